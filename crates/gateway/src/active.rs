@@ -28,7 +28,7 @@ use keiro_units::Bandwidth;
 
 use crate::data::{
     command::{AppRoute, Command, DataHandle, DataThreadGone, NewApp},
-    exit::{Exit, UdpExit},
+    destination::{TcpDestination, UdpDestination},
 };
 
 /// What is in use.
@@ -63,8 +63,8 @@ struct ActiveListener {
 /// Where traffic leaves, and by which interface alone.
 #[derive(Clone, PartialEq, Eq)]
 enum ActiveForward {
-    Udp(UdpExit),
-    Tcp(Exit, Option<String>),
+    Udp(UdpDestination),
+    Tcp(TcpDestination, Option<String>),
 }
 
 struct ActivePeer {
@@ -393,26 +393,26 @@ impl Active {
                 let interface = interface.map(str::to_owned);
                 let to = match &forward.to {
                     Destination::Udp(to) => {
-                        let exit = UdpExit {
+                        let destination = UdpDestination {
                             to: *to,
                             allow_local: forward.allow_local,
                             interface,
                         };
-                        ActiveForward::Udp(exit)
+                        ActiveForward::Udp(destination)
                     }
                     Destination::Tcp(to) => {
-                        let exit = Exit::Server {
+                        let destination = TcpDestination::Server {
                             to: *to,
                             allow_local: forward.allow_local,
                         };
-                        ActiveForward::Tcp(exit, interface)
+                        ActiveForward::Tcp(destination, interface)
                     }
                     Destination::Networks(networks) => {
-                        let exit = Exit::Networks {
+                        let destination = TcpDestination::Networks {
                             networks: networks.clone(),
                             allow_local: forward.allow_local,
                         };
-                        ActiveForward::Tcp(exit, interface)
+                        ActiveForward::Tcp(destination, interface)
                     }
                 };
                 (config[forward.app].name.to_string(), to)
@@ -434,10 +434,10 @@ impl Active {
             if self.forwards.get(app) != Some(to) {
                 let app = app.clone();
                 data.send(match to.clone() {
-                    ActiveForward::Udp(exit) => Command::SetForward { app, exit },
-                    ActiveForward::Tcp(exit, interface) => Command::SetTcpForward {
+                    ActiveForward::Udp(destination) => Command::SetForward { app, destination },
+                    ActiveForward::Tcp(destination, interface) => Command::SetTcpForward {
                         app,
-                        exit,
+                        destination,
                         interface,
                     },
                 })?;

@@ -31,14 +31,14 @@ use crate::{
     control_server::ControlServer,
     data::command::{Command, DataHandle, DataThreadGone, Report},
     event_text::sentence,
-    history::Keeping,
-    planning::{Facts, Planned},
-    replan::{Patience, move_numbers},
+    history::HistoryRecorder,
+    planning::{Plan, PlannerInput},
+    replan::{Backoff, move_numbers},
     site::Site,
     start::SocketFiles,
-    state::{States, event_now},
+    status::{StatusTable, event_now},
     steering::Steering,
-    tunnels::Tunnels,
+    tenants::Tenants,
 };
 
 /// A gateway that has been started and waits to be served.
@@ -53,14 +53,14 @@ pub struct Gateway {
     pub(crate) started: SystemTime,
     pub(crate) uptime: Stopwatch,
     pub(crate) active: Active,
-    pub(crate) tunnels: Tunnels,
-    pub(crate) states: States,
-    pub(crate) plan: Planned,
+    pub(crate) tenants: Tenants,
+    pub(crate) status: StatusTable,
+    pub(crate) plan: Plan,
     pub(crate) counts: Counts,
     /// Applications that an operator has put on a path, by name.
     pub(crate) operator: BTreeMap<String, String>,
     pub(crate) steering: Steering,
-    pub(crate) history: Keeping,
+    pub(crate) history: HistoryRecorder,
     pub(crate) site: Site,
     pub(crate) store_wake: Arc<Waker>,
     pub(crate) draining: bool,
@@ -68,7 +68,7 @@ pub struct Gateway {
     pub(crate) reports: Receiver<Report>,
     pub(crate) reports_lost: u64,
     /// With demands that turn out to be unmet.
-    pub(crate) patience: Patience,
+    pub(crate) patience: Backoff,
     pub(crate) thread: Option<JoinHandle<()>>,
     pub(crate) epoll: Arc<Epoll>,
     pub(crate) report_wake: Arc<Waker>,
@@ -78,7 +78,7 @@ pub struct Gateway {
     /// Events of the time when the server was busy.
     pub(crate) unpublished: Vec<Event>,
     pub(crate) control_clients: usize,
-    pub(crate) facts: Facts,
+    pub(crate) input: PlannerInput,
     pub(crate) _socket_files: SocketFiles,
     pub(crate) replan: bool,
     pub(crate) drained: bool,
@@ -171,7 +171,7 @@ impl Gateway {
             if Stopwatch::now() >= next_check {
                 next_check = Stopwatch::now() + self.check_interval();
                 self.check()?;
-                self.tunnels.mend(&self.config, &self.data)?;
+                self.tenants.repair(&self.config, &self.data)?;
                 self.tell_of_devices();
                 self.rearm();
             }
@@ -314,7 +314,7 @@ impl Gateway {
                     age,
                     length_bytes,
                 } => {
-                    let kind = self.states.on_expired(&app, age, length_bytes);
+                    let kind = self.status.on_expired(&app, age, length_bytes);
                     self.publish(kind);
                 }
                 Report::SendFailed { socket, error } => {
@@ -333,7 +333,7 @@ impl Gateway {
                     );
                 }
                 Report::DeviceLost { number, error } => {
-                    self.tunnels.on_lost(number, error);
+                    self.tenants.on_lost(number, error);
                     is_device_lost = true;
                 }
                 Report::Drained => self.drained = true,
@@ -350,20 +350,20 @@ impl Gateway {
         if let Some(kind) = self.told_of_tenant(event) {
             return self.publish(kind);
         }
-        let (config, plan, facts) = (&self.config, &self.plan, &self.facts);
+        let (config, plan, input) = (&self.config, &self.plan, &self.input);
         let numbers = |app: &str, from: Option<&str>, to: Option<&str>| {
-            move_numbers(config, plan, facts, app, from, to)
+            move_numbers(config, plan, input, app, from, to)
         };
-        let effect = self.states.on_event(&self.active, at, event, numbers);
+        let effect = self.status.on_event(&self.active, at, event, numbers);
         self.replan |= effect.replan;
-        if let Some(kind) = effect.told {
+        if let Some(kind) = effect.event {
             self.publish(kind);
         }
     }
 
     /// Tells what has become of tenants' devices since it was told last.
     pub(crate) fn tell_of_devices(&mut self) {
-        for kind in self.tunnels.news(&self.config) {
+        for kind in self.tenants.events(&self.config) {
             self.publish(kind);
         }
     }
@@ -418,7 +418,7 @@ impl Gateway {
 
     pub(crate) fn status_line(&self) -> String {
         let met = |app: &&config::App| {
-            let standing = self.states.app(app.name.as_str());
+            let standing = self.status.app(app.name.as_str());
             let verdict = standing.and_then(|standing| standing.latency_target.verdict());
             verdict.is_some_and(|verdict| verdict.met)
         };
@@ -429,7 +429,7 @@ impl Gateway {
             .filter(|app| app.latency_target.is_some());
         format!(
             "{} of {} paths up, {} of {} demands met",
-            self.facts.paths_up(),
+            self.input.paths_up(),
             self.config.paths.len() * self.config.peers.len(),
             demanding.clone().filter(met).count(),
             demanding.count(),
@@ -439,7 +439,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        self.tunnels.remove_all();
+        self.tenants.remove_all();
         // Fails only when the thread has ended already.
         let _ = self.data.send(Command::Close);
         if let Some(thread) = self.thread.take() {

@@ -20,7 +20,8 @@ use keiro_units::Probability;
 
 use crate::{
     planning::{
-        Candidate, Expected, MovesAt, Origin, Seen, Workload, outlook::Outlook, workload_of,
+        Candidate, ExpectedDelay, MeasuredWorkload, MoveTrigger, Workload, WorkloadSource,
+        forecast::DelayForecast, workload_of,
     },
     replan::MEASURED_MIN,
 };
@@ -42,9 +43,9 @@ pub(crate) struct Subject<'a> {
     /// The measured delays, if there are any.
     pub(crate) measured: Option<DelaySummary>,
     /// What is known of what it sends by measurement.
-    pub(crate) seen: Option<Seen>,
+    pub(crate) seen: Option<MeasuredWorkload>,
     /// At what changes it would move.
-    pub(crate) moves_at: &'a [MovesAt],
+    pub(crate) move_triggers: &'a [MoveTrigger],
     /// A site's plan decides, not this gateway's own.
     pub(crate) in_site: bool,
     /// Where the configuration or an operator wants it.
@@ -61,8 +62,8 @@ pub(crate) const NO_CONTROLLER: &str = "no controller changes it";
 /// The terms of a prediction, for the protocol.
 pub(crate) fn delay_terms(
     prediction: &Prediction,
-    outlook: Option<&Outlook>,
-    expected: &Expected,
+    forecast: Option<&DelayForecast>,
+    expected: &ExpectedDelay,
 ) -> DelayTerms {
     let terms = &prediction.terms;
     DelayTerms {
@@ -72,7 +73,7 @@ pub(crate) fn delay_terms(
         other_load_bits_per_second: terms.others.as_bits_per_second() as f64,
         paper_delay_seconds: prediction.delay.finite().map(|delay| delay.as_secs_f64()),
         predicted_delay_seconds: expected.predicted_seconds(),
-        predicted: outlook.map(Outlook::percentiles).unwrap_or_default(),
+        predicted: forecast.map(DelayForecast::percentiles).unwrap_or_default(),
     }
 }
 
@@ -108,11 +109,11 @@ impl Subject<'_> {
         ) = workload_of(self.app, self.seen);
         let planned = format!("{} every {}", bytes(length.get()), duration(interval));
         text.push_str(&match origin {
-            Origin::Configured => String::new(),
-            Origin::Measured => format!(
+            WorkloadSource::Configured => String::new(),
+            WorkloadSource::Measured => format!(
                 " It is planned with {planned}; what is not configured of that is measured."
             ),
-            Origin::Remembered => format!(
+            WorkloadSource::BeforeRestart => format!(
                 " It is planned with {planned}; what is not configured of that is remembered from \
                  before the restart, until {MEASURED_MIN} {} are measured anew.",
                 match self.app.class {
@@ -121,8 +122,10 @@ impl Subject<'_> {
                     Class::Stream => "pieces",
                 }
             ),
-            Origin::Stopped => format!(" It has stopped sending, and is planned with {planned}."),
-            Origin::Unknown => format!(
+            WorkloadSource::Stopped => {
+                format!(" It has stopped sending, and is planned with {planned}.")
+            }
+            WorkloadSource::Assumed => format!(
                 " What it sends is neither configured nor measured yet; {planned} is assumed, so \
                  equation 3's number is a guess."
             ),
@@ -146,7 +149,7 @@ impl Subject<'_> {
 
     /// At what changes it would move, for the protocol.
     pub(crate) fn would_move(&self) -> Vec<MoveThreshold> {
-        let threshold = |moves: &MovesAt| {
+        let threshold = |moves: &MoveTrigger| {
             let to = self.name(moves.to).to_owned();
             let path = moves.path.map(|path| self.name(path).to_owned());
             match (path, moves.now, moves.at) {
@@ -170,7 +173,7 @@ impl Subject<'_> {
                 _ => MoveThreshold::Unknown,
             }
         };
-        self.moves_at.iter().map(threshold).collect()
+        self.move_triggers.iter().map(threshold).collect()
     }
 
     fn moves_sentence(&self) -> String {
@@ -180,7 +183,11 @@ impl Subject<'_> {
                 .to_owned();
         }
         // The least change is none: the next plan moves it.
-        if let Some(moves) = self.moves_at.iter().find(|moves| moves.now == moves.at) {
+        if let Some(moves) = self
+            .move_triggers
+            .iter()
+            .find(|moves| moves.now == moves.at)
+        {
             let to = self.name(moves.to);
             return match self.in_site {
                 true => {
@@ -190,7 +197,7 @@ impl Subject<'_> {
             };
         }
         let mut own = self.candidates.iter();
-        let own = own.find(|own| Some(own.path) == self.path && own.carried.is_some());
+        let own = own.find(|own| Some(own.path) == self.path && own.extrapolated.is_some());
         if let (Some(own), Some(_), true) =
             (own, self.app.latency_target, self.by == AssignedBy::Planner)
         {
@@ -204,7 +211,7 @@ impl Subject<'_> {
                 self.name(own.path)
             );
         }
-        let change = |moves: &MovesAt| {
+        let change = |moves: &MoveTrigger| {
             let to = self.name(moves.to);
             let of = moves.path.map(|path| self.name(path));
             let (at, now) = apart(moves.at, moves.now);
@@ -213,15 +220,15 @@ impl Subject<'_> {
                     format!("{path}'s delay were {at} (it is {now}), to {to}")
                 }
                 (Some(path), Setting::Rate(_)) => {
-                    format!("{path} carried {at} (it carries {now}), to {to}")
+                    format!("{path} extrapolated {at} (it carries {now}), to {to}")
                 }
                 (None, _) => match self.app.latency_target {
                     Some(_) => format!("its latency target were {at} (it is {now}), to {to}"),
-                    None => format!("it demanded {at}, to {to}"),
+                    None => format!("it planner_specs {at}, to {to}"),
                 },
             }
         };
-        let changes: Vec<String> = self.moves_at.iter().map(change).collect();
+        let changes: Vec<String> = self.move_triggers.iter().map(change).collect();
         let sentence = match (changes.is_empty(), self.by) {
             (true, AssignedBy::Planner) => "no single change would move it".to_owned(),
             (true, _) => return String::new(),
@@ -252,13 +259,13 @@ impl Subject<'_> {
                 state,
                 chosen: self.path == Some(path),
                 terms: candidate
-                    .map(|c| delay_terms(&c.prediction, c.outlook.as_ref(), &c.expected)),
+                    .map(|c| delay_terms(&c.prediction, c.forecast.as_ref(), &c.expected)),
                 margin_seconds: candidate.and_then(|c| c.expected.margin_seconds()),
                 target_met: candidate.and_then(|c| c.expected.met),
                 judged_by: candidate.map(|c| c.expected.judged_by),
                 no_forecast: candidate
-                    .and_then(|c| c.outlook)
-                    .and_then(|outlook| outlook.why_not()),
+                    .and_then(|c| c.forecast)
+                    .and_then(|forecast| forecast.why_not()),
                 verdict,
             }
         };
@@ -316,7 +323,7 @@ impl Subject<'_> {
             )),
         );
         let scheduler = self.config.gateway.scheduler.as_str();
-        let forecast = candidate.outlook.map(|outlook| outlook.delay);
+        let forecast = candidate.forecast.map(|forecast| forecast.delay);
         text.push_str(&match forecast {
             Some(Ok(told)) => format!(
                 " With headers and the {scheduler} scheduler {} is predicted, and {} at the 99th \
@@ -336,7 +343,7 @@ impl Subject<'_> {
     }
 
     /// Whether the latency target is met, and by which number.
-    fn target_clause(&self, expected: &Expected) -> String {
+    fn target_clause(&self, expected: &ExpectedDelay) -> String {
         let (Some(latency_target), Some(met)) = (self.app.latency_target, expected.met) else {
             return "; it demands nothing".to_owned();
         };
@@ -382,12 +389,17 @@ impl Subject<'_> {
         // Where there is no forecast, and nothing measured elsewhere, eq. 3 is all that there is to say,
         // by its name.
         let (mean, margin) = match (expected.measured, expected.predicted, expected.margin) {
-            (None, None, _) if candidate.carried.is_some() => {
-                let carried = candidate.carried.map_or(Duration::ZERO, |delay| delay.mean);
-                let mean = format!("no forecast, {} by what is measured", duration(carried));
+            (None, None, _) if candidate.extrapolated.is_some() => {
+                let extrapolated = candidate
+                    .extrapolated
+                    .map_or(Duration::ZERO, |delay| delay.mean);
+                let mean = format!(
+                    "no forecast, {} by what is measured",
+                    duration(extrapolated)
+                );
                 (
                     mean,
-                    Margin::of(Delay::Finite(carried), prediction.latency_target),
+                    Margin::of(Delay::Finite(extrapolated), prediction.latency_target),
                 )
             }
             (Some(mean), ..) => {
@@ -566,18 +578,22 @@ mod tests {
 
     use super::*;
     use crate::planning::{
-        Facts, Question,
-        outlook::Experience,
+        PlannerInput, PlanningProblem,
+        forecast::ForecastState,
         tests::{bursty_a5, paper, placed},
     };
 
-    /// The explanation of the application of this number where the facts put it.
-    fn explained(config: &Config, facts: &Facts, number: usize) -> (String, Vec<CandidateView>) {
+    /// The explanation of the application of this number where the input put it.
+    fn explained(
+        config: &Config,
+        input: &PlannerInput,
+        number: usize,
+    ) -> (String, Vec<CandidateView>) {
         let index = AppIndex(number);
-        let question = Question::new(config, facts);
-        let candidates = question.candidates(index, &Experience::default());
-        let path = facts.now[&index];
-        let sample = facts.up[&(path, PeerIndex(0))];
+        let problem = PlanningProblem::new(config, input);
+        let candidates = problem.candidates(index, &ForecastState::default());
+        let path = input.now[&index];
+        let sample = input.up[&(path, PeerIndex(0))];
         let subject = Subject {
             config,
             app: &config[index],
@@ -591,7 +607,7 @@ mod tests {
                 .filter(|loss| loss.get() > 0.0),
             measured: None,
             seen: None,
-            moves_at: &question.thresholds(index, &Experience::default()),
+            move_triggers: &problem.thresholds(index, &ForecastState::default()),
             in_site: false,
             wanted: None,
             trusted_in: BTreeMap::new(),
@@ -625,7 +641,7 @@ mod tests {
             loss: None,
             measured: Some(measured),
             seen: None,
-            moves_at: &[],
+            move_triggers: &[],
             in_site: false,
             wanted: None,
             trusted_in: BTreeMap::new(),
@@ -743,21 +759,21 @@ mod tests {
 
     #[test]
     fn who_goes_by_measured_delays_is_not_told_what_equation_3_would_move_it_at() {
-        let (mut config, mut facts) = bursty_a5(23);
-        facts.up.values_mut().for_each(|sample| {
+        let (mut config, mut input) = bursty_a5(23);
+        input.up.values_mut().for_each(|sample| {
             *sample = Some(PathSample {
                 bandwidth: keiro_units::Bandwidth::from_mbit_per_second(100),
                 delay: Duration::from_millis(20),
                 loss: Probability::ZERO,
             });
         });
-        let (text, views) = explained(&config, &facts, 4);
-        let carried = "The plan goes by what is measured on path2, and carries that over to the \
+        let (text, views) = explained(&config, &input, 4);
+        let extrapolated = "The plan goes by what is measured on path2, and carries that over to the \
                        other paths: at what change it would move is not known beforehand.";
-        assert!(text.contains(carried), "{text}");
+        assert!(text.contains(extrapolated), "{text}");
         assert!(!text.contains("would move if"), "{text}");
-        let question = Question::new(&config, &facts);
-        let thresholds = question.thresholds(AppIndex(4), &Experience::default());
+        let problem = PlanningProblem::new(&config, &input);
+        let thresholds = problem.thresholds(AppIndex(4), &ForecastState::default());
         assert!(thresholds.is_empty(), "{thresholds:?}");
         // 23 ms and a fifth on a path that is as long.
         let verdict = &views[0].verdict;
@@ -765,21 +781,21 @@ mod tests {
         assert!(verdict.starts_with(by_measurement), "{verdict}");
         // Who demands nothing goes by equation 3.
         config.apps[4].latency_target = None;
-        let (text, _) = explained(&config, &facts, 4);
+        let (text, _) = explained(&config, &input, 4);
         assert!(!text.contains("not known beforehand"), "{text}");
     }
 
     #[test]
     fn what_loss_costs_is_named_beside_the_terms() {
         let config = paper("", "");
-        let mut facts = placed([0, 0, 1, 0, 1]);
+        let mut input = placed([0, 0, 1, 0, 1]);
         let lossy = PathSample {
             bandwidth: keiro_units::Bandwidth::from_mbit_per_second(100),
             delay: Duration::from_millis(2),
             loss: Probability::new(0.05).unwrap(),
         };
-        facts.up.insert((PathIndex(1), PeerIndex(0)), Some(lossy));
-        let (text, _) = explained(&config, &facts, 2);
+        input.up.insert((PathIndex(1), PeerIndex(0)), Some(lossy));
+        let (text, _) = explained(&config, &input, 2);
         assert!(
             text.contains(", T and W with what a loss of 5 % costs."),
             "{text}"

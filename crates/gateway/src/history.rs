@@ -23,8 +23,8 @@ use keiro_core::{self as core, PathState};
 use keiro_linux::privilege;
 use keiro_planner::queueing::Spread;
 use keiro_store::{
-    AskError, Recorder, RecorderCounts, RecorderUpdate,
-    history::{AppSample, Batch, Bounds, Latest, PathSample, Resolution, Row, Subject},
+    QueryError, Recorder, RecorderCounts, RecorderUpdate,
+    history::{AppSample, Batch, Bounds, Latest, PathSample, Resolution, Row, SeriesKey},
 };
 use keiro_units::{ByteCount, Probability};
 
@@ -38,7 +38,7 @@ use crate::{
 };
 
 /// The gateway's history: what is being measured in the present minute, and how the file is.
-pub(crate) struct Keeping {
+pub(crate) struct HistoryRecorder {
     /// `None`: none is wanted, or there is no thread for it.
     recorder: Option<Recorder>,
     bounds: Bounds,
@@ -47,13 +47,13 @@ pub(crate) struct Keeping {
     recorded_at: Stopwatch,
     minute: Minute,
     /// A minute of which the gateway before the restart has left rows: they stay.
-    taken: Option<u64>,
-    standing: Standing,
+    recorded_before_restart: Option<u64>,
+    health: HistoryHealth,
 }
 
 /// What an application sent before the restart.
 #[derive(Clone, Debug)]
-pub(crate) struct Remembered {
+pub(crate) struct PastWorkload {
     /// Where it sent it.
     peer: String,
     workload: Workload,
@@ -63,14 +63,14 @@ pub(crate) struct Remembered {
 
 /// What applications sent before the restart, by name.
 #[derive(Default)]
-pub(crate) struct Memory(BTreeMap<String, Remembered>);
+pub(crate) struct PastWorkloads(BTreeMap<String, PastWorkload>);
 
 /// What is measured in one minute.
 #[derive(Default)]
 struct Minute {
     /// Its beginning, in seconds since 1970.
     at_unix_seconds: u64,
-    paths: BTreeMap<Subject, PathMeans>,
+    paths: BTreeMap<SeriesKey, PathMeans>,
     /// What applications had sent when it began, by name.
     sent: BTreeMap<String, u64>,
 }
@@ -93,15 +93,15 @@ struct Mean {
 
 /// How the file is.
 #[derive(Debug, Default)]
-struct Standing {
+struct HistoryHealth {
     /// None is wanted.
     is_off: bool,
     /// It has been opened, or could not be: recording makes sense.
-    is_told: bool,
+    is_open: bool,
     failed: Option<String>,
     /// The disk does not keep up.
     is_behind: bool,
-    kept_aside: Option<String>,
+    quarantined: Option<String>,
     left_out: usize,
 }
 
@@ -109,17 +109,17 @@ const MINUTE: u64 = 60;
 const HOUR: u64 = 3600;
 /// What an application sent longer ago says nothing of what it sends. Ours: most have a daily
 /// rhythm.
-const MEMORY_MAX: Duration = Duration::from_secs(24 * HOUR);
+const PAST_WORKLOAD_MAX_AGE: Duration = Duration::from_secs(24 * HOUR);
 /// A request may wait for the disk for this long. Ours: the control thread does nothing else
 /// meanwhile; moves and recovery are the data thread's.
-const ASK_TIME: Duration = Duration::from_millis(500);
+const QUERY_TIME: Duration = Duration::from_millis(500);
 /// Rows of one answer. Ours: a month of minutes, some 10 MB of JSON.
 const ROWS_MAX: usize = 43_200;
 /// Remembered lengths and intervals beyond are damage.
 const LENGTH_MAX: f64 = (1u64 << 40) as f64;
 const INTERVAL_MAX: Duration = Duration::from_secs(24 * HOUR);
 
-impl Keeping {
+impl HistoryRecorder {
     /// Starts the thread, which opens the file and tells through `trigger`, unless none is wanted.
     /// No history is no reason not to start.
     pub(crate) fn start(
@@ -149,13 +149,13 @@ impl Keeping {
                 })
             })
         };
-        let mut standing = Standing {
+        let mut health = HistoryHealth {
             is_off: !config.history.enabled,
-            ..Standing::default()
+            ..HistoryHealth::default()
         };
         let started = config.history.enabled.then(start).transpose();
         let recorder = started.unwrap_or_else(|error| {
-            standing.on_failed(&error.to_string());
+            health.on_failed(&error.to_string());
             None
         });
         Self {
@@ -167,14 +167,14 @@ impl Keeping {
                 at_unix_seconds: minute_of(unix_seconds()),
                 ..Minute::default()
             },
-            taken: None,
-            standing,
+            recorded_before_restart: None,
+            health,
         }
     }
 
     /// For `status`.
     pub(crate) fn snapshot(&self) -> HistorySnapshot {
-        self.standing.snapshot()
+        self.health.snapshot()
     }
 
     /// What has become of the minutes; `None`: there is no history.
@@ -187,20 +187,21 @@ impl Gateway {
     /// Takes the history's news over.
     pub(crate) fn take_history_news(&mut self) {
         while let Some(update) = self.history.recorder.as_ref().and_then(Recorder::poll) {
-            let standing = &mut self.history.standing;
+            let health = &mut self.history.health;
             match update {
                 RecorderUpdate::Opened(latest) => {
-                    standing.is_told = true;
+                    health.is_open = true;
                     let now = unix_seconds();
-                    self.history.taken = newest(&latest).filter(|at| *at == minute_of(now));
-                    let memory = Memory::of(&latest, now, Stopwatch::now());
-                    self.replan |= !memory.0.is_empty();
-                    self.steering.memory = memory;
+                    self.history.recorded_before_restart =
+                        newest(&latest).filter(|at| *at == minute_of(now));
+                    let past_workloads = PastWorkloads::of(&latest, now, Stopwatch::now());
+                    self.replan |= !past_workloads.0.is_empty();
+                    self.steering.past_workloads = past_workloads;
                 }
-                RecorderUpdate::KeptAside(kept) => standing.on_kept_aside(kept.to_string()),
-                RecorderUpdate::Failed { reason } => standing.on_failed(&reason),
-                RecorderUpdate::Works => standing.on_works(),
-                RecorderUpdate::LeftOut(count) => standing.on_left_out(count),
+                RecorderUpdate::Quarantined(kept) => health.on_quarantined(kept.to_string()),
+                RecorderUpdate::Failed { reason } => health.on_failed(&reason),
+                RecorderUpdate::Recovered => health.on_recovered(),
+                RecorderUpdate::SeriesLeftOut(count) => health.on_left_out(count),
             }
         }
     }
@@ -228,7 +229,7 @@ impl Gateway {
         self.history.recorded_at = Stopwatch::now();
         let history = &self.history;
         let at = history.minute.at_unix_seconds;
-        if !history.standing.is_told || history.taken == Some(at) {
+        if !history.health.is_open || history.recorded_before_restart == Some(at) {
             return;
         }
         let batch = Batch {
@@ -236,8 +237,8 @@ impl Gateway {
             apps: self.apps_of_minute(snapshot),
         };
         if let Some(recorder) = &self.history.recorder {
-            let is_taken = recorder.record(at, batch);
-            self.history.standing.on_asked(is_taken);
+            let is_accepted = recorder.record(at, batch);
+            self.history.health.on_recorded(is_accepted);
         }
     }
 
@@ -252,22 +253,22 @@ impl Gateway {
         past_seconds: u64,
     ) -> Result<Response, ErrorResponse> {
         let minutes_for = self.history.bounds.minutes_for.as_secs();
-        let span = Span::of(past_seconds, minutes_for, unix_seconds());
+        let span = TimeRange::of(past_seconds, minutes_for, unix_seconds());
         match kind {
             HistoryKind::Path => self.path_history(name, &span).map(Response::PathHistory),
             HistoryKind::App => self.app_history(name, &span).map(Response::AppHistory),
         }
     }
 
-    fn path_history(&self, name: &str, span: &Span) -> Result<PathHistory, ErrorResponse> {
+    fn path_history(&self, name: &str, span: &TimeRange) -> Result<PathHistory, ErrorResponse> {
         if self.config.path_named(name).is_none() {
             return Err(not_found("path", name));
         }
         let recorder = self.history.recorder()?;
-        let deadline = Stopwatch::now() + ASK_TIME;
+        let deadline = Stopwatch::now() + QUERY_TIME;
         let mut rows = Vec::new();
         for peer in &self.config.peers {
-            let subject = Subject {
+            let subject = SeriesKey {
                 name: name.to_owned(),
                 peer: peer.name.to_string(),
             };
@@ -291,16 +292,16 @@ impl Gateway {
         })
     }
 
-    fn app_history(&self, name: &str, span: &Span) -> Result<AppHistory, ErrorResponse> {
+    fn app_history(&self, name: &str, span: &TimeRange) -> Result<AppHistory, ErrorResponse> {
         let index = self.config.app_named(name);
         let index = index.ok_or_else(|| not_found("application", name))?;
         let peer = self.config[self.config[index].peer].name.to_string();
-        let subject = Subject {
+        let subject = SeriesKey {
             name: name.to_owned(),
             peer: peer.clone(),
         };
         let recorder = self.history.recorder()?;
-        let found = recorder.app(subject, span.resolution, span.from..span.to, ASK_TIME);
+        let found = recorder.app(subject, span.resolution, span.from..span.to, QUERY_TIME);
         let rows = found.map_err(|error| unavailable(&error))?;
         Ok(AppHistory {
             name: name.to_owned(),
@@ -318,7 +319,7 @@ impl Gateway {
             for path in &session.paths {
                 let name = self.active.path_name(session.peer, path.id);
                 if let Some(name) = name.filter(|_| path.state == PathState::Up) {
-                    let subject = Subject {
+                    let subject = SeriesKey {
                         name: name.to_owned(),
                         peer: peer.to_owned(),
                     };
@@ -337,17 +338,17 @@ impl Gateway {
         })
     }
 
-    fn apps_of_minute(&self, snapshot: &Snapshot) -> Vec<(Subject, AppSample)> {
+    fn apps_of_minute(&self, snapshot: &Snapshot) -> Vec<(SeriesKey, AppSample)> {
         let of = |(peer, app): (core::PeerId, &core::AppSnapshot)| {
             let name = self.active.app_name(peer, app.id)?;
             let peer = self.active.peer_name(peer)?;
             let class = class_of(&self.config, name)?;
             let before = self.history.minute.sent.get(name).copied().unwrap_or(0);
-            // An application that was taken out and put in again is counted anew.
+            // An application that was recorded_before_restart out and put in again is counted anew.
             let count = app.sent.checked_sub(before).unwrap_or(app.sent);
             let figures = snapshot.apps.get(name);
             let delay = figures.and_then(|figures| figures.delay.recent.as_ref());
-            let subject = Subject {
+            let subject = SeriesKey {
                 name: name.to_owned(),
                 peer: peer.to_owned(),
             };
@@ -357,10 +358,10 @@ impl Gateway {
     }
 }
 
-impl Keeping {
+impl HistoryRecorder {
     fn recorder(&self) -> Result<&Recorder, ErrorResponse> {
         self.recorder.as_ref().ok_or_else(|| {
-            let (message, hint) = match self.standing.is_off {
+            let (message, hint) = match self.health.is_off {
                 true => (
                     "there is no history: [history] has enabled = false",
                     "remove that from the configuration, and restart the gateway",
@@ -375,14 +376,14 @@ impl Keeping {
     }
 }
 
-impl Memory {
+impl PastWorkloads {
     /// What `latest` says of applications, unless it is too old now.
     fn of(latest: &Latest, now_unix_seconds: u64, now: Stopwatch) -> Self {
-        let remembered = |(subject, row): &(Subject, Row<AppSample>)| {
+        let remembered = |(subject, row): &(SeriesKey, Row<AppSample>)| {
             // Rows of the future are of a clock that was set back; how old they are, nobody knows.
             let age = now_unix_seconds.checked_sub(row.at_unix_seconds)?;
-            let left = MEMORY_MAX.checked_sub(Duration::from_secs(age))?;
-            let remembered = Remembered {
+            let left = PAST_WORKLOAD_MAX_AGE.checked_sub(Duration::from_secs(age))?;
+            let remembered = PastWorkload {
                 peer: subject.peer.clone(),
                 workload: workload_from(&row.sample)?,
                 until: now + left,
@@ -409,8 +410,8 @@ impl Memory {
 }
 
 impl Minute {
-    fn paths(&self) -> Vec<(Subject, PathSample)> {
-        let sample = |(subject, means): (&Subject, &PathMeans)| (subject.clone(), means.sample());
+    fn paths(&self) -> Vec<(SeriesKey, PathSample)> {
+        let sample = |(subject, means): (&SeriesKey, &PathMeans)| (subject.clone(), means.sample());
         self.paths.iter().map(sample).collect()
     }
 }
@@ -454,23 +455,23 @@ impl Mean {
     }
 }
 
-impl Standing {
+impl HistoryHealth {
     fn on_failed(&mut self, reason: &str) {
         // SQLite's reasons may have several lines; a log has one.
         let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
         tracing::warn!(reason, "what is measured is not kept; the gateway goes on");
-        self.is_told = true;
+        self.is_open = true;
         self.failed = Some(reason);
     }
 
-    fn on_works(&mut self) {
+    fn on_recovered(&mut self) {
         tracing::info!("what is measured is kept again");
         self.failed = None;
     }
 
-    fn on_kept_aside(&mut self, sentence: String) {
+    fn on_quarantined(&mut self, sentence: String) {
         tracing::warn!("{sentence}");
-        self.kept_aside = Some(sentence);
+        self.quarantined = Some(sentence);
     }
 
     fn on_left_out(&mut self, count: usize) {
@@ -485,15 +486,15 @@ impl Standing {
     }
 
     /// A minute was handed over, or could not be.
-    fn on_asked(&mut self, is_taken: bool) {
-        if !is_taken && !self.is_behind {
+    fn on_recorded(&mut self, is_accepted: bool) {
+        if !is_accepted && !self.is_behind {
             tracing::warn!("the disk does not keep up: minutes are left out of the history");
         }
-        self.is_behind = !is_taken;
+        self.is_behind = !is_accepted;
     }
 
     fn snapshot(&self) -> HistorySnapshot {
-        let state = match (self.failed.is_some() || self.is_behind, self.is_told) {
+        let state = match (self.failed.is_some() || self.is_behind, self.is_open) {
             _ if self.is_off => HistoryState::Off,
             (true, _) => HistoryState::Failed,
             (false, true) => HistoryState::Ok,
@@ -506,7 +507,7 @@ impl Standing {
             let count = self.left_out;
             format!("there is no room for {count} of the paths and applications")
         });
-        let parts = [&self.failed, &behind, &self.kept_aside, &left_out];
+        let parts = [&self.failed, &behind, &self.quarantined, &left_out];
         let parts: Vec<&str> = parts.into_iter().filter_map(Option::as_deref).collect();
         HistorySnapshot {
             state,
@@ -516,13 +517,13 @@ impl Standing {
 }
 
 /// What of the history is asked for.
-struct Span {
+struct TimeRange {
     resolution: Resolution,
     from: u64,
     to: u64,
 }
 
-impl Span {
+impl TimeRange {
     /// Beyond `minutes_for`, in seconds, rows are of hours: minutes are kept for as long. A row
     /// carries its beginning: that into which the time reaches back is wanted too.
     fn of(past_seconds: u64, minutes_for: u64, now: u64) -> Self {
@@ -648,7 +649,7 @@ fn time_of(unix_seconds: u64) -> Timestamp {
     Timestamp(time.unwrap_or(UNIX_EPOCH))
 }
 
-fn unavailable(error: &AskError) -> ErrorResponse {
+fn unavailable(error: &QueryError) -> ErrorResponse {
     let hint = "`keiro status` says how the history is";
     ErrorResponse::new(ErrorCode::Unavailable, error.to_string(), hint)
 }
@@ -669,8 +670,8 @@ mod tests {
 
     const NOW: u64 = 1_700_000_040;
 
-    fn row(peer: &str, age_seconds: u64, sample: AppSample) -> (Subject, Row<AppSample>) {
-        let subject = Subject {
+    fn row(peer: &str, age_seconds: u64, sample: AppSample) -> (SeriesKey, Row<AppSample>) {
+        let subject = SeriesKey {
             name: "M".into(),
             peer: peer.into(),
         };
@@ -693,26 +694,26 @@ mod tests {
         }
     }
 
-    fn memory(apps: Vec<(Subject, Row<AppSample>)>) -> Memory {
+    fn past_workloads(apps: Vec<(SeriesKey, Row<AppSample>)>) -> PastWorkloads {
         let paths = Vec::new();
-        Memory::of(&Latest { paths, apps }, NOW, Stopwatch::now())
+        PastWorkloads::of(&Latest { paths, apps }, NOW, Stopwatch::now())
     }
 
     #[test]
     fn what_was_sent_less_than_a_day_ago_is_remembered() {
-        let found = memory(vec![row("b", 3600, sample(1200.0))]).workload("M", "b");
+        let found = past_workloads(vec![row("b", 3600, sample(1200.0))]).workload("M", "b");
         let workload = found.unwrap();
         assert_eq!(workload.length, ByteCount::new(1200));
         assert_eq!(workload.interval, Duration::from_millis(100));
         assert!((workload.length_spread.ratio() - 0.25).abs() < 1e-9);
         assert!((workload.interval_spread.ratio() - 1.0).abs() < 1e-9);
-        let old = memory(vec![row("b", 24 * HOUR, sample(1200.0))]);
+        let old = past_workloads(vec![row("b", 24 * HOUR, sample(1200.0))]);
         assert_eq!(old.workload("M", "b"), None);
     }
 
     #[test]
     fn only_the_newest_peer_of_an_application_is_remembered() {
-        let both = memory(vec![row("b", 60, sample(1.0)), row("c", 3600, sample(2.0))]);
+        let both = past_workloads(vec![row("b", 60, sample(1.0)), row("c", 3600, sample(2.0))]);
         assert!(both.workload("M", "b").is_some());
         assert_eq!(both.workload("M", "c"), None);
     }
@@ -724,11 +725,17 @@ mod tests {
         let mut unknown = sample(100.0);
         unknown.length_mean_bytes = None;
         for sample in [sample(1e300), slow, unknown] {
-            assert_eq!(memory(vec![row("b", 60, sample)]).workload("M", "b"), None);
+            assert_eq!(
+                past_workloads(vec![row("b", 60, sample)]).workload("M", "b"),
+                None
+            );
         }
         let (subject, mut row) = row("b", 0, sample(100.0));
         row.at_unix_seconds = NOW + 60;
-        assert_eq!(memory(vec![(subject, row)]).workload("M", "b"), None);
+        assert_eq!(
+            past_workloads(vec![(subject, row)]).workload("M", "b"),
+            None
+        );
         // As short and as fast as can be.
         let mut nothing = sample(0.0);
         nothing.interval_mean_seconds = Some(0.0);
@@ -739,7 +746,7 @@ mod tests {
 
     #[test]
     fn a_day_is_told_in_minutes_and_more_in_hours() {
-        let span = |past_seconds: u64| Span::of(past_seconds, 24 * HOUR, NOW);
+        let span = |past_seconds: u64| TimeRange::of(past_seconds, 24 * HOUR, NOW);
         let day = span(24 * HOUR);
         assert_eq!((day.row_seconds(), day.from), (60, NOW - 24 * HOUR));
         assert_eq!(span(24 * HOUR + 1).row_seconds(), 3600);
@@ -752,10 +759,10 @@ mod tests {
         for (row, minutes_for) in [(MINUTE, 24 * HOUR), (HOUR, 0)] {
             let begin = NOW - NOW % row;
             for now in begin..begin + row {
-                let span = Span::of(row, minutes_for, now);
+                let span = TimeRange::of(row, minutes_for, now);
                 assert_eq!((span.row_seconds(), span.from), (row, begin - row));
                 assert!(span.to > begin, "the present one");
-                let longer = Span::of(90 * row + 1, 91 * minutes_for, now);
+                let longer = TimeRange::of(90 * row + 1, 91 * minutes_for, now);
                 assert!(longer.from.is_multiple_of(row));
                 assert!((now - 90 * row - 1).abs_diff(longer.from) < row);
             }
@@ -764,18 +771,18 @@ mod tests {
 
     #[test]
     fn the_standing_says_what_is_wrong_and_that_it_works_again() {
-        let mut standing = Standing::default();
-        assert_eq!(standing.snapshot().state, HistoryState::Opening);
-        standing.on_failed("no\n  space");
-        standing.on_asked(false);
-        let told = standing.snapshot();
+        let mut health = HistoryHealth::default();
+        assert_eq!(health.snapshot().state, HistoryState::Opening);
+        health.on_failed("no\n  space");
+        health.on_recorded(false);
+        let told = health.snapshot();
         assert_eq!(told.state, HistoryState::Failed);
         assert_eq!(told.why.unwrap(), "no space; the disk does not keep up");
-        standing.on_works();
-        standing.on_asked(true);
-        assert_eq!(standing.snapshot().why, None);
-        standing.on_left_out(3);
-        let told = standing.snapshot();
+        health.on_recovered();
+        health.on_recorded(true);
+        assert_eq!(health.snapshot().why, None);
+        health.on_left_out(3);
+        let told = health.snapshot();
         assert_eq!(told.state, HistoryState::Ok);
         assert!(told.why.unwrap().contains("no room for 3"));
     }

@@ -9,21 +9,21 @@ mod data;
 mod event_text;
 mod explain;
 mod history;
-mod judging;
-mod marks;
 mod metrics;
 mod offline;
 mod planning;
 mod reload;
 mod replan;
 mod requests;
+mod send_history;
 mod show;
 mod site;
 mod start;
-mod state;
+mod status;
 mod steering;
+mod target_monitor;
 mod tenant_view;
-mod tunnels;
+mod tenants;
 
 use std::{path::Path, time::Duration};
 

@@ -6,7 +6,7 @@ use keiro_control::{
 };
 
 use crate::{
-    planning::{Facts, Manner, Question, outlook::Experience, what_if::suppose},
+    planning::{Manner, PlannerInput, PlanningProblem, forecast::ForecastState, what_if::suppose},
     show::plan_snapshot,
 };
 
@@ -18,29 +18,29 @@ use crate::{
 /// # Errors
 /// What in `what_if` cannot be supposed.
 pub fn plan_of(config: &Config, what_if: &[WhatIf]) -> Result<PlanSnapshot, ErrorResponse> {
-    let mut facts = Facts::default();
+    let mut input = PlannerInput::default();
     for (number, peer) in config.peers.iter().enumerate() {
         let leads_there = |path: &PathIndex| reaches(*path, peer);
         let paths = (0..config.paths.len()).map(PathIndex).filter(leads_there);
-        facts
+        input
             .up
             .extend(paths.map(|path| ((path, PeerIndex(number)), None)));
     }
-    let experience = Experience::default();
-    let answer = |config: &Config, facts: &Facts| {
-        Question::new(config, facts).answer(config, Manner::Anew, &experience)
+    let forecast_state = ForecastState::default();
+    let answer = |config: &Config, input: &PlannerInput| {
+        PlanningProblem::new(config, input).answer(config, Manner::Anew, &forecast_state)
     };
-    let supposed = suppose(config, &facts, what_if)?;
-    let then = answer(&supposed.config, &supposed.facts);
+    let supposed = suppose(config, &input, what_if)?;
+    let then = answer(&supposed.config, &supposed.input);
     let newly_unmet = match what_if.is_empty() {
         true => Vec::new(),
-        false => supposed.newly_unmet(&answer(config, &facts), &then),
+        false => supposed.newly_unmet(&answer(config, &input), &then),
     };
     Ok(PlanSnapshot {
         changes: 0,
         newly_unmet,
         without_effect: supposed.without_effect,
-        ..plan_snapshot(&supposed.config, &then, &facts.now)
+        ..plan_snapshot(&supposed.config, &then, &input.now)
     })
 }
 

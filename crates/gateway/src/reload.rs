@@ -15,7 +15,7 @@ use crate::{
     active::{self, Preferences},
     daemon::{Gateway, notify},
     data::{self, command::Command},
-    planning::{Facts, Manner, Question},
+    planning::{Manner, PlannerInput, PlanningProblem},
     start::{aggregation, scheduler},
 };
 
@@ -107,12 +107,12 @@ impl Gateway {
             )));
         }
         let prepared = active::prepare(&config, &self.active).map_err(one)?;
-        let devices = self.tunnels.prepare(&config).map_err(one)?;
+        let devices = self.tenants.prepare(&config).map_err(one)?;
         let changes = Box::new(self.config.diff(&config));
         let needs_restart = self.needs_restart(&config, &changes);
         self.config = config;
         // Its indices are those of the old one.
-        self.facts = Facts::default();
+        self.input = PlannerInput::default();
         self.config_loaded = SystemTime::now();
         let scheduler = Command::SetScheduler(scheduler(&self.config));
         self.data
@@ -125,24 +125,24 @@ impl Gateway {
             let gathers = Command::SetAggregation(Box::new(aggregation(&self.config)));
             self.data.send(gathers).map_err(|error| one(error.into()))?;
         }
-        let question = Question::new(&self.config, &Facts::default());
-        self.plan = question.answer(&self.config, Manner::Anew, &self.steering.experience);
+        let problem = PlanningProblem::new(&self.config, &PlannerInput::default());
+        self.plan = problem.answer(&self.config, Manner::Anew, &self.steering.forecast_state);
         // Until the plan: what every application has now comes first.
         let preferences = self.preferences_of_now(&changes);
         let removed = self
             .active
             .apply(&self.config, prepared, &preferences, &self.data);
         for peer in removed.map_err(|error| one(error.into()))? {
-            self.states.forget_peer(&peer);
+            self.status.forget_peer(&peer);
             let reason = DownReason::Removed;
             self.publish(EventKind::PeerDown { peer, reason });
         }
-        self.tunnels
+        self.tenants
             .apply(&self.config, devices, &self.active, &self.data)
             .map_err(|error| one(error.into()))?;
-        let refused = self.tunnels.install(&self.config).into_iter();
+        let refused = self.tenants.install(&self.config).into_iter();
         let refused = refused.map(|line| format!("{line}; the gateway tries again every second"));
-        let problems = refused.chain(self.tunnels.troubles(&self.config)).collect();
+        let problems = refused.chain(self.tenants.problems(&self.config)).collect();
         self.follow_configuration();
         self.site.forget_before_start();
         self.replan().map_err(|error| one(error.into()))?;
@@ -156,7 +156,7 @@ impl Gateway {
     fn preferences_of_now(&self, changes: &ConfigDiff) -> Preferences {
         let mut preferences = self.preferences();
         let names: BTreeMap<AppIndex, PathIndex> = self
-            .facts_now_by_name()
+            .current_paths_by_name()
             .into_iter()
             .filter(|(app, _)| !changes.apps.changed.contains(app))
             .filter_map(|(app, path)| {
@@ -172,7 +172,7 @@ impl Gateway {
         preferences
     }
 
-    fn facts_now_by_name(&self) -> Vec<(String, String)> {
+    fn current_paths_by_name(&self) -> Vec<(String, String)> {
         let Ok(snapshot) = self.data.snapshot() else {
             return Vec::new();
         };
@@ -250,7 +250,7 @@ impl Gateway {
             .iter()
             .map(|a| a.name.to_string())
             .collect();
-        self.states.follow(data::now(), &peers, &paths, &apps);
+        self.status.follow(data::now(), &peers, &paths, &apps);
         self.steering.follow(&paths, &peers, &apps);
         self.operator
             .retain(|app, path| apps.contains(app) && paths.contains(path));

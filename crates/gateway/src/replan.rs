@@ -27,14 +27,14 @@ use crate::{
         command::{Command, DataThreadGone, Snapshot},
         messages::TAG_BYTES,
     },
-    judging::{self, News},
-    marks::Sent,
     planning::{
-        Facts, Manner, MeasuredDelay, Planned, PlannedPath, Question, Seen, Workload,
-        is_other_workload,
+        AppAssignment, Manner, MeasuredDelay, MeasuredWorkload, Plan, PlannerInput,
+        PlanningProblem, Workload, is_other_workload,
     },
-    state::MoveNumbers,
+    send_history::Sent,
+    status::MoveNumbers,
     steering::Window,
+    target_monitor::{self, Transition},
 };
 
 /// Messages after which a measured mean or 99th percentile says something.
@@ -63,7 +63,7 @@ pub(crate) fn body_bytes(class: Class, seen: &workload::Workload) -> f64 {
 
 /// When plans are looked for that leave fewer unmet: seldomer and seldomer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct Backoff {
     planned_at: Option<Stopwatch>,
     lasts: Duration,
 }
@@ -72,28 +72,28 @@ pub(crate) struct Patience {
 /// percentile alone, whom it has met, or has not; or it holds moves back of which more is known now,
 /// or is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Disappointed {
+enum ReplanReason {
     Not,
     Still,
     Newly,
 }
 
-impl Disappointed {
+impl ReplanReason {
     /// By `plan`, as everybody is now.
-    fn of(plan: &Planned, standing: &Planned) -> Self {
+    fn of(plan: &Plan, standing: &Plan) -> Self {
         let mut pairs = plan.apps.iter().zip(&standing.apps);
-        let is_unmet = |app: &PlannedPath| app.is_unmet() || app.is_unmet_at_p99();
-        let has_forecast = |app: &PlannedPath| {
+        let is_unmet = |app: &AppAssignment| app.is_unmet() || app.is_unmet_at_p99();
+        let has_forecast = |app: &AppAssignment| {
             app.expected
                 .is_some_and(|expected| expected.predicted.is_some())
         };
-        let is_news = |(planned, now): (&PlannedPath, &PlannedPath)| {
+        let is_news = |(planned, now): (&AppAssignment, &AppAssignment)| {
             let is_news = now.is_unmet() && !planned.is_unmet()
                 || now.is_unmet_at_p99() && !planned.is_unmet_at_p99()
-                || plan.holds_back && has_forecast(now) && !has_forecast(planned);
+                || plan.defers_moves && has_forecast(now) && !has_forecast(planned);
             planned.path == now.path && is_news
         };
-        match (pairs.any(is_news), plan.holds_back) {
+        match (pairs.any(is_news), plan.defers_moves) {
             (true, _) => Self::Newly,
             (false, true) => Self::Still,
             (false, false) if standing.apps.iter().any(is_unmet) => Self::Still,
@@ -102,7 +102,7 @@ impl Disappointed {
     }
 }
 
-impl Default for Patience {
+impl Default for Backoff {
     fn default() -> Self {
         Self {
             planned_at: None,
@@ -111,16 +111,16 @@ impl Default for Patience {
     }
 }
 
-impl Patience {
+impl Backoff {
     /// Whether to plan now.
-    fn has_ended(&mut self, now: Stopwatch, disappointed: Disappointed) -> bool {
+    fn has_ended(&mut self, now: Stopwatch, disappointed: ReplanReason) -> bool {
         match disappointed {
-            Disappointed::Not => {
+            ReplanReason::Not => {
                 self.lasts = PATIENCE_MIN;
                 return false;
             }
-            Disappointed::Newly => self.lasts = PATIENCE_MIN,
-            Disappointed::Still => {}
+            ReplanReason::Newly => self.lasts = PATIENCE_MIN,
+            ReplanReason::Still => {}
         }
         let lasts = |at: Stopwatch| now.saturating_duration_since(at) < self.lasts;
         if self.planned_at.is_some_and(lasts) {
@@ -134,10 +134,10 @@ impl Patience {
 
 impl Gateway {
     /// What the planner has to know, as of a snapshot.
-    pub(crate) fn facts_of(&self, snapshot: &Snapshot) -> Facts {
-        let mut facts = Facts {
+    pub(crate) fn planner_input(&self, snapshot: &Snapshot) -> PlannerInput {
+        let mut input = PlannerInput {
             unused: true,
-            ..Facts::default()
+            ..PlannerInput::default()
         };
         for (number, peer) in self.config.peers.iter().enumerate() {
             let id = self.active.peer_id(peer.name.as_str());
@@ -163,58 +163,61 @@ impl Gateway {
                     Some(PathSample { delay, ..sample })
                 };
                 let level = self.steering.level(names.0, names.1).or_else(first);
-                facts.up.insert(key, level);
+                input.up.insert(key, level);
                 if standing != Standing::Trusted {
-                    facts.doubtful.insert(key, standing);
+                    input.doubtful.insert(key, standing);
                 }
             }
             for app in &session.apps {
                 let name = self.active.app_name(session.peer, app.id);
                 let index = name.and_then(|name| self.config.app_named(name));
                 let Some(index) = index else { continue };
-                facts.unused &= app.sent == 0;
+                input.unused &= app.sent == 0;
                 let place = app.path.and_then(index_of).or_else(|| {
                     let place = self.steering.homes.of(name?)?;
                     self.config.path_named(place)
                 });
                 if let Some(place) = place {
-                    facts.now.insert(index, place);
+                    input.now.insert(index, place);
                 }
                 if let Some(seen) = self.seen(index, app, snapshot.at) {
-                    facts.workloads.insert(index, seen);
+                    input.workloads.insert(index, seen);
                 }
                 let is_sending = |seen: workload::Workload| !has_stopped(&seen, snapshot.at);
                 if app.workload.is_some_and(is_sending) {
-                    facts.sending.insert(index);
+                    input.sending.insert(index);
                 }
                 let config = &self.config[index];
                 let seen = self
                     .steering
                     .evidence(config.name.as_str(), config.class, app);
-                facts.evidence.extend(seen.map(|seen| (index, seen)));
+                input.evidence.extend(seen.map(|seen| (index, seen)));
             }
         }
         let operator = self.operator.iter().filter_map(|(app, path)| {
             Some((self.config.app_named(app)?, self.config.path_named(path)?))
         });
-        facts.operator = operator.collect();
-        facts.measured = self.measured(&facts.now, snapshot);
-        facts.site = self.by_index(self.site.assignments());
-        facts
+        input.operator = operator.collect();
+        input.measured = self.measured(&input.now, snapshot);
+        input.site = self.by_index(self.site.assignments());
+        input
     }
 
     /// What is known of what an application sends: as measured, unless that is what was planned
     /// with but for noise; as before the restart, where too little was measured since. `None`: too
     /// little was measured ever.
-    fn seen(&self, index: AppIndex, app: &AppSnapshot, now: Instant) -> Option<Seen> {
+    fn seen(&self, index: AppIndex, app: &AppSnapshot, now: Instant) -> Option<MeasuredWorkload> {
         let config = &self.config[index];
         let Some(seen) = app.workload.filter(|seen| seen.count >= MEASURED_MIN) else {
             let peer = self.config[config.peer].name.as_str();
-            let remembered = self.steering.memory.workload(config.name.as_str(), peer);
-            return remembered.map(Seen::Remembered);
+            let remembered = self
+                .steering
+                .past_workloads
+                .workload(config.name.as_str(), peer);
+            return remembered.map(MeasuredWorkload::BeforeRestart);
         };
         if has_stopped(&seen, now) {
-            return Some(Seen::Stopped);
+            return Some(MeasuredWorkload::Stopped);
         }
         let measured = Workload {
             length: ByteCount::new(body_bytes(config.class, &seen).max(1.0) as u64),
@@ -223,8 +226,10 @@ impl Gateway {
             interval_spread: Spread::new(seen.interval_variation.powi(2)).unwrap_or_default(),
         };
         match self.steering.workloads.get(config.name.as_str()) {
-            Some(planned) if !is_other_workload(*planned, measured) => Some(Seen::Sends(*planned)),
-            _ => Some(Seen::Sends(measured)),
+            Some(planned) if !is_other_workload(*planned, measured) => {
+                Some(MeasuredWorkload::Sending(*planned))
+            }
+            _ => Some(MeasuredWorkload::Sending(measured)),
         }
     }
 
@@ -250,9 +255,9 @@ impl Gateway {
     }
 
     /// What there is to say of everybody where they are.
-    pub(crate) fn standing(&self, facts: &Facts) -> Planned {
-        let question = Question::new(&self.config, facts);
-        question.standing(&self.config, &self.steering.experience)
+    pub(crate) fn standing(&self, input: &PlannerInput) -> Plan {
+        let problem = PlanningProblem::new(&self.config, input);
+        problem.standing(&self.config, &self.steering.forecast_state)
     }
 
     /// Takes a look at every path; plans anew if one is another than that which was planned with, or
@@ -286,26 +291,28 @@ impl Gateway {
     pub(crate) fn replan_as(&mut self, manner: Option<Manner>) -> Result<(), DataThreadGone> {
         self.replan = false;
         let snapshot = self.data.snapshot()?;
-        let now = self.facts_of(&snapshot);
-        let before = std::mem::replace(&mut self.facts, now);
-        for (app, seen) in &self.facts.workloads {
-            if let Seen::Sends(workload) | Seen::Remembered(workload) = seen {
+        let now = self.planner_input(&snapshot);
+        let before = std::mem::replace(&mut self.input, now);
+        for (app, seen) in &self.input.workloads {
+            if let MeasuredWorkload::Sending(workload) | MeasuredWorkload::BeforeRestart(workload) =
+                seen
+            {
                 let name = self.config[*app].name.to_string();
                 self.steering.workloads.insert(name, *workload);
             }
         }
-        let mut asked = self.facts.clone();
+        let mut asked = self.input.clone();
         self.steering
             .expect_refuge(&self.config, &before, &mut asked);
         self.steering
-            .note_places(&self.config, &self.facts, snapshot.at);
-        if !self.facts.unused || manner.is_some() {
+            .note_places(&self.config, &self.input, snapshot.at);
+        if !self.input.unused || manner.is_some() {
             self.site.forget_before_start();
         }
         // Who has sent nothing yet may go anywhere, unless it was somewhere before the start, or a
         // site decides.
         let resumes = self.site.resumes();
-        let is_new = self.facts.unused && !resumes && !self.site.has_say();
+        let is_new = self.input.unused && !resumes && !self.site.has_say();
         if is_new {
             asked
                 .doubtful
@@ -318,12 +325,12 @@ impl Gateway {
         forget_outdated(&self.config, &mut asked, &self.steering.given);
         self.plan = self.answer_in_site(&asked, manner);
         self.note_own_places();
-        asked.site.clone_from(&self.facts.site);
+        asked.site.clone_from(&self.input.site);
         self.steering
             .prepare_for_death(&self.config, &asked, &self.plan);
         self.forget_delays_of_changed()?;
         let unmet = self.plan.unmet();
-        let changes = self.plan.changes(&self.facts.now);
+        let changes = self.plan.changes(&self.input.now);
         match (unmet, changes) {
             (1.., _) => self.counts.plans_infeasible += 1,
             (0, 1..) => self.counts.plans_changed += 1,
@@ -395,10 +402,10 @@ impl Gateway {
             tracing::warn!(count, "events were lost: too many at once");
             self.publish(EventKind::EventsLost { count });
         }
-        let now = self.facts_of(&snapshot);
+        let now = self.planner_input(&snapshot);
         self.note_applications(&snapshot);
         self.record_history(&snapshot);
-        match self.facts.are_outdated(&now) {
+        match self.input.are_outdated(&now) {
             // What it changes is not in force yet: the next look judges it.
             true => self.replan()?,
             false => {
@@ -420,8 +427,8 @@ impl Gateway {
 
     /// Whether to look for a better plan than the one in force, as it turns out: now and then, and
     /// sooner where there is news.
-    fn disappoints(&mut self, standing: &Planned) -> bool {
-        let disappointed = Disappointed::of(&self.plan, standing);
+    fn disappoints(&mut self, standing: &Plan) -> bool {
+        let disappointed = ReplanReason::of(&self.plan, standing);
         self.patience.has_ended(Stopwatch::now(), disappointed)
     }
 
@@ -438,7 +445,7 @@ impl Gateway {
     }
 
     /// Learns from how the forecasts of `standing` turned out.
-    fn learn(&mut self, snapshot: &Snapshot, standing: &Planned) -> Result<(), DataThreadGone> {
+    fn learn(&mut self, snapshot: &Snapshot, standing: &Plan) -> Result<(), DataThreadGone> {
         if !self.steering.on_standing(Stopwatch::now(), standing) {
             return Ok(());
         }
@@ -462,28 +469,29 @@ impl Gateway {
     }
 
     /// Tells which demands are met no longer, or again.
-    fn judge_targets(&mut self, at: Instant, facts: &Facts, standing: &Planned) {
+    fn judge_targets(&mut self, at: Instant, input: &PlannerInput, standing: &Plan) {
         let tolerance = self.config.gateway.tolerance.get();
         let mut events = Vec::new();
         for (number, app) in self.config.apps.iter().enumerate() {
-            let latency_target = &mut self.states.app_mut(app.name.as_str()).latency_target;
+            let latency_target = &mut self.status.app_mut(app.name.as_str()).latency_target;
             let (Some(target), Some(now)) = (app.latency_target, standing.apps.get(number)) else {
-                *latency_target = judging::Standing::default();
+                *latency_target = target_monitor::TargetState::default();
                 continue;
             };
-            let measured = facts.measured.get(&AppIndex(number));
+            let measured = input.measured.get(&AppIndex(number));
             let limit = target.as_secs_f64() * (1.0 + tolerance);
             let path = now.path.map(|path| self.config[path].name.as_str());
-            latency_target.judge(at, path, &now.evidence(measured, limit));
-            let (Some(verdict), Some(news)) = (latency_target.verdict(), latency_target.news(at))
+            latency_target.judge(at, path, &now.target_ratios(measured, limit));
+            let (Some(verdict), Some(transition)) =
+                (latency_target.verdict(), latency_target.transition(at))
             else {
                 continue;
             };
             let app = app.name.to_string();
             let latency_target_seconds = target.as_secs_f64();
             let judged_by = Some(verdict.by);
-            events.push(match news {
-                News::Missed => EventKind::TargetMissed {
+            events.push(match transition {
+                Transition::Missed => EventKind::TargetMissed {
                     app,
                     path: path.map(str::to_owned),
                     latency_target_seconds,
@@ -493,7 +501,7 @@ impl Gateway {
                     paper_delay_seconds: now.equation_seconds(),
                     p99_seconds: measured.map(|measured| measured.p99.as_secs_f64()),
                 },
-                News::MetAgain => EventKind::TargetMet {
+                Transition::MetAgain => EventKind::TargetMet {
                     app,
                     latency_target_seconds,
                     judged_by,
@@ -506,30 +514,30 @@ impl Gateway {
 
 /// What a plan gives applications, by name: a path, and what the delay on it is made of. By name,
 /// since another configuration numbers them anew.
-pub(crate) type Given = BTreeMap<String, (String, Option<Terms>)>;
+pub(crate) type PlannedTerms = BTreeMap<String, (String, Option<Terms>)>;
 
 /// What was measured when things were otherwise than now is no reason to stay, nor to go. `given`: by
 /// the plan in force.
-fn forget_outdated(config: &Config, facts: &mut Facts, given: &Given) {
-    let now = given_now(config, &Question::new(config, facts));
+fn forget_outdated(config: &Config, input: &mut PlannerInput, given: &PlannedTerms) {
+    let now = current_planned_terms(config, &PlanningProblem::new(config, input));
     for app in changed(given.clone(), &now) {
         if let Some(index) = config.app_named(&app) {
-            facts.measured.remove(&index);
+            input.measured.remove(&index);
         }
     }
 }
 
 /// What everybody has where they are, as the plan would be told.
-fn given_now(config: &Config, question: &Question) -> Given {
+fn current_planned_terms(config: &Config, problem: &PlanningProblem) -> PlannedTerms {
     let named = |(app, (path, terms)): (AppIndex, (PathIndex, Terms))| {
         let given = (config[path].name.to_string(), Some(terms));
         (config[app].name.to_string(), given)
     };
-    question.terms_of_now().into_iter().map(named).collect()
+    problem.current_terms().into_iter().map(named).collect()
 }
 
-fn given(config: &Config, plan: &Planned) -> Given {
-    let given = |(app, planned): (&config::App, &PlannedPath)| {
+fn given(config: &Config, plan: &Plan) -> PlannedTerms {
+    let given = |(app, planned): (&config::App, &AppAssignment)| {
         let path = config[planned.path?].name.to_string();
         let terms = planned.prediction.map(|prediction| prediction.terms);
         Some((app.name.to_string(), (path, terms)))
@@ -543,7 +551,7 @@ fn given(config: &Config, plan: &Planned) -> Given {
 }
 
 /// Who was given something else before. What was not known and is known now is nothing else.
-fn changed(before: Given, now: &Given) -> Vec<String> {
+fn changed(before: PlannedTerms, now: &PlannedTerms) -> Vec<String> {
     let same = |(path, terms): &(String, Option<Terms>), (path_now, now): &(_, Option<Terms>)| {
         path == path_now && (terms.is_none() || terms == now)
     };
@@ -556,8 +564,8 @@ fn changed(before: Given, now: &Given) -> Vec<String> {
 
 pub(crate) fn move_numbers(
     config: &Config,
-    plan: &Planned,
-    facts: &Facts,
+    plan: &Plan,
+    input: &PlannerInput,
     app: &str,
     from: Option<&str>,
     to: Option<&str>,
@@ -565,10 +573,10 @@ pub(crate) fn move_numbers(
     let Some(index) = config.app_named(app) else {
         return MoveNumbers::default();
     };
-    let predictions = Question::new(config, facts).predictions(index);
+    let predictions = PlanningProblem::new(config, input).predictions(index);
     // A path that has just come up has no delay yet: nothing can be said of it.
     let is_known = |path: PathIndex| {
-        let mut samples = facts.up.iter().filter(|((up, _), _)| *up == path);
+        let mut samples = input.up.iter().filter(|((up, _), _)| *up == path);
         config[path].delay.is_some() || samples.any(|(_, sample)| sample.is_some())
     };
     let predicted = |path: Option<&str>| {
@@ -592,7 +600,7 @@ mod tests {
 
     use super::*;
     use crate::planning::{
-        outlook::Experience,
+        forecast::ForecastState,
         tests::{all_on_a_path_that_takes_long, both_up, bulk, evidence, paper, placed},
     };
 
@@ -608,7 +616,7 @@ mod tests {
             };
             (path.to_owned(), Some(terms))
         };
-        let before: Given = [
+        let before: PlannedTerms = [
             ("stays", on("p", 0)),
             ("moves", on("p", 0)),
             ("loaded", on("q", 0)),
@@ -616,7 +624,7 @@ mod tests {
         .map(|(app, given)| (app.to_owned(), given))
         .into();
         // Also a new one, which had nothing before, and one that has nothing now.
-        let now: Given = [
+        let now: PlannedTerms = [
             ("new", on("p", 0)),
             ("stays", on("p", 0)),
             ("loaded", on("q", 9)),
@@ -634,9 +642,9 @@ mod tests {
             other.latency_target = None;
             other.length = Some(ByteCount::new(100));
         }
-        let experience = Experience::default();
+        let forecast_state = ForecastState::default();
         let with_delay = |delay_ms: u64| {
-            let mut facts = placed([0, 0, 0, 0, 1]);
+            let mut input = placed([0, 0, 0, 0, 1]);
             let sample = |delay| PathSample {
                 bandwidth: Bandwidth::from_mbit_per_second(100),
                 delay: Duration::from_millis(delay),
@@ -644,24 +652,25 @@ mod tests {
             };
             for (path, delay) in [(0, 4), (1, delay_ms)] {
                 let key = (PathIndex(path), PeerIndex(0));
-                facts.up.insert(key, Some(sample(delay)));
+                input.up.insert(key, Some(sample(delay)));
             }
             let measured = MeasuredDelay {
                 mean: Duration::from_millis(3),
                 p99: Duration::from_millis(4),
             };
-            facts.measured = [(AppIndex(4), measured)].into();
-            facts
+            input.measured = [(AppIndex(4), measured)].into();
+            input
         };
-        let plan_in_force = Question::new(&config, &with_delay(2)).standing(&config, &experience);
+        let plan_in_force =
+            PlanningProblem::new(&config, &with_delay(2)).standing(&config, &forecast_state);
         let given = given(&config, &plan_in_force);
         let place_of_a5 = |delay_ms: u64, forgets: bool| {
-            let mut facts = with_delay(delay_ms);
+            let mut input = with_delay(delay_ms);
             if forgets {
-                forget_outdated(&config, &mut facts, &given);
+                forget_outdated(&config, &mut input, &given);
             }
-            let question = Question::new(&config, &facts);
-            let plan = question.answer(&config, Manner::Revise, &experience);
+            let problem = PlanningProblem::new(&config, &input);
+            let plan = problem.answer(&config, Manner::Revise, &forecast_state);
             plan.apps[4].path
         };
         let (stays, goes) = (Some(PathIndex(1)), Some(PathIndex(0)));
@@ -675,27 +684,30 @@ mod tests {
     fn nothing_is_predicted_of_a_path_whose_delay_is_not_known_yet() {
         let mut config = paper("", "");
         config.paths[0].delay = None;
-        let mut facts = both_up();
-        let to = |facts: &Facts, path| {
-            let plan =
-                Question::new(&config, facts).answer(&config, Manner::Anew, &Experience::default());
-            move_numbers(&config, &plan, facts, "A3", None, Some(path)).to_predicted
+        let mut input = both_up();
+        let to = |input: &PlannerInput, path| {
+            let plan = PlanningProblem::new(&config, input).answer(
+                &config,
+                Manner::Anew,
+                &ForecastState::default(),
+            );
+            move_numbers(&config, &plan, input, "A3", None, Some(path)).to_predicted
         };
-        assert_eq!(to(&facts, "path1"), None);
+        assert_eq!(to(&input, "path1"), None);
         // It is configured of the other.
-        assert!(to(&facts, "path2").is_some());
+        assert!(to(&input, "path2").is_some());
         let sample = PathSample {
             bandwidth: Bandwidth::from_mbit_per_second(100),
             delay: Duration::from_millis(100),
             loss: keiro_units::Probability::ZERO,
         };
-        facts.up.insert((PathIndex(0), PeerIndex(0)), Some(sample));
-        assert!(to(&facts, "path1").is_some_and(|seconds| seconds > 0.1));
+        input.up.insert((PathIndex(0), PeerIndex(0)), Some(sample));
+        assert!(to(&input, "path1").is_some_and(|seconds| seconds > 0.1));
     }
 
     #[test]
     fn a_target_that_stays_unmet_is_planned_for_seldomer_and_seldomer() {
-        let (mut patience, start) = (Patience::default(), Stopwatch::now());
+        let (mut patience, start) = (Backoff::default(), Stopwatch::now());
         let mut planned_at = |seconds: std::ops::Range<u64>, disappointed| -> Vec<u64> {
             let is_due = |second: &u64| {
                 let now = start + Duration::from_secs(*second);
@@ -703,38 +715,38 @@ mod tests {
             };
             seconds.filter(is_due).collect()
         };
-        let still = planned_at(0..1500, Disappointed::Still);
+        let still = planned_at(0..1500, ReplanReason::Still);
         assert_eq!(still, [0, 20, 60, 140, 300, 620, 940, 1260]);
         // News is worth a plan soon, but not all the time.
-        let newly = planned_at(1500..1530, Disappointed::Newly);
+        let newly = planned_at(1500..1530, ReplanReason::Newly);
         assert_eq!(newly, [1500, 1510, 1520]);
-        assert_eq!(planned_at(1530..1540, Disappointed::Not), [0; 0]);
-        assert_eq!(planned_at(1540..1560, Disappointed::Still), [1540]);
+        assert_eq!(planned_at(1530..1540, ReplanReason::Not), [0; 0]);
+        assert_eq!(planned_at(1540..1560, ReplanReason::Still), [1540]);
     }
 
     #[test]
     fn what_is_held_back_is_looked_at_again_and_soon_when_more_is_known() {
-        let (config, mut facts) = all_on_a_path_that_takes_long("exact", 65);
-        let experience = Experience::default();
-        let answer = |facts: &Facts| {
-            Question::new(&config, facts).answer(&config, Manner::Revise, &experience)
+        let (config, mut input) = all_on_a_path_that_takes_long("exact", 65);
+        let forecast_state = ForecastState::default();
+        let answer = |input: &PlannerInput| {
+            PlanningProblem::new(&config, input).answer(&config, Manner::Revise, &forecast_state)
         };
-        facts.now = answer(&facts).places();
-        let plan = answer(&facts);
-        assert!(plan.holds_back);
-        let disappointed = |plan: &Planned, facts: &Facts| {
-            let standing = Question::new(&config, facts).standing(&config, &experience);
-            Disappointed::of(plan, &standing)
+        input.now = answer(&input).places();
+        let plan = answer(&input);
+        assert!(plan.defers_moves);
+        let disappointed = |plan: &Plan, input: &PlannerInput| {
+            let standing = PlanningProblem::new(&config, input).standing(&config, &forecast_state);
+            ReplanReason::of(plan, &standing)
         };
-        assert_eq!(disappointed(&plan, &facts), Disappointed::Still);
-        facts.workloads.insert(AppIndex(2), bulk());
-        assert_eq!(disappointed(&plan, &facts), Disappointed::Still);
-        facts.evidence.insert(AppIndex(2), evidence());
-        assert_eq!(disappointed(&plan, &facts), Disappointed::Newly);
+        assert_eq!(disappointed(&plan, &input), ReplanReason::Still);
+        input.workloads.insert(AppIndex(2), bulk());
+        assert_eq!(disappointed(&plan, &input), ReplanReason::Still);
+        input.evidence.insert(AppIndex(2), evidence());
+        assert_eq!(disappointed(&plan, &input), ReplanReason::Newly);
         // The next plan knows that.
-        let plan = answer(&facts);
-        assert_eq!(plan.changes(&facts.now), 0);
-        assert_eq!(disappointed(&plan, &facts), Disappointed::Not);
+        let plan = answer(&input);
+        assert_eq!(plan.changes(&input.now), 0);
+        assert_eq!(disappointed(&plan, &input), ReplanReason::Not);
     }
 
     #[test]

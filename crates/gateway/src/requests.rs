@@ -8,7 +8,7 @@ use keiro_control::{
 use crate::{
     daemon::Gateway,
     data::command::DataThreadGone,
-    planning::{Facts, Manner, Question, what_if::suppose},
+    planning::{Manner, PlannerInput, PlanningProblem, what_if::suppose},
     reload::Reloaded,
     show::plan_snapshot,
     site::Part,
@@ -102,24 +102,24 @@ impl Gateway {
 
     fn plan_now(&self, manner: Manner, what_if: &[WhatIf]) -> Answer {
         self.refuse_without_planner()?;
-        let experience = &self.steering.experience;
+        let forecast_state = &self.steering.forecast_state;
         self.with_view(|view| {
             // What a whole site would do of what is only supposed, its other gateways do not tell.
             let alone = manner == Manner::Anew || !what_if.is_empty();
             let alone = alone && self.site.part() != Part::Alone;
             let site = self.site.in_plan();
-            let facts = match alone {
-                true => view.facts.alone(),
-                false => view.facts.clone(),
+            let input = match alone {
+                true => view.input.alone(),
+                false => view.input.clone(),
             };
-            let plan = |facts: &Facts| {
-                let question = Question::new(&self.config, facts);
-                question.answer(&self.config, manner, experience)
+            let plan = |input: &PlannerInput| {
+                let problem = PlanningProblem::new(&self.config, input);
+                problem.answer(&self.config, manner, forecast_state)
             };
             if what_if.is_empty() {
                 let plan = match alone {
-                    true => plan(&facts),
-                    false => self.answer_in_site(&facts, manner),
+                    true => plan(&input),
+                    false => self.answer_in_site(&input, manner),
                 };
                 let plan = view.plan(&plan, None);
                 return Ok(Response::Plan(PlanSnapshot {
@@ -129,12 +129,12 @@ impl Gateway {
                 }));
             }
             // Of what is only supposed nothing is measured: both sides are told by forecasts.
-            let facts = facts.unmeasured();
-            let plan = plan(&facts);
-            let supposed = suppose(&self.config, &facts, what_if)?;
-            let question = Question::new(&supposed.config, &supposed.facts);
-            let then = question.answer(&supposed.config, manner, experience);
-            let now = &view.facts.now;
+            let input = input.unmeasured();
+            let plan = plan(&input);
+            let supposed = suppose(&self.config, &input, what_if)?;
+            let problem = PlanningProblem::new(&supposed.config, &supposed.input);
+            let then = problem.answer(&supposed.config, manner, forecast_state);
+            let now = &view.input.now;
             Ok(Response::Plan(PlanSnapshot {
                 newly_unmet: supposed.newly_unmet(&plan, &then),
                 without_effect: supposed.without_effect,
@@ -148,7 +148,7 @@ impl Gateway {
     fn apply_plan(&mut self, manner: Manner) -> Answer {
         self.refuse_without_planner()?;
         let before = self.data.snapshot().map_err(internal)?;
-        let before = self.facts_of(&before);
+        let before = self.planner_input(&before);
         self.replan_as(Some(manner)).map_err(internal)?;
         self.with_view(|view| {
             Ok(Response::Plan(PlanSnapshot {

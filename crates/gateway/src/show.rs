@@ -31,7 +31,10 @@ use crate::{
     },
     explain::{NO_CONTROLLER, Subject, delay_terms},
     metrics::{self, Page},
-    planning::{Expected, Facts, Planned, PlannedPath, Question, Seen, workload_of},
+    planning::{
+        AppAssignment, ExpectedDelay, MeasuredWorkload, Plan, PlannerInput, PlanningProblem,
+        workload_of,
+    },
     replan::{MEASURED_MIN, body_bytes},
     requests::internal,
 };
@@ -40,9 +43,9 @@ use crate::{
 pub(crate) struct View<'a> {
     gateway: &'a Gateway,
     snapshot: &'a Snapshot,
-    pub(crate) facts: Facts,
-    /// Everybody where they are, by these facts.
-    standing: Planned,
+    pub(crate) input: PlannerInput,
+    /// Everybody where they are, by these input.
+    standing: Plan,
 }
 
 /// Measured means may differ from predicted ones by this part, or by [`AGREEMENT_MIN`], and the
@@ -54,13 +57,13 @@ const AGREEMENT_MIN: f64 = 0.002;
 /// A plan that is not in force, beside the paths that are, `now`; no measurement has confirmed it.
 pub(crate) fn plan_snapshot(
     config: &Config,
-    planned: &Planned,
+    planned: &Plan,
     now: &BTreeMap<AppIndex, PathIndex>,
 ) -> PlanSnapshot {
     // An application without a path gets nothing, whatever it demands.
     let stranded = planned.apps.iter().filter(|app| app.path.is_none()).count();
     let unmet = (planned.unmet() + stranded) as u64;
-    let app = |(number, planned): (usize, &PlannedPath)| {
+    let app = |(number, planned): (usize, &AppAssignment)| {
         let app = &config.apps[number];
         let name = |path: PathIndex| config[path].name.to_string();
         let expected = planned.expected.as_ref();
@@ -74,11 +77,11 @@ pub(crate) fn plan_snapshot(
                 .prediction
                 .as_ref()
                 .zip(expected)
-                .map(|(p, expected)| delay_terms(p, planned.outlook.as_ref(), expected)),
+                .map(|(p, expected)| delay_terms(p, planned.forecast.as_ref(), expected)),
             latency_target_seconds: app
                 .latency_target
                 .map(|latency_target| latency_target.as_secs_f64()),
-            margin_seconds: expected.and_then(Expected::margin_seconds),
+            margin_seconds: expected.and_then(ExpectedDelay::margin_seconds),
             target_met: match planned.path {
                 Some(_) => planned.met,
                 None => app.latency_target.map(|_| false),
@@ -89,7 +92,7 @@ pub(crate) fn plan_snapshot(
                 .and_then(|expected| expected.measured)
                 .map(|mean| mean.as_secs_f64()),
             overloaded: expected.is_some_and(|expected| expected.overloaded),
-            no_forecast: planned.outlook.and_then(|outlook| outlook.why_not()),
+            no_forecast: planned.forecast.and_then(|forecast| forecast.why_not()),
         }
     };
     PlanSnapshot {
@@ -143,12 +146,12 @@ impl Gateway {
 
 impl<'a> View<'a> {
     fn of(gateway: &'a Gateway, snapshot: &'a Snapshot) -> Self {
-        let facts = gateway.facts_of(snapshot);
+        let input = gateway.planner_input(snapshot);
         Self {
             gateway,
             snapshot,
-            standing: gateway.standing(&facts),
-            facts,
+            standing: gateway.standing(&input),
+            input,
         }
     }
 
@@ -199,7 +202,7 @@ impl<'a> View<'a> {
                 count(apps.iter().filter(|a| a.judged_by == measured).count())
             },
             tenants: count(config.tenants.len()),
-            tenants_with_device: count(gateway.tunnels.tenants_with_device(config)),
+            tenants_with_device: count(gateway.tenants.tenants_with_device(config)),
             store: gateway.site.snapshot(),
             message_senders: self.snapshot.message_senders,
             message_receivers: self.snapshot.message_receivers,
@@ -239,10 +242,10 @@ impl<'a> View<'a> {
     /// A plan beside the paths that are, or were `before` it was applied.
     pub(crate) fn plan(
         &self,
-        planned: &Planned,
+        planned: &Plan,
         before: Option<&BTreeMap<AppIndex, PathIndex>>,
     ) -> PlanSnapshot {
-        let now = before.unwrap_or(&self.facts.now);
+        let now = before.unwrap_or(&self.input.now);
         PlanSnapshot {
             model: self.model(&self.apps()).0,
             applied: before.is_some(),
@@ -254,9 +257,9 @@ impl<'a> View<'a> {
         let gateway = self.gateway;
         let config = &gateway.config;
         let app = &config[index];
-        let question = Question::new(config, &self.facts);
-        let alone = Question::new(config, &self.facts.alone());
-        let candidates = question.candidates(index, &self.gateway.steering.experience);
+        let problem = PlanningProblem::new(config, &self.input);
+        let alone = PlanningProblem::new(config, &self.input.alone());
+        let candidates = problem.candidates(index, &self.gateway.steering.forecast_state);
         let shown = self.app(index, app);
         let measured = shown.delay.filter(|delay| delay.count > 0);
         let gathered = |on: &str| {
@@ -266,7 +269,7 @@ impl<'a> View<'a> {
             let live = self.path(path, &config[app.peer])?.aggregation;
             live.filter(|_| app.class != Class::Message && gateway.may_be_gathered(index))
         };
-        let place = self.facts.now.get(&index).copied();
+        let place = self.input.now.get(&index).copied();
         let path = place.filter(|_| self.is_reached(&config[app.peer]));
         let subject = Subject {
             config,
@@ -280,11 +283,11 @@ impl<'a> View<'a> {
             by: shown.assigned_by,
             candidates: &candidates,
             measured,
-            seen: self.facts.workloads.get(&index).copied(),
+            seen: self.input.workloads.get(&index).copied(),
             loss: self.loss(index),
-            moves_at: &alone.thresholds(index, &self.gateway.steering.experience),
-            in_site: self.facts.site.contains_key(&index),
-            wanted: match self.facts.operator.get(&index) {
+            move_triggers: &alone.thresholds(index, &self.gateway.steering.forecast_state),
+            in_site: self.input.site.contains_key(&index),
+            wanted: match self.input.operator.get(&index) {
                 Some(path) => Some((*path, AssignedBy::Operator)),
                 None => app.path.map(|path| (path, AssignedBy::Pin)),
             },
@@ -295,7 +298,7 @@ impl<'a> View<'a> {
             let shown = self.path(path, &config[app.peer]);
             shown.map_or(PathState::Down, |shown| shown.state)
         };
-        let standing = self.gateway.states.app(app.name.as_str());
+        let standing = self.gateway.status.app(app.name.as_str());
         Response::Explanation(Box::new(Explanation {
             app: app.name.to_string(),
             text: subject.text() + &self.gateway.tenants_of(index, shown.path.as_deref()),
@@ -330,9 +333,9 @@ impl<'a> View<'a> {
 
     /// What is lost on the application's path, where anything is.
     fn loss(&self, index: AppIndex) -> Option<Probability> {
-        let path = self.facts.now.get(&index)?;
+        let path = self.input.now.get(&index)?;
         let to_peer = (*path, self.gateway.config[index].peer);
-        let sample = self.facts.up.get(&to_peer)?.as_ref()?;
+        let sample = self.input.up.get(&to_peer)?.as_ref()?;
         Some(sample.loss).filter(|loss| loss.get() > 0.0)
     }
 
@@ -350,7 +353,7 @@ impl<'a> View<'a> {
             self.gateway.active.path_name(session.peer, p.id) == Some(name)
         };
         let live = session.paths.iter().find(named)?;
-        let standing = self.gateway.states.path(name, peer_name);
+        let standing = self.gateway.status.path(name, peer_name);
         let since = standing.map(|standing| standing.since);
         let measured = live
             .base_rtt
@@ -418,7 +421,7 @@ impl<'a> View<'a> {
     fn peer(&self, peer: &Peer) -> Option<PeerSnapshot> {
         let name = peer.name.as_str();
         let session = self.session(name)?;
-        let standing = self.gateway.states.peer(name)?;
+        let standing = self.gateway.status.peer(name)?;
         let paths_up = session
             .paths
             .iter()
@@ -463,16 +466,16 @@ impl<'a> View<'a> {
         let session = self.session(config[app.peer].name.as_str());
         let number = figures.id.map(|(_, id)| id);
         let live = session.and_then(|s| s.apps.iter().find(|app| Some(app.id) == number));
-        let place = self.facts.now.get(&index).copied();
+        let place = self.input.now.get(&index).copied();
         let path = place.filter(|_| self.is_reached(&config[app.peer]));
         let planned = gateway.plan.apps.get(index.0);
         let standing = self.standing.apps.get(index.0);
         let expected = standing.and_then(|standing| standing.expected);
-        let outlook = standing.and_then(|standing| standing.outlook);
+        let forecast = standing.and_then(|standing| standing.forecast);
         let latency_target = app
             .latency_target
             .map(|latency_target| latency_target.as_secs_f64());
-        let verdict = gateway.states.app(name);
+        let verdict = gateway.status.app(name);
         let verdict = verdict.and_then(|standing| standing.latency_target.verdict());
         let verdict = verdict.filter(|_| path.is_some());
         let target_met = match path {
@@ -482,7 +485,7 @@ impl<'a> View<'a> {
         };
         let waiting_path = place.and_then(|path| self.path(path, &config[app.peer]));
         let counts = live.map(Counts::of).unwrap_or_default();
-        let (used, _) = workload_of(app, self.facts.workloads.get(&index).copied());
+        let (used, _) = workload_of(app, self.input.workloads.get(&index).copied());
         AppSnapshot {
             name: name.to_owned(),
             class: app.class,
@@ -501,10 +504,10 @@ impl<'a> View<'a> {
             length_bytes: Some(used.length.get() as f64),
             interval_seconds: Some(used.interval.as_secs_f64()),
             predicted_delay_seconds: expected.and_then(|expected| expected.predicted_seconds()),
-            predicted: outlook
-                .map(|outlook| outlook.percentiles())
+            predicted: forecast
+                .map(|forecast| forecast.percentiles())
                 .unwrap_or_default(),
-            no_forecast: outlook.and_then(|outlook| outlook.why_not()),
+            no_forecast: forecast.and_then(|forecast| forecast.why_not()),
             margin_seconds: expected.and_then(|expected| expected.margin_seconds()),
             target_met,
             judged_by: verdict.map(|verdict| verdict.by),
@@ -539,7 +542,7 @@ impl<'a> View<'a> {
 
     /// Where an application was that is nowhere now; before the start, where it has not been anywhere since.
     fn last_path(&self, app: &str, place: Option<PathIndex>) -> Option<PathIndex> {
-        let standing = self.gateway.states.app(app);
+        let standing = self.gateway.status.app(app);
         let moved = standing.and_then(|standing| standing.last_move.as_ref());
         let left = match moved.map(|moved| &moved.kind) {
             Some(EventKind::AppMoved {
@@ -565,7 +568,7 @@ impl<'a> View<'a> {
         })
     }
 
-    fn assigned_by(&self, path: Option<PathIndex>, planned: Option<&PlannedPath>) -> AssignedBy {
+    fn assigned_by(&self, path: Option<PathIndex>, planned: Option<&AppAssignment>) -> AssignedBy {
         match (path, planned) {
             (None, _) | (_, None) => AssignedBy::Nobody,
             (Some(path), Some(planned)) if planned.path == Some(path) => planned.by,
@@ -582,14 +585,15 @@ impl<'a> View<'a> {
         for app in apps {
             // Planned with next to nothing; its delays are of what it sent before.
             let index = self.gateway.config.app_named(&app.name);
-            let seen = index.and_then(|index| self.facts.workloads.get(&index));
-            if seen == Some(&Seen::Stopped) {
+            let seen = index.and_then(|index| self.input.workloads.get(&index));
+            if seen == Some(&MeasuredWorkload::Stopped) {
                 continue;
             }
-            let outlook = index
+            let forecast = index
                 .and_then(|index| self.standing.apps.get(index.0))
-                .and_then(|standing| standing.outlook);
-            if let Some(Err(why @ Invalid::ModelOff { .. })) = outlook.map(|outlook| outlook.delay)
+                .and_then(|standing| standing.forecast);
+            if let Some(Err(why @ Invalid::ModelOff { .. })) =
+                forecast.map(|forecast| forecast.delay)
             {
                 return (ModelState::NotValid, Some(format!("{}: {why}", app.name)));
             }
@@ -652,7 +656,7 @@ impl<'a> View<'a> {
             .collect();
         let mut switches = Vec::new();
         for app in &apps {
-            let standing = gateway.states.app(&app.name);
+            let standing = gateway.status.app(&app.name);
             for (reason, count) in standing.iter().flat_map(|standing| &standing.switches) {
                 switches.push((app.name.clone(), *reason, *count));
             }
@@ -795,7 +799,7 @@ fn tcp_forward(figures: &AppFigures) -> Option<TcpForwardSnapshot> {
         .tcp_forward
         .as_ref()
         .map(|forward| TcpForwardSnapshot {
-            tcp: forward.exit.to_string(),
+            tcp: forward.destination.to_string(),
             open_connections: forward.open,
             accepted_connections: forward.connected,
             failed_connections: forward.failed,

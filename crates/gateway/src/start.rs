@@ -38,13 +38,13 @@ use crate::{
         drops::SystemDrops,
         messages::Listener,
     },
-    history::Keeping,
-    planning::{Facts, Manner, Question, outlook::Experience},
-    replan::Patience,
+    history::HistoryRecorder,
+    planning::{Manner, PlannerInput, PlanningProblem, forecast::ForecastState},
+    replan::Backoff,
     site::Site,
-    state::States,
+    status::StatusTable,
     steering::Steering,
-    tunnels::Tunnels,
+    tenants::Tenants,
 };
 
 /// What becomes of the process's privileges.
@@ -96,8 +96,8 @@ impl Gateway {
         }
         let active = Active::default();
         let prepared = active::prepare(&config, &active)?;
-        let tunnels = Tunnels::default();
-        let devices = tunnels.prepare(&config)?;
+        let tenants = Tenants::default();
+        let devices = tenants.prepare(&config)?;
 
         let epoll = Arc::new(Epoll::new().context("epoll")?);
         let mut socket_files = SocketFiles::default();
@@ -151,12 +151,13 @@ impl Gateway {
         });
         epoll.add(&*report_wake, token::REPORTS, Interest::Read)?;
         epoll.add(&trigger.wake, token::TRIGGER, Interest::Read)?;
-        let history = Keeping::start(&config, options.history_interval, &trigger, privileges);
+        let history =
+            HistoryRecorder::start(&config, options.history_interval, &trigger, privileges);
         let store_wake = Arc::new(Waker::new().context("eventfd")?);
         epoll.add(&*store_wake, token::STORE, Interest::Read)?;
         let site = Site::start(&config, Arc::clone(&store_wake))?;
-        let question = Question::new(&config, &Facts::default());
-        let plan = question.answer(&config, Manner::Anew, &Experience::default());
+        let problem = PlanningProblem::new(&config, &PlannerInput::default());
+        let plan = problem.answer(&config, Manner::Anew, &ForecastState::default());
         let mut gateway = Self {
             version: options.version,
             config_path: config_path.to_owned(),
@@ -166,8 +167,8 @@ impl Gateway {
             started: SystemTime::now(),
             uptime: Stopwatch::now(),
             active,
-            tunnels,
-            states: States::default(),
+            tenants,
+            status: StatusTable::default(),
             plan,
             counts: Counts::default(),
             operator: BTreeMap::new(),
@@ -179,7 +180,7 @@ impl Gateway {
             data: handle,
             reports,
             reports_lost: 0,
-            patience: Patience::default(),
+            patience: Backoff::default(),
             thread: Some(thread),
             epoll,
             report_wake,
@@ -188,7 +189,7 @@ impl Gateway {
             metrics: sockets.metrics,
             unpublished: Vec::new(),
             control_clients: 0,
-            facts: Facts::default(),
+            input: PlannerInput::default(),
             _socket_files: socket_files,
             replan: false,
             drained: false,
@@ -201,9 +202,9 @@ impl Gateway {
             .active
             .apply(&gateway.config, prepared, &preferences, &gateway.data)?;
         gateway
-            .tunnels
+            .tenants
             .apply(&gateway.config, devices, &gateway.active, &gateway.data)?;
-        let problems = gateway.tunnels.install(&gateway.config);
+        let problems = gateway.tenants.install(&gateway.config);
         anyhow::ensure!(problems.is_empty(), problems.join("\n"));
         for listener in sockets.messages {
             gateway.data.send(Command::AddMessageListener(listener))?;

@@ -17,10 +17,10 @@ use keiro_units::Bandwidth;
 use crate::{
     daemon::SAMPLE_INTERVAL,
     data::measure::DelayQuantiles,
-    history::Memory,
-    marks::{Marks, Sent},
-    planning::{Facts, Planned, Question, Workload, outlook::Experience},
-    replan::{Given, body_bytes},
+    history::PastWorkloads,
+    planning::{Plan, PlannerInput, PlanningProblem, Workload, forecast::ForecastState},
+    replan::{PlannedTerms, body_bytes},
+    send_history::{SendHistory, Sent},
 };
 
 /// See the module.
@@ -33,16 +33,16 @@ pub(crate) struct Steering {
     /// Measured workloads that were planned with, by application.
     pub(crate) workloads: BTreeMap<String, Workload>,
     /// What applications sent before the restart.
-    pub(crate) memory: Memory,
+    pub(crate) past_workloads: PastWorkloads,
     /// By application.
-    sent: BTreeMap<String, Marks>,
+    sent: BTreeMap<String, SendHistory>,
     /// Who goes where if a path dies, as of the last plan.
     pub(crate) refuges: Refuges<AppIndex, PathIndex>,
-    pub(crate) experience: Experience,
+    pub(crate) forecast_state: ForecastState,
     /// What the last plan gave everybody.
-    pub(crate) given: Given,
+    pub(crate) given: PlannedTerms,
     /// The window of measurements that is to be learnt from next.
-    window: Option<Begun>,
+    window: Option<WindowStart>,
     learnt_at: Option<Stopwatch>,
     /// Propagation and rate of the paths that were learnt of.
     learnt_of: BTreeMap<PathIndex, (Duration, Bandwidth)>,
@@ -60,7 +60,7 @@ pub(crate) struct Window {
 
 /// How things were when a window began.
 #[derive(Debug)]
-struct Begun {
+struct WindowStart {
     at: Instant,
     forecasts: BTreeMap<PathIndex, BTreeMap<AppIndex, Forecast>>,
     sent: BTreeMap<AppIndex, Sent>,
@@ -128,24 +128,24 @@ impl Steering {
         self.paths
             .retain(|(path, peer), _| paths.contains(path) && peers.contains(peer));
         self.workloads.retain(|app, _| apps.contains(app));
-        self.memory.follow(apps);
+        self.past_workloads.follow(apps);
         self.homes
             .retain(|app, path| apps.contains(app) && paths.contains(path));
         self.sent.retain(|app, _| apps.contains(app));
         self.given.retain(|app, _| apps.contains(app));
         self.refuges = Refuges::default();
-        self.experience = Experience::default();
+        self.forecast_state = ForecastState::default();
         self.window = None;
         self.learnt_of.clear();
     }
 
-    /// Notes where everybody is, of whom `facts` tells.
-    pub(crate) fn note_places(&mut self, config: &Config, facts: &Facts, now: Instant) {
-        for (app, place) in &facts.now {
+    /// Notes where everybody is, of whom `input` tells.
+    pub(crate) fn note_places(&mut self, config: &Config, input: &PlannerInput, now: Instant) {
+        for (app, place) in &input.now {
             let app = &config[*app];
             let is_up = |home: &String| {
                 let home = config.path_named(home);
-                home.is_some_and(|home| facts.up.contains_key(&(home, app.peer)))
+                home.is_some_and(|home| input.up.contains_key(&(home, app.peer)))
             };
             let (name, place) = (app.name.to_string(), config[*place].name.to_string());
             self.homes.on_seen(now, name, place, is_up);
@@ -154,8 +154,8 @@ impl Steering {
 
     /// Notes what an application has sent so far.
     pub(crate) fn on_sent(&mut self, now: Stopwatch, name: &str, app: &AppSnapshot) {
-        let marks = self.sent.entry(name.to_owned()).or_default();
-        marks.note(now, Sent::of(app));
+        let history = self.sent.entry(name.to_owned()).or_default();
+        history.record(now, Sent::of(app));
     }
 
     /// What was seen of an application over the last while: as long as it takes for enough
@@ -179,23 +179,33 @@ impl Steering {
 
     /// Where everybody is to be taken to be if just one path died since the last plan, to one peer
     /// or to all: see [`Refuges::expect`].
-    pub(crate) fn expect_refuge(&self, config: &Config, before: &Facts, now: &mut Facts) {
-        let up = |facts: &Facts| facts.up.keys().copied().collect::<BTreeSet<_>>();
+    pub(crate) fn expect_refuge(
+        &self,
+        config: &Config,
+        before: &PlannerInput,
+        now: &mut PlannerInput,
+    ) {
+        let up = |input: &PlannerInput| input.up.keys().copied().collect::<BTreeSet<_>>();
         let end = |app: AppIndex| config[app].peer;
         self.refuges
             .expect(&up(before), &up(now), end, &mut now.now);
     }
 
     /// Prepares for the death of each path, everybody being where `planned` puts them.
-    pub(crate) fn prepare_for_death(&mut self, config: &Config, facts: &Facts, planned: &Planned) {
+    pub(crate) fn prepare_for_death(
+        &mut self,
+        config: &Config,
+        input: &PlannerInput,
+        planned: &Plan,
+    ) {
         let places = planned.places();
-        let paths = facts.up.keys().map(|(path, _)| *path).collect();
-        let experience = &self.experience;
+        let paths = input.up.keys().map(|(path, _)| *path).collect();
+        let forecast_state = &self.forecast_state;
         let without = |path: PathIndex| {
-            let mut without = facts.without(path);
+            let mut without = input.without(path);
             without.now = places.clone();
             without.now.retain(|_, at| *at != path);
-            Question::new(config, &without).places(Manner::Revise, experience)
+            PlanningProblem::new(config, &without).places(Manner::Revise, forecast_state)
         };
         self.refuges = Refuges::find(places.clone(), &paths, without);
     }
@@ -203,7 +213,7 @@ impl Steering {
     /// Takes the forecasts for everybody where they are over, before anything is learnt from them:
     /// what was learnt of a path that is another one now is doubted. Whether a window of
     /// measurements ends now, for [`learn`](Self::learn).
-    pub(crate) fn on_standing(&mut self, now: Stopwatch, standing: &Planned) -> bool {
+    pub(crate) fn on_standing(&mut self, now: Stopwatch, standing: &Plan) -> bool {
         for (path, members) in by_path(standing) {
             let Some(terms) = members.values().next().map(|forecast| forecast.terms) else {
                 continue;
@@ -211,7 +221,7 @@ impl Steering {
             let spec = (terms.propagation, terms.bandwidth);
             let before = self.learnt_of.insert(path, spec);
             if before.is_some_and(|before| before != spec) {
-                let residual = self.experience.residuals.get_mut(&path);
+                let residual = self.forecast_state.residuals.get_mut(&path);
                 residual.into_iter().for_each(Residual::doubt);
             }
         }
@@ -225,11 +235,11 @@ impl Steering {
 
     /// Compares what was forecast with what was measured in a window, and learns from it: of paths
     /// of which the forecasts were the same at its beginning as now, that is, which nobody joined
-    /// or left and which did not change, and which carried what was forecast that they would. A
+    /// or left and which did not change, and which extrapolated what was forecast that they would. A
     /// start, where messages had waited and some applications did not send yet, teaches nothing.
-    pub(crate) fn learn(&mut self, standing: &Planned, window: &Window) {
+    pub(crate) fn learn(&mut self, standing: &Plan, window: &Window) {
         let forecasts = by_path(standing);
-        let begun = self.window.replace(Begun {
+        let begun = self.window.replace(WindowStart {
             at: window.ended,
             forecasts: forecasts.clone(),
             sent: window.sent.clone(),
@@ -248,15 +258,15 @@ impl Steering {
                 continue;
             }
             for (app, forecast) in members {
-                let outlook = standing.apps[app.0].outlook;
-                let holds = outlook.is_some_and(|outlook| {
-                    matches!(outlook.delay, Ok(_) | Err(Invalid::ModelOff { .. }))
+                let shown = standing.apps[app.0].forecast;
+                let holds = shown.is_some_and(|shown| {
+                    matches!(shown.delay, Ok(_) | Err(Invalid::ModelOff { .. }))
                 });
                 let Some(delay) = window.delays.get(app).filter(|_| holds) else {
                     continue;
                 };
                 let seconds = Duration::from_secs_f64;
-                let residual = self.experience.residuals.entry(*path).or_default();
+                let residual = self.forecast_state.residuals.entry(*path).or_default();
                 residual.observe(
                     forecast,
                     &Measured {
@@ -275,12 +285,12 @@ impl Steering {
 }
 
 /// The forecasts for everybody, by path.
-fn by_path(standing: &Planned) -> BTreeMap<PathIndex, BTreeMap<AppIndex, Forecast>> {
+fn by_path(standing: &Plan) -> BTreeMap<PathIndex, BTreeMap<AppIndex, Forecast>> {
     let mut by_path: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
     for (number, app) in standing.apps.iter().enumerate() {
-        if let (Some(path), Some(outlook)) = (app.path, &app.outlook) {
+        if let (Some(path), Some(forecast)) = (app.path, &app.forecast) {
             let members = by_path.entry(path).or_default();
-            members.insert(AppIndex(number), outlook.forecast);
+            members.insert(AppIndex(number), forecast.forecast);
         }
     }
     by_path
@@ -350,18 +360,18 @@ delay = "2ms"
         let config = two_peers();
         let (slow, quick) = (PathIndex(0), PathIndex(1));
         let (to_b, to_c) = (AppIndex(0), AppIndex(1));
-        let plan = |facts: &Facts| {
-            let question = Question::new(&config, facts);
-            question.answer(&config, Manner::Revise, &Experience::default())
+        let plan = |input: &PlannerInput| {
+            let problem = PlanningProblem::new(&config, input);
+            problem.answer(&config, Manner::Revise, &ForecastState::default())
         };
         let pairs = [slow, quick].map(|path| [0, 1].map(|peer| (path, PeerIndex(peer))));
-        let all = Facts {
+        let all = PlannerInput {
             up: pairs
                 .into_iter()
                 .flatten()
                 .map(|pair| (pair, None))
                 .collect(),
-            ..Facts::default()
+            ..PlannerInput::default()
         };
         let before = plan(&all);
         assert_eq!(before.places(), [(to_b, quick), (to_c, quick)].into());
@@ -385,18 +395,18 @@ delay = "2ms"
     }
 
     /// Both applications are where they are planned to be, and what is said of them.
-    fn standing(config: &Config, change: impl FnOnce(&mut Facts)) -> Planned {
+    fn standing(config: &Config, change: impl FnOnce(&mut PlannerInput)) -> Plan {
         let (quick, slow) = (PathIndex(1), PathIndex(0));
         let pairs = [(slow, 0), (slow, 1), (quick, 0), (quick, 1)];
-        let mut facts = Facts {
+        let mut input = PlannerInput {
             up: pairs
                 .map(|(path, peer)| ((path, PeerIndex(peer)), None))
                 .into(),
             now: [(AppIndex(0), quick), (AppIndex(1), quick)].into(),
-            ..Facts::default()
+            ..PlannerInput::default()
         };
-        change(&mut facts);
-        Question::new(config, &facts).standing(config, &Experience::default())
+        change(&mut input);
+        PlanningProblem::new(config, &input).standing(config, &ForecastState::default())
     }
 
     /// The window of 30 s that ends after `windows`; both have sent so many messages of 10 kB in
@@ -435,11 +445,11 @@ delay = "2ms"
             (2, [600, 320], 5.0, true),
         ] {
             steering.learn(&told, &window(windows, messages, millis));
-            let learnt = steering.experience.residuals.get(&PathIndex(1));
+            let learnt = steering.forecast_state.residuals.get(&PathIndex(1));
             assert_eq!(learnt.is_some(), learns, "{windows}");
         }
-        let learnt = steering.experience.residuals[&PathIndex(1)];
-        let told = told.apps[0].outlook.unwrap();
+        let learnt = steering.forecast_state.residuals[&PathIndex(1)];
+        let told = told.apps[0].forecast.unwrap();
         let corrected = learnt.correct(&told.forecast).unwrap().delay.mean;
         // Towards the 5 ms of the last window, not towards the start's.
         let before = told.delay.unwrap().mean;
@@ -451,31 +461,40 @@ delay = "2ms"
         let config = two_peers();
         let told = standing(&config, |_| ());
         let mut steering = Steering::default();
-        let teaches = |steering: &mut Steering, windows, told: &Planned| {
-            let before = steering.experience.residuals.get(&PathIndex(1)).copied();
+        let teaches = |steering: &mut Steering, windows, told: &Plan| {
+            let before = steering
+                .forecast_state
+                .residuals
+                .get(&PathIndex(1))
+                .copied();
             let messages = [windows * 300; 2];
             steering.learn(told, &window(windows, messages, 5.0));
-            before != steering.experience.residuals.get(&PathIndex(1)).copied()
+            before
+                != steering
+                    .forecast_state
+                    .residuals
+                    .get(&PathIndex(1))
+                    .copied()
         };
         assert!(!teaches(&mut steering, 0, &told));
         assert!(teaches(&mut steering, 1, &told));
         // The path carries less, then somebody leaves it.
-        let narrow = standing(&config, |facts| {
+        let narrow = standing(&config, |input| {
             let sample = PathSample {
                 bandwidth: Bandwidth::from_mbit_per_second(60),
                 delay: Duration::from_millis(2),
                 loss: keiro_units::Probability::ZERO,
             };
             for peer in [0, 1] {
-                facts
+                input
                     .up
                     .insert((PathIndex(1), PeerIndex(peer)), Some(sample));
             }
         });
         assert!(!teaches(&mut steering, 2, &narrow));
         assert!(teaches(&mut steering, 3, &narrow));
-        let alone = standing(&config, |facts| {
-            facts.now.insert(AppIndex(1), PathIndex(0));
+        let alone = standing(&config, |input| {
+            input.now.insert(AppIndex(1), PathIndex(0));
         });
         assert!(!teaches(&mut steering, 4, &alone));
         assert!(!teaches(&mut steering, 5, &narrow));
@@ -494,16 +513,17 @@ delay = "2ms"
             steering.learn(&told, &window(windows, messages, 5.0));
         }
         assert!(!steering.on_standing(now, &told));
-        let windows = |steering: &Steering| steering.experience.residuals[&PathIndex(1)].windows();
+        let windows =
+            |steering: &Steering| steering.forecast_state.residuals[&PathIndex(1)].windows();
         assert!(windows(&steering) > 10.0);
-        let far = standing(&config, |facts| {
+        let far = standing(&config, |input| {
             let sample = PathSample {
                 bandwidth: Bandwidth::from_mbit_per_second(100),
                 delay: Duration::from_millis(4),
                 loss: keiro_units::Probability::ZERO,
             };
             for peer in [0, 1] {
-                facts
+                input
                     .up
                     .insert((PathIndex(1), PeerIndex(peer)), Some(sample));
             }

@@ -13,7 +13,7 @@ use keiro_units::ByteCount;
 use crate::{
     daemon::Gateway,
     data::{command::DataThreadGone, tunnels::TenantFigures},
-    tunnels::Standing,
+    tenants::DeviceHealth,
 };
 
 /// Tenants in an explanation. Ours: more are not read.
@@ -122,7 +122,7 @@ impl Gateway {
     fn tenant(&self, tenant: &Tenant, figures: Option<&TenantFigures>) -> TenantSnapshot {
         let counts = figures.map(|figures| figures.counts).unwrap_or_default();
         let drops = counts.drops().into_iter();
-        let standing = self.tunnels.standing(tenant);
+        let standing = self.tenants.health(tenant);
         // What is in force; a queue that the core does not have yet has what is written.
         let live = figures.and_then(|figures| figures.peers.values().next());
         let weight = live.map_or(tenant.weight, |live| live.weight).get();
@@ -147,7 +147,7 @@ impl Gateway {
             device_present: figures.is_some_and(|figures| figures.has_device),
             device_state: standing
                 .as_ref()
-                .map_or(DeviceState::Missing, Standing::state),
+                .map_or(DeviceState::Missing, DeviceHealth::state),
             device_problem: standing.and_then(|standing| Some(standing.why()?.to_owned())),
             mtu_bytes: tenant.mtu.get(),
             table: tenant.table.map(u64::from),

@@ -27,8 +27,10 @@ use self::{
     },
 };
 use crate::{
-    plan_store::{Notice, Notices, Offer, PlanStore, Published, StoreError, Watcher},
-    site::{DocumentError, GATEWAYS_MAX, Inputs, Member, Plan, SiteView, decode, encode, is_name},
+    plan_store::{Notice, Notices, OfferOutcome, PlanStore, PublishOutcome, StoreError, Watcher},
+    site::{
+        DocumentError, GATEWAYS_MAX, Inputs, Member, SitePlan, SiteView, decode, encode, is_name,
+    },
 };
 
 /// How to reach etcd, and as whom.
@@ -116,18 +118,18 @@ pub struct EtcdStore {
     own_revision: i64,
     /// The own key is bound to another gateway's lease.
     is_name_taken: bool,
-    seen: Seen,
+    seen: CachedSite,
     notices: Notices,
 }
 
 /// What was read before, so that only changes are fetched.
 #[derive(Default)]
-struct Seen {
+struct CachedSite {
     cluster: u64,
     revision: i64,
     entries: BTreeMap<Vec<u8>, Entry>,
     /// The number of the plan's last change, and the plan unless it cannot be read.
-    plan: Option<(i64, Option<Plan>)>,
+    plan: Option<(i64, Option<SitePlan>)>,
 }
 
 struct Entry {
@@ -156,7 +158,7 @@ impl EtcdStore {
             former_lease: None,
             own_revision: 0,
             is_name_taken: false,
-            seen: Seen::default(),
+            seen: CachedSite::default(),
             notices: Notices::default(),
         })
     }
@@ -203,7 +205,7 @@ impl EtcdStore {
     }
 
     /// Writes the own key unless it is bound to another gateway's lease.
-    fn put_own(&mut self, value: &[u8]) -> Result<Published, StoreError> {
+    fn put_own(&mut self, value: &[u8]) -> Result<PublishOutcome, StoreError> {
         let lease = match self.lease {
             Some(lease) => lease,
             None => self.grant()?,
@@ -223,7 +225,7 @@ impl EtcdStore {
             if answer.succeeded {
                 self.own_revision = answer.header.revision;
                 self.is_name_taken = false;
-                return Ok(Published::Stored);
+                return Ok(PublishOutcome::Stored);
             }
             // Changed since it was seen last, the first time in any case.
             let stored = answer.first_value();
@@ -233,7 +235,7 @@ impl EtcdStore {
             self.own_revision = stored.map_or(0, |kv| kv.mod_revision);
         }
         self.is_name_taken = true;
-        Ok(Published::NameTaken)
+        Ok(PublishOutcome::NameTaken)
     }
 
     /// Everything of the site that changed after `revision`, with the names of all that is there.
@@ -267,7 +269,7 @@ impl EtcdStore {
         };
         if let Some(kv) = changed.kvs.first() {
             let key = self.plan_key();
-            let plan = self.read_or_notice(&key, decode::<Plan>(&kv.value));
+            let plan = self.read_or_notice(&key, decode::<SitePlan>(&kv.value));
             self.seen.plan = Some((kv.mod_revision, plan));
         }
         matches!(self.seen.plan, Some((known, _)) if known == revision)
@@ -324,7 +326,7 @@ impl EtcdStore {
         }
         if let Some((revision, plan)) = &self.seen.plan {
             view.plan_revision = revision.unsigned_abs();
-            view.plan = plan.clone().map(|plan| Plan {
+            view.plan = plan.clone().map(|plan| SitePlan {
                 revision: view.plan_revision,
                 ..plan
             });
@@ -368,7 +370,7 @@ impl PlanStore for EtcdStore {
         format!("etcd at {endpoints}, site {}", self.options.site)
     }
 
-    fn publish(&mut self, inputs: &Inputs) -> Result<Published, StoreError> {
+    fn publish(&mut self, inputs: &Inputs) -> Result<PublishOutcome, StoreError> {
         let value = encode(inputs)?;
         if inputs.gateway != self.options.gateway {
             let (own, other) = (&self.options.gateway, &inputs.gateway);
@@ -422,12 +424,12 @@ impl PlanStore for EtcdStore {
                 return Ok(self.view(count));
             }
             // Not the contents of before: everything is fetched anew.
-            self.seen = Seen::default();
+            self.seen = CachedSite::default();
         }
         Err(self.client.not_understood("keys without their values"))
     }
 
-    fn offer(&mut self, plan: &Plan, based_on: u64) -> Result<Offer, StoreError> {
+    fn offer(&mut self, plan: &SitePlan, based_on: u64) -> Result<OfferOutcome, StoreError> {
         let value = encode(plan)?;
         let key = self.plan_key();
         let transaction = Transaction {
@@ -442,14 +444,14 @@ impl PlanStore for EtcdStore {
         let answer: Transacted = self.client.call("kv/txn", &transaction)?;
         if answer.succeeded {
             let revision = answer.header.revision.unsigned_abs();
-            return Ok(Offer::Accepted { revision });
+            return Ok(OfferOutcome::Accepted { revision });
         }
         let stored = answer.first_value();
         let revision = stored.map_or(0, |kv| kv.mod_revision.unsigned_abs());
         // A request whose answer got lost was made again at another endpoint: it is ours already.
         match stored {
-            Some(kv) if kv.value == value => Ok(Offer::Accepted { revision }),
-            _ => Ok(Offer::Refused { revision }),
+            Some(kv) if kv.value == value => Ok(OfferOutcome::Accepted { revision }),
+            _ => Ok(OfferOutcome::Refused { revision }),
         }
     }
 

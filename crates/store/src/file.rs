@@ -17,11 +17,11 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    aside::keep_aside,
-    plan_store::{Notice, Notices, Offer, PlanStore, Published, StoreError, Watcher},
+    plan_store::{Notice, Notices, OfferOutcome, PlanStore, PublishOutcome, StoreError, Watcher},
+    quarantine::quarantine,
     site::{
-        DOCUMENT_BYTES_MAX, Document, DocumentError, GATEWAYS_MAX, Inputs, Member, Plan, SiteView,
-        decode, encode, is_name,
+        DOCUMENT_BYTES_MAX, Document, DocumentError, GATEWAYS_MAX, Inputs, Member, SitePlan,
+        SiteView, decode, encode, is_name,
     },
 };
 
@@ -80,7 +80,7 @@ struct Identity {
 struct StoredPlan {
     revision: u64,
     #[serde(flatten)]
-    plan: Plan,
+    plan: SitePlan,
 }
 
 impl Document for StoredPlan {
@@ -152,10 +152,12 @@ impl FileStore {
         &mut self,
         path: &Path,
         known: Option<Identity>,
-    ) -> Result<Reading<T>, StoreError> {
+    ) -> Result<ReadOutcome<T>, StoreError> {
         let failed = |e| StoreError::file("read", path, e);
         let file = match File::open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Reading::Missing),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(ReadOutcome::Missing);
+            }
             file => file.map_err(failed)?,
         };
         let metadata = file.metadata().map_err(failed)?;
@@ -166,7 +168,7 @@ impl FileStore {
                 + i128::from(metadata.mtime_nsec()),
         };
         if known == Some(identity) {
-            return Ok(Reading::Known);
+            return Ok(ReadOutcome::Known);
         }
         let mut bytes = Vec::new();
         let error = if metadata.is_file() {
@@ -174,19 +176,19 @@ impl FileStore {
                 .read_to_end(&mut bytes)
                 .map_err(failed)?;
             match decode(&bytes) {
-                Ok(document) => return Ok(Reading::New(identity, document)),
+                Ok(document) => return Ok(ReadOutcome::New(identity, document)),
                 Err(error) => error.to_string(),
             }
         } else {
             "not a regular file".to_owned()
         };
-        self.put_aside(path, &error)?;
-        Ok(Reading::Missing)
+        self.quarantine_file(path, &error)?;
+        Ok(ReadOutcome::Missing)
     }
 
-    fn put_aside(&mut self, path: &Path, reason: &str) -> Result<(), StoreError> {
-        match keep_aside(path, reason) {
-            Ok(kept) => self.notices.add(Notice::KeptAside(kept)),
+    fn quarantine_file(&mut self, path: &Path, reason: &str) -> Result<(), StoreError> {
+        match quarantine(path, reason) {
+            Ok(kept) => self.notices.add(Notice::QuarantinedFile(kept)),
             // Another gateway's process was faster.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(StoreError::file("put aside", path, error)),
@@ -198,9 +200,9 @@ impl FileStore {
         let path = self.plan_path();
         let known = self.plan.as_ref().map(|seen| seen.file);
         match self.read(&path, known)? {
-            Reading::Known => {}
-            Reading::Missing => self.plan = None,
-            Reading::New(file, plan) => self.plan = Some(SeenPlan { file, plan }),
+            ReadOutcome::Known => {}
+            ReadOutcome::Missing => self.plan = None,
+            ReadOutcome::New(file, plan) => self.plan = Some(SeenPlan { file, plan }),
         }
         Ok(self.plan.as_ref().map(|seen| seen.plan.clone()))
     }
@@ -240,7 +242,7 @@ impl FileStore {
     }
 }
 
-enum Reading<T> {
+enum ReadOutcome<T> {
     Missing,
     Known,
     New(Identity, T),
@@ -251,7 +253,7 @@ impl PlanStore for FileStore {
         format!("files in {}", self.directory.display())
     }
 
-    fn publish(&mut self, inputs: &Inputs) -> Result<Published, StoreError> {
+    fn publish(&mut self, inputs: &Inputs) -> Result<PublishOutcome, StoreError> {
         if inputs.gateway != self.gateway {
             let (own, other) = (&self.gateway, &inputs.gateway);
             let text = format!("inputs of gateway {other:?}, this is {own:?}");
@@ -260,7 +262,7 @@ impl PlanStore for FileStore {
         let document = encode(inputs)?;
         make_directory(&self.directory)?;
         replace(&self.inputs_path(&self.gateway), &document)?;
-        Ok(Published::Stored)
+        Ok(PublishOutcome::Stored)
     }
 
     fn keep_alive(&mut self) -> Result<bool, StoreError> {
@@ -294,16 +296,16 @@ impl PlanStore for FileStore {
             let path = self.inputs_path(&name);
             let known = self.seen.get(&name).map(|entry| entry.file);
             match self.read::<Inputs>(&path, known)? {
-                Reading::Known => {}
-                Reading::Missing => {
+                ReadOutcome::Known => {}
+                ReadOutcome::Missing => {
                     self.seen.remove(&name);
                 }
-                Reading::New(_, inputs) if inputs.gateway != name => {
+                ReadOutcome::New(_, inputs) if inputs.gateway != name => {
                     let text = format!("it is of gateway {:?}", inputs.gateway);
                     self.seen.remove(&name);
-                    self.put_aside(&path, &text)?;
+                    self.quarantine_file(&path, &text)?;
                 }
-                Reading::New(file, inputs) => {
+                ReadOutcome::New(file, inputs) => {
                     // Kept alive only.
                     if let Some(entry) = self.seen.get_mut(&name)
                         && entry.inputs == inputs
@@ -333,17 +335,17 @@ impl PlanStore for FileStore {
         }
         if let Some(StoredPlan { revision, plan }) = self.stored_plan()? {
             view.plan_revision = revision;
-            view.plan = Some(Plan { revision, ..plan });
+            view.plan = Some(SitePlan { revision, ..plan });
         }
         Ok(view)
     }
 
-    fn offer(&mut self, plan: &Plan, based_on: u64) -> Result<Offer, StoreError> {
+    fn offer(&mut self, plan: &SitePlan, based_on: u64) -> Result<OfferOutcome, StoreError> {
         make_directory(&self.directory)?;
         let _lock = self.lock()?;
         let revision = self.stored_plan()?.map_or(0, |stored| stored.revision);
         if revision != based_on {
-            return Ok(Offer::Refused { revision });
+            return Ok(OfferOutcome::Refused { revision });
         }
         let stored = StoredPlan {
             // A store that lasts so long begins again.
@@ -351,7 +353,7 @@ impl PlanStore for FileStore {
             plan: plan.clone(),
         };
         replace(&self.plan_path(), &encode(&stored)?)?;
-        Ok(Offer::Accepted {
+        Ok(OfferOutcome::Accepted {
             revision: stored.revision,
         })
     }
@@ -421,10 +423,10 @@ mod tests {
         }
     }
 
-    fn plan(made_by: &str) -> Plan {
-        Plan {
+    fn plan(made_by: &str) -> SitePlan {
+        SitePlan {
             made_by: made_by.into(),
-            ..Plan::default()
+            ..SitePlan::default()
         }
     }
 
@@ -442,15 +444,15 @@ mod tests {
 
         assert_eq!(
             a.offer(&plan("a"), 0).unwrap(),
-            Offer::Accepted { revision: 1 }
+            OfferOutcome::Accepted { revision: 1 }
         );
         assert_eq!(
             b.offer(&plan("b"), 0).unwrap(),
-            Offer::Refused { revision: 1 }
+            OfferOutcome::Refused { revision: 1 }
         );
         assert_eq!(
             b.offer(&plan("b"), 1).unwrap(),
-            Offer::Accepted { revision: 2 }
+            OfferOutcome::Accepted { revision: 2 }
         );
         let stored = a.load().unwrap().plan.unwrap();
         assert_eq!((stored.made_by.as_str(), stored.revision), ("b", 2));
@@ -509,13 +511,13 @@ mod tests {
             let view = store.load().unwrap();
             assert_eq!((view.plan, view.plan_revision), (None, 0));
             let notices = store.take_notices();
-            let [Notice::KeptAside(kept)] = &notices[..] else {
+            let [Notice::QuarantinedFile(kept)] = &notices[..] else {
                 panic!("{notices:?}");
             };
             assert_eq!(fs::read(&kept.kept).unwrap(), garbage);
             assert_eq!(
                 store.offer(&plan("a"), 0).unwrap(),
-                Offer::Accepted { revision: 1 }
+                OfferOutcome::Accepted { revision: 1 }
             );
         }
         fs::write(directory.path().join("inputs-a.json"), "garbage").unwrap();
@@ -552,7 +554,7 @@ mod tests {
     fn a_full_disk_leaves_the_stored_plan_intact() {
         on_a_small_disk(1 << 20, |disk| {
             let mut store = FileStore::new(disk, "a").unwrap();
-            let plan = |apps: u32| Plan {
+            let plan = |apps: u32| SitePlan {
                 made_by: "a".into(),
                 assignments: [(
                     "a".to_owned(),
@@ -561,7 +563,7 @@ mod tests {
                         .collect(),
                 )]
                 .into(),
-                ..Plan::default()
+                ..SitePlan::default()
             };
             let inputs = Inputs {
                 gateway: "a".into(),
@@ -570,7 +572,7 @@ mod tests {
             store.publish(&inputs).unwrap();
             assert_eq!(
                 store.offer(&plan(10), 0).unwrap(),
-                Offer::Accepted { revision: 1 }
+                OfferOutcome::Accepted { revision: 1 }
             );
             let filler = fill(disk, 8192);
             let error = store.offer(&plan(5000), 1).unwrap_err();
@@ -593,7 +595,7 @@ mod tests {
             fs::remove_file(filler).unwrap();
             assert_eq!(
                 store.offer(&plan(5000), 1).unwrap(),
-                Offer::Accepted { revision: 2 }
+                OfferOutcome::Accepted { revision: 2 }
             );
         });
     }

@@ -20,9 +20,9 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction,
 pub use self::series::{AppSample, PathSample};
 use self::series::{Series, placeholders};
 use crate::{
-    aside::{KeptAside, keep_aside},
     file::make_directory,
     plan_store::StoreError,
+    quarantine::{QuarantinedFile, quarantine},
     site::is_name,
 };
 
@@ -55,7 +55,7 @@ impl Default for Bounds {
 
 /// Names a path or an application of this gateway, and the peer that it leads to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Subject {
+pub struct SeriesKey {
     /// The path's or application's name.
     pub name: String,
     /// The peer's name.
@@ -66,9 +66,9 @@ pub struct Subject {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     /// Per path and peer.
-    pub paths: Vec<(Subject, PathSample)>,
+    pub paths: Vec<(SeriesKey, PathSample)>,
     /// Per application.
-    pub apps: Vec<(Subject, AppSample)>,
+    pub apps: Vec<(SeriesKey, AppSample)>,
 }
 
 /// A sample with its time.
@@ -84,9 +84,9 @@ pub struct Row<S> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Latest {
     /// Per path and peer.
-    pub paths: Vec<(Subject, Row<PathSample>)>,
+    pub paths: Vec<(SeriesKey, Row<PathSample>)>,
     /// Per application.
-    pub apps: Vec<(Subject, Row<AppSample>)>,
+    pub apps: Vec<(SeriesKey, Row<AppSample>)>,
 }
 
 /// Which of the two series.
@@ -139,7 +139,7 @@ pub struct History {
     bounds: Bounds,
     /// `None`: it could not be opened again after it was found corrupt.
     database: Option<Connection>,
-    notices: Vec<KeptAside>,
+    notices: Vec<QuarantinedFile>,
     pruned_at: u64,
 }
 
@@ -234,7 +234,7 @@ impl History {
     /// See [`HistoryError`].
     pub fn path(
         &mut self,
-        subject: &Subject,
+        subject: &SeriesKey,
         resolution: Resolution,
         unix_seconds: Range<u64>,
     ) -> Result<Vec<Row<PathSample>>, HistoryError> {
@@ -247,7 +247,7 @@ impl History {
     /// See [`HistoryError`].
     pub fn app(
         &mut self,
-        subject: &Subject,
+        subject: &SeriesKey,
         resolution: Resolution,
         unix_seconds: Range<u64>,
     ) -> Result<Vec<Row<AppSample>>, HistoryError> {
@@ -255,7 +255,7 @@ impl History {
     }
 
     /// Databases that were kept aside since the last call.
-    pub fn take_notices(&mut self) -> Vec<KeptAside> {
+    pub fn take_notices(&mut self) -> Vec<QuarantinedFile> {
         std::mem::take(&mut self.notices)
     }
 
@@ -284,15 +284,15 @@ impl History {
     fn database(&mut self) -> Result<&mut Connection, HistoryError> {
         if self.database.is_none() {
             let opened = match self.connect() {
-                Err(Unusable::Corrupt(reason)) => {
+                Err(ConnectError::Corrupt(reason)) => {
                     self.begin_anew(&reason)?;
                     self.connect()
                 }
                 result => result,
             };
             let connection = opened.map_err(|unusable| match unusable {
-                Unusable::Failed(error) => error,
-                Unusable::Corrupt(reason) => {
+                ConnectError::Failed(error) => error,
+                ConnectError::Corrupt(reason) => {
                     HistoryError::Store(StoreError::Configuration(format!(
                         "{}: not even a fresh one works: {reason}",
                         self.path.display()
@@ -304,15 +304,15 @@ impl History {
         Ok(self.database.as_mut().expect("it was just opened"))
     }
 
-    fn connect(&self) -> Result<Connection, Unusable> {
+    fn connect(&self) -> Result<Connection, ConnectError> {
         let mut is_made = false;
         match fs::symlink_metadata(&self.path) {
             Ok(metadata) if !metadata.is_file() => {
-                return Err(Unusable::Corrupt("not a regular file".into()));
+                return Err(ConnectError::Corrupt("not a regular file".into()));
             }
             // SQLite would take it for a new one.
             Ok(metadata) if metadata.len() == 0 => {
-                return Err(Unusable::Corrupt("it is empty".into()));
+                return Err(ConnectError::Corrupt("it is empty".into()));
             }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -323,12 +323,12 @@ impl History {
                     .mode(0o600)
                     .open(&self.path);
                 made.map_err(|e| StoreError::file("make", &self.path, e))
-                    .map_err(|e| Unusable::Failed(e.into()))?;
+                    .map_err(|e| ConnectError::Failed(e.into()))?;
                 is_made = true;
             }
             Err(error) => {
                 let error = StoreError::file("read", &self.path, error);
-                return Err(Unusable::Failed(error.into()));
+                return Err(ConnectError::Failed(error.into()));
             }
         }
         let prepared = self.prepared();
@@ -337,16 +337,16 @@ impl History {
             let _ = fs::remove_file(&self.path);
         }
         prepared.map_err(|error| match error {
-            Preparing::Other(reason) => Unusable::Corrupt(reason),
-            Preparing::Database(error) if is_corrupt(&error) => {
-                Unusable::Corrupt(error.to_string())
+            OpenError::Other(reason) => ConnectError::Corrupt(reason),
+            OpenError::Database(error) if is_corrupt(&error) => {
+                ConnectError::Corrupt(error.to_string())
             }
-            Preparing::Database(error) => Unusable::Failed(self.failed(error)),
+            OpenError::Database(error) => ConnectError::Failed(self.failed(error)),
         })
     }
 
     /// Opens the file, which may hold anything, and makes the tables where it is empty.
-    fn prepared(&self) -> Result<Connection, Preparing> {
+    fn prepared(&self) -> Result<Connection, OpenError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut database = Connection::open_with_flags(&self.path, flags)?;
         let pages_max = (self.bounds.bytes_max / PAGE_BYTES).max(64) as i64;
@@ -379,29 +379,29 @@ impl History {
             return Ok(database);
         }
         if found.0 != APPLICATION {
-            return Err(Preparing::Other("the database of another program".into()));
+            return Err(OpenError::Other("the database of another program".into()));
         }
         if found.1 != LAYOUT {
             let layout = found.1;
-            return Err(Preparing::Other(format!(
+            return Err(OpenError::Other(format!(
                 "layout {layout}, this version reads {LAYOUT}"
             )));
         }
         if tables != schema() {
-            return Err(Preparing::Other(
+            return Err(OpenError::Other(
                 "its tables are not those it should have".into(),
             ));
         }
         let checked: String = database.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
         if checked != "ok" {
-            return Err(Preparing::Other(checked));
+            return Err(OpenError::Other(checked));
         }
         Ok(database)
     }
 
     fn begin_anew(&mut self, reason: &str) -> Result<(), HistoryError> {
         self.database = None;
-        let kept = keep_aside(&self.path, reason)
+        let kept = quarantine(&self.path, reason)
             .map_err(|e| StoreError::file("put aside", &self.path, e))?;
         // It belongs to the one that is gone: played back, it would spoil the fresh one.
         let mut journal = self.path.clone().into_os_string();
@@ -428,18 +428,18 @@ impl History {
     }
 }
 
-enum Unusable {
+enum ConnectError {
     Corrupt(String),
     Failed(HistoryError),
 }
 
-enum Preparing {
+enum OpenError {
     Database(rusqlite::Error),
     /// A database, but not ours.
     Other(String),
 }
 
-impl From<rusqlite::Error> for Preparing {
+impl From<rusqlite::Error> for OpenError {
     fn from(error: rusqlite::Error) -> Self {
         Self::Database(error)
     }
@@ -504,7 +504,7 @@ fn schema_of(database: &Connection) -> rusqlite::Result<Vec<String>> {
 fn insert<S: Series>(
     transaction: &Transaction<'_>,
     at: u64,
-    samples: &[(Subject, S)],
+    samples: &[(SeriesKey, S)],
     bounds: Bounds,
 ) -> rusqlite::Result<usize> {
     let sql = format!(
@@ -532,7 +532,7 @@ fn insert<S: Series>(
 /// The number of a subject, given now if there is room. `None`: there is none.
 fn subject_for<S: Series>(
     transaction: &Transaction<'_>,
-    subject: &Subject,
+    subject: &SeriesKey,
     at: u64,
     bounds: Bounds,
 ) -> rusqlite::Result<Option<i64>> {
@@ -570,7 +570,7 @@ fn subject_for<S: Series>(
 
 fn id_of<S: Series>(
     transaction: &Transaction<'_>,
-    subject: &Subject,
+    subject: &SeriesKey,
 ) -> rusqlite::Result<Option<i64>> {
     transaction
         .prepare("SELECT id FROM subject WHERE kind = ?1 AND name = ?2 AND peer = ?3")?
@@ -664,18 +664,18 @@ fn prune_around(transaction: &Transaction<'_>, at: u64, bounds: Bounds) -> rusql
     prune(transaction, at, bounds)
 }
 
-fn latest<S: Series>(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<(Subject, Row<S>)>> {
+fn latest<S: Series>(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<(SeriesKey, Row<S>)>> {
     let sql = format!(
         "SELECT name, peer, sample.* FROM subject JOIN {} sample ON sample.subject = subject.id
          AND sample.at = (SELECT max(at) FROM {0} WHERE subject = subject.id AND {} IS NOT NULL)
          WHERE kind = '{}' ORDER BY name, peer",
         table::<S>(Resolution::Minute),
-        S::TELLING,
+        S::REQUIRED_COLUMN,
         S::KIND
     );
     let mut statement = transaction.prepare(&sql)?;
     let rows = statement.query_map([], |row| {
-        let subject = Subject {
+        let subject = SeriesKey {
             name: row.get(0)?,
             peer: row.get(1)?,
         };
@@ -686,7 +686,7 @@ fn latest<S: Series>(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<(Sub
 
 fn range<S: Series>(
     transaction: &Transaction<'_>,
-    subject: &Subject,
+    subject: &SeriesKey,
     resolution: Resolution,
     unix_seconds: Range<u64>,
 ) -> rusqlite::Result<Vec<Row<S>>> {

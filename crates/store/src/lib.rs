@@ -12,21 +12,21 @@
 
 #![forbid(unsafe_code)]
 
-mod aside;
 pub mod etcd;
 mod file;
 pub mod history;
 mod plan_store;
+mod quarantine;
 mod recorder;
 pub mod site;
 #[cfg(test)]
 mod small_disk;
 mod worker;
-pub use aside::KeptAside;
 pub use etcd::EtcdStore;
 pub use file::FileStore;
 pub use history::History;
-pub use plan_store::{Notice, Offer, PlanStore, Published, StoreError, Watcher};
-pub use recorder::{AskError, Recorder, RecorderCounts, RecorderUpdate};
-pub use site::{AppInputs, Inputs, Member, PathInputs, Plan, SiteView};
+pub use plan_store::{Notice, OfferOutcome, PlanStore, PublishOutcome, StoreError, Watcher};
+pub use quarantine::QuarantinedFile;
+pub use recorder::{QueryError, Recorder, RecorderCounts, RecorderUpdate};
+pub use site::{AppInputs, Inputs, Member, PathInputs, SitePlan, SiteView};
 pub use worker::{Connection, Status, Update, Worker};

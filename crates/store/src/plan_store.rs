@@ -7,8 +7,8 @@ use std::{
 };
 
 use crate::{
-    aside::KeptAside,
-    site::{DocumentError, GATEWAYS_MAX, Inputs, Plan, SiteView},
+    quarantine::QuarantinedFile,
+    site::{DocumentError, GATEWAYS_MAX, Inputs, SitePlan, SiteView},
 };
 
 /// Where the gateways of one site leave their inputs and find their plan.
@@ -25,7 +25,7 @@ pub trait PlanStore: Send {
     ///
     /// # Errors
     /// See [`StoreError`].
-    fn publish(&mut self, inputs: &Inputs) -> Result<Published, StoreError>;
+    fn publish(&mut self, inputs: &Inputs) -> Result<PublishOutcome, StoreError>;
 
     /// Keeps what was published from running out. `false`: it has run out, or is another's now;
     /// publish again.
@@ -51,7 +51,7 @@ pub trait PlanStore: Send {
     ///
     /// # Errors
     /// See [`StoreError`]; whether the plan was stored is then unknown until the next load.
-    fn offer(&mut self, plan: &Plan, based_on: u64) -> Result<Offer, StoreError>;
+    fn offer(&mut self, plan: &SitePlan, based_on: u64) -> Result<OfferOutcome, StoreError>;
 
     /// What has been noticed since the last call, at most a few dozen.
     fn take_notices(&mut self) -> Vec<Notice>;
@@ -78,7 +78,7 @@ pub trait Watcher: Send {
 
 /// What became of inputs that were published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Published {
+pub enum PublishOutcome {
     /// Everybody sees them.
     Stored,
     /// Nothing was stored: inputs under this name are another gateway's, or were left by this one
@@ -88,7 +88,7 @@ pub enum Published {
 
 /// What became of a plan that was offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Offer {
+pub enum OfferOutcome {
     /// It is the site's plan now.
     Accepted {
         /// Its number.
@@ -105,7 +105,7 @@ pub enum Offer {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notice {
     /// A file could not be read; it was kept under another name, and a fresh one is used.
-    KeptAside(KeptAside),
+    QuarantinedFile(QuarantinedFile),
     /// An entry of the store cannot be read and is ignored, not removed.
     Ignored {
         /// Its key or name.
@@ -150,7 +150,7 @@ pub enum Notice {
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::KeptAside(kept) => kept.fmt(f),
+            Self::QuarantinedFile(kept) => kept.fmt(f),
             Self::Ignored { entry, error } => write!(f, "{entry} is ignored: {error}"),
             Self::TooManyGateways { count } => write!(
                 f,

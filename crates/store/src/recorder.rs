@@ -15,11 +15,11 @@ use std::{
 };
 
 use crate::{
-    aside::KeptAside,
     history::{
         AppSample, Batch, Bounds, History, HistoryError, Latest, PathSample, Resolution, Row,
-        Subject,
+        SeriesKey,
     },
+    quarantine::QuarantinedFile,
 };
 
 /// Batches and questions that wait; further ones are refused. Ours: a quarter of an hour of minutes
@@ -67,21 +67,21 @@ pub enum RecorderUpdate {
     /// It is open, and this is what was known last: comes once.
     Opened(Latest),
     /// A database could not be read and was kept aside.
-    KeptAside(KeptAside),
-    /// It cannot be written or read. Told once, until [`RecorderUpdate::Works`].
+    Quarantined(QuarantinedFile),
+    /// It cannot be written or read. Told once, until [`RecorderUpdate::Recovered`].
     Failed {
         /// Why.
         reason: String,
     },
     /// It can be written again.
-    Works,
+    Recovered,
     /// So many subjects were left out of the last batch, another number than before.
-    LeftOut(usize),
+    SeriesLeftOut(usize),
 }
 
 /// Why a question has no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
+pub enum QueryError {
     /// The disk is slower than the caller has time.
     #[error("the history does not answer in time; is the disk busy?")]
     Late,
@@ -90,11 +90,11 @@ pub enum AskError {
     History(#[from] HistoryError),
 }
 
-type Question = Box<dyn FnOnce(Result<&mut History, HistoryError>) + Send>;
+type Query = Box<dyn FnOnce(Result<&mut History, HistoryError>) + Send>;
 
 enum Job {
     Record(u64, Batch),
-    Ask(Question),
+    Ask(Query),
 }
 
 impl Recorder {
@@ -110,7 +110,7 @@ impl Recorder {
         let (ending, ended) = mpsc::sync_channel(0);
         let updates = Arc::new(Mutex::new(VecDeque::new()));
         let counters = Arc::new(Counters::default());
-        let runner = Runner {
+        let runner = RecorderThread {
             path,
             bounds,
             wake,
@@ -164,14 +164,14 @@ impl Recorder {
     /// A path's rows, oldest first; waits for `timeout` at most. Seconds since 1970.
     ///
     /// # Errors
-    /// See [`AskError`].
+    /// See [`QueryError`].
     pub fn path(
         &self,
-        subject: Subject,
+        subject: SeriesKey,
         resolution: Resolution,
         unix_seconds: Range<u64>,
         timeout: Duration,
-    ) -> Result<Vec<Row<PathSample>>, AskError> {
+    ) -> Result<Vec<Row<PathSample>>, QueryError> {
         self.ask(timeout, move |history| {
             history.path(&subject, resolution, unix_seconds)
         })
@@ -180,14 +180,14 @@ impl Recorder {
     /// An application's rows, as [`Recorder::path`].
     ///
     /// # Errors
-    /// See [`AskError`].
+    /// See [`QueryError`].
     pub fn app(
         &self,
-        subject: Subject,
+        subject: SeriesKey,
         resolution: Resolution,
         unix_seconds: Range<u64>,
         timeout: Duration,
-    ) -> Result<Vec<Row<AppSample>>, AskError> {
+    ) -> Result<Vec<Row<AppSample>>, QueryError> {
         self.ask(timeout, move |history| {
             history.app(&subject, resolution, unix_seconds)
         })
@@ -203,15 +203,17 @@ impl Recorder {
         &self,
         timeout: Duration,
         question: impl FnOnce(&mut History) -> Result<T, HistoryError> + Send + 'static,
-    ) -> Result<T, AskError> {
+    ) -> Result<T, QueryError> {
         let (answer, answered) = mpsc::sync_channel(1);
         let job = move |history: Result<&mut History, HistoryError>| {
             // Whoever asked may not be waiting any more.
             let _ = answer.try_send(history.and_then(question));
         };
         self.send(Job::Ask(Box::new(job)))
-            .map_err(|_| AskError::Late)?;
-        let answer = answered.recv_timeout(timeout).map_err(|_| AskError::Late)?;
+            .map_err(|_| QueryError::Late)?;
+        let answer = answered
+            .recv_timeout(timeout)
+            .map_err(|_| QueryError::Late)?;
         Ok(answer?)
     }
 
@@ -231,7 +233,7 @@ impl Drop for Recorder {
     }
 }
 
-struct Runner {
+struct RecorderThread {
     path: PathBuf,
     bounds: Bounds,
     wake: Box<dyn Fn() + Send>,
@@ -243,7 +245,7 @@ struct Runner {
     left_out: usize,
 }
 
-impl Runner {
+impl RecorderThread {
     fn run(mut self, waiting: &Receiver<Job>) {
         if let Err(error) = self.open() {
             self.on_error(&error);
@@ -267,7 +269,7 @@ impl Runner {
                 }
                 Job::Ask(question) => question(self.open()),
             }
-            self.tell_notices();
+            self.forward_notices();
         }
     }
 
@@ -279,8 +281,8 @@ impl Runner {
         if !self.was_opened {
             let latest = self.history.as_mut().expect("just opened").latest()?;
             self.was_opened = true;
-            self.tell_notices();
-            self.tell(RecorderUpdate::Opened(latest));
+            self.forward_notices();
+            self.push_update(RecorderUpdate::Opened(latest));
         }
         Ok(self.history.as_mut().expect("just opened"))
     }
@@ -293,11 +295,11 @@ impl Runner {
 
     fn on_recorded(&mut self, left_out: usize) {
         if std::mem::take(&mut self.has_failed) {
-            self.tell(RecorderUpdate::Works);
+            self.push_update(RecorderUpdate::Recovered);
         }
         if left_out != self.left_out {
             self.left_out = left_out;
-            self.tell(RecorderUpdate::LeftOut(left_out));
+            self.push_update(RecorderUpdate::SeriesLeftOut(left_out));
         }
     }
 
@@ -305,18 +307,18 @@ impl Runner {
         if !self.has_failed {
             self.has_failed = true;
             let reason = error.to_string();
-            self.tell(RecorderUpdate::Failed { reason });
+            self.push_update(RecorderUpdate::Failed { reason });
         }
     }
 
-    fn tell_notices(&mut self) {
+    fn forward_notices(&mut self) {
         let notices = self.history.as_mut().map(History::take_notices);
         for kept in notices.unwrap_or_default() {
-            self.tell(RecorderUpdate::KeptAside(kept));
+            self.push_update(RecorderUpdate::Quarantined(kept));
         }
     }
 
-    fn tell(&self, update: RecorderUpdate) {
+    fn push_update(&self, update: RecorderUpdate) {
         let mut updates = self.updates.lock().unwrap_or_else(PoisonError::into_inner);
         if updates.len() >= UPDATES_MAX {
             updates.pop_front();
@@ -363,8 +365,8 @@ mod tests {
         }
     }
 
-    fn subject() -> Subject {
-        Subject {
+    fn subject() -> SeriesKey {
+        SeriesKey {
             name: "fibre".into(),
             peer: "osaka".into(),
         }
@@ -409,7 +411,7 @@ mod tests {
         let path = directory.path().join("history.db");
         fs::write(&path, "garbage ".repeat(100)).unwrap();
         let recording = start(&path);
-        assert!(matches!(recording.next(), RecorderUpdate::KeptAside(_)));
+        assert!(matches!(recording.next(), RecorderUpdate::Quarantined(_)));
         assert_eq!(recording.next(), RecorderUpdate::Opened(Latest::default()));
     }
 
@@ -425,12 +427,12 @@ mod tests {
             |recorder: &Recorder| recorder.path(subject(), Resolution::Minute, 0..u64::MAX, LIMIT);
         assert!(matches!(
             asked(&recording.recorder),
-            Err(AskError::History(_))
+            Err(QueryError::History(_))
         ));
         fs::remove_file(&blocked).unwrap();
         assert!(recording.recorder.record(NOW, batch()));
         assert_eq!(recording.next(), RecorderUpdate::Opened(Latest::default()));
-        assert_eq!(recording.next(), RecorderUpdate::Works);
+        assert_eq!(recording.next(), RecorderUpdate::Recovered);
         assert_eq!(recording.recorder.counts().failed, 1);
         assert_eq!(asked(&recording.recorder).unwrap().len(), 1);
     }

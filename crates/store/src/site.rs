@@ -93,7 +93,7 @@ pub struct AppInputs {
 
 /// Which application takes which path, for the whole site.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct SitePlan {
     /// The store's number of this version. Set by the store when it is loaded, 0 before; grows with
     /// every plan for as long as the store's contents last.
     #[serde(skip)]
@@ -110,7 +110,7 @@ pub struct Plan {
     pub assignments: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-impl Plan {
+impl SitePlan {
     /// Whether both say the same, whatever their numbers in their stores.
     pub fn is_same(&self, other: &Self) -> bool {
         let revision = self.revision;
@@ -129,7 +129,7 @@ pub struct SiteView {
     pub gateways: BTreeMap<String, Member>,
     /// `None`: there is none yet, it cannot be read, or the store has lost it. A gateway goes on
     /// with the last one that it had.
-    pub plan: Option<Plan>,
+    pub plan: Option<SitePlan>,
     /// What a new plan has to be based on: the number of what is stored now, even where that cannot
     /// be read; 0: nothing is.
     pub plan_revision: u64,
@@ -278,7 +278,7 @@ impl Document for Inputs {
     }
 }
 
-impl Document for Plan {
+impl Document for SitePlan {
     fn check(&self) -> Result<(), DocumentError> {
         name("made_by", &self.made_by)?;
         quantity("made_at_unix_seconds", self.made_at_unix_seconds)?;
@@ -370,12 +370,12 @@ mod tests {
     fn documents_read_back_as_written() {
         let bytes = encode(&inputs()).unwrap();
         assert_eq!(decode::<Inputs>(&bytes).unwrap(), inputs());
-        let plan = Plan {
+        let plan = SitePlan {
             made_by: "tokyo-1".into(),
             assignments: [("tokyo-1".into(), [("scada".into(), "fibre".into())].into())].into(),
-            ..Plan::default()
+            ..SitePlan::default()
         };
-        assert_eq!(decode::<Plan>(&encode(&plan).unwrap()).unwrap(), plan);
+        assert_eq!(decode::<SitePlan>(&encode(&plan).unwrap()).unwrap(), plan);
     }
 
     #[test]
@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn another_layout_is_refused() {
-        let error = decode::<Plan>(br#"{"layout":2,"made_by":7}"#).unwrap_err();
+        let error = decode::<SitePlan>(br#"{"layout":2,"made_by":7}"#).unwrap_err();
         assert_eq!(error, DocumentError::Layout(2));
     }
 
@@ -416,7 +416,7 @@ mod tests {
         assert!(decode::<Inputs>(deep.as_bytes()).is_err());
         let large = vec![b' '; DOCUMENT_BYTES_MAX + 1];
         assert!(matches!(
-            decode::<Plan>(&large),
+            decode::<SitePlan>(&large),
             Err(DocumentError::TooLarge { .. })
         ));
     }

@@ -15,8 +15,8 @@ use std::{
 
 use crate::{
     file::FileStore,
-    plan_store::{Notice, Offer, PlanStore, Published, StoreError, Watcher},
-    site::{Inputs, Plan, SiteView},
+    plan_store::{Notice, OfferOutcome, PlanStore, PublishOutcome, StoreError, Watcher},
+    site::{Inputs, SitePlan, SiteView},
 };
 
 /// Updates that wait to be polled, beside the newest view; the oldest goes. Ours: a lost store and
@@ -35,7 +35,7 @@ const WATCH: Duration = Duration::from_secs(2);
 const WATCH_MIN: Duration = Duration::from_millis(200);
 /// Between attempts to keep a plan on this machine that failed. Ours: a disk that is full or gone is
 /// back after a person's doing.
-const REMEMBER_AGAIN: Duration = Duration::from_secs(1);
+const LOCAL_COPY_RETRY: Duration = Duration::from_secs(1);
 /// Waited for on drop; a request that takes longer ends by itself, and nobody hears of it.
 const STOP_WAIT: Duration = Duration::from_millis(250);
 
@@ -73,7 +73,7 @@ pub enum Update {
     },
     /// The plan that was in force before this gateway was started again, since the store does not
     /// tell; comes at most once, just before the first [`Update::Lost`].
-    Remembered(Arc<Plan>),
+    Restored(Arc<SitePlan>),
     /// For the operator.
     Notice(Notice),
     /// The site's gateways or its plan have changed.
@@ -106,8 +106,8 @@ pub enum Connection {
 impl Worker {
     /// Starts the thread, and a second one where the store can be watched.
     ///
-    /// `memory` is a place on this machine where the last plan is kept: where the store does not
-    /// answer after a restart, [`Update::Remembered`] gives it. `None`: the store itself is here.
+    /// `local_copy` is a place on this machine where the last plan is kept: where the store does not
+    /// answer after a restart, [`Update::Restored`] gives it. `None`: the store itself is here.
     ///
     /// `wake` is called from the thread after something has come that [`Worker::poll`] gives; it
     /// must not wait, and may be called once more just after the worker is dropped.
@@ -116,7 +116,7 @@ impl Worker {
     /// The system's, where no thread can be had.
     pub fn start(
         store: Box<dyn PlanStore>,
-        memory: Option<FileStore>,
+        local_copy: Option<FileStore>,
         wake: Box<dyn Fn() + Send>,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
@@ -135,7 +135,7 @@ impl Worker {
         }
         thread::Builder::new()
             .name("store".into())
-            .spawn(move || Runner::new(shared, store, memory, wake).run())?;
+            .spawn(move || WorkerThread::new(shared, store, local_copy, wake).run())?;
         Ok(worker)
     }
 
@@ -154,7 +154,7 @@ impl Worker {
     /// Offers a plan that takes the plan of number `based_on` into account
     /// ([`SiteView::plan_revision`]); replaces one that has not been offered yet. [`Update::Accepted`] or
     /// [`Update::Refused`] follows once the store can be reached.
-    pub fn offer(&self, plan: Plan, based_on: u64) {
+    pub fn offer(&self, plan: SitePlan, based_on: u64) {
         self.shared.lock().offer = Some((plan, based_on));
         self.shared.work.notify_all();
     }
@@ -199,7 +199,7 @@ struct State {
     /// To be published.
     inputs: Option<Inputs>,
     /// To be offered, and what it is based on.
-    offer: Option<(Plan, u64)>,
+    offer: Option<(SitePlan, u64)>,
     /// The watch has seen something.
     changed: bool,
     leave: bool,
@@ -255,10 +255,10 @@ impl Shared {
 }
 
 /// The thread's own state.
-struct Runner {
+struct WorkerThread {
     shared: Arc<Shared>,
     store: Box<dyn PlanStore>,
-    memory: Option<FileStore>,
+    local_copy: Option<FileStore>,
     memory_error: Option<String>,
     /// The plan could not be kept on this machine: when to try again.
     remember_at: Option<Instant>,
@@ -266,10 +266,10 @@ struct Runner {
     /// What was published last or is to be.
     inputs: Option<Inputs>,
     /// Not decided by the store yet.
-    offer: Option<(Plan, u64)>,
+    offer: Option<(SitePlan, u64)>,
     is_published: bool,
     was_published: bool,
-    name: Name,
+    name: NameOwnership,
     keep_alive_at: Instant,
     load_at: Instant,
     loaded_at: Option<Instant>,
@@ -280,7 +280,7 @@ struct Runner {
 }
 
 /// Whose the name is that this gateway publishes under.
-enum Name {
+enum NameOwnership {
     /// Its own, as far as is known.
     Own,
     /// Not its own since then. If it was left by this gateway before it was started again, it runs
@@ -297,18 +297,18 @@ struct Work {
     leave: bool,
 }
 
-impl Runner {
+impl WorkerThread {
     fn new(
         shared: Arc<Shared>,
         store: Box<dyn PlanStore>,
-        memory: Option<FileStore>,
+        local_copy: Option<FileStore>,
         wake: Box<dyn Fn() + Send>,
     ) -> Self {
         let now = Instant::now();
         Self {
             shared,
             store,
-            memory,
+            local_copy,
             memory_error: None,
             remember_at: None,
             wake,
@@ -316,7 +316,7 @@ impl Runner {
             offer: None,
             is_published: false,
             was_published: false,
-            name: Name::Own,
+            name: NameOwnership::Own,
             keep_alive_at: now,
             load_at: now,
             loaded_at: None,
@@ -338,7 +338,7 @@ impl Runner {
                 self.on_error(&error);
             }
             for notice in self.store.take_notices() {
-                self.tell(Update::Notice(notice));
+                self.push_update(Update::Notice(notice));
             }
         }
         self.shared.lock().ended = true;
@@ -384,7 +384,7 @@ impl Runner {
             return now;
         }
         let mut due = self.load_at;
-        let waits_for_name = self.inputs.is_some() && !matches!(self.name, Name::Own);
+        let waits_for_name = self.inputs.is_some() && !matches!(self.name, NameOwnership::Own);
         if self.is_published || waits_for_name {
             due = due.min(self.keep_alive_at);
         }
@@ -400,7 +400,7 @@ impl Runner {
     fn round(&mut self, work: &Work) -> Result<(), StoreError> {
         let has_published = self.store_inputs(work.has_inputs)?;
         let has_offered = self.store_offer()?;
-        self.remember_again();
+        self.retry_local_copy();
         let is_load_due = Instant::now() >= self.load_at || self.lost_since.is_some();
         if is_load_due || work.changed || has_published || has_offered {
             self.load()?;
@@ -423,7 +423,7 @@ impl Runner {
                 return Ok(false);
             }
         }
-        if !matches!(self.name, Name::Own) && !is_new && now < self.keep_alive_at {
+        if !matches!(self.name, NameOwnership::Own) && !is_new && now < self.keep_alive_at {
             return Ok(false);
         }
         self.is_published = false;
@@ -437,19 +437,19 @@ impl Runner {
         };
         // Where the name is another's this is when to look whether it is free.
         self.keep_alive_at = now + self.keep_alive_interval();
-        self.is_published = published == Published::Stored;
+        self.is_published = published == PublishOutcome::Stored;
         match published {
-            Published::Stored => self.on_name_own(),
-            Published::NameTaken => self.on_name_taken(now),
+            PublishOutcome::Stored => self.on_name_own(),
+            PublishOutcome::NameTaken => self.on_name_taken(now),
         }
         Ok(self.is_published)
     }
 
     fn on_name_own(&mut self) {
         self.was_published = true;
-        if let Name::Taken = std::mem::replace(&mut self.name, Name::Own) {
+        if let NameOwnership::Taken = std::mem::replace(&mut self.name, NameOwnership::Own) {
             let gateway = self.gateway();
-            self.tell(Update::Notice(Notice::NameFree { gateway }));
+            self.push_update(Update::Notice(Notice::NameFree { gateway }));
         }
     }
 
@@ -457,18 +457,18 @@ impl Runner {
     /// gone when its time to live is over, and there is none once this run has published.
     fn on_name_taken(&mut self, now: Instant) {
         let is_sure = match self.name {
-            Name::Taken => return,
-            Name::Own => self.was_published,
-            Name::Pending(since) => {
+            NameOwnership::Taken => return,
+            NameOwnership::Own => self.was_published,
+            NameOwnership::Pending(since) => {
                 now - since > self.store.time_to_live() + self.keep_alive_interval()
             }
         };
         if is_sure {
-            self.name = Name::Taken;
+            self.name = NameOwnership::Taken;
             let (gateway, store) = (self.gateway(), self.store.description());
-            self.tell(Update::Notice(Notice::NameTaken { gateway, store }));
-        } else if let Name::Own = self.name {
-            self.name = Name::Pending(now);
+            self.push_update(Update::Notice(Notice::NameTaken { gateway, store }));
+        } else if let NameOwnership::Own = self.name {
+            self.name = NameOwnership::Pending(now);
         }
     }
 
@@ -488,13 +488,13 @@ impl Runner {
                 self.offer = None;
                 return Ok(false);
             }
-            Ok(Offer::Accepted { revision }) => Update::Accepted { revision },
-            Ok(Offer::Refused { revision }) => Update::Refused { revision },
+            Ok(OfferOutcome::Accepted { revision }) => Update::Accepted { revision },
+            Ok(OfferOutcome::Refused { revision }) => Update::Refused { revision },
             // Offered again when the store is back: whoever stored another meanwhile wins.
             Err(error) => return Err(error),
         };
         self.offer = None;
-        self.tell(update);
+        self.push_update(update);
         Ok(true)
     }
 
@@ -505,7 +505,7 @@ impl Runner {
         let now = Instant::now();
         self.loaded_at = Some(now);
         self.load_at = now + self.store.refresh_interval();
-        if !view.is_name_taken && !matches!(self.name, Name::Own) {
+        if !view.is_name_taken && !matches!(self.name, NameOwnership::Own) {
             // The name is free.
             self.keep_alive_at = now;
         }
@@ -517,61 +517,63 @@ impl Runner {
         self.shared.lock().view = Some(Arc::clone(&view));
         (self.wake)();
         if let Some(plan) = &view.plan {
-            self.remember(plan);
+            self.keep_local_copy(plan);
         }
         Ok(())
     }
 
     /// Keeps the plan on this machine. What goes wrong with it is told and stops nothing.
-    fn remember(&mut self, plan: &Plan) {
-        let Some(memory) = &mut self.memory else {
+    fn keep_local_copy(&mut self, plan: &SitePlan) {
+        let Some(local_copy) = &mut self.local_copy else {
             return;
         };
-        let remembered = memory.load().and_then(|known| {
+        let remembered = local_copy.load().and_then(|known| {
             let is_known = known.plan.is_some_and(|known| known.is_same(plan));
             if !is_known {
-                memory.offer(plan, known.plan_revision)?;
+                local_copy.offer(plan, known.plan_revision)?;
             }
             Ok(())
         });
-        self.remember_at = remembered.is_err().then(|| Instant::now() + REMEMBER_AGAIN);
-        self.on_memory(remembered);
+        self.remember_at = remembered
+            .is_err()
+            .then(|| Instant::now() + LOCAL_COPY_RETRY);
+        self.on_local_copy(remembered);
     }
 
-    fn remember_again(&mut self) {
+    fn retry_local_copy(&mut self) {
         if self.remember_at.is_none_or(|at| Instant::now() < at) {
             return;
         }
         self.remember_at = None;
         let view = self.view.clone();
         if let Some(plan) = view.as_ref().and_then(|view| view.plan.as_ref()) {
-            self.remember(plan);
+            self.keep_local_copy(plan);
         }
     }
 
     /// The plan of before the restart, if nothing better has come.
-    fn recall(&mut self) {
-        let (None, Some(memory)) = (&self.view, &mut self.memory) else {
+    fn restore_local_copy(&mut self) {
+        let (None, Some(local_copy)) = (&self.view, &mut self.local_copy) else {
             return;
         };
-        match memory.load() {
+        match local_copy.load() {
             Ok(SiteView {
                 plan: Some(plan), ..
-            }) => self.tell(Update::Remembered(Arc::new(plan))),
-            other => self.on_memory(other.map(drop)),
+            }) => self.push_update(Update::Restored(Arc::new(plan))),
+            other => self.on_local_copy(other.map(drop)),
         }
     }
 
-    fn on_memory(&mut self, result: Result<(), StoreError>) {
-        let notices = self.memory.as_mut().map(FileStore::take_notices);
+    fn on_local_copy(&mut self, result: Result<(), StoreError>) {
+        let notices = self.local_copy.as_mut().map(FileStore::take_notices);
         for notice in notices.unwrap_or_default() {
-            self.tell(Update::Notice(notice));
+            self.push_update(Update::Notice(notice));
         }
         let error = result.err().map(|error| error.to_string());
         // Told once, until it is another one.
         if error != self.memory_error {
             self.memory_error.clone_from(&error);
-            self.tell(Update::Notice(match error {
+            self.push_update(Update::Notice(match error {
                 Some(error) => Notice::NotRemembered { error },
                 None => Notice::Remembered,
             }));
@@ -582,7 +584,7 @@ impl Runner {
         self.backoff = BACKOFF_MIN;
         let lost_for = self.lost_since.take().map(|since| since.elapsed());
         if self.set_connection(Connection::Connected) {
-            self.tell(Update::Connected { lost_for });
+            self.push_update(Update::Connected { lost_for });
         }
     }
 
@@ -598,8 +600,8 @@ impl Runner {
         });
         if self.lost_since.is_none() {
             self.lost_since = Some(now);
-            self.recall();
-            self.tell(Update::Lost { reason });
+            self.restore_local_copy();
+            self.push_update(Update::Lost { reason });
         }
     }
 
@@ -621,10 +623,10 @@ impl Runner {
     }
 
     fn not_stored(&self, what: &'static str, error: String) {
-        self.tell(Update::Notice(Notice::NotStored { what, error }));
+        self.push_update(Update::Notice(Notice::NotStored { what, error }));
     }
 
-    fn tell(&self, update: Update) {
+    fn push_update(&self, update: Update) {
         let mut state = self.shared.lock();
         if state.updates.len() >= UPDATES_MAX {
             state.updates.pop_front();

@@ -12,7 +12,8 @@ use std::{
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use keiro_store::{
-    Connection, EtcdStore, Notice, Offer, Plan, PlanStore, Published, SiteView, StoreError, Update,
+    Connection, EtcdStore, Notice, OfferOutcome, PlanStore, PublishOutcome, SitePlan, SiteView,
+    StoreError, Update,
     etcd::{
         ClientFiles, Endpoint, EtcdOptions, TIME_TO_LIVE_DEFAULT, TIMEOUT_DEFAULT, TlsFiles,
         UserFile,
@@ -24,11 +25,11 @@ use support::{Control, Etcd, inputs};
 /// What the figures ask for.
 const SAME_PLAN: Duration = Duration::from_secs(1);
 
-fn plan(made_by: &str, sequence: u64) -> Plan {
-    Plan {
+fn plan(made_by: &str, sequence: u64) -> SitePlan {
+    SitePlan {
         made_by: made_by.into(),
         made_from: [(made_by.to_owned(), sequence)].into(),
-        ..Plan::default()
+        ..SitePlan::default()
     }
 }
 
@@ -64,24 +65,24 @@ fn a_store_keeps_inputs_and_one_plan() {
     assert_eq!(view.gateways["b"].inputs.sequence, 7);
     assert_eq!((view.plan, view.plan_revision), (None, 0));
 
-    let Offer::Accepted { revision } = a.offer(&plan("a", 1), 0).unwrap() else {
+    let OfferOutcome::Accepted { revision } = a.offer(&plan("a", 1), 0).unwrap() else {
         panic!("nobody else has offered");
     };
     assert_eq!(
         b.offer(&plan("b", 1), 0).unwrap(),
-        Offer::Refused { revision }
+        OfferOutcome::Refused { revision }
     );
     // The same again is what a repeated request looks like.
     assert_eq!(
         a.offer(&plan("a", 1), 0).unwrap(),
-        Offer::Accepted { revision }
+        OfferOutcome::Accepted { revision }
     );
     let stored = b.load().unwrap();
     assert_eq!(stored.plan_revision, revision);
     assert_eq!(stored.plan.unwrap().made_by, "a");
     assert!(matches!(
         b.offer(&plan("b", 1), revision).unwrap(),
-        Offer::Accepted { revision: next } if next > revision
+        OfferOutcome::Accepted { revision: next } if next > revision
     ));
 
     b.publish(&inputs("b", 8)).unwrap();
@@ -255,7 +256,7 @@ fn garbage_under_the_keys_is_told_and_harms_nothing() {
     );
     // The plan that cannot be read is in nobody's way.
     let offer = a.offer(&plan("a", 1), view.plan_revision).unwrap();
-    assert!(matches!(offer, Offer::Accepted { .. }));
+    assert!(matches!(offer, OfferOutcome::Accepted { .. }));
     assert!(a.load().unwrap().plan.is_some());
     // Told once only, not at every look.
     assert_eq!(a.take_notices(), []);
@@ -287,12 +288,18 @@ fn more_gateways_than_there_may_be_are_told() {
 fn of_two_gateways_of_one_name_the_first_keeps_it() {
     let etcd = Etcd::start();
     let (mut first, mut second) = (etcd.store("a"), etcd.store("a"));
-    assert_eq!(first.publish(&inputs("a", 1)).unwrap(), Published::Stored);
+    assert_eq!(
+        first.publish(&inputs("a", 1)).unwrap(),
+        PublishOutcome::Stored
+    );
     assert_eq!(
         second.publish(&inputs("a", 2)).unwrap(),
-        Published::NameTaken
+        PublishOutcome::NameTaken
     );
-    assert_eq!(first.publish(&inputs("a", 3)).unwrap(), Published::Stored);
+    assert_eq!(
+        first.publish(&inputs("a", 3)).unwrap(),
+        PublishOutcome::Stored
+    );
     assert!(first.keep_alive().unwrap());
     assert!(!second.keep_alive().unwrap());
     for (store, is_taken) in [(&mut first, false), (&mut second, true)] {
@@ -304,11 +311,14 @@ fn of_two_gateways_of_one_name_the_first_keeps_it() {
     second.withdraw().unwrap();
     assert_eq!(first.load().unwrap().gateways["a"].inputs.sequence, 3);
     first.withdraw().unwrap();
-    assert_eq!(second.publish(&inputs("a", 4)).unwrap(), Published::Stored);
+    assert_eq!(
+        second.publish(&inputs("a", 4)).unwrap(),
+        PublishOutcome::Stored
+    );
     assert!(!second.load().unwrap().is_name_taken);
     assert_eq!(
         first.publish(&inputs("a", 5)).unwrap(),
-        Published::NameTaken
+        PublishOutcome::NameTaken
     );
 }
 
@@ -320,7 +330,7 @@ fn inputs_that_others_wrote_over_are_found_out() {
     // By hand, without a lease: nobody's, so it is put right.
     put(&etcd, "/keiro/site/inputs/a", b"7");
     assert!(!a.load().unwrap().is_name_taken);
-    assert_eq!(a.publish(&inputs("a", 2)).unwrap(), Published::Stored);
+    assert_eq!(a.publish(&inputs("a", 2)).unwrap(), PublishOutcome::Stored);
     assert_eq!(a.load().unwrap().gateways["a"].inputs.sequence, 2);
     // By a gateway that does not look first.
     let lease = 4711;
@@ -336,7 +346,10 @@ fn inputs_that_others_wrote_over_are_found_out() {
     post(&etcd, "kv/put", &body);
     assert!(a.load().unwrap().is_name_taken);
     assert!(!a.keep_alive().unwrap());
-    assert_eq!(a.publish(&inputs("a", 3)).unwrap(), Published::NameTaken);
+    assert_eq!(
+        a.publish(&inputs("a", 3)).unwrap(),
+        PublishOutcome::NameTaken
+    );
 }
 
 #[test]

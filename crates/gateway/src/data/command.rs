@@ -24,7 +24,7 @@ use keiro_linux::{
 use keiro_units::{Bandwidth, Probability};
 
 use super::{
-    exit::{Exit, UdpExit},
+    destination::{TcpDestination, UdpDestination},
     measure::{DelayFigures, DelayQuantiles, LatenessFigures},
     messages,
     tunnels::{TenantFigures, TenantSetup},
@@ -86,13 +86,16 @@ pub(crate) enum Command {
     /// Where an application's streams leave; `interface`: by which alone, a tenant's.
     SetTcpForward {
         app: String,
-        exit: Exit,
+        destination: TcpDestination,
         interface: Option<String>,
     },
     /// A TCP forward to close; its connections stay.
     RemoveTcpForward { app: String },
     /// Where an application's datagrams leave.
-    SetForward { app: String, exit: UdpExit },
+    SetForward {
+        app: String,
+        destination: UdpDestination,
+    },
     /// A forward to close.
     RemoveForward { app: String },
     /// A socket where local applications attach.
@@ -232,7 +235,7 @@ pub(crate) struct TcpListenerFigures {
 /// A TCP forward, in connections.
 #[derive(Clone, Debug)]
 pub(crate) struct TcpForwardFigures {
-    pub(crate) exit: Exit,
+    pub(crate) destination: TcpDestination,
     pub(crate) open: u64,
     pub(crate) connected: u64,
     pub(crate) failed: u64,

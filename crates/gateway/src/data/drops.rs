@@ -16,7 +16,7 @@ use crate::start::Privileges;
 
 /// Asks that thread, which ends with what holds this.
 pub(crate) struct SystemDrops {
-    ask: SyncSender<()>,
+    request_read: SyncSender<()>,
     answer: Arc<Answer>,
 }
 
@@ -31,7 +31,7 @@ impl SystemDrops {
     /// It has the caller's priority and processors: not to be called from the data thread.
     pub(crate) fn start(privileges: Privileges) -> Option<Self> {
         let mut overflows = ReceiveOverflows::open().ok()?;
-        let (ask, asked) = sync_channel(1);
+        let (request_read, asked) = sync_channel(1);
         let answer = Arc::new(Answer::default());
         let told = Arc::clone(&answer);
         let read = move || {
@@ -49,7 +49,10 @@ impl SystemDrops {
         };
         let started = thread::Builder::new().name("drops".into()).spawn(read);
         match started {
-            Ok(_) => Some(Self { ask, answer }),
+            Ok(_) => Some(Self {
+                request_read,
+                answer,
+            }),
             Err(error) => {
                 tracing::warn!(%error, "the system's drops are not read");
                 None
@@ -58,13 +61,13 @@ impl SystemDrops {
     }
 
     /// Has them read now.
-    pub(crate) fn ask(&self) {
+    pub(crate) fn request_read(&self) {
         // It is being asked already, or has ended.
-        let _ = self.ask.try_send(());
+        let _ = self.request_read.try_send(());
     }
 
     /// How many there have been in all, if they were read since this was last called.
-    pub(crate) fn take(&self) -> Option<u64> {
+    pub(crate) fn take_new_total(&self) -> Option<u64> {
         let Answer { is_new, total } = &*self.answer;
         // Called in every turn of a busy thread: the exchange costs more than the look.
         let is_new = is_new.load(Ordering::Relaxed) && is_new.swap(false, Ordering::Acquire);
@@ -81,13 +84,13 @@ mod tests {
     #[test]
     fn an_answer_comes_once_for_each_question() {
         let drops = SystemDrops::start(Privileges::Kept).unwrap();
-        assert_eq!(drops.take(), None);
+        assert_eq!(drops.take_new_total(), None);
         let mut least = 0;
         for _ in 0..3 {
-            drops.ask();
+            drops.request_read();
             let patience = Instant::now() + Duration::from_secs(10);
             let total = loop {
-                if let Some(total) = drops.take() {
+                if let Some(total) = drops.take_new_total() {
                     break total;
                 }
                 assert!(Instant::now() < patience, "no answer");
@@ -95,7 +98,7 @@ mod tests {
             };
             assert!(total >= least);
             least = total;
-            assert_eq!(drops.take(), None);
+            assert_eq!(drops.take_new_total(), None);
         }
     }
 }

@@ -15,9 +15,9 @@ use keiro_linux::{
 
 use super::{
     command::{AppRoute, ForwardFigures},
-    exit::UdpExit,
+    destination::UdpDestination,
     flow::{self, FLOW_IDLE_MAX, FLOWS_MAX},
-    seldom::Seldom,
+    log_throttle::LogThrottle,
     token,
 };
 
@@ -35,10 +35,10 @@ type FlowKey = (PeerId, AppId, FlowId);
 
 struct Forward {
     figures: ForwardFigures,
-    exit: UdpExit,
+    destination: UdpDestination,
     /// When it was last found to lead to this machine.
     closed_at: Option<Instant>,
-    untold: Seldom,
+    log_throttle: LogThrottle,
     flows: usize,
 }
 
@@ -69,15 +69,15 @@ pub(crate) const DATAGRAM_BYTES_MAX: usize = 65_507;
 const CLOSED_FOR: Duration = Duration::from_secs(1);
 
 impl Forward {
-    /// As [`UdpExit::is_open`]; not where nobody can tell.
+    /// As [`UdpDestination::is_open`]; not where nobody can tell.
     fn is_open(&mut self, now: Instant) -> bool {
         let asked = self.closed_at;
         if asked.is_some_and(|at| now.saturating_duration_since(at) < CLOSED_FOR) {
             return false;
         }
-        let open = self.exit.is_open().unwrap_or_else(|error| {
-            if self.untold.is_due(now) {
-                let to = self.exit.to;
+        let open = self.destination.is_open().unwrap_or_else(|error| {
+            if self.log_throttle.is_due(now) {
+                let to = self.destination.to;
                 tracing::warn!(%to, %error, "UDP forward: cannot tell whether it leads to this machine");
             }
             false
@@ -104,19 +104,19 @@ impl Forwards {
     }
 
     /// Lets an application's datagrams out; flows to another destination end.
-    pub(crate) fn set(&mut self, app: String, exit: UdpExit) {
+    pub(crate) fn set(&mut self, app: String, destination: UdpDestination) {
         self.remove(&app);
         let figures = ForwardFigures {
-            to: exit.to,
+            to: destination.to,
             sent_packets: 0,
             sent_bytes: 0,
             failed_packets: 0,
         };
         let forward = Forward {
             figures,
-            exit,
+            destination,
             closed_at: None,
-            untold: Seldom::default(),
+            log_throttle: LogThrottle::default(),
             flows: 0,
         };
         self.forwards.insert(app, forward);
@@ -200,7 +200,7 @@ impl Forwards {
         let forbidden = self
             .forwards
             .iter()
-            .filter(|(_, forward)| matches!(forward.exit.is_open(), Ok(false)));
+            .filter(|(_, forward)| matches!(forward.destination.is_open(), Ok(false)));
         let forbidden: Vec<String> = forbidden.map(|(app, _)| app.clone()).collect();
         self.forget(|flow| forbidden.contains(&flow.app));
         self.forget(|flow| now.saturating_duration_since(flow.used) >= FLOW_IDLE_MAX);
@@ -243,7 +243,10 @@ impl Forwards {
             return Ok(None);
         }
         // Connected: the kernel gives us only what comes from the destination.
-        let socket = udp::connected(forward.exit.to, forward.exit.interface.as_deref())?;
+        let socket = udp::connected(
+            forward.destination.to,
+            forward.destination.interface.as_deref(),
+        )?;
         let number = self.next;
         self.next += 1;
         epoll.add(&socket, token::forward(number), Interest::Read)?;
@@ -290,8 +293,8 @@ mod tests {
 
     use super::*;
 
-    fn local(to: SocketAddr) -> UdpExit {
-        UdpExit {
+    fn local(to: SocketAddr) -> UdpDestination {
+        UdpDestination {
             to,
             allow_local: true,
             interface: None,
@@ -375,13 +378,18 @@ mod tests {
         let (_socket, to) = destination();
         let epoll = Epoll::new().unwrap();
         let mut forwards = Forwards::new();
-        let exit = UdpExit {
+        let destination = UdpDestination {
             allow_local: false,
             ..local(to)
         };
-        forwards.set("app".into(), exit);
+        forwards.set("app".into(), destination);
         assert!(!forwards.send(at(0), &epoll, "app", from(1), b"x"));
-        forwards.forwards.get_mut("app").unwrap().exit.allow_local = true;
+        forwards
+            .forwards
+            .get_mut("app")
+            .unwrap()
+            .destination
+            .allow_local = true;
         assert!(!forwards.send(at(0), &epoll, "app", from(1), b"x"));
         assert!(forwards.send(at(1), &epoll, "app", from(1), b"x"));
         assert_eq!(forwards.figures("app").unwrap().failed_packets, 2);

@@ -94,7 +94,7 @@ impl DelayMeter {
     }
 
     pub(crate) fn record(&mut self, now: Instant, delay: Duration) {
-        self.turn_over(now);
+        self.rotate_periods(now);
         let micros = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
         if now.saturating_duration_since(self.since) >= delay {
             self.periods[0].saturating_record(micros);
@@ -109,7 +109,7 @@ impl DelayMeter {
     }
 
     pub(crate) fn figures(&mut self, now: Instant) -> DelayFigures {
-        self.turn_over(now);
+        self.rotate_periods(now);
         let mut both = self.periods[0].clone();
         // Both have the same bounds.
         let _ = both.add(&self.periods[1]);
@@ -138,7 +138,7 @@ impl DelayMeter {
         self.window_start = now;
     }
 
-    fn turn_over(&mut self, now: Instant) {
+    fn rotate_periods(&mut self, now: Instant) {
         let age = now.saturating_duration_since(self.period_start);
         if age < PERIOD {
             return;

@@ -7,19 +7,19 @@
 //! bounded, so that no source of work starves pacing.
 
 pub(crate) mod command;
+pub(crate) mod destination;
 pub(crate) mod drops;
-pub(crate) mod exit;
+mod epoll_registration;
 mod flow;
 mod forward;
 mod listener;
+mod log_throttle;
 pub(crate) mod measure;
 pub(crate) mod messages;
-mod seldom;
 pub(crate) mod streams;
 mod token;
 pub(crate) mod tunnels;
 mod wan;
-mod watch;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -44,7 +44,7 @@ use self::{
     forward::{DATAGRAM_BYTES_MAX, Forwards, From},
     listener::Listeners,
     measure::{DelayMeter, LatenessMeter},
-    messages::{Context, Finished, Held, MessageServer, TAG_BYTES, untagged_body},
+    messages::{Context, MessageResult, MessageServer, PendingMessage, TAG_BYTES, untagged_body},
     streams::StreamServer,
     token::Token,
     tunnels::Tunnels,
@@ -106,7 +106,7 @@ pub(crate) struct DataOptions {
 enum Draining {
     No,
     Yes,
-    Told,
+    Reported,
 }
 
 /// Whether to go on.
@@ -236,7 +236,7 @@ impl DataThread {
             } else if time >= self.next_count {
                 self.count_drops(time);
             }
-            self.wan.follow_system_drops(&mut self.endpoint);
+            self.wan.update_system_drops(&mut self.endpoint);
             self.reporter.flush();
             if next == Next::End {
                 break;
@@ -449,7 +449,7 @@ impl DataThread {
                 }
             };
             if let Some(finished) = self.deliver_message(peer, app, id, body) {
-                let Finished { peer, id, refused } = finished;
+                let MessageResult { peer, id, refused } = finished;
                 self.endpoint.finish_message(peer, id, refused);
             }
         }
@@ -461,13 +461,13 @@ impl DataThread {
         app: AppId,
         id: MessageId,
         bytes: Vec<u8>,
-    ) -> Option<Finished> {
-        let finished = |refused| Some(Finished { peer, id, refused });
+    ) -> Option<MessageResult> {
+        let finished = |refused| Some(MessageResult { peer, id, refused });
         let Some(name) = self.names.get(&(peer, app)).cloned() else {
             return finished(Some(RefusalReason::UnknownApplication));
         };
         if !self.forwards.has(&name) {
-            let held = Held { peer, id, bytes };
+            let held = PendingMessage { peer, id, bytes };
             return self.with_messages(|messages, context| messages.deliver(context, &name, held));
         }
         let body = untagged_body(&bytes).filter(|body| body.len() <= DATAGRAM_BYTES_MAX);
@@ -508,7 +508,7 @@ impl DataThread {
                 self.reporter.report(Report::Core { at, event });
             }
         }
-        self.tunnels.follow_rooms(&self.endpoint);
+        self.tunnels.update_max_inner_packets(&self.endpoint);
         self.tunnels.close_lost(&self.epoll);
         if ended {
             self.with_messages(MessageServer::retry_stalled);
@@ -622,7 +622,7 @@ impl DataThread {
             }
             Command::MoveListener { address, app } => self.listeners.set_app(address, &app),
             Command::RemoveListener { address } => self.listeners.remove(address),
-            Command::SetForward { app, exit } => self.forwards.set(app, exit),
+            Command::SetForward { app, destination } => self.forwards.set(app, destination),
             Command::RemoveForward { app } => self.forwards.remove(&app),
             Command::AddTcpListener {
                 app,
@@ -636,9 +636,9 @@ impl DataThread {
             Command::RemoveTcpListener { address } => self.streams.remove_listener(address),
             Command::SetTcpForward {
                 app,
-                exit,
+                destination,
                 interface,
-            } => self.streams.set_forward(app, exit, interface),
+            } => self.streams.set_forward(app, destination, interface),
             Command::RemoveTcpForward { app } => self.streams.remove_forward(&app),
             Command::AddMessageListener(listener) => {
                 failed(
@@ -749,7 +749,7 @@ impl DataThread {
             && self.messages.is_drained();
         // Where the reports are full it is told with a later tick: the control thread waits for it.
         if drained && self.reporter.report(Report::Drained) {
-            self.draining = Draining::Told;
+            self.draining = Draining::Reported;
         }
     }
 
@@ -866,7 +866,7 @@ mod tests {
         assert_eq!(data.draining, Draining::Yes);
         assert!(reports.try_iter().all(|r| matches!(r, Report::Failed(_))));
         data.tick(now());
-        assert_eq!(data.draining, Draining::Told);
+        assert_eq!(data.draining, Draining::Reported);
         data.tick(now());
         let told: Vec<Report> = reports.try_iter().collect();
         assert!(matches!(told[..], [Report::Drained]));

@@ -7,7 +7,7 @@
 //! them: the kernel keeps those of a connection that was reset until they are read. A connection goes only where this
 //! gateway's configuration says.
 
-mod farewell;
+mod deferred_reset;
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -20,16 +20,16 @@ use keiro_core::{AppId, Endpoint, Instant, PeerId, ResetReason, StreamId, Stream
 use keiro_linux::{
     acceptor::Acceptor,
     epoll::{Epoll, Interest, Ready},
-    tcp::{self, Listener, Mode, Progress},
+    tcp::{self, Listener, Mode, Progress as ConnectProgress},
 };
 
-use self::farewell::{Farewells, Waits};
+use self::deferred_reset::{DeferredResets, ResetTimeouts};
 use super::{
     command::{AppRoute, TcpForwardFigures, TcpListenerFigures},
-    exit::Exit,
-    seldom::Seldom,
+    destination::TcpDestination,
+    epoll_registration::EpollRegistration,
+    log_throttle::LogThrottle,
     token,
-    watch::Watch,
 };
 
 /// All TCP listeners, forwards and their connections.
@@ -42,7 +42,7 @@ pub(crate) struct StreamServer {
     connecting: BTreeSet<(Instant, u64)>,
     /// Connections that are broken and may have something to read.
     broken: BTreeSet<u64>,
-    farewells: Farewells,
+    deferred_resets: DeferredResets,
     next: u64,
     buffer: Vec<u8>,
     /// Since when nothing new is taken.
@@ -52,7 +52,7 @@ pub(crate) struct StreamServer {
 struct Forward {
     /// By which interface alone; a tenant's.
     interface: Option<String>,
-    untold: Seldom,
+    log_throttle: LogThrottle,
     figures: TcpForwardFigures,
 }
 
@@ -87,7 +87,7 @@ struct Connection {
     broken: Option<Instant>,
     /// When something last went through, either way.
     moved_at: Instant,
-    watch: Watch,
+    watch: EpollRegistration,
 }
 
 /// A connection to a server that is not there yet.
@@ -108,8 +108,8 @@ pub(crate) struct Context<'a> {
 
 /// What became of one connection's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    Goes,
+enum Progress {
+    Open,
     /// Both directions have ended.
     Ended,
     /// The other side reset it, or it broke, and nothing is left to read.
@@ -129,13 +129,13 @@ const WRITE_PER_TURN: usize = 64 << 10;
 /// waits for.
 const CONNECT_MAX: Duration = Duration::from_secs(30);
 /// What a broken connection holds is not kept any longer for a stream that takes nothing.
-const BROKEN_QUIET: Duration = Duration::from_secs(2);
+const BROKEN_IDLE_MAX: Duration = Duration::from_secs(2);
 /// Nor longer than that in all.
 const BROKEN_MAX: Duration = Duration::from_secs(30);
 /// When the gateway stops, a connection may go on for so long; then the other end is told.
 const DRAIN_MAX: Duration = Duration::from_secs(4);
 /// And not beyond so long a silence.
-const DRAIN_QUIET: Duration = Duration::from_secs(1);
+const DRAIN_IDLE_MAX: Duration = Duration::from_secs(1);
 
 impl StreamServer {
     pub(crate) fn new() -> Self {
@@ -146,7 +146,7 @@ impl StreamServer {
             by_stream: HashMap::new(),
             connecting: BTreeSet::new(),
             broken: BTreeSet::new(),
-            farewells: Farewells::default(),
+            deferred_resets: DeferredResets::default(),
             next: 0,
             buffer: vec![0; READ_PER_TURN],
             draining: None,
@@ -202,14 +202,19 @@ impl StreamServer {
     }
 
     /// Says where an application's streams go from now on, by `interface` alone if one is named.
-    pub(crate) fn set_forward(&mut self, app: String, exit: Exit, interface: Option<String>) {
+    pub(crate) fn set_forward(
+        &mut self,
+        app: String,
+        destination: TcpDestination,
+        interface: Option<String>,
+    ) {
         let open = self
             .connections
             .values()
             .filter(|connection| connection.listener.is_none() && connection.app == app)
             .count();
         let figures = TcpForwardFigures {
-            exit: exit.clone(),
+            destination: destination.clone(),
             open: open as u64,
             connected: 0,
             failed: 0,
@@ -218,11 +223,11 @@ impl StreamServer {
         };
         let forward = self.forwards.entry(app).or_insert(Forward {
             interface: None,
-            untold: Seldom::default(),
+            log_throttle: LogThrottle::default(),
             figures,
         });
         forward.interface = interface;
-        forward.figures.exit = exit;
+        forward.figures.destination = destination;
     }
 
     /// Takes no new streams of an application; connections that are there stay.
@@ -240,11 +245,16 @@ impl StreamServer {
                 break;
             }
             self.connecting.pop_first();
-            self.give_up(context, number, ResetReason::Unreachable);
+            self.abort(context, number, ResetReason::Unreachable);
         }
         self.end_broken(context);
-        let (quiet, all) = (BROKEN_QUIET, BROKEN_MAX);
-        self.farewells.tick(context.now, Waits { quiet, all });
+        self.deferred_resets.tick(
+            context.now,
+            ResetTimeouts {
+                idle: BROKEN_IDLE_MAX,
+                total: BROKEN_MAX,
+            },
+        );
         if let Some(since) = self.draining {
             self.end_drained(context, since);
         }
@@ -252,7 +262,7 @@ impl StreamServer {
 
     /// Resets all connections of a peer that was removed.
     pub(crate) fn forget_peer(&mut self, peer: PeerId) {
-        self.drop_where(|connection| connection.peer == peer);
+        self.reset_where(|connection| connection.peer == peer);
     }
 
     /// Resets all connections of an application that is gone.
@@ -264,7 +274,7 @@ impl StreamServer {
             .map(|(number, _)| *number)
             .collect();
         for number in gone {
-            self.give_up(context, number, ResetReason::Gateway);
+            self.abort(context, number, ResetReason::Gateway);
         }
     }
 
@@ -278,7 +288,7 @@ impl StreamServer {
 
     /// All connections have ended.
     pub(crate) fn is_drained(&self) -> bool {
-        self.connections.is_empty() && self.farewells.is_empty()
+        self.connections.is_empty() && self.deferred_resets.is_empty()
     }
 
     /// Gives up broken connections whose streams do not take what they hold.
@@ -288,12 +298,12 @@ impl StreamServer {
             let connection = self.connections.get(number)?;
             let since = connection.broken?;
             let moved_at = since.max(connection.moved_at);
-            let quiet = now.saturating_duration_since(moved_at) >= BROKEN_QUIET;
+            let quiet = now.saturating_duration_since(moved_at) >= BROKEN_IDLE_MAX;
             (quiet || now.saturating_duration_since(since) >= BROKEN_MAX).then_some(*number)
         };
         let over: Vec<u64> = self.broken.iter().filter_map(over).collect();
         for number in over {
-            self.give_up(context, number, ResetReason::Application);
+            self.abort(context, number, ResetReason::Application);
         }
     }
 
@@ -301,10 +311,10 @@ impl StreamServer {
         let now = context.now;
         let late = now.saturating_duration_since(since) >= DRAIN_MAX;
         if late {
-            self.farewells.end();
+            self.deferred_resets.end();
         }
         let silent = |connection: &Connection| {
-            now.saturating_duration_since(connection.moved_at) >= DRAIN_QUIET
+            now.saturating_duration_since(connection.moved_at) >= DRAIN_IDLE_MAX
         };
         let over: Vec<u64> = self
             .connections
@@ -313,7 +323,7 @@ impl StreamServer {
             .map(|(number, _)| *number)
             .collect();
         for number in over {
-            self.give_up(context, number, ResetReason::Gateway);
+            self.abort(context, number, ResetReason::Gateway);
         }
     }
 
@@ -327,7 +337,7 @@ impl StreamServer {
             let Some((socket, remote)) = accepted else {
                 return;
             };
-            self.admit(context, number, socket, remote);
+            self.open_stream_for(context, number, socket, remote);
         }
     }
 
@@ -347,13 +357,17 @@ impl StreamServer {
             let was_reset = failed.as_ref().is_some_and(is_reset_of_accepted);
             if let Some(error) = failed.filter(|_| !was_reset) {
                 tracing::debug!(app = connection.app, %error, "TCP forward");
-                self.give_up(context, number, reason_of(&error));
+                self.abort(context, number, reason_of(&error));
                 return;
             }
             if let Some(forward) = self.forwards.get_mut(&connection.app) {
                 // Where there was nobody for long, this machine may be by now.
                 let by_way_of = forward.interface.as_deref();
-                if forward.figures.exit.is_forbidden_by_now(to, by_way_of) {
+                if forward
+                    .figures
+                    .destination
+                    .is_forbidden_by_now(to, by_way_of)
+                {
                     self.forbid(context, number);
                     return;
                 }
@@ -365,7 +379,7 @@ impl StreamServer {
             connection.writes = true;
             if was_reset {
                 connection.watch.note(ready);
-                self.read_out(context, number);
+                self.drain_broken(context, number);
                 return;
             }
         }
@@ -373,7 +387,7 @@ impl StreamServer {
         // What is taken here the socket does not say again.
         let fails = || matches!(connection.socket.take_error(), Ok(Some(_)) | Err(_));
         if connection.broken.is_some() || ready.hangup && fails() {
-            self.read_out(context, number);
+            self.drain_broken(context, number);
             return;
         }
         if ready.writable {
@@ -423,7 +437,7 @@ impl StreamServer {
                     match reason {
                         ResetReason::Application => {
                             let (now, socket) = (context.now, connection.socket);
-                            self.farewells.reset(now, context.epoll, socket);
+                            self.deferred_resets.reset(now, context.epoll, socket);
                         }
                         _ => tcp::reset(connection.socket),
                     }
@@ -451,7 +465,7 @@ impl StreamServer {
 
     /// A client has connected: its stream is opened at once, so that a server that speaks first
     /// is heard.
-    fn admit(
+    fn open_stream_for(
         &mut self,
         context: &mut Context<'_>,
         number: u64,
@@ -505,15 +519,15 @@ impl StreamServer {
     ) -> Result<(), ResetReason> {
         let Forward {
             interface,
-            untold,
+            log_throttle,
             figures: forward,
         } = self
             .forwards
             .get_mut(name)
             .ok_or(ResetReason::UnknownApplication)?;
-        let server = forward.exit.server(target, interface.as_deref());
+        let server = forward.destination.server(target, interface.as_deref());
         let server = server.map_err(|error| {
-            if untold.is_due(context.now) {
+            if log_throttle.is_due(context.now) {
                 let to = target.map(tracing::field::display);
                 tracing::warn!(
                     app = name, to, %error, "TCP forward: cannot tell whether it leads to this machine"
@@ -533,12 +547,12 @@ impl StreamServer {
         })?;
         forward.open += 1;
         let by = context.now + CONNECT_MAX;
-        let connected = matches!(progress, Progress::Connected);
+        let connected = matches!(progress, ConnectProgress::Connected);
         forward.connected += u64::from(connected);
         let connection = Connection {
             connecting: (!connected).then_some(Connecting { to, by }),
             reads: connected,
-            watch: Watch::new(match connected {
+            watch: EpollRegistration::new(match connected {
                 true => Interest::Read,
                 false => Interest::Write,
             }),
@@ -572,28 +586,28 @@ impl StreamServer {
         self.after(context, number, turn);
     }
 
-    fn after(&mut self, context: &mut Context<'_>, number: u64, turn: Turn) {
+    fn after(&mut self, context: &mut Context<'_>, number: u64, turn: Progress) {
         match turn {
-            Turn::Goes => {
+            Progress::Open => {
                 let connection = self.connections.get_mut(&number);
                 let watched = connection.map(|one| one.update_interest(context.epoll, number));
                 if let Some(Err(error)) = watched {
                     tracing::warn!(%error, "TCP: cannot wait for a connection");
-                    self.give_up(context, number, ResetReason::Gateway);
+                    self.abort(context, number, ResetReason::Gateway);
                 }
             }
-            Turn::Ended => {
+            Progress::Ended => {
                 if let Some(connection) = self.remove(number) {
                     tcp::close(connection.socket);
                 }
             }
-            Turn::Broken => self.give_up(context, number, ResetReason::Application),
-            Turn::Unwritable => self.read_out(context, number),
+            Progress::Broken => self.abort(context, number, ResetReason::Application),
+            Progress::Unwritable => self.drain_broken(context, number),
         }
     }
 
     /// Reads what a broken connection still holds, as far as its stream takes it, and then gives it up.
-    fn read_out(&mut self, context: &mut Context<'_>, number: u64) {
+    fn drain_broken(&mut self, context: &mut Context<'_>, number: u64) {
         if let Some(connection) = self.connections.get_mut(&number) {
             connection.broken.get_or_insert(context.now);
             connection.writes = false;
@@ -603,7 +617,7 @@ impl StreamServer {
     }
 
     /// Ends a connection at once, and its stream: behind what was read if that is what the connection did.
-    fn give_up(&mut self, context: &mut Context<'_>, number: u64, reason: ResetReason) {
+    fn abort(&mut self, context: &mut Context<'_>, number: u64, reason: ResetReason) {
         if let Some(connection) = self.remove(number) {
             let (peer, stream) = (connection.peer, connection.stream);
             let (now, endpoint) = (context.now, &mut *context.endpoint);
@@ -674,7 +688,7 @@ impl StreamServer {
         self.connections.insert(number, connection);
         if let Err(error) = added {
             tracing::warn!(%error, "TCP: cannot wait for a connection");
-            self.give_up(context, number, ResetReason::Gateway);
+            self.abort(context, number, ResetReason::Gateway);
             return None;
         }
         Some(number)
@@ -696,7 +710,7 @@ impl StreamServer {
         Some(connection)
     }
 
-    fn drop_where(&mut self, ends: impl Fn(&Connection) -> bool) {
+    fn reset_where(&mut self, ends: impl Fn(&Connection) -> bool) {
         let gone: Vec<u64> = self
             .connections
             .iter()
@@ -737,64 +751,64 @@ impl Connection {
             write_ended: false,
             broken: None,
             moved_at: now,
-            watch: Watch::new(Interest::Read),
+            watch: EpollRegistration::new(Interest::Read),
         }
     }
 
-    fn read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Turn {
+    fn read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Progress {
         if self.connecting.is_some() {
-            return Turn::Goes;
+            return Progress::Open;
         }
         if self.read_ended {
             return match self.broken {
-                Some(_) => Turn::Broken,
-                None => Turn::Goes,
+                Some(_) => Progress::Broken,
+                None => Progress::Open,
             };
         }
         let (endpoint, peer, stream) = (&mut *context.endpoint, self.peer, self.stream);
         let mut left = buffer.len();
         while left > 0 {
             let Some(room) = endpoint.stream_room(peer, stream) else {
-                return Turn::Broken;
+                return Progress::Broken;
             };
             if room == 0 {
                 // A `Writable` signal follows.
                 self.reads = false;
-                return Turn::Goes;
+                return Progress::Open;
             }
             // The socket may have been reported before the stream says so, and what takes bytes then is not told.
             self.reads = true;
             let room = room.min(left);
             match self.socket.read(&mut buffer[..room]) {
-                Ok(0) if self.broken.is_some() => return Turn::Broken,
+                Ok(0) if self.broken.is_some() => return Progress::Broken,
                 Ok(0) => {
                     self.read_ended = true;
                     endpoint.finish_stream(context.now, peer, stream);
-                    return self.turn();
+                    return self.progress();
                 }
                 Ok(count) => {
                     endpoint.write_stream(context.now, peer, stream, &buffer[..count]);
                     self.moved_at = context.now;
                     left -= count;
                     if count < room && self.broken.is_none() {
-                        return Turn::Goes;
+                        return Progress::Open;
                     }
                 }
                 Err(error)
                     if error.kind() == io::ErrorKind::WouldBlock && self.broken.is_none() =>
                 {
-                    return Turn::Goes;
+                    return Progress::Open;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Turn::Broken,
+                Err(_) => return Progress::Broken,
             }
         }
-        Turn::Goes
+        Progress::Open
     }
 
-    fn write(&mut self, context: &mut Context<'_>) -> Turn {
+    fn write(&mut self, context: &mut Context<'_>) -> Progress {
         if self.write_ended || self.connecting.is_some() || self.broken.is_some() {
-            return Turn::Goes;
+            return Progress::Open;
         }
         let (endpoint, peer, stream) = (&mut *context.endpoint, self.peer, self.stream);
         self.writes = false;
@@ -802,11 +816,11 @@ impl Connection {
         while left > 0 {
             let Some((first, second, last)) = endpoint.stream_data(peer, stream) else {
                 // The stream has ended both ways before its socket: there is nothing more.
-                return Turn::Goes;
+                return Progress::Open;
             };
             let bytes = first.len() + second.len();
             if bytes == 0 && !last {
-                return Turn::Goes;
+                return Progress::Open;
             }
             let written = match bytes {
                 0 => Ok(0),
@@ -831,28 +845,28 @@ impl Connection {
                         self.write_ended = true;
                         // It fails where the other side is gone, which reading will tell.
                         let _ = self.socket.shutdown(Shutdown::Write);
-                        return self.turn();
+                        return self.progress();
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.writes = true;
-                    return Turn::Goes;
+                    return Progress::Open;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Turn::Unwritable,
+                Err(_) => return Progress::Unwritable,
             }
         }
         // The core has told of these bytes and will not tell again: the socket, which is reported for
         // as long as it has room, brings the next turn.
         self.writes = true;
-        Turn::Goes
+        Progress::Open
     }
 
-    fn turn(&self) -> Turn {
+    fn progress(&self) -> Progress {
         if self.read_ended && self.write_ended {
-            Turn::Ended
+            Progress::Ended
         } else {
-            Turn::Goes
+            Progress::Open
         }
     }
 

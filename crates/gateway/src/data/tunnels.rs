@@ -51,7 +51,7 @@ pub(crate) struct TenantSetup {
     /// Of the device, bytes.
     pub(crate) mtu: u16,
     /// Where answers come from in IPv6; `None`: from where the packet was going.
-    pub(crate) answer_from: Option<Ipv6Addr>,
+    pub(crate) icmp_source_v6: Option<Ipv6Addr>,
     /// Networks behind this gateway.
     pub(crate) own: Vec<IpNet>,
     pub(crate) peers: BTreeMap<PeerId, PeerSetup>,
@@ -86,8 +86,8 @@ pub(crate) struct Tunnels {
     /// no tenant.
     read: Vec<u8>,
     changed: Vec<u8>,
-    out: Outgoing,
-    closer: Closer,
+    out: WriteBatch,
+    closer: DeviceCloser,
     /// Devices that do not work any more and are still waited on.
     lost: Vec<Device>,
     /// Whose paths have changed, so that packets of another length may fit.
@@ -96,7 +96,7 @@ pub(crate) struct Tunnels {
 
 /// Closes devices' queues while others go on.
 #[derive(Default)]
-struct Closer {
+struct DeviceCloser {
     thread: Option<mpsc::Sender<Vec<TunQueue>>>,
 }
 
@@ -110,12 +110,12 @@ struct Device {
 
 struct Tenant {
     setup: TenantSetup,
-    sides: PrefixTable<Side>,
+    locations: PrefixTable<Location>,
     peers: BTreeMap<PeerId, Peer>,
     counts: Counts,
-    answers: Allowance,
+    answers: TokenBucket,
     /// Whose packet was taken last, from where to where: most that follow are the same.
-    taken: Option<(PeerId, IpAddr, IpAddr)>,
+    last_accepted_flow: Option<(PeerId, IpAddr, IpAddr)>,
 }
 
 struct Peer {
@@ -123,30 +123,30 @@ struct Peer {
     app: AppId,
     /// Longest packet that has room there, whichever of the tenant's applications it is of: for segment
     /// sizes that are asked for from there.
-    room: u16,
+    max_inner_packet: u16,
 }
 
 /// Where an address is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
-    Own,
+enum Location {
+    Local,
     Peer(PeerId),
 }
 
 /// How many answers may be sent: RFC 4443 §2.4 (f), a token bucket.
-struct Allowance {
+struct TokenBucket {
     left: u32,
     refilled: Instant,
 }
 
 /// Packets that wait to be written within one turn. Large buffers are shared by all tenants: packets
-/// of one are put together, those of others lie beside until it is their turn.
+/// of one are put together, those of others lie deferred until it is their turn.
 #[derive(Default)]
-struct Outgoing {
+struct WriteBatch {
     coalescer: Option<(Offloads, Coalescer)>,
     of: Option<TenantId>,
     bytes: Vec<u8>,
-    beside: Vec<(TenantId, Range<usize>)>,
+    deferred: Vec<(TenantId, Range<usize>)>,
 }
 
 /// Reads from one device before others have their turn; one may give 64 KiB.
@@ -154,9 +154,9 @@ const READS_PER_TURN: usize = 64;
 /// Bytes likewise: a quarter of a tenant's queue as it is by default.
 const BYTES_PER_TURN: usize = 256 << 10;
 /// Large packets that are put together at a time.
-const GATHERED_MAX: usize = 64;
-/// Bytes of packets that wait beside.
-const BESIDE_BYTES_MAX: usize = 1 << 20;
+const COALESCED_MAX: usize = 64;
+/// Bytes of packets that wait deferred.
+const DEFERRED_BYTES_MAX: usize = 1 << 20;
 /// Answers per tenant: so many at once, and per second. Ours.
 const ANSWERS_MAX: u32 = 100;
 const NANOS_PER_ANSWER: u128 = 1_000_000_000 / ANSWERS_MAX as u128;
@@ -170,8 +170,8 @@ impl Tunnels {
             seed: FlowSeed::new(seed),
             read: Vec::new(),
             changed: Vec::new(),
-            out: Outgoing::default(),
-            closer: Closer::default(),
+            out: WriteBatch::default(),
+            closer: DeviceCloser::default(),
             lost: Vec::new(),
             changed_peers: BTreeSet::new(),
         }
@@ -228,7 +228,7 @@ impl Tunnels {
         let id = setup.config.id;
         let before = self.tenants.remove(&id);
         if let Some(before) = &before {
-            self.leave_device(before.setup.device, id);
+            self.detach_device(before.setup.device, id);
             for peer in before.peers.keys() {
                 if !setup.peers.contains_key(peer) {
                     endpoint.remove_tenant(*peer, id);
@@ -248,12 +248,12 @@ impl Tunnels {
         let mut tenant = Tenant::new(now, setup, counts);
         let peers: Vec<PeerId> = tenant.peers.keys().copied().collect();
         for peer in peers {
-            tenant.follow_room(endpoint, peer);
+            tenant.update_max_inner_packet(endpoint, peer);
         }
         self.tenants.insert(id, tenant);
     }
 
-    /// Notes what the core tells of paths, until [`follow_rooms`](Self::follow_rooms).
+    /// Notes what the core tells of paths, until [`update_max_inner_packets`](Self::update_max_inner_packets).
     pub(crate) fn on_event(&mut self, event: &Event) {
         if let Event::PathUp { peer, .. }
         | Event::PathMoved { peer, .. }
@@ -266,17 +266,17 @@ impl Tunnels {
 
     /// Learns how long packets may be to peers whose paths have changed, before the first of them is sent:
     /// a SYN that comes from there has to ask for segments that fit.
-    pub(crate) fn follow_rooms(&mut self, endpoint: &Endpoint) {
+    pub(crate) fn update_max_inner_packets(&mut self, endpoint: &Endpoint) {
         for peer in std::mem::take(&mut self.changed_peers) {
             for tenant in self.tenants.values_mut() {
-                tenant.follow_room(endpoint, peer);
+                tenant.update_max_inner_packet(endpoint, peer);
             }
         }
     }
 
     pub(crate) fn remove(&mut self, id: TenantId, endpoint: &mut Endpoint) {
         if let Some(tenant) = self.tenants.remove(&id) {
-            self.leave_device(tenant.setup.device, id);
+            self.detach_device(tenant.setup.device, id);
             for peer in tenant.peers.keys() {
                 endpoint.remove_tenant(*peer, id);
             }
@@ -284,7 +284,7 @@ impl Tunnels {
     }
 
     /// A device is a tenant's no more, unless another has taken it over meanwhile.
-    fn leave_device(&mut self, number: u64, id: TenantId) {
+    fn detach_device(&mut self, number: u64, id: TenantId) {
         if self.by_device.get(&number) == Some(&id) {
             self.by_device.remove(&number);
         }
@@ -314,18 +314,18 @@ impl Tunnels {
                     Ok(Some(length)) => length,
                     Ok(None) | Err(TunFault::Down | TunFault::Refused) => break,
                     Err(fault) => {
-                        self.lose(number, &fault, reporter);
+                        self.on_device_failed(number, &fault, reporter);
                         return;
                     }
                 };
                 if let Some(tenant) = tenant.as_deref_mut() {
-                    let mut entering = Entering {
+                    let mut context = IngressContext {
                         now,
                         device,
                         seed: &self.seed,
                         endpoint,
                     };
-                    tenant.enter(&mut entering, &mut self.read[..length]);
+                    tenant.ingress(&mut context, &mut self.read[..length]);
                 }
                 reads += 1;
                 bytes += length;
@@ -344,7 +344,7 @@ impl Tunnels {
         let Some(tenant) = self.tenants.get_mut(&id) else {
             return;
         };
-        let Some(packet) = tenant.judge(peer, outer, packet, &mut self.changed) else {
+        let Some(packet) = tenant.filter_from_peer(peer, outer, packet, &mut self.changed) else {
             return;
         };
         let device = tenant.setup.device;
@@ -369,8 +369,8 @@ impl Tunnels {
         }
         let start = self.out.bytes.len();
         self.out.bytes.extend_from_slice(packet);
-        self.out.beside.push((id, start..self.out.bytes.len()));
-        if self.out.bytes.len() > BESIDE_BYTES_MAX {
+        self.out.deferred.push((id, start..self.out.bytes.len()));
+        if self.out.bytes.len() > DEFERRED_BYTES_MAX {
             self.flush(reporter);
         }
     }
@@ -381,14 +381,14 @@ impl Tunnels {
             return;
         }
         self.write(reporter);
-        if self.out.beside.is_empty() {
+        if self.out.deferred.is_empty() {
             return;
         }
-        let mut beside = std::mem::take(&mut self.out.beside);
+        let mut deferred = std::mem::take(&mut self.out.deferred);
         let bytes = std::mem::take(&mut self.out.bytes);
         // Packets of one tenant stay in order.
-        beside.sort_by_key(|(id, _)| *id);
-        for (id, range) in beside.drain(..) {
+        deferred.sort_by_key(|(id, _)| *id);
+        for (id, range) in deferred.drain(..) {
             if self.out.of != Some(id) {
                 self.write(reporter);
                 let device = self.tenants.get(&id).map(|tenant| tenant.setup.device);
@@ -406,7 +406,7 @@ impl Tunnels {
             }
         }
         self.write(reporter);
-        self.out.beside = beside;
+        self.out.deferred = deferred;
         self.out.bytes = bytes;
         self.out.bytes.clear();
     }
@@ -462,12 +462,12 @@ impl Tunnels {
             }
         });
         if let Some(fault) = lost {
-            self.lose(number, &fault, reporter);
+            self.on_device_failed(number, &fault, reporter);
         }
     }
 
     /// A device does not work any more: the control thread is told, and brings another.
-    fn lose(&mut self, number: u64, fault: &TunFault, reporter: &mut Reporter) {
+    fn on_device_failed(&mut self, number: u64, fault: &TunFault, reporter: &mut Reporter) {
         if let Some(device) = self.devices.remove(&number) {
             self.lost.push(device);
             let error = fault.to_string();
@@ -477,7 +477,7 @@ impl Tunnels {
 }
 
 /// What a packet that enters is handled with.
-struct Entering<'a> {
+struct IngressContext<'a> {
     now: Instant,
     device: &'a Device,
     seed: &'a FlowSeed,
@@ -486,16 +486,16 @@ struct Entering<'a> {
 
 impl Tenant {
     fn new(now: Instant, setup: TenantSetup, counts: Counts) -> Self {
-        let mut sides = PrefixTable::new();
-        let own = setup.own.iter().map(|prefix| (*prefix, Side::Own));
+        let mut locations = PrefixTable::new();
+        let own = setup.own.iter().map(|prefix| (*prefix, Location::Local));
         let theirs = setup.peers.iter().flat_map(|(peer, of)| {
             of.prefixes
                 .iter()
-                .map(|prefix| (*prefix, Side::Peer(*peer)))
+                .map(|prefix| (*prefix, Location::Peer(*peer)))
         });
         for (prefix, side) in own.chain(theirs) {
             // The configuration has none twice.
-            let _ = sides.insert(prefix, side);
+            let _ = locations.insert(prefix, side);
         }
         let peer = |(peer, of): (&PeerId, &PeerSetup)| {
             let rules = Classifier::new(of.rules.clone()).unwrap_or_else(|error| {
@@ -503,25 +503,30 @@ impl Tenant {
                 Classifier::new(Vec::new()).expect("no rules are right")
             });
             // As long as no path is known the device's.
-            let (app, room) = (of.app, setup.mtu);
-            (*peer, Peer { rules, app, room })
+            let (app, max_inner_packet) = (of.app, setup.mtu);
+            let peer_state = Peer {
+                rules,
+                app,
+                max_inner_packet,
+            };
+            (*peer, peer_state)
         };
         let peers = setup.peers.iter().map(peer).collect();
-        let answers = Allowance {
+        let answers = TokenBucket {
             left: ANSWERS_MAX,
             refilled: now,
         };
         Self {
             setup,
-            sides,
+            locations,
             peers,
             counts,
             answers,
-            taken: None,
+            last_accepted_flow: None,
         }
     }
 
-    fn follow_room(&mut self, endpoint: &Endpoint, peer: PeerId) {
+    fn update_max_inner_packet(&mut self, endpoint: &Endpoint, peer: PeerId) {
         let (id, longest) = (self.setup.config.id, self.setup.mtu);
         let (Some(of), Some(found)) = (self.setup.peers.get(&peer), self.peers.get_mut(&peer))
         else {
@@ -530,11 +535,11 @@ impl Tenant {
         let apps = of.rules.iter().map(|(_, app)| *app).chain([of.app]);
         let rooms = apps.filter_map(|app| endpoint.packet_room(peer, id, app));
         let room = rooms.min().and_then(|room| u16::try_from(room).ok());
-        found.room = room.map_or(longest, |room| room.min(longest));
+        found.max_inner_packet = room.map_or(longest, |room| room.min(longest));
     }
 
     /// A packet of the kernel's, large or not. Its headers are judged once for all it stands for.
-    fn enter(&mut self, with: &mut Entering<'_>, bytes: &mut [u8]) {
+    fn ingress(&mut self, with: &mut IngressContext<'_>, bytes: &mut [u8]) {
         let mut vnet = VnetHeader::default();
         let mut packet = bytes;
         if with.device.offloads.vnet_header {
@@ -565,11 +570,14 @@ impl Tenant {
             self.counts.not_routable += 1;
             return;
         }
-        if !self.sides.admits_source(header.source, &Side::Own) {
+        if !self
+            .locations
+            .admits_source(header.source, &Location::Local)
+        {
             self.counts.spoofed += 1;
             return;
         }
-        let Some(&Side::Peer(to)) = self.sides.longest_match(header.destination) else {
+        let Some(&Location::Peer(to)) = self.locations.longest_match(header.destination) else {
             self.counts.no_route += 1;
             return self.answer(with, packet, &header, Reason::NoRoute);
         };
@@ -632,7 +640,13 @@ impl Tenant {
 
     /// Tells the sender. IPv4 takes no packet from outside whose source is the machine's own, so
     /// answers come from where the packet was going.
-    fn answer(&mut self, with: &Entering<'_>, packet: &[u8], header: &Header, reason: Reason) {
+    fn answer(
+        &mut self,
+        with: &IngressContext<'_>,
+        packet: &[u8],
+        header: &Header,
+        reason: Reason,
+    ) {
         let from = match header.destination {
             IpAddr::V4(v4) => ReplyFrom {
                 v4: Some(v4),
@@ -640,7 +654,7 @@ impl Tenant {
             },
             IpAddr::V6(v6) => ReplyFrom {
                 v4: None,
-                v6: Some(self.setup.answer_from.unwrap_or(v6)),
+                v6: Some(self.setup.icmp_source_v6.unwrap_or(v6)),
             },
         };
         let mut out = [0; REPLY_BYTES_MAX];
@@ -664,7 +678,7 @@ impl Tenant {
 
     /// A peer's packet as it is to be written, changed in `scratch` if it has to be; `None`: it is
     /// dropped, and counted.
-    fn judge<'a>(
+    fn filter_from_peer<'a>(
         &mut self,
         from: PeerId,
         outer: u8,
@@ -676,18 +690,21 @@ impl Tenant {
             counts.peer_malformed += 1;
             return None;
         };
-        let way = Some((from, header.source, header.destination));
-        if self.taken != way {
-            if !header.is_routable() || !self.sides.admits_source(header.source, &Side::Peer(from))
+        let flow = Some((from, header.source, header.destination));
+        if self.last_accepted_flow != flow {
+            if !header.is_routable()
+                || !self
+                    .locations
+                    .admits_source(header.source, &Location::Peer(from))
             {
                 counts.peer_spoofed += 1;
                 return None;
             }
-            if self.sides.longest_match(header.destination) != Some(&Side::Own) {
+            if self.locations.longest_match(header.destination) != Some(&Location::Local) {
                 counts.peer_foreign += 1;
                 return None;
             }
-            self.taken = way;
+            self.last_accepted_flow = flow;
         }
         let inner = Ecn::of(header.traffic_class);
         let Decapsulated::Forward(ecn) = inner.decapsulated(Ecn::of(outer)) else {
@@ -706,7 +723,7 @@ impl Tenant {
         changed.copy_from_slice(packet);
         ecn::set_ecn(changed, header.version(), ecn);
         if let Some(peer) = self.peers.get(&from) {
-            mss::clamp(changed, &header, peer.room);
+            mss::clamp(changed, &header, peer.max_inner_packet);
         }
         Some(changed)
     }
@@ -732,7 +749,7 @@ impl Device {
     }
 }
 
-impl Allowance {
+impl TokenBucket {
     fn take(&mut self, now: Instant) -> bool {
         let since = now.saturating_duration_since(self.refilled).as_nanos();
         let new = u32::try_from(since / NANOS_PER_ANSWER).unwrap_or(u32::MAX);
@@ -747,7 +764,7 @@ impl Allowance {
     }
 }
 
-impl Closer {
+impl DeviceCloser {
     fn close(&mut self, queues: Vec<TunQueue>) {
         let Some(thread) = self.thread() else {
             return;
@@ -787,12 +804,12 @@ impl Drop for Tunnels {
     }
 }
 
-impl Outgoing {
+impl WriteBatch {
     /// The next packets are of this tenant.
     fn begin(&mut self, id: TenantId, offloads: Offloads) {
         let same = |(of, _): &(Offloads, Coalescer)| *of == offloads;
         if !self.coalescer.as_ref().is_some_and(same) {
-            let coalescer = Coalescer::new(GATHERED_MAX, offloads.tcp, offloads.udp);
+            let coalescer = Coalescer::new(COALESCED_MAX, offloads.tcp, offloads.udp);
             self.coalescer = Some((offloads, coalescer));
         }
         self.of = Some(id);

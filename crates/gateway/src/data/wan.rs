@@ -22,16 +22,16 @@ pub(crate) struct Wan {
     /// What sockets had dropped that were removed: the system's counter has that among its own.
     removed_drops: u64,
     /// What the system dropped of others', as the peers were told.
-    others_told: u64,
+    foreign_drops_reported: u64,
 }
 
 struct WanSocket {
     socket: BatchSocket,
     figures: SocketFigures,
     /// The kernel's counter when it was read last; it wraps around.
-    drops_seen: u32,
-    told_failure: Option<Instant>,
-    told_offload: bool,
+    drops_counter: u32,
+    failure_reported_at: Option<Instant>,
+    offload_refusal_reported: bool,
 }
 
 /// A socket that cannot send says so this often.
@@ -43,7 +43,7 @@ impl Wan {
             sockets: BTreeMap::new(),
             system,
             removed_drops: 0,
-            others_told: 0,
+            foreign_drops_reported: 0,
         }
     }
 
@@ -57,9 +57,9 @@ impl Wan {
         let socket = WanSocket {
             socket,
             figures: SocketFigures::default(),
-            drops_seen: 0,
-            told_failure: None,
-            told_offload: false,
+            drops_counter: 0,
+            failure_reported_at: None,
+            offload_refusal_reported: false,
         };
         self.sockets.insert(id, socket);
         Ok(())
@@ -101,11 +101,11 @@ impl Wan {
             Sent::TooLarge => wan.figures.send_too_large += 1,
             Sent::Failed(error) => {
                 wan.figures.send_failed += 1;
-                let quiet = wan.told_failure.is_some_and(|told| {
+                let quiet = wan.failure_reported_at.is_some_and(|told| {
                     now.saturating_duration_since(told) < FAILURE_REPORT_INTERVAL
                 });
                 if !quiet {
-                    wan.told_failure = Some(now);
+                    wan.failure_reported_at = Some(now);
                     let error = format!("{}: {error}", transmit.remote);
                     reporter.report(Report::SendFailed {
                         socket: transmit.socket,
@@ -114,8 +114,8 @@ impl Wan {
                 }
             }
         }
-        if wan.socket.gso_refusals() > 0 && !wan.told_offload {
-            wan.told_offload = true;
+        if wan.socket.gso_refusals() > 0 && !wan.offload_refusal_reported {
+            wan.offload_refusal_reported = true;
             reporter.report(Report::OffloadRefused {
                 socket: transmit.socket,
             });
@@ -125,30 +125,30 @@ impl Wan {
     /// Looks at every socket's own receive drops (0.4 µs each), tells the peers, and has the system's read.
     pub(crate) fn count_drops(&mut self, endpoint: &mut Endpoint) {
         self.sockets.values_mut().for_each(WanSocket::count_drops);
-        self.tell_drops(endpoint);
+        self.report_drops(endpoint);
         if let Some(system) = &self.system {
-            system.ask();
+            system.request_read();
         }
     }
 
     /// Tells the peers what the system has dropped, if that was read since.
-    pub(crate) fn follow_system_drops(&mut self, endpoint: &mut Endpoint) {
-        let Some(total) = self.system.as_ref().and_then(SystemDrops::take) else {
+    pub(crate) fn update_system_drops(&mut self, endpoint: &mut Endpoint) {
+        let Some(total) = self.system.as_ref().and_then(SystemDrops::take_new_total) else {
             return;
         };
         // The system's counter has ours among them, which are read later and may be more. It only grows for the
         // peers, to whom less would be the word of a gateway that has begun anew.
         self.sockets.values_mut().for_each(WanSocket::count_drops);
         let others = total.saturating_sub(self.own_drops());
-        if others > self.others_told {
-            self.others_told = others;
-            self.tell_drops(endpoint);
+        if others > self.foreign_drops_reported {
+            self.foreign_drops_reported = others;
+            self.report_drops(endpoint);
         }
     }
 
-    fn tell_drops(&self, endpoint: &mut Endpoint) {
+    fn report_drops(&self, endpoint: &mut Endpoint) {
         for (id, wan) in &self.sockets {
-            endpoint.set_overflows(*id, wan.figures.receive_drops, self.others_told);
+            endpoint.set_overflows(*id, wan.figures.receive_drops, self.foreign_drops_reported);
         }
     }
 
@@ -169,9 +169,9 @@ impl Wan {
 impl WanSocket {
     fn count_drops(&mut self) {
         if let Ok(drops) = self.socket.receive_drops() {
-            let new = drops.wrapping_sub(self.drops_seen);
+            let new = drops.wrapping_sub(self.drops_counter);
             self.figures.receive_drops += u64::from(new);
-            self.drops_seen = drops;
+            self.drops_counter = drops;
         }
     }
 }
@@ -193,13 +193,13 @@ mod tests {
         let mut wan = Wan::new(SystemDrops::start(Privileges::Kept));
         let mut told = |wan: &mut Wan| {
             let deadline = std::time::Instant::now() + Duration::from_secs(10);
-            let before = wan.others_told;
-            while wan.others_told == before && std::time::Instant::now() < deadline {
+            let before = wan.foreign_drops_reported;
+            while wan.foreign_drops_reported == before && std::time::Instant::now() < deadline {
                 wan.count_drops(&mut endpoint);
                 std::thread::sleep(Duration::from_millis(5));
-                wan.follow_system_drops(&mut endpoint);
+                wan.update_system_drops(&mut endpoint);
             }
-            wan.others_told
+            wan.foreign_drops_reported
         };
         let (foreign, from) = (
             UdpSocket::bind("127.0.0.1:0").unwrap(),

@@ -1,26 +1,27 @@
-//! Which application on which path: builds the planner's question from configuration and measured
-//! facts, asks it, and turns the answer into preferences.
+//! Which application on which path: builds the planner's problem from configuration and measured
+//! input, asks it, and turns the answer into preferences.
 //!
 //! All applications of this gateway are planned together, since they share its paths; each may only
 //! take paths that lead to its peer and are up. Pins and operators' assignments are kept and count
 //! as load. The planner's objective is [path-selection eq. 3] in `keiro_planner::plan`, on what is on the
-//! wire. Beside it stands the queueing forecast for the scheduler in use ([`outlook`]), which knows
-//! deadlines; where that leaves a latency target unmet the plan is mended by it ([`review`]).
+//! wire. Beside it stands the queueing forecast for the scheduler in use ([`forecast`]), which knows
+//! deadlines; where that leaves a latency target unmet the plan is repaired by it ([`review`]).
 
-mod expected;
-mod facts;
-mod gains;
-mod moves_at;
-pub(crate) mod outlook;
-mod question;
-mod review;
+mod expected_delay;
+pub(crate) mod forecast;
+mod improve;
+mod input;
+mod move_trigger;
+mod problem;
+mod refine;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod what_if;
 
-pub(crate) use expected::Expected;
-pub(crate) use facts::{
-    Facts, MeasuredDelay, Origin, Seen, Workload, is_other_workload, workload_of,
+pub(crate) use expected_delay::ExpectedDelay;
+pub(crate) use input::{
+    MeasuredDelay, MeasuredWorkload, PlannerInput, Workload, WorkloadSource, is_other_workload,
+    workload_of,
 };
-pub(crate) use moves_at::MovesAt;
-pub(crate) use question::{Candidate, Manner, Planned, PlannedPath, Question};
+pub(crate) use move_trigger::MoveTrigger;
+pub(crate) use problem::{AppAssignment, Candidate, Manner, Plan, PlanningProblem};

@@ -11,7 +11,7 @@ use keiro_planner::{
 };
 use keiro_units::{Bandwidth, ByteCount, Probability};
 
-use super::{outlook::Experience, what_if::suppose, *};
+use super::{forecast::ForecastState, what_if::suppose, *};
 
 /// The paper's five applications over its two paths.
 pub(crate) fn paper(gateway: &str, pin: &str) -> Config {
@@ -54,21 +54,21 @@ endpoints = {{ path1 = "192.0.2.2:4500", path2 = "198.51.100.2:4500" }}
     Config::parse(&text, "test.toml").unwrap_or_else(|error| panic!("{error}"))
 }
 
-pub(crate) fn both_up() -> Facts {
+pub(crate) fn both_up() -> PlannerInput {
     let up = (0..2)
         .map(|path| ((PathIndex(path), PeerIndex(0)), None))
         .collect();
-    Facts {
+    PlannerInput {
         up,
-        ..Facts::default()
+        ..PlannerInput::default()
     }
 }
 
 /// Both paths are up, and every application is where `paths` says.
-pub(crate) fn placed(paths: [usize; 5]) -> Facts {
+pub(crate) fn placed(paths: [usize; 5]) -> PlannerInput {
     let now = paths.into_iter().enumerate();
     let now = now.map(|(app, path)| (AppIndex(app), PathIndex(path)));
-    Facts {
+    PlannerInput {
         now: now.collect(),
         ..both_up()
     }
@@ -76,7 +76,10 @@ pub(crate) fn placed(paths: [usize; 5]) -> Facts {
 
 /// Three paths; five applications on the first, which takes `first_ms` since just now. What the third,
 /// "bulk", sends is not known.
-pub(crate) fn all_on_a_path_that_takes_long(planner: &str, first_ms: u64) -> (Config, Facts) {
+pub(crate) fn all_on_a_path_that_takes_long(
+    planner: &str,
+    first_ms: u64,
+) -> (Config, PlannerInput) {
     let mut text = format!("[gateway]\nname = \"a\"\nplanner = \"{planner}\"\n");
     let mut endpoints = Vec::new();
     for (path, delay) in [(1, first_ms), (2, 20), (3, 8)] {
@@ -107,18 +110,18 @@ pub(crate) fn all_on_a_path_that_takes_long(planner: &str, first_ms: u64) -> (Co
     }
     let config = Config::parse(&text, "long.toml").unwrap_or_else(|error| panic!("{error}"));
     let up = (0..3).map(|path| ((PathIndex(path), PeerIndex(0)), None));
-    let facts = Facts {
+    let input = PlannerInput {
         up: up.collect(),
         now: (0..5).map(|app| (AppIndex(app), PathIndex(0))).collect(),
         sending: (0..5).map(AppIndex).collect(),
-        ..Facts::default()
+        ..PlannerInput::default()
     };
-    (config, facts)
+    (config, input)
 }
 
 /// What bulk sends, once that is known.
-pub(crate) fn bulk() -> Seen {
-    Seen::Sends(Workload {
+pub(crate) fn bulk() -> MeasuredWorkload {
+    MeasuredWorkload::Sending(Workload {
         length: ByteCount::new(50_000),
         interval: Duration::from_millis(200),
         length_spread: Spread::NONE,
@@ -142,7 +145,7 @@ pub(crate) fn evidence() -> Evidence {
 
 /// A5 sends bursts, of which nothing can be forecast, and latency targets 25 ms on the second path, which is
 /// 20 ms long beside one of 2 ms; eq. 3 finds it met there.
-pub(crate) fn bursty_a5(mean_ms: u64) -> (Config, Facts) {
+pub(crate) fn bursty_a5(mean_ms: u64) -> (Config, PlannerInput) {
     let mut config = paper("scheduler = \"fifo\"", "");
     for other in &mut config.apps[..4] {
         other.latency_target = None;
@@ -155,27 +158,29 @@ pub(crate) fn bursty_a5(mean_ms: u64) -> (Config, Facts) {
     (a5.length, a5.interval) = (None, None);
     config.paths[0].delay = Some(Duration::from_millis(2));
     config.paths[1].delay = Some(Duration::from_millis(20));
-    let mut facts = placed([1, 1, 1, 1, 1]);
+    let mut input = placed([1, 1, 1, 1, 1]);
     let seen = Workload {
         length: ByteCount::new(10_000),
         interval: Duration::from_millis(100),
         length_spread: Spread::NONE,
         interval_spread: Spread::new(20.0).unwrap(),
     };
-    facts.workloads.insert(AppIndex(4), Seen::Sends(seen));
+    input
+        .workloads
+        .insert(AppIndex(4), MeasuredWorkload::Sending(seen));
     let delay = MeasuredDelay {
         mean: Duration::from_millis(mean_ms),
         p99: Duration::from_millis(mean_ms + 1),
     };
-    facts.measured.insert(AppIndex(4), delay);
-    (config, facts)
+    input.measured.insert(AppIndex(4), delay);
+    (config, input)
 }
 
-fn revised(config: &Config, facts: &Facts) -> Planned {
-    Question::new(config, facts).answer(config, Manner::Revise, &Experience::default())
+fn revised(config: &Config, input: &PlannerInput) -> Plan {
+    PlanningProblem::new(config, input).answer(config, Manner::Revise, &ForecastState::default())
 }
 
-fn paths(planned: &Planned) -> Vec<Option<usize>> {
+fn paths(planned: &Plan) -> Vec<Option<usize>> {
     planned
         .apps
         .iter()
@@ -186,14 +191,17 @@ fn paths(planned: &Planned) -> Vec<Option<usize>> {
 #[test]
 fn the_papers_algorithm_with_tolerance_gives_the_papers_assignment() {
     let config = paper("planner = \"greedy\"\ntolerance = \"2%\"", "");
-    let planned =
-        Question::new(&config, &both_up()).answer(&config, Manner::Anew, &Experience::default());
+    let planned = PlanningProblem::new(&config, &both_up()).answer(
+        &config,
+        Manner::Anew,
+        &ForecastState::default(),
+    );
     assert_eq!(paths(&planned), [0, 0, 1, 0, 1].map(Some));
     assert_eq!(late_by_equation_3(&planned), 0);
 }
 
 /// Unmet by what the planner goes by, with the 2 % of these tests.
-fn late_by_equation_3(planned: &Planned) -> usize {
+fn late_by_equation_3(planned: &Plan) -> usize {
     let tolerance = Tolerance::from_ratio(0.02).unwrap();
     let predictions = planned.apps.iter().filter_map(|app| app.prediction);
     predictions.filter(|p| !p.is_met(tolerance)).count()
@@ -205,8 +213,11 @@ fn who_is_late_by_the_forecast_is_unmet_whatever_equation_3_says() {
         "planner = \"greedy\"\ntolerance = \"2%\"\nscheduler = \"fifo\"",
         "",
     );
-    let planned =
-        Question::new(&config, &both_up()).answer(&config, Manner::Anew, &Experience::default());
+    let planned = PlanningProblem::new(&config, &both_up()).answer(
+        &config,
+        Manner::Anew,
+        &ForecastState::default(),
+    );
     // 101.5 ms by eq. 3, some 138 ms behind A1's and A2's messages.
     let a4 = &planned.apps[3];
     let expected = a4.expected.unwrap();
@@ -239,8 +250,11 @@ fn an_overload_by_the_forecast_is_unmet_whatever_equation_3_says() {
     for app in 2..5 {
         config.apps[app].path = Some(PathIndex(1));
     }
-    let planned =
-        Question::new(&config, &both_up()).answer(&config, Manner::Anew, &Experience::default());
+    let planned = PlanningProblem::new(&config, &both_up()).answer(
+        &config,
+        Manner::Anew,
+        &ForecastState::default(),
+    );
     for app in &planned.apps[..2] {
         let expected = app.expected.unwrap();
         assert!(app.prediction.unwrap().is_met(Tolerance::STRICT));
@@ -251,8 +265,11 @@ fn an_overload_by_the_forecast_is_unmet_whatever_equation_3_says() {
     assert_eq!((planned.unmet(), planned.delay_sum), (2, None));
     // Without a latency target too.
     config.apps[0].latency_target = None;
-    let planned =
-        Question::new(&config, &both_up()).answer(&config, Manner::Anew, &Experience::default());
+    let planned = PlanningProblem::new(&config, &both_up()).answer(
+        &config,
+        Manner::Anew,
+        &ForecastState::default(),
+    );
     assert_eq!(planned.apps[0].met, None);
     assert!(planned.apps[0].is_unmet());
 }
@@ -261,8 +278,11 @@ fn an_overload_by_the_forecast_is_unmet_whatever_equation_3_says() {
 fn without_a_forecast_nothing_is_predicted_and_equation_3_judges() {
     let mut config = paper("", "");
     config.apps[2].length = None;
-    let planned =
-        Question::new(&config, &both_up()).answer(&config, Manner::Anew, &Experience::default());
+    let planned = PlanningProblem::new(&config, &both_up()).answer(
+        &config,
+        Manner::Anew,
+        &ForecastState::default(),
+    );
     let expected = planned.apps[2].expected.unwrap();
     assert_eq!(expected.predicted_seconds(), None);
     assert_eq!((expected.margin, expected.met_at_p99), (None, None));
@@ -277,8 +297,11 @@ fn without_a_forecast_nothing_is_predicted_and_equation_3_judges() {
 #[test]
 fn the_exact_plan_meets_every_target() {
     let config = paper("planner = \"exact\"", "");
-    let planned =
-        Question::new(&config, &both_up()).answer(&config, Manner::Anew, &Experience::default());
+    let planned = PlanningProblem::new(&config, &both_up()).answer(
+        &config,
+        Manner::Anew,
+        &ForecastState::default(),
+    );
     assert_eq!(planned.unmet(), 0);
     assert!(planned.optimal);
     assert!(planned.apps.iter().all(|app| app.by == AssignedBy::Planner));
@@ -286,7 +309,7 @@ fn the_exact_plan_meets_every_target() {
         planned
             .apps
             .iter()
-            .all(|app| app.outlook.is_some_and(|outlook| outlook.delay.is_ok()))
+            .all(|app| app.forecast.is_some_and(|forecast| forecast.delay.is_ok()))
     );
     let now = BTreeMap::from([(AppIndex(0), planned.apps[0].path.unwrap())]);
     assert_eq!(planned.changes(&now), 4);
@@ -295,14 +318,20 @@ fn the_exact_plan_meets_every_target() {
 #[test]
 fn a_pin_is_kept_and_counts_as_load() {
     let config = paper("", "path = \"path2\"");
-    let planned =
-        Question::new(&config, &both_up()).answer(&config, Manner::Anew, &Experience::default());
+    let planned = PlanningProblem::new(&config, &both_up()).answer(
+        &config,
+        Manner::Anew,
+        &ForecastState::default(),
+    );
     assert_eq!(planned.apps[0].path, Some(PathIndex(1)));
     assert_eq!(planned.apps[0].by, AssignedBy::Pin);
-    let mut facts = both_up();
-    facts.operator.insert(AppIndex(0), PathIndex(0));
-    let planned =
-        Question::new(&config, &facts).answer(&config, Manner::Anew, &Experience::default());
+    let mut input = both_up();
+    input.operator.insert(AppIndex(0), PathIndex(0));
+    let planned = PlanningProblem::new(&config, &input).answer(
+        &config,
+        Manner::Anew,
+        &ForecastState::default(),
+    );
     assert_eq!(planned.apps[0].path, Some(PathIndex(0)));
     assert_eq!(planned.apps[0].by, AssignedBy::Operator);
 }
@@ -310,16 +339,22 @@ fn a_pin_is_kept_and_counts_as_load() {
 #[test]
 fn what_is_down_is_not_planned_with() {
     let config = paper("", "path = \"path2\"");
-    let mut facts = both_up();
-    facts.up.remove(&(PathIndex(1), PeerIndex(0)));
-    let planned =
-        Question::new(&config, &facts).answer(&config, Manner::Anew, &Experience::default());
+    let mut input = both_up();
+    input.up.remove(&(PathIndex(1), PeerIndex(0)));
+    let planned = PlanningProblem::new(&config, &input).answer(
+        &config,
+        Manner::Anew,
+        &ForecastState::default(),
+    );
     assert_eq!(paths(&planned), [Some(0); 5]);
     assert_eq!(planned.apps[0].by, AssignedBy::Fallback);
     assert!(planned.unmet() >= 2);
-    facts.up.clear();
-    let planned =
-        Question::new(&config, &facts).answer(&config, Manner::Anew, &Experience::default());
+    input.up.clear();
+    let planned = PlanningProblem::new(&config, &input).answer(
+        &config,
+        Manner::Anew,
+        &ForecastState::default(),
+    );
     assert_eq!(paths(&planned), [None; 5]);
     assert!(planned.apps.iter().all(|app| app.by == AssignedBy::Nobody));
 }
@@ -327,8 +362,11 @@ fn what_is_down_is_not_planned_with() {
 #[test]
 fn without_a_planner_the_first_path_is_taken() {
     let config = paper("planner = \"off\"", "path = \"path2\"");
-    let planned =
-        Question::new(&config, &both_up()).answer(&config, Manner::Anew, &Experience::default());
+    let planned = PlanningProblem::new(&config, &both_up()).answer(
+        &config,
+        Manner::Anew,
+        &ForecastState::default(),
+    );
     assert_eq!(paths(&planned), [1, 0, 0, 0, 0].map(Some));
     assert_eq!(planned.apps[1].by, AssignedBy::Fallback);
 }
@@ -336,8 +374,8 @@ fn without_a_planner_the_first_path_is_taken() {
 #[test]
 fn candidates_say_what_every_path_would_do() {
     let config = paper("", "");
-    let question = Question::new(&config, &placed([0, 0, 1, 0, 1]));
-    let candidates = question.candidates(AppIndex(2), &Experience::default());
+    let problem = PlanningProblem::new(&config, &placed([0, 0, 1, 0, 1]));
+    let candidates = problem.candidates(AppIndex(2), &ForecastState::default());
     assert_eq!(candidates.len(), 2);
     assert_eq!(candidates[0].expected.met, Some(false));
     assert_eq!(candidates[0].others_max, None);
@@ -348,7 +386,7 @@ fn candidates_say_what_every_path_would_do() {
         (55_000_000..56_000_000).contains(&others_max),
         "{others_max}"
     );
-    let mean = candidates[1].outlook.unwrap().seconds(Statistic::Mean);
+    let mean = candidates[1].forecast.unwrap().seconds(Statistic::Mean);
     assert!(mean.unwrap() > 0.010);
 }
 
@@ -358,9 +396,9 @@ fn forecasts_on_the_quickest_path_count_acknowledgements_of_all_outcomes() {
     config.apps[0].length = Some(ByteCount::new(100));
     config.apps[0].interval = Some(Duration::from_micros(50));
     let bytes = |config: &Config| {
-        let question = Question::new(config, &placed([0, 0, 1, 0, 1]));
-        let candidates = question.candidates(AppIndex(2), &Experience::default());
-        let of = |index: usize| candidates[index].outlook.unwrap().forecast;
+        let problem = PlanningProblem::new(config, &placed([0, 0, 1, 0, 1]));
+        let candidates = problem.candidates(AppIndex(2), &ForecastState::default());
+        let of = |index: usize| candidates[index].forecast.unwrap().forecast;
         [0, 1].map(|path| of(path).terms.wire_length.get())
     };
     // 71 packets; on path 2, 10 of 11 with an acknowledgement of 18 bytes.
@@ -376,37 +414,41 @@ fn forecasts_on_the_quickest_path_count_acknowledgements_of_all_outcomes() {
 fn a_plan_in_force_is_left_alone_where_nothing_needs_to_move() {
     // Path 2 would be quicker for A4, but not by enough.
     let config = paper("planner = \"frugal\"\ntolerance = \"2%\"", "");
-    let facts = placed([0, 0, 1, 0, 1]);
-    let planned = revised(&config, &facts);
-    assert_eq!(planned.changes(&facts.now), 0);
+    let input = placed([0, 0, 1, 0, 1]);
+    let planned = revised(&config, &input);
+    assert_eq!(planned.changes(&input.now), 0);
     assert_eq!(late_by_equation_3(&planned), 0);
 }
 
 #[test]
 fn a_plan_from_scratch_that_cannot_meet_every_target_is_left_alone_too() {
     let config = paper("planner = \"exact\"", "");
-    let mut facts = both_up();
+    let mut input = both_up();
     let slow = PathSample {
         bandwidth: Bandwidth::from_mbit_per_second(100),
         delay: Duration::from_millis(30),
         loss: Probability::ZERO,
     };
-    facts.up.insert((PathIndex(1), PeerIndex(0)), Some(slow));
-    let anew = Question::new(&config, &facts).answer(&config, Manner::Anew, &Experience::default());
+    input.up.insert((PathIndex(1), PeerIndex(0)), Some(slow));
+    let anew = PlanningProblem::new(&config, &input).answer(
+        &config,
+        Manner::Anew,
+        &ForecastState::default(),
+    );
     assert_eq!(anew.unmet(), 2);
-    facts.now = anew.places();
-    assert_eq!(revised(&config, &facts).changes(&facts.now), 0);
+    input.now = anew.places();
+    assert_eq!(revised(&config, &input).changes(&input.now), 0);
 }
 
 #[test]
 fn a_path_that_died_often_is_for_those_who_are_unmet_elsewhere() {
     let config = paper("", "");
-    let mut facts = placed([0; 5]);
+    let mut input = placed([0; 5]);
     let near = (PathIndex(1), PeerIndex(0));
-    facts.doubtful.insert(near, Standing::Unproven);
-    assert_eq!(paths(&revised(&config, &facts)), [Some(0); 5]);
-    facts.doubtful.insert(near, Standing::OnProbation);
-    let planned = revised(&config, &facts);
+    input.doubtful.insert(near, Standing::Unproven);
+    assert_eq!(paths(&revised(&config, &input)), [Some(0); 5]);
+    input.doubtful.insert(near, Standing::OnProbation);
+    let planned = revised(&config, &input);
     // A1 and A2 have what they need where they are.
     assert_eq!(paths(&planned), [0, 0, 1, 1, 1].map(Some));
     assert!(planned.apps.iter().all(|app| app.met == Some(true)));
@@ -415,14 +457,14 @@ fn a_path_that_died_often_is_for_those_who_are_unmet_elsewhere() {
 #[test]
 fn a_brownout_moves_whom_it_must_and_nobody_else() {
     let config = paper("planner = \"frugal\"\ntolerance = \"2%\"", "");
-    let mut facts = placed([1, 0, 1, 0, 1]);
+    let mut input = placed([1, 0, 1, 0, 1]);
     let half = PathSample {
         bandwidth: Bandwidth::from_bits_per_second(50_000_000),
         delay: Duration::from_millis(2),
         loss: Probability::ZERO,
     };
-    facts.up.insert((PathIndex(1), PeerIndex(0)), Some(half));
-    let planned = revised(&config, &facts);
+    input.up.insert((PathIndex(1), PeerIndex(0)), Some(half));
+    let planned = revised(&config, &input);
     assert_eq!(paths(&planned), [0, 0, 1, 0, 1].map(Some));
     assert_eq!(late_by_equation_3(&planned), 0);
 }
@@ -431,48 +473,49 @@ fn a_brownout_moves_whom_it_must_and_nobody_else() {
 fn among_bursts_nothing_is_forecast() {
     let mut config = paper("", "");
     (config.apps[4].length, config.apps[4].interval) = (None, None);
-    let mut facts = placed([0, 0, 1, 0, 1]);
+    let mut input = placed([0, 0, 1, 0, 1]);
     let half = Half {
         messages: 1000,
         length_mean: 10_000.0,
         length_spread: Spread::NONE,
     };
-    let forecast_of_a3 = |facts: &mut Facts, interval_ms: u64, spread: f64| {
+    let forecast_of_a3 = |input: &mut PlannerInput, interval_ms: u64, spread: f64| {
         let interval_spread = Spread::new(spread).unwrap();
-        let seen = Seen::Sends(Workload {
+        let seen = MeasuredWorkload::Sending(Workload {
             length: ByteCount::new(10_000),
             interval: Duration::from_millis(interval_ms),
             length_spread: Spread::NONE,
             interval_spread,
         });
-        facts.workloads.insert(AppIndex(4), seen);
+        input.workloads.insert(AppIndex(4), seen);
         let evidence = Evidence {
             halves: [half; 2],
             interval_spread,
             together: 0.0,
         };
-        facts.evidence.insert(AppIndex(4), evidence);
-        let standing = Question::new(&config, facts).standing(&config, &Experience::default());
-        standing.apps[2].outlook.unwrap().delay
+        input.evidence.insert(AppIndex(4), evidence);
+        let standing =
+            PlanningProblem::new(&config, input).standing(&config, &ForecastState::default());
+        standing.apps[2].forecast.unwrap().delay
     };
-    assert!(forecast_of_a3(&mut facts, 20, 1.0).is_ok());
-    let Err(Invalid::AmongBursts { load }) = forecast_of_a3(&mut facts, 20, 10.0) else {
+    assert!(forecast_of_a3(&mut input, 20, 1.0).is_ok());
+    let Err(Invalid::AmongBursts { load }) = forecast_of_a3(&mut input, 20, 10.0) else {
         panic!("bursts of 4 % of the path's rate");
     };
     assert!((0.04..0.045).contains(&load), "{load}");
     // They are of little weight.
-    assert!(forecast_of_a3(&mut facts, 200, 10.0).is_ok());
+    assert!(forecast_of_a3(&mut input, 200, 10.0).is_ok());
 }
 
 #[test]
 fn what_is_supposed_changes_the_answer_and_nothing_else() {
     let config = paper("planner = \"frugal\"\ntolerance = \"2%\"", "");
-    let facts = placed([0, 0, 1, 0, 1]);
+    let input = placed([0, 0, 1, 0, 1]);
     let suppose = |texts: &[&str]| {
         let changes: Vec<WhatIf> = texts.iter().map(|t| WhatIf::parse(t).unwrap()).collect();
-        let supposed = suppose(&config, &facts, &changes).unwrap();
-        let plan = revised(&config, &facts);
-        let then = revised(&supposed.config, &supposed.facts);
+        let supposed = suppose(&config, &input, &changes).unwrap();
+        let plan = revised(&config, &input);
+        let then = revised(&supposed.config, &supposed.input);
         (supposed.newly_unmet(&plan, &then), then)
     };
     let (newly_unmet, then) = suppose(&["lose path2"]);
@@ -487,15 +530,15 @@ fn what_is_supposed_changes_the_answer_and_nothing_else() {
     assert_eq!(newly_unmet, ["A3"]);
     let (newly_unmet, _) = suppose(&["latency-target A4 5ms"]);
     assert_eq!(newly_unmet, [""; 0]);
-    assert_eq!(facts.up.len(), 2);
+    assert_eq!(input.up.len(), 2);
 }
 
 #[test]
 fn what_makes_no_sense_is_not_supposed() {
     let config = paper("", "");
-    let facts = both_up();
+    let input = both_up();
     let refused = |change: WhatIf| {
-        let refused = suppose(&config, &facts, &[change]).err();
+        let refused = suppose(&config, &input, &[change]).err();
         refused.unwrap().to_string()
     };
     let lose = WhatIf::LosePath {
@@ -533,7 +576,7 @@ fn losses_cost_everybody_what_they_cost_their_own_messages() {
     let mut config = paper("scheduler = \"fifo\"", "");
     config.apps[2].class = Class::Datagram;
     config.apps[4].length = Some(ByteCount::new(1000));
-    let mut facts = placed([0, 0, 1, 1, 1]);
+    let mut input = placed([0, 0, 1, 1, 1]);
     let sample = |loss: f64| PathSample {
         bandwidth: Bandwidth::from_mbit_per_second(100),
         delay: Duration::from_millis(20),
@@ -541,9 +584,10 @@ fn losses_cost_everybody_what_they_cost_their_own_messages() {
     };
     let mut told = |loss: f64| -> Vec<[f64; 2]> {
         let path = (PathIndex(1), PeerIndex(0));
-        facts.up.insert(path, Some(sample(loss)));
-        let standing = Question::new(&config, &facts).standing(&config, &Experience::default());
-        let numbers = |app: &PlannedPath| {
+        input.up.insert(path, Some(sample(loss)));
+        let standing =
+            PlanningProblem::new(&config, &input).standing(&config, &ForecastState::default());
+        let numbers = |app: &AppAssignment| {
             [Statistic::Mean, Statistic::P99].map(|s| app.forecast_seconds(s).unwrap() * 1e3)
         };
         standing.apps[2..].iter().map(numbers).collect()
@@ -583,16 +627,16 @@ fn what_is_added_is_named_after_what_it_is_like() {
 #[test]
 fn what_is_so_already_is_told_and_one_thing_is_supposed_once() {
     let config = paper("", "");
-    let mut facts = placed([0, 0, 1, 0, 1]);
+    let mut input = placed([0, 0, 1, 0, 1]);
     let sample = PathSample {
         bandwidth: Bandwidth::from_mbit_per_second(60),
         delay: Duration::from_millis(3),
         loss: Probability::ZERO,
     };
-    facts.up.insert((PathIndex(1), PeerIndex(0)), Some(sample));
-    let idle = |facts: &Facts, texts: &[&str]| {
+    input.up.insert((PathIndex(1), PeerIndex(0)), Some(sample));
+    let idle = |input: &PlannerInput, texts: &[&str]| {
         let changes: Vec<WhatIf> = texts.iter().map(|t| WhatIf::parse(t).unwrap()).collect();
-        suppose(&config, facts, &changes).map(|supposed| supposed.without_effect)
+        suppose(&config, input, &changes).map(|supposed| supposed.without_effect)
     };
     for (text, why) in [
         (
@@ -611,7 +655,7 @@ fn what_is_so_already_is_told_and_one_thing_is_supposed_once() {
         ("set path2 loss=0%", "path2 has a loss of 0 % already"),
         ("latency-target A1 1s", "A1 demands 1 s already"),
     ] {
-        assert_eq!(idle(&facts, &[text]).unwrap(), [format!("{text}: {why}")]);
+        assert_eq!(idle(&input, &[text]).unwrap(), [format!("{text}: {why}")]);
     }
     let effective = [
         "set path2 rate=100Mbit",
@@ -619,13 +663,13 @@ fn what_is_so_already_is_told_and_one_thing_is_supposed_once() {
         "latency-target A1 none",
         "add A1",
     ];
-    assert_eq!(idle(&facts, &effective).unwrap(), [""; 0]);
-    facts.up.remove(&(PathIndex(0), PeerIndex(0)));
+    assert_eq!(idle(&input, &effective).unwrap(), [""; 0]);
+    input.up.remove(&(PathIndex(0), PeerIndex(0)));
     assert_eq!(
-        idle(&facts, &["lose path1"]).unwrap(),
+        idle(&input, &["lose path1"]).unwrap(),
         ["lose path1: path1 is down already"]
     );
-    let twice = idle(&facts, &["lose path2", "lose path2"]).unwrap_err();
+    let twice = idle(&input, &["lose path2", "lose path2"]).unwrap_err();
     assert!(
         twice.to_string().contains("the loss of path2 twice"),
         "{twice}"
@@ -635,15 +679,15 @@ fn what_is_so_already_is_told_and_one_thing_is_supposed_once() {
 #[test]
 fn who_stays_among_the_same_is_judged_by_what_was_measured() {
     let config = paper("", "");
-    let mut facts = placed([0, 0, 1, 0, 1]);
+    let mut input = placed([0, 0, 1, 0, 1]);
     let millis = Duration::from_millis;
     let slow = MeasuredDelay {
         mean: millis(25),
         p99: millis(40),
     };
-    facts.measured.insert(AppIndex(2), slow);
-    let question = Question::new(&config, &facts);
-    let standing = question.standing(&config, &Experience::default());
+    input.measured.insert(AppIndex(2), slow);
+    let problem = PlanningProblem::new(&config, &input);
+    let standing = problem.standing(&config, &ForecastState::default());
     let a3 = standing.apps[2].expected.unwrap();
     assert_eq!(
         (a3.judged_by, a3.met, a3.met_at_p99),
@@ -656,7 +700,7 @@ fn who_stays_among_the_same_is_judged_by_what_was_measured() {
         standing.apps[4].expected.unwrap().judged_by,
         JudgedBy::Forecast
     );
-    let others = question.candidates(AppIndex(2), &Experience::default());
+    let others = problem.candidates(AppIndex(2), &ForecastState::default());
     let judges = others.iter().map(|candidate| candidate.expected.judged_by);
     assert_eq!(
         judges.collect::<Vec<_>>(),
@@ -664,16 +708,16 @@ fn who_stays_among_the_same_is_judged_by_what_was_measured() {
     );
 
     // A4 is late on path 1 by eq. 3 and goes to path 2: what was measured there counts no longer.
-    let planned = revised(&config, &facts);
+    let planned = revised(&config, &input);
     assert_eq!(paths(&planned), [0, 0, 1, 1, 1].map(Some));
     assert_eq!(
         planned.apps[2].expected.unwrap().judged_by,
         JudgedBy::Forecast
     );
     // Where nobody moves it does.
-    facts.now.insert(AppIndex(3), PathIndex(1));
-    let planned = revised(&config, &facts);
-    assert_eq!(planned.changes(&facts.now), 0);
+    input.now.insert(AppIndex(3), PathIndex(1));
+    let planned = revised(&config, &input);
+    assert_eq!(planned.changes(&input.now), 0);
     assert_eq!(planned.apps[2].met, Some(false));
     assert_eq!(planned.unmet(), 1);
 }
@@ -681,21 +725,23 @@ fn who_stays_among_the_same_is_judged_by_what_was_measured() {
 #[test]
 fn what_is_told_of_now_is_what_a_plan_that_changes_nothing_tells() {
     let config = paper("", "");
-    let facts = placed([0, 0, 1, 1, 1]);
-    let standing = Question::new(&config, &facts).standing(&config, &Experience::default());
-    let planned = revised(&config, &facts);
-    assert_eq!(planned.changes(&facts.now), 0);
-    let told = |planned: &Planned| {
+    let input = placed([0, 0, 1, 1, 1]);
+    let standing =
+        PlanningProblem::new(&config, &input).standing(&config, &ForecastState::default());
+    let planned = revised(&config, &input);
+    assert_eq!(planned.changes(&input.now), 0);
+    let told = |planned: &Plan| {
         let apps = planned.apps.iter();
         let told: Vec<_> = apps
-            .map(|app| (app.path, app.outlook, app.expected))
+            .map(|app| (app.path, app.forecast, app.expected))
             .collect();
         told
     };
     assert_eq!(told(&standing), told(&planned));
     // Who is nowhere gets nothing.
-    let mut facts = facts;
-    facts.now.remove(&AppIndex(2));
-    let standing = Question::new(&config, &facts).standing(&config, &Experience::default());
+    let mut input = input;
+    input.now.remove(&AppIndex(2));
+    let standing =
+        PlanningProblem::new(&config, &input).standing(&config, &ForecastState::default());
     assert_eq!(standing.apps[2].path, None);
 }

@@ -1,4 +1,4 @@
-//! Configuration and facts as they would be after changes that have not happened.
+//! Configuration and input as they would be after changes that have not happened.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use keiro_control::{
 use keiro_planner::steer::PathSample;
 use keiro_units::{Bandwidth, Probability};
 
-use super::{Facts, Planned};
+use super::{Plan, PlannerInput};
 
 /// What is supposed.
 pub(crate) struct Supposed {
     pub(crate) config: Config,
-    pub(crate) facts: Facts,
+    pub(crate) input: PlannerInput,
     /// What changes nothing, and why.
     pub(crate) without_effect: Vec<String>,
     /// Applications that are added.
@@ -28,7 +28,7 @@ pub(crate) struct Supposed {
 /// A name that there is not, a value that makes no sense, one thing twice, or too much of it.
 pub(crate) fn suppose(
     config: &Config,
-    facts: &Facts,
+    input: &PlannerInput,
     changes: &[WhatIf],
 ) -> Result<Supposed, ErrorResponse> {
     if changes.len() > WHAT_IF_MAX {
@@ -42,7 +42,7 @@ pub(crate) fn suppose(
     })?;
     let mut supposed = Supposed {
         config: config.clone(),
-        facts: facts.clone(),
+        input: input.clone(),
         without_effect: Vec::new(),
         added: 0,
     };
@@ -54,9 +54,9 @@ pub(crate) fn suppose(
 
 impl Supposed {
     /// Who was met by `plan`, without what is supposed, and is not by `then`.
-    pub(crate) fn newly_unmet(&self, plan: &Planned, then: &Planned) -> Vec<String> {
+    pub(crate) fn newly_unmet(&self, plan: &Plan, then: &Plan) -> Vec<String> {
         let latency_targets = |number: usize| self.config.apps[number].latency_target.is_some();
-        let unmet = |plan: &Planned, number: usize| {
+        let unmet = |plan: &Plan, number: usize| {
             let app = plan.apps.get(number);
             app.is_some_and(|app| app.is_unmet() || (app.path.is_none() && latency_targets(number)))
         };
@@ -74,7 +74,7 @@ impl Supposed {
             WhatIf::LosePath { path } => {
                 let index = self.path(path)?;
                 let idle = (!self.is_up(index)).then(|| format!("{path} is down already"));
-                self.facts = self.facts.without(index);
+                self.input = self.input.without(index);
                 idle
             }
             WhatIf::AddApp { app, count } => {
@@ -157,7 +157,7 @@ impl Supposed {
         let path = &mut self.config.paths[index.0];
         path.rate = set.rate.unwrap_or(path.rate);
         path.delay = set.delay.or(path.delay);
-        let to_peers = self.facts.up.iter_mut().filter(|((up, _), _)| *up == index);
+        let to_peers = self.input.up.iter_mut().filter(|((up, _), _)| *up == index);
         for (_, sample) in to_peers {
             let before = *sample;
             *sample = Some(PathSample {
@@ -181,7 +181,7 @@ impl Supposed {
     /// What is known of a path to each of its peers to which it is up.
     fn samples(&self, index: PathIndex) -> impl Iterator<Item = Option<&PathSample>> {
         let of_path = self
-            .facts
+            .input
             .up
             .iter()
             .filter(move |((up, _), _)| *up == index);
@@ -211,14 +211,14 @@ impl Supposed {
             };
             let index = AppIndex(self.config.apps.len());
             self.config.apps.push(app);
-            if let Some(seen) = self.facts.workloads.get(&like).copied() {
-                self.facts.workloads.insert(index, seen);
+            if let Some(seen) = self.input.workloads.get(&like).copied() {
+                self.input.workloads.insert(index, seen);
             }
-            if self.facts.sending.contains(&like) {
-                self.facts.sending.insert(index);
+            if self.input.sending.contains(&like) {
+                self.input.sending.insert(index);
             }
-            if let Some(evidence) = self.facts.evidence.get(&like).copied() {
-                self.facts.evidence.insert(index, evidence);
+            if let Some(evidence) = self.input.evidence.get(&like).copied() {
+                self.input.evidence.insert(index, evidence);
             }
         }
         Ok(())

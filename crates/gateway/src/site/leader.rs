@@ -13,16 +13,16 @@ use keiro_planner::{
     },
     steer::{Manner, PathSample, Resident, arrange},
 };
-use keiro_store::{AppInputs, Inputs, PathInputs, Plan};
+use keiro_store::{AppInputs, Inputs, PathInputs, SitePlan};
 use keiro_units::{Bandwidth, ByteCount, Probability};
 
-use crate::planning::outlook::{packets_of, wire_length};
+use crate::planning::forecast::{packets_of, wire_length};
 
 /// Gateway to application to path, for a whole site. Paths of one name at several gateways are one
 /// line that they share. What others published may be anything; what makes no sense is left out.
 pub(super) fn plan_for_all(
     inputs: &[&Inputs],
-    before: Option<&Plan>,
+    before: Option<&SitePlan>,
     settings: Settings,
 ) -> BTreeMap<String, BTreeMap<String, String>> {
     let specs = paths_of(inputs);
@@ -49,11 +49,11 @@ pub(super) fn plan_for_all(
                 continue;
             };
             let known =
-                |plan: &&Plan| plan.made_from.get(&gateway.gateway) == Some(&gateway.sequence);
+                |plan: &&SitePlan| plan.made_from.get(&gateway.gateway) == Some(&gateway.sequence);
             // Where it has been put since, if anywhere.
             let moved = before.filter(known).is_none();
             let put = app.path_now.as_deref().filter(|_| moved);
-            let place = |plan: &Plan| {
+            let place = |plan: &SitePlan| {
                 let assigned = plan.assignments.get(&gateway.gateway)?.get(&app.name)?;
                 id_of(assigned)
             };
@@ -193,9 +193,9 @@ mod tests {
         let fast = all.iter().filter(|path| path.as_str() == "fast").count();
         assert!(fast < 3, "{plan:?}");
         // Planned again, nothing moves.
-        let before = Plan {
+        let before = SitePlan {
             assignments: plan.clone(),
-            ..Plan::default()
+            ..SitePlan::default()
         };
         let again = plan_for_all(&[&first, &second], Some(&before), Settings::default());
         assert_eq!(again, plan);

@@ -12,7 +12,7 @@
 //! back, and the next one here again.
 
 mod leader;
-mod told;
+mod report;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,7 +33,7 @@ use keiro_planner::{
     steer::Manner,
 };
 use keiro_store::{
-    AppInputs, Connection, EtcdStore, FileStore, Inputs, Notice, PathInputs, Plan, PlanStore,
+    AppInputs, Connection, EtcdStore, FileStore, Inputs, Notice, PathInputs, PlanStore, SitePlan,
     SiteView, Update, Worker,
     etcd::{
         ClientFiles, Endpoint, EtcdOptions, TIME_TO_LIVE_DEFAULT, TIMEOUT_DEFAULT, TlsFiles,
@@ -43,12 +43,12 @@ use keiro_store::{
 
 use self::{
     leader::plan_for_all,
-    told::{inputs, says_nothing_new},
+    report::{inputs, says_nothing_new},
 };
 use crate::{
     daemon::Gateway,
     data::command::DataThreadGone,
-    planning::{Facts, Planned, Question},
+    planning::{Plan, PlannerInput, PlanningProblem},
 };
 
 /// See the module.
@@ -61,7 +61,7 @@ pub(crate) struct Site {
     published: Inputs,
     view: Arc<SiteView>,
     /// The last plan that was seen; stays when the store is gone.
-    plan: Option<Plan>,
+    plan: Option<SitePlan>,
     /// What the plan was before the start.
     before_start: Option<BTreeMap<String, String>>,
     /// The store has told what is in it.
@@ -96,7 +96,7 @@ pub(crate) enum Part {
 }
 
 /// How long a start waits for the plan's file. Ours: it is read within some milliseconds, unless the
-/// disk is in trouble.
+/// disk is in violations.
 const READ_TIME: Duration = Duration::from_millis(200);
 const READ_STEP: Duration = Duration::from_millis(1);
 /// How long the leader may take. Ours: it plans within some tens of milliseconds, and dies for its
@@ -192,7 +192,7 @@ impl Site {
 
     /// Whether the plan was made from what was told last.
     fn is_answered(&self) -> bool {
-        let made_from = |plan: &Plan| plan.made_from.get(&self.gateway).copied();
+        let made_from = |plan: &SitePlan| plan.made_from.get(&self.gateway).copied();
         let known = self.plan.as_ref().and_then(made_from);
         known.is_some_and(|sequence| sequence >= self.published.sequence)
     }
@@ -272,7 +272,7 @@ impl Site {
             Connection::Connected => (StoreState::Connected, None),
             Connection::Lost { reason } => (StoreState::Lost, Some(reason)),
         };
-        let made = |plan: &Plan| {
+        let made = |plan: &SitePlan| {
             let at = Duration::try_from_secs_f64(plan.made_at_unix_seconds).unwrap_or_default();
             UNIX_EPOCH.checked_add(at).map(Timestamp)
         };
@@ -323,7 +323,7 @@ impl Site {
             .and_then(|plan| plan.assignments.get(&self.gateway));
         // Not before it is known what the plan was before the start.
         if !self.shared && self.seen && !own.is_empty() && stored != Some(&own) {
-            let plan = Plan {
+            let plan = SitePlan {
                 assignments: BTreeMap::from([(self.gateway.clone(), own)]),
                 made_from: BTreeMap::from([(self.gateway.clone(), self.published.sequence)]),
                 ..self.new_plan()
@@ -345,7 +345,7 @@ impl Site {
         let made_from: BTreeMap<String, u64> = members
             .map(|(name, member)| (name.clone(), member.inputs.sequence))
             .collect();
-        let is_new = |plan: &Plan| plan.made_from != made_from;
+        let is_new = |plan: &SitePlan| plan.made_from != made_from;
         let failed = self.failed_from.as_ref() == Some(&made_from);
         if !leads || failed || self.offered.is_some() || !self.view.plan.as_ref().is_none_or(is_new)
         {
@@ -353,7 +353,7 @@ impl Site {
         }
         let inputs: Vec<&Inputs> = self.view.gateways.values().map(|m| &m.inputs).collect();
         let before = self.view.plan.as_ref().or(self.plan.as_ref());
-        let plan = Plan {
+        let plan = SitePlan {
             assignments: plan_for_all(&inputs, before, settings),
             made_from: made_from.clone(),
             ..self.new_plan()
@@ -362,11 +362,11 @@ impl Site {
         self.offered = Some(made_from);
     }
 
-    fn new_plan(&self) -> Plan {
-        Plan {
+    fn new_plan(&self) -> SitePlan {
+        SitePlan {
             made_by: self.gateway.clone(),
             made_at_unix_seconds: unix_seconds(),
-            ..Plan::default()
+            ..SitePlan::default()
         }
     }
 
@@ -422,9 +422,9 @@ impl Gateway {
                 }
                 Update::Accepted { revision } => self.site.accepted = Some(revision),
                 Update::Refused { .. } => self.site.offered = None,
-                Update::Remembered(plan) => {
+                Update::Restored(plan) => {
                     self.remember_places(&plan);
-                    self.site.plan = Some(Plan::clone(&plan));
+                    self.site.plan = Some(SitePlan::clone(&plan));
                     self.replan = true;
                 }
                 Update::View(view) => {
@@ -480,7 +480,7 @@ impl Gateway {
     }
 
     /// Where applications were before the start, as far as they have not been anywhere since.
-    fn remember_places(&mut self, plan: &Plan) {
+    fn remember_places(&mut self, plan: &SitePlan) {
         let own = plan.assignments.get(&self.site.gateway);
         for (app, path) in own.into_iter().flatten() {
             self.steering.homes.remember(app.clone(), path.clone());
@@ -490,16 +490,16 @@ impl Gateway {
     /// The planner's answer. In a site whoever it has placed, or is to place, stays; where that leaves
     /// a latency target unmet and the site's store is gone, or the site has not placed everybody yet, this
     /// gateway plans by itself if that leaves fewer unmet.
-    pub(crate) fn answer_in_site(&self, facts: &Facts, manner: Manner) -> Planned {
-        let answer = |facts: &Facts| {
-            let question = Question::new(&self.config, facts);
-            question.answer(&self.config, manner, &self.steering.experience)
+    pub(crate) fn answer_in_site(&self, input: &PlannerInput, manner: Manner) -> Plan {
+        let answer = |input: &PlannerInput| {
+            let problem = PlanningProblem::new(&self.config, input);
+            problem.answer(&self.config, manner, &self.steering.forecast_state)
         };
-        let (mut kept, mut free) = (facts.clone(), facts.clone());
+        let (mut kept, mut free) = (input.clone(), input.clone());
         match (self.site.part(), self.config.gateway.planner) {
-            (Part::Alone, _) | (_, Planner::Off) => return answer(facts),
+            (Part::Alone, _) | (_, Planner::Off) => return answer(input),
             (Part::Follows, _) => {
-                for (app, place) in &facts.now {
+                for (app, place) in &input.now {
                     kept.site.entry(*app).or_insert(*place);
                 }
             }
@@ -534,8 +534,8 @@ impl Gateway {
             let (Some(path), AssignedBy::Planner) = (planned.path, planned.by) else {
                 continue;
             };
-            if self.facts.site.get(&index) != Some(&path) {
-                self.facts.site.remove(&index);
+            if self.input.site.get(&index) != Some(&path) {
+                self.input.site.remove(&index);
                 let name = self.config[index].name.to_string();
                 self.site.tells_again |= self.site.own.insert(name);
             }
@@ -548,7 +548,7 @@ impl Gateway {
     pub(crate) fn tell_site(&mut self) {
         let places = self.plan.places();
         let own_places = self.site.shared.then_some(&places);
-        let (paths, apps) = inputs(&self.config, &self.facts, own_places);
+        let (paths, apps) = inputs(&self.config, &self.input, own_places);
         let name = |(app, path): (AppIndex, PathIndex)| {
             let (app, path) = (&self.config[app], &self.config[path]);
             (app.name.to_string(), path.name.to_string())
@@ -627,10 +627,10 @@ mod tests {
 
     /// The gateway `g`, in a site whose plan has `x` on p1, made from what `g` told with that number.
     fn site(made_from: u64) -> Site {
-        let plan = Plan {
+        let plan = SitePlan {
             assignments: [("g".to_owned(), by_name(&[("x", "p1")]))].into(),
             made_from: [("g".to_owned(), made_from)].into(),
-            ..Plan::default()
+            ..SitePlan::default()
         };
         Site {
             plan: Some(plan),

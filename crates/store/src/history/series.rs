@@ -84,7 +84,7 @@ pub(super) trait Series: Sized {
     const KIND: &'static str;
     const COLUMNS: &'static [Column];
     /// The column without which a row is not worth remembering.
-    const TELLING: &'static str;
+    const REQUIRED_COLUMN: &'static str;
     fn values(&self) -> Vec<Option<f64>>;
     fn from_values(values: &[Option<f64>]) -> Self;
 }
@@ -98,7 +98,7 @@ impl Series for PathSample {
         column("jitter_seconds", Combine::Mean),
         column("loss_ratio", Combine::Mean),
     ];
-    const TELLING: &'static str = "at";
+    const REQUIRED_COLUMN: &'static str = "at";
 
     fn values(&self) -> Vec<Option<f64>> {
         vec![
@@ -135,7 +135,7 @@ impl Series for AppSample {
         column("delay_p95_seconds", Combine::Greatest),
         column("delay_p99_seconds", Combine::Greatest),
     ];
-    const TELLING: &'static str = "length_mean_bytes";
+    const REQUIRED_COLUMN: &'static str = "length_mean_bytes";
 
     fn values(&self) -> Vec<Option<f64>> {
         vec![

@@ -6,8 +6,8 @@ use crate::small_disk::{fill, on_a_small_disk};
 /// An hour's beginning.
 const NOW: u64 = 1_700_000_000 - 1_700_000_000 % HOUR;
 
-fn subject(name: &str) -> Subject {
-    Subject {
+fn subject(name: &str) -> SeriesKey {
+    SeriesKey {
         name: name.into(),
         peer: "osaka".into(),
     }

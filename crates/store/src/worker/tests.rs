@@ -49,16 +49,16 @@ impl PlanStore for Scripted {
         "a test".into()
     }
 
-    fn publish(&mut self, inputs: &Inputs) -> Result<Published, StoreError> {
+    fn publish(&mut self, inputs: &Inputs) -> Result<PublishOutcome, StoreError> {
         let mut script = self.call()?;
         if inputs.gateway.is_empty() {
             return Err(DocumentError::Value("no name".into()).into());
         }
         if script.is_name_taken {
-            return Ok(Published::NameTaken);
+            return Ok(PublishOutcome::NameTaken);
         }
         script.published.push(inputs.sequence);
-        Ok(Published::Stored)
+        Ok(PublishOutcome::Stored)
     }
 
     fn keep_alive(&mut self) -> Result<bool, StoreError> {
@@ -77,16 +77,16 @@ impl PlanStore for Scripted {
         Ok(self.call()?.view.clone())
     }
 
-    fn offer(&mut self, plan: &Plan, based_on: u64) -> Result<Offer, StoreError> {
+    fn offer(&mut self, plan: &SitePlan, based_on: u64) -> Result<OfferOutcome, StoreError> {
         let view = &mut self.call()?.view;
         if based_on != view.plan_revision {
             let revision = view.plan_revision;
-            return Ok(Offer::Refused { revision });
+            return Ok(OfferOutcome::Refused { revision });
         }
         view.plan_revision += 1;
         view.plan = Some(plan.clone());
         let revision = view.plan_revision;
-        Ok(Offer::Accepted { revision })
+        Ok(OfferOutcome::Accepted { revision })
     }
 
     fn take_notices(&mut self) -> Vec<Notice> {
@@ -160,11 +160,11 @@ fn inputs(sequence: u64) -> Inputs {
     }
 }
 
-fn plan(made_at: f64) -> Plan {
-    Plan {
+fn plan(made_at: f64) -> SitePlan {
+    SitePlan {
         made_by: "a".into(),
         made_at_unix_seconds: made_at,
-        ..Plan::default()
+        ..SitePlan::default()
     }
 }
 
@@ -306,7 +306,7 @@ fn the_last_plan_is_remembered_where_the_store_is_gone_after_a_restart() {
     }
     store.script().is_down = true;
     let control = start(&store, memory());
-    let Update::Remembered(plan) = control.next() else {
+    let Update::Restored(plan) = control.next() else {
         panic!("the plan of before comes first");
     };
     assert_eq!(plan.made_at_unix_seconds, 2.0);

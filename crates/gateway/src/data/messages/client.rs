@@ -20,8 +20,8 @@ use keiro_control::message_socket::{
 use keiro_core::{Instant, MessageId, PeerId};
 use keiro_linux::epoll::{Epoll, Interest};
 
-use super::{TAG_BYTES, queue::Shared};
-use crate::data::{token, watch::Watch};
+use super::{TAG_BYTES, queue::SharedMessage};
+use crate::data::{epoll_registration::EpollRegistration, token};
 
 /// A client's stream.
 pub(super) enum Stream {
@@ -37,7 +37,7 @@ pub(super) struct Client {
     output: Vec<u8>,
     opened: Instant,
     /// After a hang-up what it sent before is still read, and nothing is told to it.
-    watch: Watch,
+    watch: EpollRegistration,
     refusal: Option<(RefusalReason, &'static str)>,
 }
 
@@ -53,7 +53,7 @@ struct Sender {
     header_filled: usize,
     body: Option<Body>,
     /// A whole message that found the queue full.
-    stalled: Option<Taken>,
+    stalled: Option<ClientMessage>,
     /// The client's numbers of messages without outcome.
     unacked: HashSet<u64>,
     paused: bool,
@@ -71,7 +71,7 @@ struct Body {
 
 struct Receiver {
     app: String,
-    queue: VecDeque<Shared>,
+    queue: VecDeque<SharedMessage>,
     queued_bytes: usize,
     /// Bytes of the first one that are written, header included.
     written: usize,
@@ -80,7 +80,7 @@ struct Receiver {
 }
 
 /// A whole message of a sender.
-pub(super) struct Taken {
+pub(super) struct ClientMessage {
     /// The client's number for it.
     pub(super) id: u64,
     /// When its first bytes were seen.
@@ -94,7 +94,7 @@ pub(super) enum Progress {
     /// The client said what it wants.
     Hello(Hello),
     /// A message is whole.
-    Message(Taken),
+    Message(ClientMessage),
     /// What the client said cannot be understood.
     BadHello(RefusalReason, String),
     /// Nothing more now.
@@ -129,7 +129,7 @@ impl Client {
             state: State::Hello(HelloDecoder::default()),
             output: Vec::new(),
             opened: now,
-            watch: Watch::new(Interest::Read),
+            watch: EpollRegistration::new(Interest::Read),
             refusal,
         })
     }
@@ -265,7 +265,7 @@ impl Client {
         match &self.state {
             State::Sender(sender) => {
                 let told = sender.unacked.is_empty() && self.output.is_empty();
-                sender.finished && sender.stalled.is_none() && (told || self.watch.has_hung_up())
+                sender.finished && sender.stalled.is_none() && (told || self.watch.is_hung_up())
             }
             _ => false,
         }
@@ -275,7 +275,7 @@ impl Client {
     /// to find room.
     pub(super) fn is_leaving(&self) -> bool {
         match &self.state {
-            State::Sender(sender) => sender.finished || self.watch.has_hung_up(),
+            State::Sender(sender) => sender.finished || self.watch.is_hung_up(),
             _ => false,
         }
     }
@@ -330,13 +330,13 @@ impl Client {
     }
 
     fn tell(&mut self, ack: Ack) {
-        if !self.watch.has_hung_up() {
+        if !self.watch.is_hung_up() {
             self.output.extend_from_slice(&ack.encode());
         }
     }
 
     /// Keeps a message that found the queue full, and reads nothing more until it is handed over.
-    pub(super) fn stall(&mut self, taken: Taken) {
+    pub(super) fn stall(&mut self, taken: ClientMessage) {
         if let State::Sender(sender) = &mut self.state {
             sender.stalled = Some(taken);
         }
@@ -346,7 +346,7 @@ impl Client {
         matches!(&self.state, State::Sender(sender) if sender.stalled.is_some())
     }
 
-    pub(super) fn unstall(&mut self) -> Option<Taken> {
+    pub(super) fn unstall(&mut self) -> Option<ClientMessage> {
         match &mut self.state {
             State::Sender(sender) => sender.stalled.take(),
             _ => None,
@@ -365,7 +365,7 @@ impl Client {
         }
     }
 
-    pub(super) fn enqueue(&mut self, now: Instant, shared: Shared) {
+    pub(super) fn enqueue(&mut self, now: Instant, shared: SharedMessage) {
         if let State::Receiver(receiver) = &mut self.state {
             if receiver.queue.is_empty() {
                 receiver.progress = now;
@@ -392,7 +392,7 @@ impl Client {
         }
     }
 
-    pub(super) fn take_queue(&mut self) -> VecDeque<Shared> {
+    pub(super) fn take_queue(&mut self) -> VecDeque<SharedMessage> {
         match &mut self.state {
             State::Receiver(receiver) => std::mem::take(&mut receiver.queue),
             _ => VecDeque::new(),
@@ -445,7 +445,7 @@ impl Sender {
         if body.bytes.len() < body.length {
             return Progress::Waiting;
         }
-        let taken = self.body.take().map(|body| Taken {
+        let taken = self.body.take().map(|body| ClientMessage {
             id: body.id,
             made: body.made,
             bytes: body.bytes,

@@ -45,10 +45,10 @@ use keiro_linux::{
     unix::{PeerCredentials, owning_group},
 };
 
-pub(crate) use self::queue::Held;
+pub(crate) use self::queue::PendingMessage;
 use self::{
-    client::{Client, Progress, Stream, Taken},
-    queue::{HoldQueue, Shared},
+    client::{Client, ClientMessage, Progress, Stream},
+    queue::{HoldQueue, SharedMessage},
 };
 use super::{command::AppRoute, token};
 use crate::access;
@@ -72,7 +72,7 @@ pub(crate) struct MessageServer {
     listeners: HashMap<u64, Acceptor<Listener>>,
     clients: HashMap<u64, Client>,
     /// Whose ack an unfinished message of ours is.
-    unfinished: HashMap<(PeerId, MessageId), Origin>,
+    unfinished: HashMap<(PeerId, MessageId), MessageOrigin>,
     /// Messages that wait for a receiver, by application.
     holds: BTreeMap<String, HoldQueue>,
     figures: HashMap<String, AppMessages>,
@@ -81,7 +81,7 @@ pub(crate) struct MessageServer {
 }
 
 /// Where a message of ours came from.
-struct Origin {
+struct MessageOrigin {
     client: u64,
     id: u64,
     app: String,
@@ -97,7 +97,7 @@ pub(crate) struct AppMessages {
 
 /// What becomes of a message from the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Finished {
+pub(crate) struct MessageResult {
     pub(crate) peer: PeerId,
     pub(crate) id: MessageId,
     pub(crate) refused: Option<RefusalReason>,
@@ -266,9 +266,9 @@ impl MessageServer {
         &mut self,
         context: &mut Context<'_>,
         app: &str,
-        held: Held,
-    ) -> Option<Finished> {
-        let finished = |peer, id, refused| Some(Finished { peer, id, refused });
+        held: PendingMessage,
+    ) -> Option<MessageResult> {
+        let finished = |peer, id, refused| Some(MessageResult { peer, id, refused });
         if untagged_body(&held.bytes).is_none() {
             return finished(held.peer, held.id, Some(RefusalReason::Other));
         }
@@ -455,8 +455,8 @@ impl MessageServer {
     }
 
     /// Gives a message to every one of `receivers`, which have room.
-    fn give(&mut self, context: &mut Context<'_>, receivers: &[u64], held: Held) {
-        let shared = Shared::new(held);
+    fn give(&mut self, context: &mut Context<'_>, receivers: &[u64], held: PendingMessage) {
+        let shared = SharedMessage::new(held);
         for number in receivers {
             if let Some(client) = self.clients.get_mut(number) {
                 client.enqueue(context.now, shared.clone());
@@ -591,14 +591,14 @@ impl MessageServer {
     }
 
     /// Gives a sender's message to the core.
-    fn hand_over(&mut self, context: &mut Context<'_>, number: u64, taken: Taken) {
+    fn hand_over(&mut self, context: &mut Context<'_>, number: u64, taken: ClientMessage) {
         let Some(client) = self.clients.get_mut(&number) else {
             return;
         };
         let Some(app) = client.sends().map(str::to_owned) else {
             return;
         };
-        let Taken { id, made, bytes } = taken;
+        let ClientMessage { id, made, bytes } = taken;
         let refusal = match context.routes.get(&app) {
             _ if self.draining => RefusedReason::Stopping,
             None => RefusedReason::AppRemoved,
@@ -613,7 +613,7 @@ impl MessageServer {
                         if client.unacked() >= UNACKED_MAX {
                             client.pause_reading();
                         }
-                        let origin = Origin {
+                        let origin = MessageOrigin {
                             client: number,
                             id,
                             app: app.clone(),
@@ -623,7 +623,7 @@ impl MessageServer {
                     }
                     Err((keiro_core::SendError::QueueFull, bytes)) => {
                         client.forget_ack(id);
-                        client.stall(Taken { id, made, bytes });
+                        client.stall(ClientMessage { id, made, bytes });
                         return;
                     }
                     Err((error, _)) => {

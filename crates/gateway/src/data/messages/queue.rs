@@ -5,7 +5,7 @@ use std::{cell::Cell, collections::VecDeque, rc::Rc, time::Duration};
 use keiro_core::{Instant, MessageId, PeerId};
 
 /// A whole message that no receiver has got yet.
-pub(crate) struct Held {
+pub(crate) struct PendingMessage {
     pub(crate) peer: PeerId,
     pub(crate) id: MessageId,
     /// The sender's number and the body.
@@ -14,13 +14,13 @@ pub(crate) struct Held {
 
 /// A message in the queues of all receivers of its application.
 #[derive(Clone)]
-pub(super) struct Shared(Rc<(Held, Cell<bool>)>);
+pub(super) struct SharedMessage(Rc<(PendingMessage, Cell<bool>)>);
 
 /// Messages of one application for which no receiver is attached; bounded in number, bytes and
 /// time.
 #[derive(Default)]
 pub(super) struct HoldQueue {
-    messages: VecDeque<(Instant, Held)>,
+    messages: VecDeque<(Instant, PendingMessage)>,
     bytes: usize,
 }
 
@@ -31,8 +31,8 @@ const BYTES_MAX: usize = (16 << 20) + super::TAG_BYTES;
 /// How long a receiver may take to come (back).
 const TIME_MAX: Duration = Duration::from_secs(5);
 
-impl Shared {
-    pub(super) fn new(held: Held) -> Self {
+impl SharedMessage {
+    pub(super) fn new(held: PendingMessage) -> Self {
         Self(Rc::new((held, Cell::new(false))))
     }
 
@@ -48,14 +48,18 @@ impl Shared {
     }
 
     /// If this is the last queue that holds it: the message, and whether any receiver has it.
-    pub(super) fn last(self) -> Option<(Held, bool)> {
+    pub(super) fn last(self) -> Option<(PendingMessage, bool)> {
         Rc::into_inner(self.0).map(|(held, received)| (held, received.get()))
     }
 }
 
 impl HoldQueue {
     /// Holds a message; hands it back if there is no room.
-    pub(super) fn push(&mut self, now: Instant, held: Held) -> Result<(), Held> {
+    pub(super) fn push(
+        &mut self,
+        now: Instant,
+        held: PendingMessage,
+    ) -> Result<(), PendingMessage> {
         let bytes = self.bytes + held.bytes.len();
         if self.messages.len() >= MESSAGES_MAX || bytes > BYTES_MAX {
             return Err(held);
@@ -71,15 +75,17 @@ impl HoldQueue {
     }
 
     /// Takes the oldest one.
-    pub(super) fn pop(&mut self) -> Option<Held> {
+    pub(super) fn pop(&mut self) -> Option<PendingMessage> {
         let (_, held) = self.messages.pop_front()?;
         self.bytes -= held.bytes.len();
         Some(held)
     }
 
     /// Takes those that have waited too long.
-    pub(super) fn expired(&mut self, now: Instant) -> Vec<Held> {
-        let old = |(since, _): &(Instant, Held)| now.saturating_duration_since(*since) >= TIME_MAX;
+    pub(super) fn expired(&mut self, now: Instant) -> Vec<PendingMessage> {
+        let old = |(since, _): &(Instant, PendingMessage)| {
+            now.saturating_duration_since(*since) >= TIME_MAX
+        };
         let mut expired = Vec::new();
         while self.messages.front().is_some_and(old) {
             expired.extend(self.pop());
@@ -88,7 +94,7 @@ impl HoldQueue {
     }
 
     /// Takes all.
-    pub(super) fn take_all(&mut self) -> Vec<Held> {
+    pub(super) fn take_all(&mut self) -> Vec<PendingMessage> {
         self.bytes = 0;
         self.messages.drain(..).map(|(_, held)| held).collect()
     }
@@ -108,8 +114,8 @@ impl HoldQueue {
 mod tests {
     use super::*;
 
-    fn held(id: u64, length: usize) -> Held {
-        Held {
+    fn held(id: u64, length: usize) -> PendingMessage {
+        PendingMessage {
             peer: PeerId((id % 2) as u32),
             id: MessageId(id),
             bytes: vec![0; length],
@@ -141,7 +147,8 @@ mod tests {
         for id in 0..4 {
             assert!(queue.push(at(id), held(id, 10)).is_ok());
         }
-        let ids = |messages: Vec<Held>| messages.iter().map(|m| m.id.0).collect::<Vec<_>>();
+        let ids =
+            |messages: Vec<PendingMessage>| messages.iter().map(|m| m.id.0).collect::<Vec<_>>();
         assert!(ids(queue.expired(at(4))).is_empty());
         assert_eq!(ids(queue.expired(at(6))), [0, 1]);
         queue.forget_peer(PeerId(0));

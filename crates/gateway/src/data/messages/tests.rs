@@ -124,8 +124,8 @@ impl Served {
         self.endpoint.session(self.peer).unwrap().messages_queued
     }
 
-    fn deliver(&mut self, id: u64, length: usize) -> Option<Finished> {
-        let held = Held {
+    fn deliver(&mut self, id: u64, length: usize) -> Option<MessageResult> {
+        let held = PendingMessage {
             peer: self.peer,
             id: MessageId(id),
             bytes: tagged_body(id, &vec![7; length]),

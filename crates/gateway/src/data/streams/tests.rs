@@ -263,7 +263,7 @@ fn a_server_that_is_this_machine_by_the_time_it_accepts_is_forbidden() {
         endpoint: &mut joined.ends[1],
     };
     let mut server = StreamServer::new();
-    let exit = |allow_local| Exit::Server { to, allow_local };
+    let exit = |allow_local| TcpDestination::Server { to, allow_local };
     server.set_forward("app".into(), exit(true), None);
     let of = (joined.peers[1], stream);
     server.connect(&mut context, of, "app", None).unwrap();

@@ -20,7 +20,7 @@ fn tenant() -> Tenant {
         config: TenantConfig::new(TenantId(1)),
         device: 0,
         mtu: 1400,
-        answer_from: None,
+        icmp_source_v6: None,
         own: vec!["10.1.0.0/16".parse().unwrap()],
         peers: BTreeMap::from([(PEER, peer("10.2.0.0/16")), (OTHER, peer("10.3.0.0/16"))]),
     };
@@ -40,7 +40,7 @@ fn packet(source: [u8; 4], destination: [u8; 4], traffic_class: u8) -> Vec<u8> {
 fn judged(tenant: &mut Tenant, outer: u8, packet: &[u8]) -> Option<Vec<u8>> {
     let mut scratch = vec![0; 2000];
     tenant
-        .judge(PEER, outer, packet, &mut scratch)
+        .filter_from_peer(PEER, outer, packet, &mut scratch)
         .map(<[u8]>::to_vec)
 }
 
@@ -92,7 +92,11 @@ fn the_first_syn_from_a_peer_asks_for_what_fits_before_anything_went_there() {
     // No path is known: as much as the device of 1400 bytes takes.
     assert_eq!(asked_for(&mut tenant, 8960), 1360);
     assert_eq!(asked_for(&mut tenant, 536), 536);
-    tenant.peers.get_mut(&PEER).expect("it is there").room = 1300;
+    tenant
+        .peers
+        .get_mut(&PEER)
+        .expect("it is there")
+        .max_inner_packet = 1300;
     assert_eq!(asked_for(&mut tenant, 1360), 1260);
 }
 
@@ -135,7 +139,7 @@ fn whatever_changes_a_path_makes_rooms_be_asked_for_again() {
     for event in changing {
         tunnels.on_event(&event);
         assert_eq!(tunnels.changed_peers, BTreeSet::from([PEER]), "{event:?}");
-        tunnels.follow_rooms(&endpoint);
+        tunnels.update_max_inner_packets(&endpoint);
         assert!(tunnels.changed_peers.is_empty());
     }
 }
@@ -178,7 +182,7 @@ fn a_mark_on_the_way_is_carried_in_or_drops_the_packet() {
 
 #[test]
 fn answers_are_bounded_by_number_and_by_time() {
-    let mut allowance = Allowance {
+    let mut allowance = TokenBucket {
         left: ANSWERS_MAX,
         refilled: Instant::ZERO,
     };

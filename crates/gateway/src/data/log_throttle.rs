@@ -6,12 +6,12 @@ use keiro_core::Instant;
 
 /// When something was last told.
 #[derive(Debug, Default)]
-pub(super) struct Seldom(Option<Instant>);
+pub(super) struct LogThrottle(Option<Instant>);
 
 /// What lasts is told as often. Ours.
 const EVERY: Duration = Duration::from_secs(10);
 
-impl Seldom {
+impl LogThrottle {
     /// Whether it is to be told, and notes that it is.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         let due = self
@@ -30,7 +30,7 @@ mod tests {
 
     #[test]
     fn it_is_told_at_once_and_then_every_ten_seconds() {
-        let mut seldom = Seldom::default();
+        let mut seldom = LogThrottle::default();
         let told = (0..25).filter(|at| seldom.is_due(Instant::ZERO + Duration::from_secs(*at)));
         assert_eq!(told.collect::<Vec<_>>(), [0, 10, 20]);
     }

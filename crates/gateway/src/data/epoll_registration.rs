@@ -9,14 +9,14 @@ use keiro_linux::epoll::{Epoll, Interest, Ready};
 
 /// One connection's place in the epoll set.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct EpollRegistration {
     /// Both directions of the socket are closed; it may still have something to read.
     hung_up: bool,
     /// `None`: it is not in the set.
     interest: Option<Interest>,
 }
 
-impl Watch {
+impl EpollRegistration {
     /// One that begins with `interest`.
     pub(crate) fn new(interest: Interest) -> Self {
         Self {
@@ -41,7 +41,7 @@ impl Watch {
     }
 
     /// Both directions of the socket are known to be closed.
-    pub(crate) fn has_hung_up(&self) -> bool {
+    pub(crate) fn is_hung_up(&self) -> bool {
         self.hung_up
     }
 
@@ -95,7 +95,7 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let epoll = Epoll::new().unwrap();
-        let mut watch = Watch::new(Interest::Read);
+        let mut watch = EpollRegistration::new(Interest::Read);
         watch.begin(&epoll, &socket, 7).unwrap();
         // Its reader takes nothing more for now.
         watch.update(&epoll, &socket, 7, (false, false)).unwrap();

@@ -7,14 +7,14 @@ use keiro_planner::{
 };
 
 use super::{
-    outlook::Experience,
-    question::{Question, Seats, app_id},
-    review::{Forecasts, Look, members},
+    forecast::ForecastState,
+    problem::{Placement, PlanningProblem, app_id},
+    refine::{ForecastResolution, Forecasts, members},
 };
 
 /// A change at which an application would move.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct MovesAt {
+pub(crate) struct MoveTrigger {
     /// Whose delay or rate changes; `None`: the application's latency target does.
     pub(crate) path: Option<PathIndex>,
     pub(crate) now: Setting,
@@ -22,28 +22,32 @@ pub(crate) struct MovesAt {
     pub(crate) to: PathIndex,
 }
 
-impl Question {
+impl PlanningProblem {
     /// The least changes, of one thing each, at which `app` would move: of its own path, of the
     /// best other one, of its latency target. One that is none if the next plan moves it as it is.
-    pub(crate) fn thresholds(&self, app: AppIndex, experience: &Experience) -> Vec<MovesAt> {
+    pub(crate) fn thresholds(
+        &self,
+        app: AppIndex,
+        forecast_state: &ForecastState,
+    ) -> Vec<MoveTrigger> {
         if !self.searches() {
             return Vec::new();
         }
-        let mut forecasts = Forecasts::new(self, experience);
-        let demanded = self.demanded(&mut forecasts, Look::Coarse);
+        let mut forecasts = Forecasts::new(self, forecast_state);
+        let planner_specs = self.planner_specs(&mut forecasts, ForecastResolution::Coarse);
         let number = self.apps.iter().position(|index| *index == app);
-        let residents = self.residents(&Seats::new(self, &self.at), &demanded);
+        let residents = self.residents(&Placement::new(self, &self.at), &planner_specs);
         let incumbent = seat(self.settings(), &self.named_paths(), &residents);
         let (Some(number), Ok(incumbent)) = (number, incumbent) else {
             return Vec::new();
         };
         let latency_target = self.app_specs[number].latency_target;
         // As `keiro plan` and the gateway itself look.
-        let planned = self.assignment(Manner::Revise, &mut forecasts, Look::Close);
+        let planned = self.assignment(Manner::Revise, &mut forecasts, ForecastResolution::Fine);
         let planned = planned.assignment;
         if self.at[number].is_some_and(|at| at != planned[number]) {
             let now = Setting::Time(latency_target.unwrap_or_default());
-            return vec![MovesAt {
+            return vec![MoveTrigger {
                 path: None,
                 now,
                 at: now,
@@ -80,7 +84,7 @@ impl Question {
                     _ => return None,
                 }
             }
-            Some(MovesAt {
+            Some(MoveTrigger {
                 path: match knob {
                     Knob::PathDelay(path) | Knob::PathBandwidth(path) => Some(path_of(path)?),
                     Knob::LatencyTarget => None,
@@ -98,14 +102,14 @@ impl Question {
     /// Whether nothing can be forecast of an application that demands something, so that what was
     /// measured of it decides where it goes.
     fn goes_by_measurement(&self, app: usize, forecasts: &mut Forecasts<'_>) -> bool {
-        let Some(path) = self.at[app].filter(|_| self.is_reviewed()) else {
+        let Some(path) = self.at[app].filter(|_| self.is_refined()) else {
             return false;
         };
-        let on_path = members(&self.assignment_of_now(), path);
-        let outlooks = forecasts.shown(path, &on_path).iter().zip(&on_path);
-        let mut own = outlooks.filter(|(_, other)| **other == app);
+        let on_path = members(&self.current_assignment(), path);
+        let forecasts_of = forecasts.shown(path, &on_path).iter().zip(&on_path);
+        let mut own = forecasts_of.filter(|(_, other)| **other == app);
         self.app_specs[app].latency_target.is_some()
             && self.measured.contains_key(&self.apps[app])
-            && own.all(|(outlook, _)| outlook.mean().is_none())
+            && own.all(|(forecast, _)| forecast.mean().is_none())
     }
 }

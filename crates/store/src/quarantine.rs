@@ -1,5 +1,5 @@
 //! Files that cannot be read are kept under another name, never deleted unseen: at most
-//! `KEPT_MAX` of them.
+//! `QUARANTINED_MAX` of them.
 
 use std::{
     fmt, fs, io,
@@ -8,11 +8,11 @@ use std::{
 };
 
 /// Unreadable files kept of one name. Ours: enough to find out what happened, bounded on disk.
-const KEPT_MAX: usize = 3;
+const QUARANTINED_MAX: usize = 3;
 
 /// A file that could not be read and was put aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeptAside {
+pub struct QuarantinedFile {
     /// Where it should be.
     pub path: PathBuf,
     /// Where it is now.
@@ -21,7 +21,7 @@ pub struct KeptAside {
     pub reason: String,
 }
 
-impl fmt::Display for KeptAside {
+impl fmt::Display for QuarantinedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -34,25 +34,25 @@ impl fmt::Display for KeptAside {
 }
 
 /// Renames the file to `<name>.corrupt-<unix seconds>` and removes the oldest of those that are
-/// more than `KEPT_MAX`.
-pub(crate) fn keep_aside(path: &Path, reason: &str) -> io::Result<KeptAside> {
-    let prefix = kept_prefix(path);
+/// more than `QUARANTINED_MAX`.
+pub(crate) fn quarantine(path: &Path, reason: &str) -> io::Result<QuarantinedFile> {
+    let prefix = quarantine_prefix(path);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let mut second = now.map_or(0, |now| now.as_secs());
     let mut kept = path.with_file_name(format!("{prefix}{second}"));
     // Several in one second, or the clock went back: the next free number, after all others.
-    if let Some(newest) = kept_files(path)?.last().map(|(newest, _)| *newest)
+    if let Some(newest) = quarantined_files(path)?.last().map(|(newest, _)| *newest)
         && newest >= second
     {
         second = newest.saturating_add(1);
         kept = path.with_file_name(format!("{prefix}{second}"));
     }
     fs::rename(path, &kept)?;
-    let all = kept_files(path)?;
-    for (_, old) in all.iter().take(all.len().saturating_sub(KEPT_MAX)) {
+    let all = quarantined_files(path)?;
+    for (_, old) in all.iter().take(all.len().saturating_sub(QUARANTINED_MAX)) {
         fs::remove_file(old)?;
     }
-    Ok(KeptAside {
+    Ok(QuarantinedFile {
         path: path.to_owned(),
         kept,
         reason: one_line(reason),
@@ -64,14 +64,14 @@ fn one_line(reason: &str) -> String {
     reason.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn kept_prefix(path: &Path) -> String {
+fn quarantine_prefix(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     format!("{name}.corrupt-")
 }
 
 /// Those kept of this name, oldest first.
-fn kept_files(path: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
-    let prefix = kept_prefix(path);
+fn quarantined_files(path: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let prefix = quarantine_prefix(path);
     let directory = path.parent().unwrap_or_else(|| Path::new("."));
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -96,12 +96,12 @@ mod tests {
         let path = directory.path().join("plan.json");
         for number in 0..5 {
             fs::write(&path, number.to_string()).unwrap();
-            let kept = keep_aside(&path, "*** in\n  the file ***").unwrap();
+            let kept = quarantine(&path, "*** in\n  the file ***").unwrap();
             assert_eq!(kept.reason, "*** in the file ***");
             assert_eq!(fs::read_to_string(&kept.kept).unwrap(), number.to_string());
             assert!(!path.exists());
         }
-        let left: Vec<_> = kept_files(&path).unwrap();
+        let left: Vec<_> = quarantined_files(&path).unwrap();
         let contents: Vec<_> = left
             .iter()
             .map(|(_, path)| fs::read_to_string(path).unwrap())

@@ -13,20 +13,20 @@ use keiro_control::protocol::{
 };
 use keiro_core::{self as core, Instant, PathDownReason, PathId, PeerId};
 
-use crate::{active::Active, judging, show::aggregation_parameters};
+use crate::{active::Active, show::aggregation_parameters, target_monitor};
 
 /// What happened to peers, paths and applications so far.
 #[derive(Default)]
-pub(crate) struct States {
-    peers: BTreeMap<String, PeerStanding>,
+pub(crate) struct StatusTable {
+    peers: BTreeMap<String, PeerStatus>,
     /// By path and peer.
-    paths: BTreeMap<(String, String), PathStanding>,
-    apps: BTreeMap<String, AppStanding>,
+    paths: BTreeMap<(String, String), PathStatus>,
+    apps: BTreeMap<String, AppStatus>,
 }
 
 /// A peer's present state.
 #[derive(Clone, Debug)]
-pub(crate) struct PeerStanding {
+pub(crate) struct PeerStatus {
     pub(crate) up: bool,
     pub(crate) since: Instant,
     pub(crate) why: String,
@@ -37,7 +37,7 @@ pub(crate) struct PeerStanding {
 
 /// A path's present state.
 #[derive(Clone, Debug)]
-pub(crate) struct PathStanding {
+pub(crate) struct PathStatus {
     pub(crate) since: Instant,
     pub(crate) why: String,
     mtu_bytes: Option<u16>,
@@ -45,11 +45,11 @@ pub(crate) struct PathStanding {
 
 /// What an application has been through.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct AppStanding {
+pub(crate) struct AppStatus {
     pub(crate) last_move: Option<Event>,
     /// Moves by reason.
     pub(crate) switches: BTreeMap<&'static str, u64>,
-    pub(crate) latency_target: judging::Standing,
+    pub(crate) latency_target: target_monitor::TargetState,
     expired: u64,
 }
 
@@ -66,25 +66,25 @@ pub(crate) struct MoveNumbers {
 #[derive(Debug, Default)]
 pub(crate) struct Effect {
     /// To be told.
-    pub(crate) told: Option<EventKind>,
+    pub(crate) event: Option<EventKind>,
     /// The planner's question has changed.
     pub(crate) replan: bool,
 }
 
-impl States {
-    pub(crate) fn peer(&self, name: &str) -> Option<&PeerStanding> {
+impl StatusTable {
+    pub(crate) fn peer(&self, name: &str) -> Option<&PeerStatus> {
         self.peers.get(name)
     }
 
-    pub(crate) fn path(&self, path: &str, peer: &str) -> Option<&PathStanding> {
+    pub(crate) fn path(&self, path: &str, peer: &str) -> Option<&PathStatus> {
         self.paths.get(&(path.to_owned(), peer.to_owned()))
     }
 
-    pub(crate) fn app(&self, name: &str) -> Option<&AppStanding> {
+    pub(crate) fn app(&self, name: &str) -> Option<&AppStatus> {
         self.apps.get(name)
     }
 
-    pub(crate) fn app_mut(&mut self, name: &str) -> &mut AppStanding {
+    pub(crate) fn app_mut(&mut self, name: &str) -> &mut AppStatus {
         self.apps.entry(name.to_owned()).or_default()
     }
 
@@ -103,7 +103,7 @@ impl States {
         for peer in peers {
             self.peers
                 .entry(peer.clone())
-                .or_insert_with(|| PeerStanding {
+                .or_insert_with(|| PeerStatus {
                     up: false,
                     since: now,
                     why: "no handshake yet".into(),
@@ -112,7 +112,7 @@ impl States {
                 });
             for path in paths {
                 let key = (path.clone(), peer.clone());
-                self.paths.entry(key).or_insert_with(|| PathStanding {
+                self.paths.entry(key).or_insert_with(|| PathStatus {
                     since: now,
                     why: "not answered yet".into(),
                     mtu_bytes: None,
@@ -142,30 +142,32 @@ impl States {
                 peer: active.peer_name(peer)?.to_owned(),
             })
         };
-        let told = |told: Option<EventKind>| Effect {
-            told,
+        let event_only = |event: Option<EventKind>| Effect {
+            event,
             replan: false,
         };
         match event {
             core::Event::PeerUp { peer } => {
-                told(peer_of(*peer).map(|peer| self.on_peer_up(at, peer)))
+                event_only(peer_of(*peer).map(|peer| self.on_peer_up(at, peer)))
             }
             core::Event::PeerDown {
                 peer,
                 closed_by_peer,
-            } => told(peer_of(*peer).map(|peer| self.on_peer_down(at, peer, *closed_by_peer))),
+            } => {
+                event_only(peer_of(*peer).map(|peer| self.on_peer_down(at, peer, *closed_by_peer)))
+            }
             core::Event::HandshakeUnanswered { peer, attempts } => {
                 if let Some(peer) = peer_of(*peer) {
                     self.on_unanswered(&peer, *attempts);
                 }
                 Effect::default()
             }
-            core::Event::KeyChanged { peer } => told(peer_of(*peer).map(|peer| {
-                let standing = self.peers.get_mut(&peer);
-                let key_changes = standing.map_or(0, |standing| {
-                    standing.key_changes += 1;
-                    standing.handshakes_started += 1;
-                    standing.key_changes
+            core::Event::KeyChanged { peer } => event_only(peer_of(*peer).map(|peer| {
+                let status = self.peers.get_mut(&peer);
+                let key_changes = status.map_or(0, |status| {
+                    status.key_changes += 1;
+                    status.handshakes_started += 1;
+                    status.key_changes
                 });
                 EventKind::KeyChanged { peer, key_changes }
             })),
@@ -176,7 +178,7 @@ impl States {
                 rtt,
             } => Effect {
                 replan: true,
-                told: on(*peer, *path).map(|on| {
+                event: on(*peer, *path).map(|on| {
                     let why = format!("{remote} answered after {}", millis(*rtt));
                     self.on_path_change(at, &on, why);
                     EventKind::PathUp {
@@ -188,26 +190,26 @@ impl States {
             },
             core::Event::PathDown { peer, path, reason } => Effect {
                 replan: true,
-                told: on(*peer, *path).map(|on| self.on_path_down(at, on, *reason)),
+                event: on(*peer, *path).map(|on| self.on_path_down(at, on, *reason)),
             },
             core::Event::PathMoved {
                 peer,
                 path,
                 from,
                 to,
-            } => told(on(*peer, *path).map(|on| EventKind::RemoteChanged {
+            } => event_only(on(*peer, *path).map(|on| EventKind::RemoteChanged {
                 on,
                 from: from.map_or_else(|| "unknown".into(), |from| from.to_string()),
                 to: to.to_string(),
             })),
             core::Event::MtuChanged { peer, path, mtu } => {
-                told(on(*peer, *path).map(|on| self.on_mtu(on, *mtu)))
+                event_only(on(*peer, *path).map(|on| self.on_mtu(on, *mtu)))
             }
             core::Event::AggregationChanged {
                 peer,
                 path,
                 decision,
-            } => told(on(*peer, *path).map(|on| EventKind::AggregationChanged {
+            } => event_only(on(*peer, *path).map(|on| EventKind::AggregationChanged {
                 on,
                 before: aggregation_parameters(decision.before),
                 after: aggregation_parameters(decision.parameters),
@@ -217,7 +219,7 @@ impl States {
                 peer,
                 path,
                 too_narrow,
-            } => told(on(*peer, *path).map(|on| EventKind::AggregationPaused {
+            } => event_only(on(*peer, *path).map(|on| EventKind::AggregationPaused {
                 on,
                 bandwidth_bits_per_second: too_narrow.bandwidth.as_bits_per_second(),
                 needed_bits_per_second: too_narrow.needed().as_bits_per_second(),
@@ -228,7 +230,7 @@ impl States {
                 path,
                 bandwidth,
                 parameters,
-            } => told(on(*peer, *path).map(|on| EventKind::AggregationResumed {
+            } => event_only(on(*peer, *path).map(|on| EventKind::AggregationResumed {
                 on,
                 bandwidth_bits_per_second: bandwidth.as_bits_per_second(),
                 after: aggregation_parameters(*parameters),
@@ -246,7 +248,7 @@ impl States {
                 };
                 let (from, to) = (name(from), name(to));
                 let app = active.app_name(*peer, *app).map(str::to_owned);
-                told(app.map(|app| {
+                event_only(app.map(|app| {
                     let numbers = numbers(&app, from.as_deref(), to.as_deref());
                     self.on_app_moved(app, from, to, *reason, numbers)
                 }))
@@ -260,30 +262,30 @@ impl States {
 
     /// Counts a message that was given up, and tells of it.
     pub(crate) fn on_expired(&mut self, app: &str, age: Duration, length_bytes: u64) -> EventKind {
-        let standing = self.app_mut(app);
-        standing.expired += 1;
+        let status = self.app_mut(app);
+        status.expired += 1;
         EventKind::MessageExpired {
             app: app.to_owned(),
             age_seconds: age.as_secs_f64(),
             length_bytes,
-            messages_expired: standing.expired,
+            messages_expired: status.expired,
         }
     }
 
     fn on_peer_up(&mut self, at: Instant, peer: String) -> EventKind {
-        let up = |((_, p), standing): (&(String, String), &PathStanding)| {
-            *p == peer && standing.mtu_bytes.is_some()
+        let up = |((_, p), status): (&(String, String), &PathStatus)| {
+            *p == peer && status.mtu_bytes.is_some()
         };
         let path = self
             .paths
             .iter()
             .find(|entry| up(*entry))
             .map(|((path, _), _)| path.clone());
-        if let Some(standing) = self.peers.get_mut(&peer) {
-            standing.up = true;
-            standing.since = at;
-            standing.why = "keys are agreed".into();
-            standing.handshakes_started += 1;
+        if let Some(status) = self.peers.get_mut(&peer) {
+            status.up = true;
+            status.since = at;
+            status.why = "keys are agreed".into();
+            status.handshakes_started += 1;
         }
         EventKind::PeerUp {
             peer,
@@ -296,18 +298,18 @@ impl States {
             true => (DownReason::PeerClosed, "it closed the session"),
             false => (DownReason::Silent, "no path to it is left"),
         };
-        if let Some(standing) = self.peers.get_mut(&peer) {
-            standing.up = false;
-            standing.since = at;
-            standing.why = why.into();
+        if let Some(status) = self.peers.get_mut(&peer) {
+            status.up = false;
+            status.since = at;
+            status.why = why.into();
         }
         EventKind::PeerDown { peer, reason }
     }
 
     fn on_unanswered(&mut self, peer: &str, attempts: u32) {
-        if let Some(standing) = self.peers.get_mut(peer) {
-            standing.handshakes_started += 1;
-            standing.why = format!("{attempts} handshakes without an answer");
+        if let Some(status) = self.peers.get_mut(peer) {
+            status.handshakes_started += 1;
+            status.why = format!("{attempts} handshakes without an answer");
         }
         // The first, and then ever more seldom.
         if attempts.is_power_of_two() {
@@ -321,9 +323,9 @@ impl States {
     }
 
     fn on_path_change(&mut self, at: Instant, on: &PathRef, why: String) {
-        if let Some(standing) = self.paths.get_mut(&(on.path.clone(), on.peer.clone())) {
-            standing.since = at;
-            standing.why = why;
+        if let Some(status) = self.paths.get_mut(&(on.path.clone(), on.peer.clone())) {
+            status.since = at;
+            status.why = why;
         }
     }
 
@@ -356,8 +358,8 @@ impl States {
     }
 
     fn on_mtu(&mut self, on: PathRef, mtu: u16) -> EventKind {
-        let standing = self.paths.get_mut(&(on.path.clone(), on.peer.clone()));
-        let before = standing.and_then(|standing| standing.mtu_bytes.replace(mtu));
+        let status = self.paths.get_mut(&(on.path.clone(), on.peer.clone()));
+        let before = status.and_then(|status| status.mtu_bytes.replace(mtu));
         EventKind::MtuChanged {
             on,
             // Before the first probe: what every path of IPv6 carries.
@@ -374,9 +376,9 @@ impl States {
         reason: core::MoveReason,
         numbers: MoveNumbers,
     ) -> EventKind {
-        let standing = self.app_mut(&app);
+        let status = self.app_mut(&app);
         let reason = match reason {
-            _ if from.is_none() && standing.last_move.is_none() => MoveReason::First,
+            _ if from.is_none() && status.last_move.is_none() => MoveReason::First,
             core::MoveReason::PathDown => MoveReason::PathDown,
             core::MoveReason::PathUp => MoveReason::PathUp,
             core::MoveReason::Assigned => match numbers.by {
@@ -385,7 +387,7 @@ impl States {
                 _ => MoveReason::Plan,
             },
         };
-        *standing.switches.entry(reason_name(reason)).or_default() += 1;
+        *status.switches.entry(reason_name(reason)).or_default() += 1;
         let kind = EventKind::AppMoved {
             app,
             from,
@@ -395,7 +397,7 @@ impl States {
             to_predicted_seconds: numbers.to_predicted,
             latency_target_seconds: numbers.latency_target,
         };
-        standing.last_move = Some(event_now(kind.clone()));
+        status.last_move = Some(event_now(kind.clone()));
         kind
     }
 }

@@ -26,8 +26,8 @@ pub(super) struct Kernel {
     incomplete: bool,
     /// What an earlier run left behind was looked for.
     swept: bool,
-    /// What was told already: problems of now, and what is somebody else's.
-    told: BTreeSet<String>,
+    /// What was reported already: problems of now, and what is somebody else's.
+    reported: BTreeSet<String>,
 }
 
 /// Of the devices that are there, by name.
@@ -39,7 +39,7 @@ const RULE_PRIORITY: u32 = 7600;
 const ADDRESS_RULE_PRIORITY: u32 = RULE_PRIORITY + 1;
 /// The last of a table: as the kernel's documentation of VRF has it.
 const UNREACHABLE_METRIC: u32 = 4_278_198_272;
-/// Problems that are told at once. Ours.
+/// Problems that are reported at once. Ours.
 const PROBLEMS_MAX: usize = 100;
 
 impl Kernel {
@@ -77,7 +77,7 @@ impl Kernel {
     }
 
     /// Whether there is something to try again or something may be missing.
-    pub(super) fn is_to_be_looked_at(&mut self) -> bool {
+    pub(super) fn needs_check(&mut self) -> bool {
         let changed = self.watch.as_mut().is_some_and(|watch| {
             // What cannot be heard is looked at.
             watch.changed().unwrap_or(true)
@@ -86,9 +86,9 @@ impl Kernel {
     }
 
     /// Puts back what is missing, tries again what could not be had, and tells what is new of that.
-    pub(super) fn mend(&mut self, config: &Config, devices: &Interfaces) {
+    pub(super) fn repair(&mut self, config: &Config, devices: &Interfaces) {
         let was_incomplete = self.incomplete;
-        let before = self.told.clone();
+        let before = self.reported.clone();
         for problem in self.put_in_place(config, devices) {
             if !before.contains(&problem) {
                 tracing::error!("{problem}; trying again every second");
@@ -170,21 +170,21 @@ impl Kernel {
             Err(error) => {
                 self.incomplete = true;
                 let problem = format!("tenants: {error}");
-                self.told.insert(problem.clone());
+                self.reported.insert(problem.clone());
                 return vec![problem];
             }
         };
         // The kernel takes no routes into a device that is down, and tells when it is up.
         errors.retain(|(_, error)| !error.is_down());
         self.incomplete = !errors.is_empty();
-        tell_put_back(&put_back, installed, of);
-        let mut told = BTreeSet::new();
+        log_restored(&put_back, installed, of);
+        let mut reported = BTreeSet::new();
         for entry in foreign {
             let entry = format!("{}: {}", of(&entry), installed.describe(&entry));
-            if !self.told.contains(&entry) {
+            if !self.reported.contains(&entry) {
                 tracing::warn!("{entry} was there already, and will not be removed");
             }
-            told.insert(entry);
+            reported.insert(entry);
         }
         let problems = errors
             .iter()
@@ -195,14 +195,14 @@ impl Kernel {
         if more > 0 {
             problems.push(format!("tenants: {more} more addresses, routes and rules"));
         }
-        told.extend(problems.iter().cloned());
-        self.told = told;
+        reported.extend(problems.iter().cloned());
+        self.reported = reported;
         problems
     }
 }
 
 /// A line for each tenant, with the first of it.
-fn tell_put_back(put_back: &[Entry], installed: &mut Installed, of: impl Fn(&Entry) -> String) {
+fn log_restored(put_back: &[Entry], installed: &mut Installed, of: impl Fn(&Entry) -> String) {
     let mut by_tenant: BTreeMap<String, Vec<&Entry>> = BTreeMap::new();
     for entry in put_back {
         by_tenant.entry(of(entry)).or_default().push(entry);

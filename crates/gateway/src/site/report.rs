@@ -6,7 +6,7 @@ use keiro_control::config::{AppIndex, Config, PathIndex, PeerIndex};
 use keiro_planner::steer::{PathSample, Standing};
 use keiro_store::{AppInputs, PathInputs};
 
-use crate::planning::{Facts, workload_of};
+use crate::planning::{PlannerInput, workload_of};
 
 /// Whether `now` tells a site what `told` does: where somebody was before the plan placed it is no
 /// news.
@@ -26,7 +26,7 @@ pub(super) fn says_nothing_new(now: &[AppInputs], told: &[AppInputs]) -> bool {
 /// those that are not the site's.
 pub(super) fn inputs(
     config: &Config,
-    facts: &Facts,
+    input: &PlannerInput,
     places: Option<&BTreeMap<AppIndex, PathIndex>>,
 ) -> (Vec<PathInputs>, Vec<AppInputs>) {
     let path = |((path, peer), sample): (&(PathIndex, PeerIndex), &Option<PathSample>)| {
@@ -49,12 +49,12 @@ pub(super) fn inputs(
     };
     let apps = config.apps.iter().enumerate().map(|(number, app)| {
         let index = AppIndex(number);
-        let (workload, _) = workload_of(app, facts.workloads.get(&index).copied());
-        let wanted = facts.operator.get(&index).copied().or(app.path);
-        let is_own = wanted.is_none() && !facts.site.contains_key(&index);
+        let (workload, _) = workload_of(app, input.workloads.get(&index).copied());
+        let wanted = input.operator.get(&index).copied().or(app.path);
+        let is_own = wanted.is_none() && !input.site.contains_key(&index);
         let place = places
             .filter(|_| is_own)
-            .and_then(|places| places.get(&index).or_else(|| facts.now.get(&index)));
+            .and_then(|places| places.get(&index).or_else(|| input.now.get(&index)));
         AppInputs {
             name: app.name.to_string(),
             peer: config[app.peer].name.to_string(),
@@ -72,13 +72,13 @@ pub(super) fn inputs(
         }
     });
     let offered = |((path, peer), _): &(&(PathIndex, PeerIndex), _)| {
-        let is_used = facts
+        let is_used = input
             .now
             .iter()
             .any(|(app, place)| place == path && config[*app].peer == *peer);
-        is_told(facts, *path, *peer, is_used)
+        is_told(input, *path, *peer, is_used)
     };
-    let paths = facts.up.iter().filter(offered).map(path);
+    let paths = input.up.iter().filter(offered).map(path);
     (paths.collect(), apps.collect())
 }
 
@@ -87,12 +87,12 @@ pub(super) fn inputs(
 ///
 /// While none is trusted that would turn with every plan that moves somebody, and move it back. So
 /// nothing is told of a peer's paths until they are known, two seconds at most; then of all of them.
-fn is_told(facts: &Facts, path: PathIndex, peer: PeerIndex, is_used: bool) -> bool {
-    let to_peer = facts.up.keys().filter(|(_, end)| *end == peer);
-    let standings = to_peer.map(|(path, peer)| facts.standing(*path, *peer));
+fn is_told(input: &PlannerInput, path: PathIndex, peer: PeerIndex, is_used: bool) -> bool {
+    let to_peer = input.up.keys().filter(|(_, end)| *end == peer);
+    let standings = to_peer.map(|(path, peer)| input.standing(*path, *peer));
     match standings.min() {
         Some(best @ (Standing::Trusted | Standing::OnProbation)) => {
-            is_used || facts.standing(path, peer) == best
+            is_used || input.standing(path, peer) == best
         }
         Some(Standing::Unproven | Standing::Awaited) | None => false,
     }
@@ -109,21 +109,21 @@ mod tests {
 
     const PEER: PeerIndex = PeerIndex(0);
 
-    fn doubtful(standings: [Standing; 2]) -> Facts {
-        let mut facts = both_up();
+    fn doubtful(standings: [Standing; 2]) -> PlannerInput {
+        let mut input = both_up();
         for (number, standing) in standings.into_iter().enumerate() {
             if standing != Standing::Trusted {
-                facts.doubtful.insert((PathIndex(number), PEER), standing);
+                input.doubtful.insert((PathIndex(number), PEER), standing);
             }
         }
-        facts
+        input
     }
 
     #[test]
     fn a_site_is_told_of_trusted_paths_and_of_those_in_use() {
         let told = |standings: [Standing; 2], used: Option<usize>| {
-            let facts = doubtful(standings);
-            let is_told = |path| is_told(&facts, PathIndex(path), PEER, used == Some(path));
+            let input = doubtful(standings);
+            let is_told = |path| is_told(&input, PathIndex(path), PEER, used == Some(path));
             [0, 1].map(is_told)
         };
         use Standing::{Awaited, OnProbation, Trusted, Unproven};
@@ -159,16 +159,16 @@ mod tests {
     #[test]
     fn told_are_levels_and_the_places_of_those_whom_the_site_has_not_placed() {
         let config = paper("", "path = \"path2\"");
-        let mut facts = placed([1, 0, 1, 0, 1]);
+        let mut input = placed([1, 0, 1, 0, 1]);
         let level = PathSample {
             bandwidth: Bandwidth::from_mbit_per_second(40),
             delay: Duration::from_millis(7),
             loss: Probability::ZERO,
         };
-        facts.up.insert((PathIndex(0), PEER), Some(level));
-        facts.site.insert(AppIndex(1), PathIndex(0));
+        input.up.insert((PathIndex(0), PEER), Some(level));
+        input.site.insert(AppIndex(1), PathIndex(0));
         let own = BTreeMap::from([(AppIndex(2), PathIndex(0))]);
-        let (paths, apps) = inputs(&config, &facts, Some(&own));
+        let (paths, apps) = inputs(&config, &input, Some(&own));
         let paths: Vec<_> = paths
             .iter()
             .map(|path| (path.bandwidth_bits_per_second, path.delay_seconds))
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(places, wanted);
         assert!(apps[0].pinned && apps[0].paths == ["path2"]);
         // Alone nobody is told of.
-        let (_, apps) = inputs(&config, &facts, None);
+        let (_, apps) = inputs(&config, &input, None);
         assert!(apps.iter().all(|app| app.path_now.is_none()));
     }
 }

@@ -1,4 +1,4 @@
-//! Plans held against the forecast, and mended where it says that a latency target is unmet.
+//! Plans held against the forecast, and repaired where it says that a latency target is unmet.
 //!
 //! The planner goes by eq. 3 on what is on the wire, which knows loads, but neither queues nor
 //! deadlines; whether a latency target is met is told by the forecast. So the forecast is asked about the
@@ -26,35 +26,35 @@ use keiro_planner::{
     steer::Manner,
 };
 
-use crate::judging::FORECAST_ERROR;
+use crate::target_monitor::FORECAST_ERROR;
 
 use super::{
-    Expected, MeasuredDelay,
-    outlook::{Experience, Outlook, Sender, outlooks, resolution},
-    question::{Assigned, EQUATION, Question},
+    ExpectedDelay, MeasuredDelay,
+    forecast::{DelayForecast, ForecastState, Sender, forecasts_of, resolution},
+    problem::{Assigned, EQUATION, PlanningProblem},
 };
 
 /// How closely a plan is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum ForecastResolution {
     /// By the forecast that is shown.
-    Close,
+    Fine,
     /// By a forecast that takes a tenth of the time of that.
-    Near,
+    Medium,
     /// By coarse forecasts: many plans are to be made.
     Coarse,
 }
 
-/// What the queueing model says, each question asked once.
+/// What the queueing model says, each problem asked once.
 pub(super) struct Forecasts<'a> {
-    question: &'a Question,
-    experience: &'a Experience,
-    known: BTreeMap<(Resolution, usize, Vec<usize>), Vec<Outlook>>,
+    problem: &'a PlanningProblem,
+    forecast_state: &'a ForecastState,
+    known: BTreeMap<(Resolution, usize, Vec<usize>), Vec<DelayForecast>>,
 }
 
-/// More applications than this are not reviewed: what one forecast costs grows with the square of
+/// More applications than this are not refined: what one forecast costs grows with the square of
 /// those on the path.
-const REVIEWED_APPS_MAX: usize = 64;
+const REFINED_APPS_MAX: usize = 64;
 /// How much is asked in one search, for each set the square of those in it. Ours: a tenth of a second
 /// or two.
 const WORK_MAX_DEADLINE: u64 = 15_000;
@@ -62,8 +62,8 @@ const WORK_MAX_FIFO: u64 = 300_000;
 /// By deadline, applications whose messages vary in length are so much more work.
 const VARYING_WORK: u64 = 16;
 /// Up to so many applications whatever a search finds is looked at closely.
-const CLOSE_APPS_MAX: usize = 8;
-const NEAR: Resolution = Resolution::new(512);
+const FINE_APPS_MAX: usize = 8;
+const MEDIUM: Resolution = Resolution::new(512);
 /// The search asks coarsely, and may be some per cent off: demands are held so much tighter where it
 /// was too content, or wider where it was not, and a closer look decides.
 const TIGHTER: f64 = 0.95;
@@ -72,29 +72,35 @@ const WIDER: f64 = 1.05;
 const TRIES: usize = 3;
 
 impl<'a> Forecasts<'a> {
-    pub(super) fn new(question: &'a Question, experience: &'a Experience) -> Self {
+    pub(super) fn new(problem: &'a PlanningProblem, forecast_state: &'a ForecastState) -> Self {
         Self {
-            question,
-            experience,
+            problem,
+            forecast_state,
             known: BTreeMap::new(),
         }
     }
 
     /// For `members` (ascending) when exactly they share `path`, as they are shown.
-    pub(super) fn shown(&mut self, path: usize, members: &[usize]) -> &[Outlook] {
+    pub(super) fn shown(&mut self, path: usize, members: &[usize]) -> &[DelayForecast] {
         self.of(path, members, resolution(members.len()))
     }
 
-    fn of(&mut self, path: usize, members: &[usize], resolution: Resolution) -> &[Outlook] {
-        let (question, experience) = (self.question, self.experience);
+    fn of(&mut self, path: usize, members: &[usize], resolution: Resolution) -> &[DelayForecast] {
+        let (problem, forecast_state) = (self.problem, self.forecast_state);
         if members.is_empty() {
             return &[];
         }
         let key = (resolution, path, members.to_vec());
         self.known.entry(key).or_insert_with(|| {
-            let senders: Vec<_> = members.iter().map(|app| question.senders[*app]).collect();
-            let line = question.line(path);
-            outlooks(question.scheduler, &line, &senders, experience, resolution)
+            let senders: Vec<_> = members.iter().map(|app| problem.senders[*app]).collect();
+            let line = problem.line(path);
+            forecasts_of(
+                problem.scheduler,
+                &line,
+                &senders,
+                forecast_state,
+                resolution,
+            )
         })
     }
 
@@ -106,50 +112,51 @@ impl<'a> Forecasts<'a> {
         resolution: Resolution,
         tighter: f64,
     ) -> Vec<(Opinion, bool)> {
-        let question = self.question;
+        let problem = self.problem;
         // Nobody has come: what was measured there is at least as good as it was.
-        let came = |app: &usize| question.at[*app] != Some(path);
+        let came = |app: &usize| problem.at[*app] != Some(path);
         let nobody_came = !members.iter().any(came);
-        let outlooks = self.of(path, members, resolution);
-        let opinion = |(app, outlook): (&usize, &Outlook)| {
-            let spec = &question.app_specs[*app];
+        let forecasts_of = self.of(path, members, resolution);
+        let opinion = |(app, forecast): (&usize, &DelayForecast)| {
+            let spec = &problem.app_specs[*app];
             let latency_target = spec
                 .latency_target
                 .map(|latency_target| latency_target.mul_f64(tighter));
-            let others = competing_rate(&question.app_specs, members, *app);
+            let others = competing_rate(&problem.app_specs, members, *app);
             let spec = AppSpec {
                 latency_target,
                 ..*spec
             };
-            let prediction = EQUATION.predict(&question.path_specs[path], &spec, others);
-            let of =
-                |measured| Expected::of(&prediction, Some(outlook), measured, question.tolerance);
-            let index = question.apps[*app];
-            let measured = question.measured.get(&index).filter(|_| nobody_came);
-            let carried = match outlook.mean() {
+            let prediction = EQUATION.predict(&problem.path_specs[path], &spec, others);
+            let of = |measured| {
+                ExpectedDelay::of(&prediction, Some(forecast), measured, problem.tolerance)
+            };
+            let index = problem.apps[*app];
+            let measured = problem.measured.get(&index).filter(|_| nobody_came);
+            let extrapolated = match forecast.mean() {
                 Some(_) => None,
-                None => question.carried(*app, path, &prediction),
+                None => problem.extrapolated(*app, path, &prediction),
             };
             // Who is seen to get what it demands is not moved by a forecast that says otherwise. Nor
             // does a forecast help whom it finds met where that is not so. Who has none gets elsewhere
             // what it gets here.
             let seen = measured.map(|measured| of(Some(*measured)));
             let expected = seen
-                .filter(|seen| seen.met == Some(true) || carried.is_some())
-                .unwrap_or_else(|| of(carried));
+                .filter(|seen| seen.met == Some(true) || extrapolated.is_some())
+                .unwrap_or_else(|| of(extrapolated));
             let limit = latency_target
-                .map(|latency_target| question.tolerance.loosen(latency_target).as_secs_f64());
-            let tail = Tail {
-                forecast: outlook
+                .map(|latency_target| problem.tolerance.loosen(latency_target).as_secs_f64());
+            let tail = P99Check {
+                forecast: forecast
                     .seconds(Statistic::P99)
-                    .or(carried.map(|delay| delay.p99.as_secs_f64()))
+                    .or(extrapolated.map(|delay| delay.p99.as_secs_f64()))
                     .zip(limit),
                 is_met: seen.and_then(|seen| seen.met_at_p99),
-                stays: question.at[*app].map(|_| nobody_came),
+                stays: problem.at[*app].map(|_| nobody_came),
                 is_blind: members.iter().any(|other| {
                     // Whom those that are there have beside them already they are measured with.
                     let counts = nobody_came || came(app) || came(other);
-                    other != app && counts && question.little_known.contains(other)
+                    other != app && counts && problem.little_known.contains(other)
                 }),
             };
             let is_unmet = expected.met == Some(false) || expected.overloaded;
@@ -164,7 +171,7 @@ impl<'a> Forecasts<'a> {
             };
             (opinion, is_unmet_at_p99 && tail.forecast.is_none())
         };
-        members.iter().zip(outlooks).map(opinion).collect()
+        members.iter().zip(forecasts_of).map(opinion).collect()
     }
 
     fn opinion(
@@ -180,33 +187,37 @@ impl<'a> Forecasts<'a> {
     }
 
     /// Whom `look` finds unmet where `assignment` has them, and how many of them overloaded.
-    pub(super) fn trouble(&mut self, assignment: &[usize], look: Look) -> Trouble {
-        let mut trouble = Trouble::default();
-        for path in 0..self.question.paths.len() {
+    pub(super) fn violations(
+        &mut self,
+        assignment: &[usize],
+        look: ForecastResolution,
+    ) -> Violations {
+        let mut violations = Violations::default();
+        for path in 0..self.problem.paths.len() {
             let members = members(assignment, path);
             let resolution = match look {
-                Look::Close => resolution(members.len()),
-                Look::Near => NEAR.min(resolution(members.len())),
-                Look::Coarse => searched(assignment.len()),
+                ForecastResolution::Fine => resolution(members.len()),
+                ForecastResolution::Medium => MEDIUM.min(resolution(members.len())),
+                ForecastResolution::Coarse => searched(assignment.len()),
             };
             let all = self.opinions((path, &members), resolution, 1.0);
             for (app, (opinion, is_doubt)) in members.into_iter().zip(all) {
                 if opinion.unmet > 0 {
-                    trouble.unmet.insert(app);
+                    violations.unmet.insert(app);
                 }
                 if is_doubt {
-                    trouble.doubts.insert(app);
+                    violations.doubts.insert(app);
                 }
-                trouble.all = trouble.all.saturating_add(opinion);
+                violations.all = violations.all.saturating_add(opinion);
             }
         }
-        trouble
+        violations
     }
 }
 
 /// What an opinion finds wrong with a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Trouble {
+pub(super) struct Violations {
     pub(super) unmet: BTreeSet<usize>,
     /// Of whom nothing is known by which the 99th percentile could be told, and who count for that.
     pub(super) doubts: BTreeSet<usize>,
@@ -214,7 +225,7 @@ pub(super) struct Trouble {
 }
 
 /// What is known of an application's 99th percentile on a path, for one that demands something.
-struct Tail {
+struct P99Check {
     /// What is forecast and what is allowed, in seconds.
     forecast: Option<(f64, f64)>,
     /// It is measured to be met there.
@@ -225,7 +236,7 @@ struct Tail {
     is_blind: bool,
 }
 
-impl Tail {
+impl P99Check {
     /// Whether that is a reason to be elsewhere, or not to go there.
     fn is_unmet(&self) -> bool {
         let part = self.forecast.map(|(seconds, limit)| seconds / limit);
@@ -240,12 +251,12 @@ impl Tail {
     }
 }
 
-impl Question {
+impl PlanningProblem {
     /// What an application of which nothing can be forecast would get on `path` by what was measured
     /// where it is: that path's delay, and what it takes beyond the delay where it is, as much
     /// quicker as the path is; but no less than eq. 3 says. Elsewhere a fifth more, so that it moves
     /// for what is surely better.
-    pub(super) fn carried(
+    pub(super) fn extrapolated(
         &self,
         app: usize,
         path: usize,
@@ -272,26 +283,30 @@ impl Question {
     }
 
     /// Whether the forecast has a say in the plan.
-    pub(super) fn is_reviewed(&self) -> bool {
-        self.searches() && self.apps.len() <= REVIEWED_APPS_MAX
+    pub(super) fn is_refined(&self) -> bool {
+        self.searches() && self.apps.len() <= REFINED_APPS_MAX
     }
 
     /// What the planner is told of the applications, as they are on the wire. Whose demand the
     /// forecast finds met where the application is demands of eq. 3 no more than that says there:
     /// else it would move for nothing, and be moved back.
-    pub(super) fn demanded(&self, forecasts: &mut Forecasts<'_>, look: Look) -> Vec<AppSpec> {
+    pub(super) fn planner_specs(
+        &self,
+        forecasts: &mut Forecasts<'_>,
+        look: ForecastResolution,
+    ) -> Vec<AppSpec> {
         let mut specs = self.wire.apps.clone();
-        let (true, Some(in_force)) = (self.is_reviewed(), self.in_force()) else {
+        let (true, Some(in_force)) = (self.is_refined(), self.in_force()) else {
             return specs;
         };
         let by_equation = self.evaluate_on_wire(&in_force);
         if by_equation.unmet.is_empty() {
             return specs;
         }
-        let trouble = forecasts.trouble(&in_force, look);
+        let violations = forecasts.violations(&in_force, look);
         for app in by_equation.unmet {
             let delay = by_equation.predictions[app].delay.finite();
-            if let (Some(delay), false) = (delay, trouble.unmet.contains(&app)) {
+            if let (Some(delay), false) = (delay, violations.unmet.contains(&app)) {
                 specs[app].latency_target = specs[app]
                     .latency_target
                     .map(|latency_target| latency_target.max(delay));
@@ -302,61 +317,62 @@ impl Question {
 
     /// The planner's answer, or what is better by the forecast: fewer unmet, or as many and fewer
     /// of them overloaded, or fewer at their 99th percentile and nobody later.
-    pub(super) fn reviewed(
+    pub(super) fn refined(
         &self,
         planned: Vec<usize>,
         manner: Manner,
         forecasts: &mut Forecasts<'_>,
-        look: Look,
+        look: ForecastResolution,
     ) -> Assigned {
-        let assigned = |assignment, holds_back| Assigned {
+        let assigned = |assignment, defers_moves| Assigned {
             assignment,
             optimal: true,
-            holds_back,
+            defers_moves,
         };
-        if !self.is_reviewed() {
+        if !self.is_refined() {
             return assigned(planned, false);
         }
-        let shown = forecasts.trouble(&planned, look).all;
+        let shown = forecasts.violations(&planned, look).all;
         if shown.is_content() {
             return assigned(planned, false);
         }
-        let is_cheap = self.scheduler == Scheduler::Fifo || self.apps.len() <= CLOSE_APPS_MAX;
+        let is_cheap = self.scheduler == Scheduler::Fifo || self.apps.len() <= FINE_APPS_MAX;
         let meanwhile = match look {
-            Look::Close if !is_cheap => Look::Near,
+            ForecastResolution::Fine if !is_cheap => ForecastResolution::Medium,
             look => look,
         };
-        let found = self.mended(&planned, manner, forecasts, meanwhile);
+        let found = self.repaired(&planned, manner, forecasts, meanwhile);
         // What was found by less than what is shown has to hold by that too.
         let holds = found == planned
             || meanwhile == look
-            || forecasts.trouble(&found, look).all.beats(&shown);
+            || forecasts.violations(&found, look).all.beats(&shown);
         match (holds && found != planned, manner) {
             (true, Manner::Revise) => {
-                let (found, holds_back) = self.with_gains(found, forecasts, [meanwhile, look]);
-                assigned(found, holds_back)
+                let (found, defers_moves) =
+                    self.with_improvements(found, forecasts, [meanwhile, look]);
+                assigned(found, defers_moves)
             }
             (true, Manner::Anew) => assigned(found, false),
             (false, _) => assigned(planned, false),
         }
     }
 
-    /// What is better than `planned`, which leaves somebody in trouble, as `look` finds; itself if
+    /// What is better than `planned`, which leaves somebody in violations, as `look` finds; itself if
     /// nothing is.
-    fn mended(
+    fn repaired(
         &self,
         planned: &[usize],
         manner: Manner,
         forecasts: &mut Forecasts<'_>,
-        look: Look,
+        look: ForecastResolution,
     ) -> Vec<usize> {
-        let trouble = forecasts.trouble(planned, look);
-        let may = self.with_spares(planned, &trouble.unmet);
-        let mut least = trouble.all;
+        let violations = forecasts.violations(planned, look);
+        let may = self.with_spares(planned, &violations.unmet);
+        let mut least = violations.all;
         let in_force = self.in_force().filter(|_| manner == Manner::Revise);
         let mut kept = planned.to_vec();
         if let Some(in_force) = &in_force {
-            let opinion = forecasts.trouble(in_force, look).all;
+            let opinion = forecasts.violations(in_force, look).all;
             if opinion.beats(&least) {
                 (least, kept) = (opinion, in_force.clone());
             }
@@ -375,17 +391,17 @@ impl Question {
             let mut review = Review::new(&may, self.work_max(), |path, members| {
                 forecasts.opinion((path, members), searched(self.apps.len()), latency_targets)
             });
-            let Some(mended) = review.mend(&starts, &home) else {
+            let Some(repaired) = review.mend(&starts, &home) else {
                 latency_targets *= WIDER;
                 continue;
             };
-            let opinion = forecasts.trouble(&mended.assignment, look).all;
-            latency_targets *= match opinion.unmet > mended.score.unmet {
+            let opinion = forecasts.violations(&repaired.assignment, look).all;
+            latency_targets *= match opinion.unmet > repaired.score.unmet {
                 true => TIGHTER,
                 false => WIDER,
             };
             if opinion.beats(&least) {
-                (least, kept) = (opinion, mended.assignment);
+                (least, kept) = (opinion, repaired.assignment);
             }
         }
         kept

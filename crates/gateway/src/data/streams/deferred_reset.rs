@@ -8,10 +8,10 @@ use keiro_linux::{epoll::Epoll, tcp};
 
 /// Connections that are still to be reset.
 #[derive(Debug, Default)]
-pub(super) struct Farewells(Vec<Farewell>);
+pub(super) struct DeferredResets(Vec<DeferredReset>);
 
 #[derive(Debug)]
-struct Farewell {
+struct DeferredReset {
     socket: TcpStream,
     /// Bytes that the other end has not acknowledged, and since when so many.
     left: usize,
@@ -21,26 +21,26 @@ struct Farewell {
 
 /// How long one waits whose other end takes nothing, and in all.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Waits {
-    pub(super) quiet: Duration,
-    pub(super) all: Duration,
+pub(super) struct ResetTimeouts {
+    pub(super) idle: Duration,
+    pub(super) total: Duration,
 }
 
 /// So many connections wait at most; others are reset at once. Ours: each has a descriptor that no stream counts any
 /// more.
-const FAREWELLS_MAX: usize = 256;
+const DEFERRED_MAX: usize = 256;
 
-impl Farewells {
+impl DeferredResets {
     /// Resets a connection, now or behind what was written to it. Nothing that it says is waited for any more.
     pub(super) fn reset(&mut self, now: Instant, epoll: &Epoll, socket: TcpStream) {
         let left = tcp::unacknowledged(&socket).unwrap_or(0);
-        if left == 0 || self.0.len() >= FAREWELLS_MAX {
+        if left == 0 || self.0.len() >= DEFERRED_MAX {
             tcp::reset(socket);
             return;
         }
         // It may have been taken out before, where its other end had hung up.
         let _ = epoll.remove(&socket);
-        self.0.push(Farewell {
+        self.0.push(DeferredReset {
             socket,
             left,
             moved_at: now,
@@ -54,22 +54,22 @@ impl Farewells {
     }
 
     /// Resets those that have taken everything, or have been waited for long enough.
-    pub(super) fn tick(&mut self, now: Instant, waits: Waits) {
-        let over = |farewell: &mut Farewell| {
-            let left = tcp::unacknowledged(&farewell.socket).unwrap_or(0);
+    pub(super) fn tick(&mut self, now: Instant, timeouts: ResetTimeouts) {
+        let over = |deferred: &mut DeferredReset| {
+            let left = tcp::unacknowledged(&deferred.socket).unwrap_or(0);
             // Whose other end is gone takes nothing any more.
-            let is_gone = !matches!(farewell.socket.take_error(), Ok(None));
-            if left != farewell.left {
-                (farewell.left, farewell.moved_at) = (left, now);
+            let is_gone = !matches!(deferred.socket.take_error(), Ok(None));
+            if left != deferred.left {
+                (deferred.left, deferred.moved_at) = (left, now);
             }
             let waited = |since| now.saturating_duration_since(since);
             left == 0
                 || is_gone
-                || waited(farewell.moved_at) >= waits.quiet
-                || waited(farewell.since) >= waits.all
+                || waited(deferred.moved_at) >= timeouts.idle
+                || waited(deferred.since) >= timeouts.total
         };
-        for farewell in self.0.extract_if(.., over) {
-            tcp::reset(farewell.socket);
+        for deferred in self.0.extract_if(.., over) {
+            tcp::reset(deferred.socket);
         }
     }
 
@@ -89,9 +89,9 @@ mod tests {
 
     use super::*;
 
-    const WAITS: Waits = Waits {
-        quiet: Duration::from_secs(2),
-        all: Duration::from_secs(30),
+    const TIMEOUTS: ResetTimeouts = ResetTimeouts {
+        idle: Duration::from_secs(2),
+        total: Duration::from_secs(30),
     };
 
     fn at(millis: u64) -> Instant {
@@ -121,24 +121,24 @@ mod tests {
         let (socket, written, mut other) = full();
         let epoll = Epoll::new().unwrap();
         epoll.add(&socket, 7, Interest::Read).unwrap();
-        let mut farewells = Farewells::default();
-        farewells.reset(at(0), &epoll, socket);
+        let mut deferred_resets = DeferredResets::default();
+        deferred_resets.reset(at(0), &epoll, socket);
         // As long as it lasts this would be reported over and over.
         other.write_all(b"more").unwrap();
         let mut ready = ReadyList::new(4);
         epoll.wait(&mut ready, Some(Duration::ZERO)).unwrap();
         assert!(ready.is_empty());
-        farewells.tick(at(100), WAITS);
-        assert!(!farewells.is_empty());
+        deferred_resets.tick(at(100), TIMEOUTS);
+        assert!(!deferred_resets.is_empty());
         other.read_exact(&mut vec![0; written]).unwrap();
         // What has been taken is acknowledged in a moment.
         let whole = Duration::MAX;
-        while !farewells.is_empty() {
-            farewells.tick(
+        while !deferred_resets.is_empty() {
+            deferred_resets.tick(
                 at(200),
-                Waits {
-                    quiet: whole,
-                    all: whole,
+                ResetTimeouts {
+                    idle: whole,
+                    total: whole,
                 },
             );
             std::thread::yield_now();
@@ -150,42 +150,42 @@ mod tests {
     #[test]
     fn who_takes_nothing_or_is_gone_is_not_waited_for() {
         let epoll = Epoll::new().unwrap();
-        let mut farewells = Farewells::default();
+        let mut deferred_resets = DeferredResets::default();
         let (socket, _, _other) = full();
-        farewells.reset(at(0), &epoll, socket);
-        farewells.tick(at(1999), WAITS);
-        assert!(!farewells.is_empty());
-        farewells.tick(at(2000), WAITS);
-        assert!(farewells.is_empty());
+        deferred_resets.reset(at(0), &epoll, socket);
+        deferred_resets.tick(at(1999), TIMEOUTS);
+        assert!(!deferred_resets.is_empty());
+        deferred_resets.tick(at(2000), TIMEOUTS);
+        assert!(deferred_resets.is_empty());
         let (socket, _, other) = full();
-        farewells.reset(at(3000), &epoll, socket);
+        deferred_resets.reset(at(3000), &epoll, socket);
         tcp::reset(other);
-        farewells.tick(at(3001), WAITS);
-        assert!(farewells.is_empty());
+        deferred_resets.tick(at(3001), TIMEOUTS);
+        assert!(deferred_resets.is_empty());
     }
 
     #[test]
     fn more_than_can_be_kept_are_reset_at_once() {
         let epoll = Epoll::new().unwrap();
-        let mut farewells = Farewells::default();
+        let mut deferred_resets = DeferredResets::default();
         let (socket, _, _other) = full();
-        let copy = || Farewell {
+        let copy = || DeferredReset {
             socket: socket.try_clone().unwrap(),
             left: 1,
             moved_at: at(0),
             since: at(0),
         };
         let (another, _, mut other) = full();
-        while farewells.0.len() < FAREWELLS_MAX {
-            farewells.0.push(copy());
+        while deferred_resets.0.len() < DEFERRED_MAX {
+            deferred_resets.0.push(copy());
         }
-        farewells.reset(at(0), &epoll, another);
-        assert_eq!(farewells.0.len(), FAREWELLS_MAX);
+        deferred_resets.reset(at(0), &epoll, another);
+        assert_eq!(deferred_resets.0.len(), DEFERRED_MAX);
         let end = other
             .read_to_end(&mut Vec::new())
             .map_err(|error| error.kind());
         assert_eq!(end, Err(io::ErrorKind::ConnectionReset));
-        farewells.end();
-        assert!(farewells.is_empty());
+        deferred_resets.end();
+        assert!(deferred_resets.is_empty());
     }
 }

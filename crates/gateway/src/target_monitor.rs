@@ -1,4 +1,4 @@
-//! Whether an application gets what it demands, as things stand, and when that is told.
+//! Whether an application gets what it demands, as things stand, and when that is reported.
 //!
 //! One judge at a time: delays that were measured since anything changed, where there are enough;
 //! else the forecast; else eq. 3, which is said. All but eq. 3, which has only a mean, are held
@@ -13,7 +13,7 @@ use keiro_core::Instant;
 
 /// What was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct TargetVerdict {
     pub(crate) met: bool,
     pub(crate) by: JudgedBy,
 }
@@ -21,7 +21,7 @@ pub(crate) struct Verdict {
 /// What an application gets, each in parts of its latency target, loosened by the tolerance; above one is
 /// too long, infinite is for ever. `None`: that cannot say.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Evidence {
+pub(crate) struct TargetRatios {
     /// The measured 99th percentile.
     pub(crate) measured: Option<f64>,
     /// The forecast one.
@@ -32,18 +32,18 @@ pub(crate) struct Evidence {
 
 /// One application's latency target through time.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Standing {
+pub(crate) struct TargetState {
     /// The verdict, for which path, and when it was found rather than kept.
-    now: Option<(Verdict, String, Instant)>,
-    /// What was told last.
-    told: Option<bool>,
-    /// Since when it has been met although the opposite was told.
-    mended: Option<Instant>,
+    now: Option<(TargetVerdict, String, Instant)>,
+    /// What was reported last.
+    reported: Option<bool>,
+    /// Since when it has been met although the opposite was reported.
+    met_since: Option<Instant>,
 }
 
 /// What there is to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News {
+pub(crate) enum Transition {
     Missed,
     MetAgain,
 }
@@ -53,57 +53,58 @@ pub(crate) const FORECAST_ERROR: f64 = 0.2;
 /// Eq. 3 may be: the worst means of the experiment `prediction/error`.
 const EQUATION_ERROR: f64 = 1.0;
 /// Verdicts of a better judge are kept for so long. Ours: as long as measured delays are shown.
-const KEPT: Duration = Duration::from_secs(600);
-/// A demand that was missed is met for so long before that is told. Ours: someone has to read it,
+const VERDICT_KEPT: Duration = Duration::from_secs(600);
+/// A demand that was missed is met for so long before that is reported. Ours: someone has to read it,
 /// and a plan that follows a change may need some seconds.
-const MENDED: Duration = Duration::from_secs(30);
+const MET_FOR: Duration = Duration::from_secs(30);
 
-impl Standing {
-    pub(crate) fn verdict(&self) -> Option<Verdict> {
+impl TargetState {
+    pub(crate) fn verdict(&self) -> Option<TargetVerdict> {
         self.now.as_ref().map(|(verdict, _, _)| *verdict)
     }
 
     /// Judges anew, for an application on `path`.
-    pub(crate) fn judge(&mut self, now: Instant, path: Option<&str>, evidence: &Evidence) {
+    pub(crate) fn judge(&mut self, now: Instant, path: Option<&str>, ratios: &TargetRatios) {
         let before = self.now.take();
         let Some(path) = path else {
             return;
         };
-        let known = before
-            .filter(|(_, on, found)| on == path && now.saturating_duration_since(*found) <= KEPT);
-        let found = evidence.judge(known.as_ref().map(|(verdict, _, _)| *verdict));
+        let known = before.filter(|(_, on, found)| {
+            on == path && now.saturating_duration_since(*found) <= VERDICT_KEPT
+        });
+        let found = ratios.judge(known.as_ref().map(|(verdict, _, _)| *verdict));
         self.now = match found {
             Some(verdict) => Some((verdict, path.to_owned(), now)),
             None => known,
         };
     }
 
-    /// What is to be told now: that a latency target is missed, at once; that it is met again, when it has
+    /// What is to be reported now: that a latency target is missed, at once; that it is met again, when it has
     /// been for a while.
-    pub(crate) fn news(&mut self, now: Instant) -> Option<News> {
+    pub(crate) fn transition(&mut self, now: Instant) -> Option<Transition> {
         let met = self.verdict()?.met;
-        if !met || self.told != Some(false) {
-            self.mended = None;
-            let is_news = !met && self.told != Some(false);
-            self.told = Some(met);
-            return is_news.then_some(News::Missed);
+        if !met || self.reported != Some(false) {
+            self.met_since = None;
+            let is_news = !met && self.reported != Some(false);
+            self.reported = Some(met);
+            return is_news.then_some(Transition::Missed);
         }
-        let since = *self.mended.get_or_insert(now);
-        if now.saturating_duration_since(since) < MENDED {
+        let since = *self.met_since.get_or_insert(now);
+        if now.saturating_duration_since(since) < MET_FOR {
             return None;
         }
-        self.mended = None;
-        self.told = Some(true);
-        Some(News::MetAgain)
+        self.met_since = None;
+        self.reported = Some(true);
+        Some(Transition::MetAgain)
     }
 }
 
-impl Evidence {
+impl TargetRatios {
     /// `None`: the verdict `before` stands, or there is none.
-    fn judge(&self, before: Option<Verdict>) -> Option<Verdict> {
+    fn judge(&self, before: Option<TargetVerdict>) -> Option<TargetVerdict> {
         if let Some(part) = self.measured {
             let (met, by) = (part <= 1.0, JudgedBy::Measurement);
-            return Some(Verdict { met, by });
+            return Some(TargetVerdict { met, by });
         }
         let (part, by, error) = match (self.forecast, self.equation) {
             (Some(part), _) => (part, JudgedBy::Forecast, FORECAST_ERROR),
@@ -111,19 +112,19 @@ impl Evidence {
             (None, None) => return None,
         };
         let is_sure = part > 1.0 + error || part * (1.0 + error) < 1.0;
-        let found = Verdict {
+        let found = TargetVerdict {
             met: part <= 1.0,
             by,
         };
         match before {
-            Some(before) if rank(before.by) > rank(by) && !is_sure => None,
+            Some(before) if confidence(before.by) > confidence(by) && !is_sure => None,
             _ => Some(found),
         }
     }
 }
 
 /// Who knows more.
-fn rank(by: JudgedBy) -> u8 {
+fn confidence(by: JudgedBy) -> u8 {
     match by {
         JudgedBy::Measurement => 2,
         JudgedBy::Forecast => 1,
@@ -135,28 +136,28 @@ fn rank(by: JudgedBy) -> u8 {
 mod tests {
     use super::*;
 
-    const NOTHING: Evidence = Evidence {
+    const NOTHING: TargetRatios = TargetRatios {
         measured: None,
         forecast: None,
         equation: None,
     };
 
-    fn measured(part: f64) -> Evidence {
-        Evidence {
+    fn measured(part: f64) -> TargetRatios {
+        TargetRatios {
             measured: Some(part),
             ..forecast(0.5)
         }
     }
 
-    fn forecast(part: f64) -> Evidence {
-        Evidence {
+    fn forecast(part: f64) -> TargetRatios {
+        TargetRatios {
             forecast: Some(part),
             ..equation(0.1)
         }
     }
 
-    fn equation(part: f64) -> Evidence {
-        Evidence {
+    fn equation(part: f64) -> TargetRatios {
+        TargetRatios {
             equation: Some(part),
             ..NOTHING
         }
@@ -164,33 +165,34 @@ mod tests {
 
     /// An application on the path `p`, judged every second.
     #[derive(Default)]
-    struct Judged {
-        standing: Standing,
+    struct Monitored {
+        state: TargetState,
         seconds: u64,
-        told: Vec<(u64, News)>,
+        reported: Vec<(u64, Transition)>,
     }
 
-    impl Judged {
-        fn sees(&mut self, evidence: &Evidence, seconds: u64) -> (bool, JudgedBy) {
-            self.sees_on("p", evidence, seconds)
+    impl Monitored {
+        fn sees(&mut self, ratios: &TargetRatios, seconds: u64) -> (bool, JudgedBy) {
+            self.sees_on("p", ratios, seconds)
         }
 
-        fn sees_on(&mut self, path: &str, evidence: &Evidence, seconds: u64) -> (bool, JudgedBy) {
+        fn sees_on(&mut self, path: &str, ratios: &TargetRatios, seconds: u64) -> (bool, JudgedBy) {
             for _ in 0..seconds {
                 self.seconds += 1;
                 let now = Instant::ZERO + Duration::from_secs(self.seconds);
-                self.standing.judge(now, Some(path), evidence);
-                let news = self.standing.news(now);
-                self.told.extend(news.map(|news| (self.seconds, news)));
+                self.state.judge(now, Some(path), ratios);
+                let transition = self.state.transition(now);
+                self.reported
+                    .extend(transition.map(|transition| (self.seconds, transition)));
             }
-            let verdict = self.standing.verdict().unwrap();
+            let verdict = self.state.verdict().unwrap();
             (verdict.met, verdict.by)
         }
     }
 
     #[test]
     fn measurement_judges_before_the_forecast_and_that_before_equation_3() {
-        let mut judged = Judged::default();
+        let mut judged = Monitored::default();
         assert_eq!(judged.sees(&equation(1.2), 1), (false, JudgedBy::Equation3));
         assert_eq!(judged.sees(&forecast(0.9), 1), (true, JudgedBy::Forecast));
         assert_eq!(
@@ -201,7 +203,7 @@ mod tests {
 
     #[test]
     fn delays_that_begin_anew_overturn_nothing_by_less_than_the_next_judge_errs() {
-        let mut judged = Judged::default();
+        let mut judged = Monitored::default();
         judged.sees(&measured(1.1), 60);
         for _ in 0..20 {
             // Another level: nothing is measured yet.
@@ -210,19 +212,19 @@ mod tests {
             }
             judged.sees(&measured(1.05), 10);
         }
-        assert_eq!(judged.told, [(1, News::Missed)]);
+        assert_eq!(judged.reported, [(1, Transition::Missed)]);
         // What is beyond its error counts at once.
         assert_eq!(judged.sees(&forecast(0.8), 1), (true, JudgedBy::Forecast));
     }
 
     #[test]
     fn a_path_that_gets_much_worse_and_another_path_are_judged_at_once() {
-        let mut judged = Judged::default();
+        let mut judged = Monitored::default();
         judged.sees(&measured(0.6), 60);
         assert_eq!(judged.sees(&forecast(1.3), 1), (false, JudgedBy::Forecast));
         judged.sees(&measured(0.6), 60);
         assert_eq!(judged.sees(&equation(2.5), 1), (false, JudgedBy::Equation3));
-        let mut judged = Judged::default();
+        let mut judged = Monitored::default();
         judged.sees(&measured(0.9), 60);
         let elsewhere = judged.sees_on("q", &forecast(1.05), 1);
         assert_eq!(elsewhere, (false, JudgedBy::Forecast));
@@ -230,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_verdict_is_not_kept_for_ever() {
-        let mut judged = Judged::default();
+        let mut judged = Monitored::default();
         judged.sees(&measured(0.9), 60);
         assert_eq!(
             judged.sees(&equation(1.5), 600),
@@ -241,26 +243,26 @@ mod tests {
 
     #[test]
     fn what_goes_to_and_fro_is_told_once() {
-        let mut judged = Judged::default();
+        let mut judged = Monitored::default();
         judged.sees(&measured(0.9), 60);
         for _ in 0..50 {
             judged.sees(&measured(1.01), 10);
             judged.sees(&measured(0.99), 10);
         }
-        assert_eq!(judged.told, [(61, News::Missed)]);
+        assert_eq!(judged.reported, [(61, Transition::Missed)]);
         judged.sees(&measured(0.99), 60);
-        assert_eq!(judged.told[1..], [(1081, News::MetAgain)]);
+        assert_eq!(judged.reported[1..], [(1081, Transition::MetAgain)]);
     }
 
     #[test]
     fn without_a_path_nothing_is_told_and_what_was_told_is_remembered() {
-        let mut judged = Judged::default();
+        let mut judged = Monitored::default();
         judged.sees(&measured(1.5), 1);
         let now = Instant::ZERO + Duration::from_secs(2);
-        judged.standing.judge(now, None, &NOTHING);
-        assert_eq!(judged.standing.verdict(), None);
-        assert_eq!(judged.standing.news(now), None);
+        judged.state.judge(now, None, &NOTHING);
+        assert_eq!(judged.state.verdict(), None);
+        assert_eq!(judged.state.transition(now), None);
         judged.sees(&measured(1.5), 60);
-        assert_eq!(judged.told, [(1, News::Missed)]);
+        assert_eq!(judged.reported, [(1, Transition::Missed)]);
     }
 }

@@ -11,7 +11,7 @@ use keiro_linux::{interface, route};
 
 /// Where an application's streams are connected to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Exit {
+pub(crate) enum TcpDestination {
     /// All to one server.
     Server { to: SocketAddr, allow_local: bool },
     /// Each to where its client wanted, if that is in one of these networks.
@@ -21,7 +21,7 @@ pub(crate) enum Exit {
     },
 }
 
-impl Exit {
+impl TcpDestination {
     /// Where a stream goes whose client wanted `target`, by `interface` alone if one is named; `None`: nowhere.
     ///
     /// # Errors
@@ -61,7 +61,7 @@ impl Exit {
     }
 }
 
-impl fmt::Display for Exit {
+impl fmt::Display for TcpDestination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Server { to, .. } => write!(f, "{to}"),
@@ -75,7 +75,7 @@ impl fmt::Display for Exit {
 
 /// Where an application's datagrams are let out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct UdpExit {
+pub(crate) struct UdpDestination {
     pub(crate) to: SocketAddr,
     /// This machine itself may be meant.
     pub(crate) allow_local: bool,
@@ -83,7 +83,7 @@ pub(crate) struct UdpExit {
     pub(crate) interface: Option<String>,
 }
 
-impl UdpExit {
+impl UdpDestination {
     /// It leads to another machine, or may lead to this one. Addresses come and go.
     ///
     /// # Errors
@@ -113,27 +113,27 @@ mod tests {
         let here: SocketAddr = "127.0.0.1:80".parse().unwrap();
         // Of a range for examples: nobody's.
         let elsewhere: SocketAddr = "192.0.2.1:80".parse().unwrap();
-        let exit = |allow_local| Exit::Server {
+        let destination = |allow_local| TcpDestination::Server {
             to: here,
             allow_local,
         };
-        assert!(exit(false).is_forbidden_by_now(here, None));
-        assert!(!exit(true).is_forbidden_by_now(here, None));
+        assert!(destination(false).is_forbidden_by_now(here, None));
+        assert!(!destination(true).is_forbidden_by_now(here, None));
         // A reload has given the forward another server; this one is as good as it was.
-        assert!(!exit(false).is_forbidden_by_now(elsewhere, None));
-        assert_eq!(exit(false).server(None, None).unwrap(), None);
-        assert_eq!(exit(true).server(None, None).unwrap(), Some(here));
+        assert!(!destination(false).is_forbidden_by_now(elsewhere, None));
+        assert_eq!(destination(false).server(None, None).unwrap(), None);
+        assert_eq!(destination(true).server(None, None).unwrap(), Some(here));
     }
 
     #[test]
     fn by_networks_this_machine_is_reached_only_where_one_names_the_address_alone() {
         let here: SocketAddr = "127.0.0.1:80".parse().unwrap();
-        let exit = |network: &str, allow_local| Exit::Networks {
+        let destination = |network: &str, allow_local| TcpDestination::Networks {
             networks: vec![network.parse::<IpNet>().unwrap().into()],
             allow_local,
         };
-        assert!(exit("0.0.0.0/0", true).is_forbidden_by_now(here, None));
-        assert!(exit("127.0.0.1/32", false).is_forbidden_by_now(here, None));
-        assert!(!exit("127.0.0.1/32", true).is_forbidden_by_now(here, None));
+        assert!(destination("0.0.0.0/0", true).is_forbidden_by_now(here, None));
+        assert!(destination("127.0.0.1/32", false).is_forbidden_by_now(here, None));
+        assert!(!destination("127.0.0.1/32", true).is_forbidden_by_now(here, None));
     }
 }

@@ -1,12 +1,12 @@
 //! Tenants as the configuration has them: their devices, addresses, routes and rules are made,
 //! followed and removed here, and the data thread is told.
 //!
-//! As with everything else a change has two halves: [`Tunnels::prepare`] opens what can fail,
-//! [`Tunnels::apply`] only sends commands. Addresses, routes and rules follow ([`Tunnels::install`]);
+//! As with everything else a change has two halves: [`Tenants::prepare`] opens what can fail,
+//! [`Tenants::apply`] only sends commands. Addresses, routes and rules follow ([`Tenants::install`]);
 //! what could not be had, and what was taken away, is tried again every second.
 
+mod device_health;
 mod kernel;
-mod standing;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,10 +27,10 @@ use keiro_linux::{
     tun::{self, Existing, Tun, TunError, TunOptions},
 };
 
-pub(crate) use self::standing::Standing;
+pub(crate) use self::device_health::DeviceHealth;
 use self::{
+    device_health::{ABSENT, DeviceEvents},
     kernel::{Interfaces, Kernel},
-    standing::{ABSENT, Told},
 };
 use crate::{
     active::Active,
@@ -46,7 +46,7 @@ const CLOSING_TIME: Duration = Duration::from_secs(2);
 
 /// What is in use.
 #[derive(Default)]
-pub(crate) struct Tunnels {
+pub(crate) struct Tenants {
     /// By name.
     devices: BTreeMap<String, Device>,
     /// Names of those that were given up and may not be closed yet.
@@ -56,9 +56,9 @@ pub(crate) struct Tunnels {
     /// Addresses, routes and rules.
     kernel: Kernel,
     /// Of devices.
-    told: Told,
+    told: DeviceEvents,
     /// Some interface was not found, and is looked for once more.
-    look_again: bool,
+    recheck: bool,
 }
 
 struct Device {
@@ -69,7 +69,7 @@ struct Device {
     /// As it was seen last, of one that was not taken away.
     standing: tun::Standing,
     /// Its interface was not found when it was looked for last.
-    missed: bool,
+    was_absent: bool,
 }
 
 /// It was taken away.
@@ -82,15 +82,15 @@ struct Lost {
 /// Devices that were opened for a new configuration, by name. Those that it does not come to are removed at
 /// once by the thread that opened them.
 #[derive(Default)]
-pub(crate) struct Opened(BTreeMap<String, Tun>);
+pub(crate) struct OpenedDevices(BTreeMap<String, Tun>);
 
-impl Tunnels {
+impl Tenants {
     /// Opens the devices that `config` needs and that are not there.
     ///
     /// # Errors
     /// What cannot be had, where the configuration asks for it, and what to try.
-    pub(crate) fn prepare(&self, config: &Config) -> anyhow::Result<Opened> {
-        let mut opened = Opened::default();
+    pub(crate) fn prepare(&self, config: &Config) -> anyhow::Result<OpenedDevices> {
+        let mut opened = OpenedDevices::default();
         for tenant in &config.tenants {
             if !self.devices.contains_key(&tenant.device) {
                 let patience = match self.closing.contains(&tenant.device) {
@@ -110,7 +110,7 @@ impl Tunnels {
     pub(crate) fn apply(
         &mut self,
         config: &Config,
-        mut opened: Opened,
+        mut opened: OpenedDevices,
         active: &Active,
         data: &DataHandle,
     ) -> Result<(), DataThreadGone> {
@@ -121,11 +121,11 @@ impl Tunnels {
             let queues = tun.queues().len();
             let device = Device {
                 number,
-                tun: Ok(hand_over(number, tun, data)?),
+                tun: Ok(give_queues(number, tun, data)?),
                 mtu,
                 queues,
                 standing: tun::Standing::Up,
-                missed: false,
+                was_absent: false,
             };
             self.closing.remove(&name);
             self.devices.insert(name, device);
@@ -135,7 +135,7 @@ impl Tunnels {
             let Some(device) = self.devices.get_mut(&tenant.device) else {
                 continue;
             };
-            device.follow_mtu(tenant);
+            device.update_mtu(tenant);
             if device.queues != tenant.device_queues {
                 let name = &tenant.name;
                 tracing::warn!(
@@ -183,7 +183,7 @@ impl Tunnels {
     /// Puts the addresses, routes and rules in place that `config` names, and removes those that it
     /// names no longer. What a killed gateway left behind is taken over.
     ///
-    /// What could not be had is given, a line each. [`Self::mend`] tries again.
+    /// What could not be had is given, a line each. [`Self::repair`] tries again.
     pub(crate) fn install(&mut self, config: &Config) -> Vec<String> {
         self.look();
         let interfaces = self.interfaces();
@@ -191,15 +191,15 @@ impl Tunnels {
     }
 
     /// Devices that do not serve their tenants, a line each.
-    pub(crate) fn troubles(&self, config: &Config) -> Vec<String> {
+    pub(crate) fn problems(&self, config: &Config) -> Vec<String> {
         let of = |tenant: &Tenant| {
             let (name, device) = (&tenant.name, &tenant.device);
-            match self.standing(tenant)? {
-                Standing::Up => None,
-                Standing::Down { why, .. } => Some(format!(
+            match self.health(tenant)? {
+                DeviceHealth::Up => None,
+                DeviceHealth::Down { why, .. } => Some(format!(
                     "tenant `{name}`: its device {device} does not serve it: {why}"
                 )),
-                Standing::Lost { why } => Some(format!(
+                DeviceHealth::Lost { why } => Some(format!(
                     "tenant `{name}`: its device {device} is missing: {why}; the gateway tries again every second"
                 )),
             }
@@ -208,19 +208,19 @@ impl Tunnels {
     }
 
     /// `None` before there is a device.
-    pub(crate) fn standing(&self, tenant: &Tenant) -> Option<Standing> {
+    pub(crate) fn health(&self, tenant: &Tenant) -> Option<DeviceHealth> {
         let device = self.devices.get(&tenant.device)?;
-        Some(device.standing_now(&tenant.device))
+        Some(device.health(&tenant.device))
     }
 
     /// How many tenants of `config` have their device, and up.
     pub(crate) fn tenants_with_device(&self, config: &Config) -> usize {
-        let is_up = |tenant: &&Tenant| self.standing(tenant) == Some(Standing::Up);
+        let is_up = |tenant: &&Tenant| self.health(tenant) == Some(DeviceHealth::Up);
         config.tenants.iter().filter(is_up).count()
     }
 
     /// What there is to tell of devices since this was asked last.
-    pub(crate) fn news(&mut self, config: &Config) -> Vec<EventKind> {
+    pub(crate) fn events(&mut self, config: &Config) -> Vec<EventKind> {
         self.told.retain(
             &config
                 .tenants
@@ -228,16 +228,16 @@ impl Tunnels {
                 .map(|tenant| tenant.name.as_str())
                 .collect(),
         );
-        let mut news = Vec::new();
+        let mut events = Vec::new();
         for tenant in &config.tenants {
-            if let Some(standing) = self.standing(tenant) {
-                news.extend(
+            if let Some(standing) = self.health(tenant) {
+                events.extend(
                     self.told
                         .follow(tenant.name.as_str(), &tenant.device, &standing),
                 );
             }
         }
-        news
+        events
     }
 
     /// A device does not work any more.
@@ -249,13 +249,13 @@ impl Tunnels {
     }
 
     /// Sees what became of devices, and tries to bring back what is missing.
-    pub(crate) fn mend(
+    pub(crate) fn repair(
         &mut self,
         config: &Config,
         data: &DataHandle,
     ) -> Result<(), DataThreadGone> {
-        let mut is_to_be_looked_at = self.kernel.is_to_be_looked_at();
-        if is_to_be_looked_at || self.look_again {
+        let mut needs_check = self.kernel.needs_check();
+        if needs_check || self.recheck {
             self.look();
         }
         for tenant in &config.tenants {
@@ -269,24 +269,24 @@ impl Tunnels {
                 Ok(tun) => {
                     device.queues = tun.queues().len();
                     device.standing = tun::Standing::Up;
-                    device.missed = false;
-                    device.tun = Ok(hand_over(device.number, tun, data)?);
-                    is_to_be_looked_at = true;
+                    device.was_absent = false;
+                    device.tun = Ok(give_queues(device.number, tun, data)?);
+                    needs_check = true;
                 }
                 Err(error) => lost.tell(tenant, &error),
             }
         }
-        if is_to_be_looked_at {
+        if needs_check {
             let interfaces = self.interfaces();
-            self.kernel.mend(config, &interfaces);
+            self.kernel.repair(config, &interfaces);
         }
-        self.give_up_absent(data)
+        self.release_absent(data)
     }
 
     /// A device that is in another namespace can have no addresses and no routes here: it is closed, told as
-    /// lost, and made again with the next [`Self::mend`]. Its number is not used again, so that what the data
+    /// lost, and made again with the next [`Self::repair`]. Its number is not used again, so that what the data
     /// thread still tells of it is of no other one.
-    fn give_up_absent(&mut self, data: &DataHandle) -> Result<(), DataThreadGone> {
+    fn release_absent(&mut self, data: &DataHandle) -> Result<(), DataThreadGone> {
         for device in self.devices.values_mut() {
             if device.tun.is_err() || device.standing != tun::Standing::Absent {
                 continue;
@@ -309,9 +309,9 @@ impl Tunnels {
 
     /// Sees what became of the devices' interfaces.
     fn look(&mut self) {
-        self.look_again = false;
+        self.recheck = false;
         for device in self.devices.values_mut() {
-            self.look_again |= device.look();
+            self.recheck |= device.look();
         }
     }
 
@@ -320,7 +320,7 @@ impl Tunnels {
         let devices = self.devices.iter();
         devices
             .filter_map(|(name, device)| {
-                let is_here = !device.missed && device.standing != tun::Standing::Absent;
+                let is_here = !device.was_absent && device.standing != tun::Standing::Absent;
                 let tun = device.tun.as_ref().ok().filter(|_| is_here)?;
                 Some((name.clone(), tun.index()))
             })
@@ -335,7 +335,7 @@ fn here<'a>(devices: impl Iterator<Item = &'a Device>) -> BTreeSet<u32> {
     here.map(Tun::index).collect()
 }
 
-impl Drop for Opened {
+impl Drop for OpenedDevices {
     fn drop(&mut self) {
         let devices: BTreeSet<u32> = self.0.values().map(Tun::index).collect();
         if devices.len() > 1
@@ -371,24 +371,24 @@ impl Device {
                 return false;
             }
         };
-        let was_missed = mem::replace(&mut self.missed, standing == tun::Standing::Absent);
-        if self.missed && !was_missed {
+        let was_missed = mem::replace(&mut self.was_absent, standing == tun::Standing::Absent);
+        if self.was_absent && !was_missed {
             return true;
         }
         self.standing = standing;
         false
     }
 
-    fn standing_now(&self, name: &str) -> Standing {
+    fn health(&self, name: &str) -> DeviceHealth {
         match &self.tun {
-            Ok(_) => Standing::of(self.standing.clone(), name),
-            Err(lost) => Standing::Lost {
+            Ok(_) => DeviceHealth::of(self.standing.clone(), name),
+            Err(lost) => DeviceHealth::Lost {
                 why: lost.told.clone().unwrap_or_else(|| lost.why.clone()),
             },
         }
     }
 
-    fn follow_mtu(&mut self, tenant: &Tenant) {
+    fn update_mtu(&mut self, tenant: &Tenant) {
         let mtu = mtu_of(tenant);
         if self.mtu == mtu {
             return;
@@ -438,7 +438,7 @@ fn open(tenant: &Tenant) -> anyhow::Result<Tun> {
 }
 
 /// Gives the device's queues to the data thread.
-fn hand_over(number: u64, mut tun: Tun, data: &DataHandle) -> Result<Tun, DataThreadGone> {
+fn give_queues(number: u64, mut tun: Tun, data: &DataHandle) -> Result<Tun, DataThreadGone> {
     let command = Command::AddDevice {
         number,
         queues: tun.take_queues(),
@@ -481,7 +481,7 @@ fn setup(config: &Config, tenant: &Tenant, device: u64, active: &Active) -> Tena
         },
         device,
         mtu: u16::try_from(tenant.mtu.get()).unwrap_or(u16::MAX),
-        answer_from: v6,
+        icmp_source_v6: v6,
         own: tenant.prefixes.clone(),
         peers,
     }

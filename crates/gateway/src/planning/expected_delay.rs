@@ -13,11 +13,11 @@ use keiro_planner::{
     queueing::Statistic,
 };
 
-use super::{facts::MeasuredDelay, outlook::Outlook};
+use super::{forecast::DelayForecast, input::MeasuredDelay};
 
 /// The delay of one application on one path beside what it demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedDelay {
     /// The forecast's mean; `None`: it has no number.
     pub(crate) predicted: Option<Delay>,
     /// The measured mean, where that judges.
@@ -37,17 +37,17 @@ pub(crate) struct Expected {
     pub(crate) overloaded: bool,
 }
 
-impl Expected {
+impl ExpectedDelay {
     /// By eq. 3 and, as far as there are any, by a forecast and what was measured.
     pub(crate) fn of(
         prediction: &Prediction,
-        outlook: Option<&Outlook>,
+        forecast: Option<&DelayForecast>,
         measured: Option<MeasuredDelay>,
         tolerance: Tolerance,
     ) -> Self {
         let latency_target = prediction.latency_target;
-        let predicted = outlook.and_then(Outlook::mean);
-        let forecast_p99 = predicted.map(|mean| match outlook.map(|outlook| outlook.delay) {
+        let predicted = forecast.and_then(DelayForecast::mean);
+        let forecast_p99 = predicted.map(|mean| match forecast.map(|forecast| forecast.delay) {
             Some(Ok(told)) => Delay::Finite(told.get(Statistic::P99)),
             _ => mean,
         });

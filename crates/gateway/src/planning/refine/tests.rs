@@ -7,7 +7,7 @@ use rand_core::{RngCore, SeedableRng};
 
 use super::*;
 use crate::planning::{
-    Facts, MeasuredDelay, Planned, PlannedPath,
+    AppAssignment, MeasuredDelay, Plan, PlannerInput,
     tests::{all_on_a_path_that_takes_long, bulk, bursty_a5, paper, placed},
 };
 
@@ -15,7 +15,7 @@ const SEED: u64 = 7;
 
 /// A gateway that plans in a `manner`, with 2 to `paths_max` paths, 3 to `apps_max` applications, loads of
 /// 0.3 to 0.9 on the wire; demands are 1 to 4 times what one idle path takes.
-fn drawn(number: u64, manner: &str, paths_max: usize, apps_max: usize) -> (Config, Facts) {
+fn drawn(number: u64, manner: &str, paths_max: usize, apps_max: usize) -> (Config, PlannerInput) {
     let mut random = ChaCha12Rng::seed_from_u64(SEED);
     random.set_stream(number);
     let mut unit = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
@@ -51,7 +51,7 @@ fn drawn(number: u64, manner: &str, paths_max: usize, apps_max: usize) -> (Confi
     let sum: f64 = weights.iter().sum();
     for (app, weight) in config.apps.iter_mut().zip(&weights) {
         let length = ByteCount::new((1000.0 * 1000_f64.powf(unit())) as u64);
-        let bits = crate::planning::outlook::wire_length(length).get() as f64 * 8.0;
+        let bits = crate::planning::forecast::wire_length(length).get() as f64 * 8.0;
         let path = &config.paths[(unit() * paths as f64) as usize];
         let idle = path.delay.unwrap_or_default().as_secs_f64()
             + bits / path.rate.as_bits_per_second() as f64;
@@ -60,21 +60,24 @@ fn drawn(number: u64, manner: &str, paths_max: usize, apps_max: usize) -> (Confi
         app.latency_target = Some(Duration::from_secs_f64(idle * 4_f64.powf(unit())));
     }
     let up = (0..paths).map(|path| ((PathIndex(path), PeerIndex(0)), None));
-    let facts = Facts {
+    let input = PlannerInput {
         up: up.collect(),
-        ..Facts::default()
+        ..PlannerInput::default()
     };
-    (config, facts)
+    (config, input)
 }
 
-fn answer(config: &Config, facts: &Facts, manner: Manner) -> Planned {
-    Question::new(config, facts).answer(config, manner, &Experience::default())
+fn answer(config: &Config, input: &PlannerInput, manner: Manner) -> Plan {
+    PlanningProblem::new(config, input).answer(config, manner, &ForecastState::default())
 }
 
 /// Of all assignments the fewest unmet, by the forecast that is shown.
-fn least_unmet(config: &Config, facts: &Facts) -> usize {
-    let (question, experience) = (Question::new(config, facts), Experience::default());
-    let mut forecasts = Forecasts::new(&question, &experience);
+fn least_unmet(config: &Config, input: &PlannerInput) -> usize {
+    let (problem, forecast_state) = (
+        PlanningProblem::new(config, input),
+        ForecastState::default(),
+    );
+    let mut forecasts = Forecasts::new(&problem, &forecast_state);
     let sets = 1_usize << config.apps.len();
     let mut least: Vec<Option<usize>> = vec![None; sets];
     least[0] = Some(0);
@@ -101,21 +104,21 @@ fn headers_that_overload_a_path_are_planned_with() {
         let mut config = paper(&format!("planner = \"{planner}\""), "");
         config.paths[0].rate = Bandwidth::from_mbit_per_second(50);
         let up = (0..2).map(|path| ((PathIndex(path), PeerIndex(0)), None));
-        let mut facts = Facts {
+        let mut input = PlannerInput {
             up: up.collect(),
-            ..Facts::default()
+            ..PlannerInput::default()
         };
-        let anew = answer(&config, &facts, Manner::Anew);
+        let anew = answer(&config, &input, Manner::Anew);
         assert_eq!(anew.unmet(), 0, "{planner}");
         // Also from where eq. 3 without headers would leave them.
-        facts.now = (0..)
+        input.now = (0..)
             .map(AppIndex)
             .zip([0, 0, 1, 1, 1].map(PathIndex))
             .collect();
-        let revised = answer(&config, &facts, Manner::Revise);
+        let revised = answer(&config, &input, Manner::Revise);
         assert_eq!(revised.unmet(), 0, "{planner}");
         if planner == "frugal" {
-            assert_eq!(revised.changes(&facts.now), 1);
+            assert_eq!(revised.changes(&input.now), 1);
         }
     }
 }
@@ -127,14 +130,14 @@ fn worse(scheduler: &str, problems: u64, paths_max: usize, apps_max: usize) -> [
     for number in 0..problems {
         let planner = ["frugal", "exact"][number as usize % 2];
         let manner = format!("planner = \"{planner}\"\nscheduler = \"{scheduler}\"");
-        let (config, mut facts) = drawn(number, &manner, paths_max, apps_max);
-        let least = least_unmet(&config, &facts);
+        let (config, mut input) = drawn(number, &manner, paths_max, apps_max);
+        let least = least_unmet(&config, &input);
         let started = Stopwatch::now();
-        let anew = answer(&config, &facts, Manner::Anew);
+        let anew = answer(&config, &input, Manner::Anew);
         worse[0] += usize::from(anew.unmet() > least);
         let on_first = |app| (AppIndex(app), PathIndex(0));
-        facts.now = (0..config.apps.len()).map(on_first).collect();
-        let revised = answer(&config, &facts, Manner::Revise);
+        input.now = (0..config.apps.len()).map(on_first).collect();
+        let revised = answer(&config, &input, Manner::Revise);
         worse[1] += usize::from(revised.unmet() > least);
         longest = longest.max(started.elapsed());
     }
@@ -157,17 +160,17 @@ fn plans_do_not_go_round_in_circles() {
     for number in 0..40 {
         let planner = ["frugal", "exact"][number as usize % 2];
         let manner = format!("planner = \"{planner}\"\nscheduler = \"fifo\"");
-        let (config, mut facts) = drawn(number, &manner, 4, 12);
+        let (config, mut input) = drawn(number, &manner, 4, 12);
         let mut unmet = usize::MAX;
         for turn in 0.. {
-            let plan = answer(&config, &facts, Manner::Revise);
+            let plan = answer(&config, &input, Manner::Revise);
             assert!(plan.unmet() <= unmet, "seed {SEED}, {number}, turn {turn}");
             unmet = plan.unmet();
-            if plan.changes(&facts.now) == 0 {
+            if plan.changes(&input.now) == 0 {
                 break;
             }
             assert!(turn < 4, "seed {SEED}, {number}: still moving");
-            facts.now = plan.places();
+            input.now = plan.places();
         }
     }
 }
@@ -175,7 +178,7 @@ fn plans_do_not_go_round_in_circles() {
 /// A5 shares the second path with A2, whose messages of 100 kB have to be there every 40 ms, and
 /// demands 10 ms; the first path is idle. Of A5 the `measured` mean and 99th percentile are told, in
 /// milliseconds.
-fn behind_long_messages([mean, p99]: [u64; 2], first_delay_ms: u64) -> Planned {
+fn behind_long_messages([mean, p99]: [u64; 2], first_delay_ms: u64) -> Plan {
     let mut config = paper("scheduler = \"fifo\"", "");
     for other in &mut config.apps[..4] {
         other.latency_target = None;
@@ -186,17 +189,17 @@ fn behind_long_messages([mean, p99]: [u64; 2], first_delay_ms: u64) -> Planned {
     config.apps[1].path = Some(PathIndex(1));
     config.apps[4].latency_target = Some(Duration::from_millis(10));
     config.paths[0].delay = Some(Duration::from_millis(first_delay_ms));
-    let mut facts = placed([1, 1, 1, 1, 1]);
+    let mut input = placed([1, 1, 1, 1, 1]);
     let millis = Duration::from_millis;
     let delay = MeasuredDelay {
         mean: millis(mean),
         p99: millis(p99),
     };
-    facts.measured.insert(AppIndex(4), delay);
-    answer(&config, &facts, Manner::Revise)
+    input.measured.insert(AppIndex(4), delay);
+    answer(&config, &input, Manner::Revise)
 }
 
-fn place_of_a5(planned: &Planned) -> Option<usize> {
+fn place_of_a5(planned: &Plan) -> Option<usize> {
     planned.apps[4].path.map(|path| path.0)
 }
 
@@ -217,7 +220,7 @@ fn for_some_messages_nobody_goes_where_they_are_not_surely_in_time() {
 
 /// As [`behind_long_messages`], with 99th percentiles of 14 ms, but the long messages are those of A1, if
 /// of anybody, and nobody knows what A2 sends, on the path of this number.
-fn beside_an_unknown(path: usize, is_sending: bool, is_behind: bool) -> Planned {
+fn beside_an_unknown(path: usize, is_sending: bool, is_behind: bool) -> Plan {
     let mut config = paper("scheduler = \"fifo\"", "");
     for other in &mut config.apps[..4] {
         other.latency_target = None;
@@ -232,15 +235,15 @@ fn beside_an_unknown(path: usize, is_sending: bool, is_behind: bool) -> Planned 
     (a2.length, a2.interval, a2.path) = (None, None, Some(PathIndex(path)));
     config.apps[4].latency_target = Some(Duration::from_millis(10));
     config.paths[0].delay = Some(Duration::from_millis(4));
-    let mut facts = placed([1, path, 1, 1, 1]);
+    let mut input = placed([1, path, 1, 1, 1]);
     let millis = Duration::from_millis;
     let delay = MeasuredDelay {
         mean: millis(5),
         p99: millis(14),
     };
-    facts.measured.insert(AppIndex(4), delay);
-    facts.sending.extend(is_sending.then_some(AppIndex(1)));
-    answer(&config, &facts, Manner::Revise)
+    input.measured.insert(AppIndex(4), delay);
+    input.sending.extend(is_sending.then_some(AppIndex(1)));
+    answer(&config, &input, Manner::Revise)
 }
 
 #[test]
@@ -261,7 +264,7 @@ fn no_forecast_is_sure_beside_somebody_of_whom_too_little_is_known() {
 #[test]
 fn what_is_late_by_no_fault_of_the_path_moves_nobody() {
     // Nothing that is forecast explains it: the machine's processors were busy, say.
-    let tail = |part: f64, is_met| Tail {
+    let tail = |part: f64, is_met| P99Check {
         forecast: Some((part, 1.0)),
         is_met,
         stays: Some(true),
@@ -275,10 +278,10 @@ fn what_is_late_by_no_fault_of_the_path_moves_nobody() {
     assert!(tail(1.3, None).is_unmet());
 }
 
-fn bursts_of_a5(mean_ms: u64) -> Planned {
-    let (config, facts) = bursty_a5(mean_ms);
-    let planned = answer(&config, &facts, Manner::Revise);
-    assert!(planned.apps[4].outlook.is_none_or(|o| o.mean().is_none()));
+fn bursts_of_a5(mean_ms: u64) -> Plan {
+    let (config, input) = bursty_a5(mean_ms);
+    let planned = answer(&config, &input, Manner::Revise);
+    assert!(planned.apps[4].forecast.is_none_or(|o| o.mean().is_none()));
     planned
 }
 
@@ -288,8 +291,8 @@ fn who_is_measured_to_be_late_and_has_no_forecast_goes_where_there_is_less_delay
     assert_eq!(place_of_a5(&bursts_of_a5(29)), Some(0));
 }
 
-fn places(planned: &Planned) -> Vec<usize> {
-    let place = |app: &PlannedPath| app.path.expect("a path is up").0;
+fn places(planned: &Plan) -> Vec<usize> {
+    let place = |app: &AppAssignment| app.path.expect("a path is up").0;
     planned.apps.iter().map(place).collect()
 }
 
@@ -298,19 +301,19 @@ fn places(planned: &Planned) -> Vec<usize> {
 #[test]
 fn others_gain_too_where_some_are_in_need() {
     for (first_ms, is_known) in [(65, false), (85, false), (65, true)] {
-        let (config, mut facts) = all_on_a_path_that_takes_long("exact", first_ms);
+        let (config, mut input) = all_on_a_path_that_takes_long("exact", first_ms);
         if is_known {
-            facts.workloads.insert(AppIndex(2), bulk());
+            input.workloads.insert(AppIndex(2), bulk());
         }
-        let planned = answer(&config, &facts, Manner::Revise);
-        assert!(planned.apps[2].outlook.is_none_or(|o| o.mean().is_none()));
+        let planned = answer(&config, &input, Manner::Revise);
+        assert!(planned.apps[2].forecast.is_none_or(|o| o.mean().is_none()));
         assert_eq!(planned.unmet(), 0);
         // Not even known is bulk sent to where others demand something.
         assert_eq!(places(&planned), [2, 2, 1, 2, 2], "{first_ms} {is_known}");
         // That is all. By eq. 3 bulk would still join the others as long as nobody knows it.
-        facts.now = planned.places();
-        let again = answer(&config, &facts, Manner::Revise);
-        let told = (again.changes(&facts.now), again.holds_back);
+        input.now = planned.places();
+        let again = answer(&config, &input, Manner::Revise);
+        let told = (again.changes(&input.now), again.defers_moves);
         assert_eq!(told, (0, !is_known), "{first_ms}");
     }
 }
@@ -318,13 +321,13 @@ fn others_gain_too_where_some_are_in_need() {
 #[test]
 fn nobody_gains_by_going_to_where_too_little_is_known_of_somebody() {
     let place_of_ctl = |is_sending: bool| {
-        let (config, mut facts) = all_on_a_path_that_takes_long("exact", 3);
-        facts.now.insert(AppIndex(0), PathIndex(2));
+        let (config, mut input) = all_on_a_path_that_takes_long("exact", 3);
+        input.now.insert(AppIndex(0), PathIndex(2));
         if !is_sending {
-            facts.sending.remove(&AppIndex(2));
+            input.sending.remove(&AppIndex(2));
         }
-        let planned = answer(&config, &facts, Manner::Revise);
-        assert_eq!(planned.holds_back, is_sending);
+        let planned = answer(&config, &input, Manner::Revise);
+        assert_eq!(planned.defers_moves, is_sending);
         places(&planned)[0]
     };
     // It has left bulk's path, where it was late, though that is 5 ms shorter.
@@ -334,8 +337,8 @@ fn nobody_gains_by_going_to_where_too_little_is_known_of_somebody() {
 
 #[test]
 fn a_frugal_plan_moves_nobody_who_is_not_in_need() {
-    let (config, facts) = all_on_a_path_that_takes_long("frugal", 65);
-    let planned = answer(&config, &facts, Manner::Revise);
+    let (config, input) = all_on_a_path_that_takes_long("frugal", 65);
+    let planned = answer(&config, &input, Manner::Revise);
     assert_eq!(planned.unmet(), 0);
     assert_eq!((places(&planned)[2], places(&planned)[4]), (0, 0));
 }

@@ -1,6 +1,6 @@
-//! What others gain when a plan is mended.
+//! What others gain when a plan is repaired.
 //!
-//! A mended plan departs from the planner's for somebody's demand, and starts from what is in force,
+//! A repaired plan departs from the planner's for somebody's demand, and starts from what is in force,
 //! so it lacks the moves by which others would only be quicker. Those that are at nobody's expense are
 //! taken up again here: the planner is asked what it would do next, and the forecast about every move
 //! of that.
@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use keiro_planner::{delay::AppSpec, steer::Manner};
 
 use super::{
-    question::{Question, Seats},
-    review::{Forecasts, Look, Trouble, members},
+    problem::{Placement, PlanningProblem},
+    refine::{ForecastResolution, Forecasts, Violations, members},
 };
 
 /// How often the planner is asked what it would do next. Ours: every answer is taken whole, or leaves
@@ -20,52 +20,52 @@ const ROUNDS: usize = 8;
 /// Moves that are looked at one by one, in all.
 const MOVES_MAX: usize = 64;
 
-impl Question {
+impl PlanningProblem {
     /// `kept`, and of the moves that the planner makes from there those that are at nobody's expense;
     /// and whether there are others. The first of `looks` is for the search, what comes of it has to
     /// hold by the second as well.
-    pub(super) fn with_gains(
+    pub(super) fn with_improvements(
         &self,
         kept: Vec<usize>,
         forecasts: &mut Forecasts<'_>,
-        looks: [Look; 2],
+        looks: [ForecastResolution; 2],
     ) -> (Vec<usize>, bool) {
         let [meanwhile, look] = looks;
-        let (gained, holds_back) = self.gained(&kept, forecasts, meanwhile);
-        let holds = meanwhile == look || gained == kept || {
-            let before = forecasts.trouble(&kept, look);
-            self.is_at_nobodys_expense(&before, &kept, &gained, forecasts, look)
+        let (improved, defers_moves) = self.improved(&kept, forecasts, meanwhile);
+        let holds = meanwhile == look || improved == kept || {
+            let before = forecasts.violations(&kept, look);
+            self.is_pareto_improvement(&before, &kept, &improved, forecasts, look)
         };
         match holds {
-            true => (gained, holds_back),
+            true => (improved, defers_moves),
             false => (kept, true),
         }
     }
 
-    fn gained(
+    fn improved(
         &self,
         kept: &[usize],
         forecasts: &mut Forecasts<'_>,
-        look: Look,
+        look: ForecastResolution,
     ) -> (Vec<usize>, bool) {
         let mut kept = kept.to_vec();
         let mut allowed = self.allowed.clone();
-        let (mut holds_back, mut looked_at) = (false, 0);
+        let (mut defers_moves, mut looked_at) = (false, 0);
         for _ in 0..ROUNDS {
             for (may, path) in allowed.iter_mut().zip(&kept) {
                 may[*path] = true;
             }
-            let seats = Seats {
+            let placement = Placement {
                 at: kept.iter().copied().map(Some).collect(),
                 allowed: allowed.clone(),
             };
-            let wanted = self.arranged(&seats, Manner::Revise, &self.content_with(&kept));
+            let wanted = self.arranged(&placement, Manner::Revise, &self.relaxed_to(&kept));
             let moves = moved(&kept, &wanted);
             if moves.is_empty() {
-                return (kept, holds_back);
+                return (kept, defers_moves);
             }
-            let mut before = forecasts.trouble(&kept, look);
-            if self.is_at_nobodys_expense(&before, &kept, &wanted, forecasts, look) {
+            let mut before = forecasts.violations(&kept, look);
+            if self.is_pareto_improvement(&before, &kept, &wanted, forecasts, look) {
                 kept = wanted;
                 continue;
             }
@@ -75,15 +75,15 @@ impl Question {
                 with[app] = wanted[app];
                 let is_taken = looked_at <= MOVES_MAX
                     && self.is_quicker(&kept, &with)
-                    && self.is_at_nobodys_expense(&before, &kept, &with, forecasts, look);
+                    && self.is_pareto_improvement(&before, &kept, &with, forecasts, look);
                 match is_taken {
                     true => {
-                        before = forecasts.trouble(&with, look);
+                        before = forecasts.violations(&with, look);
                         kept = with;
                     }
                     false => {
                         allowed[app][wanted[app]] = false;
-                        holds_back = true;
+                        defers_moves = true;
                     }
                 }
             }
@@ -93,7 +93,7 @@ impl Question {
 
     /// What the planner is told, so that it moves nobody from `kept` but for quickness: nobody demands
     /// more than eq. 3 says is had there.
-    fn content_with(&self, kept: &[usize]) -> Vec<AppSpec> {
+    fn relaxed_to(&self, kept: &[usize]) -> Vec<AppSpec> {
         let mut specs = self.wire.apps.clone();
         let by_equation = self.evaluate_on_wire(kept);
         for app in by_equation.unmet {
@@ -111,13 +111,13 @@ impl Question {
 
     /// Whether nobody is worse off `with` its moves than by `kept`, of which the opinion is `before`.
     /// Who moves, and of whom nothing can be told, is no worse off for that.
-    fn is_at_nobodys_expense(
+    fn is_pareto_improvement(
         &self,
-        before: &Trouble,
+        before: &Violations,
         kept: &[usize],
         with: &[usize],
         forecasts: &mut Forecasts<'_>,
-        look: Look,
+        look: ForecastResolution,
     ) -> bool {
         let disturbs = |app: &usize| {
             let latency_targets =
@@ -127,7 +127,7 @@ impl Question {
         if moved(kept, with).iter().any(disturbs) {
             return false;
         }
-        let after = forecasts.trouble(with, look);
+        let after = forecasts.violations(with, look);
         let doubts: BTreeSet<_> = after.doubts.difference(&before.doubts).collect();
         after.all.unmet <= before.all.unmet
             && after.all.overloaded <= before.all.overloaded

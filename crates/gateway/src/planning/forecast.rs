@@ -22,7 +22,7 @@ use keiro_units::{Bandwidth, ByteCount};
 
 /// What the queueing model says of one application.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Outlook {
+pub(crate) struct DelayForecast {
     /// Before any correction; what is learnt from.
     pub(crate) forecast: Forecast,
     /// The delay, or why none can be said.
@@ -31,7 +31,7 @@ pub(crate) struct Outlook {
 
 /// What forecasts rest on besides path and traffic.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Experience {
+pub(crate) struct ForecastState {
     /// What was learnt of each path.
     pub(crate) residuals: BTreeMap<PathIndex, Residual>,
     /// What was asked lately.
@@ -39,7 +39,7 @@ pub(crate) struct Experience {
 }
 
 /// Answers of the queueing model. What is shown is asked for every second, and each application
-/// costs up to tens of milliseconds; the answer is another one only where the question is.
+/// costs up to tens of milliseconds; the answer is another one only where the problem is.
 #[derive(Clone, Debug, Default)]
 struct Asked(RefCell<VecDeque<Answer>>);
 
@@ -157,13 +157,13 @@ pub(crate) struct Sender {
 }
 
 /// Forecasts for applications that share a path.
-pub(crate) fn outlooks(
+pub(crate) fn forecasts_of(
     scheduler: Scheduler,
     line: &Line,
     apps: &[Sender],
-    experience: &Experience,
+    forecast_state: &ForecastState,
     resolution: Resolution,
-) -> Vec<Outlook> {
+) -> Vec<DelayForecast> {
     let wire = wire_format(line.path.bandwidth, line.outcomes);
     let scheduler = match scheduler {
         Scheduler::Deadline => queueing::Scheduler::Deadline,
@@ -175,10 +175,10 @@ pub(crate) fn outlooks(
         ..Gateway::new(scheduler, wire)
     };
     let traffic: Vec<Traffic> = apps.iter().map(|app| app.traffic).collect();
-    let forecasts = experience.asked.forecasts(gateway, &line.path, traffic);
-    let residual = experience.residuals.get(&line.index);
+    let forecasts = forecast_state.asked.forecasts(gateway, &line.path, traffic);
+    let residual = forecast_state.residuals.get(&line.index);
     let bursts = bursts(&forecasts, apps);
-    let outlook = |(forecast, app): (Forecast, &Sender)| {
+    let forecast = |(forecast, app): (Forecast, &Sender)| {
         let judged = app.judge(&forecast);
         let judged = judged.and_then(|()| Invalid::among_bursts(bursts).map_or(Ok(()), Err));
         let forecast = match app.is_repaired {
@@ -189,12 +189,12 @@ pub(crate) fn outlooks(
             Some(residual) => residual.correct(&forecast).map(|corrected| corrected.delay),
             None => Residual::new().correct(&forecast).map(|told| told.delay),
         };
-        Outlook {
+        DelayForecast {
             forecast,
             delay: judged.and_then(|()| corrected()),
         }
     };
-    forecasts.into_iter().zip(apps).map(outlook).collect()
+    forecasts.into_iter().zip(apps).map(forecast).collect()
 }
 
 /// What applications that are known to send bursts send, as a part of the path's rate.
@@ -215,7 +215,7 @@ impl Sender {
     }
 }
 
-impl Outlook {
+impl DelayForecast {
     /// The mean; `None` where nothing can be said for another reason than overload.
     pub(crate) fn mean(&self) -> Option<Delay> {
         match self.delay {

@@ -1,4 +1,4 @@
-//! The planner's question and its answer.
+//! The planner's problem and its answer.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,23 +21,23 @@ use keiro_planner::{
 };
 use keiro_units::Bandwidth;
 
-use crate::judging::Evidence;
+use crate::target_monitor::TargetRatios;
 
 use super::{
-    Expected, Facts, MeasuredDelay,
-    facts::{traffic_of, workload_of},
-    outlook::{Experience, Line, Outlook, Sender, packets_of, wire_format},
-    review::{Forecasts, Look, members},
+    ExpectedDelay, MeasuredDelay, PlannerInput,
+    forecast::{DelayForecast, ForecastState, Line, Sender, packets_of, wire_format},
+    input::{traffic_of, workload_of},
+    refine::{ForecastResolution, Forecasts, members},
 };
 
 /// What was found.
 #[derive(Clone, Debug)]
-pub(crate) struct Planned {
+pub(crate) struct Plan {
     /// One for each of the configuration's applications.
-    pub(crate) apps: Vec<PlannedPath>,
+    pub(crate) apps: Vec<AppAssignment>,
     pub(crate) optimal: bool,
     /// Moves by which others would gain wait until more is known.
-    pub(crate) holds_back: bool,
+    pub(crate) defers_moves: bool,
     /// Beyond the latency targets loosened by the tolerance, summed up.
     pub(crate) lateness: Duration,
     /// Of the forecasts' means; `None` if an application has none.
@@ -48,23 +48,23 @@ pub(crate) struct Planned {
 
 /// One application in a plan.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PlannedPath {
+pub(crate) struct AppAssignment {
     /// `None`: no path to its peer is up.
     pub(crate) path: Option<PathIndex>,
     pub(crate) by: AssignedBy,
     /// By eq. 3.
     pub(crate) prediction: Option<Prediction>,
     /// By the queueing model; `None` as well where that has no answer.
-    pub(crate) outlook: Option<Outlook>,
+    pub(crate) forecast: Option<DelayForecast>,
     /// What that comes to; `None`: no path.
-    pub(crate) expected: Option<Expected>,
-    /// The latency target is met, as [`Expected::met`]; `None`: no latency target or no path.
+    pub(crate) expected: Option<ExpectedDelay>,
+    /// The latency target is met, as [`ExpectedDelay::met`]; `None`: no latency target or no path.
     pub(crate) met: Option<bool>,
 }
 
-/// The planner's question.
+/// The planner's problem.
 #[derive(Debug)]
-pub(crate) struct Question {
+pub(crate) struct PlanningProblem {
     /// The configuration's number of each path.
     pub(super) paths: Vec<PathIndex>,
     pub(super) path_specs: Vec<PathSpec>,
@@ -97,18 +97,18 @@ pub(crate) struct Question {
     pub(super) scheduler: Scheduler,
 }
 
-/// Where every application of a question goes.
+/// Where every application of a problem goes.
 #[derive(Clone, Debug)]
 pub(super) struct Assigned {
     pub(super) assignment: Vec<usize>,
     /// Proven best by eq. 3.
     pub(super) optimal: bool,
-    /// As [`Planned::holds_back`].
-    pub(super) holds_back: bool,
+    /// As [`Plan::defers_moves`].
+    pub(super) defers_moves: bool,
 }
 
 /// Where applications are taken to be, and where they may go.
-pub(super) struct Seats {
+pub(super) struct Placement {
     /// `None`: nowhere.
     pub(super) at: Vec<Option<usize>>,
     /// Row per application, column per path.
@@ -120,10 +120,10 @@ pub(super) struct Seats {
 pub(crate) struct Candidate {
     pub(crate) path: PathIndex,
     pub(crate) prediction: Prediction,
-    pub(crate) outlook: Option<Outlook>,
-    pub(crate) expected: Expected,
+    pub(crate) forecast: Option<DelayForecast>,
+    pub(crate) expected: ExpectedDelay,
     /// Without a forecast: what the plan takes it to get there by what was measured where it is.
-    pub(crate) carried: Option<MeasuredDelay>,
+    pub(crate) extrapolated: Option<MeasuredDelay>,
     /// Applications that would miss their latency target by the move, by eq. 3.
     pub(crate) newly_unmet: Vec<AppIndex>,
     /// The most that others may send there for the latency target to hold by eq. 3; `None`: no latency target, or
@@ -137,16 +137,16 @@ const SEARCHED_APPS_MAX: usize = 300;
 /// The planner's own bound on rates, 2^48 bit/s.
 const RATE_MAX: u64 = (1 << 48) - 1;
 
-impl Question {
-    /// The question as of now. Applications whose peer no path reaches are left out.
-    pub(crate) fn new(config: &Config, facts: &Facts) -> Self {
-        let packets = longest_message(config, facts);
+impl PlanningProblem {
+    /// The problem as of now. Applications whose peer no path reaches are left out.
+    pub(crate) fn new(config: &Config, input: &PlannerInput) -> Self {
+        let packets = longest_message(config, input);
         let mut paths = Vec::new();
         let (mut path_specs, mut queues) = (Vec::new(), Vec::new());
         for (number, path) in config.paths.iter().enumerate() {
             let index = PathIndex(number);
             let of_path = |((p, _), _): &(&(PathIndex, PeerIndex), _)| *p == index;
-            let up: Vec<_> = facts.up.iter().filter(of_path).collect();
+            let up: Vec<_> = input.up.iter().filter(of_path).collect();
             if up.is_empty() {
                 continue;
             }
@@ -166,7 +166,7 @@ impl Question {
                 }),
             ));
         }
-        let mut question = Self {
+        let mut problem = Self {
             paths,
             path_specs,
             apps: Vec::new(),
@@ -176,7 +176,7 @@ impl Question {
             queues,
             outcomes: Vec::new(),
             at: Vec::new(),
-            measured: facts.measured.clone(),
+            measured: input.measured.clone(),
             little_known: BTreeSet::new(),
             reachable: Vec::new(),
             allowed: Vec::new(),
@@ -187,10 +187,10 @@ impl Question {
             scheduler: config.gateway.scheduler,
         };
         for (number, app) in config.apps.iter().enumerate() {
-            question.add_app(AppIndex(number), app, facts);
+            problem.add_app(AppIndex(number), app, input);
         }
-        question.wire = question.on_wire();
-        question
+        problem.wire = problem.on_wire();
+        problem
     }
 
     /// Paths and applications as they are on the wire.
@@ -202,21 +202,21 @@ impl Question {
         OnWire::new(&self.path_specs, &self.app_specs, &formats)
     }
 
-    fn add_app(&mut self, index: AppIndex, app: &App, facts: &Facts) {
-        let reaches = |path: &PathIndex| facts.up.contains_key(&(*path, app.peer));
+    fn add_app(&mut self, index: AppIndex, app: &App, input: &PlannerInput) {
+        let reaches = |path: &PathIndex| input.up.contains_key(&(*path, app.peer));
         let reachable: Vec<bool> = self.paths.iter().map(reaches).collect();
         if !reachable.contains(&true) {
             return;
         }
-        let wanted = match facts.operator.get(&index) {
+        let wanted = match input.operator.get(&index) {
             Some(path) => Some((*path, AssignedBy::Operator)),
             None => app.path.map(|path| (path, AssignedBy::Pin)),
         };
-        let site = facts.site.get(&index);
+        let site = input.site.get(&index);
         let wanted = wanted.or(site.map(|path| (*path, AssignedBy::Planner)));
-        let now = facts.now.get(&index).copied();
+        let now = input.now.get(&index).copied();
         let leads_there = self.paths.iter().copied().filter(reaches);
-        let standings = leads_there.map(|path| (path, facts.standing(path, app.peer)));
+        let standings = leads_there.map(|path| (path, input.standing(path, app.peer)));
         let choices = choices(standings.clone(), now);
         if choices.is_empty() && wanted.is_none() {
             return;
@@ -244,8 +244,8 @@ impl Question {
         let is_free = wanted.is_none() && by == AssignedBy::Planner;
         let spare = |path: &PathIndex| is_free && spares.contains(path);
         self.spare.push(self.paths.iter().map(spare).collect());
-        let seen = facts.workloads.get(&index).copied();
-        if facts.is_little_known(index, app) {
+        let seen = input.workloads.get(&index).copied();
+        if input.is_little_known(index, app) {
             self.little_known.insert(self.apps.len());
         }
         self.apps.push(index);
@@ -258,7 +258,7 @@ impl Question {
         self.app_specs.push(traffic.app);
         self.senders.push(Sender {
             traffic,
-            evidence: facts.evidence(index, app),
+            evidence: input.evidence(index, app),
             is_repaired: app.class != Class::Datagram,
         });
         self.at
@@ -276,24 +276,24 @@ impl Question {
         &self,
         config: &Config,
         manner: Manner,
-        experience: &Experience,
-    ) -> Planned {
+        forecast_state: &ForecastState,
+    ) -> Plan {
         let stopwatch = Stopwatch::now();
-        let mut forecasts = Forecasts::new(self, experience);
-        let answer = self.assignment(manner, &mut forecasts, Look::Close);
+        let mut forecasts = Forecasts::new(self, forecast_state);
+        let answer = self.assignment(manner, &mut forecasts, ForecastResolution::Fine);
         let planned = self.told(config, &answer.assignment, &mut forecasts);
-        Planned {
+        Plan {
             optimal: answer.optimal,
-            holds_back: answer.holds_back,
+            defers_moves: answer.defers_moves,
             took: stopwatch.elapsed(),
             ..planned
         }
     }
 
     /// What there is to say with everybody where they are: of whom nothing is planned.
-    pub(crate) fn standing(&self, config: &Config, experience: &Experience) -> Planned {
-        let mut forecasts = Forecasts::new(self, experience);
-        let mut standing = self.told(config, &self.assignment_of_now(), &mut forecasts);
+    pub(crate) fn standing(&self, config: &Config, forecast_state: &ForecastState) -> Plan {
+        let mut forecasts = Forecasts::new(self, forecast_state);
+        let mut standing = self.told(config, &self.current_assignment(), &mut forecasts);
         for (number, index) in self.apps.iter().enumerate() {
             if self.at[number].is_none() {
                 standing.apps[index.0] = NOWHERE;
@@ -303,8 +303,8 @@ impl Question {
     }
 
     /// What the delay of everybody who is somewhere is made of there, by eq. 3.
-    pub(crate) fn terms_of_now(&self) -> BTreeMap<AppIndex, (PathIndex, Terms)> {
-        let predictions = self.evaluate(&self.assignment_of_now()).predictions;
+    pub(crate) fn current_terms(&self) -> BTreeMap<AppIndex, (PathIndex, Terms)> {
+        let predictions = self.evaluate(&self.current_assignment()).predictions;
         let terms = |((app, at), prediction): ((&AppIndex, &Option<usize>), Prediction)| {
             Some((*app, (self.paths[(*at)?], prediction.terms)))
         };
@@ -313,40 +313,36 @@ impl Question {
     }
 
     /// Everybody where `assignment` says.
-    fn told(
-        &self,
-        config: &Config,
-        assignment: &[usize],
-        forecasts: &mut Forecasts<'_>,
-    ) -> Planned {
+    fn told(&self, config: &Config, assignment: &[usize], forecasts: &mut Forecasts<'_>) -> Plan {
         let predictions = self.evaluate(assignment).predictions;
-        let outlooks = self.outlooks(assignment, forecasts);
+        let forecasts_of = self.forecasts_of(assignment, forecasts);
         let unchanged = self.unchanged(assignment);
         let mut apps = vec![NOWHERE; config.apps.len()];
         let (mut lateness, mut delay_sum) = (Duration::ZERO, Some(Duration::ZERO));
         for (number, index) in self.apps.iter().enumerate() {
-            let (prediction, outlook) = (predictions[number], outlooks[number]);
+            let (prediction, forecast) = (predictions[number], forecasts_of[number]);
             let measured = self.measured.get(index).copied();
             let measured = measured.filter(|_| unchanged.contains(&assignment[number]));
-            let expected = Expected::of(&prediction, outlook.as_ref(), measured, self.tolerance);
+            let expected =
+                ExpectedDelay::of(&prediction, forecast.as_ref(), measured, self.tolerance);
             let mean = expected.predicted.and_then(Delay::finite);
             lateness = lateness.saturating_add(expected.lateness);
             delay_sum = delay_sum
                 .zip(mean)
                 .map(|(sum, mean)| sum.saturating_add(mean));
-            apps[index.0] = PlannedPath {
+            apps[index.0] = AppAssignment {
                 path: Some(self.paths[assignment[number]]),
                 by: self.by[number],
                 prediction: Some(prediction),
-                outlook,
+                forecast,
                 expected: Some(expected),
                 met: expected.met,
             };
         }
-        Planned {
+        Plan {
             apps,
             optimal: false,
-            holds_back: false,
+            defers_moves: false,
             lateness,
             delay_sum,
             took: Duration::ZERO,
@@ -376,20 +372,20 @@ impl Question {
         }
     }
 
-    /// Only the paths: where every application of the question goes.
+    /// Only the paths: where every application of the problem goes.
     pub(crate) fn places(
         &self,
         manner: Manner,
-        experience: &Experience,
+        forecast_state: &ForecastState,
     ) -> BTreeMap<AppIndex, PathIndex> {
-        let mut forecasts = Forecasts::new(self, experience);
-        let answer = self.assignment(manner, &mut forecasts, Look::Coarse);
+        let mut forecasts = Forecasts::new(self, forecast_state);
+        let answer = self.assignment(manner, &mut forecasts, ForecastResolution::Coarse);
         let places = self.apps.iter().zip(answer.assignment);
         places.map(|(app, path)| (*app, self.paths[path])).collect()
     }
 
     /// What eq. 3 predicts for `app` on every path that is up, with everything else where it is.
-    /// Empty if the application is not part of the question.
+    /// Empty if the application is not part of the problem.
     pub(crate) fn predictions(&self, app: AppIndex) -> Vec<(PathIndex, Prediction)> {
         let Some((_, alternatives, _)) = self.alternatives(app) else {
             return Vec::new();
@@ -399,12 +395,16 @@ impl Question {
     }
 
     /// As [`predictions`](Self::predictions), with everything that there is to say.
-    pub(crate) fn candidates(&self, app: AppIndex, experience: &Experience) -> Vec<Candidate> {
+    pub(crate) fn candidates(
+        &self,
+        app: AppIndex,
+        forecast_state: &ForecastState,
+    ) -> Vec<Candidate> {
         let Some((number, alternatives, assignment)) = self.alternatives(app) else {
             return Vec::new();
         };
         let spec = &self.app_specs[number];
-        let mut forecasts = Forecasts::new(self, experience);
+        let mut forecasts = Forecasts::new(self, forecast_state);
         alternatives
             .into_iter()
             .filter(|alternative| self.reachable[number][alternative.path])
@@ -419,16 +419,21 @@ impl Question {
                 let on_path = members(&moved, alternative.path);
                 let shown = forecasts.shown(alternative.path, &on_path).iter();
                 let mut shown = shown.zip(&on_path);
-                let outlook = shown.find_map(|(told, app)| (*app == number).then_some(*told));
+                let forecast = shown.find_map(|(told, app)| (*app == number).then_some(*told));
                 let measured = self.measured.get(&app).copied();
                 let measured = measured.filter(|_| self.at[number] == Some(alternative.path));
-                let has_forecast = outlook.is_some_and(|outlook| outlook.mean().is_some());
-                let carried = self.carried(number, alternative.path, &prediction);
+                let has_forecast = forecast.is_some_and(|forecast| forecast.mean().is_some());
+                let extrapolated = self.extrapolated(number, alternative.path, &prediction);
                 Candidate {
                     path: self.paths[alternative.path],
-                    outlook,
-                    carried: carried.filter(|_| !has_forecast && self.is_reviewed()),
-                    expected: Expected::of(&prediction, outlook.as_ref(), measured, self.tolerance),
+                    forecast,
+                    extrapolated: extrapolated.filter(|_| !has_forecast && self.is_refined()),
+                    expected: ExpectedDelay::of(
+                        &prediction,
+                        forecast.as_ref(),
+                        measured,
+                        self.tolerance,
+                    ),
                     newly_unmet: alternative
                         .newly_unmet
                         .iter()
@@ -441,10 +446,10 @@ impl Question {
             .collect()
     }
 
-    /// The application's number in the question, its alternatives, and the assignment of now.
+    /// The application's number in the problem, its alternatives, and the assignment of now.
     fn alternatives(&self, app: AppIndex) -> Option<(usize, Vec<plan::Alternative>, Vec<usize>)> {
         let number = self.apps.iter().position(|index| *index == app)?;
-        let assignment = self.assignment_of_now();
+        let assignment = self.current_assignment();
         let problem = Problem::new(&self.path_specs, &self.app_specs, &EQUATION).ok()?;
         let problem = problem.with_tolerance(self.tolerance);
         let alternatives = plan::alternatives(&problem, &assignment, number);
@@ -452,26 +457,26 @@ impl Question {
     }
 
     /// Where everybody is; who is nowhere counts as on the first path.
-    pub(super) fn assignment_of_now(&self) -> Vec<usize> {
+    pub(super) fn current_assignment(&self) -> Vec<usize> {
         self.at.iter().map(|at| at.unwrap_or(0)).collect()
     }
 
-    /// Where every application of the question goes.
+    /// Where every application of the problem goes.
     pub(super) fn assignment(
         &self,
         manner: Manner,
         forecasts: &mut Forecasts<'_>,
-        look: Look,
+        look: ForecastResolution,
     ) -> Assigned {
         let searched = self.apps.len() <= SEARCHED_APPS_MAX;
-        let now = || Seats::new(self, &self.at);
+        let now = || Placement::new(self, &self.at);
         let (mut assignment, optimal) = match manner {
             _ if !self.searches() => self.solve(),
             Manner::Anew if searched => self.solve(),
             Manner::Anew => (self.arranged(&now(), manner, &self.wire.apps), false),
             Manner::Revise => {
-                let demanded = self.demanded(forecasts, look);
-                (self.arranged(&now(), manner, &demanded), false)
+                let planner_specs = self.planner_specs(forecasts, look);
+                (self.arranged(&now(), manner, &planner_specs), false)
             }
         };
         // A planner that finds no place at all may leave an application where it may not be.
@@ -481,10 +486,10 @@ impl Question {
                 *path = allowed.iter().position(|may| *may).unwrap_or(*path);
             }
         }
-        let reviewed = self.reviewed(assignment.clone(), manner, forecasts, look);
+        let refined = self.refined(assignment.clone(), manner, forecasts, look);
         Assigned {
-            optimal: optimal && reviewed.assignment == assignment,
-            ..reviewed
+            optimal: optimal && refined.assignment == assignment,
+            ..refined
         }
     }
 
@@ -494,11 +499,16 @@ impl Question {
     }
 
     /// By the planner for plans in force; `specs` are what it is told of the applications.
-    pub(super) fn arranged(&self, seats: &Seats, manner: Manner, specs: &[AppSpec]) -> Vec<usize> {
+    pub(super) fn arranged(
+        &self,
+        placement: &Placement,
+        manner: Manner,
+        specs: &[AppSpec],
+    ) -> Vec<usize> {
         let paths = self.named_paths();
-        let residents = self.residents(seats, specs);
+        let residents = self.residents(placement, specs);
         let budget = Budget::default();
-        let at = |number: usize| seats.at[number].unwrap_or(0);
+        let at = |number: usize| placement.at[number].unwrap_or(0);
         match arrange(self.settings(), &paths, &residents, manner, budget) {
             Ok(arrangement) => {
                 let places = arrangement.places();
@@ -534,7 +544,7 @@ impl Question {
         }
     }
 
-    pub(super) fn residents(&self, seats: &Seats, specs: &[AppSpec]) -> Vec<Resident> {
+    pub(super) fn residents(&self, placement: &Placement, specs: &[AppSpec]) -> Vec<Resident> {
         let of = |may: &[bool]| -> BTreeSet<PathId> {
             let may = may.iter().enumerate();
             may.filter(|(_, may)| **may)
@@ -542,7 +552,7 @@ impl Question {
                 .collect()
         };
         let resident = |number: usize| {
-            let only = of(&seats.allowed[number]);
+            let only = of(&placement.allowed[number]);
             Resident {
                 id: app_id(number),
                 spec: specs[number],
@@ -551,7 +561,7 @@ impl Question {
                     false => Allowed::Only(only),
                 },
                 spare: of(&self.spare[number]),
-                at: seats.at[number].map(path_id),
+                at: placement.at[number].map(path_id),
             }
         };
         (0..self.apps.len()).map(resident).collect()
@@ -565,7 +575,7 @@ impl Question {
             .all(|allowed| allowed.iter().all(|may| *may));
         match free {
             true => self.solve_by(&EQUATION),
-            false => self.solve_by(&Restricted { question: self }),
+            false => self.solve_by(&Restricted { problem: self }),
         }
     }
 
@@ -601,20 +611,20 @@ impl Question {
     fn evaluated(&self, paths: &[PathSpec], apps: &[AppSpec], assignment: &[usize]) -> plan::Plan {
         match Problem::new(paths, apps, &EQUATION) {
             Ok(problem) => problem.with_tolerance(self.tolerance).evaluate(assignment),
-            Err(plan::NoPaths) => unreachable!("an application is in a question only with a path"),
+            Err(plan::NoPaths) => unreachable!("an application is in a problem only with a path"),
         }
     }
 
-    fn outlooks(
+    fn forecasts_of(
         &self,
         assignment: &[usize],
         forecasts: &mut Forecasts<'_>,
-    ) -> Vec<Option<Outlook>> {
+    ) -> Vec<Option<DelayForecast>> {
         let mut all = vec![None; assignment.len()];
         for path in 0..self.paths.len() {
             let members = members(assignment, path);
-            for (app, outlook) in members.iter().zip(forecasts.shown(path, &members)) {
-                all[*app] = Some(*outlook);
+            for (app, forecast) in members.iter().zip(forecasts.shown(path, &members)) {
+                all[*app] = Some(*forecast);
             }
         }
         all
@@ -635,17 +645,17 @@ impl Question {
     }
 }
 
-impl Seats {
-    /// Everybody `at` a path, and free to go where the question says.
-    pub(super) fn new(question: &Question, at: &[Option<usize>]) -> Self {
+impl Placement {
+    /// Everybody `at` a path, and free to go where the problem says.
+    pub(super) fn new(problem: &PlanningProblem, at: &[Option<usize>]) -> Self {
         Self {
             at: at.to_vec(),
-            allowed: question.allowed.clone(),
+            allowed: problem.allowed.clone(),
         }
     }
 }
 
-impl Planned {
+impl Plan {
     /// Applications whose latency target is not met, or that are overloaded.
     pub(crate) fn unmet(&self) -> usize {
         self.apps.iter().filter(|app| app.is_unmet()).count()
@@ -653,29 +663,33 @@ impl Planned {
 
     /// Where it puts everybody.
     pub(crate) fn places(&self) -> BTreeMap<AppIndex, PathIndex> {
-        let place = |(number, app): (usize, &PlannedPath)| Some((AppIndex(number), app.path?));
+        let place = |(number, app): (usize, &AppAssignment)| Some((AppIndex(number), app.path?));
         self.apps.iter().enumerate().filter_map(place).collect()
     }
 
     /// How many applications it would move.
     pub(crate) fn changes(&self, now: &BTreeMap<AppIndex, PathIndex>) -> usize {
-        let moves = |(number, app): &(usize, &PlannedPath)| {
+        let moves = |(number, app): &(usize, &AppAssignment)| {
             app.path.is_some() && app.path.as_ref() != now.get(&AppIndex(*number))
         };
         self.apps.iter().enumerate().filter(moves).count()
     }
 }
 
-impl PlannedPath {
+impl AppAssignment {
     /// How it stands to its latency target, loosened by the tolerance to `limit` seconds.
-    pub(crate) fn evidence(&self, measured: Option<&MeasuredDelay>, limit: f64) -> Evidence {
+    pub(crate) fn target_ratios(
+        &self,
+        measured: Option<&MeasuredDelay>,
+        limit: f64,
+    ) -> TargetRatios {
         let part = |seconds: f64| seconds / limit.max(f64::MIN_POSITIVE);
-        let forecast = self.outlook.and_then(|outlook| match outlook.mean()? {
+        let forecast = self.forecast.and_then(|forecast| match forecast.mean()? {
             Delay::Overloaded => Some(f64::INFINITY),
-            Delay::Finite(_) => outlook.seconds(Statistic::P99),
+            Delay::Finite(_) => forecast.seconds(Statistic::P99),
         });
         let equation = self.prediction.map(|prediction| prediction.delay);
-        Evidence {
+        TargetRatios {
             measured: measured.map(|measured| part(measured.p99.as_secs_f64())),
             forecast: forecast.map(part),
             equation: equation.map(|delay| {
@@ -687,7 +701,7 @@ impl PlannedPath {
 
     /// One number of the forecast, in seconds; `None` where it has none.
     pub(crate) fn forecast_seconds(&self, statistic: Statistic) -> Option<f64> {
-        self.outlook?.seconds(statistic)
+        self.forecast?.seconds(statistic)
     }
 
     /// The mean by eq. 3, in seconds; `None` where that has none.
@@ -709,11 +723,11 @@ impl PlannedPath {
 }
 
 /// Who has no path.
-const NOWHERE: PlannedPath = PlannedPath {
+const NOWHERE: AppAssignment = AppAssignment {
     path: None,
     by: AssignedBy::Nobody,
     prediction: None,
-    outlook: None,
+    forecast: None,
     expected: None,
     met: None,
 };
@@ -724,7 +738,7 @@ pub(super) const EQUATION: Equation3 = Equation3 {
 
 /// Equation 3, with no finite delay where an application may not be.
 struct Restricted<'a> {
-    question: &'a Question,
+    problem: &'a PlanningProblem,
 }
 
 impl DelayModel for Restricted<'_> {
@@ -736,15 +750,15 @@ impl DelayModel for Restricted<'_> {
         delays: &mut Vec<Delay>,
     ) {
         EQUATION.delays(path, apps, members, delays);
-        // The planner passes a reference into the question's own list; equal paths are told apart
+        // The planner passes a reference into the problem's own list; equal paths are told apart
         // by that.
-        let specs = &self.question.wire.paths;
+        let specs = &self.problem.wire.paths;
         let same = specs.iter().position(|spec| std::ptr::eq(spec, path));
         let Some(number) = same.or_else(|| specs.iter().position(|spec| spec == path)) else {
             return;
         };
         for (app, delay) in members.iter().zip(delays.iter_mut()) {
-            if !self.question.allowed[*app][number] {
+            if !self.problem.allowed[*app][number] {
                 *delay = Delay::Overloaded;
             }
         }
@@ -765,12 +779,12 @@ fn worst(path: &config::Path, specs: impl Iterator<Item = PathSpec> + Clone) -> 
 
 /// Packets of the longest message of an application that demands something: the one that a lossy
 /// path serves worst.
-fn longest_message(config: &Config, facts: &Facts) -> u64 {
+fn longest_message(config: &Config, input: &PlannerInput) -> u64 {
     let demanding = config.apps.iter().enumerate();
     demanding
         .filter(|(_, app)| app.latency_target.is_some())
         .map(|(number, app)| {
-            let seen = facts.workloads.get(&AppIndex(number)).copied();
+            let seen = input.workloads.get(&AppIndex(number)).copied();
             packets_of(workload_of(app, seen).0.length)
         })
         .max()

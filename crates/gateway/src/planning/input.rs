@@ -15,7 +15,7 @@ use keiro_units::ByteCount;
 
 /// What the planner goes by.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Facts {
+pub(crate) struct PlannerInput {
     /// Paths to peers that are up, with the levels of what is measured of them; `None`: nothing
     /// yet.
     pub(crate) up: BTreeMap<(PathIndex, PeerIndex), Option<PathSample>>,
@@ -29,7 +29,7 @@ pub(crate) struct Facts {
     /// Where the site's plan puts them, if there is a site.
     pub(crate) site: BTreeMap<AppIndex, PathIndex>,
     /// What applications send, where enough was measured.
-    pub(crate) workloads: BTreeMap<AppIndex, Seen>,
+    pub(crate) workloads: BTreeMap<AppIndex, MeasuredWorkload>,
     /// Those that are sending.
     pub(crate) sending: BTreeSet<AppIndex>,
     /// What was seen of them over a longer time.
@@ -49,28 +49,28 @@ pub(crate) struct MeasuredDelay {
 
 /// What is known about an application's traffic by measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Seen {
+pub(crate) enum MeasuredWorkload {
     /// It sends this.
-    Sends(Workload),
+    Sending(Workload),
     /// It sent this before the restart, and too little since to say.
-    Remembered(Workload),
+    BeforeRestart(Workload),
     /// It has sent, and stopped.
     Stopped,
 }
 
 /// Where a workload is from that is planned with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum WorkloadSource {
     /// All of it is the configuration's.
     Configured,
     /// What the configuration leaves open was measured.
     Measured,
     /// What the configuration leaves open was measured before the restart.
-    Remembered,
+    BeforeRestart,
     /// The application has stopped: next to nothing is taken for what is open.
     Stopped,
     /// Next to nothing is taken for what is open, for want of messages.
-    Unknown,
+    Assumed,
 }
 
 /// What an application sends, as the planner sees it.
@@ -122,12 +122,14 @@ pub(crate) fn is_other_workload(planned: Workload, measured: Workload) -> bool {
 
 /// What `app` is planned with: what the configuration says, else what was measured, else next to
 /// nothing; and where it is from.
-pub(crate) fn workload_of(app: &App, seen: Option<Seen>) -> (Workload, Origin) {
+pub(crate) fn workload_of(app: &App, seen: Option<MeasuredWorkload>) -> (Workload, WorkloadSource) {
     let (base, origin) = match seen {
-        Some(Seen::Sends(workload)) => (workload, Origin::Measured),
-        Some(Seen::Remembered(workload)) => (workload, Origin::Remembered),
-        Some(Seen::Stopped) => (WORKLOAD_DEFAULT, Origin::Stopped),
-        None => (WORKLOAD_DEFAULT, Origin::Unknown),
+        Some(MeasuredWorkload::Sending(workload)) => (workload, WorkloadSource::Measured),
+        Some(MeasuredWorkload::BeforeRestart(workload)) => {
+            (workload, WorkloadSource::BeforeRestart)
+        }
+        Some(MeasuredWorkload::Stopped) => (WORKLOAD_DEFAULT, WorkloadSource::Stopped),
+        None => (WORKLOAD_DEFAULT, WorkloadSource::Assumed),
     };
     let workload = Workload {
         length: app.length.unwrap_or(base.length),
@@ -135,14 +137,14 @@ pub(crate) fn workload_of(app: &App, seen: Option<Seen>) -> (Workload, Origin) {
         ..base
     };
     let origin = match is_described(app) {
-        true => Origin::Configured,
+        true => WorkloadSource::Configured,
         false => origin,
     };
     (workload, origin)
 }
 
 /// What `app` sends, for forecasts.
-pub(crate) fn traffic_of(app: &App, seen: Option<Seen>) -> Traffic {
+pub(crate) fn traffic_of(app: &App, seen: Option<MeasuredWorkload>) -> Traffic {
     let (workload, _) = workload_of(app, seen);
     let spec = AppSpec {
         length: workload.length,
@@ -165,9 +167,9 @@ pub(crate) fn is_described(app: &App) -> bool {
     app.length.is_some() && app.interval.is_some()
 }
 
-impl Facts {
+impl PlannerInput {
     /// Whether a plan made with these would be another one now. What was planned with stays in
-    /// the facts until it is wrong, so anything new counts.
+    /// the input until it is wrong, so anything new counts.
     pub(crate) fn are_outdated(&self, now: &Self) -> bool {
         self.up != now.up
             || self.doubtful != now.doubtful
@@ -190,7 +192,7 @@ impl Facts {
     /// It sends, and what it is planned with is next to nothing, for want of messages.
     pub(crate) fn is_little_known(&self, index: AppIndex, app: &App) -> bool {
         let seen = self.workloads.get(&index).copied();
-        self.sending.contains(&index) && workload_of(app, seen).1 == Origin::Unknown
+        self.sending.contains(&index) && workload_of(app, seen).1 == WorkloadSource::Assumed
     }
 
     /// What the forecast of an application rests on; `None`: on what the configuration says.
@@ -229,10 +231,10 @@ impl Facts {
 
     /// The same without one path.
     pub(crate) fn without(&self, path: PathIndex) -> Self {
-        let mut facts = self.clone();
-        facts.up.retain(|(other, _), _| *other != path);
-        facts.doubtful.retain(|(other, _), _| *other != path);
-        facts.now.retain(|_, at| *at != path);
-        facts
+        let mut input = self.clone();
+        input.up.retain(|(other, _), _| *other != path);
+        input.doubtful.retain(|(other, _), _| *other != path);
+        input.now.retain(|_, at| *at != path);
+        input
     }
 }

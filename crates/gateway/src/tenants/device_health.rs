@@ -10,7 +10,7 @@ use keiro_linux::tun;
 
 /// Of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum DeviceHealth {
     Up,
     /// It is there, and somebody keeps it from serving its tenant.
     Down {
@@ -25,20 +25,20 @@ pub(crate) enum Standing {
 
 /// What was told, by tenant: a tenant's device may be another one after a reload.
 #[derive(Debug, Default)]
-pub(super) struct Told {
-    troubles: BTreeMap<String, Trouble>,
+pub(super) struct DeviceEvents {
+    problems: BTreeMap<String, Problem>,
 }
 
 #[derive(Debug)]
-struct Trouble {
-    standing: Standing,
+struct Problem {
+    standing: DeviceHealth,
     since: Instant,
 }
 
 /// Why a device is lost that the data thread does not miss.
 pub(super) const ABSENT: &str = "the TUN device was moved to another network namespace";
 
-impl Standing {
+impl DeviceHealth {
     /// As the kernel has it; `name` is the configuration's.
     pub(super) fn of(found: tun::Standing, name: &str) -> Self {
         let (state, why) = match found {
@@ -80,70 +80,82 @@ impl Standing {
     }
 }
 
-impl Told {
+impl DeviceEvents {
     /// What there is to tell of a tenant whose device stands as `now`.
-    pub(super) fn follow(&mut self, tenant: &str, device: &str, now: &Standing) -> Vec<EventKind> {
-        let before = self.troubles.remove(tenant);
+    pub(super) fn follow(
+        &mut self,
+        tenant: &str,
+        device: &str,
+        now: &DeviceHealth,
+    ) -> Vec<EventKind> {
+        let before = self.problems.remove(tenant);
         let is_told = before.as_ref().is_some_and(|b| is_same(&b.standing, now));
         let since = match (&before, is_told) {
             (Some(before), true) => before.since,
             _ => Instant::now(),
         };
-        if *now != Standing::Up {
-            let trouble = Trouble {
+        if *now != DeviceHealth::Up {
+            let trouble = Problem {
                 standing: now.clone(),
                 since,
             };
-            self.troubles.insert(tenant.to_owned(), trouble);
+            self.problems.insert(tenant.to_owned(), trouble);
         }
         match is_told {
             true => Vec::new(),
-            false => news(tenant, device, before, now),
+            false => events_between(tenant, device, before, now),
         }
     }
 
     /// Of tenants that are there no more there is nothing to tell.
     pub(super) fn retain(&mut self, tenants: &BTreeSet<&str>) {
-        self.troubles
+        self.problems
             .retain(|name, _| tenants.contains(name.as_str()));
     }
 }
 
 /// Why a lost device cannot be made again may change; that is the log's.
-fn is_same(before: &Standing, now: &Standing) -> bool {
+fn is_same(before: &DeviceHealth, now: &DeviceHealth) -> bool {
     match (before, now) {
-        (Standing::Lost { .. }, Standing::Lost { .. }) => true,
+        (DeviceHealth::Lost { .. }, DeviceHealth::Lost { .. }) => true,
         (before, now) => before == now,
     }
 }
 
-fn news(tenant: &str, device: &str, before: Option<Trouble>, now: &Standing) -> Vec<EventKind> {
+fn events_between(
+    tenant: &str,
+    device: &str,
+    before: Option<Problem>,
+    now: &DeviceHealth,
+) -> Vec<EventKind> {
     let (tenant, device) = (tenant.to_owned(), device.to_owned());
     let mut told = Vec::new();
-    if let Some(Trouble { standing, since }) = before {
+    if let Some(Problem { standing, since }) = before {
         let seconds = since.elapsed().as_secs_f64();
         match standing {
-            Standing::Lost { .. } => told.push(EventKind::DeviceRestored {
+            DeviceHealth::Lost { .. } => told.push(EventKind::DeviceRestored {
                 tenant: tenant.clone(),
                 device: device.clone(),
                 lost_seconds: seconds,
             }),
-            Standing::Down { .. } if *now == Standing::Up => told.push(EventKind::DeviceUp {
-                tenant: tenant.clone(),
-                device: device.clone(),
-                down_seconds: seconds,
-            }),
-            Standing::Down { .. } | Standing::Up => {}
+            DeviceHealth::Down { .. } if *now == DeviceHealth::Up => {
+                told.push(EventKind::DeviceUp {
+                    tenant: tenant.clone(),
+                    device: device.clone(),
+                    down_seconds: seconds,
+                })
+            }
+            DeviceHealth::Down { .. } | DeviceHealth::Up => {}
         }
     }
     match now {
-        Standing::Up => {}
-        Standing::Down { why, .. } => told.push(EventKind::DeviceDown {
+        DeviceHealth::Up => {}
+        DeviceHealth::Down { why, .. } => told.push(EventKind::DeviceDown {
             tenant,
             device,
             reason: why.clone(),
         }),
-        Standing::Lost { why } => told.push(EventKind::DeviceLost {
+        DeviceHealth::Lost { why } => told.push(EventKind::DeviceLost {
             tenant,
             device,
             reason: why.clone(),
@@ -156,32 +168,32 @@ fn news(tenant: &str, device: &str, before: Option<Trouble>, now: &Standing) -> 
 mod tests {
     use super::*;
 
-    fn down(state: DeviceState) -> Standing {
+    fn down(state: DeviceState) -> DeviceHealth {
         let why = "because".to_owned();
-        Standing::Down { state, why }
+        DeviceHealth::Down { state, why }
     }
 
-    fn lost(why: &str) -> Standing {
+    fn lost(why: &str) -> DeviceHealth {
         let why = why.to_owned();
-        Standing::Lost { why }
+        DeviceHealth::Lost { why }
     }
 
     #[test]
     fn what_begins_is_told_once_and_ends_once() {
-        let mut told = Told::default();
-        let mut names = |device: &str, now: &Standing| -> Vec<&'static str> {
-            let news = told.follow("blue", device, now);
-            news.iter().map(EventKind::name).collect()
+        let mut told = DeviceEvents::default();
+        let mut names = |device: &str, now: &DeviceHealth| -> Vec<&'static str> {
+            let events_between = told.follow("blue", device, now);
+            events_between.iter().map(EventKind::name).collect()
         };
-        assert_eq!(names("t0", &Standing::Up), [""; 0]);
+        assert_eq!(names("t0", &DeviceHealth::Up), [""; 0]);
         assert_eq!(names("t0", &down(DeviceState::Down)), ["device_down"]);
         assert_eq!(names("t0", &down(DeviceState::Down)), [""; 0]);
         assert_eq!(names("t0", &down(DeviceState::Renamed)), ["device_down"]);
-        assert_eq!(names("t0", &Standing::Up), ["device_up"]);
+        assert_eq!(names("t0", &DeviceHealth::Up), ["device_up"]);
         assert_eq!(names("t0", &lost("removed")), ["device_lost"]);
         assert_eq!(names("t0", &lost("the name is taken")), [""; 0]);
         // The configuration names another one.
-        assert_eq!(names("t1", &Standing::Up), ["device_restored"]);
+        assert_eq!(names("t1", &DeviceHealth::Up), ["device_restored"]);
         assert_eq!(names("t1", &down(DeviceState::Renamed)), ["device_down"]);
         assert_eq!(names("t1", &lost("removed")), ["device_lost"]);
         let both = ["device_restored", "device_down"];
@@ -190,9 +202,9 @@ mod tests {
 
     #[test]
     fn a_tenant_that_is_removed_and_comes_back_begins_anew() {
-        let mut told = Told::default();
+        let mut told = DeviceEvents::default();
         told.follow("blue", "t0", &lost("removed"));
         told.retain(&BTreeSet::from(["red"]));
-        assert_eq!(told.follow("blue", "t0", &Standing::Up), []);
+        assert_eq!(told.follow("blue", "t0", &DeviceHealth::Up), []);
     }
 }
