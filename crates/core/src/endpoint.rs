@@ -534,9 +534,9 @@ impl Endpoint {
 
     /// What [`poll_transmit`](Self::poll_transmit) gave out at `polled_at` may have left as late as `until`: who sends was
     /// kept from running meanwhile. Silence then counts from `until`, and no round trip is taken from it.
-    pub fn left_late(&mut self, polled_at: Instant, until: Instant) {
+    pub fn on_late_departure(&mut self, polled_at: Instant, until: Instant) {
         for session in self.peers.values_mut() {
-            session.left_late(polled_at, until);
+            session.on_late_departure(polled_at, until);
         }
     }
 

@@ -70,7 +70,7 @@ impl Session {
                 None => Some(copy),
             };
             if let Some(copy) = refused {
-                self.leave_out(&copy);
+                self.drop_copy(&copy);
             }
         }
     }
@@ -123,15 +123,15 @@ impl Session {
     }
 
     /// Those copies do not leave: the path that they wait for is gone.
-    pub(super) fn leave_out_all(&mut self, copies: impl IntoIterator<Item = PendingCopy>) {
-        copies.into_iter().for_each(|copy| self.leave_out(&copy));
+    pub(super) fn drop_copies(&mut self, copies: impl IntoIterator<Item = PendingCopy>) {
+        copies.into_iter().for_each(|copy| self.drop_copy(&copy));
     }
 
     /// The peer will not see it: to the controller that is no loss of the line.
-    fn leave_out(&mut self, copy: &PendingCopy) {
+    fn drop_copy(&mut self, copy: &PendingCopy) {
         if let Some(path) = self.paths.get_mut(&copy.of) {
             let ip_bytes = copy.packet_bytes() as u64 + u64::from(path.ip_overhead());
-            path.aggregator.on_copy_left_out(ip_bytes);
+            path.aggregator.on_copy_dropped(ip_bytes);
         }
     }
 

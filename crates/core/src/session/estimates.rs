@@ -211,7 +211,7 @@ pub(crate) struct OwnQueue {
 
 /// What a packet of ours does there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct OwnPlace {
+pub(crate) struct SelfQueueing {
     /// From its sending until it has left: own packets before it and itself, microseconds.
     pub(crate) own_us: u32,
     /// Counts the bursts.
@@ -222,11 +222,11 @@ pub(crate) struct OwnPlace {
     pub(crate) bits_sent: u64,
 }
 
-impl OwnPlace {
+impl SelfQueueing {
     /// What a round trip was beside the packet's time at the bottleneck, in microseconds. `None`:
     /// it was answered before it can have left; the bottleneck is quicker than it is known to be,
     /// and the way as long as ever.
-    pub(crate) fn rest_of(&self, round_trip: Duration) -> Option<i64> {
+    pub(crate) fn without_self_queueing(&self, round_trip: Duration) -> Option<i64> {
         let round_trip_us = i64::try_from(round_trip.as_micros()).unwrap_or(i64::MAX);
         Some(round_trip_us - i64::from(self.own_us)).filter(|rest| *rest > 0)
     }
@@ -238,7 +238,7 @@ const OWN_QUEUE_MAX: Duration = Duration::from_millis(3);
 
 impl OwnQueue {
     /// A packet of `ip_bytes` leaves for a bottleneck of `rate`.
-    pub(crate) fn on_sent(&mut self, now: Instant, ip_bytes: u64, rate: Bandwidth) -> OwnPlace {
+    pub(crate) fn on_sent(&mut self, now: Instant, ip_bytes: u64, rate: Bandwidth) -> SelfQueueing {
         let is_first = self.clear_at <= now;
         self.burst = self.burst.wrapping_add(u32::from(is_first));
         self.bits_sent += ip_bytes * 8;
@@ -250,7 +250,7 @@ impl OwnQueue {
         };
         let takes = waits.min(OWN_QUEUE_MAX) + own.min(TRANSMISSION_MAX);
         self.clear_at = now + takes;
-        OwnPlace {
+        SelfQueueing {
             own_us: takes.as_micros() as u32,
             burst: self.burst,
             is_first,
@@ -429,7 +429,7 @@ mod tests {
         let rate = Bandwidth::from_mbit_per_second(10);
         let places = [0, 1].map(|_| queue.on_sent(START, 1500, rate));
         assert_eq!(places.map(|place| place.own_us), [1200, 2400]);
-        let rests = places.map(|place| place.rest_of(2 * MS));
+        let rests = places.map(|place| place.without_self_queueing(2 * MS));
         assert_eq!(rests, [Some(800), None]);
     }
 

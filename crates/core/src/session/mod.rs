@@ -4,33 +4,33 @@
 //! due. A session lives as long as its peer is configured: keys change, paths come and go and the
 //! peer may restart, but what waits to be sent stays.
 
-mod aggregate;
-mod choice;
+mod aggregation;
 mod clock;
-mod control;
+mod control_frames;
 mod copies;
 mod estimates;
-mod incoming;
 mod keys;
-mod lost;
 mod mtu;
-mod outgoing;
 mod pacer;
-mod packets;
+mod packetize;
 mod parity;
 mod path;
+mod path_selection;
+mod reassembly;
 mod receive;
 mod received;
 mod recovery;
+mod retransmit;
 mod rtt;
+mod send_queues;
+mod snapshot;
 mod stream;
 mod tenant;
+mod tenant_packets;
 mod timers;
-mod told;
 mod train;
 mod transmit;
-mod units;
-mod unknown;
+mod unknown_tenants;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -44,19 +44,19 @@ use keiro_model::{
 use keiro_units::{Instant, Probability};
 
 use self::{
-    aggregate::received::AggregateReceiver,
-    choice::Settling,
+    aggregation::receiver::AggregateReceiver,
     clock::PeerClock,
-    incoming::Incoming,
     keys::KeyRing,
-    outgoing::Outgoing,
     path::{Path, UsedNumbers},
+    path_selection::StartupWait,
+    reassembly::Reassembly,
     received::Received,
     recovery::SentFrame,
+    send_queues::SendQueues,
     stream::Streams,
     tenant::Tenants,
     train::TrainReceiver,
-    unknown::{UnknownHere, UnknownThere},
+    unknown_tenants::{UnknownAtPeer, UnknownLocally},
 };
 pub(crate) use self::{keys::Epoch, pacer::Pacer, path::ip_overhead};
 use crate::{
@@ -178,9 +178,9 @@ pub(crate) struct Session {
     remote_paths: BTreeMap<u8, RemotePath>,
     clock: PeerClock,
     apps: BTreeMap<AppId, App>,
-    outgoing: Outgoing,
+    queues: SendQueues,
     tenants: Tenants,
-    incoming: Incoming,
+    reassembly: Reassembly,
     streams: Streams,
     /// Frames that must arrive, waiting for any path.
     control: VecDeque<SentFrame>,
@@ -190,8 +190,8 @@ pub(crate) struct Session {
     arena: Vec<u8>,
     pub(crate) events: VecDeque<Event>,
     pub(crate) drops: DropCounters,
-    unknown_here: UnknownHere,
-    unknown_there: UnknownThere,
+    unknown_locally: UnknownLocally,
+    unknown_at_peer: UnknownAtPeer,
     /// Indices of ours whose keys are gone; the endpoint forgets them.
     pub(crate) retired: Vec<u32>,
     /// The path that was asked last: paths take turns.
@@ -200,9 +200,9 @@ pub(crate) struct Session {
     pub(crate) took_turn: bool,
     was_up: bool,
     /// Since when no path is up; `None`: one is.
-    alone_since: Option<Instant>,
+    unreachable_since: Option<Instant>,
     /// The first path has come up, and others may follow. `None`: it is known which did.
-    settling: Option<Settling>,
+    settling: Option<StartupWait>,
     /// The peer said that it stops: nothing is sent until it is back.
     closed: bool,
 }
@@ -258,9 +258,9 @@ impl Session {
             remote_paths: BTreeMap::new(),
             clock: PeerClock::default(),
             apps: BTreeMap::new(),
-            outgoing: Outgoing::new(endpoint.scheduler, peer.send_queue_bytes_max.get()),
+            queues: SendQueues::new(endpoint.scheduler, peer.send_queue_bytes_max.get()),
             tenants: Tenants::new(endpoint.tenants_max, endpoint.tenant_bytes_max.get()),
-            incoming: Incoming::new(window),
+            reassembly: Reassembly::new(window),
             streams: Streams::default(),
             control: VecDeque::new(),
             credit_wanted: false,
@@ -271,13 +271,13 @@ impl Session {
             arena: Vec::new(),
             events: VecDeque::new(),
             drops: DropCounters::default(),
-            unknown_here: UnknownHere::default(),
-            unknown_there: UnknownThere::default(),
+            unknown_locally: UnknownLocally::default(),
+            unknown_at_peer: UnknownAtPeer::default(),
             retired: Vec::new(),
             last_polled: None,
             took_turn: false,
             was_up: false,
-            alone_since: Some(now),
+            unreachable_since: Some(now),
             settling: None,
             closed: false,
         };
@@ -309,7 +309,7 @@ impl Session {
                     if !path.is_up() {
                         let lost = path.sent.lose_all();
                         let copies = std::mem::take(&mut path.copies);
-                        self.leave_out_all(copies);
+                        self.drop_copies(copies);
                         self.on_lost(now, config.id, lost);
                     }
                 }
@@ -350,7 +350,7 @@ impl Session {
                 self.apps.insert(id, app);
             }
         }
-        self.follow_tenant_of(id);
+        self.assign_tenant(id);
         self.choose_path(id, MoveReason::Assigned);
     }
 
@@ -364,14 +364,14 @@ impl Session {
     /// Forgets a removed application of which nothing is left.
     fn forget_if_done(&mut self, id: AppId) {
         let removed = self.apps.get(&id).is_some_and(|app| app.removed);
-        if removed && !self.outgoing.has_app(id) {
+        if removed && !self.queues.has_app(id) {
             self.apps.remove(&id);
-            self.follow_tenant_of(id);
+            self.assign_tenant(id);
         }
     }
 
     pub(crate) fn set_scheduler(&mut self, scheduler: SchedulerKind) {
-        self.outgoing.set_scheduler(scheduler);
+        self.queues.set_scheduler(scheduler);
     }
 
     pub(crate) fn set_probe_share(&mut self, share: Probability) {
@@ -380,7 +380,7 @@ impl Session {
             // Nothing would tell any more that it is otherwise.
             for path in self.paths.values_mut() {
                 path.trains.forget();
-                path.follow_capacity();
+                path.update_pacing_rate();
             }
         }
     }
@@ -394,7 +394,7 @@ impl Session {
         };
         let changes: Vec<_> = self.paths.iter_mut().map(reconfigured).collect();
         for (path, change) in changes {
-            self.tell_of_aggregation(path, change);
+            self.report_aggregation_change(path, change);
         }
     }
 
@@ -404,28 +404,28 @@ impl Session {
     }
 
     /// What was given out at `polled_at` may have left as late as `until`.
-    pub(crate) fn left_late(&mut self, polled_at: Instant, until: Instant) {
+    pub(crate) fn on_late_departure(&mut self, polled_at: Instant, until: Instant) {
         for path in self.paths.values_mut() {
-            path.sent.left_late(polled_at, until);
+            path.sent.on_late_departure(polled_at, until);
         }
     }
 
     /// Tells of what changed in the gathering of a path.
-    fn tell_of_aggregation(&mut self, path: PathId, change: Option<aggregate::Change>) {
+    fn report_aggregation_change(&mut self, path: PathId, change: Option<aggregation::Change>) {
         let Some(change) = change else { return };
         let peer = self.id;
         self.events.push_back(match change {
-            aggregate::Change::Decided(decision) => Event::AggregationChanged {
+            aggregation::Change::Decided(decision) => Event::AggregationChanged {
                 peer,
                 path,
                 decision,
             },
-            aggregate::Change::Paused(too_narrow) => Event::AggregationPaused {
+            aggregation::Change::Paused(too_narrow) => Event::AggregationPaused {
                 peer,
                 path,
                 too_narrow,
             },
-            aggregate::Change::Resumed {
+            aggregation::Change::Resumed {
                 bandwidth,
                 parameters,
             } => Event::AggregationResumed {
@@ -438,7 +438,7 @@ impl Session {
     }
 
     /// What is thin depends on how much an aggregate of the path holds now.
-    fn follow_aggregation(&mut self, path: PathId) {
+    fn update_coalescing_limit(&mut self, path: PathId) {
         let Some(path) = self.paths.get(&path) else {
             return;
         };
@@ -452,7 +452,7 @@ impl Session {
                 .min(usize::from(path.mtu.current()))
                 .saturating_sub(head)
         });
-        self.outgoing.set_thin_max(path.id, thin as u64);
+        self.queues.set_coalescing_max(path.id, thin as u64);
     }
 
     pub(crate) fn send_message(
@@ -476,7 +476,7 @@ impl Session {
         else {
             return Err((SendError::UnknownApplication, body));
         };
-        if !self.outgoing.has_room(body.len()) {
+        if !self.queues.has_room(body.len()) {
             return Err((SendError::QueueFull, body));
         }
         entry.sent += 1;
@@ -484,7 +484,7 @@ impl Session {
         entry.workload.on_made(made, body.len());
         let limits = (entry.config.latency_target, entry.config.lifetime);
         let id = self
-            .outgoing
+            .queues
             .push_message(app, body, made, limits, entry.active);
         Ok(MessageId(id))
     }
@@ -515,28 +515,28 @@ impl Session {
         let latency_target = entry.config.latency_target;
         let path = entry.active;
         let datagram = (app, flow, reply, data);
-        let idle = self.is_gathering_idle(path);
+        let idle = self.is_coalescing_idle(path);
         for app in self
-            .outgoing
+            .queues
             .push_datagram(now, datagram, latency_target, path)
         {
             if let Some(entry) = self.apps.get_mut(&app) {
                 entry.dropped += 1;
             }
         }
-        self.on_gathered(now, path, idle);
+        self.on_coalescing_began(now, path, idle);
         Ok(())
     }
 
     /// Nothing thin waits for a path.
-    fn is_gathering_idle(&self, path: Option<PathId>) -> bool {
-        path.is_some_and(|path| !self.outgoing.gathers(path))
+    fn is_coalescing_idle(&self, path: Option<PathId>) -> bool {
+        path.is_some_and(|path| !self.queues.gathers(path))
     }
 
     /// Something may have come to a path for which nothing thin waited if it was `idle`.
-    fn on_gathered(&mut self, now: Instant, path: Option<PathId>, idle: bool) {
+    fn on_coalescing_began(&mut self, now: Instant, path: Option<PathId>, idle: bool) {
         if idle
-            && !self.is_gathering_idle(path)
+            && !self.is_coalescing_idle(path)
             && let Some(path) = path.and_then(|path| self.paths.get_mut(&path))
         {
             path.aggregator.on_first(now);
@@ -552,7 +552,7 @@ impl Session {
     }
 
     pub(crate) fn finish_message(&mut self, id: MessageId, refused: Option<RefusalReason>) {
-        let Some((id, whole_at)) = self.incoming.on_finished(id.0) else {
+        let Some((id, whole_at)) = self.reassembly.on_finished(id.0) else {
             return;
         };
         let status = refused.map_or(MessageStatus::Delivered, MessageStatus::Refused);
@@ -561,7 +561,7 @@ impl Session {
             status,
             whole_at: clock::stamp(whole_at),
         });
-        self.credit_wanted |= self.incoming.has_credit_to_grant();
+        self.credit_wanted |= self.reassembly.has_credit_to_grant();
     }
 
     pub(crate) fn pop_arrived(&mut self) -> Option<(Arrived, &[u8])> {
@@ -584,8 +584,8 @@ impl Session {
 
     pub(crate) fn is_drained(&self) -> bool {
         let told = |path: &Path| !path.is_up() || !path.sent.has_outstanding_outcomes();
-        self.outgoing.is_empty()
-            && self.outgoing.stream_bytes == 0
+        self.queues.is_empty()
+            && self.queues.stream_bytes == 0
             && self.tenants.is_idle()
             && self.control.is_empty()
             && self.streams.resets.is_empty()
@@ -595,12 +595,12 @@ impl Session {
     /// First credit for the peer, told in the handshake.
     pub(crate) fn credit_for_handshake(&self) -> u64 {
         // A peer that knows this incarnation already goes on counting from before.
-        self.incoming.initial_credit()
+        self.reassembly.initial_credit()
     }
 
     /// Ends every message: the peer is removed.
     pub(crate) fn abandon(&mut self, now: Instant) {
-        for (id, message) in self.outgoing.take_all() {
+        for (id, message) in self.queues.take_all() {
             self.push_done(now, id, &message, (MessageOutcome::PeerRemoved, None));
         }
     }
@@ -623,7 +623,7 @@ impl Session {
             return;
         };
         let lost = path.sent.lose_all();
-        self.leave_out_all(std::mem::take(&mut path.copies));
+        self.drop_copies(std::mem::take(&mut path.copies));
         let used = UsedNumbers {
             packets: path.sent.next_number(),
             aggregates: path.aggregator.next_number(),
@@ -650,7 +650,7 @@ impl Session {
             .extend(pending.map(|pending| pending.local_index));
         if self.remote_incarnation == Some(incarnation) {
             self.events.push_back(Event::KeyChanged { peer: self.id });
-            self.greet(now);
+            self.confirm_new_keys(now);
             return;
         }
         // Packet numbers begin again: no key of before may seal another packet.
@@ -660,32 +660,32 @@ impl Session {
         self.closed = false;
         self.remote_paths.clear();
         self.clock = PeerClock::default();
-        self.unknown_here = UnknownHere::default();
-        self.unknown_there = UnknownThere::default();
+        self.unknown_locally = UnknownLocally::default();
+        self.unknown_at_peer = UnknownAtPeer::default();
         self.control.clear();
         self.credit_wanted = false;
         self.used_numbers.clear();
-        self.incoming.restart();
+        self.reassembly.restart();
         self.restart_streams();
         for path in self.paths.values_mut() {
             path.sent.restart();
             path.copies.clear();
-            path.ecn_ce_told = 0;
-            path.validate_again(now);
+            path.ecn_ce_acked = 0;
+            path.restart_validation(now);
             self.tenants.restart(now, path.id, path.mtu.current(), true);
         }
         self.choose_paths(MoveReason::PathDown);
         let apps = &self.apps;
-        self.outgoing
+        self.queues
             .restart(credit, |app| apps.get(&app).and_then(|entry| entry.active));
         self.check_up(now);
     }
 
     /// Lets the peer see the new key in use, so that it may use it too.
-    fn greet(&mut self, now: Instant) {
+    fn confirm_new_keys(&mut self, now: Instant) {
         if std::mem::replace(&mut self.closed, false) {
             for path in self.paths.values_mut() {
-                path.validate_again(now);
+                path.restart_validation(now);
             }
         }
         if let Some(path) = self.paths.values_mut().find(|path| path.is_up()) {
@@ -696,9 +696,9 @@ impl Session {
     /// Tells the driver when the session as a whole comes up or goes down.
     fn check_up(&mut self, now: Instant) {
         let up = self.is_up();
-        self.alone_since = match up {
+        self.unreachable_since = match up {
             true => None,
-            false => self.alone_since.or(Some(now)),
+            false => self.unreachable_since.or(Some(now)),
         };
         if up != self.was_up {
             self.was_up = up;
@@ -717,7 +717,7 @@ impl Session {
         &mut self,
         now: Instant,
         id: u64,
-        message: &outgoing::OutMessage,
+        message: &send_queues::OutMessage,
         (outcome, arrived_after): (MessageOutcome, Option<Duration>),
     ) {
         let after = now.saturating_duration_since(message.made);
@@ -755,7 +755,7 @@ impl Session {
         path.probe_credit = 0;
         path.aggregator.drop_group();
         let copies = std::mem::take(&mut path.copies);
-        self.leave_out_all(copies);
+        self.drop_copies(copies);
         self.events.push_back(Event::PathDown {
             peer: self.id,
             path: id,

@@ -21,7 +21,7 @@ const BLACK_HOLE_LOSSES: u32 = 6;
 
 /// Search for a path's MTU. All sizes are IP bytes.
 #[derive(Debug)]
-pub(crate) struct MtuSearch {
+pub(crate) struct MtuDiscovery {
     max: u16,
     current: u16,
     /// Smallest size known not to pass; above `current`.
@@ -38,7 +38,7 @@ pub(crate) struct MtuSearch {
     /// After a probe was lost: the other side may only be slow.
     wait_until: Instant,
     /// Packets up to this number say nothing any more: what passed then does not now.
-    void_up_to: Option<u64>,
+    ignore_acks_through: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ struct Probe {
     size: u16,
 }
 
-impl MtuSearch {
+impl MtuDiscovery {
     pub(crate) fn new(max: u16) -> Self {
         let max = max.max(MTU_BASE);
         Self {
@@ -61,7 +61,7 @@ impl MtuSearch {
             suspected: None,
             raise_at: None,
             wait_until: Instant::ZERO,
-            void_up_to: None,
+            ignore_acks_through: None,
         }
     }
 
@@ -134,7 +134,7 @@ impl MtuSearch {
             self.lost_in_a_row = 0;
         }
         // Only probes are longer than the MTU; one that was taken for lost may be merely late.
-        let void = self.void_up_to.is_some_and(|last| number <= last);
+        let void = self.ignore_acks_through.is_some_and(|last| number <= last);
         if size <= self.current || size > self.max || void {
             return None;
         }
@@ -185,7 +185,7 @@ impl MtuSearch {
         self.wait_until = now;
         self.suspected = Some(self.current);
         self.current = MTU_BASE;
-        self.void_up_to = Some(number);
+        self.ignore_acks_through = Some(number);
         Some(MTU_BASE)
     }
 }
@@ -201,7 +201,7 @@ mod tests {
 
     /// Probes a path that carries `carries`; the MTU found and the number of probes.
     fn search(carries: u16, max: u16) -> (u16, u32) {
-        let mut mtu = MtuSearch::new(max);
+        let mut mtu = MtuDiscovery::new(max);
         let mut probes = 0;
         let mut now = Instant::ZERO;
         while let Some(size) = mtu.wanted(now) {
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_late_probe_that_passes_voids_a_shorter_one_that_is_lost_after_it() {
-        let mut mtu = MtuSearch::new(1500);
+        let mut mtu = MtuDiscovery::new(1500);
         let mut now = Instant::ZERO;
         let sizes = [1500, 1500, 1500, 1390, 1390, 1390];
         for (number, wanted) in (0..).zip(sizes) {
@@ -243,7 +243,7 @@ mod tests {
     fn whatever_happens_in_whatever_order_only_larger_sizes_are_asked_for() {
         for seed in 0..200 {
             let mut random = ChaCha20Rng::seed_from_u64(seed);
-            let mut mtu = MtuSearch::new(9000);
+            let mut mtu = MtuDiscovery::new(9000);
             let (mut now, mut sent) = (Instant::ZERO, Vec::new());
             for _ in 0..500 {
                 now += Duration::from_millis(u64::from(random.next_u32() % 200));
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn probes_that_come_late_count_all_the_same() {
-        let mut mtu = MtuSearch::new(1500);
+        let mut mtu = MtuDiscovery::new(1500);
         let mut now = Instant::ZERO;
         for number in 0..3 {
             assert_eq!(mtu.wanted(now), Some(1500), "probe {number}");
@@ -297,15 +297,15 @@ mod tests {
     }
 
     /// A path of 1500 bytes.
-    fn found() -> MtuSearch {
-        let mut mtu = MtuSearch::new(1500);
+    fn found() -> MtuDiscovery {
+        let mut mtu = MtuDiscovery::new(1500);
         mtu.on_probe_sent(Instant::ZERO, 0, 1500);
         assert_eq!(mtu.on_acked(0, 1500), Some(1500));
         mtu
     }
 
     /// Six full packets are lost from number 1 on.
-    fn fallen() -> MtuSearch {
+    fn fallen() -> MtuDiscovery {
         let mut mtu = found();
         for number in 1..=5 {
             assert_eq!(mtu.on_lost(Instant::ZERO, number, 1500), None);

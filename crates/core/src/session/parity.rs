@@ -6,7 +6,7 @@ use keiro_units::Instant;
 
 use super::{
     Session,
-    aggregate::received::Copy,
+    aggregation::receiver::Copy,
     copies::Copied,
     path::Path,
     receive::Context,

@@ -11,10 +11,10 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::RngCore;
 
 use super::{
-    aggregate::Aggregator,
+    aggregation::Aggregator,
     copies::PendingCopy,
-    estimates::{Base, Jitter, OwnPlace, OwnQueue, Recent, Totals},
-    mtu::MtuSearch,
+    estimates::{Base, Jitter, OwnQueue, Recent, SelfQueueing, Totals},
+    mtu::MtuDiscovery,
     pacer::Pacer,
     recovery::{LargestAcked, SentPackets},
     rtt::{DelayVariation, RttEstimator},
@@ -39,7 +39,7 @@ const SERIALIZATION_MAX: Duration = Duration::from_secs(10);
 const CHALLENGES_BEFORE_DOWN: u32 = 3;
 /// And so long at least is a path asked before it is called unreachable (ours): a near peer that has
 /// just started, or whose processor is taken, answers in its own time.
-const ASKED_AT_LEAST: Duration = Duration::from_millis(300);
+const CHALLENGE_TIME_MIN: Duration = Duration::from_millis(300);
 /// The first challenges are a round trip and so much apart.
 const CHALLENGE_BEYOND_RTT: Duration = Duration::from_millis(20);
 /// The longest that whoever prefers a path waits for its answer after another path's: two challenges to
@@ -69,7 +69,7 @@ pub(crate) struct Path {
     pub(crate) remote: Option<SocketAddr>,
     pub(crate) state: PathState,
     /// It was told that it is down, and it has not been up or somewhere else since.
-    told_down: bool,
+    down_reported: bool,
     /// Challenges that may still be answered, oldest first: a path may be slower than the
     /// interval at which they are repeated.
     challenges: VecDeque<Challenge>,
@@ -87,8 +87,8 @@ pub(crate) struct Path {
     /// Of the way there, by two clocks.
     base_transit: Base,
     own_queue: OwnQueue,
-    /// The capacity with which its packets' time there is reckoned, and since when.
-    reckoned: (Bandwidth, Instant),
+    /// The capacity with which its packets' time there is capacity_assumed, and since when.
+    capacity_assumed: (Bandwidth, Instant),
     cross: CrossMeter,
     /// When something was last counted.
     seen_at: Instant,
@@ -100,7 +100,7 @@ pub(crate) struct Path {
     rate: Bandwidth,
     pub(crate) pacer: Pacer,
     pub(crate) sent: SentPackets,
-    pub(crate) mtu: MtuSearch,
+    pub(crate) mtu: MtuDiscovery,
     pub(crate) trains: Trains,
     pub(crate) aggregator: Aggregator,
     /// Copies that are still to leave, in order.
@@ -120,7 +120,7 @@ pub(crate) struct Path {
     /// line, which would look like a queue of the long ones.
     pub(crate) round_trip_min_of_long: Option<Duration>,
     /// Packets of ours that arrived with a congestion mark, as the peer has told.
-    pub(crate) ecn_ce_told: u64,
+    pub(crate) ecn_ce_acked: u64,
 }
 
 /// Headers of IPv4 and UDP.
@@ -169,7 +169,7 @@ impl Path {
             configured_remote: config.remote,
             remote: config.remote,
             state: PathState::Validating,
-            told_down: false,
+            down_reported: false,
             challenges: VecDeque::new(),
             target: None,
             attempts: 0,
@@ -180,7 +180,7 @@ impl Path {
             base: Base::default(),
             base_transit: Base::default(),
             own_queue: OwnQueue::default(),
-            reckoned: (config.rate, Instant::ZERO),
+            capacity_assumed: (config.rate, Instant::ZERO),
             cross: CrossMeter::default(),
             seen_at: Instant::ZERO,
             jitter: Jitter::default(),
@@ -191,7 +191,7 @@ impl Path {
             sent: SentPackets::starting_at(first.packets),
             aggregator: Aggregator::new(aggregation, config.rate, first.aggregates),
             copies: VecDeque::new(),
-            mtu: MtuSearch::new(config.mtu_max),
+            mtu: MtuDiscovery::new(config.mtu_max),
             trains: Trains::default(),
             ping_wanted: false,
             probe_credit: 0,
@@ -203,7 +203,7 @@ impl Path {
             bytes_received: 0,
             ecn_ce_received: 0,
             round_trip_min_of_long: None,
-            ecn_ce_told: 0,
+            ecn_ce_acked: 0,
         }
     }
 
@@ -224,23 +224,23 @@ impl Path {
     /// Applies a changed configuration. A new remote address is used at once and validated.
     pub(crate) fn reconfigure(&mut self, now: Instant, config: &PathConfig) {
         self.rate = config.rate;
-        self.follow_capacity();
+        self.update_pacing_rate();
         self.mtu.set_max(config.mtu_max);
         if config.remote != self.configured_remote && config.remote.is_some() {
             self.configured_remote = config.remote;
             self.remote = config.remote;
-            self.validate_again(now);
-            self.forget_way();
+            self.restart_validation(now);
+            self.reset_estimates();
         }
     }
 
     /// The peer or the way to it is new: it has to answer before it is used.
-    pub(crate) fn validate_again(&mut self, now: Instant) {
+    pub(crate) fn restart_validation(&mut self, now: Instant) {
         if self.is_up() {
             self.freeze_estimates(now);
         }
         self.state = PathState::Validating;
-        self.told_down = false;
+        self.down_reported = false;
         self.forget_challenges();
         self.challenge_at = Some(now);
         self.mtu.reset();
@@ -248,17 +248,17 @@ impl Path {
     }
 
     /// It has died: nothing is heard any more.
-    pub(crate) fn die(&mut self, now: Instant) {
+    pub(crate) fn on_silent(&mut self, now: Instant) {
         self.freeze_estimates(now);
         self.deaths += 1;
         self.state = PathState::Down;
-        self.told_down = true;
+        self.down_reported = true;
         self.forget_challenges();
         self.challenge_at = Some(now);
     }
 
     /// The peer is back on another path: asks it at once whether it is back too, in case it is down.
-    pub(crate) fn ask_anew(&mut self, now: Instant) {
+    pub(crate) fn revalidate(&mut self, now: Instant) {
         if self.state == PathState::Down {
             self.state = PathState::Validating;
             self.attempts = 0;
@@ -268,9 +268,9 @@ impl Path {
 
     /// As many challenges as are asked before a path is called unreachable went unanswered; whether
     /// that is news.
-    pub(crate) fn give_up(&mut self) -> bool {
+    pub(crate) fn on_unreachable(&mut self) -> bool {
         self.state = PathState::Down;
-        !std::mem::replace(&mut self.told_down, true)
+        !std::mem::replace(&mut self.down_reported, true)
     }
 
     // The life of an estimate. What was measured until a path went away tells what it was like, what
@@ -286,7 +286,7 @@ impl Path {
     // | own packets at the bottleneck | stay | none |
     // | MTU, spacing of aggregates | stay | begin anew |
     //
-    // Where it leads elsewhere (`forget_way`), all of them begin anew.
+    // Where it leads elsewhere (`reset_estimates`), all of them begin anew.
 
     /// It goes away: see above.
     fn freeze_estimates(&mut self, now: Instant) {
@@ -308,18 +308,18 @@ impl Path {
         self.own_queue.on_return(now);
         self.mtu.reset();
         self.aggregator.forget();
-        self.follow_capacity();
+        self.update_pacing_rate();
     }
 
     /// It leads elsewhere: what is kept over an outage does not hold either.
-    fn forget_way(&mut self) {
+    fn reset_estimates(&mut self) {
         self.trains.forget();
         self.cross = CrossMeter::default();
-        self.follow_capacity();
+        self.update_pacing_rate();
     }
 
     /// A packet of the peer came from `remote`; challenges it there if that is news.
-    pub(crate) fn on_seen_at(&mut self, now: Instant, remote: SocketAddr) {
+    pub(crate) fn on_packet_from(&mut self, now: Instant, remote: SocketAddr) {
         let known = self.remote == Some(remote) && self.is_up();
         if known || self.target == Some(remote) {
             return;
@@ -395,7 +395,7 @@ impl Path {
 
     fn challenges_before_down(&self) -> u32 {
         let interval = self.challenge_interval().as_micros();
-        let in_time = ASKED_AT_LEAST.as_micros().div_ceil(interval.max(1));
+        let in_time = CHALLENGE_TIME_MIN.as_micros().div_ceil(interval.max(1));
         CHALLENGES_BEFORE_DOWN.max(u32::try_from(in_time).unwrap_or(u32::MAX))
     }
 
@@ -419,14 +419,14 @@ impl Path {
             self.restart_estimates(now);
         }
         if moved {
-            self.forget_way();
+            self.reset_estimates();
         }
         self.rtt.on_sample(rtt, Duration::ZERO);
         let rtt_us = i64::try_from(rtt.as_micros()).unwrap_or(i64::MAX);
         self.base.on_sample(now, rtt_us);
         self.remote = Some(challenge.remote);
         self.state = PathState::Up;
-        self.told_down = false;
+        self.down_reported = false;
         self.last_sent_at = now;
         Some(Validated {
             rtt,
@@ -470,7 +470,7 @@ impl Path {
             .silence_deadline()
             .filter(|deadline| *deadline <= now)?;
         let limit = self.silence_limit();
-        self.die(now);
+        self.on_silent(now);
         Some(PathDownReason::Silent {
             silent: now.saturating_duration_since(deadline) + limit,
             limit,
@@ -478,21 +478,21 @@ impl Path {
     }
 
     /// A packet of ours leaves.
-    pub(crate) fn own_place(&mut self, now: Instant, ip_bytes: u64) -> OwnPlace {
+    pub(crate) fn self_queueing(&mut self, now: Instant, ip_bytes: u64) -> SelfQueueing {
         let rate = self.capacity().unwrap_or(self.pacer.rate());
-        if bits(rate) > bits(self.reckoned.0) / 10 * 11 {
+        if bits(rate) > bits(self.capacity_assumed.0) / 10 * 11 {
             // Packets were taken to be longer at the bottleneck than they are, and the way shorter.
             self.base = Base::default();
             self.base_transit = Base::default();
-            self.reckoned.1 = now;
+            self.capacity_assumed.1 = now;
         }
-        self.reckoned.0 = rate;
+        self.capacity_assumed.0 = rate;
         self.own_queue.on_sent(now, ip_bytes, rate)
     }
 
     /// The peer has told when a packet arrived: `round_trip` is without what it held the
     /// acknowledgement back.
-    pub(crate) fn on_arrival_told(
+    pub(crate) fn on_arrival_reported(
         &mut self,
         now: Instant,
         largest: LargestAcked,
@@ -500,10 +500,10 @@ impl Path {
         received_us: u64,
     ) {
         let LargestAcked { sent_at, place, .. } = largest;
-        if sent_at < self.reckoned.1 {
+        if sent_at < self.capacity_assumed.1 {
             return;
         }
-        let Some(others_us) = place.rest_of(round_trip) else {
+        let Some(others_us) = place.without_self_queueing(round_trip) else {
             return;
         };
         let own_us = i64::from(place.own_us);
@@ -549,11 +549,11 @@ impl Path {
 
     fn totals(&self) -> Totals {
         let (padding_arrived, padding_lost) = self.trains.padding();
-        let excused = self.sent.excused_total;
+        let spurious_after_outage = self.sent.spurious_after_outage;
         Totals {
-            acked: self.sent.acked_total - excused + padding_arrived,
+            acked: self.sent.acked_total - spurious_after_outage + padding_arrived,
             lost: self.sent.lost_total + padding_lost,
-            spurious: self.sent.spurious_total - excused,
+            spurious: self.sent.spurious_total - spurious_after_outage,
             bytes_sent: self.bytes_sent,
         }
     }
@@ -565,7 +565,7 @@ impl Path {
     /// What trains tell may have changed. A path that carries less than its rate is paced at what it
     /// carries: what waits then waits here, in the order of urgency, and not in the network. A
     /// twentieth is within what chance does to the estimate.
-    pub(crate) fn follow_capacity(&mut self) {
+    pub(crate) fn update_pacing_rate(&mut self) {
         let found = self.trains.found().map(|found| found.capacity.low);
         let noticed = Bandwidth::from_bits_per_second(bits(self.rate) / 20 * 19);
         let narrower = found.filter(|found| *found < noticed);

@@ -6,13 +6,12 @@ use keiro_units::Instant;
 
 use super::{
     Arrived, RemotePath, Session,
-    aggregate::received::{Copy, Novelty},
-    clock,
-    incoming::{FragmentPart, PartError},
-    ip_overhead,
-    packets::AckNews,
-    recovery::{SentFrame, Settled},
+    aggregation::receiver::{Copy, Novelty},
+    clock, ip_overhead,
+    reassembly::{FragmentPart, PartError},
+    recovery::{ResolvedPacket, SentFrame},
     rtt,
+    tenant_packets::AckSignals,
 };
 use crate::{
     config::DeliveryClass,
@@ -86,7 +85,7 @@ impl Session {
             received_at: meta.received_at,
             ecn: meta.ecn & 3,
             remote: meta.remote,
-            path: self.on_seen(now, meta, newest, ip_bytes),
+            path: self.count_received(now, meta, newest, ip_bytes),
             number: header.path,
             ip_bytes: u16::try_from(ip_bytes).unwrap_or(u16::MAX),
         };
@@ -104,7 +103,7 @@ impl Session {
     }
 
     /// Counts the packet on our path of that socket and follows the peer if it has moved.
-    fn on_seen(
+    fn count_received(
         &mut self,
         now: Instant,
         meta: DatagramMeta,
@@ -120,7 +119,7 @@ impl Session {
         path.ecn_ce_received += u64::from(meta.ecn == 3);
         // A late packet of an old address must not turn the path back.
         if newest {
-            path.on_seen_at(now, meta.remote);
+            path.on_packet_from(now, meta.remote);
         }
         Some(path.id)
     }
@@ -277,7 +276,7 @@ impl Session {
                     reply,
                     data,
                 };
-                if let Some((app, flow, reply, whole)) = self.incoming.on_fragment(part) {
+                if let Some((app, flow, reply, whole)) = self.reassembly.on_fragment(part) {
                     self.deliver_datagram(app, flow, reply, &whole);
                 }
             }
@@ -296,15 +295,15 @@ impl Session {
                 whole_at,
             } => self.handle_done(context, id, status, whole_at),
             Frame::MessageDrop { id, total } => {
-                if !self.incoming.on_drop(id, total) {
+                if !self.reassembly.on_drop(id, total) {
                     self.drops.over_credit += 1;
                 }
-                self.credit_wanted |= self.incoming.has_credit_to_grant();
+                self.credit_wanted |= self.reassembly.has_credit_to_grant();
             }
             Frame::Credit(granted) => {
                 let apps = &self.apps;
                 let path_of_app = |app| apps.get(&app).and_then(|entry| entry.active);
-                self.outgoing.on_credit(granted, path_of_app);
+                self.queues.on_credit(granted, path_of_app);
             }
             Frame::Train { id, index, count } => {
                 if let Some(remote) = self.remote_paths.get_mut(&context.number) {
@@ -317,13 +316,13 @@ impl Session {
             Frame::TrainReport(report) => {
                 if let Some(path) = self.paths.get_mut(&PathId(report.path)) {
                     path.trains.on_report(context.now, report);
-                    path.follow_capacity();
+                    path.update_pacing_rate();
                     let found = path.trains.found();
                     let change = found.and_then(|found| {
                         let rate = path.pacer.rate();
                         path.aggregator.on_trains(context.now, found, rate)
                     });
-                    self.tell_of_aggregation(PathId(report.path), change);
+                    self.report_aggregation_change(PathId(report.path), change);
                 }
             }
             Frame::Close => self.handle_close(context.now),
@@ -357,7 +356,7 @@ impl Session {
 
     fn on_feedback(&mut self, now: Instant, feedback: Feedback) {
         let id = PathId(feedback.path);
-        let waiting = self.outgoing.gathered_bytes(id);
+        let waiting = self.queues.coalescing_bytes(id);
         let Some(path) = self.paths.get_mut(&id) else {
             return;
         };
@@ -365,7 +364,7 @@ impl Session {
         let change = path
             .aggregator
             .on_feedback(now, feedback, circumstances, waiting);
-        self.tell_of_aggregation(id, change);
+        self.report_aggregation_change(id, change);
     }
 
     fn handle_ack(&mut self, context: Context, ack: AckFrame<'_>) {
@@ -394,18 +393,18 @@ impl Session {
                 let ours = (largest.sent_at, context.received_at);
                 self.clock.on_ack(ours, (ack.received_at_us, ack.delay_us));
             }
-            let round_trip = rtt::on_the_way(sample, delay).filter(|_| same_way);
+            let round_trip = rtt::without_ack_delay(sample, delay).filter(|_| same_way);
             if let Some(round_trip) = round_trip {
-                path.on_arrival_told(context.now, largest, round_trip, ack.received_at_us);
+                path.on_arrival_reported(context.now, largest, round_trip, ack.received_at_us);
                 let told = path.on_round_trip(round_trip, largest.ip_bytes);
                 sampled = Some((largest.owner.tenant, told));
             }
         }
-        let news = AckNews {
+        let news = AckSignals {
             sampled,
-            marks: ack.ecn_ce.saturating_sub(path.ecn_ce_told),
+            marks: ack.ecn_ce.saturating_sub(path.ecn_ce_acked),
         };
-        path.ecn_ce_told = path.ecn_ce_told.max(ack.ecn_ce);
+        path.ecn_ce_acked = path.ecn_ce_acked.max(ack.ecn_ce);
         let mut mtu = None;
         for packet in &outcome.acked {
             mtu = path.mtu.on_acked(packet.number, packet.ip_bytes).or(mtu);
@@ -418,18 +417,18 @@ impl Session {
         for packet in &outcome.acked {
             self.on_packet_acked(context.now, packet);
         }
-        self.tell_tenants(context.now, id, (&outcome.acked, &lost), Some(news));
-        self.repair_lost(context.now, id, lost);
+        self.report_to_tenants(context.now, id, (&outcome.acked, &lost), Some(news));
+        self.on_packets_lost(context.now, id, lost);
     }
 
-    fn on_packet_acked(&mut self, now: Instant, packet: &Settled) {
+    fn on_packet_acked(&mut self, now: Instant, packet: &ResolvedPacket) {
         for frame in packet.frames.as_slice() {
             match *frame {
                 SentFrame::Message {
                     message,
                     start,
                     end,
-                } => self.outgoing.on_acked(message, start, end),
+                } => self.queues.on_acked(message, start, end),
                 SentFrame::Stream {
                     stream,
                     start,
@@ -439,7 +438,7 @@ impl Session {
                 SentFrame::StreamOpen(stream) => self.on_stream_open_acked(now, stream),
                 SentFrame::Ack { path, largest } => {
                     if let Some(remote) = self.remote_paths.get_mut(&path) {
-                        remote.received.on_told(largest);
+                        remote.received.on_ack_of_ack(largest);
                     }
                 }
                 SentFrame::MessageDone { .. }
@@ -479,7 +478,7 @@ impl Session {
         }
         if found.came_up {
             let (remote, rtt) = (found.remote, found.rtt);
-            self.begin_settling(context.now);
+            self.begin_startup_wait(context.now);
             self.events.push_back(Event::PathUp {
                 peer,
                 path,
@@ -497,7 +496,7 @@ impl Session {
         (app, total): (AppId, usize),
         (offset, data): (usize, &[u8]),
     ) {
-        match self.incoming.on_part(at, id, app, total, offset, data) {
+        match self.reassembly.on_part(at, id, app, total, offset, data) {
             Ok(None) => {}
             Ok(Some(whole)) => self.on_whole(whole.number, whole.app, whole.body),
             Err(PartError::OverCredit) => self.drops.over_credit += 1,
@@ -509,7 +508,7 @@ impl Session {
                     status,
                     whole_at: clock::stamp(at),
                 });
-                self.credit_wanted |= self.incoming.has_credit_to_grant();
+                self.credit_wanted |= self.reassembly.has_credit_to_grant();
             }
         }
     }
@@ -567,7 +566,7 @@ impl Session {
         status: MessageStatus,
         whole_at: u32,
     ) {
-        let Some((id, message)) = self.outgoing.finish(wire_id) else {
+        let Some((id, message)) = self.queues.finish(wire_id) else {
             return;
         };
         let outcome = match status {
@@ -594,7 +593,7 @@ impl Session {
             path.challenge_at = None;
         }
         self.closed = true;
-        self.alone_since = self.alone_since.or(Some(now));
+        self.unreachable_since = self.unreachable_since.or(Some(now));
         // Whether it stops or removes us, it forgets them.
         self.reset_streams(ResetReason::Gateway);
         self.handshake.next_at = Some(now + self.timing.handshake_retry_max);

@@ -92,7 +92,7 @@ pub(crate) struct Received {
     ranges: RangeSet,
     /// A packet below the largest came late: the lowest such, and what was the largest then. What was
     /// told up to that did not have it.
-    late: Option<(u64, u64)>,
+    reordered: Option<(u64, u64)>,
     /// Packets that ask for an acknowledgement since the last one.
     unacknowledged: u32,
     ack_due: Option<Instant>,
@@ -108,7 +108,7 @@ impl Default for Received {
             window: ReplayWindow::default(),
             largest_at: Instant::ZERO,
             ranges: RangeSet::default(),
-            late: None,
+            reordered: None,
             unacknowledged: 0,
             ack_due: None,
             last_ack_at: None,
@@ -140,8 +140,10 @@ impl Received {
         match self.window.largest.filter(|largest| number < *largest) {
             None => self.largest_at = received_at,
             Some(largest) => {
-                let lowest = self.late.map_or(number, |(lowest, _)| lowest.min(number));
-                self.late = Some((lowest, largest));
+                let lowest = self
+                    .reordered
+                    .map_or(number, |(lowest, _)| lowest.min(number));
+                self.reordered = Some((lowest, largest));
             }
         }
         self.window.note(number);
@@ -206,9 +208,9 @@ impl Received {
     /// The peer has an acknowledgement that told it of everything up to `largest`: that need not be
     /// told again (RFC 9000 §13.2.4). Else every packet that carries an acknowledgement would name
     /// the losses of long ago.
-    pub(crate) fn on_told(&mut self, largest: u64) {
-        self.late = self.late.filter(|(_, then)| largest <= *then);
-        let untold = self.late.map_or(u64::MAX, |(lowest, _)| lowest);
+    pub(crate) fn on_ack_of_ack(&mut self, largest: u64) {
+        self.reordered = self.reordered.filter(|(_, then)| largest <= *then);
+        let untold = self.reordered.map_or(u64::MAX, |(lowest, _)| lowest);
         // The newest stays: what follows it, or leaves a gap, is told by it.
         let newest = self.window.largest.unwrap_or(0);
         let end = largest.saturating_add(1).min(untold).min(newest);
@@ -288,7 +290,7 @@ mod tests {
                         let place = value as usize % acks.len().max(1);
                         if let Some((largest, told)) = acks.get(place) {
                             known.extend(told);
-                            received.on_told(*largest);
+                            received.on_ack_of_ack(*largest);
                         }
                     }
                 }
@@ -306,12 +308,12 @@ mod tests {
             received.on_packet(number, Instant::ZERO);
             if number % 20 == 5 {
                 let told = received.write_ack(Instant::ZERO, 0, &mut Vec::new());
-                received.on_told(told.expect("something was received"));
+                received.on_ack_of_ack(told.expect("something was received"));
             }
         }
         assert!(received.ranges.len() <= 3, "{:?}", received.ranges);
         // A gap behind what is known is one still.
-        received.on_told(999);
+        received.on_ack_of_ack(999);
         assert_eq!(received.ranges.len(), 1);
         received.on_packet(1001, Instant::ZERO);
         received.on_eliciting(

@@ -11,7 +11,7 @@ use std::{
 
 use keiro_units::Instant;
 
-use super::{estimates::OwnPlace, rtt::RttEstimator};
+use super::{estimates::SelfQueueing, rtt::RttEstimator};
 use crate::{
     event::ResetReason,
     id::{AppId, StreamId, TenantId},
@@ -103,7 +103,7 @@ impl SentFrames {
     }
 
     /// One of them says what became of a message.
-    fn tell(&self) -> bool {
+    fn carries_outcome(&self) -> bool {
         let tells = |frame: &SentFrame| matches!(frame, SentFrame::MessageDone { .. });
         self.as_slice().iter().any(tells)
     }
@@ -114,7 +114,7 @@ enum State {
     Outstanding,
     Lost,
     /// Acknowledged, or never asked for it.
-    Settled,
+    Resolved,
 }
 
 /// Whose packet it is: its window counts it.
@@ -129,18 +129,18 @@ pub(crate) struct Owner {
 struct SentPacket {
     at: Instant,
     /// It left at that time, and not at some time before.
-    timed: bool,
+    rtt_eligible: bool,
     ip_bytes: u16,
     eliciting: bool,
     state: State,
     frames: SentFrames,
-    place: OwnPlace,
+    place: SelfQueueing,
     owner: Owner,
 }
 
 /// A packet that was acknowledged or lost.
 #[derive(Debug)]
-pub(crate) struct Settled {
+pub(crate) struct ResolvedPacket {
     pub(crate) number: u64,
     pub(crate) ip_bytes: u16,
     pub(crate) frames: SentFrames,
@@ -148,7 +148,7 @@ pub(crate) struct Settled {
     /// Acknowledged after it was declared lost.
     pub(crate) was_lost: bool,
     /// Declared lost after a probe had repeated it: it is repaired already.
-    pub(crate) was_repeated: bool,
+    pub(crate) was_pto_retransmitted: bool,
 }
 
 /// The packet whose arrival an acknowledgement tells.
@@ -156,14 +156,14 @@ pub(crate) struct Settled {
 pub(crate) struct LargestAcked {
     pub(crate) sent_at: Instant,
     pub(crate) ip_bytes: u16,
-    pub(crate) place: OwnPlace,
+    pub(crate) place: SelfQueueing,
     pub(crate) owner: Owner,
 }
 
 /// What an acknowledgement brought.
 #[derive(Debug, Default)]
 pub(crate) struct AckOutcome {
-    pub(crate) acked: Vec<Settled>,
+    pub(crate) acked: Vec<ResolvedPacket>,
     /// The largest newly acknowledged packet; `None` if the largest is old news, or nobody knows when it left.
     pub(crate) largest: Option<LargestAcked>,
 }
@@ -180,11 +180,11 @@ pub(crate) struct SentPackets {
     /// Packets in state `Lost`: all that an acknowledgement may still change below `oldest`.
     lost: BTreeSet<u64>,
     /// Those of them that a probe repeated, while nothing says that they did not arrive.
-    doubted: BTreeSet<u64>,
+    pto_retransmitted: BTreeSet<u64>,
     reordering: u64,
     outstanding: usize,
     /// Outstanding packets that tell what became of the peer's messages.
-    telling: usize,
+    outcomes_in_flight: usize,
     pub(crate) bytes_in_flight: u64,
     last_eliciting_at: Option<Instant>,
     /// Since when nothing that was sent has been answered.
@@ -196,9 +196,9 @@ pub(crate) struct SentPackets {
     pub(crate) spurious_total: u64,
     /// Packets below were sent before the path last died: whether they arrived after all says nothing
     /// of what it is like since.
-    before_death: u64,
+    first_pn_after_outage: u64,
     /// Of those that arrived after all, the ones from before a death.
-    pub(crate) excused_total: u64,
+    pub(crate) spurious_after_outage: u64,
 }
 
 impl SentPackets {
@@ -227,7 +227,7 @@ impl SentPackets {
 
     /// The peer may not know yet what became of its messages.
     pub(crate) fn has_outstanding_outcomes(&self) -> bool {
-        self.telling > 0
+        self.outcomes_in_flight > 0
     }
 
     /// Records the packet `next_number()`.
@@ -237,13 +237,13 @@ impl SentPackets {
         ip_bytes: u16,
         eliciting: bool,
         frames: SentFrames,
-        (place, owner): (OwnPlace, Owner),
+        (place, owner): (SelfQueueing, Owner),
     ) {
         // Challenges on a path that never answers would stay for ever.
         while self
             .packets
             .front()
-            .is_some_and(|packet| packet.state == State::Settled)
+            .is_some_and(|packet| packet.state == State::Resolved)
         {
             self.packets.pop_front();
             self.base += 1;
@@ -251,12 +251,12 @@ impl SentPackets {
         let state = if eliciting {
             State::Outstanding
         } else {
-            State::Settled
+            State::Resolved
         };
-        self.telling += usize::from(eliciting && frames.tell());
+        self.outcomes_in_flight += usize::from(eliciting && frames.carries_outcome());
         self.packets.push_back(SentPacket {
             at: now,
-            timed: true,
+            rtt_eligible: true,
             ip_bytes,
             eliciting,
             state,
@@ -274,11 +274,11 @@ impl SentPackets {
 
     /// What is recorded as sent at `stamped` may have left as late as `until`: silence counts from then,
     /// and how long its answer took is not known.
-    pub(crate) fn left_late(&mut self, stamped: Instant, until: Instant) {
+    pub(crate) fn on_late_departure(&mut self, stamped: Instant, until: Instant) {
         let late = self.packets.iter_mut().rev();
         for packet in late.take_while(|packet| packet.at >= stamped) {
             packet.at = until;
-            packet.timed = false;
+            packet.rtt_eligible = false;
         }
         for time in [&mut self.last_eliciting_at, &mut self.unanswered_since] {
             *time = time.map(|at| if at >= stamped { until } else { at });
@@ -315,7 +315,7 @@ impl SentPackets {
             self.largest_acked = Some(largest);
             outcome.largest = self
                 .packet(largest)
-                .filter(|packet| packet.eliciting && packet.timed)
+                .filter(|packet| packet.eliciting && packet.rtt_eligible)
                 .map(|packet| LargestAcked {
                     sent_at: packet.at,
                     ip_bytes: packet.ip_bytes,
@@ -331,7 +331,7 @@ impl SentPackets {
     }
 
     /// Declares lost what the acknowledgements so far imply, also of what was repeated by a probe.
-    pub(crate) fn detect_lost(&mut self, now: Instant, rtt: &RttEstimator) -> Vec<Settled> {
+    pub(crate) fn detect_lost(&mut self, now: Instant, rtt: &RttEstimator) -> Vec<ResolvedPacket> {
         let Some(largest) = self.largest_acked else {
             return Vec::new();
         };
@@ -353,10 +353,10 @@ impl SentPackets {
             }
         }
         self.advance_oldest();
-        lost.extend(self.dispel_doubts(|number, packet| {
+        lost.extend(self.confirm_losses(|number, packet| {
             number < largest && (number + threshold <= largest || packet.at + loss_delay <= now)
         }));
-        self.forget_settled(now, rtt);
+        self.forget_resolved(now, rtt);
         lost
     }
 
@@ -367,9 +367,12 @@ impl SentPackets {
         let start = (self.oldest.saturating_sub(self.base) as usize).min(end);
         let mut undecided = self.packets.range(start..end);
         let outstanding = undecided.find(|packet| packet.state == State::Outstanding);
-        let doubted = self.doubted.first().filter(|number| **number < largest);
-        let doubted = doubted.and_then(|number| self.packet(*number));
-        let deadlines = outstanding.into_iter().chain(doubted);
+        let pto_retransmitted = self
+            .pto_retransmitted
+            .first()
+            .filter(|number| **number < largest);
+        let pto_retransmitted = pto_retransmitted.and_then(|number| self.packet(*number));
+        let deadlines = outstanding.into_iter().chain(pto_retransmitted);
         deadlines.map(|packet| packet.at + rtt.loss_delay()).min()
     }
 
@@ -394,7 +397,7 @@ impl SentPackets {
     /// A probe is due: gives out the oldest packets, so that their content is what probes. That
     /// nothing was heard says nothing about them (RFC 9002 §6.2): whether they are lost is told
     /// by [`detect_lost`](Self::detect_lost) once something is acknowledged.
-    pub(crate) fn on_probe(&mut self, now: Instant) -> Vec<Settled> {
+    pub(crate) fn on_probe(&mut self, now: Instant) -> Vec<ResolvedPacket> {
         self.probes += 1;
         self.last_probe_at = Some(now);
         let oldest: Vec<u64> = (self.oldest.max(self.base)..self.next_number())
@@ -403,7 +406,7 @@ impl SentPackets {
             })
             .take(2)
             .collect();
-        self.doubted.extend(&oldest);
+        self.pto_retransmitted.extend(&oldest);
         let repeated = oldest.into_iter().map(|number| self.lose(number)).collect();
         self.advance_oldest();
         repeated
@@ -420,24 +423,24 @@ impl SentPackets {
             acked_total: self.acked_total,
             lost_total: self.lost_total,
             spurious_total: self.spurious_total,
-            excused_total: self.excused_total,
+            spurious_after_outage: self.spurious_after_outage,
             ..Self::default()
         };
     }
 
     /// The path is dead: everything outstanding is lost.
-    pub(crate) fn lose_all(&mut self) -> Vec<Settled> {
+    pub(crate) fn lose_all(&mut self) -> Vec<ResolvedPacket> {
         let outstanding: Vec<u64> = (self.oldest.max(self.base)..self.next_number())
             .filter(|number| {
                 self.packets[(number - self.base) as usize].state == State::Outstanding
             })
             .collect();
-        let mut lost = self.dispel_doubts(|_, _| true);
+        let mut lost = self.confirm_losses(|_, _| true);
         lost.extend(outstanding.into_iter().map(|number| self.lose(number)));
         self.advance_oldest();
         self.unanswered_since = None;
         self.probes = 0;
-        self.before_death = self.next_number();
+        self.first_pn_after_outage = self.next_number();
         lost
     }
 
@@ -450,44 +453,44 @@ impl SentPackets {
             return;
         };
         match packet.state {
-            State::Settled => return,
+            State::Resolved => return,
             State::Outstanding => {
                 self.outstanding -= 1;
-                self.telling -= usize::from(packet.frames.tell());
+                self.outcomes_in_flight -= usize::from(packet.frames.carries_outcome());
                 self.bytes_in_flight -= u64::from(packet.ip_bytes);
             }
             State::Lost => {
                 self.lost.remove(&number);
                 self.spurious_total += 1;
-                if number < self.before_death {
-                    self.excused_total += 1;
+                if number < self.first_pn_after_outage {
+                    self.spurious_after_outage += 1;
                     return self.settle(number, true, outcome);
                 }
                 let late_by = largest_acked.map_or(0, |largest| largest.saturating_sub(number));
                 self.reordering = self.reordering.max(late_by + 1).min(REORDERING_MAX);
             }
         }
-        // Of one that was only doubted nobody was told.
-        let was_lost = packet.state == State::Lost && !self.doubted.remove(&number);
+        // Of one that was only pto_retransmitted nobody was told.
+        let was_lost = packet.state == State::Lost && !self.pto_retransmitted.remove(&number);
         self.settle(number, was_lost, outcome);
     }
 
     fn settle(&mut self, number: u64, was_lost: bool, outcome: &mut AckOutcome) {
         let packet = &mut self.packets[(number - self.base) as usize];
-        packet.state = State::Settled;
+        packet.state = State::Resolved;
         self.acked_total += 1;
-        outcome.acked.push(Settled {
+        outcome.acked.push(ResolvedPacket {
             number,
             ip_bytes: packet.ip_bytes,
             frames: std::mem::take(&mut packet.frames),
             owner: packet.owner,
             was_lost,
-            was_repeated: false,
+            was_pto_retransmitted: false,
         });
     }
 
     /// The content stays with the packet: it may still turn out to have arrived.
-    fn lose(&mut self, number: u64) -> Settled {
+    fn lose(&mut self, number: u64) -> ResolvedPacket {
         let packet = &mut self.packets[(number - self.base) as usize];
         debug_assert_eq!(
             packet.state,
@@ -497,50 +500,53 @@ impl SentPackets {
         packet.state = State::Lost;
         self.lost.insert(number);
         self.outstanding -= 1;
-        self.telling -= usize::from(packet.frames.tell());
+        self.outcomes_in_flight -= usize::from(packet.frames.carries_outcome());
         self.bytes_in_flight -= u64::from(packet.ip_bytes);
         self.lost_total += 1;
-        Settled {
+        ResolvedPacket {
             number,
             ip_bytes: packet.ip_bytes,
             frames: packet.frames.clone(),
             owner: packet.owner,
             was_lost: false,
-            was_repeated: false,
+            was_pto_retransmitted: false,
         }
     }
 
     /// Of what probes have repeated, that which is lost.
-    fn dispel_doubts(&mut self, is_lost: impl Fn(u64, &SentPacket) -> bool) -> Vec<Settled> {
+    fn confirm_losses(
+        &mut self,
+        is_lost: impl Fn(u64, &SentPacket) -> bool,
+    ) -> Vec<ResolvedPacket> {
         let mut lost = Vec::new();
-        for &number in &self.doubted {
+        for &number in &self.pto_retransmitted {
             let packet = self.packet(number);
             if let Some(packet) = packet.filter(|packet| is_lost(number, packet)) {
-                lost.push(Settled {
+                lost.push(ResolvedPacket {
                     number,
                     ip_bytes: packet.ip_bytes,
                     frames: SentFrames::None,
                     owner: packet.owner,
                     was_lost: false,
-                    was_repeated: true,
+                    was_pto_retransmitted: true,
                 });
             }
         }
         for packet in &lost {
-            self.doubted.remove(&packet.number);
+            self.pto_retransmitted.remove(&packet.number);
         }
         lost
     }
 
     /// Drops packets at the front that nothing is expected of any more.
-    fn forget_settled(&mut self, now: Instant, rtt: &RttEstimator) {
+    fn forget_resolved(&mut self, now: Instant, rtt: &RttEstimator) {
         let keep_for = rtt.loss_delay() * 3;
         while let Some(front) = self.packets.front() {
             let forget = match front.state {
                 State::Outstanding => false,
-                State::Lost if self.doubted.contains(&self.base) => false,
+                State::Lost if self.pto_retransmitted.contains(&self.base) => false,
                 State::Lost => front.at + keep_for <= now,
-                State::Settled => true,
+                State::Resolved => true,
             };
             if !forget {
                 return;
@@ -650,7 +656,7 @@ mod tests {
     #[test]
     fn what_left_late_is_not_silent_since_it_was_stamped_and_times_nothing() {
         let mut packets = sent(3);
-        packets.left_late(at(2), at(200));
+        packets.on_late_departure(at(2), at(200));
         assert_eq!(packets.unanswered_since(), Some(at(0)));
         assert!(ack(&mut packets, 0, 1).largest.is_some());
         assert_eq!(packets.unanswered_since(), Some(at(200)));
@@ -700,7 +706,10 @@ mod tests {
         ack(&mut packets, 2, 2);
         let deadline = packets.loss_deadline(&rtt).expect("the second is in doubt");
         let lost = packets.detect_lost(deadline, &rtt);
-        let told: Vec<_> = lost.iter().map(|l| (l.number, l.was_repeated)).collect();
+        let told: Vec<_> = lost
+            .iter()
+            .map(|l| (l.number, l.was_pto_retransmitted))
+            .collect();
         assert_eq!(told, [(1, true)]);
         assert_eq!(packets.loss_deadline(&rtt), None);
         // It is told once, also where it arrives after all.
@@ -713,7 +722,10 @@ mod tests {
         let mut packets = sent(3);
         packets.on_probe(at(20));
         let lost = packets.lose_all();
-        let told: Vec<_> = lost.iter().map(|l| (l.number, l.was_repeated)).collect();
+        let told: Vec<_> = lost
+            .iter()
+            .map(|l| (l.number, l.was_pto_retransmitted))
+            .collect();
         assert_eq!(told, [(0, true), (1, true), (2, false)]);
         assert!(packets.lose_all().is_empty());
     }
@@ -760,18 +772,18 @@ mod tests {
                 prop_assert_eq!(packets.outstanding, count(State::Outstanding));
                 prop_assert_eq!(packets.lost.len(), count(State::Lost));
                 let outstanding = || all().filter(|(_, packet)| packet.state == State::Outstanding);
-                let telling = outstanding().filter(|(_, packet)| packet.frames.tell());
-                prop_assert_eq!(packets.telling, telling.count());
+                let outcomes_in_flight = outstanding().filter(|(_, packet)| packet.frames.carries_outcome());
+                prop_assert_eq!(packets.outcomes_in_flight, outcomes_in_flight.count());
                 prop_assert!(outstanding().all(|(number, _)| number >= packets.oldest));
                 let end = packets.largest_acked.unwrap_or(0);
                 let undecided = all().filter(|(number, packet)| match packet.state {
                     State::Outstanding => *number < end,
-                    State::Lost => *number < end && packets.doubted.contains(number),
-                    State::Settled => false,
+                    State::Lost => *number < end && packets.pto_retransmitted.contains(number),
+                    State::Resolved => false,
                 });
                 let deadlines = undecided.map(|(_, packet)| packet.at + rtt.loss_delay());
                 let deadline = deadlines.min();
-                prop_assert!(packets.doubted.is_subset(&packets.lost));
+                prop_assert!(packets.pto_retransmitted.is_subset(&packets.lost));
                 prop_assert_eq!(packets.loss_deadline(&rtt), deadline);
             }
         }

@@ -87,7 +87,7 @@ impl RttEstimator {
 /// How long a packet and its acknowledgement were on the way, of a `sample` for `held` of which the
 /// peer held the acknowledgement. `None`: for no time at all or less, which cannot be; a clock
 /// jumped, or the peer lies.
-pub(crate) fn on_the_way(sample: Duration, held: Duration) -> Option<Duration> {
+pub(crate) fn without_ack_delay(sample: Duration, held: Duration) -> Option<Duration> {
     sample.checked_sub(held).filter(|time| !time.is_zero())
 }
 
@@ -197,9 +197,9 @@ mod tests {
 
     #[test]
     fn what_was_held_for_longer_than_it_was_away_tells_no_round_trip() {
-        assert_eq!(on_the_way(20 * MS, MS), Some(19 * MS));
-        assert_eq!(on_the_way(20 * MS, 20 * MS), None);
-        assert_eq!(on_the_way(20 * MS, 26 * MS), None);
+        assert_eq!(without_ack_delay(20 * MS, MS), Some(19 * MS));
+        assert_eq!(without_ack_delay(20 * MS, 20 * MS), None);
+        assert_eq!(without_ack_delay(20 * MS, 26 * MS), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use keiro_units::{Bandwidth, Instant};
 
-use super::{Session, outgoing::Lane, path::Path, recovery::SentFrame};
+use super::{Session, path::Path, recovery::SentFrame, send_queues::Coalescing};
 use crate::{
     endpoint::Timeouts,
     event::MessageOutcome,
@@ -15,8 +15,8 @@ impl Session {
     /// Does everything that is due, except sending and handshakes.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.expire_messages(now);
-        self.check_settling(now);
-        self.outgoing.return_credit(now);
+        self.check_startup_wait(now);
+        self.queues.return_credit(now);
         self.end_streams(now);
         if self.streams_unreachable_at().is_some_and(|at| at <= now) {
             self.give_up_streams();
@@ -47,11 +47,11 @@ impl Session {
                 acks.chain(report).chain(feedback)
             });
         let rest = acks
-            .chain(self.outgoing.next_expiry())
-            .chain(self.outgoing.returns.due())
-            .chain(self.settling_due())
+            .chain(self.queues.next_expiry())
+            .chain(self.queues.returns.due())
+            .chain(self.startup_wait_due())
             .chain(self.streams_unreachable_at())
-            .chain(self.streams.endings.due())
+            .chain(self.streams.deferred_resets.due())
             .chain(self.handshake_at())
             .min();
         paths.min(Timeouts::of_rest(rest))
@@ -66,7 +66,7 @@ impl Session {
     }
 
     fn expire_messages(&mut self, now: Instant) {
-        for (id, message) in self.outgoing.take_expired(now) {
+        for (id, message) in self.queues.take_expired(now) {
             if let Some(wire_id) = message.wire_id {
                 let total = message.body.len() as u32;
                 self.control
@@ -86,7 +86,7 @@ impl Session {
         }
         if let Some(reason) = path.check_silence(now) {
             self.take_path_down(now, id, reason);
-            self.ask_for_handshake_if_alone(now);
+            self.request_handshake_if_unreachable(now);
             return;
         }
         let lost = path.sent.detect_lost(now, &path.rtt);
@@ -107,12 +107,12 @@ impl Session {
         }
         let change = path.aggregator.on_timeout(now, path.pacer.rate());
         self.on_lost(now, id, lost);
-        self.repeat(now, id, repeated);
-        self.tell_of_aggregation(id, change);
+        self.requeue(now, id, repeated);
+        self.report_aggregation_change(id, change);
     }
 
     /// No path is left: the peer may have restarted and not know us.
-    pub(super) fn ask_for_handshake_if_alone(&mut self, now: Instant) {
+    pub(super) fn request_handshake_if_unreachable(&mut self, now: Instant) {
         let alone = self.paths.values().all(|path| path.state != PathState::Up);
         if alone && self.handshake.next_at.is_none() {
             self.handshake.next_at = Some(now + self.timing.handshake_retry);
@@ -121,11 +121,11 @@ impl Session {
 
     /// Nothing answers under keys that are not new any more: the peer may have lost them before
     /// a path came up, and it may be unable to call.
-    pub(super) fn ask_for_handshake_if_deserted(&mut self, now: Instant) {
+    pub(super) fn request_handshake_if_keys_old(&mut self, now: Instant) {
         let patience = self.timing.handshake_retry_max;
         let old = |epoch: &super::Epoch| now - epoch.since >= patience;
         if self.keys.current().is_some_and(old) {
-            self.ask_for_handshake_if_alone(now);
+            self.request_handshake_if_unreachable(now);
         }
     }
 
@@ -163,7 +163,7 @@ impl Session {
     fn control_waits(&self) -> bool {
         let of_streams = !self.streams.credit_wanted.is_empty()
             || !self.streams.resets.is_empty()
-            || self.outgoing.returns.waits();
+            || self.queues.returns.waits();
         self.credit_wanted || !self.control.is_empty() || of_streams
     }
 
@@ -175,7 +175,7 @@ impl Session {
     /// When something may leave over `path`, pacing aside; in the past: at once.
     fn waits_until(&self, path: &Path) -> Option<Instant> {
         let turn = self.tenants.next_at(path.id);
-        let woken = self.outgoing.has_woken(path.id).then_some(Instant::ZERO);
+        let woken = self.queues.has_woken(path.id).then_some(Instant::ZERO);
         let gathers = self.tenants.gathers(path.id);
         let gathered = gathers.then(|| path.aggregator.next());
         [turn, woken, gathered, self.zero_waits_until(path)]
@@ -194,11 +194,11 @@ impl Session {
         let free = self
             .tenants
             .zero_free_at(path.id, u64::from(path.mtu.current()))?;
-        let has_ready = |lane| self.outgoing.has_ready(path.id, TenantId::ZERO, lane);
-        if has_ready(Lane::Plain) {
+        let has_ready = |coalescing| self.queues.has_ready(path.id, TenantId::ZERO, coalescing);
+        if has_ready(Coalescing::No) {
             return Some(free);
         }
-        let gathered = has_ready(Lane::Thin);
+        let gathered = has_ready(Coalescing::Yes);
         gathered.then(|| path.aggregator.next().max(free))
     }
 }

@@ -33,7 +33,7 @@ const DATA_INTERVAL_MIN: Duration = Duration::from_millis(25);
 /// Where thin traffic passes trains with padding are so far apart, three quarters of it to five. Ours: about as far as those
 /// of 2 ms, which cost four times as much.
 const INTERVAL_THIN: Duration = Duration::from_millis(400);
-/// But so many may come as soon as they are paid for while what they tell is doubted. Ours: as many as tell a change, twice;
+/// But so many may come as soon as they are paid for while what they tell is pto_retransmitted. Ours: as many as tell a change, twice;
 /// where jitter hides the capacity no number of them would tell it.
 const DOUBTING_MAX: u32 = 12;
 /// Trains whose report may still come: 1.6 s of them.

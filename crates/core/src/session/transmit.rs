@@ -9,11 +9,11 @@ use rand_core::RngCore;
 use super::{
     CONTENT_HEAD_MAX, Session,
     copies::{Copied, PendingCopy},
-    outgoing::{Lane, Outgoing, Unit},
-    packets::Sender,
     parity::RESERVE,
     path::Path,
     recovery::{Owner, SentFrames},
+    send_queues::{Coalescing, SendItem, SendQueues},
+    tenant_packets::NextSend,
     train::{PACKETS_MIN, SentTrain, Trains},
 };
 use crate::{
@@ -118,7 +118,7 @@ impl Session {
         if let Some(transmit) = self.poll_challenge(now, id, buf, random) {
             return Some(transmit);
         }
-        self.follow_aggregation(id);
+        self.update_coalescing_limit(id);
         let path = self.paths.get(&id)?;
         let remote = path.remote?;
         let paced = path.is_up() && path.pacer.may_send(now) && uplinks.may_send(path.socket, now);
@@ -154,7 +154,7 @@ impl Session {
         let path = self.paths.get_mut(&id)?;
         let (token, remote) = path.next_challenge(now, random, &timing)?;
         if path.state == PathState::Validating && path.challenges_exhausted() {
-            if path.give_up() {
+            if path.on_unreachable() {
                 self.events.push_back(Event::PathDown {
                     peer: self.id,
                     path: id,
@@ -162,9 +162,9 @@ impl Session {
                 });
             }
             self.on_path_state_changed(now, MoveReason::PathDown);
-            self.ask_for_handshake_if_alone(now);
+            self.request_handshake_if_unreachable(now);
         }
-        self.ask_for_handshake_if_deserted(now);
+        self.request_handshake_if_keys_old(now);
         self.single(now, id, remote, buf, |clear| {
             Frame::PathChallenge(token).encode(clear);
         })
@@ -230,7 +230,7 @@ impl Session {
         }
         let mut packets = wanted.min(allowed);
         // Other tenants' turns are not trains'.
-        let waiting = self.outgoing.waiting_bytes_of(id, TenantId::ZERO);
+        let waiting = self.queues.waiting_bytes_of(id, TenantId::ZERO);
         let full = waiting as usize / payload_max;
         if full >= least {
             packets = packets.min(full);
@@ -260,7 +260,7 @@ impl Session {
             let free = self.tenants.zero_free_at(id, payload_max as u64);
             if free.is_some_and(|at| at <= now) {
                 let zero = (id, TenantId::ZERO);
-                self.write_units(now, zero, None, end, &mut buf.bytes, &mut frames);
+                self.write_items(now, zero, None, end, &mut buf.bytes, &mut frames);
             }
             let eliciting = buf.bytes.len() > head_end;
             with_data += u32::from(eliciting);
@@ -319,10 +319,10 @@ impl Session {
             let path = self.paths.get(&id)?;
             let with_data = paced && (path.probe_credit > 0 || !path.sent.is_full());
             let sender = match copy_len {
-                None if with_data => self.next_sender(now, id),
+                None if with_data => self.next_send(now, id),
                 _ => None,
             };
-            let sender_ecn = sender.map_or(0, Sender::ecn);
+            let sender_ecn = sender.map_or(0, NextSend::ecn);
             if segments > 0 && ecn != sender_ecn {
                 break;
             }
@@ -335,7 +335,7 @@ impl Session {
                     self.write_copy(now, id, buf)?;
                     (len, true)
                 }
-                (None, Some(Sender::Packet(turn, first))) => {
+                (None, Some(NextSend::IpPacket(turn, first))) => {
                     let limit = if segments > 0 { segment } else { payload_max };
                     let turn = (turn, first);
                     let Some(packet) = self.write_packets(now, id, turn, limit, buf) else {
@@ -348,12 +348,12 @@ impl Session {
                 (None, _) if segments > 0 && segment < payload_max => break,
                 (None, sender) => {
                     let Some(packet) = self.write_packet(now, id, payload_max, sender, buf) else {
-                        if let Some(Sender::Units(turn)) = sender {
-                            self.tenants.on_units_refused(id, turn);
+                        if let Some(NextSend::Items(turn)) = sender {
+                            self.tenants.on_items_refused(id, turn);
                         }
                         break;
                     };
-                    if let Some(Sender::Units(turn)) = sender {
+                    if let Some(NextSend::Items(turn)) = sender {
                         let overhead = u64::from(self.paths.get(&id)?.ip_overhead());
                         let bytes = packet.len as u64 + overhead;
                         self.tenants.on_sent(now, id, turn, bytes);
@@ -427,10 +427,10 @@ impl Session {
         now: Instant,
         id: PathId,
         payload_max: usize,
-        sender: Option<Sender>,
+        sender: Option<NextSend>,
         buf: &mut TransmitBuf,
     ) -> Option<Packet> {
-        let tenant = sender.map_or(TenantId::ZERO, Sender::tenant);
+        let tenant = sender.map_or(TenantId::ZERO, NextSend::tenant);
         let is_zero = tenant == TenantId::ZERO;
         let start = self.begin_packet(id, buf)?;
         let clear_start = buf.bytes.len();
@@ -463,7 +463,7 @@ impl Session {
         }
         // What follows an aggregate's head and is none of these is its content.
         if aggregate.is_none() {
-            self.unknown_here.write(now, end, &mut buf.bytes);
+            self.unknown_locally.write(now, end, &mut buf.bytes);
         }
         let acks_end = buf.bytes.len();
         if data_waits {
@@ -471,9 +471,9 @@ impl Session {
                 self.write_control(passengers_end, &mut buf.bytes, &mut frames);
             }
             let end = aggregate.map_or(end, |aggregate| aggregate.end);
-            let lane = aggregate.map(|aggregate| aggregate.class);
+            let class = aggregate.map(|aggregate| aggregate.class);
             if open {
-                self.write_units(now, (id, tenant), lane, end, &mut buf.bytes, &mut frames);
+                self.write_items(now, (id, tenant), class, end, &mut buf.bytes, &mut frames);
             }
             let path = self.paths.get_mut(&id)?;
             if is_zero && path.ping_wanted && buf.bytes.len() == acks_end && buf.bytes.len() < end {
@@ -521,8 +521,8 @@ impl Session {
     ) -> Option<Aggregate> {
         let path = self.paths.get(&id)?;
         let thin = path.aggregator.may_send(now);
-        let (unit, lane) = self.outgoing.first(id, tenant, thin)?;
-        if lane == Lane::Plain {
+        let (item, coalescing) = self.queues.first(id, tenant, thin)?;
+        if coalescing == Coalescing::No {
             return None;
         }
         let overhead = u64::from(path.ip_overhead()) + (DATA_HEADER_LEN + TAG_LEN) as u64;
@@ -550,27 +550,27 @@ impl Session {
         .encode(out);
         let end = end.min(begin + room);
         Some(Aggregate {
-            class: Outgoing::class_of(unit),
+            class: SendQueues::class_of(item),
             count,
             protected: group.is_some(),
             place: out.len() - 1,
             end,
-            passengers_end: end.saturating_sub(self.longest(unit)),
+            passengers_end: end.saturating_sub(self.longest(item)),
         })
     }
 
-    /// What the rest of a thin unit takes of an aggregate at most, in bytes.
-    fn longest(&self, unit: Unit) -> usize {
-        let opens = match unit {
-            Unit::Stream(id) => self.outgoing.streams.get(&id).is_some_and(|s| s.opens()),
-            Unit::Message(_) | Unit::Datagram(_) => false,
+    /// What the rest of a thin item takes of an aggregate at most, in bytes.
+    fn longest(&self, item: SendItem) -> usize {
+        let opens = match item {
+            SendItem::Stream(id) => self.queues.streams.get(&id).is_some_and(|s| s.opens()),
+            SendItem::Message(_) | SendItem::Datagram(_) => false,
         };
         let open = if opens { Frame::STREAM_OPEN_LEN_MAX } else { 0 };
-        let left = usize::try_from(self.outgoing.left(unit)).unwrap_or(usize::MAX);
+        let left = usize::try_from(self.queues.left(item)).unwrap_or(usize::MAX);
         left.saturating_add(CONTENT_HEAD_MAX + open)
     }
 
-    /// Accounts for an aggregate of `len` bytes of UDP payload: how many copies leave, and where
+    /// DeliveryAccounting for an aggregate of `len` bytes of UDP payload: how many copies leave, and where
     /// their places stand.
     fn end_aggregate(
         &mut self,
@@ -580,7 +580,7 @@ impl Session {
         aggregate: Aggregate,
         content: &[u8],
     ) -> Option<(u8, usize)> {
-        let more = self.outgoing.gathers(id);
+        let more = self.queues.gathers(id);
         let path = self.paths.get_mut(&id)?;
         let ip_bytes = len as u64 + u64::from(path.ip_overhead());
         let number = path.aggregator.on_sent(now, ip_bytes, aggregate.count);
@@ -652,7 +652,7 @@ impl Session {
         epoch.packets_sealed += 1;
         let ip_bytes = (buf.bytes.len() - start) as u64 + u64::from(path.ip_overhead());
         let recorded = u16::try_from(ip_bytes).unwrap_or(u16::MAX);
-        let place = path.own_place(now, ip_bytes);
+        let place = path.self_queueing(now, ip_bytes);
         path.sent
             .on_sent(now, recorded, eliciting, frames, (place, owner));
         path.pacer.on_sent(now, ip_bytes);

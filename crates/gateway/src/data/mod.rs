@@ -381,7 +381,7 @@ impl DataThread {
                 .send(polled_at, &transmit, packets, &mut self.reporter);
             let sent_by = now();
             if sent_by.saturating_duration_since(polled_at) > UNNOTICED_MAX {
-                self.endpoint.left_late(polled_at, sent_by);
+                self.endpoint.on_late_departure(polled_at, sent_by);
             }
             polled_at = sent_by;
         }

@@ -1,17 +1,17 @@
 //! Streams: ordered bytes in both directions between a client at one gateway and a server at the
 //! other.
 //!
-//! A stream is one half that sends ([`outbound`], kept in `Outgoing` with what else waits) and one
+//! A stream is one half that sends ([`outbound`], kept in `SendQueues` with what else waits) and one
 //! that receives ([`inbound`], kept here). Either side ends its own direction; a reset ends both, at once
 //! or behind what was written before ([`ending`]).
 //! Every stream has a window of its own, so that a reader who stops holds up its writer and nobody
 //! else. What both halves need from packets is the same as for messages: ranges that are
 //! acknowledged, lost and repaired.
 
-pub(crate) mod ending;
+pub(crate) mod credit_return;
+pub(crate) mod deferred_reset;
 pub(crate) mod inbound;
 pub(crate) mod outbound;
-pub(crate) mod returns;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -22,7 +22,7 @@ use std::{
 use keiro_units::Instant;
 
 use self::{
-    ending::{Endings, Waits},
+    deferred_reset::{DeferredResets, Waits},
     inbound::{InStream, StreamViolation},
     outbound::OutStream,
 };
@@ -73,7 +73,7 @@ pub(crate) struct Streams {
     /// Numbers of our streams of which the peer may not know yet.
     untold: BTreeSet<u64>,
     /// Streams that were reset, and are there for what was written before.
-    pub(crate) endings: Endings,
+    pub(crate) deferred_resets: DeferredResets,
 }
 
 #[derive(Debug)]
@@ -113,9 +113,9 @@ impl Session {
         let out = OutStream::new(app, entry.config.latency_target, Some(target));
         let path = entry.active;
         self.streams.insert(now, id, Some(app));
-        let idle = self.is_gathering_idle(path);
-        self.outgoing.insert_stream(now, id, out, path);
-        self.on_gathered(now, path, idle);
+        let idle = self.is_coalescing_idle(path);
+        self.queues.insert_stream(now, id, out, path);
+        self.on_coalescing_began(now, path, idle);
         Ok(id)
     }
 
@@ -126,14 +126,14 @@ impl Session {
         id: StreamId,
         bytes: &[u8],
     ) -> Option<usize> {
-        if self.streams.endings.waits(id).is_some() {
+        if self.streams.deferred_resets.waits(id).is_some() {
             return None;
         }
-        let app = self.outgoing.streams.get(&id)?.app;
+        let app = self.queues.streams.get(&id)?.app;
         let path = self.active_path(app);
-        let idle = self.is_gathering_idle(path);
-        let taken = self.outgoing.write_stream(now, id, bytes, path)?;
-        self.on_gathered(now, path, idle);
+        let idle = self.is_coalescing_idle(path);
+        let taken = self.queues.write_stream(now, id, bytes, path)?;
+        self.on_coalescing_began(now, path, idle);
         if taken > 0
             && let Some(entry) = self.apps.get_mut(&app)
         {
@@ -145,8 +145,8 @@ impl Session {
 
     /// What `write_stream` would take; a driver that is told zero is told when there is room.
     pub(crate) fn stream_room(&mut self, id: StreamId) -> Option<usize> {
-        match self.streams.endings.waits(id) {
-            None => self.outgoing.stream_room(id),
+        match self.streams.deferred_resets.waits(id) {
+            None => self.queues.stream_room(id),
             Some(Waits::Peer) => None,
             // The driver is told of the reset, but not before it has read what came before.
             Some(Waits::Driver) => Some(0),
@@ -155,21 +155,21 @@ impl Session {
 
     /// Nothing more will be written.
     pub(crate) fn finish_stream(&mut self, now: Instant, id: StreamId) {
-        if self.streams.endings.waits(id).is_some() {
+        if self.streams.deferred_resets.waits(id).is_some() {
             return;
         }
-        if let Some(app) = self.outgoing.streams.get(&id).map(|stream| stream.app) {
+        if let Some(app) = self.queues.streams.get(&id).map(|stream| stream.app) {
             let path = self.active_path(app);
-            let idle = self.is_gathering_idle(path);
-            self.outgoing.finish_stream(now, id, path);
-            self.on_gathered(now, path, idle);
+            let idle = self.is_coalescing_idle(path);
+            self.queues.finish_stream(now, id, path);
+            self.on_coalescing_began(now, path, idle);
         }
     }
 
     /// Ends both directions at once; the peer is told why, if it may know of the stream.
     pub(crate) fn reset_stream(&mut self, id: StreamId, reason: ResetReason) {
         let has_left = |stream: &OutStream| stream.open_has_left();
-        let may_be_known = self.outgoing.streams.get(&id).is_none_or(has_left);
+        let may_be_known = self.queues.streams.get(&id).is_none_or(has_left);
         if self.forget_stream(id) && may_be_known {
             self.push_reset(id, reason);
         }
@@ -177,7 +177,7 @@ impl Session {
 
     /// Bytes in order that were not consumed yet, in two pieces, and whether they are the last.
     pub(crate) fn stream_data(&self, id: StreamId) -> Option<(&[u8], &[u8], bool)> {
-        if self.streams.endings.waits(id) == Some(Waits::Peer) {
+        if self.streams.deferred_resets.waits(id) == Some(Waits::Peer) {
             return None;
         }
         let half = &self.streams.open.get(&id)?.half;
@@ -189,7 +189,7 @@ impl Session {
     /// The driver has taken `count` bytes of what [`stream_data`](Self::stream_data) showed, and the
     /// end if that was shown.
     pub(crate) fn consume_stream(&mut self, now: Instant, id: StreamId, count: usize) {
-        if let Some(waits) = self.streams.endings.waits(id) {
+        if let Some(waits) = self.streams.deferred_resets.waits(id) {
             if waits == Waits::Driver && count > 0 {
                 let half = |inbound: &mut Inbound| inbound.half.consume(now, count);
                 self.streams.change(id, half);
@@ -197,7 +197,7 @@ impl Session {
             }
             return;
         }
-        let app = self.outgoing.streams.get(&id).map(|stream| stream.app);
+        let app = self.queues.streams.get(&id).map(|stream| stream.app);
         let path = app.and_then(|app| self.active_path(app));
         let rtt = path.and_then(|path| self.paths.get(&path)?.rtt.smoothed());
         self.streams
@@ -240,9 +240,9 @@ impl Session {
             inbound.app = Some(app);
         }
         let out = OutStream::new(app, latency_target, None);
-        self.outgoing.insert_stream(now, id, out, path);
+        self.queues.insert_stream(now, id, out, path);
         self.signal(app, id, StreamSignal::Opened { target });
-        self.tell_readable(now, id);
+        self.signal_readable(now, id);
     }
 
     /// Bytes of a stream arrived.
@@ -258,7 +258,7 @@ impl Session {
             // Of a stream that has ended here.
             return;
         }
-        if self.streams.endings.waits(id).is_some() {
+        if self.streams.deferred_resets.waits(id).is_some() {
             // Nobody reads it any more.
             return;
         }
@@ -271,7 +271,7 @@ impl Session {
                 if let Some(entry) = entry {
                     entry.received_bytes += new;
                 }
-                self.tell_readable(now, id);
+                self.signal_readable(now, id);
             }
             Err(StreamViolation::OverCredit) => {
                 self.drops.over_credit += 1;
@@ -286,18 +286,18 @@ impl Session {
 
     /// The peer takes more of a stream.
     pub(super) fn on_stream_credit(&mut self, now: Instant, id: StreamId, granted: u64) {
-        let Some(stream) = self.outgoing.streams.get(&id) else {
+        let Some(stream) = self.queues.streams.get(&id) else {
             return;
         };
         let app = stream.app;
         let path = self.active_path(app);
-        self.outgoing.on_stream_credit(now, id, granted, path);
-        self.tell_writable(id);
+        self.queues.on_stream_credit(now, id, granted, path);
+        self.signal_writable(id);
     }
 
     /// The peer gives credit of a stream back.
     pub(super) fn on_stream_return(&mut self, now: Instant, id: StreamId, returned: u64) {
-        if self.streams.endings.waits(id).is_some() {
+        if self.streams.deferred_resets.waits(id).is_some() {
             return;
         }
         if self.streams.on_return(now, id, returned).is_err() {
@@ -308,14 +308,14 @@ impl Session {
 
     /// The peer ends both directions.
     pub(super) fn on_stream_reset(&mut self, now: Instant, id: StreamId, reason: ResetReason) {
-        if self.streams.endings.waits(id) == Some(Waits::Driver) {
+        if self.streams.deferred_resets.waits(id) == Some(Waits::Driver) {
             return;
         }
         if !id.is_ours() {
             // What opens it may still be on the way: it is not to be opened any more.
             self.streams.note(id);
         }
-        match self.app_to_tell(id) {
+        match self.app_to_notify(id) {
             Some(app) => self.end_stream_behind(now, (id, app), reason),
             None => {
                 self.forget_stream(id);
@@ -330,12 +330,12 @@ impl Session {
         id: StreamId,
         (start, end, fin): (u64, u64, bool),
     ) {
-        if self.outgoing.on_stream_acked(id, start, end, fin) {
-            for waiting in self.outgoing.take_waiting_for_memory() {
-                self.tell_writable(waiting);
+        if self.queues.on_stream_acked(id, start, end, fin) {
+            for waiting in self.queues.take_waiting_for_memory() {
+                self.signal_writable(waiting);
             }
         }
-        self.tell_writable(id);
+        self.signal_writable(id);
         self.on_ending_moved(now, id);
         self.forget_stream_if_done(id);
     }
@@ -344,7 +344,7 @@ impl Session {
     pub(super) fn reset_streams(&mut self, reason: ResetReason) {
         let open: Vec<StreamId> = self.streams.open.keys().copied().collect();
         for id in open {
-            let app = self.app_to_tell(id);
+            let app = self.app_to_notify(id);
             self.forget_stream(id);
             if let Some(app) = app {
                 self.signal(app, id, StreamSignal::Reset(reason));
@@ -355,7 +355,7 @@ impl Session {
 
     /// When all streams are given up because there is no path; `None`: there is one, or no stream.
     pub(super) fn streams_unreachable_at(&self) -> Option<Instant> {
-        let since = self.alone_since.filter(|_| self.streams.len() > 0)?;
+        let since = self.unreachable_since.filter(|_| self.streams.len() > 0)?;
         Some(since + UNREACHABLE_AFTER)
     }
 
@@ -385,12 +385,12 @@ impl Session {
 
     /// The path that a stream's application takes.
     pub(super) fn path_of_stream(&self, id: StreamId) -> Option<PathId> {
-        self.active_path(self.outgoing.streams.get(&id)?.app)
+        self.active_path(self.queues.streams.get(&id)?.app)
     }
 
     /// The peer has not heard how far it may send.
     pub(super) fn want_stream_credit(&mut self, id: StreamId) {
-        let takes = self.streams.endings.waits(id).is_none();
+        let takes = self.streams.deferred_resets.waits(id).is_none();
         if takes && self.streams.open.contains_key(&id) {
             self.streams.credit_wanted.insert(id);
         }
@@ -398,20 +398,20 @@ impl Session {
 
     pub(super) fn on_stream_open_acked(&mut self, now: Instant, id: StreamId) {
         self.streams.untold.remove(&id.number());
-        self.outgoing.on_stream_open_acked(id);
+        self.queues.on_stream_open_acked(id);
         self.on_ending_moved(now, id);
         self.forget_stream_if_done(id);
     }
 
     /// Tells the driver that it may write again, if it was refused before.
-    pub(super) fn tell_writable(&mut self, id: StreamId) {
-        let told = self.outgoing.take_writable(id);
-        if let Some(app) = told.filter(|_| self.streams.endings.waits(id).is_none()) {
+    pub(super) fn signal_writable(&mut self, id: StreamId) {
+        let told = self.queues.take_writable(id);
+        if let Some(app) = told.filter(|_| self.streams.deferred_resets.waits(id).is_none()) {
             self.signal(app, id, StreamSignal::Writable);
         }
     }
 
-    fn tell_readable(&mut self, now: Instant, id: StreamId) {
+    fn signal_readable(&mut self, now: Instant, id: StreamId) {
         let Some(inbound) = self.streams.open.get_mut(&id) else {
             return;
         };
@@ -422,8 +422,8 @@ impl Session {
     }
 
     /// The application of a stream of whose end the driver is to be told.
-    fn app_to_tell(&self, id: StreamId) -> Option<AppId> {
-        let gone = self.streams.endings.waits(id) == Some(Waits::Peer);
+    fn app_to_notify(&self, id: StreamId) -> Option<AppId> {
+        let gone = self.streams.deferred_resets.waits(id) == Some(Waits::Peer);
         let inbound = self.streams.open.get(&id).filter(|_| !gone);
         inbound.and_then(|inbound| inbound.app)
     }
@@ -451,7 +451,7 @@ impl Session {
 
     /// A stream ends on both sides, and here not by the driver's wish.
     fn break_stream(&mut self, id: StreamId, reason: ResetReason) {
-        let app = self.app_to_tell(id);
+        let app = self.app_to_notify(id);
         self.reset_stream(id, reason);
         if let Some(app) = app {
             self.signal(app, id, StreamSignal::Reset(reason));
@@ -469,11 +469,7 @@ impl Session {
     }
 
     fn forget_stream_if_done(&mut self, id: StreamId) {
-        let sent = self
-            .outgoing
-            .streams
-            .get(&id)
-            .is_some_and(OutStream::is_done);
+        let sent = self.queues.streams.get(&id).is_some_and(OutStream::is_done);
         let received = self.streams.open.get(&id);
         if sent && received.is_some_and(|inbound| inbound.half.is_done()) {
             self.forget_stream(id);
@@ -483,15 +479,15 @@ impl Session {
     /// Whether there was such a stream.
     fn forget_stream(&mut self, id: StreamId) -> bool {
         let found = self.streams.remove(id);
-        self.drop_outgoing(id);
+        self.drop_send_half(id);
         found
     }
 
     /// Forgets what was to be sent on a stream.
-    fn drop_outgoing(&mut self, id: StreamId) {
-        let app = self.outgoing.remove_stream(id);
-        for waiting in self.outgoing.take_waiting_for_memory() {
-            self.tell_writable(waiting);
+    fn drop_send_half(&mut self, id: StreamId) {
+        let app = self.queues.remove_stream(id);
+        for waiting in self.queues.take_waiting_for_memory() {
+            self.signal_writable(waiting);
         }
         if let Some(app) = app {
             self.forget_if_done(app);
@@ -609,7 +605,7 @@ impl Streams {
             self.untold.remove(&id.number());
         }
         self.credit_wanted.remove(&id);
-        self.endings.remove(id);
+        self.deferred_resets.remove(id);
         true
     }
 

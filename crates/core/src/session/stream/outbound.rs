@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
 use super::release;
-use crate::{id::AppId, ranges::RangeSet, session::outgoing::Road};
+use crate::{id::AppId, ranges::RangeSet, session::send_queues::QueueKey};
 
 /// What a stream may send before the peer has granted anything, and what it may always keep here:
 /// ten segments, as TCP's initial window (RFC 6928).
@@ -46,7 +46,7 @@ pub(crate) enum Urgency {
 /// Where a stream waits for its turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queued {
-    pub(crate) road: Road,
+    pub(crate) queue_key: QueueKey,
     /// (scheduler's key, order among equals).
     pub(crate) place: (u64, u64),
     pub(crate) urgency: Urgency,

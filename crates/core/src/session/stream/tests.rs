@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::{outbound::WINDOW_INITIAL, returns::Returns, *};
+use super::{credit_return::CreditReturns, outbound::WINDOW_INITIAL, *};
 
 const SECOND: Duration = Duration::from_secs(1);
 const RTT: Duration = Duration::from_millis(100);
@@ -25,7 +25,7 @@ enum Item {
 struct Line {
     now: Instant,
     out: BTreeMap<StreamId, OutStream>,
-    returns: Returns,
+    returns: CreditReturns,
     streams: Streams,
     wire: Vec<Item>,
     read: BTreeMap<StreamId, u64>,
@@ -40,7 +40,7 @@ impl Line {
             out: ids
                 .map(|id| (id, OutStream::new(app, None, None)))
                 .collect(),
-            returns: Returns::default(),
+            returns: CreditReturns::default(),
             streams: Streams {
                 // Others have the rest.
                 extra_windows: EXTRA_WINDOWS_MAX - POOL,

@@ -3,12 +3,12 @@
 //! Between tenants a path is shared by start-time fair queueing (Goyal, Vin, Cheng 1996): whoever
 //! was served least per weight comes next, by wire bytes. A tenant whose window is full or whose
 //! rate says to wait is passed over. Inside a tenant its flows of IP packets take turns (`flows`),
-//! and all of these with its units, which `outgoing` has in order. What is written into packets is
+//! and all of these with its items, which `queues` has in order. What is written into packets is
 //! `packets`' and `transmit`'s concern; what a window is, that of `keiro_model::fairness`.
 
 mod codel;
 mod flows;
-mod lane;
+mod tenant_path;
 #[cfg(test)]
 mod tests;
 
@@ -17,10 +17,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use keiro_model::fairness::controller::Weight;
 use keiro_units::Instant;
 
-pub(crate) use self::lane::Fate;
+pub(crate) use self::tenant_path::DeliveryReport;
 use self::{
     flows::Queued,
-    lane::{Lane, Place},
+    tenant_path::{Readiness, TenantPath},
 };
 use crate::{
     id::{AppId, PathId, TenantId},
@@ -45,15 +45,15 @@ struct Tenant {
 
 /// The tenants on one path.
 #[derive(Debug, Default)]
-struct Lanes {
-    lanes: BTreeMap<TenantId, Box<Lane>>,
+struct PathTenants {
+    tenant_paths: BTreeMap<TenantId, Box<TenantPath>>,
     ready: BTreeSet<(u64, TenantId)>,
     timed: BTreeSet<(Instant, TenantId)>,
     /// Tag of the one that was served last.
     virtual_time: u64,
     /// Up to which tenant 0 was served with what is no IP packet.
     zero_served: u64,
-    /// Who has nothing but units that wait until the path may gather again.
+    /// Who has nothing but items that wait until the path may gather again.
     gathering: BTreeSet<TenantId>,
     /// On the way, of tenants that were removed meanwhile.
     removed: BTreeMap<TenantId, u64>,
@@ -65,7 +65,7 @@ struct Lanes {
 #[derive(Debug)]
 pub(crate) struct Tenants {
     tenants: BTreeMap<TenantId, Tenant>,
-    paths: BTreeMap<PathId, Lanes>,
+    paths: BTreeMap<PathId, PathTenants>,
     tenants_max: usize,
     cost_max: u64,
     cost: u64,
@@ -73,9 +73,9 @@ pub(crate) struct Tenants {
 
 /// Whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Turn {
+pub(crate) struct SchedulerGrant {
     pub(crate) tenant: TenantId,
-    pub(crate) load: Load,
+    pub(crate) load: GrantKind,
     /// Wire bytes that the window has room for.
     pub(crate) room: u64,
     tag: u64,
@@ -83,20 +83,20 @@ pub(crate) struct Turn {
 
 /// With what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Load {
+pub(crate) enum GrantKind {
     /// An IP packet.
-    Packet {
+    IpPacket {
         /// Its bytes.
         len: usize,
         ecn: u8,
     },
     /// Messages, streams or datagrams.
-    Units,
+    Items,
 }
 
 /// What a tenant has of messages, streams and datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Units {
+pub(crate) enum Items {
     /// Nothing that may leave.
     None,
     /// What has to wait until the path may gather.
@@ -135,16 +135,16 @@ impl Tenants {
             return Ok(());
         };
         let before = std::mem::replace(&mut tenant.config, config);
-        for lanes in self.paths.values_mut() {
-            let Some(lane) = lanes.lanes.get_mut(&config.id) else {
+        for path_tenants in self.paths.values_mut() {
+            let Some(tenant_path) = path_tenants.tenant_paths.get_mut(&config.id) else {
                 continue;
             };
             if before.controller == config.controller {
-                lane.set_weight(config.weight);
+                tenant_path.set_weight(config.weight);
             } else {
-                lane.set_controller(now, &config.controller, config.weight, 1500);
+                tenant_path.set_controller(now, &config.controller, config.weight, 1500);
             }
-            lanes.wake(config.id);
+            path_tenants.wake(config.id);
         }
         Ok(())
     }
@@ -155,8 +155,8 @@ impl Tenants {
             return;
         };
         self.cost -= tenant.cost;
-        for lanes in self.paths.values_mut() {
-            lanes.remove(id);
+        for path_tenants in self.paths.values_mut() {
+            path_tenants.remove(id);
         }
     }
 
@@ -171,7 +171,11 @@ impl Tenants {
 
     /// None is configured, and nothing of a former one is on the way: nothing has to be counted.
     pub(crate) fn is_empty(&self) -> bool {
-        self.tenants.is_empty() && self.paths.values().all(|lanes| lanes.removed.is_empty())
+        self.tenants.is_empty()
+            && self
+                .paths
+                .values()
+                .all(|path_tenants| path_tenants.removed.is_empty())
     }
 
     /// Counts a packet that was refused.
@@ -217,133 +221,146 @@ impl Tenants {
         let Some(tenant) = self.tenants.get_mut(&id) else {
             return;
         };
-        let lanes = self.paths.entry(path).or_default();
-        let lane = lanes.lane(now, id, &tenant.config, mtu);
-        let before = lane.cost();
-        lane.flows.push(queued);
+        let path_tenants = self.paths.entry(path).or_default();
+        let tenant_path = path_tenants.tenant_path(now, id, &tenant.config, mtu);
+        let before = tenant_path.cost();
+        tenant_path.flows.push(queued);
         // The newcomer makes room in its own queue: it takes nobody else's memory.
         let own_max = tenant.config.queue_bytes_max.get();
-        while tenant.cost + lane.cost() > own_max + before && !lane.flows.is_empty() {
-            tenant.drops.queue_full += lane.flows.drop_longest();
+        while tenant.cost + tenant_path.cost() > own_max + before && !tenant_path.flows.is_empty() {
+            tenant.drops.queue_full += tenant_path.flows.drop_longest();
         }
-        while self.cost + lane.cost() > self.cost_max + before && !lane.flows.is_empty() {
-            tenant.drops.memory += lane.flows.drop_longest();
+        while self.cost + tenant_path.cost() > self.cost_max + before
+            && !tenant_path.flows.is_empty()
+        {
+            tenant.drops.memory += tenant_path.flows.drop_longest();
         }
-        let after = lane.cost();
-        for sum in [&mut tenant.cost, &mut self.cost, &mut lanes.cost] {
+        let after = tenant_path.cost();
+        for sum in [&mut tenant.cost, &mut self.cost, &mut path_tenants.cost] {
             *sum = *sum + after - before;
         }
-        lanes.wake(id);
+        path_tenants.wake(id);
     }
 
-    /// Units of a tenant may have come to `path`.
-    pub(crate) fn on_units(&mut self, now: Instant, (path, mtu): (PathId, u16), id: TenantId) {
+    /// Items of a tenant may have come to `path`.
+    pub(crate) fn on_items(&mut self, now: Instant, (path, mtu): (PathId, u16), id: TenantId) {
         if let Some(tenant) = self.tenants.get(&id) {
-            let lanes = self.paths.entry(path).or_default();
-            lanes.gathering.remove(&id);
-            lanes.lane(now, id, &tenant.config, mtu).has_units = true;
-            lanes.wake(id);
+            let path_tenants = self.paths.entry(path).or_default();
+            path_tenants.gathering.remove(&id);
+            path_tenants
+                .tenant_path(now, id, &tenant.config, mtu)
+                .has_items = true;
+            path_tenants.wake(id);
         }
     }
 
-    /// A tenant's units could not leave: they wait until the path may gather.
-    pub(crate) fn on_units_refused(&mut self, path: PathId, turn: Turn) {
-        let lanes = self.paths.get_mut(&path);
-        let Some(lanes) = lanes else { return };
-        if let Some(lane) = lanes.lanes.get_mut(&turn.tenant) {
-            lane.has_units = false;
-            lanes.gathering.insert(turn.tenant);
+    /// A tenant's items could not leave: they wait until the path may gather.
+    pub(crate) fn on_items_refused(&mut self, path: PathId, turn: SchedulerGrant) {
+        let path_tenants = self.paths.get_mut(&path);
+        let Some(path_tenants) = path_tenants else {
+            return;
+        };
+        if let Some(tenant_path) = path_tenants.tenant_paths.get_mut(&turn.tenant) {
+            tenant_path.has_items = false;
+            path_tenants.gathering.insert(turn.tenant);
         }
     }
 
     /// The path may gather: whoever has waited for that is asked again.
     pub(crate) fn on_may_gather(&mut self, path: PathId) {
-        let Some(lanes) = self.paths.get_mut(&path) else {
+        let Some(path_tenants) = self.paths.get_mut(&path) else {
             return;
         };
-        for id in std::mem::take(&mut lanes.gathering) {
-            if let Some(lane) = lanes.lanes.get_mut(&id) {
-                lane.has_units = true;
-                lanes.wake(id);
+        for id in std::mem::take(&mut path_tenants.gathering) {
+            if let Some(tenant_path) = path_tenants.tenant_paths.get_mut(&id) {
+                tenant_path.has_items = true;
+                path_tenants.wake(id);
             }
         }
     }
 
-    /// Somebody's units wait until the path may gather.
+    /// Somebody's items wait until the path may gather.
     pub(crate) fn gathers(&self, path: PathId) -> bool {
-        let lanes = self.paths.get(&path);
-        lanes.is_some_and(|lanes| !lanes.gathering.is_empty())
+        let path_tenants = self.paths.get(&path);
+        path_tenants.is_some_and(|path_tenants| !path_tenants.gathering.is_empty())
     }
 
     /// Whose turn it is on `path`, of those that may send now. `overhead`: wire bytes that an IP
-    /// packet takes beside its own; `whole`: those of a packet of units; `units`: what a tenant has of
+    /// packet takes beside its own; `whole`: those of a packet of items; `items`: what a tenant has of
     /// them.
     pub(crate) fn next(
         &mut self,
         now: Instant,
         path: PathId,
         (overhead, whole): (u64, u64),
-        mut units: impl FnMut(TenantId) -> Units,
-    ) -> Option<Turn> {
-        let lanes = self.paths.get_mut(&path)?;
-        while let Some(&(at, id)) = lanes.timed.first().filter(|(at, _)| *at <= now) {
-            lanes.timed.remove(&(at, id));
-            lanes.make_ready(id);
+        mut items: impl FnMut(TenantId) -> Items,
+    ) -> Option<SchedulerGrant> {
+        let path_tenants = self.paths.get_mut(&path)?;
+        while let Some(&(at, id)) = path_tenants.timed.first().filter(|(at, _)| *at <= now) {
+            path_tenants.timed.remove(&(at, id));
+            path_tenants.make_ready(id);
         }
         // Every turn either ends the search or takes one from the ready.
-        while let Some(&(tag, id)) = lanes.ready.first() {
-            let lane = lanes.lanes.get_mut(&id).expect("who is ready exists");
-            let before = lane.cost();
-            let head = lane
+        while let Some(&(tag, id)) = path_tenants.ready.first() {
+            let tenant_path = path_tenants
+                .tenant_paths
+                .get_mut(&id)
+                .expect("who is ready exists");
+            let before = tenant_path.cost();
+            let head = tenant_path
                 .head(now)
                 .map(|taken| (taken.packet.data.len(), taken.packet.ecn));
-            let (after, delayed) = (lane.cost(), std::mem::take(&mut lane.flows.delayed));
+            let (after, delayed) = (
+                tenant_path.cost(),
+                std::mem::take(&mut tenant_path.flows.delayed),
+            );
             if let Some(tenant) = self.tenants.get_mut(&id) {
                 tenant.drops.delayed += delayed;
-                for sum in [&mut tenant.cost, &mut self.cost, &mut lanes.cost] {
+                for sum in [&mut tenant.cost, &mut self.cost, &mut path_tenants.cost] {
                     *sum = *sum + after - before;
                 }
             }
-            let packet = head.map(|(len, ecn)| Load::Packet { len, ecn });
-            let is_units_turn = lane.has_units && (packet.is_none() || !lane.units_were_last);
-            let has = match is_units_turn {
-                true => units(id),
-                false => Units::None,
+            let packet = head.map(|(len, ecn)| GrantKind::IpPacket { len, ecn });
+            let is_items_turn =
+                tenant_path.has_items && (packet.is_none() || !tenant_path.items_were_last);
+            let has = match is_items_turn {
+                true => items(id),
+                false => Items::None,
             };
-            if is_units_turn && has != Units::Ready {
-                lane.has_units = false;
+            if is_items_turn && has != Items::Ready {
+                tenant_path.has_items = false;
             }
-            if has == Units::Gathering {
-                lanes.gathering.insert(id);
+            if has == Items::Gathering {
+                path_tenants.gathering.insert(id);
             }
             let load = match has {
-                Units::Ready => Some(Load::Units),
-                Units::None | Units::Gathering => packet,
+                Items::Ready => Some(GrantKind::Items),
+                Items::None | Items::Gathering => packet,
             };
             let Some(load) = load else {
-                lanes.ready.remove(&(tag, id));
-                lane.place = Place::Off;
+                path_tenants.ready.remove(&(tag, id));
+                tenant_path.place = Readiness::Off;
                 continue;
             };
             let needed = match load {
-                Load::Packet { len, .. } => len as u64 + overhead,
-                Load::Units => whole,
+                GrantKind::IpPacket { len, .. } => len as u64 + overhead,
+                GrantKind::Items => whole,
             };
-            let room = lane.room();
+            let room = tenant_path.room();
             if room < needed {
-                lane.on_limited();
-                lane.place = Place::Off;
-                lanes.ready.remove(&(tag, id));
+                tenant_path.on_limited();
+                tenant_path.place = Readiness::Off;
+                path_tenants.ready.remove(&(tag, id));
                 continue;
             }
-            if lane.waits_for_rate(now) {
-                lane.on_limited();
-                lane.place = Place::Timed(lane.next_at());
-                lanes.timed.insert((lane.next_at(), id));
-                lanes.ready.remove(&(tag, id));
+            if tenant_path.waits_for_rate(now) {
+                tenant_path.on_limited();
+                tenant_path.place = Readiness::Timed(tenant_path.next_at());
+                path_tenants.timed.insert((tenant_path.next_at(), id));
+                path_tenants.ready.remove(&(tag, id));
                 continue;
             }
-            return Some(Turn {
+            return Some(SchedulerGrant {
                 tenant: id,
                 load,
                 room,
@@ -359,19 +376,22 @@ impl Tenants {
         &mut self,
         now: Instant,
         path: PathId,
-        turn: Turn,
+        turn: SchedulerGrant,
         outer: u8,
     ) -> Option<usize> {
-        let lanes = self.paths.get_mut(&path)?;
-        let lane = lanes.lanes.get_mut(&turn.tenant)?;
-        let before = lane.cost();
-        let head = lane
+        let path_tenants = self.paths.get_mut(&path)?;
+        let tenant_path = path_tenants.tenant_paths.get_mut(&turn.tenant)?;
+        let before = tenant_path.cost();
+        let head = tenant_path
             .head(now)
             .map(|taken| (taken.packet.data.len(), taken.packet.ecn));
-        let (after, delayed) = (lane.cost(), std::mem::take(&mut lane.flows.delayed));
+        let (after, delayed) = (
+            tenant_path.cost(),
+            std::mem::take(&mut tenant_path.flows.delayed),
+        );
         let tenant = self.tenants.get_mut(&turn.tenant)?;
         tenant.drops.delayed += delayed;
-        for sum in [&mut tenant.cost, &mut self.cost, &mut lanes.cost] {
+        for sum in [&mut tenant.cost, &mut self.cost, &mut path_tenants.cost] {
             *sum = *sum + after - before;
         }
         head.filter(|(_, ecn)| *ecn == outer).map(|(len, _)| len)
@@ -379,12 +399,12 @@ impl Tenants {
 
     /// Takes the packet that [`next`](Self::next) or [`next_of`](Self::next_of) told of.
     pub(crate) fn take(&mut self, path: PathId, id: TenantId) -> Option<Leaving> {
-        let lanes = self.paths.get_mut(&path)?;
-        let taken = lanes.lanes.get_mut(&id)?.take()?;
+        let path_tenants = self.paths.get_mut(&path)?;
+        let taken = path_tenants.tenant_paths.get_mut(&id)?.take()?;
         let tenant = self.tenants.get_mut(&id)?;
         tenant.marked += u64::from(taken.marked);
         let cost = taken.packet.cost();
-        for sum in [&mut tenant.cost, &mut self.cost, &mut lanes.cost] {
+        for sum in [&mut tenant.cost, &mut self.cost, &mut path_tenants.cost] {
             *sum -= cost;
         }
         Some(Leaving {
@@ -394,22 +414,23 @@ impl Tenants {
     }
 
     /// A wire packet of `bytes` with what was taken has left.
-    pub(crate) fn on_sent(&mut self, now: Instant, path: PathId, turn: Turn, bytes: u64) {
+    pub(crate) fn on_sent(&mut self, now: Instant, path: PathId, turn: SchedulerGrant, bytes: u64) {
         let Some(tenant) = self.tenants.get(&turn.tenant) else {
             return;
         };
-        let Some(lanes) = self.paths.get_mut(&path) else {
+        let Some(path_tenants) = self.paths.get_mut(&path) else {
             return;
         };
-        lanes.virtual_time = lanes.virtual_time.max(turn.tag);
-        if let Some(lane) = lanes.lanes.get_mut(&turn.tenant) {
-            lane.on_sent(now, bytes);
-            lane.units_were_last = turn.load == Load::Units;
-            lane.served = lane.served.max(turn.tag) + tag_of(bytes, tenant.config.weight);
+        path_tenants.virtual_time = path_tenants.virtual_time.max(turn.tag);
+        if let Some(tenant_path) = path_tenants.tenant_paths.get_mut(&turn.tenant) {
+            tenant_path.on_sent(now, bytes);
+            tenant_path.items_were_last = turn.load == GrantKind::Items;
+            tenant_path.served =
+                tenant_path.served.max(turn.tag) + tag_of(bytes, tenant.config.weight);
         }
         // Its new place is taken before the old one is left: a set that is never empty keeps its memory.
-        if lanes.make_ready(turn.tenant) != Some(turn.tag) {
-            lanes.ready.remove(&(turn.tag, turn.tenant));
+        if path_tenants.make_ready(turn.tenant) != Some(turn.tag) {
+            path_tenants.ready.remove(&(turn.tag, turn.tenant));
         }
     }
 
@@ -424,17 +445,19 @@ impl Tenants {
         let Some(tenant) = self.tenants.get(&id) else {
             return;
         };
-        let lanes = self.paths.entry(path).or_default();
-        let start = lanes.virtual_time;
-        let lane = lanes.lane(now, id, &tenant.config, mtu);
-        lane.on_sent(now, bytes);
-        lane.served = lane.served.max(start) + tag_of(bytes, tenant.config.weight);
+        let path_tenants = self.paths.entry(path).or_default();
+        let start = path_tenants.virtual_time;
+        let tenant_path = path_tenants.tenant_path(now, id, &tenant.config, mtu);
+        tenant_path.on_sent(now, bytes);
+        tenant_path.served = tenant_path.served.max(start) + tag_of(bytes, tenant.config.weight);
     }
 
     /// Up to which tenant 0 was served, to be compared with a turn.
-    pub(crate) fn zero_is_before(&self, path: PathId, turn: Turn) -> bool {
-        let lanes = self.paths.get(&path);
-        lanes.is_none_or(|lanes| lanes.zero_served.max(lanes.virtual_time) <= turn.tag)
+    pub(crate) fn zero_is_before(&self, path: PathId, turn: SchedulerGrant) -> bool {
+        let path_tenants = self.paths.get(&path);
+        path_tenants.is_none_or(|path_tenants| {
+            path_tenants.zero_served.max(path_tenants.virtual_time) <= turn.tag
+        })
     }
 
     /// Wire bytes of tenant 0 have left: messages, streams and datagrams.
@@ -443,30 +466,34 @@ impl Tenants {
             return;
         }
         let weight = self.zero_weight();
-        let lanes = self.paths.entry(path).or_default();
+        let path_tenants = self.paths.entry(path).or_default();
         if let Some(zero) = self.tenants.get(&TenantId::ZERO) {
-            let lane = lanes.lane(now, TenantId::ZERO, &zero.config, mtu);
-            lane.on_sent(now, bytes);
+            let tenant_path = path_tenants.tenant_path(now, TenantId::ZERO, &zero.config, mtu);
+            tenant_path.on_sent(now, bytes);
         }
-        let start = lanes.zero_served.max(lanes.virtual_time);
-        lanes.virtual_time = start;
-        lanes.zero_served = start + tag_of(bytes, weight);
+        let start = path_tenants.zero_served.max(path_tenants.virtual_time);
+        path_tenants.virtual_time = start;
+        path_tenants.zero_served = start + tag_of(bytes, weight);
     }
 
     /// When tenant 0 may send what is no IP packet, the pacer aside; `None`: its window is full.
     pub(crate) fn zero_free_at(&self, path: PathId, packet: u64) -> Option<Instant> {
-        let lanes = self.paths.get(&path);
-        let Some(lane) = lanes.and_then(|lanes| lanes.lanes.get(&TenantId::ZERO)) else {
+        let path_tenants = self.paths.get(&path);
+        let Some(tenant_path) =
+            path_tenants.and_then(|path_tenants| path_tenants.tenant_paths.get(&TenantId::ZERO))
+        else {
             return Some(Instant::ZERO);
         };
-        (lane.room() >= packet).then(|| lane.next_at())
+        (tenant_path.room() >= packet).then(|| tenant_path.next_at())
     }
 
     /// Tenant 0 had more to send than it may.
     pub(crate) fn on_zero_limited(&mut self, path: PathId) {
-        let lanes = self.paths.get_mut(&path);
-        if let Some(lane) = lanes.and_then(|lanes| lanes.lanes.get_mut(&TenantId::ZERO)) {
-            lane.on_limited();
+        let path_tenants = self.paths.get_mut(&path);
+        if let Some(tenant_path) =
+            path_tenants.and_then(|path_tenants| path_tenants.tenant_paths.get_mut(&TenantId::ZERO))
+        {
+            tenant_path.on_limited();
         }
     }
 
@@ -477,59 +504,63 @@ impl Tenants {
 
     /// Packets of a tenant were acknowledged or lost. `min`: smallest round trip of the path;
     /// `mtu`: its largest packet.
-    pub(crate) fn on_fate(
+    pub(crate) fn on_delivery_report(
         &mut self,
         now: Instant,
         (path, id): (PathId, TenantId),
-        fate: &Fate,
+        fate: &DeliveryReport,
         mtu: u16,
     ) {
-        let Some(lanes) = self.paths.get_mut(&path) else {
+        let Some(path_tenants) = self.paths.get_mut(&path) else {
             return;
         };
-        match lanes.lanes.get_mut(&id) {
-            Some(lane) => {
-                lane.on_fate(now, fate, u64::from(mtu));
-                lanes.wake(id);
+        match path_tenants.tenant_paths.get_mut(&id) {
+            Some(tenant_path) => {
+                tenant_path.on_delivery_report(now, fate, u64::from(mtu));
+                path_tenants.wake(id);
             }
-            None => lanes.forget_removed(id, fate.landed_bytes),
+            None => path_tenants.forget_removed(id, fate.no_longer_in_flight),
         }
     }
 
     /// When a tenant's turn may come on `path`, its pacer aside; in the past: at once. `None`:
     /// nothing waits, or only what an acknowledgement or the path's gathering will let go.
     pub(crate) fn next_at(&self, path: PathId) -> Option<Instant> {
-        let lanes = self.paths.get(&path)?;
-        if lanes.ready.is_empty() {
-            return lanes.timed.first().map(|(at, _)| *at);
+        let path_tenants = self.paths.get(&path)?;
+        if path_tenants.ready.is_empty() {
+            return path_tenants.timed.first().map(|(at, _)| *at);
         }
         Some(Instant::ZERO)
     }
 
     /// Memory of what waits for `path`.
     pub(crate) fn waiting_bytes(&self, path: PathId) -> u64 {
-        self.paths.get(&path).map_or(0, |lanes| lanes.cost)
+        self.paths
+            .get(&path)
+            .map_or(0, |path_tenants| path_tenants.cost)
     }
 
     /// `path` leads elsewhere: its controllers begin anew. `forgotten`: what was sent over it is not
     /// waited for either.
     pub(crate) fn restart(&mut self, now: Instant, path: PathId, mtu: u16, forgotten: bool) {
-        let Some(lanes) = self.paths.get_mut(&path) else {
+        let Some(path_tenants) = self.paths.get_mut(&path) else {
             return;
         };
         if forgotten {
-            lanes.removed.clear();
+            path_tenants.removed.clear();
         }
-        let ids: Vec<TenantId> = lanes.lanes.keys().copied().collect();
+        let ids: Vec<TenantId> = path_tenants.tenant_paths.keys().copied().collect();
         for id in ids {
             let config = self.tenants.get(&id).map(|tenant| tenant.config);
-            if let (Some(lane), Some(config)) = (lanes.lanes.get_mut(&id), config) {
+            if let (Some(tenant_path), Some(config)) =
+                (path_tenants.tenant_paths.get_mut(&id), config)
+            {
                 if forgotten {
-                    lane.in_flight = 0;
+                    tenant_path.in_flight = 0;
                 }
-                lane.set_controller(now, &config.controller, config.weight, u64::from(mtu));
+                tenant_path.set_controller(now, &config.controller, config.weight, u64::from(mtu));
             }
-            lanes.wake(id);
+            path_tenants.wake(id);
         }
     }
 
@@ -540,17 +571,22 @@ impl Tenants {
         path: PathId,
         to: impl Fn(AppId) -> Option<(PathId, u16)>,
     ) {
-        let Some(mut lanes) = self.paths.remove(&path) else {
+        let Some(mut path_tenants) = self.paths.remove(&path) else {
             return;
         };
-        self.cost -= lanes.cost;
+        self.cost -= path_tenants.cost;
         let mut moving = Vec::new();
-        for (id, lane) in &mut lanes.lanes {
-            let cost = lane.cost();
+        for (id, tenant_path) in &mut path_tenants.tenant_paths {
+            let cost = tenant_path.cost();
             if let Some(tenant) = self.tenants.get_mut(id) {
                 tenant.cost -= cost;
             }
-            moving.extend(lane.take_all().into_iter().map(|queued| (*id, queued)));
+            moving.extend(
+                tenant_path
+                    .take_all()
+                    .into_iter()
+                    .map(|queued| (*id, queued)),
+            );
         }
         for (id, queued) in moving {
             match to(queued.app).filter(|(to, _)| *to != path) {
@@ -577,8 +613,9 @@ impl Tenants {
 
     fn snapshot(&self, now: Instant, id: TenantId, tenant: &Tenant) -> TenantSnapshot {
         let paths = self.paths.iter();
-        let lanes =
-            paths.filter_map(|(path, lanes)| Some(lanes.lanes.get(&id)?.snapshot(now, *path)));
+        let path_tenants = paths.filter_map(|(path, path_tenants)| {
+            Some(path_tenants.tenant_paths.get(&id)?.snapshot(now, *path))
+        });
         TenantSnapshot {
             id,
             weight: tenant.config.weight,
@@ -590,7 +627,7 @@ impl Tenants {
             received_bytes: tenant.received_bytes,
             drops: tenant.drops,
             marked: tenant.marked,
-            paths: lanes.collect(),
+            paths: path_tenants.collect(),
         }
     }
 }
@@ -610,25 +647,31 @@ impl Tenant {
     }
 }
 
-impl Lanes {
-    /// A tenant's lane. `mtu`: largest packet of the path.
-    fn lane(&mut self, now: Instant, id: TenantId, config: &TenantConfig, mtu: u16) -> &mut Lane {
-        self.lanes.entry(id).or_insert_with(|| {
+impl PathTenants {
+    /// A tenant's tenant_path. `mtu`: largest packet of the path.
+    fn tenant_path(
+        &mut self,
+        now: Instant,
+        id: TenantId,
+        config: &TenantConfig,
+        mtu: u16,
+    ) -> &mut TenantPath {
+        self.tenant_paths.entry(id).or_insert_with(|| {
             let in_flight = self.removed.remove(&id).unwrap_or(0);
             let controller = (&config.controller, config.weight);
-            Box::new(Lane::new(now, controller, u64::from(mtu), in_flight))
+            Box::new(TenantPath::new(now, controller, u64::from(mtu), in_flight))
         })
     }
 
-    /// Something has changed for a lane: it may have something to send.
+    /// Something has changed for a tenant_path: it may have something to send.
     fn wake(&mut self, id: TenantId) {
-        let Some(lane) = self.lanes.get_mut(&id) else {
+        let Some(tenant_path) = self.tenant_paths.get_mut(&id) else {
             return;
         };
-        match lane.place {
-            Place::Off if !lane.is_idle() => drop(self.make_ready(id)),
+        match tenant_path.place {
+            Readiness::Off if !tenant_path.is_idle() => drop(self.make_ready(id)),
             // A faster rate has not to wait for what the slower one said.
-            Place::Timed(at) if lane.next_at() < at => {
+            Readiness::Timed(at) if tenant_path.next_at() < at => {
                 self.timed.remove(&(at, id));
                 self.make_ready(id);
             }
@@ -636,29 +679,29 @@ impl Lanes {
         }
     }
 
-    /// Gives a lane its place among the ready; its tag.
+    /// Gives a tenant_path its place among the ready; its tag.
     fn make_ready(&mut self, id: TenantId) -> Option<u64> {
-        let lane = self.lanes.get_mut(&id)?;
+        let tenant_path = self.tenant_paths.get_mut(&id)?;
         // Who was away has not saved up anything.
-        let tag = lane.served.max(self.virtual_time);
-        lane.place = Place::Ready(tag);
+        let tag = tenant_path.served.max(self.virtual_time);
+        tenant_path.place = Readiness::Ready(tag);
         self.ready.insert((tag, id));
         Some(tag)
     }
 
     fn remove(&mut self, id: TenantId) {
-        let Some(lane) = self.lanes.remove(&id) else {
+        let Some(tenant_path) = self.tenant_paths.remove(&id) else {
             return;
         };
-        self.cost -= lane.cost();
+        self.cost -= tenant_path.cost();
         self.gathering.remove(&id);
-        match lane.place {
-            Place::Off => {}
-            Place::Ready(tag) => drop(self.ready.remove(&(tag, id))),
-            Place::Timed(at) => drop(self.timed.remove(&(at, id))),
+        match tenant_path.place {
+            Readiness::Off => {}
+            Readiness::Ready(tag) => drop(self.ready.remove(&(tag, id))),
+            Readiness::Timed(at) => drop(self.timed.remove(&(at, id))),
         }
-        if lane.in_flight > 0 {
-            self.removed.insert(id, lane.in_flight);
+        if tenant_path.in_flight > 0 {
+            self.removed.insert(id, tenant_path.in_flight);
         }
     }
 

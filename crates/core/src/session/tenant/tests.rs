@@ -41,7 +41,7 @@ fn push(tenants: &mut Tenants, now: Instant, id: u32, len: usize) {
 
 /// Sends the next packet; whose it was, and wire bytes.
 fn pop(tenants: &mut Tenants, now: Instant) -> Option<(u32, u64)> {
-    let turn = tenants.next(now, PATH, (OVERHEAD, 1500), |_| Units::None)?;
+    let turn = tenants.next(now, PATH, (OVERHEAD, 1500), |_| Items::None)?;
     let leaving = tenants.take(PATH, turn.tenant).expect("it was told of");
     let bytes = leaving.data.len() as u64 + OVERHEAD;
     tenants.on_sent(now, PATH, turn, bytes);
@@ -50,19 +50,30 @@ fn pop(tenants: &mut Tenants, now: Instant) -> Option<(u32, u64)> {
 
 /// What is remembered of what waits, is what waits.
 fn check(tenants: &Tenants) {
-    let of_lanes = |lanes: &Lanes| lanes.lanes.values().map(|lane| lane.cost()).sum::<u64>();
-    for lanes in tenants.paths.values() {
-        assert_eq!(lanes.cost, of_lanes(lanes));
+    let of_paths = |path_tenants: &PathTenants| {
+        path_tenants
+            .tenant_paths
+            .values()
+            .map(|tenant_path| tenant_path.cost())
+            .sum::<u64>()
+    };
+    for path_tenants in tenants.paths.values() {
+        assert_eq!(path_tenants.cost, of_paths(path_tenants));
     }
-    let all: u64 = tenants.paths.values().map(of_lanes).sum();
+    let all: u64 = tenants.paths.values().map(of_paths).sum();
     assert_eq!(tenants.cost, all);
     assert_eq!(tenants.tenants.values().map(|t| t.cost).sum::<u64>(), all);
     for (id, tenant) in &tenants.tenants {
-        let lanes = tenants
+        let path_tenants = tenants
             .paths
             .values()
-            .filter_map(|lanes| lanes.lanes.get(id));
-        assert_eq!(tenant.cost, lanes.map(|lane| lane.cost()).sum::<u64>());
+            .filter_map(|path_tenants| path_tenants.tenant_paths.get(id));
+        assert_eq!(
+            tenant.cost,
+            path_tenants
+                .map(|tenant_path| tenant_path.cost())
+                .sum::<u64>()
+        );
     }
 }
 
@@ -171,31 +182,31 @@ proptest! {
                 1..6 => push(&mut tenants, now, id, len),
                 6..9 => {
                     if let Some((id, bytes)) = pop(&mut tenants, now) {
-                        let lane = &tenants.paths[&PATH].lanes[&TenantId(id)];
+                        let tenant_path = &tenants.paths[&PATH].tenant_paths[&TenantId(id)];
                         let of_tenant = flying.iter().filter(|(flyer, _)| *flyer == id);
                         let before: u64 = of_tenant.map(|(_, bytes)| bytes).sum();
-                        prop_assert_eq!(lane.in_flight, before + bytes);
-                        let window = lane.snapshot(now, PATH).window.map_or(u64::MAX, ByteCount::get);
-                        prop_assert!(before == 0 || lane.in_flight <= window);
+                        prop_assert_eq!(tenant_path.in_flight, before + bytes);
+                        let window = tenant_path.snapshot(now, PATH).window.map_or(u64::MAX, ByteCount::get);
+                        prop_assert!(before == 0 || tenant_path.in_flight <= window);
                         flying.push((id, bytes));
                     }
                 }
                 _ if !flying.is_empty() => {
                     let (id, bytes) = flying.remove(len % flying.len());
                     let lost = u64::from(what == 9);
-                    let fate = Fate {
+                    let fate = DeliveryReport {
                         acked_bytes: bytes * (1 - lost),
                         acked: 1 - lost,
                         lost,
-                        landed_bytes: bytes,
+                        no_longer_in_flight: bytes,
                         round_trip: Some(RoundTrip {
                             sample: Duration::from_micros(len as u64 * 20),
                             is_long: true,
                             min: None,
                         }),
-                        ..Fate::default()
+                        ..DeliveryReport::default()
                     };
-                    tenants.on_fate(now, (PATH, TenantId(id)), &fate, 1500);
+                    tenants.on_delivery_report(now, (PATH, TenantId(id)), &fate, 1500);
                 }
                 _ => {}
             }
@@ -203,15 +214,15 @@ proptest! {
         }
         // Once everything has landed, all that waits can leave.
         for (id, bytes) in flying {
-            let fate = Fate { landed_bytes: bytes, acked: 1, ..Fate::default() };
-            tenants.on_fate(now, (PATH, TenantId(id)), &fate, 1500);
+            let fate = DeliveryReport { no_longer_in_flight: bytes, acked: 1, ..DeliveryReport::default() };
+            tenants.on_delivery_report(now, (PATH, TenantId(id)), &fate, 1500);
         }
         for _ in 0..10_000 {
             let Some(next) = tenants.next_at(PATH) else { break };
             now = now.max(next);
             if let Some((id, bytes)) = pop(&mut tenants, now) {
-                let fate = Fate { landed_bytes: bytes, acked: 1, ..Fate::default() };
-                tenants.on_fate(now, (PATH, TenantId(id)), &fate, 1500);
+                let fate = DeliveryReport { no_longer_in_flight: bytes, acked: 1, ..DeliveryReport::default() };
+                tenants.on_delivery_report(now, (PATH, TenantId(id)), &fate, 1500);
             }
         }
         prop_assert!(tenants.is_idle());
@@ -224,25 +235,28 @@ fn units_that_have_to_wait_until_the_path_gathers_hold_nobody_up_and_are_asked_f
         config(1, 1.0, ControllerConfig::Open),
         config(2, 1.0, ControllerConfig::Open),
     ]);
-    let next = |tenants: &mut Tenants, has: Units| {
+    let next = |tenants: &mut Tenants, has: Items| {
         let turn = tenants.next(at(0), PATH, (OVERHEAD, 1500), |_| has)?;
         Some((turn.tenant.0, turn.load))
     };
-    assert_eq!(next(&mut tenants, Units::Ready), None, "nobody has any");
-    tenants.on_units(at(0), (PATH, 1500), TenantId(1));
+    assert_eq!(next(&mut tenants, Items::Ready), None, "nobody has any");
+    tenants.on_items(at(0), (PATH, 1500), TenantId(1));
     assert_eq!(tenants.next_at(PATH), Some(Instant::ZERO));
     push(&mut tenants, at(0), 2, 100);
-    let packet = Load::Packet { len: 100, ecn: 0 };
-    assert_eq!(next(&mut tenants, Units::Gathering), Some((2, packet)));
+    let packet = GrantKind::IpPacket { len: 100, ecn: 0 };
+    assert_eq!(next(&mut tenants, Items::Gathering), Some((2, packet)));
     assert!(tenants.gathers(PATH));
     pop(&mut tenants, at(0)).expect("tenant 2's");
-    assert_eq!(next(&mut tenants, Units::Ready), None, "nobody was told");
+    assert_eq!(next(&mut tenants, Items::Ready), None, "nobody was told");
     assert_eq!(tenants.next_at(PATH), None);
     tenants.on_may_gather(PATH);
     assert!(!tenants.gathers(PATH));
-    assert_eq!(next(&mut tenants, Units::Ready), Some((1, Load::Units)));
+    assert_eq!(
+        next(&mut tenants, Items::Ready),
+        Some((1, GrantKind::Items))
+    );
     // They had nothing in the end.
-    assert_eq!(next(&mut tenants, Units::None), None);
+    assert_eq!(next(&mut tenants, Items::None), None);
     assert_eq!(tenants.next_at(PATH), None);
     check(&tenants);
 }
@@ -268,18 +282,18 @@ fn alone(config: TenantConfig, seconds: usize) -> Vec<u64> {
             }
         }
         while let Some((_, bytes)) = flying.pop_front_if(|(landed, _)| *landed <= now) {
-            let fate = Fate {
+            let fate = DeliveryReport {
                 acked_bytes: bytes,
                 acked: 1,
-                landed_bytes: bytes,
+                no_longer_in_flight: bytes,
                 round_trip: Some(RoundTrip {
                     sample: Duration::from_millis(20),
                     is_long: true,
                     min: None,
                 }),
-                ..Fate::default()
+                ..DeliveryReport::default()
             };
-            tenants.on_fate(now, (PATH, id), &fate, 1500);
+            tenants.on_delivery_report(now, (PATH, id), &fate, 1500);
         }
     }
     sent

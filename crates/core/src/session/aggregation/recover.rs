@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use keiro_model::erasure;
 
-use super::protect::{LENGTH_PREFIX, shard_of};
+use super::parity_group::{LENGTH_PREFIX, shard_of};
 use crate::wire::ParityFrame;
 
 /// Groups of a path that are known at once; then the oldest is forgotten. Ours: what comes in 20 ms

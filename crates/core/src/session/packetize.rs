@@ -4,8 +4,8 @@ use keiro_units::Instant;
 
 use super::{
     Session,
-    outgoing::Unit,
     recovery::{SentFrame, SentFrames},
+    send_queues::SendItem,
 };
 use crate::{
     config::DeliveryClass,
@@ -16,9 +16,9 @@ use crate::{
 /// A part of a message shorter than this is left for the next packet, unless it is the last.
 const PART_MIN: usize = 32;
 impl Session {
-    /// As many of a tenant's units as the packet has room for: thin ones of the class that is
+    /// As many of a tenant's items as the packet has room for: thin ones of the class that is
     /// `gathered`, or plain ones.
-    pub(super) fn write_units(
+    pub(super) fn write_items(
         &mut self,
         now: Instant,
         (id, tenant): (PathId, TenantId),
@@ -29,15 +29,15 @@ impl Session {
     ) {
         while out.len() < end {
             let first = match gathered {
-                None => self.outgoing.first(id, tenant, false).map(|(unit, _)| unit),
-                Some(class) => self.outgoing.first_thin(id, tenant, class),
+                None => self.queues.first(id, tenant, false).map(|(item, _)| item),
+                Some(class) => self.queues.first_coalescing(id, tenant, class),
             };
             let written = match first {
-                Some(Unit::Message(message)) => self.write_part(id, message, end, out, frames),
-                Some(Unit::Datagram(datagram)) => {
+                Some(SendItem::Message(message)) => self.write_part(id, message, end, out, frames),
+                Some(SendItem::Datagram(datagram)) => {
                     self.write_datagram(id, datagram, end, out, frames)
                 }
-                Some(Unit::Stream(stream)) => {
+                Some(SendItem::Stream(stream)) => {
                     self.write_stream_part(now, id, stream, end, out, frames)
                 }
                 None => return,
@@ -63,20 +63,20 @@ impl Session {
         if room < head_max + 1 {
             return false;
         }
-        let Some(part) = self.outgoing.next_part(id, room - head_max) else {
+        let Some(part) = self.queues.next_part(id, room - head_max) else {
             return false;
         };
         let len = part.end - part.start;
         let is_last = self
-            .outgoing
+            .queues
             .next_part(id, usize::MAX >> 1)
             .is_some_and(|p| p.end == part.end);
         if len < PART_MIN && !is_last {
             return false;
         }
-        let wire_id = self.outgoing.begin(id);
+        let wire_id = self.queues.begin(id);
         // The exact head is shorter than the bound: use what is left.
-        let message = &self.outgoing.messages[&id];
+        let message = &self.queues.messages[&id];
         let total = message.body.len();
         let head = 1
             + varint_len(wire_id)
@@ -84,8 +84,8 @@ impl Session {
             + varint_len(total as u64)
             + varint_len(part.start as u64)
             + varint_len((room - 1) as u64);
-        let part = self.outgoing.next_part(id, room - head).unwrap_or(part);
-        let message = &self.outgoing.messages[&id];
+        let part = self.queues.next_part(id, room - head).unwrap_or(part);
+        let message = &self.queues.messages[&id];
         let data = &message.body[part.start..part.end];
         let app = message.app;
         Frame::Message {
@@ -96,7 +96,7 @@ impl Session {
             data,
         }
         .encode(out);
-        self.outgoing.on_part_sent(path, id, part);
+        self.queues.on_part_sent(path, id, part);
         if part.repair
             && let Some(path) = self.paths.get_mut(&path)
         {
@@ -120,7 +120,7 @@ impl Session {
         out: &mut Vec<u8>,
         frames: &mut SentFrames,
     ) -> bool {
-        let Some(stream) = self.outgoing.streams.get_mut(&id) else {
+        let Some(stream) = self.queues.streams.get_mut(&id) else {
             return false;
         };
         let wire = id.to_wire();
@@ -154,13 +154,13 @@ impl Session {
         let Some(part) = part else {
             if opens {
                 // What it has to say follows in the next packet.
-                self.outgoing.on_stream_opened(now, path, id);
+                self.queues.on_stream_opened(now, path, id);
             }
             return opens;
         };
         let (first, second) = stream.bytes(part);
         Frame::encode_stream(out, (wire, part.start, part.fin), first, second);
-        self.outgoing.on_stream_part_sent(now, path, id, part);
+        self.queues.on_stream_part_sent(now, path, id, part);
         let bytes = part.end - part.start;
         if part.repair
             && let Some(path) = self.paths.get_mut(&path)
@@ -173,7 +173,7 @@ impl Session {
             end: part.end,
             fin: part.fin,
         });
-        self.tell_writable(id);
+        self.signal_writable(id);
         true
     }
 
@@ -186,7 +186,7 @@ impl Session {
         out: &mut Vec<u8>,
         frames: &mut SentFrames,
     ) -> bool {
-        let Some(datagram) = self.outgoing.datagrams.get(&id) else {
+        let Some(datagram) = self.queues.datagrams.get(&id) else {
             return false;
         };
         let room = end - out.len();
@@ -202,7 +202,7 @@ impl Session {
                 data,
             }
             .encode(out);
-            self.outgoing.remove_datagram(id);
+            self.queues.remove_datagram(id);
             frames.push(SentFrame::Datagram { app });
             return true;
         }
@@ -212,13 +212,11 @@ impl Session {
         if fits_alone || room < fragment_head + PART_MIN {
             return false;
         }
-        let number = datagram
-            .fragment_id
-            .unwrap_or(self.outgoing.next_fragment_id);
+        let number = datagram.fragment_id.unwrap_or(self.queues.next_fragment_id);
         if datagram.fragment_id.is_none() {
-            self.outgoing.next_fragment_id += 1;
+            self.queues.next_fragment_id += 1;
         }
-        let Some(datagram) = self.outgoing.datagrams.get_mut(&id) else {
+        let Some(datagram) = self.queues.datagrams.get_mut(&id) else {
             return false;
         };
         datagram.fragment_id = Some(number);
@@ -235,9 +233,9 @@ impl Session {
             data,
         }
         .encode(out);
-        self.outgoing.on_fragment_sent(path, id, len);
+        self.queues.on_fragment_sent(path, id, len);
         if offset + len == total {
-            self.outgoing.remove_datagram(id);
+            self.queues.remove_datagram(id);
         }
         frames.push(SentFrame::Datagram { app });
         true

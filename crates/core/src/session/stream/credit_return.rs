@@ -22,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Which streams may have credit to give back, and what the peer is to be told.
 #[derive(Debug, Default)]
-pub(crate) struct Returns {
+pub(crate) struct CreditReturns {
     /// Streams with more credit than a new one.
     rich: BTreeSet<StreamId>,
     look_at: Option<Instant>,
@@ -30,7 +30,7 @@ pub(crate) struct Returns {
     untold: BTreeSet<StreamId>,
 }
 
-impl Returns {
+impl CreditReturns {
     /// A stream was granted credit.
     pub(crate) fn on_credit(&mut self, now: Instant, id: StreamId, stream: &mut OutStream) {
         if stream.has_spare_credit() && self.rich.insert(id) {

@@ -9,8 +9,8 @@ use crate::{id::TenantId, wire::Frame};
 
 /// Tenants of the peer that are not configured here.
 #[derive(Debug, Default)]
-pub(super) struct UnknownHere {
-    tenants: BTreeMap<TenantId, Met>,
+pub(super) struct UnknownLocally {
+    tenants: BTreeMap<TenantId, UnknownTenant>,
     /// Before this there is nothing to tell; `None`: nothing at all.
     due: Option<Instant>,
     /// Before this none is forgotten for another.
@@ -18,7 +18,7 @@ pub(super) struct UnknownHere {
 }
 
 #[derive(Debug)]
-struct Met {
+struct UnknownTenant {
     /// Its packets that were dropped, in all.
     packets: u64,
     last: Instant,
@@ -28,7 +28,7 @@ struct Met {
 
 /// Tenants of ours that the peer says it does not know.
 #[derive(Debug, Default)]
-pub(super) struct UnknownThere {
+pub(super) struct UnknownAtPeer {
     /// What it said last, and when.
     tenants: BTreeMap<TenantId, (u64, Instant)>,
 }
@@ -40,7 +40,7 @@ const TELL_INTERVAL: Duration = Duration::from_secs(1);
 /// After as much silence it is news again. Ours.
 const NEWS_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-impl UnknownHere {
+impl UnknownLocally {
     /// Counts a packet; `true`: that is news.
     pub(super) fn on_packet(&mut self, now: Instant, tenant: TenantId) -> bool {
         if self.tenants.len() >= TENANTS_MAX && !self.tenants.contains_key(&tenant) {
@@ -52,7 +52,7 @@ impl UnknownHere {
             };
             self.tenants.remove(&silent);
         }
-        let met = self.tenants.entry(tenant).or_insert(Met {
+        let met = self.tenants.entry(tenant).or_insert(UnknownTenant {
             packets: 0,
             last: now,
             told: None,
@@ -103,7 +103,7 @@ impl UnknownHere {
     }
 }
 
-impl Met {
+impl UnknownTenant {
     /// When the peer is to be told again; `None`: it knows all.
     fn due(&self) -> Option<Instant> {
         match self.told {
@@ -121,10 +121,15 @@ fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     }
 }
 
-impl UnknownThere {
+impl UnknownAtPeer {
     /// The peer has dropped so many packets of a tenant of ours since it began; how many more than it
     /// said before, and whether that is news.
-    pub(super) fn on_told(&mut self, now: Instant, tenant: TenantId, packets: u64) -> (u64, bool) {
+    pub(super) fn on_report(
+        &mut self,
+        now: Instant,
+        tenant: TenantId,
+        packets: u64,
+    ) -> (u64, bool) {
         let before = self.tenants.insert(tenant, (packets, now));
         let is_news =
             before.is_none_or(|(_, at)| now.saturating_duration_since(at) >= NEWS_AGAIN_AFTER);
@@ -146,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_names_many_tenants_takes_no_memory() {
-        let mut here = UnknownHere::default();
+        let mut here = UnknownLocally::default();
         let news = (0..100_000).filter(|id| here.on_packet(Instant::ZERO, TenantId(*id)));
         assert_eq!(news.count(), TENANTS_MAX);
         assert_eq!(here.tenants.len(), TENANTS_MAX);
@@ -160,8 +165,8 @@ mod tests {
 
     #[test]
     fn a_tenant_is_told_of_once_a_second_and_only_where_there_is_more() {
-        let mut here = UnknownHere::default();
-        let tell = |here: &mut UnknownHere, millis: u64| {
+        let mut here = UnknownLocally::default();
+        let tell = |here: &mut UnknownLocally, millis: u64| {
             let mut out = Vec::new();
             here.write(Instant::ZERO + Duration::from_millis(millis), 100, &mut out);
             out.len()
@@ -179,7 +184,7 @@ mod tests {
 
     #[test]
     fn nothing_is_looked_for_before_something_is_due() {
-        let mut here = UnknownHere::default();
+        let mut here = UnknownLocally::default();
         let at = |millis: u64| Instant::ZERO + Duration::from_millis(millis);
         let mut out = Vec::new();
         here.write(at(0), 100, &mut out);
@@ -206,7 +211,7 @@ mod tests {
     /// All that came is told within the interval, whatever the order and however little room there is.
     #[test]
     fn everything_is_told_in_the_end() {
-        let mut here = UnknownHere::default();
+        let mut here = UnknownLocally::default();
         let mut told = BTreeMap::new();
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let mut next = |below: u64| {
@@ -216,7 +221,7 @@ mod tests {
             (state >> 33) % below
         };
         let mut now = Instant::ZERO;
-        let mut write = |here: &mut UnknownHere, now, room: u64| {
+        let mut write = |here: &mut UnknownLocally, now, room: u64| {
             let mut out = Vec::new();
             here.write(now, room as usize, &mut out);
             let mut reader = Reader::new(&out);
@@ -241,8 +246,8 @@ mod tests {
 
     #[test]
     fn what_the_peer_dropped_is_counted_over_its_restarts() {
-        let mut there = UnknownThere::default();
-        let mut told = |packets| there.on_told(Instant::ZERO, TenantId(7), packets);
+        let mut there = UnknownAtPeer::default();
+        let mut told = |packets| there.on_report(Instant::ZERO, TenantId(7), packets);
         assert_eq!(told(3), (3, true));
         assert_eq!(told(10), (7, false));
         assert_eq!(told(10), (0, false));

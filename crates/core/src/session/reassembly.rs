@@ -57,7 +57,7 @@ struct Partial {
 
 /// Messages of one peer, from their first part until the driver has finished them.
 #[derive(Debug)]
-pub(crate) struct Incoming {
+pub(crate) struct Reassembly {
     window: u64,
     partial: BTreeMap<u64, Partial>,
     /// Delivered to the driver, not finished by it, by our number.
@@ -127,7 +127,7 @@ pub(crate) struct FragmentPart<'a> {
     pub(crate) data: &'a [u8],
 }
 
-impl Incoming {
+impl Reassembly {
     /// `window`: charges of messages that may be open at once.
     pub(crate) fn new(window: u64) -> Self {
         Self {
@@ -359,14 +359,14 @@ mod tests {
             cuts in proptest::collection::vec((0usize..200, 1usize..60), 1..80),
         ) {
             let body: Vec<u8> = (0..len).map(|i| i as u8).collect();
-            let mut incoming = Incoming::new(1000);
+            let mut reassembly = Reassembly::new(1000);
             let mut covered = vec![false; len];
             let mut whole = 0;
             for (start, size) in cuts {
                 let start = start % len;
                 let end = (start + size).min(len);
                 covered[start..end].fill(true);
-                if let Some(got) = incoming.on_part(AT, 0, APP, len, start, &body[start..end]).unwrap() {
+                if let Some(got) = reassembly.on_part(AT, 0, APP, len, start, &body[start..end]).unwrap() {
                     prop_assert_eq!(&got.body, &body);
                     whole += 1;
                 }
@@ -377,70 +377,76 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_by_the_credit_that_was_granted() {
-        let mut incoming = Incoming::new(1000);
+        let mut reassembly = Reassembly::new(1000);
         let len = 1000 - CREDIT_PER_MESSAGE as usize;
-        assert!(incoming.on_part(AT, 0, APP, len, 0, b"a").is_ok());
+        assert!(reassembly.on_part(AT, 0, APP, len, 0, b"a").is_ok());
         assert_eq!(
-            incoming.on_part(AT, 1, APP, 1, 0, b"a"),
+            reassembly.on_part(AT, 1, APP, 1, 0, b"a"),
             Err(PartError::OverCredit)
         );
-        incoming.on_drop(0, len);
-        assert_eq!(incoming.credit_to_grant(), Some(2000));
-        assert_eq!(incoming.open_bytes(), 0);
-        assert!(incoming.on_part(AT, 1, APP, 1, 0, b"a").unwrap().is_some());
-        assert_eq!(incoming.on_finished(0), Some((1, AT)));
-        assert_eq!(incoming.on_finished(0), None);
+        reassembly.on_drop(0, len);
+        assert_eq!(reassembly.credit_to_grant(), Some(2000));
+        assert_eq!(reassembly.open_bytes(), 0);
+        assert!(
+            reassembly
+                .on_part(AT, 1, APP, 1, 0, b"a")
+                .unwrap()
+                .is_some()
+        );
+        assert_eq!(reassembly.on_finished(0), Some((1, AT)));
+        assert_eq!(reassembly.on_finished(0), None);
     }
 
     #[test]
     fn contradicting_parts_end_the_message_and_return_its_credit() {
         for (app, total) in [(APP, 11), (AppId(2), 10)] {
-            let mut incoming = Incoming::new(10_000);
-            incoming.on_part(AT, 0, APP, 10, 0, b"a").unwrap();
-            let refused = incoming.on_part(AT, 0, app, total, 0, b"a");
+            let mut reassembly = Reassembly::new(10_000);
+            reassembly.on_part(AT, 0, APP, 10, 0, b"a").unwrap();
+            let refused = reassembly.on_part(AT, 0, app, total, 0, b"a");
             assert_eq!(refused, Err(PartError::Abandoned));
-            assert_eq!(incoming.open_bytes(), 0);
-            assert_eq!(incoming.on_part(AT, 0, APP, 10, 0, b"a"), Ok(None));
+            assert_eq!(reassembly.open_bytes(), 0);
+            assert_eq!(reassembly.on_part(AT, 0, APP, 10, 0, b"a"), Ok(None));
         }
     }
 
     #[test]
     fn message_in_too_many_pieces_is_given_up() {
-        let mut incoming = Incoming::new(1 << 20);
-        let piece = |incoming: &mut Incoming, at| incoming.on_part(AT, 0, APP, 100_000, at, b"a");
+        let mut reassembly = Reassembly::new(1 << 20);
+        let piece =
+            |reassembly: &mut Reassembly, at| reassembly.on_part(AT, 0, APP, 100_000, at, b"a");
         for at in 0..PIECES_MAX {
-            assert_eq!(piece(&mut incoming, at * 2), Ok(None));
+            assert_eq!(piece(&mut reassembly, at * 2), Ok(None));
         }
-        assert_eq!(piece(&mut incoming, 99_999), Err(PartError::Abandoned));
-        assert_eq!(incoming.open_bytes(), 0);
+        assert_eq!(piece(&mut reassembly, 99_999), Err(PartError::Abandoned));
+        assert_eq!(reassembly.open_bytes(), 0);
     }
 
     #[test]
     fn drop_never_returns_more_than_was_used() {
-        let mut incoming = Incoming::new(1000);
-        incoming.on_part(AT, 0, APP, 2, 0, b"a").unwrap();
-        assert!(incoming.on_drop(0, 700));
-        assert_eq!(incoming.open_bytes(), 0);
-        assert_eq!(incoming.credit_to_grant(), Some(1000 + 258));
-        assert!(!incoming.on_drop(1, 2000));
+        let mut reassembly = Reassembly::new(1000);
+        reassembly.on_part(AT, 0, APP, 2, 0, b"a").unwrap();
+        assert!(reassembly.on_drop(0, 700));
+        assert_eq!(reassembly.open_bytes(), 0);
+        assert_eq!(reassembly.credit_to_grant(), Some(1000 + 258));
+        assert!(!reassembly.on_drop(1, 2000));
     }
 
     #[test]
     fn message_of_before_a_restart_cannot_be_finished_after_it() {
-        let mut incoming = Incoming::new(1000);
-        let before = incoming.on_part(AT, 0, APP, 1, 0, b"a").unwrap().unwrap();
-        incoming.restart();
-        let after = incoming.on_part(AT, 0, APP, 1, 0, b"b").unwrap().unwrap();
-        assert_eq!(incoming.on_finished(before.number), None);
-        assert_eq!(incoming.on_finished(after.number), Some((0, AT)));
+        let mut reassembly = Reassembly::new(1000);
+        let before = reassembly.on_part(AT, 0, APP, 1, 0, b"a").unwrap().unwrap();
+        reassembly.restart();
+        let after = reassembly.on_part(AT, 0, APP, 1, 0, b"b").unwrap().unwrap();
+        assert_eq!(reassembly.on_finished(before.number), None);
+        assert_eq!(reassembly.on_finished(after.number), Some((0, AT)));
     }
 
     #[test]
     fn dropped_message_that_never_arrived_returns_its_credit() {
-        let mut incoming = Incoming::new(1000);
-        incoming.on_drop(0, 700);
-        assert_eq!(incoming.credit_to_grant(), Some(1000 + 956));
-        assert_eq!(incoming.on_part(AT, 0, APP, 700, 0, b"a"), Ok(None));
+        let mut reassembly = Reassembly::new(1000);
+        reassembly.on_drop(0, 700);
+        assert_eq!(reassembly.credit_to_grant(), Some(1000 + 956));
+        assert_eq!(reassembly.on_part(AT, 0, APP, 700, 0, b"a"), Ok(None));
     }
 
     proptest! {
@@ -462,7 +468,7 @@ mod tests {
 
     #[test]
     fn fragments_are_put_together_and_the_oldest_is_given_up() {
-        let mut incoming = Incoming::new(1000);
+        let mut reassembly = Reassembly::new(1000);
         let part = |id, offset, data| FragmentPart {
             id,
             total: 4,
@@ -473,10 +479,10 @@ mod tests {
             data,
         };
         for id in 0..=FRAGMENTED_MAX as u64 {
-            assert!(incoming.on_fragment(part(id, 2, b"cd")).is_none());
+            assert!(reassembly.on_fragment(part(id, 2, b"cd")).is_none());
         }
-        assert!(incoming.on_fragment(part(0, 0, b"ab")).is_none());
-        let whole = incoming.on_fragment(part(5, 0, b"ab"));
+        assert!(reassembly.on_fragment(part(0, 0, b"ab")).is_none());
+        let whole = reassembly.on_fragment(part(5, 0, b"ab"));
         assert_eq!(whole, Some((APP, FlowId(3), true, b"abcd".to_vec())));
     }
 }

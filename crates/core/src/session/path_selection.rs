@@ -16,7 +16,7 @@ use crate::{
 
 /// The wait for paths that may still come up.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Settling {
+pub(super) struct StartupWait {
     since: Instant,
     /// For how long, when it was last looked at.
     lasted: Duration,
@@ -32,10 +32,12 @@ impl Session {
 
     /// The first path comes up: the others are asked, and whoever prefers one of these waits for it,
     /// but not for ever.
-    pub(super) fn begin_settling(&mut self, now: Instant) {
+    pub(super) fn begin_startup_wait(&mut self, now: Instant) {
         if !self.was_up {
-            self.paths.values_mut().for_each(|path| path.ask_anew(now));
-            self.settling = Some(Settling {
+            self.paths
+                .values_mut()
+                .for_each(|path| path.revalidate(now));
+            self.settling = Some(StartupWait {
                 since: now,
                 lasted: Duration::ZERO,
             });
@@ -43,8 +45,8 @@ impl Session {
     }
 
     /// Ends the wait for paths that may still come up, of those that have waited enough.
-    pub(super) fn check_settling(&mut self, now: Instant) {
-        if self.settling_due().is_none_or(|due| due > now) {
+    pub(super) fn check_startup_wait(&mut self, now: Instant) {
+        if self.startup_wait_due().is_none_or(|due| due > now) {
             return;
         }
         if let Some(settling) = &mut self.settling {
@@ -67,7 +69,7 @@ impl Session {
     }
 
     /// When the next application has waited enough.
-    pub(super) fn settling_due(&self) -> Option<Instant> {
+    pub(super) fn startup_wait_due(&self) -> Option<Instant> {
         let settling = self.settling?;
         let waiting = self.apps.values().filter(|app| app.active.is_none());
         let patience = waiting.map(|app| self.patience(app));
@@ -109,7 +111,7 @@ impl Session {
         if from == to {
             return;
         }
-        self.outgoing.move_app(app, from, to);
+        self.queues.move_app(app, from, to);
         self.apps.get_mut(&app).expect("found above").active = to;
         self.events.push_back(Event::AppMoved {
             peer: self.id,

@@ -10,13 +10,13 @@ fn at(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
 }
 
-fn outgoing(scheduler: SchedulerKind) -> Outgoing {
-    let mut outgoing = Outgoing::new(scheduler, 1 << 30);
-    outgoing.on_credit(1 << 40, |_| None);
-    outgoing
+fn queues(scheduler: SchedulerKind) -> SendQueues {
+    let mut queues = SendQueues::new(scheduler, 1 << 30);
+    queues.on_credit(1 << 40, |_| None);
+    queues
 }
 
-fn push(out: &mut Outgoing, made_ms: u64, latency_target_ms: Option<u64>, len: usize) -> u64 {
+fn push(out: &mut SendQueues, made_ms: u64, latency_target_ms: Option<u64>, len: usize) -> u64 {
     let latency_target = latency_target_ms.map(Duration::from_millis);
     out.push_message(
         APP,
@@ -28,9 +28,9 @@ fn push(out: &mut Outgoing, made_ms: u64, latency_target_ms: Option<u64>, len: u
 }
 
 /// Sends everything in parts of `max`; local ids in the order of their parts.
-fn drain(out: &mut Outgoing, max: usize) -> Vec<u64> {
+fn drain(out: &mut SendQueues, max: usize) -> Vec<u64> {
     let mut order = Vec::new();
-    while let Some((Unit::Message(id), _)) = out.first(PATH, TenantId::ZERO, true) {
+    while let Some((SendItem::Message(id), _)) = out.first(PATH, TenantId::ZERO, true) {
         let part = out.next_part(id, max).expect("a ready message has a part");
         out.begin(id);
         out.on_part_sent(PATH, id, part);
@@ -41,11 +41,11 @@ fn drain(out: &mut Outgoing, max: usize) -> Vec<u64> {
 
 proptest! {
     #[test]
-    fn earliest_deadline_leaves_first(units in proptest::collection::vec(
+    fn earliest_deadline_leaves_first(items in proptest::collection::vec(
         (0u64..100, proptest::option::of(1u64..500), 1usize..50), 1..40)) {
-        let mut out = outgoing(SchedulerKind::Deadline);
+        let mut out = queues(SchedulerKind::Deadline);
         let mut expected: Vec<(u64, u64)> = Vec::new();
-        for (made, latency_target, len) in units {
+        for (made, latency_target, len) in items {
             let id = push(&mut out, made, latency_target, len);
             expected.push((latency_target.map_or(u64::MAX, |latency_target| made + latency_target), id));
         }
@@ -60,7 +60,7 @@ proptest! {
 
 #[test]
 fn fifo_ignores_deadlines() {
-    let mut out = outgoing(SchedulerKind::Fifo);
+    let mut out = queues(SchedulerKind::Fifo);
     push(&mut out, 5, Some(500), 10);
     push(&mut out, 0, Some(1), 10);
     assert_eq!(drain(&mut out, 100), [0, 1]);
@@ -68,7 +68,7 @@ fn fifo_ignores_deadlines() {
 
 #[test]
 fn lost_parts_are_sent_again_unless_acknowledged() {
-    let mut out = outgoing(SchedulerKind::Deadline);
+    let mut out = queues(SchedulerKind::Deadline);
     let id = push(&mut out, 0, None, 100);
     drain(&mut out, 50);
     out.on_acked(id, 0, 50);
@@ -89,7 +89,7 @@ fn lost_parts_are_sent_again_unless_acknowledged() {
 
 #[test]
 fn message_without_credit_waits_and_lets_others_pass() {
-    let mut out = Outgoing::new(SchedulerKind::Deadline, 1 << 30);
+    let mut out = SendQueues::new(SchedulerKind::Deadline, 1 << 30);
     out.on_credit(CREDIT_PER_MESSAGE + 10, |_| None);
     let large = push(&mut out, 0, Some(1), 11);
     let small = push(&mut out, 0, Some(2), 10);
@@ -100,13 +100,13 @@ fn message_without_credit_waits_and_lets_others_pass() {
 
 #[test]
 fn moved_application_waits_elsewhere() {
-    let mut out = outgoing(SchedulerKind::Deadline);
+    let mut out = queues(SchedulerKind::Deadline);
     push(&mut out, 0, None, 10);
     out.move_app(APP, Some(PATH), Some(PathId(1)));
     assert_eq!(out.first(PATH, TenantId::ZERO, true), None);
     assert_eq!(
         out.first(PathId(1), TenantId::ZERO, true),
-        Some((Unit::Message(0), Lane::Plain))
+        Some((SendItem::Message(0), Coalescing::No))
     );
     assert_eq!(
         (out.waiting_bytes(PATH), out.waiting_bytes(PathId(1))),
@@ -116,7 +116,7 @@ fn moved_application_waits_elsewhere() {
 
 #[test]
 fn full_datagram_queue_drops_the_oldest() {
-    let mut out = outgoing(SchedulerKind::Deadline);
+    let mut out = queues(SchedulerKind::Deadline);
     let data = vec![0; 60_000];
     let dropped = (0..40)
         .map(|_| {
@@ -126,13 +126,16 @@ fn full_datagram_queue_drops_the_oldest() {
         .sum::<usize>();
     assert_eq!(dropped, 40 - DATAGRAM_BYTES_MAX / 60_000);
     let first = out.first(PATH, TenantId::ZERO, true);
-    assert_eq!(first, Some((Unit::Datagram(dropped as u64), Lane::Plain)));
+    assert_eq!(
+        first,
+        Some((SendItem::Datagram(dropped as u64), Coalescing::No))
+    );
 }
 
 #[test]
 fn datagrams_without_bytes_are_bounded_too() {
     for len in [0, 1] {
-        let mut out = outgoing(SchedulerKind::Deadline);
+        let mut out = queues(SchedulerKind::Deadline);
         let data = vec![0; len];
         let dropped: usize = (0..DATAGRAMS_MAX + 1000)
             .map(|_| {
@@ -148,7 +151,7 @@ fn datagrams_without_bytes_are_bounded_too() {
 
 #[test]
 fn an_opening_that_only_seemed_lost_holds_nobody_up() {
-    let mut out = outgoing(SchedulerKind::Deadline);
+    let mut out = queues(SchedulerKind::Deadline);
     let [early, late] = [0, 1].map(|number| {
         let id = StreamId::of_ours(0, number);
         let stream = OutStream::new(APP, None, Some(None));
@@ -159,11 +162,15 @@ fn an_opening_that_only_seemed_lost_holds_nobody_up() {
     stream.on_open_sent();
     out.on_stream_opened(at(2), PATH, early);
     out.on_stream_open_lost(at(3), early, Some(PATH));
-    let first = out.first(PATH, TenantId::ZERO, true).map(|(unit, _)| unit);
-    assert_eq!(first, Some(Unit::Stream(early)), "what was lost goes first");
+    let first = out.first(PATH, TenantId::ZERO, true).map(|(item, _)| item);
+    assert_eq!(
+        first,
+        Some(SendItem::Stream(early)),
+        "what was lost goes first"
+    );
     out.on_stream_open_acked(early);
-    let first = out.first(PATH, TenantId::ZERO, true).map(|(unit, _)| unit);
-    assert_eq!(first, Some(Unit::Stream(late)));
+    let first = out.first(PATH, TenantId::ZERO, true).map(|(item, _)| item);
+    assert_eq!(first, Some(SendItem::Stream(late)));
 }
 
 /// Bytes that a driver has ready for a stream: more than it ever takes.
@@ -172,7 +179,7 @@ static PLENTY: [u8; 128 << 10] = [7; 128 << 10];
 const SHARED: u64 = 64 << 20;
 
 /// Opens streams whose peer takes whatever they have.
-fn open_streams(out: &mut Outgoing, count: u64) -> Vec<StreamId> {
+fn open_streams(out: &mut SendQueues, count: u64) -> Vec<StreamId> {
     let opened = (0..count).map(|number| {
         let id = StreamId::of_ours(0, number);
         out.insert_stream(at(0), id, OutStream::new(APP, None, None), Some(PATH));
@@ -182,13 +189,13 @@ fn open_streams(out: &mut Outgoing, count: u64) -> Vec<StreamId> {
     opened.collect()
 }
 
-fn write_plenty(out: &mut Outgoing, id: StreamId) -> usize {
+fn write_plenty(out: &mut SendQueues, id: StreamId) -> usize {
     out.write_stream(at(0), id, &PLENTY, Some(PATH))
         .expect("it is open")
 }
 
 /// The next `max` bytes of a stream leave and arrive.
-fn bring_over(out: &mut Outgoing, id: StreamId, max: u64) {
+fn bring_over(out: &mut SendQueues, id: StreamId, max: u64) {
     let part = out.streams[&id].next_part(max).expect("it has something");
     out.on_stream_part_sent(at(0), PATH, id, part);
     out.on_stream_acked(id, part.start, part.end, part.fin);
@@ -197,7 +204,7 @@ fn bring_over(out: &mut Outgoing, id: StreamId, max: u64) {
 #[test]
 fn thousands_of_streams_keep_no_more_than_their_bound_whatever_they_write() {
     const STREAMS: u64 = 3000;
-    let mut out = outgoing(SchedulerKind::Deadline);
+    let mut out = queues(SchedulerKind::Deadline);
     let ids = open_streams(&mut out, STREAMS);
     let bound = SHARED + STREAMS * (16 << 10);
     let (mut random, mut most, mut least) = (1u64, 0, u64::MAX);
@@ -239,7 +246,7 @@ fn thousands_of_streams_keep_no_more_than_their_bound_whatever_they_write() {
 
 #[test]
 fn memory_that_is_free_again_wakes_as_many_as_it_is_enough_for_and_each_in_turn() {
-    let mut out = outgoing(SchedulerKind::Deadline);
+    let mut out = queues(SchedulerKind::Deadline);
     let ids = open_streams(&mut out, 812);
     let (full, waiting) = ids.split_at(512);
     for id in full {
@@ -274,11 +281,11 @@ fn memory_that_is_free_again_wakes_as_many_as_it_is_enough_for_and_each_in_turn(
 
 #[test]
 fn a_stream_that_was_passed_over_for_having_enough_to_send_waits_on() {
-    let mut out = outgoing(SchedulerKind::Deadline);
+    let mut out = queues(SchedulerKind::Deadline);
     let ids = open_streams(&mut out, 513);
     let (full, last) = (&ids[..511], ids[512]);
     // More than half of what may wait to be sent does when memory runs out.
-    let write_some = |out: &mut Outgoing, id, len| {
+    let write_some = |out: &mut SendQueues, id, len| {
         let taken = out.write_stream(at(0), id, &PLENTY[..len], Some(PATH));
         assert_eq!(taken, Some(len));
     };

@@ -27,13 +27,13 @@ pub(crate) const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Which streams end, and until when they may take.
 #[derive(Debug, Default)]
-pub(crate) struct Endings {
-    of: BTreeMap<StreamId, Ending>,
+pub(crate) struct DeferredResets {
+    of: BTreeMap<StreamId, DeferredReset>,
     deadlines: BTreeSet<(Instant, StreamId)>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Ending {
+struct DeferredReset {
     /// Who waits to be told.
     waits: Waits,
     reason: ResetReason,
@@ -51,7 +51,7 @@ pub(crate) enum Waits {
     Driver,
 }
 
-impl Endings {
+impl DeferredResets {
     pub(crate) fn waits(&self, id: StreamId) -> Option<Waits> {
         self.of.get(&id).map(|ending| ending.waits)
     }
@@ -63,7 +63,7 @@ impl Endings {
 
     fn begin(&mut self, now: Instant, id: StreamId, (waits, reason): (Waits, ResetReason)) {
         self.remove(id);
-        let ending = Ending {
+        let ending = DeferredReset {
             waits,
             reason,
             deadline: now,
@@ -92,13 +92,13 @@ impl Session {
     /// Ends both directions behind what was written; the peer is told why. For the driver the stream
     /// is gone at once.
     pub(crate) fn reset_stream_behind(&mut self, now: Instant, id: StreamId, reason: ResetReason) {
-        let out = self.outgoing.streams.get(&id);
+        let out = self.queues.streams.get(&id);
         // Bytes that have arrived are read there only if it is known that there is a stream.
         if out.is_none_or(|out| out.is_delivered() || out.written() == 0) {
             self.reset_stream(id, reason);
             return;
         }
-        if self.streams.endings.waits(id).is_some() {
+        if self.streams.deferred_resets.waits(id).is_some() {
             return;
         }
         // What the peer still says goes to nobody.
@@ -106,7 +106,9 @@ impl Session {
             inbound.half = InStream::new(now);
         });
         self.streams.credit_wanted.remove(&id);
-        self.streams.endings.begin(now, id, (Waits::Peer, reason));
+        self.streams
+            .deferred_resets
+            .begin(now, id, (Waits::Peer, reason));
         self.put_off_ending(now, id);
     }
 
@@ -122,18 +124,20 @@ impl Session {
             self.signal(app, id, StreamSignal::Reset(reason));
             return;
         }
-        self.streams.endings.begin(now, id, (Waits::Driver, reason));
+        self.streams
+            .deferred_resets
+            .begin(now, id, (Waits::Driver, reason));
         self.put_off_ending(now, id);
         self.streams.credit_wanted.remove(&id);
-        self.drop_outgoing(id);
+        self.drop_send_half(id);
     }
 
     /// Bytes of a stream have moved, which may be the last before its end.
     pub(super) fn on_ending_moved(&mut self, now: Instant, id: StreamId) {
-        let over = match self.streams.endings.waits(id) {
+        let over = match self.streams.deferred_resets.waits(id) {
             None => return,
             Some(Waits::Peer) => {
-                let out = self.outgoing.streams.get(&id);
+                let out = self.queues.streams.get(&id);
                 out.is_none_or(|out| out.is_delivered())
             }
             Some(Waits::Driver) => !self.streams.has_readable(id),
@@ -147,7 +151,7 @@ impl Session {
 
     /// Ends what has waited for too long.
     pub(crate) fn end_streams(&mut self, now: Instant) {
-        while let Some(&(at, id)) = self.streams.endings.deadlines.first() {
+        while let Some(&(at, id)) = self.streams.deferred_resets.deadlines.first() {
             if at > now {
                 break;
             }
@@ -157,13 +161,15 @@ impl Session {
 
     /// Whoever waits for the end of a stream is told.
     fn end_stream(&mut self, id: StreamId) {
-        let Some(Ending { waits, reason, .. }) = self.streams.endings.of.get(&id).copied() else {
+        let Some(DeferredReset { waits, reason, .. }) =
+            self.streams.deferred_resets.of.get(&id).copied()
+        else {
             return;
         };
         match waits {
             Waits::Peer => self.reset_stream(id, reason),
             Waits::Driver => {
-                let app = self.app_to_tell(id);
+                let app = self.app_to_notify(id);
                 self.forget_stream(id);
                 if let Some(app) = app {
                     self.signal(app, id, StreamSignal::Reset(reason));
@@ -176,6 +182,6 @@ impl Session {
         let rtts = self.paths.values().filter(|path| path.is_up());
         let rtt = rtts.filter_map(|path| path.rtt.smoothed()).max();
         let rtt = rtt.unwrap_or_default();
-        self.streams.endings.put_off(now, id, rtt);
+        self.streams.deferred_resets.put_off(now, id, rtt);
     }
 }

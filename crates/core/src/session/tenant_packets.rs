@@ -7,11 +7,11 @@ use keiro_units::Instant;
 
 use super::{
     Arrived, Session,
-    outgoing::{Lane, Outgoing},
     path::Path,
     receive::{ARRIVED_MAX, Context},
-    recovery::{Owner, SentFrames, Settled},
-    tenant::{Fate, Load, Turn, Units},
+    recovery::{Owner, ResolvedPacket, SentFrames},
+    send_queues::{Coalescing, SendQueues},
+    tenant::{DeliveryReport, GrantKind, Items, SchedulerGrant},
     transmit::Packet,
 };
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
 
 /// What an acknowledgement tells beside what has arrived.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AckNews {
+pub(super) struct AckSignals {
     /// A round trip, and whose packet it is of.
     pub(super) sampled: Option<(TenantId, RoundTrip)>,
     /// Packets that arrived with a mark since the last one.
@@ -34,30 +34,30 @@ pub(super) struct AckNews {
 
 /// Who sends next.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Sender {
+pub(super) enum NextSend {
     /// Messages, streams and datagrams that are nobody else's, and what the protocol itself has to
     /// say.
-    Zero,
+    TenantZero,
     /// Messages, streams and datagrams of a tenant.
-    Units(Turn),
+    Items(SchedulerGrant),
     /// An IP packet: its length and ECN.
-    Packet(Turn, (usize, u8)),
+    IpPacket(SchedulerGrant, (usize, u8)),
 }
 
-impl Sender {
+impl NextSend {
     /// Whose it is.
     pub(super) fn tenant(self) -> TenantId {
         match self {
-            Self::Zero => TenantId::ZERO,
-            Self::Units(turn) | Self::Packet(turn, _) => turn.tenant,
+            Self::TenantZero => TenantId::ZERO,
+            Self::Items(turn) | Self::IpPacket(turn, _) => turn.tenant,
         }
     }
 
     /// The ECN bits of what it carries.
     pub(super) fn ecn(self) -> u8 {
         match self {
-            Self::Zero | Self::Units(_) => 0,
-            Self::Packet(_, (_, ecn)) => ecn,
+            Self::TenantZero | Self::Items(_) => 0,
+            Self::IpPacket(_, (_, ecn)) => ecn,
         }
     }
 }
@@ -69,15 +69,15 @@ impl Session {
         config: TenantConfig,
     ) -> Result<(), TenantError> {
         self.tenants.set(now, config)?;
-        self.unknown_here.forget(config.id);
-        self.follow_tenant(config.id);
+        self.unknown_locally.forget(config.id);
+        self.assign_tenant_apps(config.id);
         Ok(())
     }
 
     pub(crate) fn remove_tenant(&mut self, id: TenantId) {
         self.tenants.remove(id);
-        self.unknown_there.forget(id);
-        self.follow_tenant(id);
+        self.unknown_at_peer.forget(id);
+        self.assign_tenant_apps(id);
     }
 
     /// The peer drops packets of a tenant of ours, since it does not know it.
@@ -85,7 +85,7 @@ impl Session {
         if !self.tenants.knows(tenant) {
             return;
         }
-        let (more, is_news) = self.unknown_there.on_told(now, tenant, packets);
+        let (more, is_news) = self.unknown_at_peer.on_report(now, tenant, packets);
         self.tenants.count_drop(tenant, |drops| {
             drops.unknown_at_peer = drops.unknown_at_peer.saturating_add(more);
         });
@@ -95,20 +95,20 @@ impl Session {
         }
     }
 
-    /// Whose the units of a tenant's applications are.
-    fn follow_tenant(&mut self, id: TenantId) {
+    /// Whose the items of a tenant's applications are.
+    fn assign_tenant_apps(&mut self, id: TenantId) {
         let apps = self.apps.iter().filter(|(_, app)| app.config.tenant == id);
         let apps: Vec<AppId> = apps.map(|(app, _)| *app).collect();
         for app in apps {
-            self.follow_tenant_of(app);
+            self.assign_tenant(app);
         }
     }
 
-    /// An application's units are its tenant's, or tenant 0's where that is not configured.
-    pub(super) fn follow_tenant_of(&mut self, app: AppId) {
+    /// An application's items are its tenant's, or tenant 0's where that is not configured.
+    pub(super) fn assign_tenant(&mut self, app: AppId) {
         let wanted = self.apps.get(&app).map(|app| app.config.tenant);
         let tenant = wanted.filter(|tenant| self.tenants.knows(*tenant));
-        self.outgoing
+        self.queues
             .set_tenant(app, tenant.unwrap_or(TenantId::ZERO));
     }
 
@@ -161,12 +161,12 @@ impl Session {
     }
 
     /// Whose turn it is on a path, of those that have something to send now.
-    pub(super) fn next_sender(&mut self, now: Instant, id: PathId) -> Option<Sender> {
+    pub(super) fn next_send(&mut self, now: Instant, id: PathId) -> Option<NextSend> {
         let path = self.paths.get(&id)?;
         let overhead = u64::from(path.ip_overhead()) + (DATA_HEADER_LEN + TAG_LEN) as u64;
         let zero = self.zero_waits_until(path).is_some_and(|at| at <= now);
-        let ready = |lane| self.outgoing.has_ready(id, TenantId::ZERO, lane);
-        if !zero && (ready(Lane::Plain) || ready(Lane::Thin)) {
+        let ready = |coalescing| self.queues.has_ready(id, TenantId::ZERO, coalescing);
+        if !zero && (ready(Coalescing::No) || ready(Coalescing::Yes)) {
             self.tenants.on_zero_limited(id);
         }
         let may_gather = path.aggregator.may_send(now);
@@ -174,24 +174,24 @@ impl Session {
         let whole = path.mtu.current();
         let head = Frame::packet_head_len(u32::MAX, usize::from(whole));
         let lengths = (overhead + head as u64, u64::from(whole));
-        for (path, tenant) in self.outgoing.take_woken() {
+        for (path, tenant) in self.queues.take_woken() {
             if let Some(path) = self.paths.get(&path) {
                 let path = (path.id, path.mtu.current());
-                self.tenants.on_units(now, path, tenant);
+                self.tenants.on_items(now, path, tenant);
             }
         }
         if may_gather {
             self.tenants.on_may_gather(id);
         }
-        let outgoing = &mut self.outgoing;
-        let units = |tenant| units_of(outgoing, (id, tenant), may_gather);
-        let turn = self.tenants.next(now, id, lengths, units);
+        let queues = &mut self.queues;
+        let items = |tenant| items_of(queues, (id, tenant), may_gather);
+        let turn = self.tenants.next(now, id, lengths, items);
         match turn {
             Some(turn) if !zero || !self.tenants.zero_is_before(id, turn) => match turn.load {
-                Load::Packet { len, ecn } => Some(Sender::Packet(turn, (len, ecn))),
-                Load::Units => Some(Sender::Units(turn)),
+                GrantKind::IpPacket { len, ecn } => Some(NextSend::IpPacket(turn, (len, ecn))),
+                GrantKind::Items => Some(NextSend::Items(turn)),
             },
-            _ => zero.then_some(Sender::Zero),
+            _ => zero.then_some(NextSend::TenantZero),
         }
     }
 
@@ -201,7 +201,7 @@ impl Session {
         &mut self,
         now: Instant,
         id: PathId,
-        (turn, (first, ecn)): (Turn, (usize, u8)),
+        (turn, (first, ecn)): (SchedulerGrant, (usize, u8)),
         limit: usize,
         buf: &mut TransmitBuf,
     ) -> Option<Packet> {
@@ -227,7 +227,7 @@ impl Session {
         let mut frames = SentFrames::default();
         let acks_end = end - need(first);
         self.write_acks(now, id, true, acks_end, &mut buf.bytes, &mut frames);
-        self.unknown_here.write(now, acks_end, &mut buf.bytes);
+        self.unknown_locally.write(now, acks_end, &mut buf.bytes);
         let mut next = Some(first);
         while next.is_some_and(|len| buf.bytes.len() + need(len) <= end) {
             let Some(leaving) = self.tenants.take(id, turn.tenant) else {
@@ -266,7 +266,7 @@ impl Session {
     ) {
         if !self.tenants.on_received(tenant, data.len()) {
             self.drops.unknown_tenant += 1;
-            if self.unknown_here.on_packet(context.now, tenant) {
+            if self.unknown_locally.on_packet(context.now, tenant) {
                 let peer = self.id;
                 self.events.push_back(Event::TenantUnknown { peer, tenant });
             }
@@ -291,12 +291,12 @@ impl Session {
     }
 
     /// Tells every tenant what became of its packets: (acknowledged, lost).
-    pub(super) fn tell_tenants(
+    pub(super) fn report_to_tenants(
         &mut self,
         now: Instant,
         id: PathId,
-        (acked, lost): (&[Settled], &[Settled]),
-        news: Option<AckNews>,
+        (acked, lost): (&[ResolvedPacket], &[ResolvedPacket]),
+        signals: Option<AckSignals>,
     ) {
         if self.tenants.is_empty() {
             return;
@@ -307,16 +307,16 @@ impl Session {
         let mtu = path.mtu.current();
         // The peer counts marks of all packets together, those that left with one among them.
         let left_marked = acked.iter().filter(|packet| packet.owner.ecn == 3);
-        let marks = news.map_or(0, |news| news.marks);
+        let marks = signals.map_or(0, |signals| signals.marks);
         let mut marks = marks.saturating_sub(left_marked.count() as u64);
-        let mut fates: BTreeMap<TenantId, Fate> = BTreeMap::new();
+        let mut fates: BTreeMap<TenantId, DeliveryReport> = BTreeMap::new();
         for packet in acked {
             let fate = fates.entry(packet.owner.tenant).or_default();
             let bytes = u64::from(packet.ip_bytes);
             fate.acked += 1;
             fate.acked_bytes += bytes;
             if !packet.was_lost {
-                fate.landed_bytes += bytes;
+                fate.no_longer_in_flight += bytes;
             }
             if matches!(packet.owner.ecn, 1 | 2) && marks > 0 {
                 marks -= 1;
@@ -326,13 +326,14 @@ impl Session {
         for packet in lost {
             let fate = fates.entry(packet.owner.tenant).or_default();
             fate.lost += 1;
-            fate.landed_bytes += u64::from(packet.ip_bytes);
+            fate.no_longer_in_flight += u64::from(packet.ip_bytes);
         }
-        if let Some((tenant, round_trip)) = news.and_then(|news| news.sampled) {
+        if let Some((tenant, round_trip)) = signals.and_then(|signals| signals.sampled) {
             fates.entry(tenant).or_default().round_trip = Some(round_trip);
         }
         for (tenant, fate) in fates {
-            self.tenants.on_fate(now, (id, tenant), &fate, mtu);
+            self.tenants
+                .on_delivery_report(now, (id, tenant), &fate, mtu);
         }
     }
 
@@ -347,12 +348,12 @@ impl Session {
 }
 
 /// What a tenant has of messages, streams and datagrams that may leave over a path.
-fn units_of(outgoing: &mut Outgoing, of: (PathId, TenantId), may_gather: bool) -> Units {
+fn items_of(queues: &mut SendQueues, of: (PathId, TenantId), may_gather: bool) -> Items {
     let (path, tenant) = of;
-    match outgoing.first(path, tenant, may_gather) {
-        Some(_) => Units::Ready,
-        None if outgoing.has_ready(path, tenant, Lane::Thin) => Units::Gathering,
-        None => Units::None,
+    match queues.first(path, tenant, may_gather) {
+        Some(_) => Items::Ready,
+        None if queues.has_ready(path, tenant, Coalescing::Yes) => Items::Gathering,
+        None => Items::None,
     }
 }
 

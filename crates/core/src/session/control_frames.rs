@@ -121,8 +121,8 @@ impl Session {
         let heard = self.control.len() < OUTCOMES_MAX;
         if self.credit_wanted && heard && out.len() + CONTROL_LEN_MAX <= end {
             self.credit_wanted = false;
-            self.incoming.credit_to_grant();
-            Frame::Credit(self.incoming.granted()).encode(out);
+            self.reassembly.credit_to_grant();
+            Frame::Credit(self.reassembly.granted()).encode(out);
             frames.push(SentFrame::Credit);
         }
         while out.len() + CONTROL_LEN_MAX <= end {
@@ -136,7 +136,7 @@ impl Session {
             }
         }
         while out.len() + CONTROL_LEN_MAX <= end {
-            let Some((stream, returned)) = self.outgoing.take_return() else {
+            let Some((stream, returned)) = self.queues.take_return() else {
                 break;
             };
             let id = stream.to_wire();

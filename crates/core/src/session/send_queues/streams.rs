@@ -1,4 +1,4 @@
-//! Streams among the units that wait: when they get a turn, and what they may keep.
+//! Streams among the items that wait: when they get a turn, and what they may keep.
 //!
 //! Streams take turns of a packet. One that has no more than a turn's worth goes before those that
 //! have more, so that a keystroke does not wait behind a hundred transfers; what was lost goes before
@@ -9,7 +9,7 @@ use std::{collections::btree_map::Entry, ops::Bound};
 
 use keiro_units::Instant;
 
-use super::{FIFO_KEY, Outgoing, Road, Unit};
+use super::{FIFO_KEY, QueueKey, SendItem, SendQueues};
 use crate::{
     config::SchedulerKind,
     id::{AppId, PathId, StreamId, TenantId},
@@ -25,7 +25,7 @@ const BACKLOG_TARGETS: u32 = 8;
 /// A turn's worth: what fits into one packet of most paths.
 const TURN_BYTES: u64 = 1200;
 
-impl Outgoing {
+impl SendQueues {
     /// Adds a stream whose application takes `path`.
     pub(crate) fn insert_stream(
         &mut self,
@@ -144,7 +144,7 @@ impl Outgoing {
     ) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.on_lost(start, end, fin);
-            let path = stream.queued.map_or(path, |queued| queued.road.0);
+            let path = stream.queued.map_or(path, |queued| queued.queue_key.0);
             self.requeue(now, id, Urgency::Repair, path);
         }
     }
@@ -254,13 +254,13 @@ impl Outgoing {
     }
 
     pub(super) fn on_stream_moved(&mut self, id: StreamId, to: Option<PathId>) {
-        let road = self.road_of_stream(id, to);
+        let queue_key = self.queue_key_of_stream(id, to);
         let stream = self.streams.get_mut(&id);
         if let Some(queued) = stream.and_then(|stream| stream.queued.as_mut()) {
             let number = queued.place.1;
-            let from = std::mem::replace(&mut queued.road, road);
+            let from = std::mem::replace(&mut queued.queue_key, queue_key);
             if self.backlog.remove(&(from, number)) {
-                self.backlog.insert((road, number));
+                self.backlog.insert((queue_key, number));
             }
         }
     }
@@ -280,14 +280,17 @@ impl Outgoing {
 
     /// How urgent what a stream has is; it waits in no queue.
     fn urgency(&mut self, id: StreamId, path: Option<PathId>) -> Urgency {
-        let road = self.road_of_stream(id, path);
+        let queue_key = self.queue_key_of_stream(id, path);
         let Some(stream) = self.streams.get_mut(&id) else {
             return Urgency::Backlog;
         };
         if stream.has_repair() {
             return Urgency::Repair;
         }
-        let oldest = self.backlog.range((road, 0)..=(road, u64::MAX)).next();
+        let oldest = self
+            .backlog
+            .range((queue_key, 0)..=(queue_key, u64::MAX))
+            .next();
         if oldest.is_none_or(|(_, number)| *number >= stream.turn_mark) {
             // All who waited then have had their turns.
             stream.turn_mark = self.next;
@@ -312,13 +315,13 @@ impl Outgoing {
         let bytes = stream.sendable();
         if let Some(queued) = &mut stream.queued {
             let before = std::mem::replace(&mut queued.bytes, bytes);
-            let (road, place) = (queued.road, queued.place);
-            let waiting = &mut self.ready.entry(road).or_default().bytes;
+            let (queue_key, place) = (queued.queue_key, queued.place);
+            let waiting = &mut self.ready.entry(queue_key).or_default().bytes;
             *waiting = (*waiting + bytes).saturating_sub(before);
             if before != bytes {
                 // It may have grown too long to be gathered, or short enough.
-                self.take_from_queue(road, place);
-                self.insert(road, place, Unit::Stream(id));
+                self.take_from_queue(queue_key, place);
+                self.insert(queue_key, place, SendItem::Stream(id));
             }
         }
     }
@@ -326,13 +329,13 @@ impl Outgoing {
     /// Gives a stream a new place in the queue of `path`, if it has something to send.
     fn requeue(&mut self, now: Instant, id: StreamId, urgency: Urgency, path: Option<PathId>) {
         let queued = self.streams.get(&id).and_then(|stream| stream.queued);
-        let same = |queued: Queued| (queued.urgency, queued.road.0) == (urgency, path);
+        let same = |queued: Queued| (queued.urgency, queued.queue_key.0) == (urgency, path);
         if urgency == Urgency::Repair && queued.is_some_and(same) {
             self.recount(id);
             return;
         }
         self.leave_queue(id);
-        let (number, road) = (self.take_number(), self.road_of_stream(id, path));
+        let (number, queue_key) = (self.take_number(), self.queue_key_of_stream(id, path));
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
@@ -341,21 +344,21 @@ impl Outgoing {
         }
         let key = key(self.scheduler, now, stream, urgency);
         let queued = Queued {
-            road,
+            queue_key,
             place: (key, number),
             urgency,
             bytes: stream.sendable(),
         };
         stream.queued = Some(queued);
         if urgency == Urgency::Backlog {
-            self.backlog.insert((road, number));
+            self.backlog.insert((queue_key, number));
         }
-        self.ready.entry(road).or_default().bytes += queued.bytes;
-        self.insert(road, queued.place, Unit::Stream(id));
+        self.ready.entry(queue_key).or_default().bytes += queued.bytes;
+        self.insert(queue_key, queued.place, SendItem::Stream(id));
     }
 
     /// Where a stream that takes `path` waits.
-    fn road_of_stream(&self, id: StreamId, path: Option<PathId>) -> Road {
+    fn queue_key_of_stream(&self, id: StreamId, path: Option<PathId>) -> QueueKey {
         let stream = self.streams.get(&id);
         let tenant = stream.map_or(TenantId::ZERO, |stream| self.tenant_of(stream.app));
         (path, tenant)
@@ -366,9 +369,9 @@ impl Outgoing {
             return;
         };
         if let Some(queued) = stream.queued.take() {
-            self.backlog.remove(&(queued.road, queued.place.1));
-            self.take_from_queue(queued.road, queued.place);
-            self.sub_waiting(queued.road, queued.bytes);
+            self.backlog.remove(&(queued.queue_key, queued.place.1));
+            self.take_from_queue(queued.queue_key, queued.place);
+            self.sub_waiting(queued.queue_key, queued.bytes);
         }
     }
 }

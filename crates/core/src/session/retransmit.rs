@@ -4,7 +4,7 @@ use keiro_units::Instant;
 
 use super::{
     Session,
-    recovery::{SentFrame, Settled},
+    recovery::{ResolvedPacket, SentFrame},
 };
 use crate::{event::Event, id::PathId};
 
@@ -16,13 +16,18 @@ impl Session {
     }
 
     /// Windows are told of lost packets, and their content waits to be sent again.
-    pub(super) fn on_lost(&mut self, now: Instant, path: PathId, lost: Vec<Settled>) {
-        self.tell_tenants(now, path, (&[], &lost), None);
-        self.repair_lost(now, path, lost);
+    pub(super) fn on_lost(&mut self, now: Instant, path: PathId, lost: Vec<ResolvedPacket>) {
+        self.report_to_tenants(now, path, (&[], &lost), None);
+        self.on_packets_lost(now, path, lost);
     }
 
     /// Packets are lost: their sizes tell of the path's MTU, and their content waits to be sent again.
-    pub(super) fn repair_lost(&mut self, now: Instant, path: PathId, lost: Vec<Settled>) {
+    pub(super) fn on_packets_lost(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        lost: Vec<ResolvedPacket>,
+    ) {
         let mut mtu = None;
         if let Some(path) = self.paths.get_mut(&path) {
             for packet in &lost {
@@ -35,12 +40,15 @@ impl Session {
         if let Some(mtu) = mtu {
             self.on_mtu_changed(path, mtu);
         }
-        self.repeat(now, path, lost);
+        self.requeue(now, path, lost);
     }
 
     /// Content of packets that are lost, or may be, waits to be sent again.
-    pub(super) fn repeat(&mut self, now: Instant, path: PathId, packets: Vec<Settled>) {
-        for packet in packets.into_iter().filter(|packet| !packet.was_repeated) {
+    pub(super) fn requeue(&mut self, now: Instant, path: PathId, packets: Vec<ResolvedPacket>) {
+        for packet in packets
+            .into_iter()
+            .filter(|packet| !packet.was_pto_retransmitted)
+        {
             let entry = self.paths.get_mut(&path);
             if let Some(entry) = entry
                 && entry.mtu.on_probe_lost(now, packet.number)
@@ -63,12 +71,12 @@ impl Session {
                 end,
             } => {
                 let app = self
-                    .outgoing
+                    .queues
                     .messages
                     .get(&message)
                     .map(|message| message.app);
                 let path = app.and_then(|app| self.active_path(app));
-                self.outgoing.on_lost(message, start, end, path);
+                self.queues.on_lost(message, start, end, path);
             }
             SentFrame::MessageDone { .. } | SentFrame::MessageDrop { .. } => {
                 self.control.push_back(frame);
@@ -84,15 +92,15 @@ impl Session {
                 fin,
             } => {
                 let path = self.path_of_stream(stream);
-                self.outgoing
+                self.queues
                     .on_stream_lost(now, stream, (start, end, fin), path);
             }
             SentFrame::StreamOpen(stream) => {
                 let path = self.path_of_stream(stream);
-                self.outgoing.on_stream_open_lost(now, stream, path);
+                self.queues.on_stream_open_lost(now, stream, path);
             }
             SentFrame::StreamCredit(stream) => self.want_stream_credit(stream),
-            SentFrame::StreamReturn(stream) => self.outgoing.want_return(stream),
+            SentFrame::StreamReturn(stream) => self.queues.want_return(stream),
             SentFrame::Datagram { .. } | SentFrame::Ack { .. } => {}
         }
     }

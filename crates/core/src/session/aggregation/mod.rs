@@ -2,15 +2,15 @@
 //! `[aggregation §2, §3]`.
 //!
 //! Per path. [`Aggregator`] says when the next aggregate may leave, how large it is and how often
-//! it is sent, and lets a controller adapt that to what the peer tells; [`accounts`] find out from that what was lost;
-//! [`received`] drops what came
-//! before and tells the peer what is missing. Instead of copies there may be parity: [`protect`]
+//! it is sent, and lets a controller adapt that to what the peer tells; [`outcomes`] find out from that what was lost;
+//! [`receiver`] drops what came
+//! before and tells the peer what is missing. Instead of copies there may be parity: [`parity_group`]
 //! makes it, [`recover`] uses it, `keiro_model::erasure` is the mathematics. Which traffic is thin, and what
 //! stands in an aggregate, is decided by the queue and the packet writer.
 
-mod accounts;
-pub(crate) mod protect;
-pub(crate) mod received;
+mod outcomes;
+pub(crate) mod parity_group;
+pub(crate) mod receiver;
 mod recover;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -26,8 +26,8 @@ use keiro_model::{
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
 use self::{
-    accounts::{Accounts, Totals},
-    protect::{ClosedGroup, OpenGroup},
+    outcomes::{DeliveryAccounting, Totals},
+    parity_group::{ClosedGroup, OpenGroup},
 };
 use crate::{
     config::{AggregationConfig, AggregationMode, CopySpread, Parity, Redundancy},
@@ -72,7 +72,7 @@ pub(crate) struct Aggregator {
     /// When the present I began, where the peer is to get fewer packets.
     interval_since: Instant,
     last_sent_at: Option<Instant>,
-    accounts: Accounts,
+    outcomes: DeliveryAccounting,
     /// Copies that leave one behind the other on one path tell by how they come what the path did.
     spread: CopySpread,
     /// Parity takes the place of copies.
@@ -142,7 +142,7 @@ impl Aggregator {
             used: 0,
             interval_since: Instant::ZERO,
             last_sent_at: None,
-            accounts: Accounts::default(),
+            outcomes: DeliveryAccounting::default(),
             spread: config.spread,
             parity: match config.redundancy {
                 Redundancy::Copies => None,
@@ -167,7 +167,7 @@ impl Aggregator {
         rate: Bandwidth,
     ) -> Option<Change> {
         *self = Self {
-            accounts: self.accounts.opened_anew(),
+            outcomes: self.outcomes.opened_anew(),
             // How many copies there were of what left before is not known any more.
             settles_at: Some(self.next_number),
             ..Self::new(config, rate, self.next_number)
@@ -305,10 +305,10 @@ impl Aggregator {
         let closed = self.group.take()?.close(&self.parity?);
         let next = closed.first + u64::from(closed.data);
         let packets = closed.parity.len() as u64;
-        self.accounts.on_parity(next, packets);
+        self.outcomes.on_parity(next, packets);
         if let CopySpread::Spaced(gap) = self.spread {
             for gaps in 0..packets as u32 {
-                self.accounts.on_spaced(now + gap * gaps, next - 1);
+                self.outcomes.on_spaced(now + gap * gaps, next - 1);
             }
         }
         Some(closed)
@@ -338,10 +338,10 @@ impl Aggregator {
             self.begin_period(now, 0);
         }
         self.last_sent_at = Some(now);
-        self.accounts.on_sent(number, copies);
+        self.outcomes.on_sent(number, copies);
         if let CopySpread::Spaced(gap) = self.spread {
             for gaps in 1..u32::from(copies) {
-                self.accounts.on_spaced(now + gap * gaps, number);
+                self.outcomes.on_spaced(now + gap * gaps, number);
             }
         }
         self.period.single_bytes += ip_bytes;
@@ -380,8 +380,8 @@ impl Aggregator {
     }
 
     /// Of what was said to leave, a copy or parity of `ip_bytes` does not.
-    pub(crate) fn on_copy_left_out(&mut self, ip_bytes: u64) {
-        self.accounts.on_left_out();
+    pub(crate) fn on_copy_dropped(&mut self, ip_bytes: u64) {
+        self.outcomes.on_copy_dropped();
         self.period.all_bytes = self.period.all_bytes.saturating_sub(ip_bytes);
     }
 
@@ -424,19 +424,19 @@ impl Aggregator {
         if self.mode == AggregationMode::Off || feedback.highest >= self.next_number {
             return None;
         }
-        self.accounts.look(now, rtt);
-        let is_over = |at| feedback.highest >= at && !self.accounts.awaits_before(at);
+        self.outcomes.look(now, rtt);
+        let is_over = |at| feedback.highest >= at && !self.outcomes.awaits_before(at);
         let settled = self.settles_at.is_none_or(is_over);
         match self.told {
             None if !settled => return None,
             // It was overtaken: what it tells has been counted.
             Some(told) if feedback.was_overtaken_by(&told) => return None,
             Some(told) if feedback.counts_on_from(&told) => {
-                self.accounts.count(&told, &feedback);
+                self.outcomes.count(&told, &feedback);
             }
             // The first, or the peer began anew.
             _ => {
-                self.accounts.begin(&feedback);
+                self.outcomes.begin(&feedback);
                 self.begin_period(now, waiting_bytes);
             }
         }
@@ -449,7 +449,7 @@ impl Aggregator {
         if self.settles_at.is_some() {
             if settled {
                 self.settles_at = None;
-                let totals = self.accounts.totals();
+                let totals = self.outcomes.totals();
                 let dropped = totals.since(&self.period.seen).socket_overflows;
                 self.begin_period(now, waiting_bytes);
                 self.period.overflows_before = dropped;
@@ -530,12 +530,12 @@ impl Aggregator {
     pub(crate) fn forget(&mut self) {
         self.spacing.forget();
         self.told = None;
-        self.accounts.forget();
+        self.outcomes.forget();
         self.drop_group();
     }
 
     pub(crate) fn snapshot(&self, now: Instant) -> Option<AggregationSnapshot> {
-        let totals = self.accounts.totals();
+        let totals = self.outcomes.totals();
         (self.mode != AggregationMode::Off).then(|| AggregationSnapshot {
             mode: self.mode,
             controller: self.kind,
@@ -547,7 +547,7 @@ impl Aggregator {
             last_change: self.last_change,
             aggregates: totals.aggregates,
             copies: totals.copies,
-            copies_left_out: self.accounts.left_out(),
+            copies_left_out: self.outcomes.copies_dropped(),
             redundancy: self.parity.map_or(Redundancy::Copies, Redundancy::Parity),
             socket_overflows: totals.socket_overflows,
             system_overflows: totals.system_overflows,
@@ -619,7 +619,7 @@ impl Aggregator {
     fn begin_period(&mut self, now: Instant, waiting_bytes: u64) {
         self.period = Period {
             since: now,
-            seen: self.accounts.totals(),
+            seen: self.outcomes.totals(),
             waiting_bytes,
             ..Period::default()
         };
@@ -632,7 +632,7 @@ impl Aggregator {
         rate: Bandwidth,
         waiting_bytes: u64,
     ) -> Observation {
-        let seen = self.accounts.totals().since(&self.period.seen);
+        let seen = self.outcomes.totals().since(&self.period.seen);
         let waits = &mut self.period.waits;
         waits.sort_unstable();
         let queueing = waits.get(waits.len() / 2).copied();
@@ -743,7 +743,7 @@ mod tests {
             aggregates,
             socket_overflows,
             ..
-        } = aggregator.accounts.totals();
+        } = aggregator.outcomes.totals();
         assert_eq!(aggregates, Fates { sent: 60, lost: 9 });
         assert_eq!(socket_overflows, 3);
     }
@@ -759,9 +759,9 @@ mod tests {
             aggregator.on_feedback(at(millis), told, (RATE, RTT), 0);
         }
         // With another socket; what came with its first word is not known.
-        assert_eq!(aggregator.accounts.totals().socket_overflows, 3);
+        assert_eq!(aggregator.outcomes.totals().socket_overflows, 3);
         assert_eq!(
-            aggregator.accounts.totals().aggregates,
+            aggregator.outcomes.totals().aggregates,
             Fates { sent: 20, lost: 1 }
         );
     }
@@ -868,9 +868,9 @@ mod tests {
         send(&mut aggregator, at(0), 100);
         aggregator.on_feedback(at(1), told(9, 9, 0), (RATE, RTT), 0);
         aggregator.on_feedback(at(2), told(49, 40, 3), (RATE, RTT), 0);
-        let before = aggregator.accounts.totals().aggregates;
+        let before = aggregator.outcomes.totals().aggregates;
         aggregator.reconfigure(&AggregationConfig::default(), RATE);
-        assert_eq!(aggregator.accounts.totals().aggregates, before);
+        assert_eq!(aggregator.outcomes.totals().aggregates, before);
     }
 
     #[test]

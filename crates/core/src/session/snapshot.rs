@@ -27,11 +27,11 @@ impl Session {
             key_changes: self.keys.agreed_total,
             drops: self.drops,
             streams: self.streams.len(),
-            streams_queued_bytes: self.outgoing.stream_bytes,
+            streams_queued_bytes: self.queues.stream_bytes,
             streams_kept_bytes: self.streams.kept_bytes(),
-            messages_queued: self.outgoing.messages.len(),
-            messages_queued_bytes: self.outgoing.message_bytes,
-            reassembly_bytes: self.incoming.open_bytes(),
+            messages_queued: self.queues.messages.len(),
+            messages_queued_bytes: self.queues.message_bytes,
+            reassembly_bytes: self.reassembly.open_bytes(),
             paths: self.path_snapshots(),
             apps: self
                 .apps
@@ -44,7 +44,7 @@ impl Session {
 
     pub(crate) fn path_snapshots(&self) -> Vec<PathSnapshot> {
         let snapshot = |path: &Path| {
-            let waiting = self.outgoing.waiting_bytes(path.id);
+            let waiting = self.queues.waiting_bytes(path.id);
             let mut snapshot = path.snapshot(waiting + self.tenants.waiting_bytes(path.id));
             for remote in self.remote_paths.values() {
                 if remote.socket == Some(path.socket) {

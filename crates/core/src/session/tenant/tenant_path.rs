@@ -20,9 +20,9 @@ const REST: Duration = Duration::from_secs(1);
 /// Over which the acknowledged rate is counted.
 const RATE_SPAN: Duration = Duration::from_secs(1);
 
-/// Where a lane is with its scheduler.
+/// Where a tenant_path is with its scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Readiness {
     /// Nothing waits, or its window is full: an arrival or an acknowledgement brings it back.
     Off,
     /// Among the ready, with this tag.
@@ -31,30 +31,30 @@ pub(super) enum Place {
     Timed(Instant),
 }
 
-/// What became of a lane's packets, gathered from one acknowledgement or one detection of losses.
+/// What became of a tenant_path's packets, gathered from one acknowledgement or one detection of losses.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Fate {
+pub(crate) struct DeliveryReport {
     pub(crate) acked_bytes: u64,
     pub(crate) acked: u64,
     pub(crate) lost: u64,
     pub(crate) marked: u64,
     /// Bytes that are not on the way any more.
-    pub(crate) landed_bytes: u64,
+    pub(crate) no_longer_in_flight: u64,
     pub(crate) round_trip: Option<RoundTrip>,
 }
 
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct TenantPath {
     pub(super) flows: Flows,
     /// Its turn has come, but it does not fit yet.
     staged: Option<Taken>,
     /// Messages, streams or datagrams wait, as far as is known.
-    pub(super) has_units: bool,
+    pub(super) has_items: bool,
     /// These were served last: it is its IP packets' turn.
-    pub(super) units_were_last: bool,
+    pub(super) items_were_last: bool,
     controller: Option<Box<dyn Controller>>,
     allowance: Option<Allowance>,
-    pub(super) place: Place,
+    pub(super) place: Readiness,
     /// Virtual time up to which it was served.
     pub(super) served: u64,
     next_at: Instant,
@@ -101,7 +101,7 @@ impl Span {
     }
 }
 
-impl Lane {
+impl TenantPath {
     /// `packet`: largest wire packet of its path, bytes. `in_flight`: what a tenant of the same
     /// name had on the way when it was removed.
     pub(super) fn new(
@@ -114,11 +114,11 @@ impl Lane {
         Self {
             flows: Flows::default(),
             staged: None,
-            has_units: false,
-            units_were_last: false,
+            has_items: false,
+            items_were_last: false,
             allowance: controller.as_ref().map(|controller| controller.allowance()),
             controller,
-            place: Place::Off,
+            place: Readiness::Off,
             served: 0,
             next_at: Instant::ZERO,
             sent_at: now,
@@ -162,7 +162,7 @@ impl Lane {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.staged.is_none() && self.flows.is_empty() && !self.has_units
+        self.staged.is_none() && self.flows.is_empty() && !self.has_items
     }
 
     /// The packet whose turn it is; CoDel may drop some before it.
@@ -234,8 +234,8 @@ impl Lane {
         }
     }
 
-    pub(super) fn on_fate(&mut self, now: Instant, fate: &Fate, packet: u64) {
-        self.in_flight = self.in_flight.saturating_sub(fate.landed_bytes);
+    pub(super) fn on_delivery_report(&mut self, now: Instant, fate: &DeliveryReport, packet: u64) {
+        self.in_flight = self.in_flight.saturating_sub(fate.no_longer_in_flight);
         self.acked += fate.acked;
         self.lost += fate.lost;
         self.marked += fate.marked;
@@ -256,7 +256,7 @@ impl Lane {
             round_trip: fate.round_trip,
             in_flight: ByteCount::new(self.in_flight),
             // Who waits for its rate is limited by it until its time has come.
-            limited: self.limited || matches!(self.place, Place::Timed(_)),
+            limited: self.limited || matches!(self.place, Readiness::Timed(_)),
             packet: ByteCount::new(packet),
         });
         self.limited = false;

@@ -1,7 +1,7 @@
 //! What became of the aggregates and copies that left on one path.
 //!
 //! The peer tells in all how many came, up to which number. How many copies of these had left is in the
-//! epochs of [`Accounts`]; the difference is lost, or late, or, with time between copies, still to come.
+//! epochs of [`DeliveryAccounting`]; the difference is lost, or late, or, with time between copies, still to come.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// What left on one path, and what came of it.
 #[derive(Debug, Default)]
-pub(super) struct Accounts {
+pub(super) struct DeliveryAccounting {
     /// How many copies there were from a number on, and of all numbers before; the newest last.
     epochs: VecDeque<Epoch>,
     /// Copies that leave later than their aggregates and may not have been heard of, by what they are of.
@@ -31,7 +31,7 @@ pub(super) struct Accounts {
     awaited: u64,
     totals: Totals,
     /// Copies that were to leave and did not.
-    left_out: u64,
+    copies_dropped: u64,
     /// Of those, the ones that `epochs` tell of and nothing is to be heard of.
     never_sent: u64,
     /// Aggregates and copies that came although they were counted lost.
@@ -62,12 +62,12 @@ pub(super) struct Totals {
     pub(super) system_overflows: u64,
 }
 
-impl Accounts {
+impl DeliveryAccounting {
     /// With the same totals, for numbers of which none is told about yet.
     pub(super) fn opened_anew(&self) -> Self {
         Self {
             totals: self.totals,
-            left_out: self.left_out,
+            copies_dropped: self.copies_dropped,
             // Those leave all the same.
             spaced: self.spaced.clone(),
             ..Self::default()
@@ -79,8 +79,8 @@ impl Accounts {
     }
 
     /// Copies that were to leave and did not, in all.
-    pub(super) fn left_out(&self) -> u64 {
-        self.left_out
+    pub(super) fn copies_dropped(&self) -> u64 {
+        self.copies_dropped
     }
 
     /// An aggregate leaves, so many times.
@@ -115,8 +115,8 @@ impl Accounts {
     }
 
     /// A copy of what left, or its parity, does not.
-    pub(super) fn on_left_out(&mut self) {
-        self.left_out += 1;
+    pub(super) fn on_copy_dropped(&mut self) {
+        self.copies_dropped += 1;
         self.never_sent += 1;
     }
 

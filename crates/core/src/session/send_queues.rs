@@ -1,6 +1,6 @@
 //! What waits to be sent to one peer, and in which order it leaves.
 //!
-//! A *unit* is a message, a datagram or what a stream has to send. Each waits in the queue of its
+//! A *item* is a message, a datagram or what a stream has to send. Each waits in the queue of its
 //! application's tenant on the path that the application takes; the queues are ordered by the
 //! scheduler's key. Which path an application takes, when a path may send, and which tenant's turn it
 //! is, is decided elsewhere.
@@ -16,7 +16,7 @@ use std::{
 
 use keiro_units::Instant;
 
-use super::stream::{outbound::OutStream, returns::Returns};
+use super::stream::{credit_return::CreditReturns, outbound::OutStream};
 use crate::{
     config::{DeliveryClass, SchedulerKind},
     id::{AppId, FlowId, PathId, StreamId, TenantId},
@@ -30,7 +30,7 @@ pub(crate) const MESSAGES_MAX: usize = 65_536;
 const DATAGRAM_BYTES_MAX: usize = 2 << 20;
 /// Datagrams that wait at most, whatever their bytes: bounds bookkeeping. Ours: 64 bytes each in the mean.
 const DATAGRAMS_MAX: usize = DATAGRAM_BYTES_MAX / 64;
-/// So many units that wait to be gathered say how long one is in the mean. Ours: hundreds of thousands may wait.
+/// So many items that wait to be gathered say how long one is in the mean. Ours: hundreds of thousands may wait.
 const LOOKED_AT_MAX: usize = 64;
 
 /// All keys equal: the order of acceptance decides. Zero is left for streams' repairs.
@@ -68,9 +68,9 @@ pub(crate) struct OutDatagram {
     pub(crate) fragment_id: Option<u64>,
 }
 
-/// Local number of a unit, in order of acceptance.
+/// Local number of a item, in order of acceptance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Unit {
+pub(crate) enum SendItem {
     Message(u64),
     Datagram(u64),
     Stream(StreamId),
@@ -85,32 +85,32 @@ pub(crate) struct Part {
 }
 
 /// (scheduler's key, order of acceptance): unique.
-type Place = (u64, u64);
+type ScheduleKey = (u64, u64);
 
-/// How a unit leaves.
+/// How a item leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lane {
+pub(crate) enum Coalescing {
     /// As it is, once.
-    Plain,
+    No,
     /// Gathered with others into an aggregate.
-    Thin,
+    Yes,
 }
 
-/// The path that a unit waits for (`None`: its application has none), and whose it is.
-pub(crate) type Road = (Option<PathId>, TenantId);
+/// The path that a item waits for (`None`: its application has none), and whose it is.
+pub(crate) type QueueKey = (Option<PathId>, TenantId);
 
-/// What waits on one road.
+/// What waits on one key.
 #[derive(Debug, Default)]
 struct Queue {
-    plain: BTreeMap<Place, Unit>,
-    thin: BTreeMap<Place, Unit>,
+    plain: BTreeMap<ScheduleKey, SendItem>,
+    thin: BTreeMap<ScheduleKey, SendItem>,
     /// Bytes still to send.
     bytes: u64,
 }
 
 /// Everything that waits for or is on its way to one peer.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
+pub(crate) struct SendQueues {
     scheduler: SchedulerKind,
     bytes_max: u64,
     next: u64,
@@ -127,23 +127,23 @@ pub(crate) struct Outgoing {
     without_memory: BTreeSet<StreamId>,
     /// The one of them that was told last.
     memory_turn: Option<StreamId>,
-    pub(crate) returns: Returns,
+    pub(crate) returns: CreditReturns,
     /// Streams that wait and have more than a turn's worth: the second part of their places.
-    backlog: BTreeSet<(Road, u64)>,
+    backlog: BTreeSet<(QueueKey, u64)>,
     by_wire_id: BTreeMap<u64, u64>,
     expiries: BTreeSet<(Instant, u64)>,
     /// Whose applications are; the others are tenant 0's.
     tenants: BTreeMap<AppId, TenantId>,
-    /// Units with something to send.
-    ready: BTreeMap<Road, Queue>,
+    /// Items with something to send.
+    ready: BTreeMap<QueueKey, Queue>,
     /// For which something has ever waited.
     paths: BTreeSet<Option<PathId>>,
-    /// Units that are to be gathered, of all tenants.
+    /// Items that are to be gathered, of all tenants.
     thin: BTreeMap<PathId, usize>,
-    /// Where something has come for another tenant than 0 since [`Outgoing::take_woken`].
+    /// Where something has come for another tenant than 0 since [`SendQueues::take_woken`].
     woken: BTreeSet<(PathId, TenantId)>,
-    /// Units of so many bytes at most are gathered, by path; 0: none.
-    thin_max: BTreeMap<PathId, u64>,
+    /// Items of so many bytes at most are gathered, by path; 0: none.
+    coalescing_max: BTreeMap<PathId, u64>,
     /// Messages that may not begin for want of credit.
     without_credit: BTreeSet<(u64, u64)>,
     pub(crate) message_bytes: u64,
@@ -153,22 +153,22 @@ pub(crate) struct Outgoing {
 }
 
 impl Queue {
-    fn lane(&self, lane: Lane) -> &BTreeMap<Place, Unit> {
-        match lane {
-            Lane::Plain => &self.plain,
-            Lane::Thin => &self.thin,
+    fn items(&self, coalescing: Coalescing) -> &BTreeMap<ScheduleKey, SendItem> {
+        match coalescing {
+            Coalescing::No => &self.plain,
+            Coalescing::Yes => &self.thin,
         }
     }
 
-    fn lane_mut(&mut self, lane: Lane) -> &mut BTreeMap<Place, Unit> {
-        match lane {
-            Lane::Plain => &mut self.plain,
-            Lane::Thin => &mut self.thin,
+    fn items_mut(&mut self, coalescing: Coalescing) -> &mut BTreeMap<ScheduleKey, SendItem> {
+        match coalescing {
+            Coalescing::No => &mut self.plain,
+            Coalescing::Yes => &mut self.thin,
         }
     }
 }
 
-impl Outgoing {
+impl SendQueues {
     pub(crate) fn new(scheduler: SchedulerKind, bytes_max: u64) -> Self {
         Self {
             scheduler,
@@ -183,7 +183,7 @@ impl Outgoing {
             stream_bytes: 0,
             without_memory: BTreeSet::new(),
             memory_turn: None,
-            returns: Returns::default(),
+            returns: CreditReturns::default(),
             backlog: BTreeSet::new(),
             by_wire_id: BTreeMap::new(),
             expiries: BTreeSet::new(),
@@ -192,7 +192,7 @@ impl Outgoing {
             paths: BTreeSet::new(),
             thin: BTreeMap::new(),
             woken: BTreeSet::new(),
-            thin_max: BTreeMap::new(),
+            coalescing_max: BTreeMap::new(),
             without_credit: BTreeSet::new(),
             message_bytes: 0,
             datagram_bytes: 0,
@@ -239,7 +239,7 @@ impl Outgoing {
             acked: RangeSet::default(),
         };
         self.messages.insert(id, message);
-        self.enqueue(Unit::Message(id), path);
+        self.enqueue(SendItem::Message(id), path);
         id
     }
 
@@ -273,48 +273,50 @@ impl Outgoing {
             fragment_id: None,
         };
         self.datagrams.insert(id, datagram);
-        self.enqueue(Unit::Datagram(id), path);
+        self.enqueue(SendItem::Datagram(id), path);
         dropped
     }
 
     /// What has at most so many bytes is gathered where it takes `path`.
-    pub(crate) fn set_thin_max(&mut self, path: PathId, bytes: u64) {
-        if self.thin_max.insert(path, bytes) == Some(bytes) {
+    pub(crate) fn set_coalescing_max(&mut self, path: PathId, bytes: u64) {
+        if self.coalescing_max.insert(path, bytes) == Some(bytes) {
             return;
         }
         self.thin.remove(&path);
-        let roads: Vec<Road> = self.roads(path).map(|(road, _)| *road).collect();
-        for road in roads {
-            let Some(queue) = self.ready.get_mut(&road) else {
+        let queues_of_path: Vec<QueueKey> =
+            self.queues_of_path(path).map(|(key, _)| *key).collect();
+        for key in queues_of_path {
+            let Some(queue) = self.ready.get_mut(&key) else {
                 continue;
             };
-            let mut units = std::mem::take(&mut queue.thin);
+            let mut items = std::mem::take(&mut queue.thin);
             // Messages are never thin, and may be many.
-            let changing = |_: &Place, unit: &mut Unit| !matches!(unit, Unit::Message(_));
-            units.extend(queue.plain.extract_if(.., changing));
-            for (place, unit) in units {
-                self.insert(road, place, unit);
+            let changing =
+                |_: &ScheduleKey, item: &mut SendItem| !matches!(item, SendItem::Message(_));
+            items.extend(queue.plain.extract_if(.., changing));
+            for (place, item) in items {
+                self.insert(key, place, item);
             }
         }
     }
 
-    /// Whose the units of an application are from now on, those that wait among them.
+    /// Whose the items of an application are from now on, those that wait among them.
     pub(crate) fn set_tenant(&mut self, app: AppId, tenant: TenantId) {
         let before = self.tenant_of(app);
         if before == tenant {
             return;
         }
-        let roads: Vec<Road> = self.ready.keys().copied().collect();
+        let queues_of_path: Vec<QueueKey> = self.ready.keys().copied().collect();
         let mut moving = Vec::new();
-        for road in roads.into_iter().filter(|(_, of)| *of == before) {
-            moving.push((road.0, self.take_app(app, road)));
+        for key in queues_of_path.into_iter().filter(|(_, of)| *of == before) {
+            moving.push((key.0, self.take_app(app, key)));
         }
         match tenant {
             TenantId::ZERO => self.tenants.remove(&app),
             _ => self.tenants.insert(app, tenant),
         };
-        for (path, units) in moving {
-            units.into_iter().for_each(|unit| self.put(unit, path));
+        for (path, items) in moving {
+            items.into_iter().for_each(|item| self.put(item, path));
         }
     }
 
@@ -334,58 +336,58 @@ impl Outgoing {
         self.woken.range(tenants).next().is_some()
     }
 
-    /// The first of a tenant's units for `path` that may be sent, and how; of the thin ones only
+    /// The first of a tenant's items for `path` that may be sent, and how; of the thin ones only
     /// with `thin`.
     pub(crate) fn first(
         &mut self,
         path: PathId,
         tenant: TenantId,
         thin: bool,
-    ) -> Option<(Unit, Lane)> {
-        let road = (Some(path), tenant);
+    ) -> Option<(SendItem, Coalescing)> {
+        let key = (Some(path), tenant);
         loop {
-            let queue = self.ready.get(&road)?;
+            let queue = self.ready.get(&key)?;
             let plain = queue.plain.first_key_value();
             let gathered = queue.thin.first_key_value().filter(|_| thin);
-            let (&place, &unit) = match (plain, gathered) {
+            let (&place, &item) = match (plain, gathered) {
                 (Some(plain), Some(gathered)) if gathered.0 < plain.0 => {
-                    return Some((*gathered.1, Lane::Thin));
+                    return Some((*gathered.1, Coalescing::Yes));
                 }
                 (Some(plain), _) => plain,
-                (None, gathered) => return gathered.map(|(_, unit)| (*unit, Lane::Thin)),
+                (None, gathered) => return gathered.map(|(_, item)| (*item, Coalescing::Yes)),
             };
-            let Unit::Message(id) = unit else {
-                return Some((unit, Lane::Plain));
+            let SendItem::Message(id) = item else {
+                return Some((item, Coalescing::No));
             };
             let message = &self.messages[&id];
             if message.wire_id.is_some() || self.may_begin(message.body.len()) {
-                return Some((unit, Lane::Plain));
+                return Some((item, Coalescing::No));
             }
-            let left = self.left(unit);
-            self.sub_waiting(road, left);
-            self.take_from_queue(road, place);
+            let left = self.left(item);
+            self.sub_waiting(key, left);
+            self.take_from_queue(key, place);
             self.without_credit.insert((place.0, id));
         }
     }
 
-    /// The first of a tenant's thin units for `path`, if it is of this class.
-    pub(crate) fn first_thin(
+    /// The first of a tenant's thin items for `path`, if it is of this class.
+    pub(crate) fn first_coalescing(
         &self,
         path: PathId,
         tenant: TenantId,
         class: DeliveryClass,
-    ) -> Option<Unit> {
+    ) -> Option<SendItem> {
         let queue = self.ready.get(&(Some(path), tenant))?;
-        let (_, unit) = queue.thin.first_key_value()?;
-        (Self::class_of(*unit) == class).then_some(*unit)
+        let (_, item) = queue.thin.first_key_value()?;
+        (Self::class_of(*item) == class).then_some(*item)
     }
 
-    /// The class of what a unit belongs to: an aggregate holds one.
-    pub(crate) fn class_of(unit: Unit) -> DeliveryClass {
-        match unit {
-            Unit::Message(_) => DeliveryClass::Message,
-            Unit::Datagram(_) => DeliveryClass::Datagram,
-            Unit::Stream(_) => DeliveryClass::Stream,
+    /// The class of what a item belongs to: an aggregate holds one.
+    pub(crate) fn class_of(item: SendItem) -> DeliveryClass {
+        match item {
+            SendItem::Message(_) => DeliveryClass::Message,
+            SendItem::Datagram(_) => DeliveryClass::Datagram,
+            SendItem::Stream(_) => DeliveryClass::Stream,
         }
     }
 
@@ -439,10 +441,10 @@ impl Outgoing {
         }
         let (place, app) = ((message.key, id), message.app);
         let idle = message.repair.is_empty() && message.fresh == message.body.len();
-        let road = (Some(path), self.tenant_of(app));
-        self.sub_waiting(road, (part.end - part.start) as u64);
+        let key = (Some(path), self.tenant_of(app));
+        self.sub_waiting(key, (part.end - part.start) as u64);
         if idle {
-            self.take_from_queue(road, place);
+            self.take_from_queue(key, place);
         }
     }
 
@@ -452,9 +454,9 @@ impl Outgoing {
         self.datagram_bytes -= datagram.data.len();
         let place = (datagram.key, id);
         let left = (datagram.data.len() - datagram.offset) as u64;
-        if let Some(road) = self.road_of(place, datagram.app) {
-            self.sub_waiting(road, left);
-            self.take_from_queue(road, place);
+        if let Some(key) = self.queue_key_of(place, datagram.app) {
+            self.sub_waiting(key, left);
+            self.take_from_queue(key, place);
         }
         Some(datagram)
     }
@@ -486,9 +488,9 @@ impl Outgoing {
             return;
         }
         let (place, app) = ((message.key, id), message.app);
-        match self.road_of(place, app) {
-            Some(road) => self.ready.entry(road).or_default().bytes += fresh,
-            None => self.enqueue(Unit::Message(id), path),
+        match self.queue_key_of(place, app) {
+            Some(key) => self.ready.entry(key).or_default().bytes += fresh,
+            None => self.enqueue(SendItem::Message(id), path),
         }
     }
 
@@ -507,10 +509,10 @@ impl Outgoing {
         let after: u64 = message.repair.iter().map(|(low, high)| high - low).sum();
         let (place, app) = ((message.key, id), message.app);
         let idle = message.repair.is_empty() && message.fresh == message.body.len();
-        if let Some(road) = self.road_of(place, app) {
-            self.sub_waiting(road, before - after);
+        if let Some(key) = self.queue_key_of(place, app) {
+            self.sub_waiting(key, before - after);
             if idle {
-                self.take_from_queue(road, place);
+                self.take_from_queue(key, place);
             }
         }
     }
@@ -564,17 +566,17 @@ impl Outgoing {
             datagram.offset = 0;
             datagram.fragment_id = None;
         }
-        let units = self
+        let items = self
             .messages
             .iter()
-            .map(|(id, message)| (Unit::Message(*id), message.app));
+            .map(|(id, message)| (SendItem::Message(*id), message.app));
         let datagrams = self
             .datagrams
             .iter()
-            .map(|(id, d)| (Unit::Datagram(*id), d.app));
-        let units: Vec<(Unit, AppId)> = units.chain(datagrams).collect();
-        for (unit, app) in units {
-            self.enqueue(unit, path_of_app(app));
+            .map(|(id, d)| (SendItem::Datagram(*id), d.app));
+        let items: Vec<(SendItem, AppId)> = items.chain(datagrams).collect();
+        for (item, app) in items {
+            self.enqueue(item, path_of_app(app));
         }
     }
 
@@ -591,50 +593,50 @@ impl Outgoing {
         for (_, id) in std::mem::take(&mut self.without_credit) {
             if let Some(message) = self.messages.get(&id) {
                 let path = path_of_app(message.app);
-                self.enqueue(Unit::Message(id), path);
+                self.enqueue(SendItem::Message(id), path);
             }
         }
     }
 
     /// Moves what waits for `app` to the queue of another path.
     pub(crate) fn move_app(&mut self, app: AppId, from: Option<PathId>, to: Option<PathId>) {
-        let units = self.take_app(app, (from, self.tenant_of(app)));
-        units.into_iter().for_each(|unit| self.put(unit, to));
+        let items = self.take_app(app, (from, self.tenant_of(app)));
+        items.into_iter().for_each(|item| self.put(item, to));
     }
 
-    /// Takes an application's units out of a queue.
-    fn take_app(&mut self, app: AppId, road: Road) -> Vec<Unit> {
-        let Some(queue) = self.ready.get(&road) else {
+    /// Takes an application's items out of a queue.
+    fn take_app(&mut self, app: AppId, key: QueueKey) -> Vec<SendItem> {
+        let Some(queue) = self.ready.get(&key) else {
             return Vec::new();
         };
-        let moving: Vec<(Place, Unit)> = queue
+        let moving: Vec<(ScheduleKey, SendItem)> = queue
             .plain
             .iter()
             .chain(&queue.thin)
-            .filter(|(_, unit)| self.app_of(**unit) == Some(app))
-            .map(|(place, unit)| (*place, *unit))
+            .filter(|(_, item)| self.app_of(**item) == Some(app))
+            .map(|(place, item)| (*place, *item))
             .collect();
-        for (place, unit) in &moving {
-            self.take_from_queue(road, *place);
-            let left = self.left(*unit);
-            self.sub_waiting(road, left);
+        for (place, item) in &moving {
+            self.take_from_queue(key, *place);
+            let left = self.left(*item);
+            self.sub_waiting(key, left);
         }
-        moving.into_iter().map(|(_, unit)| unit).collect()
+        moving.into_iter().map(|(_, item)| item).collect()
     }
 
-    /// Has a unit that was taken out wait for `path`, where it was.
-    fn put(&mut self, unit: Unit, path: Option<PathId>) {
-        self.enqueue(unit, path);
-        if let Unit::Stream(id) = unit {
+    /// Has a item that was taken out wait for `path`, where it was.
+    fn put(&mut self, item: SendItem, path: Option<PathId>) {
+        self.enqueue(item, path);
+        if let SendItem::Stream(id) = item {
             self.on_stream_moved(id, path);
         }
     }
 
     /// Something of a tenant waits for `path` that leaves this way.
-    pub(crate) fn has_ready(&self, path: PathId, tenant: TenantId, lane: Lane) -> bool {
+    pub(crate) fn has_ready(&self, path: PathId, tenant: TenantId, coalescing: Coalescing) -> bool {
         self.ready
             .get(&(Some(path), tenant))
-            .is_some_and(|queue| !queue.lane(lane).is_empty())
+            .is_some_and(|queue| !queue.items(coalescing).is_empty())
     }
 
     /// Something of anybody waits for `path` that is to be gathered.
@@ -644,15 +646,17 @@ impl Outgoing {
 
     /// Bytes of all tenants that wait for `path`.
     pub(crate) fn waiting_bytes(&self, path: PathId) -> u64 {
-        self.roads(path).map(|(_, queue)| queue.bytes).sum()
+        self.queues_of_path(path)
+            .map(|(_, queue)| queue.bytes)
+            .sum()
     }
 
-    /// Bytes that wait to be gathered for `path`; of many units, about.
-    pub(crate) fn gathered_bytes(&self, path: PathId) -> u64 {
-        let waiting = self.roads(path).map(|(_, queue)| {
+    /// Bytes that wait to be gathered for `path`; of many items, about.
+    pub(crate) fn coalescing_bytes(&self, path: PathId) -> u64 {
+        let waiting = self.queues_of_path(path).map(|(_, queue)| {
             let first = queue.thin.values().take(LOOKED_AT_MAX);
-            let (looked_at, bytes) = first.fold((0, 0), |(units, bytes), unit| {
-                (units + 1, bytes + self.left(*unit))
+            let (looked_at, bytes) = first.fold((0, 0), |(items, bytes), item| {
+                (items + 1, bytes + self.left(*item))
             });
             bytes * queue.thin.len() as u64 / u64::max(looked_at, 1)
         });
@@ -665,7 +669,7 @@ impl Outgoing {
         queue.map_or(0, |queue| queue.bytes)
     }
 
-    fn roads(&self, path: PathId) -> impl Iterator<Item = (&Road, &Queue)> {
+    fn queues_of_path(&self, path: PathId) -> impl Iterator<Item = (&QueueKey, &Queue)> {
         let (first, last) = (TenantId::ZERO, TenantId(u32::MAX));
         self.ready.range((Some(path), first)..=(Some(path), last))
     }
@@ -706,115 +710,117 @@ impl Outgoing {
         self.credit_used + len as u64 + CREDIT_PER_MESSAGE <= self.credit_granted
     }
 
-    fn place_of(&self, unit: Unit) -> Option<Place> {
-        match unit {
-            Unit::Message(id) => self.messages.get(&id).map(|message| (message.key, id)),
-            Unit::Datagram(id) => self.datagrams.get(&id).map(|datagram| (datagram.key, id)),
-            Unit::Stream(id) => Some(self.streams.get(&id)?.queued?.place),
+    fn place_of(&self, item: SendItem) -> Option<ScheduleKey> {
+        match item {
+            SendItem::Message(id) => self.messages.get(&id).map(|message| (message.key, id)),
+            SendItem::Datagram(id) => self.datagrams.get(&id).map(|datagram| (datagram.key, id)),
+            SendItem::Stream(id) => Some(self.streams.get(&id)?.queued?.place),
         }
     }
 
-    fn app_of(&self, unit: Unit) -> Option<AppId> {
-        match unit {
-            Unit::Message(id) => self.messages.get(&id).map(|message| message.app),
-            Unit::Datagram(id) => self.datagrams.get(&id).map(|datagram| datagram.app),
-            Unit::Stream(id) => self.streams.get(&id).map(|stream| stream.app),
+    fn app_of(&self, item: SendItem) -> Option<AppId> {
+        match item {
+            SendItem::Message(id) => self.messages.get(&id).map(|message| message.app),
+            SendItem::Datagram(id) => self.datagrams.get(&id).map(|datagram| datagram.app),
+            SendItem::Stream(id) => self.streams.get(&id).map(|stream| stream.app),
         }
     }
 
-    /// Bytes of `unit` still to send.
-    pub(crate) fn left(&self, unit: Unit) -> u64 {
-        match unit {
-            Unit::Message(id) => self.messages.get(&id).map_or(0, |message| {
+    /// Bytes of `item` still to send.
+    pub(crate) fn left(&self, item: SendItem) -> u64 {
+        match item {
+            SendItem::Message(id) => self.messages.get(&id).map_or(0, |message| {
                 let repair: u64 = message.repair.iter().map(|(low, high)| high - low).sum();
                 repair + (message.body.len() - message.fresh) as u64
             }),
-            Unit::Datagram(id) => self
+            SendItem::Datagram(id) => self
                 .datagrams
                 .get(&id)
                 .map_or(0, |datagram| (datagram.data.len() - datagram.offset) as u64),
-            Unit::Stream(id) => {
+            SendItem::Stream(id) => {
                 let queued = self.streams.get(&id).and_then(|stream| stream.queued);
                 queued.map_or(0, |queued| queued.bytes)
             }
         }
     }
 
-    fn enqueue(&mut self, unit: Unit, path: Option<PathId>) {
-        let Some((place, app)) = self.place_of(unit).zip(self.app_of(unit)) else {
+    fn enqueue(&mut self, item: SendItem, path: Option<PathId>) {
+        let Some((place, app)) = self.place_of(item).zip(self.app_of(item)) else {
             return;
         };
-        let (road, left) = ((path, self.tenant_of(app)), self.left(unit));
-        self.ready.entry(road).or_default().bytes += left;
-        self.insert(road, place, unit);
+        let (key, left) = ((path, self.tenant_of(app)), self.left(item));
+        self.ready.entry(key).or_default().bytes += left;
+        self.insert(key, place, item);
     }
 
-    /// The queue in which a unit waits; there are few paths.
-    fn road_of(&self, place: Place, app: AppId) -> Option<Road> {
+    /// The queue in which a item waits; there are few paths.
+    fn queue_key_of(&self, place: ScheduleKey, app: AppId) -> Option<QueueKey> {
         let tenant = self.tenant_of(app);
-        let mut roads = self.paths.iter().map(|path| (*path, tenant));
-        roads.find(|road| {
-            let queue = self.ready.get(road);
+        let mut queues_of_path = self.paths.iter().map(|path| (*path, tenant));
+        queues_of_path.find(|key| {
+            let queue = self.ready.get(key);
             queue.is_some_and(|q| q.plain.contains_key(&place) || q.thin.contains_key(&place))
         })
     }
 
-    fn take_from_queue(&mut self, road: Road, place: Place) {
-        let Some(queue) = self.ready.get_mut(&road) else {
+    fn take_from_queue(&mut self, key: QueueKey, place: ScheduleKey) {
+        let Some(queue) = self.ready.get_mut(&key) else {
             return;
         };
         let was_thin = queue.plain.remove(&place).is_none() && queue.thin.remove(&place).is_some();
-        if was_thin && let Some(count) = road.0.and_then(|path| self.thin.get_mut(&path)) {
+        if was_thin && let Some(count) = key.0.and_then(|path| self.thin.get_mut(&path)) {
             *count -= 1;
         }
     }
 
-    fn insert(&mut self, road: Road, place: Place, unit: Unit) {
-        let lane = self.lane(unit, road.0);
-        self.paths.insert(road.0);
-        let queue = self.ready.entry(road).or_default();
-        queue.lane_mut(lane).insert(place, unit);
-        let Some(path) = road.0 else { return };
-        if lane == Lane::Thin {
+    fn insert(&mut self, key: QueueKey, place: ScheduleKey, item: SendItem) {
+        let coalescing = self.coalescing(item, key.0);
+        self.paths.insert(key.0);
+        let queue = self.ready.entry(key).or_default();
+        queue.items_mut(coalescing).insert(place, item);
+        let Some(path) = key.0 else { return };
+        if coalescing == Coalescing::Yes {
             *self.thin.entry(path).or_default() += 1;
         }
-        if road.1 != TenantId::ZERO {
-            self.woken.insert((path, road.1));
+        if key.1 != TenantId::ZERO {
+            self.woken.insert((path, key.1));
         }
     }
 
-    fn lane(&self, unit: Unit, path: Option<PathId>) -> Lane {
-        let max = path.and_then(|path| self.thin_max.get(&path)).copied();
+    fn coalescing(&self, item: SendItem, path: Option<PathId>) -> Coalescing {
+        let max = path
+            .and_then(|path| self.coalescing_max.get(&path))
+            .copied();
         let gathers = max.is_some_and(|max| max > 0);
-        match unit {
-            Unit::Message(_) => Lane::Plain,
-            Unit::Datagram(id) => {
+        match item {
+            SendItem::Message(_) => Coalescing::No,
+            SendItem::Datagram(id) => {
                 let datagram = self.datagrams.get(&id).filter(|d| d.offset == 0);
                 let thin = datagram.is_some_and(|d| Some(d.data.len() as u64) <= max);
                 if gathers && thin {
-                    Lane::Thin
+                    Coalescing::Yes
                 } else {
-                    Lane::Plain
+                    Coalescing::No
                 }
             }
-            Unit::Stream(_) if gathers && Some(self.left(unit)) <= max => Lane::Thin,
-            Unit::Stream(_) => Lane::Plain,
+            SendItem::Stream(_) if gathers && Some(self.left(item)) <= max => Coalescing::Yes,
+            SendItem::Stream(_) => Coalescing::No,
         }
     }
 
-    fn sub_waiting(&mut self, road: Road, bytes: u64) {
-        if let Some(queue) = self.ready.get_mut(&road) {
+    fn sub_waiting(&mut self, key: QueueKey, bytes: u64) {
+        if let Some(queue) = self.ready.get_mut(&key) {
             queue.bytes = queue.bytes.saturating_sub(bytes);
         }
     }
 
     fn remove_message(&mut self, id: u64) -> Option<OutMessage> {
-        let place = self.place_of(Unit::Message(id))?;
-        let app = self.app_of(Unit::Message(id))?;
-        let left = self.left(Unit::Message(id));
-        if let Some(road) = self.road_of(place, app) {
-            self.sub_waiting(road, left);
-            self.take_from_queue(road, place);
+        let place = self.place_of(SendItem::Message(id))?;
+        let app = self.app_of(SendItem::Message(id))?;
+        let left = self.left(SendItem::Message(id));
+        if let Some(key) = self.queue_key_of(place, app) {
+            self.sub_waiting(key, left);
+            self.take_from_queue(key, place);
         }
         let message = self.messages.remove(&id)?;
         self.without_credit.remove(&(message.key, id));

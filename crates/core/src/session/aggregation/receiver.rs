@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(receiver.feedback_due(), None);
         assert_eq!(receiver.on_protected(at(0), one(2), 2), Novelty::New);
         assert!(receiver.keep(2, 2, b"two").is_empty());
-        let contents = [&b"zero"[..], b"one", b"two"].map(super::super::protect::shard_of);
+        let contents = [&b"zero"[..], b"one", b"two"].map(super::super::parity_group::shard_of);
         let parity = keiro_model::erasure::encode(&contents, 1);
         let frame = ParityFrame {
             path: 0,
