@@ -8,11 +8,9 @@
 mod aggregation;
 mod check;
 mod diff;
-mod document;
 mod history;
 mod network;
 mod read;
-mod report;
 mod store;
 mod template;
 mod tenant;
@@ -23,10 +21,13 @@ use std::{
     collections::BTreeMap,
     fmt,
     net::{IpAddr, SocketAddr},
+    ops::Range,
     path::{Path as FilePath, PathBuf},
     time::Duration,
 };
 
+pub use keiro_config::{ConfigError, Location, Problem, Rewrite};
+use keiro_config::{FileLimits, RenamedKey, Report};
 use keiro_units::{Bandwidth, ByteCount, Probability};
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +36,6 @@ pub use self::{
     diff::{Changes, ConfigDiff},
     history::History,
     network::{Network, admits, names_alone},
-    report::{ConfigError, Place, Problem},
     store::{Endpoint, Etcd, Store},
     template::{Template, Uplink},
     tenant::{
@@ -77,6 +77,41 @@ pub const MTU_MIN: u64 = 1280;
 /// The largest `mtu_max`: an IPv4 packet's length field.
 pub const MTU_MAX: u64 = 65_535;
 
+const FILE_LIMITS: FileLimits = FileLimits {
+    bytes_max: CONFIG_BYTES_MAX,
+    missing_hint: "`keiro init` writes a commented one",
+    too_long_hint: "is this the right file? if it is, share the load between several gateways",
+};
+
+/// Keys of 0.1.0 that have another name now. This release reads both.
+const RENAMED_KEYS: &[RenamedKey] = &[
+    RenamedKey {
+        table: &[],
+        old: "intake",
+        new: "listener",
+    },
+    RenamedKey {
+        table: &[],
+        old: "outlet",
+        new: "forward",
+    },
+    RenamedKey {
+        table: &["app"],
+        old: "demand",
+        new: "latency_target",
+    },
+    RenamedKey {
+        table: &["aggregation"],
+        old: "law",
+        new: "controller",
+    },
+    RenamedKey {
+        table: &["tenant", "*"],
+        old: "law",
+        new: "controller",
+    },
+];
+
 /// A validated configuration.
 ///
 /// Every index in it is valid for its own lists, names are unique per kind, and addresses do not
@@ -106,7 +141,19 @@ pub struct Config {
     pub fairness: Fairness,
     /// Whose IP packets are carried, by name.
     pub tenants: Vec<Tenant>,
-    origin: report::Origin,
+    warnings: Vec<Problem>,
+    origin: Origin,
+}
+
+/// The text that a configuration was read from, for checks that come later.
+#[derive(Clone, Debug)]
+struct Origin {
+    file: String,
+    text: String,
+    /// Where each application's name is.
+    apps: Vec<Range<usize>>,
+    /// Where each forward's destination is.
+    forwards: Vec<Range<usize>>,
 }
 
 /// `[gateway]`: who this gateway is and what it offers locally.
@@ -321,7 +368,7 @@ impl Config {
     /// The file cannot be read or is larger than [`CONFIG_BYTES_MAX`], or everything that is
     /// wrong with its contents.
     pub fn load(path: &FilePath) -> Result<Self, ConfigError> {
-        let text = report::read_bounded(path)?;
+        let text = FILE_LIMITS.read(path)?;
         Self::parse(&text, &path.display().to_string())
     }
 
@@ -335,7 +382,22 @@ impl Config {
 
     /// The file's name as given to [`Config::load`] or [`Config::parse`].
     pub fn file(&self) -> &str {
-        self.origin.file()
+        &self.origin.file
+    }
+
+    /// What the file says under an old name, in its order: each with the new name.
+    pub fn warnings(&self) -> &[Problem] {
+        &self.warnings
+    }
+
+    /// `text` with the keys of an earlier release under their new names, and otherwise as it is.
+    ///
+    /// # Errors
+    /// It is not valid TOML, is longer than [`CONFIG_BYTES_MAX`], or a table has a key under both
+    /// names.
+    pub fn rename_old_keys(text: &str, file: &str) -> Result<Rewrite, ConfigError> {
+        FILE_LIMITS.check(text, file)?;
+        keiro_config::rewrite(text, file, RENAMED_KEYS)
     }
 
     /// The path of this name.
@@ -397,6 +459,13 @@ impl Config {
     /// What changes from `self` to `new`.
     pub fn diff(&self, new: &Self) -> ConfigDiff {
         diff::diff(self, new)
+    }
+}
+
+impl Origin {
+    /// A new report on the same text.
+    fn report(&self) -> Report<'_> {
+        Report::new(&self.file, &self.text)
     }
 }
 

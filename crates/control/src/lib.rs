@@ -13,7 +13,8 @@ pub mod message_socket;
 pub mod metrics;
 pub mod protocol;
 pub mod rounded;
-pub mod units;
+
+pub use keiro_config::units;
 
 pub use config::{Config, ConfigError};
 pub use key::{PresharedKey, PrivateKey, PublicKey};

@@ -4,7 +4,7 @@ use std::{fs, io::Read, path::Path};
 
 use keiro_control::{
     Config,
-    config::{Place, Problem},
+    config::{Location, Problem},
     key::load_private_key,
 };
 use keiro_egress::config::{AsbrConfig, ConfigError, EndpointConfig, Kind};
@@ -81,7 +81,7 @@ fn egress(file: &Path, kind: Kind, json: bool) -> Result<(), Failure> {
 fn problem(file: &Path, error: &ConfigError) -> Problem {
     Problem {
         file: file.display().to_string(),
-        place: error.place().map(|(line, column, source)| Place {
+        place: error.place().map(|(line, column, source)| Location {
             line,
             column,
             source: source.to_owned(),

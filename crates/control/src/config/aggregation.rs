@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use keiro_config::{Report, TableReader, ValueError, choice, quantity};
 use keiro_model::aggregation::{
     AGGREGATE_HEAD, INTERVAL_MIN, Kind, Limits, LimitsError, PARITY_HEAD, Settings, Thresholds,
     within,
@@ -9,11 +10,7 @@ use keiro_model::aggregation::{
 use keiro_units::{ByteCount, Probability};
 use toml::de::DeValue;
 
-use super::{
-    document::{Complaint, Fields, choice, quantity},
-    read::{Draft, value},
-    report::Report,
-};
+use super::read::{Draft, value};
 use crate::units::Text;
 
 /// `[aggregation]`: thin datagrams and streams travel in aggregates.
@@ -125,7 +122,7 @@ impl Default for Fec {
 }
 
 pub(super) fn aggregation(
-    mut fields: Fields<'_, '_>,
+    mut fields: TableReader<'_, '_>,
     report: &mut Report<'_>,
 ) -> Option<Aggregation> {
     let default = Settings::default();
@@ -179,7 +176,7 @@ pub(super) fn aggregation(
             loss_target: value(loss_target).unwrap_or(known.loss_target),
         },
     };
-    let misspelt = fields.refuse_the_rest(report);
+    let misspelt = fields.refuse_unknown_keys(report);
     // What is not there may be what was written wrongly.
     let redundancy_is_known =
         !fields.is_refused("redundancy") && (!misspelt || fields.has("redundancy"));
@@ -191,7 +188,7 @@ pub(super) fn aggregation(
     }
     let group_is_known = !fields.is_refused("fec_group") && (!misspelt || fields.has("fec_group"));
     if group_is_known && parity > group {
-        not_within(group).add_to(report, &fields.place_of("fec_parity"), "fec_parity");
+        not_within(group).add_to(report, &fields.span_of("fec_parity"), "fec_parity");
     }
     if with_parity {
         complain_of_no_parity((controller, &settings, misspelt), &fields, report);
@@ -211,7 +208,12 @@ pub(super) fn aggregation(
 }
 
 /// Reports at the likeliest key what the values of several keys make impossible together.
-fn complain(problem: &LimitsError, mode: Mode, fields: &Fields<'_, '_>, report: &mut Report<'_>) {
+fn complain(
+    problem: &LimitsError,
+    mode: Mode,
+    fields: &TableReader<'_, '_>,
+    report: &mut Report<'_>,
+) {
     let keys = problem.keys();
     if keys.iter().any(|key| fields.is_refused(key)) {
         return;
@@ -244,19 +246,19 @@ fn complain(problem: &LimitsError, mode: Mode, fields: &Fields<'_, '_>, report: 
         false => format!("{key}: {message}"),
     };
     report.add(
-        &fields.place_of(key),
+        &fields.span_of(key),
         named,
         &format!("{hint}{way_out}{other}"),
     );
 }
 
 /// Reports settings of parity where copies are sent.
-fn complain_of_parity_for_nothing(fields: &Fields<'_, '_>, report: &mut Report<'_>) {
+fn complain_of_parity_for_nothing(fields: &TableReader<'_, '_>, report: &mut Report<'_>) {
     for key in ["fec_group", "fec_parity", "fec_wait"] {
         if fields.has(key) && !fields.is_refused(key) {
             let message = format!("{key}: says nothing without redundancy = \"fec\"");
             let hint = format!("add redundancy = \"fec\", or leave {key} out");
-            report.add(&fields.place_of(key), message, &hint);
+            report.add(&fields.span_of(key), message, &hint);
         }
     }
 }
@@ -264,7 +266,7 @@ fn complain_of_parity_for_nothing(fields: &Fields<'_, '_>, report: &mut Report<'
 /// Reports parity that is never sent: there is some only where N is more than one.
 fn complain_of_no_parity(
     (controller, settings, misspelt): (Kind, &Settings, bool),
-    fields: &Fields<'_, '_>,
+    fields: &TableReader<'_, '_>,
     report: &mut Report<'_>,
 ) {
     let (key, most) = match controller {
@@ -285,7 +287,7 @@ fn complain_of_no_parity(
         ),
     };
     report.add(
-        &fields.place_of("redundancy"),
+        &fields.span_of("redundancy"),
         format!("redundancy: `fec` {message}"),
         hint,
     );
@@ -314,21 +316,21 @@ pub(super) fn check(draft: &Draft, report: &mut Report<'_>) {
 
 fn list<'i, T>(
     value: &DeValue<'i>,
-    read: impl Fn(&DeValue<'i>) -> Result<T, Complaint>,
-) -> Result<Vec<T>, Complaint> {
+    read: impl Fn(&DeValue<'i>) -> Result<T, ValueError>,
+) -> Result<Vec<T>, ValueError> {
     match value {
         DeValue::Array(entries) => entries.iter().map(|e| read(e.get_ref())).collect(),
-        _ => Err(Complaint::new(
+        _ => Err(ValueError::new(
             "must be a list",
             "write the values in brackets, in rising order",
         )),
     }
 }
 
-fn count(value: &DeValue<'_>, example: &str) -> Result<u32, Complaint> {
+fn count(value: &DeValue<'_>, example: &str) -> Result<u32, ValueError> {
     let wrong = || {
         let message = format!("is not a whole number from 0 to {}", u32::MAX);
-        Complaint::new(
+        ValueError::new(
             message,
             format!("write a number without quotes, as {example}"),
         )
@@ -341,31 +343,31 @@ fn count(value: &DeValue<'_>, example: &str) -> Result<u32, Complaint> {
     }
 }
 
-fn copies_number(value: &DeValue<'_>) -> Result<u8, Complaint> {
-    let wrong = || Complaint::new("is not a number of copies", "write 1 to 10");
+fn copies_number(value: &DeValue<'_>) -> Result<u8, ValueError> {
+    let wrong = || ValueError::new("is not a number of copies", "write 1 to 10");
     count(value, "2")
         .ok()
         .and_then(|n| u8::try_from(n).ok())
         .ok_or_else(wrong)
 }
 
-fn within_group(value: &DeValue<'_>, max: u8) -> Result<u8, Complaint> {
+fn within_group(value: &DeValue<'_>, max: u8) -> Result<u8, ValueError> {
     let number = count(value, "4").ok().and_then(|n| u8::try_from(n).ok());
     let within = number.filter(|n| (1..=max).contains(n));
     within.ok_or_else(|| not_within(max))
 }
 
-fn not_within(max: u8) -> Complaint {
-    Complaint::new(
+fn not_within(max: u8) -> ValueError {
+    ValueError::new(
         format!("is not a number from 1 to {max}"),
         "a group has 1 to 32 aggregates, and no more parity than aggregates",
     )
 }
 
-fn wait(value: &DeValue<'_>) -> Result<Duration, Complaint> {
+fn wait(value: &DeValue<'_>) -> Result<Duration, ValueError> {
     let wait = quantity::<Duration>(value)?;
     if !(INTERVAL_MIN..=SPACED_MAX).contains(&wait) {
-        return Err(Complaint::new(
+        return Err(ValueError::new(
             "is not a time from 50 µs to 100 ms",
             "write a little more than `interval`, as in \"1500us\"",
         ));
@@ -373,13 +375,13 @@ fn wait(value: &DeValue<'_>) -> Result<Duration, Complaint> {
     Ok(wait)
 }
 
-fn spread(value: &DeValue<'_>) -> Result<Spread, Complaint> {
+fn spread(value: &DeValue<'_>) -> Result<Spread, ValueError> {
     if let Ok(spread) = choice(value, SPREADS) {
         return Ok(spread);
     }
     match quantity::<Duration>(value) {
         Ok(gap) if !gap.is_zero() && gap <= SPACED_MAX => Ok(Spread::Spaced(gap)),
-        _ => Err(Complaint::new(
+        _ => Err(ValueError::new(
             "is neither a way nor a time up to 100 ms",
             "write \"back-to-back\", \"paths\" or a time as in \"500us\"",
         )),

@@ -13,9 +13,9 @@ use super::{
     AppIndex, Class, Config, ConfigError, Destination, Forward, Network, PATHS_MAX, PathIndex,
     aggregation, history,
     read::{Draft, ForwardPlaces, is_broadcast},
-    report::Report,
     tenant,
 };
+use keiro_config::Report;
 
 /// Checks a whole file.
 pub(super) fn together(draft: &Draft, report: &mut Report<'_>) {
@@ -55,7 +55,7 @@ pub(super) fn app_id_collisions(
             report.add(at, message, "rename one of them, at both gateways");
         }
     }
-    report.finish()
+    report.finish().map(drop)
 }
 
 /// See [`Config::refuse_own_addresses`].
@@ -71,7 +71,7 @@ pub(super) fn own_addresses(config: &Config, own: &[IpAddr]) -> Result<(), Confi
             refuse_local(&mut report, at, forward.to.key(), &address, what);
         }
     }
-    report.finish()
+    report.finish().map(drop)
 }
 
 fn gateway_sockets(draft: &Draft, report: &mut Report<'_>) {

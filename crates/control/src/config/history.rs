@@ -2,14 +2,11 @@
 
 use std::{ops::Range, time::Duration};
 
+use keiro_config::{Report, TableReader, ValueError, boolean, quantity};
 use keiro_units::ByteCount;
 use toml::de::DeValue;
 
-use super::{
-    document::{Complaint, Fields, boolean, quantity},
-    read::{Draft, in_range, value},
-    report::Report,
-};
+use super::read::{Draft, in_range, value};
 use crate::units::Text;
 
 /// `[history]`: what of the measurements is kept on disk.
@@ -66,18 +63,18 @@ impl History {
 }
 
 pub(super) fn history(
-    mut fields: Fields<'_, '_>,
+    mut fields: TableReader<'_, '_>,
     report: &mut Report<'_>,
 ) -> (History, HistoryPlaces) {
     let places = HistoryPlaces {
-        hours_for: fields.place_of("hours_for"),
-        size_max: fields.place_of("size_max"),
+        hours_for: fields.span_of("hours_for"),
+        size_max: fields.span_of("size_max"),
     };
     let enabled = fields.optional(report, "enabled", boolean);
     let minutes_for = fields.optional(report, "minutes_for", |v| span(v, MINUTES_FOR));
     let hours_for = fields.optional(report, "hours_for", |v| span(v, HOURS_FOR));
     let size_max = fields.optional(report, "size_max", |v| in_range(v, SIZE_MAX.0, SIZE_MAX.1));
-    fields.refuse_the_rest(report);
+    fields.refuse_unknown_keys(report);
     let default = History::default();
     let history = History {
         enabled: value(enabled).unwrap_or(default.enabled),
@@ -120,11 +117,11 @@ pub(super) fn check(draft: &Draft, report: &mut Report<'_>) {
     }
 }
 
-fn span(value: &DeValue<'_>, (min, max): (Duration, Duration)) -> Result<Duration, Complaint> {
+fn span(value: &DeValue<'_>, (min, max): (Duration, Duration)) -> Result<Duration, ValueError> {
     let span: Duration = quantity(value)?;
     match (min..=max).contains(&span) {
         true => Ok(span),
-        false => Err(Complaint::new(
+        false => Err(ValueError::new(
             format!("{} is out of range", Text(span)),
             format!("write {} to {}", Text(min), Text(max)),
         )),

@@ -6,15 +6,10 @@ use std::{
 };
 
 use ipnet::IpNet;
+use keiro_config::{ValueError, shown, string};
 use toml::de::DeValue;
 
-use super::{
-    check::local_kind,
-    document::{Complaint, string},
-    read::is_broadcast,
-    tenant::confined,
-};
-use crate::units::shown;
+use super::{check::local_kind, read::is_broadcast, tenant::confined};
 
 /// Addresses with a common prefix, at one port or at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,9 +47,9 @@ impl Network {
         self.port
     }
 
-    fn parse(text: &str) -> Result<Self, Complaint> {
+    fn parse(text: &str) -> Result<Self, ValueError> {
         let wrong = || {
-            Complaint::new(
+            ValueError::new(
                 format!("`{}` is not a network", shown(text)),
                 "write \"10.1.0.0/16\", \"10.1.0.0/16:443\" or \"[2001:db8::/32]:443\"",
             )
@@ -77,14 +72,14 @@ impl Network {
         }
         if addresses.trunc() != addresses {
             let (lowest, bits) = (addresses.trunc(), addresses.max_prefix_len());
-            return Err(Complaint::new(
+            return Err(ValueError::new(
                 format!("`{}` has bits set behind its prefix", shown(text)),
                 format!("write \"{lowest}\", or /{bits} for this address alone"),
             ));
         }
         if let Some((kind, hint)) = why_never_reached(&addresses) {
             let message = format!("`{}` is {kind}, and nothing in it is reached", shown(text));
-            return Err(Complaint::new(message, hint));
+            return Err(ValueError::new(message, hint));
         }
         Ok(Self { addresses, port })
     }
@@ -163,15 +158,15 @@ pub fn names_alone(networks: &[Network], target: SocketAddr) -> bool {
 }
 
 /// A list of networks, not empty.
-pub(super) fn networks(value: &DeValue<'_>) -> Result<Vec<Network>, Complaint> {
+pub(super) fn networks(value: &DeValue<'_>) -> Result<Vec<Network>, ValueError> {
     let DeValue::Array(entries) = value else {
-        return Err(Complaint::new(
+        return Err(ValueError::new(
             "must be a list",
             "write [\"10.1.0.0/16\", \"10.2.0.0/16:443\"]",
         ));
     };
     if entries.is_empty() || entries.len() > NETWORKS_MAX {
-        return Err(Complaint::new(
+        return Err(ValueError::new(
             format!("must have 1 to {NETWORKS_MAX} networks"),
             "name those that the peer's clients may reach",
         ));

@@ -6,6 +6,10 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, ops::Range, path::PathBuf, time::Duration};
 
+use keiro_config::{
+    Located, Report, TableReader, ValueError, boolean, choice, file_name, nearest, quantity, shown,
+    socket_address, string, type_name,
+};
 use keiro_units::{Bandwidth, ByteCount, Probability};
 use toml::{
     Spanned,
@@ -13,27 +17,19 @@ use toml::{
 };
 
 use super::{
-    App, AppIndex, CONFIG_BYTES_MAX, CONFIG_ENTRIES_MAX, Class, Config, ConfigError,
-    DEFAULT_CONTROL_SOCKET, DEFAULT_PRIVATE_KEY_FILE, DEFAULT_REASSEMBLY_MAX,
-    DEFAULT_STATE_DIRECTORY, Destination, Forward, Gateway, Listener, MESSAGE_BYTES_MAX, MTU_MAX,
-    MTU_MIN, NAME_BYTES_MAX, Name, PATH_RATE_MAX, PATH_RATE_MIN, Path, PathIndex, Peer, PeerIndex,
-    Planner, Scheduler, Transport,
+    App, AppIndex, CONFIG_ENTRIES_MAX, Class, Config, ConfigError, DEFAULT_CONTROL_SOCKET,
+    DEFAULT_PRIVATE_KEY_FILE, DEFAULT_REASSEMBLY_MAX, DEFAULT_STATE_DIRECTORY, Destination,
+    FILE_LIMITS, Forward, Gateway, Listener, MESSAGE_BYTES_MAX, MTU_MAX, MTU_MIN, NAME_BYTES_MAX,
+    Name, Origin, PATH_RATE_MAX, PATH_RATE_MIN, Path, PathIndex, Peer, PeerIndex, Planner,
+    RENAMED_KEYS, Scheduler, Transport,
     aggregation::{self, Aggregation},
     check,
-    document::{
-        At, Complaint, Fields, boolean, choice, file_name, nearest, quantity, socket_address,
-        string, type_name,
-    },
     history::{self, History, HistoryPlaces},
     network::networks,
-    report::{self, Report},
     store::{self, Store},
     tenant::{self, Fairness, Placed, Tenant, TenantPlaces},
 };
-use crate::{
-    key::PublicKey,
-    units::{Text, shown},
-};
+use crate::{key::PublicKey, units::Text};
 
 /// Times above this are refused: a mistaken unit is likelier. Ours.
 const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -97,32 +93,29 @@ pub(super) struct ForwardPlaces {
 }
 
 pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
-    if text.len() as u64 > CONFIG_BYTES_MAX {
-        return Err(report::too_long(file));
-    }
-    let mut report = Report::new(file, text);
-    let (document, errors) = DeTable::parse_recoverable(text);
-    for error in &errors {
-        syntax_error(&mut report, error);
-    }
-    let lenient = !errors.is_empty();
+    FILE_LIMITS.check(text, file)?;
+    let (mut document, mut report) = keiro_config::parse(text, file);
+    keiro_config::apply_renames(&mut document, RENAMED_KEYS, &mut report);
     let mut reader = Reader {
         report,
-        lenient,
         too_many: false,
     };
-    let draft = reader.document(document.get_ref());
+    let draft = reader.document(&document);
     let mut report = reader.report;
-    if !lenient {
+    if !report.has_syntax_errors() {
         check::together(&draft, &mut report);
     }
-    let apps = draft.apps.iter().map(|(_, at)| at.clone()).collect();
-    let forwards = draft
-        .forwards
-        .iter()
-        .map(|(_, places)| places.to.clone())
-        .collect();
-    let origin = report.finish_with_origin(apps, forwards)?;
+    let origin = Origin {
+        file: file.to_owned(),
+        text: text.to_owned(),
+        apps: draft.apps.iter().map(|(_, at)| at.clone()).collect(),
+        forwards: draft
+            .forwards
+            .iter()
+            .map(|(_, places)| places.to.clone())
+            .collect(),
+    };
+    let warnings = report.finish()?;
     let Some(gateway) = draft.gateway else {
         unreachable!("a missing [gateway] is a problem, and there are none");
     };
@@ -138,14 +131,13 @@ pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
         forwards: first(draft.forwards),
         fairness: draft.fairness,
         tenants: first(draft.tenants),
+        warnings,
         origin,
     })
 }
 
 pub(super) struct Reader<'t> {
     pub(super) report: Report<'t>,
-    /// The document has syntax errors, so that what seems to be missing may not be.
-    pub(super) lenient: bool,
     /// That there are too many entries was said already.
     too_many: bool,
 }
@@ -160,16 +152,16 @@ pub(super) struct Names {
     nameless: bool,
 }
 
-pub(super) type Entries<'d, 'i> = Vec<Fields<'d, 'i>>;
+pub(super) type Entries<'d, 'i> = Vec<TableReader<'d, 'i>>;
 
 impl Reader<'_> {
     fn document(&mut self, table: &DeTable<'_>) -> Draft {
-        let mut root = Fields::new("the file", 0..0, table, self.lenient);
-        let gateway = self.single(&mut root, "gateway", "[gateway]");
-        let store = self.single(&mut root, "store", "[store]");
-        let history = self.single(&mut root, "history", "[history]");
-        let aggregation = self.single(&mut root, "aggregation", "[aggregation]");
-        let fairness = self.single(&mut root, "fairness", "[fairness]");
+        let mut root = TableReader::new("the file", 0..0, table, &self.report);
+        let gateway = root.table(&mut self.report, "gateway", "[gateway]");
+        let store = root.table(&mut self.report, "store", "[store]");
+        let history = root.table(&mut self.report, "history", "[history]");
+        let aggregation = root.table(&mut self.report, "aggregation", "[aggregation]");
+        let fairness = root.table(&mut self.report, "fairness", "[fairness]");
         let tenants = root.raw("tenant");
         let mut left = CONFIG_ENTRIES_MAX;
         let mut paths = self.entries(&mut root, "path", "[[path]]", &mut left);
@@ -223,10 +215,10 @@ impl Reader<'_> {
         draft
     }
 
-    fn refuse_emptiness(&mut self, root: &Fields<'_, '_>) {
+    fn refuse_emptiness(&mut self, root: &TableReader<'_, '_>) {
         let (gateway, path) = (root.has("gateway"), root.has("path"));
         // An unknown table is likely to be the one that is missing.
-        if root.refuse_the_rest(&mut self.report) || self.lenient {
+        if root.refuse_unknown_keys(&mut self.report) || self.report.has_syntax_errors() {
             return;
         }
         if !gateway {
@@ -239,66 +231,18 @@ impl Reader<'_> {
         }
     }
 
-    fn single<'d, 'i>(
-        &mut self,
-        root: &mut Fields<'d, 'i>,
-        key: &'static str,
-        header: &'static str,
-    ) -> Option<Fields<'d, 'i>> {
-        let value = root.raw(key)?;
-        match value.get_ref() {
-            DeValue::Table(table) => Some(Fields::new(header, value.span(), table, self.lenient)),
-            DeValue::Array(_) => {
-                let message = format!("{header} is written [[{key}]]");
-                self.report
-                    .add(&value.span(), message, &format!("write {header}, once"));
-                None
-            }
-            other => {
-                let message = format!("{key}: this is {}", type_name(other));
-                self.report.add(
-                    &value.span(),
-                    message,
-                    &format!("begin a table with {header}"),
-                );
-                None
-            }
-        }
-    }
-
+    /// The tables under `key`, as many as there may still be entries.
     pub(super) fn entries<'d, 'i>(
         &mut self,
-        root: &mut Fields<'d, 'i>,
+        root: &mut TableReader<'d, 'i>,
         key: &'static str,
         header: &'static str,
         left: &mut usize,
     ) -> Entries<'d, 'i> {
-        let Some(value) = root.raw(key) else {
-            return Vec::new();
-        };
-        let DeValue::Array(array) = value.get_ref() else {
-            let message = match value.get_ref() {
-                DeValue::Table(_) => format!("{header} is written [{key}]"),
-                other => format!("{key}: this is {}", type_name(other)),
-            };
-            let hint = format!("write {header}, once for every {key}");
-            self.report.add(&value.span(), message, &hint);
-            return Vec::new();
-        };
-        let mut entries = Vec::new();
-        for entry in array.iter() {
-            let DeValue::Table(table) = entry.get_ref() else {
-                let message = format!("{key}: this is {}", type_name(entry.get_ref()));
-                self.report
-                    .add(&entry.span(), message, &format!("write {header} tables"));
-                continue;
-            };
-            if !self.take_entry(&entry.span(), left) {
-                break;
-            }
-            entries.push(Fields::new(header, entry.span(), table, self.lenient));
-        }
-        entries
+        let tables = root.tables(&mut self.report, key, header).into_iter();
+        tables
+            .take_while(|table| self.take_entry(&table.span(), left))
+            .collect()
     }
 
     pub(super) fn take_entry(&mut self, at: &Range<usize>, left: &mut usize) -> bool {
@@ -333,7 +277,7 @@ impl Reader<'_> {
         let mut places: BTreeMap<Name, Range<usize>> = BTreeMap::new();
         for fields in entries {
             let name = fields.required(&mut self.report, "name", "\"...\"", name);
-            let Some(At { value: name, at }) = name else {
+            let Some(Located { value: name, at }) = name else {
                 names.nameless = true;
                 names.names.push(None);
                 continue;
@@ -355,14 +299,14 @@ impl Reader<'_> {
     pub(super) fn reference(
         &mut self,
         key: &str,
-        written: &At<String>,
+        written: &Located<String>,
         names: &Names,
     ) -> Option<usize> {
         let found = Name::new(&written.value)
             .ok()
             .and_then(|n| names.index.get(&n).copied());
         // An entry whose own name is wrong may be the one that is meant.
-        if found.is_none() && !self.lenient && !names.nameless {
+        if found.is_none() && !self.report.has_syntax_errors() && !names.nameless {
             let message = format!(
                 "{key}: there is no {} named `{}`",
                 names.header,
@@ -377,7 +321,7 @@ impl Reader<'_> {
         found
     }
 
-    fn gateway(&mut self, mut fields: Fields<'_, '_>) -> Option<DraftGateway> {
+    fn gateway(&mut self, mut fields: TableReader<'_, '_>) -> Option<DraftGateway> {
         let r = &mut self.report;
         let name = fields.required(r, "name", "\"tokyo\"", name);
         let private_key_file = fields.optional(r, "private_key_file", file_name);
@@ -392,7 +336,7 @@ impl Reader<'_> {
         let tolerance = fields.optional(r, "tolerance", quantity::<Probability>);
         let probe_share = fields.optional(r, "probe_share", probe_share);
         let socket_group = fields.optional(r, "socket_group", group);
-        fields.refuse_the_rest(r);
+        fields.refuse_unknown_keys(r);
         Some(DraftGateway {
             control_socket: place(&control_socket),
             message_socket: place(&message_socket),
@@ -418,7 +362,7 @@ impl Reader<'_> {
 
     fn path(
         &mut self,
-        mut fields: Fields<'_, '_>,
+        mut fields: TableReader<'_, '_>,
         name: Option<Name>,
     ) -> Option<(Path, PathPlaces)> {
         let r = &mut self.report;
@@ -426,7 +370,7 @@ impl Reader<'_> {
         let rate = fields.required(r, "rate", "\"100Mbit\"", rate);
         let delay = fields.optional(r, "delay", time);
         let mtu_max = fields.optional(r, "mtu_max", mtu);
-        fields.refuse_the_rest(r);
+        fields.refuse_unknown_keys(r);
         let (local, rate) = (local?, rate?);
         let path = Path {
             name: name?,
@@ -444,7 +388,7 @@ impl Reader<'_> {
 
     fn peer(
         &mut self,
-        mut fields: Fields<'_, '_>,
+        mut fields: TableReader<'_, '_>,
         name: Option<Name>,
         paths: &Names,
         left: &mut usize,
@@ -455,7 +399,7 @@ impl Reader<'_> {
         let preshared_key_file = fields.optional(r, "preshared_key_file", file_name);
         let reassembly_max = fields.optional(r, "reassembly_max", reassembly);
         let endpoints = fields.raw("endpoints");
-        fields.refuse_the_rest(r);
+        fields.refuse_unknown_keys(r);
         let endpoints = match endpoints {
             Some(endpoints) => self.endpoints(endpoints, paths, left),
             None => BTreeMap::new(),
@@ -486,7 +430,7 @@ impl Reader<'_> {
         endpoints: &Spanned<DeValue<'_>>,
         paths: &Names,
         left: &mut usize,
-    ) -> BTreeMap<PathIndex, At<SocketAddr>> {
+    ) -> BTreeMap<PathIndex, Located<SocketAddr>> {
         let mut found = BTreeMap::new();
         let DeValue::Table(table) = endpoints.get_ref() else {
             let message = format!("endpoints: this is {}", type_name(endpoints.get_ref()));
@@ -498,7 +442,7 @@ impl Reader<'_> {
             if !self.take_entry(&path.span(), left) {
                 break;
             }
-            let written = At {
+            let written = Located {
                 value: path.get_ref().to_string(),
                 at: path.span(),
             };
@@ -506,7 +450,7 @@ impl Reader<'_> {
             match endpoint_address(address.get_ref()) {
                 Ok(value) => {
                     let at = address.span();
-                    found.extend(index.map(|i| (PathIndex(i), At { value, at })));
+                    found.extend(index.map(|i| (PathIndex(i), Located { value, at })));
                 }
                 Err(complaint) => complaint.add_to(&mut self.report, &address.span(), "endpoints"),
             }
@@ -516,12 +460,12 @@ impl Reader<'_> {
 
     fn app(
         &mut self,
-        mut fields: Fields<'_, '_>,
+        mut fields: TableReader<'_, '_>,
         name: Option<Name>,
         peers: &Names,
         paths: &Names,
     ) -> Option<(App, Range<usize>)> {
-        let at = fields.place_of("name");
+        let at = fields.span_of("name");
         let r = &mut self.report;
         let class = fields.required(r, "class", "\"message\"", |v| choice(v, CLASSES));
         let peer = fields.required(r, "peer", "\"...\"", text);
@@ -530,7 +474,7 @@ impl Reader<'_> {
         let length = fields.optional(r, "length", length);
         let interval = fields.optional(r, "interval", positive_time);
         let path = fields.optional(r, "path", text);
-        fields.refuse_the_rest(r);
+        fields.refuse_unknown_keys(r);
         let peer = peer.and_then(|p| self.reference("peer", &p, peers));
         let path = path.and_then(|p| self.reference("path", &p, paths));
         let class = class?.value;
@@ -551,9 +495,9 @@ impl Reader<'_> {
     fn refuse_contradictions(
         &mut self,
         class: Class,
-        latency_target: &Option<At<Duration>>,
-        lifetime: &Option<At<Duration>>,
-        length: &Option<At<ByteCount>>,
+        latency_target: &Option<Located<Duration>>,
+        lifetime: &Option<Located<Duration>>,
+        length: &Option<Located<ByteCount>>,
     ) {
         let r = &mut self.report;
         if let (Class::Datagram | Class::Stream, Some(lifetime)) = (class, lifetime) {
@@ -595,7 +539,7 @@ impl Reader<'_> {
 
     fn listener(
         &mut self,
-        mut fields: Fields<'_, '_>,
+        mut fields: TableReader<'_, '_>,
         apps: &Names,
     ) -> Option<(Listener, ListenerPlaces)> {
         let app = fields.required(&mut self.report, "app", "\"...\"", text);
@@ -608,9 +552,9 @@ impl Reader<'_> {
                 found = local.map(|local| (transport, local)).or(found);
             }
         }
-        fields.know(&keys.map(Transport::as_str));
+        fields.allow(&keys.map(Transport::as_str));
         let member = tenant::member(&mut fields, &mut self.report);
-        fields.refuse_the_rest(&mut self.report);
+        fields.refuse_unknown_keys(&mut self.report);
         let app = app.and_then(|a| self.reference("app", &a, apps));
         let (transport, local) = found?;
         Some((
@@ -628,14 +572,19 @@ impl Reader<'_> {
     }
 
     /// Whether exactly one of `keys` is there; says so if not.
-    fn one_of(&mut self, fields: &Fields<'_, '_>, keys: &[&'static str], example: &str) -> bool {
+    fn one_of(
+        &mut self,
+        fields: &TableReader<'_, '_>,
+        keys: &[&'static str],
+        example: &str,
+    ) -> bool {
         let there: Vec<&str> = keys.iter().copied().filter(|key| fields.has(key)).collect();
         match there[..] {
             [_] => return true,
-            [] => fields.miss(&mut self.report, keys, example),
+            [] => fields.report_missing(&mut self.report, keys, example),
             [first, second, ..] => {
                 let message = format!("{first} and {second}: only one of them");
-                let at = fields.place_of(second);
+                let at = fields.span_of(second);
                 self.report
                     .add(&at, message, "write another entry for the other");
             }
@@ -645,7 +594,7 @@ impl Reader<'_> {
 
     fn forward(
         &mut self,
-        mut fields: Fields<'_, '_>,
+        mut fields: TableReader<'_, '_>,
         apps: &Names,
     ) -> Option<(Forward, ForwardPlaces)> {
         let app = fields.required(&mut self.report, "app", "\"...\"", text);
@@ -662,9 +611,9 @@ impl Reader<'_> {
                 .or_else(|| networks.map(|n| (Destination::Networks(n.value), n.at)));
         }
         let allow_local = fields.optional(&mut self.report, "allow_local", boolean);
-        fields.know(&keys);
+        fields.allow(&keys);
         let member = tenant::member(&mut fields, &mut self.report);
-        fields.refuse_the_rest(&mut self.report);
+        fields.refuse_unknown_keys(&mut self.report);
         let (app, (to, at)) = (app?, found?);
         let index = self.reference("app", &app, apps)?;
         let forward = Forward {
@@ -722,42 +671,25 @@ const CLASSES: &[(&str, Class)] = &[
     ("stream", Class::Stream),
 ];
 
-fn syntax_error(report: &mut Report<'_>, error: &toml::de::Error) {
-    let at = error.span().unwrap_or(0..0);
-    if report.is_full() {
-        // Only counted: a file of nonsense can have a million of them on one long line.
-        return report.add(&at, "", "");
-    }
-    let line = report.source_line(&at);
-    let value = line.split_once('=').map(|(_, value)| value.trim_start());
-    let begins_unquoted = |v: &str| v.starts_with(|c: char| c.is_alphanumeric() || c == '/');
-    let hint = match error.message() {
-        "duplicate key" => "keep one of them",
-        _ if value.is_some_and(begins_unquoted) => "put the value in quotes, as in \"20ms\"",
-        _ => "",
-    };
-    report.add(&at, format!("not valid TOML: {}", error.message()), hint);
-}
-
-fn text(value: &DeValue<'_>) -> Result<String, Complaint> {
+fn text(value: &DeValue<'_>) -> Result<String, ValueError> {
     string(value).map(str::to_owned)
 }
 
-pub(super) fn name(value: &DeValue<'_>) -> Result<Name, Complaint> {
+pub(super) fn name(value: &DeValue<'_>) -> Result<Name, ValueError> {
     Name::new(string(value)?).map_err(|e| {
         let text = e.to_string();
         let (message, hint) = text
             .split_once("; ")
             .unwrap_or((&text, "choose another name"));
-        Complaint::new(message, hint)
+        ValueError::new(message, hint)
     })
 }
 
-fn group(value: &DeValue<'_>) -> Result<String, Complaint> {
+fn group(value: &DeValue<'_>) -> Result<String, ValueError> {
     let text = string(value)?;
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-$".contains(c);
     if text.is_empty() || text.len() > NAME_BYTES_MAX || !text.chars().all(allowed) {
-        return Err(Complaint::new(
+        return Err(ValueError::new(
             format!("`{}` is not a group's name", shown(text)),
             "`getent group` lists them",
         ));
@@ -765,11 +697,11 @@ fn group(value: &DeValue<'_>) -> Result<String, Complaint> {
     Ok(text.to_owned())
 }
 
-fn socket_file_name(value: &DeValue<'_>) -> Result<PathBuf, Complaint> {
+fn socket_file_name(value: &DeValue<'_>) -> Result<PathBuf, ValueError> {
     let path = file_name(value)?;
     let bytes = path.as_os_str().len();
     if bytes > SOCKET_PATH_BYTES_MAX {
-        return Err(Complaint::new(
+        return Err(ValueError::new(
             format!("a socket's file name has at most {SOCKET_PATH_BYTES_MAX} bytes, not {bytes}"),
             "choose a shorter directory such as /run/keiro",
         ));
@@ -777,17 +709,17 @@ fn socket_file_name(value: &DeValue<'_>) -> Result<PathBuf, Complaint> {
     Ok(path)
 }
 
-fn public_key(value: &DeValue<'_>) -> Result<PublicKey, Complaint> {
+fn public_key(value: &DeValue<'_>) -> Result<PublicKey, ValueError> {
     string(value)?.parse().map_err(|e: crate::key::KeyError| {
-        Complaint::new(e.to_string(), "copy what `keiro pubkey` prints at the peer")
+        ValueError::new(e.to_string(), "copy what `keiro pubkey` prints at the peer")
     })
 }
 
 /// An address that a socket of this gateway can be bound to.
-fn local_address(value: &DeValue<'_>) -> Result<SocketAddr, Complaint> {
+fn local_address(value: &DeValue<'_>) -> Result<SocketAddr, ValueError> {
     let address = socket_address(value)?;
     if address.ip().is_multicast() || is_broadcast(&address) {
-        return Err(Complaint::new(
+        return Err(ValueError::new(
             format!("`{address}` is a group's address"),
             "write an address of this machine",
         ));
@@ -796,11 +728,11 @@ fn local_address(value: &DeValue<'_>) -> Result<SocketAddr, Complaint> {
 }
 
 /// An address at which one peer can be reached.
-fn endpoint_address(value: &DeValue<'_>) -> Result<SocketAddr, Complaint> {
+fn endpoint_address(value: &DeValue<'_>) -> Result<SocketAddr, ValueError> {
     let address = socket_address(value)?;
     let ip = address.ip();
     if ip.is_unspecified() || ip.is_multicast() || is_broadcast(&address) {
-        return Err(Complaint::new(
+        return Err(ValueError::new(
             format!("`{address}` is not one machine's address"),
             "write the peer's address on this path",
         ));
@@ -812,7 +744,7 @@ pub(super) fn is_broadcast(address: &SocketAddr) -> bool {
     matches!(address, SocketAddr::V4(v4) if v4.ip().is_broadcast())
 }
 
-fn rate(value: &DeValue<'_>) -> Result<Bandwidth, Complaint> {
+fn rate(value: &DeValue<'_>) -> Result<Bandwidth, ValueError> {
     let rate: Bandwidth = quantity(value)?;
     let what = match rate {
         Bandwidth::ZERO => "nothing could be sent at a rate of 0".to_owned(),
@@ -820,16 +752,16 @@ fn rate(value: &DeValue<'_>) -> Result<Bandwidth, Complaint> {
         rate if rate > PATH_RATE_MAX => format!("{} is more than any uplink carries", Text(rate)),
         rate => return Ok(rate),
     };
-    Err(Complaint::new(
+    Err(ValueError::new(
         what,
         "write what the uplink carries, as in \"100Mbit\"",
     ))
 }
 
-fn time(value: &DeValue<'_>) -> Result<Duration, Complaint> {
+fn time(value: &DeValue<'_>) -> Result<Duration, ValueError> {
     let time: Duration = quantity(value)?;
     if time > TIME_MAX {
-        return Err(Complaint::new(
+        return Err(ValueError::new(
             format!("{} is more than {}", Text(time), Text(TIME_MAX)),
             "is the unit the right one?",
         ));
@@ -837,10 +769,10 @@ fn time(value: &DeValue<'_>) -> Result<Duration, Complaint> {
     Ok(time)
 }
 
-pub(super) fn positive_time(value: &DeValue<'_>) -> Result<Duration, Complaint> {
+pub(super) fn positive_time(value: &DeValue<'_>) -> Result<Duration, ValueError> {
     let time = time(value)?;
     if time.is_zero() {
-        return Err(Complaint::new(
+        return Err(ValueError::new(
             "must be more than 0",
             "remove it to leave it open",
         ));
@@ -853,10 +785,10 @@ fn default_probe_share() -> Probability {
     Probability::from_ratio(5, 1000).unwrap_or(Probability::ZERO)
 }
 
-fn probe_share(value: &DeValue<'_>) -> Result<Probability, Complaint> {
+fn probe_share(value: &DeValue<'_>) -> Result<Probability, ValueError> {
     let share: Probability = quantity(value)?;
     if share.get() > PROBE_SHARE_MAX {
-        return Err(Complaint::new(
+        return Err(ValueError::new(
             "more than a tenth of a path for measuring it",
             "write 0% to 10%",
         ));
@@ -864,15 +796,15 @@ fn probe_share(value: &DeValue<'_>) -> Result<Probability, Complaint> {
     Ok(share)
 }
 
-fn mtu(value: &DeValue<'_>) -> Result<ByteCount, Complaint> {
+fn mtu(value: &DeValue<'_>) -> Result<ByteCount, ValueError> {
     in_range(value, ByteCount::new(MTU_MIN), ByteCount::new(MTU_MAX))
 }
 
-fn reassembly(value: &DeValue<'_>) -> Result<ByteCount, Complaint> {
+fn reassembly(value: &DeValue<'_>) -> Result<ByteCount, ValueError> {
     in_range(value, REASSEMBLY_MIN, ByteCount::new(1 << 40))
 }
 
-fn length(value: &DeValue<'_>) -> Result<ByteCount, Complaint> {
+fn length(value: &DeValue<'_>) -> Result<ByteCount, ValueError> {
     in_range(value, ByteCount::new(1), ByteCount::new(MESSAGE_BYTES_MAX))
 }
 
@@ -880,10 +812,10 @@ pub(super) fn in_range(
     value: &DeValue<'_>,
     min: ByteCount,
     max: ByteCount,
-) -> Result<ByteCount, Complaint> {
+) -> Result<ByteCount, ValueError> {
     let bytes: ByteCount = quantity(value)?;
     if bytes < min || bytes > max {
-        return Err(Complaint::new(
+        return Err(ValueError::new(
             format!("{} is out of range", Text(bytes)),
             format!("write {} to {}", Text(min), Text(max)),
         ));
@@ -891,15 +823,15 @@ pub(super) fn in_range(
     Ok(bytes)
 }
 
-pub(super) fn value<T>(found: Option<At<T>>) -> Option<T> {
+pub(super) fn value<T>(found: Option<Located<T>>) -> Option<T> {
     found.map(|found| found.value)
 }
 
-fn value_or(found: Option<At<PathBuf>>, default: &str) -> PathBuf {
+fn value_or(found: Option<Located<PathBuf>>, default: &str) -> PathBuf {
     value(found).unwrap_or_else(|| PathBuf::from(default))
 }
 
-fn place<T>(found: &Option<At<T>>) -> Option<Range<usize>> {
+fn place<T>(found: &Option<Located<T>>) -> Option<Range<usize>> {
     found.as_ref().map(|found| found.at.clone())
 }
 

@@ -2,15 +2,16 @@
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr, ops::Range, path::PathBuf, time::Duration};
 
+use keiro_config::{
+    Located, Report, TableReader, ValueError, address_in, choice, file_name, shown, string,
+    type_name,
+};
 use toml::de::DeValue;
 
 use super::{
     Name,
-    document::{At, Complaint, Fields, address_in, choice, file_name, string, type_name},
     read::{name, positive_time},
-    report::Report,
 };
-use crate::units::shown;
 
 /// `[store]`: where the plan is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,8 +79,8 @@ const ENDPOINTS_MAX: usize = 16;
 /// Longer than that is no address.
 const ENDPOINT_BYTES_MAX: usize = 512;
 
-pub(super) fn store(mut fields: Fields<'_, '_>, report: &mut Report<'_>) -> Option<Store> {
-    let place = fields.place_of("kind");
+pub(super) fn store(mut fields: TableReader<'_, '_>, report: &mut Report<'_>) -> Option<Store> {
+    let place = fields.span_of("kind");
     let kind = fields.required(report, "kind", "\"etcd\" or \"file\"", |v| choice(v, KINDS));
     let site = fields.optional(report, "site", name);
     let endpoints = fields.optional(report, "endpoints", endpoints);
@@ -92,10 +93,10 @@ pub(super) fn store(mut fields: Fields<'_, '_>, report: &mut Report<'_>) -> Opti
     let written: BTreeMap<&str, Range<usize>> = OF_ETCD
         .into_iter()
         .filter(|key| fields.has(key))
-        .map(|key| (key, fields.place_of(key)))
+        .map(|key| (key, fields.span_of(key)))
         .collect();
     let has = |key: &str| written.contains_key(key);
-    fields.refuse_the_rest(report);
+    fields.refuse_unknown_keys(report);
     let kind = kind?.value;
     if kind == Kind::File {
         for (key, at) in &written {
@@ -146,7 +147,7 @@ pub(super) fn store(mut fields: Fields<'_, '_>, report: &mut Report<'_>) -> Opti
         let message = format!("the password would be sent in the clear to `{open}`");
         report.add(at, message, "write https://");
     }
-    let value = |found: Option<At<PathBuf>>| found.map(|found| found.value);
+    let value = |found: Option<Located<PathBuf>>| found.map(|found| found.value);
     Some(Store::Etcd(Box::new(Etcd {
         site: site?.value,
         endpoints: endpoints?.value,
@@ -159,16 +160,16 @@ pub(super) fn store(mut fields: Fields<'_, '_>, report: &mut Report<'_>) -> Opti
 
 const HINT: &str = "write endpoints = [\"http://127.0.0.1:2379\"]";
 
-fn endpoints(value: &DeValue<'_>) -> Result<Vec<Endpoint>, Complaint> {
+fn endpoints(value: &DeValue<'_>) -> Result<Vec<Endpoint>, ValueError> {
     let DeValue::Array(array) = value else {
-        return Err(Complaint::new(
+        return Err(ValueError::new(
             format!("this is {}", type_name(value)),
             HINT,
         ));
     };
     if !(1..=ENDPOINTS_MAX).contains(&array.len()) {
         let message = format!("{} addresses", array.len());
-        return Err(Complaint::new(
+        return Err(ValueError::new(
             message,
             format!("write 1 to {ENDPOINTS_MAX}"),
         ));
@@ -177,13 +178,13 @@ fn endpoints(value: &DeValue<'_>) -> Result<Vec<Endpoint>, Complaint> {
     array.iter().map(endpoint).collect()
 }
 
-fn endpoint(text: &str) -> Result<Endpoint, Complaint> {
-    let wrong = |message: String| Err(Complaint::new(message, HINT));
+fn endpoint(text: &str) -> Result<Endpoint, ValueError> {
+    let wrong = |message: String| Err(ValueError::new(message, HINT));
     if text.contains('@') {
         // A password may be in it, which is nobody's to read.
         let message = "a user or password is no part of an endpoint".to_owned();
         let hint = "remove what is before the @; write user = \"...\" and password_file = \"...\"";
-        return Err(Complaint::new(message, hint));
+        return Err(ValueError::new(message, hint));
     }
     let (is_secure, rest) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
         (Some(rest), _) => (false, rest),

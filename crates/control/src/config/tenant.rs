@@ -14,6 +14,7 @@ use std::{
 };
 
 use ipnet::IpNet;
+use keiro_config::{Located, Report, TableReader, choice, type_name};
 use keiro_model::fairness::{
     aimd::{Aimd, Provider},
     controller::{ControllerConfig, Weight},
@@ -33,9 +34,7 @@ pub(super) use self::{
 };
 use super::{
     AppIndex, Config, Name, PeerIndex,
-    document::{At, Fields, choice, type_name},
     read::{Names, Reader, in_range, positive_time, value},
-    report::Report,
 };
 
 /// Default of `mtu`: with what the tunnel adds it fits into 1500 bytes over IPv6 too.
@@ -262,7 +261,7 @@ impl Reader<'_> {
                 self.report.add(&key.span(), message, &hint);
                 continue;
             };
-            let fields = Fields::new("[tenant.NAME]", key.span(), table, self.lenient);
+            let fields = TableReader::new("[tenant.NAME]", key.span(), table, &self.report);
             found.extend(self.tenant(fields, name, (peers, apps), left));
         }
         found
@@ -270,7 +269,7 @@ impl Reader<'_> {
 
     fn tenant(
         &mut self,
-        mut fields: Fields<'_, '_>,
+        mut fields: TableReader<'_, '_>,
         name: Name,
         (peers, apps): (&Names, &Names),
         left: &mut usize,
@@ -280,24 +279,24 @@ impl Reader<'_> {
         let weight = fields.optional(r, "weight", weight);
         let controller = fields.optional(r, "controller", |v| choice(v, CONTROLLERS));
         let device = fields.optional(r, "device", own_device);
-        let device_at = fields.place_of("device");
+        let device_at = fields.span_of("device");
         let device_queues = fields.optional(r, "device_queues", device_queues);
         let addresses = fields.optional(r, "addresses", addresses);
         let mtu = fields.optional(r, "mtu", |v| in_range(v, MTU[0], MTU[1]));
         let table = fields.optional(r, "table", routing_table);
-        let table_at = fields.place_of("table");
+        let table_at = fields.span_of("table");
         let interfaces = fields.optional(r, "interfaces", interfaces);
-        let interfaces_at = fields.place_of("interfaces");
+        let interfaces_at = fields.span_of("interfaces");
         let example = "[\"10.1.0.0/16\"], the networks behind this gateway";
-        let own_at = fields.place_of("prefixes");
+        let own_at = fields.span_of("prefixes");
         let own = fields.required(r, "prefixes", example, prefixes);
-        let routes_at = fields.place_of("routes");
+        let routes_at = fields.span_of("routes");
         let routes = fields.optional(r, "routes", prefixes);
         let queue = fields.optional(r, "queue", |v| in_range(v, QUEUE[0], QUEUE[1]));
         let peer_tables = fields.raw("peer");
-        let at = fields.place_of("id");
+        let at = fields.span_of("id");
         let rules = self.entries(&mut fields, "rule", "[[tenant.NAME.rule]]", left);
-        fields.refuse_the_rest(&mut self.report);
+        fields.refuse_unknown_keys(&mut self.report);
         if let (Some(found), None) = (&interfaces, &table)
             && !found.value.is_empty()
         {
@@ -316,7 +315,7 @@ impl Reader<'_> {
             apps: Vec::new(),
         };
         let tenant_peers = self.tenant_peers(&name, peer_tables, (peers, apps), left, &mut places);
-        if peer_tables.is_none() && !self.lenient {
+        if peer_tables.is_none() && !self.report.has_syntax_errors() {
             let message = format!("tenant `{name}` has no peer, so its packets lead nowhere");
             let hint = format!("add [tenant.{name}.peer.PEER] with prefixes and app");
             self.report.add(&at, message, &hint);
@@ -326,7 +325,7 @@ impl Reader<'_> {
         {
             let message = format!("more than {RULES_MAX} rules of one tenant");
             let hint = "gather prefixes and ranges of ports";
-            self.report.add(&last.place_of("app"), message, hint);
+            self.report.add(&last.span_of("app"), message, hint);
         }
         let mut read = Vec::new();
         for fields in rules {
@@ -362,7 +361,7 @@ impl Reader<'_> {
         Some((tenant, places))
     }
 
-    fn refuse_twice(&mut self, routes: &[At<IpNet>]) {
+    fn refuse_twice(&mut self, routes: &[Located<IpNet>]) {
         let mut seen = BTreeMap::new();
         for route in routes {
             if let Some(earlier) = seen.insert(route.value, &route.at) {
@@ -395,7 +394,7 @@ impl Reader<'_> {
             if !self.take_entry(&key.span(), left) {
                 break;
             }
-            let written = At {
+            let written = Located {
                 value: key.get_ref().to_string(),
                 at: key.span(),
             };
@@ -406,12 +405,12 @@ impl Reader<'_> {
                 continue;
             };
             let header = "[tenant.NAME.peer.PEER]";
-            let mut fields = Fields::new(header, key.span(), table, self.lenient);
+            let mut fields = TableReader::new(header, key.span(), table, &self.report);
             let r = &mut self.report;
             let example = "[\"10.2.0.0/16\"], the networks behind this peer";
             let prefixes = fields.required(r, "prefixes", example, prefixes);
             let app = fields.required(r, "app", "\"...\"", text);
-            fields.refuse_the_rest(r);
+            fields.refuse_unknown_keys(r);
             let app_at = app.as_ref().map(|app| app.at.clone());
             let app = app.and_then(|app| self.reference("app", &app, apps));
             let (Some(peer), Some(prefixes), Some(app), Some(app_at)) =
@@ -441,7 +440,7 @@ impl Reader<'_> {
 
     fn tenant_rule(
         &mut self,
-        mut fields: Fields<'_, '_>,
+        mut fields: TableReader<'_, '_>,
         apps: &Names,
         places: &mut TenantPlaces,
     ) -> Option<TenantRule> {
@@ -459,9 +458,9 @@ impl Reader<'_> {
             && source_ports.is_none()
             && destination_ports.is_none()
             && dscp.is_none();
-        let at = fields.place_of("app");
-        fields.refuse_the_rest(r);
-        if nothing && !self.lenient && self.report.is_empty() {
+        let at = fields.span_of("app");
+        fields.refuse_unknown_keys(r);
+        if nothing && !self.report.has_syntax_errors() && self.report.is_empty() {
             let hint = "say what it is for, or change the peer's own app";
             self.report
                 .add(&at, "rule: it would match every packet", hint);
@@ -489,7 +488,7 @@ impl Reader<'_> {
 }
 
 /// `[fairness]`.
-pub(super) fn fairness(mut fields: Fields<'_, '_>, report: &mut Report<'_>) -> Fairness {
+pub(super) fn fairness(mut fields: TableReader<'_, '_>, report: &mut Report<'_>) -> Fairness {
     let default = Fairness::default();
     let Provider {
         aimd,
@@ -501,7 +500,7 @@ pub(super) fn fairness(mut fields: Fields<'_, '_>, report: &mut Report<'_>) -> F
     let increase = fields.optional(report, "increase", increase);
     let decrease = fields.optional(report, "decrease", decrease);
     let reference = fields.optional(report, "round_trip", positive_time);
-    fields.refuse_the_rest(report);
+    fields.refuse_unknown_keys(report);
     let increase = value(increase).unwrap_or_else(|| aimd.increase());
     let decrease = value(decrease).unwrap_or_else(|| aimd.decrease());
     // Both were judged where they are written.

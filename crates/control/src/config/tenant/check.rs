@@ -7,9 +7,10 @@ use std::{
 };
 
 use ipnet::IpNet;
+use keiro_config::Report;
 
 use super::{Tenant, TenantPlaces, member};
-use crate::config::{Class, read::Draft, report::Report};
+use crate::config::{Class, read::Draft};
 
 /// What concerns several entries; `indices_hold` unless an entry is missing for being wrong.
 pub(in crate::config) fn check(draft: &Draft, indices_hold: bool, report: &mut Report<'_>) {

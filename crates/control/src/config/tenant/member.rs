@@ -3,14 +3,10 @@
 use std::{collections::BTreeMap, ops::Range};
 
 use ipnet::IpNet;
+use keiro_config::{Located, Report, TableReader};
 
 use super::{Tenant, values::text};
-use crate::config::{
-    AppIndex, Config, Destination, Name,
-    document::{At, Fields},
-    read::Draft,
-    report::Report,
-};
+use crate::config::{AppIndex, Config, Destination, Name, read::Draft};
 
 /// What a listener or a forward says of its tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,11 +45,11 @@ impl Config {
 
 /// Reads `tenant` and `interface`.
 pub(in crate::config) fn member(
-    fields: &mut Fields<'_, '_>,
+    fields: &mut TableReader<'_, '_>,
     report: &mut Report<'_>,
 ) -> Option<Placed> {
     let tenant = fields.optional(report, "tenant", text);
-    let interface: Option<At<String>> = fields.optional(report, "interface", text);
+    let interface: Option<Located<String>> = fields.optional(report, "interface", text);
     let Some(tenant) = tenant else {
         if let Some(interface) = interface {
             let message = "interface: it is a tenant's, and no tenant is named";

@@ -3,14 +3,10 @@
 use std::{net::IpAddr, ops::RangeInclusive};
 
 use ipnet::IpNet;
+use keiro_config::{Located, ValueError, choice, quantity, shown, string, type_name};
 use keiro_model::fairness::controller::Weight;
 use keiro_units::Bandwidth;
 use toml::{Spanned, de::DeValue};
-
-use crate::{
-    config::document::{At, Complaint, choice, quantity, string, type_name},
-    units::shown,
-};
 
 const PROTOCOLS: &[(&str, u8)] = &[
     ("icmp", 1),
@@ -28,23 +24,23 @@ const WEIGHT_HINT: &str = "write a number from 0.001 to 1000000, as in weight = 
 /// `RT_TABLE_DEFAULT`, `_MAIN`, `_LOCAL` (`linux/rtnetlink.h`).
 const TABLES_OF_THE_KERNEL: RangeInclusive<u32> = 253..=255;
 
-pub(super) fn text(value: &DeValue<'_>) -> Result<String, Complaint> {
+pub(super) fn text(value: &DeValue<'_>) -> Result<String, ValueError> {
     string(value).map(str::to_owned)
 }
 
-pub(super) fn integer(value: &DeValue<'_>) -> Result<i64, Complaint> {
+pub(super) fn integer(value: &DeValue<'_>) -> Result<i64, ValueError> {
     let DeValue::Integer(number) = value else {
         let message = format!("this is {}", type_name(value));
-        return Err(Complaint::new(message, "write a whole number"));
+        return Err(ValueError::new(message, "write a whole number"));
     };
     i64::from_str_radix(number.as_str(), number.radix()).map_err(|_| {
         let message = format!("`{}` is out of range", shown(&number.to_string()));
-        Complaint::new(message, "write a smaller number")
+        ValueError::new(message, "write a smaller number")
     })
 }
 
 /// A number, and how it is written. It is finite.
-fn number(value: &DeValue<'_>) -> Result<(f64, String), Complaint> {
+fn number(value: &DeValue<'_>) -> Result<(f64, String), ValueError> {
     let (number, written) = match value {
         DeValue::Integer(written) => (integer(value)? as f64, written.to_string()),
         DeValue::Float(written) => {
@@ -53,35 +49,35 @@ fn number(value: &DeValue<'_>) -> Result<(f64, String), Complaint> {
         }
         _ => {
             let message = format!("this is {}", type_name(value));
-            return Err(Complaint::new(message, "write a number"));
+            return Err(ValueError::new(message, "write a number"));
         }
     };
     let written = shown(&written);
     match number.is_finite() {
         true => Ok((number, written)),
-        false => Err(Complaint::new(
+        false => Err(ValueError::new(
             format!("`{written}` is no finite number"),
             "write a number, as in 0.5",
         )),
     }
 }
 
-pub(super) fn tenant_id(value: &DeValue<'_>) -> Result<u32, Complaint> {
+pub(super) fn tenant_id(value: &DeValue<'_>) -> Result<u32, ValueError> {
     let id = integer(value)?;
     u32::try_from(id).ok().filter(|id| *id > 0).ok_or_else(|| {
         let hint = "write 1 to 4294967295, the same at both gateways";
-        Complaint::new(format!("{id} is no tenant's number"), hint)
+        ValueError::new(format!("{id} is no tenant's number"), hint)
     })
 }
 
-pub(super) fn weight(value: &DeValue<'_>) -> Result<Weight, Complaint> {
+pub(super) fn weight(value: &DeValue<'_>) -> Result<Weight, ValueError> {
     let (weight, written) = number(value)?;
     Weight::new(weight).ok_or_else(|| {
         let message = match weight > 0.0 {
             true => format!("{written} is out of range"),
             false => format!("a tenant of weight {written} would get nothing"),
         };
-        Complaint::new(message, WEIGHT_HINT)
+        ValueError::new(message, WEIGHT_HINT)
     })
 }
 
@@ -89,7 +85,7 @@ pub(super) fn weight(value: &DeValue<'_>) -> Result<Weight, Complaint> {
 const INCREASE_MAX: f64 = 1e6;
 
 /// Packets per round trip that a window grows by.
-pub(super) fn increase(value: &DeValue<'_>) -> Result<f64, Complaint> {
+pub(super) fn increase(value: &DeValue<'_>) -> Result<f64, ValueError> {
     let (increase, written) = number(value)?;
     let message = match increase {
         i if i <= 0.0 => format!("a window that grows by {written} per round trip never grows"),
@@ -97,11 +93,11 @@ pub(super) fn increase(value: &DeValue<'_>) -> Result<f64, Complaint> {
         _ => return Ok(increase),
     };
     let hint = "write packets per round trip above 0 and up to 1000000, as in 0.1";
-    Err(Complaint::new(message, hint))
+    Err(ValueError::new(message, hint))
 }
 
 /// The share of a window that a loss takes.
-pub(super) fn decrease(value: &DeValue<'_>) -> Result<f64, Complaint> {
+pub(super) fn decrease(value: &DeValue<'_>) -> Result<f64, ValueError> {
     let (decrease, written) = number(value)?;
     let message = match decrease {
         d if d <= 0.0 => format!("a window that a loss makes smaller by {written} never shrinks"),
@@ -109,35 +105,35 @@ pub(super) fn decrease(value: &DeValue<'_>) -> Result<f64, Complaint> {
         _ => return Ok(decrease),
     };
     let hint = "write a share between 0 and 1, as in 0.1";
-    Err(Complaint::new(message, hint))
+    Err(ValueError::new(message, hint))
 }
 
-pub(super) fn tenants_max(value: &DeValue<'_>) -> Result<usize, Complaint> {
+pub(super) fn tenants_max(value: &DeValue<'_>) -> Result<usize, ValueError> {
     count(value, crate::config::CONFIG_ENTRIES_MAX)
 }
 
 /// Ours: each is a descriptor, and more than processors have no use.
 const DEVICE_QUEUES_MAX: usize = 64;
 
-pub(super) fn device_queues(value: &DeValue<'_>) -> Result<usize, Complaint> {
+pub(super) fn device_queues(value: &DeValue<'_>) -> Result<usize, ValueError> {
     count(value, DEVICE_QUEUES_MAX)
 }
 
 /// A number from 1 to `max`.
-fn count(value: &DeValue<'_>, max: usize) -> Result<usize, Complaint> {
+fn count(value: &DeValue<'_>, max: usize) -> Result<usize, ValueError> {
     let count = integer(value)?;
     let found = usize::try_from(count).ok();
     found.filter(|n| (1..=max).contains(n)).ok_or_else(|| {
         let hint = format!("write 1 to {max}");
-        Complaint::new(format!("{count} is out of range"), hint)
+        ValueError::new(format!("{count} is out of range"), hint)
     })
 }
 
-pub(super) fn unit(value: &DeValue<'_>) -> Result<Bandwidth, Complaint> {
+pub(super) fn unit(value: &DeValue<'_>) -> Result<Bandwidth, ValueError> {
     let unit: Bandwidth = quantity(value)?;
     match unit.as_bits_per_second() {
         1000.. => Ok(unit),
-        _ => Err(Complaint::new(
+        _ => Err(ValueError::new(
             "less than 1kbit",
             "write what a weight of 1 may expect, as in \"4Mbit\"",
         )),
@@ -145,14 +141,14 @@ pub(super) fn unit(value: &DeValue<'_>) -> Result<Bandwidth, Complaint> {
 }
 
 /// A name that an interface can have; `linux` judges again.
-pub(super) fn device(value: &DeValue<'_>) -> Result<String, Complaint> {
+pub(super) fn device(value: &DeValue<'_>) -> Result<String, ValueError> {
     let text = string(value)?;
     match why_no_name(text) {
         None => Ok(text.to_owned()),
         Some(why) => {
             let message = format!("`{}` is no name of an interface: {why}", shown(text));
             let hint = format!("write 1 to {DEVICE_BYTES_MAX} letters, digits, `-`, `_` or `.`");
-            Err(Complaint::new(message, hint))
+            Err(ValueError::new(message, hint))
         }
     }
 }
@@ -181,10 +177,10 @@ fn why_no_name(text: &str) -> Option<String> {
 }
 
 /// A name for a device that the gateway makes.
-pub(super) fn own_device(value: &DeValue<'_>) -> Result<String, Complaint> {
+pub(super) fn own_device(value: &DeValue<'_>) -> Result<String, ValueError> {
     let name = device(value)?;
     match name.as_str() {
-        "lo" => Err(Complaint::new(
+        "lo" => Err(ValueError::new(
             "`lo` is the loopback interface",
             "choose another name; the gateway makes the device",
         )),
@@ -192,17 +188,17 @@ pub(super) fn own_device(value: &DeValue<'_>) -> Result<String, Complaint> {
     }
 }
 
-pub(super) fn interfaces(value: &DeValue<'_>) -> Result<Vec<String>, Complaint> {
+pub(super) fn interfaces(value: &DeValue<'_>) -> Result<Vec<String>, ValueError> {
     let mut names: Vec<String> = Vec::new();
     for entry in list(value, "[\"eth1\"]")? {
         let name = device(entry.get_ref())?;
         if name == "lo" {
             let message = "`lo` stands for all programs of this machine, whosever they are";
             let hint = "name interfaces that lead to the tenant; a program binds to the device";
-            return Err(Complaint::new(message, hint));
+            return Err(ValueError::new(message, hint));
         }
         if names.contains(&name) {
-            return Err(Complaint::new(format!("`{name}` twice"), "write it once"));
+            return Err(ValueError::new(format!("`{name}` twice"), "write it once"));
         }
         names.push(name);
     }
@@ -210,23 +206,23 @@ pub(super) fn interfaces(value: &DeValue<'_>) -> Result<Vec<String>, Complaint> 
 }
 
 /// An address and its prefix length.
-pub(super) fn addresses(value: &DeValue<'_>) -> Result<Vec<IpNet>, Complaint> {
+pub(super) fn addresses(value: &DeValue<'_>) -> Result<Vec<IpNet>, ValueError> {
     let example = "[\"10.1.0.1/32\"]";
     let mut addresses: Vec<IpNet> = Vec::new();
     for entry in list(value, example)? {
         let text = string(entry.get_ref())?;
         let Ok(address) = text.parse::<IpNet>() else {
             let message = format!("`{}` is not an address and its prefix length", shown(text));
-            return Err(Complaint::new(message, format!("write {example}")));
+            return Err(ValueError::new(message, format!("write {example}")));
         };
         if let Some(why) = why_no_host(address) {
             let message = format!("`{}` is no address of a device: {why}", shown(text));
             let hint = "write an address of the tenant's own networks that no other host has";
-            return Err(Complaint::new(message, hint));
+            return Err(ValueError::new(message, hint));
         }
         if addresses.iter().any(|other| other.addr() == address.addr()) {
             let message = format!("`{}` twice", address.addr());
-            return Err(Complaint::new(message, "write it once"));
+            return Err(ValueError::new(message, "write it once"));
         }
         addresses.push(address);
     }
@@ -281,64 +277,64 @@ pub(in crate::config) fn confined(prefix: &IpNet) -> Option<&'static str> {
 pub(super) fn list<'d, 'i>(
     value: &'d DeValue<'i>,
     example: &str,
-) -> Result<&'d [Spanned<DeValue<'i>>], Complaint> {
+) -> Result<&'d [Spanned<DeValue<'i>>], ValueError> {
     let DeValue::Array(entries) = value else {
         let message = format!("this is {}", type_name(value));
-        return Err(Complaint::new(message, format!("write {example}")));
+        return Err(ValueError::new(message, format!("write {example}")));
     };
     match entries.len() <= ADDRESSES_MAX {
         true => Ok(entries.as_ref()),
-        false => Err(Complaint::new(
+        false => Err(ValueError::new(
             format!("{} entries", entries.len()),
             format!("write at most {ADDRESSES_MAX}"),
         )),
     }
 }
 
-pub(super) fn routing_table(value: &DeValue<'_>) -> Result<u32, Complaint> {
+pub(super) fn routing_table(value: &DeValue<'_>) -> Result<u32, ValueError> {
     let table = integer(value)?;
     let own = u32::try_from(table)
         .ok()
         .filter(|t| *t > 0 && !TABLES_OF_THE_KERNEL.contains(t));
     own.ok_or_else(|| {
         let hint = "write 1 to 252 or 256 and above; without a table the main one is used";
-        Complaint::new(format!("{table} is no table for a tenant"), hint)
+        ValueError::new(format!("{table} is no table for a tenant"), hint)
     })
 }
 
-pub(super) fn prefix(value: &DeValue<'_>) -> Result<IpNet, Complaint> {
+pub(super) fn prefix(value: &DeValue<'_>) -> Result<IpNet, ValueError> {
     let text = string(value)?;
     let Ok(prefix) = text.parse::<IpNet>() else {
         let message = format!("`{}` is not a prefix", shown(text));
-        return Err(Complaint::new(
+        return Err(ValueError::new(
             message,
             "write \"10.1.0.0/16\" or \"2001:db8::/48\"",
         ));
     };
     if prefix.trunc() != prefix {
         let (lowest, bits) = (prefix.trunc(), prefix.max_prefix_len());
-        return Err(Complaint::new(
+        return Err(ValueError::new(
             format!("`{}` has bits set behind its prefix", shown(text)),
             format!("write \"{lowest}\", or /{bits} for this address alone"),
         ));
     }
     match confined(&prefix) {
         None => Ok(prefix),
-        Some(kind) => Err(Complaint::new(
+        Some(kind) => Err(ValueError::new(
             format!("`{}` is {kind}, and never forwarded", shown(text)),
             "write a network that hosts have addresses of",
         )),
     }
 }
 
-pub(super) fn prefixes(value: &DeValue<'_>) -> Result<Vec<At<IpNet>>, Complaint> {
+pub(super) fn prefixes(value: &DeValue<'_>) -> Result<Vec<Located<IpNet>>, ValueError> {
     let DeValue::Array(entries) = value else {
         let message = format!("this is {}", type_name(value));
-        return Err(Complaint::new(message, "write [\"10.1.0.0/16\"]"));
+        return Err(ValueError::new(message, "write [\"10.1.0.0/16\"]"));
     };
     let at = |entry: &Spanned<DeValue<'_>>| {
         let value = prefix(entry.get_ref())?;
-        Ok(At {
+        Ok(Located {
             value,
             at: entry.span(),
         })
@@ -346,33 +342,33 @@ pub(super) fn prefixes(value: &DeValue<'_>) -> Result<Vec<At<IpNet>>, Complaint>
     entries.iter().map(at).collect()
 }
 
-pub(super) fn protocol(value: &DeValue<'_>) -> Result<u8, Complaint> {
+pub(super) fn protocol(value: &DeValue<'_>) -> Result<u8, ValueError> {
     if let DeValue::String(_) = value {
         return choice(value, PROTOCOLS);
     }
     let number = integer(value)?;
     u8::try_from(number).map_err(|_| {
-        Complaint::new(
+        ValueError::new(
             format!("{number} is no protocol"),
             "write \"tcp\", \"udp\", or 0 to 255",
         )
     })
 }
 
-pub(super) fn dscp(value: &DeValue<'_>) -> Result<u8, Complaint> {
+pub(super) fn dscp(value: &DeValue<'_>) -> Result<u8, ValueError> {
     let number = integer(value)?;
     u8::try_from(number)
         .ok()
         .filter(|dscp| *dscp < 64)
         .ok_or_else(|| {
-            Complaint::new(
+            ValueError::new(
                 format!("{number} is no DSCP"),
                 "write 0 to 63; 46 is expedited forwarding",
             )
         })
 }
 
-pub(super) fn ports(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, Complaint> {
+pub(super) fn ports(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, ValueError> {
     let text = match value {
         DeValue::Integer(number) => number.to_string(),
         _ => string(value)?.to_owned(),
@@ -380,7 +376,7 @@ pub(super) fn ports(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, Complain
     let (first, last) = text.split_once('-').unwrap_or((&text, &text));
     match (first.parse::<u16>(), last.parse::<u16>()) {
         (Ok(first), Ok(last)) if first <= last => Ok(first..=last),
-        _ => Err(Complaint::new(
+        _ => Err(ValueError::new(
             format!("`{}` is no port and no range of ports", shown(&text)),
             "write 443 or \"5004-5010\"",
         )),

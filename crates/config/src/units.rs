@@ -3,7 +3,7 @@
 //! Reads and prints the quantities of configuration files exactly: a number is kept as decimal
 //! digits until it is whole nanoseconds, bit/s or bytes, so `"0.1s"` is 100,000,000 ns and
 //! nothing else. What cannot be held exactly is refused, and so is a number without a unit.
-//! Which values make sense for a key is left to `config`.
+//! Which values make sense for a key is left to its owner.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -30,7 +30,7 @@ pub trait Quantity: Copy + Sized {
 /// A quantity that is read and written as text by serde, `Display` and `FromStr`.
 ///
 /// ```
-/// use keiro_control::units::Text;
+/// use keiro_config::units::Text;
 /// let delay: Text<std::time::Duration> = "1.5ms".parse().unwrap();
 /// assert_eq!(delay.0, std::time::Duration::from_micros(1500));
 /// assert_eq!(delay.to_string(), "1.5ms");
@@ -95,11 +95,14 @@ impl UnitError {
     /// What is wrong, and what to try.
     pub(crate) fn message_and_hint(&self) -> (String, String) {
         let text = self.to_string();
-        match text.split_once("; ") {
-            Some((message, hint)) => (message.to_owned(), hint.to_owned()),
-            None => (text, String::new()),
-        }
+        let (message, hint) = split_hint(&text);
+        (message.to_owned(), hint.to_owned())
     }
+}
+
+/// `what is wrong; what to try` in two; the hint is empty if there is none.
+pub(crate) fn split_hint(text: &str) -> (&str, &str) {
+    text.split_once("; ").unwrap_or((text, ""))
 }
 
 impl Quantity for Duration {
@@ -363,7 +366,7 @@ fn print_decimal(f: &mut fmt::Formatter<'_>, value: u64, places: u32, unit: &str
 }
 
 /// `text` as it may stand in a message: short and without control characters.
-pub(crate) fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(SHOWN_CHARACTERS_MAX).collect();
     if shown.len() < text.len() {
         shown.push('…');

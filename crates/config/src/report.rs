@@ -4,13 +4,11 @@
 //! `file:line:column: what is wrong; what to try` with the source line and a caret. What is a
 //! problem is decided elsewhere.
 
-use std::{fmt, fs::File, io::Read, ops::Range, path::Path};
+use std::{fmt, ops::Range};
 
 use serde::Serialize;
 
-use super::CONFIG_BYTES_MAX;
-
-/// More problems of one file are counted, not kept. Ours: more than anybody reads at once.
+/// More problems or warnings of one file are counted, not kept. Ours: more than are read at once.
 const PROBLEMS_MAX: usize = 100;
 /// Longer source lines are cut around the problem.
 const SHOWN_CHARACTERS_MAX: usize = 100;
@@ -23,15 +21,17 @@ pub struct ConfigError {
     problems: Vec<Problem>,
     /// Problems beyond those kept.
     omitted: usize,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<Problem>,
 }
 
-/// One problem. `Display` is its one-line form.
+/// One problem or warning. `Display` is its one-line form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// The file as the caller named it.
     pub file: String,
     /// Where in the file; `None`: the file as a whole.
-    pub place: Option<Place>,
+    pub place: Option<Location>,
     /// What is wrong.
     pub message: String,
     /// What to try; `None`: the message says it all.
@@ -40,7 +40,7 @@ pub struct Problem {
 
 /// A place in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub struct Location {
     /// From 1.
     pub line: usize,
     /// In characters, from 1.
@@ -59,7 +59,13 @@ impl ConfigError {
         &self.problems
     }
 
-    pub(super) fn of_file(file: &str, message: String, hint: &str) -> Self {
+    /// What is no error and should be changed all the same.
+    pub fn warnings(&self) -> &[Problem] {
+        &self.warnings
+    }
+
+    /// A problem of the file as a whole.
+    pub fn of_file(file: &str, message: String, hint: &str) -> Self {
         let problem = Problem {
             file: file.to_owned(),
             place: None,
@@ -69,6 +75,7 @@ impl ConfigError {
         Self {
             problems: vec![problem],
             omitted: 0,
+            warnings: Vec::new(),
         }
     }
 }
@@ -92,6 +99,9 @@ impl fmt::Display for ConfigError {
         if self.omitted > 0 {
             write!(f, "\nand {} more problems", self.omitted)?;
         }
+        for warning in &self.warnings {
+            write!(f, "\nwarning: {warning}")?;
+        }
         Ok(())
     }
 }
@@ -110,30 +120,8 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The text a configuration was read from, for checks that come later.
-#[derive(Clone, Debug)]
-pub(super) struct Origin {
-    file: String,
-    text: String,
-    /// Where each application's name is.
-    pub(super) apps: Vec<Range<usize>>,
-    /// Where each forward's destination is.
-    pub(super) forwards: Vec<Range<usize>>,
-}
-
-impl Origin {
-    pub(super) fn file(&self) -> &str {
-        &self.file
-    }
-
-    /// A new report on the same text.
-    pub(super) fn report(&self) -> Report<'_> {
-        Report::new(&self.file, &self.text)
-    }
-}
-
-/// Collects the problems of one text.
-pub(super) struct Report<'a> {
+/// Collects the problems and warnings of one text.
+pub struct Report<'a> {
     file: &'a str,
     text: &'a str,
     /// Byte offset of each line's start.
@@ -141,10 +129,13 @@ pub(super) struct Report<'a> {
     /// With the offset, which they are sorted by in the end.
     problems: Vec<(usize, Problem)>,
     omitted: usize,
+    warnings: Vec<(usize, Problem)>,
+    has_syntax_errors: bool,
 }
 
 impl<'a> Report<'a> {
-    pub(super) fn new(file: &'a str, text: &'a str) -> Self {
+    /// An empty report on `text`; `file` is what messages call it.
+    pub fn new(file: &'a str, text: &'a str) -> Self {
         let after_newline = text.match_indices('\n').map(|(at, _)| at + 1);
         let line_starts = std::iter::once(0).chain(after_newline).collect();
         Self {
@@ -153,36 +144,69 @@ impl<'a> Report<'a> {
             line_starts,
             problems: Vec::new(),
             omitted: 0,
+            warnings: Vec::new(),
+            has_syntax_errors: false,
         }
     }
 
-    pub(super) fn add(&mut self, at: &Range<usize>, message: impl Into<String>, hint: &str) {
-        let hint = Some(hint).filter(|h| !h.is_empty()).map(str::to_owned);
+    /// What messages call the file.
+    pub fn file(&self) -> &'a str {
+        self.file
+    }
+
+    /// The whole text.
+    pub fn text(&self) -> &'a str {
+        self.text
+    }
+
+    /// Reports a problem at `at`, in bytes of the text. An empty hint is none.
+    pub fn add(&mut self, at: &Range<usize>, message: impl Into<String>, hint: &str) {
         if self.is_full() {
             self.omitted += 1;
             return;
         }
-        let place = Some(self.place(at));
-        let problem = Problem {
-            file: self.file.to_owned(),
-            place,
-            message: message.into(),
-            hint,
-        };
+        let problem = self.problem(at, message.into(), hint);
         self.problems.push((at.start, problem));
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// Warns of something that is no error.
+    pub fn warn(&mut self, at: &Range<usize>, message: impl Into<String>, hint: &str) {
+        if self.warnings.len() < PROBLEMS_MAX {
+            let warning = self.problem(at, message.into(), hint);
+            self.warnings.push((at.start, warning));
+        }
+    }
+
+    fn problem(&self, at: &Range<usize>, message: String, hint: &str) -> Problem {
+        Problem {
+            file: self.file.to_owned(),
+            place: Some(self.location(at)),
+            message,
+            hint: Some(hint).filter(|h| !h.is_empty()).map(str::to_owned),
+        }
+    }
+
+    /// The text is not valid TOML: what seems to be missing may only not have been understood.
+    pub fn has_syntax_errors(&self) -> bool {
+        self.has_syntax_errors
+    }
+
+    pub(crate) fn set_has_syntax_errors(&mut self) {
+        self.has_syntax_errors = true;
+    }
+
+    /// No problem was found; there may be warnings.
+    pub fn is_empty(&self) -> bool {
         self.problems.is_empty()
     }
 
     /// Further problems are only counted, so their hints need not be looked for.
-    pub(super) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.problems.len() == PROBLEMS_MAX
     }
 
     /// The source line in which `at` starts, without its end.
-    pub(super) fn source_line(&self, at: &Range<usize>) -> &'a str {
+    pub fn source_line(&self, at: &Range<usize>) -> &'a str {
         let rest = &self.text[self.line_starts[self.line(at) - 1]..];
         rest.split('\n')
             .next()
@@ -190,11 +214,12 @@ impl<'a> Report<'a> {
             .trim_end_matches('\r')
     }
 
-    pub(super) fn line(&self, at: &Range<usize>) -> usize {
+    /// The line, from 1, on which `at` begins.
+    pub fn line(&self, at: &Range<usize>) -> usize {
         self.line_starts.partition_point(|start| *start <= at.start)
     }
 
-    fn place(&self, at: &Range<usize>) -> Place {
+    fn location(&self, at: &Range<usize>) -> Location {
         let line = self.line(at);
         let start = self.line_starts[line - 1];
         let source = self.source_line(at);
@@ -218,7 +243,7 @@ impl<'a> Report<'a> {
             .collect();
         let caret = before - skipped;
         let width = width.min(shown.chars().count().saturating_sub(caret).max(1));
-        Place {
+        Location {
             line,
             column: before + 1,
             source: shown,
@@ -227,85 +252,24 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The problems found, in the order of the file, if there are any.
-    pub(super) fn finish(mut self) -> Result<(), ConfigError> {
-        if self.problems.is_empty() {
-            return Ok(());
-        }
+    /// The warnings, if there are no problems; both in the order of the file.
+    ///
+    /// # Errors
+    /// Every problem.
+    pub fn finish(mut self) -> Result<Vec<Problem>, ConfigError> {
         self.problems.sort_by_key(|(at, _)| *at);
-        let problems = self
-            .problems
-            .into_iter()
-            .map(|(_, problem)| problem)
-            .collect();
+        self.warnings.sort_by_key(|(at, _)| *at);
+        let without_places = |found: Vec<(usize, Problem)>| -> Vec<Problem> {
+            found.into_iter().map(|(_, problem)| problem).collect()
+        };
+        let warnings = without_places(self.warnings);
+        if self.problems.is_empty() {
+            return Ok(warnings);
+        }
         Err(ConfigError {
-            problems,
+            problems: without_places(self.problems),
             omitted: self.omitted,
+            warnings,
         })
     }
-
-    /// As [`Report::finish`], and keeps what later checks need.
-    pub(super) fn finish_with_origin(
-        self,
-        apps: Vec<Range<usize>>,
-        forwards: Vec<Range<usize>>,
-    ) -> Result<Origin, ConfigError> {
-        let (file, text) = (self.file.to_owned(), self.text.to_owned());
-        self.finish()?;
-        Ok(Origin {
-            file,
-            text,
-            apps,
-            forwards,
-        })
-    }
-}
-
-/// The text of a file of at most [`CONFIG_BYTES_MAX`].
-pub(super) fn read_bounded(path: &Path) -> Result<String, ConfigError> {
-    let name = path.display().to_string();
-    let unreadable = |e: std::io::Error| match e.kind() {
-        std::io::ErrorKind::NotFound => ConfigError::of_file(
-            &name,
-            "no such file".to_owned(),
-            "`keiro init` writes a commented one",
-        ),
-        _ => ConfigError::of_file(
-            &name,
-            format!("cannot be read: {e}"),
-            "name a file that the user keiro runs as can read",
-        ),
-    };
-    // Looked at first: opening a FIFO would wait for its writer.
-    let metadata = std::fs::metadata(path).map_err(unreadable)?;
-    if !metadata.is_file() {
-        return Err(ConfigError::of_file(
-            &name,
-            "not a regular file".to_owned(),
-            "name a TOML file",
-        ));
-    }
-    let mut bytes = Vec::new();
-    let file = File::open(path).map_err(unreadable)?;
-    file.take(CONFIG_BYTES_MAX + 1)
-        .read_to_end(&mut bytes)
-        .map_err(unreadable)?;
-    if bytes.len() as u64 > CONFIG_BYTES_MAX {
-        return Err(too_long(&name));
-    }
-    String::from_utf8(bytes).map_err(|e| {
-        let valid = &e.as_bytes()[..e.utf8_error().valid_up_to()];
-        let line = valid.iter().filter(|b| **b == b'\n').count() + 1;
-        ConfigError::of_file(
-            &name,
-            format!("line {line} is not UTF-8"),
-            "save the file as UTF-8 text",
-        )
-    })
-}
-
-pub(super) fn too_long(file: &str) -> ConfigError {
-    let message = format!("longer than {CONFIG_BYTES_MAX} bytes");
-    let hint = "is this the right file? if it is, share the load between several gateways";
-    ConfigError::of_file(file, message, hint)
 }
