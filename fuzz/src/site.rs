@@ -11,7 +11,7 @@ use keiro_bgp::{
     policy::Policy,
     record,
     rib::{NeighbourId, Path, Source},
-    speaker::{Action, Direction, Input, Link, NeighbourConfig, Speaker, SpeakerConfig},
+    speaker::{Action, Direction, Input, ConnectionId, NeighbourConfig, Speaker, SpeakerConfig},
 };
 use keiro_units::Instant;
 
@@ -37,13 +37,13 @@ pub struct Site {
     others: Vec<Other>,
     configs: Vec<NeighbourConfig>,
     /// Connections that are there.
-    open: BTreeSet<Link>,
-    mirrored: Option<Link>,
+    open: BTreeSet<ConnectionId>,
+    mirrored: Option<ConnectionId>,
     log: Vec<String>,
 }
 
 /// The mirror's end of its only connection.
-const AT_MIRROR: Link = (NeighbourId(0), Direction::Incoming);
+const AT_MIRROR: ConnectionId = ConnectionId::new(NeighbourId(0), Direction::Incoming);
 
 impl Site {
     /// Everybody is connected.
@@ -62,7 +62,7 @@ impl Site {
             let mut config = neighbour(other.asn.into(), place as u8 + 2);
             config.add_path = true;
             config.graceful_restart = Some(60);
-            config.watched = true;
+            config.track_routes = true;
             config.routes_max = Some(100);
             site.configs.push(config);
         }
@@ -95,17 +95,17 @@ impl Site {
 
     /// Has a neighbour say something, if it is connected.
     pub fn say(&mut self, number: usize, octets: Vec<u8>) {
-        let link = (NeighbourId(number as u16), Direction::Outgoing);
-        if self.open.contains(&link) {
-            self.hand(Input::Received(link, octets));
+        let connection = ConnectionId::new(NeighbourId(number as u16), Direction::Outgoing);
+        if self.open.contains(&connection) {
+            self.hand(Input::Received(connection, octets));
         }
     }
 
     /// Breaks a neighbour's connection.
     pub fn cut(&mut self, number: usize) {
-        let link = (NeighbourId(number as u16), Direction::Outgoing);
-        if self.open.remove(&link) {
-            self.hand(Input::Disconnected(link));
+        let connection = ConnectionId::new(NeighbourId(number as u16), Direction::Outgoing);
+        if self.open.remove(&connection) {
+            self.hand(Input::Disconnected(connection));
         }
     }
 
@@ -155,34 +155,34 @@ impl Site {
         let own = address(1);
         match action {
             Action::Connect(id) => {
-                let link = (id, Direction::Outgoing);
+                let connection = ConnectionId::new(id, Direction::Outgoing);
                 if id == self.mirror_id() {
                     let now = self.now;
-                    self.mirror.handle(now, Input::Offered(NeighbourId(0)));
+                    self.mirror.handle(now, Input::IncomingConnection(NeighbourId(0)));
                     let accepted = std::iter::from_fn(|| self.mirror.poll_action());
                     let accepted = accepted.last() == Some(Action::Accept(NeighbourId(0)));
                     assert!(accepted, "the mirror takes it");
                     self.mirror
                         .handle(now, Input::Connected(AT_MIRROR, address(9)));
-                    self.mirrored = Some(link);
-                    self.put(Input::Connected(link, own));
+                    self.mirrored = Some(connection);
+                    self.put(Input::Connected(connection, own));
                     return;
                 }
-                self.open.insert(link);
-                self.put(Input::Connected(link, own));
+                self.open.insert(connection);
+                self.put(Input::Connected(connection, own));
                 let other = self.others[usize::from(id.0)];
                 if other.greets {
                     let greeting = other.offer.greeting(other.asn, id.0 as u8 + 2);
-                    self.put(Input::Received(link, greeting));
+                    self.put(Input::Received(connection, greeting));
                 }
             }
             Action::Accept(_) | Action::Refuse(_) => panic!("nobody connects to us"),
-            Action::Close(link) => {
+            Action::Close(connection) => {
                 let mut last = Vec::new();
-                self.speaker.transmit(link, &mut last, 4096);
+                self.speaker.transmit(connection, &mut last, 4096);
                 whole(&last);
-                assert!(self.mirrored != Some(link), "the mirror is lost");
-                self.open.remove(&link);
+                assert!(self.mirrored != Some(connection), "the mirror is lost");
+                self.open.remove(&connection);
             }
         }
     }
@@ -190,17 +190,17 @@ impl Site {
     /// What is told goes to the mirror, or is looked at.
     fn transmit(&mut self) -> bool {
         let mut busy = false;
-        for link in self.open.clone() {
+        for connection in self.open.clone() {
             let mut told = Vec::new();
-            self.speaker.transmit(link, &mut told, 4096);
+            self.speaker.transmit(connection, &mut told, 4096);
             busy |= !told.is_empty();
             whole(&told);
         }
-        let Some(link) = self.mirrored else {
+        let Some(connection) = self.mirrored else {
             return busy;
         };
         let mut told = Vec::new();
-        self.speaker.transmit(link, &mut told, 4096);
+        self.speaker.transmit(connection, &mut told, 4096);
         if !told.is_empty() {
             busy = true;
             whole(&told);
@@ -215,7 +215,7 @@ impl Site {
         self.mirror.transmit(AT_MIRROR, &mut said, 4096);
         if !said.is_empty() {
             busy = true;
-            self.put(Input::Received(link, said));
+            self.put(Input::Received(connection, said));
         }
         busy
     }
@@ -267,7 +267,7 @@ impl Site {
             if self.speaker.is_up(id) || count == 0 {
                 continue;
             }
-            let restarts = self.speaker.status(id).terms.restart_time.is_some();
+            let restarts = self.speaker.status(id).negotiated.restart_time.is_some();
             let paths = rib.iter().flat_map(|(_, paths)| paths);
             let stale = paths
                 .filter(|path| path.source == source)
@@ -285,12 +285,12 @@ impl Site {
         );
         let heard = self.mirror.status(NeighbourId(0));
         assert_eq!(
-            (heard.complaints, heard.times_up),
+            (heard.malformed_updates, heard.times_up),
             (0, 1),
             "{:?}",
             heard.last_error
         );
-        let told = self.speaker.status(self.mirror_id()).told;
+        let told = self.speaker.status(self.mirror_id()).advertised;
         assert_eq!(
             told,
             self.mirror.rib().len(),
@@ -390,6 +390,6 @@ fn neighbour(asn: u32, number: u8) -> NeighbourConfig {
         routes_max: None,
         next_hop: None,
         next_hop_self: false,
-        watched: false,
+        track_routes: false,
     }
 }

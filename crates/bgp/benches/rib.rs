@@ -1,6 +1,7 @@
-//! A full table of VPN routes with SIDs, as a reflector sends it: from octets to the table, and all
-//! of a neighbour's routes gone at once. `KEIRO_RIB_MEMORY=1` prints the memory of the process instead:
-//! the table, and what makes the octets; `KEIRO_RIB_MEMORY=unicast` that of an egress peer's routes.
+//! A full table of VPN routes with SIDs, as a route reflector sends it: the time from octets to the
+//! RIB, and the time to drop all routes of a neighbour. With `KEIRO_RIB_MEMORY=1`, prints the peak
+//! memory of the process instead (the RIB, and the sender's octets); with
+//! `KEIRO_RIB_MEMORY=unicast`, the same for the unicast routes of an egress peer.
 
 use std::{fs, net::Ipv6Addr, sync::Arc};
 
@@ -8,10 +9,12 @@ use divan::Bencher;
 use ipnet::Ipv6Net;
 use keiro_bgp::{
     address::Family,
-    policy::{Action as PolicyAction, Changes, Policy, Rule},
+    policy::{Action as PolicyAction, AttributeChanges, Policy, Rule},
     rib::NeighbourId,
     rpki::{Validity, Vrp, Vrps},
-    speaker::{Action, Direction, Input, Link, NeighbourConfig, Speaker, SpeakerConfig, VpnExport},
+    speaker::{
+        Action, ConnectionId, Direction, Input, NeighbourConfig, Speaker, SpeakerConfig, VpnExport,
+    },
     srv6::{Label, Service},
 };
 use keiro_units::Instant;
@@ -47,18 +50,18 @@ fn lose_the_neighbour(bencher: Bencher<'_, '_>) {
     let octets = octets();
     let full = || filled(&octets);
     bencher.with_inputs(full).bench_values(|mut speaker| {
-        speaker.handle(NOW, Input::Disconnected(link()));
+        speaker.handle(NOW, Input::Disconnected(connection()));
         assert!(speaker.rib().is_empty());
         speaker
     });
 }
 
-/// A peer's routes under another policy, as they came: none is asked for again.
+/// Re-evaluates a peer's routes under another policy, without a route refresh.
 #[divan::bench(sample_count = 10, sample_size = 1, args = ["deny all", "take all again", "prefer all"])]
 fn another_policy(bencher: Bencher<'_, '_>, what: &str) {
-    let preferred = Changes {
+    let preferred = AttributeChanges {
         local_pref: Some(200),
-        ..Changes::default()
+        ..AttributeChanges::default()
     };
     let (before, after) = match what {
         "deny all" => (Policy::permit_all(), Policy::default()),
@@ -74,12 +77,11 @@ fn another_policy(bencher: Bencher<'_, '_>, what: &str) {
         });
 }
 
-/// The same with another RPKI: as many payloads as the Internet has, about, none of them of these
-/// routes.
+/// The same with other VRPs: about as many as the Internet has, none of which covers these routes.
 #[divan::bench(sample_count = 10, sample_size = 1)]
 fn another_rpki(bencher: Bencher<'_, '_>) {
     let vrps = Arc::new(Vrps::new((0..PAYLOADS).map(payload).collect()));
-    let mut policy = permit(Changes::default());
+    let mut policy = permit(AttributeChanges::default());
     policy.rules[0].validity = vec![Validity::NotFound];
     bencher
         .with_inputs(|| border(policy.clone()))
@@ -91,13 +93,13 @@ fn another_rpki(bencher: Bencher<'_, '_>) {
         });
 }
 
-/// An egress peer's routes into a border router's table.
+/// Receives an egress peer's routes at a border router.
 #[divan::bench(sample_count = 10, sample_size = 1)]
 fn receive_200k_unicast_routes(bencher: Bencher<'_, '_>) {
     bencher.bench_local(|| border(Policy::permit_all()));
 }
 
-/// Nothing leads any more to the next hop of twenty routes, or of all others; and then something does.
+/// Makes the next hop of twenty routes, or of all others, unreachable and then reachable again.
 #[divan::bench(sample_count = 10, sample_size = 1, args = [2, 1])]
 fn lose_and_find_the_next_hop(bencher: Bencher<'_, '_>, number: u16) {
     let (mut border, peer) = border(Policy::permit_all());
@@ -115,7 +117,7 @@ fn lose_and_find_the_next_hop(bencher: Bencher<'_, '_>, number: u16) {
     });
 }
 
-fn permit(changes: Changes) -> Policy {
+fn permit(changes: AttributeChanges) -> Policy {
     Policy {
         rules: vec![Rule {
             action: PolicyAction::Permit(changes),
@@ -124,7 +126,7 @@ fn permit(changes: Changes) -> Policy {
     }
 }
 
-/// Beside the routes of [`update`].
+/// A VRP that covers none of the routes of [`update`].
 fn payload(number: u32) -> Vrp {
     let part = |shift: u32| (number >> shift) as u16;
     let address = Ipv6Addr::new(
@@ -144,7 +146,7 @@ fn payload(number: u32) -> Vrp {
     }
 }
 
-/// A border router that has been told of 200,000 routes by a transit.
+/// A border router with 200,000 routes from a transit.
 fn border(import: Policy) -> (Speaker, NeighbourId) {
     let mut border = speaker(2, 65000);
     let peer = border.add_neighbour(of_transit(import));
@@ -152,7 +154,7 @@ fn border(import: Policy) -> (Speaker, NeighbourId) {
     transit.add_neighbour(neighbour(65000, &[Family::Ipv6]));
     establish(&mut border, peer, &mut transit);
     for group in 0..ROUTES / 20 {
-        let input = Input::Received((peer, Direction::Incoming), update(group));
+        let input = Input::Received(ConnectionId::new(peer, Direction::Incoming), update(group));
         border.handle(NOW, input);
     }
     border.take_changes();
@@ -162,7 +164,7 @@ fn border(import: Policy) -> (Speaker, NeighbourId) {
 fn of_transit(import: Policy) -> NeighbourConfig {
     NeighbourConfig {
         import,
-        watched: true,
+        track_routes: true,
         ..neighbour(65001, &[Family::Ipv6])
     }
 }
@@ -173,15 +175,15 @@ fn filled(octets: &[u8]) -> Speaker {
 
 fn fill(mut speaker: Speaker, octets: &[u8]) -> Speaker {
     for piece in octets.chunks(65_536) {
-        speaker.handle(NOW, Input::Received(link(), piece.to_vec()));
+        speaker.handle(NOW, Input::Received(connection(), piece.to_vec()));
         speaker.take_changes();
     }
     assert_eq!(speaker.rib().len(), ROUTES as usize);
     speaker
 }
 
-fn link() -> Link {
-    (FIRST, Direction::Incoming)
+fn connection() -> ConnectionId {
+    ConnectionId::new(FIRST, Direction::Incoming)
 }
 
 fn neighbour(asn: u32, families: &[Family]) -> NeighbourConfig {
@@ -199,7 +201,7 @@ fn neighbour(asn: u32, families: &[Family]) -> NeighbourConfig {
         routes_max: None,
         next_hop: Some("2001:db8::1".parse().expect("an address")),
         next_hop_self: true,
-        watched: false,
+        track_routes: false,
     }
 }
 
@@ -210,23 +212,26 @@ fn speaker(number: u8, asn: u32) -> Speaker {
     })
 }
 
-/// Brings two up with each other, `a` by its neighbour `of_a`.
+/// Establishes a session between two speakers; `of_a` is the neighbour of `a`.
 fn establish(a: &mut Speaker, of_a: NeighbourId, b: &mut Speaker) {
     let local = Ipv6Addr::LOCALHOST.into();
-    let link_a = (of_a, Direction::Incoming);
-    for (speaker, id, link) in [(&mut *a, of_a, link_a), (&mut *b, FIRST, link())] {
+    let connection_a = ConnectionId::new(of_a, Direction::Incoming);
+    for (speaker, id, connection) in [
+        (&mut *a, of_a, connection_a),
+        (&mut *b, FIRST, connection()),
+    ] {
         speaker.handle(NOW, Input::Start(id));
-        speaker.handle(NOW, Input::Offered(id));
+        speaker.handle(NOW, Input::IncomingConnection(id));
         assert_eq!(speaker.poll_action(), Some(Action::Accept(id)));
-        speaker.handle(NOW, Input::Connected(link, local));
+        speaker.handle(NOW, Input::Connected(connection, local));
     }
     for _ in 0..4 {
         let mut out = Vec::new();
-        a.transmit(link_a, &mut out, 1);
-        b.handle(NOW, Input::Received(link(), out));
+        a.transmit(connection_a, &mut out, 1);
+        b.handle(NOW, Input::Received(connection(), out));
         let mut out = Vec::new();
-        b.transmit(link(), &mut out, 1);
-        a.handle(NOW, Input::Received(link_a, out));
+        b.transmit(connection(), &mut out, 1);
+        a.handle(NOW, Input::Received(connection_a, out));
     }
     assert!(a.is_up(of_a) && b.is_up(FIRST));
 }
@@ -240,8 +245,8 @@ fn receiver() -> Speaker {
     receiver
 }
 
-/// What a border router sends for the table of one peer: paths of several lengths, some twenty
-/// prefixes with each, as in tables of the Internet.
+/// What a border router sends for the table of one peer: AS paths of several lengths, each with
+/// about twenty prefixes, as in Internet tables.
 fn octets() -> Vec<u8> {
     let mut border = speaker(2, 65000);
     let peer = border.add_neighbour(neighbour(65001, &[Family::Ipv6]));
@@ -254,7 +259,7 @@ fn octets() -> Vec<u8> {
     establish(&mut border, peer, &mut transit);
     for group in 0..ROUTES / 20 {
         let announced = update(group);
-        let input = Input::Received((peer, Direction::Incoming), announced);
+        let input = Input::Received(ConnectionId::new(peer, Direction::Incoming), announced);
         border.handle(NOW, input);
     }
     let export = VpnExport {
@@ -274,7 +279,11 @@ fn octets() -> Vec<u8> {
         Input::Export("65000:1".parse().expect("an RD"), export),
     );
     let mut out = Vec::new();
-    border.transmit((server, Direction::Incoming), &mut out, usize::MAX);
+    border.transmit(
+        ConnectionId::new(server, Direction::Incoming),
+        &mut out,
+        usize::MAX,
+    );
     out
 }
 
@@ -288,7 +297,8 @@ fn next_hop(number: u16) -> Ipv6Addr {
     Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, number)
 }
 
-/// An UPDATE of a transit: twenty /48 with a path of their own. The first of them have another next hop.
+/// An UPDATE of a transit: twenty /48 prefixes with an AS path of their own. The first group has
+/// another next hop.
 fn update(group: u32) -> Vec<u8> {
     let mut path = vec![2, 2 + (group % 5) as u8];
     path.extend(65001u32.to_be_bytes());

@@ -1,4 +1,4 @@
-//! What a route leads to: address families, route distinguishers and targets, destinations.
+//! Address families, route distinguishers, route targets and destinations.
 
 use std::{
     cmp::Ordering,
@@ -9,7 +9,7 @@ use std::{
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// An address family that the speaker exchanges routes of.
+/// An address family for which the speaker exchanges routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// IPv4 unicast (AFI 1, SAFI 1).
@@ -20,20 +20,21 @@ pub enum Family {
     Vpn6,
 }
 
-/// Tells routes of several egress peers to one prefix apart (RFC 4364 §4.2).
+/// Distinguishes routes to one prefix from several egress peers (RFC 4364 §4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteDistinguisher(pub u64);
 
-/// The extended community that says whom a VPN route is for (RFC 4360 §4), as it is on the wire.
+/// The extended community that selects the VRFs that import a VPN route (RFC 4360 §4), as on the
+/// wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteTarget(pub u64);
 
-/// Why a text is no route distinguisher or target.
+/// The text is neither a route distinguisher nor a route target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write it as ASN:NUMBER or IPV4:NUMBER, for example 65000:1 or 192.0.2.1:7")]
 pub struct AdministratorError;
 
-/// What a route leads to, the key of the table.
+/// A destination: the key of the RIB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Destination {
     /// An IPv4 prefix.
@@ -47,7 +48,7 @@ pub enum Destination {
 impl Ord for Destination {
     /// By family, route distinguisher, address and length.
     fn cmp(&self, other: &Self) -> Ordering {
-        self.place().cmp(&other.place())
+        self.sort_key().cmp(&other.sort_key())
     }
 }
 
@@ -58,7 +59,6 @@ impl PartialOrd for Destination {
 }
 
 impl Family {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Ipv4, Self::Ipv6, Self::Vpn6];
 
     /// The address family's number (IANA).
@@ -77,7 +77,7 @@ impl Family {
         }
     }
 
-    /// The family of these numbers; `None`: not one of ours.
+    /// The family with these numbers; `None`: the speaker does not support it.
     pub fn of(afi: u16, safi: u8) -> Option<Self> {
         Self::ALL
             .into_iter()
@@ -96,9 +96,9 @@ impl fmt::Display for Family {
 }
 
 impl Destination {
-    /// Its place in the order, in numbers: comparing addresses group by group takes twice as long,
-    /// and tables of hundreds of thousands compare little else.
-    fn place(&self) -> (u8, u64, u128, u8) {
+    /// A sort key of plain integers. Comparing addresses group by group takes twice as long, and a
+    /// RIB with hundreds of thousands of destinations does little but compare.
+    fn sort_key(&self) -> (u8, u64, u128, u8) {
         match self {
             Self::V4(net) => (0, 0, net.addr().to_bits().into(), net.prefix_len()),
             Self::V6(net) => (1, 0, net.addr().to_bits(), net.prefix_len()),
@@ -106,7 +106,6 @@ impl Destination {
         }
     }
 
-    /// Its family.
     pub const fn family(&self) -> Family {
         match self {
             Self::V4(_) => Family::Ipv4,
@@ -123,7 +122,7 @@ impl Destination {
         }
     }
 
-    /// The unicast destination of a prefix; bits beyond its length do not count.
+    /// The unicast destination of a prefix; bits beyond the prefix length are cleared.
     pub fn unicast(prefix: IpNet) -> Self {
         match prefix.trunc() {
             IpNet::V4(net) => Self::V4(net),
@@ -146,19 +145,19 @@ impl FromStr for RouteDistinguisher {
     type Err = AdministratorError;
 
     fn from_str(text: &str) -> Result<Self, AdministratorError> {
-        let (kind, value) = administrator(text)?;
+        let (kind, value) = parse_administrator(text)?;
         Ok(Self(u64::from(kind) << 48 | value))
     }
 }
 
 impl fmt::Display for RouteDistinguisher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        show((self.0 >> 48) as u16, self.0, f)
+        fmt_administrator((self.0 >> 48) as u16, self.0, f)
     }
 }
 
 impl RouteTarget {
-    /// The target of an extended community; `None`: it is another kind of community.
+    /// The route target in an extended community; `None`: it is a community of another kind.
     pub fn of_community(community: u64) -> Option<Self> {
         let [kind, subtype, ..] = community.to_be_bytes();
         (kind <= 2 && subtype == ROUTE_TARGET).then_some(Self(community))
@@ -169,7 +168,7 @@ impl FromStr for RouteTarget {
     type Err = AdministratorError;
 
     fn from_str(text: &str) -> Result<Self, AdministratorError> {
-        let (kind, value) = administrator(text)?;
+        let (kind, value) = parse_administrator(text)?;
         let head = kind << 8 | u16::from(ROUTE_TARGET);
         Ok(Self(u64::from(head) << 48 | value))
     }
@@ -177,15 +176,15 @@ impl FromStr for RouteTarget {
 
 impl fmt::Display for RouteTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        show((self.0 >> 56) as u16, self.0, f)
+        fmt_administrator((self.0 >> 56) as u16, self.0, f)
     }
 }
 
 /// The sub-type of a route target (RFC 4360 §4).
 const ROUTE_TARGET: u8 = 0x02;
 
-/// Type and the six octets of value (RFC 4364 §4.2, RFC 4360 §3, RFC 5668).
-fn administrator(text: &str) -> Result<(u16, u64), AdministratorError> {
+/// Returns the type and the six value octets (RFC 4364 §4.2, RFC 4360 §3, RFC 5668).
+fn parse_administrator(text: &str) -> Result<(u16, u64), AdministratorError> {
     let (left, right) = text.rsplit_once(':').ok_or(AdministratorError)?;
     if let Ok(address) = left.parse::<Ipv4Addr>() {
         let number: u16 = right.parse().map_err(|_| AdministratorError)?;
@@ -204,7 +203,7 @@ fn administrator(text: &str) -> Result<(u16, u64), AdministratorError> {
     }
 }
 
-fn show(kind: u16, value: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn fmt_administrator(kind: u16, value: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let value = value & 0xffff_ffff_ffff;
     match kind {
         0 => write!(f, "{}:{}", value >> 32, value & 0xffff_ffff),

@@ -1,4 +1,4 @@
-//! What a route says about itself, and the store that keeps every such set once.
+//! Path attributes, and an interner that stores equal sets once.
 
 use std::{
     cmp::Ordering,
@@ -9,24 +9,20 @@ use std::{
 
 use crate::{address::RouteTarget, srv6::Service};
 
-/// The path attributes of a route. Sets are shared by all routes that have the same one.
+/// The path attributes of a route. Routes with equal attributes share one set.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Attributes {
-    /// Where the route comes from (RFC 4271 §5.1.1).
+    /// ORIGIN (RFC 4271 §5.1.1).
     pub origin: Origin,
-    /// The autonomous systems it passed.
     pub as_path: AsPath,
-    /// Where packets go.
     pub next_hop: IpAddr,
-    /// The same on the link, where the neighbour has said it (RFC 2545 §3).
+    /// The link-local next hop, where the neighbour sent one (RFC 2545 §3).
     pub link_local: Option<Ipv6Addr>,
-    /// MULTI_EXIT_DISC.
     pub med: Option<u32>,
-    /// LOCAL_PREF; `None`: the default of 100 counts.
+    /// LOCAL_PREF; `None`: [`DEFAULT_LOCAL_PREF`] applies.
     pub local_pref: Option<u32>,
-    /// ATOMIC_AGGREGATE.
     pub atomic: bool,
-    /// AGGREGATOR: AS and router.
+    /// AGGREGATOR: AS number and router.
     pub aggregator: Option<(u32, Ipv4Addr)>,
     /// Communities (RFC 1997).
     pub communities: Box<[u32]>,
@@ -34,57 +30,49 @@ pub struct Attributes {
     pub extended: Box<[u64]>,
     /// Large communities (RFC 8092).
     pub large: Box<[[u32; 3]]>,
-    /// The router that brought the route into this AS, set by a reflector (RFC 4456).
+    /// ORIGINATOR_ID, set by a route reflector (RFC 4456).
     pub originator: Option<Ipv4Addr>,
-    /// The reflectors it passed.
+    /// CLUSTER_LIST: the route reflectors that the route passed.
     pub clusters: Box<[Ipv4Addr]>,
     /// The SRv6 L3 service (RFC 9252).
     pub service: Option<Service>,
-    /// Optional transitive attributes that are passed on without being understood.
+    /// Optional transitive attributes that the speaker does not know and propagates unchanged.
     pub unknown: Box<[UnknownAttribute]>,
 }
 
-/// An attribute that is passed on as it is (RFC 4271 §9).
+/// An attribute that is propagated unchanged (RFC 4271 §9).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnknownAttribute {
-    /// Its flags.
     pub flags: u8,
-    /// Its type.
     pub kind: u8,
-    /// Its value.
     pub value: Box<[u8]>,
 }
 
-/// ORIGIN; the first is preferred.
+/// ORIGIN, in order of preference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// IGP.
     #[default]
     Igp,
-    /// EGP.
     Egp,
-    /// Incomplete.
     Incomplete,
 }
 
-/// AS_PATH.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AsPath(pub Box<[Segment]>);
 
-/// One segment of an AS_PATH.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Segment {
-    /// In order, the last the origin.
+    /// An ordered AS_SEQUENCE; the origin AS is last.
     Sequence(Box<[u32]>),
-    /// Without order.
+    /// An unordered AS_SET.
     Set(Box<[u32]>),
 }
 
-/// LOCAL_PREF of a route that has none.
+/// The LOCAL_PREF of a route without that attribute.
 pub const DEFAULT_LOCAL_PREF: u32 = 100;
 
 impl Attributes {
-    /// A route of our own, with nothing said but where packets go.
+    /// The attributes of a locally originated route.
     pub fn local(next_hop: IpAddr) -> Self {
         Self {
             origin: Origin::Igp,
@@ -105,7 +93,7 @@ impl Attributes {
         }
     }
 
-    /// Whom the VPN route is for.
+    /// The route targets of a VPN route.
     pub fn route_targets(&self) -> impl Iterator<Item = RouteTarget> + '_ {
         self.extended
             .iter()
@@ -114,7 +102,7 @@ impl Attributes {
 }
 
 impl AsPath {
-    /// A path of one sequence; empty for no AS.
+    /// A path with one AS_SEQUENCE; empty if `asns` is empty.
     pub fn sequence(asns: &[u32]) -> Self {
         if asns.is_empty() {
             return Self::default();
@@ -122,7 +110,7 @@ impl AsPath {
         Self([Segment::Sequence(asns.into())].into())
     }
 
-    /// The length that counts in the choice: a set is one (RFC 4271 §9.1.2.2).
+    /// The length used by the decision process: an AS_SET counts as one (RFC 4271 §9.1.2.2).
     pub fn length(&self) -> usize {
         self.0
             .iter()
@@ -133,19 +121,18 @@ impl AsPath {
             .sum()
     }
 
-    /// Whether an AS is anywhere in it.
     pub fn contains(&self, asn: u32) -> bool {
         self.asns().any(|found| found == asn)
     }
 
-    /// All ASes, from the neighbour to the origin.
+    /// All AS numbers, from the neighbouring AS to the origin AS.
     pub fn asns(&self) -> impl DoubleEndedIterator<Item = u32> + '_ {
         self.0.iter().flat_map(|segment| match segment {
             Segment::Sequence(asns) | Segment::Set(asns) => asns.iter().copied(),
         })
     }
 
-    /// The neighbouring AS; `None`: the route comes from this AS, or begins with a set.
+    /// The neighbouring AS; `None`: the route is from this AS, or the path begins with an AS_SET.
     pub fn neighbour(&self) -> Option<u32> {
         match self.0.first()? {
             Segment::Sequence(asns) => asns.first().copied(),
@@ -153,7 +140,7 @@ impl AsPath {
         }
     }
 
-    /// The AS that announces the prefix; `None`: this one, or a set.
+    /// The origin AS; `None`: the route is from this AS, or the path ends with an AS_SET.
     pub fn origin(&self) -> Option<u32> {
         match self.0.last()? {
             Segment::Sequence(asns) => asns.last().copied(),
@@ -161,14 +148,14 @@ impl AsPath {
         }
     }
 
-    /// With `asn` put in front `times` times.
+    /// Returns the path with `asn` prepended `times` times.
     pub fn prepended(&self, asn: u32, times: usize) -> Self {
         if times == 0 {
             return self.clone();
         }
         let mut first = vec![asn; times];
         let mut rest = &*self.0;
-        // RFC 4271 §5.1.2: a segment holds at most 255.
+        // RFC 4271 §5.1.2: a segment holds at most 255 AS numbers.
         if let [Segment::Sequence(asns), after @ ..] = rest
             && asns.len() + times <= usize::from(u8::MAX)
         {
@@ -180,22 +167,22 @@ impl AsPath {
     }
 }
 
-/// Every set of attributes once, so that routes hold a pointer.
+/// Stores every distinct set of attributes once, so that a route needs only a pointer.
 #[derive(Debug, Default)]
 pub struct Interner {
     sets: BTreeSet<Arc<Attributes>>,
-    /// How many there were after the last sweep.
+    /// The number of sets after the last sweep.
     swept: usize,
 }
 
 impl Interner {
-    /// The shared one that is the same.
+    /// Returns the shared copy of these attributes.
     pub fn intern(&mut self, attributes: Attributes) -> Arc<Attributes> {
         if let Some(found) = self.sets.get(&attributes) {
             return Arc::clone(found);
         }
         if self.sets.len() >= 2 * self.swept.max(SWEEP_MIN) {
-            // Those that nobody else holds.
+            // Keep only the sets that a route still uses.
             self.sets.retain(|set| Arc::strong_count(set) > 1);
             self.swept = self.sets.len();
         }
@@ -204,21 +191,20 @@ impl Interner {
         new
     }
 
-    /// How many different sets are held, unused ones among them.
+    /// The number of distinct sets held, including unused ones not swept yet.
     pub fn len(&self) -> usize {
         self.sets.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.sets.is_empty()
     }
 }
 
-/// Fewer unused sets are not worth looking for. Ours.
+/// No sweep below this number of sets, since it would free little. Ours.
 const SWEEP_MIN: usize = 4096;
 
-/// Compares without looking at what is the same memory.
+/// Compares two sets; equal pointers need no deep comparison.
 pub(crate) fn same(a: &Arc<Attributes>, b: &Arc<Attributes>) -> bool {
     Arc::ptr_eq(a, b) || a.cmp(b) == Ordering::Equal
 }

@@ -1,17 +1,17 @@
 //! A BGP speaker without I/O.
 //!
-//! A [`Speaker`] takes what arrived, the time, and orders; it gives out bytes to send, wishes for
-//! connections, events and changes of routes. It touches no socket, no clock and no thread, so that
-//! the daemons, the tests and a replay of recorded inputs drive the same code.
+//! A [`Speaker`] takes received bytes, the time, and commands. It returns bytes to send,
+//! connections to open or close, events, and route changes. It uses no socket, clock or thread, so
+//! the daemons, the tests and the replay of recorded inputs run the same code.
 //!
-//! - [`address`], [`attributes`], [`nlri`], [`srv6`]: what routes consist of, and their octets;
-//! - `wire`: messages, over a codec library; what a bad UPDATE means (RFC 7606);
+//! - [`address`], [`attributes`], [`nlri`], [`srv6`]: the parts of a route and their encoding;
+//! - `wire`: messages, on top of a codec library; handling of malformed UPDATEs (RFC 7606);
 //! - [`session`]: one connection: state machine, timers, framing;
-//! - [`rib`]: all routes in one table, the best first; [`policy`]: which pass; [`rpki`]: who may
-//!   announce them;
-//! - [`speaker`]: neighbours, what they announce and what they are told; [`record`]: replay.
+//! - [`rib`]: all routes in one table and the decision process; [`policy`]: import and export
+//!   filters; [`rpki`]: route origin validation;
+//! - [`speaker`]: neighbours, their Adj-RIB-In and Adj-RIB-Out; [`record`]: replay.
 //!
-//! Connections, retries of system calls, and what a route means for the kernel are the caller's.
+//! The caller owns the sockets, retries system calls, and installs routes in the kernel.
 #![forbid(unsafe_code)]
 
 pub mod address;

@@ -1,8 +1,8 @@
-//! Lists of destinations as UPDATEs have them (RFC 4271 §4.3, RFC 4760 §5, RFC 8277, RFC 4659),
-//! with path identifiers where they were negotiated (RFC 7911).
+//! NLRI lists of UPDATE messages (RFC 4271 §4.3, RFC 4760 §5, RFC 8277, RFC 4659), with path
+//! identifiers where ADD-PATH was negotiated (RFC 7911).
 //!
-//! Written here and not taken from the codec library: that one reads labels up to a stack bit,
-//! which is junk where bits of a SID travel in the label, and makes a list per label.
+//! The codec library is not used for them: it reads labels up to the bottom-of-stack bit, which is
+//! meaningless where the label carries bits of a SID, and it makes one list per label.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -13,35 +13,34 @@ use crate::{
     srv6::Label,
 };
 
-/// One destination of an UPDATE.
+/// One NLRI entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nlri {
-    /// What the route leads to.
     pub destination: Destination,
-    /// Tells several paths to it apart; 0 where path identifiers were not negotiated.
+    /// The ADD-PATH identifier; 0 where ADD-PATH was not negotiated.
     pub path_id: u32,
-    /// The label of a VPN route, otherwise 0. Of a withdrawn one it means nothing.
+    /// The label of a VPN route, otherwise 0; meaningless in a withdrawal.
     pub label: Label,
 }
 
-/// Why a list cannot be read.
+/// Why an NLRI list cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NlriError {
-    /// An entry leads out of the list.
-    #[error("an entry leads beyond the end of the list")]
+    /// An entry extends beyond the list.
+    #[error("an entry extends beyond the end of the list")]
     Truncated,
-    /// A prefix is longer than an address, or too short for label and distinguisher.
-    #[error("a prefix has an impossible length of {0} bits")]
+    /// A prefix is longer than an address, or too short to hold the label and route distinguisher.
+    #[error("a prefix has an invalid length of {0} bits")]
     Length(u8),
 }
 
-/// The octets of label and route distinguisher, in bits.
+/// The size of label and route distinguisher, in bits.
 const VPN_HEAD_BITS: u8 = 88;
 
-/// Reads a list of `family`, appending to `out`.
+/// Decodes a list of `family` and appends it to `out`.
 ///
 /// # Errors
-/// At the first entry that cannot be read; those before it are in `out`.
+/// At the first malformed entry; the entries before it are in `out`.
 pub fn decode(
     mut list: &[u8],
     family: Family,
@@ -75,7 +74,7 @@ pub fn decode(
                 let [a, b, c, rd @ ..] = *head;
                 label = Label::of_field([a, b, c]);
                 let rd = RouteDistinguisher(u64::from_be_bytes(rd));
-                // At least 88: there are 11 octets.
+                // `bits` is at least 88 here, since the entry has 11 octets.
                 let length = bits
                     .checked_sub(VPN_HEAD_BITS)
                     .ok_or(NlriError::Length(bits))?;
@@ -91,7 +90,7 @@ pub fn decode(
     Ok(())
 }
 
-/// Appends one destination of a list.
+/// Appends one entry.
 pub fn encode(nlri: &Nlri, add_path: bool, withdrawn: bool, out: &mut Vec<u8>) {
     if add_path {
         out.extend(nlri.path_id.to_be_bytes());
@@ -129,7 +128,7 @@ fn ipv6(octets: &[u8], bits: u8) -> Result<Ipv6Net, NlriError> {
     Ok(net.trunc())
 }
 
-/// The octets with zeros up to `N`; `None`: there are more.
+/// Pads the octets with zeros to `N`; `None`: there are more than `N`.
 fn padded<const N: usize>(octets: &[u8]) -> Option<[u8; N]> {
     let mut all = [0; N];
     all.get_mut(..octets.len())?.copy_from_slice(octets);

@@ -1,7 +1,7 @@
-//! Which routes are taken from a neighbour and which are told to it.
+//! Import and export policies.
 //!
-//! A policy is a list of rules; the first that matches decides, and what none matches is denied
-//! (RFC 8212).
+//! A policy is a list of rules. The first matching rule decides; a route that matches no rule is
+//! denied (RFC 8212).
 
 use std::sync::Arc;
 
@@ -13,94 +13,88 @@ use crate::{
     rpki::{Validity, Vrps},
 };
 
-/// Rules in order. The empty policy denies everything.
+/// An ordered list of rules. The empty policy denies everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// The first that matches decides.
     pub rules: Vec<Rule>,
 }
 
-/// One rule. What is not asked for matches.
+/// One rule. A condition that is not set matches every route.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// Only routes of this family; `None`: of every one.
+    /// Match only this family; `None`: every family.
     pub family: Option<Family>,
-    /// Any of these prefixes; empty: every one.
+    /// Match any of these prefixes; empty: every prefix.
     pub prefixes: Vec<PrefixRange>,
-    /// What the AS path must be like.
     pub as_path: AsPathMatch,
-    /// What the RPKI says of it is one of these; empty: anything.
+    /// Match any of these origin validation states; empty: every state.
     pub validity: Vec<Validity>,
-    /// What happens.
     pub action: Action,
 }
 
-/// Prefixes within one, of some lengths.
+/// A prefix with a range of lengths, like `ge` and `le` in prefix lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixRange {
-    /// What contains them.
     pub within: IpNet,
-    /// The shortest, in bits.
-    pub least: u8,
-    /// The longest, in bits.
-    pub most: u8,
+    /// The shortest matching length, in bits.
+    pub length_min: u8,
+    /// The longest matching length, in bits.
+    pub length_max: u8,
 }
 
-/// What an AS path must be like.
+/// Conditions on the AS path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AsPathMatch {
-    /// One of these is the origin; empty: any.
+    /// Match any of these origin ASes; empty: every origin.
     pub origin: Vec<u32>,
-    /// One of these is in it; empty: any.
+    /// Match if the path contains any of these; empty: every path.
     pub contains: Vec<u32>,
-    /// At most so long.
+    /// The longest matching path; `None`: no limit.
     pub length_max: Option<usize>,
 }
 
-/// What happens to a route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Action {
-    /// It is not taken, or not told.
+    /// The route is not accepted, or not advertised.
     #[default]
     Deny,
-    /// It is, with changes.
-    Permit(Changes),
+    /// The route is accepted or advertised with these changes.
+    Permit(AttributeChanges),
 }
 
-/// What a rule changes on a route.
+/// Attribute changes that a rule makes, like `set` in route maps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Changes {
-    /// LOCAL_PREF.
+pub struct AttributeChanges {
     pub local_pref: Option<u32>,
-    /// MULTI_EXIT_DISC.
     pub med: Option<u32>,
-    /// How often the own AS goes in front once more; for what is told to other ASes.
+    /// How often to prepend the own AS in addition to the usual once; on export to eBGP neighbours
+    /// only.
     pub prepend: u8,
 }
 
 impl Policy {
-    /// Everything, unchanged.
+    /// Permits everything unchanged.
     pub fn permit_all() -> Self {
         Self {
             rules: vec![Rule {
-                action: Action::Permit(Changes::default()),
+                action: Action::Permit(AttributeChanges::default()),
                 ..Rule::default()
             }],
         }
     }
 
-    /// Whether what the RPKI says counts.
-    pub fn asks_validity(&self) -> bool {
+    /// Whether a rule matches on origin validation, so that new VRPs require a re-evaluation.
+    pub fn uses_validity(&self) -> bool {
         self.rules.iter().any(|rule| !rule.validity.is_empty())
     }
 
-    /// What is to be changed on the route; `None`: it is denied.
-    pub fn judge(
+    /// The changes to make to the route; `None`: the route is denied.
+    pub fn evaluate(
         &self,
         destination: &Destination,
         attributes: &Attributes,
         vrps: &Vrps,
-    ) -> Option<Changes> {
+    ) -> Option<AttributeChanges> {
         let prefix = destination.prefix();
         let validity = || vrps.validity(prefix, attributes.as_path.origin());
         let rule = self.rules.iter().find(|rule| {
@@ -119,17 +113,18 @@ impl Policy {
 }
 
 impl PrefixRange {
-    /// Exactly one prefix.
+    /// Matches exactly one prefix.
     pub fn exactly(prefix: IpNet) -> Self {
         Self {
             within: prefix,
-            least: prefix.prefix_len(),
-            most: prefix.prefix_len(),
+            length_min: prefix.prefix_len(),
+            length_max: prefix.prefix_len(),
         }
     }
 
     fn contains(&self, prefix: &IpNet) -> bool {
-        (self.least..=self.most).contains(&prefix.prefix_len()) && self.within.contains(prefix)
+        (self.length_min..=self.length_max).contains(&prefix.prefix_len())
+            && self.within.contains(prefix)
     }
 }
 
@@ -143,8 +138,8 @@ impl AsPathMatch {
     }
 }
 
-impl Changes {
-    /// The attributes with the changes of an import; the same ones where nothing changes.
+impl AttributeChanges {
+    /// Applies LOCAL_PREF and MED as on import.
     pub(crate) fn on_import(&self, attributes: Attributes) -> Attributes {
         Attributes {
             local_pref: self.local_pref.or(attributes.local_pref),
@@ -153,16 +148,15 @@ impl Changes {
         }
     }
 
-    /// Whether nothing is changed.
     pub(crate) fn is_none(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Applies changes to shared attributes; `intern` is asked only where something changes.
+/// Applies changes to shared attributes; calls `intern` only if something changes.
 pub(crate) fn changed(
     attributes: &Arc<Attributes>,
-    changes: &Changes,
+    changes: &AttributeChanges,
     intern: impl FnOnce(Attributes) -> Arc<Attributes>,
 ) -> Arc<Attributes> {
     if changes.is_none() {
@@ -192,7 +186,7 @@ mod tests {
     fn nothing_passes_without_a_rule() {
         let policy = Policy::default();
         assert_eq!(
-            policy.judge(
+            policy.evaluate(
                 &destination("10.0.0.0/8"),
                 &attributes(&[]),
                 &Vrps::default()
@@ -200,17 +194,17 @@ mod tests {
             None
         );
         let all = Policy::permit_all();
-        let judged = all.judge(&destination("::/0"), &attributes(&[]), &Vrps::default());
+        let judged = all.evaluate(&destination("::/0"), &attributes(&[]), &Vrps::default());
         assert!(judged.is_some());
     }
 
     #[test]
     fn the_first_rule_that_matches_decides() {
         let within: IpNet = "2001:db8::/32".parse().unwrap();
-        let range = |least, most| PrefixRange {
+        let range = |length_min, length_max| PrefixRange {
             within,
-            least,
-            most,
+            length_min,
+            length_max,
         };
         let policy = Policy {
             rules: vec![
@@ -229,22 +223,23 @@ mod tests {
                         length_max: Some(2),
                         ..AsPathMatch::default()
                     },
-                    action: Action::Permit(Changes {
+                    action: Action::Permit(AttributeChanges {
                         local_pref: Some(200),
-                        ..Changes::default()
+                        ..AttributeChanges::default()
                     }),
                 },
             ],
         };
         let none = Vrps::default();
-        let judge = |text, path: &[u32]| policy.judge(&destination(text), &attributes(path), &none);
-        let permitted = judge("2001:db8:1::/48", &[1, 2]).unwrap();
+        let evaluate =
+            |text, path: &[u32]| policy.evaluate(&destination(text), &attributes(path), &none);
+        let permitted = evaluate("2001:db8:1::/48", &[1, 2]).unwrap();
         assert_eq!(permitted.local_pref, Some(200));
-        assert_eq!(judge("2001:db8:1::/49", &[1, 2]), None);
-        assert_eq!(judge("2001:db9::/48", &[1]), None);
-        assert_eq!(judge("2001:db8:1::/48", &[1, 666]), None);
-        assert_eq!(judge("2001:db8:1::/48", &[1, 2, 3]), None);
-        assert_eq!(judge("10.0.0.0/8", &[1]), None);
+        assert_eq!(evaluate("2001:db8:1::/49", &[1, 2]), None);
+        assert_eq!(evaluate("2001:db9::/48", &[1]), None);
+        assert_eq!(evaluate("2001:db8:1::/48", &[1, 666]), None);
+        assert_eq!(evaluate("2001:db8:1::/48", &[1, 2, 3]), None);
+        assert_eq!(evaluate("10.0.0.0/8", &[1]), None);
     }
 
     #[test]
@@ -254,30 +249,30 @@ mod tests {
             action,
             ..Rule::default()
         };
-        let preferred = Changes {
+        let preferred = AttributeChanges {
             local_pref: Some(120),
-            ..Changes::default()
+            ..AttributeChanges::default()
         };
         let policy = Policy {
             rules: vec![
                 rule(&[Validity::Invalid], Action::Deny),
                 rule(&[Validity::Valid], Action::Permit(preferred)),
-                rule(&[], Action::Permit(Changes::default())),
+                rule(&[], Action::Permit(AttributeChanges::default())),
             ],
         };
-        assert!(policy.asks_validity() && !Policy::permit_all().asks_validity());
+        assert!(policy.uses_validity() && !Policy::permit_all().uses_validity());
         let vrps = Vrps::new(vec![Vrp {
             prefix: "10.0.0.0/8".parse().unwrap(),
             length_max: 16,
             asn: 2,
         }]);
-        let judge = |text, path: &[u32]| {
-            let judged = policy.judge(&destination(text), &attributes(path), &vrps);
+        let evaluate = |text, path: &[u32]| {
+            let judged = policy.evaluate(&destination(text), &attributes(path), &vrps);
             judged.map(|changes| changes.local_pref)
         };
-        assert_eq!(judge("10.1.0.0/16", &[1, 2]), Some(Some(120)));
-        assert_eq!(judge("10.1.0.0/16", &[2, 1]), None);
-        assert_eq!(judge("10.1.1.0/24", &[1, 2]), None);
-        assert_eq!(judge("11.0.0.0/8", &[1, 2]), Some(None));
+        assert_eq!(evaluate("10.1.0.0/16", &[1, 2]), Some(Some(120)));
+        assert_eq!(evaluate("10.1.0.0/16", &[2, 1]), None);
+        assert_eq!(evaluate("10.1.1.0/24", &[1, 2]), None);
+        assert_eq!(evaluate("11.0.0.0/8", &[1, 2]), Some(None));
     }
 }

@@ -1,8 +1,8 @@
-//! Inputs of a speaker as lines of text, so that what happened can be run again.
+//! Speaker inputs as lines of text, to replay a run.
 //!
-//! One line is the time in nanoseconds, what it is, and its values; octets are hexadecimal. What a
-//! driver does on its own account (originating, exporting) is in the same log, so that the tables
-//! after a replay are those of the run.
+//! A line has the time in nanoseconds, the kind of input, and its values; octets are hexadecimal.
+//! Commands of the driver (originate, export) are in the same log, so a replay ends with the same
+//! tables as the recorded run.
 
 use std::{fmt::Write, str::FromStr};
 
@@ -11,30 +11,32 @@ use keiro_units::Instant;
 use crate::{
     address::{Family, RouteDistinguisher, RouteTarget},
     rib::NeighbourId,
-    speaker::{Direction, Input, Link, NextHop, VpnExport},
+    speaker::{ConnectionId, Direction, Input, NextHop, VpnExport},
     srv6::{Label, Service},
 };
 
-/// Why a line cannot be read.
+/// The line is not a speaker input.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not an input of a speaker: `{line}`")]
+#[error("not a recorded speaker input: `{line}`")]
 pub struct RecordError {
-    /// The line, cut short.
+    /// The beginning of the line.
     pub line: String,
 }
 
-/// The line of an input, without the end of the line.
+/// Formats an input as a line, without the line terminator.
 pub fn write(now: Instant, input: &Input) -> String {
     let mut line = format!("{} ", now.as_nanos());
     // Writing to a string does not fail.
     let _ = match input {
         Input::Start(id) => write!(line, "start {}", id.0),
         Input::Stop(id) => write!(line, "stop {}", id.0),
-        Input::Offered(id) => write!(line, "offered {}", id.0),
-        Input::Connected(link, local) => write!(line, "connected {} {local}", shown(*link)),
-        Input::Disconnected(link) => write!(line, "disconnected {}", shown(*link)),
-        Input::Received(link, octets) => {
-            write!(line, "received {} {}", shown(*link), hex(octets))
+        Input::IncomingConnection(id) => write!(line, "offered {}", id.0),
+        Input::Connected(connection, local) => {
+            write!(line, "connected {} {local}", shown(*connection))
+        }
+        Input::Disconnected(connection) => write!(line, "disconnected {}", shown(*connection)),
+        Input::Received(connection, octets) => {
+            write!(line, "received {} {}", shown(*connection), hex(octets))
         }
         Input::Timeout => write!(line, "timeout"),
         Input::Originate(prefix) => write!(line, "originate {prefix}"),
@@ -59,10 +61,10 @@ pub fn write(now: Instant, input: &Input) -> String {
     line
 }
 
-/// The input of a line.
+/// Parses a line.
 ///
 /// # Errors
-/// The line is no input.
+/// The line is not a speaker input.
 pub fn read(line: &str) -> Result<(Instant, Input), RecordError> {
     let words: Vec<&str> = line.split_whitespace().collect();
     parse(&words).ok_or_else(|| RecordError {
@@ -75,10 +77,12 @@ fn parse(words: &[&str]) -> Option<(Instant, Input)> {
     let input = match *words {
         ["start", id] => Input::Start(neighbour(id)?),
         ["stop", id] => Input::Stop(neighbour(id)?),
-        ["offered", id] => Input::Offered(neighbour(id)?),
-        ["connected", id, side, local] => Input::Connected(link(id, side)?, get(local)?),
-        ["disconnected", id, side] => Input::Disconnected(link(id, side)?),
-        ["received", id, side, octets] => Input::Received(link(id, side)?, octets_of(octets)?),
+        ["offered", id] => Input::IncomingConnection(neighbour(id)?),
+        ["connected", id, side, local] => Input::Connected(connection(id, side)?, get(local)?),
+        ["disconnected", id, side] => Input::Disconnected(connection(id, side)?),
+        ["received", id, side, octets] => {
+            Input::Received(connection(id, side)?, octets_of(octets)?)
+        }
         ["timeout"] => Input::Timeout,
         ["originate", prefix] => Input::Originate(get(prefix)?),
         ["retract", prefix] => Input::Retract(get(prefix)?),
@@ -112,24 +116,24 @@ fn neighbour(text: &str) -> Option<NeighbourId> {
     get(text).map(NeighbourId)
 }
 
-fn link(id: &str, side: &str) -> Option<Link> {
+fn connection(id: &str, side: &str) -> Option<ConnectionId> {
     let direction = match side {
         "out" => Direction::Outgoing,
         "in" => Direction::Incoming,
         _ => return None,
     };
-    Some((neighbour(id)?, direction))
+    Some(ConnectionId::new(neighbour(id)?, direction))
 }
 
-fn shown(link: Link) -> String {
-    let side = match link.1 {
+fn shown(connection: ConnectionId) -> String {
+    let side = match connection.direction {
         Direction::Outgoing => "out",
         Direction::Incoming => "in",
     };
-    format!("{} {side}", link.0.0)
+    format!("{} {side}", connection.neighbour.0)
 }
 
-/// Each as the number of the neighbour and the address.
+/// Writes each next hop as the number of the neighbour and the address.
 fn next_hops(list: &[NextHop]) -> String {
     let shown = list
         .iter()
@@ -162,7 +166,7 @@ fn octets_of(text: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-/// How much of a bad line an error shows. Ours.
+/// The number of characters of a bad line that an error shows. Ours.
 const LINE_SHOWN: usize = 80;
 
 #[cfg(test)]
@@ -173,7 +177,7 @@ mod tests {
     #[test]
     fn inputs_keep_their_meaning() {
         let id = NeighbourId(3);
-        let link = (id, Direction::Incoming);
+        let connection = ConnectionId::new(id, Direction::Incoming);
         let structure = Structure {
             block: 40,
             node: 24,
@@ -193,10 +197,10 @@ mod tests {
         for input in [
             Input::Start(id),
             Input::Stop(id),
-            Input::Offered(id),
-            Input::Connected(link, "2001:db8::1".parse().unwrap()),
-            Input::Disconnected((id, Direction::Outgoing)),
-            Input::Received(link, vec![0, 255, 16]),
+            Input::IncomingConnection(id),
+            Input::Connected(connection, "2001:db8::1".parse().unwrap()),
+            Input::Disconnected(ConnectionId::new(id, Direction::Outgoing)),
+            Input::Received(connection, vec![0, 255, 16]),
             Input::Timeout,
             Input::Originate("10.0.0.0/8".parse().unwrap()),
             Input::Retract("2001:db8::/32".parse().unwrap()),

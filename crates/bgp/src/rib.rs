@@ -1,8 +1,8 @@
-//! The routes that neighbours announce and those of our own, in one table: for each destination its
-//! paths, the best one first (RFC 4271 §9.1).
+//! The RIB: all routes of the neighbours and of this speaker in one table. The paths of a
+//! destination are kept with the best one first (RFC 4271 §9.1).
 //!
-//! A table of two hundred thousand routes takes some tens of megabytes: a destination with one path
-//! costs no allocation of its own, and paths point to shared attributes.
+//! A destination with a single path needs no allocation of its own, and paths share their
+//! attributes, so 200,000 routes take some tens of megabytes.
 
 mod next_hops;
 
@@ -21,141 +21,138 @@ use crate::{
 pub use next_hops::NextHop;
 use next_hops::NextHops;
 
-/// A neighbour, by its place in the speaker's list.
+/// A neighbour, as an index into the speaker's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NeighbourId(pub u16);
 
-/// Who a path comes from.
+/// The origin of a path in the RIB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
-    /// This speaker.
+    /// Originated by this speaker.
     Local,
-    /// A neighbour.
+    /// Received from a neighbour.
     Neighbour(NeighbourId),
 }
 
-/// One way to a destination.
+/// A path to a destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Who announced it.
     pub source: Source,
-    /// Tells several of one neighbour apart; 0 where it does not say.
+    /// The ADD-PATH identifier; 0 without ADD-PATH.
     pub path_id: u32,
-    /// The label of a VPN route.
     pub label: Label,
-    /// Its neighbour restarts and has not announced it again (RFC 4724).
+    /// The neighbour is restarting and has not announced the path again (RFC 4724).
     pub stale: bool,
-    /// Packets can be sent to its next hop; otherwise it is not considered (RFC 4271 §9.1.2.1). The
-    /// table knows.
+    /// The next hop is resolvable; otherwise the decision process ignores the path (RFC 4271
+    /// §9.1.2.1). Maintained by [`Rib`].
     pub reachable: bool,
-    /// What it says about itself.
     pub attributes: Arc<Attributes>,
 }
 
-/// What the choice needs to know of a neighbour.
+/// The attributes of a peer that the decision process compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
-    /// It belongs to another AS.
+pub struct PeerAttributes {
+    /// The peer is in another AS (eBGP).
     pub external: bool,
-    /// Its BGP identifier.
     pub router_id: Ipv4Addr,
-    /// Where it is.
     pub address: IpAddr,
 }
 
-/// The step of the choice that decides between two paths.
+/// The step of the decision process that separates two paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
-    /// The next hop of one can be reached.
+pub enum DecisionStep {
+    /// Only one next hop is resolvable.
     Reachable,
-    /// One is this speaker's own.
-    Own,
-    /// LOCAL_PREF.
+    /// One path is originated by this speaker.
+    Local,
     LocalPref,
-    /// The length of the AS path.
-    PathLength,
-    /// ORIGIN.
+    AsPathLength,
     Origin,
-    /// MED, between routes of one neighbouring AS.
+    /// MED; compared only between paths from the same neighbouring AS.
     Med,
-    /// Another AS's neighbour before one of this AS.
-    External,
-    /// The BGP identifier of the neighbour or originator.
+    /// eBGP is preferred to iBGP.
+    Ebgp,
+    /// The BGP identifier of the neighbour, or ORIGINATOR_ID.
     RouterId,
-    /// How many reflectors it has passed (RFC 4456 §9).
-    Clusters,
-    /// The neighbour's address.
-    Address,
-    /// The path identifier.
+    /// The length of CLUSTER_LIST (RFC 4456 §9).
+    ClusterListLength,
+    PeerAddress,
     PathId,
 }
 
-impl Step {
-    /// The first at which `best` is better than `other`.
-    pub(crate) fn between(best: &Path, other: &Path, facts: &impl Fn(Source) -> Facts) -> Self {
+impl DecisionStep {
+    /// The first step at which `best` is better than `other`.
+    pub(crate) fn between(
+        best: &Path,
+        other: &Path,
+        peers: &impl Fn(Source) -> PeerAttributes,
+    ) -> Self {
         let (a, b) = (&*best.attributes, &*other.attributes);
-        let (of_a, of_b) = (facts(best.source), facts(other.source));
+        let (of_a, of_b) = (peers(best.source), peers(other.source));
         let preference = |of: &Attributes| of.local_pref.unwrap_or(DEFAULT_LOCAL_PREF);
         let same_as = a.as_path.neighbour() == b.as_path.neighbour();
-        let id = |of: &Attributes, facts: Facts| of.originator.unwrap_or(facts.router_id);
+        let id = |of: &Attributes, peer: PeerAttributes| of.originator.unwrap_or(peer.router_id);
         let steps = [
             (Self::Reachable, best.reachable != other.reachable),
-            (Self::Own, best.source == Source::Local),
+            (Self::Local, best.source == Source::Local),
             (Self::LocalPref, preference(a) != preference(b)),
-            (Self::PathLength, a.as_path.length() != b.as_path.length()),
+            (Self::AsPathLength, a.as_path.length() != b.as_path.length()),
             (Self::Origin, a.origin != b.origin),
             (
                 Self::Med,
                 same_as && a.med.unwrap_or(0) != b.med.unwrap_or(0),
             ),
-            (Self::External, of_a.external != of_b.external),
+            (Self::Ebgp, of_a.external != of_b.external),
             (Self::RouterId, id(a, of_a) != id(b, of_b)),
-            (Self::Clusters, a.clusters.len() != b.clusters.len()),
-            (Self::Address, of_a.address != of_b.address),
+            (
+                Self::ClusterListLength,
+                a.clusters.len() != b.clusters.len(),
+            ),
+            (Self::PeerAddress, of_a.address != of_b.address),
         ];
         let decides = steps.into_iter().find(|(_, differs)| *differs);
         decides.map_or(Self::PathId, |(step, _)| step)
     }
 }
 
-impl fmt::Display for Step {
-    /// What the better one has.
+impl fmt::Display for DecisionStep {
+    /// Describes the advantage of the better path.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::Reachable => "a next hop that can be reached",
-            Self::Own => "our own",
+            Self::Reachable => "reachable next hop",
+            Self::Local => "originated by this speaker",
             Self::LocalPref => "higher local preference",
-            Self::PathLength => "shorter AS path",
+            Self::AsPathLength => "shorter AS path",
             Self::Origin => "better origin",
             Self::Med => "lower MED",
-            Self::External => "from another AS",
+            Self::Ebgp => "eBGP rather than iBGP",
             Self::RouterId => "lower BGP identifier",
-            Self::Clusters => "fewer reflectors",
-            Self::Address => "lower address of the neighbour",
+            Self::ClusterListLength => "shorter cluster list",
+            Self::PeerAddress => "lower neighbour address",
             Self::PathId => "lower path identifier",
         })
     }
 }
 
-/// What a change of the table has changed.
+/// The effect of a change to the RIB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Changed {
-    /// The neighbour's own path.
+pub struct RouteChange {
+    /// A path of the neighbour changed.
     pub path: bool,
-    /// The best path.
+    /// The best path changed.
     pub best: bool,
 }
 
-/// The table.
 #[derive(Debug, Default)]
 pub struct Rib {
     routes: BTreeMap<Destination, Paths>,
-    /// Paths per neighbour and family.
+    /// Number of paths per neighbour and family.
     counts: BTreeMap<(Source, Family), usize>,
     next_hops: NextHops,
 }
 
-/// At least one, the best first; one that is not considered is first where all are such.
+/// At least one path, the best first. A path with an unresolvable next hop is first only if all
+/// paths have one.
 #[derive(Debug)]
 enum Paths {
     One(Path),
@@ -163,19 +160,19 @@ enum Paths {
 }
 
 impl Rib {
-    /// Takes a path in place of the same neighbour's with the same identifier.
+    /// Inserts a path; it replaces the path of the same neighbour with the same path identifier.
     pub fn insert(
         &mut self,
         destination: Destination,
         mut path: Path,
-        facts: &impl Fn(Source) -> Facts,
-    ) -> Changed {
-        let next_hop = next_hops::of(&destination, &path);
+        peers: &impl Fn(Source) -> PeerAttributes,
+    ) -> RouteChange {
+        let next_hop = next_hops::next_hop_of(&destination, &path);
         path.reachable = next_hop.is_none_or(|it| self.next_hops.is_reachable(&it));
         if let Some(next_hop) = next_hop {
             self.next_hops.add(next_hop, &destination);
         }
-        let both = Changed {
+        let both = RouteChange {
             path: true,
             best: path.reachable,
         };
@@ -196,38 +193,38 @@ impl Rib {
                 && old.reachable == new.reachable
                 && same(&old.attributes, &new.attributes);
             if unchanged {
-                return Changed::default();
+                return RouteChange::default();
             }
-            let moved = paths.put_best_first(facts);
-            self.release(next_hops::of(&destination, &old), &destination);
-            return Changed {
+            let moved = paths.put_best_first(peers);
+            self.release(next_hops::next_hop_of(&destination, &old), &destination);
+            return RouteChange {
                 path: true,
-                // The place of the best before, or of the best now.
+                // The replaced path was the best one, or the new one is.
                 best: place == 0 || moved,
             };
         }
         *self.counts.entry(key).or_default() += 1;
         paths.push(path);
-        Changed {
+        RouteChange {
             path: true,
-            best: paths.put_best_first(facts),
+            best: paths.put_best_first(peers),
         }
     }
 
-    /// Removes a neighbour's path.
+    /// Removes a path of a neighbour.
     pub fn remove(
         &mut self,
         destination: Destination,
         source: Source,
         path_id: u32,
-        facts: &impl Fn(Source) -> Facts,
-    ) -> Changed {
+        peers: &impl Fn(Source) -> PeerAttributes,
+    ) -> RouteChange {
         let Entry::Occupied(mut occupied) = self.routes.entry(destination) else {
-            return Changed::default();
+            return RouteChange::default();
         };
         let is_it = |path: &Path| path.source == source && path.path_id == path_id;
         let Some(place) = occupied.get().as_slice().iter().position(is_it) else {
-            return Changed::default();
+            return RouteChange::default();
         };
         if let Some(count) = self.counts.get_mut(&(source, destination.family())) {
             *count = count.saturating_sub(1);
@@ -239,26 +236,27 @@ impl Rib {
             },
             Paths::Many(paths) => {
                 let gone = paths.swap_remove(place);
-                occupied.get_mut().settle();
-                occupied.get_mut().put_best_first(facts);
+                occupied.get_mut().shrink();
+                occupied.get_mut().put_best_first(peers);
                 Some(gone)
             }
         };
-        let next_hop = gone.and_then(|path| next_hops::of(&destination, &path));
+        let next_hop = gone.and_then(|path| next_hops::next_hop_of(&destination, &path));
         self.release(next_hop, &destination);
-        Changed {
+        RouteChange {
             path: true,
             best: place == 0,
         }
     }
 
-    /// Removes a neighbour's paths that `goes` says, and tells of each destination what changed.
+    /// Removes the paths of a neighbour for which `goes` is true, and reports each destination that
+    /// changed to `on_change`.
     pub fn sweep(
         &mut self,
         source: Source,
         goes: impl Fn(&Destination, &Path) -> bool,
-        facts: &impl Fn(Source) -> Facts,
-        mut tell: impl FnMut(Destination, Changed),
+        peers: &impl Fn(Source) -> PeerAttributes,
+        mut on_change: impl FnMut(Destination, RouteChange),
     ) {
         let (counts, next_hops) = (&mut self.counts, &mut self.next_hops);
         self.routes.retain(|destination, paths| {
@@ -271,7 +269,7 @@ impl Rib {
                 *count = count.saturating_sub(gone);
             }
             let best = goes(paths.best());
-            let of = |path: &Path| next_hops::of(destination, path);
+            let of = |path: &Path| next_hops::next_hop_of(destination, path);
             let before: Vec<NextHop> = paths.as_slice().iter().filter_map(of).collect();
             let left = match paths {
                 Paths::One(_) => false,
@@ -287,10 +285,10 @@ impl Rib {
                 }
             }
             if left {
-                paths.settle();
-                paths.put_best_first(facts);
+                paths.shrink();
+                paths.put_best_first(peers);
             }
-            tell(*destination, Changed { path: true, best });
+            on_change(*destination, RouteChange { path: true, best });
             left
         });
     }
@@ -306,78 +304,78 @@ impl Rib {
         }
     }
 
-    /// Says of a next hop whether packets can be sent there, and tells of each destination for which
-    /// that is new. Only its own routes are looked at; how many those were. Where no route has it
-    /// nothing is remembered.
+    /// Sets whether a next hop is resolvable, and reports each destination that changed to
+    /// `on_change`. Visits only the routes with this next hop and returns their number. Has no
+    /// effect if no route uses the next hop.
     pub fn set_reachable(
         &mut self,
         next_hop: NextHop,
         reachable: bool,
-        facts: &impl Fn(Source) -> Facts,
-        mut tell: impl FnMut(Destination, Changed),
+        peers: &impl Fn(Source) -> PeerAttributes,
+        mut on_change: impl FnMut(Destination, RouteChange),
     ) -> usize {
         let Some(number) = self.next_hops.set(next_hop, !reachable) else {
             return 0;
         };
-        let mut looked_at = 0;
+        let mut visited = 0;
         for destination in self.next_hops.routes(number) {
-            looked_at += 1;
+            visited += 1;
             let Some(paths) = self.routes.get_mut(&destination) else {
                 continue;
             };
             let mut first = false;
             for (place, path) in paths.as_mut_slice().iter_mut().enumerate() {
-                if next_hops::of(&destination, path) == Some(next_hop) {
+                if next_hops::next_hop_of(&destination, path) == Some(next_hop) {
                     path.reachable = reachable;
                     first |= place == 0;
                 }
             }
-            let best = paths.put_best_first(facts) || first;
-            tell(destination, Changed { path: true, best });
+            let best = paths.put_best_first(peers) || first;
+            on_change(destination, RouteChange { path: true, best });
         }
-        looked_at
+        visited
     }
 
-    /// Whether a route that depends on it has this next hop.
+    /// Whether a route that depends on next-hop resolution has this next hop.
     pub fn has_next_hop(&self, next_hop: NextHop) -> bool {
         self.next_hops.contains(&next_hop)
     }
 
-    /// Next hops that were said to be out of reach and that no route has, since it was asked last.
+    /// Next hops that were set unreachable and that no route uses any more, since the last call.
     pub fn take_unused_next_hops(&mut self) -> BTreeSet<NextHop> {
         self.next_hops.take_unused()
     }
 
-    /// A path to a destination has this next hop no more.
+    /// Updates the next-hop index after a path of a destination was removed or replaced.
     fn release(&mut self, next_hop: Option<NextHop>, destination: &Destination) {
         let Some(next_hop) = next_hop else {
             return;
         };
         let mut left = self.paths(destination).iter();
-        if !left.any(|path| next_hops::of(destination, path) == Some(next_hop)) {
+        if !left.any(|path| next_hops::next_hop_of(destination, path) == Some(next_hop)) {
             self.next_hops.remove(next_hop, destination);
         }
     }
 
-    /// The best path; `None`: there is none that is considered.
+    /// The best path; `None`: there is no path with a resolvable next hop.
     pub fn best(&self, destination: &Destination) -> Option<&Path> {
         let best = self.routes.get(destination).map(Paths::best);
         best.filter(|path| path.reachable)
     }
 
-    /// All paths to a destination, the best first and those that are not considered last.
+    /// All paths to a destination, the best first.
     pub fn paths(&self, destination: &Destination) -> &[Path] {
         self.routes
             .get(destination)
             .map_or(&[], |paths| paths.as_slice())
     }
 
-    /// The best path of one source, of those that are considered.
-    pub fn best_of(
+    /// The best path from one source; `None`: there is no path with a resolvable next hop.
+    pub fn best_from(
         &self,
         destination: &Destination,
         source: Source,
-        facts: &impl Fn(Source) -> Facts,
+        peers: &impl Fn(Source) -> PeerAttributes,
     ) -> Option<&Path> {
         let mut own = self
             .paths(destination)
@@ -388,16 +386,16 @@ impl Rib {
             return Some(first);
         };
         let all: Vec<&Path> = [first, second].into_iter().chain(own).collect();
-        all.get(choose(&all, facts)).copied()
+        all.get(best_index(&all, peers)).copied()
     }
 
-    /// The best of some paths to one destination; `None`: there are none that are considered.
-    pub fn choose<'a>(
+    /// Runs the decision process over `paths`; `None`: there is no path with a resolvable next hop.
+    pub fn select_best<'a>(
         &self,
         paths: &[&'a Path],
-        facts: &impl Fn(Source) -> Facts,
+        peers: &impl Fn(Source) -> PeerAttributes,
     ) -> Option<&'a Path> {
-        let best = paths.get(choose(paths, facts)).copied();
+        let best = paths.get(best_index(paths, peers)).copied();
         best.filter(|path| path.reachable)
     }
 
@@ -408,14 +406,13 @@ impl Rib {
             .map(|(destination, paths)| (destination, paths.as_slice()))
     }
 
-    /// Every destination with its paths.
     pub fn iter(&self) -> impl Iterator<Item = (&Destination, &[Path])> {
         self.routes
             .iter()
             .map(|(destination, paths)| (destination, paths.as_slice()))
     }
 
-    /// How many paths of a family a source has.
+    /// The number of paths from a source in a family.
     pub fn count(&self, source: Source, family: Family) -> usize {
         self.counts
             .get(&(source, family))
@@ -423,12 +420,11 @@ impl Rib {
             .unwrap_or_default()
     }
 
-    /// How many destinations there are.
+    /// The number of destinations.
     pub fn len(&self) -> usize {
         self.routes.len()
     }
 
-    /// Whether there is no destination.
     pub fn is_empty(&self) -> bool {
         self.routes.is_empty()
     }
@@ -460,8 +456,8 @@ impl Paths {
         }
     }
 
-    /// Gives up the list where one is left.
-    fn settle(&mut self) {
+    /// Goes back to the form without an allocation when one path is left.
+    fn shrink(&mut self) {
         if let Self::Many(paths) = self
             && paths.len() == 1
             && let Some(last) = paths.pop()
@@ -470,24 +466,25 @@ impl Paths {
         }
     }
 
-    /// Whether another one is the first now.
-    fn put_best_first(&mut self, facts: &impl Fn(Source) -> Facts) -> bool {
+    /// Returns whether another path became the first.
+    fn put_best_first(&mut self, peers: &impl Fn(Source) -> PeerAttributes) -> bool {
         let paths = self.as_mut_slice();
         if paths.len() < 2 {
             return false;
         }
         let all: Vec<&Path> = paths.iter().collect();
-        let best = choose(&all, facts);
+        let best = best_index(&all, peers);
         paths.swap(0, best);
         best != 0
     }
 }
 
-/// The best of several paths, by RFC 4271 §9.1.2.2 and RFC 4456 §9; at least one.
+/// The decision process of RFC 4271 §9.1.2.2 and RFC 4456 §9; returns the index of the best of at
+/// least one path.
 ///
-/// The interior cost does not count: next hops are resolved by the kernel, which tells only whether
-/// they can be reached.
-fn choose(paths: &[&Path], facts: &impl Fn(Source) -> Facts) -> usize {
+/// The interior cost is not compared: the kernel resolves next hops and reports only whether they
+/// are resolvable.
+fn best_index(paths: &[&Path], peers: &impl Fn(Source) -> PeerAttributes) -> usize {
     let mut left: Vec<usize> = (0..paths.len()).collect();
     let of = |index: usize| &*paths[index].attributes;
     keep_least(&mut left, |i| !paths[i].reachable);
@@ -497,8 +494,8 @@ fn choose(paths: &[&Path], facts: &impl Fn(Source) -> Facts) -> usize {
     });
     keep_least(&mut left, |i| of(i).as_path.length());
     keep_least(&mut left, |i| of(i).origin);
-    // MED counts between routes of one neighbouring AS only, so it is no order: a route goes if
-    // another one of its group is better.
+    // MED is compared only between paths from the same neighbouring AS, so it is not a total order:
+    // a path is dropped if another one of its group has a lower MED.
     let candidates = left.clone();
     left.retain(|&i| {
         let med = |j: usize| of(j).med.unwrap_or(0);
@@ -507,13 +504,13 @@ fn choose(paths: &[&Path], facts: &impl Fn(Source) -> Facts) -> usize {
             .iter()
             .any(|&j| of(j).as_path.neighbour() == group && med(j) < med(i))
     });
-    keep_least(&mut left, |i| !facts(paths[i].source).external);
+    keep_least(&mut left, |i| !peers(paths[i].source).external);
     keep_least(&mut left, |i| {
-        let own = facts(paths[i].source).router_id;
+        let own = peers(paths[i].source).router_id;
         of(i).originator.unwrap_or(own)
     });
     keep_least(&mut left, |i| of(i).clusters.len());
-    keep_least(&mut left, |i| facts(paths[i].source).address);
+    keep_least(&mut left, |i| peers(paths[i].source).address);
     keep_least(&mut left, |i| paths[i].path_id);
     left.first().copied().unwrap_or_default()
 }

@@ -1,101 +1,99 @@
-//! Which AS may announce a prefix: validated payloads of route origin authorizations, and what they
-//! say of a route (RFC 6811).
+//! Route origin validation (RFC 6811) with validated ROA payloads (VRPs).
 //!
-//! Where they come from is the caller's: whoever validates certificates and signatures.
+//! The caller supplies the VRPs; validating certificates and signatures is left to an RPKI
+//! validator.
 
 use ipnet::IpNet;
 
-/// One validated payload: an AS may announce a prefix, and what is within it up to some length.
+/// A validated ROA payload: an AS may originate a prefix and more specifics up to a length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Vrp {
-    /// The prefix.
     pub prefix: IpNet,
-    /// The longest that may be announced, in bits.
+    /// The longest permitted prefix, in bits.
     pub length_max: u8,
-    /// The AS; 0: nobody may (RFC 6483 §4).
+    /// The AS; 0: no AS may originate the prefix (RFC 6483 §4).
     pub asn: u32,
 }
 
-/// What the payloads say of a route (RFC 6811 §2).
+/// The validation state of a route (RFC 6811 §2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Validity {
-    /// Its origin may announce it.
+    /// A VRP permits the origin AS and the prefix length.
     Valid,
-    /// Others may, or it is longer than it may be.
+    /// VRPs cover the prefix, but none permits the origin AS and the prefix length.
     Invalid,
-    /// Nobody has said anything about it.
+    /// No VRP covers the prefix.
     NotFound,
 }
 
-/// All payloads.
+/// A set of VRPs, indexed by prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Vrps {
-    /// In order, each once.
+    /// Sorted, without duplicates.
     all: Vec<Vrp>,
-    /// The prefixes of `all` in order, so that what covers a prefix comes before it.
-    prefixes: Vec<Covering>,
+    /// The prefixes of `all` in order; a covering prefix comes before the prefixes that it covers.
+    prefixes: Vec<PrefixEntry>,
 }
 
-/// A prefix that has payloads.
+/// A prefix with VRPs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Covering {
+struct PrefixEntry {
     prefix: IpNet,
-    /// Where its payloads begin.
+    /// Index of its first VRP.
     first: usize,
-    /// The longest one of the others that covers it, by its place; `None`: none does.
-    within: Option<usize>,
+    /// Index of the longest prefix that covers this one; `None`: there is none.
+    parent: Option<usize>,
 }
 
 impl Vrps {
-    /// Of payloads in any order, some of which may be there several times.
+    /// Accepts VRPs in any order, with duplicates.
     pub fn new(mut all: Vec<Vrp>) -> Self {
         for vrp in &mut all {
             vrp.prefix = vrp.prefix.trunc();
         }
         all.sort_unstable();
         all.dedup();
-        let mut prefixes: Vec<Covering> = Vec::new();
+        let mut prefixes: Vec<PrefixEntry> = Vec::new();
         for (first, vrp) in all.iter().enumerate() {
             let last = prefixes.len().checked_sub(1);
             if last.is_some_and(|last| prefixes[last].prefix == vrp.prefix) {
                 continue;
             }
-            let mut within = last;
-            while let Some(place) = within
+            let mut parent = last;
+            while let Some(place) = parent
                 && !prefixes[place].prefix.contains(&vrp.prefix)
             {
-                within = prefixes[place].within;
+                parent = prefixes[place].parent;
             }
-            prefixes.push(Covering {
+            prefixes.push(PrefixEntry {
                 prefix: vrp.prefix,
                 first,
-                within,
+                parent,
             });
         }
         Self { all, prefixes }
     }
 
-    /// How many there are.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// What they say of a route. `origin`: the last AS of its path; `None`: a set, which nobody
-    /// is.
+    /// The validation state of a route. `origin` is the last AS of its path; `None`: the path ends
+    /// with an AS_SET, which matches no VRP.
     pub fn validity(&self, prefix: IpNet, origin: Option<u32>) -> Validity {
         let prefix = prefix.trunc();
-        // What lies in order between a prefix and what covers it is covered by that as well.
+        // A prefix that sorts between a covering prefix and `prefix` is itself covered by that
+        // prefix, so following `within` from the last one finds all that cover `prefix`.
         let behind = self.prefixes.partition_point(|one| one.prefix <= prefix);
         let mut place = behind.checked_sub(1);
         let mut validity = Validity::NotFound;
         while let Some(at) = place {
             let covering = &self.prefixes[at];
-            place = covering.within;
+            place = covering.parent;
             if !covering.prefix.contains(&prefix) {
                 continue;
             }
@@ -129,7 +127,7 @@ mod tests {
         }
     }
 
-    /// RFC 6811 §2, word for word.
+    /// The definition of RFC 6811 §2, as a reference.
     fn by_definition(all: &[Vrp], prefix: IpNet, origin: Option<u32>) -> Validity {
         let mut covered = all
             .iter()
@@ -188,7 +186,7 @@ mod tests {
     }
 
     fn prefix() -> impl Strategy<Value = IpNet> {
-        // Few bits, so that prefixes cover each other.
+        // Short prefixes, so that they often cover each other.
         let v4 = (0u8..16, 0u8..=4).prop_map(|(bits, length)| {
             IpNet::new([bits << 4, 0, 0, 0].into(), length)
                 .unwrap()

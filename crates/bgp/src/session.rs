@@ -1,8 +1,8 @@
-//! One connection to a neighbour: state machine, timers, and messages out of a stream of octets.
+//! One BGP session: state machine, timers, and framing.
 //!
-//! The state machine is a library's (`rustbgpd-fsm`); here are its timers on the caller's clock,
-//! framing in a bounded buffer, and what was agreed upon in our own terms. What routes mean, and
-//! which of two connections stays, is the speaker's.
+//! The state machine is the library `rustbgpd-fsm`. This module runs its timers on the caller's
+//! clock, cuts messages out of a bounded buffer, and translates what was negotiated. The speaker
+//! interprets routes and resolves connection collisions.
 
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -20,113 +20,99 @@ use crate::{
     wire::{self, Encoding, Update},
 };
 
-/// What a session offers and latency targets.
+/// What a session offers and requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionConfig {
-    /// Our AS.
     pub local_asn: u32,
-    /// The neighbour's AS.
     pub remote_asn: u32,
-    /// Our BGP identifier.
     pub router_id: Ipv4Addr,
-    /// Seconds without a message after which the neighbour is gone: 0 (never) or from 3.
+    /// Hold time in seconds: 0 (disabled) or at least 3.
     pub hold_time: u16,
-    /// What routes are exchanged.
     pub families: Vec<Family>,
-    /// Take several paths per destination (RFC 7911).
+    /// Accept several paths per destination (RFC 7911).
     pub add_path: bool,
-    /// Keep the neighbour's routes while it restarts, and ask it to keep ours for so many seconds
-    /// (RFC 4724); `None`: neither.
+    /// Restart time in seconds to advertise; the neighbour's routes are kept as well while it
+    /// restarts (RFC 4724). `None`: no graceful restart.
     pub graceful_restart: Option<u16>,
-    /// We have just restarted, and what we forwarded is still forwarded.
+    /// This speaker has just restarted and preserved its forwarding state.
     pub restarted: bool,
 }
 
-/// What was agreed upon with a neighbour.
+/// What was negotiated with a neighbour.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Terms {
-    /// Its BGP identifier; unspecified before there is a session.
+pub struct Negotiated {
+    /// The BGP identifier of the neighbour; `None`: there was no session yet.
     pub router_id: Option<Ipv4Addr>,
-    /// Its AS.
     pub asn: u32,
-    /// The families of which routes are exchanged.
     pub families: Vec<Family>,
-    /// Those in which it sends several paths.
+    /// The families in which the neighbour sends several paths.
     pub add_path: Vec<Family>,
-    /// The hold time, in seconds.
+    /// The hold time in use, in seconds.
     pub hold_time: u16,
-    /// It announces its routes again when asked (RFC 2918).
+    /// The neighbour supports route refresh (RFC 2918).
     pub route_refresh: bool,
-    /// How long it may take to restart; `None`: its routes go with the session.
+    /// How long the neighbour may take to restart; `None`: its routes are dropped with the session.
     pub restart_time: Option<Duration>,
-    /// The families whose routes stay meanwhile.
+    /// The families whose routes are kept during a restart.
     pub restart_families: Vec<Family>,
-    /// The families of which it still forwards what it forwarded before it restarted.
+    /// The families for which the neighbour preserved its forwarding state over its restart.
     pub preserved: Vec<Family>,
-    /// Its routes stay, too, when an error ends the session (RFC 8538).
+    /// Routes are also kept when a NOTIFICATION ends the session (RFC 8538).
     pub survives_notification: bool,
 }
 
-/// How far a session is.
+/// The state of a session. `Connecting` stands for Connect and Active of RFC 4271 §8.2.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Not wanted, or waiting to try again.
     Idle,
-    /// A connection is being made, or waited for.
     Connecting,
-    /// The OPEN is out.
     OpenSent,
-    /// Both have sent theirs.
     OpenConfirm,
-    /// Routes are exchanged.
     Established,
 }
 
-/// What a session has to say to the speaker.
+/// What a session asks of the speaker.
 #[derive(Debug)]
 pub(crate) enum Output {
-    /// It wants a connection.
     Connect,
-    /// Its connection is to be closed once what waits has been sent.
+    /// Close the connection once the pending output is sent.
     Close,
-    /// The neighbour has said who it is.
+    /// The neighbour's OPEN has arrived; its BGP identifier.
     Opened(Ipv4Addr),
-    /// Routes can be exchanged.
+    /// The session is established.
     Up,
-    /// It was up and is no longer.
+    /// An established session went down.
     Down(Down),
-    /// Routes.
     Update(Update),
-    /// All routes of a family are wanted again.
+    /// Route refresh request for a family (RFC 2918).
     Refresh(Family),
-    /// The neighbour begins to announce a family anew (RFC 7313).
+    /// Begin of an enhanced route refresh (RFC 7313).
     RefreshBegins(Family),
-    /// It has done so.
+    /// End of an enhanced route refresh.
     RefreshEnds(Family),
 }
 
 /// Why a session is down.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Down {
-    /// The routes stay for a while.
+    /// The neighbour's routes are kept for a graceful restart.
     pub graceful: bool,
-    /// In words.
+    /// The reason as text.
     pub reason: String,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Session {
     fsm: fsm::Session,
     config: SessionConfig,
     timers: [Option<Instant>; 3],
-    inbox: Vec<u8>,
-    outbox: Vec<u8>,
-    terms: Terms,
+    receive_buffer: Vec<u8>,
+    send_buffer: Vec<u8>,
+    negotiated: Negotiated,
     encoding: Encoding,
-    /// What was agreed upon lets messages be so long.
+    /// The longest message the neighbour may send: 4096, or more with extended messages (RFC 8654).
     message_bytes_max: u16,
-    /// The last reason why it went down.
+    /// The last reason why the session went down.
     last_error: Option<String>,
 }
 
@@ -136,9 +122,9 @@ impl Session {
             fsm: fsm::Session::new(peer_config(&config)),
             config,
             timers: [None; 3],
-            inbox: Vec::new(),
-            outbox: Vec::new(),
-            terms: Terms::default(),
+            receive_buffer: Vec::new(),
+            send_buffer: Vec::new(),
+            negotiated: Negotiated::default(),
             encoding: Encoding::default(),
             message_bytes_max: codec::MAX_MESSAGE_LEN,
             last_error: None,
@@ -155,8 +141,8 @@ impl Session {
         }
     }
 
-    pub(crate) fn terms(&self) -> &Terms {
-        &self.terms
+    pub(crate) fn negotiated(&self) -> &Negotiated {
+        &self.negotiated
     }
 
     pub(crate) fn encoding(&self) -> &Encoding {
@@ -167,45 +153,45 @@ impl Session {
         self.last_error.as_deref()
     }
 
-    /// What is to be sent; who takes octets from its front clears them.
-    pub(crate) fn outbox(&mut self) -> &mut Vec<u8> {
-        &mut self.outbox
+    /// Bytes to send; the caller removes what it has taken.
+    pub(crate) fn send_buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.send_buffer
     }
 
     pub(crate) fn has_output(&self) -> bool {
-        !self.outbox.is_empty()
+        !self.send_buffer.is_empty()
     }
 
     pub(crate) fn start(&mut self, now: Instant, out: &mut Vec<Output>) {
-        self.inbox.clear();
-        self.outbox.clear();
-        self.feed(now, Event::ManualStart, out);
+        self.receive_buffer.clear();
+        self.send_buffer.clear();
+        self.handle_event(now, Event::ManualStart, out);
     }
 
-    /// Ends it with a NOTIFICATION that the neighbour's routes do not survive.
+    /// Ends the session with a NOTIFICATION after which the neighbour does not keep routes.
     pub(crate) fn stop(&mut self, now: Instant, out: &mut Vec<Output>) {
-        self.feed(now, Event::ManualStop { reason: None }, out);
+        self.handle_event(now, Event::ManualStop { reason: None }, out);
     }
 
     pub(crate) fn connected(&mut self, now: Instant, out: &mut Vec<Output>) {
-        self.inbox.clear();
-        self.outbox.clear();
-        self.feed(now, Event::TcpConnectionConfirmed, out);
+        self.receive_buffer.clear();
+        self.send_buffer.clear();
+        self.handle_event(now, Event::TcpConnectionConfirmed, out);
     }
 
-    /// The connection could not be made, or is gone.
+    /// The connection attempt failed, or the connection is lost.
     pub(crate) fn disconnected(&mut self, now: Instant, out: &mut Vec<Output>) {
-        self.inbox.clear();
-        self.outbox.clear();
-        self.feed(now, Event::TcpConnectionFails, out);
+        self.receive_buffer.clear();
+        self.send_buffer.clear();
+        self.handle_event(now, Event::TcpConnectionFails, out);
     }
 
-    /// Ends it with a NOTIFICATION of kind Cease.
+    /// Ends the session with a Cease NOTIFICATION.
     pub(crate) fn cease(&mut self, subcode: u8, reason: &str, out: &mut Vec<Output>) {
         let was_up = self.state() == State::Established;
         let cease = NotificationMessage::new(NotificationCode::Cease, subcode, Bytes::new());
         if self.state() as u8 >= State::OpenSent as u8 {
-            wire::put_message(&Message::Notification(cease), &mut self.outbox);
+            wire::put_message(&Message::Notification(cease), &mut self.send_buffer);
         }
         self.fsm = fsm::Session::new(peer_config(&self.config));
         self.timers = [None; 3];
@@ -220,18 +206,18 @@ impl Session {
     }
 
     pub(crate) fn receive(&mut self, now: Instant, octets: &[u8], out: &mut Vec<Output>) {
-        if self.inbox.is_empty() {
-            let used = self.take_messages(now, octets, out);
-            self.inbox.extend(&octets[used..]);
+        if self.receive_buffer.is_empty() {
+            let used = self.read_messages(now, octets, out);
+            self.receive_buffer.extend(&octets[used..]);
         } else {
-            let mut inbox = std::mem::take(&mut self.inbox);
-            inbox.extend(octets);
-            let used = self.take_messages(now, &inbox, out);
-            inbox.drain(..used);
-            self.inbox = inbox;
+            let mut receive_buffer = std::mem::take(&mut self.receive_buffer);
+            receive_buffer.extend(octets);
+            let used = self.read_messages(now, &receive_buffer, out);
+            receive_buffer.drain(..used);
+            self.receive_buffer = receive_buffer;
         }
-        // Less than one message is left, or nothing more is read from a session that has ended.
-        debug_assert!(self.inbox.len() < usize::from(codec::EXTENDED_MAX_MESSAGE_LEN));
+        // What remains is less than a message, since nothing is read from an ended session.
+        debug_assert!(self.receive_buffer.len() < usize::from(codec::EXTENDED_MAX_MESSAGE_LEN));
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Instant, out: &mut Vec<Output>) {
@@ -245,7 +231,7 @@ impl Session {
         {
             if self.timers[i].is_some_and(|due| due <= now) {
                 self.timers[i] = None;
-                self.feed(now, event, out);
+                self.handle_event(now, event, out);
             }
         }
     }
@@ -254,19 +240,19 @@ impl Session {
         self.timers.iter().flatten().min().copied()
     }
 
-    /// Asks for all routes of a family again; whether the neighbour can be asked.
-    pub(crate) fn ask_refresh(&mut self, family: Family) -> bool {
-        if self.state() != State::Established || !self.terms.route_refresh {
+    /// Sends a route refresh request; returns false if the neighbour does not support that.
+    pub(crate) fn request_route_refresh(&mut self, family: Family) -> bool {
+        if self.state() != State::Established || !self.negotiated.route_refresh {
             return false;
         }
         let (afi, safi) = codec_family(family);
         let message = Message::RouteRefresh(RouteRefreshMessage::new(afi, safi));
-        wire::put_message(&message, &mut self.outbox);
+        wire::put_message(&message, &mut self.send_buffer);
         true
     }
 
-    /// How many octets whole messages took.
-    fn take_messages(&mut self, now: Instant, octets: &[u8], out: &mut Vec<Output>) -> usize {
+    /// Handles all complete messages and returns the number of octets they took.
+    fn read_messages(&mut self, now: Instant, octets: &[u8], out: &mut Vec<Output>) -> usize {
         let mut used = 0;
         while !matches!(self.state(), State::Idle | State::Connecting) {
             let rest = &octets[used..];
@@ -276,55 +262,60 @@ impl Session {
                     used += length;
                     let mut message = Bytes::copy_from_slice(&rest[..length]);
                     match codec::decode_message(&mut message, self.message_bytes_max) {
-                        Ok(message) => self.take(now, message, out),
-                        Err(error) => self.feed(now, Event::DecodeError(error), out),
+                        Ok(message) => self.handle_message(now, message, out),
+                        Err(error) => self.handle_event(now, Event::DecodeError(error), out),
                     }
                 }
                 Ok(_) => return used,
-                Err(error) => self.feed(now, Event::DecodeError(error), out),
+                Err(error) => self.handle_event(now, Event::DecodeError(error), out),
             }
         }
         octets.len()
     }
 
-    fn take(&mut self, now: Instant, message: Message, out: &mut Vec<Output>) {
+    fn handle_message(&mut self, now: Instant, message: Message, out: &mut Vec<Output>) {
         match message {
             Message::Open(open) => {
                 out.push(Output::Opened(open.bgp_identifier));
-                self.feed(now, Event::OpenReceived(open), out);
+                self.handle_event(now, Event::OpenReceived(open), out);
             }
-            Message::Keepalive => self.feed(now, Event::KeepaliveReceived, out),
+            Message::Keepalive => self.handle_event(now, Event::KeepaliveReceived, out),
             Message::Notification(notification) => {
-                self.feed(now, Event::NotificationReceived(notification), out);
+                self.handle_event(now, Event::NotificationReceived(notification), out);
             }
             Message::Update(update) => {
                 if self.state() != State::Established {
-                    self.feed(now, Event::UpdateReceived, out);
+                    self.handle_event(now, Event::UpdateReceived, out);
                     return;
                 }
                 match wire::decode_update(&update, &self.encoding) {
                     Ok(update) => {
-                        self.feed(now, Event::UpdateReceived, out);
+                        self.handle_event(now, Event::UpdateReceived, out);
                         out.push(Output::Update(update));
                     }
-                    Err(fatal) => {
-                        let notification = wire::update_error(&fatal);
-                        self.last_error = Some(format!("bad UPDATE: {}", fatal.detail));
-                        self.feed(now, Event::UpdateValidationError(notification), out);
+                    Err(error) => {
+                        let notification = wire::update_notification(&error);
+                        self.last_error = Some(format!("bad UPDATE: {}", error.detail));
+                        self.handle_event(now, Event::UpdateValidationError(notification), out);
                     }
                 }
             }
-            Message::RouteRefresh(refresh) => self.take_refresh(now, &refresh, out),
+            Message::RouteRefresh(refresh) => self.handle_route_refresh(now, &refresh, out),
             _ => {}
         }
     }
 
-    fn take_refresh(&mut self, now: Instant, refresh: &RouteRefreshMessage, out: &mut Vec<Output>) {
+    fn handle_route_refresh(
+        &mut self,
+        now: Instant,
+        refresh: &RouteRefreshMessage,
+        out: &mut Vec<Output>,
+    ) {
         if let (Some(afi), Some(safi)) = (refresh.afi(), refresh.safi()) {
-            self.feed(now, Event::RouteRefreshReceived { afi, safi }, out);
+            self.handle_event(now, Event::RouteRefreshReceived { afi, safi }, out);
         }
         let family = Family::of(refresh.afi_raw, refresh.safi_raw);
-        let Some(family) = family.filter(|family| self.terms.families.contains(family)) else {
+        let Some(family) = family.filter(|family| self.negotiated.families.contains(family)) else {
             return;
         };
         match refresh.subtype() {
@@ -335,37 +326,40 @@ impl Session {
         }
     }
 
-    fn feed(&mut self, now: Instant, event: Event, out: &mut Vec<Output>) {
+    fn handle_event(&mut self, now: Instant, event: Event, out: &mut Vec<Output>) {
         let stopped = matches!(event, Event::ManualStop { .. });
-        let down = self.down_by(&event);
+        let down = self.down_reason(&event);
         let was = self.state();
         for action in self.fsm.handle_event(event) {
             match action {
                 Action::SendOpen(open) => {
                     let open = self.with_restart_flags(open);
-                    wire::put_message(&Message::Open(open), &mut self.outbox);
+                    wire::put_message(&Message::Open(open), &mut self.send_buffer);
                 }
-                Action::SendKeepalive => wire::put_message(&Message::Keepalive, &mut self.outbox),
+                Action::SendKeepalive => {
+                    wire::put_message(&Message::Keepalive, &mut self.send_buffer);
+                }
                 Action::SendNotification(notification) => {
-                    let notification = match stopped && self.terms.survives_notification {
+                    let notification = match stopped && self.negotiated.survives_notification {
                         true => hard_reset(&notification),
                         false => notification,
                     };
-                    wire::put_message(&Message::Notification(notification), &mut self.outbox);
+                    wire::put_message(&Message::Notification(notification), &mut self.send_buffer);
                 }
                 Action::StartTimer(timer, seconds) => {
                     let delay = Duration::from_secs(u64::from(seconds));
-                    self.timers[place(timer)] = Some(now + delay);
+                    self.timers[timer_index(timer)] = Some(now + delay);
                 }
-                Action::StopTimer(timer) => self.timers[place(timer)] = None,
+                Action::StopTimer(timer) => self.timers[timer_index(timer)] = None,
                 Action::InitiateTcpConnection => out.push(Output::Connect),
                 Action::CloseTcpConnection => out.push(Output::Close),
                 Action::SessionEstablished(agreed) => {
-                    self.agree(&agreed);
+                    self.on_established(&agreed);
                     out.push(Output::Up);
                 }
                 Action::SessionDown => out.push(Output::Down(down.clone())),
-                // The state is asked for; roles are not used.
+                // The other actions concern the state, which is polled, and BGP roles, which are
+                // not used.
                 _ => {}
             }
         }
@@ -376,21 +370,21 @@ impl Session {
         }
     }
 
-    /// What it means for the routes if `event` ends the session.
-    fn down_by(&self, event: &Event) -> Down {
-        let terms = &self.terms;
+    /// The reason, and whether routes are kept, if `event` ends the session.
+    fn down_reason(&self, event: &Event) -> Down {
+        let negotiated = &self.negotiated;
         let (graceful, reason) = match event {
-            Event::TcpConnectionFails => (true, "the connection is gone".to_owned()),
+            Event::TcpConnectionFails => (true, "connection lost".to_owned()),
             Event::HoldTimerExpires => (
-                terms.survives_notification,
-                format!("nothing heard for {} s", terms.hold_time),
+                negotiated.survives_notification,
+                format!("hold timer expired ({} s)", negotiated.hold_time),
             ),
             Event::NotificationReceived(message) => {
                 let hard = message.code == NotificationCode::Cease
                     && message.subcode == cease_subcode::HARD_RESET;
                 let (code, subcode) = (message.code, message.subcode);
-                let reason = format!("the neighbour ended it: {code}, subcode {subcode}");
-                (terms.survives_notification && !hard, reason)
+                let reason = format!("NOTIFICATION received: {code}, subcode {subcode}");
+                (negotiated.survives_notification && !hard, reason)
             }
             Event::DecodeError(error) => (false, format!("bad message: {error}")),
             Event::UpdateValidationError(_) => (
@@ -402,20 +396,17 @@ impl Session {
             Event::ManualStop { .. } => (false, "stopped here".to_owned()),
             Event::OpenReceived(open) => {
                 let (asn, id) = (open.four_byte_as(), open.bgp_identifier);
-                (
-                    false,
-                    format!("its OPEN was refused (AS {asn}, identifier {id})"),
-                )
+                (false, format!("OPEN refused (AS {asn}, identifier {id})"))
             }
             other => (false, format!("unexpected {}", other.name())),
         };
         Down {
-            graceful: graceful && terms.restart_time.is_some(),
+            graceful: graceful && negotiated.restart_time.is_some(),
             reason,
         }
     }
 
-    fn agree(&mut self, agreed: &fsm::NegotiatedSession) {
+    fn on_established(&mut self, agreed: &fsm::NegotiatedSession) {
         let own = |list: Vec<(codec::Afi, codec::Safi)>| -> Vec<Family> {
             let family = |&(afi, safi): &_| Family::of(afi as u16, safi as u8);
             let list: Vec<Family> = list.iter().filter_map(family).collect();
@@ -436,7 +427,7 @@ impl Session {
             .filter(|family| family.forwarding_preserved);
         let graceful = agreed.peer_gr_capable && self.config.graceful_restart.is_some();
         let seconds = u64::from(agreed.peer_restart_time);
-        self.terms = Terms {
+        self.negotiated = Negotiated {
             router_id: Some(agreed.peer_router_id),
             asn: agreed.peer_asn,
             hold_time: agreed.hold_time,
@@ -499,7 +490,7 @@ fn codec_family(family: Family) -> (codec::Afi, codec::Safi) {
     }
 }
 
-/// What a neighbour whose routes survive a NOTIFICATION is told so that they do not (RFC 8538 §3).
+/// Wraps a Cease so that a neighbour with RFC 8538 §3 does not keep routes.
 fn hard_reset(inner: &NotificationMessage) -> NotificationMessage {
     let mut data = vec![inner.code.as_u8(), inner.subcode];
     data.extend(&inner.data);
@@ -510,7 +501,7 @@ fn hard_reset(inner: &NotificationMessage) -> NotificationMessage {
     )
 }
 
-const fn place(timer: TimerType) -> usize {
+const fn timer_index(timer: TimerType) -> usize {
     match timer {
         TimerType::ConnectRetry => 0,
         TimerType::Hold => 1,
@@ -518,6 +509,6 @@ const fn place(timer: TimerType) -> usize {
     }
 }
 
-/// Between attempts to connect, doubled after each; RFC 4271 §10 suggests 120, which is long where
-/// a peering is a few metres. Ours.
+/// The interval between connection attempts, doubled after each. RFC 4271 §10 suggests 120 s, which
+/// is long for a peering on a local link. Ours.
 const CONNECT_RETRY_SECONDS: u32 = 5;

@@ -1,67 +1,63 @@
-//! SRv6 service SIDs on routes (RFC 9252): the Prefix-SID attribute and label transposition.
+//! SRv6 service SIDs (RFC 9252): the Prefix-SID attribute and label transposition.
 //!
-//! Only the L3 service is read and written. A service that is not understood makes the route
-//! unusable for SRv6, never the session (RFC 9252 §7).
+//! Only the SRv6 L3 Service TLV is read and written. A malformed service makes the route unusable
+//! for SRv6 but does not end the session (RFC 9252 §7).
 
 use std::net::Ipv6Addr;
 
 /// The SRv6 L3 service of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Service {
-    /// The SID as it is in the attribute: where bits are transposed, without them.
+    /// The SID as in the attribute, without the transposed bits.
     pub sid: Ipv6Addr,
-    /// The endpoint behaviour (RFC 8986 §10.2); 0xFFFF says nothing.
+    /// The endpoint behaviour (RFC 8986 §10.2); 0xFFFF: opaque.
     pub behaviour: u16,
-    /// How the SID divides; `None`: it was not said, and nothing is transposed.
+    /// The SID structure; `None`: not given, and nothing is transposed.
     pub structure: Option<Structure>,
 }
 
-/// How a SID divides, in bits (RFC 9252 §3.2.1).
+/// The SID structure, in bits (RFC 9252 §3.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Structure {
-    /// Locator block.
     pub block: u8,
-    /// Locator node.
     pub node: u8,
-    /// Function.
     pub function: u8,
-    /// Argument.
     pub argument: u8,
-    /// How many bits travel in the label instead; 0: none.
+    /// The number of bits that the label carries instead of the SID; 0: none.
     pub transposed: u8,
-    /// Where these bits are in the SID, counted from the left.
+    /// The offset of these bits in the SID, from the left.
     pub offset: u8,
 }
 
-/// A label field: 20 bits of label, as they are on the wire, without traffic class and stack bit.
+/// A 20-bit label, without traffic class and bottom-of-stack bit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Label(u32);
 
-/// What is wrong with a Prefix-SID attribute.
+/// Why a Prefix-SID attribute is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceError {
-    /// A length leads out of what it is in.
-    #[error("a length leads beyond the end")]
+    /// A TLV extends beyond its container.
+    #[error("a TLV extends beyond its container")]
     Truncated,
-    /// The L3 service names no SID.
-    #[error("a service without a SID")]
+    /// The service has no SID.
+    #[error("the service has no SID")]
     NoSid,
-    /// The parts of the SID do not fit.
+    /// The SID structure does not fit.
     #[error("the SID's structure does not fit 128 bits or the label")]
     Structure,
 }
 
 impl Label {
-    /// Implicit null (RFC 3032 §2.1): what the label field holds where nothing is transposed.
+    /// Implicit null (RFC 3032 §2.1): the label where nothing is transposed.
     pub const IMPLICIT_NULL: Self = Self(3);
 
-    /// The label of a field of three octets: its top 20 bits. Traffic class and stack bit are junk
-    /// from some senders.
+    /// The label in a three-octet field: its top 20 bits. Some senders leave junk in the traffic
+    /// class and bottom-of-stack bits.
     pub const fn of_field(field: [u8; 3]) -> Self {
         Self((field[0] as u32) << 12 | (field[1] as u32) << 4 | field[2] as u32 >> 4)
     }
 
-    /// The label of a number; `None`: more than 20 bits.
+    /// Makes a label; `None`: the number has more than 20 bits.
     pub const fn new(number: u32) -> Option<Self> {
         if number >> 20 == 0 {
             Some(Self(number))
@@ -70,12 +66,11 @@ impl Label {
         }
     }
 
-    /// The number, 20 bits.
     pub const fn number(self) -> u32 {
         self.0
     }
 
-    /// Three octets: the label, traffic class 0, bottom of the stack.
+    /// The three-octet field: label, traffic class 0, bottom of stack.
     pub const fn field(self) -> [u8; 3] {
         let [_, a, b, c] = (self.0 << 4 | 1).to_be_bytes();
         [a, b, c]
@@ -83,18 +78,17 @@ impl Label {
 }
 
 impl Service {
-    /// The SID that packets are sent to, given the route's label: bits that were transposed are
-    /// the leftmost of the label (RFC 9252 §4).
+    /// The complete SID. The transposed bits are the leftmost bits of the label (RFC 9252 §4).
     pub fn sid(&self, label: Label) -> Ipv6Addr {
         let Some(structure) = self.structure.filter(|s| s.transposed > 0) else {
             return self.sid;
         };
         let bits = u128::from(label.0 >> (LABEL_BITS - structure.transposed));
-        let (mask, shift) = structure.place();
+        let (mask, shift) = structure.mask_and_shift();
         Ipv6Addr::from(u128::from(self.sid) & !mask | bits << shift)
     }
 
-    /// A service for `sid` of which the bits of `structure` are transposed, and their label.
+    /// Makes a service for `sid` and moves the bits given by `structure` into the label.
     ///
     /// # Errors
     /// [`ServiceError::Structure`].
@@ -112,24 +106,24 @@ impl Service {
         if structure.transposed == 0 {
             return Ok((service, Label::IMPLICIT_NULL));
         }
-        let (mask, shift) = structure.place();
+        let (mask, shift) = structure.mask_and_shift();
         let bits = (u128::from(sid) & mask) >> shift;
         service.sid = Ipv6Addr::from(u128::from(sid) & !mask);
         let bits = u32::try_from(bits).unwrap_or_default();
         Ok((service, Label(bits << (LABEL_BITS - structure.transposed))))
     }
 
-    /// The service in a Prefix-SID attribute's value; `None`: it has none of layer 3.
+    /// Decodes a Prefix-SID attribute; `None`: it has no SRv6 L3 Service TLV.
     ///
     /// # Errors
-    /// What is wrong with the value.
+    /// The attribute is malformed.
     pub fn decode(mut value: &[u8]) -> Result<Option<Self>, ServiceError> {
         let mut service = None;
         while let Some((kind, content)) = tlv(&mut value)? {
             if kind != L3_SERVICE {
                 continue;
             }
-            // RFC 9252 §2: the first of several counts.
+            // RFC 9252 §2: use the first of several.
             let found = Self::decode_service(content)?;
             service.get_or_insert(found);
         }
@@ -141,7 +135,7 @@ impl Service {
         let mut service = None;
         while let Some((kind, content)) = tlv(&mut rest)? {
             if kind == SID_INFORMATION {
-                // RFC 9252 §3.1: the first of several is used.
+                // RFC 9252 §3.1: use the first of several.
                 let found = Self::decode_information(content)?;
                 service.get_or_insert(found);
             }
@@ -179,7 +173,7 @@ impl Service {
         Ok(service)
     }
 
-    /// A Prefix-SID attribute's value with this service.
+    /// Encodes a Prefix-SID attribute with this service.
     pub fn encode(&self) -> Vec<u8> {
         let mut information = vec![0];
         information.extend(self.sid.octets());
@@ -216,15 +210,15 @@ impl Structure {
         Ok(())
     }
 
-    /// The mask of the transposed bits in the SID (at least one), and how far right they end.
-    fn place(&self) -> (u128, u32) {
+    /// The mask of the transposed bits in the SID (at least one), and the shift of the lowest one.
+    fn mask_and_shift(&self) -> (u128, u32) {
         let shift = 128 - u32::from(self.offset) - u32::from(self.transposed);
         let mask = ((1u128 << self.transposed) - 1) << shift;
         (mask, shift)
     }
 }
 
-/// Takes the next type and content; `None` at the end.
+/// Takes the next TLV; `None` at the end.
 fn tlv<'a>(rest: &mut &'a [u8]) -> Result<Option<(u8, &'a [u8])>, ServiceError> {
     let (kind, length, after) = match *rest {
         [] => return Ok(None),
@@ -245,15 +239,14 @@ fn put_tlv(out: &mut Vec<u8>, kind: u8, content: &[u8]) {
     out.extend(content);
 }
 
-/// TLV of the Prefix-SID attribute (RFC 9252 §2).
+/// SRv6 L3 Service TLV (RFC 9252 §2).
 const L3_SERVICE: u8 = 5;
-/// Sub-TLV of the service (RFC 9252 §3.1).
+/// SRv6 SID Information sub-TLV (RFC 9252 §3.1).
 const SID_INFORMATION: u8 = 1;
-/// Sub-sub-TLV of the information (RFC 9252 §3.2.1).
+/// SRv6 SID Structure sub-sub-TLV (RFC 9252 §3.2.1).
 const SID_STRUCTURE: u8 = 1;
 /// Reserved, SID, flags, behaviour, reserved.
 const INFORMATION_BYTES: usize = 21;
-/// What a label has room for.
 const LABEL_BITS: u8 = 20;
 
 #[cfg(test)]
@@ -275,7 +268,7 @@ mod tests {
 
     #[test]
     fn frr_sends_a_bare_locator_and_the_function_in_the_label() {
-        // What FRR 8.4.4 sends with `sid vpn export auto`.
+        // As sent by FRR 8.4.4 with `sid vpn export auto`.
         let mut value = vec![5, 0, 34, 0, 1, 0, 30, 0];
         let locator: Ipv6Addr = "2001:db8:a:1::".parse().unwrap();
         value.extend(locator.octets());

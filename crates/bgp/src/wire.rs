@@ -1,9 +1,8 @@
-//! Messages to bytes and back.
+//! Encoding and decoding of messages.
 //!
-//! The codec library (`rustbgpd-wire`) reads and writes everything but lists of destinations, which
-//! are [`nlri`]'s, and its types stay in here and in `session`. What an UPDATE means for errors is
-//! RFC 7606: where the destinations of a bad one can be told, they count as withdrawn; only where
-//! they cannot is the session at stake.
+//! The codec library (`rustbgpd-wire`) handles everything but NLRI lists, which are in [`nlri`].
+//! Its types are used only here and in `session`. Malformed UPDATEs are handled by RFC 7606: if
+//! their NLRI can be decoded, the routes are treated as withdrawn; otherwise the session is reset.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -22,42 +21,42 @@ use crate::{
     srv6::Service,
 };
 
-/// What of a session decides how its UPDATEs are read and written.
+/// The session parameters that change the encoding of UPDATEs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Encoding {
-    /// AS numbers take four octets (RFC 6793).
+    /// AS numbers have four octets (RFC 6793).
     pub(crate) four_octet: bool,
-    /// The neighbour is of this AS.
+    /// The session is iBGP.
     pub(crate) internal: bool,
-    /// The families of which routes are exchanged.
     pub(crate) families: Vec<Family>,
-    /// Those in which the neighbour's destinations have path identifiers.
+    /// The families in which received NLRI have path identifiers.
     pub(crate) add_path: Vec<Family>,
     /// IPv4 routes may have an IPv6 next hop (RFC 8950).
     pub(crate) extended_next_hop: bool,
 }
 
-/// What an UPDATE says.
+/// A decoded UPDATE.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Update {
-    /// Destinations that are no longer reached, malformed announcements among them.
+    /// Withdrawn destinations, including those of malformed announcements.
     pub(crate) withdrawn: Vec<Nlri>,
-    /// Destinations with what is said of them; at most two sets, as IPv4 has a next hop of its own.
+    /// Announced destinations with their attributes; at most two groups, as IPv4 has a next hop of
+    /// its own.
     pub(crate) announced: Vec<(Attributes, Vec<Nlri>)>,
-    /// Everything of this family has been announced (RFC 4724 §2).
+    /// End-of-RIB of this family (RFC 4724 §2).
     pub(crate) end_of_rib: Option<Family>,
-    /// What was wrong with it, if the routes suffered from it.
-    pub(crate) complaint: Option<String>,
+    /// Why announcements were treated as withdrawn.
+    pub(crate) malformed: Option<String>,
 }
 
-/// Why a session cannot go on after an UPDATE: code and subcode of the NOTIFICATION, and a text.
+/// Why an UPDATE resets the session: the subcode of the NOTIFICATION, and a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fatal {
+pub(crate) struct UpdateError {
     pub(crate) subcode: u8,
     pub(crate) detail: String,
 }
 
-/// The part of an UPDATE that MP_REACH_NLRI is.
+/// The contents of MP_REACH_NLRI.
 struct Reach<'a> {
     family: Family,
     next_hop: Option<(IpAddr, Option<Ipv6Addr>)>,
@@ -85,11 +84,10 @@ mod subcode {
     pub(super) const NETWORK_FIELD: u8 = 10;
 }
 
-/// Reads an UPDATE.
 pub(crate) fn decode_update(
     message: &codec::UpdateMessage,
     encoding: &Encoding,
-) -> Result<Update, Fatal> {
+) -> Result<Update, UpdateError> {
     let mut update = Update::default();
     let in_body = Body {
         withdrawn: &message.withdrawn_routes,
@@ -98,7 +96,7 @@ pub(crate) fn decode_update(
     let mut body_nlri = Vec::new();
     if encoding.families.contains(&Family::Ipv4) {
         let add_path = encoding.add_path.contains(&Family::Ipv4);
-        let bad = |error: nlri::NlriError| Fatal {
+        let bad = |error: nlri::NlriError| UpdateError {
             subcode: subcode::NETWORK_FIELD,
             detail: error.to_string(),
         };
@@ -131,9 +129,11 @@ pub(crate) fn decode_update(
     let mut mp_nlri = Vec::new();
     if let Some(reach) = &reach {
         let add_path = encoding.add_path.contains(&reach.family);
-        nlri::decode(reach.list, reach.family, add_path, &mut mp_nlri).map_err(|error| Fatal {
-            subcode: subcode::OPTIONAL_ATTRIBUTE,
-            detail: error.to_string(),
+        nlri::decode(reach.list, reach.family, add_path, &mut mp_nlri).map_err(|error| {
+            UpdateError {
+                subcode: subcode::OPTIONAL_ATTRIBUTE,
+                detail: error.to_string(),
+            }
         })?;
     }
     if body_nlri.is_empty() && mp_nlri.is_empty() {
@@ -152,7 +152,7 @@ pub(crate) fn decode_update(
                     update.announced.push((attributes, list));
                 }
                 None => {
-                    update.complaint = Some("no usable next hop".to_owned());
+                    update.malformed = Some("no usable next hop".to_owned());
                     update.withdrawn.extend(list);
                 }
             };
@@ -162,8 +162,8 @@ pub(crate) fn decode_update(
             announce(of_body.map(|address| (address, None)), body_nlri);
             announce(reach.and_then(|reach| reach.next_hop), mp_nlri);
         }
-        Err(complaint) => {
-            update.complaint = Some(complaint);
+        Err(malformed) => {
+            update.malformed = Some(malformed);
             update.withdrawn.extend(body_nlri);
             update.withdrawn.extend(mp_nlri);
         }
@@ -176,14 +176,14 @@ struct Body<'a> {
     announced: &'a [u8],
 }
 
-/// Attributes with those of RFC 4760 taken out.
+/// Path attributes, with those of RFC 4760 separated.
 struct Split<'a> {
     rest: Vec<u8>,
     reach: Option<&'a [u8]>,
     unreach: Option<&'a [u8]>,
 }
 
-fn split(mut attributes: &[u8]) -> Result<Split<'_>, Fatal> {
+fn split(mut attributes: &[u8]) -> Result<Split<'_>, UpdateError> {
     let mut split = Split {
         rest: Vec::with_capacity(attributes.len()),
         reach: None,
@@ -201,25 +201,25 @@ fn split(mut attributes: &[u8]) -> Result<Split<'_>, Fatal> {
             }
         };
         if slot.replace(value).is_some() {
-            return Err(Fatal {
+            return Err(UpdateError {
                 subcode: subcode::MALFORMED_LIST,
-                detail: "more than one list of destinations (RFC 7606 §3 g)".to_owned(),
+                detail: "more than one MP_REACH_NLRI or MP_UNREACH_NLRI (RFC 7606 §3 g)".to_owned(),
             });
         }
         attributes = after;
     }
-    // What cannot be taken apart is the codec's to judge; a list of destinations must not be in it.
+    // The codec reports malformed attributes, but must not see MP_REACH_NLRI and MP_UNREACH_NLRI.
     if let [_, kind::MP_REACH | kind::MP_UNREACH, ..] = attributes {
-        return Err(Fatal {
+        return Err(UpdateError {
             subcode: subcode::OPTIONAL_ATTRIBUTE,
-            detail: "a list of destinations leads beyond the attributes".to_owned(),
+            detail: "MP_REACH_NLRI or MP_UNREACH_NLRI extends beyond the attributes".to_owned(),
         });
     }
     split.rest.extend(attributes);
     Ok(split)
 }
 
-/// Head, value and what follows; `None`: at the end, or it leads beyond it.
+/// Head, value and rest; `None`: the end, or an attribute that extends beyond it.
 fn next_attribute(attributes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let long = attributes.first()? & flag::EXTENDED != 0;
     let (head, rest) = attributes.split_at_checked(if long { 4 } else { 3 })?;
@@ -237,9 +237,9 @@ fn decode_unreach(
     encoding: &Encoding,
     rest: &[u8],
     update: &mut Update,
-) -> Result<(), Fatal> {
+) -> Result<(), UpdateError> {
     let [a, b, safi, list @ ..] = value else {
-        return Err(Fatal {
+        return Err(UpdateError {
             subcode: subcode::OPTIONAL_ATTRIBUTE,
             detail: "MP_UNREACH_NLRI is too short".to_owned(),
         });
@@ -249,7 +249,7 @@ fn decode_unreach(
     };
     let before = update.withdrawn.len();
     let add_path = encoding.add_path.contains(&family);
-    nlri::decode(list, family, add_path, &mut update.withdrawn).map_err(|error| Fatal {
+    nlri::decode(list, family, add_path, &mut update.withdrawn).map_err(|error| UpdateError {
         subcode: subcode::OPTIONAL_ATTRIBUTE,
         detail: error.to_string(),
     })?;
@@ -259,9 +259,12 @@ fn decode_unreach(
     Ok(())
 }
 
-/// `None`: a family that was not agreed upon; it is passed over (RFC 4760 §7 leaves the choice).
-fn decode_reach<'a>(value: &'a [u8], encoding: &Encoding) -> Result<Option<Reach<'a>>, Fatal> {
-    let short = || Fatal {
+/// `None`: the family was not negotiated; the attribute is ignored (RFC 4760 §7 permits that).
+fn decode_reach<'a>(
+    value: &'a [u8],
+    encoding: &Encoding,
+) -> Result<Option<Reach<'a>>, UpdateError> {
+    let short = || UpdateError {
         subcode: subcode::OPTIONAL_ATTRIBUTE,
         detail: "MP_REACH_NLRI is too short".to_owned(),
     };
@@ -282,7 +285,8 @@ fn decode_reach<'a>(value: &'a [u8], encoding: &Encoding) -> Result<Option<Reach
     }))
 }
 
-/// The next hop and the one on the link; `None`: it is none, and the routes are withdrawn.
+/// The global and the link-local next hop; `None`: the next hop is unusable and the routes are
+/// withdrawn.
 fn decode_next_hop(family: Family, octets: &[u8]) -> Option<(IpAddr, Option<Ipv6Addr>)> {
     let v6 = |octets: &[u8]| <[u8; 16]>::try_from(octets).ok().map(Ipv6Addr::from);
     let (global, link_local) = match (family, octets.len()) {
@@ -292,7 +296,7 @@ fn decode_next_hop(family: Family, octets: &[u8]) -> Option<(IpAddr, Option<Ipv6
         }
         (Family::Ipv4 | Family::Ipv6, 16) => (v6(octets)?.into(), None),
         (Family::Ipv4 | Family::Ipv6, 32) => (v6(&octets[..16])?.into(), v6(&octets[16..])),
-        // Each with a route distinguisher of zero in front (RFC 4659 §3.2.1).
+        // Each address follows a route distinguisher of zero (RFC 4659 §3.2.1).
         (Family::Vpn6, 24) => (v6(&octets[8..])?.into(), None),
         (Family::Vpn6, 48) => (v6(&octets[8..24])?.into(), v6(&octets[32..])),
         _ => return None,
@@ -314,7 +318,7 @@ fn known(afi: u16, safi: u8, encoding: &Encoding) -> Option<Family> {
     Family::of(afi, safi).filter(|family| encoding.families.contains(family))
 }
 
-/// The attributes, and NEXT_HOP; or why the routes count as withdrawn.
+/// The attributes and NEXT_HOP; or why the routes are treated as withdrawn.
 fn decode_attributes(
     octets: &[u8],
     encoding: &Encoding,
@@ -341,7 +345,7 @@ fn decode_attributes(
             PathAttribute::AsPath(found) => as_path = Some(own_path(found)),
             PathAttribute::NextHop(found) => next_hop = Some(found),
             PathAttribute::Med(med) => attributes.med = Some(med),
-            // RFC 4271 §5.1.5: from another AS it counts for nothing.
+            // RFC 4271 §5.1.5: ignored from eBGP neighbours.
             PathAttribute::LocalPref(found) if encoding.internal => {
                 attributes.local_pref = Some(found);
             }
@@ -367,7 +371,7 @@ fn decode_attributes(
             PathAttribute::OriginatorId(id) => attributes.originator = Some(id),
             PathAttribute::ClusterList(list) => attributes.clusters = list.into(),
             PathAttribute::Unknown(raw) if raw.type_code == kind::PREFIX_SID => {
-                // RFC 9252 §7: a malformed service withdraws.
+                // RFC 9252 §7: a malformed service is treated as withdrawal.
                 attributes.service = Service::decode(&raw.data)
                     .map_err(|error| format!("attribute {}: {error}", kind::PREFIX_SID))?;
             }
@@ -376,11 +380,11 @@ fn decode_attributes(
                 kind: raw.type_code,
                 value: raw.data.as_ref().into(),
             }),
-            // Nothing that the speaker acts upon.
+            // The speaker does not use the others.
             _ => {}
         }
     }
-    // Not for us from outside (RFC 4456 §8).
+    // Ignored from eBGP neighbours (RFC 4456 §8).
     if !encoding.internal {
         attributes.originator = None;
         attributes.clusters = Box::default();
@@ -406,7 +410,7 @@ fn own_path(path: codec::AsPath) -> AsPath {
 /// Appends the UPDATEs that announce `list` (one family) with the same attributes.
 ///
 /// # Errors
-/// The attributes cannot be written, or leave no room for a destination.
+/// The attributes cannot be encoded, or leave no room for NLRI.
 pub(crate) fn announce(
     attributes: &Attributes,
     family: Family,
@@ -416,7 +420,9 @@ pub(crate) fn announce(
 ) -> Result<(), String> {
     let in_body = family == Family::Ipv4 && attributes.next_hop.is_ipv4();
     if family == Family::Ipv4 && !in_body && !encoding.extended_next_hop {
-        return Err("the neighbour takes no IPv6 next hop for IPv4".to_owned());
+        return Err(
+            "the neighbour does not support IPv6 next hops for IPv4 routes (RFC 8950)".to_owned(),
+        );
     }
     let mut rest = Vec::new();
     encode_path_attributes(
@@ -440,7 +446,7 @@ pub(crate) fn announce(
     let room = MESSAGE_BYTES_MAX
         .checked_sub(HEADER_BYTES + 4 + rest.len() + reach.len() + LONG_HEAD_BYTES)
         .filter(|room| *room >= NLRI_BYTES_MAX)
-        .ok_or("the attributes fill a message")?;
+        .ok_or("the attributes leave no room for NLRI in a message")?;
     for_chunks(list, room, false, |chunk| {
         if in_body {
             put_update(out, &[], &rest, chunk);
@@ -448,7 +454,7 @@ pub(crate) fn announce(
         }
         let head = reach.len();
         reach.extend(chunk);
-        // First, as RFC 7606 §5.1 asks.
+        // RFC 7606 §5.1: MP_REACH_NLRI goes first.
         let mut all = Vec::with_capacity(reach.len() + rest.len() + LONG_HEAD_BYTES);
         put_attribute(&mut all, flag::OPTIONAL, kind::MP_REACH, &reach);
         all.extend(&rest);
@@ -470,7 +476,7 @@ pub(crate) fn withdraw(family: Family, list: &[Nlri], out: &mut Vec<u8>) {
     });
 }
 
-/// Appends the UPDATE that says that all of a family has been announced.
+/// Appends an End-of-RIB marker.
 pub(crate) fn end_of_rib(family: Family, out: &mut Vec<u8>) {
     match family {
         Family::Ipv4 => put_update(out, &[], &[], &[]),
@@ -478,18 +484,17 @@ pub(crate) fn end_of_rib(family: Family, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends any other message.
 pub(crate) fn put_message(message: &codec::Message, out: &mut Vec<u8>) {
     match codec::encode_message(message) {
         Ok(encoded) => out.extend(&encoded),
-        // Only for capabilities beyond 255 octets, and ours are fewer.
-        Err(error) => unreachable!("own message cannot be written: {error}"),
+        // Encoding fails only for capabilities beyond 255 octets; the speaker sends fewer.
+        Err(error) => unreachable!("own message cannot be encoded: {error}"),
     }
 }
 
-/// A NOTIFICATION for an UPDATE.
-pub(crate) fn update_error(fatal: &Fatal) -> codec::NotificationMessage {
-    codec::NotificationMessage::new(NotificationCode::UpdateMessage, fatal.subcode, Bytes::new())
+/// The NOTIFICATION for a malformed UPDATE.
+pub(crate) fn update_notification(error: &UpdateError) -> codec::NotificationMessage {
+    codec::NotificationMessage::new(NotificationCode::UpdateMessage, error.subcode, Bytes::new())
 }
 
 fn unreach(family: Family, list: &[u8]) -> Vec<u8> {
@@ -502,7 +507,7 @@ fn unreach(family: Family, list: &[u8]) -> Vec<u8> {
     all
 }
 
-/// Gives `list` out in pieces of at most `room` octets.
+/// Encodes `list` in chunks of at most `room` octets.
 fn for_chunks(list: &[Nlri], room: usize, withdrawn: bool, mut with: impl FnMut(&[u8])) {
     let mut chunk = Vec::with_capacity(room);
     for nlri in list {
@@ -623,20 +628,19 @@ fn put_update(out: &mut Vec<u8>, withdrawn: &[u8], attributes: &[u8], announced:
     out.extend(announced);
 }
 
-/// A length inside a message, which is at most 4096.
+/// A length inside a message, which has at most 4096 octets.
 fn short(length: usize) -> [u8; 2] {
     u16::try_from(length)
         .expect("lengths stay within a message")
         .to_be_bytes()
 }
 
-/// The message type (RFC 4271 §4.1).
 const UPDATE: u8 = 2;
 /// Marker, length and type.
 const HEADER_BYTES: usize = 19;
-/// What is sent is never longer, extended messages (RFC 8654) are only taken (RFC 4271 §4).
+/// The longest message sent. Extended messages (RFC 8654) are only received.
 const MESSAGE_BYTES_MAX: usize = 4096;
 /// Flags, type and two octets of length.
 const LONG_HEAD_BYTES: usize = 4;
-/// Length, label, distinguisher and prefix of the longest.
+/// The longest NLRI entry: length, label, route distinguisher and prefix.
 const NLRI_BYTES_MAX: usize = 1 + 3 + 8 + 16;

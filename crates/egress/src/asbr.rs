@@ -178,7 +178,7 @@ impl Role for Asbr {
         Self::neighbours_of(&self.config)
     }
 
-    fn is_watched(&self, id: NeighbourId) -> bool {
+    fn tracks_routes(&self, id: NeighbourId) -> bool {
         self.peer_of(id).is_some()
     }
 
@@ -230,8 +230,8 @@ impl Role for Asbr {
                 inputs.extend(self.close(peer, forwarding));
             }
         }
-        let mut list: Vec<RouteChange> = Vec::with_capacity(changes.of_neighbours.len());
-        for (id, destination) in &changes.of_neighbours {
+        let mut list: Vec<RouteChange> = Vec::with_capacity(changes.by_neighbour.len());
+        for (id, destination) in &changes.by_neighbour {
             // The table of one without a segment is gone, with all its routes.
             let Some(peer) = self
                 .peer_of(*id)

@@ -296,7 +296,7 @@ impl Neighbour {
             routes_max: self.routes_max,
             next_hop: self.next_hop,
             next_hop_self: true,
-            watched: false,
+            track_routes: false,
         }
     }
 }
@@ -413,7 +413,7 @@ import = [
             let net: IpNet = text.parse().unwrap();
             let mut ranges = guard.prefixes.iter();
             ranges.any(|range| {
-                let longer = (range.least..=range.most).contains(&net.prefix_len());
+                let longer = (range.length_min..=range.length_max).contains(&net.prefix_len());
                 range.within.contains(&net) && longer
             })
         };

@@ -12,7 +12,7 @@ use std::{
 
 use keiro_bgp::{
     rib::NeighbourId,
-    speaker::{Action, Direction, Input, Link, Speaker},
+    speaker::{Action, ConnectionId, Direction, Input, Speaker},
 };
 use keiro_linux::{
     bgp_socket::{self, Md5Key, Options},
@@ -27,7 +27,7 @@ pub struct Connections {
     listeners: Vec<TcpListener>,
     /// By their numbers; `None`: of one that is gone.
     neighbours: Vec<Option<Known>>,
-    links: BTreeMap<Link, Connection>,
+    connections: BTreeMap<ConnectionId, Connection>,
     /// Accepted, and the speaker has not said yet whether it is taken.
     offered: Option<(NeighbourId, TcpStream)>,
     buffer: Vec<u8>,
@@ -59,7 +59,7 @@ pub enum Token {
     /// A listener.
     Listener(usize),
     /// A connection.
-    Link(Link),
+    Connection(ConnectionId),
 }
 
 impl Connections {
@@ -91,7 +91,7 @@ impl Connections {
         Ok(Self {
             listeners,
             neighbours,
-            links: BTreeMap::new(),
+            connections: BTreeMap::new(),
             offered: None,
             buffer: vec![0; READ_BYTES],
             strangers: 0,
@@ -150,22 +150,22 @@ impl Connections {
         token: Token,
         readable: bool,
         writable: bool,
-        tell: &mut dyn FnMut(Input),
+        on_input: &mut dyn FnMut(Input),
     ) {
         match token {
-            Token::Listener(number) => self.accept(number, tell),
-            Token::Link(link) => {
-                let Some(connection) = self.links.get_mut(&link) else {
+            Token::Listener(number) => self.accept(number, on_input),
+            Token::Connection(id) => {
+                let Some(connection) = self.connections.get_mut(&id) else {
                     return;
                 };
                 if connection.connecting && (writable || readable) {
-                    self.finish_connecting(link, tell);
+                    self.finish_connecting(id, on_input);
                 } else {
                     if writable {
                         connection.blocked = false;
                     }
                     if readable {
-                        self.read(link, tell);
+                        self.read(id, on_input);
                     }
                 }
             }
@@ -178,27 +178,28 @@ impl Connections {
         epoll: &Epoll,
         speaker: &mut Speaker,
         action: Action,
-        tell: &mut dyn FnMut(Input),
+        on_input: &mut dyn FnMut(Input),
     ) {
         match action {
-            Action::Connect(id) => self.connect(epoll, id, tell),
-            Action::Accept(id) => {
-                let Some((_, stream)) = self.offered.take().filter(|(of, _)| *of == id) else {
-                    return tell(Input::Disconnected((id, Direction::Incoming)));
+            Action::Connect(id) => self.connect(epoll, id, on_input),
+            Action::Accept(neighbour) => {
+                let id = ConnectionId::new(neighbour, Direction::Incoming);
+                let offered = self.offered.take();
+                let Some((_, stream)) = offered.filter(|(from, _)| *from == neighbour) else {
+                    return on_input(Input::Disconnected(id));
                 };
-                let link = (id, Direction::Incoming);
                 let local = local_of(&stream);
-                match self.add(epoll, link, stream, false) {
-                    Ok(()) => tell(Input::Connected(link, local)),
-                    Err(_) => tell(Input::Disconnected(link)),
+                match self.add(epoll, id, stream, false) {
+                    Ok(()) => on_input(Input::Connected(id, local)),
+                    Err(_) => on_input(Input::Disconnected(id)),
                 }
             }
             Action::Refuse(id) => {
                 self.offered.take_if(|(of, _)| *of == id);
             }
-            Action::Close(link) => {
-                if let Some(mut connection) = self.links.remove(&link) {
-                    connection.fill(speaker, link);
+            Action::Close(id) => {
+                if let Some(mut connection) = self.connections.remove(&id) {
+                    connection.fill(speaker, id);
                     // As far as it goes: the neighbour notices anyway.
                     let _ = connection.write();
                 }
@@ -207,16 +208,21 @@ impl Connections {
     }
 
     /// Sends what there is to send.
-    pub fn transmit(&mut self, epoll: &Epoll, speaker: &mut Speaker, tell: &mut dyn FnMut(Input)) {
+    pub fn transmit(
+        &mut self,
+        epoll: &Epoll,
+        speaker: &mut Speaker,
+        on_input: &mut dyn FnMut(Input),
+    ) {
         let mut broken = Vec::new();
-        for (&link, connection) in &mut self.links {
+        for (&id, connection) in &mut self.connections {
             while !connection.connecting && !connection.blocked {
-                connection.fill(speaker, link);
+                connection.fill(speaker, id);
                 if connection.out.is_empty() {
                     break;
                 }
                 if connection.write().is_err() {
-                    broken.push(link);
+                    broken.push(id);
                     break;
                 }
             }
@@ -227,18 +233,18 @@ impl Connections {
                     false => Interest::Read,
                 };
                 // It is in the set; a failure would show as a session that falls silent.
-                let token = Token::Link(link).number();
+                let token = Token::Connection(id).number();
                 let _ = epoll.modify(&connection.stream, token, interest);
                 connection.waits = wanted;
             }
         }
-        for link in broken {
-            self.links.remove(&link);
-            tell(Input::Disconnected(link));
+        for id in broken {
+            self.connections.remove(&id);
+            on_input(Input::Disconnected(id));
         }
     }
 
-    fn accept(&mut self, number: usize, tell: &mut dyn FnMut(Input)) {
+    fn accept(&mut self, number: usize, on_input: &mut dyn FnMut(Input)) {
         // One: the speaker's answer comes before the next.
         let Some(Ok((stream, remote))) = self.listeners.get(number).map(TcpListener::accept) else {
             return;
@@ -258,27 +264,27 @@ impl Connections {
         }
         let id = NeighbourId(place as u16);
         self.offered = Some((id, stream));
-        tell(Input::Offered(id));
+        on_input(Input::IncomingConnection(id));
     }
 
-    fn connect(&mut self, epoll: &Epoll, id: NeighbourId, tell: &mut dyn FnMut(Input)) {
-        let link = (id, Direction::Outgoing);
-        let Some(known) = &self.neighbours[usize::from(id.0)] else {
-            return tell(Input::Disconnected(link));
+    fn connect(&mut self, epoll: &Epoll, neighbour: NeighbourId, on_input: &mut dyn FnMut(Input)) {
+        let id = ConnectionId::new(neighbour, Direction::Outgoing);
+        let Some(known) = &self.neighbours[usize::from(neighbour.0)] else {
+            return on_input(Input::Disconnected(id));
         };
         let to = SocketAddr::new(known.address, known.port);
         let begun = bgp_socket::connect(to, &known.options).and_then(|(stream, progress)| {
             let connecting = matches!(progress, Progress::Waits);
             let local = local_of(&stream);
-            self.add(epoll, link, stream, connecting)?;
+            self.add(epoll, id, stream, connecting)?;
             Ok((connecting, local))
         });
         match begun {
             Ok((true, _)) => {}
-            Ok((false, local)) => tell(Input::Connected(link, local)),
+            Ok((false, local)) => on_input(Input::Connected(id, local)),
             Err(error) => {
                 tracing::debug!(%to, %error, "cannot connect");
-                tell(Input::Disconnected(link));
+                on_input(Input::Disconnected(id));
             }
         }
     }
@@ -286,7 +292,7 @@ impl Connections {
     fn add(
         &mut self,
         epoll: &Epoll,
-        link: Link,
+        id: ConnectionId,
         stream: TcpStream,
         connecting: bool,
     ) -> io::Result<()> {
@@ -294,7 +300,7 @@ impl Connections {
             true => Interest::ReadWrite,
             false => Interest::Read,
         };
-        epoll.add(&stream, Token::Link(link).number(), interest)?;
+        epoll.add(&stream, Token::Connection(id).number(), interest)?;
         let connection = Connection {
             stream,
             connecting,
@@ -303,12 +309,12 @@ impl Connections {
             blocked: false,
             waits: connecting,
         };
-        self.links.insert(link, connection);
+        self.connections.insert(id, connection);
         Ok(())
     }
 
-    fn finish_connecting(&mut self, link: Link, tell: &mut dyn FnMut(Input)) {
-        let Some(connection) = self.links.get_mut(&link) else {
+    fn finish_connecting(&mut self, id: ConnectionId, on_input: &mut dyn FnMut(Input)) {
+        let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
         let failed = match connection.stream.take_error() {
@@ -319,27 +325,27 @@ impl Connections {
             None => {
                 connection.connecting = false;
                 let local = local_of(&connection.stream);
-                tell(Input::Connected(link, local));
+                on_input(Input::Connected(id, local));
             }
             Some(error) => {
-                let known = self.neighbours[usize::from(link.0.0)].as_ref();
+                let known = self.neighbours[usize::from(id.neighbour.0)].as_ref();
                 let to = known.map(|known| known.address);
                 tracing::debug!(?to, %error, "cannot connect");
-                self.links.remove(&link);
-                tell(Input::Disconnected(link));
+                self.connections.remove(&id);
+                on_input(Input::Disconnected(id));
             }
         }
     }
 
-    fn read(&mut self, link: Link, tell: &mut dyn FnMut(Input)) {
+    fn read(&mut self, id: ConnectionId, on_input: &mut dyn FnMut(Input)) {
         for _ in 0..READS_PER_TURN {
-            let Some(connection) = self.links.get_mut(&link) else {
+            let Some(connection) = self.connections.get_mut(&id) else {
                 return;
             };
             match connection.stream.read(&mut self.buffer) {
                 Ok(0) => {}
                 Ok(count) => {
-                    tell(Input::Received(link, self.buffer[..count].to_vec()));
+                    on_input(Input::Received(id, self.buffer[..count].to_vec()));
                     if count < self.buffer.len() {
                         return;
                     }
@@ -349,8 +355,8 @@ impl Connections {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(_) => {}
             }
-            self.links.remove(&link);
-            return tell(Input::Disconnected(link));
+            self.connections.remove(&id);
+            return on_input(Input::Disconnected(id));
         }
     }
 }
@@ -372,9 +378,9 @@ impl Known {
 
 impl Connection {
     /// Takes what the speaker has, if nothing waits.
-    fn fill(&mut self, speaker: &mut Speaker, link: Link) {
+    fn fill(&mut self, speaker: &mut Speaker, id: ConnectionId) {
         if self.out.is_empty() {
-            speaker.transmit(link, &mut self.out, SEND_BYTES);
+            speaker.transmit(id, &mut self.out, SEND_BYTES);
         }
     }
 
@@ -402,9 +408,10 @@ impl Token {
     pub fn number(self) -> u64 {
         match self {
             Self::Listener(number) => LISTENER | number as u64,
-            Self::Link((id, direction)) => {
-                LINK | u64::from(id.0) << 1 | u64::from(direction == Direction::Incoming)
-            }
+            Self::Connection(ConnectionId {
+                neighbour: id,
+                direction,
+            }) => CONNECTION | u64::from(id.0) << 1 | u64::from(direction == Direction::Incoming),
         }
     }
 
@@ -413,12 +420,15 @@ impl Token {
         let low = number & 0xffff_ffff;
         match number & !0xffff_ffff {
             LISTENER => Some(Self::Listener(usize::try_from(low).ok()?)),
-            LINK => {
+            CONNECTION => {
                 let direction = match low & 1 {
                     0 => Direction::Outgoing,
                     _ => Direction::Incoming,
                 };
-                Some(Self::Link((NeighbourId((low >> 1) as u16), direction)))
+                Some(Self::Connection(ConnectionId::new(
+                    NeighbourId((low >> 1) as u16),
+                    direction,
+                )))
             }
             _ => None,
         }
@@ -461,7 +471,7 @@ fn listen_hint(address: SocketAddr, error: &io::Error) -> String {
 /// `ENOPROTOOPT` (errno(3)).
 const ENOPROTOOPT: i32 = 92;
 const LISTENER: u64 = 1 << 48;
-const LINK: u64 = 2 << 48;
+const CONNECTION: u64 = 2 << 48;
 /// Read at once. Ours.
 const READ_BYTES: usize = 65_536;
 /// Reads of one neighbour before the others' turn. Ours.
@@ -477,8 +487,8 @@ mod tests {
     fn tokens_keep_their_meaning() {
         for token in [
             Token::Listener(3),
-            Token::Link((NeighbourId(0), Direction::Outgoing)),
-            Token::Link((NeighbourId(65_535), Direction::Incoming)),
+            Token::Connection(ConnectionId::new(NeighbourId(0), Direction::Outgoing)),
+            Token::Connection(ConnectionId::new(NeighbourId(65_535), Direction::Incoming)),
         ] {
             assert_eq!(Token::of(token.number()), Some(token));
         }

@@ -92,7 +92,7 @@ pub trait Role {
     fn neighbours(&self) -> Vec<Neighbour>;
 
     /// Whether the neighbour's own routes matter, not only best ones.
-    fn is_watched(&self, id: NeighbourId) -> bool;
+    fn tracks_routes(&self, id: NeighbourId) -> bool;
 
     /// Which neighbour announces an egress peer's routes itself; `None`: none does.
     fn neighbour_of(&self, _: PeerIndex) -> Option<NeighbourId> {
@@ -204,7 +204,7 @@ impl<R: Role> Daemon<R> {
         });
         for (place, neighbour) in neighbours.iter().enumerate() {
             let mut own = neighbour.speaker_config();
-            own.watched = role.is_watched(NeighbourId(place as u16));
+            own.track_routes = role.tracks_routes(NeighbourId(place as u16));
             if own.import.rules.is_empty() {
                 let name = &neighbour.name;
                 tracing::warn!(peer = name, "nothing is taken from it: it has no `import`");
@@ -445,7 +445,7 @@ impl<R: Role> Daemon<R> {
     /// Next hops that led nowhere and that no route has any more.
     fn forget_next_hops(&mut self, changes: &Changes) {
         for &(id, address) in &changes.unused {
-            if self.role.is_watched(id) {
+            if self.role.tracks_routes(id) {
                 let mut peers = self.role.indices().into_iter();
                 if let Some(peer) = peers.find(|peer| self.role.neighbour_of(*peer) == Some(id)) {
                     self.forwarding.forget_next_hop(Some(peer), address);
@@ -454,7 +454,7 @@ impl<R: Role> Daemon<R> {
             }
             // For all of these it was asked once.
             let mut others = (0..self.neighbours.len() as u16).map(NeighbourId);
-            let has = |id| !self.role.is_watched(id) && self.speaker.has_next_hop((id, address));
+            let has = |id| !self.role.tracks_routes(id) && self.speaker.has_next_hop((id, address));
             if !others.any(has) {
                 self.forwarding.forget_next_hop(None, address);
             }
@@ -475,7 +475,7 @@ impl<R: Role> Daemon<R> {
                 Some(peer) => self.role.neighbour_of(peer).into_iter().collect(),
                 None => (0..self.neighbours.len() as u16)
                     .map(NeighbourId)
-                    .filter(|id| !self.role.is_watched(*id))
+                    .filter(|id| !self.role.tracks_routes(*id))
                     .collect(),
             };
             let all = neighbours.into_iter().map(|id| (id, address));
@@ -640,9 +640,9 @@ impl<R: Role> Daemon<R> {
                 state: word(status.state).to_owned(),
                 up_seconds: status.up_since.map(|since| (now - since).as_secs()),
                 routes: routes.map(|(family, n)| (family.to_string(), *n)).collect(),
-                told: status.told,
+                told: status.advertised,
                 times_up: status.times_up,
-                complaints: status.complaints,
+                complaints: status.malformed_updates,
                 last_error: status.last_error,
             })
         });
@@ -682,13 +682,13 @@ impl<R: Role> Daemon<R> {
                 let routes = self.routes(*id, *family);
                 tracing::info!(peer = name(id), %family, routes, "all announced");
             }
-            Event::Complaint(id, text) => {
+            Event::MalformedUpdate(id, text) => {
                 tracing::warn!(
                     peer = name(id),
                     "bad UPDATE, its routes are withdrawn: {text}"
                 );
             }
-            Event::TooManyRoutes(id, family) => {
+            Event::MaxPrefixExceeded(id, family) => {
                 tracing::error!(peer = name(id), %family, "more routes than `routes_max`");
             }
         }
@@ -710,11 +710,11 @@ impl<R: Role> Daemon<R> {
                 family: family.to_string(),
                 routes: self.routes(*id, *family),
             },
-            Event::Complaint(id, text) => What::Complaint {
+            Event::MalformedUpdate(id, text) => What::Complaint {
                 neighbour: name(id),
                 reason: text.to_string(),
             },
-            Event::TooManyRoutes(id, family) => What::Complaint {
+            Event::MaxPrefixExceeded(id, family) => What::Complaint {
                 neighbour: name(id),
                 reason: format!("more routes of {family} than `routes_max`"),
             },

@@ -368,7 +368,7 @@ impl Role for Endpoint {
         Self::neighbours_of(&self.config)
     }
 
-    fn is_watched(&self, _: NeighbourId) -> bool {
+    fn tracks_routes(&self, _: NeighbourId) -> bool {
         false
     }
 
@@ -382,7 +382,7 @@ impl Role for Endpoint {
                 self.awaited.remove(&(*id, *family));
             }
             Event::Up(id) => {
-                let agreed = speaker.status(*id).terms.families;
+                let agreed = speaker.status(*id).negotiated.families;
                 self.awaited
                     .retain(|(of, family)| of != id || agreed.contains(family));
             }

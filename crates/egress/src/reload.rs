@@ -293,7 +293,7 @@ impl<R: Role> Daemon<R> {
     fn speaker_config(&self, id: NeighbourId) -> Option<NeighbourConfig> {
         let neighbour = self.neighbours[usize::from(id.0)].as_ref()?;
         let mut own = neighbour.speaker_config();
-        own.watched = self.role.is_watched(id);
+        own.track_routes = self.role.tracks_routes(id);
         Some(own)
     }
 

@@ -412,7 +412,7 @@ impl PathStatus {
             stale: path.stale,
             reachable: path.reachable,
             loses_to: (!std::ptr::eq(best, path))
-                .then(|| speaker.decided_by(best, path).to_string()),
+                .then(|| speaker.deciding_step(best, path).to_string()),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Which routes have which next hop, and whether packets can be sent there: where that changes, the
-//! routes concerned are found without a look at the others.
+//! An index from next hops to the routes that use them, so that a change of reachability visits
+//! only the routes concerned.
 //!
-//! A route's entry is the number of its next hop and its prefix: 9 octets of IPv4, 21 of IPv6, in
-//! sets that are half to two thirds full. Routes of our own and VPN routes, whose packets go to a
-//! segment, have none. A next hop is known as long as a route has it.
+//! The entry of a route is the number of its next hop and its prefix: 9 octets for IPv4, 21 for
+//! IPv6, in sets that are half to two thirds full. Local routes, and VPN routes, which are
+//! forwarded to a SID, have no entry. A next hop stays in the index as long as a route uses it.
 
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
@@ -15,32 +15,31 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use super::{NeighbourId, Path, Source};
 use crate::address::Destination;
 
-/// A next hop, and whose routes have it.
+/// A next hop together with the neighbour whose routes use it.
 pub type NextHop = (NeighbourId, IpAddr);
 
-/// All of them.
 #[derive(Debug, Default)]
 pub(super) struct NextHops {
-    known: BTreeMap<NextHop, Known>,
-    /// Number, address and length of each route.
+    known: BTreeMap<NextHop, Tracked>,
+    /// Next-hop number, address and prefix length of each route.
     v4: BTreeSet<[u8; 9]>,
     v6: BTreeSet<[u8; 21]>,
-    /// Numbers below that of `known` and these together which nobody has.
+    /// Numbers that are free for reuse.
     free: Vec<u32>,
-    /// Were said to be lost, and no route has them.
+    /// Next hops that were set unreachable and that no route uses any more.
     unused: BTreeSet<NextHop>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct Tracked {
     number: u32,
-    /// How many there are, at least one.
+    /// The number of routes, at least one.
     routes: usize,
-    lost: bool,
+    unreachable: bool,
 }
 
-/// The next hop on which a path depends; `None`: it depends on none.
-pub(super) fn of(destination: &Destination, path: &Path) -> Option<NextHop> {
+/// The next hop on which a path depends; `None`: the path needs no resolution.
+pub(super) fn next_hop_of(destination: &Destination, path: &Path) -> Option<NextHop> {
     match (destination, path.source) {
         (Destination::Vpn6(..), _) | (_, Source::Local) => None,
         (_, Source::Neighbour(id)) => Some((id, path.attributes.next_hop)),
@@ -48,25 +47,26 @@ pub(super) fn of(destination: &Destination, path: &Path) -> Option<NextHop> {
 }
 
 impl NextHops {
-    /// Whether nothing else was said of it.
     pub(super) fn is_reachable(&self, next_hop: &NextHop) -> bool {
-        !self.known.get(next_hop).is_some_and(|known| known.lost)
+        !self
+            .known
+            .get(next_hop)
+            .is_some_and(|known| known.unreachable)
     }
 
-    /// Whether a route has it.
     pub(super) fn contains(&self, next_hop: &NextHop) -> bool {
         self.known.contains_key(next_hop)
     }
 
-    /// A route has it; again, for all that is known here.
+    /// Records that a route uses the next hop; repeated calls have no effect.
     pub(super) fn add(&mut self, next_hop: NextHop, destination: &Destination) {
         let next = self.known.len() as u32;
         let known = match self.known.entry(next_hop) {
             Entry::Occupied(occupied) => occupied.into_mut(),
-            Entry::Vacant(vacant) => vacant.insert(Known {
+            Entry::Vacant(vacant) => vacant.insert(Tracked {
                 number: self.free.pop().unwrap_or(next),
                 routes: 0,
-                lost: false,
+                unreachable: false,
             }),
         };
         let new = match destination {
@@ -77,7 +77,7 @@ impl NextHops {
         known.routes += usize::from(new);
     }
 
-    /// No path to a destination has it any more.
+    /// Records that no path to the destination uses the next hop any more.
     pub(super) fn remove(&mut self, next_hop: NextHop, destination: &Destination) {
         let Entry::Occupied(mut occupied) = self.known.entry(next_hop) else {
             return;
@@ -90,28 +90,32 @@ impl NextHops {
         };
         known.routes -= usize::from(gone);
         if known.routes == 0 {
-            let Known { number, lost, .. } = occupied.remove();
+            let Tracked {
+                number,
+                unreachable,
+                ..
+            } = occupied.remove();
             self.free.push(number);
-            if lost {
+            if unreachable {
                 self.unused.insert(next_hop);
             }
         }
     }
 
-    /// What is said of it from now on. The number of its routes, if that is something else; one
-    /// without routes is not remembered.
-    pub(super) fn set(&mut self, next_hop: NextHop, lost: bool) -> Option<u32> {
+    /// Sets the reachability of a next hop. Returns its number if that changed; a next hop without
+    /// routes is not stored.
+    pub(super) fn set(&mut self, next_hop: NextHop, unreachable: bool) -> Option<u32> {
         let Some(known) = self.known.get_mut(&next_hop) else {
-            if lost {
+            if unreachable {
                 self.unused.insert(next_hop);
             }
             return None;
         };
-        let before = std::mem::replace(&mut known.lost, lost);
-        (before != lost).then_some(known.number)
+        let before = std::mem::replace(&mut known.unreachable, unreachable);
+        (before != unreachable).then_some(known.number)
     }
 
-    /// Those of a number.
+    /// The routes that use the next hop with this number.
     pub(super) fn routes(&self, number: u32) -> impl Iterator<Item = Destination> {
         let (first, last) = (key4_of(number, [0; 5]), key4_of(number, [u8::MAX; 5]));
         let v4 = self.v4.range(first..=last).filter_map(|key| {
@@ -130,18 +134,16 @@ impl NextHops {
         v4.chain(v6)
     }
 
-    /// Those that were said to be lost and that no route has, since it was asked last.
+    /// See [`super::Rib::take_unused_next_hops`].
     pub(super) fn take_unused(&mut self) -> BTreeSet<NextHop> {
         std::mem::take(&mut self.unused)
     }
 
-    /// How many are known.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.known.len()
     }
 
-    /// All destinations of one.
     #[cfg(test)]
     pub(super) fn all(&self, next_hop: &NextHop) -> BTreeSet<Destination> {
         let known = self.known.get(next_hop);

@@ -8,12 +8,12 @@ use crate::{
     attributes::{AsPath, Origin},
 };
 
-fn facts(source: Source) -> Facts {
+fn peers(source: Source) -> PeerAttributes {
     let number = match source {
         Source::Local => 0,
         Source::Neighbour(id) => id.0 as u8,
     };
-    Facts {
+    PeerAttributes {
         external: number < 8,
         router_id: Ipv4Addr::new(10, 0, 0, 100 - number.min(100)),
         address: IpAddr::from([192, 0, 2, number]),
@@ -42,7 +42,7 @@ fn better(better: &Path, worse: &Path) {
     for order in [[better, worse], [worse, better]] {
         let mut rib = Rib::default();
         for path in order {
-            rib.insert(destination(), path.clone(), &facts);
+            rib.insert(destination(), path.clone(), &peers);
         }
         assert_eq!(rib.best(&destination()), Some(better));
     }
@@ -50,20 +50,20 @@ fn better(better: &Path, worse: &Path) {
 
 #[test]
 fn the_step_that_decided_is_known() {
-    let step = |a: &Path, b: &Path| Step::between(a, b, &facts);
+    let step = |a: &Path, b: &Path| DecisionStep::between(a, b, &peers);
     let preferred = path(1, |a| a.local_pref = Some(101));
-    assert_eq!(step(&preferred, &path(2, |_| ())), Step::LocalPref);
+    assert_eq!(step(&preferred, &path(2, |_| ())), DecisionStep::LocalPref);
     let longer = path(1, |a| a.as_path = AsPath::sequence(&[1, 2, 3]));
-    assert_eq!(step(&path(2, |_| ()), &longer), Step::PathLength);
+    assert_eq!(step(&path(2, |_| ()), &longer), DecisionStep::AsPathLength);
     let med = |neighbour, asn, med| {
         path(neighbour, move |a| {
             a.as_path = AsPath::sequence(&[asn, 9]);
             a.med = Some(med);
         })
     };
-    assert_eq!(step(&med(1, 7, 1), &med(2, 7, 2)), Step::Med);
-    assert_eq!(step(&med(2, 8, 2), &med(1, 7, 1)), Step::RouterId);
-    assert_eq!(step(&path(1, |_| ()), &path(9, |_| ())), Step::External);
+    assert_eq!(step(&med(1, 7, 1), &med(2, 7, 2)), DecisionStep::Med);
+    assert_eq!(step(&med(2, 8, 2), &med(1, 7, 1)), DecisionStep::RouterId);
+    assert_eq!(step(&path(1, |_| ()), &path(9, |_| ())), DecisionStep::Ebgp);
 }
 
 fn hop(number: u8) -> IpAddr {
@@ -78,25 +78,28 @@ fn a_path_whose_next_hop_cannot_be_reached_is_not_considered() {
         a.next_hop = hop(9);
     });
     let (mut rib, at) = (Rib::default(), destination());
-    rib.insert(at, near.clone(), &facts);
-    rib.insert(at, far.clone(), &facts);
+    rib.insert(at, near.clone(), &peers);
+    rib.insert(at, far.clone(), &peers);
     assert_eq!(rib.best(&at), Some(&far));
     let mut told = Vec::new();
     let of_far = (NeighbourId(2), hop(9));
-    rib.set_reachable(of_far, false, &facts, |at, c| told.push((at, c.best)));
+    rib.set_reachable(of_far, false, &peers, |at, c| told.push((at, c.best)));
     assert_eq!(told, [(at, true)]);
     assert_eq!(rib.best(&at), Some(&near));
-    assert_eq!(rib.best_of(&at, far.source, &facts), None);
+    assert_eq!(rib.best_from(&at, far.source, &peers), None);
     assert_eq!(rib.paths(&at).len(), 2, "it is kept");
     let last = &rib.paths(&at)[1];
-    assert_eq!(Step::between(&near, last, &facts), Step::Reachable);
+    assert_eq!(
+        DecisionStep::between(&near, last, &peers),
+        DecisionStep::Reachable
+    );
     let of_near = (NeighbourId(1), hop(1));
-    rib.set_reachable(of_near, false, &facts, |_, _| ());
+    rib.set_reachable(of_near, false, &peers, |_, _| ());
     assert_eq!(rib.best(&at), None);
-    // Announced once more, it is considered no more than before.
-    assert_eq!(rib.insert(at, far.clone(), &facts), Changed::default());
+    // A repeated announcement does not make it reachable.
+    assert_eq!(rib.insert(at, far.clone(), &peers), RouteChange::default());
     for of in [of_far, of_near] {
-        rib.set_reachable(of, true, &facts, |_, _| ());
+        rib.set_reachable(of, true, &peers, |_, _| ());
     }
     assert_eq!(rib.best(&at), Some(&far));
 }
@@ -109,19 +112,19 @@ fn a_next_hop_that_is_lost_or_found_costs_what_its_own_routes_cost() {
         let by = 1 + u8::from(number >= 2000);
         let net = Ipv4Addr::from(0x0a00_0000 + (number << 8));
         let at = Destination::unicast(ipnet::IpNet::new(net.into(), 24).unwrap());
-        rib.insert(at, path(1, |a| a.next_hop = hop(by)), &facts);
+        rib.insert(at, path(1, |a| a.next_hop = hop(by)), &peers);
     }
     let set = |rib: &mut Rib, next_hop, reachable| {
         let mut told = 0;
-        let looked_at = rib.set_reachable(next_hop, reachable, &facts, |_, _| told += 1);
-        (looked_at, told)
+        let visited = rib.set_reachable(next_hop, reachable, &peers, |_, _| told += 1);
+        (visited, told)
     };
     assert_eq!(set(&mut rib, of(2), false), (3, 3));
     assert_eq!(set(&mut rib, of(2), false), (0, 0), "nothing new");
     assert_eq!(set(&mut rib, of(1), true), (0, 0), "nothing else was said");
     assert_eq!(set(&mut rib, of(2), true), (3, 3));
     assert_eq!(set(&mut rib, of(3), false), (0, 0), "nobody has it");
-    // The same address is another next hop where somebody else says it.
+    // The same address is a different next hop for another neighbour.
     assert_eq!(set(&mut rib, (NeighbourId(2), hop(1)), false), (0, 0));
     assert_eq!(set(&mut rib, of(1), false), (2000, 2000));
 }
@@ -134,21 +137,22 @@ fn a_next_hop_is_forgotten_with_its_last_route() {
         path_id,
         ..path(1, |a| a.next_hop = hop(number))
     };
-    rib.insert(at, by(1, 0), &facts);
-    rib.insert(at, by(1, 1), &facts);
-    rib.set_reachable(of(1), false, &facts, |_, _| ());
-    rib.remove(at, by(1, 0).source, 0, &facts);
+    rib.insert(at, by(1, 0), &peers);
+    rib.insert(at, by(1, 1), &peers);
+    rib.set_reachable(of(1), false, &peers, |_, _| ());
+    rib.remove(at, by(1, 0).source, 0, &peers);
     assert!(rib.take_unused_next_hops().is_empty(), "one is left");
     assert_eq!(rib.best(&at), None);
-    rib.insert(at, by(2, 1), &facts);
+    rib.insert(at, by(2, 1), &peers);
     assert_eq!(rib.take_unused_next_hops(), [of(1)].into());
     assert_eq!((rib.next_hops.len(), rib.best(&at)), (1, Some(&by(2, 1))));
-    // Of one that nobody has nothing is kept, and that is said; what leads somewhere goes silently.
-    rib.set_reachable(of(3), false, &facts, |_, _| ());
-    rib.sweep(by(2, 1).source, |_, _| true, &facts, |_, _| ());
+    // An unused next hop is not stored but reported as unused; a reachable one is dropped without a
+    // report.
+    rib.set_reachable(of(3), false, &peers, |_, _| ());
+    rib.sweep(by(2, 1).source, |_, _| true, &peers, |_, _| ());
     assert_eq!(rib.next_hops.len(), 0);
     assert_eq!(rib.take_unused_next_hops(), [of(3)].into());
-    rib.insert(at, by(1, 0), &facts);
+    rib.insert(at, by(1, 0), &peers);
     assert_eq!(rib.best(&at), Some(&by(1, 0)), "nothing is known of it now");
 }
 
@@ -201,7 +205,7 @@ fn med_counts_within_one_neighbouring_as_only() {
     for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]] {
         let mut rib = Rib::default();
         for i in order {
-            rib.insert(destination(), paths[i].clone(), &facts);
+            rib.insert(destination(), paths[i].clone(), &peers);
         }
         assert_eq!(rib.best(&destination()), Some(&paths[1]));
     }
@@ -211,16 +215,16 @@ fn med_counts_within_one_neighbouring_as_only() {
 fn the_same_announcement_again_changes_nothing_but_freshens() {
     let mut rib = Rib::default();
     let source = Source::Neighbour(NeighbourId(1));
-    rib.insert(destination(), path(1, |_| ()), &facts);
+    rib.insert(destination(), path(1, |_| ()), &peers);
     rib.make_stale(source, &[Family::Ipv6]);
     assert!(rib.best(&destination()).unwrap().stale);
-    let again = rib.insert(destination(), path(1, |_| ()), &facts);
-    assert_eq!(again, Changed::default());
-    rib.sweep(source, |_, path| path.stale, &facts, |_, _| panic!("fresh"));
+    let again = rib.insert(destination(), path(1, |_| ()), &peers);
+    assert_eq!(again, RouteChange::default());
+    rib.sweep(source, |_, path| path.stale, &peers, |_, _| panic!("fresh"));
     assert_eq!(rib.count(source, Family::Ipv6), 1);
 }
 
-/// All paths, in no order, and which next hops were said to be lost.
+/// A reference model: all paths in no order, and the next hops set unreachable.
 #[derive(Default)]
 struct Naive {
     paths: BTreeMap<(Destination, Source, u32), Path>,
@@ -228,7 +232,7 @@ struct Naive {
 }
 
 impl Naive {
-    /// The next hops that routes have, each with all its destinations.
+    /// Every next hop in use, with its destinations.
     fn next_hops(&self) -> BTreeMap<NextHop, BTreeSet<Destination>> {
         let mut all: BTreeMap<NextHop, BTreeSet<Destination>> = BTreeMap::new();
         for ((destination, source, _), path) in &self.paths {
@@ -242,8 +246,8 @@ impl Naive {
         all
     }
 
-    /// What follows from `lost`.
-    fn settle(&mut self) {
+    /// Recomputes the reachability of all paths from `lost`.
+    fn recompute(&mut self) {
         let used = self.next_hops();
         self.lost.retain(|next_hop| used.contains_key(next_hop));
         for ((destination, source, _), path) in &mut self.paths {
@@ -266,7 +270,7 @@ fn bests(rib: &Rib) -> BTreeMap<Destination, Path> {
 }
 
 proptest! {
-    /// The table against a list of all paths that is searched anew.
+    /// Compares the RIB with the reference model after each step.
     #[test]
     fn a_table_is_what_was_announced_and_not_withdrawn(
         steps in prop::collection::vec((0u8..12, 0u16..4, 0u32..2, 0u8..8, 0u8..3), 1..120)
@@ -284,16 +288,16 @@ proptest! {
                 },
             };
             let id = NeighbourId(neighbour);
-            // What the speaker announces itself has next hops that nobody asks for.
+            // Local routes have next hops that are not tracked.
             let source = if neighbour == 3 { Source::Local } else { Source::Neighbour(id) };
             let next_hop = (id, hop(number));
             let (before, lost) = (bests(&rib), naive.lost.clone());
-            // Which destinations may have another best path, and whether that was told.
+            // Destinations whose best path may have changed, and those reported as changed.
             let mut touched = BTreeSet::new();
             let mut told = BTreeSet::new();
             match what {
                 0 => {
-                    rib.sweep(source, |_, _| true, &facts, |d, c| {
+                    rib.sweep(source, |_, _| true, &peers, |d, c| {
                         touched.insert(d);
                         if c.best {
                             told.insert(d);
@@ -305,7 +309,7 @@ proptest! {
                 }
                 1 | 2 => {
                     let reachable = what == 2;
-                    let looked_at = rib.set_reachable(next_hop, reachable, &facts, |d, c| {
+                    let visited = rib.set_reachable(next_hop, reachable, &peers, |d, c| {
                         touched.insert(d);
                         if c.best {
                             told.insert(d);
@@ -317,11 +321,11 @@ proptest! {
                         false => naive.lost.insert(next_hop),
                     };
                     prop_assert_eq!(&touched, &if new { of } else { BTreeSet::new() });
-                    prop_assert_eq!(looked_at, touched.len());
+                    prop_assert_eq!(visited, touched.len());
                 }
                 3 => {
                     naive.paths.remove(&(destination, source, path_id));
-                    if rib.remove(destination, source, path_id, &facts).best {
+                    if rib.remove(destination, source, path_id, &peers).best {
                         told.insert(destination);
                     }
                     touched.insert(destination);
@@ -333,15 +337,16 @@ proptest! {
                     });
                     let new = Path { path_id, source, ..new };
                     naive.paths.insert((destination, source, path_id), new.clone());
-                    if rib.insert(destination, new, &facts).best {
+                    if rib.insert(destination, new, &peers).best {
                         told.insert(destination);
                     }
                     touched.insert(destination);
                 }
             }
             let said = naive.lost.clone();
-            naive.settle();
-            // Told of those that were known to be lost, or just said to be, and that nobody has.
+            naive.recompute();
+            // Reported: next hops that were unreachable or just set unreachable, and that no route
+            // uses.
             let unused: BTreeSet<_> = lost.union(&said).copied().collect();
             let mut unused: BTreeSet<_> = unused.difference(&naive.lost).copied().collect();
             if what == 2 {
@@ -362,7 +367,7 @@ proptest! {
                 let all: Vec<&Path> = naive.paths.iter()
                     .filter(|(key, _)| key.0 == *at).map(|(_, path)| path).collect();
                 prop_assert_eq!(rib.paths(at).len(), all.len());
-                let best = choose(&all, &facts);
+                let best = best_index(&all, &peers);
                 let best = all.get(best).copied().filter(|path| path.reachable);
                 prop_assert_eq!(after.get(at), best);
             }

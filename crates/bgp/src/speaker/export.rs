@@ -1,7 +1,7 @@
-//! What neighbours are told: which routes, with what said of them, and what they know already.
+//! What is advertised to neighbours: the Adj-RIB-Out and the UPDATE messages for its changes.
 //!
-//! Nothing is written before there is room to send it: a neighbour owes nothing but a set of
-//! destinations to a reader that is slow, and what changes twice meanwhile is told once.
+//! UPDATEs are written only when there is room to send them. A slow reader costs no more than a set
+//! of pending destinations, and a destination that changes twice in the meantime is sent once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,52 +10,52 @@ use std::{
 
 use ipnet::Ipv6Net;
 
-use super::{Direction, Link, Neighbour, Speaker, VpnExport, facts};
+use super::{ConnectionId, Direction, Neighbour, Speaker, VpnExport, peer_attributes};
 use crate::{
     address::{Destination, Family, RouteDistinguisher, RouteTarget},
     attributes::{Attributes, DEFAULT_LOCAL_PREF, same},
     nlri::Nlri,
-    policy::Changes,
+    policy::AttributeChanges,
     rib::{NeighbourId, Path, Source},
     srv6::Label,
     wire,
 };
 
-/// What a neighbour has been told and what it is owed.
+/// The routes advertised to a neighbour, and the destinations that still have to be sent.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct AdjRibOut {
     routes: BTreeMap<Destination, (Arc<Attributes>, Label)>,
-    owed: BTreeSet<Destination>,
-    /// Families that it has asked for once more: what it knows is told again.
-    again: BTreeSet<Family>,
+    pending: BTreeSet<Destination>,
+    /// Families that the neighbour asked for again (route refresh): unchanged routes are sent too.
+    resend: BTreeSet<Family>,
     end_of_rib: BTreeSet<Family>,
 }
 
-/// A route as a neighbour is to hear it, before its attributes are made.
+/// A route to advertise, before its attributes are computed.
 struct Exported<'a> {
     path: &'a Path,
-    changes: Changes,
+    changes: AttributeChanges,
     vpn: Option<&'a VpnExport>,
 }
 
-/// Tells made attributes apart: source, changes, VPN.
-type Key = (usize, Changes, Option<RouteDistinguisher>);
+/// Identifies computed attributes: source attributes, changes, VPN.
+type Key = (usize, AttributeChanges, Option<RouteDistinguisher>);
 
-impl Told {
+impl AdjRibOut {
     pub(super) fn len(&self) -> usize {
         self.routes.len()
     }
 
-    pub(super) fn owe(&mut self, destination: Destination) {
-        self.owed.insert(destination);
+    pub(super) fn enqueue(&mut self, destination: Destination) {
+        self.pending.insert(destination);
     }
 
-    pub(super) fn owe_end_of_rib(&mut self, family: Family) {
+    pub(super) fn enqueue_end_of_rib(&mut self, family: Family) {
         self.end_of_rib.insert(family);
     }
 
-    fn is_owed_nothing(&self) -> bool {
-        self.owed.is_empty() && self.end_of_rib.is_empty()
+    fn is_idle(&self) -> bool {
+        self.pending.is_empty() && self.end_of_rib.is_empty()
     }
 }
 
@@ -64,57 +64,66 @@ impl Speaker {
     ///
     /// # Panics
     /// There is no such neighbour.
-    pub fn has_output(&self, link: Link) -> bool {
-        let neighbour = &self.neighbours[usize::from(link.0.0)];
-        neighbour.links[link.1 as usize].has_output()
-            || neighbour.up == Some(link.1) && !neighbour.outgoing.is_owed_nothing()
+    pub fn has_output(&self, connection: ConnectionId) -> bool {
+        let neighbour = &self.neighbours[usize::from(connection.neighbour.0)];
+        neighbour.sessions[connection.direction as usize].has_output()
+            || neighbour.up == Some(connection.direction) && !neighbour.adj_rib_out.is_idle()
     }
 
-    /// Appends what is to be sent over a connection, until `out` holds `enough` octets or a message
-    /// more.
+    /// Appends what is to be sent over a connection, until `out` holds at least `enough` octets.
     ///
     /// # Panics
     /// There is no such neighbour.
-    pub fn transmit(&mut self, link: Link, out: &mut Vec<u8>, enough: usize) {
-        let (id, direction) = link;
-        let neighbour = self.at(id);
-        out.append(neighbour.links[direction as usize].outbox());
+    pub fn transmit(&mut self, connection: ConnectionId, out: &mut Vec<u8>, enough: usize) {
+        let ConnectionId {
+            neighbour: id,
+            direction,
+        } = connection;
+        let neighbour = self.neighbour_mut(id);
+        out.append(neighbour.sessions[direction as usize].send_buffer());
         if neighbour.up != Some(direction) {
             return;
         }
-        while out.len() < enough && !self.at(id).outgoing.owed.is_empty() {
-            self.tell_some(id, direction, out);
+        while out.len() < enough && !self.neighbour_mut(id).adj_rib_out.pending.is_empty() {
+            self.write_updates(id, direction, out);
         }
-        let outgoing = &mut self.at(id).outgoing;
-        if outgoing.owed.is_empty() {
-            outgoing.again.clear();
-            for family in std::mem::take(&mut outgoing.end_of_rib) {
+        let adj_rib_out = &mut self.neighbour_mut(id).adj_rib_out;
+        if adj_rib_out.pending.is_empty() {
+            adj_rib_out.resend.clear();
+            for family in std::mem::take(&mut adj_rib_out.end_of_rib) {
                 wire::end_of_rib(family, out);
             }
         }
     }
 
-    /// Marks all routes of a family as to be told.
-    pub(super) fn tell_all(&mut self, id: NeighbourId, family: Family, again: bool) {
+    /// Queues all routes of a family.
+    pub(super) fn enqueue_all(&mut self, id: NeighbourId, family: Family, again: bool) {
         let neighbour = &mut self.neighbours[usize::from(id.0)];
-        let outgoing = &mut neighbour.outgoing;
+        let adj_rib_out = &mut neighbour.adj_rib_out;
         if again {
-            outgoing.again.insert(family);
+            adj_rib_out.resend.insert(family);
         }
         let of_family = |d: &&Destination| d.family() == family;
-        let known: Vec<Destination> = outgoing.routes.keys().filter(of_family).copied().collect();
-        outgoing.owed.extend(known);
+        let known: Vec<Destination> = adj_rib_out
+            .routes
+            .keys()
+            .filter(of_family)
+            .copied()
+            .collect();
+        adj_rib_out.pending.extend(known);
         match family {
             Family::Ipv4 | Family::Ipv6 => {
                 let all = self.rib.iter().map(|(destination, _)| *destination);
-                outgoing.owed.extend(all.filter(|d| d.family() == family));
+                adj_rib_out
+                    .pending
+                    .extend(all.filter(|d| d.family() == family));
             }
             Family::Vpn6 => {
                 for (rd, export) in &self.exports {
                     let source = Source::Neighbour(export.from);
                     let all = of_neighbour(&self.rib, source);
-                    outgoing
-                        .owed
+                    adj_rib_out
+                        .pending
                         .extend(all.map(|net| Destination::Vpn6(*rd, net)));
                 }
             }
@@ -128,7 +137,7 @@ impl Speaker {
         let all: Vec<Ipv6Net> = of_neighbour(&self.rib, source).collect();
         for neighbour in &mut self.neighbours {
             for prefix in &all {
-                neighbour.tell(Destination::Vpn6(rd, *prefix));
+                neighbour.enqueue(Destination::Vpn6(rd, *prefix));
             }
         }
     }
@@ -139,21 +148,21 @@ impl Speaker {
         }
         for neighbour in &mut self.neighbours {
             let first = Destination::Vpn6(rd, Ipv6Net::default());
-            let told = neighbour.outgoing.routes.range(first..);
+            let told = neighbour.adj_rib_out.routes.range(first..);
             let told: Vec<Destination> = told
                 .map(|(destination, _)| *destination)
                 .take_while(|d| matches!(d, Destination::Vpn6(of, _) if *of == rd))
                 .collect();
-            neighbour.outgoing.owed.extend(told);
+            neighbour.adj_rib_out.pending.extend(told);
         }
     }
 
-    /// Writes the messages of some destinations.
-    fn tell_some(&mut self, id: NeighbourId, direction: Direction, out: &mut Vec<u8>) {
-        let outgoing = &mut self.at(id).outgoing;
+    /// Writes UPDATEs for a batch of pending destinations.
+    fn write_updates(&mut self, id: NeighbourId, direction: Direction, out: &mut Vec<u8>) {
+        let adj_rib_out = &mut self.neighbour_mut(id).adj_rib_out;
         let mut batch = Vec::new();
         while batch.len() < BATCH
-            && let Some(destination) = outgoing.owed.pop_first()
+            && let Some(destination) = adj_rib_out.pending.pop_first()
         {
             batch.push(destination);
         }
@@ -163,24 +172,32 @@ impl Speaker {
             BTreeMap::new();
         for destination in batch {
             let family = destination.family();
-            let known = self.at(id).outgoing.routes.get(&destination).cloned();
-            let Some((attributes, label)) = self.made_for(id, &destination, &mut made) else {
+            let known = self
+                .neighbour_mut(id)
+                .adj_rib_out
+                .routes
+                .get(&destination)
+                .cloned();
+            let Some((attributes, label)) = self.attributes_for(id, &destination, &mut made) else {
                 if known.is_some() {
-                    self.at(id).outgoing.routes.remove(&destination);
+                    self.neighbour_mut(id)
+                        .adj_rib_out
+                        .routes
+                        .remove(&destination);
                     let list = withdrawn.entry(family).or_default();
                     list.push(nlri(destination, Label::default()));
                 }
                 continue;
             };
-            let outgoing = &mut self.at(id).outgoing;
-            let again = outgoing.again.contains(&family);
+            let adj_rib_out = &mut self.neighbour_mut(id).adj_rib_out;
+            let again = adj_rib_out.resend.contains(&family);
             let knows = |(old, old_label): &(Arc<Attributes>, Label)| {
                 same(old, &attributes) && *old_label == label
             };
             if !again && known.as_ref().is_some_and(knows) {
                 continue;
             }
-            outgoing
+            adj_rib_out
                 .routes
                 .insert(destination, (Arc::clone(&attributes), label));
             let key = (family, Arc::as_ptr(&attributes) as usize);
@@ -189,26 +206,31 @@ impl Speaker {
                 .or_insert_with(|| (attributes, Vec::new()));
             group.1.push(nlri(destination, label));
         }
-        // VPN routes first: a server has its egress peers' tables no later than its best paths.
+        // VPN routes go first, so that a server has the tables of its egress peers before its best
+        // paths.
         for (family, list) in withdrawn.iter().rev() {
             wire::withdraw(*family, list, out);
         }
         let mut failed = Vec::new();
-        let encoding = self.at(id).links[direction as usize].encoding();
+        let encoding = self.neighbour_mut(id).sessions[direction as usize].encoding();
         for ((family, _), (attributes, list)) in announced.iter().rev() {
             if wire::announce(attributes, *family, list, encoding, out).is_err() {
                 failed.extend(list.iter().map(|nlri| (*family, nlri.destination)));
             }
         }
-        // What cannot be said is not said, and an older route that could be does not stay either.
+        // If a route cannot be encoded, withdraw an earlier version of it.
         for (family, destination) in failed {
-            self.at(id).outgoing.routes.remove(&destination);
+            self.neighbour_mut(id)
+                .adj_rib_out
+                .routes
+                .remove(&destination);
             wire::withdraw(family, &[nlri(destination, Label::default())], out);
         }
     }
 
-    /// A route as the neighbour is to hear it; `None`: it is not to.
-    fn made_for(
+    /// The attributes and label to advertise; `None`: the route is not advertised to this
+    /// neighbour.
+    fn attributes_for(
         &mut self,
         id: NeighbourId,
         destination: &Destination,
@@ -226,7 +248,7 @@ impl Speaker {
         if let Some(attributes) = made.get(&key) {
             return Some((Arc::clone(attributes), label));
         }
-        let attributes = self.make(neighbour, &exported, destination.family())?;
+        let attributes = self.exported_attributes(neighbour, &exported, destination.family())?;
         let attributes = self.interner.intern(attributes);
         made.insert(key, Arc::clone(&attributes));
         Some((attributes, label))
@@ -244,11 +266,11 @@ impl Speaker {
             }
             let export = self.exports.get(rd)?;
             let source = Source::Neighbour(export.from);
-            let facts = facts(&self.neighbours);
+            let peers = peer_attributes(&self.neighbours);
             let path = self
                 .rib
-                .best_of(&Destination::V6(*prefix), source, &facts)?;
-            let changes = Changes::default();
+                .best_from(&Destination::V6(*prefix), source, &peers)?;
+            let changes = AttributeChanges::default();
             return may_leave(path, false).then_some(Exported {
                 path,
                 changes,
@@ -258,7 +280,8 @@ impl Speaker {
         let path = self.rib.best(destination)?;
         if let Source::Neighbour(from) = path.source {
             let internal = !self.neighbours[usize::from(from.0)].external;
-            // No reflector: routes of this AS are not told within it (RFC 4271 §9.2.1).
+            // The speaker is no route reflector: iBGP routes are not advertised to iBGP neighbours
+            // (RFC 4271 §9.2.1).
             if from == id || internal && !neighbour.external {
                 return None;
             }
@@ -266,10 +289,11 @@ impl Speaker {
         if !may_leave(path, neighbour.external) {
             return None;
         }
-        let changes = neighbour
-            .config
-            .export
-            .judge(destination, &path.attributes, &self.vrps)?;
+        let changes =
+            neighbour
+                .config
+                .export
+                .evaluate(destination, &path.attributes, &self.vrps)?;
         Some(Exported {
             path,
             changes,
@@ -277,8 +301,8 @@ impl Speaker {
         })
     }
 
-    /// The attributes that the neighbour hears; `None`: we have no address to give as next hop.
-    fn make(
+    /// The attributes to advertise; `None`: there is no local address to use as next hop.
+    fn exported_attributes(
         &self,
         neighbour: &Neighbour,
         exported: &Exported<'_>,
@@ -328,13 +352,13 @@ impl Speaker {
     }
 }
 
-/// Well-known communities (RFC 1997) that keep a route where it is.
+/// Whether the well-known communities of RFC 1997 permit advertising the path.
 fn may_leave(path: &Path, external: bool) -> bool {
     let has = |community| path.attributes.communities.contains(&community);
     !(has(NO_ADVERTISE) || external && (has(NO_EXPORT) || has(NO_EXPORT_SUBCONFED)))
 }
 
-/// The IPv6 prefixes of a neighbour.
+/// The IPv6 prefixes received from a neighbour.
 fn of_neighbour(rib: &crate::rib::Rib, source: Source) -> impl Iterator<Item = Ipv6Net> {
     rib.from(Destination::V6(Ipv6Net::default()))
         .map_while(|(destination, paths)| match destination {
@@ -353,7 +377,7 @@ fn nlri(destination: Destination, label: Label) -> Nlri {
     }
 }
 
-/// Destinations looked at together: as many as fill some messages. Ours.
+/// Destinations handled together, enough to fill several messages. Ours.
 const BATCH: usize = 1024;
 /// The bit of an extended community's type that keeps it within an AS (RFC 4360 §2).
 const NON_TRANSITIVE: u64 = 0x40;

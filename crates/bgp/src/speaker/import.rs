@@ -1,11 +1,12 @@
-//! What neighbours announce: which routes are taken, and which stay while a neighbour restarts.
+//! What neighbours announce: import, and which routes are kept while a neighbour restarts.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use keiro_units::Instant;
 
 use super::{
-    Event, Link, NextHop, STALE_TIME, Speaker, TOO_MANY, TOO_MANY_HOLD, aside::Aside, facts,
+    CEASE_MAX_PREFIXES, ConnectionId, Event, IDLE_HOLD_TIME, NextHop, STALE_TIME, Speaker,
+    adj_rib_in::AdjRibIn, peer_attributes,
 };
 use crate::{
     address::Family,
@@ -17,18 +18,26 @@ use crate::{
     wire::Update,
 };
 
-/// Attributes as changed by a policy.
-type Variants = BTreeMap<policy::Changes, Arc<Attributes>>;
+/// Attributes as modified by a policy.
+type Variants = BTreeMap<policy::AttributeChanges, Arc<Attributes>>;
 
 impl Speaker {
-    /// Takes an UPDATE; false if it ended the session.
-    pub(super) fn take_update(&mut self, now: Instant, link: Link, update: Update) -> bool {
-        let (id, direction) = link;
-        if self.at(id).up != Some(direction) {
+    /// Handles an UPDATE; returns false if that ended the session.
+    pub(super) fn handle_update(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        update: Update,
+    ) -> bool {
+        let ConnectionId {
+            neighbour: id,
+            direction,
+        } = connection;
+        if self.neighbour_mut(id).up != Some(direction) {
             return false;
         }
-        if let Some(complaint) = update.complaint {
-            self.complain(id, complaint);
+        if let Some(malformed) = update.malformed {
+            self.on_malformed_update(id, malformed);
         }
         for nlri in update.withdrawn {
             self.withdraw(id, &nlri);
@@ -41,7 +50,7 @@ impl Speaker {
                 .collect();
             self.announce(id, attributes, &list);
             for family in families {
-                if self.exceeds(now, link, family) {
+                if self.enforce_routes_max(now, connection, family) {
                     return false;
                 }
             }
@@ -53,85 +62,94 @@ impl Speaker {
         true
     }
 
-    fn complain(&mut self, id: NeighbourId, complaint: String) {
-        self.at(id).complaints += 1;
-        // A neighbour that sends nothing else fills no memory.
+    fn on_malformed_update(&mut self, id: NeighbourId, malformed: String) {
+        self.neighbour_mut(id).malformed_updates += 1;
+        // Bounded, so that a neighbour that sends only malformed UPDATEs does not fill memory.
         if self.events.len() < EVENTS_MAX {
-            self.events.push_back(Event::Complaint(id, complaint));
+            self.events.push_back(Event::MalformedUpdate(id, malformed));
         }
     }
 
     fn withdraw(&mut self, id: NeighbourId, nlri: &Nlri) {
         let source = Source::Neighbour(id);
         let destination = nlri.destination;
-        self.at(id).aside.forget(nlri);
-        let changed = self
-            .rib
-            .remove(destination, source, nlri.path_id, &facts(&self.neighbours));
-        self.note(source, destination, changed);
+        self.neighbour_mut(id).adj_rib_in.remove(nlri);
+        let changed = self.rib.remove(
+            destination,
+            source,
+            nlri.path_id,
+            &peer_attributes(&self.neighbours),
+        );
+        self.on_route_changed(source, destination, changed);
     }
 
     fn announce(&mut self, id: NeighbourId, mut attributes: Attributes, list: &[Nlri]) {
         let neighbour = &self.neighbours[usize::from(id.0)];
         if neighbour.external {
-            // A SID of another AS is not ours to use (RFC 9252 §8).
+            // SIDs of another AS are not used (RFC 9252 §8).
             attributes.service = None;
             let first = attributes.as_path.neighbour();
             if first != Some(neighbour.config.asn) {
                 let asn = neighbour.config.asn;
-                self.complain(id, format!("the AS path does not begin with AS {asn}"));
+                self.on_malformed_update(id, format!("the AS path does not begin with AS {asn}"));
                 return list.iter().for_each(|nlri| self.withdraw(id, nlri));
             }
             // RFC 4271 §6.3.
             let next_hop = attributes.next_hop;
             if neighbour.local() == Some(next_hop) {
-                self.complain(id, format!("the next hop {next_hop} is our own address"));
+                self.on_malformed_update(
+                    id,
+                    format!("the next hop {next_hop} is the local address"),
+                );
                 return list.iter().for_each(|nlri| self.withdraw(id, nlri));
             }
         }
-        if self.loops(&attributes) {
+        if self.is_loop(&attributes) {
             return list.iter().for_each(|nlri| self.withdraw(id, nlri));
         }
         let taken = self.interner.intern(attributes);
         let mut variants = Variants::new();
         for nlri in list {
-            self.place(id, nlri, &taken, &mut variants);
+            self.apply_import(id, nlri, &taken, &mut variants);
         }
     }
 
-    /// Does with a route what the policy says.
-    fn place(
+    /// Applies the import policy to a received route.
+    fn apply_import(
         &mut self,
         id: NeighbourId,
         nlri: &Nlri,
-        came: &Arc<Attributes>,
+        received: &Arc<Attributes>,
         variants: &mut Variants,
     ) {
         let destination = nlri.destination;
         let neighbour = &self.neighbours[usize::from(id.0)];
-        // Of this AS everything passes, or is not wanted whatever anybody configures.
+        // The Adj-RIB-In is kept for eBGP neighbours only: policies on iBGP neighbours do not
+        // change.
         let kept = neighbour.external;
         let import = &neighbour.config.import;
-        let Some(changes) = import.judge(&destination, came, &self.vrps) else {
+        let Some(changes) = import.evaluate(&destination, received, &self.vrps) else {
             self.withdraw(id, nlri);
             if kept {
-                self.at(id).aside.deny(nlri, came);
+                self.neighbour_mut(id)
+                    .adj_rib_in
+                    .insert_denied(nlri, received);
             }
             return;
         };
         let attributes = if changes.is_none() {
-            Arc::clone(came)
+            Arc::clone(received)
         } else {
             let interner = &mut self.interner;
             let variant = variants
                 .entry(changes)
-                .or_insert_with(|| policy::changed(came, &changes, |new| interner.intern(new)));
+                .or_insert_with(|| policy::changed(received, &changes, |new| interner.intern(new)));
             Arc::clone(variant)
         };
-        let aside = &mut self.at(id).aside;
+        let adj_rib_in = &mut self.neighbour_mut(id).adj_rib_in;
         match kept && !changes.is_none() {
-            true => aside.change(nlri, came),
-            false => aside.forget(nlri),
+            true => adj_rib_in.insert_modified(nlri, received),
+            false => adj_rib_in.remove(nlri),
         }
         let source = Source::Neighbour(id);
         let path = Path {
@@ -142,21 +160,23 @@ impl Speaker {
             reachable: true,
             attributes,
         };
-        let changed = self.rib.insert(destination, path, &facts(&self.neighbours));
-        self.note(source, destination, changed);
+        let changed = self
+            .rib
+            .insert(destination, path, &peer_attributes(&self.neighbours));
+        self.on_route_changed(source, destination, changed);
     }
 
-    /// Judges a neighbour's routes once more, as they came.
-    pub(super) fn reconsider(&mut self, id: NeighbourId) {
+    /// Applies the import policy to all routes of a neighbour again, as received.
+    pub(super) fn reapply_import(&mut self, id: NeighbourId) {
         let source = Source::Neighbour(id);
-        let aside = &self.neighbours[usize::from(id.0)].aside;
-        let mut all: Vec<(Nlri, Arc<Attributes>)> = aside.iter().collect();
+        let adj_rib_in = &self.neighbours[usize::from(id.0)].adj_rib_in;
+        let mut all: Vec<(Nlri, Arc<Attributes>)> = adj_rib_in.iter().collect();
         for (&destination, paths) in self.rib.iter() {
             let own = paths.iter().filter(|path| path.source == source);
-            for path in own.filter(|path| !aside.is_changed(destination, path.path_id)) {
+            for path in own.filter(|path| !adj_rib_in.is_modified(destination, path.path_id)) {
                 let import = &self.neighbours[usize::from(id.0)].config.import;
-                let judged = || import.judge(&destination, &path.attributes, &self.vrps);
-                // One that is stale stays so: it may only go.
+                let judged = || import.evaluate(&destination, &path.attributes, &self.vrps);
+                // A stale route may be removed by the new policy, but is not refreshed by it.
                 if path.stale && judged().is_some() {
                     continue;
                 }
@@ -168,89 +188,104 @@ impl Speaker {
                 all.push((nlri, Arc::clone(&path.attributes)));
             }
         }
-        for (nlri, came) in &all {
-            self.place(id, nlri, came, &mut Variants::new());
+        for (nlri, received) in &all {
+            self.apply_import(id, nlri, received, &mut Variants::new());
         }
     }
 
-    /// Whether a route has been here already (RFC 4271 §9.1.2, RFC 4456 §8).
-    fn loops(&self, attributes: &Attributes) -> bool {
+    /// Whether the route has passed this speaker before (RFC 4271 §9.1.2, RFC 4456 §8).
+    fn is_loop(&self, attributes: &Attributes) -> bool {
         let own = self.config.router_id;
         attributes.as_path.contains(self.config.asn)
             || attributes.originator == Some(own)
             || attributes.clusters.contains(&own)
     }
 
-    /// Ends the session of a neighbour that announces too much; whether it did.
-    pub(super) fn exceeds(&mut self, now: Instant, link: Link, family: Family) -> bool {
-        let (id, _) = link;
-        // What is denied is kept as well, and has to be bounded.
-        let denied = self.at(id).aside.denied(family);
+    /// Ends the session of a neighbour that exceeds `routes_max`; returns whether it did.
+    pub(super) fn enforce_routes_max(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        family: Family,
+    ) -> bool {
+        let id = connection.neighbour;
+        // Denied routes are stored too, so they count towards the bound.
+        let denied = self.neighbour_mut(id).adj_rib_in.denied_len(family);
         let count = self.rib.count(Source::Neighbour(id), family) + denied;
-        if self.at(id).config.routes_max.is_none_or(|max| count <= max) {
+        if self
+            .neighbour_mut(id)
+            .config
+            .routes_max
+            .is_none_or(|max| count <= max)
+        {
             return false;
         }
-        self.at(id).held_until = Some(now + TOO_MANY_HOLD);
-        self.events.push_back(Event::TooManyRoutes(id, family));
-        self.drive(now, link, |session, out| {
-            session.cease(TOO_MANY, "it announced more routes than it may", out);
+        self.neighbour_mut(id).idle_hold_until = Some(now + IDLE_HOLD_TIME);
+        self.events.push_back(Event::MaxPrefixExceeded(id, family));
+        self.with_session(now, connection, |session, out| {
+            session.cease(
+                CEASE_MAX_PREFIXES,
+                "the neighbour announced more routes than `routes_max`",
+                out,
+            );
         });
         true
     }
 
-    /// The session is down: which routes stay?
+    /// Called when the session goes down: keeps routes for a graceful restart and drops the others.
     pub(super) fn retain_or_drop(&mut self, now: Instant, id: NeighbourId, down: &Down) {
-        // It comes again with the session.
-        self.at(id).aside = Aside::default();
-        let terms = self.at(id).terms.clone();
-        let kept: &[Family] = match (down.graceful, terms.restart_time) {
-            (true, Some(_)) => &terms.restart_families,
+        // The neighbour announces them again with the next session.
+        self.neighbour_mut(id).adj_rib_in = AdjRibIn::default();
+        let negotiated = self.neighbour_mut(id).negotiated.clone();
+        let kept: &[Family] = match (down.graceful, negotiated.restart_time) {
+            (true, Some(_)) => &negotiated.restart_families,
             _ => &[],
         };
         let source = Source::Neighbour(id);
         let kept_too = |family: &Family| kept.contains(family);
-        // Those that are stale from the last time do not stay another time (RFC 4724 §4.2).
+        // Routes that are still stale from an earlier restart are not kept again (RFC 4724 §4.2).
         self.sweep(id, |family, stale| stale || !kept_too(&family));
         if !kept.is_empty() {
             self.rib.make_stale(source, kept);
-            let time = terms.restart_time.unwrap_or_default();
-            self.at(id).stale_until = Some(now + time);
+            let time = negotiated.restart_time.unwrap_or_default();
+            self.neighbour_mut(id).stale_until = Some(now + time);
         }
     }
 
-    /// The session is up again: routes of which the neighbour has lost the forwarding go now, the
-    /// others when it has announced everything.
-    pub(super) fn after_restart(&mut self, now: Instant, id: NeighbourId) {
-        if self.at(id).stale_until.is_none() {
+    /// Called when the session is up again: routes whose forwarding state the neighbour unreachable go
+    /// now, the others stay until End-of-RIB.
+    pub(super) fn on_restarted(&mut self, now: Instant, id: NeighbourId) {
+        if self.neighbour_mut(id).stale_until.is_none() {
             return;
         }
-        let preserved = self.at(id).terms.preserved.clone();
+        let preserved = self.neighbour_mut(id).negotiated.preserved.clone();
         self.sweep(id, |family, stale| stale && !preserved.contains(&family));
-        self.at(id).stale_until = (!preserved.is_empty()).then(|| now + STALE_TIME);
+        self.neighbour_mut(id).stale_until = (!preserved.is_empty()).then(|| now + STALE_TIME);
     }
 
     pub(super) fn drop_stale(&mut self, id: NeighbourId) {
-        self.at(id).stale_until = None;
+        self.neighbour_mut(id).stale_until = None;
         self.sweep(id, |_, stale| stale);
     }
 
     pub(super) fn sweep_stale(&mut self, id: NeighbourId, families: &[Family]) {
-        if self.at(id).stale_until.is_some() {
+        if self.neighbour_mut(id).stale_until.is_some() {
             self.sweep(id, |family, stale| stale && families.contains(&family));
         }
     }
 
-    /// Considers routes by next hops that are lost, or there again.
-    pub(super) fn resolve(&mut self, next_hops: &[NextHop], reachable: bool) {
+    /// Re-evaluates the routes whose next hops became reachable or unreachable.
+    pub(super) fn set_reachable(&mut self, next_hops: &[NextHop], reachable: bool) {
         let mut other = Vec::new();
         for next_hop in next_hops {
             let source = Source::Neighbour(next_hop.0);
-            let facts = facts(&self.neighbours);
-            let tell = |destination, changed| other.push((source, destination, changed));
-            self.rib.set_reachable(*next_hop, reachable, &facts, tell);
+            let peers = peer_attributes(&self.neighbours);
+            let on_change = |destination, changed| other.push((source, destination, changed));
+            self.rib
+                .set_reachable(*next_hop, reachable, &peers, on_change);
         }
         for (source, destination, changed) in other {
-            self.note(source, destination, changed);
+            self.on_route_changed(source, destination, changed);
         }
     }
 
@@ -260,14 +295,14 @@ impl Speaker {
         self.rib.sweep(
             source,
             |destination, path| goes(destination.family(), path.stale),
-            &facts(&self.neighbours),
+            &peer_attributes(&self.neighbours),
             |destination, changed| gone.push((destination, changed)),
         );
         for (destination, changed) in gone {
-            self.note(source, destination, changed);
+            self.on_route_changed(source, destination, changed);
         }
     }
 }
 
-/// Complaints beyond are counted only. Ours.
+/// Malformed UPDATEs beyond this number of pending events are counted but not reported. Ours.
 const EVENTS_MAX: usize = 1024;

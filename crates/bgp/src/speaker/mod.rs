@@ -1,17 +1,19 @@
-//! Neighbours, what they announce, and what they are told.
+//! The speaker: its neighbours, their connections, and the RIB.
 //!
-//! One turn of a driver: hand in an [`Input`], carry out what [`Speaker::poll_action`] gives, look at
-//! [`Speaker::poll_event`] and [`Speaker::take_changes`], send what [`Speaker::transmit`] writes, and
-//! wait for input or until [`Speaker::poll_timeout`]. Inputs are plain values: those of one run,
-//! handed in again with their times, make the same tables ([`crate::record`]).
+//! One turn of a driver: pass an [`Input`] to [`Speaker::handle`], carry out the actions of
+//! [`Speaker::poll_action`], read [`Speaker::poll_event`] and [`Speaker::take_changes`], send what
+//! [`Speaker::transmit`] writes, and wait for input or until [`Speaker::poll_timeout`]. Inputs are
+//! plain values: replaying the inputs of a run with their times gives the same tables
+//! ([`crate::record`]).
 //!
-//! Here are the connections of a neighbour (RFC 4271 §6.8) and how often they are tried; `import`
-//! has what arrives, `export` what is told, `other` what becomes of both with another configuration.
+//! This module handles connection collisions (RFC 4271 §6.8) and retries. `import` handles received
+//! routes, `export` advertised routes, and `reconfigure` configuration changes while sessions are
+//! up.
 
-mod aside;
+mod adj_rib_in;
 mod export;
 mod import;
-mod other;
+mod reconfigure;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -27,181 +29,177 @@ use crate::{
     address::{Destination, Family, RouteDistinguisher, RouteTarget},
     attributes::{Attributes, Interner},
     policy::Policy,
-    rib::{Changed, Facts, NeighbourId, Path, Rib, Source, Step},
+    rib::{DecisionStep, NeighbourId, Path, PeerAttributes, Rib, RouteChange, Source},
     rpki::Vrps,
-    session::{Down, Output, Session, SessionConfig, State, Terms},
+    session::{Down, Negotiated, Output, Session, SessionConfig, State},
     srv6::{Label, Service},
 };
 
 pub use crate::rib::NextHop;
 
-/// What the speaker is.
+/// The identity of the speaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpeakerConfig {
-    /// Its AS.
     pub asn: u32,
-    /// Its BGP identifier.
     pub router_id: Ipv4Addr,
 }
 
-/// What a neighbour is and what passes between it and us.
+/// The configuration of a neighbour.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NeighbourConfig {
-    /// Where it is.
     pub address: IpAddr,
-    /// Its AS.
     pub asn: u32,
-    /// Of what routes are exchanged.
     pub families: Vec<Family>,
-    /// What is taken from it.
+    /// Which received routes are accepted, and how they are modified.
     pub import: Policy,
-    /// What it is told, our VPN routes aside.
+    /// Which routes are advertised; does not apply to VPN routes made by [`VpnExport`].
     pub export: Policy,
-    /// Only wait for it to connect.
+    /// Do not connect; wait for the neighbour to do so.
     pub passive: bool,
-    /// Seconds: 0 (never) or from 3.
+    /// Hold time in seconds: 0 (disabled) or at least 3.
     pub hold_time: u16,
-    /// Take several paths per destination (RFC 7911).
+    /// Accept several paths per destination (RFC 7911).
     pub add_path: bool,
-    /// Seconds for which it is asked to keep our routes while we restart, and its routes are kept
-    /// while it does (RFC 4724); `None`: neither.
+    /// Restart time in seconds to advertise; the neighbour's routes are kept as well while it
+    /// restarts (RFC 4724). `None`: no graceful restart.
     pub graceful_restart: Option<u16>,
-    /// We have just restarted, and what we forwarded is still forwarded.
+    /// This speaker has just restarted and preserved its forwarding state.
     pub restarted: bool,
-    /// More routes of one family, those that are not taken among them, end the session (RFC 4486);
-    /// `None`: any number.
+    /// The maximum number of routes per family, denied ones included; more end the session (RFC
+    /// 4486). `None`: no limit.
     pub routes_max: Option<usize>,
-    /// The next hop that it is told; `None`: our end of the connection.
+    /// The next hop to advertise; `None`: the local address of the connection.
     pub next_hop: Option<IpAddr>,
-    /// Of this AS: it is told our address instead of where routes come from.
+    /// Advertise the local address as next hop to an iBGP neighbour.
     pub next_hop_self: bool,
-    /// Its own routes are told one by one, not only where they are best.
-    pub watched: bool,
+    /// Report changes of every route of this neighbour in [`Changes::by_neighbour`], not only
+    /// changes of best paths.
+    pub track_routes: bool,
 }
 
-/// How VPN routes are made of a neighbour's IPv6 routes.
+/// Makes VPN routes of a neighbour's IPv6 routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VpnExport {
-    /// Whose routes.
+    /// The neighbour whose routes are exported.
     pub from: NeighbourId,
-    /// For whom.
     pub targets: Vec<RouteTarget>,
-    /// Where packets are sent to.
+    /// The SRv6 service to advertise.
     pub service: Service,
-    /// The label: bits of the SID, or implicit null.
+    /// The transposed bits of the SID, or implicit null.
     pub label: Label,
 }
 
-/// Which side made a connection.
+/// Which side opened a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
-    /// We did.
     Outgoing,
-    /// The neighbour did.
     Incoming,
 }
 
-/// A connection: whose, and which of the two that there may be.
-pub type Link = (NeighbourId, Direction);
+/// One of the two connections that may exist with a neighbour at a time (RFC 4271 §6.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId {
+    pub neighbour: NeighbourId,
+    pub direction: Direction,
+}
 
-/// What happens to a speaker.
+/// An input of the speaker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// Sessions with the neighbour are wanted.
+    /// Enables sessions with a neighbour.
     Start(NeighbourId),
-    /// They are not.
+    /// Disables sessions with a neighbour.
     Stop(NeighbourId),
-    /// It has connected to us; [`Action::Accept`] or [`Action::Refuse`] follows.
-    Offered(NeighbourId),
-    /// A connection is there; our end of it.
-    Connected(Link, IpAddr),
-    /// A connection could not be made or is gone, other than by [`Action::Close`].
-    Disconnected(Link),
-    /// Octets from the neighbour.
-    Received(Link, Vec<u8>),
-    /// What [`Speaker::poll_timeout`] said is due.
+    /// The neighbour has connected; [`Action::Accept`] or [`Action::Refuse`] follows.
+    IncomingConnection(NeighbourId),
+    /// A connection is established; the address is the local one.
+    Connected(ConnectionId, IpAddr),
+    /// A connection attempt failed, or a connection was unreachable other than by [`Action::Close`].
+    Disconnected(ConnectionId),
+    Received(ConnectionId, Vec<u8>),
+    /// The time of [`Speaker::poll_timeout`] has come.
     Timeout,
-    /// A route of our own.
+    /// Originates a route.
     Originate(IpNet),
-    /// No longer.
+    /// Withdraws an originated route.
     Retract(IpNet),
-    /// Make VPN routes; those of the same distinguisher are replaced.
+    /// Starts to make VPN routes; replaces those with the same distinguisher.
     Export(RouteDistinguisher, VpnExport),
-    /// No longer.
+    /// Stops making VPN routes with this distinguisher.
     Unexport(RouteDistinguisher),
-    /// Ask the neighbour for its routes of a family once more.
+    /// Asks the neighbour for all routes of a family (RFC 2918).
     Refresh(NeighbourId, Family),
-    /// Packets cannot be sent to these next hops of neighbours: their IPv4 and IPv6 routes are kept,
-    /// and not considered (RFC 4271 §9.1.2.1). Of a VPN route the segment counts, not the next hop.
-    /// It is remembered as long as any of them has it; then [`Changes::unused`] tells.
+    /// These next hops are unresolvable: the IPv4 and IPv6 routes that use them stay in the RIB,
+    /// but the decision process ignores them (RFC 4271 §9.1.2.1). VPN routes depend on their SID
+    /// instead. The state is kept as long as a route uses the next hop; [`Changes::unused`] reports
+    /// when it is dropped.
     Unreachable(Vec<NextHop>),
-    /// They can be again; it is so of all that nothing was said of.
+    /// These next hops are resolvable again; that is also the initial assumption.
     Reachable(Vec<NextHop>),
 }
 
-/// What the driver is to do.
+/// What the driver must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Connect to the neighbour.
     Connect(NeighbourId),
-    /// Take the connection that it offers, as [`Direction::Incoming`].
+    /// Accept the neighbour's connection as [`Direction::Incoming`].
     Accept(NeighbourId),
-    /// Close the connection that it offers.
+    /// Close the neighbour's connection.
     Refuse(NeighbourId),
-    /// Send what [`Speaker::transmit`] has left for this connection, as far as it goes at once, and
-    /// close it.
-    Close(Link),
+    /// Send what [`Speaker::transmit`] still has for this connection, as far as that is possible
+    /// without waiting, and close it.
+    Close(ConnectionId),
 }
 
-/// What the driver may want to know.
+/// What the driver may want to log or act upon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Routes are exchanged with a neighbour.
+    /// A session is established.
     Up(NeighbourId),
-    /// And no longer.
+    /// A session went down.
     Down(NeighbourId, Down),
     /// The neighbour has announced all routes of a family.
     EndOfRib(NeighbourId, Family),
-    /// An UPDATE was bad, and its routes count as withdrawn (RFC 7606).
-    Complaint(NeighbourId, String),
-    /// It announced more routes than it may, and the session was ended.
-    TooManyRoutes(NeighbourId, Family),
+    /// An UPDATE was malformed; its routes are treated as withdrawn (RFC 7606).
+    MalformedUpdate(NeighbourId, String),
+    /// The neighbour exceeded `routes_max`; its session was ended.
+    MaxPrefixExceeded(NeighbourId, Family),
 }
 
-/// Destinations whose routes have changed since the last time.
+/// What changed since the last call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Those whose best path is another one or gone.
+    /// Destinations whose best path changed.
     pub best: BTreeSet<Destination>,
-    /// Those whose path of a watched neighbour is another one or gone.
-    pub of_neighbours: BTreeSet<(NeighbourId, Destination)>,
-    /// Next hops that were [`Input::Unreachable`] and that no route has any more, or had when it was
-    /// said: all is as if it had not been said.
+    /// Destinations whose path from a neighbour with `track_routes` changed.
+    pub by_neighbour: BTreeSet<(NeighbourId, Destination)>,
+    /// Next hops set [`Input::Unreachable`] that no route uses (any more): the speaker has dropped
+    /// their state.
     pub unused: BTreeSet<NextHop>,
 }
 
-/// What a neighbour looks like from here.
+/// The state of a neighbour.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// How far the session is; of two connections, the farther one.
+    /// The state of the session; with two connections, of the one that is further.
     pub state: State,
-    /// Since when it is up; `None`: it is not.
+    /// Since when the session is up; `None`: it is down.
     pub up_since: Option<Instant>,
-    /// What was agreed upon when it was last up.
-    pub terms: Terms,
-    /// Routes taken from it, by family.
+    /// What was negotiated when the session was last up.
+    pub negotiated: Negotiated,
+    /// Accepted routes by family.
     pub routes: BTreeMap<Family, usize>,
-    /// Destinations that it has been told.
-    pub told: usize,
-    /// Why it was last down; `None`: it never was.
+    /// The number of destinations advertised to the neighbour.
+    pub advertised: usize,
+    /// Why the session was last down; `None`: it never was.
     pub last_error: Option<String>,
-    /// Bad UPDATEs that cost routes.
-    pub complaints: u64,
-    /// How often the session came up.
+    /// Malformed UPDATEs whose routes were treated as withdrawn.
+    pub malformed_updates: u64,
+    /// How often the session received up.
     pub times_up: u64,
 }
 
-/// See the module.
+/// The speaker; see the [module](self).
 #[derive(Debug)]
 pub struct Speaker {
     config: SpeakerConfig,
@@ -219,31 +217,31 @@ pub struct Speaker {
 struct Neighbour {
     config: NeighbourConfig,
     external: bool,
-    wanted: bool,
-    links: [Session; 2],
-    /// Our end of each connection.
+    enabled: bool,
+    sessions: [Session; 2],
+    /// The local address of each connection.
     local: [Option<IpAddr>; 2],
-    /// The connection over which routes are exchanged.
+    /// The connection of the established session.
     up: Option<Direction>,
     up_since: Option<Instant>,
-    terms: Terms,
-    /// When a connection is tried again.
+    negotiated: Negotiated,
+    /// When to try to connect again.
     retry_at: Option<Instant>,
-    /// Failures since it was last up for a while.
+    /// Failed attempts since the session was last stable.
     failures: u32,
-    /// Before this no session is wanted.
-    held_until: Option<Instant>,
-    /// When stale routes go.
+    /// No session before this time.
+    idle_hold_until: Option<Instant>,
+    /// When stale routes are removed.
     stale_until: Option<Instant>,
-    outgoing: export::Told,
-    aside: aside::Aside,
+    adj_rib_out: export::AdjRibOut,
+    adj_rib_in: adj_rib_in::AdjRibIn,
     last_error: Option<String>,
-    complaints: u64,
+    malformed_updates: u64,
     times_up: u64,
 }
 
 impl Speaker {
-    /// One without neighbours and routes.
+    /// Makes a speaker without neighbours and routes.
     pub fn new(config: SpeakerConfig) -> Self {
         Self {
             config,
@@ -258,7 +256,7 @@ impl Speaker {
         }
     }
 
-    /// Adds a neighbour; nothing happens before [`Input::Start`].
+    /// Adds a neighbour; it is idle until [`Input::Start`].
     ///
     /// # Panics
     /// With more than 65,535 neighbours.
@@ -268,29 +266,33 @@ impl Speaker {
         NeighbourId(number)
     }
 
-    /// Takes in what has happened.
     pub fn handle(&mut self, now: Instant, input: Input) {
         match input {
             Input::Start(id) => {
-                self.at(id).wanted = true;
-                self.at(id).retry_at = Some(now);
+                self.neighbour_mut(id).enabled = true;
+                self.neighbour_mut(id).retry_at = Some(now);
                 self.handle_timeout(now);
             }
             Input::Stop(id) => self.stop(now, id),
-            Input::Offered(id) => self.offered(now, id),
-            Input::Connected(link, local) => {
-                self.at(link.0).local[link.1 as usize] = Some(local);
-                self.drive(now, link, |session, out| match session.state() {
+            Input::IncomingConnection(id) => self.on_incoming_connection(now, id),
+            Input::Connected(connection, local) => {
+                self.neighbour_mut(connection.neighbour).local[connection.direction as usize] =
+                    Some(local);
+                self.with_session(now, connection, |session, out| match session.state() {
                     State::Connecting => session.connected(now, out),
-                    // It was given up meanwhile.
+                    // The speaker has given up this attempt in the meantime.
                     _ => out.push(Output::Close),
                 });
             }
-            Input::Disconnected(link) => {
-                self.drive(now, link, |session, out| session.disconnected(now, out));
+            Input::Disconnected(connection) => {
+                self.with_session(now, connection, |session, out| {
+                    session.disconnected(now, out);
+                });
             }
-            Input::Received(link, octets) => {
-                self.drive(now, link, |session, out| session.receive(now, &octets, out));
+            Input::Received(connection, octets) => {
+                self.with_session(now, connection, |session, out| {
+                    session.receive(now, &octets, out);
+                });
             }
             Input::Timeout => self.handle_timeout(now),
             Input::Originate(prefix) => self.originate(prefix),
@@ -298,75 +300,75 @@ impl Speaker {
             Input::Export(rd, export) => self.export(rd, export),
             Input::Unexport(rd) => self.unexport(rd),
             Input::Refresh(id, family) => {
-                if let Some(direction) = self.at(id).up {
-                    self.at(id).links[direction as usize].ask_refresh(family);
+                if let Some(direction) = self.neighbour_mut(id).up {
+                    self.neighbour_mut(id).sessions[direction as usize]
+                        .request_route_refresh(family);
                 }
             }
-            Input::Unreachable(list) => self.resolve(&list, false),
-            Input::Reachable(list) => self.resolve(&list, true),
+            Input::Unreachable(list) => self.set_reachable(&list, false),
+            Input::Reachable(list) => self.set_reachable(&list, true),
         }
     }
 
-    /// What is to be done next.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// What has happened.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// The destinations whose routes have changed; look them up in [`rib`](Self::rib).
+    /// Takes the destinations whose routes have changed; [`rib`](Self::rib) has their paths.
     pub fn take_changes(&mut self) -> Changes {
         let mut changes = std::mem::take(&mut self.changes);
         changes.unused = self.rib.take_unused_next_hops();
         changes
     }
 
-    /// When [`Input::Timeout`] is due; `None`: not before other input.
+    /// When [`Input::Timeout`] is due; `None`: there is nothing to wait for but other input.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let of = |neighbour: &Neighbour| {
-            let links = neighbour.links.iter().filter_map(Session::poll_timeout);
+            let sessions = neighbour.sessions.iter().filter_map(Session::poll_timeout);
             let own = [neighbour.retry_at, neighbour.stale_until];
-            links.chain(own.into_iter().flatten()).min()
+            sessions.chain(own.into_iter().flatten()).min()
         };
         self.neighbours.iter().filter_map(of).min()
     }
 
-    /// All routes.
     pub fn rib(&self) -> &Rib {
         &self.rib
     }
 
     /// The best path of one neighbour to a destination.
     pub fn route_of(&self, id: NeighbourId, destination: &Destination) -> Option<&Path> {
-        let facts = facts(&self.neighbours);
-        self.rib.best_of(destination, Source::Neighbour(id), &facts)
+        let peers = peer_attributes(&self.neighbours);
+        self.rib
+            .best_from(destination, Source::Neighbour(id), &peers)
     }
 
-    /// The better of several paths to one destination; `None`: there are none.
+    /// The best of several paths to one destination; `None`: none is usable.
     pub fn best_among<'a>(&self, paths: &[&'a Path]) -> Option<&'a Path> {
-        self.rib.choose(paths, &facts(&self.neighbours))
+        self.rib
+            .select_best(paths, &peer_attributes(&self.neighbours))
     }
 
-    /// Whether a route, be it considered or not, has this next hop.
+    /// Whether a route has this next hop, even if the decision process ignores the route.
     pub fn has_next_hop(&self, next_hop: NextHop) -> bool {
         self.rib.has_next_hop(next_hop)
     }
 
-    /// The first step of the choice at which the best path is better than another one.
-    pub fn decided_by(&self, best: &Path, other: &Path) -> Step {
-        Step::between(best, other, &facts(&self.neighbours))
+    /// The first step of the decision process at which `best` is better than `other`.
+    pub fn deciding_step(&self, best: &Path, other: &Path) -> DecisionStep {
+        DecisionStep::between(best, other, &peer_attributes(&self.neighbours))
     }
 
-    /// How a neighbour is.
+    /// The state of a neighbour.
     ///
     /// # Panics
     /// There is no such neighbour.
     pub fn status(&self, id: NeighbourId) -> Status {
         let neighbour = &self.neighbours[usize::from(id.0)];
-        let farthest = neighbour.links.iter().map(Session::state);
+        let farthest = neighbour.sessions.iter().map(Session::state);
         let count = |family: &Family| self.rib.count(Source::Neighbour(id), *family);
         let families = neighbour.config.families.iter();
         Status {
@@ -374,11 +376,11 @@ impl Speaker {
                 .max_by_key(|state| *state as u8)
                 .unwrap_or(State::Idle),
             up_since: neighbour.up_since,
-            terms: neighbour.terms.clone(),
+            negotiated: neighbour.negotiated.clone(),
             routes: families.map(|family| (*family, count(family))).collect(),
-            told: neighbour.outgoing.len(),
+            advertised: neighbour.adj_rib_out.len(),
             last_error: neighbour.last_error.clone(),
-            complaints: neighbour.complaints,
+            malformed_updates: neighbour.malformed_updates,
             times_up: neighbour.times_up,
         }
     }
@@ -391,58 +393,65 @@ impl Speaker {
         self.neighbours[usize::from(id.0)].up.is_some()
     }
 
-    fn at(&mut self, id: NeighbourId) -> &mut Neighbour {
+    fn neighbour_mut(&mut self, id: NeighbourId) -> &mut Neighbour {
         &mut self.neighbours[usize::from(id.0)]
     }
 
     fn stop(&mut self, now: Instant, id: NeighbourId) {
-        let neighbour = self.at(id);
-        neighbour.wanted = false;
+        let neighbour = self.neighbour_mut(id);
+        neighbour.enabled = false;
         neighbour.retry_at = None;
         for direction in [Direction::Outgoing, Direction::Incoming] {
-            self.drive(now, (id, direction), |session, out| session.stop(now, out));
+            self.with_session(now, ConnectionId::new(id, direction), |session, out| {
+                session.stop(now, out);
+            });
         }
         self.drop_stale(id);
     }
 
-    /// A connection that the neighbour has made: is it taken?
-    fn offered(&mut self, now: Instant, id: NeighbourId) {
-        let neighbour = self.at(id);
-        let held = neighbour.held_until.is_some_and(|until| until > now);
+    /// Accepts or refuses a connection that the neighbour made.
+    fn on_incoming_connection(&mut self, now: Instant, id: NeighbourId) {
+        let neighbour = self.neighbour_mut(id);
+        let held = neighbour.idle_hold_until.is_some_and(|until| until > now);
         let verdict = match neighbour.up {
-            _ if !neighbour.wanted || held => Action::Refuse(id),
-            // Which of them stays is decided when it says who it is.
-            Some(Direction::Outgoing) if neighbour.is_new(now) || neighbour.restarts() => {
+            _ if !neighbour.enabled || held => Action::Refuse(id),
+            // The collision is resolved when the neighbour's OPEN arrives.
+            Some(Direction::Outgoing)
+                if neighbour.has_just_come_up(now) || neighbour.supports_graceful_restart() =>
+            {
                 Action::Accept(id)
             }
-            // One that has restarted comes back before the old connection has died (RFC 4724 §4.2).
-            Some(Direction::Incoming) if neighbour.restarts() && !neighbour.is_new(now) => {
-                self.lose(now, (id, Direction::Incoming));
+            // A restarted neighbour connects again before its old connection times out (RFC 4724
+            // §4.2).
+            Some(Direction::Incoming)
+                if neighbour.supports_graceful_restart() && !neighbour.has_just_come_up(now) =>
+            {
+                self.drop_connection(now, ConnectionId::new(id, Direction::Incoming));
                 Action::Accept(id)
             }
             Some(_) => Action::Refuse(id),
             None => Action::Accept(id),
         };
         if verdict == Action::Accept(id) {
-            let incoming = &self.at(id).links[Direction::Incoming as usize];
+            let incoming = &self.neighbour_mut(id).sessions[Direction::Incoming as usize];
             if incoming.state() != State::Idle {
-                self.lose(now, (id, Direction::Incoming));
+                self.drop_connection(now, ConnectionId::new(id, Direction::Incoming));
             }
         }
         self.actions.push_back(verdict);
         if verdict == Action::Accept(id) {
-            // It waits for no connection of its own: that one is there.
-            let link = &mut self.at(id).links[Direction::Incoming as usize];
-            link.start(now, &mut Vec::new());
+            // The connection exists already, so the session must not ask for one.
+            let connection = &mut self.neighbour_mut(id).sessions[Direction::Incoming as usize];
+            connection.start(now, &mut Vec::new());
         }
     }
 
-    /// Gives up a connection as if it had broken.
-    fn lose(&mut self, now: Instant, link: Link) {
-        self.actions.push_back(Action::Close(link));
-        self.drive(now, link, |session, out| {
+    /// Closes a connection and handles it as lost.
+    fn drop_connection(&mut self, now: Instant, connection: ConnectionId) {
+        self.actions.push_back(Action::Close(connection));
+        self.with_session(now, connection, |session, out| {
             session.disconnected(now, out);
-            // One that has not sent its OPEN goes on waiting otherwise.
+            // Without an OPEN sent, the state machine would go on waiting for a connection.
             if session.state() != State::Idle {
                 session.stop(now, out);
             }
@@ -452,22 +461,22 @@ impl Speaker {
     fn handle_timeout(&mut self, now: Instant) {
         for number in 0..self.neighbours.len() {
             let id = NeighbourId(number as u16);
-            let neighbour = self.at(id);
+            let neighbour = self.neighbour_mut(id);
             if neighbour.stale_until.is_some_and(|until| until <= now) {
                 self.drop_stale(id);
             }
-            let neighbour = self.at(id);
+            let neighbour = self.neighbour_mut(id);
             if neighbour.retry_at.is_some_and(|at| at <= now) {
                 neighbour.retry_at = None;
                 if !neighbour.config.passive {
-                    let link = (id, Direction::Outgoing);
-                    self.drive(now, link, |session, out| session.start(now, out));
+                    let connection = ConnectionId::new(id, Direction::Outgoing);
+                    self.with_session(now, connection, |session, out| session.start(now, out));
                 }
             }
             for direction in [Direction::Outgoing, Direction::Incoming] {
-                let session = &self.at(id).links[direction as usize];
+                let session = &self.neighbour_mut(id).sessions[direction as usize];
                 if session.poll_timeout().is_some_and(|due| due <= now) {
-                    self.drive(now, (id, direction), |session, out| {
+                    self.with_session(now, ConnectionId::new(id, direction), |session, out| {
                         session.handle_timeout(now, out);
                     });
                 }
@@ -475,51 +484,57 @@ impl Speaker {
         }
     }
 
-    /// Does something with a session and acts upon what it says.
-    fn drive(
+    /// Runs `step` on a session and handles its outputs.
+    fn with_session(
         &mut self,
         now: Instant,
-        link: Link,
+        connection: ConnectionId,
         what: impl FnOnce(&mut Session, &mut Vec<Output>),
     ) {
         let mut out = Vec::new();
-        what(&mut self.at(link.0).links[link.1 as usize], &mut out);
-        self.act(now, link, out);
-        self.settle(now, link.0);
+        what(
+            &mut self.neighbour_mut(connection.neighbour).sessions[connection.direction as usize],
+            &mut out,
+        );
+        self.handle_outputs(now, connection, out);
+        self.schedule_retry(now, connection.neighbour);
     }
 
-    fn act(&mut self, now: Instant, link: Link, out: Vec<Output>) {
-        let (id, direction) = link;
+    fn handle_outputs(&mut self, now: Instant, connection: ConnectionId, out: Vec<Output>) {
+        let ConnectionId {
+            neighbour: id,
+            direction,
+        } = connection;
         for output in out {
             match output {
-                // The neighbour has made this connection; it cannot be made again from here.
+                // Only the neighbour can open this connection again.
                 Output::Connect if direction == Direction::Incoming => {}
                 Output::Connect => self.actions.push_back(Action::Connect(id)),
-                Output::Close => self.actions.push_back(Action::Close(link)),
+                Output::Close => self.actions.push_back(Action::Close(connection)),
                 Output::Opened(router_id) => {
-                    if !self.survives_collision(now, link, router_id) {
+                    if !self.resolve_collision(now, connection, router_id) {
                         return;
                     }
                 }
                 Output::Up => {
-                    // What came after it in the same octets may have ended it already.
-                    let session = &self.at(id).links[direction as usize];
+                    // A later message in the same octets may have ended the session already.
+                    let session = &self.neighbour_mut(id).sessions[direction as usize];
                     if session.state() == State::Established {
-                        self.on_up(now, link);
+                        self.on_up(now, connection);
                     }
                 }
-                Output::Down(down) => self.on_down(now, link, down),
+                Output::Down(down) => self.on_down(now, connection, down),
                 Output::Update(update) => {
-                    if !self.take_update(now, link, update) {
+                    if !self.handle_update(now, connection, update) {
                         return;
                     }
                 }
-                Output::Refresh(family) => self.tell_all(id, family, true),
+                Output::Refresh(family) => self.enqueue_all(id, family, true),
                 Output::RefreshBegins(family) => {
-                    self.at(id).aside.forget_family(family);
+                    self.neighbour_mut(id).adj_rib_in.remove_family(family);
                     self.rib.make_stale(Source::Neighbour(id), &[family]);
                     let until = now + STALE_TIME;
-                    let stale = &mut self.at(id).stale_until;
+                    let stale = &mut self.neighbour_mut(id).stale_until;
                     *stale = Some(stale.map_or(until, |old| old.max(until)));
                 }
                 Output::RefreshEnds(family) => self.sweep_stale(id, &[family]),
@@ -527,33 +542,46 @@ impl Speaker {
         }
     }
 
-    /// Of two connections one is closed; whether `link` stays.
+    /// Resolves a connection collision; returns whether `connection` is kept.
     ///
-    /// One on which the neighbour has not said who it is counts too, since both are the same
-    /// neighbour's: otherwise each side might establish the one that the other closes.
-    fn survives_collision(&mut self, now: Instant, link: Link, router_id: Ipv4Addr) -> bool {
-        let (id, direction) = link;
+    /// The other connection counts even before its OPEN: both belong to the same configured
+    /// neighbour, and otherwise each side might establish the connection that the other one closes.
+    fn resolve_collision(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        router_id: Ipv4Addr,
+    ) -> bool {
+        let ConnectionId {
+            neighbour: id,
+            direction,
+        } = connection;
         let preferred = self.preferred(id, router_id);
-        let neighbour = self.at(id);
-        let kept = match neighbour.links[direction.other() as usize].state() {
-            // RFC 4271 §6.8 keeps it; but both may have come about at the same time, or the
-            // neighbour has restarted (RFC 4724 §4.2).
-            State::Established if neighbour.is_new(now) => preferred,
-            State::Established if neighbour.restarts() => {
-                self.lose(now, (id, direction.other()));
+        let neighbour = self.neighbour_mut(id);
+        let kept = match neighbour.sessions[direction.other() as usize].state() {
+            // RFC 4271 §6.8 keeps an established session; but both may have come up at the same
+            // time, or the neighbour may have restarted (RFC 4724 §4.2).
+            State::Established if neighbour.has_just_come_up(now) => preferred,
+            State::Established if neighbour.supports_graceful_restart() => {
+                self.drop_connection(now, ConnectionId::new(id, direction.other()));
                 return true;
             }
             State::Established => direction.other(),
             State::OpenSent | State::OpenConfirm => preferred,
             State::Idle | State::Connecting => return true,
         };
-        self.drive(now, (id, kept.other()), |session, out| {
-            session.cease(COLLISION, "another connection was kept", out);
+        self.with_session(now, ConnectionId::new(id, kept.other()), |session, out| {
+            session.cease(
+                CEASE_COLLISION,
+                "connection collision: the other connection was kept",
+                out,
+            );
         });
         kept == direction
     }
 
-    /// The connection made by the side with the greater identifier (RFC 4271 §6.8, RFC 6286 §2.3).
+    /// The connection opened by the side with the greater identifier (RFC 4271 §6.8, RFC 6286
+    /// §2.3).
     fn preferred(&self, id: NeighbourId, router_id: Ipv4Addr) -> Direction {
         let own = (self.config.router_id, self.config.asn);
         let asn = self.neighbours[usize::from(id.0)].config.asn;
@@ -563,59 +591,75 @@ impl Speaker {
         }
     }
 
-    fn on_up(&mut self, now: Instant, link: Link) {
-        let (id, direction) = link;
-        let neighbour = self.at(id);
-        let session = &neighbour.links[direction as usize];
-        neighbour.terms = session.terms().clone();
+    fn on_up(&mut self, now: Instant, connection: ConnectionId) {
+        let ConnectionId {
+            neighbour: id,
+            direction,
+        } = connection;
+        let neighbour = self.neighbour_mut(id);
+        let session = &neighbour.sessions[direction as usize];
+        neighbour.negotiated = session.negotiated().clone();
         neighbour.up = Some(direction);
         neighbour.up_since = Some(now);
         neighbour.retry_at = None;
         neighbour.times_up += 1;
-        let other = neighbour.links[direction.other() as usize].state();
-        let router_id = neighbour.terms.router_id;
+        let other = neighbour.sessions[direction.other() as usize].state();
+        let router_id = neighbour.negotiated.router_id;
         let preferred = router_id.map(|router_id| self.preferred(id, router_id));
-        // One that the neighbour may prefer is left until it has said who it is.
+        // A connection that the neighbour may prefer is kept until its OPEN arrives.
         let may_stay = matches!(other, State::OpenSent | State::OpenConfirm)
             && preferred == Some(direction.other());
         if other != State::Idle && !may_stay {
-            self.drive(now, (id, direction.other()), |session, out| {
-                session.cease(COLLISION, "another connection was kept", out);
-            });
+            self.with_session(
+                now,
+                ConnectionId::new(id, direction.other()),
+                |session, out| {
+                    session.cease(
+                        CEASE_COLLISION,
+                        "connection collision: the other connection was kept",
+                        out,
+                    );
+                },
+            );
         }
         self.events.push_back(Event::Up(id));
-        self.after_restart(now, id);
-        let neighbour = self.at(id);
-        neighbour.outgoing = export::Told::default();
-        for family in neighbour.terms.families.clone() {
-            self.tell_all(id, family, false);
-            self.at(id).outgoing.owe_end_of_rib(family);
+        self.on_restarted(now, id);
+        let neighbour = self.neighbour_mut(id);
+        neighbour.adj_rib_out = export::AdjRibOut::default();
+        for family in neighbour.negotiated.families.clone() {
+            self.enqueue_all(id, family, false);
+            self.neighbour_mut(id)
+                .adj_rib_out
+                .enqueue_end_of_rib(family);
         }
     }
 
-    fn on_down(&mut self, now: Instant, link: Link, down: Down) {
-        let (id, direction) = link;
-        let neighbour = self.at(id);
+    fn on_down(&mut self, now: Instant, connection: ConnectionId, down: Down) {
+        let ConnectionId {
+            neighbour: id,
+            direction,
+        } = connection;
+        let neighbour = self.neighbour_mut(id);
         if neighbour.up != Some(direction) {
             return;
         }
         let lasted = neighbour
             .up_since
-            .is_some_and(|since| now - since >= UP_FOR_A_WHILE);
+            .is_some_and(|since| now - since >= STABLE_TIME);
         if lasted {
             neighbour.failures = 0;
         }
         neighbour.up = None;
         neighbour.up_since = None;
-        neighbour.outgoing = export::Told::default();
+        neighbour.adj_rib_out = export::AdjRibOut::default();
         self.retain_or_drop(now, id, &down);
         self.events.push_back(Event::Down(id, down));
     }
 
-    /// Plans the next attempt where there is no connection at all.
-    fn settle(&mut self, now: Instant, id: NeighbourId) {
-        let neighbour = self.at(id);
-        for session in &neighbour.links {
+    /// Schedules the next attempt if there is no connection at all.
+    fn schedule_retry(&mut self, now: Instant, id: NeighbourId) {
+        let neighbour = self.neighbour_mut(id);
+        for session in &neighbour.sessions {
             if let Some(error) = session.last_error()
                 && neighbour.last_error.as_deref() != Some(error)
             {
@@ -623,25 +667,25 @@ impl Speaker {
             }
         }
         let idle = neighbour
-            .links
+            .sessions
             .iter()
             .all(|session| session.state() == State::Idle);
-        if !idle || !neighbour.wanted || neighbour.retry_at.is_some() || neighbour.config.passive {
+        if !idle || !neighbour.enabled || neighbour.retry_at.is_some() || neighbour.config.passive {
             return;
         }
         let delay = RETRY_MIN * 2u32.saturating_pow(neighbour.failures.min(RETRY_DOUBLINGS));
         neighbour.failures = neighbour.failures.saturating_add(1);
-        let held = neighbour.held_until.unwrap_or(Instant::ZERO);
+        let held = neighbour.idle_hold_until.unwrap_or(Instant::ZERO);
         neighbour.retry_at = Some((now + delay).max(held));
     }
 
-    /// Remembers what a change of the table means for others.
-    fn note(&mut self, source: Source, destination: Destination, changed: Changed) {
+    /// Queues the consequences of a RIB change for the neighbours and the driver.
+    fn on_route_changed(&mut self, source: Source, destination: Destination, changed: RouteChange) {
         if changed.best {
             self.changes.best.insert(destination);
             if !matches!(destination, Destination::Vpn6(..)) {
                 for neighbour in &mut self.neighbours {
-                    neighbour.tell(destination);
+                    neighbour.enqueue(destination);
                 }
             }
         }
@@ -651,14 +695,14 @@ impl Speaker {
         if !changed.path {
             return;
         }
-        if self.neighbours[usize::from(id.0)].config.watched {
-            self.changes.of_neighbours.insert((id, destination));
+        if self.neighbours[usize::from(id.0)].config.track_routes {
+            self.changes.by_neighbour.insert((id, destination));
         }
         if let Destination::V6(prefix) = destination {
             for (rd, export) in &self.exports {
                 if export.from == id {
                     for neighbour in &mut self.neighbours {
-                        neighbour.tell(Destination::Vpn6(*rd, prefix));
+                        neighbour.enqueue(Destination::Vpn6(*rd, prefix));
                     }
                 }
             }
@@ -667,7 +711,7 @@ impl Speaker {
 
     fn originate(&mut self, prefix: IpNet) {
         let destination = Destination::unicast(prefix);
-        // The next hop is put in for each neighbour.
+        // Export sets the next hop for each neighbour.
         let attributes = Attributes::local(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let path = Path {
             source: Source::Local,
@@ -677,16 +721,30 @@ impl Speaker {
             reachable: true,
             attributes: self.interner.intern(attributes),
         };
-        let changed = self.rib.insert(destination, path, &facts(&self.neighbours));
-        self.note(Source::Local, destination, changed);
+        let changed = self
+            .rib
+            .insert(destination, path, &peer_attributes(&self.neighbours));
+        self.on_route_changed(Source::Local, destination, changed);
     }
 
     fn retract(&mut self, prefix: IpNet) {
         let destination = Destination::unicast(prefix);
-        let changed = self
-            .rib
-            .remove(destination, Source::Local, 0, &facts(&self.neighbours));
-        self.note(Source::Local, destination, changed);
+        let changed = self.rib.remove(
+            destination,
+            Source::Local,
+            0,
+            &peer_attributes(&self.neighbours),
+        );
+        self.on_route_changed(Source::Local, destination, changed);
+    }
+}
+
+impl ConnectionId {
+    pub const fn new(neighbour: NeighbourId, direction: Direction) -> Self {
+        Self {
+            neighbour,
+            direction,
+        }
     }
 }
 
@@ -714,61 +772,62 @@ impl Neighbour {
         Self {
             external: config.asn != own.asn,
             config,
-            wanted: false,
-            links: [Session::new(session.clone()), Session::new(session)],
+            enabled: false,
+            sessions: [Session::new(session.clone()), Session::new(session)],
             local: [None; 2],
             up: None,
             up_since: None,
-            terms: Terms::default(),
+            negotiated: Negotiated::default(),
             retry_at: None,
             failures: 0,
-            held_until: None,
+            idle_hold_until: None,
             stale_until: None,
-            outgoing: export::Told::default(),
-            aside: aside::Aside::default(),
+            adj_rib_out: export::AdjRibOut::default(),
+            adj_rib_in: adj_rib_in::AdjRibIn::default(),
             last_error: None,
-            complaints: 0,
+            malformed_updates: 0,
             times_up: 0,
         }
     }
 
-    fn facts(&self) -> Facts {
-        Facts {
+    fn peer_attributes(&self) -> PeerAttributes {
+        PeerAttributes {
             external: self.external,
-            router_id: self.terms.router_id.unwrap_or(Ipv4Addr::UNSPECIFIED),
+            router_id: self.negotiated.router_id.unwrap_or(Ipv4Addr::UNSPECIFIED),
             address: self.config.address,
         }
     }
 
-    /// Whether it came up a moment ago.
-    fn is_new(&self, now: Instant) -> bool {
+    /// Whether the session received up so recently that a second connection may belong to the same
+    /// attempt.
+    fn has_just_come_up(&self, now: Instant) -> bool {
         self.up_since
             .is_some_and(|since| now - since < COLLISION_TIME)
     }
 
-    /// Whether its routes stay while it restarts.
-    fn restarts(&self) -> bool {
-        self.terms.restart_time.is_some()
+    /// Whether routes are kept while the neighbour restarts.
+    fn supports_graceful_restart(&self) -> bool {
+        self.negotiated.restart_time.is_some()
     }
 
-    /// Our end of the connection over which routes are exchanged.
+    /// The local address of the connection with the established session.
     fn local(&self) -> Option<IpAddr> {
         self.local[self.up? as usize]
     }
 
-    /// Marks a destination as to be told, if the neighbour listens to its family.
-    fn tell(&mut self, destination: Destination) {
-        if self.up.is_some() && self.terms.families.contains(&destination.family()) {
-            self.outgoing.owe(destination);
+    /// Queues a destination, if the session has its family.
+    fn enqueue(&mut self, destination: Destination) {
+        if self.up.is_some() && self.negotiated.families.contains(&destination.family()) {
+            self.adj_rib_out.enqueue(destination);
         }
     }
 }
 
-/// What the choice between paths needs to know.
-fn facts(neighbours: &[Neighbour]) -> impl Fn(Source) -> Facts {
+/// What the decision process needs to know of each source.
+fn peer_attributes(neighbours: &[Neighbour]) -> impl Fn(Source) -> PeerAttributes {
     |source| match source {
-        Source::Neighbour(id) => neighbours[usize::from(id.0)].facts(),
-        Source::Local => Facts {
+        Source::Neighbour(id) => neighbours[usize::from(id.0)].peer_attributes(),
+        Source::Local => PeerAttributes {
             external: false,
             router_id: Ipv4Addr::UNSPECIFIED,
             address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -777,19 +836,18 @@ fn facts(neighbours: &[Neighbour]) -> impl Fn(Source) -> Facts {
 }
 
 /// Cease subcode: connection collision resolution (RFC 4486).
-const COLLISION: u8 = 7;
-/// Connections that come up within this time are two of one attempt. Ours.
+const CEASE_COLLISION: u8 = 7;
+/// Connections that come up within this time belong to one attempt. Ours.
 const COLLISION_TIME: Duration = Duration::from_secs(5);
-/// Cease subcode: maximum number of prefixes reached.
-const TOO_MANY: u8 = 1;
-/// The first attempt after a failure; then twice as long up to [`RETRY_DOUBLINGS`] times: 64 s.
-/// Ours.
+/// Cease subcode: maximum number of prefixes reached (RFC 4486).
+const CEASE_MAX_PREFIXES: u8 = 1;
+/// The delay after the first failure; doubles up to [`RETRY_DOUBLINGS`] times, to 64 s. Ours.
 const RETRY_MIN: Duration = Duration::from_millis(250);
 const RETRY_DOUBLINGS: u32 = 8;
-/// A session that lasted this long was no failure. Ours.
-const UP_FOR_A_WHILE: Duration = Duration::from_secs(30);
-/// How long a neighbour may take to announce its routes after it is back (RFC 4724 §4.2 asks for
-/// such a limit; 360 s is what other speakers have).
+/// A session that lasted this long resets the retry delay. Ours.
+const STABLE_TIME: Duration = Duration::from_secs(30);
+/// How long a neighbour may take to announce its routes after a restart (RFC 4724 §4.2 asks for a
+/// limit; 360 s is common in other implementations).
 const STALE_TIME: Duration = Duration::from_secs(360);
-/// How long no session is wanted after one with too many routes. Ours.
-const TOO_MANY_HOLD: Duration = Duration::from_secs(60);
+/// How long sessions are refused after `routes_max` was exceeded. Ours.
+const IDLE_HOLD_TIME: Duration = Duration::from_secs(60);

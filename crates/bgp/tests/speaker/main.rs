@@ -1,4 +1,4 @@
-//! Speakers that talk to each other in memory, and recorded octets of others.
+//! Speakers that exchange messages in memory, and recorded messages of other implementations.
 
 mod network;
 mod policies;

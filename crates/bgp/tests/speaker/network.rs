@@ -1,4 +1,4 @@
-//! Speakers and the connections between them, in virtual time, everything recorded.
+//! A network of speakers in virtual time that records all inputs.
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
@@ -7,16 +7,18 @@ use keiro_bgp::{
     policy::Policy,
     record,
     rib::NeighbourId,
-    speaker::{Action, Direction, Event, Input, Link, NeighbourConfig, Speaker, SpeakerConfig},
+    speaker::{
+        Action, ConnectionId, Direction, Event, Input, NeighbourConfig, Speaker, SpeakerConfig,
+    },
 };
 use keiro_units::Instant;
 
 pub(crate) struct Network {
     pub(crate) now: Instant,
     pub(crate) nodes: Vec<Node>,
-    /// The other end of each connection: node and link.
-    ends: BTreeMap<(usize, Link), (usize, Link)>,
-    /// Who is whose neighbour.
+    /// The other end of each connection: node and connection.
+    ends: BTreeMap<(usize, ConnectionId), (usize, ConnectionId)>,
+    /// Maps each neighbour of a node to the node and its neighbour number there.
     peers: BTreeMap<(usize, NeighbourId), (usize, NeighbourId)>,
 }
 
@@ -24,11 +26,10 @@ pub(crate) struct Node {
     pub(crate) speaker: Speaker,
     pub(crate) address: IpAddr,
     pub(crate) events: Vec<Event>,
-    /// Its neighbours, and all that was handed in.
     pub(crate) neighbours: Vec<NeighbourConfig>,
     pub(crate) log: Vec<String>,
     pub(crate) config: SpeakerConfig,
-    accepted: Vec<(NeighbourId, usize, Link)>,
+    accepted: Vec<(NeighbourId, usize, ConnectionId)>,
 }
 
 pub(crate) fn neighbour(asn: u32, families: &[Family]) -> NeighbourConfig {
@@ -46,7 +47,7 @@ pub(crate) fn neighbour(asn: u32, families: &[Family]) -> NeighbourConfig {
         routes_max: None,
         next_hop: None,
         next_hop_self: false,
-        watched: false,
+        track_routes: false,
     }
 }
 
@@ -78,7 +79,7 @@ impl Network {
         self.nodes.len() - 1
     }
 
-    /// Makes two nodes neighbours; `a` has `of_b` as configuration of `b` and the other way round.
+    /// Makes two nodes neighbours; `of_b` is the configuration of `b` at `a`.
     pub(crate) fn join(
         &mut self,
         a: usize,
@@ -116,36 +117,36 @@ impl Network {
         node.speaker.handle(now, input);
     }
 
-    pub(crate) fn link_of(&self, node: usize, id: NeighbourId) -> Link {
-        let links = self
+    pub(crate) fn connection_of(&self, node: usize, id: NeighbourId) -> ConnectionId {
+        let sessions = self
             .ends
             .keys()
-            .filter(|(at, link)| *at == node && link.0 == id);
-        links
-            .map(|(_, link)| *link)
+            .filter(|(at, connection)| *at == node && connection.neighbour == id);
+        sessions
+            .map(|(_, connection)| *connection)
             .next()
             .expect("they are connected")
     }
 
-    /// Breaks all connections of a node with a neighbour, without a word.
+    /// Breaks all connections of a node with a neighbour without a NOTIFICATION.
     pub(crate) fn cut(&mut self, node: usize, id: NeighbourId) {
         let mine: Vec<_> = self.ends.keys().copied().collect();
-        for (at, link) in mine {
-            if at == node && link.0 == id {
-                self.disconnect(at, link);
-                self.hand(at, Input::Disconnected(link));
+        for (at, connection) in mine {
+            if at == node && connection.neighbour == id {
+                self.disconnect(at, connection);
+                self.hand(at, Input::Disconnected(connection));
             }
         }
     }
 
-    fn disconnect(&mut self, node: usize, link: Link) {
-        if let Some((other, other_link)) = self.ends.remove(&(node, link)) {
-            self.ends.remove(&(other, other_link));
-            self.hand(other, Input::Disconnected(other_link));
+    fn disconnect(&mut self, node: usize, connection: ConnectionId) {
+        if let Some((other, other_connection)) = self.ends.remove(&(node, connection)) {
+            self.ends.remove(&(other, other_connection));
+            self.hand(other, Input::Disconnected(other_connection));
         }
     }
 
-    /// Goes on until nothing more happens without time passing.
+    /// Runs until nothing happens any more at the current time.
     pub(crate) fn settle(&mut self) {
         for _ in 0..10_000 {
             let mut busy = false;
@@ -159,7 +160,7 @@ impl Network {
         panic!("it never ends");
     }
 
-    /// Lets time pass, with all that is due meanwhile.
+    /// Advances the time and handles all timers that expire meanwhile.
     pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         loop {
@@ -188,28 +189,30 @@ impl Network {
         while let Some(event) = self.nodes[at].speaker.poll_event() {
             self.nodes[at].events.push(event);
         }
-        let mine: Vec<Link> = self
+        let mine: Vec<ConnectionId> = self
             .ends
             .keys()
             .filter(|end| end.0 == at)
             .map(|e| e.1)
             .collect();
-        for link in mine {
-            busy |= self.send(at, link);
+        for connection in mine {
+            busy |= self.send(at, connection);
         }
         busy
     }
 
-    fn send(&mut self, at: usize, link: Link) -> bool {
+    fn send(&mut self, at: usize, connection: ConnectionId) -> bool {
         let mut out = Vec::new();
-        self.nodes[at].speaker.transmit(link, &mut out, 10_000);
+        self.nodes[at]
+            .speaker
+            .transmit(connection, &mut out, 10_000);
         if out.is_empty() {
             return false;
         }
-        if let Some(&(other, other_link)) = self.ends.get(&(at, link)) {
-            // In odd pieces, as TCP may.
+        if let Some(&(other, other_connection)) = self.ends.get(&(at, connection)) {
+            // TCP may split messages anywhere.
             for piece in out.chunks(1447) {
-                self.hand(other, Input::Received(other_link, piece.to_vec()));
+                self.hand(other, Input::Received(other_connection, piece.to_vec()));
             }
         }
         true
@@ -219,30 +222,32 @@ impl Network {
         match action {
             Action::Connect(id) => {
                 let (other, back) = self.peers[&(at, id)];
-                let link = (id, Direction::Outgoing);
-                self.nodes[other].accepted.push((back, at, link));
-                self.hand(other, Input::Offered(back));
+                let connection = ConnectionId::new(id, Direction::Outgoing);
+                self.nodes[other].accepted.push((back, at, connection));
+                self.hand(other, Input::IncomingConnection(back));
             }
             Action::Accept(id) => {
                 let waiting = &mut self.nodes[at].accepted;
                 let place = waiting.iter().position(|w| w.0 == id).expect("offered");
-                let (_, other, other_link) = waiting.remove(place);
-                let link = (id, Direction::Incoming);
-                self.ends.insert((at, link), (other, other_link));
-                self.ends.insert((other, other_link), (at, link));
+                let (_, other, other_connection) = waiting.remove(place);
+                let connection = ConnectionId::new(id, Direction::Incoming);
+                self.ends
+                    .insert((at, connection), (other, other_connection));
+                self.ends
+                    .insert((other, other_connection), (at, connection));
                 let (here, there) = (self.nodes[at].address, self.nodes[other].address);
-                self.hand(at, Input::Connected(link, here));
-                self.hand(other, Input::Connected(other_link, there));
+                self.hand(at, Input::Connected(connection, here));
+                self.hand(other, Input::Connected(other_connection, there));
             }
             Action::Refuse(id) => {
                 let waiting = &mut self.nodes[at].accepted;
                 let place = waiting.iter().position(|w| w.0 == id).expect("offered");
-                let (_, other, other_link) = waiting.remove(place);
-                self.hand(other, Input::Disconnected(other_link));
+                let (_, other, other_connection) = waiting.remove(place);
+                self.hand(other, Input::Disconnected(other_connection));
             }
-            Action::Close(link) => {
-                self.send(at, link);
-                self.disconnect(at, link);
+            Action::Close(connection) => {
+                self.send(at, connection);
+                self.disconnect(at, connection);
             }
         }
     }

@@ -1,10 +1,10 @@
-//! Another policy, and another RPKI, while sessions are up: routes as they came count.
+//! Changes of policies and VRPs while sessions are up: routes are re-evaluated as received.
 
 use std::sync::Arc;
 
 use keiro_bgp::{
     address::{Destination, Family},
-    policy::{Action, Changes, Policy, PrefixRange, Rule},
+    policy::{Action, AttributeChanges, Policy, PrefixRange, Rule},
     rib::NeighbourId,
     rpki::{Validity, Vrp, Vrps},
     speaker::{Event, Input, NeighbourConfig},
@@ -18,7 +18,7 @@ const V6: &[Family] = &[Family::Ipv6];
 const BORDER: usize = 1;
 const INSIDE: usize = 2;
 
-/// A transit (AS 65001), the border router, and somebody inside; the transit has three prefixes.
+/// A transit (AS 65001), the border router, and an iBGP neighbour; the transit has three prefixes.
 fn network(import: Policy) -> (Network, NeighbourId) {
     let mut network = Network::new();
     let (transit, border, inside) = (network.add(65001), network.add(65000), network.add(65000));
@@ -38,7 +38,7 @@ fn network(import: Policy) -> (Network, NeighbourId) {
     (network, id)
 }
 
-fn only(prefixes: &[&str], changes: Changes) -> Policy {
+fn only(prefixes: &[&str], changes: AttributeChanges) -> Policy {
     let range = |text: &&str| PrefixRange::exactly(text.parse().unwrap());
     Policy {
         rules: vec![Rule {
@@ -58,12 +58,12 @@ fn set_import(network: &mut Network, id: NeighbourId, import: Policy) {
     network.settle();
 }
 
-/// Has the transit announce its routes with a metric.
+/// Makes the transit announce its routes with a MED.
 fn say(network: &mut Network, med: u32) {
     let transit = &mut network.nodes[0];
-    let with = Changes {
+    let with = AttributeChanges {
         med: Some(med),
-        ..Changes::default()
+        ..AttributeChanges::default()
     };
     transit.neighbours[0].export = Policy {
         rules: vec![Rule {
@@ -92,19 +92,19 @@ fn vrps(of: &[(&str, u32)]) -> Arc<Vrps> {
     Arc::new(Vrps::new(all.collect()))
 }
 
-/// Octets that the transit has sent so far.
+/// The number of inputs of the border router so far.
 fn heard(network: &Network) -> usize {
     network.nodes[BORDER].log.len()
 }
 
 #[test]
 fn what_was_denied_is_taken_and_what_is_denied_goes_without_asking_the_neighbour() {
-    let preferred = |value| Changes {
+    let preferred = |value| AttributeChanges {
         local_pref: Some(value),
-        ..Changes::default()
+        ..AttributeChanges::default()
     };
     let one = ["2001:db8:1::/48"];
-    let (mut network, id) = network(only(&one, Changes::default()));
+    let (mut network, id) = network(only(&one, AttributeChanges::default()));
     assert_eq!(network.nodes[BORDER].prefixes(), one);
     let before = heard(&network);
     set_import(&mut network, id, Policy::permit_all());
@@ -117,11 +117,15 @@ fn what_was_denied_is_taken_and_what_is_denied_goes_without_asking_the_neighbour
     set_import(&mut network, id, only(&["2001:db8:2::/48"], preferred(200)));
     assert_eq!(network.nodes[INSIDE].prefixes(), ["2001:db8:2::/48"]);
     assert_eq!(preference(&network, "2001:db8:2::/48"), Some(200));
-    // Not upon the changes of the policy before.
+    // The new policy applies to the route as received, not as modified by the old policy.
     set_import(&mut network, id, only(&["2001:db8:2::/48"], preferred(90)));
     assert_eq!(preference(&network, "2001:db8:2::/48"), Some(90));
     set_import(&mut network, id, Policy::permit_all());
-    assert_eq!(preference(&network, "2001:db8:2::/48"), None, "as it came");
+    assert_eq!(
+        preference(&network, "2001:db8:2::/48"),
+        None,
+        "as it received"
+    );
     assert_eq!(network.nodes[BORDER].prefixes().len(), 3);
     assert_eq!(heard(&network), before, "nobody was asked for anything");
     let down = |event: &&Event| matches!(event, Event::Down(..));
@@ -138,7 +142,7 @@ fn what_is_withdrawn_while_it_is_denied_does_not_come_back() {
         network.nodes[BORDER].prefixes(),
         ["2001:db8:2::/48", "2001:db8:3::/48"]
     );
-    // Nor what was denied before the session was lost.
+    // Routes denied before the session was lost do not come back either.
     set_import(&mut network, id, Policy::default());
     network.cut(BORDER, id);
     set_import(&mut network, id, Policy::permit_all());
@@ -161,7 +165,7 @@ fn what_is_denied_counts_where_routes_are_limited() {
     }
     let events = &network.nodes[border].events;
     assert!(
-        events.contains(&Event::TooManyRoutes(id, Family::Ipv6)),
+        events.contains(&Event::MaxPrefixExceeded(id, Family::Ipv6)),
         "{events:?}"
     );
 }
@@ -173,7 +177,7 @@ fn another_rpki_counts_at_once_and_without_asking_the_neighbour() {
         action,
         ..Rule::default()
     };
-    let permit = Action::Permit(Changes::default());
+    let permit = Action::Permit(AttributeChanges::default());
     let policy = Policy {
         rules: vec![
             rule(Validity::Valid, permit),
@@ -201,28 +205,28 @@ fn another_rpki_counts_at_once_and_without_asking_the_neighbour() {
     assert_eq!(heard(&network), before, "nobody was asked for anything");
 }
 
-/// What happens to the border router's transit.
+/// What happens to the transit's session at the border router.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum DecisionStep {
     Announce(u8),
     Withdraw(u8),
     Policy(u8),
     Rpki(u8),
-    /// It says something else about all its routes.
+    /// All its routes are announced with another MED.
     Say(u32),
     Lose,
     Refresh,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = DecisionStep> {
     prop_oneof![
-        4 => (0u8..6).prop_map(Step::Announce),
-        2 => (0u8..6).prop_map(Step::Withdraw),
-        3 => (0u8..6).prop_map(Step::Policy),
-        2 => (0u8..4).prop_map(Step::Rpki),
-        2 => (0u32..3).prop_map(Step::Say),
-        1 => Just(Step::Lose),
-        1 => Just(Step::Refresh),
+        4 => (0u8..6).prop_map(DecisionStep::Announce),
+        2 => (0u8..6).prop_map(DecisionStep::Withdraw),
+        3 => (0u8..6).prop_map(DecisionStep::Policy),
+        2 => (0u8..4).prop_map(DecisionStep::Rpki),
+        2 => (0u32..3).prop_map(DecisionStep::Say),
+        1 => Just(DecisionStep::Lose),
+        1 => Just(DecisionStep::Refresh),
     ]
 }
 
@@ -235,7 +239,7 @@ fn policy(number: u8) -> Policy {
         let prefixes = numbers.map(prefix);
         only(&prefixes.each_ref().map(String::as_str), changes)
     };
-    let preferred = Changes {
+    let preferred = AttributeChanges {
         local_pref: Some(200),
         med: Some(7),
         prepend: 0,
@@ -252,10 +256,10 @@ fn policy(number: u8) -> Policy {
     match number {
         0 => Policy::default(),
         1 => Policy::permit_all(),
-        2 => some([0, 1, 2], Changes::default()),
+        2 => some([0, 1, 2], AttributeChanges::default()),
         3 => some([1, 2, 3], preferred),
         4 => valid(Policy::default()),
-        _ => valid(some([2, 3, 4], Changes::default())),
+        _ => valid(some([2, 3, 4], AttributeChanges::default())),
     }
 }
 
@@ -268,7 +272,7 @@ fn rpki(number: u8) -> Arc<Vrps> {
     }
 }
 
-/// What a node has, and how.
+/// The routes of a node, with their attributes.
 fn table(network: &Network, node: usize) -> Vec<(String, Option<u32>, Option<u32>)> {
     let all = network.nodes[node].speaker.rib().iter();
     let of = all.map(|(destination, paths)| {
@@ -292,31 +296,31 @@ proptest! {
         let (mut policy_now, mut rpki_now, mut said) = (0, 0, None);
         for step in &steps {
             match *step {
-                Step::Announce(number) => {
+                DecisionStep::Announce(number) => {
                     announced.insert(number);
                     network.hand(0, Input::Originate(prefix(number).parse().unwrap()));
                 }
-                Step::Withdraw(number) => {
+                DecisionStep::Withdraw(number) => {
                     announced.remove(&number);
                     network.hand(0, Input::Retract(prefix(number).parse().unwrap()));
                 }
-                Step::Policy(number) => {
+                DecisionStep::Policy(number) => {
                     policy_now = number;
                     set_import(&mut network, id, policy(number));
                 }
-                Step::Rpki(number) => {
+                DecisionStep::Rpki(number) => {
                     rpki_now = number;
                     network.nodes[BORDER].speaker.set_vrps(rpki(number));
                 }
-                Step::Say(med) => {
+                DecisionStep::Say(med) => {
                     said = Some(med);
                     say(&mut network, med);
                 }
-                Step::Lose => {
+                DecisionStep::Lose => {
                     network.cut(BORDER, id);
                     network.pass(std::time::Duration::from_secs(120));
                 }
-                Step::Refresh => network.hand(BORDER, Input::Refresh(id, Family::Ipv6)),
+                DecisionStep::Refresh => network.hand(BORDER, Input::Refresh(id, Family::Ipv6)),
             }
             network.settle();
         }
@@ -334,7 +338,7 @@ proptest! {
         }
         fresh.nodes[BORDER].speaker.set_vrps(rpki(rpki_now));
         fresh.settle();
-        // With that RPKI from the beginning.
+        // A network that had these VRPs from the beginning.
         fresh.cut(BORDER, id);
         fresh.pass(std::time::Duration::from_secs(120));
         for node in [BORDER, INSIDE] {

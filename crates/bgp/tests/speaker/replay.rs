@@ -1,4 +1,4 @@
-//! What was recorded makes the same tables when it is handed in again.
+//! Replaying recorded inputs gives the same tables.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -44,9 +44,9 @@ fn a_recorded_run_makes_the_same_table_again() {
     }
 }
 
-/// What a server heard of FRR 8.4.4 as route reflector: all routes of a border router of ours, one
-/// withdrawn and announced again, everything gone with the egress peer's session and back again.
-/// The log ends before the server was stopped.
+/// What a server received from FRR 8.4.4 as route reflector: all routes of a border router, one of
+/// them withdrawn and announced again, and all routes withdrawn and announced again with the
+/// session of the egress peer. The log ends before the server was stopped.
 #[test]
 fn what_frr_reflected_makes_the_same_table_again() {
     let log = include_str!("recorded/frr-8.4.4-reflector.txt");
@@ -75,9 +75,12 @@ fn what_frr_reflected_makes_the_same_table_again() {
     assert_eq!(sizes, SIZES);
     assert_eq!(sids.into_iter().collect::<Vec<_>>(), ["2001:db8:a:1:100::"]);
     let status = speaker.status(keiro_bgp::rib::NeighbourId(0));
-    assert_eq!((status.complaints, status.state), (0, State::Established));
+    assert_eq!(
+        (status.malformed_updates, status.state),
+        (0, State::Established)
+    );
 }
 
-/// Destinations after each piece that arrived: best paths (two of the transit, our prefix, the locator), and
-/// two with the segment.
+/// The number of destinations after each received piece: best paths (two of the transit, the own
+/// prefix, the locator), and two VPN routes.
 const SIZES: [usize; 7] = [0, 2, 6, 4, 6, 2, 6];

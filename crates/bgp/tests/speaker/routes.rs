@@ -1,8 +1,8 @@
-//! What is told to whom, and what is made of it.
+//! Export: which routes are advertised to which neighbour, and with which attributes.
 
 use keiro_bgp::{
     address::{Destination, Family, RouteDistinguisher},
-    policy::{Action, Changes, Policy, PrefixRange, Rule},
+    policy::{Action, AttributeChanges, Policy, PrefixRange, Rule},
     record,
     rib::NeighbourId,
     speaker::{Event, Input, NeighbourConfig, VpnExport},
@@ -24,20 +24,20 @@ fn retract(network: &mut Network, node: usize, prefix: &str) {
     network.settle();
 }
 
-fn watched(asn: u32) -> NeighbourConfig {
+fn track_routes(asn: u32) -> NeighbourConfig {
     NeighbourConfig {
-        watched: true,
+        track_routes: true,
         ..neighbour(asn, V6)
     }
 }
 
-/// Two transits, the border router, the server.
+/// Two transits, the border router, and the server.
 fn suite() -> (Network, [NeighbourId; 2]) {
     let mut network = Network::new();
     let (a, b) = (network.add(65001), network.add(65002));
     let (border, server) = (network.add(65000), network.add(65000));
-    let (at_a, _) = network.join(border, a, watched(65001), neighbour(65000, V6));
-    let (at_b, _) = network.join(border, b, watched(65002), neighbour(65000, V6));
+    let (at_a, _) = network.join(border, a, track_routes(65001), neighbour(65000, V6));
+    let (at_b, _) = network.join(border, b, track_routes(65002), neighbour(65000, V6));
     let inside = NeighbourConfig {
         next_hop_self: true,
         ..neighbour(65000, BOTH)
@@ -96,7 +96,7 @@ fn every_peers_route_reaches_the_server_with_its_own_sid() {
             assert_eq!(path.attributes.next_hop, border);
             assert_eq!(path.attributes.route_targets().count(), 1);
         }
-        // The best path too, and only once.
+        // The best path changes too, and is reported once.
         let best = Destination::unicast("2001:db8:c::/48".parse().unwrap());
         assert_eq!(server.rib().paths(&best).len(), 1);
     }
@@ -135,7 +135,7 @@ fn a_route_whose_next_hop_cannot_be_reached_is_told_to_nobody_until_it_can() {
     network.hand(2, Input::Unreachable(of_a.clone()));
     network.settle();
     let changes = network.nodes[2].speaker.take_changes();
-    assert!(changes.best.contains(&best) && changes.of_neighbours.contains(&(at_a, best)));
+    assert!(changes.best.contains(&best) && changes.by_neighbour.contains(&(at_a, best)));
     assert_eq!(network.nodes[2].speaker.route_of(at_a, &best), None);
     assert_eq!(by(&network, 2), Some(65002));
     assert_eq!(by(&network, 3), Some(65002), "the server is told");
@@ -143,7 +143,8 @@ fn a_route_whose_next_hop_cannot_be_reached_is_told_to_nobody_until_it_can() {
         [has(&network, "65000:1"), has(&network, "65000:2")],
         [false, true]
     );
-    // What comes meanwhile is kept and not considered either, and nobody else's is meant.
+    // Routes received meanwhile are kept and ignored too; the next hop of another neighbour is not
+    // affected.
     originate(&mut network, 0, "2001:db8:d::/48");
     assert!(
         !network.nodes[3]
@@ -182,7 +183,7 @@ fn vpn_routes_are_told_before_best_paths() {
             _ => None,
         });
         let heard: Vec<u8> = heard.flatten().collect();
-        // MP_REACH_NLRI has a next hop behind its family, MP_UNREACH_NLRI a prefix.
+        // MP_REACH_NLRI has a next hop after its family, MP_UNREACH_NLRI a prefix.
         let families = match announced {
             true => [[0, 2, 128, 24], [0, 2, 1, 16]],
             false => [[0, 2, 128, 136], [0, 2, 1, 48]],
@@ -208,7 +209,7 @@ fn a_peer_that_withdraws_everything_at_once_leaves_nothing() {
     network.settle();
     assert_eq!(network.nodes[3].speaker.rib().len(), 0);
     assert_eq!(
-        network.nodes[2].speaker.take_changes().of_neighbours.len(),
+        network.nodes[2].speaker.take_changes().by_neighbour.len(),
         3000
     );
 }
@@ -220,10 +221,10 @@ fn transits_are_told_our_prefixes_and_nothing_of_each_other_unless_allowed() {
     let own = Policy {
         rules: vec![Rule {
             prefixes: vec![PrefixRange::exactly("2001:db8:a::/48".parse().unwrap())],
-            action: Action::Permit(Changes {
+            action: Action::Permit(AttributeChanges {
                 prepend: 2,
                 med: Some(7),
-                ..Changes::default()
+                ..AttributeChanges::default()
             }),
             ..Rule::default()
         }],
@@ -232,7 +233,7 @@ fn transits_are_told_our_prefixes_and_nothing_of_each_other_unless_allowed() {
         let asn = 65001 + transit as u32;
         let config = NeighbourConfig {
             export: own.clone(),
-            ..watched(asn)
+            ..track_routes(asn)
         };
         network.join(border, transit, config, neighbour(65000, V6));
     }
@@ -267,10 +268,10 @@ fn without_a_policy_nothing_passes_in_either_direction() {
 #[test]
 fn routes_of_this_as_come_back_to_nobody() {
     let (mut network, _) = suite();
-    // From the server, by the border router, to both transits and no further.
+    // From the server through the border router to both transits and no further.
     originate(&mut network, 3, "2001:db8:5::/48");
     assert_eq!(network.nodes[0].prefixes(), ["2001:db8:5::/48"]);
-    // A transit that tells it back would make a loop.
+    // If a transit advertised it back, there would be a loop.
     let path = Destination::unicast("2001:db8:5::/48".parse().unwrap());
     assert_eq!(network.nodes[2].speaker.rib().paths(&path).len(), 1);
 }
@@ -296,7 +297,7 @@ fn initial_routes_end_with_a_mark_and_a_refresh_brings_them_again() {
 #[test]
 fn a_slow_reader_is_told_the_last_state_only() {
     let (mut network, [at_a, _]) = suite();
-    let link = network.link_of(2, NeighbourId(2));
+    let connection = network.connection_of(2, NeighbourId(2));
     for i in 0..50u32 {
         let prefix = "2001:db8:c::/48".parse().unwrap();
         let input = match i % 2 {
@@ -305,15 +306,17 @@ fn a_slow_reader_is_told_the_last_state_only() {
         };
         network.hand(0, input);
         // From the transit to the border router, but not on to the server.
-        let from_a = network.link_of(0, NeighbourId(0));
+        let from_a = network.connection_of(0, NeighbourId(0));
         let mut sent = Vec::new();
         network.nodes[0].speaker.transmit(from_a, &mut sent, 4096);
-        let at_border = network.link_of(2, at_a);
+        let at_border = network.connection_of(2, at_a);
         network.hand(2, Input::Received(at_border, sent));
     }
     let mut sent = Vec::new();
-    network.nodes[2].speaker.transmit(link, &mut sent, 4096);
-    assert!(sent.is_empty(), "it came and went: nothing to tell");
+    network.nodes[2]
+        .speaker
+        .transmit(connection, &mut sent, 4096);
+    assert!(sent.is_empty(), "it received and went: nothing to tell");
     let _ = Label::IMPLICIT_NULL;
     let _: Option<Service> = None;
 }

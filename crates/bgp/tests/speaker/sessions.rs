@@ -1,4 +1,4 @@
-//! How sessions come up, go down and come back.
+//! How sessions are established, lost and re-established.
 
 use std::time::Duration;
 
@@ -41,9 +41,9 @@ fn two_that_connect_at_once_keep_one_connection() {
         assert_eq!(ups.count(), 1, "{:?}", node.events);
         assert_eq!(node.speaker.status(FIRST).state, State::Established);
     }
-    let terms = network.nodes[0].speaker.status(FIRST).terms;
-    assert_eq!(terms.asn, 4_200_000_002);
-    assert!(terms.route_refresh);
+    let negotiated = network.nodes[0].speaker.status(FIRST).negotiated;
+    assert_eq!(negotiated.asn, 4_200_000_002);
+    assert!(negotiated.route_refresh);
 }
 
 #[test]
@@ -51,18 +51,20 @@ fn a_session_lives_on_keepalives_and_dies_of_silence() {
     let mut network = pair(|config| config.hold_time = 9);
     network.pass(Duration::from_secs(60));
     assert!(network.nodes[0].speaker.is_up(FIRST));
-    // Node 1 is deaf and dumb from now on.
-    let link = network.link_of(0, FIRST);
+    // Node 1 receives and sends nothing from now on.
+    let connection = network.connection_of(0, FIRST);
     let start = network.now;
     while network.nodes[0].speaker.is_up(FIRST) {
         network.now = network.nodes[0].speaker.poll_timeout().unwrap();
         network.hand(0, Input::Timeout);
         let mut sent = Vec::new();
-        network.nodes[0].speaker.transmit(link, &mut sent, 1000);
+        network.nodes[0]
+            .speaker
+            .transmit(connection, &mut sent, 1000);
     }
     assert!(network.now - start <= Duration::from_secs(9));
     let error = network.nodes[0].speaker.status(FIRST).last_error.unwrap();
-    assert_eq!(error, "nothing heard for 9 s");
+    assert_eq!(error, "hold timer expired (9 s)");
 }
 
 #[test]
@@ -99,7 +101,7 @@ fn stopping_says_so_and_withdraws_everything() {
     network.settle();
     assert!(network.nodes[0].prefixes().is_empty());
     let error = network.nodes[0].speaker.status(FIRST).last_error.unwrap();
-    assert!(error.starts_with("the neighbour ended it"), "{error}");
+    assert!(error.starts_with("NOTIFICATION received"), "{error}");
     network.pass(Duration::from_secs(100));
     assert!(!network.nodes[0].speaker.is_up(FIRST));
 }
@@ -134,7 +136,7 @@ fn routes_of_a_neighbour_that_does_not_come_back_go() {
     network.hand(1, Input::Start(FIRST));
     network.pass(Duration::from_secs(10));
     network.cut(0, FIRST);
-    // It may not be found again.
+    // The neighbour may not be reachable again.
     network.hand(0, Input::Stop(FIRST));
     assert!(network.nodes[0].prefixes().is_empty());
 }
@@ -146,7 +148,7 @@ fn too_many_routes_end_the_session_for_a_minute() {
         originate(&mut network, 1, prefix);
     }
     let events = &network.nodes[0].events;
-    let told = events.contains(&Event::TooManyRoutes(FIRST, Family::Ipv6));
+    let told = events.contains(&Event::MaxPrefixExceeded(FIRST, Family::Ipv6));
     assert!(told, "{events:?}");
     assert!(network.nodes[0].prefixes().is_empty());
     network.pass(Duration::from_secs(50));
@@ -172,14 +174,14 @@ fn another_bound_of_routes_counts_at_once() {
     };
     set(&mut network, 3);
     assert_eq!(network.nodes[0].prefixes().len(), 3);
-    // Nobody has announced anything since.
+    // No route was announced since.
     set(&mut network, 2);
     let events = &network.nodes[0].events;
-    let told = events.contains(&Event::TooManyRoutes(FIRST, Family::Ipv6));
+    let told = events.contains(&Event::MaxPrefixExceeded(FIRST, Family::Ipv6));
     assert!(told, "{events:?}");
     assert!(network.nodes[0].prefixes().is_empty());
     assert!(!network.nodes[0].speaker.is_up(FIRST));
-    // Nor is the minute of the old bound waited for.
+    // Nor is there a wait for the rest of the idle hold time of the old bound.
     network.pass(Duration::from_secs(10));
     set(&mut network, 3);
     network.pass(Duration::from_secs(1));
@@ -202,5 +204,5 @@ fn a_neighbour_of_another_as_than_configured_is_refused() {
     let status = network.nodes[0].speaker.status(FIRST);
     assert_ne!(status.state, State::Established);
     let error = status.last_error.unwrap();
-    assert!(error.contains("OPEN was refused (AS 65002"), "{error}");
+    assert!(error.contains("OPEN refused (AS 65002"), "{error}");
 }

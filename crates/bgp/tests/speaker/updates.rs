@@ -1,4 +1,4 @@
-//! UPDATEs octet by octet: what other speakers send, and what nobody should.
+//! UPDATEs octet by octet: as other implementations send them, and malformed ones.
 
 use keiro_bgp::{
     address::{Destination, Family, RouteDistinguisher},
@@ -12,7 +12,7 @@ use crate::network::{Network, neighbour};
 const FIRST: NeighbourId = NeighbourId(0);
 const ALL: &[Family] = &[Family::Ipv4, Family::Ipv6, Family::Vpn6];
 
-/// Node 0 hears what the test says in the name of node 1.
+/// Node 0 receives what the test sends in the name of node 1.
 fn listener(remote_asn: u32, change: impl Fn(&mut NeighbourConfig)) -> Network {
     let mut network = Network::new();
     let (a, b) = (network.add(65000), network.add(remote_asn));
@@ -26,8 +26,8 @@ fn listener(remote_asn: u32, change: impl Fn(&mut NeighbourConfig)) -> Network {
 }
 
 fn hear(network: &mut Network, octets: Vec<u8>) {
-    let link = network.link_of(0, FIRST);
-    network.hand(0, Input::Received(link, octets));
+    let connection = network.connection_of(0, FIRST);
+    network.hand(0, Input::Received(connection, octets));
     network.settle();
 }
 
@@ -77,7 +77,7 @@ fn global() -> [u8; 16] {
     host("2001:db8::1")
 }
 
-/// Of node 0.
+/// The address of node 0.
 fn own() -> [u8; 16] {
     host("2001:db8:ffff::1")
 }
@@ -119,7 +119,8 @@ fn good(number: u8) -> Vec<u8> {
 
 #[test]
 fn vpn_routes_of_frr_are_understood_with_next_hops_of_both_lengths() {
-    // Bare locator, behaviour 0xffff, sixteen bits of function in the label, as FRR 8.4.4 sends it.
+    // A bare locator, behaviour 0xffff, and sixteen bits of function in the label, as FRR 8.4.4
+    // sends them.
     let mut sid = vec![5, 0, 34, 0, 1, 0, 30, 0];
     sid.extend(
         "2001:db8:a:1::"
@@ -150,7 +151,7 @@ fn vpn_routes_of_frr_are_understood_with_next_hops_of_both_lengths() {
         let service = path.attributes.service.unwrap();
         assert_eq!(service.sid(path.label).to_string(), "2001:db8:a:1:100::");
     }
-    // Withdrawn with a list of its own and nothing else, by whatever label.
+    // Withdrawn with an MP_UNREACH_NLRI alone, whatever the label.
     for (number, label) in [(1, [0, 0, 0]), (2, [0x80, 0, 0])] {
         let list = vpn_prefix(label, number);
         hear(&mut network, update(&[], &[unreach(128, &list)], &[]));
@@ -271,10 +272,10 @@ fn a_bad_update_costs_its_routes_and_not_the_session() {
         assert_eq!(network.nodes[0].prefixes(), ["2001:db8:2::/48"], "{what}");
         assert!(network.nodes[0].speaker.is_up(FIRST), "{what}");
         let events = &network.nodes[0].events;
-        let complains = |event: &Event| matches!(event, Event::Complaint(..));
+        let complains = |event: &Event| matches!(event, Event::MalformedUpdate(..));
         assert!(events.iter().any(complains), "{what}: {events:?}");
         assert_eq!(
-            network.nodes[0].speaker.status(FIRST).complaints,
+            network.nodes[0].speaker.status(FIRST).malformed_updates,
             1,
             "{what}"
         );
@@ -382,7 +383,7 @@ fn ipv4_routes_by_a_next_hop_that_is_no_host_are_withdrawn() {
         hear(&mut network, by(bad));
         assert!(network.nodes[0].prefixes().is_empty(), "{bad:?}");
         assert!(network.nodes[0].speaker.is_up(FIRST), "{bad:?}");
-        assert_eq!(network.nodes[0].speaker.status(FIRST).complaints, 1);
+        assert_eq!(network.nodes[0].speaker.status(FIRST).malformed_updates, 1);
     }
 }
 
@@ -404,7 +405,7 @@ fn of_next_hops_that_come_and_go_nothing_stays() {
         hear(network, update(&[], &attributes, &[]));
     };
     let unused = |network: &mut Network| network.nodes[0].speaker.take_changes().unused;
-    // One route, each time by another one that leads nowhere.
+    // One route, re-announced each time with another unreachable next hop.
     for number in 1..=1000 {
         announce(&mut network, number);
         network.hand(0, Input::Unreachable(vec![of(number)]));
@@ -413,14 +414,14 @@ fn of_next_hops_that_come_and_go_nothing_stays() {
         let before = (number > 1).then(|| of(number - 1));
         assert_eq!(unused(&mut network), before.into_iter().collect());
     }
-    // What is said of them too late is not remembered.
+    // A next hop that is not in use is not remembered.
     network.hand(0, Input::Unreachable(vec![of(1)]));
     assert_eq!(unused(&mut network), [of(1)].into());
     announce(&mut network, 1);
     let at = Destination::unicast("2001:db8:1::/48".parse().unwrap());
     assert!(network.nodes[0].speaker.rib().best(&at).is_some());
     assert_eq!(unused(&mut network), [of(1000)].into());
-    // Nor with a session that is gone.
+    // A next hop is dropped with its session.
     network.hand(0, Input::Unreachable(vec![of(1)]));
     assert!(network.nodes[0].speaker.rib().best(&at).is_none());
     network.cut(0, FIRST);
@@ -431,13 +432,13 @@ fn of_next_hops_that_come_and_go_nothing_stays() {
 #[test]
 fn several_paths_of_one_neighbour_are_kept_apart() {
     let mut network = listener(65001, |config| config.add_path = true);
-    // Both only receive, so nothing was agreed upon, and lists have no identifiers.
+    // Both sides only receive, so ADD-PATH is not negotiated and NLRI have no path identifiers.
     hear(&mut network, good(1));
     assert_eq!(network.nodes[0].prefixes(), ["2001:db8:1::/48"]);
 }
 
 proptest! {
-    /// Whatever comes, the speaker goes on, and its table is in order.
+    /// Whatever UPDATE arrives, the speaker goes on and its RIB is consistent.
     #[test]
     fn any_update_is_survived(
         attributes in prop::collection::vec(
@@ -457,14 +458,14 @@ proptest! {
         }
     }
 
-    /// Nor do octets that are no messages at all.
+    /// The same for octets that are no messages at all.
     #[test]
     fn any_octets_are_survived(octets in prop::collection::vec(any::<u8>(), 0..400), headed: bool) {
         let mut network = listener(65001, |_| ());
         let mut all = if headed { vec![0xff; 16] } else { Vec::new() };
         all.extend(octets);
-        let link = network.link_of(0, FIRST);
-        network.hand(0, Input::Received(link, all));
+        let connection = network.connection_of(0, FIRST);
+        network.hand(0, Input::Received(connection, all));
         let _ = network.nodes[0].speaker.poll_timeout();
     }
 }

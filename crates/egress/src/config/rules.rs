@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use ipnet::IpNet;
 use keiro_bgp::{
-    policy::{Action, AsPathMatch, Changes, Policy, PrefixRange, Rule},
+    policy::{Action, AsPathMatch, AttributeChanges, Policy, PrefixRange, Rule},
     rpki::Validity,
 };
 use serde::{
@@ -72,7 +72,7 @@ impl Filter {
             Self::Own => Policy {
                 rules: vec![Rule {
                     prefixes: own.iter().map(|net| PrefixRange::exactly(*net)).collect(),
-                    action: Action::Permit(Changes::default()),
+                    action: Action::Permit(AttributeChanges::default()),
                     ..Rule::default()
                 }],
             },
@@ -96,7 +96,7 @@ impl FilterRule {
             validity: self.rpki.clone(),
             action: match self.action {
                 Verdict::Deny => Action::Deny,
-                Verdict::Permit => Action::Permit(Changes {
+                Verdict::Permit => Action::Permit(AttributeChanges {
                     local_pref: self.local_pref,
                     med: self.med,
                     prepend: self.prepend,
@@ -130,10 +130,10 @@ impl FromStr for Range {
         let own = within.prefix_len();
         let range = PrefixRange {
             within: within.trunc(),
-            most: most.unwrap_or(if least.is_some() { longest } else { own }),
-            least: least.unwrap_or(own),
+            length_max: most.unwrap_or(if least.is_some() { longest } else { own }),
+            length_min: least.unwrap_or(own),
         };
-        if range.least < own || range.least > range.most {
+        if range.length_min < own || range.length_min > range.length_max {
             return Err(
                 "the lengths admit no prefix; `ge` is at most `le`, and at least the prefix's own",
             );

@@ -91,8 +91,8 @@ pub(super) fn guarded(mut policy: Policy, locator: Ipv6Net) -> Policy {
     }
     let within = |within: IpNet| PrefixRange {
         within,
-        least: within.prefix_len(),
-        most: within.max_prefix_len(),
+        length_min: within.prefix_len(),
+        length_max: within.max_prefix_len(),
     };
     let nobodys = NOBODYS.iter().map(|net| net.parse().expect("a constant"));
     let nobodys = nobodys.chain([IpNet::V6(locator)]).map(within);

@@ -555,7 +555,7 @@ impl Role for TransitRole {
         self.neighbours.clone()
     }
 
-    fn is_watched(&self, _: NeighbourId) -> bool {
+    fn tracks_routes(&self, _: NeighbourId) -> bool {
         false
     }
 
