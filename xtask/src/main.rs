@@ -1,0 +1,44 @@
+//! `cargo xtask`: what `make test` runs beside cargo.
+//!
+//! - `test`: builds all test binaries once, runs pure tests and laboratory tests apart, retries a
+//!   failed laboratory test once alone, and reports flaky and skipped tests last.
+//! - `words`: refuses words that plain technical English does not need in comments and docs.
+
+mod binaries;
+mod busy;
+mod not_tested;
+mod run;
+mod summary;
+mod words;
+
+use std::{env, process::ExitCode};
+
+const USAGE: &str = "\
+usage: cargo xtask test [--pure | --laboratory] [--rounds N] [--busy N] [--strict] [FILTER]
+       cargo xtask words [DIRECTORY]
+
+test        all tests, or only the pure ones, or only those that need namespaces or measure time
+  --rounds  repeats them N times with the same binaries (1)
+  --busy    runs them beside N busy loops (0)
+  --strict  fails if a test was skipped for a reason that xtask/skips-allowed.txt does not have
+  FILTER    only binaries whose name contains it
+words       words in comments and docs that CONTRIBUTING.md refuses";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let result = match arguments.split_first() {
+        Some((command, rest)) if command == "test" => {
+            run::Options::parse(rest).and_then(|options| run::all(&options))
+        }
+        Some((command, rest)) if command == "words" => words::check(rest.first()),
+        _ => Err(USAGE.to_owned()),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
