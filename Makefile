@@ -11,7 +11,7 @@ unitdir := $(DESTDIR)$(PREFIX)/lib/systemd/system
 sysusersdir := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages build demo test test-guest accuracy bench bench-tunnel bench-egress \
+.PHONY: help setup packages build demo test test-quick lint mutants rounds test-guest accuracy bench bench-tunnel bench-egress \
 	experiments soak fuzz bpf man install
 
 help: ## what there is to make
@@ -31,14 +31,30 @@ demo: ## five applications over two paths, about a minute; in a laboratory as ro
 
 # Clippy and the tests share one profile and one feature set, so that build scripts (with a C
 # library among them) run once. Clippy has compiled the examples; nothing runs them here.
-test: setup ## everything that a change must pass
+test: setup lint ## everything that a change must pass
+	$(CARGO) xtask test $(if $(CI),--strict)
+	$(CARGO) test --workspace --locked --doc
+
+test-quick: packages ## the tests that depend on nothing but their inputs, without root, in a minute or two
+	$(CARGO) xtask test --pure
+
+lint: packages ## formatting, clippy, words, and the lock files of the other workspaces
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	@mkdir -p target && rm -f target/not-tested
-	KEIRO_NOT_TESTED='$(CURDIR)/target/not-tested' \
-		$(CARGO) test --workspace --locked --lib --bins --tests
-	$(CARGO) test --workspace --locked --doc
-	@if [ -s target/not-tested ]; then echo; cat target/not-tested; fi
+	$(CARGO) xtask words
+	@for manifest in fuzz/Cargo.toml benches/*/Cargo.toml; do \
+		echo "checking $$manifest"; \
+		$(CARGO) check --quiet --locked --manifest-path $$manifest --target-dir target/side || exit 1; \
+	done
+
+mutants: packages ## mutation tests of the lines changed since BASE (origin/main)
+	@scripts/mutants $(BASE)
+
+rounds: setup ## twenty rounds of the pure and ten of the laboratory tests, half beside two busy loops
+	$(CARGO) xtask test --pure --rounds 10
+	$(CARGO) xtask test --pure --rounds 10 --busy 2
+	$(CARGO) xtask test --laboratory --rounds 5
+	$(CARGO) xtask test --laboratory --rounds 5 --busy 2
 
 test-guest: build ## the egress suite with FRR on Debian's kernel and VRF devices, emulated (x86_64)
 	@scripts/setup guest

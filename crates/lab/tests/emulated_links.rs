@@ -10,7 +10,8 @@ use std::{
 };
 
 use keiro_lab::{Lab, LabError, Topology};
-use support::{topology, unique_name, up, wait_until};
+use keiro_testing::wait_until;
+use support::{topology, unique_name, up};
 
 const TWO_PATHS: &str = r#"
 [host.tokyo]

@@ -17,7 +17,8 @@ use keiro_linux::{
     netns,
     process::{PidFd, SIGINT, SIGKILL, SIGTERM},
 };
-use support::{remains, topology, unique_name, up, wait_until};
+use keiro_testing::wait_until;
+use support::{remains, topology, unique_name, up};
 
 const TWO_HOSTS: &str = r#"
 [host.tokyo]

@@ -20,8 +20,9 @@ use keiro_lab::{
         transactions::{Carried, Clients, Server, Stalled, Transactions, carry},
     },
 };
+use keiro_testing::wait_until;
 use keiro_units::ByteCount;
-use support::{topology, unique_name, up, wait_until};
+use support::{topology, unique_name, up};
 
 const ONE_MILLISECOND: &str = r#"
 [host.client1]

@@ -129,18 +129,7 @@ pub(crate) fn signal(child: &Child, signal: &str) {
     assert!(status.expect("the shell runs").success());
 }
 
-/// Waits until `condition` gives something.
-#[track_caller]
-pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + LIMIT;
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(Instant::now() < end, "not within {LIMIT:?}: {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
+pub(crate) use keiro_testing::eventually;
 
 /// A directory with a configuration and a key.
 pub(crate) struct Site {

@@ -14,8 +14,7 @@ use std::{
     collections::BTreeMap,
     fmt::Debug,
     net::{Ipv6Addr, UdpSocket},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use keiro_egress::{config::EndpointConfig, daemon::Daemon, endpoint::Endpoint, kernel::Kernel};
@@ -26,7 +25,7 @@ use keiro_lab::{
 };
 
 use super::{
-    LIMIT, announcer,
+    announcer,
     support::{Serving, ip},
 };
 
@@ -186,17 +185,7 @@ fn routes(server: &Host, table: u32) -> Routes {
     lines.map(route).collect()
 }
 
-fn wait_until<T: Debug>(what: &str, mut look: impl FnMut() -> T, holds: impl Fn(&T) -> bool) -> T {
-    let start = Instant::now();
-    loop {
-        let seen = look();
-        if holds(&seen) {
-            return seen;
-        }
-        assert!(start.elapsed() < LIMIT, "never: {what}: {seen:?}");
-        thread::sleep(STEP);
-    }
-}
+use keiro_testing::wait_for_value as wait_until;
 
 /// A packet from the server's EPE address arrives at the transit, by the segment that FRR chose.
 fn check_packets(lab: &Lab, segment: Ipv6Addr) {
@@ -372,4 +361,3 @@ fn a_border_router_of_frrs_tells_the_server_by_gobgpd() {
 
 /// The server's, by egress peer.
 const TABLES: [u32; 2] = [7600, 7601];
-const STEP: Duration = Duration::from_millis(5);

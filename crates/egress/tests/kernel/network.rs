@@ -17,7 +17,6 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
-    thread,
     time::{Duration, Instant},
 };
 
@@ -41,7 +40,7 @@ use keiro_egress::{
         Compared, ComparisonStatus, Explanation, PeerExplanation, PeerStatus, PrefixStatus, Status,
     },
 };
-use keiro_lab::{Host, Lab, Topology, starvation::not_tested};
+use keiro_lab::{Host, Lab, Topology};
 
 use crate::support::{self, Serving};
 
@@ -345,26 +344,9 @@ pub(crate) fn client(number: usize) -> Ipv6Addr {
     format!("fd00:c{number}::1").parse().unwrap()
 }
 
-pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "never: {what}");
-        thread::sleep(Duration::from_millis(1));
-    }
-    start.elapsed()
-}
+pub(crate) use keiro_testing::wait_until;
 
-/// Whether there is root; a test that needs it is told of otherwise.
-pub(crate) fn has_root(test: &str) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mut lines = status.lines();
-    let line = lines.find_map(|line| line.strip_prefix("Uid:"));
-    let root = line.is_some_and(|line| line.split_whitespace().nth(1) == Some("0"));
-    if !root {
-        not_tested(test, "network namespaces need root");
-    }
-    root
-}
+pub(crate) use keiro_testing::has_root;
 
 /// Whether a sender was told that there is no way.
 pub(crate) fn is_unreachable(error: &io::Error) -> bool {

@@ -210,19 +210,6 @@ impl Pair {
     }
 }
 
-pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "waited too long until {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
+pub(crate) use keiro_testing::wait_until;
 
-pub(crate) fn is_root(test: &str) -> bool {
-    let root =
-        fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
-    if !root {
-        eprintln!("{test}: not root, so network namespaces are left out");
-    }
-    root
-}
+pub(crate) use keiro_testing::has_root as is_root;

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
     sync::atomic::{AtomicU8, Ordering},
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use keiro_control::{
@@ -291,14 +291,7 @@ pub(crate) fn body(number: u64, length: usize) -> Vec<u8> {
     std::iter::repeat_with(next).take(length).collect()
 }
 
-/// Waits until `condition` holds, at most [`LIMIT`].
-pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !condition() {
-        assert!(Instant::now() < deadline, "waited {LIMIT:?} for {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
+pub(crate) use keiro_testing::wait_until as wait_for;
 
 /// Does once more what a pause of the machine itself has spoiled, and says aloud where every time was so: on
 /// loopback a path is given up after 80 ms of silence, and applications leave it.

@@ -7,8 +7,7 @@ use std::{
     path::Path,
     process,
     sync::atomic::{AtomicU32, Ordering},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use keiro_lab::{Lab, Topology};
@@ -31,15 +30,6 @@ pub(crate) fn up(topology: &Topology, name: &str) -> Lab {
         .grace(Duration::from_millis(300))
         .up()
         .unwrap_or_else(|error| panic!("the laboratory's tests need root and iproute2: {error}"))
-}
-
-/// Waits until `condition` holds and fails with `what` if it does not in time.
-pub(crate) fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !condition() {
-        assert!(Instant::now() < deadline, "{what}: not in time");
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// The namespaces and records that laboratory `name` has left.

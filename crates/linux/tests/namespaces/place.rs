@@ -6,11 +6,9 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use keiro_lab::starvation::not_tested;
 use keiro_linux::netns::Netns;
 
 /// Nothing here takes longer unless it is broken.
@@ -72,19 +70,6 @@ impl Place {
     }
 }
 
-/// Waits until `condition` holds.
-pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "waited too long until {what}");
-        thread::sleep(Duration::from_millis(2));
-    }
-}
+pub(crate) use keiro_testing::wait_until;
 
-pub(crate) fn is_root(test: &str) -> bool {
-    let root = nix::unistd::geteuid().is_root();
-    if !root {
-        not_tested(test, "network namespaces need root");
-    }
-    root
-}
+pub(crate) use keiro_testing::has_root as is_root;

@@ -144,13 +144,7 @@ impl Control {
     }
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "never {what}");
-        thread::sleep(Duration::from_millis(2));
-    }
-}
+use keiro_testing::wait_until as until;
 
 fn inputs(sequence: u64) -> Inputs {
     Inputs {
