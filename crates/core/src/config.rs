@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use keiro_model::aggregation::{Kind, Limits};
+use keiro_model::aggregation::{ControllerKind, Limits};
 use keiro_units::{Bandwidth, ByteCount, Probability};
 
 use crate::{
@@ -64,7 +64,7 @@ pub struct AggregationConfig {
     /// What S, I and N may be.
     pub limits: Limits,
     /// How they are adapted.
-    pub controller: Kind,
+    pub controller: ControllerKind,
     /// Where and when the copies of one aggregate leave, or the parity of a group.
     pub spread: CopySpread,
     /// What is sent besides each aggregate.
@@ -159,7 +159,7 @@ impl Default for AggregationConfig {
         Self {
             mode: AggregationMode::Off,
             limits: Limits::default(),
-            controller: Kind::Adaptive,
+            controller: ControllerKind::Adaptive,
             spread: CopySpread::BackToBack,
             redundancy: Redundancy::Copies,
         }

@@ -3,11 +3,13 @@
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use keiro_model::{
-    aggregation::{Cause, Decision, Fates, Kind, Parameters, TooNarrow, spacing::Estimate},
+    aggregation::{
+        Cause, ControllerKind, Decision, DeliveryCounts, Parameters, TooNarrow, spacing::Estimate,
+    },
     bottleneck::Found,
     workload::Workload,
 };
-use keiro_planner::steer::{Look, PathSample};
+use keiro_planner::steer::{PathObservation, PathSample};
 use keiro_units::{Bandwidth, Instant, Probability};
 
 use crate::{
@@ -76,7 +78,7 @@ pub struct AggregationSnapshot {
     /// When aggregates leave.
     pub mode: AggregationMode,
     /// What adapts S, I and N.
-    pub controller: Kind,
+    pub controller: ControllerKind,
     /// Where and when the copies of one leave.
     pub spread: CopySpread,
     /// S, I and N in force.
@@ -90,9 +92,9 @@ pub struct AggregationSnapshot {
     /// The last decision that changed something; `None`: there was none.
     pub last_change: Option<(Instant, Decision)>,
     /// Sent and lost after redundancy, as the peer tells.
-    pub aggregates: Fates,
+    pub aggregates: DeliveryCounts,
     /// Sent and lost one by one, parity packets among them.
-    pub copies: Fates,
+    pub copies: DeliveryCounts,
     /// Copies, and parity packets, that were not sent: the path that they were to take was gone, had
     /// no room for so much, or for packets so long.
     pub copies_left_out: u64,
@@ -311,8 +313,8 @@ impl PathSnapshot {
     }
 
     /// What the plan loop sees of it now.
-    pub fn look(&self) -> Look {
-        Look {
+    pub fn observation(&self) -> PathObservation {
+        PathObservation {
             deaths: self.deaths,
             sample: self.sample(),
             is_measured: self.capacity.is_some(),

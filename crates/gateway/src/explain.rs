@@ -13,7 +13,7 @@ use keiro_control::{
 };
 use keiro_planner::{
     delay::{Delay, Margin, Prediction},
-    plan::incumbent::Setting,
+    plan::incumbent::ParameterValue,
     queueing::Invalid,
 };
 use keiro_units::Probability;
@@ -153,23 +153,29 @@ impl Subject<'_> {
             let to = self.name(moves.to).to_owned();
             let path = moves.path.map(|path| self.name(path).to_owned());
             match (path, moves.now, moves.at) {
-                (Some(path), Setting::Time(now), Setting::Time(at)) => MoveThreshold::PathDelay {
-                    path,
-                    now_seconds: now.as_secs_f64(),
-                    at_seconds: at.as_secs_f64(),
-                    to,
-                },
-                (Some(path), Setting::Rate(now), Setting::Rate(at)) => MoveThreshold::PathRate {
-                    path,
-                    now_bits_per_second: now.as_bits_per_second(),
-                    at_bits_per_second: at.as_bits_per_second(),
-                    to,
-                },
-                (None, Setting::Time(now), Setting::Time(at)) => MoveThreshold::LatencyTarget {
-                    now_seconds: now.as_secs_f64(),
-                    at_seconds: at.as_secs_f64(),
-                    to,
-                },
+                (Some(path), ParameterValue::Time(now), ParameterValue::Time(at)) => {
+                    MoveThreshold::PathDelay {
+                        path,
+                        now_seconds: now.as_secs_f64(),
+                        at_seconds: at.as_secs_f64(),
+                        to,
+                    }
+                }
+                (Some(path), ParameterValue::Rate(now), ParameterValue::Rate(at)) => {
+                    MoveThreshold::PathRate {
+                        path,
+                        now_bits_per_second: now.as_bits_per_second(),
+                        at_bits_per_second: at.as_bits_per_second(),
+                        to,
+                    }
+                }
+                (None, ParameterValue::Time(now), ParameterValue::Time(at)) => {
+                    MoveThreshold::LatencyTarget {
+                        now_seconds: now.as_secs_f64(),
+                        at_seconds: at.as_secs_f64(),
+                        to,
+                    }
+                }
                 _ => MoveThreshold::Unknown,
             }
         };
@@ -216,10 +222,10 @@ impl Subject<'_> {
             let of = moves.path.map(|path| self.name(path));
             let (at, now) = apart(moves.at, moves.now);
             match (of, moves.now) {
-                (Some(path), Setting::Time(_)) => {
+                (Some(path), ParameterValue::Time(_)) => {
                     format!("{path}'s delay were {at} (it is {now}), to {to}")
                 }
-                (Some(path), Setting::Rate(_)) => {
+                (Some(path), ParameterValue::Rate(_)) => {
                     format!("{path} extrapolated {at} (it carries {now}), to {to}")
                 }
                 (None, _) => match self.app.latency_target {
@@ -469,14 +475,14 @@ fn others_sentence(current: &Candidate) -> Option<String> {
 }
 
 /// Two settings with as few digits as tell them apart.
-fn apart(a: Setting, b: Setting) -> (String, String) {
-    let rounded = |setting: Setting| match setting {
-        Setting::Time(time) => duration(time),
-        Setting::Rate(bandwidth) => rate(bandwidth),
+fn apart(a: ParameterValue, b: ParameterValue) -> (String, String) {
+    let rounded = |setting: ParameterValue| match setting {
+        ParameterValue::Time(time) => duration(time),
+        ParameterValue::Rate(bandwidth) => rate(bandwidth),
     };
-    let exact = |setting: Setting| match setting {
-        Setting::Time(time) => Text(time).to_string(),
-        Setting::Rate(bandwidth) => bandwidth.to_string(),
+    let exact = |setting: ParameterValue| match setting {
+        ParameterValue::Time(time) => Text(time).to_string(),
+        ParameterValue::Rate(bandwidth) => bandwidth.to_string(),
     };
     match (rounded(a), rounded(b)) {
         (a_rounded, b_rounded) if a_rounded == b_rounded => (exact(a), exact(b)),
@@ -699,7 +705,7 @@ mod tests {
 
     #[test]
     fn thresholds_are_told_apart_or_said_to_be_reached() {
-        let time = |micros| Setting::Time(Duration::from_micros(micros));
+        let time = |micros| ParameterValue::Time(Duration::from_micros(micros));
         let told = |a, b| apart(time(a), time(b));
         assert_eq!(told(77_300, 1_000), ("77.3 ms".into(), "1 ms".into()));
         assert_eq!(told(100_200, 100_000), ("100.2ms".into(), "100ms".into()));

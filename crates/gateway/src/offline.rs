@@ -6,7 +6,9 @@ use keiro_control::{
 };
 
 use crate::{
-    planning::{Manner, PlannerInput, PlanningProblem, forecast::ForecastState, what_if::suppose},
+    planning::{
+        PlanMode, PlannerInput, PlanningProblem, forecast::ForecastState, what_if::suppose,
+    },
     show::plan_snapshot,
 };
 
@@ -28,7 +30,7 @@ pub fn plan_of(config: &Config, what_if: &[WhatIf]) -> Result<PlanSnapshot, Erro
     }
     let forecast_state = ForecastState::default();
     let answer = |config: &Config, input: &PlannerInput| {
-        PlanningProblem::new(config, input).answer(config, Manner::Anew, &forecast_state)
+        PlanningProblem::new(config, input).answer(config, PlanMode::FromScratch, &forecast_state)
     };
     let supposed = suppose(config, &input, what_if)?;
     let then = answer(&supposed.config, &supposed.input);

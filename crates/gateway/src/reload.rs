@@ -15,7 +15,7 @@ use crate::{
     active::{self, Preferences},
     daemon::{Gateway, notify},
     data::{self, command::Command},
-    planning::{Manner, PlannerInput, PlanningProblem},
+    planning::{PlanMode, PlannerInput, PlanningProblem},
     start::{aggregation, scheduler},
 };
 
@@ -126,7 +126,11 @@ impl Gateway {
             self.data.send(gathers).map_err(|error| one(error.into()))?;
         }
         let problem = PlanningProblem::new(&self.config, &PlannerInput::default());
-        self.plan = problem.answer(&self.config, Manner::Anew, &self.steering.forecast_state);
+        self.plan = problem.answer(
+            &self.config,
+            PlanMode::FromScratch,
+            &self.steering.forecast_state,
+        );
         // Until the plan: what every application has now comes first.
         let preferences = self.preferences_of_now(&changes);
         let removed = self

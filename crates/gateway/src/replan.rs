@@ -15,7 +15,7 @@ use keiro_model::workload;
 use keiro_planner::{
     delay::Terms,
     queueing::{Spread, Statistic},
-    steer::{PathSample, Standing},
+    steer::{PathHoldDown, PathSample},
 };
 use keiro_units::ByteCount;
 use sd_notify::NotifyState;
@@ -28,7 +28,7 @@ use crate::{
         messages::TAG_BYTES,
     },
     planning::{
-        AppAssignment, Manner, MeasuredDelay, MeasuredWorkload, Plan, PlannerInput,
+        AppAssignment, MeasuredDelay, MeasuredWorkload, Plan, PlanMode, PlannerInput,
         PlanningProblem, Workload, is_other_workload,
     },
     send_history::Sent,
@@ -158,13 +158,13 @@ impl Gateway {
                 let key = (index, PeerIndex(number));
                 // One that has just come up is what its first answer says, and not without delay.
                 let first = || {
-                    let sample = path.look().sample?;
+                    let sample = path.observation().sample?;
                     let delay = self.config[index].delay.unwrap_or(sample.delay);
                     Some(PathSample { delay, ..sample })
                 };
                 let level = self.steering.level(names.0, names.1).or_else(first);
                 input.up.insert(key, level);
-                if standing != Standing::Trusted {
+                if standing != PathHoldDown::Released {
                     input.doubtful.insert(key, standing);
                 }
             }
@@ -174,7 +174,7 @@ impl Gateway {
                 let Some(index) = index else { continue };
                 input.unused &= app.sent == 0;
                 let place = app.path.and_then(index_of).or_else(|| {
-                    let place = self.steering.homes.of(name?)?;
+                    let place = self.steering.preferred_paths.of(name?)?;
                     self.config.path_named(place)
                 });
                 if let Some(place) = place {
@@ -287,8 +287,8 @@ impl Gateway {
         self.replan_as(None)
     }
 
-    /// As [`replan`](Self::replan), in this manner if one is given.
-    pub(crate) fn replan_as(&mut self, manner: Option<Manner>) -> Result<(), DataThreadGone> {
+    /// As [`replan`](Self::replan), in this plan_mode if one is given.
+    pub(crate) fn replan_as(&mut self, plan_mode: Option<PlanMode>) -> Result<(), DataThreadGone> {
         self.replan = false;
         let snapshot = self.data.snapshot()?;
         let now = self.planner_input(&snapshot);
@@ -306,7 +306,7 @@ impl Gateway {
             .expect_refuge(&self.config, &before, &mut asked);
         self.steering
             .note_places(&self.config, &self.input, snapshot.at);
-        if !self.input.unused || manner.is_some() {
+        if !self.input.unused || plan_mode.is_some() {
             self.site.forget_before_start();
         }
         // Who has sent nothing yet may go anywhere, unless it was somewhere before the start, or a
@@ -316,14 +316,14 @@ impl Gateway {
         if is_new {
             asked
                 .doubtful
-                .retain(|_, standing| *standing == Standing::Awaited);
+                .retain(|_, standing| *standing == PathHoldDown::Validating);
         }
-        let manner = manner.unwrap_or(match is_new {
-            true => Manner::Anew,
-            false => Manner::Revise,
+        let plan_mode = plan_mode.unwrap_or(match is_new {
+            true => PlanMode::FromScratch,
+            false => PlanMode::Revise,
         });
         forget_outdated(&self.config, &mut asked, &self.steering.given);
-        self.plan = self.answer_in_site(&asked, manner);
+        self.plan = self.answer_in_site(&asked, plan_mode);
         self.note_own_places();
         asked.site.clone_from(&self.input.site);
         self.steering
@@ -378,9 +378,9 @@ impl Gateway {
             let mut paths: Vec<PathIndex> = Vec::new();
             let all = (0..self.config.paths.len()).map(PathIndex);
             let pin = operator.or(app.path);
-            let refuges = &self.steering.refuges;
-            let refuge = planned.and_then(|path| refuges.refuge(AppIndex(number), path));
-            let home = self.steering.homes.of(app.name.as_str());
+            let backup_paths = &self.steering.backup_paths;
+            let refuge = planned.and_then(|path| backup_paths.backup(AppIndex(number), path));
+            let home = self.steering.preferred_paths.of(app.name.as_str());
             let home = home.and_then(|path| self.config.path_named(path));
             let planned = planned.or(home);
             for path in pin.into_iter().chain(planned).chain(refuge).chain(all) {
@@ -670,7 +670,7 @@ mod tests {
                 forget_outdated(&config, &mut input, &given);
             }
             let problem = PlanningProblem::new(&config, &input);
-            let plan = problem.answer(&config, Manner::Revise, &forecast_state);
+            let plan = problem.answer(&config, PlanMode::Revise, &forecast_state);
             plan.apps[4].path
         };
         let (stays, goes) = (Some(PathIndex(1)), Some(PathIndex(0)));
@@ -688,7 +688,7 @@ mod tests {
         let to = |input: &PlannerInput, path| {
             let plan = PlanningProblem::new(&config, input).answer(
                 &config,
-                Manner::Anew,
+                PlanMode::FromScratch,
                 &ForecastState::default(),
             );
             move_numbers(&config, &plan, input, "A3", None, Some(path)).to_predicted
@@ -729,7 +729,7 @@ mod tests {
         let (config, mut input) = all_on_a_path_that_takes_long("exact", 65);
         let forecast_state = ForecastState::default();
         let answer = |input: &PlannerInput| {
-            PlanningProblem::new(&config, input).answer(&config, Manner::Revise, &forecast_state)
+            PlanningProblem::new(&config, input).answer(&config, PlanMode::Revise, &forecast_state)
         };
         input.now = answer(&input).places();
         let plan = answer(&input);

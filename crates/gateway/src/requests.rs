@@ -8,7 +8,7 @@ use keiro_control::{
 use crate::{
     daemon::Gateway,
     data::command::DataThreadGone,
-    planning::{Manner, PlannerInput, PlanningProblem, what_if::suppose},
+    planning::{PlanMode, PlannerInput, PlanningProblem, what_if::suppose},
     reload::Reloaded,
     show::plan_snapshot,
     site::Part,
@@ -34,8 +34,8 @@ impl Gateway {
                 past_seconds,
             } => self.history_of(*kind, name, *past_seconds),
             Request::Monitor {} => Ok(Response::Monitoring {}),
-            Request::Plan { anew, what_if } => self.plan_now(manner(*anew), what_if),
-            Request::Apply { anew } => self.apply_plan(manner(*anew)),
+            Request::Plan { anew, what_if } => self.plan_now(plan_mode(*anew), what_if),
+            Request::Apply { anew } => self.apply_plan(plan_mode(*anew)),
             Request::Explain { app } => self
                 .app_index(app)
                 .and_then(|app| self.with_view(|view| Ok(view.explanation(app)))),
@@ -100,12 +100,12 @@ impl Gateway {
         Ok(Response::Tenants { tenants })
     }
 
-    fn plan_now(&self, manner: Manner, what_if: &[WhatIf]) -> Answer {
+    fn plan_now(&self, plan_mode: PlanMode, what_if: &[WhatIf]) -> Answer {
         self.refuse_without_planner()?;
         let forecast_state = &self.steering.forecast_state;
         self.with_view(|view| {
             // What a whole site would do of what is only supposed, its other gateways do not tell.
-            let alone = manner == Manner::Anew || !what_if.is_empty();
+            let alone = plan_mode == PlanMode::FromScratch || !what_if.is_empty();
             let alone = alone && self.site.part() != Part::Alone;
             let site = self.site.in_plan();
             let input = match alone {
@@ -114,12 +114,12 @@ impl Gateway {
             };
             let plan = |input: &PlannerInput| {
                 let problem = PlanningProblem::new(&self.config, input);
-                problem.answer(&self.config, manner, forecast_state)
+                problem.answer(&self.config, plan_mode, forecast_state)
             };
             if what_if.is_empty() {
                 let plan = match alone {
                     true => plan(&input),
-                    false => self.answer_in_site(&input, manner),
+                    false => self.answer_in_site(&input, plan_mode),
                 };
                 let plan = view.plan(&plan, None);
                 return Ok(Response::Plan(PlanSnapshot {
@@ -133,7 +133,7 @@ impl Gateway {
             let plan = plan(&input);
             let supposed = suppose(&self.config, &input, what_if)?;
             let problem = PlanningProblem::new(&supposed.config, &supposed.input);
-            let then = problem.answer(&supposed.config, manner, forecast_state);
+            let then = problem.answer(&supposed.config, plan_mode, forecast_state);
             let now = &view.input.now;
             Ok(Response::Plan(PlanSnapshot {
                 newly_unmet: supposed.newly_unmet(&plan, &then),
@@ -145,15 +145,15 @@ impl Gateway {
         })
     }
 
-    fn apply_plan(&mut self, manner: Manner) -> Answer {
+    fn apply_plan(&mut self, plan_mode: PlanMode) -> Answer {
         self.refuse_without_planner()?;
         let before = self.data.snapshot().map_err(internal)?;
         let before = self.planner_input(&before);
-        self.replan_as(Some(manner)).map_err(internal)?;
+        self.replan_as(Some(plan_mode)).map_err(internal)?;
         self.with_view(|view| {
             Ok(Response::Plan(PlanSnapshot {
                 site: self.site.in_plan(),
-                alone: manner == Manner::Anew && self.site.part() == Part::CutOff,
+                alone: plan_mode == PlanMode::FromScratch && self.site.part() == Part::CutOff,
                 ..view.plan(&self.plan, Some(&before.now))
             }))
         })
@@ -203,10 +203,10 @@ pub(crate) fn internal(error: DataThreadGone) -> ErrorResponse {
     ErrorResponse::new(ErrorCode::Internal, error.to_string(), hint)
 }
 
-fn manner(anew: bool) -> Manner {
+fn plan_mode(anew: bool) -> PlanMode {
     match anew {
-        true => Manner::Anew,
-        false => Manner::Revise,
+        true => PlanMode::FromScratch,
+        false => PlanMode::Revise,
     }
 }
 

@@ -19,7 +19,7 @@ use keiro_control::{
 };
 use keiro_core::{self as core, DropCounters, SessionSnapshot};
 use keiro_linux::tcp::Mode;
-use keiro_model::aggregation::{Cause, Decision, Kind, Parameters};
+use keiro_model::aggregation::{Cause, ControllerKind, Decision, Parameters};
 use keiro_planner::queueing::Invalid;
 use keiro_units::{Bandwidth, Probability};
 
@@ -820,12 +820,6 @@ fn aggregation(live: &core::AggregationSnapshot, now: core::Instant) -> Aggregat
         after: aggregation_parameters(decision.parameters),
         why: decision.cause.to_string(),
     };
-    let controller = match live.controller {
-        Kind::Adaptive => "adaptive",
-        Kind::Table2 => "table2",
-        Kind::Table2Printed => "table2-printed",
-        Kind::Fixed => "none",
-    };
     let spread = match live.spread {
         core::CopySpread::BackToBack => "back-to-back".to_owned(),
         core::CopySpread::Paths => "paths".to_owned(),
@@ -835,12 +829,12 @@ fn aggregation(live: &core::AggregationSnapshot, now: core::Instant) -> Aggregat
     let narrow = live.too_narrow.as_ref().map(ToString::to_string);
     let cause = match (live.controller, live.cause) {
         // It decides nothing but what the bandwidth leaves.
-        (Kind::Fixed, None | Some(Cause::Steady)) => Some(NO_CONTROLLER.to_owned()),
+        (ControllerKind::None, None | Some(Cause::Steady)) => Some(NO_CONTROLLER.to_owned()),
         (_, cause) => cause.map(|cause| cause.to_string()),
     };
     AggregationSnapshot {
         mode: mode.to_owned(),
-        controller: controller.to_owned(),
+        controller: live.controller.name().to_owned(),
         spread,
         parameters: aggregation_parameters(live.parameters),
         fec: match live.redundancy {

@@ -39,7 +39,7 @@ use crate::{
         messages::Listener,
     },
     history::HistoryRecorder,
-    planning::{Manner, PlannerInput, PlanningProblem, forecast::ForecastState},
+    planning::{PlanMode, PlannerInput, PlanningProblem, forecast::ForecastState},
     replan::Backoff,
     site::Site,
     status::StatusTable,
@@ -157,7 +157,7 @@ impl Gateway {
         epoll.add(&*store_wake, token::STORE, Interest::Read)?;
         let site = Site::start(&config, Arc::clone(&store_wake))?;
         let problem = PlanningProblem::new(&config, &PlannerInput::default());
-        let plan = problem.answer(&config, Manner::Anew, &ForecastState::default());
+        let plan = problem.answer(&config, PlanMode::FromScratch, &ForecastState::default());
         let mut gateway = Self {
             version: options.version,
             config_path: config_path.to_owned(),

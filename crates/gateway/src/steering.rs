@@ -10,7 +10,7 @@ use keiro_control::config::{AppIndex, Class, Config, PathIndex, PeerIndex};
 use keiro_core::{AppSnapshot, Instant, PathSnapshot, PathState};
 use keiro_planner::{
     queueing::{DelayDistribution, Evidence, Forecast, Half, Invalid, Measured, Residual, Spread},
-    steer::{FollowedPath, Homes, Manner, PathSample, Refuges, Standing},
+    steer::{BackupPaths, PathHoldDown, PathSample, PlanMode, PreferredPaths, TrackedPath},
 };
 use keiro_units::Bandwidth;
 
@@ -27,9 +27,9 @@ use crate::{
 #[derive(Default)]
 pub(crate) struct Steering {
     /// By path and peer.
-    paths: BTreeMap<(String, String), FollowedPath>,
+    paths: BTreeMap<(String, String), TrackedPath>,
     /// Where applications belong, here or before the restart: who is nowhere counts as there.
-    pub(crate) homes: Homes<String, String>,
+    pub(crate) preferred_paths: PreferredPaths<String, String>,
     /// Measured workloads that were planned with, by application.
     pub(crate) workloads: BTreeMap<String, Workload>,
     /// What applications sent before the restart.
@@ -37,7 +37,7 @@ pub(crate) struct Steering {
     /// By application.
     sent: BTreeMap<String, SendHistory>,
     /// Who goes where if a path dies, as of the last plan.
-    pub(crate) refuges: Refuges<AppIndex, PathIndex>,
+    pub(crate) backup_paths: BackupPaths<AppIndex, PathIndex>,
     pub(crate) forecast_state: ForecastState,
     /// What the last plan gave everybody.
     pub(crate) given: PlannedTerms,
@@ -84,7 +84,7 @@ impl Steering {
     ) -> bool {
         let names = (config[path].name.to_string(), config[peer].name.to_string());
         let followed = self.paths.entry(names).or_default();
-        followed.on_look(live.look(), config[path].delay)
+        followed.on_observation(live.observation(), config[path].delay)
     }
 
     /// How it is with a path to a peer; `None`: it is not up, nor waited for. `settling`: the peer's
@@ -94,13 +94,13 @@ impl Steering {
         (path, peer): (&str, &str),
         live: &PathSnapshot,
         settling: bool,
-    ) -> Option<Standing> {
+    ) -> Option<PathHoldDown> {
         let followed = self.paths.get(&(path.to_owned(), peer.to_owned()));
         match live.state {
-            PathState::Up => Some(followed.map_or(Standing::Unproven, |followed| {
-                followed.standing(live.deaths)
+            PathState::Up => Some(followed.map_or(PathHoldDown::Held, |followed| {
+                followed.hold_down(live.deaths)
             })),
-            PathState::Validating if settling => Some(Standing::Awaited),
+            PathState::Validating if settling => Some(PathHoldDown::Validating),
             PathState::Validating | PathState::Down => None,
         }
     }
@@ -113,8 +113,8 @@ impl Steering {
     ) -> Option<Duration> {
         let followed = self.paths.get(&(path.to_owned(), peer.to_owned()))?;
         let is_up = live.state == PathState::Up;
-        let doubtful = is_up && followed.standing(live.deaths) != Standing::Trusted;
-        doubtful.then(|| SAMPLE_INTERVAL * followed.looks_until_trusted())
+        let doubtful = is_up && followed.hold_down(live.deaths) != PathHoldDown::Released;
+        doubtful.then(|| SAMPLE_INTERVAL * followed.observations_until_released())
     }
 
     /// What a path to a peer is planned with; `None`: nothing was measured yet.
@@ -129,11 +129,11 @@ impl Steering {
             .retain(|(path, peer), _| paths.contains(path) && peers.contains(peer));
         self.workloads.retain(|app, _| apps.contains(app));
         self.past_workloads.follow(apps);
-        self.homes
+        self.preferred_paths
             .retain(|app, path| apps.contains(app) && paths.contains(path));
         self.sent.retain(|app, _| apps.contains(app));
         self.given.retain(|app, _| apps.contains(app));
-        self.refuges = Refuges::default();
+        self.backup_paths = BackupPaths::default();
         self.forecast_state = ForecastState::default();
         self.window = None;
         self.learnt_of.clear();
@@ -148,7 +148,7 @@ impl Steering {
                 home.is_some_and(|home| input.up.contains_key(&(home, app.peer)))
             };
             let (name, place) = (app.name.to_string(), config[*place].name.to_string());
-            self.homes.on_seen(now, name, place, is_up);
+            self.preferred_paths.on_assigned(now, name, place, is_up);
         }
     }
 
@@ -178,7 +178,7 @@ impl Steering {
     }
 
     /// Where everybody is to be taken to be if just one path died since the last plan, to one peer
-    /// or to all: see [`Refuges::expect`].
+    /// or to all: see [`BackupPaths::expect`].
     pub(crate) fn expect_refuge(
         &self,
         config: &Config,
@@ -187,7 +187,7 @@ impl Steering {
     ) {
         let up = |input: &PlannerInput| input.up.keys().copied().collect::<BTreeSet<_>>();
         let end = |app: AppIndex| config[app].peer;
-        self.refuges
+        self.backup_paths
             .expect(&up(before), &up(now), end, &mut now.now);
     }
 
@@ -205,9 +205,9 @@ impl Steering {
             let mut without = input.without(path);
             without.now = places.clone();
             without.now.retain(|_, at| *at != path);
-            PlanningProblem::new(config, &without).places(Manner::Revise, forecast_state)
+            PlanningProblem::new(config, &without).places(PlanMode::Revise, forecast_state)
         };
-        self.refuges = Refuges::find(places.clone(), &paths, without);
+        self.backup_paths = BackupPaths::find(places.clone(), &paths, without);
     }
 
     /// Takes the forecasts for everybody where they are over, before anything is learnt from them:
@@ -362,7 +362,7 @@ delay = "2ms"
         let (to_b, to_c) = (AppIndex(0), AppIndex(1));
         let plan = |input: &PlannerInput| {
             let problem = PlanningProblem::new(&config, input);
-            problem.answer(&config, Manner::Revise, &ForecastState::default())
+            problem.answer(&config, PlanMode::Revise, &ForecastState::default())
         };
         let pairs = [slow, quick].map(|path| [0, 1].map(|peer| (path, PeerIndex(peer))));
         let all = PlannerInput {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use divan::Bencher;
 use keiro_model::{
-    bottleneck::CapacityFollower,
+    bottleneck::CapacityTracker,
     capacity::{Stamp, Train},
 };
 use keiro_units::Instant;
@@ -44,7 +44,7 @@ fn trains(packets: u32, others: u32) -> Vec<Train> {
 #[divan::bench(args = [(2, 0), (2, 10), (16, 0), (16, 6), (16, 30)])]
 fn train(bencher: Bencher<'_, '_>, (packets, others): (u32, u32)) {
     let trains = trains(packets, others);
-    let mut follower = CapacityFollower::default();
+    let mut follower = CapacityTracker::default();
     let mut now = Instant::ZERO;
     let mut next = 0;
     let mut take = || {

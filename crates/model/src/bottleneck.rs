@@ -32,7 +32,7 @@ const DOUBT_RATIO: f64 = 0.15;
 
 /// Follows one path.
 #[derive(Clone, Debug, Default)]
-pub struct CapacityFollower {
+pub struct CapacityTracker {
     kept: VecDeque<Kept>,
     newest: Option<Found>,
     /// Of all trains of late, those that were slower than known.
@@ -57,7 +57,7 @@ pub struct Found {
     pub at: Instant,
 }
 
-impl CapacityFollower {
+impl CapacityTracker {
     /// A train has come.
     pub fn on_train(&mut self, now: Instant, train: Train) {
         let fastest = capacity::fastest_run(&train);

@@ -229,7 +229,7 @@ fn incumbent_of(instance: &Instance) -> Incumbent {
 /// A plan in force at half of the load, settled.
 fn settled(instance: &Instance) -> Incumbent {
     let mut incumbent = incumbent_of(instance);
-    incumbent.plan_anew(Budget::default());
+    incumbent.plan_from_scratch(Budget::default());
     revise_on(&mut incumbent);
     incumbent
 }
@@ -304,7 +304,7 @@ fn worth_of_revisions() {
             happen(&mut incumbent, &instance, event);
             let revision = incumbent.revise();
             let mut anew = incumbent.clone();
-            let anew = anew.plan_anew(Budget::default());
+            let anew = anew.plan_from_scratch(Budget::default());
             println!(
                 "{kind:?} {event:?}: {} moves, unmet {} -> {}, delays {:.3?}; from scratch {} moves, unmet {}, {:.3?}{}",
                 revision.moves.len(),
@@ -427,7 +427,7 @@ fn processor_times() {
                 &name,
                 20,
                 || incumbent_of(&instance),
-                |incumbent| trace_of(&incumbent.plan_anew(Budget::THOROUGH)),
+                |incumbent| trace_of(&incumbent.plan_from_scratch(Budget::THOROUGH)),
             );
         }
     }
@@ -439,7 +439,7 @@ fn processor_times() {
                 &name,
                 20,
                 || incumbent_of(&instance),
-                |incumbent| trace_of(&incumbent.plan_anew(Budget::default())),
+                |incumbent| trace_of(&incumbent.plan_from_scratch(Budget::default())),
             );
         }
         for event in EVENTS {
@@ -467,7 +467,7 @@ fn few_anew(bencher: Bencher<'_, '_>, kind: Kind) {
     let instance = Instance::sized(FEW_PATHS, FEW_APPS, kind, 1);
     bencher
         .with_inputs(|| incumbent_of(&instance))
-        .bench_values(|mut incumbent| incumbent.plan_anew(Budget::THOROUGH));
+        .bench_values(|mut incumbent| incumbent.plan_from_scratch(Budget::THOROUGH));
 }
 
 #[divan::bench(args = [Kind::Usual, Kind::Tight], sample_count = 20)]
@@ -475,7 +475,7 @@ fn many_anew(bencher: Bencher<'_, '_>, kind: Kind) {
     let instance = Instance::sized(MANY_PATHS, MANY_APPS, kind, 1);
     bencher
         .with_inputs(|| incumbent_of(&instance))
-        .bench_values(|mut incumbent| incumbent.plan_anew(Budget::default()));
+        .bench_values(|mut incumbent| incumbent.plan_from_scratch(Budget::default()));
 }
 
 /// The event and the revision.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use keiro_config::{Report, TableReader, ValueError, choice, quantity};
 use keiro_model::aggregation::{
-    AGGREGATE_HEAD, INTERVAL_MIN, Kind, Limits, LimitsError, PARITY_HEAD, Settings, Thresholds,
-    within,
+    AGGREGATE_HEAD, ControllerKind, INTERVAL_MIN, Limits, LimitsError, PARITY_HEAD, Settings,
+    Thresholds, within,
 };
 use keiro_units::{ByteCount, Probability};
 use toml::de::DeValue;
@@ -19,7 +19,7 @@ pub struct Aggregation {
     /// When aggregates leave.
     pub mode: Mode,
     /// How their size, interval and copies are adapted.
-    pub controller: Kind,
+    pub controller: ControllerKind,
     /// What these may be.
     pub limits: Limits,
     /// Where and when the copies of one leave.
@@ -80,12 +80,6 @@ const MODES: &[(&str, Mode)] = &[
     ("fixed", Mode::Fixed),
     ("off", Mode::Off),
 ];
-const CONTROLLERS: &[(&str, Kind)] = &[
-    ("adaptive", Kind::Adaptive),
-    ("table2", Kind::Table2),
-    ("table2-printed", Kind::Table2Printed),
-    ("none", Kind::Fixed),
-];
 const SPREADS: &[(&str, Spread)] = &[
     ("back-to-back", Spread::BackToBack),
     ("paths", Spread::Paths),
@@ -102,7 +96,7 @@ impl Default for Aggregation {
     fn default() -> Self {
         Self {
             mode: Mode::Eager,
-            controller: Kind::Adaptive,
+            controller: ControllerKind::Adaptive,
             limits: Limits::default(),
             spread: Spread::BackToBack,
             redundancy: Redundancy::Copies,
@@ -127,7 +121,8 @@ pub(super) fn aggregation(
 ) -> Option<Aggregation> {
     let default = Settings::default();
     let mode = fields.optional(report, "mode", |v| choice(v, MODES));
-    let controller = fields.optional(report, "controller", |v| choice(v, CONTROLLERS));
+    let controllers = ControllerKind::ALL.map(|kind| (kind.name(), kind));
+    let controller = fields.optional(report, "controller", |v| choice(v, &controllers));
     let size = fields.optional(report, "size", quantity::<ByteCount>);
     let size_min = fields.optional(report, "size_min", quantity::<ByteCount>);
     let size_max = fields.optional(report, "size_max", quantity::<ByteCount>);
@@ -265,19 +260,19 @@ fn complain_of_parity_for_nothing(fields: &TableReader<'_, '_>, report: &mut Rep
 
 /// Reports parity that is never sent: there is some only where N is more than one.
 fn complain_of_no_parity(
-    (controller, settings, misspelt): (Kind, &Settings, bool),
+    (controller, settings, misspelt): (ControllerKind, &Settings, bool),
     fields: &TableReader<'_, '_>,
     report: &mut Report<'_>,
 ) {
     let (key, most) = match controller {
-        Kind::Fixed => ("copies", Some(settings.copies_initial)),
+        ControllerKind::None => ("copies", Some(settings.copies_initial)),
         _ => ("copies_values", settings.copies.last().copied()),
     };
     if most != Some(1) || fields.is_refused(key) || (misspelt && !fields.has(key)) {
         return;
     }
     let (message, hint) = match controller {
-        Kind::Fixed => (
+        ControllerKind::None => (
             "sends no parity with copies = 1, which controller = \"none\" leaves as it is",
             "write copies = 2, or leave redundancy out",
         ),
@@ -427,7 +422,10 @@ mod tests {
              overflow_high = 50\noverflow_low = 5",
         )
         .unwrap();
-        assert_eq!((read.mode, read.controller), (Mode::Fixed, Kind::Table2));
+        assert_eq!(
+            (read.mode, read.controller),
+            (Mode::Fixed, ControllerKind::Table2)
+        );
         assert_eq!(read.spread, Spread::Spaced(Duration::from_micros(250)));
         assert_eq!(read.limits.intervals().len(), 3);
         let Thresholds {
@@ -447,10 +445,10 @@ mod tests {
         let read =
             |key: &str, name: &str| config(&format!("[aggregation]\n{key} = \"{name}\"")).unwrap();
         for (name, controller) in [
-            ("adaptive", Kind::Adaptive),
-            ("table2", Kind::Table2),
-            ("table2-printed", Kind::Table2Printed),
-            ("none", Kind::Fixed),
+            ("adaptive", ControllerKind::Adaptive),
+            ("table2", ControllerKind::Table2),
+            ("table2-printed", ControllerKind::Table2Printed),
+            ("none", ControllerKind::None),
         ] {
             assert_eq!(read("controller", name).controller, controller, "{name}");
         }

@@ -10,7 +10,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use keiro_model::{
-    bottleneck::{CapacityFollower, Found},
+    bottleneck::{CapacityTracker, Found},
     capacity::{Stamp, Train},
 };
 use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
@@ -74,7 +74,7 @@ pub(crate) struct Trains {
     padding_arrived: u64,
     padding_lost: u64,
     awaited: VecDeque<Awaited>,
-    follower: CapacityFollower,
+    follower: CapacityTracker,
 }
 
 /// What a train that has left was made of.

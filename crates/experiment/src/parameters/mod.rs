@@ -315,21 +315,19 @@ impl Controller {
     /// The first part of its rows' names.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Adaptive => "adaptive",
-            Self::Table2 => "table2",
-            Self::Table2Printed => "table2-printed",
-            Self::None => "none",
+            // Its controller is the adaptive one. What distinguishes it is the mode.
             Self::Eager => "eager",
+            controller => controller.kind().name(),
         }
     }
 
     /// What adapts S, I and N.
-    pub const fn kind(self) -> aggregation::Kind {
+    pub const fn kind(self) -> aggregation::ControllerKind {
         match self {
-            Self::Adaptive | Self::Eager => aggregation::Kind::Adaptive,
-            Self::Table2 => aggregation::Kind::Table2,
-            Self::Table2Printed => aggregation::Kind::Table2Printed,
-            Self::None => aggregation::Kind::Fixed,
+            Self::Adaptive | Self::Eager => aggregation::ControllerKind::Adaptive,
+            Self::Table2 => aggregation::ControllerKind::Table2,
+            Self::Table2Printed => aggregation::ControllerKind::Table2Printed,
+            Self::None => aggregation::ControllerKind::None,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use keiro_core::{AggregationConfig, AggregationMode};
 use keiro_link::{Buffer, LinkConfig, Loss};
-use keiro_model::aggregation::{Kind, Limits, LimitsError, Settings};
+use keiro_model::aggregation::{ControllerKind, Limits, LimitsError, Settings};
 use keiro_sim::{
     Bursts, Change, Cross, GatewayPair, Happening, Length, Made, PathSpec, Processing, Report,
     Scenario, Side, TimedEvent, Way,
@@ -82,7 +82,7 @@ pub(crate) fn aggregation(study: &Study, case: Case) -> anyhow::Result<Aggregati
     if let Some(combination) = study.combination(case) {
         return Ok(AggregationConfig {
             limits: limits(combination)?,
-            ..config(AggregationMode::Fixed, Kind::Fixed)
+            ..config(AggregationMode::Fixed, ControllerKind::None)
         });
     }
     Ok(match case {

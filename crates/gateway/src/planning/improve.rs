@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use keiro_planner::{delay::AppSpec, steer::Manner};
+use keiro_planner::{delay::AppSpec, steer::PlanMode};
 
 use super::{
     problem::{Placement, PlanningProblem},
@@ -59,7 +59,7 @@ impl PlanningProblem {
                 at: kept.iter().copied().map(Some).collect(),
                 allowed: allowed.clone(),
             };
-            let wanted = self.arranged(&placement, Manner::Revise, &self.relaxed_to(&kept));
+            let wanted = self.arranged(&placement, PlanMode::Revise, &self.relaxed_to(&kept));
             let moves = moved(&kept, &wanted);
             if moves.is_empty() {
                 return (kept, defers_moves);

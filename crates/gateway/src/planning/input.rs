@@ -9,7 +9,7 @@ use keiro_control::config::{App, AppIndex, PathIndex, PeerIndex};
 use keiro_planner::{
     delay::AppSpec,
     queueing::{Evidence, Half, Spread, Traffic},
-    steer::{PathSample, Standing},
+    steer::{PathHoldDown, PathSample},
 };
 use keiro_units::ByteCount;
 
@@ -21,7 +21,7 @@ pub(crate) struct PlannerInput {
     pub(crate) up: BTreeMap<(PathIndex, PeerIndex), Option<PathSample>>,
     /// Of these, the ones to which nobody is sent who is well elsewhere, and those that are only
     /// waited for.
-    pub(crate) doubtful: BTreeMap<(PathIndex, PeerIndex), Standing>,
+    pub(crate) doubtful: BTreeMap<(PathIndex, PeerIndex), PathHoldDown>,
     /// Applications that an operator has put on a path.
     pub(crate) operator: BTreeMap<AppIndex, PathIndex>,
     /// The path of each application now, or where it belongs.
@@ -179,14 +179,14 @@ impl PlannerInput {
 
     /// How many paths to peers are up.
     pub(crate) fn paths_up(&self) -> usize {
-        let awaited = |standing: &&Standing| **standing == Standing::Awaited;
+        let awaited = |standing: &&PathHoldDown| **standing == PathHoldDown::Validating;
         self.up.len() - self.doubtful.values().filter(awaited).count()
     }
 
     /// How it is with a path to a peer that is among those that are up.
-    pub(crate) fn standing(&self, path: PathIndex, peer: PeerIndex) -> Standing {
+    pub(crate) fn standing(&self, path: PathIndex, peer: PeerIndex) -> PathHoldDown {
         let doubtful = self.doubtful.get(&(path, peer)).copied();
-        doubtful.unwrap_or(Standing::Trusted)
+        doubtful.unwrap_or(PathHoldDown::Released)
     }
 
     /// It sends, and what it is planned with is next to nothing, for want of messages.

@@ -24,4 +24,4 @@ pub(crate) use input::{
     workload_of,
 };
 pub(crate) use move_trigger::MoveTrigger;
-pub(crate) use problem::{AppAssignment, Candidate, Manner, Plan, PlanningProblem};
+pub(crate) use problem::{AppAssignment, Candidate, Plan, PlanMode, PlanningProblem};

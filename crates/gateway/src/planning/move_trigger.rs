@@ -2,8 +2,8 @@
 
 use keiro_control::config::{AppIndex, PathIndex};
 use keiro_planner::{
-    plan::incumbent::{Knob, PathId, Setting},
-    steer::{Manner, seat},
+    plan::incumbent::{Parameter, ParameterValue, PathId},
+    steer::{PlanMode, placed_incumbent},
 };
 
 use super::{
@@ -17,8 +17,8 @@ use super::{
 pub(crate) struct MoveTrigger {
     /// Whose delay or rate changes; `None`: the application's latency target does.
     pub(crate) path: Option<PathIndex>,
-    pub(crate) now: Setting,
-    pub(crate) at: Setting,
+    pub(crate) now: ParameterValue,
+    pub(crate) at: ParameterValue,
     pub(crate) to: PathIndex,
 }
 
@@ -36,17 +36,17 @@ impl PlanningProblem {
         let mut forecasts = Forecasts::new(self, forecast_state);
         let planner_specs = self.planner_specs(&mut forecasts, ForecastResolution::Coarse);
         let number = self.apps.iter().position(|index| *index == app);
-        let residents = self.residents(&Placement::new(self, &self.at), &planner_specs);
-        let incumbent = seat(self.settings(), &self.named_paths(), &residents);
+        let steered_apps = self.steered_apps(&Placement::new(self, &self.at), &planner_specs);
+        let incumbent = placed_incumbent(self.settings(), &self.named_paths(), &steered_apps);
         let (Some(number), Ok(incumbent)) = (number, incumbent) else {
             return Vec::new();
         };
         let latency_target = self.app_specs[number].latency_target;
         // As `keiro plan` and the gateway itself look.
-        let planned = self.assignment(Manner::Revise, &mut forecasts, ForecastResolution::Fine);
+        let planned = self.assignment(PlanMode::Revise, &mut forecasts, ForecastResolution::Fine);
         let planned = planned.assignment;
         if self.at[number].is_some_and(|at| at != planned[number]) {
-            let now = Setting::Time(latency_target.unwrap_or_default());
+            let now = ParameterValue::Time(latency_target.unwrap_or_default());
             return vec![MoveTrigger {
                 path: None,
                 now,
@@ -60,34 +60,36 @@ impl PlanningProblem {
         }
         let own = incumbent.path_of(app_id(number));
         let other = incumbent.next_best(app_id(number)).map(|best| best.path);
-        let of_path = |path: PathId| [Knob::PathDelay(path), Knob::PathBandwidth(path)];
+        let of_path = |path: PathId| [Parameter::PathDelay(path), Parameter::PathBandwidth(path)];
         let knobs = own.into_iter().chain(other).flat_map(of_path);
-        let threshold = |knob: Knob| {
+        let threshold = |knob: Parameter| {
             let found = incumbent.threshold(app_id(number), knob)?;
             // The planner would move it; the forecast has brought it back.
             if found.now == found.at {
                 return None;
             }
             let path_of = |path: PathId| self.paths.get(path.0 as usize).copied();
-            let setting = |setting: Setting| match (knob, setting) {
-                (Knob::PathBandwidth(path), Setting::Rate(rate)) => {
-                    Setting::Rate(self.wire.bandwidth(path.0 as usize, rate))
+            let setting = |setting: ParameterValue| match (knob, setting) {
+                (Parameter::PathBandwidth(path), ParameterValue::Rate(rate)) => {
+                    ParameterValue::Rate(self.wire.bandwidth(path.0 as usize, rate))
                 }
                 _ => setting,
             };
             let (mut now, at) = (setting(found.now), setting(found.at));
-            if let (Knob::LatencyTarget, Some(latency_target)) = (knob, latency_target) {
+            if let (Parameter::LatencyTarget, Some(latency_target)) = (knob, latency_target) {
                 // What it demands, whatever the planner was told.
-                now = Setting::Time(latency_target);
+                now = ParameterValue::Time(latency_target);
                 match at {
-                    Setting::Time(at) if at < latency_target => {}
+                    ParameterValue::Time(at) if at < latency_target => {}
                     _ => return None,
                 }
             }
             Some(MoveTrigger {
                 path: match knob {
-                    Knob::PathDelay(path) | Knob::PathBandwidth(path) => Some(path_of(path)?),
-                    Knob::LatencyTarget => None,
+                    Parameter::PathDelay(path) | Parameter::PathBandwidth(path) => {
+                        Some(path_of(path)?)
+                    }
+                    Parameter::LatencyTarget => None,
                 },
                 now,
                 at,
@@ -95,7 +97,7 @@ impl PlanningProblem {
             })
         };
         knobs
-            .chain([Knob::LatencyTarget])
+            .chain([Parameter::LatencyTarget])
             .filter_map(threshold)
             .collect()
     }

@@ -9,7 +9,7 @@ use keiro_control::{
     config::{self, App, AppIndex, Class, Config, PathIndex, PeerIndex, Planner, Scheduler},
     protocol::AssignedBy,
 };
-pub(crate) use keiro_planner::steer::Manner;
+pub(crate) use keiro_planner::steer::PlanMode;
 use keiro_planner::{
     delay::{AppSpec, Delay, Equation3, PathSpec, Prediction, Saturation, Terms, Tolerance},
     plan::{
@@ -17,7 +17,7 @@ use keiro_planner::{
         incumbent::{Aim, Allowed, AppId, Hysteresis, PathId, Settings},
     },
     queueing::{Repair, Statistic, WireFormat},
-    steer::{PathSample, Resident, arrange, choices, spares},
+    steer::{PathSample, SteeredApp, eligible_paths, plan_moves, probation_paths},
 };
 use keiro_units::Bandwidth;
 
@@ -217,18 +217,18 @@ impl PlanningProblem {
         let now = input.now.get(&index).copied();
         let leads_there = self.paths.iter().copied().filter(reaches);
         let standings = leads_there.map(|path| (path, input.standing(path, app.peer)));
-        let choices = choices(standings.clone(), now);
-        if choices.is_empty() && wanted.is_none() {
+        let eligible = eligible_paths(standings.clone(), now);
+        if eligible.is_empty() && wanted.is_none() {
             return;
         }
         let may: Vec<bool> = self
             .paths
             .iter()
-            .map(|path| choices.contains(path))
+            .map(|path| eligible.contains(path))
             .collect();
-        let spares = spares(standings);
+        let on_probation = probation_paths(standings);
         // Without a planner: the first path that is up.
-        let first = choices.first().copied();
+        let first = eligible.first().copied();
         let (allowed, by) = match wanted {
             Some((path, by)) if reaches(&path) => (self.only(path), by),
             Some((_, by)) => match by {
@@ -242,7 +242,7 @@ impl PlanningProblem {
             },
         };
         let is_free = wanted.is_none() && by == AssignedBy::Planner;
-        let spare = |path: &PathIndex| is_free && spares.contains(path);
+        let spare = |path: &PathIndex| is_free && on_probation.contains(path);
         self.spare.push(self.paths.iter().map(spare).collect());
         let seen = input.workloads.get(&index).copied();
         if input.is_little_known(index, app) {
@@ -275,12 +275,12 @@ impl PlanningProblem {
     pub(crate) fn answer(
         &self,
         config: &Config,
-        manner: Manner,
+        plan_mode: PlanMode,
         forecast_state: &ForecastState,
     ) -> Plan {
         let stopwatch = Stopwatch::now();
         let mut forecasts = Forecasts::new(self, forecast_state);
-        let answer = self.assignment(manner, &mut forecasts, ForecastResolution::Fine);
+        let answer = self.assignment(plan_mode, &mut forecasts, ForecastResolution::Fine);
         let planned = self.told(config, &answer.assignment, &mut forecasts);
         Plan {
             optimal: answer.optimal,
@@ -375,11 +375,11 @@ impl PlanningProblem {
     /// Only the paths: where every application of the problem goes.
     pub(crate) fn places(
         &self,
-        manner: Manner,
+        plan_mode: PlanMode,
         forecast_state: &ForecastState,
     ) -> BTreeMap<AppIndex, PathIndex> {
         let mut forecasts = Forecasts::new(self, forecast_state);
-        let answer = self.assignment(manner, &mut forecasts, ForecastResolution::Coarse);
+        let answer = self.assignment(plan_mode, &mut forecasts, ForecastResolution::Coarse);
         let places = self.apps.iter().zip(answer.assignment);
         places.map(|(app, path)| (*app, self.paths[path])).collect()
     }
@@ -464,19 +464,19 @@ impl PlanningProblem {
     /// Where every application of the problem goes.
     pub(super) fn assignment(
         &self,
-        manner: Manner,
+        plan_mode: PlanMode,
         forecasts: &mut Forecasts<'_>,
         look: ForecastResolution,
     ) -> Assigned {
         let searched = self.apps.len() <= SEARCHED_APPS_MAX;
         let now = || Placement::new(self, &self.at);
-        let (mut assignment, optimal) = match manner {
+        let (mut assignment, optimal) = match plan_mode {
             _ if !self.searches() => self.solve(),
-            Manner::Anew if searched => self.solve(),
-            Manner::Anew => (self.arranged(&now(), manner, &self.wire.apps), false),
-            Manner::Revise => {
+            PlanMode::FromScratch if searched => self.solve(),
+            PlanMode::FromScratch => (self.arranged(&now(), plan_mode, &self.wire.apps), false),
+            PlanMode::Revise => {
                 let planner_specs = self.planner_specs(forecasts, look);
-                (self.arranged(&now(), manner, &planner_specs), false)
+                (self.arranged(&now(), plan_mode, &planner_specs), false)
             }
         };
         // A planner that finds no place at all may leave an application where it may not be.
@@ -486,7 +486,7 @@ impl PlanningProblem {
                 *path = allowed.iter().position(|may| *may).unwrap_or(*path);
             }
         }
-        let refined = self.refined(assignment.clone(), manner, forecasts, look);
+        let refined = self.refined(assignment.clone(), plan_mode, forecasts, look);
         Assigned {
             optimal: optimal && refined.assignment == assignment,
             ..refined
@@ -502,14 +502,14 @@ impl PlanningProblem {
     pub(super) fn arranged(
         &self,
         placement: &Placement,
-        manner: Manner,
+        plan_mode: PlanMode,
         specs: &[AppSpec],
     ) -> Vec<usize> {
         let paths = self.named_paths();
-        let residents = self.residents(placement, specs);
+        let steered_apps = self.steered_apps(placement, specs);
         let budget = Budget::default();
         let at = |number: usize| placement.at[number].unwrap_or(0);
-        match arrange(self.settings(), &paths, &residents, manner, budget) {
+        match plan_moves(self.settings(), &paths, &steered_apps, plan_mode, budget) {
             Ok(arrangement) => {
                 let places = arrangement.places();
                 let place = |number: usize| match places.get(&app_id(number)) {
@@ -544,27 +544,27 @@ impl PlanningProblem {
         }
     }
 
-    pub(super) fn residents(&self, placement: &Placement, specs: &[AppSpec]) -> Vec<Resident> {
+    pub(super) fn steered_apps(&self, placement: &Placement, specs: &[AppSpec]) -> Vec<SteeredApp> {
         let of = |may: &[bool]| -> BTreeSet<PathId> {
             let may = may.iter().enumerate();
             may.filter(|(_, may)| **may)
                 .map(|(path, _)| path_id(path))
                 .collect()
         };
-        let resident = |number: usize| {
+        let steered_app = |number: usize| {
             let only = of(&placement.allowed[number]);
-            Resident {
+            SteeredApp {
                 id: app_id(number),
                 spec: specs[number],
                 allowed: match only.len() == self.paths.len() {
                     true => Allowed::All,
                     false => Allowed::Only(only),
                 },
-                spare: of(&self.spare[number]),
-                at: placement.at[number].map(path_id),
+                fallback: of(&self.spare[number]),
+                path: placement.at[number].map(path_id),
             }
         };
-        (0..self.apps.len()).map(resident).collect()
+        (0..self.apps.len()).map(steered_app).collect()
     }
 
     /// By a planner from scratch.

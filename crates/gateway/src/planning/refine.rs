@@ -21,9 +21,9 @@ use std::{
 use keiro_control::config::Scheduler;
 use keiro_planner::{
     delay::{AppSpec, Prediction, competing_rate},
-    plan::{Opinion, Review},
+    plan::{Review, ReviewScore},
     queueing::{Resolution, Spread, Statistic},
-    steer::Manner,
+    steer::PlanMode,
 };
 
 use crate::target_monitor::FORECAST_ERROR;
@@ -111,7 +111,7 @@ impl<'a> Forecasts<'a> {
         (path, members): (usize, &[usize]),
         resolution: Resolution,
         tighter: f64,
-    ) -> Vec<(Opinion, bool)> {
+    ) -> Vec<(ReviewScore, bool)> {
         let problem = self.problem;
         // Nobody has come: what was measured there is at least as good as it was.
         let came = |app: &usize| problem.at[*app] != Some(path);
@@ -162,7 +162,7 @@ impl<'a> Forecasts<'a> {
             let is_unmet = expected.met == Some(false) || expected.overloaded;
             let mean = expected.predicted.unwrap_or(prediction.delay);
             let is_unmet_at_p99 = !is_unmet && latency_target.is_some() && tail.is_unmet();
-            let opinion = Opinion {
+            let opinion = ReviewScore {
                 unmet: usize::from(is_unmet),
                 overloaded: usize::from(expected.overloaded),
                 unmet_at_p99: usize::from(is_unmet_at_p99),
@@ -179,11 +179,11 @@ impl<'a> Forecasts<'a> {
         on_path: (usize, &[usize]),
         resolution: Resolution,
         tighter: f64,
-    ) -> Opinion {
+    ) -> ReviewScore {
         let all = self.opinions(on_path, resolution, tighter);
         all.into_iter()
             .map(|(opinion, _)| opinion)
-            .fold(Opinion::default(), Opinion::saturating_add)
+            .fold(ReviewScore::default(), ReviewScore::saturating_add)
     }
 
     /// Whom `look` finds unmet where `assignment` has them, and how many of them overloaded.
@@ -221,7 +221,7 @@ pub(super) struct Violations {
     pub(super) unmet: BTreeSet<usize>,
     /// Of whom nothing is known by which the 99th percentile could be told, and who count for that.
     pub(super) doubts: BTreeSet<usize>,
-    pub(super) all: Opinion,
+    pub(super) all: ReviewScore,
 }
 
 /// What is known of an application's 99th percentile on a path, for one that demands something.
@@ -320,7 +320,7 @@ impl PlanningProblem {
     pub(super) fn refined(
         &self,
         planned: Vec<usize>,
-        manner: Manner,
+        plan_mode: PlanMode,
         forecasts: &mut Forecasts<'_>,
         look: ForecastResolution,
     ) -> Assigned {
@@ -333,7 +333,7 @@ impl PlanningProblem {
             return assigned(planned, false);
         }
         let shown = forecasts.violations(&planned, look).all;
-        if shown.is_content() {
+        if shown.all_met() {
             return assigned(planned, false);
         }
         let is_cheap = self.scheduler == Scheduler::Fifo || self.apps.len() <= FINE_APPS_MAX;
@@ -341,18 +341,18 @@ impl PlanningProblem {
             ForecastResolution::Fine if !is_cheap => ForecastResolution::Medium,
             look => look,
         };
-        let found = self.repaired(&planned, manner, forecasts, meanwhile);
+        let found = self.repaired(&planned, plan_mode, forecasts, meanwhile);
         // What was found by less than what is shown has to hold by that too.
         let holds = found == planned
             || meanwhile == look
             || forecasts.violations(&found, look).all.beats(&shown);
-        match (holds && found != planned, manner) {
-            (true, Manner::Revise) => {
+        match (holds && found != planned, plan_mode) {
+            (true, PlanMode::Revise) => {
                 let (found, defers_moves) =
                     self.with_improvements(found, forecasts, [meanwhile, look]);
                 assigned(found, defers_moves)
             }
-            (true, Manner::Anew) => assigned(found, false),
+            (true, PlanMode::FromScratch) => assigned(found, false),
             (false, _) => assigned(planned, false),
         }
     }
@@ -362,14 +362,14 @@ impl PlanningProblem {
     fn repaired(
         &self,
         planned: &[usize],
-        manner: Manner,
+        plan_mode: PlanMode,
         forecasts: &mut Forecasts<'_>,
         look: ForecastResolution,
     ) -> Vec<usize> {
         let violations = forecasts.violations(planned, look);
         let may = self.with_spares(planned, &violations.unmet);
         let mut least = violations.all;
-        let in_force = self.in_force().filter(|_| manner == Manner::Revise);
+        let in_force = self.in_force().filter(|_| plan_mode == PlanMode::Revise);
         let mut kept = planned.to_vec();
         if let Some(in_force) = &in_force {
             let opinion = forecasts.violations(in_force, look).all;
@@ -387,11 +387,11 @@ impl PlanningProblem {
         // For a 99th percentile alone one is enough.
         let tries = if least.unmet > 0 { TRIES } else { 1 };
         let (mut latency_targets, mut tries) = (1.0, 0..tries);
-        while !least.is_content() && tries.next().is_some() {
+        while !least.all_met() && tries.next().is_some() {
             let mut review = Review::new(&may, self.work_max(), |path, members| {
                 forecasts.opinion((path, members), searched(self.apps.len()), latency_targets)
             });
-            let Some(repaired) = review.mend(&starts, &home) else {
+            let Some(repaired) = review.improve(&starts, &home) else {
                 latency_targets *= WIDER;
                 continue;
             };

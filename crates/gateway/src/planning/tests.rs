@@ -7,7 +7,7 @@ use keiro_control::{
 use keiro_planner::{
     delay::Tolerance,
     queueing::{Evidence, Half, Invalid, Spread, Statistic},
-    steer::{PathSample, Standing},
+    steer::{PathHoldDown, PathSample},
 };
 use keiro_units::{Bandwidth, ByteCount, Probability};
 
@@ -177,7 +177,7 @@ pub(crate) fn bursty_a5(mean_ms: u64) -> (Config, PlannerInput) {
 }
 
 fn revised(config: &Config, input: &PlannerInput) -> Plan {
-    PlanningProblem::new(config, input).answer(config, Manner::Revise, &ForecastState::default())
+    PlanningProblem::new(config, input).answer(config, PlanMode::Revise, &ForecastState::default())
 }
 
 fn paths(planned: &Plan) -> Vec<Option<usize>> {
@@ -193,7 +193,7 @@ fn the_papers_algorithm_with_tolerance_gives_the_papers_assignment() {
     let config = paper("planner = \"greedy\"\ntolerance = \"2%\"", "");
     let planned = PlanningProblem::new(&config, &both_up()).answer(
         &config,
-        Manner::Anew,
+        PlanMode::FromScratch,
         &ForecastState::default(),
     );
     assert_eq!(paths(&planned), [0, 0, 1, 0, 1].map(Some));
@@ -215,7 +215,7 @@ fn who_is_late_by_the_forecast_is_unmet_whatever_equation_3_says() {
     );
     let planned = PlanningProblem::new(&config, &both_up()).answer(
         &config,
-        Manner::Anew,
+        PlanMode::FromScratch,
         &ForecastState::default(),
     );
     // 101.5 ms by eq. 3, some 138 ms behind A1's and A2's messages.
@@ -252,7 +252,7 @@ fn an_overload_by_the_forecast_is_unmet_whatever_equation_3_says() {
     }
     let planned = PlanningProblem::new(&config, &both_up()).answer(
         &config,
-        Manner::Anew,
+        PlanMode::FromScratch,
         &ForecastState::default(),
     );
     for app in &planned.apps[..2] {
@@ -267,7 +267,7 @@ fn an_overload_by_the_forecast_is_unmet_whatever_equation_3_says() {
     config.apps[0].latency_target = None;
     let planned = PlanningProblem::new(&config, &both_up()).answer(
         &config,
-        Manner::Anew,
+        PlanMode::FromScratch,
         &ForecastState::default(),
     );
     assert_eq!(planned.apps[0].met, None);
@@ -280,7 +280,7 @@ fn without_a_forecast_nothing_is_predicted_and_equation_3_judges() {
     config.apps[2].length = None;
     let planned = PlanningProblem::new(&config, &both_up()).answer(
         &config,
-        Manner::Anew,
+        PlanMode::FromScratch,
         &ForecastState::default(),
     );
     let expected = planned.apps[2].expected.unwrap();
@@ -299,7 +299,7 @@ fn the_exact_plan_meets_every_target() {
     let config = paper("planner = \"exact\"", "");
     let planned = PlanningProblem::new(&config, &both_up()).answer(
         &config,
-        Manner::Anew,
+        PlanMode::FromScratch,
         &ForecastState::default(),
     );
     assert_eq!(planned.unmet(), 0);
@@ -320,7 +320,7 @@ fn a_pin_is_kept_and_counts_as_load() {
     let config = paper("", "path = \"path2\"");
     let planned = PlanningProblem::new(&config, &both_up()).answer(
         &config,
-        Manner::Anew,
+        PlanMode::FromScratch,
         &ForecastState::default(),
     );
     assert_eq!(planned.apps[0].path, Some(PathIndex(1)));
@@ -329,7 +329,7 @@ fn a_pin_is_kept_and_counts_as_load() {
     input.operator.insert(AppIndex(0), PathIndex(0));
     let planned = PlanningProblem::new(&config, &input).answer(
         &config,
-        Manner::Anew,
+        PlanMode::FromScratch,
         &ForecastState::default(),
     );
     assert_eq!(planned.apps[0].path, Some(PathIndex(0)));
@@ -343,7 +343,7 @@ fn what_is_down_is_not_planned_with() {
     input.up.remove(&(PathIndex(1), PeerIndex(0)));
     let planned = PlanningProblem::new(&config, &input).answer(
         &config,
-        Manner::Anew,
+        PlanMode::FromScratch,
         &ForecastState::default(),
     );
     assert_eq!(paths(&planned), [Some(0); 5]);
@@ -352,7 +352,7 @@ fn what_is_down_is_not_planned_with() {
     input.up.clear();
     let planned = PlanningProblem::new(&config, &input).answer(
         &config,
-        Manner::Anew,
+        PlanMode::FromScratch,
         &ForecastState::default(),
     );
     assert_eq!(paths(&planned), [None; 5]);
@@ -364,7 +364,7 @@ fn without_a_planner_the_first_path_is_taken() {
     let config = paper("planner = \"off\"", "path = \"path2\"");
     let planned = PlanningProblem::new(&config, &both_up()).answer(
         &config,
-        Manner::Anew,
+        PlanMode::FromScratch,
         &ForecastState::default(),
     );
     assert_eq!(paths(&planned), [1, 0, 0, 0, 0].map(Some));
@@ -432,7 +432,7 @@ fn a_plan_from_scratch_that_cannot_meet_every_target_is_left_alone_too() {
     input.up.insert((PathIndex(1), PeerIndex(0)), Some(slow));
     let anew = PlanningProblem::new(&config, &input).answer(
         &config,
-        Manner::Anew,
+        PlanMode::FromScratch,
         &ForecastState::default(),
     );
     assert_eq!(anew.unmet(), 2);
@@ -445,9 +445,9 @@ fn a_path_that_died_often_is_for_those_who_are_unmet_elsewhere() {
     let config = paper("", "");
     let mut input = placed([0; 5]);
     let near = (PathIndex(1), PeerIndex(0));
-    input.doubtful.insert(near, Standing::Unproven);
+    input.doubtful.insert(near, PathHoldDown::Held);
     assert_eq!(paths(&revised(&config, &input)), [Some(0); 5]);
-    input.doubtful.insert(near, Standing::OnProbation);
+    input.doubtful.insert(near, PathHoldDown::Probation);
     let planned = revised(&config, &input);
     // A1 and A2 have what they need where they are.
     assert_eq!(paths(&planned), [0, 0, 1, 1, 1].map(Some));

@@ -11,7 +11,7 @@ use keiro_planner::{
         Budget,
         incumbent::{Allowed, AppId, PathId, Settings},
     },
-    steer::{Manner, PathSample, Resident, arrange},
+    steer::{PathSample, PlanMode, SteeredApp, plan_moves},
 };
 use keiro_store::{AppInputs, Inputs, PathInputs, SitePlan};
 use keiro_units::{Bandwidth, ByteCount, Probability};
@@ -36,7 +36,7 @@ pub(super) fn plan_for_all(
         .filter_map(|(name, spec)| Some((id_of(name)?, *spec)))
         .collect();
     let mut owners = Vec::new();
-    let mut residents = Vec::new();
+    let mut steered_apps = Vec::new();
     for gateway in inputs {
         for app in &gateway.apps {
             let leads_there = |path: &&PathInputs| {
@@ -57,26 +57,32 @@ pub(super) fn plan_for_all(
                 let assigned = plan.assignments.get(&gateway.gateway)?.get(&app.name)?;
                 id_of(assigned)
             };
-            residents.push(Resident {
-                id: AppId(u32::try_from(residents.len()).unwrap_or(u32::MAX)),
+            steered_apps.push(SteeredApp {
+                id: AppId(u32::try_from(steered_apps.len()).unwrap_or(u32::MAX)),
                 spec: AppSpec {
                     length: wire_length(spec.length),
                     ..spec
                 },
                 allowed: Allowed::Only(only),
-                spare: BTreeSet::new(),
-                at: put.and_then(id_of).or_else(|| before.and_then(place)),
+                fallback: BTreeSet::new(),
+                path: put.and_then(id_of).or_else(|| before.and_then(place)),
             });
             owners.push((&gateway.gateway, &app.name));
         }
     }
     // Who is somewhere is not moved for little.
-    let manner = match before.is_some() || residents.iter().any(|app| app.at.is_some()) {
-        true => Manner::Revise,
-        false => Manner::Anew,
+    let plan_mode = match before.is_some() || steered_apps.iter().any(|app| app.path.is_some()) {
+        true => PlanMode::Revise,
+        false => PlanMode::FromScratch,
     };
     let mut assignments: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
-    match arrange(settings, &paths, &residents, manner, Budget::default()) {
+    match plan_moves(
+        settings,
+        &paths,
+        &steered_apps,
+        plan_mode,
+        Budget::default(),
+    ) {
         Ok(arrangement) => {
             for (app, path) in arrangement.places() {
                 let (Some((gateway, app)), Some(path)) =

@@ -30,7 +30,7 @@ use keiro_linux::epoll::Waker;
 use keiro_planner::{
     delay::Tolerance,
     plan::incumbent::{Aim, Hysteresis, Settings},
-    steer::Manner,
+    steer::PlanMode,
 };
 use keiro_store::{
     AppInputs, Connection, EtcdStore, FileStore, Inputs, Notice, PathInputs, PlanStore, SitePlan,
@@ -483,17 +483,19 @@ impl Gateway {
     fn remember_places(&mut self, plan: &SitePlan) {
         let own = plan.assignments.get(&self.site.gateway);
         for (app, path) in own.into_iter().flatten() {
-            self.steering.homes.remember(app.clone(), path.clone());
+            self.steering
+                .preferred_paths
+                .remember(app.clone(), path.clone());
         }
     }
 
     /// The planner's answer. In a site whoever it has placed, or is to place, stays; where that leaves
     /// a latency target unmet and the site's store is gone, or the site has not placed everybody yet, this
     /// gateway plans by itself if that leaves fewer unmet.
-    pub(crate) fn answer_in_site(&self, input: &PlannerInput, manner: Manner) -> Plan {
+    pub(crate) fn answer_in_site(&self, input: &PlannerInput, plan_mode: PlanMode) -> Plan {
         let answer = |input: &PlannerInput| {
             let problem = PlanningProblem::new(&self.config, input);
-            problem.answer(&self.config, manner, &self.steering.forecast_state)
+            problem.answer(&self.config, plan_mode, &self.steering.forecast_state)
         };
         let (mut kept, mut free) = (input.clone(), input.clone());
         match (self.site.part(), self.config.gateway.planner) {
@@ -506,7 +508,7 @@ impl Gateway {
             (Part::CutOff, _) => {
                 free.site.clear();
                 // An operator's wish.
-                if manner == Manner::Anew {
+                if plan_mode == PlanMode::FromScratch {
                     return answer(&free);
                 }
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use keiro_control::config::{AppIndex, Config, PathIndex, PeerIndex};
-use keiro_planner::steer::{PathSample, Standing};
+use keiro_planner::steer::{PathHoldDown, PathSample};
 use keiro_store::{AppInputs, PathInputs};
 
 use crate::planning::{PlannerInput, workload_of};
@@ -91,10 +91,10 @@ fn is_told(input: &PlannerInput, path: PathIndex, peer: PeerIndex, is_used: bool
     let to_peer = input.up.keys().filter(|(_, end)| *end == peer);
     let standings = to_peer.map(|(path, peer)| input.standing(*path, *peer));
     match standings.min() {
-        Some(best @ (Standing::Trusted | Standing::OnProbation)) => {
+        Some(best @ (PathHoldDown::Released | PathHoldDown::Probation)) => {
             is_used || input.standing(path, peer) == best
         }
-        Some(Standing::Unproven | Standing::Awaited) | None => false,
+        Some(PathHoldDown::Held | PathHoldDown::Validating) | None => false,
     }
 }
 
@@ -109,10 +109,10 @@ mod tests {
 
     const PEER: PeerIndex = PeerIndex(0);
 
-    fn doubtful(standings: [Standing; 2]) -> PlannerInput {
+    fn doubtful(standings: [PathHoldDown; 2]) -> PlannerInput {
         let mut input = both_up();
         for (number, standing) in standings.into_iter().enumerate() {
-            if standing != Standing::Trusted {
+            if standing != PathHoldDown::Released {
                 input.doubtful.insert((PathIndex(number), PEER), standing);
             }
         }
@@ -121,19 +121,19 @@ mod tests {
 
     #[test]
     fn a_site_is_told_of_trusted_paths_and_of_those_in_use() {
-        let told = |standings: [Standing; 2], used: Option<usize>| {
+        let told = |standings: [PathHoldDown; 2], used: Option<usize>| {
             let input = doubtful(standings);
             let is_told = |path| is_told(&input, PathIndex(path), PEER, used == Some(path));
             [0, 1].map(is_told)
         };
-        use Standing::{Awaited, OnProbation, Trusted, Unproven};
-        assert_eq!(told([Trusted, Trusted], None), [true, true]);
-        assert_eq!(told([Trusted, Unproven], None), [true, false]);
-        assert_eq!(told([Trusted, Unproven], Some(1)), [true, true]);
-        assert_eq!(told([OnProbation, Unproven], None), [true, false]);
-        assert_eq!(told([OnProbation, OnProbation], None), [true, true]);
+        use PathHoldDown::{Held, Probation, Released, Validating};
+        assert_eq!(told([Released, Released], None), [true, true]);
+        assert_eq!(told([Released, Held], None), [true, false]);
+        assert_eq!(told([Released, Held], Some(1)), [true, true]);
+        assert_eq!(told([Probation, Held], None), [true, false]);
+        assert_eq!(told([Probation, Probation], None), [true, true]);
         // Nothing is known yet: whoever is there may still go.
-        assert_eq!(told([Unproven, Awaited], Some(0)), [false, false]);
+        assert_eq!(told([Held, Validating], Some(0)), [false, false]);
     }
 
     #[test]

@@ -33,10 +33,10 @@
 use std::time::Duration;
 
 use super::{
-    Cause, Controller, Decision, Fates, Held, Limits, Observation, Parameters, TooNarrow,
-    evidence::{Line, Seen, Wish, kept, loss_at_most},
+    Cause, Controller, Decision, DeliveryCounts, Held, Limits, Observation, Parameters, TooNarrow,
     fits,
-    patience::Patience,
+    line_loss::{LineLoss, LossGoal, LossSample, kept, loss_at_most},
+    probe_backoff::ProbeBackoff,
 };
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
@@ -44,7 +44,7 @@ use keiro_units::{Bandwidth, ByteCount, Instant};
 #[derive(Clone, Debug)]
 pub struct Adaptive {
     held: Held,
-    line: Line,
+    line: LineLoss,
     /// With more N: is it worse?
     trial: Trial,
     /// When it is tried next whether copies that are not enough are too many.
@@ -56,15 +56,15 @@ pub struct Adaptive {
     let_up: f64,
     /// Until then what is lost to congestion was sent before it was answered.
     answered_until: Instant,
-    receiver: Patience,
+    receiver: ProbeBackoff,
     relief: Relief,
     drops: Drops,
     unseen: Unseen,
     /// How long others are held to overflow the receiver next time.
     others_for: Duration,
-    network: Patience,
+    network: ProbeBackoff,
     /// The copies' fates of the last periods.
-    recent: [Fates; RECENT],
+    recent: [DeliveryCounts; RECENT],
     /// What was seen while a queue was, in as many periods: the line's, or congestion.
     queued: Queued,
 }
@@ -73,7 +73,7 @@ pub struct Adaptive {
 #[derive(Clone, Copy, Debug, Default)]
 struct Queued {
     periods: u32,
-    seen: Seen,
+    seen: LossSample,
 }
 
 /// Whether loss grows with N.
@@ -85,14 +85,14 @@ enum Trial {
         since: Instant,
         from: u8,
         loss_at_most: f64,
-        seen: Fates,
+        seen: DeliveryCounts,
     },
     /// So much was lost with more copies, so there are fewer for a while.
     Fewer {
         since: Instant,
         before: u8,
         loss: f64,
-        seen: Fates,
+        seen: DeliveryCounts,
     },
 }
 
@@ -210,20 +210,20 @@ impl Adaptive {
         held.decide(wanted, bandwidth, Cause::Steady)?;
         Ok(Self {
             held,
-            line: Line::default(),
+            line: LineLoss::default(),
             trial: Trial::None,
             doubt_at: Instant::ZERO,
             doubt_after: DOUBT_MIN,
             cap: None,
             let_up: LET_UP,
             answered_until: Instant::ZERO,
-            receiver: Patience::default(),
+            receiver: ProbeBackoff::default(),
             relief: Relief::None,
             drops: Drops::default(),
             unseen: Unseen::default(),
             others_for: OTHERS_MIN,
-            network: Patience::default(),
-            recent: [Fates::default(); RECENT],
+            network: ProbeBackoff::default(),
+            recent: [DeliveryCounts::default(); RECENT],
             queued: Queued::default(),
         })
     }
@@ -255,7 +255,7 @@ impl Adaptive {
         let with = |copies| (Parameters { copies, ..*wanted }, cause);
         // Its system's drops may be others', against which copies help.
         let ours = self.drops.are_by_socket();
-        let needed = self.line.copies_needed(now, limits, self.wish());
+        let needed = self.line.copies_needed(now, limits, self.loss_goal());
         let is_fewer = |needed: &u8| ours && *needed < current.copies;
         if let Some(needed) = needed.filter(is_fewer) {
             return Some(with(needed));
@@ -314,7 +314,7 @@ impl Adaptive {
         let until = now + self.others_for;
         self.relief = Relief::Others { until };
         self.others_for = self.others_for.saturating_mul(2).min(OTHERS_MAX);
-        self.receiver = Patience::default();
+        self.receiver = ProbeBackoff::default();
         let wanted = Parameters {
             copies: self.held.wanted.copies,
             ..from
@@ -350,7 +350,7 @@ impl Adaptive {
                 ..*wanted
             }
         };
-        let calm = self.receiver.try_step(now, receiver_load(&step, limits))?;
+        let calm = self.receiver.take_step(now, receiver_load(&step, limits))?;
         Some((step, Cause::Calm { calm }))
     }
 
@@ -377,7 +377,7 @@ impl Adaptive {
             queueing: seen.queueing,
             arrived,
         };
-        let needed = self.line.copies_needed(now, limits, self.wish());
+        let needed = self.line.copies_needed(now, limits, self.loss_goal());
         let mut copies = needed.unwrap_or(current.copies).min(current.copies);
         let held = scaled(arrived, HELD_SHARE).max(limits.bandwidth_min());
         if copies == current.copies {
@@ -394,7 +394,7 @@ impl Adaptive {
     /// M is let up if it has been calm.
     fn use_network(&mut self, now: Instant, seen: &Observation) -> Option<(Parameters, Cause)> {
         let more = scaled(self.cap?, 1.0 + self.let_up);
-        let calm = self.network.try_step(now, self.load(seen, more))?;
+        let calm = self.network.take_step(now, self.load(seen, more))?;
         self.cap = (more < seen.bandwidth).then_some(more);
         self.let_up = (self.let_up * 2.0).min(LET_UP_MAX);
         Some((self.held.wanted, Cause::Calm { calm }))
@@ -429,9 +429,9 @@ impl Adaptive {
             wanted,
             current,
         } = &self.held;
-        let needed = self.line.copies_needed(now, limits, self.wish());
-        let fewer = Wish {
-            target: self.wish().target * TARGET_FOR_FEWER,
+        let needed = self.line.copies_needed(now, limits, self.loss_goal());
+        let fewer = LossGoal {
+            target: self.loss_goal().target * TARGET_FOR_FEWER,
             worth: WORTH_FEWER,
         };
         let at_worst = self.line.copies_needed_at_worst(now, limits, fewer);
@@ -444,14 +444,14 @@ impl Adaptive {
         let may_be = |copies: &u8| {
             let load = copies_of(offered, *copies);
             let sound = self.network.is_untried(load)
-                || (next == Some(*copies) && self.network.may_try(now, load));
+                || (next == Some(*copies) && self.network.may_step_to(now, load));
             let parameters = Parameters {
                 copies: *copies,
                 ..*current
             };
             let bearable = self
                 .receiver
-                .may_try(now, receiver_load(&parameters, limits));
+                .may_step_to(now, receiver_load(&parameters, limits));
             let worth_trying = self.line.is_worth_trying(now, *copies);
             *copies > wanted.copies && *copies <= more && worth_trying && sound && bearable
         };
@@ -474,13 +474,13 @@ impl Adaptive {
             self.line.on_fewer(now, (wanted.copies, copies), target);
         }
         if copies > from {
-            self.network.on_try(now, copies_of(offered, copies));
+            self.network.on_step(now, copies_of(offered, copies));
             self.try_receiver(now, copies);
             self.trial = Trial::Raised {
                 since: now,
                 from,
                 loss_at_most: self.loss_before(),
-                seen: Fates::default(),
+                seen: DeliveryCounts::default(),
             };
         }
         Some((Parameters { copies, ..wanted }, self.line_loss(now, copies)))
@@ -506,7 +506,7 @@ impl Adaptive {
                     since: now,
                     before: wanted.copies,
                     loss,
-                    seen: Fates::default(),
+                    seen: DeliveryCounts::default(),
                 };
                 let cause = Cause::CopyLossGrew {
                     before: loss_at_most,
@@ -548,11 +548,11 @@ impl Adaptive {
         } = &self.held;
         let parameters = Parameters { copies, ..*current };
         let load = receiver_load(&parameters, limits);
-        let may_try = self.receiver.may_try(now, load);
-        if may_try {
-            self.receiver.on_try(now, load);
+        let may_step_to = self.receiver.may_step_to(now, load);
+        if may_step_to {
+            self.receiver.on_step(now, load);
         }
-        may_try
+        may_step_to
     }
 
     /// Where copies leave more loss than wanted, they may be what causes it.
@@ -577,7 +577,7 @@ impl Adaptive {
             since: now,
             before: current.copies,
             loss,
-            seen: Fates::default(),
+            seen: DeliveryCounts::default(),
         };
         let cause = Cause::Doubt { residual, target };
         Some((Parameters { copies, ..*wanted }, cause))
@@ -589,7 +589,7 @@ impl Adaptive {
         &mut self,
         now: Instant,
         before: u8,
-        less: Fates,
+        less: DeliveryCounts,
         seen: &Observation,
     ) -> Option<(Parameters, Cause)> {
         let Held {
@@ -600,9 +600,10 @@ impl Adaptive {
         let first = !self.network.has_failed();
         let loss = less.loss();
         self.doubt_after = DOUBT_MIN;
-        self.line.forget();
-        let target = self.wish().target;
-        self.line.add(now, &Seen::of(less), current.copies, target);
+        self.line.reset();
+        let target = self.loss_goal().target;
+        self.line
+            .add(now, &LossSample::of(less), current.copies, target);
         self.network
             .on_trouble(now, copies_of(seen.offered, before));
         let copies = limits.copies_below(current.copies).filter(|_| first)?;
@@ -610,7 +611,7 @@ impl Adaptive {
             since: now,
             before: current.copies,
             loss,
-            seen: Fates::default(),
+            seen: DeliveryCounts::default(),
         };
         let cause = Cause::Congestion {
             loss,
@@ -631,8 +632,8 @@ impl Adaptive {
         }
     }
 
-    fn wish(&self) -> Wish {
-        Wish {
+    fn loss_goal(&self) -> LossGoal {
+        LossGoal {
             target: self.held.limits.thresholds().loss_target.get(),
             worth: WORTH_MORE,
         }
@@ -640,9 +641,9 @@ impl Adaptive {
 
     /// What the loss was of late at most: a change may have come in the midst of a period.
     fn loss_before(&self) -> f64 {
-        let mut all = Fates::default();
+        let mut all = DeliveryCounts::default();
         self.recent.iter().for_each(|fates| all.add(*fates));
-        let at_most = |fates: Fates| loss_at_most(fates.lost as f64, fates.sent as f64);
+        let at_most = |fates: DeliveryCounts| loss_at_most(fates.lost as f64, fates.sent as f64);
         let newest = self.recent[0];
         // An empty period says nothing, and does not say the worst.
         let newest = if newest.sent == 0 { all } else { newest };
@@ -651,14 +652,14 @@ impl Adaptive {
 
     /// Takes a period's losses for what they are; whether it is congestion.
     fn classify(&mut self, now: Instant, seen: &Observation, dropped: u64) -> bool {
-        let copies = Fates {
+        let copies = DeliveryCounts {
             sent: seen.copies.sent,
             // The receiver's, not the path's.
             lost: seen.copies.lost.saturating_sub(dropped),
         };
         let queued = seen.queueing.is_some_and(|delay| delay >= QUEUE_MIN)
             || seen.spread.is_some_and(|spread| spread >= SPREAD_MIN);
-        let mut this = Seen::of(copies);
+        let mut this = LossSample::of(copies);
         if dropped == 0 && self.unseen.is_none() {
             this.whole_copies = seen.copies;
             this.whole_aggregates = seen.aggregates;
@@ -676,7 +677,7 @@ impl Adaptive {
         }
         if !queued || periods >= QUEUED_PERIODS {
             let each = self.held.current.copies;
-            self.line.add(now, &all, each, self.wish().target);
+            self.line.add(now, &all, each, self.loss_goal().target);
             self.queued = Queued::default();
         }
         self.recent.rotate_right(1);
@@ -849,7 +850,7 @@ fn receiver_load(parameters: &Parameters, limits: &Limits) -> f64 {
 }
 
 /// How many losses say how much is lost; where fewer were lost, as many as `loss` would have been.
-fn shown(seen: Fates, loss: f64) -> f64 {
+fn shown(seen: DeliveryCounts, loss: f64) -> f64 {
     (seen.lost as f64).max(seen.sent as f64 * loss)
 }
 

@@ -5,7 +5,7 @@
 //! over. [`Limits`] say what S, I and N may be, [`within`] keeps M = N·S/I within the bandwidth,
 //! and a [`Controller`] turns what was seen in the last period into the parameters of the next:
 //!
-//! - [`Fixed`]: no control.
+//! - [`NoControl`]: no control.
 //! - [`Table2`]: the paper's controller, as it is meant and as it is printed.
 //! - [`Adaptive`]: Keiro's own, which tells loss by congestion from loss of the line.
 //!
@@ -16,15 +16,15 @@
 mod adaptive;
 mod bound;
 mod cause;
-mod evidence;
 mod limits;
+mod line_loss;
 mod mixture;
-mod patience;
 pub mod plant;
+mod probe_backoff;
 pub mod spacing;
 mod table2;
 
-use std::{fmt, time::Duration};
+use std::{fmt, str::FromStr, time::Duration};
 
 pub use adaptive::Adaptive;
 pub use bound::{BURST_MAX, TooNarrow, fits, size_max, within};
@@ -61,9 +61,9 @@ pub struct Observation {
     /// The same of the rest of the receiver's system, whoever's packets they were.
     pub system_overflows: u64,
     /// Aggregates whose fate has become known, and of these the ones of which no copy came.
-    pub aggregates: Fates,
+    pub aggregates: DeliveryCounts,
     /// The same of single copies.
-    pub copies: Fates,
+    pub copies: DeliveryCounts,
     /// B: what M must stay within, the path's rate or the estimate if that is less; IP bytes.
     pub bandwidth: Bandwidth,
     /// What was sent in the period, all copies, IP bytes.
@@ -81,7 +81,7 @@ pub struct Observation {
 
 /// How many were sent and how many of these were lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fates {
+pub struct DeliveryCounts {
     /// Sent, the lost ones included.
     pub sent: u64,
     /// Lost, at most as many.
@@ -114,21 +114,25 @@ pub trait Controller: fmt::Debug + Send {
 
 /// Which controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// [`Fixed`].
-    Fixed,
+pub enum ControllerKind {
+    /// [`Adaptive`].
+    #[default]
+    Adaptive,
     /// [`Table2`] as meant.
     Table2,
     /// [`Table2`] as printed.
     Table2Printed,
-    /// [`Adaptive`].
-    #[default]
-    Adaptive,
+    /// [`NoControl`].
+    None,
 }
+
+/// The name of no controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownController(String);
 
 /// No control: the initial parameters, or what the bandwidth leaves of them.
 #[derive(Clone, Debug)]
-pub struct Fixed {
+pub struct NoControl {
     held: Held,
 }
 
@@ -220,7 +224,7 @@ impl Observation {
     }
 }
 
-impl Fates {
+impl DeliveryCounts {
     /// The share that was lost; zero if nothing was sent.
     pub fn loss(&self) -> f64 {
         match self.sent {
@@ -254,22 +258,22 @@ impl fmt::Display for Decision {
     }
 }
 
-impl Kind {
-    /// All of them.
+impl ControllerKind {
+    /// All controllers, in the order in which messages list them.
     pub const ALL: [Self; 4] = [
-        Self::Fixed,
+        Self::Adaptive,
         Self::Table2,
         Self::Table2Printed,
-        Self::Adaptive,
+        Self::None,
     ];
 
-    /// Its name in tables; a configuration calls `Fixed` "none".
+    /// The name in configurations, snapshots and tables.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Fixed => "fixed",
+            Self::Adaptive => "adaptive",
             Self::Table2 => "table2",
             Self::Table2Printed => "table2-printed",
-            Self::Adaptive => "adaptive",
+            Self::None => "none",
         }
     }
 
@@ -283,7 +287,7 @@ impl Kind {
         bandwidth: Bandwidth,
     ) -> Result<Box<dyn Controller>, TooNarrow> {
         Ok(match self {
-            Self::Fixed => Box::new(Fixed::new(limits, bandwidth)?),
+            Self::None => Box::new(NoControl::new(limits, bandwidth)?),
             Self::Table2 => Box::new(Table2::new(limits, bandwidth, Reading::Meant)?),
             Self::Table2Printed => Box::new(Table2::new(limits, bandwidth, Reading::Printed)?),
             Self::Adaptive => Box::new(Adaptive::new(limits, bandwidth)?),
@@ -291,13 +295,33 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ControllerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-impl Fixed {
+impl FromStr for ControllerKind {
+    type Err = UnknownController;
+
+    fn from_str(name: &str) -> Result<Self, UnknownController> {
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.name() == name)
+            .ok_or_else(|| UnknownController(name.to_owned()))
+    }
+}
+
+impl fmt::Display for UnknownController {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = ControllerKind::ALL.map(ControllerKind::name).join(", ");
+        write!(f, "no controller `{}`, there are: {names}", self.0)
+    }
+}
+
+impl std::error::Error for UnknownController {}
+
+impl NoControl {
     /// At the initial parameters, or at what `bandwidth` leaves of them.
     ///
     /// # Errors
@@ -308,7 +332,7 @@ impl Fixed {
     }
 }
 
-impl Controller for Fixed {
+impl Controller for NoControl {
     fn parameters(&self) -> Parameters {
         self.held.current
     }
@@ -404,6 +428,18 @@ mod tests {
     }
 
     #[test]
+    fn controllers_are_parsed_by_the_names_that_they_print() {
+        for kind in ControllerKind::ALL {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+        let unknown = "fixed".parse::<ControllerKind>().unwrap_err();
+        assert_eq!(
+            unknown.to_string(),
+            "no controller `fixed`, there are: adaptive, table2, table2-printed, none"
+        );
+    }
+
+    #[test]
     fn nothing_is_zero() {
         let (size, interval) = (ByteCount::new(1), Duration::from_nanos(1));
         assert!(Parameters::new(size, interval, 1).is_some());
@@ -414,13 +450,13 @@ mod tests {
 
     #[test]
     fn without_control_only_the_bandwidth_changes_anything() {
-        let mut controller = Kind::Fixed
+        let mut controller = ControllerKind::None
             .controller(Limits::default(), Bandwidth::from_mbit_per_second(100))
             .unwrap();
         let mut seen = Observation {
             period: Duration::from_millis(50),
             socket_overflows: 1000,
-            aggregates: Fates { sent: 50, lost: 25 },
+            aggregates: DeliveryCounts { sent: 50, lost: 25 },
             bandwidth: Bandwidth::from_mbit_per_second(100),
             ..Observation::default()
         };

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 
-use super::{Fates, Observation, Parameters};
+use super::{DeliveryCounts, Observation, Parameters};
 use keiro_units::{Bandwidth, ByteCount};
 
 /// What the direction is like.
@@ -201,12 +201,12 @@ impl Plant {
             seen.system_overflows += u64::from(dropped);
             let comes = on_path && !overflows && !dropped;
             arrived += u32::from(comes);
-            seen.copies.add(Fates {
+            seen.copies.add(DeliveryCounts {
                 sent: 1,
                 lost: u64::from(!comes),
             });
         }
-        seen.aggregates.add(Fates {
+        seen.aggregates.add(DeliveryCounts {
             sent: 1,
             lost: u64::from(arrived == 0),
         });
@@ -263,14 +263,14 @@ mod tests {
         let found = minute(Conditions::default(), &parameters(2048, 2));
         assert_eq!(
             found.seen.aggregates,
-            Fates {
+            DeliveryCounts {
                 sent: 60_000,
                 lost: 0
             }
         );
         assert_eq!(
             found.seen.copies,
-            Fates {
+            DeliveryCounts {
                 sent: 120_000,
                 lost: 0
             }

@@ -20,7 +20,7 @@
 use std::{collections::VecDeque, fmt, time::Duration};
 
 use crate::{
-    bottleneck::{CapacityFollower, Found},
+    bottleneck::{CapacityTracker, Found},
     capacity::{Capacity, Train},
 };
 use keiro_units::{Bandwidth, ByteCount, Instant};
@@ -28,7 +28,7 @@ use keiro_units::{Bandwidth, ByteCount, Instant};
 /// Estimates the bandwidth of one path and direction.
 #[derive(Clone, Debug, Default)]
 pub struct SpacingEstimator {
-    follower: CapacityFollower,
+    follower: CapacityTracker,
     /// The largest copies since this instant.
     largest: Option<(Instant, Train)>,
     /// Mean bytes that a train's span is of.

@@ -20,8 +20,8 @@
 //! over as many aggregates as a loss at the threshold needs to show, [`Losses`].
 
 use super::{
-    Cause, Controller, Decision, Fates, Held, Limits, Observation, Parameters, TooNarrow, fits,
-    within,
+    Cause, Controller, Decision, DeliveryCounts, Held, Limits, Observation, Parameters, TooNarrow,
+    fits, within,
 };
 use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 
@@ -255,8 +255,8 @@ impl Controller for Table2 {
 struct Losses {
     high: Probability,
     low: Probability,
-    short: Fates,
-    long: Fates,
+    short: DeliveryCounts,
+    long: DeliveryCounts,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -277,8 +277,8 @@ impl Losses {
         Self {
             high,
             low,
-            short: Fates::default(),
-            long: Fates::default(),
+            short: DeliveryCounts::default(),
+            long: DeliveryCounts::default(),
         }
     }
 
@@ -300,14 +300,14 @@ impl Losses {
         }
         let long = self.long;
         if long.sent as f64 >= 1.0 / self.low.get() {
-            self.long = Fates::default();
+            self.long = DeliveryCounts::default();
             if long.loss() <= self.low.get() {
-                self.short = Fates::default();
+                self.short = DeliveryCounts::default();
                 return Some(Verdict::Low(long.loss()));
             }
         }
         if self.short.sent as f64 >= LOSSES_SHOWN as f64 / self.high.get() {
-            self.short = Fates::default();
+            self.short = DeliveryCounts::default();
             return Some(Verdict::NotHigh);
         }
         None
@@ -343,7 +343,7 @@ mod tests {
         Observation {
             period: Duration::from_secs(1),
             socket_overflows: overflows,
-            aggregates: Fates {
+            aggregates: DeliveryCounts {
                 sent: 100_000,
                 lost,
             },
@@ -355,7 +355,7 @@ mod tests {
     /// So few aggregates that loss is not judged.
     fn overflows(per_second: u64, bandwidth: Bandwidth) -> Observation {
         Observation {
-            aggregates: Fates::default(),
+            aggregates: DeliveryCounts::default(),
             bandwidth,
             ..second(per_second, 0)
         }
@@ -567,7 +567,7 @@ mod tests {
         let mut losses = Losses::new(probability(0.005), probability(0.001));
         let mut add = |sent, lost| {
             losses.add(&Observation {
-                aggregates: Fates { sent, lost },
+                aggregates: DeliveryCounts { sent, lost },
                 ..Observation::default()
             });
             losses.judge()

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use keiro_model::aggregation::{
-    BURST_MAX, Cause, Controller, Decision, Fates, Kind, Limits, Observation, Parameters, Settings,
-    fits, period,
+    BURST_MAX, Cause, Controller, ControllerKind, Decision, DeliveryCounts, Limits, Observation,
+    Parameters, Settings, fits, period,
     plant::{Conditions, Plant},
     within,
 };
@@ -31,7 +31,7 @@ struct Loop {
 #[derive(Clone, Debug, Default)]
 struct Passed {
     seconds: f64,
-    aggregates: Fates,
+    aggregates: DeliveryCounts,
     overflows: u64,
     wait_seconds: f64,
     interval_seconds: f64,
@@ -40,7 +40,7 @@ struct Passed {
 }
 
 impl Loop {
-    fn new(kind: Kind, conditions: Conditions, seed: u64) -> Self {
+    fn new(kind: ControllerKind, conditions: Conditions, seed: u64) -> Self {
         Self {
             controller: kind
                 .controller(Limits::default(), conditions.bandwidth)
@@ -96,7 +96,11 @@ fn us(interval: Duration) -> u128 {
 
 #[test]
 fn in_calm_every_controller_but_fixed_comes_to_the_shortest_interval_and_rests() {
-    for kind in [Kind::Table2, Kind::Table2Printed, Kind::Adaptive] {
+    for kind in [
+        ControllerKind::Table2,
+        ControllerKind::Table2Printed,
+        ControllerKind::Adaptive,
+    ] {
         for seed in SEEDS {
             let mut held = Loop::new(kind, Conditions::default(), seed);
             held.run(10);
@@ -115,7 +119,11 @@ fn an_overflowing_receiver_is_relieved_and_its_recovery_used_unless_as_printed()
         receiver_per_second: Some(1200.0),
         ..Conditions::default()
     };
-    for kind in [Kind::Table2, Kind::Table2Printed, Kind::Adaptive] {
+    for kind in [
+        ControllerKind::Table2,
+        ControllerKind::Table2Printed,
+        ControllerKind::Adaptive,
+    ] {
         for seed in SEEDS {
             let mut held = Loop::new(kind, Conditions::default(), seed);
             held.run(20);
@@ -128,7 +136,11 @@ fn an_overflowing_receiver_is_relieved_and_its_recovery_used_unless_as_printed()
             held.run(15);
             let after = held.controller.parameters();
             let recovered = us(after.interval()) == 500;
-            assert_eq!(recovered, kind != Kind::Table2Printed, "{kind} {after}");
+            assert_eq!(
+                recovered,
+                kind != ControllerKind::Table2Printed,
+                "{kind} {after}"
+            );
         }
     }
 }
@@ -140,8 +152,8 @@ fn a_receiver_at_its_limit_is_not_pushed_over_it_again_and_again() {
         ..Conditions::default()
     };
     for seed in SEEDS {
-        let mut adaptive = Loop::new(Kind::Adaptive, conditions, seed);
-        let mut table2 = Loop::new(Kind::Table2, conditions, seed);
+        let mut adaptive = Loop::new(ControllerKind::Adaptive, conditions, seed);
+        let mut table2 = Loop::new(ControllerKind::Table2, conditions, seed);
         adaptive.run(30);
         table2.run(30);
         let (adaptive, table2) = (adaptive.run(100), table2.run(100));
@@ -161,7 +173,7 @@ fn what_a_bad_line_loses_is_brought_below_the_target_where_copies_can() {
                 line_loss: loss,
                 ..Conditions::default()
             };
-            let mut held = Loop::new(Kind::Adaptive, Conditions::default(), seed);
+            let mut held = Loop::new(ControllerKind::Adaptive, Conditions::default(), seed);
             held.run(20);
             assert_eq!(held.controller.parameters().copies(), 1);
             held.plant.conditions = conditions;
@@ -189,7 +201,7 @@ fn copies_that_do_not_help_are_tried_less_and_less_often() {
             line_loss_together: 0.98,
             ..Conditions::default()
         };
-        let mut held = Loop::new(Kind::Adaptive, conditions, seed);
+        let mut held = Loop::new(ControllerKind::Adaptive, conditions, seed);
         let mut tries = || {
             let changes = held.run(90).changes;
             let tried = |one: &&Decision| one.before.copies() == 1 && one.parameters.copies() > 1;
@@ -204,7 +216,7 @@ fn copies_that_do_not_help_are_tried_less_and_less_often() {
 #[test]
 fn the_onset_of_loss_is_answered_within_a_second() {
     for seed in SEEDS {
-        let mut held = Loop::new(Kind::Adaptive, Conditions::default(), seed);
+        let mut held = Loop::new(ControllerKind::Adaptive, Conditions::default(), seed);
         held.run(20);
         held.plant.conditions.line_loss = 0.05;
         let first = held.run(1);
@@ -229,7 +241,7 @@ fn copies_go_when_they_are_what_congests() {
                 queue_is_seen,
                 ..Conditions::default()
             };
-            let mut held = Loop::new(Kind::Adaptive, conditions, seed);
+            let mut held = Loop::new(ControllerKind::Adaptive, conditions, seed);
             held.run(60);
             let rest = held.run(60);
             let loss = rest.aggregates.loss();
@@ -247,7 +259,7 @@ fn copies_go_when_they_are_what_congests() {
 #[test]
 fn congestion_that_leaves_less_than_is_offered_holds_the_rate_and_lets_it_up_afterwards() {
     for seed in SEEDS {
-        let mut held = Loop::new(Kind::Adaptive, Conditions::default(), seed);
+        let mut held = Loop::new(ControllerKind::Adaptive, Conditions::default(), seed);
         held.run(20);
         held.plant.conditions.available = mbit(5);
         held.run(10);
@@ -269,7 +281,12 @@ fn without_control_and_by_table_2_congestion_costs_more() {
         ..Conditions::default()
     };
     for seed in SEEDS {
-        let [fixed, table2, adaptive] = [Kind::Fixed, Kind::Table2, Kind::Adaptive].map(|kind| {
+        let [fixed, table2, adaptive] = [
+            ControllerKind::None,
+            ControllerKind::Table2,
+            ControllerKind::Adaptive,
+        ]
+        .map(|kind| {
             let mut held = Loop::new(kind, Conditions::default(), seed);
             held.run(20);
             held.plant.conditions = conditions;
@@ -290,7 +307,7 @@ fn where_some_copies_are_lost_together_n_rests() {
             ..Conditions::default()
         };
         for seed in SEEDS {
-            let mut held = Loop::new(Kind::Adaptive, conditions, seed);
+            let mut held = Loop::new(ControllerKind::Adaptive, conditions, seed);
             held.run(20);
             let passed = held.run(100);
             // Doubts in the copies, which come and go, and are further apart each time.
@@ -315,7 +332,7 @@ fn copies_give_way_to_what_is_to_be_carried() {
         bandwidth: mbit(10),
         ..Conditions::default()
     };
-    let mut held = Loop::new(Kind::Adaptive, conditions, 1);
+    let mut held = Loop::new(ControllerKind::Adaptive, conditions, 1);
     let passed = held.run(20);
     assert_eq!(held.controller.parameters().copies(), 1);
     let crowded = |decision: &Decision| matches!(decision.cause, Cause::Crowded { .. });
@@ -332,7 +349,7 @@ fn overflows_by_others_are_answered_by_copies_not_by_waiting() {
         ..Conditions::default()
     };
     for seed in SEEDS {
-        let mut held = Loop::new(Kind::Adaptive, Conditions::default(), seed);
+        let mut held = Loop::new(ControllerKind::Adaptive, Conditions::default(), seed);
         held.run(20);
         held.plant.conditions = conditions;
         held.run(10);
@@ -353,7 +370,9 @@ fn overflows_by_others_are_answered_by_copies_not_by_waiting() {
 
 #[test]
 fn what_bursts_taught_of_copies_is_not_held_against_them_on_a_bad_line() {
-    let mut controller = Kind::Adaptive.controller(Limits::default(), WIDE).unwrap();
+    let mut controller = ControllerKind::Adaptive
+        .controller(Limits::default(), WIDE)
+        .unwrap();
     let mut now = Instant::ZERO;
     // So many of a hundred aggregates lose a copy, or all their copies.
     let mut run = |seconds: u64, lossy_aggregates: u64, all_copies: bool| {
@@ -365,11 +384,11 @@ fn what_bursts_taught_of_copies_is_not_held_against_them_on_a_bad_line() {
                 false => (lossy_aggregates, 0),
             };
             let seen = Observation {
-                aggregates: Fates {
+                aggregates: DeliveryCounts {
                     sent: 100,
                     lost: aggregates_lost,
                 },
-                copies: Fates {
+                copies: DeliveryCounts {
                     sent: 100 * copies,
                     lost: copies_lost,
                 },
@@ -388,7 +407,7 @@ fn what_bursts_taught_of_copies_is_not_held_against_them_on_a_bad_line() {
 fn dropped(system: u64, lost: u64) -> Observation {
     Observation {
         system_overflows: system,
-        copies: Fates { sent: 200, lost },
+        copies: DeliveryCounts { sent: 200, lost },
         ..lossy(None, None)
     }
 }
@@ -403,7 +422,9 @@ fn a_system_that_drops_many_times_what_ours_can_be_is_not_sent_less() {
         // A tenth and more of ours: the others may be peers.
         (350, 40, true),
     ] {
-        let mut controller = Kind::Adaptive.controller(Limits::default(), WIDE).unwrap();
+        let mut controller = ControllerKind::Adaptive
+            .controller(Limits::default(), WIDE)
+            .unwrap();
         let before = controller.parameters().interval();
         for period in 0..20 {
             now += Duration::from_millis(50);
@@ -426,8 +447,8 @@ fn a_system_that_drops_many_times_what_ours_can_be_is_not_sent_less() {
 fn lossy(spread: Option<f64>, queueing: Option<Duration>) -> Observation {
     Observation {
         period: Duration::from_millis(100),
-        aggregates: Fates { sent: 100, lost: 4 },
-        copies: Fates {
+        aggregates: DeliveryCounts { sent: 100, lost: 4 },
+        copies: DeliveryCounts {
             sent: 200,
             lost: 40,
         },
@@ -452,7 +473,9 @@ fn the_same_loss_is_congestion_with_a_queue_and_the_lines_without() {
         (None, None, false),
     ];
     for (spread, queueing, congested) in cases {
-        let mut controller = Kind::Adaptive.controller(Limits::default(), WIDE).unwrap();
+        let mut controller = ControllerKind::Adaptive
+            .controller(Limits::default(), WIDE)
+            .unwrap();
         let seen = lossy(spread, queueing);
         let decision = controller
             .on_period(Instant::ZERO + ms(100), &seen)
@@ -471,13 +494,15 @@ fn the_same_loss_is_congestion_with_a_queue_and_the_lines_without() {
 #[test]
 fn what_was_sent_before_an_answer_to_congestion_does_not_bring_the_next() {
     let queued = |copies_sent: u64, lost: u64| Observation {
-        copies: Fates {
+        copies: DeliveryCounts {
             sent: copies_sent,
             lost,
         },
         ..lossy(None, Some(BURST_MAX * 100))
     };
-    let mut controller = Kind::Adaptive.controller(Limits::default(), WIDE).unwrap();
+    let mut controller = ControllerKind::Adaptive
+        .controller(Limits::default(), WIDE)
+        .unwrap();
     let ms = |ms: u64| Instant::ZERO + Duration::from_millis(ms);
     let first = controller.on_period(ms(100), &queued(200, 60)).unwrap();
     assert!(matches!(first.cause, Cause::Congestion { .. }), "{first:?}");
@@ -493,7 +518,9 @@ fn what_was_sent_before_an_answer_to_congestion_does_not_bring_the_next() {
 
 #[test]
 fn a_relieved_receiver_gets_as_much_in_fewer_aggregates() {
-    let mut controller = Kind::Adaptive.controller(Limits::default(), WIDE).unwrap();
+    let mut controller = ControllerKind::Adaptive
+        .controller(Limits::default(), WIDE)
+        .unwrap();
     let before = controller.parameters();
     let seen = Observation {
         period: Duration::from_millis(50),
@@ -512,7 +539,7 @@ fn a_relieved_receiver_gets_as_much_in_fewer_aggregates() {
 
 #[test]
 fn the_papers_default_is_too_much_for_a_narrow_path_and_the_reason_is_said() {
-    for kind in Kind::ALL {
+    for kind in ControllerKind::ALL {
         let narrow = Bandwidth::from_bits_per_second(1_000_000);
         let refused = kind.controller(Limits::default(), narrow).unwrap_err();
         assert_eq!(refused.needed().as_bits_per_second(), 1_024_000);
@@ -560,8 +587,8 @@ prop_compose! {
             socket_overflows: overflows / 2,
             socket_overflows_before: overflows / 4,
             system_overflows: overflows - overflows / 2,
-            aggregates: Fates { sent, lost: (sent as f64 * lost) as u64 },
-            copies: Fates { sent: 2 * sent, lost: (2.0 * sent as f64 * copies_lost) as u64 },
+            aggregates: DeliveryCounts { sent, lost: (sent as f64 * lost) as u64 },
+            copies: DeliveryCounts { sent: 2 * sent, lost: (2.0 * sent as f64 * copies_lost) as u64 },
             bandwidth: Bandwidth::from_bits_per_second(bandwidth),
             sent: rate(used),
             offered: rate(offered),
@@ -571,8 +598,8 @@ prop_compose! {
     }
 }
 
-fn any_kind() -> impl Strategy<Value = Kind> {
-    prop::sample::select(Kind::ALL.to_vec())
+fn any_kind() -> impl Strategy<Value = ControllerKind> {
+    prop::sample::select(ControllerKind::ALL.to_vec())
 }
 
 fn check(limits: &Limits, found: &Parameters, bandwidth: Bandwidth) {
@@ -681,12 +708,12 @@ fn losses_of_one_and_the_largest_thresholds_are_no_trouble() {
     settings.thresholds.loss_high = largest;
     settings.thresholds.loss_target = largest;
     let limits = Limits::try_from(settings).unwrap();
-    for kind in Kind::ALL {
+    for kind in ControllerKind::ALL {
         let mut controller = kind.controller(limits.clone(), WIDE).unwrap();
         let all_lost = Observation {
             period: Duration::from_millis(50),
-            aggregates: Fates { sent: 50, lost: 60 },
-            copies: Fates {
+            aggregates: DeliveryCounts { sent: 50, lost: 60 },
+            copies: DeliveryCounts {
                 sent: 100,
                 lost: u64::MAX,
             },
@@ -706,14 +733,16 @@ fn losses_of_one_and_the_largest_thresholds_are_no_trouble() {
 fn single_lost_copies_of_thin_traffic_raise_no_doubt_in_the_copies() {
     // Ten aggregates a second; of forty copies one is lost, no aggregate ever.
     for first_lost in 1..20 {
-        let mut controller = Kind::Adaptive.controller(Limits::default(), WIDE).unwrap();
+        let mut controller = ControllerKind::Adaptive
+            .controller(Limits::default(), WIDE)
+            .unwrap();
         for sent in 0..600 {
             let copies = u64::from(controller.parameters().copies());
             let is_lost = copies > 1 && sent % 20 == first_lost;
             let seen = Observation {
                 period: Duration::from_millis(100),
-                aggregates: Fates { sent: 1, lost: 0 },
-                copies: Fates {
+                aggregates: DeliveryCounts { sent: 1, lost: 0 },
+                copies: DeliveryCounts {
                     sent: copies,
                     lost: u64::from(is_lost),
                 },

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 use keiro_link::{Arrival, Buffer, Link, LinkConfig, Loss, Ticket};
 use keiro_model::{
     aggregation::spacing::{Source, SpacingEstimator},
-    bottleneck::CapacityFollower,
+    bottleneck::CapacityTracker,
     capacity::{Stamp, Train},
 };
 use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
@@ -314,7 +314,7 @@ fn with_one_copy_trains_tell_or_age_and_it_is_said() {
     assert_eq!(source(&estimator, later), None);
 
     // Trains of sixteen, as the path sends them from time to time.
-    let mut path = CapacityFollower::default();
+    let mut path = CapacityTracker::default();
     for number in 0..10_u64 {
         let received = (0..16).map(|index| Stamp {
             index,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{
     DelayModel, Order, Plan, Problem, Score,
-    closed::{self, Loads},
-    greedy, search,
+    closed_form::{self, Loads},
+    generic_search, greedy,
 };
 
 /// How much work [`exact()`] may do, as a count and never a time, so that the same question always
@@ -88,8 +88,8 @@ pub struct Gap {
 pub fn exact<M: DelayModel>(problem: &Problem<'_, M>, budget: Budget) -> ExactPlan {
     let start = greedy(problem);
     let outcome = match Loads::new(problem) {
-        Some(loads) => closed::run(&loads, &start, budget.0),
-        None => search::run(problem, &start, budget.0),
+        Some(loads) => closed_form::run(&loads, &start, budget.0),
+        None => generic_search::run(problem, &start, budget.0),
     };
     let found = problem.evaluate(&outcome.assignment);
     // The search takes lateness to the microsecond; that is not to cost the promise.
@@ -114,7 +114,7 @@ pub fn exact<M: DelayModel>(problem: &Problem<'_, M>, budget: Budget) -> ExactPl
 }
 
 impl Budget {
-    /// With eq. 3, some 65 ms: for [`Incumbent::plan_anew`](super::Incumbent::plan_anew), where a
+    /// With eq. 3, some 65 ms: for [`Incumbent::plan_from_scratch`](super::Incumbent::plan_from_scratch), where a
     /// little less delay is worth waiting for.
     pub const THOROUGH: Self = Self(4_000_000);
 

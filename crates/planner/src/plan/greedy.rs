@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::{DelayModel, Plan, Problem, closed::Loads};
+use super::{DelayModel, Plan, Problem, closed_form::Loads};
 use crate::delay::Delay;
 
 /// Assigns by the paper's algorithm: paths in order of falling delay; each application, in the

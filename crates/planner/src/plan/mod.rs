@@ -26,14 +26,14 @@
 //! does not plan, but says what it thinks of a plan, and mends it ([`Review`]).
 
 mod alternatives;
-mod closed;
+mod closed_form;
 mod exact;
 mod frugal;
+mod generic_search;
 mod greedy;
 pub mod incumbent;
+mod on_wire;
 mod review;
-mod search;
-mod wire;
 
 use std::{cmp::Ordering, time::Duration};
 
@@ -42,8 +42,8 @@ pub use exact::{Budget, ExactPlan, Gap, Objective, Optimality, exact};
 pub use frugal::frugal;
 pub use greedy::greedy;
 pub use incumbent::Incumbent;
-pub use review::{Mended, Opinion, Review};
-pub use wire::OnWire;
+pub use on_wire::OnWire;
+pub use review::{Review, ReviewScore, ReviewedPlan};
 
 use crate::delay::{AppSpec, Delay, Equation3, PathSpec, Prediction, Terms, Tolerance};
 use keiro_units::Bandwidth;

@@ -18,7 +18,7 @@ use super::members_of;
 /// What a model thinks of applications on a path, or of a whole plan; less is better, and the order
 /// of the fields is that of importance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Opinion {
+pub struct ReviewScore {
     /// Applications whose latency target is not met on average, and those on an overloaded path.
     pub unmet: usize,
     /// Of these, the applications on an overloaded path: infinitely late.
@@ -31,7 +31,7 @@ pub struct Opinion {
     pub delay: Duration,
 }
 
-impl Opinion {
+impl ReviewScore {
     /// Field by field.
     #[must_use]
     pub fn saturating_add(self, rhs: Self) -> Self {
@@ -59,12 +59,12 @@ impl Opinion {
     }
 
     /// Nobody is unmet, nor at their 99th percentile.
-    pub fn is_content(&self) -> bool {
+    pub fn all_met(&self) -> bool {
         self.unmet == 0 && self.unmet_at_p99 == 0
     }
 
-    fn trouble(&self) -> Trouble {
-        Trouble {
+    fn violations(&self) -> Violations {
+        Violations {
             unmet: self.unmet,
             either: self.unmet + self.unmet_at_p99,
         }
@@ -74,12 +74,12 @@ impl Opinion {
 /// How many are unmet, and how many are at their 99th percentile: of as many unmet, more of these is
 /// worse.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Trouble {
+struct Violations {
     unmet: usize,
     either: usize,
 }
 
-impl Trouble {
+impl Violations {
     fn and(self, rhs: Self) -> Self {
         Self {
             unmet: self.unmet + rhs.unmet,
@@ -94,10 +94,10 @@ impl Trouble {
 /// Deterministic if the model is; the work is counted, never timed.
 pub struct Review<'a, F> {
     /// Row per application, column per path.
-    may: &'a [Vec<bool>],
+    allowed: &'a [Vec<bool>],
     paths: usize,
     model: F,
-    known: BTreeMap<(usize, Vec<usize>), Opinion>,
+    known: BTreeMap<(usize, Vec<usize>), ReviewScore>,
     /// Squares of how many were asked about.
     work: u64,
     work_max: u64,
@@ -105,34 +105,34 @@ pub struct Review<'a, F> {
 
 /// What a review found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mended {
+pub struct ReviewedPlan {
     /// The path of every application.
     pub assignment: Vec<usize>,
     /// By the model that was asked.
-    pub score: Opinion,
+    pub score: ReviewScore,
 }
 
 /// Assignments that are made one application after the other.
 struct Search {
     /// Those that fit on few paths first.
     order: Vec<usize>,
-    /// Of those from here on in the order, how many are in trouble wherever they are.
-    lost: Vec<Trouble>,
+    /// Of those from here on in the order, how many are in violations wherever they are.
+    unavoidable: Vec<Violations>,
     members: Vec<Vec<usize>>,
-    scores: Vec<Opinion>,
-    best: Mended,
+    scores: Vec<ReviewScore>,
+    best: ReviewedPlan,
 }
 
-impl<'a, F: FnMut(usize, &[usize]) -> Opinion> Review<'a, F> {
-    /// For applications that may take the paths that `may` says, a row for each. To ask about a
+impl<'a, F: FnMut(usize, &[usize]) -> ReviewScore> Review<'a, F> {
+    /// For applications that may take the paths that `allowed` says, a row for each. To ask about a
     /// set is as much work as the square of those in it, and no more than about `work_max` is done
     /// in a search.
     ///
     /// The model must be monotone: a further application on a path makes no other met.
-    pub fn new(may: &'a [Vec<bool>], work_max: u64, model: F) -> Self {
+    pub fn new(allowed: &'a [Vec<bool>], work_max: u64, model: F) -> Self {
         Self {
-            may,
-            paths: may.first().map_or(0, Vec::len),
+            allowed,
+            paths: allowed.first().map_or(0, Vec::len),
             model,
             known: BTreeMap::new(),
             work: 0,
@@ -141,26 +141,29 @@ impl<'a, F: FnMut(usize, &[usize]) -> Opinion> Review<'a, F> {
     }
 
     /// What the model says of an assignment, whatever work that is.
-    pub fn score(&mut self, assignment: &[usize]) -> Opinion {
+    pub fn score(&mut self, assignment: &[usize]) -> ReviewScore {
         let scores = self.scores(assignment);
         sum(&scores)
     }
 
-    /// An assignment that [beats](Opinion::beats) the first of `starts`; `None` if none was found. Who
-    /// need not be elsewhere for that is where `home` says.
+    /// An assignment that [beats](ReviewScore::beats) the first of `starts`; `None` if none was found. Who
+    /// need not be elsewhere for that is where `preferred` says.
     ///
-    /// The search starts from each of `starts`, until nobody is in trouble but who would be alone.
-    pub fn mend(&mut self, starts: &[&[usize]], home: &[usize]) -> Option<Mended> {
+    /// The search starts from each of `starts`, until nobody is in violations but who would be alone.
+    pub fn improve(&mut self, starts: &[&[usize]], preferred: &[usize]) -> Option<ReviewedPlan> {
         let first = starts.first()?;
         let asked = self.score(first);
-        let lost = self.lost();
-        let least = lost.iter().copied().fold(Trouble::default(), Trouble::and);
-        let mut best = Mended {
+        let unavoidable = self.unavoidable();
+        let least = unavoidable
+            .iter()
+            .copied()
+            .fold(Violations::default(), Violations::and);
+        let mut best = ReviewedPlan {
             assignment: first.to_vec(),
             score: asked,
         };
         for start in starts {
-            if best.score.trouble() <= least {
+            if best.score.violations() <= least {
                 break;
             }
             let found = self.descend(start);
@@ -168,11 +171,11 @@ impl<'a, F: FnMut(usize, &[usize]) -> Opinion> Review<'a, F> {
                 best = found;
             }
         }
-        if best.score.trouble() > least {
-            best = self.search(best, &lost);
+        if best.score.violations() > least {
+            best = self.search(best, &unavoidable);
         }
         best.score.beats(&asked).then(|| {
-            self.bring_home(&mut best, home, &asked);
+            self.restore_preferred(&mut best, preferred, &asked);
             best
         })
     }
@@ -182,9 +185,9 @@ impl<'a, F: FnMut(usize, &[usize]) -> Opinion> Review<'a, F> {
         self.work
     }
 
-    fn score_of(&mut self, path: usize, members: &[usize]) -> Opinion {
+    fn score_of(&mut self, path: usize, members: &[usize]) -> ReviewScore {
         if members.is_empty() {
-            return Opinion::default();
+            return ReviewScore::default();
         }
         let key = (path, members.to_vec());
         if let Some(score) = self.known.get(&key) {
@@ -197,7 +200,7 @@ impl<'a, F: FnMut(usize, &[usize]) -> Opinion> Review<'a, F> {
     }
 
     /// `None`: that would be too much work.
-    fn ask(&mut self, path: usize, members: &[usize]) -> Option<Opinion> {
+    fn ask(&mut self, path: usize, members: &[usize]) -> Option<ReviewScore> {
         let is_spent = self.work >= self.work_max;
         if is_spent && !self.known.contains_key(&(path, members.to_vec())) {
             return None;
@@ -205,40 +208,43 @@ impl<'a, F: FnMut(usize, &[usize]) -> Opinion> Review<'a, F> {
         Some(self.score_of(path, members))
     }
 
-    fn scores(&mut self, assignment: &[usize]) -> Vec<Opinion> {
+    fn scores(&mut self, assignment: &[usize]) -> Vec<ReviewScore> {
         (0..self.paths)
             .map(|path| self.score_of(path, &members_of(assignment, path)))
             .collect()
     }
 
-    /// The trouble that each application is in wherever it is, even alone.
-    fn lost(&mut self) -> Vec<Trouble> {
+    /// The violations that each application is in wherever it is, even alone.
+    fn unavoidable(&mut self) -> Vec<Violations> {
         let least = |review: &mut Self, app: usize| {
-            let may = (0..review.paths).filter(|path| review.may[app][*path]);
-            let may: Vec<usize> = may.collect();
+            let may: Vec<usize> = (0..review.paths)
+                .filter(|path| review.allowed[app][*path])
+                .collect();
             let alone = may
                 .into_iter()
-                .map(|path| review.score_of(path, &[app]).trouble());
+                .map(|path| review.score_of(path, &[app]).violations());
             // Without a path it is unmet.
-            let none = Trouble {
+            let none = Violations {
                 unmet: 1,
                 either: 1,
             };
             alone.min().unwrap_or(none)
         };
-        (0..self.may.len()).map(|app| least(self, app)).collect()
+        (0..self.allowed.len())
+            .map(|app| least(self, app))
+            .collect()
     }
 
-    /// Steps downhill, the steepest first, while anybody is in trouble; of those that were looked at, once
+    /// Steps downhill, the steepest first, while anybody is in violations; of those that were looked at, once
     /// the work is spent.
-    fn descend(&mut self, start: &[usize]) -> Mended {
+    fn descend(&mut self, start: &[usize]) -> ReviewedPlan {
         let mut assignment = start.to_vec();
         let mut scores = self.scores(start);
         loop {
             let step = self.best_move(&assignment, &scores);
             let step = step.or_else(|| self.best_exchange(&assignment, &scores));
             let Some(step) = step else {
-                return Mended {
+                return ReviewedPlan {
                     assignment,
                     score: sum(&scores),
                 };
@@ -252,14 +258,14 @@ impl<'a, F: FnMut(usize, &[usize]) -> Opinion> Review<'a, F> {
         }
     }
 
-    fn best_move(&mut self, assignment: &[usize], scores: &[Opinion]) -> Option<Step> {
+    fn best_move(&mut self, assignment: &[usize], scores: &[ReviewScore]) -> Option<Step> {
         let mut best = None;
         for (app, &from) in assignment.iter().enumerate() {
-            if scores[from].is_content() {
+            if scores[from].all_met() {
                 continue;
             }
             for to in (0..self.paths).filter(|to| *to != from) {
-                let is_spent = self.may[app][to]
+                let is_spent = self.allowed[app][to]
                     && self
                         .try_step(vec![(app, to)], assignment, scores, &mut best)
                         .is_none();
@@ -271,16 +277,17 @@ impl<'a, F: FnMut(usize, &[usize]) -> Opinion> Review<'a, F> {
         best
     }
 
-    fn best_exchange(&mut self, assignment: &[usize], scores: &[Opinion]) -> Option<Step> {
+    fn best_exchange(&mut self, assignment: &[usize], scores: &[ReviewScore]) -> Option<Step> {
         let mut best = None;
         for (one, &here) in assignment.iter().enumerate() {
-            if scores[here].is_content() {
+            if scores[here].all_met() {
                 continue;
             }
             for (other, &there) in assignment.iter().enumerate() {
-                // Where both are in trouble, each pair once.
-                let again = !scores[there].is_content() && other < one;
-                if here == there || again || !self.may[one][there] || !self.may[other][here] {
+                // Where both are in violations, each pair once.
+                let again = !scores[there].all_met() && other < one;
+                if here == there || again || !self.allowed[one][there] || !self.allowed[other][here]
+                {
                     continue;
                 }
                 let moves = vec![(one, there), (other, here)];
@@ -301,7 +308,7 @@ impl<'a, F: FnMut(usize, &[usize]) -> Opinion> Review<'a, F> {
         &mut self,
         moves: Vec<(usize, usize)>,
         assignment: &[usize],
-        scores: &[Opinion],
+        scores: &[ReviewScore],
         best: &mut Option<Step>,
     ) -> Option<()> {
         let mut after = assignment.to_vec();
@@ -333,12 +340,12 @@ impl<'a, F: FnMut(usize, &[usize]) -> Opinion> Review<'a, F> {
         Some(())
     }
 
-    /// Goes through what can be less trouble than `best`, as far as the work allows.
-    fn search(&mut self, best: Mended, lost: &[Trouble]) -> Mended {
+    /// Goes through what can be less violations than `best`, as far as the work allows.
+    fn search(&mut self, best: ReviewedPlan, unavoidable: &[Violations]) -> ReviewedPlan {
         let mut fits: Vec<(usize, Reverse<Duration>, usize)> = Vec::new();
-        for app in 0..self.may.len() {
-            let alone: Vec<Opinion> = (0..self.paths)
-                .filter(|path| self.may[app][*path])
+        for app in 0..self.allowed.len() {
+            let alone: Vec<ReviewScore> = (0..self.paths)
+                .filter(|path| self.allowed[app][*path])
                 .map(|path| self.score_of(path, &[app]))
                 .collect();
             let paths = alone.iter().filter(|score| score.unmet == 0).count();
@@ -347,15 +354,15 @@ impl<'a, F: FnMut(usize, &[usize]) -> Opinion> Review<'a, F> {
         }
         fits.sort_unstable();
         let order: Vec<usize> = fits.into_iter().map(|(_, _, app)| app).collect();
-        let mut lost_from = vec![Trouble::default(); order.len() + 1];
+        let mut unavoidable_from = vec![Violations::default(); order.len() + 1];
         for (position, app) in order.iter().enumerate().rev() {
-            lost_from[position] = lost_from[position + 1].and(lost[*app]);
+            unavoidable_from[position] = unavoidable_from[position + 1].and(unavoidable[*app]);
         }
         let mut search = Search {
             order,
-            lost: lost_from,
+            unavoidable: unavoidable_from,
             members: vec![Vec::new(); self.paths],
-            scores: vec![Opinion::default(); self.paths],
+            scores: vec![ReviewScore::default(); self.paths],
             best,
         };
         // Whether it was complete makes no difference to what is done with it.
@@ -367,20 +374,20 @@ impl<'a, F: FnMut(usize, &[usize]) -> Opinion> Review<'a, F> {
     /// spent.
     fn place(&mut self, search: &mut Search, position: usize) -> Option<()> {
         let placed = sum(&search.scores);
-        if placed.trouble().and(search.lost[position]) >= search.best.score.trouble() {
+        if placed.violations().and(search.unavoidable[position]) >= search.best.score.violations() {
             return Some(());
         }
         let Some(&app) = search.order.get(position) else {
             if placed.beats(&search.best.score) {
-                search.best = Mended {
-                    assignment: search.assignment(self.may.len()),
+                search.best = ReviewedPlan {
+                    assignment: search.assignment(self.allowed.len()),
                     score: placed,
                 };
             }
             return Some(());
         };
         let mut choices = Vec::new();
-        for path in (0..self.paths).filter(|path| self.may[app][*path]) {
+        for path in (0..self.paths).filter(|path| self.allowed[app][*path]) {
             let mut members = search.members[path].clone();
             members.insert(members.partition_point(|other| *other < app), app);
             let score = self.ask(path, &members)?;
@@ -407,24 +414,29 @@ impl<'a, F: FnMut(usize, &[usize]) -> Opinion> Review<'a, F> {
     }
 
     /// Takes back what is not needed to beat what was asked about, until nothing can be.
-    fn bring_home(&mut self, mended: &mut Mended, home: &[usize], asked: &Opinion) {
+    fn restore_preferred(
+        &mut self,
+        plan: &mut ReviewedPlan,
+        preferred: &[usize],
+        asked: &ReviewScore,
+    ) {
         let mut changed = true;
         while changed {
             changed = false;
-            for (app, &path) in home.iter().enumerate() {
-                if mended.assignment[app] == path || !self.may[app][path] {
+            for (app, &path) in preferred.iter().enumerate() {
+                if plan.assignment[app] == path || !self.allowed[app][path] {
                     continue;
                 }
-                let mut back = mended.assignment.clone();
+                let mut back = plan.assignment.clone();
                 back[app] = path;
-                let whole: Option<Vec<Opinion>> = (0..self.paths)
+                let whole: Option<Vec<ReviewScore>> = (0..self.paths)
                     .map(|path| self.ask(path, &members_of(&back, path)))
                     .collect();
                 let Some(score) = whole.map(|scores| sum(&scores)) else {
                     return;
                 };
-                if score.counts() <= mended.score.counts() && score.beats(asked) {
-                    *mended = Mended {
+                if score.counts() <= plan.score.counts() && score.beats(asked) {
+                    *plan = ReviewedPlan {
                         assignment: back,
                         score,
                     };
@@ -438,8 +450,8 @@ impl<'a, F: FnMut(usize, &[usize]) -> Opinion> Review<'a, F> {
 /// Who goes where, the paths that this touches with their scores after it, and all in all.
 struct Step {
     moves: Vec<(usize, usize)>,
-    scores: Vec<(usize, Opinion)>,
-    score: Opinion,
+    scores: Vec<(usize, ReviewScore)>,
+    score: ReviewScore,
 }
 
 impl Search {
@@ -454,8 +466,8 @@ impl Search {
     }
 }
 
-fn sum(scores: &[Opinion]) -> Opinion {
-    scores
-        .iter()
-        .fold(Opinion::default(), |sum, score| sum.saturating_add(*score))
+fn sum(scores: &[ReviewScore]) -> ReviewScore {
+    scores.iter().fold(ReviewScore::default(), |sum, score| {
+        sum.saturating_add(*score)
+    })
 }

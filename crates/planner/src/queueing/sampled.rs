@@ -21,7 +21,7 @@ use rand_core::SeedableRng;
 
 use super::{
     DelayDistribution, Forecast, Gateway, Outcome, Scheduler, Terms, Traffic, WireFormat, response,
-    traffic::{Law, Spread},
+    traffic::{Distribution, Spread},
 };
 use crate::delay::{AppSpec, PathSpec};
 use keiro_units::{Bandwidth, ByteCount, Instant};
@@ -280,8 +280,8 @@ fn stable(scheduler: Scheduler, apps: &[&Traffic], terms: &[Terms]) -> Vec<bool>
 
 /// One class of messages to draw.
 struct Drawn {
-    interval: Law,
-    length: Law,
+    interval: Distribution,
+    length: Distribution,
     app: AppSpec,
     random: ChaCha12Rng,
 }
@@ -353,8 +353,8 @@ impl Drawn {
         let interval = traffic.app.interval.as_nanos() as f64;
         let length = traffic.app.length.get() as f64;
         Self {
-            interval: Law::new(interval, traffic.interval_spread),
-            length: Law::new(length, traffic.length_spread),
+            interval: Distribution::new(interval, traffic.interval_spread),
+            length: Distribution::new(length, traffic.length_spread),
             app: traffic.app,
             random,
         }
@@ -367,7 +367,7 @@ impl Drawn {
 
     fn bytes(&mut self) -> ByteCount {
         match self.length {
-            Law::Fixed { .. } => self.app.length,
+            Distribution::Fixed { .. } => self.app.length,
             law => ByteCount::new(law.draw(&mut self.random).round().max(1.0) as u64),
         }
     }

@@ -78,7 +78,7 @@ impl Traffic {
 /// Erlang distributions below the exponential's spread, of two exponential ones with balanced
 /// means above.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Law {
+pub(super) enum Distribution {
     Fixed {
         value: f64,
     },
@@ -95,7 +95,7 @@ pub(super) enum Law {
     },
 }
 
-impl Law {
+impl Distribution {
     pub(super) fn new(mean: f64, spread: Spread) -> Self {
         // More stages than this would be drawn for nothing.
         const STAGES_MAX: f64 = 64.0;
@@ -144,7 +144,7 @@ impl Law {
 pub(super) fn values(mean: f64, spread: Spread, count: usize) -> Vec<f64> {
     // Drawn and sorted rather than inverted: the laws have no closed inverse.
     const DRAWN_PER_VALUE: usize = 64;
-    let law = Law::new(mean, spread);
+    let law = Distribution::new(mean, spread);
     let mut random = ChaCha12Rng::seed_from_u64(0);
     let mut drawn: Vec<f64> = (0..count * DRAWN_PER_VALUE)
         .map(|_| law.draw(&mut random))
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn laws_have_the_mean_and_spread_asked_for() {
         for (seed, ratio) in (0..).zip([0.0, 0.1, 0.25, 0.4, 0.5, 0.8, 1.0, 1.5, 4.0]) {
-            let law = Law::new(3.0, Spread::new(ratio).unwrap());
+            let law = Distribution::new(3.0, Spread::new(ratio).unwrap());
             let mut random = ChaCha12Rng::seed_from_u64(seed);
             let drawn: Vec<f64> = (0..400_000).map(|_| law.draw(&mut random)).collect();
             let mean = drawn.iter().sum::<f64>() / drawn.len() as f64;

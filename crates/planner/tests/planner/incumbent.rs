@@ -8,8 +8,8 @@ use keiro_planner::{
     plan::{
         self, Budget, Incumbent, Plan, Problem,
         incumbent::{
-            Aim, Allowed, AppId, Hysteresis, Knob, PathId, Reason, Refused, Revision, Setting,
-            Settings,
+            Aim, Allowed, AppId, Hysteresis, Parameter, ParameterValue, PathId, Reason, Refused,
+            Revision, Settings,
         },
     },
 };
@@ -211,7 +211,7 @@ fn assert_needed(world: &World, revision: &Revision, context: &str) {
     } = world.settings.hysteresis;
     for step in &revision.moves {
         let Some(from) = step.from else {
-            assert_eq!(step.reason, Reason::Homeless, "{context}");
+            assert_eq!(step.reason, Reason::Unplaced, "{context}");
             continue;
         };
         let mut without = world.incumbent.clone();
@@ -468,7 +468,7 @@ fn noise_below_the_hysteresis_moves_nobody() {
                 .map(|latency_target| latency_target + Duration::from_millis(200));
             incumbent.set_app(AppId(id), spec, Allowed::All).unwrap();
         }
-        incumbent.plan_anew(Budget::default());
+        incumbent.plan_from_scratch(Budget::default());
         assert_eq!(incumbent.revise().moves, [], "seed {seed}");
         for round in 0..50 {
             for (id, spec) in (0..).zip(&paths) {
@@ -492,7 +492,7 @@ fn a_frugal_plan_is_the_papers_and_moves_for_targets_only() {
         tolerance: Tolerance::from_ppm(20_000),
         ..Settings::default()
     });
-    incumbent.plan_anew(Budget::default());
+    incumbent.plan_from_scratch(Budget::default());
     let places: Vec<_> = incumbent
         .assignment()
         .map(|(_, path)| path.unwrap().0)
@@ -535,28 +535,28 @@ fn a_threshold_is_where_a_revision_moves_and_just_before_it_does_not() {
                 .iter()
                 .flat_map(|&path| {
                     [
-                        Knob::PathDelay(PathId(path)),
-                        Knob::PathBandwidth(PathId(path)),
+                        Parameter::PathDelay(PathId(path)),
+                        Parameter::PathBandwidth(PathId(path)),
                     ]
                 })
-                .chain([Knob::LatencyTarget]);
+                .chain([Parameter::LatencyTarget]);
             for knob in knobs {
                 let Some(threshold) = world.incumbent.threshold(AppId(app), knob) else {
                     continue;
                 };
                 found += 1;
-                let moves = |setting: Setting| {
+                let moves = |value: ParameterValue| {
                     let mut copy = world.incumbent.clone();
-                    match (knob, setting) {
-                        (Knob::PathDelay(id), Setting::Time(delay)) => {
+                    match (knob, value) {
+                        (Parameter::PathDelay(id), ParameterValue::Time(delay)) => {
                             let (_, spec) = copy.paths().find(|path| path.0 == id).unwrap();
                             copy.set_path(id, PathSpec { delay, ..spec }).unwrap();
                         }
-                        (Knob::PathBandwidth(id), Setting::Rate(bandwidth)) => {
+                        (Parameter::PathBandwidth(id), ParameterValue::Rate(bandwidth)) => {
                             let (_, spec) = copy.paths().find(|path| path.0 == id).unwrap();
                             copy.set_path(id, PathSpec { bandwidth, ..spec }).unwrap();
                         }
-                        (Knob::LatencyTarget, Setting::Time(latency_target)) => {
+                        (Parameter::LatencyTarget, ParameterValue::Time(latency_target)) => {
                             let latency_target = Some(latency_target);
                             let spec = copy.app(AppId(app)).unwrap();
                             copy.set_app(
@@ -597,18 +597,18 @@ fn outlooks_say_what_a_move_would_do() {
     let model = Equation3::default();
     let problem = Problem::new(&paper::PATHS, &paper::APPS, &model).unwrap();
     for app in 0..5 {
-        let outlooks = incumbent.outlooks(AppId(app));
+        let path_options = incumbent.path_options(AppId(app));
         let alternatives = plan::alternatives(&problem, &paper::ASSIGNMENT, app as usize);
-        for (outlook, alternative) in outlooks.iter().zip(&alternatives) {
-            assert_eq!(outlook.path.0 as usize, alternative.path);
-            assert_eq!(outlook.current, alternative.current);
-            assert_eq!(outlook.prediction, alternative.prediction);
-            let newly: Vec<usize> = outlook.newly_unmet.iter().map(|id| id.0 as usize).collect();
+        for (option, alternative) in path_options.iter().zip(&alternatives) {
+            assert_eq!(option.path.0 as usize, alternative.path);
+            assert_eq!(option.current, alternative.current);
+            assert_eq!(option.prediction, alternative.prediction);
+            let newly: Vec<usize> = option.newly_unmet.iter().map(|id| id.0 as usize).collect();
             assert_eq!(newly, alternative.newly_unmet);
         }
         let best = incumbent.next_best(AppId(app)).unwrap();
         let expected = plan::next_best(&problem, &paper::ASSIGNMENT, app as usize).unwrap();
         assert_eq!(best.path.0 as usize, expected.path);
     }
-    assert!(incumbent.outlooks(AppId(99)).is_empty());
+    assert!(incumbent.path_options(AppId(99)).is_empty());
 }

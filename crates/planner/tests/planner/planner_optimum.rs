@@ -121,7 +121,7 @@ fn exact(seed: u64, order: Order, budget: Budget) -> Score {
 #[test]
 fn a_plan_anew_is_as_good_as_the_best_within_one_per_cent() {
     let mut plans = String::from("instance,unmet,overloaded,delay_nanos,paths\n");
-    let tally = compared("Incumbent::plan_anew", |seed| {
+    let tally = compared("Incumbent::plan_from_scratch", |seed| {
         let (paths, apps) = instance(seed);
         let mut incumbent = Incumbent::new(Settings::default());
         for (id, &spec) in (0..).zip(&paths) {
@@ -130,7 +130,7 @@ fn a_plan_anew_is_as_good_as_the_best_within_one_per_cent() {
         for (id, &spec) in (0..).zip(&apps) {
             incumbent.set_app(AppId(id), spec, Allowed::All).unwrap();
         }
-        let score = incumbent.plan_anew(Budget::THOROUGH).after;
+        let score = incumbent.plan_from_scratch(Budget::THOROUGH).after;
         let paths = incumbent.assignment().filter_map(|(_, path)| path);
         let digits: String = paths.map(|PathId(path)| path.to_string()).collect();
         writeln!(plans, "{seed},{},{digits}", fields(&score)).unwrap();

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use keiro_planner::{
     delay::{AppSpec, Delay, Equation3, PathSpec, Tolerance},
-    plan::{Budget, DelayModel, OnWire, Opinion, Order, Problem, Review, exact, frugal},
+    plan::{Budget, DelayModel, OnWire, Order, Problem, Review, ReviewScore, exact, frugal},
     queueing::{Gateway, Resolution, Scheduler, WireFormat},
 };
 use keiro_units::{Bandwidth, ByteCount};
@@ -87,14 +87,14 @@ fn drawn(number: usize) -> Drawn {
 }
 
 impl Drawn {
-    fn score(&self, path: usize, members: &[usize]) -> Opinion {
+    fn score(&self, path: usize, members: &[usize]) -> ReviewScore {
         let mut delays = Vec::new();
         self.gateway
             .delays(&self.paths[path], &self.apps, members, &mut delays);
         let of = |(app, delay): (&usize, &Delay)| {
             let latency_target = self.apps[*app].latency_target;
             let mean = delay.finite();
-            Opinion {
+            ReviewScore {
                 unmet: usize::from(!delay.meets(latency_target, Tolerance::STRICT)),
                 overloaded: usize::from(mean.is_none()),
                 unmet_at_p99: 0,
@@ -107,7 +107,7 @@ impl Drawn {
             }
         };
         let scores = members.iter().zip(&delays).map(of);
-        scores.fold(Opinion::default(), Opinion::saturating_add)
+        scores.fold(ReviewScore::default(), ReviewScore::saturating_add)
     }
 
     fn unmet(&self, assignment: &[usize]) -> usize {
@@ -174,7 +174,7 @@ fn a_reviewed_plan_leaves_hardly_ever_more_unmet_than_the_best_by_the_forecast()
             let payload = drawn.planned(&drawn.paths, &drawn.apps, is_frugal);
             let wire = drawn.planned(&on_wire.paths, &on_wire.apps, is_frugal);
             let mut review = Review::new(&may, 15_000, |path, members| drawn.score(path, members));
-            let mended = review.mend(&[&wire], &wire);
+            let mended = review.improve(&[&wire], &wire);
             work_most = work_most.max(review.work());
             let reviewed = mended.map_or(wire.clone(), |mended| mended.assignment);
             for (how, plan) in [("payload", payload), ("wire", wire), ("reviewed", reviewed)] {
@@ -193,13 +193,13 @@ fn a_reviewed_plan_leaves_hardly_ever_more_unmet_than_the_best_by_the_forecast()
 }
 
 /// Two applications of 45 % each and one of 4 on two paths: who is with whom decides.
-fn three_on_two(set: &[usize]) -> Opinion {
+fn three_on_two(set: &[usize]) -> ReviewScore {
     let load: usize = set.iter().map(|app| [45, 45, 4][*app]).sum();
     let late = load > 50;
-    Opinion {
+    ReviewScore {
         unmet: if late { set.len() } else { 0 },
         lateness: Duration::from_millis(if late { load as u64 } else { 0 }),
-        ..Opinion::default()
+        ..ReviewScore::default()
     }
 }
 
@@ -208,23 +208,23 @@ fn who_need_not_move_stays() {
     let may = vec![vec![true; 2]; 3];
     let mut review = Review::new(&may, 1_000, |_, members| three_on_two(members));
     let mended = review
-        .mend(&[&[0, 0, 0]], &[0, 0, 0])
+        .improve(&[&[0, 0, 0]], &[0, 0, 0])
         .expect("there is a better one");
     assert_eq!(mended.score.unmet, 0);
     let moved = mended.assignment.iter().filter(|path| **path == 1).count();
     assert_eq!(moved, 1, "{mended:?}");
-    assert_eq!(review.mend(&[&[0, 1, 1]], &[0, 1, 1]), None);
+    assert_eq!(review.improve(&[&[0, 1, 1]], &[0, 1, 1]), None);
 }
 
 /// As [`three_on_two`], but who is crowded is late in one message of a hundred only; on the second
 /// path the smallest is late on average.
-fn tails_on_two(path: usize, set: &[usize]) -> Opinion {
+fn tails_on_two(path: usize, set: &[usize]) -> ReviewScore {
     let crowded = three_on_two(set);
-    Opinion {
+    ReviewScore {
         unmet: usize::from(path == 1 && set.contains(&2)),
         unmet_at_p99: crowded.unmet,
         delay: crowded.lateness,
-        ..Opinion::default()
+        ..ReviewScore::default()
     }
 }
 
@@ -233,12 +233,12 @@ fn where_nobody_is_unmet_on_average_the_99th_percentile_decides() {
     let may = vec![vec![true; 2]; 3];
     let mut review = Review::new(&may, 1_000, tails_on_two);
     let mended = review
-        .mend(&[&[0, 0, 0]], &[0, 0, 0])
+        .improve(&[&[0, 0, 0]], &[0, 0, 0])
         .expect("there is a better one");
-    assert!(mended.score.is_content());
+    assert!(mended.score.all_met());
     let moved = mended.assignment.iter().filter(|path| **path == 1).count();
     assert!(moved == 1 && mended.assignment[2] == 0, "{mended:?}");
-    assert_eq!(review.mend(&[&mended.assignment], &[0, 0, 0]), None);
+    assert_eq!(review.improve(&[&mended.assignment], &[0, 0, 0]), None);
 }
 
 #[test]
@@ -246,11 +246,11 @@ fn nobody_is_made_unmet_for_99th_percentiles() {
     // The smallest may not be on the first path, where all three are to be.
     let may = vec![vec![true, false], vec![true, false], vec![true, true]];
     let mut review = Review::new(&may, 1_000, tails_on_two);
-    assert_eq!(review.mend(&[&[0, 0, 0]], &[0, 0, 0]), None);
+    assert_eq!(review.improve(&[&[0, 0, 0]], &[0, 0, 0]), None);
     // One of 45 % is in nobody's way.
     let few = vec![vec![true, false], vec![false, true], vec![true, true]];
     let mut review = Review::new(&few, 1_000, tails_on_two);
-    let mended = review.mend(&[&[0, 1, 1]], &[0, 1, 1]).expect("better");
+    let mended = review.improve(&[&[0, 1, 1]], &[0, 1, 1]).expect("better");
     assert_eq!(mended.assignment, [0, 1, 0]);
 }
 
@@ -259,7 +259,7 @@ fn nobody_goes_where_they_may_not() {
     let may = vec![vec![true, false], vec![true, false], vec![true, true]];
     let mut review = Review::new(&may, 1_000, |_, members| three_on_two(members));
     let mended = review
-        .mend(&[&[0, 0, 0]], &[0, 0, 0])
+        .improve(&[&[0, 0, 0]], &[0, 0, 0])
         .expect("one is met elsewhere");
     assert_eq!(mended.assignment, [0, 0, 1]);
     assert_eq!(mended.score.unmet, 2);
@@ -269,7 +269,7 @@ fn nobody_goes_where_they_may_not() {
 fn without_work_the_plan_stays() {
     let may = vec![vec![true; 2]; 3];
     let mut review = Review::new(&may, 0, |_, members| three_on_two(members));
-    assert_eq!(review.mend(&[&[0, 0, 0]], &[0, 0, 0]), None);
+    assert_eq!(review.improve(&[&[0, 0, 0]], &[0, 0, 0]), None);
     assert_eq!(review.score(&[0, 0, 0]).unmet, 3);
 }
 
@@ -278,15 +278,15 @@ fn what_was_found_before_the_work_was_spent_is_taken() {
     const APPS: usize = 40;
     let may = vec![vec![true; 2]; APPS];
     // The first of them is unmet on the first path, and all others are met anywhere.
-    let opinion = |path: usize, members: &[usize]| Opinion {
+    let opinion = |path: usize, members: &[usize]| ReviewScore {
         unmet: usize::from(path == 0 && members.first() == Some(&0)),
-        ..Opinion::default()
+        ..ReviewScore::default()
     };
     let start = vec![0; APPS];
     // The plan itself, everybody alone, and some sets of all.
     let work = 6 * (APPS * APPS) as u64;
     let mut review = Review::new(&may, work, opinion);
-    let mended = review.mend(&[&start], &start).expect("one moves");
+    let mended = review.improve(&[&start], &start).expect("one moves");
     let moved: Vec<usize> = (0..APPS)
         .filter(|app| mended.assignment[*app] == 1)
         .collect();
@@ -303,14 +303,14 @@ fn a_search_that_finds_nothing_ends() {
     let mut review = Review::new(&may, WORK, |path, members| {
         asked += 1;
         let load: usize = members.iter().map(|app| 1 + (app * 7 + path) % 3).sum();
-        Opinion {
+        ReviewScore {
             unmet: if load > 8 { members.len() } else { 0 },
             lateness: Duration::from_millis(load as u64),
-            ..Opinion::default()
+            ..ReviewScore::default()
         }
     });
     let start: Vec<usize> = (0..APPS).map(|app| app % 4).collect();
-    let mended = review.mend(&[&start], &start);
+    let mended = review.improve(&[&start], &start);
     // Beyond the work allowed: the plan itself, everybody alone, and the last that was asked.
     let alone = (APPS * 4) as u64;
     let most = WORK + 2 * (APPS * APPS) as u64 + alone;

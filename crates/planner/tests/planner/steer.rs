@@ -11,7 +11,7 @@ use keiro_planner::{
         Budget,
         incumbent::{Allowed, AppId, PathId, Settings},
     },
-    steer::{Arrangement, Manner, PathLevels, PathSample, Resident, arrange},
+    steer::{PathLevels, PathSample, PlanMode, SteeredApp, SteeringPlan, plan_moves},
 };
 use keiro_units::{Bandwidth, ByteCount, Probability};
 use rand_chacha::{
@@ -28,7 +28,7 @@ const PACKETS: u64 = 70;
 struct Site {
     truth: BTreeMap<PathId, PathSample>,
     levels: BTreeMap<PathId, PathLevels>,
-    residents: Vec<Resident>,
+    steered_apps: Vec<SteeredApp>,
     plans: u64,
     moves: BTreeMap<AppId, u64>,
     unmet: Vec<AppId>,
@@ -44,9 +44,9 @@ impl Site {
             };
             (PathId(id), sample)
         });
-        let residents = (0..)
+        let steered_apps = (0..)
             .zip(apps)
-            .map(|(id, (bytes, interval_ms, latency_target))| Resident {
+            .map(|(id, (bytes, interval_ms, latency_target))| SteeredApp {
                 id: AppId(id),
                 spec: AppSpec {
                     length: ByteCount::new(*bytes),
@@ -54,19 +54,19 @@ impl Site {
                     latency_target: latency_target.map(Duration::from_millis),
                 },
                 allowed: Allowed::All,
-                spare: BTreeSet::new(),
-                at: None,
+                fallback: BTreeSet::new(),
+                path: None,
             });
         let mut site = Self {
             truth: truth.collect(),
             levels: BTreeMap::new(),
-            residents: residents.collect(),
+            steered_apps: steered_apps.collect(),
             plans: 0,
             moves: BTreeMap::new(),
             unmet: Vec::new(),
         };
         site.sample(|truth| *truth);
-        site.plan(Manner::Anew);
+        site.plan(PlanMode::FromScratch);
         assert_eq!(site.unmet, [], "the site can be served");
         site.moves.clear();
         site
@@ -82,20 +82,20 @@ impl Site {
         news
     }
 
-    fn plan(&mut self, manner: Manner) {
+    fn plan(&mut self, plan_mode: PlanMode) {
         let spec = |(id, levels): (&PathId, &PathLevels)| Some((*id, levels.get()?.spec(PACKETS)));
         let paths: Vec<(PathId, PathSpec)> = self.levels.iter().filter_map(spec).collect();
-        let arrangement: Arrangement = arrange(
+        let arrangement: SteeringPlan = plan_moves(
             Settings::default(),
             &paths,
-            &self.residents,
-            manner,
+            &self.steered_apps,
+            plan_mode,
             Budget::default(),
         )
         .unwrap();
         let places = arrangement.places();
-        for resident in &mut self.residents {
-            resident.at = places.get(&resident.id).copied();
+        for steered_app in &mut self.steered_apps {
+            steered_app.path = places.get(&steered_app.id).copied();
         }
         for change in &arrangement.moves {
             *self.moves.entry(change.app).or_default() += 1;
@@ -109,7 +109,7 @@ impl Site {
         let mut last = 0;
         for sample in 0..seconds * PER_SECOND {
             if self.sample(|truth| *truth) {
-                self.plan(Manner::Revise);
+                self.plan(PlanMode::Revise);
                 last = sample + 1;
             }
         }
@@ -171,7 +171,7 @@ fn a_day_of_noise_moves_nobody() {
             }
         });
         if news {
-            site.plan(Manner::Revise);
+            site.plan(PlanMode::Revise);
         }
     }
     println!("{} plans in {samples} samples", site.plans);
@@ -234,30 +234,30 @@ fn a_death_moves_everybody_once_to_where_the_plan_without_the_path_says() {
             .iter()
             .map(|(id, levels)| (*id, levels.get().unwrap().spec(PACKETS)))
             .collect();
-        let settled = arrange(
+        let settled = plan_moves(
             Settings::default(),
             &paths,
-            &site.residents,
-            Manner::Revise,
+            &site.steered_apps,
+            PlanMode::Revise,
             Budget::default(),
         )
         .unwrap();
         let contingency = settled.without(path, Budget::default());
         let was_there: Vec<AppId> = site
-            .residents
+            .steered_apps
             .iter()
-            .filter(|resident| resident.at == Some(path))
-            .map(|resident| resident.id)
+            .filter(|steered_app| steered_app.path == Some(path))
+            .map(|steered_app| steered_app.id)
             .collect();
-        for resident in &mut site.residents {
-            if let Some(to) = contingency.get(&resident.id) {
-                resident.at = Some(*to);
-                *site.moves.entry(resident.id).or_default() += 1;
+        for steered_app in &mut site.steered_apps {
+            if let Some(to) = contingency.get(&steered_app.id) {
+                steered_app.path = Some(*to);
+                *site.moves.entry(steered_app.id).or_default() += 1;
             }
         }
         site.levels.remove(&path);
         site.truth.remove(&path);
-        site.plan(Manner::Revise);
+        site.plan(PlanMode::Revise);
         assert!(site.most_moves() <= 1, "{path:?}: {:?}", site.moves);
         for app in was_there {
             assert_eq!(site.moves.get(&app), Some(&1));
@@ -276,7 +276,7 @@ fn only_whose_target_is_met_on_no_other_path_goes_to_a_spare_one() {
     };
     let (far, near) = (PathId(0), PathId(1));
     let paths = [path(0, 50), path(1, 5)];
-    let resident = |id: u32, latency_target_ms: u64| Resident {
+    let steered_app = |id: u32, latency_target_ms: u64| SteeredApp {
         id: AppId(id),
         spec: AppSpec {
             length: ByteCount::new(1000),
@@ -284,19 +284,19 @@ fn only_whose_target_is_met_on_no_other_path_goes_to_a_spare_one() {
             latency_target: Some(Duration::from_millis(latency_target_ms)),
         },
         allowed: Allowed::Only([far].into()),
-        spare: [near].into(),
-        at: Some(far),
+        fallback: [near].into(),
+        path: Some(far),
     };
-    let residents = [resident(0, 100), resident(1, 20)];
-    for manner in [Manner::Revise, Manner::Anew] {
+    let steered_apps = [steered_app(0, 100), steered_app(1, 20)];
+    for plan_mode in [PlanMode::Revise, PlanMode::FromScratch] {
         let (settings, budget) = (Settings::default(), Budget::default());
-        let arrangement = arrange(settings, &paths, &residents, manner, budget).unwrap();
+        let arrangement = plan_moves(settings, &paths, &steered_apps, plan_mode, budget).unwrap();
         let places = arrangement.places();
         assert_eq!(places, [(AppId(0), far), (AppId(1), near)].into());
         assert_eq!(arrangement.unmet, []);
         // Nor there where that helps nobody.
-        let hopeless = [resident(0, 100), resident(1, 4)];
-        let arrangement = arrange(settings, &paths, &hopeless, manner, budget).unwrap();
+        let hopeless = [steered_app(0, 100), steered_app(1, 4)];
+        let arrangement = plan_moves(settings, &paths, &hopeless, plan_mode, budget).unwrap();
         assert_eq!(arrangement.moves, []);
         assert_eq!(arrangement.unmet, [AppId(1)]);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use keiro_core::Event;
 use keiro_link::Loss;
-use keiro_planner::steer::Manner;
+use keiro_planner::steer::PlanMode;
 use keiro_sim::{Change, GatewayPair, Happening, Length, Made, PathSpec, Report, Scenario, Way};
 use keiro_units::{Bandwidth, Instant, Probability};
 
@@ -64,7 +64,7 @@ fn run(path: usize, there: Change, back: Change, seed: u64) -> (Report, [Instant
     });
     let mut plan_loop = Loop::new(&apps);
     // As long as nobody sends, a plan from scratch disturbs nobody.
-    plan_loop.turn(&mut pair, Manner::Anew);
+    plan_loop.turn(&mut pair, PlanMode::FromScratch);
     pair.begin();
     let from = pair.now();
     let mut changes = [(CHANGE, there), (RETURN, back)].into_iter().peekable();
@@ -74,7 +74,7 @@ fn run(path: usize, there: Change, back: Change, seed: u64) -> (Report, [Instant
             pair.apply(&Happening::Path { path, way, change });
         }
         pair.run_for(SAMPLE_INTERVAL);
-        plan_loop.turn(&mut pair, Manner::Revise);
+        plan_loop.turn(&mut pair, PlanMode::Revise);
     }
     if let Err(failure) = pair.finish() {
         panic!("{failure}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use keiro_core::{AggregationConfig, AggregationMode, AggregationSnapshot};
 use keiro_link::Loss;
-use keiro_model::aggregation::Kind;
+use keiro_model::aggregation::ControllerKind;
 use keiro_sim::{
     Bursts, Change, Cross, GatewayPair, Happening, Length, Made, PathSpec, Scenario, Side, Way,
 };
@@ -26,7 +26,7 @@ fn begun(seed: u64) -> GatewayPair {
     for gateway in [&mut scenario.a, &mut scenario.b] {
         gateway.aggregation = AggregationConfig {
             mode: AggregationMode::Fixed,
-            controller: Kind::Fixed,
+            controller: ControllerKind::None,
             ..AggregationConfig::default()
         };
     }
@@ -119,7 +119,7 @@ fn under_the_controller(
     for gateway in [&mut scenario.a, &mut scenario.b] {
         gateway.aggregation = AggregationConfig {
             mode,
-            controller: Kind::Adaptive,
+            controller: ControllerKind::Adaptive,
             ..AggregationConfig::default()
         };
     }

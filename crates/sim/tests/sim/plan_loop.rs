@@ -12,7 +12,10 @@ use keiro_planner::{
         Budget,
         incumbent::{Allowed, AppId, PathId, Settings},
     },
-    steer::{FollowedPath, Homes, Manner, Refuges, Resident, Standing, arrange, choices, spares},
+    steer::{
+        BackupPaths, PathHoldDown, PlanMode, PreferredPaths, SteeredApp, TrackedPath,
+        eligible_paths, plan_moves, probation_paths,
+    },
 };
 use keiro_sim::{GatewayPair, Happening, Side};
 use keiro_units::ByteCount;
@@ -29,17 +32,17 @@ pub(crate) struct App {
 
 /// See the module.
 pub(crate) struct Loop {
-    paths: BTreeMap<PathId, FollowedPath>,
+    paths: BTreeMap<PathId, TrackedPath>,
     /// As of the last plan.
-    up: BTreeMap<PathId, Standing>,
-    residents: Vec<Resident>,
-    homes: Homes<AppId, PathId>,
-    refuges: Refuges<AppId, PathId>,
+    up: BTreeMap<PathId, PathHoldDown>,
+    steered_apps: Vec<SteeredApp>,
+    preferred_paths: PreferredPaths<AppId, PathId>,
+    backup_paths: BackupPaths<AppId, PathId>,
     pub(crate) plans: usize,
 }
 
 /// The session's own number of the application that a scenario has added as its `number`-th, from
-/// 0: what the session says of it has to be found among the residents.
+/// 0: what the session says of it has to be found among the steered_apps.
 fn id_of(number: usize) -> AppId {
     AppId(keiro_core::AppId::of_name(&format!("A{}", number + 1)).0)
 }
@@ -50,7 +53,7 @@ struct Peer;
 
 impl Loop {
     pub(crate) fn new(apps: &[App]) -> Self {
-        let resident = |(number, app): (usize, &App)| Resident {
+        let steered_app = |(number, app): (usize, &App)| SteeredApp {
             id: id_of(number),
             spec: delay::AppSpec {
                 length: ByteCount::new(app.bytes),
@@ -58,21 +61,21 @@ impl Loop {
                 latency_target: app.latency_target,
             },
             allowed: Allowed::All,
-            spare: BTreeSet::new(),
-            at: None,
+            fallback: BTreeSet::new(),
+            path: None,
         };
         Self {
             paths: BTreeMap::new(),
             up: BTreeMap::new(),
-            residents: apps.iter().enumerate().map(resident).collect(),
-            homes: Homes::default(),
-            refuges: Refuges::default(),
+            steered_apps: apps.iter().enumerate().map(steered_app).collect(),
+            preferred_paths: PreferredPaths::default(),
+            backup_paths: BackupPaths::default(),
             plans: 0,
         }
     }
 
     /// Looks at the paths, and plans if one is another one now.
-    pub(crate) fn turn(&mut self, pair: &mut GatewayPair, manner: Manner) {
+    pub(crate) fn turn(&mut self, pair: &mut GatewayPair, plan_mode: PlanMode) {
         let mut paths: Vec<PathSnapshot> = Vec::new();
         pair.act(Side::A, |endpoint, peer| paths = endpoint.paths(peer));
         let session = pair.gateway(Side::A).session();
@@ -86,65 +89,73 @@ impl Loop {
         let mut up = BTreeMap::new();
         for (id, path) in (0..).map(PathId).zip(&paths) {
             let followed = self.paths.entry(id).or_default();
-            news |= followed.on_look(path.look(), None);
+            news |= followed.on_observation(path.observation(), None);
             let standing = match path.state {
-                PathState::Up => followed.standing(path.deaths),
-                PathState::Validating if settling => Standing::Awaited,
+                PathState::Up => followed.hold_down(path.deaths),
+                PathState::Validating if settling => PathHoldDown::Validating,
                 PathState::Validating | PathState::Down => continue,
             };
             if followed.level().is_some() {
                 up.insert(id, standing);
             }
         }
-        let known = |app: &AppId| self.residents.iter().any(|resident| resident.id == *app);
+        let known = |app: &AppId| {
+            self.steered_apps
+                .iter()
+                .any(|steered_app| steered_app.id == *app)
+        };
         assert!(places.keys().all(known), "an application that nobody plans");
         for (app, place) in &places {
             let is_up = |home: &PathId| up.contains_key(home);
-            self.homes.on_seen(pair.now(), *app, *place, is_up);
+            self.preferred_paths
+                .on_assigned(pair.now(), *app, *place, is_up);
         }
         if news || up != self.up {
-            self.plan(pair, up, places, manner);
+            self.plan(pair, up, places, plan_mode);
         }
     }
 
     fn plan(
         &mut self,
         pair: &mut GatewayPair,
-        up: BTreeMap<PathId, Standing>,
+        up: BTreeMap<PathId, PathHoldDown>,
         mut now: BTreeMap<AppId, PathId>,
-        manner: Manner,
+        plan_mode: PlanMode,
     ) {
         self.plans += 1;
-        let ends = |up: &BTreeMap<PathId, Standing>| -> BTreeSet<(PathId, Peer)> {
+        let ends = |up: &BTreeMap<PathId, PathHoldDown>| -> BTreeSet<(PathId, Peer)> {
             up.keys().map(|path| (*path, Peer)).collect()
         };
-        for resident in &self.residents {
-            if let Some(home) = self.homes.of(&resident.id) {
-                now.entry(resident.id).or_insert(*home);
+        for steered_app in &self.steered_apps {
+            if let Some(home) = self.preferred_paths.of(&steered_app.id) {
+                now.entry(steered_app.id).or_insert(*home);
             }
         }
         let (before, after) = (ends(&self.up), ends(&up));
-        self.refuges.expect(&before, &after, |_| Peer, &mut now);
+        self.backup_paths
+            .expect(&before, &after, |_| Peer, &mut now);
         self.up = up;
-        for resident in &mut self.residents {
-            resident.at = now.get(&resident.id).copied();
+        for steered_app in &mut self.steered_apps {
+            steered_app.path = now.get(&steered_app.id).copied();
             let standings = self.up.iter().map(|(path, standing)| (*path, *standing));
-            resident.allowed = Allowed::Only(choices(standings.clone(), resident.at));
-            resident.spare = spares(standings);
+            steered_app.allowed =
+                Allowed::Only(eligible_paths(standings.clone(), steered_app.path));
+            steered_app.fallback = probation_paths(standings);
         }
         let paths: BTreeSet<PathId> = self.up.keys().copied().collect();
         let spec = |path: &PathId| Some((*path, self.paths[path].level()?.spec(70)));
         let specs: Vec<(PathId, PathSpec)> = paths.iter().filter_map(spec).collect();
         let budget = Budget::default();
         let settings = Settings::default();
-        let arrangement = arrange(settings, &specs, &self.residents, manner, budget).unwrap();
+        let arrangement =
+            plan_moves(settings, &specs, &self.steered_apps, plan_mode, budget).unwrap();
         let places = arrangement.places();
         let without = |path| arrangement.without(path, budget);
-        self.refuges = Refuges::find(places.clone(), &paths, without);
-        for (app, resident) in self.residents.iter().enumerate() {
-            let planned = places.get(&resident.id).copied();
-            let refuge = planned.and_then(|at| self.refuges.refuge(resident.id, at));
-            let first = planned.or(self.homes.of(&resident.id).copied());
+        self.backup_paths = BackupPaths::find(places.clone(), &paths, without);
+        for (app, steered_app) in self.steered_apps.iter().enumerate() {
+            let planned = places.get(&steered_app.id).copied();
+            let refuge = planned.and_then(|at| self.backup_paths.backup(steered_app.id, at));
+            let first = planned.or(self.preferred_paths.of(&steered_app.id).copied());
             let mut order: Vec<PathId> = Vec::new();
             let all = (0..).map(PathId).take(self.paths.len());
             for path in first.into_iter().chain(refuge).chain(all) {

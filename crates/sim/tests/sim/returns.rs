@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use keiro_core::{Event, PathSnapshot, PathState};
-use keiro_planner::steer::Manner;
+use keiro_planner::steer::PlanMode;
 use keiro_sim::{
     Change, Cross, GatewayPair, Happening, Length, Made, PathSpec, Processing, Report, Scenario,
     Side, Way,
@@ -72,7 +72,7 @@ fn run(
         latency_target: Some(LATENCY_TARGET),
     };
     let mut plan_loop = Loop::new(&[app]);
-    plan_loop.turn(&mut pair, Manner::Anew);
+    plan_loop.turn(&mut pair, PlanMode::FromScratch);
     pair.begin();
     let from = pair.now();
     let changes: Vec<(Instant, Change)> = outages
@@ -88,7 +88,7 @@ fn run(
             pair.apply(&Happening::Path { path, way, change });
         }
         pair.run_for(SAMPLE_INTERVAL);
-        plan_loop.turn(&mut pair, Manner::Revise);
+        plan_loop.turn(&mut pair, PlanMode::Revise);
         let path = pair.gateway(Side::A).session().unwrap().paths[NEAR].clone();
         told.push((pair.now(), path));
     }
@@ -252,7 +252,7 @@ fn run_of_three(
         interval: INTERVAL,
         latency_target: Some(LATENCY_TARGET),
     }]);
-    plan_loop.turn(&mut pair, Manner::Anew);
+    plan_loop.turn(&mut pair, PlanMode::FromScratch);
     pair.begin();
     let from = pair.now();
     let mut next = happenings.iter().peekable();
@@ -261,7 +261,7 @@ fn run_of_three(
             pair.apply(what);
         }
         pair.run_for(SAMPLE_INTERVAL);
-        plan_loop.turn(&mut pair, Manner::Revise);
+        plan_loop.turn(&mut pair, PlanMode::Revise);
     }
     pair.finish().unwrap_or_else(|failure| panic!("{failure}"));
     (pair.report(), from + BEFORE)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use keiro_core::{AggregationConfig, AggregationMode, CopySpread, Parity, Redundancy};
 use keiro_link::{LinkConfig, Loss, Reorder};
-use keiro_model::aggregation::Kind;
+use keiro_model::aggregation::ControllerKind;
 use keiro_sim::{
     Change, Dialogues, GatewayPair, Happening, Length, Made, PathSpec, Reading, Report, Scenario,
     Side, StreamEnd, Traffic, Way,
@@ -156,14 +156,14 @@ fn gatherings() -> Vec<AggregationConfig> {
     let spaced = CopySpread::Spaced(2 * MS);
     let (back, paths) = (CopySpread::BackToBack, CopySpread::Paths);
     vec![
-        with(eager, Kind::Adaptive, back, Redundancy::Copies),
-        with(eager, Kind::Fixed, spaced, Redundancy::Copies),
-        with(eager, Kind::Fixed, paths, Redundancy::Copies),
-        with(eager, Kind::Fixed, back, parity),
-        with(eager, Kind::Adaptive, paths, parity),
-        with(fixed, Kind::Fixed, back, Redundancy::Copies),
-        with(fixed, Kind::Table2, back, Redundancy::Copies),
-        with(fixed, Kind::Adaptive, spaced, parity),
+        with(eager, ControllerKind::Adaptive, back, Redundancy::Copies),
+        with(eager, ControllerKind::None, spaced, Redundancy::Copies),
+        with(eager, ControllerKind::None, paths, Redundancy::Copies),
+        with(eager, ControllerKind::None, back, parity),
+        with(eager, ControllerKind::Adaptive, paths, parity),
+        with(fixed, ControllerKind::None, back, Redundancy::Copies),
+        with(fixed, ControllerKind::Table2, back, Redundancy::Copies),
+        with(fixed, ControllerKind::Adaptive, spaced, parity),
     ]
 }
 

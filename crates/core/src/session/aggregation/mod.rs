@@ -17,8 +17,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use keiro_model::{
     aggregation::{
-        self, Cause, Controller, Decision, Fates, Kind, Limits, Observation, Parameters, TooNarrow,
-        spacing::SpacingEstimator,
+        self, Cause, Controller, ControllerKind, Decision, DeliveryCounts, Limits, Observation,
+        Parameters, TooNarrow, spacing::SpacingEstimator,
     },
     bottleneck::Found,
     capacity::{Stamp, Train},
@@ -52,7 +52,7 @@ const TOO_NARROW: &str = "too_narrow";
 #[derive(Debug)]
 pub(crate) struct Aggregator {
     mode: AggregationMode,
-    kind: Kind,
+    kind: ControllerKind,
     limits: Limits,
     controller: Box<dyn Controller>,
     parameters: Parameters,
@@ -474,8 +474,8 @@ impl Aggregator {
         let seen = match self.too_narrow {
             // The controller does not know with which N these left.
             Some(_) => Observation {
-                aggregates: Fates::default(),
-                copies: Fates::default(),
+                aggregates: DeliveryCounts::default(),
+                copies: DeliveryCounts::default(),
                 ..seen
             },
             None => seen,
@@ -675,7 +675,7 @@ fn train_of(feedback: &Feedback) -> Option<Train> {
 }
 
 fn controller(
-    kind: Kind,
+    kind: ControllerKind,
     limits: &Limits,
     rate: Bandwidth,
 ) -> (Box<dyn Controller>, Option<TooNarrow>) {
@@ -744,7 +744,7 @@ mod tests {
             socket_overflows,
             ..
         } = aggregator.outcomes.totals();
-        assert_eq!(aggregates, Fates { sent: 60, lost: 9 });
+        assert_eq!(aggregates, DeliveryCounts { sent: 60, lost: 9 });
         assert_eq!(socket_overflows, 3);
     }
 
@@ -762,7 +762,7 @@ mod tests {
         assert_eq!(aggregator.outcomes.totals().socket_overflows, 3);
         assert_eq!(
             aggregator.outcomes.totals().aggregates,
-            Fates { sent: 20, lost: 1 }
+            DeliveryCounts { sent: 20, lost: 1 }
         );
     }
 

@@ -5,7 +5,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use keiro_model::aggregation::Fates;
+use keiro_model::aggregation::DeliveryCounts;
 use keiro_units::Instant;
 
 use crate::wire::Feedback;
@@ -56,8 +56,8 @@ struct SpacedCopy {
 /// What is known in all.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Totals {
-    pub(super) aggregates: Fates,
-    pub(super) copies: Fates,
+    pub(super) aggregates: DeliveryCounts,
+    pub(super) copies: DeliveryCounts,
     pub(super) socket_overflows: u64,
     pub(super) system_overflows: u64,
 }
@@ -199,7 +199,7 @@ impl DeliveryAccounting {
 impl Totals {
     /// What has been added since they were as `before`.
     pub(super) fn since(&self, before: &Self) -> Self {
-        let since = |now: Fates, before: Fates| Fates {
+        let since = |now: DeliveryCounts, before: DeliveryCounts| DeliveryCounts {
             sent: now.sent - before.sent,
             lost: now.lost - before.lost,
         };
@@ -214,12 +214,12 @@ impl Totals {
 
 /// Of what was sent, what came. More than was sent is what came late and was counted lost before:
 /// `late` of these make up for losses to come.
-fn fates(sent: u64, came: u64, late: &mut u64) -> Fates {
+fn fates(sent: u64, came: u64, late: &mut u64) -> DeliveryCounts {
     let missing = sent.saturating_sub(came);
     let made_up = missing.min(*late);
     // The peer may tell whatever it likes.
     *late = (*late - made_up).saturating_add(came.saturating_sub(sent));
-    Fates {
+    DeliveryCounts {
         sent,
         lost: missing - made_up,
     }

@@ -1,7 +1,7 @@
 //! Thin traffic gathered into aggregates, as a driver sees it.
 
 use keiro_core::{AggregationConfig, AggregationMode, AggregationSnapshot, CopySpread, Redundancy};
-use keiro_model::aggregation::{Cause, Kind, Limits, Settings};
+use keiro_model::aggregation::{Cause, ControllerKind, Limits, Settings};
 use keiro_units::ByteCount;
 
 use super::*;
@@ -15,7 +15,7 @@ pub(crate) fn fixed_copies(mode: AggregationMode, copies: u8) -> AggregationConf
     AggregationConfig {
         mode,
         limits: Limits::try_from(settings).unwrap(),
-        controller: Kind::Fixed,
+        controller: ControllerKind::None,
         spread: CopySpread::BackToBack,
         redundancy: Redundancy::Copies,
     }

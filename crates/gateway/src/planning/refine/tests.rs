@@ -13,15 +13,20 @@ use crate::planning::{
 
 const SEED: u64 = 7;
 
-/// A gateway that plans in a `manner`, with 2 to `paths_max` paths, 3 to `apps_max` applications, loads of
+/// A gateway that plans in a `plan_mode`, with 2 to `paths_max` paths, 3 to `apps_max` applications, loads of
 /// 0.3 to 0.9 on the wire; demands are 1 to 4 times what one idle path takes.
-fn drawn(number: u64, manner: &str, paths_max: usize, apps_max: usize) -> (Config, PlannerInput) {
+fn drawn(
+    number: u64,
+    plan_mode: &str,
+    paths_max: usize,
+    apps_max: usize,
+) -> (Config, PlannerInput) {
     let mut random = ChaCha12Rng::seed_from_u64(SEED);
     random.set_stream(number);
     let mut unit = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
     let mut between = |low: usize, high: usize| low + (unit() * (high + 1 - low) as f64) as usize;
     let (paths, apps) = (between(2, paths_max), between(3, apps_max));
-    let mut text = format!("[gateway]\nname = \"a\"\n{manner}\n");
+    let mut text = format!("[gateway]\nname = \"a\"\n{plan_mode}\n");
     let mut endpoints = Vec::new();
     for path in 0..paths {
         text.push_str(&format!(
@@ -67,8 +72,8 @@ fn drawn(number: u64, manner: &str, paths_max: usize, apps_max: usize) -> (Confi
     (config, input)
 }
 
-fn answer(config: &Config, input: &PlannerInput, manner: Manner) -> Plan {
-    PlanningProblem::new(config, input).answer(config, manner, &ForecastState::default())
+fn answer(config: &Config, input: &PlannerInput, plan_mode: PlanMode) -> Plan {
+    PlanningProblem::new(config, input).answer(config, plan_mode, &ForecastState::default())
 }
 
 /// Of all assignments the fewest unmet, by the forecast that is shown.
@@ -108,14 +113,14 @@ fn headers_that_overload_a_path_are_planned_with() {
             up: up.collect(),
             ..PlannerInput::default()
         };
-        let anew = answer(&config, &input, Manner::Anew);
+        let anew = answer(&config, &input, PlanMode::FromScratch);
         assert_eq!(anew.unmet(), 0, "{planner}");
         // Also from where eq. 3 without headers would leave them.
         input.now = (0..)
             .map(AppIndex)
             .zip([0, 0, 1, 1, 1].map(PathIndex))
             .collect();
-        let revised = answer(&config, &input, Manner::Revise);
+        let revised = answer(&config, &input, PlanMode::Revise);
         assert_eq!(revised.unmet(), 0, "{planner}");
         if planner == "frugal" {
             assert_eq!(revised.changes(&input.now), 1);
@@ -129,15 +134,15 @@ fn worse(scheduler: &str, problems: u64, paths_max: usize, apps_max: usize) -> [
     let (mut worse, mut longest) = ([0, 0], Duration::ZERO);
     for number in 0..problems {
         let planner = ["frugal", "exact"][number as usize % 2];
-        let manner = format!("planner = \"{planner}\"\nscheduler = \"{scheduler}\"");
-        let (config, mut input) = drawn(number, &manner, paths_max, apps_max);
+        let plan_mode = format!("planner = \"{planner}\"\nscheduler = \"{scheduler}\"");
+        let (config, mut input) = drawn(number, &plan_mode, paths_max, apps_max);
         let least = least_unmet(&config, &input);
         let started = Stopwatch::now();
-        let anew = answer(&config, &input, Manner::Anew);
+        let anew = answer(&config, &input, PlanMode::FromScratch);
         worse[0] += usize::from(anew.unmet() > least);
         let on_first = |app| (AppIndex(app), PathIndex(0));
         input.now = (0..config.apps.len()).map(on_first).collect();
-        let revised = answer(&config, &input, Manner::Revise);
+        let revised = answer(&config, &input, PlanMode::Revise);
         worse[1] += usize::from(revised.unmet() > least);
         longest = longest.max(started.elapsed());
     }
@@ -159,11 +164,11 @@ fn by_deadline_no_more_are_unmet_than_need_be() {
 fn plans_do_not_go_round_in_circles() {
     for number in 0..40 {
         let planner = ["frugal", "exact"][number as usize % 2];
-        let manner = format!("planner = \"{planner}\"\nscheduler = \"fifo\"");
-        let (config, mut input) = drawn(number, &manner, 4, 12);
+        let plan_mode = format!("planner = \"{planner}\"\nscheduler = \"fifo\"");
+        let (config, mut input) = drawn(number, &plan_mode, 4, 12);
         let mut unmet = usize::MAX;
         for turn in 0.. {
-            let plan = answer(&config, &input, Manner::Revise);
+            let plan = answer(&config, &input, PlanMode::Revise);
             assert!(plan.unmet() <= unmet, "seed {SEED}, {number}, turn {turn}");
             unmet = plan.unmet();
             if plan.changes(&input.now) == 0 {
@@ -196,7 +201,7 @@ fn behind_long_messages([mean, p99]: [u64; 2], first_delay_ms: u64) -> Plan {
         p99: millis(p99),
     };
     input.measured.insert(AppIndex(4), delay);
-    answer(&config, &input, Manner::Revise)
+    answer(&config, &input, PlanMode::Revise)
 }
 
 fn place_of_a5(planned: &Plan) -> Option<usize> {
@@ -243,7 +248,7 @@ fn beside_an_unknown(path: usize, is_sending: bool, is_behind: bool) -> Plan {
     };
     input.measured.insert(AppIndex(4), delay);
     input.sending.extend(is_sending.then_some(AppIndex(1)));
-    answer(&config, &input, Manner::Revise)
+    answer(&config, &input, PlanMode::Revise)
 }
 
 #[test]
@@ -280,7 +285,7 @@ fn what_is_late_by_no_fault_of_the_path_moves_nobody() {
 
 fn bursts_of_a5(mean_ms: u64) -> Plan {
     let (config, input) = bursty_a5(mean_ms);
-    let planned = answer(&config, &input, Manner::Revise);
+    let planned = answer(&config, &input, PlanMode::Revise);
     assert!(planned.apps[4].forecast.is_none_or(|o| o.mean().is_none()));
     planned
 }
@@ -305,14 +310,14 @@ fn others_gain_too_where_some_are_in_need() {
         if is_known {
             input.workloads.insert(AppIndex(2), bulk());
         }
-        let planned = answer(&config, &input, Manner::Revise);
+        let planned = answer(&config, &input, PlanMode::Revise);
         assert!(planned.apps[2].forecast.is_none_or(|o| o.mean().is_none()));
         assert_eq!(planned.unmet(), 0);
         // Not even known is bulk sent to where others demand something.
         assert_eq!(places(&planned), [2, 2, 1, 2, 2], "{first_ms} {is_known}");
         // That is all. By eq. 3 bulk would still join the others as long as nobody knows it.
         input.now = planned.places();
-        let again = answer(&config, &input, Manner::Revise);
+        let again = answer(&config, &input, PlanMode::Revise);
         let told = (again.changes(&input.now), again.defers_moves);
         assert_eq!(told, (0, !is_known), "{first_ms}");
     }
@@ -326,7 +331,7 @@ fn nobody_gains_by_going_to_where_too_little_is_known_of_somebody() {
         if !is_sending {
             input.sending.remove(&AppIndex(2));
         }
-        let planned = answer(&config, &input, Manner::Revise);
+        let planned = answer(&config, &input, PlanMode::Revise);
         assert_eq!(planned.defers_moves, is_sending);
         places(&planned)[0]
     };
@@ -338,7 +343,7 @@ fn nobody_gains_by_going_to_where_too_little_is_known_of_somebody() {
 #[test]
 fn a_frugal_plan_moves_nobody_who_is_not_in_need() {
     let (config, input) = all_on_a_path_that_takes_long("frugal", 65);
-    let planned = answer(&config, &input, Manner::Revise);
+    let planned = answer(&config, &input, PlanMode::Revise);
     assert_eq!(planned.unmet(), 0);
     assert_eq!((places(&planned)[2], places(&planned)[4]), (0, 0));
 }

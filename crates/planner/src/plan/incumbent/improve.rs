@@ -7,7 +7,7 @@
 
 use std::cmp::Reverse;
 
-use super::{AppId, Draft, NOTHING_NANOS, table::App};
+use super::{AppId, NOTHING_NANOS, RevisionBuilder, table::App};
 
 /// Work units for the moves that were found, whatever looking for them took.
 const TRIES_WORK: u64 = 5_000;
@@ -32,7 +32,7 @@ impl Candidate {
 }
 
 /// What is known of a path while candidates are looked for.
-struct Glance {
+struct PathSummary {
     /// In nanoseconds.
     delay: f64,
     /// What is left over, in bit/s; nothing if overloaded.
@@ -45,7 +45,7 @@ struct Glance {
 }
 
 /// What it is for an application to stay where it is.
-struct Stay {
+struct StayCost {
     /// In bit/s.
     rate: u64,
     /// In 10^-9 bit.
@@ -57,7 +57,7 @@ struct Stay {
     needed: f64,
 }
 
-impl Draft<'_> {
+impl RevisionBuilder<'_> {
     pub(super) fn improve(&mut self) {
         // Each round's moves open others; they gain less and less, and the work is bounded.
         while !self.is_spent() {
@@ -66,15 +66,15 @@ impl Draft<'_> {
                 self.deferred = true;
                 return;
             }
-            let glances: Vec<Glance> = (0..self.table.paths.len())
-                .map(|path| self.glance(path))
+            let summaries: Vec<PathSummary> = (0..self.table.paths.len())
+                .map(|path| self.summary(path))
                 .collect();
-            let mut candidates = self.candidates(&glances);
-            let is_whole_round = self.table.next_look == 0;
+            let mut candidates = self.candidates(&summaries);
+            let is_whole_round = self.table.next_app_to_examine == 0;
             if is_whole_round {
                 for path in &mut self.table.paths {
                     if path.is_dirty() {
-                        path.looked_at();
+                        path.mark_examined();
                     }
                 }
             } else {
@@ -117,11 +117,11 @@ impl Draft<'_> {
         paths.iter().map(looks).sum::<usize>() as u64
     }
 
-    fn glance(&self, path: usize) -> Glance {
+    fn summary(&self, path: usize) -> PathSummary {
         let path = &self.table.paths[path];
         let left = path.bandwidth.saturating_sub(path.load);
         let limit = path.next_limit().unwrap_or(u64::MAX);
-        Glance {
+        PathSummary {
             delay: path.delay,
             left: left as f64,
             left_inverse: 1.0 / left as f64,
@@ -132,30 +132,30 @@ impl Draft<'_> {
     }
 
     /// For every application that may gain, where it seems to gain most.
-    fn candidates(&mut self, glances: &[Glance]) -> Vec<Candidate> {
+    fn candidates(&mut self, summaries: &[PathSummary]) -> Vec<Candidate> {
         let mut candidates = Vec::new();
-        let all: Vec<usize> = (0..glances.len()).collect();
+        let all: Vec<usize> = (0..summaries.len()).collect();
         let dirty: Vec<usize> = all
             .iter()
             .copied()
-            .filter(|&path| glances[path].dirty)
+            .filter(|&path| summaries[path].dirty)
             .collect();
-        let begin = std::mem::take(&mut self.table.next_look).min(self.table.apps.len());
+        let begin = std::mem::take(&mut self.table.next_app_to_examine).min(self.table.apps.len());
         for app in begin..self.table.apps.len() {
             if self.is_spent() {
-                self.table.next_look = app;
+                self.table.next_app_to_examine = app;
                 break;
             }
             let entry = &mut self.table.apps[app];
             let fresh = std::mem::take(&mut entry.fresh);
             let entry = &self.table.apps[app];
             let Some(from) = entry.place else { continue };
-            let targets = match glances[from].dirty || fresh {
+            let targets = match summaries[from].dirty || fresh {
                 true => &all,
                 false => &dirty,
             };
             self.work += targets.len() as u64;
-            let Some(stay) = self.stay(entry, &glances[from]) else {
+            let Some(stay) = self.stay(entry, &summaries[from]) else {
                 continue;
             };
             let may = self.table.may.row(app);
@@ -164,7 +164,7 @@ impl Draft<'_> {
                 let least = best.map_or(stay.needed, |(gain, _)| gain);
                 if to != from
                     && may[to]
-                    && let Some(gain) = self.estimate(&stay, app, to, &glances[to], least)
+                    && let Some(gain) = self.estimate(&stay, app, to, &summaries[to], least)
                 {
                     best = Some((gain, to));
                 }
@@ -178,7 +178,7 @@ impl Draft<'_> {
     }
 
     /// What speaks for leaving a path; `None` if nothing does.
-    fn stay(&self, entry: &App, source: &Glance) -> Option<Stay> {
+    fn stay(&self, entry: &App, source: &PathSummary) -> Option<StayCost> {
         if source.left <= 0.0 {
             return None;
         }
@@ -189,7 +189,7 @@ impl Draft<'_> {
         let is_late = now > entry.latency_target;
         let is_wanted = self.settings.aim == super::Aim::LeastDelay || is_late;
         let needed = self.settings.hysteresis.gain_min * now;
-        is_wanted.then_some(Stay {
+        is_wanted.then_some(StayCost {
             rate: entry.rate,
             length: entry.length,
             lost: now + (source.crowding - transfer / own_left) * rate,
@@ -201,10 +201,10 @@ impl Draft<'_> {
     /// What a move seems to gain, in nanoseconds; `None` if not more than `least`.
     fn estimate(
         &self,
-        stay: &Stay,
+        stay: &StayCost,
         app: usize,
         to: usize,
-        target: &Glance,
+        target: &PathSummary,
         least: f64,
     ) -> Option<f64> {
         // With its own rate on top, what is left for it there is what was left over before.
@@ -216,7 +216,7 @@ impl Draft<'_> {
         // The others' own rates taken for nothing beside what is left over.
         let rate = stay.rate as f64;
         let gain = gain - target.crowding * rate * target.left / (target.left - rate);
-        let is_met = || self.table.paths[to].load + stay.rate < self.table.bears.at(app, to);
+        let is_met = || self.table.paths[to].load + stay.rate < self.table.load_limit.at(app, to);
         (gain > least && (stay.is_late || is_met())).then_some(gain)
     }
 

@@ -14,11 +14,11 @@
 //! time or noise: [`Hysteresis`] says what a move must be worth, and what is measured should be
 //! smoothed before it is planned with.
 
-mod anew;
-mod explain;
+mod from_scratch;
 mod grid;
 mod improve;
 mod repair;
+mod sensitivity;
 mod table;
 
 use std::{
@@ -26,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-pub use explain::{Knob, Outlook, Setting, Threshold};
+pub use sensitivity::{Parameter, ParameterValue, PathOption, Threshold};
 use table::{RATE_MAX, Table, Tally};
 
 use super::{Order, Score};
@@ -105,7 +105,7 @@ pub enum Refused {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
     /// It was nowhere: it is new, its path is gone, or it may no longer be there.
-    Homeless,
+    Unplaced,
     /// Its own latency target was unmet where it was, and is met where it goes.
     Unmet,
     /// It makes room: without it, the latency targets of others would be unmet.
@@ -167,7 +167,7 @@ pub struct Incumbent {
     path_index: BTreeMap<PathId, usize>,
     app_index: BTreeMap<AppId, usize>,
     /// Whether there is anything that the last revision did not look at.
-    unsettled: bool,
+    has_changes: bool,
 }
 
 /// Work units of a revision, each about the look at one application on one path: about
@@ -190,7 +190,7 @@ impl Incumbent {
             table: Table::new(settings.tolerance),
             path_index: BTreeMap::new(),
             app_index: BTreeMap::new(),
-            unsettled: false,
+            has_changes: false,
         }
     }
 
@@ -207,13 +207,13 @@ impl Incumbent {
             Some(&path) if self.table.paths[path].spec == spec => {}
             Some(&path) => {
                 self.table.renew_path(path, spec);
-                self.unsettled = true;
+                self.has_changes = true;
             }
             None if self.table.paths.len() >= Self::PATHS_MAX => return Err(Refused::TooManyPaths),
             None => {
                 self.path_index.insert(id, self.table.paths.len());
                 self.table.add_path(id, spec);
-                self.unsettled = true;
+                self.has_changes = true;
             }
         }
         Ok(())
@@ -225,7 +225,7 @@ impl Incumbent {
             return false;
         };
         self.table.remove_path(path);
-        self.unsettled = true;
+        self.has_changes = true;
         if let Some(moved) = self.table.paths.get(path) {
             self.path_index.insert(moved.id, path);
         }
@@ -241,17 +241,17 @@ impl Incumbent {
     pub fn set_app(&mut self, id: AppId, spec: AppSpec, allowed: Allowed) -> Result<(), Refused> {
         match self.app_index.get(&id) {
             Some(&app) => {
-                let entry = &self.table.said[app];
+                let entry = &self.table.requirements[app];
                 if entry.spec != spec || entry.allowed != allowed {
                     self.table.renew_app(app, spec, allowed);
-                    self.unsettled = true;
+                    self.has_changes = true;
                 }
             }
             None if self.table.apps.len() >= Self::APPS_MAX => return Err(Refused::TooManyApps),
             None => {
                 self.app_index.insert(id, self.table.apps.len());
                 self.table.add_app(id, spec, allowed);
-                self.unsettled = true;
+                self.has_changes = true;
             }
         }
         Ok(())
@@ -263,7 +263,7 @@ impl Incumbent {
             return false;
         };
         self.table.remove_app(app);
-        self.unsettled = true;
+        self.has_changes = true;
         if let Some(moved) = self.table.apps.get(app) {
             self.app_index.insert(moved.id, app);
         }
@@ -284,7 +284,7 @@ impl Incumbent {
         }
         if self.table.apps[app].place != Some(path) {
             self.table.shift(app, path);
-            self.unsettled = true;
+            self.has_changes = true;
         }
         Ok(())
     }
@@ -294,17 +294,17 @@ impl Incumbent {
     /// give the same revisions.
     pub fn revise(&mut self) -> Revision {
         let before = self.table.score();
-        if !self.unsettled {
+        if !self.has_changes {
             return self.revision(before, Vec::new(), true);
         }
-        let mut draft = Draft::new(&mut self.table, self.settings, REVISION_WORK);
-        draft.house();
-        draft.repair();
-        draft.improve();
-        draft.prune();
-        let moves = draft.moves();
-        let complete = !draft.is_spent() && !draft.deferred;
-        self.unsettled = !complete;
+        let mut builder = RevisionBuilder::new(&mut self.table, self.settings, REVISION_WORK);
+        builder.place_unplaced();
+        builder.repair();
+        builder.improve();
+        builder.prune();
+        let moves = builder.moves();
+        let complete = !builder.is_spent() && !builder.deferred;
+        self.has_changes = !complete;
         self.revision(before, moves, complete)
     }
 
@@ -321,7 +321,7 @@ impl Incumbent {
             .paths
             .iter()
             .flat_map(|path| path.unmet())
-            .chain(table.nowhere())
+            .chain(table.unplaced())
             .map(|app| table.apps[app].id)
             .collect();
         unmet.sort_unstable();
@@ -352,7 +352,7 @@ impl Incumbent {
     /// The specification of an application; `None` if there is no such application.
     pub fn app(&self, app: AppId) -> Option<AppSpec> {
         let &app = self.app_index.get(&app)?;
-        Some(self.table.said[app].spec)
+        Some(self.table.requirements[app].spec)
     }
 
     /// Where an application is; `None` if nowhere, or if there is no such application.
@@ -433,7 +433,7 @@ impl std::fmt::Display for Refused {
 impl std::error::Error for Refused {}
 
 /// A revision in the making.
-struct Draft<'a> {
+struct RevisionBuilder<'a> {
     table: &'a mut Table,
     settings: Settings,
     /// Where each application that was touched was before.
@@ -445,7 +445,7 @@ struct Draft<'a> {
     deferred: bool,
 }
 
-impl<'a> Draft<'a> {
+impl<'a> RevisionBuilder<'a> {
     fn new(table: &'a mut Table, settings: Settings, work: u64) -> Self {
         Self {
             table,
@@ -476,8 +476,8 @@ impl<'a> Draft<'a> {
     }
 
     /// Places whoever is nowhere.
-    fn house(&mut self) {
-        let mut nowhere = self.table.nowhere();
+    fn place_unplaced(&mut self) {
+        let mut nowhere = self.table.unplaced();
         let apps = &self.table.apps;
         nowhere.sort_by_key(|&app| (std::cmp::Reverse(apps[app].rate), apps[app].id));
         for app in nowhere {
@@ -521,7 +521,7 @@ impl<'a> Draft<'a> {
         let target = &self.table.paths[path];
         let entry = &self.table.apps[app];
         let load = target.load + entry.rate;
-        let own = usize::from(self.table.bears.at(app, path) <= load);
+        let own = usize::from(self.table.load_limit.at(app, path) <= load);
         let too_many = unmet_max.checked_sub(own)?.saturating_add(1);
         if target.limit_of(target.unmet_count.saturating_add(too_many)) <= load {
             return None;
@@ -595,17 +595,17 @@ impl<'a> Draft<'a> {
             if from == Some(to) {
                 return None;
             }
-            let gain = from.map(|from| Gain::from(self.undoing(app, from, to)));
+            let gain = from.map(|from| Gain::from(self.loss_if_undone(app, from, to)));
             let reason = match (from, gain) {
                 (Some(from), Some(Gain { met: 1.., .. })) => {
                     let load = table.paths[from].load + table.apps[app].rate;
-                    match load < table.bears.at(app, from) {
+                    match load < table.load_limit.at(app, from) {
                         true => Reason::MakesRoom,
                         false => Reason::Unmet,
                     }
                 }
                 (Some(_), _) => Reason::Quicker,
-                (None, _) => Reason::Homeless,
+                (None, _) => Reason::Unplaced,
             };
             Some(Move {
                 app: table.apps[app].id,
@@ -621,7 +621,7 @@ impl<'a> Draft<'a> {
     }
 
     /// What more everything would cost with `app` back on `from`.
-    fn undoing(&self, app: usize, from: usize, now: usize) -> Tally {
+    fn loss_if_undone(&self, app: usize, from: usize, now: usize) -> Tally {
         let table = &self.table;
         let back = table.change(from, None, Some(app));
         back.plus(table.change(now, Some(app), None))
@@ -629,7 +629,7 @@ impl<'a> Draft<'a> {
 
     fn is_worth(&self, app: usize, from: usize, now: usize) -> bool {
         let table = &self.table;
-        let lost = self.undoing(app, from, now);
+        let lost = self.loss_if_undone(app, from, now);
         let load = table.paths[from].load + table.apps[app].rate;
         self.is_enough(lost, table.delay_at(app, from, load), 1.0)
     }
@@ -640,8 +640,8 @@ impl<'a> Draft<'a> {
     fn gains_enough(&mut self, app: usize, from: usize, to: usize) -> bool {
         let table = &mut *self.table;
         let delay = table.delay_at(app, from, table.paths[from].load);
-        let leaves = table.calm_change(from, Some(app), None);
-        let joins = table.calm_change(to, None, Some(app));
+        let leaves = table.uncongested_change(from, Some(app), None);
+        let joins = table.uncongested_change(to, None, Some(app));
         if let (Some(leaves), Some(joins)) = (leaves, joins) {
             let gain = Tally::default().minus(leaves).minus(joins);
             return self.is_enough(gain, delay, 1.0);

@@ -7,15 +7,15 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-use super::{Draft, table::Tally};
+use super::{RevisionBuilder, table::Tally};
 
 /// The applications that leave a path together at most, to make a latency target met.
 const TOGETHER_MAX: usize = 16;
 
-impl Draft<'_> {
+impl RevisionBuilder<'_> {
     pub(super) fn repair(&mut self) {
         // Where the last one was spent, not to spend this one on the same paths.
-        let mut first = self.table.next_repair.take();
+        let mut first = self.table.next_path_to_repair.take();
         loop {
             let mut paths: Vec<usize> = (0..self.table.paths.len())
                 .filter(|&path| self.unmet_on(path) > 0)
@@ -28,7 +28,7 @@ impl Draft<'_> {
             let mut repaired = false;
             for path in paths {
                 if self.is_spent() {
-                    self.table.next_repair = Some(self.table.paths[path].id);
+                    self.table.next_path_to_repair = Some(self.table.paths[path].id);
                     return;
                 }
                 repaired |= self.relieve(path) || self.shed(path) || self.displace(path);
@@ -91,7 +91,7 @@ impl Draft<'_> {
 
     /// How many demands are unmet less on its path when `app` leaves it, its own included.
     fn relief(&self, app: usize, path: usize) -> i64 {
-        let own_limit = self.table.bears.at(app, path);
+        let own_limit = self.table.load_limit.at(app, path);
         let path = &self.table.paths[path];
         let load = path.load - self.table.apps[app].rate;
         let own = i64::from(own_limit <= load);
@@ -172,7 +172,7 @@ impl Draft<'_> {
         let rate = self.table.apps[app].rate;
         for there in 0..self.table.paths.len() {
             let target = &self.table.paths[there];
-            let own_limit = self.table.bears.at(app, there);
+            let own_limit = self.table.load_limit.at(app, there);
             // Alone with those already unmet it must be met there.
             if there == path || !self.table.may.at(app, there) || own_limit <= rate {
                 continue;
@@ -191,13 +191,13 @@ impl Draft<'_> {
                 }
                 let other = target.members[position];
                 let load = target.load + rate - self.table.apps[other].rate;
-                let own = i64::from(self.table.bears.at(other, there) <= load);
+                let own = i64::from(self.table.load_limit.at(other, there) <= load);
                 let after = target.unmet_at(load) as i64 - own;
                 if after - before >= relief {
                     continue;
                 }
                 let unmet_max = (relief - (after - before) - 1) as usize;
-                let refuge = self.refuge(other, there, (app, path), unmet_max);
+                let refuge = self.backup(other, there, (app, path), unmet_max);
                 if let Some(elsewhere) = refuge {
                     return Some((other, there, elsewhere));
                 }
@@ -208,7 +208,7 @@ impl Draft<'_> {
 
     /// Where `other` harms least if it leaves `there` to an application that comes from a path,
     /// and at most `unmet_max` demands are made unmet where it goes, its own included.
-    fn refuge(
+    fn backup(
         &mut self,
         other: usize,
         there: usize,
@@ -239,7 +239,7 @@ impl Draft<'_> {
     /// What `other` would do on `path` once `app` has left it; the counts only.
     fn harm_in_place_of(&self, app: usize, other: usize, path: usize) -> Tally {
         let target = &self.table.paths[path];
-        let [own_limit, other_limit] = [app, other].map(|app| self.table.bears.at(app, path));
+        let [own_limit, other_limit] = [app, other].map(|app| self.table.load_limit.at(app, path));
         let load = target.load - self.table.apps[app].rate;
         let with = load + self.table.apps[other].rate;
         let more = target.unmet_at(with) as i64 - i64::from(own_limit <= with);

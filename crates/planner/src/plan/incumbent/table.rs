@@ -33,15 +33,15 @@ pub(super) struct Table {
     pub(super) paths: Vec<Path>,
     pub(super) apps: Vec<App>,
     /// By application.
-    pub(super) said: Vec<Said>,
+    pub(super) requirements: Vec<AppRequirements>,
     /// By application and path: it is met there while the whole load is below this.
-    pub(super) bears: Grid<u64>,
+    pub(super) load_limit: Grid<u64>,
     /// By application and path: whether it may be there.
     pub(super) may: Grid<bool>,
     /// Where to go on looking for gains: at the first application unless the work ended before.
-    pub(super) next_look: usize,
+    pub(super) next_app_to_examine: usize,
     /// The path that repair begins with, where it was spent before it had come to all.
-    pub(super) next_repair: Option<PathId>,
+    pub(super) next_path_to_repair: Option<PathId>,
 }
 
 /// A path. Applications are known by their index in [`Table::apps`].
@@ -59,7 +59,7 @@ pub(super) struct Path {
     /// Of the members: lengths in 10^-9 bit, rates in bit/s.
     lengths: Vec<f64>,
     pub(super) rates: Vec<f64>,
-    /// The members' [`Table::bears`], ascending.
+    /// The members' [`Table::load_limit`], ascending.
     limits: Vec<(u64, usize)>,
     /// How many members are unmet.
     pub(super) unmet_count: usize,
@@ -70,7 +70,7 @@ pub(super) struct Path {
     crowding_load: u64,
     /// What was left over when it was last looked at for gains; `None`: never, or it is another
     /// path since.
-    left_seen: Option<u64>,
+    left_when_examined: Option<u64>,
     score: Option<Score>,
     /// What the members cost, if that was asked since they or the path changed.
     tally: Option<Tally>,
@@ -94,9 +94,9 @@ pub(super) struct App {
     position: usize,
 }
 
-/// What was said of an application; looked at seldom, hence apart from [`App`].
+/// What the caller asked for an application. Rarely read, hence apart from [`App`].
 #[derive(Clone, Debug)]
-pub(super) struct Said {
+pub(super) struct AppRequirements {
     pub(super) spec: AppSpec,
     pub(super) allowed: Allowed,
     /// The longest delay that is met, in nanoseconds, if it fits; the largest without a latency target.
@@ -140,19 +140,22 @@ impl Table {
             tolerance,
             paths: Vec::new(),
             apps: Vec::new(),
-            said: Vec::new(),
-            bears: Grid::new(),
+            requirements: Vec::new(),
+            load_limit: Grid::new(),
             may: Grid::new(),
-            next_look: 0,
-            next_repair: None,
+            next_app_to_examine: 0,
+            next_path_to_repair: None,
         }
     }
 
     pub(super) fn add_path(&mut self, id: PathId, spec: PathSpec) {
         let index = self.paths.len();
-        self.bears.push_column();
+        self.load_limit.push_column();
         self.may.push_column();
-        let may = self.said.iter().map(|said| said.allowed.contains(id));
+        let may = self
+            .requirements
+            .iter()
+            .map(|requirements| requirements.allowed.contains(id));
         self.may.set_column(index, may);
         self.paths.push(Path {
             id,
@@ -168,7 +171,7 @@ impl Table {
             unmet_span: (0, u64::MAX),
             crowding: 0.0,
             crowding_load: 0,
-            left_seen: None,
+            left_when_examined: None,
             score: None,
             tally: None,
         });
@@ -183,16 +186,17 @@ impl Table {
         path.spec = spec;
         path.bandwidth = spec.bandwidth.as_bits_per_second();
         path.delay = spec.delay.as_nanos() as f64;
-        let column = self.said.iter().zip(apps);
-        let column = column.map(|(said, app)| bears(&spec, said, app, tolerance));
-        self.bears.set_column(index, column);
+        let column = self.requirements.iter().zip(apps);
+        let column =
+            column.map(|(requirements, app)| load_limit(&spec, requirements, app, tolerance));
+        self.load_limit.set_column(index, column);
         for limit in &mut path.limits {
-            limit.0 = self.bears.at(limit.1, index);
+            limit.0 = self.load_limit.at(limit.1, index);
         }
         path.limits.sort_unstable();
         path.count_unmet();
         path.measure_crowding();
-        path.left_seen = None;
+        path.left_when_examined = None;
     }
 
     /// Takes a path away; its members are nowhere then.
@@ -201,7 +205,7 @@ impl Table {
             self.apps[app].place = None;
         }
         self.paths.swap_remove(index);
-        self.bears.swap_remove_column(index);
+        self.load_limit.swap_remove_column(index);
         self.may.swap_remove_column(index);
         if let Some(moved) = self.paths.get(index) {
             for &app in &moved.members {
@@ -211,20 +215,24 @@ impl Table {
     }
 
     pub(super) fn add_app(&mut self, id: AppId, spec: AppSpec, allowed: Allowed) {
-        self.bears.push_row();
+        self.load_limit.push_row();
         self.may.push_row();
         self.apps.push(App::new(id, spec, self.tolerance));
-        self.said.push(Said::new(spec, allowed, self.tolerance));
+        self.requirements
+            .push(AppRequirements::new(spec, allowed, self.tolerance));
         self.fill_row(self.apps.len() - 1);
     }
 
     fn fill_row(&mut self, index: usize) {
-        let (app, said, paths) = (&self.apps[index], &self.said[index], &self.paths);
+        let (app, requirements, paths) =
+            (&self.apps[index], &self.requirements[index], &self.paths);
         let limits = paths
             .iter()
-            .map(|path| bears(&path.spec, said, app, self.tolerance));
-        self.bears.set_row(index, limits);
-        let may = paths.iter().map(|path| said.allowed.contains(path.id));
+            .map(|path| load_limit(&path.spec, requirements, app, self.tolerance));
+        self.load_limit.set_row(index, limits);
+        let may = paths
+            .iter()
+            .map(|path| requirements.allowed.contains(path.id));
         self.may.set_row(index, may);
     }
 
@@ -232,7 +240,7 @@ impl Table {
     pub(super) fn renew_app(&mut self, index: usize, spec: AppSpec, allowed: Allowed) {
         let place = self.take(index);
         self.apps[index] = App::new(self.apps[index].id, spec, self.tolerance);
-        self.said[index] = Said::new(spec, allowed, self.tolerance);
+        self.requirements[index] = AppRequirements::new(spec, allowed, self.tolerance);
         self.fill_row(index);
         if let Some(place) = place.filter(|&place| self.may.at(index, place)) {
             self.put(index, place);
@@ -245,8 +253,8 @@ impl Table {
         let last = self.apps.len() - 1;
         let place = (index != last).then(|| self.take(last)).flatten();
         self.apps.swap_remove(index);
-        self.said.swap_remove(index);
-        self.bears.swap_remove_row(index);
+        self.requirements.swap_remove(index);
+        self.load_limit.swap_remove_row(index);
         self.may.swap_remove_row(index);
         if let Some(place) = place {
             self.put(index, place);
@@ -261,7 +269,9 @@ impl Table {
         path.members.swap_remove(position);
         path.lengths.swap_remove(position);
         path.rates.swap_remove(position);
-        let limit = path.limits.binary_search(&(self.bears.at(app, place), app));
+        let limit = path
+            .limits
+            .binary_search(&(self.load_limit.at(app, place), app));
         path.limits
             .remove(limit.expect("a member's limit is listed"));
         if let Some(&moved) = path.members.get(position) {
@@ -284,7 +294,7 @@ impl Table {
         path.members.push(app);
         path.lengths.push(entry.length);
         path.rates.push(entry.rate as f64);
-        let limit = (self.bears.at(app, to), app);
+        let limit = (self.load_limit.at(app, to), app);
         let index = path.limits.partition_point(|other| *other < limit);
         path.limits.insert(index, limit);
         path.load += entry.rate;
@@ -301,7 +311,7 @@ impl Table {
     pub(super) fn is_met(&self, app: usize) -> bool {
         self.apps[app]
             .place
-            .is_some_and(|place| self.paths[place].load < self.bears.at(app, place))
+            .is_some_and(|place| self.paths[place].load < self.load_limit.at(app, place))
     }
 
     /// Sums up what the members of a path cost, for [`change`](Self::change) to know if it needs
@@ -348,7 +358,7 @@ impl Table {
             let count = self.count_with(index, out, into);
             return (count, count);
         }
-        let is_unmet = |app: usize| i64::from(self.bears.at(app, index) <= load);
+        let is_unmet = |app: usize| i64::from(self.load_limit.at(app, index) <= load);
         let mut unmet = path.unmet_at(load) as i64;
         unmet += into.map_or(0, is_unmet);
         unmet -= out.map_or(0, is_unmet);
@@ -372,7 +382,7 @@ impl Table {
             .sum();
         for (app, sign) in [(out, -1), (into, 1)] {
             if let Some(app) = app
-                && self.bears.at(app, index) <= load
+                && self.load_limit.at(app, index) <= load
             {
                 unmet += sign;
                 sum += sign as f64 * lateness(app);
@@ -415,7 +425,7 @@ impl Table {
         out: Option<usize>,
         into: Option<usize>,
     ) -> f64 {
-        if let Some(change) = self.calm_change_of_delay(path, out, into) {
+        if let Some(change) = self.uncongested_change_of_delay(path, out, into) {
             return change;
         }
         self.sum_up(path);
@@ -429,7 +439,7 @@ impl Table {
         out: Option<usize>,
         into: Option<usize>,
     ) -> f64 {
-        if let Some(change) = self.calm_change(path, out, into) {
+        if let Some(change) = self.uncongested_change(path, out, into) {
             return change.lateness;
         }
         let lateness = |out: Option<usize>, into: Option<usize>| match self.counts(path, out, into)
@@ -446,7 +456,7 @@ impl Table {
 
     /// How much more a path costs without `out`, which is there, or with `into`, which is not.
     pub(super) fn change(&self, path: usize, out: Option<usize>, into: Option<usize>) -> Tally {
-        self.calm_change(path, out, into).unwrap_or_else(|| {
+        self.uncongested_change(path, out, into).unwrap_or_else(|| {
             let before = self.paths[path].tally;
             let before = before.unwrap_or_else(|| self.tally(path, None, None));
             self.tally(path, out, into).minus(before)
@@ -455,7 +465,7 @@ impl Table {
 
     /// The same where all others are met either way, and their own rates are little beside what is
     /// left over; `None` elsewhere.
-    pub(super) fn calm_change(
+    pub(super) fn uncongested_change(
         &self,
         path: usize,
         out: Option<usize>,
@@ -466,13 +476,13 @@ impl Table {
         if target.unmet_at(load) > 0 {
             return None;
         }
-        let delay = self.calm_change_of_delay(path, out, into)?;
+        let delay = self.uncongested_change_of_delay(path, out, into)?;
         let mut change = Tally {
             delay,
             ..Tally::default()
         };
         // Who leaves is met: nobody is unmet.
-        if let Some(app) = into.filter(|&app| self.bears.at(app, path) <= load) {
+        if let Some(app) = into.filter(|&app| self.load_limit.at(app, path) <= load) {
             change.unmet = 1;
             change.lateness = self.delay_at(app, path, load) - self.apps[app].latency_target;
         }
@@ -481,7 +491,7 @@ impl Table {
 
     /// How much longer the delays are together, where the others' own rates are little beside what
     /// is left over; `None` elsewhere.
-    fn calm_change_of_delay(
+    fn uncongested_change_of_delay(
         &self,
         path: usize,
         out: Option<usize>,
@@ -538,20 +548,20 @@ impl Table {
             self.paths[index].score = Some(path);
             score = score.saturating_add(path);
         }
-        let nowhere = self.nowhere_count();
+        let nowhere = self.unplaced_count();
         score.unmet += nowhere;
         score.overloaded += nowhere;
         score
     }
 
-    pub(super) fn nowhere_count(&self) -> usize {
+    pub(super) fn unplaced_count(&self) -> usize {
         let placed: usize = self.paths.iter().map(|path| path.members.len()).sum();
         self.apps.len() - placed
     }
 
     /// The applications that are nowhere, ascending.
-    pub(super) fn nowhere(&self) -> Vec<usize> {
-        if self.nowhere_count() == 0 {
+    pub(super) fn unplaced(&self) -> Vec<usize> {
+        if self.unplaced_count() == 0 {
             return Vec::new();
         }
         let apps = 0..self.apps.len();
@@ -572,15 +582,16 @@ impl Table {
             ..Score::default()
         };
         for &(_, app) in &path.limits[..score.unmet] {
-            let (app, said) = (&self.apps[app], &self.said[app]);
-            let delay = path.finite_delay(app, said);
-            if let (Some(delay), Some(latency_target)) = (delay, said.spec.latency_target) {
+            let (app, requirements) = (&self.apps[app], &self.requirements[app]);
+            let delay = path.finite_delay(app, requirements);
+            if let (Some(delay), Some(latency_target)) = (delay, requirements.spec.latency_target) {
                 let late = delay.saturating_sub(self.tolerance.loosen(latency_target));
                 score.lateness = score.lateness.saturating_add(late);
             }
         }
         let members = path.members.iter();
-        let delays = members.filter_map(|&app| path.finite_delay(&self.apps[app], &self.said[app]));
+        let delays =
+            members.filter_map(|&app| path.finite_delay(&self.apps[app], &self.requirements[app]));
         score.delay = delays.fold(Duration::ZERO, Duration::saturating_add);
         score
     }
@@ -588,7 +599,7 @@ impl Table {
     /// What is predicted for `app` on `path`, were it there and everybody else where they are.
     pub(super) fn prediction(&self, app: usize, path: usize) -> Prediction {
         let (entry, target) = (&self.apps[app], &self.paths[path]);
-        let spec = &self.said[app].spec;
+        let spec = &self.requirements[app].spec;
         let own = match entry.place == Some(path) {
             true => entry.rate,
             false => 0,
@@ -612,14 +623,18 @@ impl Path {
     pub(super) fn unmet_at(&self, load: u64) -> usize {
         match (self.unmet_span.0..self.unmet_span.1).contains(&load) {
             true => self.unmet_count,
-            false => self.limits.partition_point(|&(bears, _)| bears <= load),
+            false => self
+                .limits
+                .partition_point(|&(load_limit, _)| load_limit <= load),
         }
     }
 
     /// After the load or the limits have changed.
     fn count_unmet(&mut self) {
         let load = self.load;
-        let count = self.limits.partition_point(|&(bears, _)| bears <= load);
+        let count = self
+            .limits
+            .partition_point(|&(load_limit, _)| load_limit <= load);
         self.unmet_count = count;
         self.unmet_span = (self.limit_of(count), self.limit_of(count + 1));
     }
@@ -661,22 +676,22 @@ impl Path {
     /// The load from which on a further member would be unmet; `None` if there is none.
     pub(super) fn next_limit(&self) -> Option<u64> {
         let limit = self.limits.get(self.unmet_count);
-        limit.map(|&(bears, _)| bears)
+        limit.map(|&(load_limit, _)| load_limit)
     }
 
     /// Whether noticeably more or less is left over than when it was last looked at: by so much
     /// that what one application gains or loses there has changed by a part of its delay.
     pub(super) fn is_dirty(&self) -> bool {
         let left = self.bandwidth.saturating_sub(self.load);
-        self.left_seen
+        self.left_when_examined
             .is_none_or(|seen| left.abs_diff(seen) > seen / 32)
     }
 
-    pub(super) fn looked_at(&mut self) {
-        self.left_seen = Some(self.bandwidth.saturating_sub(self.load));
+    pub(super) fn mark_examined(&mut self) {
+        self.left_when_examined = Some(self.bandwidth.saturating_sub(self.load));
     }
 
-    fn finite_delay(&self, app: &App, said: &Said) -> Option<Duration> {
+    fn finite_delay(&self, app: &App, requirements: &AppRequirements) -> Option<Duration> {
         let left = self.bandwidth - self.load + app.rate;
         if let (Some(length), true) = (app.length_exact, app.rate < RATE_MAX) {
             let transfer = Duration::from_nanos(length.div_ceil(left));
@@ -684,7 +699,10 @@ impl Path {
         }
         // The load of others fits, for the whole load is below the bandwidth.
         let others = Bandwidth::from_bits_per_second(self.load - app.rate);
-        match EQUATION.predict(&self.spec, &said.spec, others).delay {
+        match EQUATION
+            .predict(&self.spec, &requirements.spec, others)
+            .delay
+        {
             Delay::Finite(delay) => Some(delay),
             Delay::Overloaded => None,
         }
@@ -745,7 +763,7 @@ impl App {
     }
 }
 
-impl Said {
+impl AppRequirements {
     fn new(spec: AppSpec, allowed: Allowed, tolerance: Tolerance) -> Self {
         Self {
             spec,
@@ -760,16 +778,25 @@ impl Said {
 
 /// The whole load of a path below which an application is met there: the inverse of eq. 3, as
 /// [`Equation3::others_max`], in 64 bits where these suffice.
-fn bears(path: &PathSpec, said: &Said, app: &App, tolerance: Tolerance) -> u64 {
-    let others = match (app.length_exact, said.limit_nanos, nanos_of(path.delay)) {
+fn load_limit(
+    path: &PathSpec,
+    requirements: &AppRequirements,
+    app: &App,
+    tolerance: Tolerance,
+) -> u64 {
+    let others = match (
+        app.length_exact,
+        requirements.limit_nanos,
+        nanos_of(path.delay),
+    ) {
         (Some(length), Some(limit), Some(delay)) => others_max(path, app, length, limit, delay),
         _ => {
-            let latency_target = said
+            let latency_target = requirements
                 .spec
                 .latency_target
                 .map(|latency_target| tolerance.loosen(latency_target));
             let limit = latency_target.unwrap_or(Duration::MAX);
-            let others = EQUATION.others_max(path, &said.spec, limit);
+            let others = EQUATION.others_max(path, &requirements.spec, limit);
             others.map(Bandwidth::as_bits_per_second)
         }
     };

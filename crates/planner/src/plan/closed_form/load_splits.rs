@@ -14,7 +14,7 @@ use crate::delay::Saturation;
 
 /// At most `count` assignments, the most promising first, none like another; none at all where
 /// there are too many paths, or too little work allowed, to try enough spreads.
-pub(super) fn starts(loads: &Loads, count: usize, meter: &mut Meter) -> Vec<Vec<usize>> {
+pub(super) fn starting_points(loads: &Loads, count: usize, meter: &mut Meter) -> Vec<Vec<usize>> {
     let paths = loads.paths();
     let round = round_work(loads);
     let tries = meter.limit().saturating_sub(meter.work()) / (round * ROUNDS).max(1);

@@ -7,15 +7,15 @@
 
 use super::{
     Meter,
-    draws::Draws,
+    assignment::Assignment,
     loads::{Loads, rounded},
-    state::State,
+    random::Random,
 };
 use crate::{delay::Saturation, plan::Order};
 
 /// What is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Aim {
+pub(super) enum Goal {
     /// Fewer unmet; next comes by how much load the unmet are too many on their paths.
     Fewer,
     /// The best score.
@@ -23,7 +23,7 @@ pub(super) enum Aim {
 }
 
 /// Improves `state` until the meter is spent, or nobody more can be met if that is the aim.
-pub(super) fn shake(state: &mut State<'_>, aim: Aim, meter: &mut Meter) {
+pub(super) fn run(state: &mut Assignment<'_>, aim: Goal, meter: &mut Meter) {
     let loads = state.loads();
     // As printed, eq. 3 lets an overloaded path serve: rare, and not for this.
     if loads.saturation() != Saturation::Refused || loads.paths() < 2 || loads.apps() < 2 {
@@ -31,13 +31,13 @@ pub(super) fn shake(state: &mut State<'_>, aim: Aim, meter: &mut Meter) {
     }
     let problem = Table::new(loads, aim);
     let least = match aim {
-        Aim::Fewer => problem.hopeless() as i32,
-        Aim::Best => -1,
+        Goal::Fewer => problem.hopeless() as i32,
+        Goal::Best => -1,
     };
     if state.total().unmet as i32 <= least {
         return;
     }
-    let mut draws = Draws::new();
+    let mut draws = Random::new();
     let mut current = Places::new(&problem, &state.assignment());
     let mut best = current.clone();
     let mut trial = current.clone();
@@ -61,7 +61,7 @@ pub(super) fn shake(state: &mut State<'_>, aim: Aim, meter: &mut Meter) {
             stale = 0;
         }
     }
-    let found = State::of(loads, &best.assignment(loads.apps()), meter);
+    let found = Assignment::of(loads, &best.assignment(loads.apps()), meter);
     if found.total().is_clearly_below(&state.total()) {
         *state = found;
     }
@@ -159,7 +159,7 @@ struct Places<'a> {
 }
 
 impl Table {
-    fn new(loads: &Loads, aim: Aim) -> Self {
+    fn new(loads: &Loads, aim: Goal) -> Self {
         let is_met = |app: usize, path: usize| {
             let limit = loads.limit(path, app);
             limit.is_some_and(|limit| limit >= loads.rate(app))
@@ -182,9 +182,9 @@ impl Table {
         });
         Self {
             shortfall: match (aim, loads.order()) {
-                (Aim::Fewer, _) => Shortfall::Excess,
-                (Aim::Best, Order::LatenessFirst) => Shortfall::Lateness,
-                (Aim::Best, Order::DelayFirst) => Shortfall::None,
+                (Goal::Fewer, _) => Shortfall::Excess,
+                (Goal::Best, Order::LatenessFirst) => Shortfall::Lateness,
+                (Goal::Best, Order::DelayFirst) => Shortfall::None,
             },
             apps: apps.collect(),
             paths: paths.collect(),
@@ -289,7 +289,7 @@ impl<'a> Places<'a> {
     }
 
     /// Takes some applications and puts each on another path.
-    fn throw(&mut self, draws: &mut Draws, meter: &mut Meter) {
+    fn throw(&mut self, draws: &mut Random, meter: &mut Meter) {
         let kind = match self.place.len() {
             ..=DROPPING_APPS_MAX => draws.below(4),
             _ => 3,
@@ -308,7 +308,7 @@ impl<'a> Places<'a> {
     }
 
     /// Any, to anywhere.
-    fn throw_any(&mut self, draws: &mut Draws) {
+    fn throw_any(&mut self, draws: &mut Random) {
         let span = (THROWN[1] - THROWN[0] + 1) as usize;
         let count = THROWN[0] as usize + draws.below(span);
         for _ in 0..count {
@@ -320,7 +320,7 @@ impl<'a> Places<'a> {
     }
 
     /// A path's members that bear least, up to any of them: then it may take more.
-    fn drop_strict(&mut self, draws: &mut Draws) {
+    fn drop_strict(&mut self, draws: &mut Random) {
         let path = draws.below(self.paths.len());
         let members = &self.paths[path].members;
         if members.is_empty() {
@@ -338,7 +338,7 @@ impl<'a> Places<'a> {
     }
 
     /// Some of a path's members, or all.
-    fn drop_some(&mut self, draws: &mut Draws) {
+    fn drop_some(&mut self, draws: &mut Random) {
         let path = draws.below(self.paths.len());
         let part = draws.below(QUARTERS);
         let members = self.paths[path].members.iter().map(|member| member.app);

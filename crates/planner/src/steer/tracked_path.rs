@@ -3,14 +3,14 @@
 use std::{collections::VecDeque, time::Duration};
 
 use super::{
-    path::{PathLevels, PathSample},
-    trust::Standing,
+    hold_down::PathHoldDown,
+    path_levels::{PathLevels, PathSample},
 };
 
 /// What a look at a path finds; ten or so are taken in a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Look {
-    /// How often it has died so far; a death between two looks is not missed.
+pub struct PathObservation {
+    /// How often it has died so far; a death between two observations is not missed.
     pub deaths: u64,
     /// What it is like; `None`: it is not up.
     pub sample: Option<PathSample>,
@@ -22,21 +22,21 @@ pub struct Look {
 ///
 /// A path that comes up is not *trusted* at once: its first packets tell little, and a path that
 /// died just now may die again. Until it is, nobody is sent there who is well elsewhere
-/// ([`choices`](super::choices)), so that a return moves everybody once, with figures that hold.
+/// ([`eligible_paths`](super::eligible_paths)), so that a return moves everybody once, with figures that hold.
 #[derive(Clone, Debug, Default)]
-pub struct FollowedPath {
+pub struct TrackedPath {
     levels: PathLevels,
     /// Samples since it came up.
     samples: u32,
-    is_trusted: bool,
+    is_released: bool,
     /// What it was like before it went down.
     before: Option<PathSample>,
     /// The configured delay, with the shortest that was measured at first.
     reference: Option<Reference>,
     /// Looks so far.
-    looks: u64,
+    observations: u64,
     deaths: u64,
-    /// The looks that found the deaths of the last minute, oldest first.
+    /// The observations that found the deaths of the last minute, oldest first.
     died: VecDeque<u64>,
 }
 
@@ -52,47 +52,51 @@ struct Reference {
 
 /// Samples of a path that has come up until they count: the first may be of packets that had
 /// waited for it. Until then it counts as what it was.
-const SETTLED: u32 = 5;
+const SETTLED_SAMPLES: u32 = 5;
 /// Samples after which it is trusted although what it carries was not measured: no trains are
 /// paid for, or there are none that tell. Ours: two seconds, twice what the first six trains take.
-const UNMEASURED: u32 = 20;
+const UNMEASURED_SAMPLES: u32 = 20;
 /// Each further death within a minute makes the time that it has to stay up longer by this factor.
 /// Ours: 0.5, 2, 8 and 30 s, so that a path that is down and up for a second each is left for good
 /// after its second death, and one that died once is back within the second.
-const DEATH_FACTOR: u32 = 4;
-const TRUST_MAX: u32 = 300;
+const HOLD_DOWN_FACTOR: u32 = 4;
+const HOLD_DOWN_SAMPLES_MAX: u32 = 300;
 /// Samples after which those may go there whose latency target is met nowhere else. Ours: two seconds, so that a
 /// path that is up for less at a time disturbs nobody.
-const PROBATION: u32 = 20;
+const PROBATION_SAMPLES: u32 = 20;
 /// Looks of a minute: older deaths count no longer.
-const DEATHS_LOOKS: u64 = 600;
+const DEATHS_OBSERVATIONS: u64 = 600;
 /// Deaths remembered; with fewer the longest time is reached.
 const DEATHS_MAX: usize = 8;
 /// Samples of a path's first second that tell what its configured delay goes for.
 const REFERENCE_SAMPLES: u32 = 10;
 
-impl FollowedPath {
+impl TrackedPath {
     /// A look was taken at the path; `configured` is the one-way delay that somebody says it has,
     /// if anybody does. Whether another plan may be called for: it is another path now than that
     /// which was planned with, or trusted now.
-    pub fn on_look(&mut self, look: Look, configured: Option<Duration>) -> bool {
-        self.looks += 1;
-        let old = |at: &u64| at + DEATHS_LOOKS <= self.looks;
+    pub fn on_observation(
+        &mut self,
+        observation: PathObservation,
+        configured: Option<Duration>,
+    ) -> bool {
+        self.observations += 1;
+        let old = |at: &u64| at + DEATHS_OBSERVATIONS <= self.observations;
         while self.died.front().is_some_and(old) {
             self.died.pop_front();
         }
-        if look.deaths > self.deaths {
-            let unseen = (look.deaths - self.deaths).min(DEATHS_MAX as u64);
+        if observation.deaths > self.deaths {
+            let unseen = (observation.deaths - self.deaths).min(DEATHS_MAX as u64);
             for _ in 0..unseen {
-                self.died.push_back(self.looks);
+                self.died.push_back(self.observations);
             }
             let surplus = self.died.len().saturating_sub(DEATHS_MAX);
             self.died.drain(..surplus);
             self.end_life();
         }
-        self.deaths = look.deaths;
-        match look.sample {
-            Some(sample) => self.on_sample(sample, look.is_measured, configured),
+        self.deaths = observation.deaths;
+        match observation.sample {
+            Some(sample) => self.on_sample(sample, observation.is_measured, configured),
             None => {
                 self.end_life();
                 false
@@ -112,11 +116,11 @@ impl FollowedPath {
         };
         let news = self.levels.on_sample(&sample);
         self.samples = self.samples.saturating_add(1);
-        let trusted =
-            self.samples >= self.trusted_after() && (is_measured || self.samples >= UNMEASURED);
-        let gained = trusted && !std::mem::replace(&mut self.is_trusted, true);
-        let replaces = self.before.is_some() && self.samples == SETTLED;
-        let lasted = !self.is_trusted && self.samples == PROBATION;
+        let trusted = self.samples >= self.released_after()
+            && (is_measured || self.samples >= UNMEASURED_SAMPLES);
+        let gained = trusted && !std::mem::replace(&mut self.is_released, true);
+        let replaces = self.before.is_some() && self.samples == SETTLED_SAMPLES;
+        let lasted = !self.is_released && self.samples == PROBATION_SAMPLES;
         news && self.is_settled() || replaces || gained || lasted
     }
 
@@ -125,31 +129,33 @@ impl FollowedPath {
         self.before = self.level();
         self.levels = PathLevels::default();
         self.samples = 0;
-        self.is_trusted = false;
+        self.is_released = false;
     }
 
     /// Samples after which it is trusted.
-    fn trusted_after(&self) -> u32 {
+    fn released_after(&self) -> u32 {
         let further = self.died.len().saturating_sub(1) as u32;
-        let factor = DEATH_FACTOR.saturating_pow(further);
-        SETTLED.saturating_mul(factor).min(TRUST_MAX)
+        let factor = HOLD_DOWN_FACTOR.saturating_pow(further);
+        SETTLED_SAMPLES
+            .saturating_mul(factor)
+            .min(HOLD_DOWN_SAMPLES_MAX)
     }
 
     /// How it is with it, which is up, after `deaths` deaths: whether it is one to go to, and for
     /// whom.
-    pub fn standing(&self, deaths: u64) -> Standing {
+    pub fn hold_down(&self, deaths: u64) -> PathHoldDown {
         match self.deaths == deaths {
-            true if self.is_trusted => Standing::Trusted,
-            true if self.samples >= PROBATION => Standing::OnProbation,
-            _ => Standing::Unproven,
+            true if self.is_released => PathHoldDown::Released,
+            true if self.samples >= PROBATION_SAMPLES => PathHoldDown::Probation,
+            _ => PathHoldDown::Held,
         }
     }
 
-    /// How many more looks it has to stay up for until it is trusted; zero if it is.
-    pub fn looks_until_trusted(&self) -> u32 {
-        match self.is_trusted {
+    /// How many more observations it has to stay up for until it is trusted; zero if it is.
+    pub fn observations_until_released(&self) -> u32 {
+        match self.is_released {
             true => 0,
-            false => self.trusted_after().saturating_sub(self.samples).max(1),
+            false => self.released_after().saturating_sub(self.samples).max(1),
         }
     }
 
@@ -166,7 +172,7 @@ impl FollowedPath {
     /// Whether what was measured since it came up is to be believed: always, if there is nothing
     /// else.
     fn is_settled(&self) -> bool {
-        self.before.is_none() || self.samples >= SETTLED
+        self.before.is_none() || self.samples >= SETTLED_SAMPLES
     }
 
     /// The delay to plan with where this much was measured.
@@ -206,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_configured_delay_follows_what_changes_and_outlives_a_slow_first_answer() {
-        let mut followed = FollowedPath::default();
+        let mut followed = TrackedPath::default();
         let configured = Some(20 * MS);
         // The handshake waited for somebody.
         assert_eq!(followed.delay(configured, 200 * MS), 20 * MS);
@@ -229,8 +235,8 @@ mod tests {
         }
     }
 
-    fn look(deaths: u64, delay: Option<u32>) -> Look {
-        Look {
+    fn observation(deaths: u64, delay: Option<u32>) -> PathObservation {
+        PathObservation {
             deaths,
             sample: delay.map(sample),
             is_measured: true,
@@ -240,48 +246,48 @@ mod tests {
     #[test]
     fn a_path_that_comes_back_is_what_it_was_until_it_is_settled() {
         for was in [5, 200] {
-            let mut followed = FollowedPath::default();
-            for _ in 0..SETTLED {
-                followed.on_look(look(0, Some(was)), None);
+            let mut followed = TrackedPath::default();
+            for _ in 0..SETTLED_SAMPLES {
+                followed.on_observation(observation(0, Some(was)), None);
             }
-            followed.on_look(look(1, None), None);
-            followed.on_look(look(1, None), None);
+            followed.on_observation(observation(1, None), None);
+            followed.on_observation(observation(1, None), None);
             assert_eq!(followed.level().unwrap().delay, was * MS);
-            for _ in 1..SETTLED {
-                assert!(!followed.on_look(look(1, Some(85)), None));
+            for _ in 1..SETTLED_SAMPLES {
+                assert!(!followed.on_observation(observation(1, Some(85)), None));
                 assert_eq!(followed.level().unwrap().delay, was * MS);
-                assert!(followed.standing(1) != Standing::Trusted);
+                assert!(followed.hold_down(1) != PathHoldDown::Released);
             }
-            assert!(followed.on_look(look(1, Some(85)), None));
+            assert!(followed.on_observation(observation(1, Some(85)), None));
             assert_eq!(followed.level().unwrap().delay, 85 * MS);
-            assert!(followed.standing(1) == Standing::Trusted);
+            assert!(followed.hold_down(1) == PathHoldDown::Released);
         }
     }
 
     #[test]
     fn a_death_between_two_looks_is_not_missed() {
-        let mut followed = FollowedPath::default();
-        for _ in 0..SETTLED {
-            followed.on_look(look(0, Some(5)), None);
+        let mut followed = TrackedPath::default();
+        for _ in 0..SETTLED_SAMPLES {
+            followed.on_observation(observation(0, Some(5)), None);
         }
-        assert!(followed.standing(0) == Standing::Trusted);
+        assert!(followed.hold_down(0) == PathHoldDown::Released);
         // Known to have died before the next look tells it.
-        assert!(followed.standing(1) != Standing::Trusted);
-        followed.on_look(look(1, Some(85)), None);
-        assert!(followed.standing(1) != Standing::Trusted);
+        assert!(followed.hold_down(1) != PathHoldDown::Released);
+        followed.on_observation(observation(1, Some(85)), None);
+        assert!(followed.hold_down(1) != PathHoldDown::Released);
         assert_eq!(followed.level().unwrap().delay, 5 * MS);
     }
 
     #[test]
     fn each_death_within_a_minute_makes_trust_take_longer() {
-        let mut followed = FollowedPath::default();
+        let mut followed = TrackedPath::default();
         let mut took = Vec::new();
         for deaths in 1..=6 {
-            followed.on_look(look(deaths, None), None);
-            let told = followed.looks_until_trusted();
+            followed.on_observation(observation(deaths, None), None);
+            let told = followed.observations_until_released();
             let until_trusted = (1..1000).find(|_| {
-                followed.on_look(look(deaths, Some(5)), None);
-                followed.standing(deaths) == Standing::Trusted
+                followed.on_observation(observation(deaths, Some(5)), None);
+                followed.hold_down(deaths) == PathHoldDown::Released
             });
             took.push(until_trusted.unwrap());
             // As long as no death is a minute ago meanwhile.
@@ -289,48 +295,52 @@ mod tests {
         }
         // The first of them is a minute ago when the fifth has stayed up.
         assert_eq!(took[..4], [5, 20, 80, 300]);
-        for _ in 0..DEATHS_LOOKS {
-            followed.on_look(look(6, Some(5)), None);
+        for _ in 0..DEATHS_OBSERVATIONS {
+            followed.on_observation(observation(6, Some(5)), None);
         }
-        followed.on_look(look(7, None), None);
-        for _ in 0..SETTLED {
-            assert!(followed.standing(7) != Standing::Trusted);
-            followed.on_look(look(7, Some(5)), None);
+        followed.on_observation(observation(7, None), None);
+        for _ in 0..SETTLED_SAMPLES {
+            assert!(followed.hold_down(7) != PathHoldDown::Released);
+            followed.on_observation(observation(7, Some(5)), None);
         }
-        assert!(followed.standing(7) == Standing::Trusted);
+        assert!(followed.hold_down(7) == PathHoldDown::Released);
     }
 
     #[test]
     fn a_path_that_died_often_is_for_those_in_need_after_two_seconds() {
-        let mut followed = FollowedPath::default();
+        let mut followed = TrackedPath::default();
         for deaths in 1..=4 {
-            followed.on_look(look(deaths, None), None);
+            followed.on_observation(observation(deaths, None), None);
         }
-        let standings = (1..=TRUST_MAX).map(|sample| {
-            let news = followed.on_look(look(4, Some(5)), None);
-            assert!(news || sample != PROBATION, "a plan is called for");
-            followed.standing(4)
+        let standings = (1..=HOLD_DOWN_SAMPLES_MAX).map(|sample| {
+            let news = followed.on_observation(observation(4, Some(5)), None);
+            assert!(news || sample != PROBATION_SAMPLES, "a plan is called for");
+            followed.hold_down(4)
         });
-        let mut standings: Vec<Standing> = standings.collect();
-        assert_eq!(followed.looks_until_trusted(), 0);
+        let mut standings: Vec<PathHoldDown> = standings.collect();
+        assert_eq!(followed.observations_until_released(), 0);
         standings.dedup();
-        let expected = [Standing::Unproven, Standing::OnProbation, Standing::Trusted];
+        let expected = [
+            PathHoldDown::Held,
+            PathHoldDown::Probation,
+            PathHoldDown::Released,
+        ];
         assert_eq!(standings, expected);
         // It has died since, which the next look will tell.
-        assert_eq!(followed.standing(5), Standing::Unproven);
+        assert_eq!(followed.hold_down(5), PathHoldDown::Held);
     }
 
     #[test]
     fn a_path_of_which_nobody_measures_what_it_carries_is_trusted_later() {
-        let mut followed = FollowedPath::default();
-        let unmeasured = Look {
+        let mut followed = TrackedPath::default();
+        let unmeasured = PathObservation {
             is_measured: false,
-            ..look(0, Some(5))
+            ..observation(0, Some(5))
         };
-        for _ in 0..UNMEASURED {
-            assert!(followed.standing(0) != Standing::Trusted);
-            followed.on_look(unmeasured, None);
+        for _ in 0..UNMEASURED_SAMPLES {
+            assert!(followed.hold_down(0) != PathHoldDown::Released);
+            followed.on_observation(unmeasured, None);
         }
-        assert!(followed.standing(0) == Standing::Trusted);
+        assert!(followed.hold_down(0) == PathHoldDown::Released);
     }
 }

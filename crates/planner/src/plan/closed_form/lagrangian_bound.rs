@@ -16,10 +16,10 @@
 
 use super::{
     Meter,
-    choice::{Chooser, Effort, Offer, Parts, Prices, Rules},
-    improve,
+    assignment::Assignment,
+    descent,
     loads::{Cost, Loads},
-    state::State,
+    path_bound::{Effort, Parts, PathBound, PathBounder, Prices, Rules},
 };
 use crate::delay::Saturation;
 
@@ -37,7 +37,7 @@ fn units(loads: &Loads, effort: Effort) -> u64 {
 }
 
 /// A bound on the cost of every assignment; may make `best` better.
-pub(super) fn bound(best: &mut State<'_>, meter: &mut Meter) -> Cost {
+pub(super) fn bound(best: &mut Assignment<'_>, meter: &mut Meter) -> Cost {
     let mut ascent = Ascent::new(best);
     let mut bound = Cost {
         unmet: ascent.chooser.hopeless() as u32,
@@ -85,10 +85,10 @@ enum Goal {
 }
 
 struct Ascent<'b, 'a> {
-    chooser: Chooser,
+    chooser: PathBounder,
     /// Whether all applications together are more than all paths carry.
     must_overload: bool,
-    best: &'b mut State<'a>,
+    best: &'b mut Assignment<'a>,
 }
 
 /// What all paths answer to prices.
@@ -158,7 +158,7 @@ const SURE: f64 = 0.3;
 const ROUNDING_SHARE: u64 = 24;
 
 impl<'b, 'a> Ascent<'b, 'a> {
-    fn new(best: &'b mut State<'a>) -> Self {
+    fn new(best: &'b mut Assignment<'a>) -> Self {
         let loads = best.loads();
         let rate: u128 = (0..loads.apps())
             .map(|app| u128::from(loads.rate(app)))
@@ -167,7 +167,7 @@ impl<'b, 'a> Ascent<'b, 'a> {
             .map(|path| u128::from(loads.path(path).bandwidth))
             .sum();
         Self {
-            chooser: Chooser::new(loads),
+            chooser: PathBounder::new(loads),
             must_overload: loads.saturation() == Saturation::Refused && rate >= bandwidth,
             best,
         }
@@ -343,7 +343,7 @@ impl<'b, 'a> Ascent<'b, 'a> {
     /// better.
     fn round_off(&mut self, served: &[Vec<f64>], meter: &mut Meter) {
         let loads = self.best.loads();
-        let mut state = State::empty(loads);
+        let mut state = Assignment::empty(loads);
         let mut apps: Vec<(usize, usize, f64)> = (0..loads.apps())
             .map(|app| {
                 let most = served
@@ -361,12 +361,12 @@ impl<'b, 'a> Ascent<'b, 'a> {
             if part > SURE {
                 state.put(app, path, meter);
             } else {
-                improve::put_where_cheapest(&mut state, app, meter);
+                descent::put_where_cheapest(&mut state, app, meter);
             }
         }
         let end = meter.limit();
         let share = end / ROUNDING_SHARE;
-        improve::descend(&mut state, meter.until(end.min(meter.work() + share)));
+        descent::descend(&mut state, meter.until(end.min(meter.work() + share)));
         meter.until(end);
         if state.total().is_clearly_below(&self.best.total()) {
             *self.best = state;
@@ -377,7 +377,7 @@ impl<'b, 'a> Ascent<'b, 'a> {
 /// Where all applications together are more than all paths carry, one path at least is overloaded,
 /// and everybody on it unmet: the path that gains least otherwise becomes that one. What that adds
 /// to the bound.
-fn sacrifice(offers: &mut [Offer], prices: &Prices) -> f64 {
+fn sacrifice(offers: &mut [PathBound], prices: &Prices) -> f64 {
     // On it everybody gains who pays more than being unmet costs.
     let gain = |price: &f64| (prices.parts.unmet - price).min(0.0);
     let beyond: f64 = prices.apps.iter().map(gain).sum();

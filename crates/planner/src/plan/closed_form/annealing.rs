@@ -8,15 +8,15 @@
 
 use super::{
     Meter,
-    draws::Draws,
+    assignment::Assignment,
     loads::{Loads, rounded},
-    state::State,
+    random::Random,
 };
 use crate::delay::Saturation;
 
 /// Improves `state` until the meter is spent; not where somebody is overloaded, or late and that
 /// comes before the delay, or where too little work is left.
-pub(super) fn anneal(state: &mut State<'_>, meter: &mut Meter) {
+pub(super) fn anneal(state: &mut Assignment<'_>, meter: &mut Meter) {
     let loads = state.loads();
     // As printed, eq. 3 lets an overloaded path serve: rare, and not for this.
     if loads.saturation() != Saturation::Refused || loads.paths() < 2 || loads.apps() < 2 {
@@ -27,7 +27,7 @@ pub(super) fn anneal(state: &mut State<'_>, meter: &mut Meter) {
     if state.total().overloaded > 0 || state.total().lateness > 0 || work < cycle_work / SHORTEST {
         return;
     }
-    let mut draws = Draws::new();
+    let mut draws = Random::new();
     let mut walk = Walk::new(loads, &state.assignment());
     let mut best = walk.here();
     let delay_mean = best.delay / loads.apps() as f64;
@@ -52,7 +52,7 @@ pub(super) fn anneal(state: &mut State<'_>, meter: &mut Meter) {
             price /= 1.2;
         }
     }
-    let found = State::of(loads, &best.place, meter);
+    let found = Assignment::of(loads, &best.place, meter);
     if found.total().is_clearly_below(&state.total()) {
         *state = found;
     }
@@ -209,7 +209,7 @@ impl Walk {
     }
 
     /// Tries a move or an exchange; whether it was made.
-    fn step(&mut self, draws: &mut Draws, heat: f64, price: f64, meter: &mut Meter) -> bool {
+    fn step(&mut self, draws: &mut Random, heat: f64, price: f64, meter: &mut Meter) -> bool {
         meter.spend(2);
         let app = draws.below(self.place.len());
         let here = self.place[app];

@@ -11,68 +11,68 @@ use keiro_units::Instant;
 
 /// See the module; by application.
 #[derive(Clone, Debug)]
-pub struct Homes<A, P>(BTreeMap<A, Home<P>>);
+pub struct PreferredPaths<A, P>(BTreeMap<A, Preferred<P>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Home<P> {
+struct Preferred<P> {
     at: P,
     /// Since when it is elsewhere because this path is gone.
-    driven_out: Option<Instant>,
+    displaced_since: Option<Instant>,
 }
 
-/// Who is driven out for so long has another home. Ours: a path of which a round trip takes a second
+/// Who is driven out for so long has another preferred. Ours: a path of which a round trip takes a second
 /// is found dead after some three, and this is thrice as long.
-const DRIVEN_OUT_MAX: Duration = Duration::from_secs(10);
+const DISPLACED_MAX: Duration = Duration::from_secs(10);
 
-impl<A, P> Default for Homes<A, P> {
+impl<A, P> Default for PreferredPaths<A, P> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<A: Ord, P: PartialEq> Homes<A, P> {
+impl<A: Ord, P: PartialEq> PreferredPaths<A, P> {
     /// Where `app` belongs; `None`: it has never been anywhere.
     pub fn of<Q>(&self, app: &Q) -> Option<&P>
     where
         A: std::borrow::Borrow<Q>,
         Q: Ord + ?Sized,
     {
-        self.0.get(app).map(|home| &home.at)
+        self.0.get(app).map(|preferred| &preferred.at)
     }
 
     /// Where `app` was before anything is known of it here.
     pub fn remember(&mut self, app: A, at: P) {
-        self.0.entry(app).or_insert(Home {
+        self.0.entry(app).or_insert(Preferred {
             at,
-            driven_out: None,
+            displaced_since: None,
         });
     }
 
     /// `app` is at `place` now. `is_up` tells of a path whether it is up: who leaves one that is
     /// does so by a plan.
-    pub fn on_seen(&mut self, now: Instant, app: A, place: P, is_up: impl FnOnce(&P) -> bool) {
-        let arrived = |at| Home {
+    pub fn on_assigned(&mut self, now: Instant, app: A, place: P, is_up: impl FnOnce(&P) -> bool) {
+        let arrived = |at| Preferred {
             at,
-            driven_out: None,
+            displaced_since: None,
         };
         match self.0.get_mut(&app) {
-            Some(home) if home.at == place => home.driven_out = None,
-            Some(home) if !is_up(&home.at) => {
-                let since = *home.driven_out.get_or_insert(now);
-                if now.saturating_duration_since(since) >= DRIVEN_OUT_MAX {
-                    *home = arrived(place);
+            Some(preferred) if preferred.at == place => preferred.displaced_since = None,
+            Some(preferred) if !is_up(&preferred.at) => {
+                let since = *preferred.displaced_since.get_or_insert(now);
+                if now.saturating_duration_since(since) >= DISPLACED_MAX {
+                    *preferred = arrived(place);
                 }
             }
-            Some(home) => *home = arrived(place),
+            Some(preferred) => *preferred = arrived(place),
             None => {
                 self.0.insert(app, arrived(place));
             }
         }
     }
 
-    /// Forgets those of which `keep` does not say that they and their home are still there.
+    /// Forgets those of which `keep` does not say that they and their preferred are still there.
     pub fn retain(&mut self, mut keep: impl FnMut(&A, &P) -> bool) {
-        self.0.retain(|app, home| keep(app, &home.at));
+        self.0.retain(|app, preferred| keep(app, &preferred.at));
     }
 }
 
@@ -81,18 +81,18 @@ mod tests {
     use super::*;
 
     /// Sees an application at `places` (at a time in seconds, the path, those that are up then).
-    fn home_after(seen: &[(u64, char, &str)]) -> char {
-        let mut homes = Homes::default();
+    fn preferred_after(seen: &[(u64, char, &str)]) -> char {
+        let mut preferred_paths = PreferredPaths::default();
         for (at, place, up) in seen {
             let now = Instant::ZERO + Duration::from_secs(*at);
-            homes.on_seen(now, "app", *place, |path| up.contains(*path));
+            preferred_paths.on_assigned(now, "app", *place, |path| up.contains(*path));
         }
-        *homes.of("app").unwrap()
+        *preferred_paths.of("app").unwrap()
     }
 
     #[test]
     fn who_leaves_a_path_that_is_up_has_another_home() {
-        assert_eq!(home_after(&[(0, 'p', "pq"), (1, 'q', "pq")]), 'q');
+        assert_eq!(preferred_after(&[(0, 'p', "pq"), (1, 'q', "pq")]), 'q');
     }
 
     #[test]
@@ -104,17 +104,17 @@ mod tests {
             (3, 'r', ""),
             (10, 'r', ""),
         ];
-        assert_eq!(home_after(&seen), 'p');
+        assert_eq!(preferred_after(&seen), 'p');
     }
 
     #[test]
     fn who_is_driven_out_for_long_or_until_its_path_is_back_has_another_home() {
         assert_eq!(
-            home_after(&[(0, 'p', "pq"), (1, 'q', "q"), (11, 'q', "q")]),
+            preferred_after(&[(0, 'p', "pq"), (1, 'q', "q"), (11, 'q', "q")]),
             'q'
         );
         assert_eq!(
-            home_after(&[(0, 'p', "pq"), (1, 'q', "q"), (4, 'q', "pq")]),
+            preferred_after(&[(0, 'p', "pq"), (1, 'q', "q"), (4, 'q', "pq")]),
             'q'
         );
     }
@@ -128,17 +128,17 @@ mod tests {
             (12, 'q', "q"),
             (21, 'q', "q"),
         ];
-        assert_eq!(home_after(&seen), 'p');
+        assert_eq!(preferred_after(&seen), 'p');
     }
 
     #[test]
     fn what_is_remembered_does_not_replace_what_is_known() {
-        let mut homes = Homes::default();
-        homes.remember("app", 'p');
-        assert_eq!(homes.of("app"), Some(&'p'));
-        homes.remember("app", 'q');
-        assert_eq!(homes.of("app"), Some(&'p'));
-        homes.retain(|_, home| *home != 'p');
-        assert_eq!(homes.of("app"), None);
+        let mut preferred_paths = PreferredPaths::default();
+        preferred_paths.remember("app", 'p');
+        assert_eq!(preferred_paths.of("app"), Some(&'p'));
+        preferred_paths.remember("app", 'q');
+        assert_eq!(preferred_paths.of("app"), Some(&'p'));
+        preferred_paths.retain(|_, preferred| *preferred != 'p');
+        assert_eq!(preferred_paths.of("app"), None);
     }
 }

@@ -5,30 +5,30 @@
 
 use std::time::Duration;
 
-use super::{Fates, Limits, mixture::Mixture};
+use super::{DeliveryCounts, Limits, mixture::Mixture};
 use keiro_units::Instant;
 
 /// What a line loses, without congestion and without the receiver's overflows.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Line {
+pub(super) struct LineLoss {
     /// Of the last moments, the shortest first.
     newest: [Fading; 2],
     long: Fading,
     pairs: Pairs,
     /// So many copies were not worth it, and until when that is believed.
     worthless: Option<(u8, Instant)>,
-    worthless_for: Believed,
+    worthless_for: BeliefDuration,
 }
 
 /// What periods have shown of the path, what the receiver dropped left out.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct LossSample {
     /// Copies.
-    pub(super) copies: Fates,
+    pub(super) copies: DeliveryCounts,
     /// Of the periods in which the receiver dropped nothing, copies and aggregates: these tell which
     /// copies were lost together.
-    pub(super) whole_copies: Fates,
-    pub(super) whole_aggregates: Fates,
+    pub(super) whole_copies: DeliveryCounts,
+    pub(super) whole_aggregates: DeliveryCounts,
 }
 
 /// Counts that forget.
@@ -48,14 +48,14 @@ struct Pairs {
     copies_lost: f64,
     aggregates_lost: f64,
     /// What was found before N came down to one.
-    before: Option<Before>,
+    before: Option<EarlierPairs>,
     /// For how long it counts next time.
-    believed_for: Believed,
+    believed_for: BeliefDuration,
 }
 
 /// What one copy cannot show.
 #[derive(Clone, Copy, Debug)]
-struct Before {
+struct EarlierPairs {
     /// The share lost of second copies behind a lost first one.
     together: f64,
     /// By so many first ones.
@@ -68,11 +68,11 @@ struct Before {
 /// For how long it is believed that a further copy helps little: each time that it is found again, for
 /// twice as long.
 #[derive(Clone, Copy, Debug)]
-struct Believed(Duration);
+struct BeliefDuration(Duration);
 
 /// What N is to reach, and when one copy more is worth it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wish {
+pub(super) struct LossGoal {
     /// Loss of aggregates at most.
     pub(super) target: f64,
     /// Where the target is out of reach, a copy more has to leave less than this part of the loss.
@@ -98,9 +98,9 @@ const REMEMBERED: f64 = 20.0;
 const TOGETHER_FOR_MIN: Duration = Duration::from_secs(5);
 const TOGETHER_FOR_MAX: Duration = Duration::from_secs(60);
 
-impl Line {
+impl LineLoss {
     /// What was seen with so many copies each; a loss of `calm` at most is none.
-    pub(super) fn add(&mut self, now: Instant, seen: &Seen, copies_each: u8, calm: f64) {
+    pub(super) fn add(&mut self, now: Instant, seen: &LossSample, copies_each: u8, calm: f64) {
         self.long.add(now, seen.copies, LONG);
         for (newest, memory) in self.newest.iter_mut().zip(NEWEST) {
             newest.add(now, seen.copies, memory);
@@ -122,7 +122,7 @@ impl Line {
         // The trouble is over in which copies did not help: the next may be another one.
         if self.newest[1].loss() <= calm {
             self.worthless = None;
-            self.worthless_for = Believed::default();
+            self.worthless_for = BeliefDuration::default();
             if self.pairs.forget_before() {
                 self.long = self.newest[1];
             }
@@ -144,7 +144,7 @@ impl Line {
     }
 
     /// Nothing that was found holds.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn reset(&mut self) {
         *self = Self::default();
     }
 
@@ -165,29 +165,39 @@ impl Line {
 
     /// How many copies the line needs; `None`: it needs more than the least N, but how many is not
     /// known for certain.
-    pub(super) fn copies_needed(&self, now: Instant, limits: &Limits, wish: Wish) -> Option<u8> {
-        if self.long.lost < LOSSES_MIN && self.copies() > wish.target {
+    pub(super) fn copies_needed(
+        &self,
+        now: Instant,
+        limits: &Limits,
+        loss_goal: LossGoal,
+    ) -> Option<u8> {
+        if self.long.lost < LOSSES_MIN && self.copies() > loss_goal.target {
             return None;
         }
         let losses = self.pairs.losses(now, self.copies(), BY_CHANCE);
-        Some(best(limits, wish, |copies| losses.residual(copies)))
+        Some(best(limits, loss_goal, |copies| losses.residual(copies)))
     }
 
     /// How many copies the line needs if it is as bad as may be.
-    pub(super) fn copies_needed_at_worst(&self, now: Instant, limits: &Limits, wish: Wish) -> u8 {
+    pub(super) fn copies_needed_at_worst(
+        &self,
+        now: Instant,
+        limits: &Limits,
+        loss_goal: LossGoal,
+    ) -> u8 {
         let (losses, worst) = (self.losses(now), self.long.loss_at_most());
-        best(limits, wish, |copies| {
+        best(limits, loss_goal, |copies| {
             losses.residual_at_worst(worst, copies)
         })
     }
 }
 
 /// From the least N upward as long as what is `left` is beyond the target and one more is worth it.
-fn best(limits: &Limits, wish: Wish, left: impl Fn(u8) -> f64) -> u8 {
+fn best(limits: &Limits, loss_goal: LossGoal, left: impl Fn(u8) -> f64) -> u8 {
     let mut best = limits.copies_min();
     for more in &limits.copies()[1..] {
         let (now, next) = (left(best), left(*more));
-        if now <= wish.target || (next > wish.target && next > now * wish.worth) {
+        if now <= loss_goal.target || (next > loss_goal.target && next > now * loss_goal.worth) {
             break;
         }
         best = *more;
@@ -203,9 +213,9 @@ pub(super) fn loss_at_most(lost: f64, sent: f64) -> f64 {
     ((lost + 1.0 + 2.0 * (lost + 1.0).sqrt()) / sent).min(1.0)
 }
 
-impl Seen {
+impl LossSample {
     /// Of copies alone.
-    pub(super) fn of(copies: Fates) -> Self {
+    pub(super) fn of(copies: DeliveryCounts) -> Self {
         Self {
             copies,
             ..Self::default()
@@ -220,7 +230,7 @@ impl Seen {
 }
 
 impl Fading {
-    fn add(&mut self, now: Instant, fates: Fates, memory: Duration) {
+    fn add(&mut self, now: Instant, fates: DeliveryCounts, memory: Duration) {
         let kept = kept(now, self.at, memory);
         self.at = now;
         self.sent = self.sent * kept + fates.sent as f64;
@@ -261,7 +271,7 @@ impl Pairs {
             }
         };
         if self.copies > 1 && copies == 1 {
-            self.before = Some(Before {
+            self.before = Some(EarlierPairs {
                 together: self.losses(now, loss, 0.0).together(),
                 firsts_lost,
                 at: now,
@@ -279,7 +289,7 @@ impl Pairs {
 
     /// Whether what was found before counted.
     fn forget_before(&mut self) -> bool {
-        self.believed_for = Believed::default();
+        self.believed_for = BeliefDuration::default();
         self.before.take().is_some() && self.copies == 1
     }
 
@@ -302,7 +312,7 @@ impl Pairs {
     }
 
     /// What was found before N came down to one, as long as it counts.
-    fn remembered(&self, now: Instant) -> Option<Before> {
+    fn remembered(&self, now: Instant) -> Option<EarlierPairs> {
         self.before.filter(|before| now < before.until)
     }
 
@@ -320,13 +330,13 @@ impl Pairs {
     }
 }
 
-impl Default for Believed {
+impl Default for BeliefDuration {
     fn default() -> Self {
         Self(TOGETHER_FOR_MIN)
     }
 }
 
-impl Believed {
+impl BeliefDuration {
     fn next(&mut self) -> Duration {
         let now = self.0;
         self.0 = now.saturating_mul(2).min(TOGETHER_FOR_MAX);
@@ -344,7 +354,7 @@ pub(super) fn kept(now: Instant, before: Instant, memory: Duration) -> f64 {
 mod tests {
     use super::*;
 
-    const WISH: Wish = Wish {
+    const WISH: LossGoal = LossGoal {
         target: 0.001,
         worth: 0.5,
     };
@@ -355,24 +365,24 @@ mod tests {
     }
 
     /// Periods of a thousand aggregates with so many copies and aggregates lost of each.
-    fn line(copies: u8, copies_lost: u64, aggregates_lost: u64) -> (Line, Instant) {
-        let mut line = Line::default();
+    fn line(copies: u8, copies_lost: u64, aggregates_lost: u64) -> (LineLoss, Instant) {
+        let mut line = LineLoss::default();
         for period in 1..400 {
             feed(&mut line, period, copies, copies_lost, aggregates_lost);
         }
         (line, at(400))
     }
 
-    fn feed(line: &mut Line, period: u32, copies: u8, copies_lost: u64, aggregates_lost: u64) {
-        let of_copies = Fates {
+    fn feed(line: &mut LineLoss, period: u32, copies: u8, copies_lost: u64, aggregates_lost: u64) {
+        let of_copies = DeliveryCounts {
             sent: 1000 * u64::from(copies),
             lost: copies_lost,
         };
-        let aggregates = Fates {
+        let aggregates = DeliveryCounts {
             sent: 1000,
             lost: aggregates_lost,
         };
-        let seen = Seen {
+        let seen = LossSample {
             copies: of_copies,
             whole_copies: of_copies,
             whole_aggregates: aggregates,
@@ -403,7 +413,7 @@ mod tests {
     fn what_loses_every_copy_is_not_helped_by_a_third() {
         // Of a hundred copies one is lost by itself, and one with all others of its aggregate.
         let limits = Limits::default();
-        let fewer = Wish {
+        let fewer = LossGoal {
             target: WISH.target / 2.0,
             worth: 0.65,
         };
@@ -421,7 +431,7 @@ mod tests {
         let (mut line, _) = line(3, 180, 10);
         let mut found = Vec::new();
         for (period, copies) in (401..).zip([3, 2, 3, 1, 2, 3]) {
-            line.add(at(period), &Seen::default(), copies, WISH.target);
+            line.add(at(period), &LossSample::default(), copies, WISH.target);
             found.push(line.losses(at(period)).together());
         }
         let off = |together: &f64| (together - 0.207).abs();
@@ -435,8 +445,8 @@ mod tests {
             "{found:?}"
         );
         // Nothing shows anything after a while with one copy.
-        line.add(at(420), &Seen::default(), 1, WISH.target);
-        line.add(at(1000), &Seen::default(), 2, WISH.target);
+        line.add(at(420), &LossSample::default(), 1, WISH.target);
+        line.add(at(1000), &LossSample::default(), 2, WISH.target);
         assert!(line.losses(at(1000)).together() < 0.07);
     }
 
@@ -497,14 +507,14 @@ mod tests {
 
     #[test]
     fn little_evidence_is_taken_for_the_worst() {
-        let mut line = Line::default();
+        let mut line = LineLoss::default();
         let limits = Limits::default();
-        let few = Fates { sent: 100, lost: 0 };
-        line.add(at(1), &Seen::of(few), 2, WISH.target);
+        let few = DeliveryCounts { sent: 100, lost: 0 };
+        line.add(at(1), &LossSample::of(few), 2, WISH.target);
         assert_eq!(line.copies_needed(at(1), &limits, WISH), Some(1));
         assert_eq!(line.copies_needed_at_worst(at(1), &limits, WISH), 2);
-        let one = Fates { sent: 100, lost: 1 };
-        line.add(at(2), &Seen::of(one), 2, WISH.target);
+        let one = DeliveryCounts { sent: 100, lost: 1 };
+        line.add(at(2), &LossSample::of(one), 2, WISH.target);
         assert_eq!(line.copies_needed(at(2), &limits, WISH), None);
         assert_eq!(loss_at_most(0.0, 0.0), 1.0);
         assert_eq!(loss_at_most(0.0, 3000.0), 0.001);

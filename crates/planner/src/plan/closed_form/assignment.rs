@@ -6,28 +6,28 @@ use super::{
 };
 
 #[derive(Clone, Debug)]
-pub(super) struct State<'a> {
+pub(super) struct Assignment<'a> {
     loads: &'a Loads,
     /// `None`: not placed yet.
     places: Vec<Option<usize>>,
-    paths: Vec<PathState>,
+    paths: Vec<PathLoad>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct PathState {
+struct PathLoad {
     members: Vec<usize>,
     /// In bit/s.
     load: u64,
     cost: Cost,
 }
 
-impl<'a> State<'a> {
+impl<'a> Assignment<'a> {
     /// Nothing placed.
     pub(super) fn empty(loads: &'a Loads) -> Self {
         Self {
             loads,
             places: vec![None; loads.apps()],
-            paths: vec![PathState::default(); loads.paths()],
+            paths: vec![PathLoad::default(); loads.paths()],
         }
     }
 

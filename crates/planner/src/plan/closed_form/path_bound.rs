@@ -46,7 +46,7 @@ pub(super) struct Rules {
 }
 
 /// A problem in floating point, and room to work in.
-pub(super) struct Chooser {
+pub(super) struct PathBounder {
     apps: Vec<App>,
     paths: Vec<Path>,
     saturation: Saturation,
@@ -82,7 +82,7 @@ struct Path {
 
 /// What a path gains at best.
 #[derive(Clone, Debug)]
-pub(super) struct Offer {
+pub(super) struct PathBound {
     /// A bound on what it costs, prices deducted: never positive.
     pub(super) cost: f64,
     /// By application: which part of it is served then.
@@ -138,7 +138,7 @@ const TOUCHING: f64 = 1.1;
 /// halved.
 const LEFT_MIN: f64 = 1e-4;
 
-impl Chooser {
+impl PathBounder {
     pub(super) fn new(loads: &Loads) -> Self {
         let apps = (0..loads.apps()).map(|app| {
             let spec = loads.app(app);
@@ -197,7 +197,7 @@ impl Chooser {
         rules: Rules,
         effort: Effort,
         meter: &mut Meter,
-    ) -> Offer {
+    ) -> PathBound {
         let bandwidth = self.paths[path].bandwidth;
         let beyond: &[f64] = match (self.saturation, rules.no_overload) {
             (Saturation::Refused, true) => &[bandwidth],
@@ -256,7 +256,7 @@ impl Chooser {
                 .filter(|&high| high < bandwidth),
         );
         self.cuts[path] = cuts;
-        let mut offer = Offer {
+        let mut offer = PathBound {
             cost: least.min(0.0),
             served: vec![0.0; self.apps.len()],
             used: Parts::default(),
@@ -458,7 +458,7 @@ impl Chooser {
         interval: &Interval,
         prices: &Prices,
         rules: Rules,
-        offer: &mut Offer,
+        offer: &mut PathBound,
     ) {
         let bandwidth = self.paths[path].bandwidth;
         self.prepare(path, interval, prices, rules);

@@ -12,7 +12,7 @@ use crate::{
 
 /// One application.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Resident {
+pub struct SteeredApp {
     /// Its name for the planner.
     pub id: AppId,
     /// What it sends and latency targets.
@@ -20,24 +20,24 @@ pub struct Resident {
     /// The paths that it may take.
     pub allowed: Allowed,
     /// Those that it may take besides if its latency target is met on none of these.
-    pub spare: BTreeSet<PathId>,
+    pub fallback: BTreeSet<PathId>,
     /// Where it is; `None`: nowhere yet.
-    pub at: Option<PathId>,
+    pub path: Option<PathId>,
 }
 
 /// How much may be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub enum PlanMode {
     /// What needs to, by few moves. Where that leaves a latency target unmet that a plan from scratch
     /// meets, that one is taken.
     Revise,
     /// Whatever is better elsewhere.
-    Anew,
+    FromScratch,
 }
 
 /// An answer.
 #[derive(Clone, Debug)]
-pub struct Arrangement {
+pub struct SteeringPlan {
     /// Everybody, in place.
     pub incumbent: Incumbent,
     /// The moves to there, by application; who was nowhere included.
@@ -50,20 +50,24 @@ pub struct Arrangement {
 ///
 /// # Errors
 /// More paths or applications than the planner takes, or a path of 2^48 bit/s or more.
-pub fn seat(
+pub fn placed_incumbent(
     settings: Settings,
     paths: &[(PathId, PathSpec)],
-    residents: &[Resident],
+    steered_apps: &[SteeredApp],
 ) -> Result<Incumbent, Refused> {
     let mut incumbent = Incumbent::new(settings);
     for (id, spec) in paths {
         incumbent.set_path(*id, *spec)?;
     }
-    for resident in residents {
-        incumbent.set_app(resident.id, resident.spec, resident.allowed.clone())?;
-        if let Some(at) = resident.at {
+    for steered_app in steered_apps {
+        incumbent.set_app(
+            steered_app.id,
+            steered_app.spec,
+            steered_app.allowed.clone(),
+        )?;
+        if let Some(at) = steered_app.path {
             // Where it may no longer be, it is nowhere.
-            match incumbent.place(resident.id, at) {
+            match incumbent.place(steered_app.id, at) {
                 Ok(()) | Err(Refused::UnknownPath) => {}
                 Err(refused) => return Err(refused),
             }
@@ -72,59 +76,68 @@ pub fn seat(
     Ok(incumbent)
 }
 
-/// Answers for `residents` on `paths`, within `budget`.
+/// Answers for `steered_apps` on `paths`, within `budget`.
 ///
 /// # Errors
-/// As [`seat()`].
-pub fn arrange(
+/// As [`placed_incumbent()`].
+pub fn plan_moves(
     settings: Settings,
     paths: &[(PathId, PathSpec)],
-    residents: &[Resident],
-    manner: Manner,
+    steered_apps: &[SteeredApp],
+    plan_mode: PlanMode,
     budget: Budget,
-) -> Result<Arrangement, Refused> {
-    let answer = settle(seat(settings, paths, residents)?, manner, budget);
-    let Some(residents) = helped(residents, &answer.unmet) else {
+) -> Result<SteeringPlan, Refused> {
+    let answer = revise_or_replan(
+        placed_incumbent(settings, paths, steered_apps)?,
+        plan_mode,
+        budget,
+    );
+    let Some(steered_apps) = with_fallbacks(steered_apps, &answer.unmet) else {
         return Ok(answer);
     };
-    let with_spares = settle(seat(settings, paths, &residents)?, manner, budget);
+    let with_spares = revise_or_replan(
+        placed_incumbent(settings, paths, &steered_apps)?,
+        plan_mode,
+        budget,
+    );
     Ok(match with_spares.unmet.len() < answer.unmet.len() {
         true => with_spares,
         false => answer,
     })
 }
 
-/// The residents with spare paths for those that are `unmet`, ascending; `None`: they have none.
-fn helped(residents: &[Resident], unmet: &[AppId]) -> Option<Vec<Resident>> {
-    let in_need = |app: &Resident| !app.spare.is_empty() && unmet.binary_search(&app.id).is_ok();
-    residents.iter().any(in_need).then(|| {
-        let mut residents = residents.to_vec();
-        for app in residents.iter_mut().filter(|app| in_need(app)) {
+/// The steered_apps with spare paths for those that are `unmet`, ascending; `None`: they have none.
+fn with_fallbacks(steered_apps: &[SteeredApp], unmet: &[AppId]) -> Option<Vec<SteeredApp>> {
+    let in_need =
+        |app: &SteeredApp| !app.fallback.is_empty() && unmet.binary_search(&app.id).is_ok();
+    steered_apps.iter().any(in_need).then(|| {
+        let mut steered_apps = steered_apps.to_vec();
+        for app in steered_apps.iter_mut().filter(|app| in_need(app)) {
             if let Allowed::Only(paths) = &mut app.allowed {
-                paths.extend(&app.spare);
+                paths.extend(&app.fallback);
             }
         }
-        residents
+        steered_apps
     })
 }
 
-fn settle(mut incumbent: Incumbent, manner: Manner, budget: Budget) -> Arrangement {
+fn revise_or_replan(mut incumbent: Incumbent, plan_mode: PlanMode, budget: Budget) -> SteeringPlan {
     let mut revised = incumbent.clone();
-    let revision = match manner {
-        Manner::Revise => revised.revise(),
-        Manner::Anew => revised.plan_anew(budget),
+    let revision = match plan_mode {
+        PlanMode::Revise => revised.revise(),
+        PlanMode::FromScratch => revised.plan_from_scratch(budget),
     };
-    let revised = Arrangement {
+    let revised = SteeringPlan {
         incumbent: revised,
         moves: revision.moves,
         unmet: revision.unmet,
     };
-    if manner == Manner::Anew || revised.unmet.is_empty() {
+    if plan_mode == PlanMode::FromScratch || revised.unmet.is_empty() {
         return revised;
     }
-    let anew = incumbent.plan_anew(budget);
+    let anew = incumbent.plan_from_scratch(budget);
     match anew.unmet.len() < revised.unmet.len() {
-        true => Arrangement {
+        true => SteeringPlan {
             incumbent,
             moves: anew.moves,
             unmet: anew.unmet,
@@ -133,7 +146,7 @@ fn settle(mut incumbent: Incumbent, manner: Manner, budget: Budget) -> Arrangeme
     }
 }
 
-impl Arrangement {
+impl SteeringPlan {
     /// Where everybody is, who may be anywhere.
     pub fn places(&self) -> BTreeMap<AppId, PathId> {
         self.incumbent
@@ -148,7 +161,7 @@ impl Arrangement {
     pub fn without(&self, path: PathId, budget: Budget) -> BTreeMap<AppId, PathId> {
         let mut incumbent = self.incumbent.clone();
         incumbent.remove_path(path);
-        let moves = settle(incumbent, Manner::Revise, budget).moves;
+        let moves = revise_or_replan(incumbent, PlanMode::Revise, budget).moves;
         moves.iter().map(|change| (change.app, change.to)).collect()
     }
 }

@@ -14,24 +14,24 @@
 //! both.
 
 use super::{
-    Meter, Spent,
+    BudgetSpent, Meter,
+    assignment::Assignment,
     loads::{Cost, Loads},
-    state::State,
 };
 
 /// The least cost, and an assignment that has it. Fails if the meter ran out; `best` may have
 /// improved nevertheless.
-pub(super) fn least(loads: &Loads, best: &mut Best, meter: &mut Meter) -> Result<(), Spent> {
+pub(super) fn least(loads: &Loads, best: &mut Best, meter: &mut Meter) -> Result<(), BudgetSpent> {
     let mut order: Vec<usize> = (0..loads.apps()).collect();
     order.sort_by_key(|&app| (std::cmp::Reverse(*loads.app(app)), app));
-    Walk::new(loads, order, Aim::Less, best).descend(0, meter)
+    Walk::new(loads, order, Goal::Less, best).descend(0, meter)
 }
 
 /// Makes `best` the lexicographically first assignment of its cost, which must be the least.
 /// Fails if the meter ran out.
-pub(super) fn first(loads: &Loads, best: &mut Best, meter: &mut Meter) -> Result<(), Spent> {
+pub(super) fn first(loads: &Loads, best: &mut Best, meter: &mut Meter) -> Result<(), BudgetSpent> {
     let order = (0..loads.apps()).collect();
-    Walk::new(loads, order, Aim::First, best).descend(0, meter)
+    Walk::new(loads, order, Goal::First, best).descend(0, meter)
 }
 
 /// The best known.
@@ -42,7 +42,7 @@ pub(super) struct Best {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Aim {
+enum Goal {
     /// Anything of less cost than the best known.
     Less,
     /// The first of the best cost.
@@ -53,16 +53,16 @@ enum Aim {
 
 struct Walk<'a> {
     loads: &'a Loads,
-    state: State<'a>,
+    state: Assignment<'a>,
     order: Vec<usize>,
     /// By position in the order: the application before it that is equal to it.
     twins: Vec<Option<usize>>,
-    aim: Aim,
+    aim: Goal,
     best: &'a mut Best,
 }
 
 impl<'a> Walk<'a> {
-    fn new(loads: &'a Loads, order: Vec<usize>, aim: Aim, best: &'a mut Best) -> Self {
+    fn new(loads: &'a Loads, order: Vec<usize>, aim: Goal, best: &'a mut Best) -> Self {
         let twins = order.iter().enumerate().map(|(position, &app)| {
             let mut before = order[..position].iter().rev();
             before
@@ -71,7 +71,7 @@ impl<'a> Walk<'a> {
         });
         Self {
             loads,
-            state: State::empty(loads),
+            state: Assignment::empty(loads),
             twins: twins.collect(),
             order,
             aim,
@@ -80,14 +80,14 @@ impl<'a> Walk<'a> {
     }
 
     /// Places the application at `position` and all after it. Fails if the meter ran out.
-    fn descend(&mut self, position: usize, meter: &mut Meter) -> Result<(), Spent> {
+    fn descend(&mut self, position: usize, meter: &mut Meter) -> Result<(), BudgetSpent> {
         let total = self.state.total();
         let Some(&app) = self.order.get(position) else {
             if !self.is_hopeless(total) {
                 self.best.cost = total;
                 self.best.assignment = self.state.assignment();
-                if self.aim == Aim::First {
-                    self.aim = Aim::Done;
+                if self.aim == Goal::First {
+                    self.aim = Goal::Done;
                 }
             }
             return Ok(());
@@ -98,7 +98,7 @@ impl<'a> Walk<'a> {
         let twin = self.twins[position].and_then(|twin| self.state.place(twin));
         for path in twin.unwrap_or(0)..self.loads.paths() {
             if meter.is_spent() {
-                return Err(Spent);
+                return Err(BudgetSpent);
             }
             if self.has_equal_empty_before(path) {
                 continue;
@@ -111,7 +111,7 @@ impl<'a> Walk<'a> {
             self.state.put_at(app, path, cost);
             self.descend(position + 1, meter)?;
             self.state.take_at(app, before);
-            if self.aim == Aim::Done {
+            if self.aim == Goal::Done {
                 return Ok(());
             }
         }
@@ -121,9 +121,9 @@ impl<'a> Walk<'a> {
     /// Whether nothing that costs at least `bound` is wanted.
     fn is_hopeless(&self, bound: Cost) -> bool {
         match self.aim {
-            Aim::Less => bound >= self.best.cost,
-            Aim::First => bound > self.best.cost,
-            Aim::Done => true,
+            Goal::Less => bound >= self.best.cost,
+            Goal::First => bound > self.best.cost,
+            Goal::Done => true,
         }
     }
 

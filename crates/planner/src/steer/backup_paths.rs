@@ -11,17 +11,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Who goes where, by application and path; see the module.
 #[derive(Clone, Debug)]
-pub struct Refuges<A, P> {
+pub struct BackupPaths<A, P> {
     /// Where everybody was when it was found.
     places: BTreeMap<A, P>,
     /// By the path that dies: whom that moves, and to where.
     moves: BTreeMap<P, BTreeMap<A, P>>,
 }
 
-/// More paths than this: no refuges; each costs a plan.
+/// More paths than this: no backup_paths; each costs a plan.
 const PATHS_MAX: usize = 32;
 
-impl<A, P> Default for Refuges<A, P> {
+impl<A, P> Default for BackupPaths<A, P> {
     fn default() -> Self {
         Self {
             places: BTreeMap::new(),
@@ -30,8 +30,8 @@ impl<A, P> Default for Refuges<A, P> {
     }
 }
 
-impl<A: Copy + Ord, P: Copy + Ord> Refuges<A, P> {
-    /// Finds refuges from each of `paths`, everybody being where `places` says. `without` plans
+impl<A: Copy + Ord, P: Copy + Ord> BackupPaths<A, P> {
+    /// Finds backup_paths from each of `paths`, everybody being where `places` says. `without` plans
     /// without a path: where it puts everybody, or only whom it moves.
     pub fn find(
         places: BTreeMap<A, P>,
@@ -50,7 +50,7 @@ impl<A: Copy + Ord, P: Copy + Ord> Refuges<A, P> {
     }
 
     /// Where `app` goes if `path`, where it is, dies. `None`: nowhere, or it is not known.
-    pub fn refuge(&self, app: A, path: P) -> Option<P> {
+    pub fn backup(&self, app: A, path: P) -> Option<P> {
         self.moves.get(&path)?.get(&app).copied()
     }
 
@@ -72,7 +72,7 @@ impl<A: Copy + Ord, P: Copy + Ord> Refuges<A, P> {
         let Some((path, _)) = gone.first().copied() else {
             return;
         };
-        // The refuges from one path count on the others.
+        // The backup_paths from one path count on the others.
         let (true, Some(moves)) = (
             gone.iter().all(|(other, _)| *other == path),
             self.moves.get(&path),
@@ -94,13 +94,13 @@ mod tests {
 
     /// Applications 1 and 2 are on path 7, which leads to `b` for 1 and to `c` for 2; without it
     /// they go to path 8, and application 3 makes room on it.
-    fn refuges() -> Refuges<u32, u32> {
+    fn backup_paths() -> BackupPaths<u32, u32> {
         let places = BTreeMap::from([(1, 7), (2, 7), (3, 8), (4, 9)]);
         let without = |path| match path {
             7 => BTreeMap::from([(1, 8), (2, 8), (3, 9), (4, 9)]),
             _ => BTreeMap::new(),
         };
-        Refuges::find(places, &BTreeSet::from([7, 8, 9]), without)
+        BackupPaths::find(places, &BTreeSet::from([7, 8, 9]), without)
     }
 
     fn end(app: u32) -> char {
@@ -119,9 +119,9 @@ mod tests {
 
     /// Where everybody is taken to be when `gone` are gone, from where they were.
     fn expected(gone: &[(u32, char)]) -> Vec<u32> {
-        let refuges = refuges();
-        let mut now = refuges.places.clone();
-        refuges.expect(&up(&[]), &up(gone), end, &mut now);
+        let backup_paths = backup_paths();
+        let mut now = backup_paths.places.clone();
+        backup_paths.expect(&up(&[]), &up(gone), end, &mut now);
         now.into_values().collect()
     }
 
@@ -138,10 +138,10 @@ mod tests {
 
     #[test]
     fn a_death_to_one_end_after_the_other_moves_the_rest() {
-        let refuges = refuges();
+        let backup_paths = backup_paths();
         let mut now = BTreeMap::from([(1, 8), (2, 7), (3, 8), (4, 9)]);
         let before = up(&[(7, 'b')]);
-        refuges.expect(&before, &up(&[(7, 'b'), (7, 'c')]), end, &mut now);
+        backup_paths.expect(&before, &up(&[(7, 'b'), (7, 'c')]), end, &mut now);
         assert_eq!(now.into_values().collect::<Vec<_>>(), [8, 8, 9, 9]);
     }
 
@@ -153,18 +153,18 @@ mod tests {
 
     #[test]
     fn only_whom_a_death_moves_has_a_refuge() {
-        let refuges = refuges();
-        assert_eq!(refuges.refuge(1, 7), Some(8));
-        assert_eq!(refuges.refuge(4, 9), None);
-        assert_eq!(refuges.refuge(4, 7), None);
+        let backup_paths = backup_paths();
+        assert_eq!(backup_paths.backup(1, 7), Some(8));
+        assert_eq!(backup_paths.backup(4, 9), None);
+        assert_eq!(backup_paths.backup(4, 7), None);
     }
 
     #[test]
     fn too_many_paths_have_none() {
         let paths: BTreeSet<u32> = (0..33).collect();
-        let many = Refuges::find(BTreeMap::from([(1, 0)]), &paths, |_| {
+        let many = BackupPaths::find(BTreeMap::from([(1, 0)]), &paths, |_| {
             BTreeMap::from([(1, 1)])
         });
-        assert_eq!(many.refuge(1, 0), None);
+        assert_eq!(many.backup(1, 0), None);
     }
 }

@@ -7,12 +7,12 @@
 
 use super::{
     Meter,
+    assignment::Assignment,
     loads::{Cost, Loads, rounded},
-    state::State,
 };
 
 /// Moves single applications and exchanges pairs as long as that makes the assignment better.
-pub(super) fn descend(state: &mut State<'_>, meter: &mut Meter) {
+pub(super) fn descend(state: &mut Assignment<'_>, meter: &mut Meter) {
     let mut gauges = Gauges::new(state, meter);
     while !meter.is_spent() {
         if move_all(state, &mut gauges, meter) || exchange_all(state, &mut gauges, meter) {
@@ -23,7 +23,7 @@ pub(super) fn descend(state: &mut State<'_>, meter: &mut Meter) {
 }
 
 /// Places `app`, which must not be placed, on the path where the whole costs least.
-pub(super) fn put_where_cheapest(state: &mut State<'_>, app: usize, meter: &mut Meter) {
+pub(super) fn put_where_cheapest(state: &mut Assignment<'_>, app: usize, meter: &mut Meter) {
     let best = (0..state.loads().paths())
         .map(|path| Change {
             path,
@@ -56,7 +56,7 @@ impl Change {
 }
 
 /// Moves every application to the path where the whole costs least; whether any moved.
-fn move_all(state: &mut State<'_>, gauges: &mut Gauges, meter: &mut Meter) -> bool {
+fn move_all(state: &mut Assignment<'_>, gauges: &mut Gauges, meter: &mut Meter) -> bool {
     let mut moved = false;
     for app in 0..state.loads().apps() {
         if meter.is_spent() {
@@ -94,7 +94,7 @@ fn move_all(state: &mut State<'_>, gauges: &mut Gauges, meter: &mut Meter) -> bo
 }
 
 /// Exchanges every two applications where that makes the assignment better; whether any were.
-fn exchange_all(state: &mut State<'_>, gauges: &mut Gauges, meter: &mut Meter) -> bool {
+fn exchange_all(state: &mut Assignment<'_>, gauges: &mut Gauges, meter: &mut Meter) -> bool {
     let mut exchanged = false;
     for one in 0..state.loads().apps() {
         for other in 0..one {
@@ -124,7 +124,7 @@ fn exchange_all(state: &mut State<'_>, gauges: &mut Gauges, meter: &mut Meter) -
     exchanged
 }
 
-fn place(state: &State<'_>, app: usize) -> usize {
+fn place(state: &Assignment<'_>, app: usize) -> usize {
     state.place(app).expect("every application is placed")
 }
 
@@ -143,7 +143,7 @@ struct Gauge {
 }
 
 impl Gauges {
-    fn new(state: &State<'_>, meter: &mut Meter) -> Self {
+    fn new(state: &Assignment<'_>, meter: &mut Meter) -> Self {
         let mut gauges = Self {
             paths: vec![Gauge::default(); state.loads().paths()],
         };
@@ -153,14 +153,14 @@ impl Gauges {
         gauges
     }
 
-    fn renew(&mut self, state: &State<'_>, changed: [usize; 2], meter: &mut Meter) {
+    fn renew(&mut self, state: &Assignment<'_>, changed: [usize; 2], meter: &mut Meter) {
         for path in changed {
             self.paths[path] = Gauge::new(state, path, meter);
         }
     }
 
     /// Whether moving `app` to `to` may make the assignment better.
-    fn may_move(&self, state: &State<'_>, app: usize, to: usize, meter: &mut Meter) -> bool {
+    fn may_move(&self, state: &Assignment<'_>, app: usize, to: usize, meter: &mut Meter) -> bool {
         let from = place(state, app);
         if state.cost(from).unmet > 0 || state.cost(to).unmet > 0 {
             return true;
@@ -178,7 +178,13 @@ impl Gauges {
     }
 
     /// Whether exchanging `one` and `other` may make the assignment better.
-    fn may_exchange(&self, state: &State<'_>, one: usize, other: usize, meter: &mut Meter) -> bool {
+    fn may_exchange(
+        &self,
+        state: &Assignment<'_>,
+        one: usize,
+        other: usize,
+        meter: &mut Meter,
+    ) -> bool {
         let (here, there) = (place(state, one), place(state, other));
         if state.cost(here).unmet > 0 || state.cost(there).unmet > 0 {
             return state.loads().app(one) != state.loads().app(other);
@@ -195,7 +201,7 @@ impl Gauges {
 
     /// The least that the path of `out` can cost more, in nanoseconds, when `into` takes its
     /// place. `None` if somebody's demand is not met then.
-    fn least_gain(&self, state: &State<'_>, out: usize, into: usize) -> Option<f64> {
+    fn least_gain(&self, state: &Assignment<'_>, out: usize, into: usize) -> Option<f64> {
         let loads = state.loads();
         let path = place(state, out);
         let before = state.load(path);
@@ -215,7 +221,7 @@ impl Gauges {
 }
 
 impl Gauge {
-    fn new(state: &State<'_>, path: usize, meter: &mut Meter) -> Self {
+    fn new(state: &Assignment<'_>, path: usize, meter: &mut Meter) -> Self {
         let loads = state.loads();
         let mut gauge = Self {
             limits: [u64::MAX; 2],

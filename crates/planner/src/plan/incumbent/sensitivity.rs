@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::{Aim, AppId, Draft, Gain, Incumbent, PathId, table::Tally};
+use super::{Aim, AppId, Gain, Incumbent, PathId, RevisionBuilder, table::Tally};
 use crate::delay::Prediction;
 use keiro_units::Bandwidth;
 
 /// What one path would do for one application, everybody else staying where they are.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outlook {
+pub struct PathOption {
     /// The path.
     pub path: PathId,
     /// Whether the application is there.
@@ -27,7 +27,7 @@ pub struct Outlook {
 
 /// What is turned to see when an application would move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Knob {
+pub enum Parameter {
     /// A path's propagation delay: longer if the application is there, else shorter.
     PathDelay(PathId),
     /// A path's bandwidth: less if the application is there, else more.
@@ -36,9 +36,9 @@ pub enum Knob {
     LatencyTarget,
 }
 
-/// Where a [`Knob`] stands.
+/// Where a [`Parameter`] stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Setting {
+pub enum ParameterValue {
     /// A delay, or a latency target.
     Time(Duration),
     /// A bandwidth.
@@ -49,11 +49,11 @@ pub enum Setting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threshold {
     /// What changes.
-    pub knob: Knob,
+    pub knob: Parameter,
     /// What it is now; for an application without a latency target, the delay predicted for it.
-    pub now: Setting,
+    pub now: ParameterValue,
     /// From here on it would move.
-    pub at: Setting,
+    pub at: ParameterValue,
     /// Where to.
     pub to: PathId,
 }
@@ -70,32 +70,32 @@ const BISECTIONS: u32 = 12;
 impl Incumbent {
     /// What every path that it may take would do for `app`, by path; empty if there is no such
     /// application.
-    pub fn outlooks(&self, app: AppId) -> Vec<Outlook> {
+    pub fn path_options(&self, app: AppId) -> Vec<PathOption> {
         let Some(&app) = self.app_index.get(&app) else {
             return Vec::new();
         };
         let mut scratch = self.table.clone();
-        let draft = Draft::new(&mut scratch, self.settings, 0);
+        let builder = RevisionBuilder::new(&mut scratch, self.settings, 0);
         self.path_index
             .values()
             .filter(|&&path| self.table.may.at(app, path))
-            .map(|&path| outlook(&draft, app, path))
+            .map(|&path| option(&builder, app, path))
             .collect()
     }
 
     /// The best other path for `app`, everybody else staying; `None` if there is none.
-    pub fn next_best(&self, app: AppId) -> Option<Outlook> {
-        let loss = |outlook: &Outlook| {
-            let gain = outlook.gain.unwrap_or_default();
+    pub fn next_best(&self, app: AppId) -> Option<PathOption> {
+        let loss = |option: &PathOption| {
+            let gain = option.gain.unwrap_or_default();
             (gain.met, gain.not_overloaded)
         };
         let others = self
-            .outlooks(app)
+            .path_options(app)
             .into_iter()
             .filter(|other| !other.current);
         others.reduce(|best, next| {
-            let value = |outlook: &Outlook| {
-                let gain = outlook.gain.unwrap_or_default();
+            let value = |option: &PathOption| {
+                let gain = option.gain.unwrap_or_default();
                 match self.settings.aim {
                     Aim::LeastDelay => (gain.delay_seconds, gain.lateness_seconds),
                     Aim::Frugal => (gain.lateness_seconds, gain.delay_seconds),
@@ -120,12 +120,12 @@ impl Incumbent {
     /// Found by trying revisions on a copy: some forty of them, each change ten or so per cent
     /// larger than the last, so an even smaller change that would move it, but a larger one
     /// would not, can be missed.
-    pub fn threshold(&self, app: AppId, knob: Knob) -> Option<Threshold> {
-        let now = self.setting(app, knob)?;
+    pub fn threshold(&self, app: AppId, knob: Parameter) -> Option<Threshold> {
+        let now = self.value(app, knob)?;
         let end = self.end_of(app, knob)?;
-        let moves = |setting: Setting| {
+        let moves = |value: ParameterValue| {
             let mut copy = self.clone();
-            copy.turn(app, knob, setting)?;
+            copy.turn(app, knob, value)?;
             let moves = copy.revise().moves;
             let step = moves.iter().find(|step| step.app == app)?;
             Some(step.to)
@@ -137,12 +137,12 @@ impl Incumbent {
                 0 => 0.0,
                 _ => 1e-6_f64.powf(1.0 - f64::from(step) / f64::from(STEPS)),
             };
-            let setting = now.towards(end, part);
-            if let Some(to) = moves(setting) {
-                moved = Some((setting, to));
+            let value = now.towards(end, part);
+            if let Some(to) = moves(value) {
+                moved = Some((value, to));
                 break;
             }
-            still = setting;
+            still = value;
         }
         let (mut at, mut to) = moved?;
         for _ in 0..BISECTIONS {
@@ -156,61 +156,61 @@ impl Incumbent {
     }
 
     /// Where a knob stands.
-    fn setting(&self, app: AppId, knob: Knob) -> Option<Setting> {
+    fn value(&self, app: AppId, knob: Parameter) -> Option<ParameterValue> {
         match knob {
-            Knob::PathDelay(path) => {
+            Parameter::PathDelay(path) => {
                 let &path = self.path_index.get(&path)?;
-                Some(Setting::Time(self.table.paths[path].spec.delay))
+                Some(ParameterValue::Time(self.table.paths[path].spec.delay))
             }
-            Knob::PathBandwidth(path) => {
+            Parameter::PathBandwidth(path) => {
                 let &path = self.path_index.get(&path)?;
-                Some(Setting::Rate(self.table.paths[path].spec.bandwidth))
+                Some(ParameterValue::Rate(self.table.paths[path].spec.bandwidth))
             }
-            Knob::LatencyTarget => {
+            Parameter::LatencyTarget => {
                 let latency_target = self.app(app)?.latency_target;
                 let predicted = || self.prediction(app)?.delay.finite();
-                latency_target.or_else(predicted).map(Setting::Time)
+                latency_target.or_else(predicted).map(ParameterValue::Time)
             }
         }
     }
 
     /// How far a knob is turned at most.
-    fn end_of(&self, app: AppId, knob: Knob) -> Option<Setting> {
+    fn end_of(&self, app: AppId, knob: Parameter) -> Option<ParameterValue> {
         let here = self.path_of(app)?;
-        let now = self.setting(app, knob)?;
+        let now = self.value(app, knob)?;
         Some(match (knob, now) {
-            (Knob::PathDelay(path), Setting::Time(now)) if path == here => {
-                Setting::Time(now.saturating_add(DELAY_MAX))
+            (Parameter::PathDelay(path), ParameterValue::Time(now)) if path == here => {
+                ParameterValue::Time(now.saturating_add(DELAY_MAX))
             }
-            (Knob::PathBandwidth(path), Setting::Rate(now)) if path != here => {
+            (Parameter::PathBandwidth(path), ParameterValue::Rate(now)) if path != here => {
                 let most = Bandwidth::from_bits_per_second(super::RATE_MAX - 1);
-                Setting::Rate(
+                ParameterValue::Rate(
                     Bandwidth::from_bits_per_second(
                         now.as_bits_per_second().saturating_mul(BANDWIDTH_TIMES_MAX),
                     )
                     .min(most),
                 )
             }
-            (_, Setting::Time(_)) => Setting::Time(Duration::ZERO),
-            (_, Setting::Rate(_)) => Setting::Rate(Bandwidth::ZERO),
+            (_, ParameterValue::Time(_)) => ParameterValue::Time(Duration::ZERO),
+            (_, ParameterValue::Rate(_)) => ParameterValue::Rate(Bandwidth::ZERO),
         })
     }
 
-    fn turn(&mut self, app: AppId, knob: Knob, setting: Setting) -> Option<()> {
-        let turned = match (knob, setting) {
-            (Knob::PathDelay(id), Setting::Time(delay)) => {
+    fn turn(&mut self, app: AppId, knob: Parameter, value: ParameterValue) -> Option<()> {
+        let turned = match (knob, value) {
+            (Parameter::PathDelay(id), ParameterValue::Time(delay)) => {
                 let &path = self.path_index.get(&id)?;
                 let spec = self.table.paths[path].spec;
                 self.set_path(id, crate::delay::PathSpec { delay, ..spec })
             }
-            (Knob::PathBandwidth(id), Setting::Rate(bandwidth)) => {
+            (Parameter::PathBandwidth(id), ParameterValue::Rate(bandwidth)) => {
                 let &path = self.path_index.get(&id)?;
                 let spec = self.table.paths[path].spec;
                 self.set_path(id, crate::delay::PathSpec { bandwidth, ..spec })
             }
-            (Knob::LatencyTarget, Setting::Time(latency_target)) => {
+            (Parameter::LatencyTarget, ParameterValue::Time(latency_target)) => {
                 let &index = self.app_index.get(&app)?;
-                let entry = &self.table.said[index];
+                let entry = &self.table.requirements[index];
                 let (mut spec, allowed) = (entry.spec, entry.allowed.clone());
                 spec.latency_target = Some(latency_target);
                 self.set_app(app, spec, allowed)
@@ -221,7 +221,7 @@ impl Incumbent {
     }
 }
 
-impl Setting {
+impl ParameterValue {
     /// So much of the way to `end`, which is of the same kind.
     fn towards(self, end: Self, part: f64) -> Self {
         let between = |now: f64, end: f64| now + (end - now) * part;
@@ -239,8 +239,8 @@ impl Setting {
     }
 }
 
-fn outlook(draft: &Draft<'_>, app: usize, path: usize) -> Outlook {
-    let table = &draft.table;
+fn option(builder: &RevisionBuilder<'_>, app: usize, path: usize) -> PathOption {
+    let table = &builder.table;
     let (entry, target) = (&table.apps[app], &table.paths[path]);
     let prediction = table.prediction(app, path);
     let current = entry.place == Some(path);
@@ -263,9 +263,9 @@ fn outlook(draft: &Draft<'_>, app: usize, path: usize) -> Outlook {
     });
     let worth = from.zip(gain).is_some_and(|(from, gain)| {
         let delay = table.delay_at(app, from, table.paths[from].load);
-        draft.is_enough(gain, delay, 1.0)
+        builder.is_enough(gain, delay, 1.0)
     });
-    Outlook {
+    PathOption {
         path: target.id,
         current,
         met: prediction.is_met(table.tolerance),

@@ -1,6 +1,8 @@
 //! A plan from scratch, whatever is in force.
 
-use super::{Aim, Allowed, Draft, Hysteresis, Incumbent, Revision, Settings, table::EQUATION};
+use super::{
+    Aim, Allowed, Hysteresis, Incumbent, Revision, RevisionBuilder, Settings, table::EQUATION,
+};
 use crate::{
     delay::{AppSpec, PathSpec},
     plan::{Budget, Problem, exact, frugal},
@@ -19,7 +21,7 @@ impl Incumbent {
     /// Plans from scratch, every gain counting and no move costing anything, and makes the moves
     /// to there; none if the plan in force is as good. With few applications that may go
     /// everywhere [`exact()`] (or [`frugal()`]) is asked as well, within `budget`.
-    pub fn plan_anew(&mut self, budget: Budget) -> Revision {
+    pub fn plan_from_scratch(&mut self, budget: Budget) -> Revision {
         let before = self.table.score();
         let places: Vec<Option<usize>> = self.table.apps.iter().map(|app| app.place).collect();
         for app in 0..places.len() {
@@ -30,36 +32,36 @@ impl Incumbent {
             hysteresis: Hysteresis::NONE,
             ..self.settings
         };
-        self.table.next_look = 0;
-        self.table.next_repair = None;
-        let mut draft = Draft::new(&mut self.table, settings, REPAIR_WORK);
-        draft.house();
-        draft.repair();
-        draft.allow(IMPROVE_WORK);
-        draft.improve();
+        self.table.next_app_to_examine = 0;
+        self.table.next_path_to_repair = None;
+        let mut builder = RevisionBuilder::new(&mut self.table, settings, REPAIR_WORK);
+        builder.place_unplaced();
+        builder.repair();
+        builder.allow(IMPROVE_WORK);
+        builder.improve();
         self.ask_exact(budget);
         let order = self.settings.aim.order();
         if self.table.score().compare(&before, order).is_ge() {
             self.put_all(&places);
         }
         for path in &mut self.table.paths {
-            path.looked_at();
+            path.mark_examined();
         }
         for app in &mut self.table.apps {
             app.fresh = false;
         }
-        self.table.next_look = 0;
-        self.table.next_repair = None;
-        self.unsettled = false;
-        let mut draft = Draft::new(&mut self.table, settings, 0);
-        draft.touched = places.into_iter().enumerate().collect();
-        let moves = draft.moves();
+        self.table.next_app_to_examine = 0;
+        self.table.next_path_to_repair = None;
+        self.has_changes = false;
+        let mut builder = RevisionBuilder::new(&mut self.table, settings, 0);
+        builder.touched = places.into_iter().enumerate().collect();
+        let moves = builder.moves();
         self.revision(before, moves, true)
     }
 
     /// Takes over what the planners that know no restrictions find, if it is better.
     fn ask_exact(&mut self, budget: Budget) {
-        let apps = &self.table.said;
+        let apps = &self.table.requirements;
         let is_free = |allowed: &Allowed| *allowed == Allowed::All;
         if apps.len() > EXACT_APPS_MAX || !apps.iter().all(|app| is_free(&app.allowed)) {
             return;

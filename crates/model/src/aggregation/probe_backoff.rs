@@ -9,7 +9,7 @@ use keiro_units::Instant;
 
 /// Waits for calm.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct ProbeBackoff {
     calm_since: Option<Instant>,
     /// The last step since the last trouble.
     tried: Option<(Instant, f64)>,
@@ -21,11 +21,11 @@ pub(super) struct Patience {
 #[derive(Clone, Copy, Debug)]
 struct Failed {
     load: f64,
-    /// Before it is tried again.
+    /// EarlierPairs it is tried again.
     wait: Duration,
 }
 
-/// Before a step back.
+/// EarlierPairs a step back.
 const WAIT_MIN: Duration = Duration::from_millis(500);
 /// What failed is tried this often: one period in two hundred or so.
 const WAIT_MAX: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ const JUDGED_AFTER: Duration = Duration::from_secs(5);
 /// Levels that are remembered, the lowest. Ours: there are five values of I.
 const FAILED_MAX: usize = 8;
 
-impl Patience {
+impl ProbeBackoff {
     /// A period has passed; `trouble` is the load that was too much in it.
     pub(super) fn on_period(&mut self, now: Instant, trouble: Option<f64>) {
         self.calm_since.get_or_insert(now);
@@ -86,7 +86,7 @@ impl Patience {
     }
 
     /// Whether no such load has failed, or long enough ago.
-    pub(super) fn may_try(&self, now: Instant, load: f64) -> bool {
+    pub(super) fn may_step_to(&self, now: Instant, load: f64) -> bool {
         let Some(wait) = self.failed_below(load).map(|failed| failed.wait).max() else {
             return true;
         };
@@ -96,18 +96,18 @@ impl Patience {
 
     /// For how long it has been calm, if that is long enough for a step to `load`, which is taken
     /// then.
-    pub(super) fn try_step(&mut self, now: Instant, load: f64) -> Option<Duration> {
+    pub(super) fn take_step(&mut self, now: Instant, load: f64) -> Option<Duration> {
         let calm = now.saturating_duration_since(self.calm_since?);
         let stepped = self.tried.is_some_and(|(at, _)| now - at < STEP_AFTER);
-        if stepped || calm < WAIT_MIN || !self.may_try(now, load) {
+        if stepped || calm < WAIT_MIN || !self.may_step_to(now, load) {
             return None;
         }
-        self.on_try(now, load);
+        self.on_step(now, load);
         Some(calm)
     }
 
     /// A step to `load` is taken.
-    pub(super) fn on_try(&mut self, now: Instant, load: f64) {
+    pub(super) fn on_step(&mut self, now: Instant, load: f64) {
         self.tried = Some((now, load));
     }
 
@@ -133,15 +133,15 @@ mod tests {
 
     #[test]
     fn what_fails_again_waits_twice_as_long() {
-        let mut patience = Patience::default();
-        patience.on_period(at(0), Some(10.0));
+        let mut backoff = ProbeBackoff::default();
+        backoff.on_period(at(0), Some(10.0));
         let mut tries = Vec::new();
         for ms in (0..60_000).step_by(50) {
-            patience.on_period(
+            backoff.on_period(
                 at(ms),
                 tries.last().is_some_and(|t| t + 50 == ms).then_some(10.0),
             );
-            if patience.try_step(at(ms), 10.0).is_some() {
+            if backoff.take_step(at(ms), 10.0).is_some() {
                 tries.push(ms);
             }
         }
@@ -151,42 +151,42 @@ mod tests {
 
     #[test]
     fn what_goes_well_is_followed_by_the_next_step_and_forgets_the_failure() {
-        let mut patience = Patience::default();
-        patience.on_period(at(0), Some(10.0));
-        assert_eq!(patience.try_step(at(499), 5.0), None);
-        assert!(patience.try_step(at(500), 5.0).is_some());
+        let mut backoff = ProbeBackoff::default();
+        backoff.on_period(at(0), Some(10.0));
+        assert_eq!(backoff.take_step(at(499), 5.0), None);
+        assert!(backoff.take_step(at(500), 5.0).is_some());
         // One step at a time.
-        assert_eq!(patience.try_step(at(1499), 6.0), None);
-        assert!(patience.try_step(at(1500), 10.0).is_some());
-        patience.on_period(at(6499), None);
-        assert!(!patience.is_untried(10.0));
-        patience.on_period(at(6500), None);
-        assert!(patience.is_untried(10.0));
+        assert_eq!(backoff.take_step(at(1499), 6.0), None);
+        assert!(backoff.take_step(at(1500), 10.0).is_some());
+        backoff.on_period(at(6499), None);
+        assert!(!backoff.is_untried(10.0));
+        backoff.on_period(at(6500), None);
+        assert!(backoff.is_untried(10.0));
     }
 
     #[test]
     fn a_step_that_was_taken_back_has_not_gone_well() {
-        let mut patience = Patience::default();
-        patience.on_trouble(at(0), 20.0);
-        assert!(patience.try_step(at(500), 20.0).is_some());
-        patience.on_load(10.0);
-        patience.on_period(at(6000), None);
-        assert!(!patience.is_untried(20.0));
+        let mut backoff = ProbeBackoff::default();
+        backoff.on_trouble(at(0), 20.0);
+        assert!(backoff.take_step(at(500), 20.0).is_some());
+        backoff.on_load(10.0);
+        backoff.on_period(at(6000), None);
+        assert!(!backoff.is_untried(20.0));
     }
 
     #[test]
     fn a_level_that_fails_or_goes_well_says_nothing_of_higher_ones() {
-        let mut patience = Patience::default();
-        patience.on_trouble(at(0), 20.0);
-        patience.on_trouble(at(50), 13.0);
-        assert!(patience.is_untried(12.0));
+        let mut backoff = ProbeBackoff::default();
+        backoff.on_trouble(at(0), 20.0);
+        backoff.on_trouble(at(50), 13.0);
+        assert!(backoff.is_untried(12.0));
         // 13 fails once more, and waits for longer; so does what is above it.
-        assert!(patience.try_step(at(550), 13.0).is_some());
-        patience.on_trouble(at(600), 13.0);
-        assert!(!patience.may_try(at(1599), 20.0));
-        assert!(patience.try_step(at(1600), 13.0).is_some());
-        patience.on_period(at(6600), None);
-        assert!(patience.is_untried(13.0));
-        assert!(!patience.is_untried(20.0));
+        assert!(backoff.take_step(at(550), 13.0).is_some());
+        backoff.on_trouble(at(600), 13.0);
+        assert!(!backoff.may_step_to(at(1599), 20.0));
+        assert!(backoff.take_step(at(1600), 13.0).is_some());
+        backoff.on_period(at(6600), None);
+        assert!(backoff.is_untried(13.0));
+        assert!(!backoff.is_untried(20.0));
     }
 }

@@ -1,12 +1,12 @@
 //! Compares the controllers of aggregation on simple plants; prints the tables of `docs/aggregation.md`.
 //!
-//! `cargo run -p keiro-model --example aggregation_controller`; with `-- --steps` also every change of the
+//! `cargo run -p keiro-model --example aggregation_controllers`; with `-- --steps` also every change of the
 //! first seed and its cause, on stderr.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use keiro_model::aggregation::{
-    Fates, Kind, Limits, Parameters, period,
+    ControllerKind, DeliveryCounts, Limits, Parameters, period,
     plant::{Conditions, Outcome, Plant},
 };
 use keiro_units::{Bandwidth, Instant};
@@ -26,8 +26,8 @@ struct Case {
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     seconds: f64,
-    aggregates: Fates,
-    copies: Fates,
+    aggregates: DeliveryCounts,
+    copies: DeliveryCounts,
     overflows: f64,
     given_up: f64,
     wait: f64,
@@ -45,7 +45,7 @@ fn main() {
              | sent Mbit/s | changes | at the end |"
         );
         println!("|---|---|---|---|---|---|---|---|---|---|---|");
-        for kind in Kind::ALL {
+        for kind in ControllerKind::ALL {
             let mut phases = [Sums::default(); 3];
             let mut ends: [BTreeMap<String, u32>; 3] = Default::default();
             for seed in SEEDS {
@@ -58,7 +58,7 @@ fn main() {
     }
 }
 
-fn print(kind: Kind, phase: &str, sums: &Sums, ends: &BTreeMap<String, u32>) {
+fn print(kind: ControllerKind, phase: &str, sums: &Sums, ends: &BTreeMap<String, u32>) {
     let end = ends.iter().max_by_key(|(_, count)| **count);
     println!(
         "| {kind} | {phase} | {:.3} | {:.1} | {:.2} | {:.1} | {:.2} | {:.2} | {:.1} | {:.1} | {} |",
@@ -76,7 +76,7 @@ fn print(kind: Kind, phase: &str, sums: &Sums, ends: &BTreeMap<String, u32>) {
 
 fn run(
     case: &Case,
-    kind: Kind,
+    kind: ControllerKind,
     seed: u64,
     steps: bool,
     phases: &mut [Sums; 3],

@@ -1,26 +1,26 @@
 //! Planning under eq. 3, where a path's effect on an application is one number: its load.
 //!
-//! [`tree`] searches everything and proves its answer where the problem is small. Where it is not,
-//! [`spread`] says where to start, [`improve`], [`shake`] and [`anneal`] look for a good answer, and
-//! [`dual`] bounds the best there can be.
+//! [`branch_and_bound`] searches everything and proves its answer where the problem is small. Where it is not,
+//! [`load_splits`] says where to start, [`descent`], [`local_search`] and [`annealing`] look for a good answer, and
+//! [`lagrangian_bound`] bounds the best there can be.
 
-mod anneal;
-mod choice;
-mod draws;
-mod dual;
-mod improve;
+mod annealing;
+mod assignment;
+mod branch_and_bound;
+mod descent;
+mod lagrangian_bound;
+mod load_splits;
 mod loads;
-mod shake;
-mod spread;
-mod state;
-mod tree;
+mod local_search;
+mod path_bound;
+mod random;
 
 pub(super) use loads::Loads;
 
-use super::{Plan, search::Outcome};
-use shake::Aim;
-use state::State;
-use tree::Best;
+use super::{Plan, generic_search::Outcome};
+use assignment::Assignment;
+use branch_and_bound::Best;
+use local_search::Goal;
 
 /// Parts of the budget, of 16, after which each stage ends.
 const DESCENT_ENDS: u64 = 2;
@@ -40,17 +40,17 @@ const TREE_APPS_MAX: usize = 24;
 pub(super) fn run(loads: &Loads, start: &Plan, budget: u64) -> Outcome {
     let part = |parts| budget / 16 * parts;
     let mut meter = Meter::new();
-    let mut state = State::of(loads, &start.assignment, &mut meter);
-    improve::descend(&mut state, meter.until(part(DESCENT_ENDS)));
+    let mut state = Assignment::of(loads, &start.assignment, &mut meter);
+    descent::descend(&mut state, meter.until(part(DESCENT_ENDS)));
 
     if loads.apps() <= TREE_APPS_MAX {
         let mut best = Best {
             cost: state.total(),
             assignment: state.assignment(),
         };
-        if tree::least(loads, &mut best, meter.until(part(TREE_ENDS))).is_ok() {
+        if branch_and_bound::least(loads, &mut best, meter.until(part(TREE_ENDS))).is_ok() {
             // The cost is proven; what is left to find is who is first among equals.
-            let complete = tree::first(loads, &mut best, meter.until(budget)).is_ok();
+            let complete = branch_and_bound::first(loads, &mut best, meter.until(budget)).is_ok();
             return Outcome {
                 assignment: best.assignment,
                 bound: best.cost.into(),
@@ -58,16 +58,16 @@ pub(super) fn run(loads: &Loads, start: &Plan, budget: u64) -> Outcome {
                 work: meter.work(),
             };
         }
-        state = State::of(loads, &best.assignment, &mut meter);
+        state = Assignment::of(loads, &best.assignment, &mut meter);
     }
 
     // Where asking all paths is cheap, prices settle long before the budget is spent.
-    let bounding = dual::work(loads).min(part(BOUND_MOST));
+    let bounding = lagrangian_bound::work(loads).min(part(BOUND_MOST));
     let searching = (part(16) - part(1)).saturating_sub(meter.work() + bounding);
     let fewer = meter.work() + searching / 10;
-    shake::shake(&mut state, Aim::Fewer, meter.until(fewer));
+    local_search::run(&mut state, Goal::Fewer, meter.until(fewer));
     let spreading = meter.work() + searching / 8;
-    let starts = spread::starts(loads, STARTS, meter.until(spreading));
+    let starts = load_splits::starting_points(loads, STARTS, meter.until(spreading));
     let each = searching * 7 / 10 / STARTS as u64;
     for start in starts {
         let other = improved(loads, &start, each, &mut meter);
@@ -77,12 +77,12 @@ pub(super) fn run(loads: &Loads, start: &Plan, budget: u64) -> Outcome {
     }
     let left = part(15).saturating_sub(meter.work() + bounding);
     let shaken = meter.work() + left * 3 / 5;
-    shake::shake(&mut state, Aim::Best, meter.until(shaken));
+    local_search::run(&mut state, Goal::Best, meter.until(shaken));
     let annealed = meter.work() + left * 2 / 5;
-    anneal::anneal(&mut state, meter.until(annealed));
+    annealing::anneal(&mut state, meter.until(annealed));
     let bounded = meter.work() + bounding;
-    let bound = dual::bound(&mut state, meter.until(bounded));
-    shake::shake(&mut state, Aim::Best, meter.until(budget));
+    let bound = lagrangian_bound::bound(&mut state, meter.until(bounded));
+    local_search::run(&mut state, Goal::Best, meter.until(budget));
     Outcome {
         assignment: state.assignment(),
         bound: bound.into(),
@@ -92,12 +92,17 @@ pub(super) fn run(loads: &Loads, start: &Plan, budget: u64) -> Outcome {
 }
 
 /// What comes of an assignment with `work`.
-fn improved<'a>(loads: &'a Loads, assignment: &[usize], work: u64, meter: &mut Meter) -> State<'a> {
+fn improved<'a>(
+    loads: &'a Loads,
+    assignment: &[usize],
+    work: u64,
+    meter: &mut Meter,
+) -> Assignment<'a> {
     let begin = meter.work();
-    let mut state = State::of(loads, assignment, meter);
-    shake::shake(&mut state, Aim::Fewer, meter.until(begin + work * 3 / 10));
-    anneal::anneal(&mut state, meter.until(begin + work * 9 / 10));
-    shake::shake(&mut state, Aim::Best, meter.until(begin + work));
+    let mut state = Assignment::of(loads, assignment, meter);
+    local_search::run(&mut state, Goal::Fewer, meter.until(begin + work * 3 / 10));
+    annealing::anneal(&mut state, meter.until(begin + work * 9 / 10));
+    local_search::run(&mut state, Goal::Best, meter.until(begin + work));
     state
 }
 
@@ -138,4 +143,4 @@ impl Meter {
 
 /// The meter's limit was reached.
 #[derive(Clone, Copy, Debug)]
-struct Spent;
+struct BudgetSpent;

@@ -1,9 +1,9 @@
 //! Chance from a fixed sequence, so that the same question gets the same answer.
 
 /// SplitMix64 (Steele, Lea and Flood 2014).
-pub(super) struct Draws(u64);
+pub(super) struct Random(u64);
 
-impl Draws {
+impl Random {
     /// Always the same sequence.
     pub(super) fn new() -> Self {
         Self(0)
