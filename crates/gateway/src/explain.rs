@@ -23,7 +23,7 @@ use crate::{
         Candidate, ExpectedDelay, MeasuredWorkload, MoveTrigger, Workload, WorkloadSource,
         forecast::DelayForecast, workload_of,
     },
-    replan::MEASURED_MIN,
+    workload::MEASURED_MIN,
 };
 
 /// What is known about one application.

@@ -4,67 +4,53 @@
 mod access;
 mod active;
 mod control_server;
+mod core_config;
 mod daemon;
 mod data;
+mod epoll_token;
+mod error_response;
 mod event_text;
 mod explain;
+mod follow_site;
+mod gateway;
 mod history;
 mod metrics;
 mod offline;
+mod options;
+mod past_workloads;
+mod planned_terms;
 mod planning;
+mod privileges;
+mod record_history;
 mod reload;
 mod replan;
+mod replan_backoff;
 mod requests;
 mod send_history;
 mod show;
 mod site;
+mod socket_files;
 mod start;
 mod status;
 mod steering;
 mod target_monitor;
 mod tenant_view;
 mod tenants;
+mod trigger;
+mod workload;
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
 use anyhow::Context;
 use keiro_linux::{limit, signal::Signals};
 
-use self::start::Privileges;
+use self::privileges::Privileges;
 
-pub use daemon::{Gateway, Handle};
+pub use gateway::Gateway;
 pub use offline::plan_of;
+pub use options::Options;
 pub use site::store_problem;
-
-/// How a gateway runs, beyond what its configuration says.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// SCHED_FIFO priority of the data thread, 1..=99; `None`: the ordinary scheduler.
-    pub realtime_priority: Option<u8>,
-    /// The processor that the data thread keeps to, counted from 0; `None`: any that the process may
-    /// use.
-    pub cpu: Option<usize>,
-    /// How long before packets may leave the data thread stops sleeping and looks at its sockets over
-    /// and over, for precise pacing; `None`: 30 µs.
-    pub spin: Option<Duration>,
-    /// How often what was measured is recorded on disk. Rows are of whole minutes in any case: less
-    /// than a minute records the present one again and again, more has no effect.
-    pub history_interval: Duration,
-    /// What it says that it is.
-    pub version: &'static str,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            realtime_priority: None,
-            cpu: None,
-            spin: None,
-            history_interval: Duration::from_secs(60),
-            version: env!("CARGO_PKG_VERSION"),
-        }
-    }
-}
+pub use trigger::Handle;
 
 /// Runs the gateway that `config_path` describes until SIGTERM or SIGINT, then drains.
 ///

@@ -13,10 +13,10 @@ use sd_notify::NotifyState;
 
 use crate::{
     active::{self, Preferences},
-    daemon::{Gateway, notify},
+    core_config::{aggregation, scheduler},
     data::{self, command::Command},
+    gateway::{Gateway, notify},
     planning::{PlanMode, PlannerInput, PlanningProblem},
-    start::{aggregation, scheduler},
 };
 
 /// What a reload brought.
@@ -29,7 +29,7 @@ pub(crate) struct Reloaded {
 }
 
 impl Gateway {
-    pub(crate) fn reload_and_tell(&mut self) {
+    pub(crate) fn reload_on_signal(&mut self) {
         // Told, logged and counted inside; a signal has nobody to answer.
         let _ = self.reload();
     }
@@ -56,7 +56,7 @@ impl Gateway {
                     tracing::error!("{problem}");
                 }
                 self.publish(EventKind::Reloaded { changes });
-                self.tell_of_devices();
+                self.publish_device_events();
             }
             Err((error, problems, first)) => {
                 self.counts.reloads_rejected += 1;
@@ -129,7 +129,7 @@ impl Gateway {
         self.plan = problem.answer(
             &self.config,
             PlanMode::FromScratch,
-            &self.steering.forecast_state,
+            self.steering.forecast_state(),
         );
         // Until the plan: what every application has now comes first.
         let preferences = self.preferences_of_now(&changes);
@@ -256,7 +256,7 @@ impl Gateway {
             .collect();
         self.status.follow(data::now(), &peers, &paths, &apps);
         self.steering.follow(&paths, &peers, &apps);
-        self.operator
+        self.operator_paths
             .retain(|app, path| apps.contains(app) && paths.contains(path));
     }
 }

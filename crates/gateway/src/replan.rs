@@ -7,13 +7,12 @@ use std::{
 };
 
 use keiro_control::{
-    config::{self, AppIndex, Class, Config, PathIndex, PeerIndex},
+    config::{self, AppIndex, Config, PathIndex, PeerIndex},
     protocol::EventKind,
 };
 use keiro_core::{AppSnapshot, Instant};
-use keiro_model::workload;
+use keiro_model::workload::Workload as CoreWorkload;
 use keiro_planner::{
-    delay::Terms,
     queueing::{Spread, Statistic},
     steer::{PathHoldDown, PathSample},
 };
@@ -22,115 +21,20 @@ use sd_notify::NotifyState;
 
 use crate::{
     active::Preferences,
-    daemon::{Gateway, notify},
-    data::{
-        command::{Command, DataThreadGone, Snapshot},
-        messages::TAG_BYTES,
-    },
+    data::command::{Command, DataThreadGone, Snapshot},
+    gateway::{Gateway, notify},
+    planned_terms::{forget_outdated, of_plan},
     planning::{
-        AppAssignment, MeasuredDelay, MeasuredWorkload, Plan, PlanMode, PlannerInput,
-        PlanningProblem, Workload, is_other_workload,
+        MeasuredDelay, MeasuredWorkload, Plan, PlanMode, PlannerInput, PlanningProblem, Workload,
+        is_other_workload,
     },
+    replan_backoff::ReplanReason,
     send_history::Sent,
     status::MoveNumbers,
     steering::Window,
     target_monitor::{self, Transition},
+    workload::{INTERVAL_MIN, MEASURED_MIN, body_bytes, has_stopped},
 };
-
-/// Messages after which a measured mean or 99th percentile says something.
-pub(crate) const MEASURED_MIN: u64 = 100;
-
-/// How long a demand that turns out to be unmet waits until the paths are planned again, at first and
-/// at most. Ours: long enough for what changed to be measured; a demand that nothing can meet costs a
-/// search each time.
-const PATIENCE_MIN: Duration = Duration::from_secs(10);
-const PATIENCE_MAX: Duration = Duration::from_secs(320);
-/// Planned with where messages come faster than that.
-pub(crate) const INTERVAL_MIN: Duration = Duration::from_micros(1);
-
-/// Nothing is coming any more.
-pub(crate) fn has_stopped(seen: &workload::Workload, now: Instant) -> bool {
-    now.saturating_duration_since(seen.last_made) > seen.silence_max()
-}
-
-/// Mean length as the application knows it.
-pub(crate) fn body_bytes(class: Class, seen: &workload::Workload) -> f64 {
-    match class {
-        Class::Message => seen.length_bytes - TAG_BYTES as f64,
-        Class::Datagram | Class::Stream => seen.length_bytes,
-    }
-}
-
-/// When plans are looked for that leave fewer unmet: seldomer and seldomer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Backoff {
-    planned_at: Option<Stopwatch>,
-    lasts: Duration,
-}
-
-/// Whether there may be a better plan than the one in force: somebody is unmet, be it at the 99th
-/// percentile alone, whom it has met, or has not; or it holds moves back of which more is known now,
-/// or is not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ReplanReason {
-    Not,
-    Still,
-    Newly,
-}
-
-impl ReplanReason {
-    /// By `plan`, as everybody is now.
-    fn of(plan: &Plan, standing: &Plan) -> Self {
-        let mut pairs = plan.apps.iter().zip(&standing.apps);
-        let is_unmet = |app: &AppAssignment| app.is_unmet() || app.is_unmet_at_p99();
-        let has_forecast = |app: &AppAssignment| {
-            app.expected
-                .is_some_and(|expected| expected.predicted.is_some())
-        };
-        let is_news = |(planned, now): (&AppAssignment, &AppAssignment)| {
-            let is_news = now.is_unmet() && !planned.is_unmet()
-                || now.is_unmet_at_p99() && !planned.is_unmet_at_p99()
-                || plan.defers_moves && has_forecast(now) && !has_forecast(planned);
-            planned.path == now.path && is_news
-        };
-        match (pairs.any(is_news), plan.defers_moves) {
-            (true, _) => Self::Newly,
-            (false, true) => Self::Still,
-            (false, false) if standing.apps.iter().any(is_unmet) => Self::Still,
-            (false, false) => Self::Not,
-        }
-    }
-}
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self {
-            planned_at: None,
-            lasts: PATIENCE_MIN,
-        }
-    }
-}
-
-impl Backoff {
-    /// Whether to plan now.
-    fn has_ended(&mut self, now: Stopwatch, disappointed: ReplanReason) -> bool {
-        match disappointed {
-            ReplanReason::Not => {
-                self.lasts = PATIENCE_MIN;
-                return false;
-            }
-            ReplanReason::Newly => self.lasts = PATIENCE_MIN,
-            ReplanReason::Still => {}
-        }
-        let lasts = |at: Stopwatch| now.saturating_duration_since(at) < self.lasts;
-        if self.planned_at.is_some_and(lasts) {
-            return false;
-        }
-        self.planned_at = Some(now);
-        self.lasts = (self.lasts * 2).min(PATIENCE_MAX);
-        true
-    }
-}
 
 impl Gateway {
     /// What the planner has to know, as of a snapshot.
@@ -174,7 +78,7 @@ impl Gateway {
                 let Some(index) = index else { continue };
                 input.unused &= app.sent == 0;
                 let place = app.path.and_then(index_of).or_else(|| {
-                    let place = self.steering.preferred_paths.of(name?)?;
+                    let place = self.steering.preferred_path(name?)?;
                     self.config.path_named(place)
                 });
                 if let Some(place) = place {
@@ -183,7 +87,7 @@ impl Gateway {
                 if let Some(seen) = self.seen(index, app, snapshot.at) {
                     input.workloads.insert(index, seen);
                 }
-                let is_sending = |seen: workload::Workload| !has_stopped(&seen, snapshot.at);
+                let is_sending = |seen: CoreWorkload| !has_stopped(&seen, snapshot.at);
                 if app.workload.is_some_and(is_sending) {
                     input.sending.insert(index);
                 }
@@ -194,7 +98,7 @@ impl Gateway {
                 input.evidence.extend(seen.map(|seen| (index, seen)));
             }
         }
-        let operator = self.operator.iter().filter_map(|(app, path)| {
+        let operator = self.operator_paths.iter().filter_map(|(app, path)| {
             Some((self.config.app_named(app)?, self.config.path_named(path)?))
         });
         input.operator = operator.collect();
@@ -210,10 +114,7 @@ impl Gateway {
         let config = &self.config[index];
         let Some(seen) = app.workload.filter(|seen| seen.count >= MEASURED_MIN) else {
             let peer = self.config[config.peer].name.as_str();
-            let remembered = self
-                .steering
-                .past_workloads
-                .workload(config.name.as_str(), peer);
+            let remembered = self.steering.past_workload(config.name.as_str(), peer);
             return remembered.map(MeasuredWorkload::BeforeRestart);
         };
         if has_stopped(&seen, now) {
@@ -225,9 +126,9 @@ impl Gateway {
             length_spread: Spread::new(seen.length_variation.powi(2)).unwrap_or_default(),
             interval_spread: Spread::new(seen.interval_variation.powi(2)).unwrap_or_default(),
         };
-        match self.steering.workloads.get(config.name.as_str()) {
-            Some(planned) if !is_other_workload(*planned, measured) => {
-                Some(MeasuredWorkload::Sending(*planned))
+        match self.steering.planned_workload(config.name.as_str()) {
+            Some(planned) if !is_other_workload(planned, measured) => {
+                Some(MeasuredWorkload::Sending(planned))
             }
             _ => Some(MeasuredWorkload::Sending(measured)),
         }
@@ -241,7 +142,7 @@ impl Gateway {
     ) -> BTreeMap<AppIndex, MeasuredDelay> {
         let measured = |(app, place): (&AppIndex, &PathIndex)| {
             let (name, place) = (self.config[*app].name.as_str(), &self.config[*place].name);
-            let (given, _) = self.steering.given.get(name)?;
+            let (given, _) = self.steering.planned_terms().get(name)?;
             let delay = snapshot.apps.get(name)?.delay.recent?;
             let counts = given == place.as_str() && delay.count >= MEASURED_MIN;
             let time = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_default();
@@ -257,7 +158,7 @@ impl Gateway {
     /// What there is to say of everybody where they are.
     pub(crate) fn standing(&self, input: &PlannerInput) -> Plan {
         let problem = PlanningProblem::new(&self.config, input);
-        problem.standing(&self.config, &self.steering.forecast_state)
+        problem.standing(&self.config, self.steering.forecast_state())
     }
 
     /// Takes a look at every path; plans anew if one is another than that which was planned with, or
@@ -276,8 +177,8 @@ impl Gateway {
                 }
             }
         }
-        self.replan |= news;
-        self.judge_leader();
+        self.needs_replan |= news;
+        self.check_leader();
         Ok(())
     }
 
@@ -289,7 +190,7 @@ impl Gateway {
 
     /// As [`replan`](Self::replan), in this plan_mode if one is given.
     pub(crate) fn replan_as(&mut self, plan_mode: Option<PlanMode>) -> Result<(), DataThreadGone> {
-        self.replan = false;
+        self.needs_replan = false;
         let snapshot = self.data.snapshot()?;
         let now = self.planner_input(&snapshot);
         let before = std::mem::replace(&mut self.input, now);
@@ -298,7 +199,7 @@ impl Gateway {
                 seen
             {
                 let name = self.config[*app].name.to_string();
-                self.steering.workloads.insert(name, *workload);
+                self.steering.on_planned_with(name, *workload);
             }
         }
         let mut asked = self.input.clone();
@@ -322,9 +223,9 @@ impl Gateway {
             true => PlanMode::FromScratch,
             false => PlanMode::Revise,
         });
-        forget_outdated(&self.config, &mut asked, &self.steering.given);
-        self.plan = self.answer_in_site(&asked, plan_mode);
-        self.note_own_places();
+        forget_outdated(&self.config, &mut asked, self.steering.planned_terms());
+        self.plan = self.plan_in_site(&asked, plan_mode);
+        self.note_own_paths();
         asked.site.clone_from(&self.input.site);
         self.steering
             .prepare_for_death(&self.config, &asked, &self.plan);
@@ -340,7 +241,7 @@ impl Gateway {
         let preferences = self.preferences();
         self.active
             .apply_apps(&self.config, &preferences, &self.data)?;
-        self.tell_site();
+        self.publish_to_site();
         Ok(())
     }
 
@@ -359,9 +260,8 @@ impl Gateway {
     /// Delays that were measured before a plan that changes what an application gets say nothing
     /// of what it gets now.
     fn forget_delays_of_changed(&mut self) -> Result<(), DataThreadGone> {
-        let given = given(&self.config, &self.plan);
-        let before = std::mem::replace(&mut self.steering.given, given);
-        let apps = changed(before, &self.steering.given);
+        let terms = of_plan(&self.config, &self.plan);
+        let apps = self.steering.set_planned_terms(terms);
         match apps.is_empty() {
             true => Ok(()),
             false => self.data.send(Command::ForgetDelays { apps }),
@@ -372,15 +272,15 @@ impl Gateway {
     /// is up: where it belongs), where it goes if that dies, the rest.
     pub(crate) fn preferences(&self) -> Preferences {
         let preferred = |(number, app): (usize, &config::App)| {
-            let operator = self.operator.get(app.name.as_str());
+            let operator = self.operator_paths.get(app.name.as_str());
             let operator = operator.and_then(|path| self.config.path_named(path));
             let planned = self.plan.apps.get(number).and_then(|planned| planned.path);
             let mut paths: Vec<PathIndex> = Vec::new();
             let all = (0..self.config.paths.len()).map(PathIndex);
             let pin = operator.or(app.path);
-            let backup_paths = &self.steering.backup_paths;
-            let refuge = planned.and_then(|path| backup_paths.backup(AppIndex(number), path));
-            let home = self.steering.preferred_paths.of(app.name.as_str());
+            let steering = &self.steering;
+            let refuge = planned.and_then(|path| steering.backup_path(AppIndex(number), path));
+            let home = self.steering.preferred_path(app.name.as_str());
             let home = home.and_then(|path| self.config.path_named(path));
             let planned = planned.or(home);
             for path in pin.into_iter().chain(planned).chain(refuge).chain(all) {
@@ -418,7 +318,7 @@ impl Gateway {
                 }
             }
         }
-        if let Some(metrics) = &mut self.metrics {
+        if let Some(metrics) = &mut self.metrics_server {
             metrics.sweep();
         }
         notify(&[NotifyState::Status(&self.status_line())]);
@@ -429,7 +329,8 @@ impl Gateway {
     /// sooner where there is news.
     fn disappoints(&mut self, standing: &Plan) -> bool {
         let disappointed = ReplanReason::of(&self.plan, standing);
-        self.patience.has_ended(Stopwatch::now(), disappointed)
+        self.replan_backoff
+            .has_ended(Stopwatch::now(), disappointed)
     }
 
     /// Notes what applications have sent.
@@ -512,56 +413,6 @@ impl Gateway {
     }
 }
 
-/// What a plan gives applications, by name: a path, and what the delay on it is made of. By name,
-/// since another configuration numbers them anew.
-pub(crate) type PlannedTerms = BTreeMap<String, (String, Option<Terms>)>;
-
-/// What was measured when things were otherwise than now is no reason to stay, nor to go. `given`: by
-/// the plan in force.
-fn forget_outdated(config: &Config, input: &mut PlannerInput, given: &PlannedTerms) {
-    let now = current_planned_terms(config, &PlanningProblem::new(config, input));
-    for app in changed(given.clone(), &now) {
-        if let Some(index) = config.app_named(&app) {
-            input.measured.remove(&index);
-        }
-    }
-}
-
-/// What everybody has where they are, as the plan would be told.
-fn current_planned_terms(config: &Config, problem: &PlanningProblem) -> PlannedTerms {
-    let named = |(app, (path, terms)): (AppIndex, (PathIndex, Terms))| {
-        let given = (config[path].name.to_string(), Some(terms));
-        (config[app].name.to_string(), given)
-    };
-    problem.current_terms().into_iter().map(named).collect()
-}
-
-fn given(config: &Config, plan: &Plan) -> PlannedTerms {
-    let given = |(app, planned): (&config::App, &AppAssignment)| {
-        let path = config[planned.path?].name.to_string();
-        let terms = planned.prediction.map(|prediction| prediction.terms);
-        Some((app.name.to_string(), (path, terms)))
-    };
-    config
-        .apps
-        .iter()
-        .zip(&plan.apps)
-        .filter_map(given)
-        .collect()
-}
-
-/// Who was given something else before. What was not known and is known now is nothing else.
-fn changed(before: PlannedTerms, now: &PlannedTerms) -> Vec<String> {
-    let same = |(path, terms): &(String, Option<Terms>), (path_now, now): &(_, Option<Terms>)| {
-        path == path_now && (terms.is_none() || terms == now)
-    };
-    before
-        .into_iter()
-        .filter(|(app, given)| !now.get(app).is_some_and(|now| same(given, now)))
-        .map(|(app, _)| app)
-        .collect()
-}
-
 pub(crate) fn move_numbers(
     config: &Config,
     plan: &Plan,
@@ -601,84 +452,8 @@ mod tests {
     use super::*;
     use crate::planning::{
         forecast::ForecastState,
-        tests::{all_on_a_path_that_takes_long, both_up, bulk, evidence, paper, placed},
+        tests::{both_up, paper},
     };
-
-    #[test]
-    fn delays_are_forgotten_of_whom_a_plan_gives_something_else() {
-        let on = |path: &str, others: u64| {
-            let terms = Terms {
-                propagation: Duration::from_millis(2),
-                length: ByteCount::new(1000),
-                bandwidth: Bandwidth::from_mbit_per_second(100),
-                own: Bandwidth::ZERO,
-                others: Bandwidth::from_bits_per_second(others),
-            };
-            (path.to_owned(), Some(terms))
-        };
-        let before: PlannedTerms = [
-            ("stays", on("p", 0)),
-            ("moves", on("p", 0)),
-            ("loaded", on("q", 0)),
-        ]
-        .map(|(app, given)| (app.to_owned(), given))
-        .into();
-        // Also a new one, which had nothing before, and one that has nothing now.
-        let now: PlannedTerms = [
-            ("new", on("p", 0)),
-            ("stays", on("p", 0)),
-            ("loaded", on("q", 9)),
-        ]
-        .map(|(app, given)| (app.to_owned(), given))
-        .into();
-        assert_eq!(changed(before, &now), ["loaded", "moves"]);
-    }
-
-    /// A5 demands 20 ms and has had 3 ms for long, on a path that takes 30 ms more since just now.
-    #[test]
-    fn what_was_measured_before_a_path_changed_keeps_nobody_there() {
-        let mut config = paper("scheduler = \"fifo\"", "");
-        for other in &mut config.apps[..4] {
-            other.latency_target = None;
-            other.length = Some(ByteCount::new(100));
-        }
-        let forecast_state = ForecastState::default();
-        let with_delay = |delay_ms: u64| {
-            let mut input = placed([0, 0, 0, 0, 1]);
-            let sample = |delay| PathSample {
-                bandwidth: Bandwidth::from_mbit_per_second(100),
-                delay: Duration::from_millis(delay),
-                loss: keiro_units::Probability::ZERO,
-            };
-            for (path, delay) in [(0, 4), (1, delay_ms)] {
-                let key = (PathIndex(path), PeerIndex(0));
-                input.up.insert(key, Some(sample(delay)));
-            }
-            let measured = MeasuredDelay {
-                mean: Duration::from_millis(3),
-                p99: Duration::from_millis(4),
-            };
-            input.measured = [(AppIndex(4), measured)].into();
-            input
-        };
-        let plan_in_force =
-            PlanningProblem::new(&config, &with_delay(2)).standing(&config, &forecast_state);
-        let given = given(&config, &plan_in_force);
-        let place_of_a5 = |delay_ms: u64, forgets: bool| {
-            let mut input = with_delay(delay_ms);
-            if forgets {
-                forget_outdated(&config, &mut input, &given);
-            }
-            let problem = PlanningProblem::new(&config, &input);
-            let plan = problem.answer(&config, PlanMode::Revise, &forecast_state);
-            plan.apps[4].path
-        };
-        let (stays, goes) = (Some(PathIndex(1)), Some(PathIndex(0)));
-        assert_eq!(place_of_a5(2, true), stays);
-        assert_eq!(place_of_a5(32, true), goes);
-        // Taken for good it would hold A5 there.
-        assert_eq!(place_of_a5(32, false), stays);
-    }
 
     #[test]
     fn nothing_is_predicted_of_a_path_whose_delay_is_not_known_yet() {
@@ -703,70 +478,5 @@ mod tests {
         };
         input.up.insert((PathIndex(0), PeerIndex(0)), Some(sample));
         assert!(to(&input, "path1").is_some_and(|seconds| seconds > 0.1));
-    }
-
-    #[test]
-    fn a_target_that_stays_unmet_is_planned_for_seldomer_and_seldomer() {
-        let (mut patience, start) = (Backoff::default(), Stopwatch::now());
-        let mut planned_at = |seconds: std::ops::Range<u64>, disappointed| -> Vec<u64> {
-            let is_due = |second: &u64| {
-                let now = start + Duration::from_secs(*second);
-                patience.has_ended(now, disappointed)
-            };
-            seconds.filter(is_due).collect()
-        };
-        let still = planned_at(0..1500, ReplanReason::Still);
-        assert_eq!(still, [0, 20, 60, 140, 300, 620, 940, 1260]);
-        // News is worth a plan soon, but not all the time.
-        let newly = planned_at(1500..1530, ReplanReason::Newly);
-        assert_eq!(newly, [1500, 1510, 1520]);
-        assert_eq!(planned_at(1530..1540, ReplanReason::Not), [0; 0]);
-        assert_eq!(planned_at(1540..1560, ReplanReason::Still), [1540]);
-    }
-
-    #[test]
-    fn what_is_held_back_is_looked_at_again_and_soon_when_more_is_known() {
-        let (config, mut input) = all_on_a_path_that_takes_long("exact", 65);
-        let forecast_state = ForecastState::default();
-        let answer = |input: &PlannerInput| {
-            PlanningProblem::new(&config, input).answer(&config, PlanMode::Revise, &forecast_state)
-        };
-        input.now = answer(&input).places();
-        let plan = answer(&input);
-        assert!(plan.defers_moves);
-        let disappointed = |plan: &Plan, input: &PlannerInput| {
-            let standing = PlanningProblem::new(&config, input).standing(&config, &forecast_state);
-            ReplanReason::of(plan, &standing)
-        };
-        assert_eq!(disappointed(&plan, &input), ReplanReason::Still);
-        input.workloads.insert(AppIndex(2), bulk());
-        assert_eq!(disappointed(&plan, &input), ReplanReason::Still);
-        input.evidence.insert(AppIndex(2), evidence());
-        assert_eq!(disappointed(&plan, &input), ReplanReason::Newly);
-        // The next plan knows that.
-        let plan = answer(&input);
-        assert_eq!(plan.changes(&input.now), 0);
-        assert_eq!(disappointed(&plan, &input), ReplanReason::Not);
-    }
-
-    #[test]
-    fn silence_of_many_intervals_and_a_minute_is_the_end() {
-        let stopped = |interval: Duration, silent: Duration| {
-            let seen = workload::Workload {
-                count: 100,
-                length_bytes: 1000.0,
-                length_variation: 0.0,
-                interval,
-                interval_variation: 1.0,
-                together: 0.1,
-                last_made: Instant::ZERO,
-            };
-            has_stopped(&seen, Instant::ZERO + silent)
-        };
-        let seconds = Duration::from_secs;
-        assert!(!stopped(Duration::from_millis(10), seconds(60)));
-        assert!(stopped(Duration::from_millis(10), seconds(61)));
-        assert!(!stopped(seconds(10), seconds(200)));
-        assert!(stopped(seconds(10), seconds(201)));
     }
 }

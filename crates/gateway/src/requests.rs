@@ -6,8 +6,8 @@ use keiro_control::{
 };
 
 use crate::{
-    daemon::Gateway,
-    data::command::DataThreadGone,
+    error_response::{internal, not_found},
+    gateway::Gateway,
     planning::{PlanMode, PlannerInput, PlanningProblem, what_if::suppose},
     reload::Reloaded,
     show::plan_snapshot,
@@ -102,7 +102,7 @@ impl Gateway {
 
     fn plan_now(&self, plan_mode: PlanMode, what_if: &[WhatIf]) -> Answer {
         self.refuse_without_planner()?;
-        let forecast_state = &self.steering.forecast_state;
+        let forecast_state = &self.steering.forecast_state();
         self.with_view(|view| {
             // What a whole site would do of what is only supposed, its other gateways do not tell.
             let alone = plan_mode == PlanMode::FromScratch || !what_if.is_empty();
@@ -119,7 +119,7 @@ impl Gateway {
             if what_if.is_empty() {
                 let plan = match alone {
                     true => plan(&input),
-                    false => self.answer_in_site(&input, plan_mode),
+                    false => self.plan_in_site(&input, plan_mode),
                 };
                 let plan = view.plan(&plan, None);
                 return Ok(Response::Plan(PlanSnapshot {
@@ -164,10 +164,10 @@ impl Gateway {
         match path {
             Some(path) => {
                 self.path_index(path)?;
-                self.operator.insert(app.to_owned(), path.to_owned());
+                self.operator_paths.insert(app.to_owned(), path.to_owned());
             }
             None => {
-                self.operator.remove(app);
+                self.operator_paths.remove(app);
             }
         }
         self.replan().map_err(internal)?;
@@ -198,24 +198,9 @@ impl Gateway {
     }
 }
 
-pub(crate) fn internal(error: DataThreadGone) -> ErrorResponse {
-    let hint = "the log may say why; a restart helps";
-    ErrorResponse::new(ErrorCode::Internal, error.to_string(), hint)
-}
-
 fn plan_mode(anew: bool) -> PlanMode {
     match anew {
         true => PlanMode::FromScratch,
         false => PlanMode::Revise,
     }
-}
-
-pub(crate) fn not_found(kind: &str, name: &str) -> ErrorResponse {
-    let command = match kind {
-        "application" => "app",
-        other => other,
-    };
-    let message = format!("there is no {kind} `{name}`");
-    let hint = format!("`keiro show {command}` lists them");
-    ErrorResponse::new(ErrorCode::NotFound, message, &hint)
 }

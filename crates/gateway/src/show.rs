@@ -9,34 +9,35 @@ use std::{
 use keiro_control::{
     config::{App, AppIndex, Class, Config, PathIndex, Peer, Planner},
     protocol::{
-        AggregationChange, AggregationParameters, AggregationSnapshot, AppSnapshot, AssignedBy,
-        CapacitySnapshot, DelaySummary, ErrorResponse, EventKind, Explanation, FecSnapshot,
-        ForwardSnapshot, JudgedBy, ListenerSnapshot, ModelState, PROTOCOL_VERSION, PathSnapshot,
-        PathState, PeerSnapshot, PeerState, PlanSnapshot, PlannedApp, Response, StatusSnapshot,
+        AggregationChange, AggregationSnapshot, AppSnapshot, AssignedBy, CapacitySnapshot,
+        DelaySummary, ErrorResponse, EventKind, Explanation, FecSnapshot, ForwardSnapshot,
+        JudgedBy, ListenerSnapshot, ModelState, PROTOCOL_VERSION, PathSnapshot, PathState,
+        PeerSnapshot, PeerState, PlanSnapshot, PlannedApp, Response, StatusSnapshot,
         TcpForwardSnapshot, TcpListenerSnapshot, Timestamp, VersionSnapshot, WorkloadSnapshot,
     },
     units::Text,
 };
 use keiro_core::{self as core, DropCounters, SessionSnapshot};
 use keiro_linux::tcp::Mode;
-use keiro_model::aggregation::{Cause, ControllerKind, Decision, Parameters};
+use keiro_model::aggregation::{Cause, ControllerKind, Decision};
 use keiro_planner::queueing::Invalid;
 use keiro_units::{Bandwidth, Probability};
 
 use crate::{
-    daemon::Gateway,
     data::{
         command::{AppFigures, Snapshot, TcpListenerFigures},
         measure::DelayQuantiles,
     },
+    error_response::internal,
     explain::{NO_CONTROLLER, Subject, delay_terms},
+    gateway::Gateway,
     metrics::{self, Page},
     planning::{
         AppAssignment, ExpectedDelay, MeasuredWorkload, Plan, PlannerInput, PlanningProblem,
         workload_of,
     },
-    replan::{MEASURED_MIN, body_bytes},
-    requests::internal,
+    status::aggregation_parameters,
+    workload::{MEASURED_MIN, body_bytes},
 };
 
 /// The gateway at one moment.
@@ -259,7 +260,7 @@ impl<'a> View<'a> {
         let app = &config[index];
         let problem = PlanningProblem::new(config, &self.input);
         let alone = PlanningProblem::new(config, &self.input.alone());
-        let candidates = problem.candidates(index, &self.gateway.steering.forecast_state);
+        let candidates = problem.candidates(index, &self.gateway.steering.forecast_state());
         let shown = self.app(index, app);
         let measured = shown.delay.filter(|delay| delay.count > 0);
         let gathered = |on: &str| {
@@ -285,7 +286,7 @@ impl<'a> View<'a> {
             measured,
             seen: self.input.workloads.get(&index).copied(),
             loss: self.loss(index),
-            move_triggers: &alone.thresholds(index, &self.gateway.steering.forecast_state),
+            move_triggers: &alone.thresholds(index, &self.gateway.steering.forecast_state()),
             in_site: self.input.site.contains_key(&index),
             wanted: match self.input.operator.get(&index) {
                 Some(path) => Some((*path, AssignedBy::Operator)),
@@ -862,13 +863,5 @@ fn aggregation(live: &core::AggregationSnapshot, now: core::Instant) -> Aggregat
             .bandwidth
             .map(|told| told.bandwidth().as_bits_per_second()),
         bandwidth_source: live.bandwidth.map(|told| told.source.to_string()),
-    }
-}
-
-pub(crate) fn aggregation_parameters(parameters: Parameters) -> AggregationParameters {
-    AggregationParameters {
-        size_bytes: parameters.size().get(),
-        interval_seconds: parameters.interval().as_secs_f64(),
-        copies: u64::from(parameters.copies()),
     }
 }

@@ -4,21 +4,19 @@
 use std::{
     collections::BTreeMap,
     io,
-    path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicBool},
-    thread,
+    path::Path,
+    sync::{Arc, atomic::AtomicBool, mpsc::Receiver},
+    thread::{self, JoinHandle},
     time::{Duration, Instant as Stopwatch, SystemTime},
 };
 
 use anyhow::{Context, bail};
 use keiro_control::{
-    config::{self, Aggregation, AggregationMode, Config, CopySpread, Fec, Redundancy},
+    config::{self, Config},
     key,
     protocol::EventKind,
 };
-use keiro_core::{
-    self as core, AggregationConfig, Endpoint, EndpointConfig, PrivateKey, SchedulerKind,
-};
+use keiro_core::{Endpoint, EndpointConfig, PrivateKey};
 use keiro_linux::{
     clock,
     epoll::{Epoll, Interest, Waker},
@@ -28,33 +26,29 @@ use keiro_linux::{
 };
 
 use crate::{
-    Options,
-    active::{self, Active},
+    active::{self, Active, Prepared},
     control_server::ControlServer,
-    daemon::{Counts, Gateway, Trigger, token},
+    core_config::{aggregation, scheduler},
     data::{
         self, DataOptions, DataThread,
-        command::{Command, DataHandle, Reporter},
+        command::{Command, DataHandle, Report, Reporter},
         drops::SystemDrops,
         messages::Listener,
     },
+    epoll_token as token,
+    gateway::{Counts, Gateway},
     history::HistoryRecorder,
+    options::Options,
     planning::{PlanMode, PlannerInput, PlanningProblem, forecast::ForecastState},
-    replan::Backoff,
+    privileges::Privileges,
+    replan_backoff::Backoff,
     site::Site,
+    socket_files::SocketFiles,
     status::StatusTable,
     steering::Steering,
-    tenants::Tenants,
+    tenants::{OpenedDevices, Tenants},
+    trigger::Trigger,
 };
-
-/// What becomes of the process's privileges.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Privileges {
-    /// Nothing.
-    Kept,
-    /// Threads keep only what they use.
-    Reduced,
-}
 
 /// Default of [`Options::spin`]: covers the median wake-up.
 const SPIN_DEFAULT: Duration = Duration::from_micros(30);
@@ -77,20 +71,7 @@ impl Gateway {
         privileges: Privileges,
     ) -> anyhow::Result<Self> {
         let config = Config::load(config_path)?;
-        let private_key = key::load_private_key(&config.gateway.private_key_file)?;
-        let private_key = PrivateKey::from_bytes(*private_key.as_bytes());
-        let public_key = key::PublicKey::from_bytes(*private_key.public_key().as_bytes());
-        if let Some(peer) = config
-            .peers
-            .iter()
-            .find(|peer| peer.public_key == public_key)
-        {
-            bail!(
-                "{}: peer `{}` has this gateway's own public key; write the peer's",
-                config.file(),
-                peer.name
-            );
-        }
+        let (private_key, public_key) = own_keys(&config)?;
         if let Some(note) = config.unit_note() {
             tracing::info!("{note}");
         }
@@ -102,54 +83,13 @@ impl Gateway {
         let epoll = Arc::new(Epoll::new().context("epoll")?);
         let mut socket_files = SocketFiles::default();
         let sockets = LocalSockets::open(&config, &epoll, &mut socket_files)?;
-
-        let mut seed = [0; 32];
-        getrandom::fill(&mut seed).context("the system gives no random numbers")?;
-        let mut first_flow = [0; 4];
-        getrandom::fill(&mut first_flow).context("the system gives no random numbers")?;
-        let mut flow_seed = [0; 16];
-        getrandom::fill(&mut flow_seed).context("the system gives no random numbers")?;
-        let mut endpoint_config = EndpointConfig::new(private_key);
-        endpoint_config.scheduler = scheduler(&config);
-        endpoint_config.probe_share = config.gateway.probe_share;
-        endpoint_config.aggregation = aggregation(&config);
-        // The configuration has the limit.
-        endpoint_config.tenants_max = config::CONFIG_ENTRIES_MAX;
-        endpoint_config.unix_time_at_zero = clock::unix_time().saturating_sub(clock::monotonic());
-        let endpoint = Endpoint::new(data::now(), endpoint_config, seed);
-
-        let wake = Arc::new(Waker::new().context("eventfd")?);
-        let report_wake = Arc::new(Waker::new().context("eventfd")?);
-        let (handle, commands) = DataHandle::new(Arc::clone(&wake));
-        let (reporter, reports) = Reporter::new(Arc::clone(&report_wake));
-        let data_options = DataOptions {
-            spin: options.spin.unwrap_or(SPIN_DEFAULT),
-            first_flow: u32::from_be_bytes(first_flow),
-            flow_seed,
-            drops: SystemDrops::start(privileges),
-        };
-        if let Some(cpu) = options.cpu {
-            make_sure_of(cpu)?;
-        }
-        let options_of_thread = *options;
-        // Made in the thread: the message socket's queues are not shared between threads.
-        let thread = thread::Builder::new()
-            .name("data".into())
-            .spawn(move || {
-                prepare_thread(&options_of_thread, privileges);
-                match DataThread::new(endpoint, commands, wake, reporter, data_options) {
-                    Ok(thread) => thread.run(),
-                    Err(error) => tracing::error!(%error, "the data thread cannot start"),
-                }
-            })
-            .context("cannot start a thread")?;
-
+        let data = DataPlane::start(&config, private_key, options, privileges)?;
         let trigger = Arc::new(Trigger {
             wake: Waker::new().context("eventfd")?,
             stop: AtomicBool::new(false),
             reload: AtomicBool::new(false),
         });
-        epoll.add(&*report_wake, token::REPORTS, Interest::Read)?;
+        epoll.add(&*data.report_wake, token::REPORTS, Interest::Read)?;
         epoll.add(&trigger.wake, token::TRIGGER, Interest::Read)?;
         let history =
             HistoryRecorder::start(&config, options.history_interval, &trigger, privileges);
@@ -171,41 +111,31 @@ impl Gateway {
             status: StatusTable::default(),
             plan,
             counts: Counts::default(),
-            operator: BTreeMap::new(),
+            operator_paths: BTreeMap::new(),
             steering: Steering::default(),
             history,
             site,
             store_wake,
             draining: false,
-            data: handle,
-            reports,
+            data: data.handle,
+            reports: data.reports,
             reports_lost: 0,
-            patience: Backoff::default(),
-            thread: Some(thread),
+            replan_backoff: Backoff::default(),
+            thread: Some(data.thread),
             epoll,
-            report_wake,
+            report_wake: data.report_wake,
             trigger,
-            server: Some(sockets.control),
-            metrics: sockets.metrics,
-            unpublished: Vec::new(),
+            control_server: Some(sockets.control),
+            metrics_server: sockets.metrics,
+            deferred_events: Vec::new(),
             control_clients: 0,
             input: PlannerInput::default(),
             _socket_files: socket_files,
-            replan: false,
+            needs_replan: false,
             drained: false,
             config,
         };
-        gateway.follow_configuration();
-        gateway.await_plan_of_before()?;
-        let preferences = gateway.preferences();
-        gateway
-            .active
-            .apply(&gateway.config, prepared, &preferences, &gateway.data)?;
-        gateway
-            .tenants
-            .apply(&gateway.config, devices, &gateway.active, &gateway.data)?;
-        let problems = gateway.tenants.install(&gateway.config);
-        anyhow::ensure!(problems.is_empty(), problems.join("\n"));
+        gateway.apply_first_configuration(prepared, devices)?;
         for listener in sockets.messages {
             gateway.data.send(Command::AddMessageListener(listener))?;
         }
@@ -214,6 +144,106 @@ impl Gateway {
         });
         Ok(gateway)
     }
+
+    fn apply_first_configuration(
+        &mut self,
+        prepared: Prepared,
+        devices: OpenedDevices,
+    ) -> anyhow::Result<()> {
+        self.follow_configuration();
+        self.await_previous_plan()?;
+        let preferences = self.preferences();
+        self.active
+            .apply(&self.config, prepared, &preferences, &self.data)?;
+        self.tenants
+            .apply(&self.config, devices, &self.active, &self.data)?;
+        let problems = self.tenants.install(&self.config);
+        anyhow::ensure!(problems.is_empty(), problems.join("\n"));
+        Ok(())
+    }
+}
+
+/// The data thread and the control thread's ends of its queues.
+struct DataPlane {
+    handle: DataHandle,
+    reports: Receiver<Report>,
+    report_wake: Arc<Waker>,
+    thread: JoinHandle<()>,
+}
+
+impl DataPlane {
+    fn start(
+        config: &Config,
+        private_key: PrivateKey,
+        options: &Options,
+        privileges: Privileges,
+    ) -> anyhow::Result<Self> {
+        let mut endpoint_config = EndpointConfig::new(private_key);
+        endpoint_config.scheduler = scheduler(config);
+        endpoint_config.probe_share = config.gateway.probe_share;
+        endpoint_config.aggregation = aggregation(config);
+        // The configuration has the limit.
+        endpoint_config.tenants_max = config::CONFIG_ENTRIES_MAX;
+        endpoint_config.unix_time_at_zero = clock::unix_time().saturating_sub(clock::monotonic());
+        let endpoint = Endpoint::new(data::now(), endpoint_config, random()?);
+
+        let wake = Arc::new(Waker::new().context("eventfd")?);
+        let report_wake = Arc::new(Waker::new().context("eventfd")?);
+        let (handle, commands) = DataHandle::new(Arc::clone(&wake));
+        let (reporter, reports) = Reporter::new(Arc::clone(&report_wake));
+        let data_options = DataOptions {
+            spin: options.spin.unwrap_or(SPIN_DEFAULT),
+            first_flow: u32::from_be_bytes(random()?),
+            flow_seed: random()?,
+            drops: SystemDrops::start(privileges),
+        };
+        if let Some(cpu) = options.cpu {
+            check_cpu(cpu)?;
+        }
+        let thread_options = *options;
+        // Created in the thread: the message socket's queues are not shared between threads.
+        let thread = thread::Builder::new()
+            .name("data".into())
+            .spawn(move || {
+                prepare_thread(&thread_options, privileges);
+                match DataThread::new(endpoint, commands, wake, reporter, data_options) {
+                    Ok(thread) => thread.run(),
+                    Err(error) => tracing::error!(%error, "the data thread cannot start"),
+                }
+            })
+            .context("cannot start a thread")?;
+        Ok(Self {
+            handle,
+            reports,
+            report_wake,
+            thread,
+        })
+    }
+}
+
+/// This gateway's keys, unless a peer has the same public key.
+fn own_keys(config: &Config) -> anyhow::Result<(PrivateKey, key::PublicKey)> {
+    let private_key = key::load_private_key(&config.gateway.private_key_file)?;
+    let private_key = PrivateKey::from_bytes(*private_key.as_bytes());
+    let public_key = key::PublicKey::from_bytes(*private_key.public_key().as_bytes());
+    if let Some(peer) = config
+        .peers
+        .iter()
+        .find(|peer| peer.public_key == public_key)
+    {
+        bail!(
+            "{}: peer `{}` has this gateway's own public key; write the peer's",
+            config.file(),
+            peer.name
+        );
+    }
+    Ok((private_key, public_key))
+}
+
+fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).context("the system gives no random numbers")?;
+    Ok(bytes)
 }
 
 /// Listeners for local programs.
@@ -223,17 +253,13 @@ struct LocalSockets {
     messages: Vec<Listener>,
 }
 
-/// Socket files that are removed when the gateway stops or does not come to start.
-#[derive(Default)]
-pub(crate) struct SocketFiles(Vec<PathBuf>);
-
 impl LocalSockets {
     fn open(config: &Config, epoll: &Epoll, files: &mut SocketFiles) -> anyhow::Result<Self> {
         let gateway = &config.gateway;
         let group = gateway.socket_group.as_deref();
         let mut listen = |path: &Path| -> anyhow::Result<_> {
             let listener = unix::listen(path, group)?;
-            files.0.push(path.to_owned());
+            files.add(path);
             Ok(listener)
         };
         let control = listen(&gateway.control_socket)
@@ -273,20 +299,8 @@ impl LocalSockets {
     }
 }
 
-impl Drop for SocketFiles {
-    fn drop(&mut self) {
-        for file in &self.0 {
-            if let Err(error) = std::fs::remove_file(file)
-                && error.kind() != io::ErrorKind::NotFound
-            {
-                tracing::warn!(file = %file.display(), %error, "cannot remove the socket");
-            }
-        }
-    }
-}
-
-/// Tries a processor in a thread that is not needed for anything else.
-fn make_sure_of(cpu: usize) -> anyhow::Result<()> {
+/// Tries to pin a thread to the processor, in a thread made for that.
+fn check_cpu(cpu: usize) -> anyhow::Result<()> {
     let tried = thread::spawn(move || realtime::pin_to_cpu(cpu)).join();
     match tried {
         Ok(Err(error)) => {
@@ -319,9 +333,7 @@ fn prepare_thread(options: &Options, privileges: Privileges) {
             );
         }
     }
-    if privileges == Privileges::Reduced
-        && let Err(error) = privilege::reduce_thread(&[])
-    {
+    if let Err(error) = privileges.drop_in_thread() {
         tracing::warn!(%error, "the data thread keeps its privileges");
     }
 }
@@ -333,45 +345,4 @@ pub(crate) fn reduce_privileges() -> anyhow::Result<()> {
     privilege::refuse_new_privileges().context("cannot give up privileges")?;
     tracing::debug!(?left, "privileges reduced");
     Ok(())
-}
-
-/// As the core has it.
-pub(crate) fn aggregation(config: &Config) -> AggregationConfig {
-    let Aggregation {
-        mode,
-        controller,
-        limits,
-        spread,
-        redundancy,
-    } = &config.aggregation;
-    AggregationConfig {
-        mode: match mode {
-            AggregationMode::Eager => core::AggregationMode::Eager,
-            AggregationMode::Fixed => core::AggregationMode::Fixed,
-            AggregationMode::Off => core::AggregationMode::Off,
-        },
-        limits: limits.clone(),
-        controller: *controller,
-        spread: match spread {
-            CopySpread::BackToBack => core::CopySpread::BackToBack,
-            CopySpread::Paths => core::CopySpread::Paths,
-            CopySpread::Spaced(gap) => core::CopySpread::Spaced(*gap),
-        },
-        redundancy: match redundancy {
-            Redundancy::Copies => core::Redundancy::Copies,
-            Redundancy::Fec(Fec {
-                group,
-                parity,
-                wait,
-            }) => core::Parity::new(*group, *parity, *wait)
-                .map_or(core::Redundancy::Copies, core::Redundancy::Parity),
-        },
-    }
-}
-
-pub(crate) fn scheduler(config: &Config) -> SchedulerKind {
-    match config.gateway.scheduler {
-        config::Scheduler::Deadline => SchedulerKind::Deadline,
-        config::Scheduler::Fifo => SchedulerKind::Fifo,
-    }
 }

@@ -9,11 +9,13 @@ use std::{
 };
 
 use keiro_control::protocol::{
-    AssignedBy, DownReason, Event, EventKind, MoveReason, PathRef, Timestamp,
+    AggregationParameters, AssignedBy, DownReason, Event, EventKind, MoveReason, PathRef, Timestamp,
 };
 use keiro_core::{self as core, Instant, PathDownReason, PathId, PeerId};
 
-use crate::{active::Active, show::aggregation_parameters, target_monitor};
+use keiro_model::aggregation::Parameters;
+
+use crate::{active::Active, target_monitor};
 
 /// What happened to peers, paths and applications so far.
 #[derive(Default)]
@@ -399,6 +401,14 @@ impl StatusTable {
         };
         status.last_move = Some(event_now(kind.clone()));
         kind
+    }
+}
+
+pub(crate) fn aggregation_parameters(parameters: Parameters) -> AggregationParameters {
+    AggregationParameters {
+        size_bytes: parameters.size().get(),
+        interval_seconds: parameters.interval().as_secs_f64(),
+        copies: u64::from(parameters.copies()),
     }
 }
 

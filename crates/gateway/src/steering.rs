@@ -15,12 +15,12 @@ use keiro_planner::{
 use keiro_units::Bandwidth;
 
 use crate::{
-    daemon::SAMPLE_INTERVAL,
     data::measure::DelayQuantiles,
-    history::PastWorkloads,
+    past_workloads::PastWorkloads,
+    planned_terms::{PlannedTerms, changed},
     planning::{Plan, PlannerInput, PlanningProblem, Workload, forecast::ForecastState},
-    replan::{PlannedTerms, body_bytes},
     send_history::{SendHistory, Sent},
+    workload::body_bytes,
 };
 
 /// See the module.
@@ -29,18 +29,18 @@ pub(crate) struct Steering {
     /// By path and peer.
     paths: BTreeMap<(String, String), TrackedPath>,
     /// Where applications belong, here or before the restart: who is nowhere counts as there.
-    pub(crate) preferred_paths: PreferredPaths<String, String>,
+    preferred_paths: PreferredPaths<String, String>,
     /// Measured workloads that were planned with, by application.
-    pub(crate) workloads: BTreeMap<String, Workload>,
+    workloads: BTreeMap<String, Workload>,
     /// What applications sent before the restart.
-    pub(crate) past_workloads: PastWorkloads,
+    past_workloads: PastWorkloads,
     /// By application.
     sent: BTreeMap<String, SendHistory>,
     /// Who goes where if a path dies, as of the last plan.
-    pub(crate) backup_paths: BackupPaths<AppIndex, PathIndex>,
-    pub(crate) forecast_state: ForecastState,
+    backup_paths: BackupPaths<AppIndex, PathIndex>,
+    forecast_state: ForecastState,
     /// What the last plan gave everybody.
-    pub(crate) given: PlannedTerms,
+    planned_terms: PlannedTerms,
     /// The window of measurements that is to be learnt from next.
     window: Option<WindowStart>,
     learnt_at: Option<Stopwatch>,
@@ -66,6 +66,8 @@ struct WindowStart {
     sent: BTreeMap<AppIndex, Sent>,
 }
 
+/// How often paths are compared with what was planned with.
+pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// How often forecasts are compared with what was measured.
 const LEARN_INTERVAL: Duration = Duration::from_secs(30);
 /// What was sent differs from what was forecast by more than so many standard deviations, and by
@@ -123,6 +125,56 @@ impl Steering {
         followed.level()
     }
 
+    /// The path that an application was on last, here or before the restart.
+    pub(crate) fn preferred_path(&self, app: &str) -> Option<&String> {
+        self.preferred_paths.of(app)
+    }
+
+    /// Notes the path of an application in a stored plan, unless it has been on one since.
+    pub(crate) fn remember_path(&mut self, app: String, path: String) {
+        self.preferred_paths.remember(app, path);
+    }
+
+    /// The path that an application takes if its planned `path` goes down.
+    pub(crate) fn backup_path(&self, app: AppIndex, path: PathIndex) -> Option<PathIndex> {
+        self.backup_paths.backup(app, path)
+    }
+
+    /// The measured workload that an application was last planned with.
+    pub(crate) fn planned_workload(&self, app: &str) -> Option<Workload> {
+        self.workloads.get(app).copied()
+    }
+
+    /// Notes the workload that an application is planned with.
+    pub(crate) fn on_planned_with(&mut self, app: String, workload: Workload) {
+        self.workloads.insert(app, workload);
+    }
+
+    /// What an application sent to `peer` before the restart; `None`: not known, or too long ago.
+    pub(crate) fn past_workload(&self, app: &str, peer: &str) -> Option<Workload> {
+        self.past_workloads.workload(app, peer)
+    }
+
+    pub(crate) fn set_past_workloads(&mut self, past_workloads: PastWorkloads) {
+        self.past_workloads = past_workloads;
+    }
+
+    /// What forecasts have learnt and computed so far.
+    pub(crate) fn forecast_state(&self) -> &ForecastState {
+        &self.forecast_state
+    }
+
+    /// The path and the delay terms that the plan in force gives each application.
+    pub(crate) fn planned_terms(&self) -> &PlannedTerms {
+        &self.planned_terms
+    }
+
+    /// Takes the terms of a new plan over. Returns the applications whose terms have changed.
+    pub(crate) fn set_planned_terms(&mut self, terms: PlannedTerms) -> Vec<String> {
+        let before = std::mem::replace(&mut self.planned_terms, terms);
+        changed(before, &self.planned_terms)
+    }
+
     /// Another configuration: what it does not have is forgotten, and what goes by its numbers.
     pub(crate) fn follow(&mut self, paths: &[String], peers: &[String], apps: &[String]) {
         self.paths
@@ -132,7 +184,7 @@ impl Steering {
         self.preferred_paths
             .retain(|app, path| apps.contains(app) && paths.contains(path));
         self.sent.retain(|app, _| apps.contains(app));
-        self.given.retain(|app, _| apps.contains(app));
+        self.planned_terms.retain(|app, _| apps.contains(app));
         self.backup_paths = BackupPaths::default();
         self.forecast_state = ForecastState::default();
         self.window = None;
@@ -198,7 +250,7 @@ impl Steering {
         input: &PlannerInput,
         planned: &Plan,
     ) {
-        let places = planned.places();
+        let places = planned.paths();
         let paths = input.up.keys().map(|(path, _)| *path).collect();
         let forecast_state = &self.forecast_state;
         let without = |path: PathIndex| {
@@ -374,17 +426,17 @@ delay = "2ms"
             ..PlannerInput::default()
         };
         let before = plan(&all);
-        assert_eq!(before.places(), [(to_b, quick), (to_c, quick)].into());
+        assert_eq!(before.paths(), [(to_b, quick), (to_c, quick)].into());
         let mut steering = Steering::default();
         steering.prepare_for_death(&config, &all, &before);
 
         let mut one = all.clone();
-        one.now = before.places();
+        one.now = before.paths();
         one.up.remove(&(quick, PeerIndex(0)));
         steering.expect_refuge(&config, &all, &mut one);
         assert_eq!(one.now, [(to_b, slow), (to_c, quick)].into());
         let after = plan(&one);
-        assert_eq!(after.places(), one.now);
+        assert_eq!(after.paths(), one.now);
 
         // And a little later to the other.
         steering.prepare_for_death(&config, &one, &after);

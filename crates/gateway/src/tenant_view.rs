@@ -11,8 +11,8 @@ use keiro_core::{self as core, PeerId, TenantId};
 use keiro_units::ByteCount;
 
 use crate::{
-    daemon::Gateway,
     data::{command::DataThreadGone, tunnels::TenantFigures},
+    gateway::Gateway,
     tenants::DeviceHealth,
 };
 
@@ -86,7 +86,7 @@ impl Gateway {
     }
 
     /// What there is to tell of an event, if it is of a tenant.
-    pub(crate) fn told_of_tenant(&self, event: &core::Event) -> Option<EventKind> {
+    pub(crate) fn tenant_event(&self, event: &core::Event) -> Option<EventKind> {
         let peer_of = |peer: &PeerId| self.active.peer_name(*peer).map(str::to_owned);
         match event {
             core::Event::TenantUnknown { peer, tenant } => Some(EventKind::TenantUnknown {

@@ -10,9 +10,9 @@ use std::{
     thread,
 };
 
-use keiro_linux::{overflow::ReceiveOverflows, privilege};
+use keiro_linux::overflow::ReceiveOverflows;
 
-use crate::start::Privileges;
+use crate::privileges::Privileges;
 
 /// Asks that thread, which ends with what holds this.
 pub(crate) struct SystemDrops {
@@ -35,9 +35,7 @@ impl SystemDrops {
         let answer = Arc::new(Answer::default());
         let told = Arc::clone(&answer);
         let read = move || {
-            if privileges == Privileges::Reduced
-                && let Err(error) = privilege::reduce_thread(&[])
-            {
+            if let Err(error) = privileges.drop_in_thread() {
                 tracing::warn!(%error, "the thread that reads the system's drops keeps its privileges");
             }
             for () in asked {

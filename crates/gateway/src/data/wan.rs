@@ -184,7 +184,7 @@ mod tests {
     use keiro_linux::udp::Purpose;
 
     use super::*;
-    use crate::start::Privileges;
+    use crate::privileges::Privileges;
 
     #[test]
     fn what_others_sockets_drop_is_told_once_it_was_read() {

@@ -10,8 +10,9 @@ use std::collections::BTreeSet;
 use keiro_planner::{delay::AppSpec, steer::PlanMode};
 
 use super::{
-    problem::{Placement, PlanningProblem},
-    refine::{ForecastResolution, Forecasts, Violations, members},
+    arrange::Placement,
+    forecasts::{ForecastResolution, Forecasts, Violations, members},
+    problem::PlanningProblem,
 };
 
 /// How often the planner is asked what it would do next. Ours: every answer is taken whole, or leaves

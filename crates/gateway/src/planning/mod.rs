@@ -7,13 +7,17 @@
 //! wire. Beside it stands the queueing forecast for the scheduler in use ([`forecast`]), which knows
 //! deadlines; where that leaves a latency target unmet the plan is repaired by it ([`review`]).
 
+mod arrange;
 mod expected_delay;
 pub(crate) mod forecast;
+mod forecasts;
 mod improve;
 mod input;
 mod move_trigger;
+mod plan;
 mod problem;
 mod refine;
+mod solve;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod what_if;
@@ -23,5 +27,8 @@ pub(crate) use input::{
     MeasuredDelay, MeasuredWorkload, PlannerInput, Workload, WorkloadSource, is_other_workload,
     workload_of,
 };
+pub(crate) use keiro_planner::steer::PlanMode;
 pub(crate) use move_trigger::MoveTrigger;
-pub(crate) use problem::{AppAssignment, Candidate, Plan, PlanMode, PlanningProblem};
+pub(crate) use plan::{AppAssignment, Plan};
+pub(crate) use problem::PlanningProblem;
+pub(crate) use solve::Candidate;

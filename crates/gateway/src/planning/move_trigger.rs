@@ -7,9 +7,10 @@ use keiro_planner::{
 };
 
 use super::{
+    arrange::{Placement, app_id},
     forecast::ForecastState,
-    problem::{Placement, PlanningProblem, app_id},
-    refine::{ForecastResolution, Forecasts, members},
+    forecasts::{ForecastResolution, Forecasts, members},
+    problem::PlanningProblem,
 };
 
 /// A change at which an application would move.

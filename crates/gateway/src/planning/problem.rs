@@ -1,66 +1,23 @@
 //! The planner's problem and its answer.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::{Duration, Instant as Stopwatch},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use keiro_control::{
     config::{self, App, AppIndex, Class, Config, PathIndex, PeerIndex, Planner, Scheduler},
     protocol::AssignedBy,
 };
-pub(crate) use keiro_planner::steer::PlanMode;
 use keiro_planner::{
-    delay::{AppSpec, Delay, Equation3, PathSpec, Prediction, Saturation, Terms, Tolerance},
-    plan::{
-        self, Budget, DelayModel, OnWire, Problem,
-        incumbent::{Aim, Allowed, AppId, Hysteresis, PathId, Settings},
-    },
-    queueing::{Repair, Statistic, WireFormat},
-    steer::{PathSample, SteeredApp, eligible_paths, plan_moves, probation_paths},
+    delay::{AppSpec, Equation3, PathSpec, Prediction, Saturation, Terms, Tolerance},
+    plan::{self, OnWire, Problem},
+    queueing::{Repair, WireFormat},
+    steer::{PathSample, eligible_paths, probation_paths},
 };
 use keiro_units::Bandwidth;
 
-use crate::target_monitor::TargetRatios;
-
 use super::{
-    ExpectedDelay, MeasuredDelay, PlannerInput,
-    forecast::{DelayForecast, ForecastState, Line, Sender, packets_of, wire_format},
-    input::{traffic_of, workload_of},
-    refine::{ForecastResolution, Forecasts, members},
+    forecast::{Line, Sender, packets_of, wire_format},
+    input::{MeasuredDelay, PlannerInput, traffic_of, workload_of},
 };
-
-/// What was found.
-#[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    /// One for each of the configuration's applications.
-    pub(crate) apps: Vec<AppAssignment>,
-    pub(crate) optimal: bool,
-    /// Moves by which others would gain wait until more is known.
-    pub(crate) defers_moves: bool,
-    /// Beyond the latency targets loosened by the tolerance, summed up.
-    pub(crate) lateness: Duration,
-    /// Of the forecasts' means; `None` if an application has none.
-    pub(crate) delay_sum: Option<Duration>,
-    /// How long planning took.
-    pub(crate) took: Duration,
-}
-
-/// One application in a plan.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AppAssignment {
-    /// `None`: no path to its peer is up.
-    pub(crate) path: Option<PathIndex>,
-    pub(crate) by: AssignedBy,
-    /// By eq. 3.
-    pub(crate) prediction: Option<Prediction>,
-    /// By the queueing model; `None` as well where that has no answer.
-    pub(crate) forecast: Option<DelayForecast>,
-    /// What that comes to; `None`: no path.
-    pub(crate) expected: Option<ExpectedDelay>,
-    /// The latency target is met, as [`ExpectedDelay::met`]; `None`: no latency target or no path.
-    pub(crate) met: Option<bool>,
-}
 
 /// The planner's problem.
 #[derive(Debug)]
@@ -86,54 +43,17 @@ pub(crate) struct PlanningProblem {
     /// Those that send, nobody knows what: they are planned with as next to nothing.
     pub(super) little_known: BTreeSet<usize>,
     /// Per application and path: whether it leads to its peer.
-    reachable: Vec<Vec<bool>>,
+    pub(super) reachable: Vec<Vec<bool>>,
     /// Per application and path: whether it may be there.
     pub(super) allowed: Vec<Vec<bool>>,
     /// Per application and path: whether it may be there besides if its latency target is met nowhere else.
     pub(super) spare: Vec<Vec<bool>>,
-    by: Vec<AssignedBy>,
+    pub(super) by: Vec<AssignedBy>,
     pub(super) tolerance: Tolerance,
-    planner: Planner,
+    pub(super) planner: Planner,
     pub(super) scheduler: Scheduler,
 }
 
-/// Where every application of a problem goes.
-#[derive(Clone, Debug)]
-pub(super) struct Assigned {
-    pub(super) assignment: Vec<usize>,
-    /// Proven best by eq. 3.
-    pub(super) optimal: bool,
-    /// As [`Plan::defers_moves`].
-    pub(super) defers_moves: bool,
-}
-
-/// Where applications are taken to be, and where they may go.
-pub(super) struct Placement {
-    /// `None`: nowhere.
-    pub(super) at: Vec<Option<usize>>,
-    /// Row per application, column per path.
-    pub(super) allowed: Vec<Vec<bool>>,
-}
-
-/// Another path for one application, everything else where it is.
-#[derive(Clone, Debug)]
-pub(crate) struct Candidate {
-    pub(crate) path: PathIndex,
-    pub(crate) prediction: Prediction,
-    pub(crate) forecast: Option<DelayForecast>,
-    pub(crate) expected: ExpectedDelay,
-    /// Without a forecast: what the plan takes it to get there by what was measured where it is.
-    pub(crate) extrapolated: Option<MeasuredDelay>,
-    /// Applications that would miss their latency target by the move, by eq. 3.
-    pub(crate) newly_unmet: Vec<AppIndex>,
-    /// The most that others may send there for the latency target to hold by eq. 3; `None`: no latency target, or
-    /// never.
-    pub(crate) others_max: Option<Bandwidth>,
-}
-
-/// Up to so many applications the planners that search are asked as well: within their usual
-/// budget they have something to add to that size.
-const SEARCHED_APPS_MAX: usize = 300;
 /// The planner's own bound on rates, 2^48 bit/s.
 const RATE_MAX: u64 = (1 << 48) - 1;
 
@@ -271,37 +191,6 @@ impl PlanningProblem {
         self.paths.iter().map(|p| *p == path).collect()
     }
 
-    /// Asks the planner.
-    pub(crate) fn answer(
-        &self,
-        config: &Config,
-        plan_mode: PlanMode,
-        forecast_state: &ForecastState,
-    ) -> Plan {
-        let stopwatch = Stopwatch::now();
-        let mut forecasts = Forecasts::new(self, forecast_state);
-        let answer = self.assignment(plan_mode, &mut forecasts, ForecastResolution::Fine);
-        let planned = self.told(config, &answer.assignment, &mut forecasts);
-        Plan {
-            optimal: answer.optimal,
-            defers_moves: answer.defers_moves,
-            took: stopwatch.elapsed(),
-            ..planned
-        }
-    }
-
-    /// What there is to say with everybody where they are: of whom nothing is planned.
-    pub(crate) fn standing(&self, config: &Config, forecast_state: &ForecastState) -> Plan {
-        let mut forecasts = Forecasts::new(self, forecast_state);
-        let mut standing = self.told(config, &self.current_assignment(), &mut forecasts);
-        for (number, index) in self.apps.iter().enumerate() {
-            if self.at[number].is_none() {
-                standing.apps[index.0] = NOWHERE;
-            }
-        }
-        standing
-    }
-
     /// What the delay of everybody who is somewhere is made of there, by eq. 3.
     pub(crate) fn current_terms(&self) -> BTreeMap<AppIndex, (PathIndex, Terms)> {
         let predictions = self.evaluate(&self.current_assignment()).predictions;
@@ -310,55 +199,6 @@ impl PlanningProblem {
         };
         let there = self.apps.iter().zip(&self.at).zip(predictions);
         there.filter_map(terms).collect()
-    }
-
-    /// Everybody where `assignment` says.
-    fn told(&self, config: &Config, assignment: &[usize], forecasts: &mut Forecasts<'_>) -> Plan {
-        let predictions = self.evaluate(assignment).predictions;
-        let forecasts_of = self.forecasts_of(assignment, forecasts);
-        let unchanged = self.unchanged(assignment);
-        let mut apps = vec![NOWHERE; config.apps.len()];
-        let (mut lateness, mut delay_sum) = (Duration::ZERO, Some(Duration::ZERO));
-        for (number, index) in self.apps.iter().enumerate() {
-            let (prediction, forecast) = (predictions[number], forecasts_of[number]);
-            let measured = self.measured.get(index).copied();
-            let measured = measured.filter(|_| unchanged.contains(&assignment[number]));
-            let expected =
-                ExpectedDelay::of(&prediction, forecast.as_ref(), measured, self.tolerance);
-            let mean = expected.predicted.and_then(Delay::finite);
-            lateness = lateness.saturating_add(expected.lateness);
-            delay_sum = delay_sum
-                .zip(mean)
-                .map(|(sum, mean)| sum.saturating_add(mean));
-            apps[index.0] = AppAssignment {
-                path: Some(self.paths[assignment[number]]),
-                by: self.by[number],
-                prediction: Some(prediction),
-                forecast,
-                expected: Some(expected),
-                met: expected.met,
-            };
-        }
-        Plan {
-            apps,
-            optimal: false,
-            defers_moves: false,
-            lateness,
-            delay_sum,
-            took: Duration::ZERO,
-        }
-    }
-
-    /// The paths that `assignment` leaves to those who are there, and to nobody else: what was
-    /// measured there holds.
-    fn unchanged(&self, assignment: &[usize]) -> BTreeSet<usize> {
-        let mut unchanged: BTreeSet<usize> = (0..self.paths.len()).collect();
-        for (at, path) in self.at.iter().zip(assignment) {
-            if *at != Some(*path) {
-                unchanged.retain(|other| other != path && Some(*other) != *at);
-            }
-        }
-        unchanged
     }
 
     /// `path`, for forecasts.
@@ -372,18 +212,6 @@ impl PlanningProblem {
         }
     }
 
-    /// Only the paths: where every application of the problem goes.
-    pub(crate) fn places(
-        &self,
-        plan_mode: PlanMode,
-        forecast_state: &ForecastState,
-    ) -> BTreeMap<AppIndex, PathIndex> {
-        let mut forecasts = Forecasts::new(self, forecast_state);
-        let answer = self.assignment(plan_mode, &mut forecasts, ForecastResolution::Coarse);
-        let places = self.apps.iter().zip(answer.assignment);
-        places.map(|(app, path)| (*app, self.paths[path])).collect()
-    }
-
     /// What eq. 3 predicts for `app` on every path that is up, with everything else where it is.
     /// Empty if the application is not part of the problem.
     pub(crate) fn predictions(&self, app: AppIndex) -> Vec<(PathIndex, Prediction)> {
@@ -394,60 +222,11 @@ impl PlanningProblem {
         alternatives.iter().map(prediction).collect()
     }
 
-    /// As [`predictions`](Self::predictions), with everything that there is to say.
-    pub(crate) fn candidates(
+    /// The application's number in the problem, its alternatives, and the assignment of now.
+    pub(super) fn alternatives(
         &self,
         app: AppIndex,
-        forecast_state: &ForecastState,
-    ) -> Vec<Candidate> {
-        let Some((number, alternatives, assignment)) = self.alternatives(app) else {
-            return Vec::new();
-        };
-        let spec = &self.app_specs[number];
-        let mut forecasts = Forecasts::new(self, forecast_state);
-        alternatives
-            .into_iter()
-            .filter(|alternative| self.reachable[number][alternative.path])
-            .map(|alternative| {
-                let mut moved = assignment.clone();
-                moved[number] = alternative.path;
-                let limit = spec
-                    .latency_target
-                    .map(|latency_target| self.tolerance.loosen(latency_target));
-                let path = &self.path_specs[alternative.path];
-                let prediction = alternative.prediction;
-                let on_path = members(&moved, alternative.path);
-                let shown = forecasts.shown(alternative.path, &on_path).iter();
-                let mut shown = shown.zip(&on_path);
-                let forecast = shown.find_map(|(told, app)| (*app == number).then_some(*told));
-                let measured = self.measured.get(&app).copied();
-                let measured = measured.filter(|_| self.at[number] == Some(alternative.path));
-                let has_forecast = forecast.is_some_and(|forecast| forecast.mean().is_some());
-                let extrapolated = self.extrapolated(number, alternative.path, &prediction);
-                Candidate {
-                    path: self.paths[alternative.path],
-                    forecast,
-                    extrapolated: extrapolated.filter(|_| !has_forecast && self.is_refined()),
-                    expected: ExpectedDelay::of(
-                        &prediction,
-                        forecast.as_ref(),
-                        measured,
-                        self.tolerance,
-                    ),
-                    newly_unmet: alternative
-                        .newly_unmet
-                        .iter()
-                        .map(|n| self.apps[*n])
-                        .collect(),
-                    others_max: limit.and_then(|limit| EQUATION.others_max(path, spec, limit)),
-                    prediction,
-                }
-            })
-            .collect()
-    }
-
-    /// The application's number in the problem, its alternatives, and the assignment of now.
-    fn alternatives(&self, app: AppIndex) -> Option<(usize, Vec<plan::Alternative>, Vec<usize>)> {
+    ) -> Option<(usize, Vec<plan::Alternative>, Vec<usize>)> {
         let number = self.apps.iter().position(|index| *index == app)?;
         let assignment = self.current_assignment();
         let problem = Problem::new(&self.path_specs, &self.app_specs, &EQUATION).ok()?;
@@ -461,145 +240,13 @@ impl PlanningProblem {
         self.at.iter().map(|at| at.unwrap_or(0)).collect()
     }
 
-    /// Where every application of the problem goes.
-    pub(super) fn assignment(
-        &self,
-        plan_mode: PlanMode,
-        forecasts: &mut Forecasts<'_>,
-        look: ForecastResolution,
-    ) -> Assigned {
-        let searched = self.apps.len() <= SEARCHED_APPS_MAX;
-        let now = || Placement::new(self, &self.at);
-        let (mut assignment, optimal) = match plan_mode {
-            _ if !self.searches() => self.solve(),
-            PlanMode::FromScratch if searched => self.solve(),
-            PlanMode::FromScratch => (self.arranged(&now(), plan_mode, &self.wire.apps), false),
-            PlanMode::Revise => {
-                let planner_specs = self.planner_specs(forecasts, look);
-                (self.arranged(&now(), plan_mode, &planner_specs), false)
-            }
-        };
-        // A planner that finds no place at all may leave an application where it may not be.
-        for (app, path) in assignment.iter_mut().enumerate() {
-            let allowed = &self.allowed[app];
-            if !allowed[*path] && !self.spare[app][*path] {
-                *path = allowed.iter().position(|may| *may).unwrap_or(*path);
-            }
-        }
-        let refined = self.refined(assignment.clone(), plan_mode, forecasts, look);
-        Assigned {
-            optimal: optimal && refined.assignment == assignment,
-            ..refined
-        }
-    }
-
     /// Whether the planner is one that looks for the best.
     pub(super) fn searches(&self) -> bool {
         matches!(self.planner, Planner::Exact | Planner::Frugal)
     }
 
-    /// By the planner for plans in force; `specs` are what it is told of the applications.
-    pub(super) fn arranged(
-        &self,
-        placement: &Placement,
-        plan_mode: PlanMode,
-        specs: &[AppSpec],
-    ) -> Vec<usize> {
-        let paths = self.named_paths();
-        let steered_apps = self.steered_apps(placement, specs);
-        let budget = Budget::default();
-        let at = |number: usize| placement.at[number].unwrap_or(0);
-        match plan_moves(self.settings(), &paths, &steered_apps, plan_mode, budget) {
-            Ok(arrangement) => {
-                let places = arrangement.places();
-                let place = |number: usize| match places.get(&app_id(number)) {
-                    Some(path) => path.0 as usize,
-                    None => at(number),
-                };
-                (0..self.apps.len()).map(place).collect()
-            }
-            Err(refused) => {
-                // The configuration's own bounds are narrower.
-                tracing::error!(?refused, "cannot plan; applications stay where they are");
-                (0..self.apps.len()).map(at).collect()
-            }
-        }
-    }
-
-    pub(super) fn named_paths(&self) -> Vec<(PathId, PathSpec)> {
-        let specs = self.wire.paths.iter().enumerate();
-        specs
-            .map(|(number, spec)| (path_id(number), *spec))
-            .collect()
-    }
-
-    pub(super) fn settings(&self) -> Settings {
-        Settings {
-            tolerance: self.tolerance,
-            aim: match self.planner {
-                Planner::Frugal => Aim::Frugal,
-                Planner::Exact | Planner::Greedy | Planner::Off => Aim::LeastDelay,
-            },
-            hysteresis: Hysteresis::default(),
-        }
-    }
-
-    pub(super) fn steered_apps(&self, placement: &Placement, specs: &[AppSpec]) -> Vec<SteeredApp> {
-        let of = |may: &[bool]| -> BTreeSet<PathId> {
-            let may = may.iter().enumerate();
-            may.filter(|(_, may)| **may)
-                .map(|(path, _)| path_id(path))
-                .collect()
-        };
-        let steered_app = |number: usize| {
-            let only = of(&placement.allowed[number]);
-            SteeredApp {
-                id: app_id(number),
-                spec: specs[number],
-                allowed: match only.len() == self.paths.len() {
-                    true => Allowed::All,
-                    false => Allowed::Only(only),
-                },
-                fallback: of(&self.spare[number]),
-                path: placement.at[number].map(path_id),
-            }
-        };
-        (0..self.apps.len()).map(steered_app).collect()
-    }
-
-    /// By a planner from scratch.
-    fn solve(&self) -> (Vec<usize>, bool) {
-        let free = self
-            .allowed
-            .iter()
-            .all(|allowed| allowed.iter().all(|may| *may));
-        match free {
-            true => self.solve_by(&EQUATION),
-            false => self.solve_by(&Restricted { problem: self }),
-        }
-    }
-
-    fn solve_by(&self, model: &impl DelayModel) -> (Vec<usize>, bool) {
-        let Ok(problem) = Problem::new(&self.wire.paths, &self.wire.apps, model) else {
-            // There are no applications without a path, so there are no applications.
-            return (Vec::new(), true);
-        };
-        // In the order in which it is revised, or the first revision would move people.
-        let order = self.settings().aim.order();
-        let problem = problem.with_tolerance(self.tolerance).with_order(order);
-        match self.planner {
-            Planner::Frugal => (plan::frugal(&problem, Budget::default()).assignment, false),
-            Planner::Greedy => (plan::greedy(&problem).assignment, false),
-            Planner::Exact | Planner::Off => {
-                let exact = plan::exact(&problem, Budget::default());
-                let optimal = exact.gap().is_none();
-                (exact.plan.assignment, optimal)
-            }
-        }
-    }
-
     /// By the paper's eq. 3, which knows no headers.
-    fn evaluate(&self, assignment: &[usize]) -> plan::Plan {
+    pub(super) fn evaluate(&self, assignment: &[usize]) -> plan::Plan {
         self.evaluated(&self.path_specs, &self.app_specs, assignment)
     }
 
@@ -613,21 +260,6 @@ impl PlanningProblem {
             Ok(problem) => problem.with_tolerance(self.tolerance).evaluate(assignment),
             Err(plan::NoPaths) => unreachable!("an application is in a problem only with a path"),
         }
-    }
-
-    fn forecasts_of(
-        &self,
-        assignment: &[usize],
-        forecasts: &mut Forecasts<'_>,
-    ) -> Vec<Option<DelayForecast>> {
-        let mut all = vec![None; assignment.len()];
-        for path in 0..self.paths.len() {
-            let members = members(assignment, path);
-            for (app, forecast) in members.iter().zip(forecasts.shown(path, &members)) {
-                all[*app] = Some(*forecast);
-            }
-        }
-        all
     }
 
     /// Outcomes of messages per second that come back over `path`: each application's peer tells
@@ -645,125 +277,9 @@ impl PlanningProblem {
     }
 }
 
-impl Placement {
-    /// Everybody `at` a path, and free to go where the problem says.
-    pub(super) fn new(problem: &PlanningProblem, at: &[Option<usize>]) -> Self {
-        Self {
-            at: at.to_vec(),
-            allowed: problem.allowed.clone(),
-        }
-    }
-}
-
-impl Plan {
-    /// Applications whose latency target is not met, or that are overloaded.
-    pub(crate) fn unmet(&self) -> usize {
-        self.apps.iter().filter(|app| app.is_unmet()).count()
-    }
-
-    /// Where it puts everybody.
-    pub(crate) fn places(&self) -> BTreeMap<AppIndex, PathIndex> {
-        let place = |(number, app): (usize, &AppAssignment)| Some((AppIndex(number), app.path?));
-        self.apps.iter().enumerate().filter_map(place).collect()
-    }
-
-    /// How many applications it would move.
-    pub(crate) fn changes(&self, now: &BTreeMap<AppIndex, PathIndex>) -> usize {
-        let moves = |(number, app): &(usize, &AppAssignment)| {
-            app.path.is_some() && app.path.as_ref() != now.get(&AppIndex(*number))
-        };
-        self.apps.iter().enumerate().filter(moves).count()
-    }
-}
-
-impl AppAssignment {
-    /// How it stands to its latency target, loosened by the tolerance to `limit` seconds.
-    pub(crate) fn target_ratios(
-        &self,
-        measured: Option<&MeasuredDelay>,
-        limit: f64,
-    ) -> TargetRatios {
-        let part = |seconds: f64| seconds / limit.max(f64::MIN_POSITIVE);
-        let forecast = self.forecast.and_then(|forecast| match forecast.mean()? {
-            Delay::Overloaded => Some(f64::INFINITY),
-            Delay::Finite(_) => forecast.seconds(Statistic::P99),
-        });
-        let equation = self.prediction.map(|prediction| prediction.delay);
-        TargetRatios {
-            measured: measured.map(|measured| part(measured.p99.as_secs_f64())),
-            forecast: forecast.map(part),
-            equation: equation.map(|delay| {
-                let mean = delay.finite();
-                part(mean.map_or(f64::INFINITY, |mean| mean.as_secs_f64()))
-            }),
-        }
-    }
-
-    /// One number of the forecast, in seconds; `None` where it has none.
-    pub(crate) fn forecast_seconds(&self, statistic: Statistic) -> Option<f64> {
-        self.forecast?.seconds(statistic)
-    }
-
-    /// The mean by eq. 3, in seconds; `None` where that has none.
-    pub(crate) fn equation_seconds(&self) -> Option<f64> {
-        let mean = self.prediction?.delay.finite()?;
-        Some(mean.as_secs_f64())
-    }
-
-    /// Its latency target is not met, or it is overloaded.
-    pub(crate) fn is_unmet(&self) -> bool {
-        self.met == Some(false) || self.expected.is_some_and(|expected| expected.overloaded)
-    }
-
-    /// Its latency target is not met at the 99th percentile, whether it is on average or not.
-    pub(crate) fn is_unmet_at_p99(&self) -> bool {
-        self.expected
-            .is_some_and(|expected| expected.met_at_p99 == Some(false))
-    }
-}
-
-/// Who has no path.
-const NOWHERE: AppAssignment = AppAssignment {
-    path: None,
-    by: AssignedBy::Nobody,
-    prediction: None,
-    forecast: None,
-    expected: None,
-    met: None,
-};
-
 pub(super) const EQUATION: Equation3 = Equation3 {
     saturation: Saturation::Refused,
 };
-
-/// Equation 3, with no finite delay where an application may not be.
-struct Restricted<'a> {
-    problem: &'a PlanningProblem,
-}
-
-impl DelayModel for Restricted<'_> {
-    fn delays(
-        &self,
-        path: &PathSpec,
-        apps: &[AppSpec],
-        members: &[usize],
-        delays: &mut Vec<Delay>,
-    ) {
-        EQUATION.delays(path, apps, members, delays);
-        // The planner passes a reference into the problem's own list; equal paths are told apart
-        // by that.
-        let specs = &self.problem.wire.paths;
-        let same = specs.iter().position(|spec| std::ptr::eq(spec, path));
-        let Some(number) = same.or_else(|| specs.iter().position(|spec| spec == path)) else {
-            return;
-        };
-        for (app, delay) in members.iter().zip(delays.iter_mut()) {
-            if !self.problem.allowed[*app][number] {
-                *delay = Delay::Overloaded;
-            }
-        }
-    }
-}
 
 /// A path to several peers: what the farthest and narrowest of them gets; as configured where nothing
 /// is known of any.
@@ -789,14 +305,6 @@ fn longest_message(config: &Config, input: &PlannerInput) -> u64 {
         })
         .max()
         .unwrap_or(1)
-}
-
-pub(super) fn app_id(number: usize) -> AppId {
-    AppId(u32::try_from(number).unwrap_or(u32::MAX))
-}
-
-pub(super) fn path_id(number: usize) -> PathId {
-    PathId(u32::try_from(number).unwrap_or(u32::MAX))
 }
 
 fn tolerance(config: &Config) -> Tolerance {

@@ -436,7 +436,7 @@ fn a_plan_from_scratch_that_cannot_meet_every_target_is_left_alone_too() {
         &ForecastState::default(),
     );
     assert_eq!(anew.unmet(), 2);
-    input.now = anew.places();
+    input.now = anew.paths();
     assert_eq!(revised(&config, &input).changes(&input.now), 0);
 }
 

@@ -10,7 +10,7 @@ use keiro_control::{
 use keiro_planner::steer::PathSample;
 use keiro_units::{Bandwidth, Probability};
 
-use super::{Plan, PlannerInput};
+use super::{input::PlannerInput, plan::Plan};
 
 /// What is supposed.
 pub(crate) struct Supposed {

@@ -17,21 +17,16 @@ mod report;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    thread,
     time::{Duration, Instant as Stopwatch, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::Context;
 use keiro_control::{
-    config::{AppIndex, Config, Etcd, PathIndex, Planner, Store},
-    protocol::{AssignedBy, EventKind, PlanInSite, StoreSnapshot, StoreState, Timestamp},
+    config::{Config, Etcd, Store},
+    protocol::{EventKind, PlanInSite, StoreSnapshot, StoreState, Timestamp},
 };
 use keiro_linux::epoll::Waker;
-use keiro_planner::{
-    delay::Tolerance,
-    plan::incumbent::{Aim, Hysteresis, Settings},
-    steer::PlanMode,
-};
+use keiro_planner::plan::incumbent::Settings;
 use keiro_store::{
     AppInputs, Connection, EtcdStore, FileStore, Inputs, Notice, PathInputs, PlanStore, SitePlan,
     SiteView, Update, Worker,
@@ -41,15 +36,8 @@ use keiro_store::{
     },
 };
 
-use self::{
-    leader::plan_for_all,
-    report::{inputs, says_nothing_new},
-};
-use crate::{
-    daemon::Gateway,
-    data::command::DataThreadGone,
-    planning::{Plan, PlannerInput, PlanningProblem},
-};
+pub(crate) use self::report::inputs;
+use self::{leader::plan_for_all, report::says_nothing_new};
 
 /// See the module.
 pub(crate) struct Site {
@@ -77,14 +65,23 @@ pub(crate) struct Site {
     /// Applications that this gateway has placed itself: see the module.
     own: BTreeSet<String>,
     /// One more has been: that is told even if nothing else has changed.
-    tells_again: bool,
+    must_publish: bool,
     /// Since when what was told waits for a plan that is made from it, while the store answers.
     waits: Option<Stopwatch>,
     /// It has waited for too long.
     is_unanswered: bool,
 }
 
-/// How this gateway's plans stand to those of a site.
+/// What the control thread has to do after an update of the store.
+#[derive(Default)]
+pub(crate) struct SiteChange {
+    pub(crate) event: Option<EventKind>,
+    pub(crate) needs_replan: bool,
+    /// Application to path, as this gateway's part of the stored plan.
+    pub(crate) stored_paths: BTreeMap<String, String>,
+}
+
+/// How this gateway's plans relate to those of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// There is no site, or it takes no part in it.
@@ -95,10 +92,6 @@ pub(crate) enum Part {
     CutOff,
 }
 
-/// How long a start waits for the plan's file. Ours: it is read within some milliseconds, unless the
-/// disk is in violations.
-const READ_TIME: Duration = Duration::from_millis(200);
-const READ_STEP: Duration = Duration::from_millis(1);
 /// How long the leader may take. Ours: it plans within some tens of milliseconds, and dies for its
 /// store after five seconds.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
@@ -146,7 +139,7 @@ impl Site {
             failed_from: None,
             alone: None,
             own: BTreeSet::new(),
-            tells_again: false,
+            must_publish: false,
             waits: None,
             is_unanswered: false,
         }
@@ -198,7 +191,7 @@ impl Site {
     }
 
     /// Whether it has come to light now that the leader does not answer, or does again.
-    fn judge_silence(&mut self, now: Stopwatch) -> bool {
+    fn check_answer(&mut self, now: Stopwatch) -> bool {
         let waits = self.shared
             && self.published.sequence > 0
             && !self.is_answered()
@@ -247,7 +240,7 @@ impl Site {
     }
 
     /// The file with the plan of before the start has not been read yet.
-    fn awaits_files(&self) -> bool {
+    pub(crate) fn awaits_files(&self) -> bool {
         !self.shared && !self.seen && self.worker.is_some() && !self.is_lost()
     }
 
@@ -296,7 +289,7 @@ impl Site {
     }
 
     /// Publishes what has changed, and offers the plan of a gateway that plans alone.
-    fn tell(
+    pub(crate) fn publish(
         &mut self,
         paths: Vec<PathInputs>,
         apps: Vec<AppInputs>,
@@ -304,7 +297,7 @@ impl Site {
     ) {
         let Some(worker) = &self.worker else { return };
         let sequence = self.published.sequence;
-        let again = std::mem::take(&mut self.tells_again);
+        let again = std::mem::take(&mut self.must_publish);
         let same = paths == self.published.paths && says_nothing_new(&apps, &self.published.apps);
         if sequence == 0 || again || !same {
             self.published = Inputs {
@@ -335,7 +328,7 @@ impl Site {
     }
 
     /// Plans for the site if that is this gateway's part and something has changed.
-    fn lead(&mut self, settings: Settings) {
+    pub(crate) fn lead(&mut self, settings: Settings) {
         let Some(worker) = &self.worker else { return };
         let leads = self.shared
             && self.alone.is_none()
@@ -370,206 +363,137 @@ impl Site {
         }
     }
 
-    fn next(&mut self) -> Option<Update> {
+    /// The next update of the store; `None`: there is none now.
+    pub(crate) fn poll(&self) -> Option<Update> {
         self.worker.as_ref()?.poll()
+    }
+
+    /// Other gateways may share the store.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared
+    }
+
+    /// Takes an update of the store over.
+    pub(crate) fn on_update(&mut self, update: Update) -> SiteChange {
+        match update {
+            Update::Connected { lost_for: None } => SiteChange::default(),
+            Update::Connected {
+                lost_for: Some(lost),
+            } => {
+                // The store may have come back empty: offers on their way there are void.
+                (self.offered, self.accepted) = (None, None);
+                SiteChange::event(EventKind::StoreConnected {
+                    lost_seconds: Some(lost.as_secs_f64()),
+                })
+            }
+            Update::Lost { reason } => SiteChange {
+                // The site does not answer what it was about to answer.
+                needs_replan: self.shared,
+                ..SiteChange::event(EventKind::StoreLost { reason })
+            },
+            Update::Notice(notice) => self.on_notice(&notice),
+            Update::Accepted { revision } => {
+                self.accepted = Some(revision);
+                SiteChange::default()
+            }
+            Update::Refused { .. } => {
+                self.offered = None;
+                SiteChange::default()
+            }
+            Update::Restored(plan) => {
+                let stored_paths = self.own_part(&plan);
+                self.plan = Some(SitePlan::clone(&plan));
+                SiteChange {
+                    event: None,
+                    needs_replan: true,
+                    stored_paths,
+                }
+            }
+            Update::View(view) => self.on_view(view),
+        }
+    }
+
+    fn on_notice(&mut self, notice: &Notice) -> SiteChange {
+        if let Notice::NotStored { .. } = notice {
+            self.failed_from = self.offered.take();
+        }
+        let text = notice.to_string();
+        let mut needs_replan = true;
+        match notice {
+            Notice::NameTaken { .. } => self.alone = Some(text.clone()),
+            Notice::NameFree { .. } => self.alone = None,
+            _ => needs_replan = false,
+        }
+        SiteChange {
+            needs_replan,
+            ..SiteChange::event(EventKind::StoreNotice { text })
+        }
+    }
+
+    fn on_view(&mut self, view: Arc<SiteView>) -> SiteChange {
+        let mut change = SiteChange::default();
+        if let Some(plan) = &view.plan {
+            let known = self.plan.as_ref();
+            let is_other = known.is_none_or(|known| known.assignments != plan.assignments);
+            change.stored_paths = self.own_part(plan);
+            if !self.shared && !self.seen {
+                self.before_start = plan.assignments.get(&self.gateway).cloned();
+            }
+            self.plan = Some(plan.clone());
+            change.needs_replan = (self.settle() | is_other) && self.shared;
+        }
+        // Until now nothing could be offered.
+        change.needs_replan |= !std::mem::replace(&mut self.seen, true);
+        let seen = |accepted: &mut u64| *accepted <= view.plan_revision;
+        if self.accepted.take_if(seen).is_some() {
+            self.offered = None;
+        }
+        self.view = view;
+        change
+    }
+
+    fn own_part(&self, plan: &SitePlan) -> BTreeMap<String, String> {
+        let own = plan.assignments.get(&self.gateway);
+        own.cloned().unwrap_or_default()
+    }
+
+    /// Whether there is a site whose plan is known, as far as it can be.
+    pub(crate) fn knows_plan(&self) -> bool {
+        let is_known = self.seen || self.part() == Part::CutOff;
+        self.part() != Part::Alone && is_known
+    }
+
+    /// This gateway has put an application on another path than the site's plan.
+    pub(crate) fn on_own_path(&mut self, app: String) {
+        self.must_publish |= self.own.insert(app);
+    }
+
+    /// Forgets applications that `is_configured` does not name.
+    pub(crate) fn retain_own(&mut self, is_configured: impl Fn(&String) -> bool) {
+        self.own.retain(is_configured);
+    }
+
+    /// What to report where it has come to light that the leader does not answer, or does again.
+    pub(crate) fn check_leader(&mut self, now: Stopwatch) -> Option<String> {
+        if !self.check_answer(now) {
+            return None;
+        }
+        let leader = self.view.leader().unwrap_or("the leader");
+        Some(match self.is_unanswered {
+            true => format!(
+                "{leader}, which plans for the site, has not answered for {ANSWER_TIME:?}; \
+                 this gateway plans for latency targets that the site's plan leaves unmet"
+            ),
+            false => format!("{leader} plans for the site again"),
+        })
     }
 }
 
-impl Gateway {
-    /// Waits until it is known where applications were before the start, if that lies in a file: what
-    /// enters before the first path is up would not wait for it otherwise.
-    pub(crate) fn await_plan_of_before(&mut self) -> Result<(), DataThreadGone> {
-        let give_up = Stopwatch::now() + READ_TIME;
-        while self.site.awaits_files() && Stopwatch::now() < give_up {
-            thread::sleep(READ_STEP);
-            self.on_store()?;
-        }
-        Ok(())
-    }
-
-    /// Takes news of the store; plans where it brings another plan.
-    pub(crate) fn on_store(&mut self) -> Result<(), DataThreadGone> {
-        while let Some(update) = self.site.next() {
-            match update {
-                Update::Connected { lost_for } => {
-                    let lost_seconds = lost_for.map(|lost| lost.as_secs_f64());
-                    if lost_seconds.is_some() {
-                        // It may have come back empty: what was on its way there is void.
-                        (self.site.offered, self.site.accepted) = (None, None);
-                        self.publish(EventKind::StoreConnected { lost_seconds });
-                    }
-                }
-                Update::Lost { reason } => {
-                    // What the site was about to answer it does not any more.
-                    self.replan |= self.site.shared;
-                    self.publish(EventKind::StoreLost { reason });
-                }
-                Update::Notice(notice) => {
-                    if let Notice::NotStored { .. } = notice {
-                        self.site.failed_from = self.site.offered.take();
-                    }
-                    let text = notice.to_string();
-                    let alone = match notice {
-                        Notice::NameTaken { .. } => Some(Some(text.clone())),
-                        Notice::NameFree { .. } => Some(None),
-                        _ => None,
-                    };
-                    if let Some(alone) = alone {
-                        self.site.alone = alone;
-                        self.replan = true;
-                    }
-                    self.publish(EventKind::StoreNotice { text });
-                }
-                Update::Accepted { revision } => self.site.accepted = Some(revision),
-                Update::Refused { .. } => self.site.offered = None,
-                Update::Restored(plan) => {
-                    self.remember_places(&plan);
-                    self.site.plan = Some(SitePlan::clone(&plan));
-                    self.replan = true;
-                }
-                Update::View(view) => {
-                    let known = self.site.plan.as_ref();
-                    if let Some(plan) = &view.plan {
-                        let other = known.is_none_or(|k| k.assignments != plan.assignments);
-                        self.replan |= other && self.site.shared;
-                        self.remember_places(plan);
-                        if !self.site.shared && !self.site.seen {
-                            let own = plan.assignments.get(&self.site.gateway);
-                            self.site.before_start = own.cloned();
-                        }
-                        self.site.plan = Some(plan.clone());
-                        self.replan |= self.site.settle() && self.site.shared;
-                    }
-                    // Until now nothing could be offered.
-                    self.replan |= !std::mem::replace(&mut self.site.seen, true);
-                    let seen = |accepted: &mut u64| *accepted <= view.plan_revision;
-                    if self.site.accepted.take_if(seen).is_some() {
-                        self.site.offered = None;
-                    }
-                    self.site.view = view;
-                }
-            }
-        }
-        match self.site.shared || self.replan {
-            true => {
-                let settings = self.settings();
-                self.site.lead(settings);
-            }
-            // A plan that was offered on top of an older one was refused: once more.
-            false => self.tell_site(),
-        }
-        Ok(())
-    }
-
-    /// Plans by itself when the leader does not answer; says so.
-    pub(crate) fn judge_leader(&mut self) {
-        if !self.site.judge_silence(Stopwatch::now()) {
-            return;
-        }
-        self.replan = true;
-        let leader = self.site.view.leader().unwrap_or("nobody").to_owned();
-        let text = match self.site.is_unanswered {
-            true => format!(
-                "{leader}, which plans for the site, has not answered for {ANSWER_TIME:?}: \
-                 demands that its plan leaves unmet are planned for here"
-            ),
-            false => format!("{leader} plans for the site again"),
-        };
-        tracing::warn!("plan store: {text}");
-        self.publish(EventKind::StoreNotice { text });
-    }
-
-    /// Where applications were before the start, as far as they have not been anywhere since.
-    fn remember_places(&mut self, plan: &SitePlan) {
-        let own = plan.assignments.get(&self.site.gateway);
-        for (app, path) in own.into_iter().flatten() {
-            self.steering
-                .preferred_paths
-                .remember(app.clone(), path.clone());
-        }
-    }
-
-    /// The planner's answer. In a site whoever it has placed, or is to place, stays; where that leaves
-    /// a latency target unmet and the site's store is gone, or the site has not placed everybody yet, this
-    /// gateway plans by itself if that leaves fewer unmet.
-    pub(crate) fn answer_in_site(&self, input: &PlannerInput, plan_mode: PlanMode) -> Plan {
-        let answer = |input: &PlannerInput| {
-            let problem = PlanningProblem::new(&self.config, input);
-            problem.answer(&self.config, plan_mode, &self.steering.forecast_state)
-        };
-        let (mut kept, mut free) = (input.clone(), input.clone());
-        match (self.site.part(), self.config.gateway.planner) {
-            (Part::Alone, _) | (_, Planner::Off) => return answer(input),
-            (Part::Follows, _) => {
-                for (app, place) in &input.now {
-                    kept.site.entry(*app).or_insert(*place);
-                }
-            }
-            (Part::CutOff, _) => {
-                free.site.clear();
-                // An operator's wish.
-                if plan_mode == PlanMode::FromScratch {
-                    return answer(&free);
-                }
-            }
-        }
-        let answered = answer(&kept);
-        if answered.unmet() == 0 || kept.site == free.site {
-            return answered;
-        }
-        let by_itself = answer(&free);
-        match by_itself.unmet() < answered.unmet() {
-            true => by_itself,
-            false => answered,
-        }
-    }
-
-    /// Notes whom the plan puts elsewhere than the site's does: that counts for them no longer.
-    pub(crate) fn note_own_places(&mut self) {
-        // Until the store has told there may be a plan.
-        let is_known = self.site.seen || self.site.part() == Part::CutOff;
-        if self.site.part() == Part::Alone || !is_known {
-            return;
-        }
-        for (number, planned) in self.plan.apps.iter().enumerate() {
-            let index = AppIndex(number);
-            let (Some(path), AssignedBy::Planner) = (planned.path, planned.by) else {
-                continue;
-            };
-            if self.input.site.get(&index) != Some(&path) {
-                self.input.site.remove(&index);
-                let name = self.config[index].name.to_string();
-                self.site.tells_again |= self.site.own.insert(name);
-            }
-        }
-        let config = &self.config;
-        self.site.own.retain(|app| config.app_named(app).is_some());
-    }
-
-    /// Tells the site what this gateway plans with, and what came of it.
-    pub(crate) fn tell_site(&mut self) {
-        let places = self.plan.places();
-        let own_places = self.site.shared.then_some(&places);
-        let (paths, apps) = inputs(&self.config, &self.input, own_places);
-        let name = |(app, path): (AppIndex, PathIndex)| {
-            let (app, path) = (&self.config[app], &self.config[path]);
-            (app.name.to_string(), path.name.to_string())
-        };
-        let own = places.into_iter().map(name).collect();
-        self.site.tell(paths, apps, own);
-        let settings = self.settings();
-        self.site.lead(settings);
-    }
-
-    fn settings(&self) -> Settings {
-        let ratio = self.config.gateway.tolerance.get();
-        Settings {
-            tolerance: Tolerance::from_ratio(ratio).unwrap_or(Tolerance::STRICT),
-            aim: match self.config.gateway.planner {
-                Planner::Frugal => Aim::Frugal,
-                Planner::Exact | Planner::Greedy | Planner::Off => Aim::LeastDelay,
-            },
-            hysteresis: Hysteresis::default(),
+impl SiteChange {
+    fn event(event: EventKind) -> Self {
+        Self {
+            event: Some(event),
+            ..Self::default()
         }
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn says_nothing_new(now: &[AppInputs], told: &[AppInputs]) -> bool {
 
 /// What this gateway tells its site: the levels that it plans with, not every sample; and of `places`
 /// those that are not the site's.
-pub(super) fn inputs(
+pub(crate) fn inputs(
     config: &Config,
     input: &PlannerInput,
     places: Option<&BTreeMap<AppIndex, PathIndex>>,

@@ -8,6 +8,8 @@ use rand_core::{RngCore, SeedableRng};
 use super::*;
 use crate::planning::{
     AppAssignment, MeasuredDelay, Plan, PlannerInput,
+    forecast::{ForecastState, resolution},
+    forecasts::P99Check,
     tests::{all_on_a_path_that_takes_long, bulk, bursty_a5, paper, placed},
 };
 
@@ -175,7 +177,7 @@ fn plans_do_not_go_round_in_circles() {
                 break;
             }
             assert!(turn < 4, "seed {SEED}, {number}: still moving");
-            input.now = plan.places();
+            input.now = plan.paths();
         }
     }
 }
@@ -316,7 +318,7 @@ fn others_gain_too_where_some_are_in_need() {
         // Not even known is bulk sent to where others demand something.
         assert_eq!(places(&planned), [2, 2, 1, 2, 2], "{first_ms} {is_known}");
         // That is all. By eq. 3 bulk would still join the others as long as nobody knows it.
-        input.now = planned.places();
+        input.now = planned.paths();
         let again = answer(&config, &input, PlanMode::Revise);
         let told = (again.changes(&input.now), again.defers_moves);
         assert_eq!(told, (0, !is_known), "{first_ms}");

@@ -1,0 +1,201 @@
+//! The control thread's state, and what every part of it needs: publishing events and the status
+//! line.
+//!
+//! What changes this state lives in the modules above: [`crate::daemon`] (the loop),
+//! [`crate::replan`], [`crate::reload`], [`crate::requests`] and so on.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, mpsc::Receiver},
+    thread::JoinHandle,
+    time::{Instant as Stopwatch, SystemTime},
+};
+
+use keiro_control::{
+    config::{self, Config},
+    key,
+    protocol::{Event, EventKind},
+};
+use keiro_linux::{
+    epoll::{Epoll, Waker},
+    metrics_server::MetricsServer,
+};
+use sd_notify::NotifyState;
+
+use crate::{
+    active::Active,
+    control_server::ControlServer,
+    data::command::{Command, DataHandle, Report},
+    event_text::sentence,
+    history::HistoryRecorder,
+    planning::{Plan, PlannerInput},
+    replan_backoff::Backoff,
+    site::Site,
+    socket_files::SocketFiles,
+    status::{StatusTable, event_now},
+    steering::Steering,
+    tenants::Tenants,
+    trigger::{Handle, Trigger},
+};
+
+/// A gateway that has been started and waits to be served.
+pub struct Gateway {
+    pub(crate) config: Config,
+    pub(crate) version: &'static str,
+    pub(crate) config_path: PathBuf,
+    pub(crate) config_loaded: SystemTime,
+    pub(crate) config_rejected: Option<String>,
+    pub(crate) public_key: key::PublicKey,
+    pub(crate) started: SystemTime,
+    pub(crate) uptime: Stopwatch,
+    pub(crate) active: Active,
+    pub(crate) tenants: Tenants,
+    pub(crate) status: StatusTable,
+    pub(crate) plan: Plan,
+    pub(crate) counts: Counts,
+    /// Applications that an operator has put on a path, by name.
+    pub(crate) operator_paths: BTreeMap<String, String>,
+    pub(crate) steering: Steering,
+    pub(crate) history: HistoryRecorder,
+    pub(crate) site: Site,
+    pub(crate) store_wake: Arc<Waker>,
+    pub(crate) draining: bool,
+    pub(crate) data: DataHandle,
+    pub(crate) reports: Receiver<Report>,
+    pub(crate) reports_lost: u64,
+    pub(crate) replan_backoff: Backoff,
+    pub(crate) thread: Option<JoinHandle<()>>,
+    pub(crate) epoll: Arc<Epoll>,
+    pub(crate) report_wake: Arc<Waker>,
+    pub(crate) trigger: Arc<Trigger>,
+    pub(crate) control_server: Option<ControlServer>,
+    pub(crate) metrics_server: Option<MetricsServer>,
+    /// Events that were published while the control server was answering a request.
+    pub(crate) deferred_events: Vec<Event>,
+    pub(crate) control_clients: usize,
+    pub(crate) input: PlannerInput,
+    pub(crate) _socket_files: SocketFiles,
+    pub(crate) needs_replan: bool,
+    pub(crate) drained: bool,
+}
+
+/// What the control thread counts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) reloads_accepted: u64,
+    pub(crate) reloads_rejected: u64,
+    pub(crate) plans_unchanged: u64,
+    pub(crate) plans_changed: u64,
+    pub(crate) plans_infeasible: u64,
+}
+
+impl Gateway {
+    /// Stops or reloads this gateway from another thread.
+    pub fn handle(&self) -> Handle {
+        Handle(Arc::clone(&self.trigger))
+    }
+
+    /// Logs an event and sends it to the clients that monitor.
+    pub(crate) fn publish(&mut self, kind: EventKind) {
+        log(&kind);
+        self.send_to_monitors(event_now(kind));
+    }
+
+    pub(crate) fn send_to_monitors(&mut self, event: Event) {
+        match &mut self.control_server {
+            Some(server) => server.publish(&self.epoll, &event),
+            None => self.deferred_events.push(event),
+        }
+    }
+
+    /// Publishes what happened to tenants' devices since the last call.
+    pub(crate) fn publish_device_events(&mut self) {
+        for kind in self.tenants.events(&self.config) {
+            self.publish(kind);
+        }
+    }
+
+    /// Clients of the control socket.
+    pub(crate) fn control_clients(&self) -> usize {
+        self.control_server
+            .as_ref()
+            .map_or(self.control_clients, ControlServer::clients)
+    }
+
+    pub(crate) fn path_of_socket(&self, socket: keiro_core::SocketId) -> String {
+        let local = self.active.socket_address(socket);
+        let path = self
+            .config
+            .paths
+            .iter()
+            .find(|path| Some(path.local) == local);
+        path.map(|path| path.name.to_string()).unwrap_or_default()
+    }
+
+    pub(crate) fn status_line(&self) -> String {
+        let met = |app: &&config::App| {
+            let standing = self.status.app(app.name.as_str());
+            let verdict = standing.and_then(|standing| standing.latency_target.verdict());
+            verdict.is_some_and(|verdict| verdict.met)
+        };
+        let demanding = self
+            .config
+            .apps
+            .iter()
+            .filter(|app| app.latency_target.is_some());
+        format!(
+            "{} of {} paths up, {} of {} demands met",
+            self.input.paths_up(),
+            self.config.paths.len() * self.config.peers.len(),
+            demanding.clone().filter(met).count(),
+            demanding.count(),
+        )
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.tenants.remove_all();
+        // Fails only when the thread has ended already.
+        let _ = self.data.send(Command::Close);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+pub(crate) fn notify(states: &[NotifyState<'_>]) {
+    // Without a service manager this does nothing.
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::debug!(%error, "service manager");
+    }
+}
+
+/// One line per event.
+fn log(kind: &EventKind) {
+    let event = kind.name();
+    let text = sentence(kind);
+    let bad = matches!(
+        kind,
+        EventKind::PeerDown { .. }
+            | EventKind::PathDown { .. }
+            | EventKind::TargetMissed { .. }
+            | EventKind::MessageExpired { .. }
+            | EventKind::ConfigRejected { .. }
+            | EventKind::DeviceLost { .. }
+            | EventKind::DeviceDown { .. }
+            | EventKind::TenantUnknown { .. }
+            | EventKind::TenantRefused { .. }
+            | EventKind::StoreLost { .. }
+            | EventKind::StoreNotice { .. }
+            | EventKind::EventsLost { .. }
+    );
+    match (bad, kind) {
+        (true, _) => tracing::warn!(event, "{text}"),
+        (false, EventKind::KeyChanged { .. } | EventKind::MtuChanged { .. }) => {
+            tracing::debug!(event, "{text}");
+        }
+        (false, _) => tracing::info!(event, "{text}"),
+    }
+}

@@ -1,0 +1,124 @@
+//! A plan: which application takes which path, and what delay is expected there.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use keiro_control::{
+    config::{AppIndex, PathIndex},
+    protocol::AssignedBy,
+};
+use keiro_planner::{
+    delay::{Delay, Prediction},
+    queueing::Statistic,
+};
+
+use super::{expected_delay::ExpectedDelay, forecast::DelayForecast, input::MeasuredDelay};
+use crate::target_monitor::TargetRatios;
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// One for each of the configuration's applications.
+    pub(crate) apps: Vec<AppAssignment>,
+    pub(crate) optimal: bool,
+    /// Moves by which others would gain wait until more is known.
+    pub(crate) defers_moves: bool,
+    /// Beyond the latency targets loosened by the tolerance, summed up.
+    pub(crate) lateness: Duration,
+    /// Of the forecasts' means; `None` if an application has none.
+    pub(crate) delay_sum: Option<Duration>,
+    /// How long planning took.
+    pub(crate) took: Duration,
+}
+
+/// One application in a plan.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AppAssignment {
+    /// `None`: no path to its peer is up.
+    pub(crate) path: Option<PathIndex>,
+    pub(crate) by: AssignedBy,
+    /// By eq. 3.
+    pub(crate) prediction: Option<Prediction>,
+    /// By the queueing model; `None` as well where that has no answer.
+    pub(crate) forecast: Option<DelayForecast>,
+    /// What that comes to; `None`: no path.
+    pub(crate) expected: Option<ExpectedDelay>,
+    /// The latency target is met, as [`ExpectedDelay::met`]; `None`: no latency target or no path.
+    pub(crate) met: Option<bool>,
+}
+
+impl Plan {
+    /// Applications whose latency target is not met, or that are overloaded.
+    pub(crate) fn unmet(&self) -> usize {
+        self.apps.iter().filter(|app| app.is_unmet()).count()
+    }
+
+    /// The path of every application that has one.
+    pub(crate) fn paths(&self) -> BTreeMap<AppIndex, PathIndex> {
+        let place = |(number, app): (usize, &AppAssignment)| Some((AppIndex(number), app.path?));
+        self.apps.iter().enumerate().filter_map(place).collect()
+    }
+
+    /// How many applications it would move.
+    pub(crate) fn changes(&self, now: &BTreeMap<AppIndex, PathIndex>) -> usize {
+        let moves = |(number, app): &(usize, &AppAssignment)| {
+            app.path.is_some() && app.path.as_ref() != now.get(&AppIndex(*number))
+        };
+        self.apps.iter().enumerate().filter(moves).count()
+    }
+}
+
+impl AppAssignment {
+    /// How it stands to its latency target, loosened by the tolerance to `limit` seconds.
+    pub(crate) fn target_ratios(
+        &self,
+        measured: Option<&MeasuredDelay>,
+        limit: f64,
+    ) -> TargetRatios {
+        let part = |seconds: f64| seconds / limit.max(f64::MIN_POSITIVE);
+        let forecast = self.forecast.and_then(|forecast| match forecast.mean()? {
+            Delay::Overloaded => Some(f64::INFINITY),
+            Delay::Finite(_) => forecast.seconds(Statistic::P99),
+        });
+        let equation = self.prediction.map(|prediction| prediction.delay);
+        TargetRatios {
+            measured: measured.map(|measured| part(measured.p99.as_secs_f64())),
+            forecast: forecast.map(part),
+            equation: equation.map(|delay| {
+                let mean = delay.finite();
+                part(mean.map_or(f64::INFINITY, |mean| mean.as_secs_f64()))
+            }),
+        }
+    }
+
+    /// One number of the forecast, in seconds; `None` where it has none.
+    pub(crate) fn forecast_seconds(&self, statistic: Statistic) -> Option<f64> {
+        self.forecast?.seconds(statistic)
+    }
+
+    /// The mean by eq. 3, in seconds; `None` where that has none.
+    pub(crate) fn equation_seconds(&self) -> Option<f64> {
+        let mean = self.prediction?.delay.finite()?;
+        Some(mean.as_secs_f64())
+    }
+
+    /// Its latency target is not met, or it is overloaded.
+    pub(crate) fn is_unmet(&self) -> bool {
+        self.met == Some(false) || self.expected.is_some_and(|expected| expected.overloaded)
+    }
+
+    /// Its latency target is not met at the 99th percentile, whether it is on average or not.
+    pub(crate) fn is_unmet_at_p99(&self) -> bool {
+        self.expected
+            .is_some_and(|expected| expected.met_at_p99 == Some(false))
+    }
+}
+
+/// An application without a path.
+pub(super) const UNASSIGNED: AppAssignment = AppAssignment {
+    path: None,
+    by: AssignedBy::Nobody,
+    prediction: None,
+    forecast: None,
+    expected: None,
+    met: None,
+};

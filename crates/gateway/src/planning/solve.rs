@@ -1,0 +1,237 @@
+//! Solves a planning problem, and describes the result or the present assignment by forecasts.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant as Stopwatch},
+};
+
+use keiro_control::config::{AppIndex, Config, PathIndex};
+use keiro_planner::{
+    delay::{Delay, Prediction},
+    steer::PlanMode,
+};
+use keiro_units::Bandwidth;
+
+use super::{
+    arrange::Placement,
+    expected_delay::ExpectedDelay,
+    forecast::{DelayForecast, ForecastState},
+    forecasts::{ForecastResolution, Forecasts, members},
+    input::MeasuredDelay,
+    plan::{AppAssignment, Plan, UNASSIGNED},
+    problem::{EQUATION, PlanningProblem},
+    refine::SearchResult,
+};
+
+/// Another path for one application, everything else where it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) path: PathIndex,
+    pub(crate) prediction: Prediction,
+    pub(crate) forecast: Option<DelayForecast>,
+    pub(crate) expected: ExpectedDelay,
+    /// Without a forecast: what the plan takes it to get there by what was measured where it is.
+    pub(crate) extrapolated: Option<MeasuredDelay>,
+    /// Applications that would miss their latency target by the move, by eq. 3.
+    pub(crate) newly_unmet: Vec<AppIndex>,
+    /// The most that others may send there for the latency target to hold by eq. 3; `None`: no latency target, or
+    /// never.
+    pub(crate) others_max: Option<Bandwidth>,
+}
+
+/// Up to so many applications the planners that search are asked as well: within their usual
+/// budget they have something to add to that size.
+const SEARCHED_APPS_MAX: usize = 300;
+
+impl PlanningProblem {
+    /// Asks the planner.
+    pub(crate) fn answer(
+        &self,
+        config: &Config,
+        plan_mode: PlanMode,
+        forecast_state: &ForecastState,
+    ) -> Plan {
+        let stopwatch = Stopwatch::now();
+        let mut forecasts = Forecasts::new(self, forecast_state);
+        let answer = self.assignment(plan_mode, &mut forecasts, ForecastResolution::Fine);
+        let planned = self.told(config, &answer.assignment, &mut forecasts);
+        Plan {
+            optimal: answer.optimal,
+            defers_moves: answer.defers_moves,
+            took: stopwatch.elapsed(),
+            ..planned
+        }
+    }
+
+    /// What there is to say with everybody where they are: of whom nothing is planned.
+    pub(crate) fn standing(&self, config: &Config, forecast_state: &ForecastState) -> Plan {
+        let mut forecasts = Forecasts::new(self, forecast_state);
+        let mut standing = self.told(config, &self.current_assignment(), &mut forecasts);
+        for (number, index) in self.apps.iter().enumerate() {
+            if self.at[number].is_none() {
+                standing.apps[index.0] = UNASSIGNED;
+            }
+        }
+        standing
+    }
+
+    /// Only the paths: where every application of the problem goes.
+    pub(crate) fn places(
+        &self,
+        plan_mode: PlanMode,
+        forecast_state: &ForecastState,
+    ) -> BTreeMap<AppIndex, PathIndex> {
+        let mut forecasts = Forecasts::new(self, forecast_state);
+        let answer = self.assignment(plan_mode, &mut forecasts, ForecastResolution::Coarse);
+        let places = self.apps.iter().zip(answer.assignment);
+        places.map(|(app, path)| (*app, self.paths[path])).collect()
+    }
+
+    /// As [`predictions`](Self::predictions), with everything that there is to say.
+    pub(crate) fn candidates(
+        &self,
+        app: AppIndex,
+        forecast_state: &ForecastState,
+    ) -> Vec<Candidate> {
+        let Some((number, alternatives, assignment)) = self.alternatives(app) else {
+            return Vec::new();
+        };
+        let spec = &self.app_specs[number];
+        let mut forecasts = Forecasts::new(self, forecast_state);
+        alternatives
+            .into_iter()
+            .filter(|alternative| self.reachable[number][alternative.path])
+            .map(|alternative| {
+                let mut moved = assignment.clone();
+                moved[number] = alternative.path;
+                let limit = spec
+                    .latency_target
+                    .map(|latency_target| self.tolerance.loosen(latency_target));
+                let path = &self.path_specs[alternative.path];
+                let prediction = alternative.prediction;
+                let on_path = members(&moved, alternative.path);
+                let shown = forecasts.shown(alternative.path, &on_path).iter();
+                let mut shown = shown.zip(&on_path);
+                let forecast = shown.find_map(|(told, app)| (*app == number).then_some(*told));
+                let measured = self.measured.get(&app).copied();
+                let measured = measured.filter(|_| self.at[number] == Some(alternative.path));
+                let has_forecast = forecast.is_some_and(|forecast| forecast.mean().is_some());
+                let extrapolated = self.extrapolated(number, alternative.path, &prediction);
+                Candidate {
+                    path: self.paths[alternative.path],
+                    forecast,
+                    extrapolated: extrapolated.filter(|_| !has_forecast && self.is_refined()),
+                    expected: ExpectedDelay::of(
+                        &prediction,
+                        forecast.as_ref(),
+                        measured,
+                        self.tolerance,
+                    ),
+                    newly_unmet: alternative
+                        .newly_unmet
+                        .iter()
+                        .map(|n| self.apps[*n])
+                        .collect(),
+                    others_max: limit.and_then(|limit| EQUATION.others_max(path, spec, limit)),
+                    prediction,
+                }
+            })
+            .collect()
+    }
+
+    /// Where every application of the problem goes.
+    pub(super) fn assignment(
+        &self,
+        plan_mode: PlanMode,
+        forecasts: &mut Forecasts<'_>,
+        look: ForecastResolution,
+    ) -> SearchResult {
+        let searched = self.apps.len() <= SEARCHED_APPS_MAX;
+        let now = || Placement::new(self, &self.at);
+        let (mut assignment, optimal) = match plan_mode {
+            _ if !self.searches() => self.solve(),
+            PlanMode::FromScratch if searched => self.solve(),
+            PlanMode::FromScratch => (self.arranged(&now(), plan_mode, &self.wire.apps), false),
+            PlanMode::Revise => {
+                let planner_specs = self.planner_specs(forecasts, look);
+                (self.arranged(&now(), plan_mode, &planner_specs), false)
+            }
+        };
+        // A planner that finds no place at all may leave an application where it may not be.
+        for (app, path) in assignment.iter_mut().enumerate() {
+            let allowed = &self.allowed[app];
+            if !allowed[*path] && !self.spare[app][*path] {
+                *path = allowed.iter().position(|may| *may).unwrap_or(*path);
+            }
+        }
+        let refined = self.refined(assignment.clone(), plan_mode, forecasts, look);
+        SearchResult {
+            optimal: optimal && refined.assignment == assignment,
+            ..refined
+        }
+    }
+
+    /// Everybody where `assignment` says.
+    fn told(&self, config: &Config, assignment: &[usize], forecasts: &mut Forecasts<'_>) -> Plan {
+        let predictions = self.evaluate(assignment).predictions;
+        let forecasts_of = self.forecasts_of(assignment, forecasts);
+        let unchanged = self.unchanged(assignment);
+        let mut apps = vec![UNASSIGNED; config.apps.len()];
+        let (mut lateness, mut delay_sum) = (Duration::ZERO, Some(Duration::ZERO));
+        for (number, index) in self.apps.iter().enumerate() {
+            let (prediction, forecast) = (predictions[number], forecasts_of[number]);
+            let measured = self.measured.get(index).copied();
+            let measured = measured.filter(|_| unchanged.contains(&assignment[number]));
+            let expected =
+                ExpectedDelay::of(&prediction, forecast.as_ref(), measured, self.tolerance);
+            let mean = expected.predicted.and_then(Delay::finite);
+            lateness = lateness.saturating_add(expected.lateness);
+            delay_sum = delay_sum
+                .zip(mean)
+                .map(|(sum, mean)| sum.saturating_add(mean));
+            apps[index.0] = AppAssignment {
+                path: Some(self.paths[assignment[number]]),
+                by: self.by[number],
+                prediction: Some(prediction),
+                forecast,
+                expected: Some(expected),
+                met: expected.met,
+            };
+        }
+        Plan {
+            apps,
+            optimal: false,
+            defers_moves: false,
+            lateness,
+            delay_sum,
+            took: Duration::ZERO,
+        }
+    }
+
+    fn forecasts_of(
+        &self,
+        assignment: &[usize],
+        forecasts: &mut Forecasts<'_>,
+    ) -> Vec<Option<DelayForecast>> {
+        let mut all = vec![None; assignment.len()];
+        for path in 0..self.paths.len() {
+            let members = members(assignment, path);
+            for (app, forecast) in members.iter().zip(forecasts.shown(path, &members)) {
+                all[*app] = Some(*forecast);
+            }
+        }
+        all
+    }
+
+    /// The paths that `assignment` leaves to those who are there, and to nobody else: what was
+    /// measured there holds.
+    fn unchanged(&self, assignment: &[usize]) -> BTreeSet<usize> {
+        let mut unchanged: BTreeSet<usize> = (0..self.paths.len()).collect();
+        for (at, path) in self.at.iter().zip(assignment) {
+            if *at != Some(*path) {
+                unchanged.retain(|other| other != path && Some(*other) != *at);
+            }
+        }
+        unchanged
+    }
+}
