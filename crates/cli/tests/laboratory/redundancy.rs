@@ -107,11 +107,21 @@ fn copies_on_other_paths_make_up_for_what_lines_lose() {
         (LINE_LOSES / 2.0..LINE_LOSES * 1.5).contains(&copies_lost),
         "{copies_lost}"
     );
-    // Each path carries one of the two, and nothing else in such numbers.
+    // Each path carries one of the two. A path that loses one packet in ten may be taken for dead for
+    // a while, and what is sent meanwhile has one copy less; most of the run has both.
     for link in [NEAR.name, FAR.name] {
-        let received = &pair.osaka.path(link)["received_packets"];
-        let received = received.as_u64().expect("a count");
-        assert!(received >= u64::from(SENT) * 8 / 10, "{link}: {received}");
+        let packets = |gateway: &Gateway, name: &str| {
+            let count = &gateway.path(link)[name];
+            count.as_u64().expect("a count") as f64
+        };
+        let sent = packets(&pair.tokyo, "sent_packets");
+        let received = packets(&pair.osaka, "received_packets");
+        assert!(sent >= f64::from(SENT) / 2.0, "{link}: {sent} sent");
+        let lost = 1.0 - received / sent;
+        assert!(
+            (0.0..LINE_LOSES * 1.5).contains(&lost),
+            "{link}: {received} of {sent}"
+        );
     }
 }
 
