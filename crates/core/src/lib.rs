@@ -27,6 +27,8 @@ mod session;
 mod snapshot;
 mod tenant;
 mod uplink;
+#[cfg(test)]
+mod vectors;
 pub mod wire;
 
 pub use config::{
