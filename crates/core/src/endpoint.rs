@@ -1,35 +1,32 @@
 //! All peers of one gateway: finds the session of a datagram, answers handshakes, hands out work.
 
+mod handshake_load;
+mod handshakes;
+mod version_mismatch;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     ops::RangeInclusive,
-    time::Duration,
 };
 
 use keiro_units::{Bandwidth, Instant, Probability};
 use rand_chacha::ChaCha20Rng;
 use rand_core::{RngCore, SeedableRng};
 
+use self::{handshake_load::HandshakeLoad, version_mismatch::MismatchReports};
 use crate::{
-    config::{
-        AggregationConfig, AppConfig, Cipher, EndpointConfig, PathConfig, PeerConfig, SchedulerKind,
-    },
-    crypto::PacketKeys,
+    config::{AggregationConfig, AppConfig, EndpointConfig, PathConfig, PeerConfig, SchedulerKind},
     event::{Delivery, Event, RefusalReason, ResetReason, SendError},
-    handshake::{
-        Agreed, CookieJar, CookieSecrets, Initiation, InitiationHeader, MacCheck, MacKeys,
-        PublicKey, Responder, ResponseHeader, cookie_reply, open_cookie_reply,
-    },
+    handshake::{CookieSecrets, MacKeys, PublicKey},
     id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId, TenantId},
-    session::{Arrived, Epoch, Pending, Session},
+    session::{Arrived, Session},
     snapshot::{DropCounters, EndpointSnapshot, PathSnapshot, SessionSnapshot},
     tenant::{IpPacket, PacketError, TenantConfig, TenantError, TenantSnapshot},
     uplink::Uplinks,
     wire::{
-        COOKIE_LEN, DataHeader, HandshakePayload, KIND_COOKIE, KIND_DATA, KIND_INITIATION,
-        KIND_RESPONSE, VERSION,
+        DataHeader, KIND_COOKIE, KIND_DATA, KIND_INITIATION, KIND_RESPONSE, KIND_VERSION_REPLY,
     },
 };
 
@@ -103,21 +100,10 @@ impl TransmitBuf {
     }
 }
 
-/// Handshake packets that wait to be sent at most; more are dropped, their senders try again.
-const OUTBOX_MAX: usize = 256;
 /// Buffers that are kept for IP packets to come: half a megabyte of them at most. Smaller ones the
 /// allocator has at hand, larger ones would be too much to keep.
 const SPARE_MAX: usize = 256;
 const SPARE_BYTES: RangeInclusive<usize> = 1024..=2048;
-/// The window over which handshakes are counted.
-const LOAD_WINDOW: Duration = Duration::from_secs(1);
-/// Addresses whose handshakes are counted at once.
-const SOURCES_MAX: usize = 1024;
-/// Cookies sent in a window: 0.7 Mbit/s, which strangers can make us send.
-const COOKIES_MAX: u32 = 1000;
-/// Handshakes that one verified address may begin in a window while there is load.
-const HANDSHAKES_PER_SOURCE_MAX: u32 = 5;
-
 /// One gateway's end of the overlay.
 pub struct Endpoint {
     config: EndpointConfig,
@@ -125,29 +111,22 @@ pub struct Endpoint {
     cookies: CookieSecrets,
     random: ChaCha20Rng,
     last_timestamp: u64,
-    load: Load,
+    load: HandshakeLoad,
+    mismatch_reports: MismatchReports,
     peers: BTreeMap<PeerId, Session>,
     by_key: BTreeMap<PublicKey, PeerId>,
     by_index: BTreeMap<u32, PeerId>,
     next_peer: u32,
     outbox: VecDeque<(SocketId, SocketAddr, Vec<u8>)>,
     spare: Vec<Vec<u8>>,
-    /// Events of peers that were removed.
+    /// Events of peers that were removed, and of handshakes that belong to no session.
     events: VecDeque<Event>,
     drops: DropCounters,
     cookies_sent: u64,
+    version_replies_sent: u64,
     handshakes: u64,
     last_polled: Option<PeerId>,
     uplinks: Uplinks,
-}
-
-/// Initiations with a right first MAC in the present window.
-#[derive(Default)]
-struct Load {
-    since: Instant,
-    count: u32,
-    cookies: u32,
-    by_source: BTreeMap<IpAddr, u32>,
 }
 
 impl fmt::Debug for Endpoint {
@@ -195,7 +174,8 @@ impl Endpoint {
             config,
             random,
             last_timestamp: 0,
-            load: Load::default(),
+            load: HandshakeLoad::default(),
+            mismatch_reports: MismatchReports::default(),
             peers: BTreeMap::new(),
             by_key: BTreeMap::new(),
             by_index: BTreeMap::new(),
@@ -205,6 +185,7 @@ impl Endpoint {
             events: VecDeque::new(),
             drops: DropCounters::default(),
             cookies_sent: 0,
+            version_replies_sent: 0,
             handshakes: 0,
             last_polled: None,
             uplinks: Uplinks::default(),
@@ -236,6 +217,7 @@ impl Endpoint {
         session.abandon(now);
         self.events.append(&mut session.events);
         self.by_key.remove(&session.public_key);
+        self.mismatch_reports.forget(peer);
         self.by_index.retain(|_, id| *id != peer);
     }
 
@@ -306,7 +288,8 @@ impl Endpoint {
             Some(&KIND_DATA) => self.handle_data(now, meta, data),
             Some(&KIND_INITIATION) => self.handle_initiation(now, meta, data),
             Some(&KIND_RESPONSE) => self.handle_response(now, data),
-            Some(&KIND_COOKIE) => self.handle_cookie(now, data),
+            Some(&KIND_COOKIE) => self.handle_cookie_reply(now, data),
+            Some(&KIND_VERSION_REPLY) => self.handle_version_reply(now, meta, data),
             Some(_) => self.drops.unknown_kind += 1,
         }
     }
@@ -667,6 +650,7 @@ impl Endpoint {
         EndpointSnapshot {
             drops: self.drops,
             cookies_sent: self.cookies_sent,
+            version_replies_sent: self.version_replies_sent,
             handshakes: self.handshakes,
         }
     }
@@ -711,338 +695,5 @@ impl Endpoint {
         for index in session.retired.drain(..) {
             self.by_index.remove(&index);
         }
-    }
-
-    fn handle_initiation(&mut self, now: Instant, meta: DatagramMeta, packet: &[u8]) {
-        let Some(header) = InitiationHeader::decode(packet) else {
-            self.drops.truncated += 1;
-            return;
-        };
-        if header.version != VERSION {
-            self.drops.version += 1;
-            return;
-        }
-        self.cookies.refresh(now, &mut self.random);
-        let check = self.mac_keys.check(now, packet, meta.remote, &self.cookies);
-        if check == MacCheck::Invalid {
-            self.drops.bad_mac += 1;
-            return;
-        }
-        if self.load.on_initiation(now) > self.config.handshakes_per_second_max {
-            if check == MacCheck::WithoutCookie {
-                self.send_cookie(meta, header.sender, packet);
-                return;
-            }
-            if !self.load.admits(meta.remote.ip()) {
-                self.drops.rate_limited += 1;
-                return;
-            }
-        }
-        self.answer_initiation(now, meta, packet);
-    }
-
-    fn answer_initiation(&mut self, now: Instant, meta: DatagramMeta, packet: &[u8]) {
-        let seed = self.draw_seed();
-        let Some(responder) = Responder::read(&self.config.private_key, packet, seed) else {
-            self.drops.unauthentic += 1;
-            return;
-        };
-        let Some(id) = self.by_key.get(&responder.peer).copied() else {
-            self.drops.foreign_key += 1;
-            return;
-        };
-        let index = self.draw_index();
-        let session = self
-            .peers
-            .get_mut(&id)
-            .expect("by_key names peers that exist");
-        if responder.payload.timestamp <= session.handshake.newest_timestamp {
-            session.drops.stale_handshake += 1;
-            return;
-        }
-        session.handshake.newest_timestamp = responder.payload.timestamp;
-        let aes = self.config.cipher == Cipher::Aes256Gcm && responder.payload.ciphers & 1 == 1;
-        let payload = HandshakePayload {
-            ciphers: u8::from(aes),
-            timestamp: 0,
-            incarnation: session.incarnation,
-            credit: session.credit_for_handshake(),
-        };
-        let Some((mut response, agreed)) =
-            responder.answer(&session.preshared_key, index, &payload)
-        else {
-            self.drops.unauthentic += 1;
-            return;
-        };
-        // Only initiations are ever answered by a cookie: this jar is not needed again.
-        session
-            .handshake
-            .mac_keys
-            .append(now, &mut response, &mut CookieJar::default());
-        self.add_epoch(now, id, index, &agreed, aes, false);
-        self.handshakes += 1;
-        self.debit(now, id, meta.socket, response.len());
-        self.push_out(meta.socket, meta.remote, response);
-    }
-
-    fn handle_response(&mut self, now: Instant, packet: &[u8]) {
-        let Some(header) = ResponseHeader::decode(packet) else {
-            self.drops.truncated += 1;
-            return;
-        };
-        let Some(id) = self.by_index.get(&header.receiver).copied() else {
-            self.drops.unknown_index += 1;
-            return;
-        };
-        let remote = SocketAddr::from(([0, 0, 0, 0], 0));
-        if self.mac_keys.check(now, packet, remote, &self.cookies) == MacCheck::Invalid {
-            self.drops.bad_mac += 1;
-            return;
-        }
-        let session = self
-            .peers
-            .get_mut(&id)
-            .expect("by_index names peers that exist");
-        let Some(pending) = session
-            .handshake
-            .pending
-            .take_if(|pending| pending.local_index == header.receiver)
-        else {
-            session.drops.unknown_index += 1;
-            return;
-        };
-        match pending.initiation.finish(packet) {
-            Ok(agreed) => {
-                let aes = agreed.payload.ciphers & 1 == 1;
-                let (incarnation, credit) = (agreed.payload.incarnation, agreed.payload.credit);
-                self.add_epoch(now, id, header.receiver, &agreed, aes, true);
-                self.handshakes += 1;
-                let session = self.peers.get_mut(&id).expect("found above");
-                session.on_epoch_confirmed(now, incarnation, credit);
-                for index in session.retired.drain(..) {
-                    self.by_index.remove(&index);
-                }
-            }
-            Err(initiation) => {
-                session.drops.unauthentic += 1;
-                let local_index = header.receiver;
-                session.handshake.pending = Some(Pending {
-                    initiation: *initiation,
-                    local_index,
-                });
-            }
-        }
-    }
-
-    fn handle_cookie(&mut self, now: Instant, packet: &[u8]) {
-        if packet.len() != COOKIE_LEN {
-            self.drops.truncated += 1;
-            return;
-        }
-        let index = u32::from_be_bytes([packet[4], packet[5], packet[6], packet[7]]);
-        let session = self
-            .by_index
-            .get(&index)
-            .and_then(|id| self.peers.get_mut(id));
-        let Some(session) = session else {
-            self.drops.unknown_index += 1;
-            return;
-        };
-        let handshake = &mut session.handshake;
-        match open_cookie_reply(&handshake.mac_keys, &handshake.cookie, packet) {
-            Some(cookie) => {
-                handshake.cookie.put(now, cookie);
-                // Try again at once, now with the cookie; once per attempt.
-                if handshake.pending.is_some() {
-                    handshake.next_at = Some(now);
-                }
-            }
-            None => session.drops.unauthentic += 1,
-        }
-    }
-
-    /// Sends an initiation over every path: a dead first one must not block the start.
-    fn begin_handshake(&mut self, now: Instant, id: PeerId) {
-        let seed = self.draw_seed();
-        let index = self.draw_index();
-        let jitter = Duration::from_millis(u64::from(self.random.next_u32() % 100));
-        let unix_now = self.config.unix_time_at_zero.as_nanos() + u128::from(now.as_nanos());
-        let unix_now = u64::try_from(unix_now).unwrap_or(u64::MAX);
-        self.last_timestamp = unix_now.max(self.last_timestamp + 1);
-        let timing = self.config.timing;
-        let Some(session) = self.peers.get_mut(&id) else {
-            return;
-        };
-        let remotes = session.remotes();
-        let public_key = session.public_key;
-        let payload = HandshakePayload {
-            ciphers: u8::from(self.config.cipher == Cipher::Aes256Gcm),
-            timestamp: self.last_timestamp,
-            incarnation: session.incarnation,
-            credit: session.credit_for_handshake(),
-        };
-        let key = &self.config.private_key;
-        let initiation = Initiation::new(
-            key,
-            &public_key,
-            &session.preshared_key,
-            index,
-            &payload,
-            seed,
-        );
-        let handshake = &mut session.handshake;
-        let Some(initiation) = initiation.filter(|_| !remotes.is_empty()) else {
-            // It must come to us.
-            handshake.next_at = Some(now + timing.handshake_retry_max);
-            return;
-        };
-        if handshake.attempts > 0 {
-            let attempts = handshake.attempts;
-            session
-                .events
-                .push_back(Event::HandshakeUnanswered { peer: id, attempts });
-        }
-        let wait = timing.handshake_retry * (1 << handshake.attempts.min(10));
-        handshake.next_at = Some(now + wait.min(timing.handshake_retry_max) + jitter);
-        handshake.attempts += 1;
-        let mut packet = initiation.body.clone();
-        handshake
-            .mac_keys
-            .append(now, &mut packet, &mut handshake.cookie);
-        if let Some(old) = handshake.pending.replace(Pending {
-            initiation,
-            local_index: index,
-        }) {
-            self.by_index.remove(&old.local_index);
-        }
-        self.by_index.insert(index, id);
-        for (socket, remote) in remotes {
-            self.debit(now, id, socket, packet.len());
-            self.push_out(socket, remote, packet.clone());
-        }
-    }
-
-    /// A handshake packet leaves beside the pacer, which pays for it like for all others.
-    fn debit(&mut self, now: Instant, id: PeerId, socket: SocketId, len: usize) {
-        if let Some(session) = self.peers.get_mut(&id) {
-            session.debit(now, socket, len);
-        }
-    }
-
-    fn add_epoch(
-        &mut self,
-        now: Instant,
-        id: PeerId,
-        index: u32,
-        agreed: &Agreed,
-        aes: bool,
-        initiator: bool,
-    ) {
-        let cipher = if aes {
-            Cipher::Aes256Gcm
-        } else {
-            Cipher::ChaCha20Poly1305
-        };
-        let session = self
-            .peers
-            .get_mut(&id)
-            .expect("keys are agreed with peers that exist");
-        let epoch = Epoch {
-            local_index: index,
-            remote_index: agreed.remote_index,
-            keys: PacketKeys::new(cipher, &agreed.keys.send, &agreed.keys.receive),
-            incarnation: agreed.payload.incarnation,
-            credit: agreed.payload.credit,
-            since: now,
-            initiator,
-            confirmed: initiator,
-            packets_sealed: 0,
-        };
-        let retired = session.keys.push(epoch, &self.config.timing);
-        self.by_index.insert(index, id);
-        for index in retired {
-            self.by_index.remove(&index);
-        }
-    }
-
-    fn send_cookie(&mut self, meta: DatagramMeta, sender: u32, packet: &[u8]) {
-        if !self.load.admits_cookie() {
-            self.drops.rate_limited += 1;
-            return;
-        }
-        let reply = cookie_reply(
-            &self.mac_keys,
-            &self.cookies,
-            packet,
-            sender,
-            meta.remote,
-            &mut self.random,
-        );
-        if let Some(reply) = reply {
-            let sent = self.push_out(meta.socket, meta.remote, reply);
-            self.cookies_sent += u64::from(sent);
-        }
-    }
-
-    /// Whether there was room.
-    fn push_out(&mut self, socket: SocketId, remote: SocketAddr, packet: Vec<u8>) -> bool {
-        let room = self.outbox.len() < OUTBOX_MAX;
-        if room {
-            self.outbox.push_back((socket, remote, packet));
-        } else {
-            self.drops.rate_limited += 1;
-        }
-        room
-    }
-
-    fn draw_seed(&mut self) -> [u8; 32] {
-        let mut seed = [0; 32];
-        self.random.fill_bytes(&mut seed);
-        seed
-    }
-
-    /// An index that no session of ours has.
-    fn draw_index(&mut self) -> u32 {
-        loop {
-            let index = self.random.next_u32();
-            if !self.by_index.contains_key(&index) {
-                return index;
-            }
-        }
-    }
-}
-
-impl Load {
-    /// Counts an initiation; how many there were in this window.
-    fn on_initiation(&mut self, now: Instant) -> u32 {
-        if now.saturating_duration_since(self.since) >= LOAD_WINDOW {
-            *self = Self {
-                since: now,
-                ..Self::default()
-            };
-        }
-        self.count = self.count.saturating_add(1);
-        self.count
-    }
-
-    /// Another cookie may be sent in this window.
-    fn admits_cookie(&mut self) -> bool {
-        self.cookies += 1;
-        self.cookies <= COOKIES_MAX
-    }
-
-    /// A verified address may begin another handshake in this window.
-    fn admits(&mut self, source: IpAddr) -> bool {
-        // Whoever has one IPv6 address has its whole /64.
-        let source = match source {
-            IpAddr::V4(_) => source,
-            IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() & !u128::from(u64::MAX)).into()),
-        };
-        if self.by_source.len() >= SOURCES_MAX && !self.by_source.contains_key(&source) {
-            return false;
-        }
-        let count = self.by_source.entry(source).or_default();
-        *count += 1;
-        *count <= HANDSHAKES_PER_SOURCE_MAX
     }
 }

@@ -6,7 +6,10 @@ use keiro_model::aggregation::{Decision, Parameters, TooNarrow};
 use keiro_units::Bandwidth;
 use thiserror::Error;
 
-use crate::id::{AppId, FlowId, MessageId, PathId, PeerId, StreamId, TenantId};
+use crate::{
+    id::{AppId, FlowId, MessageId, PathId, PeerId, StreamId, TenantId},
+    wire::Versions,
+};
 
 /// Data that came from a peer.
 #[derive(Debug)]
@@ -123,6 +126,21 @@ pub enum Event {
         peer: PeerId,
         /// Attempts so far.
         attempts: u32,
+    },
+    /// A handshake failed because the other side speaks other versions of the protocol. At most
+    /// once a minute per peer, and once a minute for all senders that are no peer.
+    ///
+    /// This is not authenticated: it may be a forgery by a host that knows a public key.
+    VersionMismatch {
+        /// The peer that we began a handshake with, or the one at the sender's address; `None`: no
+        /// peer, or more than one, is known to have this address.
+        peer: Option<PeerId>,
+        /// The other side's address.
+        remote: SocketAddr,
+        /// The versions that the other side speaks, as far as it says.
+        theirs: Versions,
+        /// The versions that this endpoint speaks.
+        ours: Versions,
     },
     /// Keys were changed.
     KeyChanged {

@@ -15,6 +15,7 @@ use keiro_units::{Bandwidth, Instant, Probability};
 use crate::{
     config::{AggregationMode, CopySpread, Redundancy},
     id::{AppId, PathId, PeerId},
+    wire::Features,
 };
 
 /// The endpoint as a whole.
@@ -24,6 +25,8 @@ pub struct EndpointSnapshot {
     pub drops: DropCounters,
     /// Handshakes answered with a cookie because of load.
     pub cookies_sent: u64,
+    /// Handshakes of another protocol version that were answered with the versions spoken here.
+    pub version_replies_sent: u64,
     /// Handshake messages accepted.
     pub handshakes: u64,
 }
@@ -41,6 +44,8 @@ pub struct SessionSnapshot {
     pub key_since: Option<Instant>,
     /// Keys agreed so far.
     pub key_changes: u64,
+    /// The optional parts of the protocol that both sides understand; `None` before the first key.
+    pub features: Option<Features>,
     /// Datagrams with this peer's index that were ignored.
     pub drops: DropCounters,
     /// Streams open, opened by either side.
@@ -252,7 +257,8 @@ pub struct DropCounters {
     pub bad_mac: u64,
     /// A handshake that is not newer than the last one.
     pub stale_handshake: u64,
-    /// A handshake of another protocol version.
+    /// A handshake of another protocol version, or the answer to one of ours by a gateway that does
+    /// not speak our version.
     pub version: u64,
     /// A handshake that came too often from its address.
     pub rate_limited: u64,

@@ -20,8 +20,8 @@ use crate::{
     },
     id::{AppId, PathId},
     wire::{
-        AckFrame, CopySpacing, DATA_HEADER_LEN, DataHeader, Feedback, Frame, HandshakePayload,
-        MessageStatus, ParityFrame, Reader, TrainReport, expand_packet_number,
+        AckFrame, CopySpacing, DATA_HEADER_LEN, DataHeader, Features, Feedback, Frame,
+        HandshakePayload, MessageStatus, ParityFrame, Reader, TrainReport, expand_packet_number,
     },
 };
 
@@ -55,6 +55,7 @@ fn remote() -> SocketAddr {
 fn initiation_payload() -> HandshakePayload {
     HandshakePayload {
         ciphers: 1,
+        features: Features::NONE,
         timestamp: 0x0102_0304_0506_0708,
         incarnation: 0x1112_1314_1516_1718,
         credit: 0x0000_0000_0400_0000,
@@ -64,6 +65,7 @@ fn initiation_payload() -> HandshakePayload {
 fn response_payload() -> HandshakePayload {
     HandshakePayload {
         ciphers: 1,
+        features: Features::NONE,
         timestamp: 0,
         incarnation: 0x2122_2324_2526_2728,
         credit: 0x0000_0000_0200_0000,

@@ -22,7 +22,7 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::RngCore;
 
 use super::PublicKey;
-use crate::wire::{COOKIE_LEN, KIND_COOKIE};
+use crate::wire::{COOKIE_LEN, KIND_COOKIE, KIND_VERSION_REPLY, VERSION_REPLY_LEN, Versions};
 
 pub(crate) const MAC_LEN: usize = 16;
 /// A cookie is good for this long, and the secret behind it is changed as often.
@@ -32,6 +32,7 @@ const COOKIE_LIFETIME: Duration = Duration::from_secs(120);
 pub(crate) struct MacKeys {
     mac: [u8; 32],
     cookie: [u8; 32],
+    version: [u8; 32],
 }
 
 /// What the MACs of a handshake packet say.
@@ -71,6 +72,7 @@ impl MacKeys {
         Self {
             mac: derive(b"keiro mac 1"),
             cookie: derive(b"keiro cookie 1"),
+            version: derive(b"keiro version 1"),
         }
     }
 
@@ -200,6 +202,34 @@ pub(crate) fn open_cookie_reply(
         .ok()?
         .try_into()
         .ok()
+}
+
+/// A version reply to the initiation `packet` (with MACs) whose sender's index is `receiver`.
+///
+/// Its MAC covers the initiation's first MAC, so that only a host that saw the initiation can make
+/// one. It does not prove that the peer made it: any host that knows the public key can.
+pub(crate) fn version_reply(keys: &MacKeys, packet: &[u8], receiver: u32) -> Option<Vec<u8>> {
+    let first_mac = packet.get(packet.len().checked_sub(2 * MAC_LEN)?..packet.len() - MAC_LEN)?;
+    let ours = Versions::SUPPORTED;
+    let mut reply = vec![KIND_VERSION_REPLY, ours.oldest(), ours.newest(), 0];
+    reply.extend_from_slice(&receiver.to_be_bytes());
+    let mac = mac(&keys.version, &[&reply, first_mac]);
+    reply.extend_from_slice(&mac);
+    Some(reply)
+}
+
+/// The versions in a reply to our last initiation to the gateway of `keys`; `None` if it is not one.
+pub(crate) fn open_version_reply(
+    keys: &MacKeys,
+    jar: &CookieJar,
+    packet: &[u8],
+) -> Option<Versions> {
+    if packet.len() != VERSION_REPLY_LEN {
+        return None;
+    }
+    let (header, mac) = packet.split_at(8);
+    verify(&keys.version, &[header, &jar.last_mac], mac).then_some(())?;
+    Versions::new(header[1], header[2])
 }
 
 fn cookie(secret: &[u8; 32], remote: SocketAddr) -> [u8; MAC_LEN] {

@@ -13,6 +13,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 pub(crate) use mac::{
     CookieJar, CookieSecrets, MAC_LEN, MacCheck, MacKeys, cookie_reply, open_cookie_reply,
+    open_version_reply, version_reply,
 };
 pub(crate) use noise::{Agreed, Initiation, InitiationHeader, Responder, ResponseHeader};
 

@@ -12,8 +12,8 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use super::{MAC_LEN, PrivateKey, PublicKey};
 use crate::wire::{
-    HandshakePayload, INITIATION_LEN, KIND_INITIATION, KIND_RESPONSE, PAYLOAD_LEN, RESPONSE_LEN,
-    Reader, VERSION,
+    ANY_INITIATION_LEN_MIN, HandshakePayload, INITIATION_LEN, KIND_INITIATION, KIND_RESPONSE,
+    PAYLOAD_LEN, RESPONSE_LEN, Reader, VERSION,
 };
 
 const PATTERN: &str = "Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
@@ -65,9 +65,10 @@ pub(crate) struct Responder {
 }
 
 impl InitiationHeader {
-    /// `None` unless `packet` has an initiation's length.
+    /// The part that initiations of all versions have in common; `None` if `packet` is too short
+    /// for one.
     pub(crate) fn decode(packet: &[u8]) -> Option<Self> {
-        if packet.len() != INITIATION_LEN {
+        if packet.len() < ANY_INITIATION_LEN_MIN {
             return None;
         }
         let mut reader = Reader::new(&packet[1..]);
@@ -151,6 +152,9 @@ impl Initiation {
 impl Responder {
     /// Reads an initiation up to the sender's identity; `None` if it was not made for us.
     pub(crate) fn read(local: &PrivateKey, packet: &[u8], seed: [u8; 32]) -> Option<Self> {
+        if packet.len() != INITIATION_LEN {
+            return None;
+        }
         let header = InitiationHeader::decode(packet)?;
         let mut state = builder(seed)
             .prologue(PROLOGUE)
@@ -250,10 +254,12 @@ impl Random for SeededRandom {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Features;
 
     fn payload(incarnation: u64) -> HandshakePayload {
         HandshakePayload {
             ciphers: 1,
+            features: Features::SUPPORTED,
             timestamp: 7,
             incarnation,
             credit: 9,

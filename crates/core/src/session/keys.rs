@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use keiro_units::Instant;
 
-use crate::{config::TimingConfig, crypto::PacketKeys};
+use crate::{config::TimingConfig, crypto::PacketKeys, wire::Features};
 
 /// Epochs kept at once: the one in use, its predecessor for packets on the way, and those of
 /// handshakes that crossed. The oldest is forgotten first.
@@ -24,6 +24,8 @@ pub(crate) struct Epoch {
     pub(crate) incarnation: u64,
     /// What the peer grants from its beginning, if it is a new incarnation.
     pub(crate) credit: u64,
+    /// What both sides understand.
+    pub(crate) features: Features,
     pub(crate) since: Instant,
     pub(crate) initiator: bool,
     /// The peer is known to have it too: it may be used for sending.

@@ -25,6 +25,7 @@ impl Session {
             settling: self.settling.is_some(),
             key_since: self.keys.current().map(|epoch| epoch.since),
             key_changes: self.keys.agreed_total,
+            features: self.keys.current().map(|epoch| epoch.features),
             drops: self.drops,
             streams: self.streams.len(),
             streams_queued_bytes: self.queues.stream_bytes,

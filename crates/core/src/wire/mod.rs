@@ -6,15 +6,17 @@ mod frame;
 mod packet;
 mod report;
 mod varint;
+mod version;
 
 pub use frame::{AckFrame, AckRanges, Frame, FrameError, MessageStatus, ParityFrame};
 pub use packet::{
-    COOKIE_LEN, DATA_HEADER_LEN, DataHeader, HandshakePayload, INITIATION_LEN, KIND_COOKIE,
-    KIND_DATA, KIND_INITIATION, KIND_RESPONSE, PAYLOAD_LEN, RESPONSE_LEN, TAG_LEN, VERSION,
-    expand_packet_number,
+    ANY_INITIATION_LEN_MIN, COOKIE_LEN, DATA_HEADER_LEN, DataHeader, HandshakePayload,
+    INITIATION_LEN, KIND_COOKIE, KIND_DATA, KIND_INITIATION, KIND_RESPONSE, KIND_VERSION_REPLY,
+    PAYLOAD_LEN, RESPONSE_LEN, TAG_LEN, VERSION_REPLY_LEN, expand_packet_number,
 };
 pub use report::{CopySpacing, Feedback, TrainReport};
 pub use varint::{Reader, VARINT_MAX, put_varint, varint_len};
+pub use version::{Features, VERSION, Versions};
 
 /// Longest message, bytes: 16 MiB, and the eight bytes that a driver may put in front.
 pub const MESSAGE_LEN_MAX: usize = (16 << 20) + 8;

@@ -1,9 +1,6 @@
 //! Packet kinds and their clear-text headers.
 
-use super::Reader;
-
-/// Version of the protocol, in the clear in every handshake initiation.
-pub const VERSION: u8 = 1;
+use super::{Features, Reader};
 
 /// First byte of a handshake initiation.
 pub const KIND_INITIATION: u8 = 1;
@@ -13,6 +10,8 @@ pub const KIND_RESPONSE: u8 = 2;
 pub const KIND_COOKIE: u8 = 3;
 /// First byte of a data packet.
 pub const KIND_DATA: u8 = 4;
+/// First byte of a version reply.
+pub const KIND_VERSION_REPLY: u8 = 5;
 
 /// AEAD tag, bytes.
 pub const TAG_LEN: usize = 16;
@@ -27,6 +26,10 @@ pub const INITIATION_LEN: usize = 8 + 32 + 48 + PAYLOAD_LEN + TAG_LEN + 32;
 pub const RESPONSE_LEN: usize = 12 + 32 + PAYLOAD_LEN + TAG_LEN + 32;
 /// A cookie reply: 8 header, 24 nonce, 16 cookie and tag.
 pub const COOKIE_LEN: usize = 8 + 24 + 16 + TAG_LEN;
+/// A version reply: 8 header, MAC. Shorter than the shortest initiation of any version.
+pub const VERSION_REPLY_LEN: usize = 8 + 16;
+/// The shortest initiation of any version: 8 header, two MACs.
+pub const ANY_INITIATION_LEN_MIN: usize = 8 + 32;
 
 /// Header of a data packet; all of it is authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +72,8 @@ impl DataHeader {
 pub struct HandshakePayload {
     /// Initiation: bit 0 AES-256-GCM wanted. Response: bit 0 AES-256-GCM chosen.
     pub ciphers: u8,
+    /// The optional parts of the protocol that the sender understands; none from 0.1.0.
+    pub features: Features,
     /// Initiation: Unix time in nanoseconds, strictly rising per gateway. Response: zero.
     pub timestamp: u64,
     /// Drawn at random when the gateway starts: another value means that it has restarted.
@@ -82,22 +87,25 @@ impl HandshakePayload {
     pub fn encode(&self) -> [u8; PAYLOAD_LEN] {
         let mut out = [0; PAYLOAD_LEN];
         out[0] = self.ciphers;
+        out[2..4].copy_from_slice(&self.features.bits().to_be_bytes());
         out[4..12].copy_from_slice(&self.timestamp.to_be_bytes());
         out[12..20].copy_from_slice(&self.incarnation.to_be_bytes());
         out[20..].copy_from_slice(&self.credit.to_be_bytes());
         out
     }
 
-    /// From its bytes; `None` for another length. Reserved bytes are ignored.
+    /// From its bytes; `None` for another length. The reserved byte is ignored.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         if bytes.len() != PAYLOAD_LEN {
             return None;
         }
         let mut reader = Reader::new(bytes);
         let ciphers = reader.u8()?;
-        reader.bytes(3)?;
+        reader.u8()?;
+        let features = Features::from_bits(u16::from_be_bytes(reader.array()?));
         Some(Self {
             ciphers,
+            features,
             timestamp: reader.u64()?,
             incarnation: reader.u64()?,
             credit: reader.u64()?,
@@ -143,8 +151,15 @@ mod tests {
         }
 
         #[test]
-        fn handshake_payload_round_trips(ciphers: u8, timestamp: u64, incarnation: u64, credit: u64) {
-            let payload = HandshakePayload { ciphers, timestamp, incarnation, credit };
+        fn handshake_payload_round_trips(
+            ciphers: u8,
+            features: u16,
+            timestamp: u64,
+            incarnation: u64,
+            credit: u64,
+        ) {
+            let features = Features::from_bits(features);
+            let payload = HandshakePayload { ciphers, features, timestamp, incarnation, credit };
             prop_assert_eq!(HandshakePayload::decode(&payload.encode()), Some(payload));
         }
     }

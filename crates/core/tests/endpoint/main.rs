@@ -7,4 +7,5 @@ mod pair;
 mod support;
 mod tenants;
 mod uplink;
+mod versions;
 mod wire_document;

@@ -339,6 +339,8 @@ pub(crate) struct Hello {
     pub(crate) timestamp: u64,
     pub(crate) incarnation: u64,
     pub(crate) ciphers: u8,
+    /// Bits of the feature set; 0.1.0 sends none.
+    pub(crate) features: u16,
     pub(crate) cookie: Option<[u8; 16]>,
 }
 
@@ -352,6 +354,7 @@ impl Hello {
             timestamp,
             incarnation: 7,
             ciphers: 1,
+            features: 0,
             cookie: None,
         }
     }
@@ -374,7 +377,8 @@ impl Hello {
         .map(|builder| builder.fixed_ephemeral_key_for_testing_only(&ephemeral))
         .and_then(Builder::build_initiator)
         .expect("all parts are set once");
-        let mut payload = vec![self.ciphers, 0, 0, 0];
+        let mut payload = vec![self.ciphers, 0];
+        payload.extend(self.features.to_be_bytes());
         payload.extend(self.timestamp.to_be_bytes());
         payload.extend(self.incarnation.to_be_bytes());
         payload.extend((1u64 << 30).to_be_bytes());
@@ -440,6 +444,20 @@ pub(crate) fn cookie_reply(cookie: [u8; 16], initiation: &[u8], from: u8) -> Vec
     reply
 }
 
+/// A version reply of gateway `from` to `initiation`: it speaks the versions from `oldest` to
+/// `newest`.
+pub(crate) fn version_reply(oldest: u8, newest: u8, initiation: &[u8], from: u8) -> Vec<u8> {
+    let mut reply = vec![5, oldest, newest, 0];
+    reply.extend_from_slice(&initiation[4..8]);
+    let first_mac = &initiation[initiation.len() - 32..initiation.len() - 16];
+    let mac = keyed(
+        &labelled(b"keiro version 1", from),
+        &[&reply, first_mac].concat(),
+    );
+    reply.extend_from_slice(&mac);
+    reply
+}
+
 /// Gateway `to` reads an initiation and answers it with ChaCha20-Poly1305 chosen; also the
 /// initiation's time.
 pub(crate) fn respond(initiation: &[u8], to: u8, from: u8) -> (Raw, Vec<u8>, u64) {
@@ -484,6 +502,7 @@ pub(crate) fn respond(initiation: &[u8], to: u8, from: u8) -> (Raw, Vec<u8>, u64
         seal: key(send),
         open: key(receive),
         remote_index: u32::from_be_bytes(initiation[4..8].try_into().expect("4 bytes")),
+        features: u16::from_be_bytes([payload[2], payload[3]]),
         next: BTreeMap::new(),
     };
     (raw, response, timestamp)
@@ -514,6 +533,8 @@ pub(crate) struct Raw {
     seal: LessSafeKey,
     open: LessSafeKey,
     remote_index: u32,
+    /// Bits of the feature set that the endpoint sent in its response.
+    pub(crate) features: u16,
     /// Next packet number of each path.
     pub(crate) next: BTreeMap<u8, u64>,
 }
@@ -539,6 +560,7 @@ impl Raw {
         Self {
             seal: key(send),
             open: key(receive),
+            features: u16::from_be_bytes([payload[2], payload[3]]),
             remote_index: u32::from_be_bytes(response[4..8].try_into().expect("4 bytes")),
             next: BTreeMap::new(),
         }

@@ -1,0 +1,420 @@
+//! Handshakes of an endpoint: answers those of peers, begins its own, installs the keys.
+
+use std::{net::SocketAddr, time::Duration};
+
+use keiro_units::Instant;
+use rand_core::RngCore;
+
+use super::{DatagramMeta, Endpoint};
+use crate::{
+    config::Cipher,
+    crypto::PacketKeys,
+    event::Event,
+    handshake::{
+        Agreed, CookieJar, Initiation, InitiationHeader, MacCheck, Responder, ResponseHeader,
+        cookie_reply, open_cookie_reply, open_version_reply, version_reply,
+    },
+    id::{PeerId, SocketId},
+    session::{Epoch, Pending},
+    wire::{
+        COOKIE_LEN, Features, HandshakePayload, INITIATION_LEN, VERSION, VERSION_REPLY_LEN,
+        Versions,
+    },
+};
+
+/// Handshake packets that wait to be sent at most; more are dropped, their senders try again.
+const OUTBOX_MAX: usize = 256;
+
+impl Endpoint {
+    pub(super) fn handle_initiation(&mut self, now: Instant, meta: DatagramMeta, packet: &[u8]) {
+        let Some(header) = InitiationHeader::decode(packet) else {
+            self.drops.truncated += 1;
+            return;
+        };
+        if header.version != VERSION {
+            self.on_other_version(now, meta, header, packet);
+            return;
+        }
+        if packet.len() != INITIATION_LEN {
+            self.drops.truncated += 1;
+            return;
+        }
+        self.cookies.refresh(now, &mut self.random);
+        let check = self.mac_keys.check(now, packet, meta.remote, &self.cookies);
+        if check == MacCheck::Invalid {
+            self.drops.bad_mac += 1;
+            return;
+        }
+        if self.load.on_initiation(now) > self.config.handshakes_per_second_max {
+            if check == MacCheck::WithoutCookie {
+                self.send_cookie(meta, header.sender, packet);
+                return;
+            }
+            if !self.load.admits_handshake(meta.remote.ip()) {
+                self.drops.rate_limited += 1;
+                return;
+            }
+        }
+        self.answer_initiation(now, meta, packet);
+    }
+
+    fn answer_initiation(&mut self, now: Instant, meta: DatagramMeta, packet: &[u8]) {
+        let seed = self.draw_seed();
+        let Some(responder) = Responder::read(&self.config.private_key, packet, seed) else {
+            self.drops.unauthentic += 1;
+            return;
+        };
+        let Some(id) = self.by_key.get(&responder.peer).copied() else {
+            self.drops.foreign_key += 1;
+            return;
+        };
+        let index = self.draw_index();
+        let session = self
+            .peers
+            .get_mut(&id)
+            .expect("by_key names peers that exist");
+        if responder.payload.timestamp <= session.handshake.newest_timestamp {
+            session.drops.stale_handshake += 1;
+            return;
+        }
+        session.handshake.newest_timestamp = responder.payload.timestamp;
+        let aes = self.config.cipher == Cipher::Aes256Gcm && responder.payload.ciphers & 1 == 1;
+        let payload = HandshakePayload {
+            ciphers: u8::from(aes),
+            timestamp: 0,
+            features: Features::SUPPORTED,
+            incarnation: session.incarnation,
+            credit: session.credit_for_handshake(),
+        };
+        let Some((mut response, agreed)) =
+            responder.answer(&session.preshared_key, index, &payload)
+        else {
+            self.drops.unauthentic += 1;
+            return;
+        };
+        // Only initiations are ever answered by a cookie: this jar is not needed again.
+        session
+            .handshake
+            .mac_keys
+            .append(now, &mut response, &mut CookieJar::default());
+        self.add_epoch(now, id, index, &agreed, aes, false);
+        self.handshakes += 1;
+        self.debit(now, id, meta.socket, response.len());
+        self.push_out(meta.socket, meta.remote, response);
+    }
+
+    pub(super) fn handle_response(&mut self, now: Instant, packet: &[u8]) {
+        let Some(header) = ResponseHeader::decode(packet) else {
+            self.drops.truncated += 1;
+            return;
+        };
+        let Some(id) = self.by_index.get(&header.receiver).copied() else {
+            self.drops.unknown_index += 1;
+            return;
+        };
+        let remote = SocketAddr::from(([0, 0, 0, 0], 0));
+        if self.mac_keys.check(now, packet, remote, &self.cookies) == MacCheck::Invalid {
+            self.drops.bad_mac += 1;
+            return;
+        }
+        let session = self
+            .peers
+            .get_mut(&id)
+            .expect("by_index names peers that exist");
+        let Some(pending) = session
+            .handshake
+            .pending
+            .take_if(|pending| pending.local_index == header.receiver)
+        else {
+            session.drops.unknown_index += 1;
+            return;
+        };
+        match pending.initiation.finish(packet) {
+            Ok(agreed) => {
+                let aes = agreed.payload.ciphers & 1 == 1;
+                let (incarnation, credit) = (agreed.payload.incarnation, agreed.payload.credit);
+                self.add_epoch(now, id, header.receiver, &agreed, aes, true);
+                self.handshakes += 1;
+                let session = self.peers.get_mut(&id).expect("found above");
+                session.on_epoch_confirmed(now, incarnation, credit);
+                for index in session.retired.drain(..) {
+                    self.by_index.remove(&index);
+                }
+            }
+            Err(initiation) => {
+                session.drops.unauthentic += 1;
+                let local_index = header.receiver;
+                session.handshake.pending = Some(Pending {
+                    initiation: *initiation,
+                    local_index,
+                });
+            }
+        }
+    }
+
+    pub(super) fn handle_cookie_reply(&mut self, now: Instant, packet: &[u8]) {
+        if packet.len() != COOKIE_LEN {
+            self.drops.truncated += 1;
+            return;
+        }
+        let index = u32::from_be_bytes([packet[4], packet[5], packet[6], packet[7]]);
+        let session = self
+            .by_index
+            .get(&index)
+            .and_then(|id| self.peers.get_mut(id));
+        let Some(session) = session else {
+            self.drops.unknown_index += 1;
+            return;
+        };
+        let handshake = &mut session.handshake;
+        match open_cookie_reply(&handshake.mac_keys, &handshake.cookie, packet) {
+            Some(cookie) => {
+                handshake.cookie.put(now, cookie);
+                // Try again at once, now with the cookie; once per attempt.
+                if handshake.pending.is_some() {
+                    handshake.next_at = Some(now);
+                }
+            }
+            None => session.drops.unauthentic += 1,
+        }
+    }
+
+    /// An initiation of a version that we do not speak. It is answered with the versions that we
+    /// do, if its sender knows our public key, and reported.
+    ///
+    /// Who sent it is encrypted in a way that this version cannot read, so the peer is guessed by
+    /// its address. A guess is never acted upon, only reported.
+    fn on_other_version(
+        &mut self,
+        now: Instant,
+        meta: DatagramMeta,
+        header: InitiationHeader,
+        packet: &[u8],
+    ) {
+        if self.mac_keys.check(now, packet, meta.remote, &self.cookies) == MacCheck::Invalid {
+            self.drops.bad_mac += 1;
+            return;
+        }
+        self.drops.version += 1;
+        let peer = self.peer_at(meta.remote);
+        self.report_mismatch(now, peer, meta.remote, Versions::only(header.version));
+        if !self.load.admits_version_reply(now) {
+            return;
+        }
+        if let Some(reply) = version_reply(&self.mac_keys, packet, header.sender) {
+            debug_assert!(reply.len() < packet.len(), "a reply amplifies nothing");
+            let sent = self.push_out(meta.socket, meta.remote, reply);
+            self.version_replies_sent += u64::from(sent);
+        }
+    }
+
+    /// The answer of a peer that does not speak our version. The handshake goes on: the answer may
+    /// be forged by a host on the path, and the peer may be upgraded at any time.
+    pub(super) fn handle_version_reply(&mut self, now: Instant, meta: DatagramMeta, packet: &[u8]) {
+        if packet.len() != VERSION_REPLY_LEN {
+            self.drops.truncated += 1;
+            return;
+        }
+        let index = u32::from_be_bytes([packet[4], packet[5], packet[6], packet[7]]);
+        let id = self.by_index.get(&index).copied();
+        let Some((id, session)) = id.and_then(|id| Some((id, self.peers.get_mut(&id)?))) else {
+            self.drops.unknown_index += 1;
+            return;
+        };
+        let handshake = &session.handshake;
+        let pending = handshake.pending.as_ref();
+        if pending.is_none_or(|pending| pending.local_index != index) {
+            session.drops.unknown_index += 1;
+            return;
+        }
+        match open_version_reply(&handshake.mac_keys, &handshake.cookie, packet) {
+            None => session.drops.unauthentic += 1,
+            // RFC 9000 §6.2: a list that has the version we began with answers something else.
+            Some(theirs) if theirs.contains(VERSION) => session.drops.malformed += 1,
+            Some(theirs) => {
+                session.drops.version += 1;
+                self.report_mismatch(now, Some(id), meta.remote, theirs);
+            }
+        }
+    }
+
+    fn report_mismatch(
+        &mut self,
+        now: Instant,
+        peer: Option<PeerId>,
+        remote: SocketAddr,
+        theirs: Versions,
+    ) {
+        if self.mismatch_reports.admit(now, peer) {
+            self.events.push_back(Event::VersionMismatch {
+                peer,
+                remote,
+                theirs,
+                ours: Versions::SUPPORTED,
+            });
+        }
+    }
+
+    /// The peer that is not up and has a path to this address; `None` if there is not exactly one.
+    fn peer_at(&self, remote: SocketAddr) -> Option<PeerId> {
+        let mut at_address = self.peers.iter().filter(|(_, session)| {
+            let remotes = session.remotes();
+            !session.is_up() && remotes.iter().any(|(_, address)| *address == remote)
+        });
+        let (id, _) = at_address.next()?;
+        at_address.next().is_none().then_some(*id)
+    }
+
+    /// Sends an initiation over every path: a dead first one must not block the start.
+    pub(super) fn begin_handshake(&mut self, now: Instant, id: PeerId) {
+        let seed = self.draw_seed();
+        let index = self.draw_index();
+        let jitter = Duration::from_millis(u64::from(self.random.next_u32() % 100));
+        let unix_now = self.config.unix_time_at_zero.as_nanos() + u128::from(now.as_nanos());
+        let unix_now = u64::try_from(unix_now).unwrap_or(u64::MAX);
+        self.last_timestamp = unix_now.max(self.last_timestamp + 1);
+        let timing = self.config.timing;
+        let Some(session) = self.peers.get_mut(&id) else {
+            return;
+        };
+        let remotes = session.remotes();
+        let public_key = session.public_key;
+        let payload = HandshakePayload {
+            ciphers: u8::from(self.config.cipher == Cipher::Aes256Gcm),
+            timestamp: self.last_timestamp,
+            features: Features::SUPPORTED,
+            incarnation: session.incarnation,
+            credit: session.credit_for_handshake(),
+        };
+        let key = &self.config.private_key;
+        let initiation = Initiation::new(
+            key,
+            &public_key,
+            &session.preshared_key,
+            index,
+            &payload,
+            seed,
+        );
+        let handshake = &mut session.handshake;
+        let Some(initiation) = initiation.filter(|_| !remotes.is_empty()) else {
+            // It must come to us.
+            handshake.next_at = Some(now + timing.handshake_retry_max);
+            return;
+        };
+        if handshake.attempts > 0 {
+            let attempts = handshake.attempts;
+            session
+                .events
+                .push_back(Event::HandshakeUnanswered { peer: id, attempts });
+        }
+        let wait = timing.handshake_retry * (1 << handshake.attempts.min(10));
+        handshake.next_at = Some(now + wait.min(timing.handshake_retry_max) + jitter);
+        handshake.attempts += 1;
+        let mut packet = initiation.body.clone();
+        handshake
+            .mac_keys
+            .append(now, &mut packet, &mut handshake.cookie);
+        if let Some(old) = handshake.pending.replace(Pending {
+            initiation,
+            local_index: index,
+        }) {
+            self.by_index.remove(&old.local_index);
+        }
+        self.by_index.insert(index, id);
+        for (socket, remote) in remotes {
+            self.debit(now, id, socket, packet.len());
+            self.push_out(socket, remote, packet.clone());
+        }
+    }
+
+    /// A handshake packet leaves beside the pacer, which pays for it like for all others.
+    fn debit(&mut self, now: Instant, id: PeerId, socket: SocketId, len: usize) {
+        if let Some(session) = self.peers.get_mut(&id) {
+            session.debit(now, socket, len);
+        }
+    }
+
+    fn add_epoch(
+        &mut self,
+        now: Instant,
+        id: PeerId,
+        index: u32,
+        agreed: &Agreed,
+        aes: bool,
+        initiator: bool,
+    ) {
+        let cipher = if aes {
+            Cipher::Aes256Gcm
+        } else {
+            Cipher::ChaCha20Poly1305
+        };
+        let session = self
+            .peers
+            .get_mut(&id)
+            .expect("keys are agreed with peers that exist");
+        let epoch = Epoch {
+            local_index: index,
+            remote_index: agreed.remote_index,
+            keys: PacketKeys::new(cipher, &agreed.keys.send, &agreed.keys.receive),
+            incarnation: agreed.payload.incarnation,
+            credit: agreed.payload.credit,
+            features: agreed.payload.features.intersection(Features::SUPPORTED),
+            since: now,
+            initiator,
+            confirmed: initiator,
+            packets_sealed: 0,
+        };
+        self.mismatch_reports.forget(id);
+        let retired = session.keys.push(epoch, &self.config.timing);
+        self.by_index.insert(index, id);
+        for index in retired {
+            self.by_index.remove(&index);
+        }
+    }
+
+    fn send_cookie(&mut self, meta: DatagramMeta, sender: u32, packet: &[u8]) {
+        if !self.load.admits_cookie() {
+            self.drops.rate_limited += 1;
+            return;
+        }
+        let reply = cookie_reply(
+            &self.mac_keys,
+            &self.cookies,
+            packet,
+            sender,
+            meta.remote,
+            &mut self.random,
+        );
+        if let Some(reply) = reply {
+            let sent = self.push_out(meta.socket, meta.remote, reply);
+            self.cookies_sent += u64::from(sent);
+        }
+    }
+
+    /// Whether there was room.
+    fn push_out(&mut self, socket: SocketId, remote: SocketAddr, packet: Vec<u8>) -> bool {
+        let room = self.outbox.len() < OUTBOX_MAX;
+        if room {
+            self.outbox.push_back((socket, remote, packet));
+        } else {
+            self.drops.rate_limited += 1;
+        }
+        room
+    }
+
+    fn draw_seed(&mut self) -> [u8; 32] {
+        let mut seed = [0; 32];
+        self.random.fill_bytes(&mut seed);
+        seed
+    }
+
+    /// An index that no session of ours has.
+    fn draw_index(&mut self) -> u32 {
+        loop {
+            let index = self.random.next_u32();
+            if !self.by_index.contains_key(&index) {
+                return index;
+            }
+        }
+    }
+}

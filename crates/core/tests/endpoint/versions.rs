@@ -1,0 +1,276 @@
+//! Gateways of different versions: both ends report it, and a report costs little and proves nothing.
+
+use std::time::Duration;
+
+use keiro_core::{
+    Endpoint, EndpointConfig, Event, Instant, PeerId,
+    wire::{Features, Versions},
+};
+
+use crate::support::{
+    self, Hello, Victim, address, drain, endpoint, feed, key, mend_first_mac, peer, version_reply,
+};
+
+/// An initiation of gateway 2 to gateway 1 in version 2.
+fn initiation_of_version_2() -> Vec<u8> {
+    let mut hello = Hello::new(2, 1, 1);
+    hello.version = 2;
+    hello.initiate().1
+}
+
+/// Gateway 1 that expects gateway 2 at its address.
+fn responder() -> (Endpoint, PeerId) {
+    let mut end = endpoint(1);
+    let id = end.add_peer(Instant::ZERO, peer(2, Some(address(2))));
+    (end, id)
+}
+
+/// Gateway 1 in a handshake that it has begun with gateway 2, and its initiation.
+fn initiator() -> (Endpoint, PeerId, Vec<u8>) {
+    let (mut end, id) = responder();
+    end.handle_timeout(Instant::ZERO);
+    let mut packets = drain(&mut end, Instant::ZERO).packets;
+    (end, id, packets.pop().expect("an initiation").1)
+}
+
+fn mismatches(events: &[Event]) -> Vec<(Option<PeerId>, Versions, Versions)> {
+    let mismatch = |event: &Event| match event {
+        Event::VersionMismatch {
+            peer, theirs, ours, ..
+        } => Some((*peer, *theirs, *ours)),
+        _ => None,
+    };
+    events.iter().filter_map(mismatch).collect()
+}
+
+#[test]
+fn responder_reports_the_version_of_its_peer_and_answers_with_its_own() {
+    let (mut end, id) = responder();
+    let initiation = initiation_of_version_2();
+    feed(&mut end, Instant::ZERO, address(2), &initiation);
+    let output = drain(&mut end, Instant::ZERO);
+    let (ours, theirs) = (Versions::only(1), Versions::only(2));
+    assert_eq!(mismatches(&output.events), [(Some(id), theirs, ours)]);
+    let [(to, reply)] = &output.packets[..] else {
+        panic!("one answer: {:?}", output.packets);
+    };
+    assert_eq!(*to, address(2));
+    assert_eq!(*reply, version_reply(1, 1, &initiation, 1));
+    assert!(reply.len() < initiation.len());
+    assert_eq!(
+        support::drops(&end, &[id]).into_iter().collect::<Vec<_>>(),
+        [("version", 1)]
+    );
+    assert_eq!(end.snapshot().version_replies_sent, 1);
+    assert_eq!(end.snapshot().handshakes, 0);
+}
+
+#[test]
+fn initiator_reports_the_versions_that_its_peer_answers_with() {
+    let (mut end, id, initiation) = initiator();
+    let reply = version_reply(2, 3, &initiation, 2);
+    feed(&mut end, Instant::ZERO, address(2), &reply);
+    let output = drain(&mut end, Instant::ZERO);
+    let theirs = Versions::new(2, 3).expect("a range");
+    assert_eq!(
+        mismatches(&output.events),
+        [(Some(id), theirs, Versions::only(1))]
+    );
+    assert!(output.packets.is_empty(), "an answer is not answered");
+    assert_eq!(
+        support::drops(&end, &[id]).into_iter().collect::<Vec<_>>(),
+        [("version", 1)]
+    );
+}
+
+#[test]
+fn handshake_goes_on_after_a_version_reply() {
+    let (mut end, id, initiation) = initiator();
+    let reply = version_reply(2, 2, &initiation, 2);
+    feed(&mut end, Instant::ZERO, address(2), &reply);
+    let (mut raw, response, _) = support::respond(&initiation, 2, 1);
+    feed(&mut end, Instant::ZERO, address(2), &response);
+    assert_eq!(end.snapshot().handshakes, 1);
+    let packet = raw.packet(&support::message(0, 2, 0, b"hi"));
+    feed(&mut end, Instant::ZERO, address(2), &packet);
+    assert_eq!(drain(&mut end, Instant::ZERO).messages, [b"hi"]);
+    assert_eq!(
+        end.session(id).expect("it exists").features,
+        Some(Features::NONE)
+    );
+}
+
+#[test]
+fn altered_or_foreign_version_replies_are_not_reported() {
+    let (mut end, id, initiation) = initiator();
+    let reply = version_reply(2, 2, &initiation, 2);
+    for at in [1, 2, 3, 8, 23] {
+        let mut altered = reply.clone();
+        altered[at] ^= 1;
+        feed(&mut end, Instant::ZERO, address(2), &altered);
+    }
+    // Of another gateway, and of another initiation.
+    feed(
+        &mut end,
+        Instant::ZERO,
+        address(2),
+        &version_reply(2, 2, &initiation, 3),
+    );
+    let mut other = initiation.clone();
+    other[140] ^= 1;
+    feed(
+        &mut end,
+        Instant::ZERO,
+        address(2),
+        &version_reply(2, 2, &other, 2),
+    );
+    assert_eq!(support::drops(&end, &[id])["unauthentic"], 7);
+    // One that says that they speak our version, or that no version is spoken.
+    feed(
+        &mut end,
+        Instant::ZERO,
+        address(2),
+        &version_reply(1, 2, &initiation, 2),
+    );
+    assert_eq!(support::drops(&end, &[id])["malformed"], 1);
+    feed(
+        &mut end,
+        Instant::ZERO,
+        address(2),
+        &version_reply(3, 2, &initiation, 2),
+    );
+    assert_eq!(support::drops(&end, &[id])["unauthentic"], 8);
+    assert_eq!(mismatches(&drain(&mut end, Instant::ZERO).events), []);
+}
+
+#[test]
+fn version_reply_after_the_handshake_is_not_reported() {
+    let (mut end, id, initiation) = initiator();
+    let (_, response, _) = support::respond(&initiation, 2, 1);
+    feed(&mut end, Instant::ZERO, address(2), &response);
+    feed(
+        &mut end,
+        Instant::ZERO,
+        address(2),
+        &version_reply(2, 2, &initiation, 2),
+    );
+    assert_eq!(mismatches(&drain(&mut end, Instant::ZERO).events), []);
+    assert_eq!(support::drops(&end, &[id])["unknown_index"], 1);
+}
+
+#[test]
+fn initiation_without_our_public_key_is_neither_answered_nor_reported() {
+    let (mut end, id) = responder();
+    let mut initiation = initiation_of_version_2();
+    initiation[60] ^= 1;
+    feed(&mut end, Instant::ZERO, address(2), &initiation);
+    let output = drain(&mut end, Instant::ZERO);
+    assert!(output.packets.is_empty());
+    assert_eq!(mismatches(&output.events), []);
+    assert_eq!(
+        support::drops(&end, &[id]).into_iter().collect::<Vec<_>>(),
+        [("bad_mac", 1)]
+    );
+}
+
+#[test]
+fn initiations_of_any_length_are_answered_by_less() {
+    let (mut end, _) = responder();
+    for len in [40, 164, 1400] {
+        let mut initiation = vec![9; len];
+        initiation[..2].copy_from_slice(&[1, 2]);
+        mend_first_mac(&mut initiation, 1);
+        feed(&mut end, Instant::ZERO, address(2), &initiation);
+        let packets = drain(&mut end, Instant::ZERO).packets;
+        assert_eq!(packets.len(), 1, "{len} bytes");
+        assert!(packets[0].1.len() < len);
+    }
+    // Too short for two MACs.
+    feed(&mut end, Instant::ZERO, address(2), &[[1, 2]; 19].concat());
+    assert!(drain(&mut end, Instant::ZERO).packets.is_empty());
+    assert_eq!(end.snapshot().drops.truncated, 1);
+}
+
+#[test]
+fn flood_of_another_version_is_answered_a_hundred_times_and_reported_once() {
+    let (mut end, _) = responder();
+    let initiation = initiation_of_version_2();
+    let flood = |end: &mut Endpoint, now: Instant| {
+        let (mut replies, mut reports) = (0, Vec::new());
+        for number in 0..3000u16 {
+            feed(end, now, address(1000 + number), &initiation);
+            let output = drain(end, now);
+            replies += output.packets.len();
+            reports.extend(mismatches(&output.events));
+        }
+        (replies, reports)
+    };
+    let report = (None, Versions::only(2), Versions::only(1));
+    let mut now = Instant::ZERO;
+    assert_eq!(flood(&mut end, now), (100, vec![report]));
+    now += Duration::from_secs(1);
+    assert_eq!(flood(&mut end, now), (100, vec![]));
+    now += Duration::from_secs(59);
+    assert_eq!(flood(&mut end, now), (100, vec![report]));
+    assert_eq!(end.snapshot().drops.version, 9000, "every one is counted");
+    // It costs honest peers nothing: one of our version is answered in the same second.
+    let (_, honest) = Hello::new(2, 1, 1).initiate();
+    feed(&mut end, now, address(2), &honest);
+    assert_eq!(drain(&mut end, now).packets[0].1[0], 2);
+    assert_eq!(end.snapshot().handshakes, 1);
+}
+
+#[test]
+fn mismatch_of_a_peer_is_reported_again_after_a_minute() {
+    let (mut end, id) = responder();
+    let initiation = initiation_of_version_2();
+    let mut reported_at = Vec::new();
+    for second in 0..=120 {
+        let now = Instant::ZERO + Duration::from_secs(second);
+        feed(&mut end, now, address(2), &initiation);
+        // A sender at no peer's address has a limit of its own.
+        feed(&mut end, now, address(3), &initiation);
+        for (peer, ..) in mismatches(&drain(&mut end, now).events) {
+            reported_at.push((second, peer));
+        }
+    }
+    let expected = [0, 60, 120].map(|second| [(second, Some(id)), (second, None)]);
+    assert_eq!(reported_at, expected.concat());
+}
+
+#[test]
+fn forged_initiation_says_nothing_of_a_peer_that_is_up() {
+    let mut victim = Victim::new();
+    victim.give(&initiation_of_version_2());
+    let reported = mismatches(&victim.hear().events);
+    assert_eq!(reported, [(None, Versions::only(2), Versions::only(1))]);
+    victim.assert_alive();
+}
+
+#[test]
+fn features_that_both_sides_have_are_in_force() {
+    for (theirs, effective) in [
+        (0, Features::NONE),
+        (1, Features::VERSION_REPLY),
+        // Those that only the other side knows are ignored.
+        (0xffff, Features::VERSION_REPLY),
+        (0xfffe, Features::NONE),
+    ] {
+        let mut end = Endpoint::new(Instant::ZERO, EndpointConfig::new(key(1)), [1; 32]);
+        let id = end.add_peer(Instant::ZERO, peer(2, None));
+        assert_eq!(end.session(id).expect("it exists").features, None);
+        let mut hello = Hello::new(2, 1, 1);
+        hello.features = theirs;
+        let (state, initiation) = hello.initiate();
+        feed(&mut end, Instant::ZERO, address(2), &initiation);
+        let response = drain(&mut end, Instant::ZERO).packets.remove(0).1;
+        let mut raw = support::Raw::new(state, &response);
+        assert_eq!(raw.features, Features::SUPPORTED.bits());
+        feed(&mut end, Instant::ZERO, address(2), &raw.packet(&[1]));
+        assert_eq!(
+            end.session(id).expect("it exists").features,
+            Some(effective),
+            "{theirs:#x}"
+        );
+    }
+}
