@@ -18,7 +18,7 @@ mod what_if;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
-    event::{DownReason, Event, EventKind, MoveReason, PathRef, Timestamp},
+    event::{DownReason, Event, EventKind, MoveReason, PathRef, Timestamp, VersionRange},
     history::{
         AppHistory, AppHistoryRow, HistoryKind, HistorySnapshot, HistoryState, PathHistory,
         PathHistoryRow,

@@ -16,6 +16,21 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
         }
         EventKind::PeerUp { peer, .. } => format!("peer {peer} is up: keys are agreed"),
         EventKind::PeerDown { peer, reason } => format!("peer {peer} is down: {}", down(*reason)),
+        EventKind::VersionMismatch {
+            peer,
+            remote,
+            peer_versions,
+            our_versions,
+        } => {
+            let who = match peer {
+                Some(peer) => format!("peer {peer} at {remote}"),
+                None => format!("a gateway at {remote} that is not a peer here"),
+            };
+            format!(
+                "version_mismatch: {who} speaks wire version {peer_versions}, this gateway speaks \
+                 {our_versions}; upgrade the older of the two"
+            )
+        }
         EventKind::PathUp {
             on,
             remote,
@@ -267,6 +282,8 @@ fn millis(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use keiro_control::protocol::VersionRange;
+
     use super::*;
 
     #[test]
@@ -391,6 +408,28 @@ mod tests {
         assert_eq!(
             sentence(&kind),
             "path path1 to osaka is down: nothing was heard, for 91.0 ms where 90.0 ms is tolerated"
+        );
+    }
+    #[test]
+    fn version_mismatch_names_both_versions_and_what_to_do() {
+        let mismatch = |peer: Option<&str>, newest| EventKind::VersionMismatch {
+            peer: peer.map(str::to_owned),
+            remote: "198.51.100.1:7600".into(),
+            peer_versions: VersionRange { oldest: 2, newest },
+            our_versions: VersionRange {
+                oldest: 1,
+                newest: 1,
+            },
+        };
+        assert_eq!(
+            sentence(&mismatch(Some("osaka"), 2)),
+            "version_mismatch: peer osaka at 198.51.100.1:7600 speaks wire version 2, this gateway \
+             speaks 1; upgrade the older of the two"
+        );
+        assert_eq!(
+            sentence(&mismatch(None, 3)),
+            "version_mismatch: a gateway at 198.51.100.1:7600 that is not a peer here speaks wire \
+             version 2 to 3, this gateway speaks 1; upgrade the older of the two"
         );
     }
 }

@@ -179,6 +179,7 @@ fn log(kind: &EventKind) {
     let bad = matches!(
         kind,
         EventKind::PeerDown { .. }
+            | EventKind::VersionMismatch { .. }
             | EventKind::PathDown { .. }
             | EventKind::TargetMissed { .. }
             | EventKind::MessageExpired { .. }

@@ -450,6 +450,12 @@ impl<'a> View<'a> {
             handshake_age_seconds: session.key_since.map(|since| self.age(since)),
             handshakes_started: standing.handshakes_started,
             key_changes: session.key_changes,
+            features: session
+                .features
+                .unwrap_or_default()
+                .names()
+                .map(str::to_owned)
+                .collect(),
             paths_up: paths_up.count() as u64,
             reassembly_bytes: session.reassembly_bytes,
             reassembly_bytes_max: peer.reassembly_max.get(),

@@ -5,13 +5,15 @@
 
 use std::{
     collections::BTreeMap,
+    net::SocketAddr,
     time::{Duration, SystemTime},
 };
 
 use keiro_control::protocol::{
-    AggregationParameters, AssignedBy, DownReason, Event, EventKind, MoveReason, PathRef, Timestamp,
+    AggregationParameters, AssignedBy, DownReason, Event, EventKind, MoveReason, PathRef,
+    Timestamp, VersionRange,
 };
-use keiro_core::{self as core, Instant, PathDownReason, PathId, PeerId};
+use keiro_core::{self as core, Instant, PathDownReason, PathId, PeerId, wire::Versions};
 
 use keiro_model::aggregation::Parameters;
 
@@ -26,12 +28,18 @@ pub(crate) struct StatusTable {
     apps: BTreeMap<String, AppStatus>,
 }
 
+/// A version mismatch is the reason why a peer is down for this long after its report, which comes
+/// once a minute as long as it lasts.
+const MISMATCH_VALID: Duration = Duration::from_secs(150);
+
 /// A peer's present state.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerStatus {
     pub(crate) up: bool,
     pub(crate) since: Instant,
     pub(crate) why: String,
+    /// The last report that the peer speaks other versions, and when it was; `None`: it was up since.
+    version_mismatch: Option<(Instant, String)>,
     /// Handshakes without an answer since the peer was last up, and all that had one.
     pub(crate) handshakes_started: u64,
     key_changes: u64,
@@ -109,6 +117,7 @@ impl StatusTable {
                     up: false,
                     since: now,
                     why: "no handshake yet".into(),
+                    version_mismatch: None,
                     handshakes_started: 0,
                     key_changes: 0,
                 });
@@ -160,10 +169,22 @@ impl StatusTable {
             }
             core::Event::HandshakeUnanswered { peer, attempts } => {
                 if let Some(peer) = peer_of(*peer) {
-                    self.on_unanswered(&peer, *attempts);
+                    self.on_unanswered(at, &peer, *attempts);
                 }
                 Effect::default()
             }
+            core::Event::VersionMismatch {
+                peer,
+                remote,
+                theirs,
+                ours,
+            } => event_only(Some(self.on_version_mismatch(
+                at,
+                peer.and_then(peer_of),
+                *remote,
+                *theirs,
+                *ours,
+            ))),
             core::Event::KeyChanged { peer } => event_only(peer_of(*peer).map(|peer| {
                 let status = self.peers.get_mut(&peer);
                 let key_changes = status.map_or(0, |status| {
@@ -287,6 +308,7 @@ impl StatusTable {
             status.up = true;
             status.since = at;
             status.why = "keys are agreed".into();
+            status.version_mismatch = None;
             status.handshakes_started += 1;
         }
         EventKind::PeerUp {
@@ -308,10 +330,39 @@ impl StatusTable {
         EventKind::PeerDown { peer, reason }
     }
 
-    fn on_unanswered(&mut self, peer: &str, attempts: u32) {
+    fn on_version_mismatch(
+        &mut self,
+        at: Instant,
+        peer: Option<String>,
+        remote: SocketAddr,
+        theirs: Versions,
+        ours: Versions,
+    ) -> EventKind {
+        let status = peer.as_ref().and_then(|peer| self.peers.get_mut(peer));
+        // A session that is up proves that the versions agree, whatever an unauthenticated packet says.
+        if let Some(status) = status.filter(|status| !status.up) {
+            let why = format!("version_mismatch: peer speaks {theirs}, we speak {ours}");
+            status.why = why.clone();
+            status.version_mismatch = Some((at, why));
+        }
+        EventKind::VersionMismatch {
+            peer,
+            remote: remote.to_string(),
+            peer_versions: version_range(theirs),
+            our_versions: version_range(ours),
+        }
+    }
+
+    fn on_unanswered(&mut self, at: Instant, peer: &str, attempts: u32) {
         if let Some(status) = self.peers.get_mut(peer) {
             status.handshakes_started += 1;
-            status.why = format!("{attempts} handshakes without an answer");
+            let mismatch = status.version_mismatch.as_ref().filter(|(reported_at, _)| {
+                at.saturating_duration_since(*reported_at) < MISMATCH_VALID
+            });
+            status.why = match mismatch {
+                Some((_, why)) => why.clone(),
+                None => format!("{attempts} handshakes without an answer"),
+            };
         }
         // The first, and then ever more seldom.
         if attempts.is_power_of_two() {
@@ -412,6 +463,13 @@ pub(crate) fn aggregation_parameters(parameters: Parameters) -> AggregationParam
     }
 }
 
+fn version_range(versions: Versions) -> VersionRange {
+    VersionRange {
+        oldest: versions.oldest(),
+        newest: versions.newest(),
+    }
+}
+
 /// An event of this moment.
 pub(crate) fn event_now(kind: EventKind) -> Event {
     Event {
@@ -435,5 +493,33 @@ fn reason_name(reason: MoveReason) -> &'static str {
         MoveReason::Pin => "pin",
         MoveReason::Operator => "operator",
         MoveReason::Unknown => "unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_mismatch_is_why_a_peer_is_down_while_it_is_reported() {
+        let mut table = StatusTable::default();
+        let start = Instant::ZERO;
+        table.follow(start, &["osaka".into()], &[], &[]);
+        let why = |table: &StatusTable| table.peer("osaka").unwrap().why.clone();
+        let remote = SocketAddr::from(([198, 51, 100, 1], 7600));
+        let (theirs, ours) = (Versions::only(2), Versions::only(1));
+        let kind = table.on_version_mismatch(start, Some("osaka".into()), remote, theirs, ours);
+        assert_eq!(kind.name(), "version_mismatch");
+        let mismatch = "version_mismatch: peer speaks 2, we speak 1";
+        assert_eq!(why(&table), mismatch);
+        // The handshakes that go unanswered because of it do not hide it.
+        table.on_unanswered(start + Duration::from_secs(60), "osaka", 12);
+        assert_eq!(why(&table), mismatch);
+        // It is not reported any more: the peer may have been downgraded and be silent.
+        table.on_unanswered(start + Duration::from_secs(180), "osaka", 40);
+        assert_eq!(why(&table), "40 handshakes without an answer");
+        table.on_peer_up(start + Duration::from_secs(200), "osaka".into());
+        table.on_version_mismatch(start, Some("osaka".into()), remote, theirs, ours);
+        assert_eq!(why(&table), "keys are agreed");
     }
 }

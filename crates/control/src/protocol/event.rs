@@ -47,6 +47,19 @@ pub enum EventKind {
         /// Why.
         reason: DownReason,
     },
+    /// A handshake failed because the other gateway speaks other versions of the wire protocol. At
+    /// most once a minute and peer. It is not authenticated.
+    VersionMismatch {
+        /// The peer's name; absent: the sender is at the address of no peer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        peer: Option<String>,
+        /// The other gateway's address.
+        remote: String,
+        /// What the other gateway speaks.
+        peer_versions: VersionRange,
+        /// What this gateway speaks.
+        our_versions: VersionRange,
+    },
     /// A path carries traffic.
     PathUp {
         /// Which.
@@ -294,6 +307,27 @@ pub enum EventKind {
     Unknown,
 }
 
+/// Versions of the wire protocol, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct VersionRange {
+    /// The oldest of them.
+    pub oldest: u8,
+    /// The newest of them.
+    pub newest: u8,
+}
+
+/// `2`, or `2 to 4`.
+impl fmt::Display for VersionRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { oldest, newest } = self;
+        match oldest == newest {
+            true => write!(f, "{newest}"),
+            false => write!(f, "{oldest} to {newest}"),
+        }
+    }
+}
+
 /// A path to a peer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -362,6 +396,7 @@ impl EventKind {
             Self::Draining { .. } => "draining",
             Self::PeerUp { .. } => "peer_up",
             Self::PeerDown { .. } => "peer_down",
+            Self::VersionMismatch { .. } => "version_mismatch",
             Self::PathUp { .. } => "path_up",
             Self::PathDown { .. } => "path_down",
             Self::RemoteChanged { .. } => "remote_changed",

@@ -398,6 +398,10 @@ pub struct PeerSnapshot {
     pub handshakes_started: u64,
     /// Changes of the session's keys.
     pub key_changes: u64,
+    /// Optional parts of the wire protocol that both gateways understand, by name; empty before the
+    /// first handshake and with a peer of 0.1.0.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<String>,
     /// Paths to it that are up.
     pub paths_up: u64,
     /// Bytes of messages that are not complete.

@@ -120,6 +120,8 @@ fn the_published_schema_is_that_of_the_types() {
 fn numbers_say_their_unit() {
     // Counts of things, ports and the like have no unit.
     let counts = [
+        "oldest",
+        "newest",
         "copies",
         "count",
         "paths",
