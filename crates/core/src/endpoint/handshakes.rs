@@ -196,6 +196,9 @@ impl Endpoint {
             return;
         }
         self.drops.version += 1;
+        if self.peers.is_empty() {
+            return;
+        }
         let peer = self.peer_at(meta.remote);
         self.report_mismatch(now, peer, meta.remote, Versions::only(header.version));
         if !self.load.admits_version_reply(now) {
