@@ -4,6 +4,7 @@ mod cookies;
 mod drops;
 mod garbage;
 mod pair;
+mod recovery;
 mod support;
 mod tenants;
 mod uplink;

@@ -84,3 +84,16 @@ fn search_survives_heavy_loss_of_large_packets() {
         GatewayPair::new(&scenario, seed).run().assert_complete();
     }
 }
+
+/// A probe that is too long for the path says something about its size, nothing about its loss.
+#[test]
+fn lost_mtu_probes_are_not_counted_as_loss() {
+    let report = run([1400, 1300], 1500, 5);
+    assert!(report.counts.too_long > 0, "{report}");
+    for side in &report.sides {
+        for path in &side.session.as_ref().unwrap().paths {
+            assert_eq!(path.packets_lost, 0, "{report}");
+            assert_eq!(path.packets_spurious, 0, "{report}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! What acknowledgements, late packets and silence of a peer do to paths, estimates and bounds.
+
+use std::{net::SocketAddr, time::Duration};
+
+use keiro_core::{
+    AppId, DatagramMeta, Event, PathConfig, PathId, PathState, SocketId,
+    wire::{Frame, Reader},
+};
+use keiro_units::Bandwidth;
+
+use crate::support::{
+    MESSAGES, Victim, address, drain, frame, message, message_drop, peer, varint,
+};
+
+/// A data packet that an endpoint sent.
+struct SentByEndpoint {
+    to: SocketAddr,
+    path: u8,
+    number: u64,
+    clear: Vec<u8>,
+}
+
+/// The data packets that the endpoint has to send now.
+fn sent(victim: &mut Victim) -> Vec<SentByEndpoint> {
+    victim.end.handle_timeout(victim.now);
+    let packets = drain(&mut victim.end, victim.now).packets;
+    let data = packets.iter().filter(|(_, packet)| packet[0] == 4);
+    data.map(|(to, packet)| SentByEndpoint {
+        to: *to,
+        path: packet[1],
+        number: u32::from_be_bytes(packet[6..10].try_into().expect("4 bytes")).into(),
+        clear: victim.raw.open(packet),
+    })
+    .collect()
+}
+
+fn frames_of(clear: &[u8]) -> Vec<Frame<'_>> {
+    let mut reader = Reader::new(clear);
+    std::iter::from_fn(|| Frame::decode(&mut reader).expect("well-formed frames")).collect()
+}
+
+fn challenges_of(packets: &[SentByEndpoint]) -> Vec<(SocketAddr, u64)> {
+    let mut challenges = Vec::new();
+    for packet in packets {
+        for frame in frames_of(&packet.clear) {
+            if let Frame::PathChallenge(token) = frame {
+                challenges.push((packet.to, token));
+            }
+        }
+    }
+    challenges
+}
+
+fn give_from(victim: &mut Victim, socket: u16, from: SocketAddr, packet: &[u8]) {
+    let meta = DatagramMeta {
+        socket: SocketId(socket.into()),
+        remote: from,
+        ecn: 0,
+        received_at: victim.now,
+    };
+    victim
+        .end
+        .handle_datagram(victim.now, meta, &mut packet.to_vec());
+}
+
+/// An acknowledgement of packet `largest` of `path` alone.
+fn acknowledgement_of(path: u8, largest: u64) -> Vec<u8> {
+    let (largest, zero, one) = (varint(largest), varint(0), varint(1));
+    frame(2, &[&[path], &largest, &zero, &zero, &zero, &one, &zero])
+}
+
+/// RFC 9000 §9.3: only the highest-numbered packet moves a path.
+#[test]
+fn late_packet_from_the_old_address_does_not_move_the_path_back() {
+    let mut victim = Victim::new();
+    let late = victim.raw.packet(&[1]);
+    let newest = victim.raw.packet(&[1]);
+    give_from(&mut victim, 0, address(3), &newest);
+    let packets = sent(&mut victim);
+    let [(to, token)] = challenges_of(&packets)[..] else {
+        panic!("one challenge");
+    };
+    assert_eq!(to, address(3));
+    let response = victim.raw.packet(&frame(4, &[&token.to_be_bytes()]));
+    give_from(&mut victim, 0, address(3), &response);
+    victim.end.handle_timeout(victim.now);
+    let output = drain(&mut victim.end, victim.now);
+    let moved = |event: &Event| matches!(event, Event::PathMoved { to, .. } if *to == address(3));
+    assert!(output.events.iter().any(moved), "{:?}", output.events);
+
+    victim.now += Duration::from_millis(1);
+    give_from(&mut victim, 0, address(2), &late);
+    let packets = sent(&mut victim);
+    assert_eq!(challenges_of(&packets), []);
+    assert!(packets.iter().all(|packet| packet.to == address(3)));
+    let session = victim.end.session(victim.peer).expect("it exists");
+    assert_eq!(session.paths[0].remote, Some(address(3)));
+    assert_eq!(victim.drops(), [], "the late packet itself is taken");
+}
+
+/// Round trip of path 1 of [`victim_with_two_paths`].
+const LONG: Duration = Duration::from_millis(40);
+
+/// A victim with a second path, on socket 1, to `address(12)`, which messages take; both are up.
+fn victim_with_two_paths() -> Victim {
+    let mut victim = Victim::new();
+    let path = |number: u8| PathConfig {
+        id: PathId(number),
+        socket: SocketId(number.into()),
+        remote: None,
+        rate: Bandwidth::from_mbit_per_second(100),
+        mtu_max: 1500,
+    };
+    victim
+        .end
+        .set_paths(victim.now, victim.peer, &[path(0), path(1)]);
+    let ping = victim.raw.packet_on(1, &[1]);
+    give_from(&mut victim, 1, address(12), &ping);
+    loop {
+        let packets = sent(&mut victim);
+        let challenges = challenges_of(&packets);
+        if challenges.is_empty() {
+            break;
+        }
+        for (to, token) in challenges {
+            let (path, socket) = if to == address(12) { (1, 1) } else { (0, 0) };
+            if path == 1 {
+                victim.now += LONG;
+            }
+            let response = frame(4, &[&token.to_be_bytes()]);
+            let packet = victim.raw.packet_on(path, &response);
+            give_from(&mut victim, socket, to, &packet);
+        }
+    }
+    let session = victim.end.session(victim.peer).expect("it exists");
+    let mut states = session.paths.iter().map(|path| path.state);
+    assert!(states.all(|state| state == PathState::Up));
+    let mut app = peer(2, None).apps[0].clone();
+    app.paths = vec![PathId(1)];
+    victim.end.set_app(victim.peer, app);
+    victim
+}
+
+/// Has the endpoint send a message over path 1 and returns the number of its packet.
+fn send_over_path_1(victim: &mut Victim) -> u64 {
+    let (now, app) = (victim.now, AppId::of_name(MESSAGES));
+    victim
+        .end
+        .send_message(now, now, victim.peer, app, b"hi".to_vec())
+        .expect("room");
+    let packets = sent(victim);
+    let carries_message = |packet: &&SentByEndpoint| {
+        frames_of(&packet.clear)
+            .iter()
+            .any(|frame| matches!(frame, Frame::Message { .. }))
+    };
+    let packet = packets.iter().find(carries_message).expect("the message");
+    assert_eq!(packet.path, 1);
+    packet.number
+}
+
+#[test]
+fn acknowledgement_over_another_path_is_no_sample_of_the_round_trip() {
+    let mut victim = victim_with_two_paths();
+    let path_1 = |victim: &Victim| {
+        let mut session = victim.end.session(victim.peer).expect("it exists");
+        session.paths.remove(1)
+    };
+    let number = send_over_path_1(&mut victim);
+    victim.now += LONG;
+    let packet = victim.raw.packet_on(1, &acknowledgement_of(1, number));
+    give_from(&mut victim, 1, address(12), &packet);
+    let before = path_1(&victim);
+    let base_rtt = before.base_rtt.expect("measured");
+    assert!(base_rtt > LONG * 9 / 10, "{base_rtt:?}");
+
+    let number = send_over_path_1(&mut victim);
+    victim.now += Duration::from_millis(2);
+    let packet = victim.raw.packet(&acknowledgement_of(1, number));
+    give_from(&mut victim, 0, address(2), &packet);
+    let after = path_1(&victim);
+    assert!(after.packets_acked > before.packets_acked);
+    assert_eq!(after.base_rtt, Some(base_rtt));
+}
+
+/// Outcomes of messages that wait to be sent are bounded: beyond 4096 of them the peer gets no
+/// credit, so it cannot begin more messages.
+#[test]
+fn peer_gets_no_credit_while_too_many_outcomes_wait() {
+    const OUTCOMES_MAX: usize = 4096;
+    const MESSAGES_SENT: usize = OUTCOMES_MAX + 500;
+    let mut victim = Victim::new();
+    let first = 100;
+    for number in 0..MESSAGES_SENT as u64 {
+        let packet = victim.raw.packet(&message(first + number, 1, 0, b"x"));
+        victim.give(&packet);
+        victim.take_messages();
+    }
+    // Messages begun and given up: their credit could be granted again.
+    let total = 16 << 20;
+    for number in 0..3 {
+        let id = first + MESSAGES_SENT as u64 + number;
+        let begun = message(id, total, 0, b"x");
+        victim.tell(&begun);
+        victim.tell(&message_drop(id, total));
+    }
+    let mut outcomes = 0;
+    let mut outcomes_before_credit = None;
+    for _ in 0..200 {
+        for packet in sent(&mut victim) {
+            for frame in frames_of(&packet.clear) {
+                match frame {
+                    Frame::MessageDone { .. } => outcomes += 1,
+                    Frame::Credit(_) => {
+                        outcomes_before_credit.get_or_insert(outcomes);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        victim.now += Duration::from_micros(500);
+    }
+    assert!(outcomes >= MESSAGES_SENT, "{outcomes} outcomes");
+    let before = outcomes_before_credit.expect("credit is granted in the end");
+    assert!(
+        before > MESSAGES_SENT - OUTCOMES_MAX - 100,
+        "credit while {} outcomes waited",
+        MESSAGES_SENT - before
+    );
+}
