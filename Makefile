@@ -80,7 +80,7 @@ experiments: build ## every experiment in full, results in out/ (needs root)
 soak: build ## an hour of traffic with paths that come and go (needs root)
 	@scripts/soak
 
-fuzz: packages ## inputs that reach new code of BGP, FUZZ_SECONDS (60) for each of three targets (needs g++)
+fuzz: packages ## inputs that reach new code, FUZZ_SECONDS (60) for each of seven targets (needs g++)
 	@scripts/fuzz
 
 bpf: ## the BPF object of FlowStats from its source (clang-14, libbpf-dev)

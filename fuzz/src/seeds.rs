@@ -8,6 +8,16 @@ use crate::wire::{KEEPALIVE, Offer, UPDATE, as_path, attribute, message, reach, 
 const RECORDED: &str =
     include_str!("../../crates/bgp/tests/speaker/recorded/frr-8.4.4-reflector.txt");
 
+/// Bytes of 0.1.0, one `name: bytes` a line.
+const VECTORS: &str = include_str!("../../crates/core/tests/vectors/0.1.0.hex");
+
+/// Configurations that are shipped.
+const EXAMPLES: [&str; 3] = [
+    include_str!("../../packaging/examples/gateway.toml"),
+    include_str!("../../packaging/examples/gateway-a.toml"),
+    include_str!("../../packaging/examples/gateway-b.toml"),
+];
+
 /// Puts them where the environment says; nothing without.
 pub fn write(seeds: Vec<Vec<u8>>) {
     let Some(directory) = env::var_os("KEIRO_FUZZ_SEEDS") else {
@@ -72,6 +82,52 @@ pub fn steps() -> Vec<Vec<u8>> {
             ]
         })
         .collect()
+}
+
+/// For `frames`: each of 0.1.0 by itself, and all of them.
+pub fn frames() -> Vec<Vec<u8>> {
+    let frames = VECTORS
+        .lines()
+        .filter_map(|line| line.strip_prefix("frame "));
+    let bytes = frames.map(|line| {
+        let (_, hex) = line.rsplit_once(": ").expect("a line is `name: bytes`");
+        let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal");
+        (0..hex.len()).step_by(2).map(byte).collect()
+    });
+    let mut all: Vec<Vec<u8>> = bytes.collect();
+    all.push(all.concat());
+    all
+}
+
+/// For `packets`: each frame in a packet, all one behind the other, and what else a step can be.
+pub fn packets() -> Vec<Vec<u8>> {
+    let sealed = |frame: &Vec<u8>| {
+        let mut step = vec![0, frame.len().div_ceil(5) as u8];
+        step.extend(frame);
+        step.resize(2 + frame.len().div_ceil(5) * 5, 0);
+        step
+    };
+    let mut all: Vec<Vec<u8>> = frames()
+        .iter()
+        .filter(|frame| frame.len() < 1000)
+        .map(sealed)
+        .collect();
+    all.push(all.concat());
+    let local = [6, 40, 5, 14, 7, 9, 5, 20, 6, 1, 5, 23, 3, 7, 1, 1, 4, 3, 4, 0, 0];
+    all.push([&local[..], &all.concat()].concat());
+    all
+}
+
+/// For `handshake`: unaltered packets, altered ones with and without a right MAC, cut ones, lost ones.
+pub fn handshakes() -> Vec<Vec<u8>> {
+    [0, 0x22, 0x12, 0x40, 0x02, 0x31]
+        .map(|how| [how, 1, 3, 4, 5, 60].repeat(8))
+        .to_vec()
+}
+
+/// For `config`.
+pub fn configurations() -> Vec<Vec<u8>> {
+    EXAMPLES.map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
 fn bodies() -> Vec<Vec<u8>> {
