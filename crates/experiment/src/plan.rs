@@ -468,7 +468,7 @@ const PLANS: &[(&str, &str)] = &[
     plan!("aggregation/bulk"),
     plan!("aggregation/clients"),
     plan!("aggregation/equal-m"),
-    plan!("aggregation/law-path"),
+    plan!("aggregation/controller-path"),
     plan!("aggregation/spacing"),
     plan!("aggregation/table1"),
     plan!("aggregation/table5"),

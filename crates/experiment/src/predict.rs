@@ -65,7 +65,7 @@ pub fn predict(setup: &Setup, variant: usize) -> Option<Predicted> {
 /// chooses by itself.
 ///
 /// [`Assignment::Planned`] is what the gateway plans by itself: the frugal planner's answer by
-/// [path-selection eq. 3], demands held strictly. A run in the laboratory makes sure of it.
+/// [path-selection eq. 3], latency targets held strictly. A run in the laboratory makes sure of it.
 pub fn assignment(setup: &Setup, variant: &Variant) -> Option<Vec<usize>> {
     let (paths, applications) = (paths(setup), applications(setup));
     match variant.assignment.as_ref()? {

@@ -104,7 +104,7 @@ pub enum Assignment {
         /// By how much a prediction may exceed the latency target.
         tolerance: Text<Probability>,
     },
-    /// Keiro's planner, demands strictly held.
+    /// Keiro's planner, latency targets held strictly.
     Planned,
     /// The path of each application, by name.
     Given(Vec<String>),
@@ -116,7 +116,7 @@ pub enum Assignment {
 pub enum Scheduler {
     /// In the order of their making.
     Fifo,
-    /// The earliest deadline (making + demand) first.
+    /// The earliest deadline (time of making + latency target) first.
     Deadline,
 }
 

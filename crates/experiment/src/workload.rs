@@ -270,7 +270,7 @@ struct Drawn<'a> {
 }
 
 impl Drawn<'_> {
-    /// Intervals with which every used path has the load; demands are this many times what the
+    /// Intervals with which every used path has the load; latency targets are this many times what the
     /// idle path takes.
     fn loaded(&self, assignment: Vec<usize>, patience: &[f64]) -> (Vec<usize>, Vec<AppSpec>) {
         let specs = (0..self.lengths.len()).map(|app| {

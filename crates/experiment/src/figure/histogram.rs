@@ -129,7 +129,7 @@ impl HistogramFigure {
         });
         let latency_target = Line {
             ms: self.latency_target_ms,
-            text: format!("demand {} ms", tick_text(self.latency_target_ms)),
+            text: format!("latency target {} ms", tick_text(self.latency_target_ms)),
             dash: Dash::Dotted,
             style: MARK.stroke_width(2),
         };

@@ -228,7 +228,8 @@ impl MeansFigure {
 
     fn csv(&self) -> String {
         let mut csv =
-            "application,variant,mean_ms,low_ms,high_ms,paper_ms,floor_ms,demand_ms\n".to_owned();
+            "application,variant,mean_ms,low_ms,high_ms,paper_ms,floor_ms,latency_target_ms\n"
+                .to_owned();
         for group in &self.groups {
             for dot in &group.dots {
                 let values = [

@@ -82,7 +82,13 @@ fn every_plan_of_this_repository_is_valid_and_named_after_its_folder() {
     }
     expected.insert(0, "egress/isps".to_owned());
     for name in [
-        "table5", "table1", "spacing", "law-path", "equal-m", "clients", "bulk",
+        "table5",
+        "table1",
+        "spacing",
+        "controller-path",
+        "equal-m",
+        "clients",
+        "bulk",
     ] {
         expected.insert(0, format!("aggregation/{name}"));
     }
@@ -241,9 +247,9 @@ fn targets_that_mean_nothing_are_refused() {
             "A3 mean keiro <= undelivered keiro",
             &["compares ms with messages"],
         ),
-        ("undelivered keiro <= demand", &["latency_target"]),
+        ("undelivered keiro <= latency_target", &["latency_target"]),
         (
-            "A3 p99 keiro <= demand",
+            "A3 p99 keiro <= latency_target",
             &["A3 p99 keiro", "not among the rows"],
         ),
         (
