@@ -5,14 +5,15 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 
 keiro := target/release/keiro
+keiro-lab := target/release/keiro-lab
 bindir := $(DESTDIR)$(PREFIX)/bin
 datadir := $(DESTDIR)$(PREFIX)/share
 unitdir := $(DESTDIR)$(PREFIX)/lib/systemd/system
 sysusersdir := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages build demo test test-quick lint mutants rounds test-guest accuracy bench bench-tunnel bench-egress \
-	experiments soak fuzz bpf man install
+.PHONY: help setup packages build build-lab demo test test-quick lint mutants rounds test-guest accuracy bench bench-tunnel \
+	bench-egress experiments soak fuzz bpf man install install-lab
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +26,9 @@ packages: # only what building needs
 
 build: packages ## the keiro command, in target/release
 	$(CARGO) build --release --locked --package keiro-cli
+
+build-lab: packages ## keiro and keiro-lab, which makes laboratories and runs experiments
+	$(CARGO) build --release --locked --package keiro-cli --package keiro-lab-cli
 
 demo: ## five applications over two paths, about a minute; in a laboratory as root, else simulated
 	@scripts/demo
@@ -74,10 +78,10 @@ bench-egress: build ## full tables into keiro egress, BIRD and FRR (needs root)
 	@scripts/setup routers
 	$(CARGO) run --release --quiet --manifest-path benches/egress/Cargo.toml
 
-experiments: build ## every experiment in full, results in out/ (needs root)
+experiments: build-lab ## every experiment in full, results in out/ (needs root)
 	@scripts/experiments
 
-soak: build ## an hour of traffic with paths that come and go (needs root)
+soak: build-lab ## an hour of traffic with paths that come and go (needs root)
 	@scripts/soak
 
 fuzz: packages ## inputs that reach new code, FUZZ_SECONDS (60) for each of seven targets (needs g++)
@@ -86,8 +90,9 @@ fuzz: packages ## inputs that reach new code, FUZZ_SECONDS (60) for each of seve
 bpf: ## the BPF object of FlowStats from its source (clang-14, libbpf-dev)
 	$(MAKE) -C crates/flowstats/bpf
 
-man: build ## man pages, in target/man
+man: build-lab ## man pages, in target/man
 	$(keiro) man --output target/man
+	$(keiro-lab) man --output target/man
 
 install: ## to $(DESTDIR)$(PREFIX), after `make build`; needs no Rust, so sudo will do
 	@test -x $(keiro) || { echo 'install: $(keiro) is not there; run make build first' >&2; exit 1; }
@@ -106,3 +111,13 @@ install: ## to $(DESTDIR)$(PREFIX), after `make build`; needs no Rust, so sudo w
 	install -m 644 README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT $(datadir)/doc/keiro/
 	@if [ -z '$(DESTDIR)' ] && [ -d /run/systemd/system ]; then systemd-sysusers && systemctl daemon-reload; \
 		else echo 'installed; before the daemon is started: systemd-sysusers, systemctl daemon-reload'; fi
+
+install-lab: ## keiro-lab to $(DESTDIR)$(PREFIX), after `make build-lab`; it runs the keiro of its own version
+	@test -x $(keiro-lab) || { echo 'install-lab: $(keiro-lab) is not there; run make build-lab first' >&2; exit 1; }
+	install -D -m 755 $(keiro-lab) $(bindir)/keiro-lab
+	install -d $(datadir)/man/man1 $(datadir)/bash-completion/completions $(datadir)/zsh/site-functions \
+		$(datadir)/fish/vendor_completions.d
+	$(keiro-lab) man --output $(datadir)/man/man1
+	$(keiro-lab) completion bash > $(datadir)/bash-completion/completions/keiro-lab
+	$(keiro-lab) completion zsh > $(datadir)/zsh/site-functions/_keiro-lab
+	$(keiro-lab) completion fish > $(datadir)/fish/vendor_completions.d/keiro-lab.fish

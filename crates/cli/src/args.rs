@@ -8,10 +8,7 @@ use keiro_control::{
     protocol::{WhatIf, WhatIfError},
     units::{Text, UnitError},
 };
-use keiro_experiment::session::REPEATS_MAX;
-
-/// Version and commit.
-pub(crate) const VERSION: &str = env!("KEIRO_VERSION");
+use keiro_terminal::{VERSION, manual::Shell};
 
 const EXIT_STATUS: &str = "\
 Exit status: 0 done, 1 failed, 64 the command line is wrong.
@@ -138,23 +135,12 @@ pub(crate) enum Command {
     /// time and loss, every second until interrupted. Needs CAP_BPF and CAP_NET_ADMIN, and
     /// CAP_PERFMON to tell which subflows belong together.
     Flowstats(Flowstats),
-    /// Laboratories: network namespaces with emulated links on this machine (needs root)
-    #[command(subcommand)]
-    Lab(Lab),
-    /// Experiments: a paper's tables and figures, measured here
-    #[command(subcommand)]
-    Experiment(Experiment),
-    /// Five applications over two paths, before and after, in about a minute
-    ///
-    /// As root it runs real gateways in a laboratory, otherwise the same protocol in the
-    /// simulator.
-    Demo(Demo),
     /// Print a shell's completion script
     ///
     /// For example: `keiro completion bash > /etc/bash_completion.d/keiro`.
     Completion {
         /// The shell
-        shell: clap_complete::Shell,
+        shell: Shell,
     },
     /// Write man pages
     Man {
@@ -484,73 +470,6 @@ pub(crate) struct Receive {
     pub(crate) json: bool,
 }
 
-#[derive(Debug, Subcommand)]
-pub(crate) enum Lab {
-    /// Make a laboratory and keep it until Ctrl-C or `keiro lab down`
-    Up {
-        #[command(flatten)]
-        topology: LabTopology,
-    },
-    /// Remove a laboratory, also one that was left over
-    Down {
-        /// The laboratory
-        name: String,
-    },
-    /// Make a laboratory, run a command in one of its hosts, and remove the laboratory
-    Run {
-        #[command(flatten)]
-        topology: LabTopology,
-        /// The host
-        #[arg(long)]
-        host: String,
-        /// The command and its arguments
-        #[arg(last = true, required = true, value_hint = ValueHint::CommandWithArguments)]
-        command: Vec<std::ffi::OsString>,
-    },
-    /// Run a command in a host of a laboratory that is there
-    Exec {
-        /// The laboratory
-        name: String,
-        /// The host
-        host: String,
-        /// The command and its arguments
-        #[arg(last = true, required = true, value_hint = ValueHint::CommandWithArguments)]
-        command: Vec<std::ffi::OsString>,
-    },
-    /// Laboratories that are there
-    List {
-        /// Print a JSON document instead of text
-        #[arg(long)]
-        json: bool,
-    },
-    /// Send back every message of an experiment's clients, until a signal
-    #[command(hide = true)]
-    Echo {
-        /// Where clients connect
-        #[arg(long)]
-        listen: std::net::SocketAddr,
-        /// Bytes of a message
-        #[arg(long)]
-        message: Text<keiro_units::ByteCount>,
-    },
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct LabTopology {
-    /// The topology
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) topology: PathBuf,
-    /// The laboratory's name; the topology's unless given
-    #[arg(long)]
-    pub(crate) name: Option<String>,
-    /// Remove first what an earlier laboratory of this name left
-    #[arg(long)]
-    pub(crate) force: bool,
-    /// Decides all that is random on the links
-    #[arg(long, default_value_t = 0)]
-    pub(crate) seed: u64,
-}
-
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Measure {
@@ -735,84 +654,6 @@ fn sizes(text: &str) -> Result<Sizes, String> {
     }
 }
 
-#[derive(Debug, Subcommand)]
-pub(crate) enum Experiment {
-    /// Experiments that there are
-    List {
-        /// Print a JSON document instead of text
-        #[arg(long)]
-        json: bool,
-    },
-    /// Run experiments and hold them against the paper
-    ///
-    /// Measures in the laboratory, where this is root, and in the simulator.
-    #[command(
-        after_help = "Exit status: 0 every target is reached, 1 failed, 2 a target is missed \
-        or a measurement does not count, 64 the command line is wrong."
-    )]
-    Run(ExperimentRun),
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct ExperimentRun {
-    /// The experiments, for example path-selection/table6; those with one setup share its
-    /// measurement
-    #[arg(
-        value_name = "ID",
-        required_unless_present = "all",
-        conflicts_with = "all"
-    )]
-    pub(crate) ids: Vec<String>,
-    /// Run all experiments
-    #[arg(long, conflicts_with_all = ["run_time", "pause_repeats"])]
-    pub(crate) all: bool,
-    /// Measure less; not for publication
-    #[arg(long)]
-    pub(crate) quick: bool,
-    /// How long every run takes, instead of what the plan says, where clients make transactions
-    #[arg(long, value_name = "TIME", value_parser = run_time, allow_hyphen_values = true)]
-    pub(crate) run_time: Option<Text<Duration>>,
-    /// How often a run of transactions is repeated at most because the machine stood still in it, 3 if not given; 0
-    /// saves time where it does so in every run
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(REPEATS_MAX)))]
-    pub(crate) pause_repeats: Option<u32>,
-    /// Run only this variant or way; may be given several times
-    #[arg(long, value_name = "NAME")]
-    pub(crate) variant: Vec<String>,
-    /// Run only in the laboratory (lab) or the simulator (sim)
-    #[arg(long, value_enum)]
-    pub(crate) only: Option<Source>,
-    /// Compare with KCP and QUIC too, by this program, which benches/transaction-peers builds
-    #[arg(long, value_name = "PROGRAM", value_hint = ValueHint::ExecutablePath)]
-    pub(crate) peers: Option<PathBuf>,
-    /// Print rows and manifest as a JSON document instead of text; an array if there are several
-    /// experiments
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Write rows, figures and every message's delay below this directory, as ID/TIME
-    #[arg(long, value_name = "DIR", default_value = "out/experiments", value_hint = ValueHint::DirPath)]
-    pub(crate) output: PathBuf,
-}
-
-/// What measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Source {
-    /// Real processes in network namespaces; needs root
-    Lab,
-    /// The simulator
-    Sim,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct Demo {
-    /// Write the figures to this directory
-    #[arg(long, value_name = "DIR", default_value = "out/demo", value_hint = ValueHint::DirPath)]
-    pub(crate) output: PathBuf,
-    /// Run in the simulator, also as root
-    #[arg(long)]
-    pub(crate) simulate: bool,
-}
-
 fn name(text: &str) -> Result<Name, String> {
     Name::new(text).map_err(|e| e.to_string())
 }
@@ -837,17 +678,6 @@ fn some_time(text: &str) -> Result<Text<Duration>, String> {
     let time: Text<Duration> = text.parse().map_err(|e: UnitError| e.to_string())?;
     match time.0.is_zero() {
         true => Err("nothing can be done in no time".to_owned()),
-        false => Ok(time),
-    }
-}
-
-/// What every transaction of a run took is kept until its end.
-const RUN_TIME_MAX: Duration = Duration::from_secs(3600);
-
-fn run_time(text: &str) -> Result<Text<Duration>, String> {
-    let time = some_time(text)?;
-    match time.0 > RUN_TIME_MAX {
-        true => Err("1h at most".to_owned()),
         false => Ok(time),
     }
 }
@@ -943,15 +773,7 @@ mod tests {
     #[test]
     fn every_answer_can_be_json() {
         let answers = [
-            "status",
-            "show",
-            "plan",
-            "explain",
-            "apply",
-            "reload",
-            "measure",
-            "lab",
-            "experiment",
+            "status", "show", "plan", "explain", "apply", "reload", "measure",
         ];
         fn json(command: &clap::Command) -> bool {
             command.get_arguments().any(|a| a.get_id() == "json")

@@ -20,6 +20,9 @@ use keiro_lab::{Interrupts, Lab, Topology, starvation::punctually};
 use measure_server::{Endless, Server};
 use serde_json::Value;
 
+/// The program that [`harness`] runs.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_keiro");
+
 /// A laboratory with one link between tokyo and osaka, and a server in osaka; one at a time.
 struct Wan {
     // First, so that it ends before the laboratory.

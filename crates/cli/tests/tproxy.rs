@@ -27,6 +27,9 @@ use keiro_lab::{Interrupts, Lab, Process, Topology};
 use keiro_linux::process::SIGTERM;
 use serde_json::Value;
 
+/// The program that [`harness`] runs.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_keiro");
+
 const TOPOLOGY: &str = r#"
 [host.client]
 routes = [{ to = "default", via = "10.1.0.1" }, { to = "2001:db8:9::/48", via = "2001:db8:1::1" }]

@@ -1,6 +1,6 @@
 //! Runs plans of this repository in the simulator alone, without the gateway and the laboratory:
 //! `cargo run --release -p keiro-experiment --example simulated -- [--quick] [--variant NAME]… ID…`. Files go to
-//! `out/experiments`, as those of `keiro experiment run --only sim`.
+//! `out/experiments`, as those of `keiro-lab experiment run --only sim`.
 
 use anyhow::Context;
 use keiro_experiment::{

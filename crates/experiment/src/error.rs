@@ -20,7 +20,7 @@ pub enum PlanError {
         what: String,
     },
     /// No experiment of this name.
-    #[error("there is no experiment `{id}`{suggestion} (`keiro experiment list` shows all)")]
+    #[error("there is no experiment `{id}`{suggestion} (`keiro-lab experiment list` shows all)")]
     Unknown {
         /// The name as given.
         id: String,

@@ -15,7 +15,7 @@ use crate::{
     row::{Row, Verdict},
 };
 
-/// What `keiro experiment run ID --json` prints.
+/// What `keiro-lab experiment run ID --json` prints.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The experiment.

@@ -25,7 +25,7 @@ use crate::{
     trials::{self, Trials},
 };
 
-/// One invocation of `keiro experiment run`: runs plans, and keeps measurements for further plans
+/// One invocation of `keiro-lab experiment run`: runs plans, and keeps measurements for further plans
 /// with the same setup.
 pub struct Session<'a> {
     options: Options,

@@ -1,7 +1,7 @@
 //! A comparison of ways of carrying transactions, from its plan to its files.
 
 use keiro_experiment::{
-    laboratory::Laboratory,
+    laboratory::{Laboratory, Programs},
     plan::Plan,
     report::Report,
     row::Verdict,
@@ -47,7 +47,7 @@ fn ways_are_measured_and_told_with_their_counters() {
         eprintln!("not root: nothing was run in the laboratory");
         return;
     }
-    let laboratory = Laboratory::new("keiro-is-not-used".into(), None);
+    let laboratory = Laboratory::new(programs("keiro-is-not-used"), None);
     let (report, directory) = run(&["tcp-cubic", "tcp-lossless"], Box::new(laboratory));
     assert_eq!(report.rows.len(), 4 * 6, "{}", report.table());
     for way in ["tcp-cubic no load", "tcp-lossless load"] {
@@ -78,7 +78,7 @@ fn ways_are_measured_and_told_with_their_counters() {
 
 #[test]
 fn a_way_that_cannot_be_measured_is_void_and_named() {
-    let laboratory = Laboratory::new("keiro-is-not-used".into(), None);
+    let laboratory = Laboratory::new(programs("keiro-is-not-used"), None);
     let (report, _directory) = run(&["kcp"], Box::new(laboratory));
     assert!(report.rows.iter().all(|row| row.verdict == Verdict::Void));
     assert!(!report.is_reached());
@@ -107,4 +107,11 @@ fn an_unknown_way_is_refused_with_the_nearest() {
     let error = session.run(&short_plan(), &mut |_| {}).unwrap_err();
     let error = error.to_string();
     assert!(error.contains("did you mean `tcp-cubic`"), "{error}");
+}
+
+fn programs(name: &str) -> Programs {
+    Programs {
+        keiro: name.into(),
+        keiro_lab: name.into(),
+    }
 }

@@ -206,7 +206,7 @@ fn lab_in_use_is_refused_and_removed_by_asking_its_owner() {
         assert!(
             error
                 .to_string()
-                .contains(&format!("`keiro lab down {name}`")),
+                .contains(&format!("`keiro-lab down {name}`")),
             "{error}"
         );
     }
@@ -250,7 +250,7 @@ fn leftovers_of_a_killed_process_are_detected_and_removed() {
         assert!(
             error
                 .to_string()
-                .contains(&format!("`keiro lab down {name}`")),
+                .contains(&format!("`keiro-lab down {name}`")),
             "{error}"
         );
         if by_force {

@@ -39,7 +39,7 @@ pub(crate) fn config(args: &args::Config) -> Result<(), Failure> {
         (Ok(_), true) => report(file, &[]),
         (Err(error), false) => Err(error.into()),
         (Err(error), true) => {
-            output::whoever_reads(report(file, error.problems()))?;
+            output::allow_closed_reader(report(file, error.problems()))?;
             Err(error.into())
         }
     }
@@ -71,7 +71,7 @@ fn egress(file: &Path, kind: Kind, json: bool) -> Result<(), Failure> {
         (Ok(_), true) => report(file, &[]),
         (Err(error), json) => {
             if json {
-                output::whoever_reads(report(file, &[problem(file, &error)]))?;
+                output::allow_closed_reader(report(file, &[problem(file, &error)]))?;
             }
             Err(Failure::new(error.to_string()))
         }

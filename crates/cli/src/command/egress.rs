@@ -37,7 +37,7 @@ pub(crate) fn egress(args: &args::Egress) -> Result<(), Failure> {
     if args.daemon.cleanup {
         cleaned(kernel::cleanup_endpoint())?;
         if kernel::waits_for_a_path_manager() {
-            output::tell!(
+            output::message!(
                 "keiro: MPTCP connections wait for a program to manage their paths; if there is no other, \
                  `sysctl net.mptcp.path_manager=kernel` (before Linux 6.15 `net.mptcp.pm_type=0`)"
             );
@@ -88,10 +88,10 @@ pub(super) fn reload(query: &args::Query) -> Result<(), Failure> {
                 false => output::text(told::reloaded(&reloaded))?,
             }
             for line in &reloaded.needs_restart {
-                output::tell!("keiro: only a restart brings: {line}");
+                output::message!("keiro: only a restart brings: {line}");
             }
             for line in &reloaded.refused {
-                output::tell!("keiro: not in the kernel as wanted: {line}");
+                output::message!("keiro: not in the kernel as wanted: {line}");
             }
             match reloaded.refused.len() {
                 0 => Ok(()),
@@ -159,12 +159,12 @@ fn run<R: Role>(
     let signals = Signals::block()
         .map_err(|error| Failure::new("cannot take signals over").because(error))?;
     let (role, forwarding) = make()?;
-    let mut daemon = Daemon::start(role, config, forwarding)?;
+    let mut daemon = Daemon::start(role, config, forwarding).map_err(Failure::from_anyhow)?;
     daemon.reload_from(file);
     if let Some(path) = &args.record {
         record_to(&mut daemon, path, file)?;
     }
-    Ok(daemon.serve(Some(signals))?)
+    daemon.serve(Some(signals)).map_err(Failure::from_anyhow)
 }
 
 fn record_to<R: Role>(daemon: &mut Daemon<R>, path: &Path, config: &Path) -> Result<(), Failure> {
@@ -175,7 +175,7 @@ fn record_to<R: Role>(daemon: &mut Daemon<R>, path: &Path, config: &Path) -> Res
             path.display()
         )));
     }
-    Ok(daemon.record_to(path)?)
+    daemon.record_to(path).map_err(Failure::from_anyhow)
 }
 
 impl args::EgressDaemon {

@@ -27,7 +27,7 @@ use keiro_linux::{
 use crate::{
     args,
     failure::Failure,
-    output::{self, tell},
+    output::{self, message},
 };
 
 /// How often the view and the metrics are written.
@@ -174,7 +174,7 @@ impl Session {
         for interface in &args.interfaces {
             let counter = Counter::attach(interface).map_err(|error| not_counting(&error))?;
             if let Attached::WithoutTokens(reason) = counter.attached() {
-                tell!("keiro: {interface}: without MPTCP tokens: {reason}");
+                message!("keiro: {interface}: without MPTCP tokens: {reason}");
             }
             counters.push((counter, Tracker::default()));
         }
@@ -292,7 +292,7 @@ impl Session {
                         }
                     }
                     Err(error) => {
-                        tell!("keiro: silent flows are kept: {error}");
+                        message!("keiro: silent flows are kept: {error}");
                         self.keeps = true;
                         return;
                     }
@@ -305,7 +305,7 @@ impl Session {
     fn end(&self) -> Result<(), Failure> {
         for (counter, tracker) in &self.counters {
             for (sid, total) in tracker.totals() {
-                tell!(
+                message!(
                     "keiro: {}: {}: {} bytes, {} packets, {} of {} TCP segments retransmitted",
                     counter.interface(),
                     self.peers.name(*sid),
@@ -374,7 +374,7 @@ impl Collector {
             if let Err(error) = &sent
                 && !self.failed
             {
-                tell!("keiro: the collector is not told: {error}");
+                message!("keiro: the collector is not told: {error}");
             }
             self.failed = sent.is_err();
             // Reading the counts does not wait for a line that is full; by the numbers of what

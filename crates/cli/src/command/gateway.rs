@@ -17,10 +17,10 @@ pub(crate) fn gateway(args: &args::Gateway) -> Result<(), Failure> {
         realtime_priority: args.realtime,
         cpu: args.cpu,
         spin: args.spin.map(|spin| spin.0),
-        version: args::VERSION,
+        version: keiro_terminal::VERSION,
         ..Options::default()
     };
-    Ok(keiro_gateway::run(&args.config, options)?)
+    keiro_gateway::run(&args.config, options).map_err(Failure::from_anyhow)
 }
 
 /// Log lines go to standard error, so that data and messages stay apart.

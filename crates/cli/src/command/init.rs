@@ -50,21 +50,21 @@ pub(crate) fn init(args: &args::Init) -> Result<(), Failure> {
     write_whole(&file, text.as_bytes(), args.force).map_err(|e| unwritable(&file, &e))?;
 
     let said = if made { "wrote" } else { "kept" };
-    crate::output::tell!("{said} {}", key_file.display());
-    crate::output::tell!("wrote {}", file.display());
+    crate::output::message!("{said} {}", key_file.display());
+    crate::output::message!("wrote {}", file.display());
     for uplink in &template.uplinks {
-        crate::output::tell!(
+        crate::output::message!(
             "  {}: {} ({})",
             uplink.name,
             uplink.local,
             uplink.remark.as_deref().unwrap_or("")
         );
     }
-    crate::output::tell!(
+    crate::output::message!(
         "next: write the rates that your providers sell, and the peers and applications, then"
     );
-    crate::output::tell!("  keiro config check {}", file.display());
-    crate::output::tell!("the peer needs this gateway's public key:");
+    crate::output::message!("  keiro config check {}", file.display());
+    crate::output::message!("the peer needs this gateway's public key:");
     output::text(format_args!("{}\n", keys::public_key(&key)))
 }
 
@@ -107,7 +107,7 @@ fn give_to_the_daemon(key: &Path) {
     if let Some((user, group)) = user_ids(&users, DAEMON_USER)
         && chown(key, Some(user), Some(group)).is_ok()
     {
-        crate::output::tell!(
+        crate::output::message!(
             "{} belongs to user {DAEMON_USER}, as the daemon does",
             key.display()
         );

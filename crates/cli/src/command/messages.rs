@@ -175,7 +175,7 @@ impl Sending {
                 1 => "1 message".to_owned(),
                 several => format!("{several} messages"),
             };
-            crate::output::tell!(
+            crate::output::message!(
                 "keiro: {messages} not acknowledged yet; waiting\n  try: `keiro show peer` says \
                  whether the peer is up, `keiro show app` whether anybody receives there"
             );
@@ -193,7 +193,7 @@ impl Sending {
         if self.json {
             let (outcome, reason) = fate(ack.outcome);
             // The messages are what matters, and the status tells whether they are through.
-            output::whoever_reads(output::json_line(&SentLine {
+            output::allow_closed_reader(output::json_line(&SentLine {
                 id: ack.id,
                 outcome,
                 reason,
@@ -241,7 +241,7 @@ impl Tally {
     fn report(&self) -> Outcome {
         if let Some(min) = self.delay_min {
             let mean = self.delay_sum / u32::try_from(self.delivered).unwrap_or(u32::MAX);
-            crate::output::tell!(
+            crate::output::message!(
                 "{} delivered; delay min {}, mean {}, max {}",
                 self.delivered,
                 human::duration(min),
@@ -507,7 +507,11 @@ mod tests {
         let input = Box::new(io::Cursor::new(b"one\n\n".to_vec()));
         let mut bodies = Bodies::Lines { input, number: 0 };
         assert!(bodies.next().is_ok());
-        let error = bodies.next().expect_err("an empty line").to_string();
+        let error = bodies
+            .next()
+            .expect_err("an empty line")
+            .message("keiro")
+            .to_string();
         assert!(error.contains("line 2 is empty"), "{error}");
     }
 
@@ -528,7 +532,11 @@ mod tests {
         );
         tally.add(&ack(Fate::Expired, 0));
         tally.add(&ack(Fate::Refused(RefusedReason::QueueFull), 0));
-        let error = tally.report().expect_err("two are lost").to_string();
+        let error = tally
+            .report()
+            .expect_err("two are lost")
+            .message("keiro")
+            .to_string();
         assert!(
             error.starts_with("keiro: 2 of 4 messages were not delivered\n"),
             "{error}"

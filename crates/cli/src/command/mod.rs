@@ -1,15 +1,11 @@
 //! The commands, one module each, and which one is meant.
 
 mod config;
-mod demo;
 mod egress;
-mod experiment;
 mod flowstats;
 mod gateway;
 mod init;
 mod keys;
-mod lab;
-mod manual;
 mod measure;
 mod messages;
 mod offline;
@@ -20,7 +16,15 @@ mod socket;
 
 use std::process::ExitCode;
 
-use crate::{args::Command, failure::Failure, usage};
+use clap::CommandFactory;
+use keiro_terminal::manual;
+
+use crate::{
+    PROGRAM,
+    args::{Cli, Command},
+    failure::Failure,
+    usage,
+};
 
 type Outcome = Result<ExitCode, Failure>;
 
@@ -47,12 +51,11 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Send(args) => messages::send(&args),
         Command::Receive(args) => messages::receive(&args),
         Command::Measure(args) => usage::measure(&args).and_then(|()| measure::measure(&args)),
-        Command::Lab(args) => lab::lab(args),
-        Command::Completion { shell } => manual::completion(shell).map(done),
-        Command::Man { output } => manual::man(output.as_deref()).map(done),
+        Command::Completion { shell } => {
+            manual::completion(PROGRAM, Cli::command(), shell).map(done)
+        }
+        Command::Man { output } => manual::man(Cli::command(), output.as_deref()).map(done),
         Command::Flowstats(args) => flowstats::flowstats(&args).map(done),
-        Command::Experiment(args) => experiment::experiment(&args),
-        Command::Demo(args) => demo::demo(&args).map(done),
     }
 }
 

@@ -90,7 +90,7 @@ pub(super) fn show<T: Serialize>(
     value: &T,
     text: impl FnOnce(&T) -> String,
 ) -> Result<(), Failure> {
-    output::whoever_reads(match query.json {
+    output::allow_closed_reader(match query.json {
         true => output::json(value),
         false => output::text(text(value)),
     })
@@ -162,10 +162,10 @@ pub(super) fn reload(args: &args::Reload) -> Result<(), Failure> {
             };
             show(query, &reloaded, |r| format!("{}\n", r.changes))?;
             for line in &needs_restart {
-                crate::output::tell!("keiro: only a restart brings: {line}");
+                crate::output::message!("keiro: only a restart brings: {line}");
             }
             for line in &problems {
-                crate::output::tell!("keiro: {line}");
+                crate::output::message!("keiro: {line}");
             }
             Ok(())
         }

@@ -61,6 +61,22 @@ fn who_asks_for_a_check_is_told_how() {
 }
 
 #[test]
+fn commands_that_moved_to_keiro_lab_say_so() {
+    for (command, tip) in [
+        ("lab", "`keiro-lab up`"),
+        ("experiment", "`keiro-lab experiment`"),
+        ("demo", "`keiro-lab demo`"),
+    ] {
+        run([command]).expect_code(64).says(&["tip:", tip]);
+        run([command, "list", "--json"])
+            .expect_code(64)
+            .says(&["tip:", tip]);
+    }
+    let other = run(["show", "lab"]).expect_code(64).stderr;
+    assert!(!other.contains("keiro-lab"), "{other}");
+}
+
+#[test]
 fn help_and_version_are_no_errors() {
     let help = run(["--help"]).expect_code(0);
     assert!(
@@ -126,7 +142,7 @@ fn what_is_no_key_is_refused_and_not_repeated() {
 fn completion_exists_for_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = run(["completion", shell]).expect_code(0).stdout;
-        for word in ["genkey", "monitor", "experiment"] {
+        for word in ["genkey", "monitor", "flowstats"] {
             assert!(script.contains(word), "{shell}: no {word}");
         }
     }

@@ -96,6 +96,34 @@ fn every_crate_in_several_versions_is_explained() {
     }
 }
 
+/// What `keiro` is built from: the laboratory has a program of its own.
+#[test]
+fn the_product_is_built_without_the_laboratory() {
+    let metadata = metadata();
+    let mut open = vec!["keiro-cli".to_owned()];
+    let mut built = BTreeSet::new();
+    while let Some(name) = open.pop() {
+        let package = metadata["packages"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|package| package["name"] == name.as_str() && package["source"].is_null());
+        let dependencies = package.and_then(|package| package["dependencies"].as_array());
+        // A normal dependency has no kind.
+        let normal = dependencies
+            .into_iter()
+            .flatten()
+            .filter(|d| d["kind"].is_null());
+        let ours = normal.filter(|d| !d["path"].is_null());
+        open.extend(ours.filter_map(|d| d["name"].as_str().map(str::to_owned)));
+        built.insert(name);
+    }
+    for part in ["lab", "link", "sim", "experiment"] {
+        assert!(!built.contains(&format!("keiro-{part}")), "{built:?}");
+    }
+    assert!(built.contains("keiro-gateway"), "{built:?}");
+}
+
 #[test]
 fn licence_expressions_are_read_as_spdx_means_them() {
     let allowed = ["MIT", "ISC", "Apache-2.0 WITH LLVM-exception"]
@@ -131,7 +159,7 @@ fn is_named(tree: &Tree, package: &Package) -> bool {
 
 /// What is built for Linux, as `cargo` resolves it from the lock file. Asks no registry: whoever
 /// runs this has just built it.
-fn tree() -> Tree {
+fn metadata() -> Value {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args(["metadata", "--format-version", "1", "--frozen"])
@@ -144,7 +172,11 @@ fn tree() -> Tree {
         "cargo metadata: {}",
         String::from_utf8_lossy(&output.stderr)
     );
-    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo metadata is JSON");
+    serde_json::from_slice(&output.stdout).expect("cargo metadata is JSON")
+}
+
+fn tree() -> Tree {
+    let metadata = metadata();
     let strings = |value: &Value| -> BTreeSet<String> {
         let values = value.as_array().into_iter().flatten();
         values

@@ -5,15 +5,16 @@ mod command_line;
 mod config_errors;
 mod dependencies;
 mod egress;
-mod experiment;
 mod flowstats;
 mod gateway;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod init;
-mod lab;
 mod measure_fit;
 mod measure_net;
 #[path = "../measure_server/mod.rs"]
 mod measure_server;
 mod plan;
+
+/// The program that [`harness`] runs.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_keiro");

@@ -1,4 +1,4 @@
-//! Runs the real command and looks at what it says.
+//! Runs the real command, `crate::PROGRAM`, and looks at what it says.
 #![allow(dead_code, reason = "every test file uses its own part")]
 
 use std::{
@@ -18,7 +18,7 @@ use serde_json::Value;
 /// Nothing that these tests run takes longer, on a busy machine either.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
-/// What a command said.
+/// The outcome of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     /// Its exit status; `None`: a signal ended it, or the time limit.
@@ -57,7 +57,7 @@ impl Ran {
 
 /// The command, to be run without a terminal and with nothing to read.
 pub(crate) fn keiro<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_keiro"));
+    let mut command = Command::new(crate::PROGRAM);
     command.args(args).stdin(Stdio::null());
     command
 }
@@ -137,11 +137,15 @@ pub(crate) struct Site {
 }
 
 impl Site {
+    pub(crate) fn without_key() -> Self {
+        Self {
+            directory: tempfile::tempdir().expect("a temporary directory"),
+        }
+    }
+
     /// A directory with a private key.
     pub(crate) fn new() -> Self {
-        let site = Self {
-            directory: tempfile::tempdir().expect("a temporary directory"),
-        };
+        let site = Self::without_key();
         let key = run(["genkey"]).expect_code(0).stdout;
         site.write("private.key", &key);
         site.set_mode("private.key", 0o600);

@@ -27,6 +27,9 @@ use keiro_linux::process::SIGTERM;
 use links::{FAR, Link, NEAR};
 use pair::{APP, Monitor, Pair, SIGHUP, Setup, remains};
 
+/// The program that [`harness`] runs.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_keiro");
+
 /// Time from one message of a flow to the next.
 const INTERVAL: Duration = Duration::from_millis(5);
 

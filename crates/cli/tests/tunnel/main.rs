@@ -20,6 +20,9 @@ use keiro_control::{metrics, protocol::EventKind};
 use keiro_linux::process::{SIGKILL, SIGTERM};
 use serde_json::Value;
 
+/// The program that [`harness`] runs.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_keiro");
+
 #[test]
 fn ping_and_tcp_pass_in_both_versions() {
     let gateways = Gateways::start(|own| tenant(own, "blue", 1, ""));

@@ -39,10 +39,19 @@ use crate::{
 };
 use gateways::Gateways;
 
+/// The programs that run in a laboratory's hosts.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    /// Gateways, the egress suite's daemons, `keiro flowstats`.
+    pub keiro: PathBuf,
+    /// The server of clients that are too many for one process with it: `keiro-lab echo`.
+    pub keiro_lab: PathBuf,
+}
+
 /// Runs variants in the laboratory.
 #[derive(Debug)]
 pub struct Laboratory {
-    keiro: PathBuf,
+    programs: Programs,
     /// The program that relays transactions over KCP and QUIC, if it is there.
     peers: Option<PathBuf>,
     interrupts: Option<Interrupts>,
@@ -59,15 +68,13 @@ static LABORATORIES: AtomicU32 = AtomicU32::new(0);
 const PROGRESS_STEP: Duration = Duration::from_millis(100);
 
 impl Laboratory {
-    /// A runner whose gateways are the program `keiro`.
-    ///
     /// With `interrupts`, laboratories are removed on signals too.
-    pub fn new(keiro: PathBuf, interrupts: Option<Interrupts>) -> Self {
+    pub fn new(programs: Programs, interrupts: Option<Interrupts>) -> Self {
         // Neither other processes nor other runners of this one make the same names.
         let count = LABORATORIES.fetch_add(1, Ordering::Relaxed);
         let name = format!("exp-{}-{count}", std::process::id());
         Self {
-            keiro,
+            programs,
             peers: None,
             interrupts,
             name,
@@ -186,7 +193,7 @@ impl Laboratory {
         let variant = &request.setup.variants[request.variant];
         let transport = match variant.transport {
             Transport::Gateway => {
-                let mut gateways = Gateways::start(lab, sites, request, &self.keiro)?;
+                let mut gateways = Gateways::start(lab, sites, request, &self.programs.keiro)?;
                 let carried = (|| {
                     let (senders, receivers) = gateways.connect(request.setup)?;
                     lab.measure_from_now()?;

@@ -102,7 +102,7 @@ impl Laboratory {
         let (_directory, gateways) = start_pair(
             lab,
             hosts,
-            Program::anywhere(&self.keiro),
+            Program::anywhere(&self.programs.keiro),
             |own, home, peer_key| {
                 configuration(request.study, request.case, own, home, peer_key, &addresses)
             },

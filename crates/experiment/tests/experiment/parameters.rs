@@ -32,7 +32,7 @@ fn value(report: &Report, name: &str) -> f64 {
 
 #[test]
 fn controllers_meet_every_trouble_and_leave_a_figure() {
-    let (report, directory) = run("aggregation/law-path", &["adaptive", "none"]);
+    let (report, directory) = run("aggregation/controller-path", &["adaptive", "none"]);
     let before = value(&report, "none before lost sim");
     assert_eq!(before, 0.0, "{}", report.table());
     for trouble in ["slow receiver", "others' bursts", "line loss", "congestion"] {

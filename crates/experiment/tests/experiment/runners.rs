@@ -2,7 +2,7 @@
 
 use keiro_control::units::Text;
 use keiro_experiment::{
-    laboratory::Laboratory,
+    laboratory::{Laboratory, Programs},
     plan::Plan,
     record::MessageRecord,
     runner::{Outcome, Progress, Request, Runner, Schedule},
@@ -85,7 +85,7 @@ fn laboratory_carries_every_message_over_kernel_tcp_and_mptcp() {
         return;
     }
     let setup = setup();
-    let mut laboratory = Laboratory::new("no-gateway-is-started".into(), None);
+    let mut laboratory = Laboratory::new(programs("no-gateway-is-started"), None);
     for variant in ["tcp", "mptcp"] {
         let mut progress = Progress::default();
         let outcome = run(&mut laboratory, &setup, variant, &mut progress);
@@ -110,10 +110,17 @@ fn a_gateway_that_cannot_be_started_is_an_error_that_names_it() {
         extent: &setup.quick,
         schedule: &schedule,
     };
-    let mut laboratory = Laboratory::new("keiro-that-is-not-there".into(), None);
+    let mut laboratory = Laboratory::new(programs("keiro-that-is-not-there"), None);
     let error = laboratory.run(&request, &mut |_| {}).unwrap_err();
     assert!(
         format!("{error:#}").contains("keiro-that-is-not-there"),
         "{error:#}"
     );
+}
+
+fn programs(name: &str) -> Programs {
+    Programs {
+        keiro: name.into(),
+        keiro_lab: name.into(),
+    }
 }

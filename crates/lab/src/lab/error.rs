@@ -28,7 +28,7 @@ pub enum LabError {
     BadName(String),
     /// A laboratory of this name is in use.
     #[error(
-        "laboratory `{name}` is in use by process {pid}; remove it with `keiro lab down {name}`, \
+        "laboratory `{name}` is in use by process {pid}; remove it with `keiro-lab down {name}`, \
          or choose another name"
     )]
     InUse {
@@ -40,7 +40,7 @@ pub enum LabError {
     /// A laboratory of this name was left by a process that has ended.
     #[error(
         "laboratory `{name}` was left over by process {pid}, which has ended (namespaces: {}); \
-         remove it with `keiro lab down {name}`",
+         remove it with `keiro-lab down {name}`",
         list(namespaces)
     )]
     LeftOver {

@@ -299,7 +299,7 @@ mod tests {
             (at(&"x".repeat(256)), "name too long"),
         ] {
             let refused = Destination::prepare(Content::Transfers, &path).map(drop);
-            let said = refused.expect_err("refused").to_string();
+            let said = refused.expect_err("refused").message("keiro").to_string();
             assert!(said.contains(says) && said.contains("try: "), "{said}");
         }
         assert_eq!(names(directory.path()), ["round.csv"]);

@@ -32,7 +32,7 @@ pub(super) fn fit(args: &args::MeasureFit) -> Outcome {
         )),
     };
     // Who reads no further may want the picture all the same.
-    let told = output::whoever_reads(told);
+    let told = output::allow_closed_reader(told);
     let drawn = figure.map_or(Ok(()), |file| picture::draw(file, &name, &fit, KEPT));
     told.and(drawn)?;
     Ok(ExitCode::SUCCESS)
@@ -57,9 +57,10 @@ fn is_standard_input(file: &Path) -> bool {
 pub(super) fn load(file: &Path) -> Result<Fit, Failure> {
     let name = name_of(file);
     let series = match is_standard_input(file) {
-        true => Series::read(&name, io::stdin().lock())?,
-        false => Series::load(file)?,
+        true => Series::read(&name, io::stdin().lock()),
+        false => Series::load(file),
     };
+    let series = series.map_err(|error| Failure::new(error.to_string()).hint(error.hint()))?;
     let fit = Fit::of(&series.samples)
         .map_err(|error| Failure::new(format!("{name}: {error}")).hint(error.hint()))?;
     let absurd = |piece: &&Piece| !POSSIBLE.contains(&piece.bandwidth().as_bits_per_second());

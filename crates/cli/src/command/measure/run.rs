@@ -36,6 +36,7 @@ use super::{
     waiting::Waiting,
 };
 use crate::{
+    PROGRAM,
     args::{self, MeasurePart},
     failure::Failure,
     output, usage,
@@ -239,7 +240,7 @@ fn show(
     // nothing at the others.
     let mut failures = Vec::new();
     failures.extend(ended.map(|error| early(error, &measured.transfers)));
-    failures.extend(output::whoever_reads(told).err());
+    failures.extend(output::allow_closed_reader(told).err());
     // Without any, why is told already, and what is there says more.
     if let Some(file) = files.csv.filter(|_| !samples.is_empty()) {
         let series = Series { samples };
@@ -251,7 +252,7 @@ fn show(
     failures.reverse();
     let last = failures.pop();
     for failure in failures {
-        crate::output::tell!("{}", failure.to_string().trim_end());
+        crate::output::message!("{}", failure.message(PROGRAM).to_string().trim_end());
     }
     match last {
         Some(failure) => Err(failure),

@@ -43,9 +43,11 @@ pub(super) fn serve(address: Option<SocketAddr>, args: &args::MeasureNet) -> Out
         .filter_map(|server| Some(server.address().ok()?.to_string()))
         .collect();
     let bound = bound.join(" and ");
-    crate::output::tell!("keiro: serving measurements on {bound} over TCP and UDP; Ctrl-C ends it");
+    crate::output::message!(
+        "keiro: serving measurements on {bound} over TCP and UDP; Ctrl-C ends it"
+    );
     if open {
-        crate::output::tell!(
+        crate::output::message!(
             "keiro: WARNING: --open: whoever reaches {bound} can use up this host's bandwidth; \
              for laboratories only"
         );
@@ -82,7 +84,7 @@ fn access(args: &args::MeasureNet) -> Result<Access, Failure> {
         return Err(usage::nobody_allowed());
     }
     let private = load_private_key(key)?;
-    crate::output::tell!(
+    crate::output::message!(
         "keiro: this server's public key is {}",
         public_key(&private)
     );
@@ -97,13 +99,13 @@ fn tell(event: &ServerEvent) {
         ServerEvent::Came {
             from,
             key: Some(key),
-        } => crate::output::tell!("keiro: {from} measures, key {key}"),
-        ServerEvent::Came { from, key: None } => crate::output::tell!("keiro: {from} measures"),
+        } => crate::output::message!("keiro: {from} measures, key {key}"),
+        ServerEvent::Came { from, key: None } => crate::output::message!("keiro: {from} measures"),
         ServerEvent::Went { from, bytes } => {
-            crate::output::tell!("keiro: {from} has gone after {bytes} bytes over TCP");
+            crate::output::message!("keiro: {from} has gone after {bytes} bytes over TCP");
         }
         ServerEvent::Refused { from, why } => {
-            crate::output::tell!("keiro: {from} not served: {why}");
+            crate::output::message!("keiro: {from} not served: {why}");
         }
     }
 }

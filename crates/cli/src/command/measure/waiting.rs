@@ -46,7 +46,7 @@ impl Waiting {
                 bar.set_message(part);
                 bar.set_prefix(format!("{}/{}", self.part, self.parts));
             }
-            None => crate::output::tell!("keiro: {part}"),
+            None => crate::output::message!("keiro: {part}"),
         }
     }
 

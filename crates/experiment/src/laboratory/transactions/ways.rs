@@ -93,7 +93,7 @@ pub(super) fn open(
         }),
         Way::Keiro | Way::KeiroOff | Way::KeiroFixed | Way::KeiroFixedController => {
             let program = Program {
-                keiro: &laboratory.keiro,
+                keiro: &laboratory.programs.keiro,
                 places: Some(places),
             };
             Box::new(Keiro::start(way, lab, addresses, program)?)

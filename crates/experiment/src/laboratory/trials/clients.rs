@@ -162,9 +162,9 @@ impl Laboratory {
     /// connection one would need more descriptors than many systems let it have.
     fn echo(&self, lab: &Lab, addresses: &Addresses, clients: &Clients) -> anyhow::Result<Process> {
         let host = lab.host("server")?;
-        let mut command = host.command(&self.keiro);
+        let mut command = host.command(&self.programs.keiro_lab);
         command
-            .args(["lab", "echo", "--listen", &addresses.server.to_string()])
+            .args(["echo", "--listen", &addresses.server.to_string()])
             .args(["--message", &clients.message.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped());

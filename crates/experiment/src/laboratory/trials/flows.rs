@@ -40,12 +40,12 @@ impl Laboratory {
         progress: &mut dyn FnMut(&Progress),
     ) -> anyhow::Result<TrialOutcome> {
         let (transport, load, pattern) = flows.cases().nth(request.case).context("a case")?;
-        let provider = Provider::start(lab, Reflector::Frr, &self.keiro)?;
+        let provider = Provider::start(lab, Reflector::Frr, &self.programs.keiro)?;
         set(lab, [pattern.a.0, pattern.b.0])?;
         // Over time it is asked only where something changes.
         let stats = pattern.then.as_ref().map(|_| {
             let interfaces = ["s1", "s2"];
-            FlowStats::start(lab, &interfaces, &self.keiro)
+            FlowStats::start(lab, &interfaces, &self.programs.keiro)
         });
         let stats = stats.transpose().with_context(|| provider.last_words())?;
         lab.measure_from_now()?;

@@ -33,7 +33,7 @@ impl Laboratory {
         progress: &mut dyn FnMut(&Progress),
     ) -> anyhow::Result<TrialOutcome> {
         let isp = isps.isp.get(request.case).context("a case")?;
-        let provider = Provider::start(lab, Reflector::Frr, &self.keiro)?;
+        let provider = Provider::start(lab, Reflector::Frr, &self.programs.keiro)?;
         set(lab, "a", &isp.a)?;
         set(lab, "b", &isp.b)?;
         lab.measure_from_now()?;

@@ -66,7 +66,7 @@ impl Laboratory {
             Way::Keiro,
             lab,
             addresses,
-            Program::anywhere(&self.keiro),
+            Program::anywhere(&self.programs.keiro),
         )
     }
 }

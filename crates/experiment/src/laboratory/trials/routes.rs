@@ -61,7 +61,7 @@ impl Laboratory {
         progress: &mut dyn FnMut(&Progress),
     ) -> anyhow::Result<TrialOutcome> {
         let reflector = *routes.reflectors.get(request.case).context("a case")?;
-        let mut provider = Provider::start(lab, reflector, &self.keiro)?;
+        let mut provider = Provider::start(lab, reflector, &self.programs.keiro)?;
         let monitors = [
             Monitor::start(lab, "asbr1")?,
             Monitor::start(lab, "server")?,

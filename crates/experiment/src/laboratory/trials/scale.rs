@@ -58,7 +58,7 @@ impl Laboratory {
         let (directory, gateways) = start_pair(
             lab,
             HOSTS,
-            Program::anywhere(&self.keiro),
+            Program::anywhere(&self.programs.keiro),
             |own, home, key| configuration(own, home, key, scale, point),
         )?;
         let measured = (|| {

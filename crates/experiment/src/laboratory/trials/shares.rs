@@ -125,7 +125,7 @@ impl Laboratory {
         let (directory, gateways) = start_all(
             lab,
             &hosts,
-            Program::anywhere(&self.keiro),
+            Program::anywhere(&self.programs.keiro),
             |own, home, keys| configuration(own, home, keys, shares, way),
         )?;
         let sites = Sites {

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-pub(crate) use keiro_control::rounded::{bytes, duration, percent, rate};
+pub use keiro_control::rounded::{bytes, duration, percent, rate};
 
 /// What stands where there is no value.
-pub(crate) const NONE: &str = "-";
+pub const NONE: &str = "-";
 
 /// A duration in milliseconds, so that a column of delays can be compared: `18.6 ms`.
-pub(crate) fn millis(duration: Duration) -> String {
+pub fn millis(duration: Duration) -> String {
     format!("{:.1} ms", duration.as_secs_f64() * 1e3)
 }

@@ -1,15 +1,15 @@
-//! `keiro experiment`: a paper's tables and figures, measured here.
+//! `keiro-lab experiment`: a paper's tables and figures, measured here.
 
 use std::{
     io::{self, IsTerminal},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, Instant},
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
 use keiro_experiment::{
-    laboratory::Laboratory,
+    laboratory::{Laboratory, Programs},
     plan::{Kind, Plan},
     report::Report,
     row::{self, Verdict},
@@ -24,6 +24,7 @@ use super::Outcome;
 use crate::{
     args,
     failure::Failure,
+    keiro,
     output::{self, table::Table},
 };
 
@@ -93,14 +94,14 @@ fn run(args: &args::ExperimentRun) -> Outcome {
     }
     let measures = plans.iter().any(|plan| plan.kind == Kind::Measurement);
     let (runners, interrupts) = match measures {
-        true => runners(args.only, args.peers.clone())?,
+        true => runners(args.only, args.keiro.as_deref(), args.peers.clone())?,
         false => (Vec::new(), None),
     };
     let options = Options {
         quick: args.quick,
         variants: args.variant.clone(),
         results: args.output.clone(),
-        version: args::VERSION,
+        version: keiro_terminal::VERSION,
     };
     let mut session = Session::new(options, runners);
     let mut reports = Vec::new();
@@ -110,7 +111,7 @@ fn run(args: &args::ExperimentRun) -> Outcome {
         let report = unless_interrupted(ran, interrupts.as_ref())?;
         waiting.end();
         if !args.json {
-            output::whoever_reads(output::text(text(&report, args)))?;
+            output::allow_closed_reader(output::text(text(&report, args)))?;
         }
         reports.push(report);
     }
@@ -119,7 +120,7 @@ fn run(args: &args::ExperimentRun) -> Outcome {
         [report] if !args.all => output::json(report),
         reports => output::json(&reports),
     };
-    output::whoever_reads(told)?;
+    output::allow_closed_reader(told)?;
     Ok(match reports.iter().all(Report::is_reached) {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(MISSED),
@@ -132,35 +133,39 @@ type Runners = Vec<Box<dyn Runner>>;
 pub(super) fn unless_interrupted<T>(
     ran: anyhow::Result<T>,
     interrupts: Option<&Interrupts>,
-) -> anyhow::Result<T> {
+) -> Result<T, Failure> {
     if let (Err(_), Some(interrupts)) = (&ran, interrupts) {
         interrupts.end_if_received();
     }
-    ran
+    ran.map_err(Failure::from_anyhow)
 }
 
 /// What can measure here, and the signals that end it; says what is left out.
 pub(super) fn runners(
     only: Option<args::Source>,
+    keiro: Option<&Path>,
     peers: Option<PathBuf>,
 ) -> Result<(Runners, Option<Interrupts>), Failure> {
     let mut runners = Runners::new();
     let mut interrupts = None;
     if only != Some(args::Source::Sim) {
         if Laboratory::is_possible() {
-            let keiro = std::env::current_exe()
-                .map_err(|e| Failure::new("cannot find this program's own file").because(e))?;
+            let programs = Programs {
+                keiro: keiro::find(keiro)?,
+                keiro_lab: std::env::current_exe()
+                    .map_err(|e| Failure::new("cannot find this program's own file").because(e))?,
+            };
             // The first signal removes the laboratory and ends this process.
             let installed = Interrupts::install(Duration::ZERO)
                 .map_err(|e| Failure::new("cannot watch for signals").because(e))?;
-            let laboratory = Laboratory::new(keiro, Some(installed.clone())).with_peers(peers);
+            let laboratory = Laboratory::new(programs, Some(installed.clone())).with_peers(peers);
             interrupts = Some(installed);
             runners.push(Box::new(laboratory));
         } else if only.is_some() {
             return Err(keiro_lab::LabError::NotRoot.into());
         } else {
-            crate::output::tell!(
-                "keiro: not root, so only the simulator measures, and what the laboratory would measure is left out"
+            output::message!(
+                "keiro-lab: not root, so only the simulator measures, and what the laboratory would measure is left out"
             );
         }
     }
@@ -220,7 +225,7 @@ impl Waiting {
         if !io::stderr().is_terminal() {
             let now = (status.source, status.variant, status.round, status.repeat);
             if self.last.replace(now) != Some(now) {
-                crate::output::tell!("{:3.0} % {}", status.fraction * 100.0, doing(status));
+                output::message!("{:3.0} % {}", status.fraction * 100.0, doing(status));
             }
             return;
         }

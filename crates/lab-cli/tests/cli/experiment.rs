@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::harness::{LIMIT, eventually, is_root, keiro, run, shown, signal, wait};
+use crate::harness::{LIMIT, eventually, is_root, keiro as keiro_lab, run, shown, signal, wait};
 
 #[test]
 fn experiments_are_listed() {
@@ -88,9 +88,9 @@ fn what_there_is_not_is_named_with_the_nearest() {
 #[test]
 fn a_run_time_is_for_transactions_and_longer_than_their_warm_up() {
     let refused = |id, time| run(["experiment", "run", id, "--run-time", time]);
-    refused("aggregation/law-path", "20s")
+    refused("aggregation/controller-path", "20s")
         .expect_code(1)
-        .says(&["aggregation/law-path", "only runs of transactions"]);
+        .says(&["aggregation/controller-path", "only runs of transactions"]);
     refused("aggregation/table5", "1s").expect_code(1).says(&[
         "aggregation/table5",
         "[run] counts nothing",
@@ -107,9 +107,9 @@ fn a_run_time_is_for_transactions_and_longer_than_their_warm_up() {
 #[test]
 fn pause_repeats_are_for_transactions_and_few() {
     let refused = |id, repeats| run(["experiment", "run", id, "--pause-repeats", repeats]);
-    refused("aggregation/law-path", "0")
+    refused("aggregation/controller-path", "0")
         .expect_code(1)
-        .says(&["aggregation/law-path", "only runs of transactions"]);
+        .says(&["aggregation/controller-path", "only runs of transactions"]);
     refused("aggregation/table5", "4")
         .expect_code(64)
         .says(&["--pause-repeats", "0..=3"]);
@@ -152,7 +152,7 @@ fn a_demonstration_that_is_interrupted_removes_its_laboratory() {
         return;
     }
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let mut demo = keiro(["demo", "--output", &shown(directory.path())])
+    let mut demo = keiro_lab(["demo", "--output", &shown(directory.path())])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -160,7 +160,7 @@ fn a_demonstration_that_is_interrupted_removes_its_laboratory() {
     let pid = demo.id();
     // Its laboratory is the one on record that it owns.
     let laboratory = || {
-        let listed = run(["lab", "list", "--json"]).expect_code(0).json();
+        let listed = run(["list", "--json"]).expect_code(0).json();
         let labs = listed.as_array().expect("a list").clone();
         labs.into_iter().find(|lab| lab["pid"] == pid)
     };

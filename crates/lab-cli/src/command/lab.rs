@@ -1,4 +1,4 @@
-//! `keiro lab`: laboratories from the command line.
+//! Laboratories: `keiro-lab up`, `down`, `run`, `exec`, `list`.
 
 use std::{
     ffi::OsString,
@@ -27,31 +27,14 @@ use crate::{
 /// to 2 s each way.
 const DOWN_TIMEOUT: Duration = Duration::from_secs(15);
 
-pub(crate) fn lab(args: args::Lab) -> Outcome {
-    match args {
-        args::Lab::Up { topology } => up(&topology),
-        args::Lab::Down { name } => {
-            lab::remove(&name, DOWN_TIMEOUT)?;
-            crate::output::tell!("removed laboratory `{name}`");
-            Ok(ExitCode::SUCCESS)
-        }
-        args::Lab::Run {
-            topology,
-            host,
-            command,
-        } => run(&topology, &host, &command),
-        args::Lab::Exec {
-            name,
-            host,
-            command,
-        } => exec(&lab::attach(&name, &host)?, &command),
-        args::Lab::List { json } => list(json),
-        args::Lab::Echo { listen, message } => echo(listen, message.0),
-    }
+pub(super) fn down(name: &str) -> Outcome {
+    lab::remove(name, DOWN_TIMEOUT)?;
+    output::message!("removed laboratory `{name}`");
+    Ok(ExitCode::SUCCESS)
 }
 
-/// Says where it listens, and serves until a signal ends the process.
-fn echo(listen: SocketAddr, message: ByteCount) -> Outcome {
+/// Prints its address, and serves until a signal ends the process.
+pub(super) fn echo(listen: SocketAddr, message: ByteCount) -> Outcome {
     keiro_linux::limit::raise_open_files();
     let server =
         Server::start_here(listen, message).map_err(|e| Failure::new("cannot serve").because(e))?;
@@ -61,7 +44,7 @@ fn echo(listen: SocketAddr, message: ByteCount) -> Outcome {
     }
 }
 
-fn make(args: &args::LabTopology, interrupts: &Interrupts) -> Result<Lab, Failure> {
+fn make(args: &args::TopologyFile, interrupts: &Interrupts) -> Result<Lab, Failure> {
     let topology = Topology::load(&args.topology)?;
     let mut builder = Lab::builder(&topology)
         .interrupts(interrupts)
@@ -79,7 +62,7 @@ fn interrupts(grace: Duration) -> Result<Interrupts, Failure> {
     Interrupts::install(grace).map_err(|e| Failure::new("cannot watch for signals").because(e))
 }
 
-fn up(args: &args::LabTopology) -> Outcome {
+pub(super) fn up(args: &args::TopologyFile) -> Outcome {
     // The laboratory is dropped in this thread; the grace is only for one that hangs.
     let interrupts = interrupts(DOWN_TIMEOUT)?;
     let lab = make(args, &interrupts)?;
@@ -88,8 +71,8 @@ fn up(args: &args::LabTopology) -> Outcome {
         table.row([host.name(), host.namespace()]);
     }
     output::text(table)?;
-    crate::output::tell!(
-        "laboratory `{}` is up; Ctrl-C or `keiro lab down {}` removes it",
+    output::message!(
+        "laboratory `{}` is up; Ctrl-C or `keiro-lab down {}` removes it",
         lab.name(),
         lab.name()
     );
@@ -98,7 +81,7 @@ fn up(args: &args::LabTopology) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-fn run(args: &args::LabTopology, host: &str, command: &[OsString]) -> Outcome {
+pub(super) fn run(args: &args::TopologyFile, host: &str, command: &[OsString]) -> Outcome {
     let interrupts = interrupts(DOWN_TIMEOUT)?;
     let lab = make(args, &interrupts)?;
     let process = lab
@@ -120,8 +103,9 @@ fn run(args: &args::LabTopology, host: &str, command: &[OsString]) -> Outcome {
     Ok(status.map_or(ExitCode::FAILURE, exit_code))
 }
 
-fn exec(host: &Host, command: &[OsString]) -> Outcome {
-    let mut command = command_in(host, command);
+pub(super) fn exec(name: &str, host: &str, command: &[OsString]) -> Outcome {
+    let host = lab::attach(name, host)?;
+    let mut command = command_in(&host, command);
     let status = command.status().map_err(|source| LabError::Spawn {
         host: host.name().to_owned(),
         program: command.get_program().to_string_lossy().into_owned(),
@@ -155,7 +139,7 @@ struct Listed {
     alive: bool,
 }
 
-fn list(json: bool) -> Outcome {
+pub(super) fn list(json: bool) -> Outcome {
     let listed = |record: Record| Listed {
         alive: record.is_alive(),
         record,
@@ -182,7 +166,7 @@ fn list(json: bool) -> Outcome {
     }
     if table.is_empty() {
         if std::io::stdout().is_terminal() {
-            crate::output::tell!("no laboratories");
+            output::message!("no laboratories");
         }
     } else {
         output::text(table)?;

@@ -1,4 +1,4 @@
-//! `keiro demo`: five applications over two paths, the conventional way and Keiro's.
+//! `keiro-lab demo`: five applications over two paths, the conventional way and Keiro's.
 //!
 //! A shortened run of the experiment `path-selection/table6` with a live table; what is measured
 //! and how is the experiment's.
@@ -56,9 +56,9 @@ pub(super) fn demo(args: &args::Demo) -> Result<(), Failure> {
         quick: true,
         variants: VARIANTS.map(str::to_owned).to_vec(),
         results: args.output.clone(),
-        version: args::VERSION,
+        version: keiro_terminal::VERSION,
     };
-    let (runners, interrupts) = experiment::runners(Some(only), None)?;
+    let (runners, interrupts) = experiment::runners(Some(only), args.keiro.as_deref(), None)?;
     let mut session = Session::new(options, runners);
     let mut live = Live::new();
     let ran = session.run(&plan, &mut |status| live.show(status));
@@ -105,7 +105,7 @@ fn plan(source: Source) -> Result<Plan, Failure> {
 fn introduce(setup: &Setup, source: Source, asked: bool) -> Result<(), Failure> {
     let mut text =
         "Five applications send messages over two paths, at random intervals:\n\n".to_owned();
-    let mut table = Table::new(&["application", "message>", "every>", "demand>"]);
+    let mut table = Table::new(&["application", "message>", "every>", "target>"]);
     for app in &setup.applications {
         table.row([
             app.name.clone(),
@@ -138,7 +138,7 @@ fn introduce(setup: &Setup, source: Source, asked: bool) -> Result<(), Failure> 
         ),
         Source::Sim if asked => "The protocol runs in the simulator, in virtual time.\n\n".to_owned(),
         Source::Sim => "This is not root, so the protocol runs in the simulator, in virtual time;\n\
-            `sudo keiro demo` runs real gateways in network namespaces.\n\n"
+            `sudo keiro-lab demo` runs real gateways in network namespaces.\n\n"
             .to_owned(),
     });
     output::text(text)
@@ -211,7 +211,7 @@ fn running(status: &Status<'_>, style: Style) -> String {
     let mut table = Table::new(&[
         "application",
         "path",
-        "demand>",
+        "target>",
         "sent>",
         "arrived>",
         "mean>",
@@ -237,8 +237,8 @@ fn running(status: &Status<'_>, style: Style) -> String {
             Cell::from(arrived.received.to_string()),
             Cell::from(in_time.map_or(NONE.to_owned(), |_| millis(arrived.mean_ms))),
             Cell::from(in_time.map_or(NONE.to_owned(), |share| format!("{:.1} %", share * 100.0))),
-            // As demands are held against the 99th percentile.
-            super::show::met(style, in_time.map(|share| share >= 0.99)),
+            // As latency targets are held against the 99th percentile.
+            met(style, in_time.map(|share| share >= 0.99)),
         ]);
     }
     let again = match status.repeat {
@@ -270,7 +270,7 @@ fn conclusion(plan: &Plan, report: &Report, source: Source, args: &args::Demo) -
     };
     let mut table = Table::new(&[
         "application",
-        "demand>",
+        "target>",
         "mean before>",
         "p99 before>",
         "met",
@@ -280,7 +280,7 @@ fn conclusion(plan: &Plan, report: &Report, source: Source, args: &args::Demo) -
         "paper before>",
         "paper after>",
     ]);
-    let mut met = [0; VARIANTS.len()];
+    let mut met_counts = [0; VARIANTS.len()];
     for app in &plan.setup.applications {
         let name = &app.name;
         let latency_target_ms = app.latency_target.0.as_secs_f64() * 1e3;
@@ -288,13 +288,13 @@ fn conclusion(plan: &Plan, report: &Report, source: Source, args: &args::Demo) -
             Cell::from(name.as_str()),
             Cell::from(human::duration(app.latency_target.0)),
         ];
-        for (variant, met) in VARIANTS.iter().zip(&mut met) {
+        for (variant, count) in VARIANTS.iter().zip(&mut met_counts) {
             let p99 = value(row(format!("{name} p99 {variant}")));
             let holds = p99.map(|p99| p99 <= latency_target_ms);
-            *met += usize::from(holds == Some(true));
+            *count += usize::from(holds == Some(true));
             cells.push(shown(value(row(format!("{name} mean {variant}")))));
             cells.push(shown(p99));
-            cells.push(super::show::met(style, holds));
+            cells.push(met(style, holds));
         }
         for variant in VARIANTS {
             cells.push(Cell::from(paper(format!("{name} mean {variant}"))));
@@ -304,11 +304,11 @@ fn conclusion(plan: &Plan, report: &Report, source: Source, args: &args::Demo) -
     let of = plan.setup.applications.len();
     let mut text = format!(
         "{}\n\n{table}\n\
-         Demands met at the 99th percentile: {} of {of} before, {} of {of} with Keiro. Means of the \
+         Latency targets met at the 99th percentile: {} of {of} before, {} of {of} with Keiro. Means of the \
          paper's prototype\n(which gives A3 and A5 only) are from its table 6.\n",
         style.strong("Result"),
-        met[0],
-        met[1]
+        met_counts[0],
+        met_counts[1]
     );
     for run in report.manifest.runs.iter().filter(|run| run.void_runs > 0) {
         text.push_str(&format!(
@@ -322,11 +322,15 @@ fn conclusion(plan: &Plan, report: &Report, source: Source, args: &args::Demo) -
         text.push_str(&format!("  {}\n", directory.join(file).display()));
     }
     // Called as it was called, since it may not be installed.
-    let keiro = std::env::args()
+    let keiro_lab = std::env::args()
         .next()
-        .unwrap_or_else(|| "keiro".to_owned());
+        .unwrap_or_else(|| "keiro-lab".to_owned());
+    let keiro = match keiro_lab.strip_suffix("-lab") {
+        Some(beside) if Path::new(beside).exists() => beside,
+        _ => "keiro",
+    };
     let mut next = vec![(
-        format!("{keiro} experiment run {EXPERIMENT}"),
+        format!("{keiro_lab} experiment run {EXPERIMENT}"),
         "the whole table with intervals, TCP and MPTCP beside it",
     )];
     // In the source tree only.
@@ -345,6 +349,14 @@ fn conclusion(plan: &Plan, report: &Report, source: Source, args: &args::Demo) -
         text.push_str(&format!("  {command}\n      {what}\n"));
     }
     text
+}
+
+fn met(style: Style, met: Option<bool>) -> Cell {
+    match met {
+        Some(true) => Cell::marked("yes", style.good("yes")),
+        Some(false) => Cell::marked("NO", style.bad("NO")),
+        None => Cell::from(NONE),
+    }
 }
 
 fn shown(ms: Option<f64>) -> Cell {

@@ -1,4 +1,4 @@
-//! Puts version and commit into the command.
+//! Gives the commands their version and commit.
 
 use std::{path::Path, process::Command};
 
@@ -18,13 +18,13 @@ fn main() {
     }
 }
 
-/// The short commit; `None` where there is no git or no repository of Keiro's own around.
+/// The short commit; `None` without git, or outside a repository of Keiro's own.
 fn commit() -> Option<String> {
     git(&["rev-parse", "--short=10", "HEAD"])
 }
 
-/// What git writes when another commit is checked out or made. In a linked worktree that is not
-/// below `.git`, which is a file there; where no log is kept, it is the branch.
+/// The files that git writes when a commit is made or checked out. In a linked worktree they are not
+/// below `.git`, which is a file there. Without a reflog only the branch's own file changes.
 fn changes_with_a_commit() -> Vec<String> {
     let branch = git(&["symbolic-ref", "--quiet", "HEAD"]);
     let names = ["HEAD", "logs/HEAD", "packed-refs"].map(str::to_owned);
@@ -35,12 +35,12 @@ fn changes_with_a_commit() -> Vec<String> {
         .collect()
 }
 
-/// What git says; `None` as well where it says nothing.
+/// Git's answer; `None` if there is no repository, git fails, or the answer is empty.
 fn git(args: &[&str]) -> Option<String> {
     if !Path::new("../../.git").exists() {
         return None;
     }
     let git = Command::new("git").args(args).output().ok()?;
-    let said = String::from_utf8(git.stdout).ok()?.trim().to_owned();
-    (git.status.success() && !said.is_empty()).then_some(said)
+    let answer = String::from_utf8(git.stdout).ok()?.trim().to_owned();
+    (git.status.success() && !answer.is_empty()).then_some(answer)
 }

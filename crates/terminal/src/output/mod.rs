@@ -1,10 +1,10 @@
-//! Standard output: text, tables and JSON, written so that a reader who leaves early does no harm.
+//! Standard output: text, tables and JSON.
 //!
-//! What nobody reads any more is given up with status 0, unless the command's status tells a result:
-//! that stays ([`whoever_reads`]).
+//! A reader that leaves early ends a command with status 0. A command whose exit status is a result
+//! keeps it: it writes through [`allow_closed_reader`].
 
-pub(crate) mod human;
-pub(crate) mod table;
+pub mod human;
+pub mod table;
 
 use std::{
     fmt,
@@ -15,20 +15,21 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// Says something to people, on standard error. Where nobody can hear it, nothing is lost.
-macro_rules! tell {
+/// Writes a line to standard error. A standard error that cannot be written changes nothing.
+#[macro_export]
+macro_rules! message {
     ($($text:tt)*) => {{
         use std::io::Write as _;
         let _ = writeln!(std::io::stderr(), $($text)*);
     }};
 }
-pub(crate) use tell;
+pub use crate::message;
 
 /// Writes `text` as it is.
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub(crate) fn text(text: impl fmt::Display) -> Result<(), Failure> {
+pub fn text(text: impl fmt::Display) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     write!(out, "{text}")
         .and_then(|()| out.flush())
@@ -39,7 +40,7 @@ pub(crate) fn text(text: impl fmt::Display) -> Result<(), Failure> {
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
+pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     let document = serde_json::to_string_pretty(value).map_err(not_json)?;
     text(format_args!("{document}\n"))
 }
@@ -48,17 +49,16 @@ pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub(crate) fn json_line(value: &impl Serialize) -> Result<(), Failure> {
+pub fn json_line(value: &impl Serialize) -> Result<(), Failure> {
     let line = serde_json::to_string(value).map_err(not_json)?;
     text(format_args!("{line}\n"))
 }
 
-/// What was written for a command whose exit status says more than that: a reader that has gone
-/// changes nothing of it. Elsewhere it ends the command.
+/// Lets a command go on after its reader has left: its exit status is a result of its own.
 ///
 /// # Errors
 /// Standard output cannot be written for another reason.
-pub(crate) fn whoever_reads(written: Result<(), Failure>) -> Result<(), Failure> {
+pub fn allow_closed_reader(written: Result<(), Failure>) -> Result<(), Failure> {
     match written {
         Err(failure) if failure.is_broken_pipe() => Ok(()),
         written => written,
@@ -69,23 +69,22 @@ fn not_json(error: serde_json::Error) -> Failure {
     Failure::new("the answer cannot be written as JSON").because(error)
 }
 
-/// How words may be marked on standard output.
+/// Whether text may be coloured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Style {
-    /// Not at all.
+pub enum Style {
     Plain,
-    /// With colours, which only repeat what the words say.
+    /// Colours only repeat what the words say.
     Colour,
 }
 
 impl Style {
     /// Colour on a terminal, unless NO_COLOR is set (no-color.org) or the terminal knows none.
-    pub(crate) fn of_stdout() -> Self {
+    pub fn of_stdout() -> Self {
         Self::of(io::stdout().is_terminal())
     }
 
     /// The same for standard error.
-    pub(crate) fn of_stderr() -> Self {
+    pub fn of_stderr() -> Self {
         Self::of(io::stderr().is_terminal())
     }
 
@@ -98,18 +97,18 @@ impl Style {
         }
     }
 
-    /// A word that tells something good.
-    pub(crate) fn good(self, word: &str) -> String {
+    /// A good state: green.
+    pub fn good(self, word: &str) -> String {
         self.mark(word, "32")
     }
 
-    /// A word that tells something bad.
-    pub(crate) fn bad(self, word: &str) -> String {
+    /// A bad state: red.
+    pub fn bad(self, word: &str) -> String {
         self.mark(word, "31")
     }
 
-    /// A word that stands out.
-    pub(crate) fn strong(self, word: &str) -> String {
+    /// Bold.
+    pub fn strong(self, word: &str) -> String {
         self.mark(word, "1")
     }
 

@@ -5,7 +5,9 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use crate::harness::{self, Site, eventually, finish, is_root, keiro, run, shown, signal, wait};
+use crate::harness::{
+    self, Site, eventually, finish, is_root, keiro as keiro_lab, run, shown, signal, wait,
+};
 
 const TOPOLOGY: &str = "\
 [host.a]
@@ -57,7 +59,7 @@ impl Drop for Namespace {
 
 #[test]
 fn without_root_a_laboratory_says_what_it_needs() {
-    let site = Site::new();
+    let site = Site::without_key();
     let file = site.write("topology.toml", TOPOLOGY);
     site.set_mode("topology.toml", 0o644);
     std::fs::set_permissions(
@@ -65,15 +67,15 @@ fn without_root_a_laboratory_says_what_it_needs() {
         std::os::unix::fs::PermissionsExt::from_mode(0o755),
     )
     .expect("mode set");
-    let mut command = keiro(["lab", "up", &shown(&file), "--name", &name("nobody")]);
+    let mut command = keiro_lab(["up", &shown(&file), "--name", &name("nobody")]);
     if is_root("without_root_a_laboratory_says_what_it_needs") {
         // The test binary itself may lie where nobody else can read.
-        let copy = site.path("keiro");
-        std::fs::copy(env!("CARGO_BIN_EXE_keiro"), &copy).expect("copied");
-        site.set_mode("keiro", 0o755);
+        let copy = site.path("keiro-lab");
+        std::fs::copy(crate::PROGRAM, &copy).expect("copied");
+        site.set_mode("keiro-lab", 0o755);
         command = Command::new(copy);
         command
-            .args(["lab", "up", &shown(&file), "--name", &name("nobody")])
+            .args(["up", &shown(&file), "--name", &name("nobody")])
             .uid(65_534)
             .gid(65_534);
     }
@@ -87,9 +89,9 @@ fn a_missing_tool_is_named_with_its_package() {
     if !is_root("a_missing_tool_is_named_with_its_package") {
         return;
     }
-    let site = Site::new();
+    let site = Site::without_key();
     let file = site.write("topology.toml", TOPOLOGY);
-    let mut command = keiro(["lab", "up", &shown(&file), "--name", &name("tool")]);
+    let mut command = keiro_lab(["up", &shown(&file), "--name", &name("tool")]);
     finish(command.env("PATH", ""), b"")
         .expect_code(1)
         .says(&["`ip` is missing", "iproute2"]);
@@ -98,17 +100,17 @@ fn a_missing_tool_is_named_with_its_package() {
 
 #[test]
 fn a_topology_that_is_wrong_is_shown_with_its_line() {
-    let site = Site::new();
+    let site = Site::without_key();
     let file = site.write(
         "topology.toml",
         &TOPOLOGY.replace("[link.wan]", "[link.wan]\nemulatd = true"),
     );
-    let ran = run(["lab", "up", &shown(&file), "--name", "x"]).expect_code(1);
+    let ran = run(["up", &shown(&file), "--name", "x"]).expect_code(1);
     ran.says(&[
         "topology.toml:4: unknown key `emulatd`",
         "did you mean `emulated`?",
     ]);
-    run(["lab", "up", "/no/such.toml"])
+    run(["up", "/no/such.toml"])
         .expect_code(1)
         .says(&["/no/such.toml"]);
 }
@@ -118,19 +120,10 @@ fn a_command_runs_in_a_host_and_its_status_is_kept() {
     if !is_root("a_command_runs_in_a_host_and_its_status_is_kept") {
         return;
     }
-    let site = Site::new();
+    let site = Site::without_key();
     let file = site.write("topology.toml", TOPOLOGY);
     let lab = name("run");
-    let args = [
-        "lab",
-        "run",
-        &shown(&file),
-        "--name",
-        &lab,
-        "--host",
-        "a",
-        "--",
-    ];
+    let args = ["run", &shown(&file), "--name", &lab, "--host", "a", "--"];
     let ran = run(args.iter().copied().chain(["ip", "-o", "address"])).expect_code(0);
     assert!(ran.stdout.contains("10.66.0.1/30"), "{}", ran.stdout);
     run(args.iter().copied().chain(["sh", "-c", "exit 7"])).expect_code(7);
@@ -145,7 +138,7 @@ fn a_namespace_left_over_is_refused_by_name_and_removed_by_force() {
     if !is_root("a_namespace_left_over_is_refused_by_name_and_removed_by_force") {
         return;
     }
-    let site = Site::new();
+    let site = Site::without_key();
     let file = site.write("topology.toml", TOPOLOGY);
     let lab = name("left");
     let namespace = Namespace(format!("keiro-{lab}-a"));
@@ -154,7 +147,7 @@ fn a_namespace_left_over_is_refused_by_name_and_removed_by_force() {
         .status()
         .expect("ip runs");
     assert!(made.success());
-    let args = ["lab", "run", &shown(&file), "--name", &lab, "--host", "a"];
+    let args = ["run", &shown(&file), "--name", &lab, "--host", "a"];
     let ran = run(args.iter().copied().chain(["--", "true"])).expect_code(1);
     ran.says(&[&namespace.0, "exists already", "--force"]);
     assert!(namespaces().contains(&namespace.0), "what is there stays");
@@ -167,42 +160,42 @@ fn a_laboratory_is_listed_used_and_removed_from_elsewhere() {
     if !is_root("a_laboratory_is_listed_used_and_removed_from_elsewhere") {
         return;
     }
-    let site = Site::new();
+    let site = Site::without_key();
     let file = site.write("topology.toml", TOPOLOGY);
     let lab = name("up");
-    let up = keiro(["lab", "up", &shown(&file), "--name", &lab])
+    let up = keiro_lab(["up", &shown(&file), "--name", &lab])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .expect("it starts");
     let mut up = Running(up);
-    let exec = |command: &str| run(["lab", "exec", &lab, "b", "--", "sh", "-c", command]);
+    let exec = |command: &str| run(["exec", &lab, "b", "--", "sh", "-c", command]);
     eventually("the laboratory is up", || {
         (exec("ip -o address show dev wan | grep -q 10.66.0.2").code == Some(0)).then_some(())
     });
-    let listed = run(["lab", "list", "--json"]).expect_code(0).json();
+    let listed = run(["list", "--json"]).expect_code(0).json();
     let ours = listed
         .as_array()
         .expect("a list")
         .iter()
         .find(|l| l["name"] == lab.as_str());
     assert_eq!(ours.expect("listed")["alive"], true);
-    assert!(run(["lab", "list"]).expect_code(0).stdout.contains(&lab));
-    run(["lab", "exec", &lab, "c", "--", "true"])
+    assert!(run(["list"]).expect_code(0).stdout.contains(&lab));
+    run(["exec", &lab, "c", "--", "true"])
         .expect_code(1)
         .says(&["no host `c`"]);
-    run(["lab", "up", &shown(&file), "--name", &lab])
+    run(["up", &shown(&file), "--name", &lab])
         .expect_code(1)
         .says(&["in use by process"]);
 
-    run(["lab", "down", &lab]).expect_code(0);
+    run(["down", &lab]).expect_code(0);
     assert_eq!(
         wait(&mut up.0, harness::LIMIT),
         Some(Some(0)),
         "its owner ends too"
     );
     assert!(!namespaces().contains(&lab));
-    run(["lab", "down", &lab])
+    run(["down", &lab])
         .expect_code(1)
         .says(&["there is no laboratory"]);
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// How a column is aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Align {
+pub enum Align {
     /// Words.
     Left,
     /// Numbers.
@@ -13,14 +13,14 @@ pub(crate) enum Align {
 
 /// A table that is being filled. `Display` writes it, each row on one line.
 #[derive(Clone, Debug)]
-pub(crate) struct Table {
+pub struct Table {
     columns: Vec<(String, Align)>,
     rows: Vec<Vec<Cell>>,
 }
 
 /// A cell: its text, and the text with marks that take no room.
 #[derive(Clone, Debug)]
-pub(crate) struct Cell {
+pub struct Cell {
     plain: String,
     shown: String,
 }
@@ -30,7 +30,7 @@ const GAP: &str = "  ";
 
 impl Table {
     /// A table without rows; headers that end in `>` are of columns of numbers.
-    pub(crate) fn new(headers: &[&str]) -> Self {
+    pub fn new(headers: &[&str]) -> Self {
         let column = |header: &&str| match header.strip_suffix('>') {
             Some(header) => (header.to_owned(), Align::Right),
             None => ((*header).to_owned(), Align::Left),
@@ -45,7 +45,7 @@ impl Table {
     ///
     /// # Panics
     /// If there are more or fewer.
-    pub(crate) fn row<C: Into<Cell>>(&mut self, cells: impl IntoIterator<Item = C>) {
+    pub fn row<C: Into<Cell>>(&mut self, cells: impl IntoIterator<Item = C>) {
         let cells: Vec<Cell> = cells.into_iter().map(Into::into).collect();
         assert_eq!(
             cells.len(),
@@ -56,7 +56,7 @@ impl Table {
     }
 
     /// Whether it has no rows.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
@@ -105,7 +105,7 @@ impl fmt::Display for Table {
 
 impl Cell {
     /// `plain`, shown as `shown`, which differs from it only in marks that take no room.
-    pub(crate) fn marked(plain: impl Into<String>, shown: impl Into<String>) -> Self {
+    pub fn marked(plain: impl Into<String>, shown: impl Into<String>) -> Self {
         Self {
             plain: plain.into(),
             shown: shown.into(),

@@ -1,0 +1,63 @@
+//! Man pages and shell completion, made from a command line's definition.
+
+use std::{fs, path::Path};
+
+pub use clap_complete::Shell;
+
+use crate::{failure::Failure, output};
+
+/// Writes the completion script of `program` to standard output.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn completion(program: &str, mut command: clap::Command, shell: Shell) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, program, &mut script);
+    output::text(String::from_utf8_lossy(&script))
+}
+
+/// Writes one man page per command to `directory`; without it, the program's own page to standard
+/// output.
+///
+/// # Errors
+/// The directory, a page or standard output cannot be written.
+pub fn man(command: clap::Command, directory: Option<&Path>) -> Result<(), Failure> {
+    let mut command = command.disable_help_subcommand(true);
+    // Gives every subcommand its whole name: keiro-show-path.
+    command.build();
+    let Some(directory) = directory else {
+        return output::text(page(command)?);
+    };
+    fs::create_dir_all(directory).map_err(|error| unwritable(directory, &error))?;
+    let mut commands = vec![command];
+    while let Some(command) = commands.pop() {
+        commands.extend(
+            command
+                .get_subcommands()
+                .filter(|c| !c.is_hide_set())
+                .cloned(),
+        );
+        let name = command
+            .get_display_name()
+            .unwrap_or_else(|| command.get_name())
+            .to_owned();
+        let path = directory.join(format!("{name}.1"));
+        fs::write(&path, page(command)?).map_err(|error| unwritable(&path, &error))?;
+    }
+    Ok(())
+}
+
+fn unwritable(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(format!("cannot write {}", path.display()))
+        .because(error)
+        .hint("name a directory that you can write to")
+}
+
+fn page(command: clap::Command) -> Result<String, Failure> {
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command)
+        .manual("Keiro")
+        .render(&mut page)
+        .map_err(Failure::Output)?;
+    Ok(String::from_utf8_lossy(&page).into_owned())
+}
