@@ -46,6 +46,7 @@ lint: packages ## formatting, clippy, words, and the lock files of the other wor
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) xtask words
+	$(CARGO) xtask links
 	@for manifest in fuzz/Cargo.toml benches/*/Cargo.toml; do \
 		echo "checking $$manifest"; \
 		$(CARGO) check --quiet --locked --manifest-path $$manifest --target-dir target/side || exit 1; \

@@ -2,10 +2,12 @@
 //!
 //! - `test`: builds all test binaries once, runs pure tests and laboratory tests apart, retries a
 //!   failed laboratory test once alone, and reports flaky and skipped tests last.
+//! - `links`: refuses links between pages, and names of source files, that lead nowhere.
 //! - `words`: refuses words that plain technical English does not need in comments and docs.
 
 mod binaries;
 mod busy;
+mod links;
 mod not_tested;
 mod run;
 mod summary;
@@ -16,13 +18,15 @@ use std::{env, process::ExitCode};
 const USAGE: &str = "\
 usage: cargo xtask test [--pure | --laboratory] [--rounds N] [--busy N] [--strict] [FILTER]
        cargo xtask words [DIRECTORY]
+       cargo xtask links [DIRECTORY]
 
 test        all tests, or only the pure ones, or only those that need namespaces or measure time
   --rounds  repeats them N times with the same binaries (1)
   --busy    runs them beside N busy loops (0)
   --strict  fails if a test was skipped for a reason that xtask/skips-allowed.txt does not have
   FILTER    only binaries whose name contains it
-words       words in comments and docs that CONTRIBUTING.md refuses";
+words       words in comments and docs that CONTRIBUTING.md refuses
+links       links and names of source files in pages that lead nowhere";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -31,6 +35,7 @@ fn main() -> ExitCode {
             run::Options::parse(rest).and_then(|options| run::all(&options))
         }
         Some((command, rest)) if command == "words" => words::check(rest.first()),
+        Some((command, rest)) if command == "links" => links::check(rest.first()),
         _ => Err(USAGE.to_owned()),
     };
     match result {
