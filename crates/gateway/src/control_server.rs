@@ -73,7 +73,7 @@ impl ControlServer {
         self.listener.rearm(epoll);
     }
 
-    /// Accepts whoever waits; `token` makes a client's token from its number.
+    /// Accepts waiting clients; `token` makes a client's token from its number.
     pub(crate) fn accept(&mut self, epoll: &Epoll, token: impl Fn(u64) -> u64) {
         while let Some((stream, _)) = self.listener.accept(epoll, UnixListener::accept) {
             let group = owning_group(&self.path);
@@ -145,7 +145,7 @@ impl ControlServer {
         }
     }
 
-    /// Tells everybody who monitors.
+    /// Sends an event to all clients that monitor.
     pub(crate) fn publish(&mut self, epoll: &Epoll, event: &Event) {
         if !self.clients.values().any(|client| client.monitors) {
             return;

@@ -1,4 +1,4 @@
-//! Events as sentences for the log, the reason in numbers. Programs read them from `keiro monitor`.
+//! Log lines of events, with their reasons in numbers. Programs read events from `keiro monitor`.
 
 use std::time::Duration;
 
@@ -7,14 +7,38 @@ use keiro_control::protocol::{
 };
 use keiro_units::Bandwidth;
 
-/// One line.
+/// The log line of an event.
 pub(crate) fn sentence(kind: &EventKind) -> String {
     match kind {
-        EventKind::Started { version } => format!("keiro {version} serves"),
-        EventKind::Draining { messages_waiting } => {
-            format!("stopping: {messages_waiting} messages are under way, nothing new is taken")
-        }
-        EventKind::PeerUp { peer, .. } => format!("peer {peer} is up: keys are agreed"),
+        EventKind::Started { version } => format!("keiro {version} is listening"),
+        EventKind::Draining { messages_waiting } => format!(
+            "stopping: {messages_waiting} messages are still to be delivered, new ones are refused"
+        ),
+        EventKind::Reloaded { changes } => format!("reloaded: {changes}"),
+        EventKind::ConfigRejected { problems, first } => config_rejected(*problems, first),
+        EventKind::EventsLost { count } => format!("{count} events were lost: too many at once"),
+        EventKind::Unknown => "unknown event".to_owned(),
+        kind => peer_sentence(kind)
+            .or_else(|| path_sentence(kind))
+            .or_else(|| aggregation_sentence(kind))
+            .or_else(|| app_sentence(kind))
+            .or_else(|| tenant_sentence(kind))
+            .or_else(|| store_sentence(kind))
+            .unwrap_or_else(|| kind.name().to_owned()),
+    }
+}
+
+fn config_rejected(problems: u64, first: &str) -> String {
+    let more = match problems {
+        0 | 1 => String::new(),
+        several => format!("{several} problems, the first: "),
+    };
+    format!("reload refused, the configuration in force is unchanged; {more}{first}")
+}
+
+fn peer_sentence(kind: &EventKind) -> Option<String> {
+    Some(match kind {
+        EventKind::PeerUp { peer, .. } => format!("peer {peer} is up: session keys are agreed"),
         EventKind::PeerDown { peer, reason } => format!("peer {peer} is down: {}", down(*reason)),
         EventKind::VersionMismatch {
             peer,
@@ -31,6 +55,15 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
                  {our_versions}; upgrade the older of the two"
             )
         }
+        EventKind::KeyChanged { peer, key_changes } => {
+            format!("peer {peer}: session keys changed, {key_changes} times so far")
+        }
+        _ => return None,
+    })
+}
+
+fn path_sentence(kind: &EventKind) -> Option<String> {
+    Some(match kind {
         EventKind::PathUp {
             on,
             remote,
@@ -46,48 +79,42 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
             silent_seconds,
             limit_seconds,
         } => {
-            let numbers = silent_seconds.zip(*limit_seconds).map(|(silent, limit)| {
-                format!(
-                    ", for {} where {} is tolerated",
-                    millis(silent),
-                    millis(limit)
-                )
+            let silence = silent_seconds.zip(*limit_seconds).map(|(silent, limit)| {
+                format!(" for {} (limit {})", millis(silent), millis(limit))
             });
-            format!(
-                "{} is down: {}{}",
-                path(on),
-                down(*reason),
-                numbers.unwrap_or_default()
-            )
+            let silence = silence.unwrap_or_default();
+            format!("{} is down: {}{silence}", path(on), down(*reason))
         }
         EventKind::RemoteChanged { on, from, to } => {
-            format!("{}: the peer moved from {from} to {to}", path(on))
+            format!("{}: the peer's address is {to} (was {from})", path(on))
         }
         EventKind::MtuChanged {
             on,
             from_bytes,
             to_bytes,
         } => format!(
-            "{}: packets of {to_bytes} bytes pass, {from_bytes} before",
+            "{}: MTU {to_bytes} (was {from_bytes}), found by probing",
             path(on)
         ),
-        EventKind::KeyChanged { peer, key_changes } => {
-            format!("peer {peer}: keys changed, {key_changes} times so far")
-        }
+        _ => return None,
+    })
+}
+
+fn aggregation_sentence(kind: &EventKind) -> Option<String> {
+    Some(match kind {
         EventKind::AggregationChanged {
             on,
             before,
             after,
             why,
-        } => {
-            let (before, after) = (gathering(before), gathering(after));
-            format!(
-                "{}: aggregates of {after} instead of {before}: {why}",
-                path(on)
-            )
-        }
+        } => format!(
+            "{}: aggregates of {} (was {}): {why}",
+            path(on),
+            parameters(after),
+            parameters(before)
+        ),
         EventKind::AggregationPaused { on, why, .. } => {
-            format!("{}: nothing is gathered for now: {why}", path(on))
+            format!("{}: aggregation is paused: {why}", path(on))
         }
         EventKind::AggregationResumed {
             on,
@@ -96,71 +123,19 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
         } => {
             let bandwidth = Bandwidth::from_bits_per_second(*bandwidth_bits_per_second);
             format!(
-                "{}: thin traffic is gathered again, for {bandwidth}: aggregates of {}",
+                "{}: aggregation is resumed at {bandwidth}: aggregates of {}",
                 path(on),
-                gathering(after)
+                parameters(after)
             )
         }
-        EventKind::AppMoved {
-            app,
-            from,
-            to,
-            reason,
-            from_predicted_seconds,
-            to_predicted_seconds,
-            latency_target_seconds,
-        } => {
-            let mut text = moved(app, from.as_deref(), to.as_deref(), *reason);
-            let there = to_predicted_seconds.map(|by| format!("{} there", millis(by)));
-            let before = from_predicted_seconds.map(|by| format!("{} where it was", millis(by)));
-            let told: Vec<String> = there.into_iter().chain(before).collect();
-            if !told.is_empty() {
-                text.push_str(&format!(", by equation 3 {}", told.join(", ")));
-            }
-            if let Some(latency_target) = latency_target_seconds {
-                text.push_str(&format!(", {} demanded", millis(*latency_target)));
-            }
-            text
-        }
-        EventKind::TargetMissed {
-            app,
-            path,
-            latency_target_seconds,
-            judged_by,
-            predicted_seconds,
-            predicted_p99_seconds,
-            paper_delay_seconds,
-            p99_seconds,
-        } => {
-            let on = path
-                .as_ref()
-                .map(|path| format!(" on {path}"))
-                .unwrap_or_default();
-            let mut text = format!(
-                "{app} misses its latency target of {}{on}",
-                millis(*latency_target_seconds)
-            );
-            if let Some(p99) = p99_seconds {
-                text.push_str(&format!(", 99 of 100 messages took up to {}", millis(*p99)));
-            }
-            match (predicted_seconds, predicted_p99_seconds) {
-                (Some(mean), Some(p99)) => text.push_str(&format!(
-                    ", {} predicted on average and up to {} for 99 of 100",
-                    millis(*mean),
-                    millis(*p99)
-                )),
-                _ if *judged_by == Some(JudgedBy::Forecast) => {
-                    text.push_str(", more arrives than is sent");
-                }
-                _ => {}
-            }
-            if *judged_by == Some(JudgedBy::Equation3) {
-                let mean = paper_delay_seconds.map(|mean| format!("{} on average", millis(mean)));
-                let mean = mean.unwrap_or_else(|| "more arrives than is sent".to_owned());
-                text.push_str(&format!(", by equation 3 alone: {mean}"));
-            }
-            text
-        }
+        _ => return None,
+    })
+}
+
+fn app_sentence(kind: &EventKind) -> Option<String> {
+    Some(match kind {
+        EventKind::AppMoved { .. } => return app_moved(kind),
+        EventKind::TargetMissed { .. } => return target_missed(kind),
         EventKind::TargetMet {
             app,
             latency_target_seconds,
@@ -173,7 +148,7 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
                 Some(JudgedBy::Unknown) | None => "",
             };
             format!(
-                "{app} gets its {} again{by}",
+                "{app} meets its latency target of {} again{by}",
                 millis(*latency_target_seconds)
             )
         }
@@ -183,66 +158,137 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
             length_bytes,
             messages_expired,
         } => format!(
-            "{app}: a message of {length_bytes} bytes was given up after {}, {messages_expired} so far",
+            "{app}: a message of {length_bytes} bytes expired after {}, {messages_expired} so far",
             millis(*age_seconds)
         ),
-        EventKind::Reloaded { changes } => format!("reloaded: {changes}"),
-        EventKind::ConfigRejected { problems, first } => {
-            let more = match problems {
-                0 | 1 => String::new(),
-                several => format!("{several} problems, the first: "),
-            };
-            format!("reload refused, everything stays as it was; {more}{first}")
+        _ => return None,
+    })
+}
+
+fn app_moved(kind: &EventKind) -> Option<String> {
+    let EventKind::AppMoved {
+        app,
+        from,
+        to,
+        reason,
+        from_predicted_seconds,
+        to_predicted_seconds,
+        latency_target_seconds,
+    } = kind
+    else {
+        return None;
+    };
+    let mut text = moved(app, from.as_deref(), to.as_deref(), *reason);
+    let there = to_predicted_seconds.map(|by| format!("{} there", millis(by)));
+    let before = from_predicted_seconds.map(|by| format!("{} where it was", millis(by)));
+    let predicted: Vec<String> = there.into_iter().chain(before).collect();
+    if !predicted.is_empty() {
+        text.push_str(&format!(", by equation 3 {}", predicted.join(", ")));
+    }
+    if let Some(target) = latency_target_seconds {
+        text.push_str(&format!(", latency target {}", millis(*target)));
+    }
+    Some(text)
+}
+
+fn target_missed(kind: &EventKind) -> Option<String> {
+    let EventKind::TargetMissed {
+        app,
+        path,
+        latency_target_seconds,
+        judged_by,
+        predicted_seconds,
+        predicted_p99_seconds,
+        paper_delay_seconds,
+        p99_seconds,
+    } = kind
+    else {
+        return None;
+    };
+    let on = path
+        .as_ref()
+        .map(|path| format!(" on {path}"))
+        .unwrap_or_default();
+    let mut text = format!(
+        "{app} misses its latency target of {}{on}",
+        millis(*latency_target_seconds)
+    );
+    if let Some(p99) = p99_seconds {
+        text.push_str(&format!(", measured 99th percentile {}", millis(*p99)));
+    }
+    match (predicted_seconds, predicted_p99_seconds) {
+        (Some(mean), Some(p99)) => text.push_str(&format!(
+            ", predicted mean {} and 99th percentile {}",
+            millis(*mean),
+            millis(*p99)
+        )),
+        _ if *judged_by == Some(JudgedBy::Forecast) => {
+            text.push_str(", the path is overloaded");
         }
+        _ => {}
+    }
+    if *judged_by == Some(JudgedBy::Equation3) {
+        let mean = paper_delay_seconds.map(|mean| format!("mean {}", millis(mean)));
+        let mean = mean.unwrap_or_else(|| "the path is overloaded".to_owned());
+        text.push_str(&format!(", by equation 3 alone: {mean}"));
+    }
+    Some(text)
+}
+
+fn tenant_sentence(kind: &EventKind) -> Option<String> {
+    Some(match kind {
         EventKind::TenantUnknown { peer, id } => format!(
-            "peer {peer} sends packets of a tenant of number {id}, and no tenant here has that number and this peer: they are dropped"
+            "peer {peer} sends packets of tenant id {id}, which no tenant here has with this peer: they are dropped; compare `id` at both gateways"
         ),
         EventKind::TenantRefused { tenant, id, peer } => format!(
-            "peer {peer} drops the packets of tenant {tenant}: it has no tenant of that number, {id}, with this gateway"
+            "peer {peer} drops the packets of tenant {tenant}: it has no tenant with id {id} and this gateway; compare `id` at both gateways"
         ),
         EventKind::DeviceLost {
             tenant,
             device,
             reason,
-        } => format!("tenant {tenant} has lost its device {device}, which is made again: {reason}"),
+        } => format!("tenant {tenant}: device {device} is lost and will be opened again: {reason}"),
         EventKind::DeviceRestored {
             tenant,
             device,
             lost_seconds,
-        } => format!("tenant {tenant} has its device {device} again after {lost_seconds:.1} s"),
+        } => format!("tenant {tenant}: device {device} is restored after {lost_seconds:.1} s"),
         EventKind::DeviceDown {
             tenant,
             device,
             reason,
-        } => format!("tenant {tenant}: its device {device} does not serve it: {reason}"),
+        } => format!("tenant {tenant}: device {device} is down: {reason}"),
         EventKind::DeviceUp {
             tenant,
             device,
             down_seconds,
-        } => format!(
-            "tenant {tenant}: its device {device} serves it again after {down_seconds:.1} s"
-        ),
+        } => format!("tenant {tenant}: device {device} is up after {down_seconds:.1} s"),
+        _ => return None,
+    })
+}
+
+fn store_sentence(kind: &EventKind) -> Option<String> {
+    Some(match kind {
         EventKind::StoreLost { reason } => {
-            format!("the plan store is lost, the gateway goes on without it: {reason}")
+            format!("the plan store does not answer, the last plan stays in force: {reason}")
         }
         EventKind::StoreConnected { lost_seconds } => match lost_seconds {
-            Some(lost) => format!("the plan store is back after {lost:.1} s"),
+            Some(lost) => format!("the plan store answers again after {lost:.1} s"),
             None => "the plan store answers".to_owned(),
         },
         EventKind::StoreNotice { text } => format!("plan store: {text}"),
-        EventKind::EventsLost { count } => format!("{count} events were lost: too many at once"),
-        EventKind::Unknown => "unknown event".to_owned(),
-    }
+        _ => return None,
+    })
 }
 
 fn moved(app: &str, from: Option<&str>, to: Option<&str>, reason: MoveReason) -> String {
     let why = match reason {
         MoveReason::First => "the first path",
         MoveReason::PathDown => "its path went down",
-        MoveReason::PathUp => "a path that it prefers came up",
-        MoveReason::Plan => "the plan says so",
-        MoveReason::Pin => "the configuration says so",
-        MoveReason::Operator => "an operator says so",
+        MoveReason::PathUp => "a preferred path came up",
+        MoveReason::Plan => "the plan has changed",
+        MoveReason::Pin => "it is pinned by the configuration",
+        MoveReason::Operator => "an operator assigned it",
         MoveReason::Unknown => "for an unknown reason",
     };
     match (from, to) {
@@ -255,13 +301,13 @@ fn moved(app: &str, from: Option<&str>, to: Option<&str>, reason: MoveReason) ->
 
 fn down(reason: DownReason) -> &'static str {
     match reason {
-        DownReason::Silent => "nothing was heard",
+        DownReason::Silent => "no packet was received",
         DownReason::LocalError => "the system cannot send on it",
-        DownReason::PeerClosed => "it closed the session",
-        DownReason::Removed => "the configuration no longer has it",
-        DownReason::NotValidated => "no challenge was answered",
-        DownReason::KeysExpired => "its keys are too old",
-        DownReason::Stopping => "this gateway stops",
+        DownReason::PeerClosed => "the peer closed the session",
+        DownReason::Removed => "it was removed from the configuration",
+        DownReason::NotValidated => "path validation failed",
+        DownReason::KeysExpired => "its keys have expired",
+        DownReason::Stopping => "this gateway is stopping",
         DownReason::Unknown => "for an unknown reason",
     }
 }
@@ -270,10 +316,10 @@ fn path(on: &PathRef) -> String {
     format!("path {} to {}", on.path, on.peer)
 }
 
-/// S, I and N.
-fn gathering(p: &AggregationParameters) -> String {
+/// Size, interval and copies of aggregates.
+fn parameters(p: &AggregationParameters) -> String {
     let interval = Duration::try_from_secs_f64(p.interval_seconds).unwrap_or_default();
-    format!("{} B every {interval:?}, {} times", p.size_bytes, p.copies)
+    format!("{} B every {interval:?}, {} copies", p.size_bytes, p.copies)
 }
 
 fn millis(seconds: f64) -> String {
@@ -286,130 +332,6 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn gathering_is_told_with_its_interval_as_it_is() {
-        let on = || PathRef {
-            path: "path1".into(),
-            peer: "osaka".into(),
-        };
-        let of = |micros: f64| AggregationParameters {
-            size_bytes: 2048,
-            interval_seconds: micros * 1e-6,
-            copies: 2,
-        };
-        let changed = EventKind::AggregationChanged {
-            on: on(),
-            before: of(750.0),
-            after: of(1000.0),
-            why: "because".into(),
-        };
-        assert_eq!(
-            sentence(&changed),
-            "path path1 to osaka: aggregates of 2048 B every 1ms, 2 times instead of 2048 B every \
-             750µs, 2 times: because"
-        );
-        let paused = EventKind::AggregationPaused {
-            on: on(),
-            bandwidth_bits_per_second: 700_000,
-            needed_bits_per_second: 1_024_000,
-            why: "it gives 700kbit/s".into(),
-        };
-        assert_eq!(
-            sentence(&paused),
-            "path path1 to osaka: nothing is gathered for now: it gives 700kbit/s"
-        );
-        let resumed = EventKind::AggregationResumed {
-            on: on(),
-            bandwidth_bits_per_second: 8_000_000,
-            after: of(500.0),
-        };
-        assert_eq!(
-            sentence(&resumed),
-            "path path1 to osaka: thin traffic is gathered again, for 8Mbit/s: aggregates of 2048 B every 500µs, 2 times"
-        );
-    }
-
-    #[test]
-    fn a_move_is_told_with_its_numbers() {
-        let kind = EventKind::AppMoved {
-            app: "A3".into(),
-            from: Some("path1".into()),
-            to: Some("path2".into()),
-            reason: MoveReason::Plan,
-            from_predicted_seconds: Some(0.1135),
-            to_predicted_seconds: Some(0.0101),
-            latency_target_seconds: Some(0.02),
-        };
-        assert_eq!(
-            sentence(&kind),
-            "A3 moves from path1 to path2: the plan says so, by equation 3 10.1 ms there, \
-             113.5 ms where it was, 20.0 ms demanded"
-        );
-    }
-
-    #[test]
-    fn a_missed_target_is_told_with_what_says_so() {
-        let missed = |judged_by, predicted: Option<f64>, p99_seconds| {
-            sentence(&EventKind::TargetMissed {
-                app: "A3".into(),
-                path: Some("path1".into()),
-                latency_target_seconds: 0.02,
-                judged_by: Some(judged_by),
-                predicted_seconds: predicted,
-                predicted_p99_seconds: predicted.map(|mean| mean * 2.0),
-                paper_delay_seconds: Some(0.03),
-                p99_seconds,
-            })
-        };
-        assert_eq!(
-            missed(JudgedBy::Measurement, None, Some(0.025)),
-            "A3 misses its latency target of 20.0 ms on path1, 99 of 100 messages took up to 25.0 ms"
-        );
-        assert_eq!(
-            missed(JudgedBy::Forecast, Some(0.0135), None),
-            "A3 misses its latency target of 20.0 ms on path1, 13.5 ms predicted on average and up to \
-             27.0 ms for 99 of 100"
-        );
-        assert_eq!(
-            missed(JudgedBy::Equation3, None, None),
-            "A3 misses its latency target of 20.0 ms on path1, by equation 3 alone: 30.0 ms on average"
-        );
-    }
-
-    #[test]
-    fn a_refused_reload_counts_its_problems_only_where_there_are_several() {
-        let sentence_of = |problems| {
-            sentence(&EventKind::ConfigRejected {
-                problems,
-                first: "a:1:1: no".into(),
-            })
-        };
-        assert_eq!(
-            sentence_of(1),
-            "reload refused, everything stays as it was; a:1:1: no"
-        );
-        assert_eq!(
-            sentence_of(2),
-            "reload refused, everything stays as it was; 2 problems, the first: a:1:1: no"
-        );
-    }
-
-    #[test]
-    fn a_dead_path_is_told_with_what_was_tolerated() {
-        let kind = EventKind::PathDown {
-            on: PathRef {
-                path: "path1".into(),
-                peer: "osaka".into(),
-            },
-            reason: DownReason::Silent,
-            silent_seconds: Some(0.091),
-            limit_seconds: Some(0.09),
-        };
-        assert_eq!(
-            sentence(&kind),
-            "path path1 to osaka is down: nothing was heard, for 91.0 ms where 90.0 ms is tolerated"
-        );
-    }
     #[test]
     fn version_mismatch_names_both_versions_and_what_to_do() {
         let mismatch = |peer: Option<&str>, newest| EventKind::VersionMismatch {
@@ -430,6 +352,131 @@ mod tests {
             sentence(&mismatch(None, 3)),
             "version_mismatch: a gateway at 198.51.100.1:7600 that is not a peer here speaks wire \
              version 2 to 3, this gateway speaks 1; upgrade the older of the two"
+        );
+    }
+
+    #[test]
+    fn aggregation_events_show_the_exact_interval() {
+        let on = || PathRef {
+            path: "path1".into(),
+            peer: "osaka".into(),
+        };
+        let of = |micros: f64| AggregationParameters {
+            size_bytes: 2048,
+            interval_seconds: micros * 1e-6,
+            copies: 2,
+        };
+        let changed = EventKind::AggregationChanged {
+            on: on(),
+            before: of(750.0),
+            after: of(1000.0),
+            why: "because".into(),
+        };
+        assert_eq!(
+            sentence(&changed),
+            "path path1 to osaka: aggregates of 2048 B every 1ms, 2 copies (was 2048 B every 750µs, \
+             2 copies): because"
+        );
+        let paused = EventKind::AggregationPaused {
+            on: on(),
+            bandwidth_bits_per_second: 700_000,
+            needed_bits_per_second: 1_024_000,
+            why: "it gives 700kbit/s".into(),
+        };
+        assert_eq!(
+            sentence(&paused),
+            "path path1 to osaka: aggregation is paused: it gives 700kbit/s"
+        );
+        let resumed = EventKind::AggregationResumed {
+            on: on(),
+            bandwidth_bits_per_second: 8_000_000,
+            after: of(500.0),
+        };
+        assert_eq!(
+            sentence(&resumed),
+            "path path1 to osaka: aggregation is resumed at 8Mbit/s: aggregates of 2048 B every 500µs, 2 copies"
+        );
+    }
+
+    #[test]
+    fn a_move_is_logged_with_its_predictions() {
+        let kind = EventKind::AppMoved {
+            app: "A3".into(),
+            from: Some("path1".into()),
+            to: Some("path2".into()),
+            reason: MoveReason::Plan,
+            from_predicted_seconds: Some(0.1135),
+            to_predicted_seconds: Some(0.0101),
+            latency_target_seconds: Some(0.02),
+        };
+        assert_eq!(
+            sentence(&kind),
+            "A3 moves from path1 to path2: the plan has changed, by equation 3 10.1 ms there, \
+             113.5 ms where it was, latency target 20.0 ms"
+        );
+    }
+
+    #[test]
+    fn a_missed_target_is_logged_with_its_source() {
+        let missed = |judged_by, predicted: Option<f64>, p99_seconds| {
+            sentence(&EventKind::TargetMissed {
+                app: "A3".into(),
+                path: Some("path1".into()),
+                latency_target_seconds: 0.02,
+                judged_by: Some(judged_by),
+                predicted_seconds: predicted,
+                predicted_p99_seconds: predicted.map(|mean| mean * 2.0),
+                paper_delay_seconds: Some(0.03),
+                p99_seconds,
+            })
+        };
+        assert_eq!(
+            missed(JudgedBy::Measurement, None, Some(0.025)),
+            "A3 misses its latency target of 20.0 ms on path1, measured 99th percentile 25.0 ms"
+        );
+        assert_eq!(
+            missed(JudgedBy::Forecast, Some(0.0135), None),
+            "A3 misses its latency target of 20.0 ms on path1, predicted mean 13.5 ms and 99th \
+             percentile 27.0 ms"
+        );
+        assert_eq!(
+            missed(JudgedBy::Equation3, None, None),
+            "A3 misses its latency target of 20.0 ms on path1, by equation 3 alone: mean 30.0 ms"
+        );
+    }
+
+    #[test]
+    fn a_refused_reload_counts_its_problems_only_where_there_are_several() {
+        let sentence_of = |problems| {
+            sentence(&EventKind::ConfigRejected {
+                problems,
+                first: "a:1:1: no".into(),
+            })
+        };
+        assert_eq!(
+            sentence_of(1),
+            "reload refused, the configuration in force is unchanged; a:1:1: no"
+        );
+        assert_eq!(
+            sentence_of(2),
+            "reload refused, the configuration in force is unchanged; 2 problems, the first: a:1:1: no"
+        );
+    }
+
+    #[test]
+    fn a_path_that_goes_down_is_logged_with_its_silence_limit() {
+        let kind = EventKind::PathDown {
+            on: PathRef {
+                path: "path1".into(),
+                peer: "osaka".into(),
+            },
+            reason: DownReason::Silent,
+            silent_seconds: Some(0.091),
+            limit_seconds: Some(0.09),
+        };
+        assert_eq!(
+            sentence(&kind),
+            "path path1 to osaka is down: no packet was received for 91.0 ms (limit 90.0 ms)"
         );
     }
 }

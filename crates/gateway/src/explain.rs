@@ -1,4 +1,4 @@
-//! Why an application is where it is, in numbers and in sentences.
+//! Why an application is on its path, in numbers and in sentences.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -26,7 +26,7 @@ use crate::{
     workload::MEASURED_MIN,
 };
 
-/// What is known about one application.
+/// The inputs of an explanation.
 pub(crate) struct Subject<'a> {
     pub(crate) config: &'a Config,
     pub(crate) app: &'a App,
@@ -50,7 +50,7 @@ pub(crate) struct Subject<'a> {
     pub(crate) in_site: bool,
     /// Where the configuration or an operator wants it.
     pub(crate) wanted: Option<(PathIndex, AssignedBy)>,
-    /// Paths that are up to which nobody is sent yet who is well elsewhere, and for how long.
+    /// Paths that are up but on hold-down, and how long that lasts.
     pub(crate) trusted_in: BTreeMap<PathIndex, Duration>,
     /// How its thin traffic is gathered there; `None`: it is not.
     pub(crate) aggregation: Option<AggregationSnapshot>,
@@ -474,7 +474,7 @@ fn others_sentence(current: &Candidate) -> Option<String> {
     })
 }
 
-/// Two settings with as few digits as tell them apart.
+/// Two settings with as few digits as distinguish them.
 fn apart(a: ParameterValue, b: ParameterValue) -> (String, String) {
     let rounded = |setting: ParameterValue| match setting {
         ParameterValue::Time(time) => duration(time),

@@ -1,9 +1,5 @@
-//! What was measured is kept over a restart: every minute goes into the history of `keiro-store`,
-//! what applications sent before the restart is planned with until it is measured anew, and
-//! `keiro show --history` is answered.
-//!
-//! The disk has a thread of its own; what goes wrong there is told and otherwise changes nothing.
-//! Bounds, files and the making of hours are `keiro-store`'s.
+//! Records measurements of every minute in the history of `keiro-store`, on a thread of its own.
+//! Faults of the disk are logged and shown, and otherwise change nothing.
 
 use std::{
     collections::BTreeMap,
@@ -25,16 +21,16 @@ use keiro_units::Probability;
 
 use crate::{past_workloads::PastWorkloads, privileges::Privileges, trigger::Trigger};
 
-/// The gateway's history: what is being measured in the present minute, and how the file is.
+/// The present minute's measurements, and the state of the file.
 pub(crate) struct HistoryRecorder {
-    /// `None`: none is wanted, or there is no thread for it.
+    /// `None`: the history is off, or its thread could not be started.
     recorder: Option<Recorder>,
     bounds: Bounds,
     /// How often the present minute is recorded.
     interval: Duration,
     recorded_at: Stopwatch,
     minute: Minute,
-    /// A minute of which the gateway before the restart has left rows: they stay.
+    /// A minute that the gateway recorded before the restart; its rows stay.
     recorded_before_restart: Option<u64>,
     health: HistoryHealth,
 }
@@ -65,12 +61,12 @@ struct Mean {
     sum: f64,
 }
 
-/// How the file is.
+/// The state of the file.
 #[derive(Debug, Default)]
 struct HistoryHealth {
-    /// None is wanted.
+    /// The history is off.
     is_off: bool,
-    /// It has been opened, or could not be: recording makes sense.
+    /// Opening has succeeded or failed: recording makes sense.
     is_open: bool,
     failed: Option<String>,
     /// The disk does not keep up.
@@ -83,8 +79,8 @@ const MINUTE: u64 = 60;
 const HOUR: u64 = 3600;
 
 impl HistoryRecorder {
-    /// Starts the thread, which opens the file and tells through `trigger`, unless none is wanted.
-    /// No history is no reason not to start.
+    /// Starts the thread, which opens the file and wakes the control thread through `trigger`,
+    /// unless the history is off. A history that cannot be had is no reason not to start.
     pub(crate) fn start(
         config: &Config,
         interval: Duration,
@@ -138,7 +134,7 @@ impl HistoryRecorder {
         self.health.snapshot()
     }
 
-    /// What has become of the minutes; `None`: there is no history.
+    /// Recorded, failed and dropped minutes; `None`: there is no history.
     pub(crate) fn counts(&self) -> Option<RecorderCounts> {
         self.recorder.as_ref().map(Recorder::counts)
     }
@@ -282,7 +278,7 @@ impl Mean {
 
 impl HistoryHealth {
     fn on_failed(&mut self, reason: &str) {
-        // SQLite's reasons may have several lines; a log has one.
+        // SQLite's messages may have several lines; a log entry has one.
         let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
         tracing::warn!(reason, "what is measured is not kept; the gateway goes on");
         self.is_open = true;
@@ -310,7 +306,7 @@ impl HistoryHealth {
         self.left_out = count;
     }
 
-    /// A minute was handed over, or could not be.
+    /// Notes whether a minute could be queued for the disk.
     fn on_recorded(&mut self, is_accepted: bool) {
         if !is_accepted && !self.is_behind {
             tracing::warn!("the disk does not keep up: minutes are left out of the history");
@@ -341,7 +337,7 @@ impl HistoryHealth {
     }
 }
 
-/// What of the history is asked for.
+/// The part of the history that is requested.
 pub(crate) struct TimeRange {
     pub(crate) resolution: Resolution,
     /// Seconds since 1970.
@@ -350,8 +346,8 @@ pub(crate) struct TimeRange {
 }
 
 impl TimeRange {
-    /// Beyond `minutes_for`, in seconds, rows are of hours: minutes are kept for as long. A row
-    /// carries its beginning: that into which the time reaches back is wanted too.
+    /// Rows of hours for requests beyond `minutes_for` seconds, since minutes are not kept longer.
+    /// A row carries its beginning, so the row that the time reaches into is included.
     fn of(past_seconds: u64, minutes_for: u64, now: u64) -> Self {
         let resolution = match past_seconds <= minutes_for {
             true => Resolution::Minute,
@@ -370,7 +366,7 @@ impl TimeRange {
     }
 }
 
-/// How much time a row is of.
+/// The seconds that a row covers.
 fn seconds_of(resolution: Resolution) -> u64 {
     match resolution {
         Resolution::Minute => MINUTE,

@@ -559,7 +559,7 @@ mod tests {
 
     use super::*;
 
-    /// One path, with a number of its own for everything that tells of aggregates.
+    /// One path, with a distinct value for every figure about aggregates.
     #[test]
     fn every_figure_of_aggregates_has_the_name_that_is_its_own() {
         let path = json!({

@@ -18,25 +18,24 @@ pub(crate) struct PastWorkloads(BTreeMap<String, PastWorkload>);
 /// What an application sent before the restart.
 #[derive(Clone, Debug)]
 pub(crate) struct PastWorkload {
-    /// Where it sent it.
+    /// The peer that it sent to.
     peer: String,
     workload: Workload,
-    /// From then on it is too old.
+    /// When it becomes too old.
     until: Stopwatch,
 }
 
-/// What an application sent longer ago says nothing of what it sends. Ours: most have a daily
-/// rhythm.
+/// Older workloads are not used. Ours: most applications have a daily rhythm.
 const PAST_WORKLOAD_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
-/// Remembered lengths and intervals beyond are damage.
+/// Larger values are damage.
 const LENGTH_MAX: f64 = (1u64 << 40) as f64;
 const INTERVAL_MAX: Duration = Duration::from_secs(24 * 3600);
 
 impl PastWorkloads {
-    /// What `latest` says of applications, unless it is too old now.
+    /// The applications' workloads in `latest`, unless they are too old.
     pub(crate) fn of(latest: &Latest, now_unix_seconds: u64, now: Stopwatch) -> Self {
         let remembered = |(subject, row): &(SeriesKey, Row<AppSample>)| {
-            // Rows of the future are of a clock that was set back; how old they are, nobody knows.
+            // The clock was set back since rows of the future, so their age is unknown.
             let age = now_unix_seconds.checked_sub(row.at_unix_seconds)?;
             let left = PAST_WORKLOAD_MAX_AGE.checked_sub(Duration::from_secs(age))?;
             let remembered = PastWorkload {
@@ -47,7 +46,7 @@ impl PastWorkloads {
             Some((subject.name.clone(), row.at_unix_seconds, remembered))
         };
         let mut found: Vec<_> = latest.apps.iter().filter_map(remembered).collect();
-        // Of an application that had another peer before, the newest.
+        // If an application had several peers, the newest counts.
         found.sort_by_key(|(_, at, _)| *at);
         Self(found.into_iter().map(|(name, _, r)| (name, r)).collect())
     }

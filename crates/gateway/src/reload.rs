@@ -1,5 +1,5 @@
-//! A new configuration for a running gateway: wholly checked and prepared first, then in force; or
-//! refused, and everything goes on as it was.
+//! A new configuration for a running gateway: it is checked and prepared completely, then applied;
+//! or refused without any change.
 
 use std::{collections::BTreeMap, time::SystemTime};
 
@@ -19,18 +19,18 @@ use crate::{
     planning::{PlanMode, PlannerInput, PlanningProblem},
 };
 
-/// What a reload brought.
+/// The result of a reload.
 #[derive(Debug)]
 pub(crate) struct Reloaded {
     pub(crate) changes: Box<ConfigDiff>,
     pub(crate) needs_restart: Vec<String>,
-    /// What tenants do not have yet, and what becomes of it.
+    /// Addresses, routes and devices that tenants lack.
     pub(crate) problems: Vec<String>,
 }
 
 impl Gateway {
     pub(crate) fn reload_on_signal(&mut self) {
-        // Told, logged and counted inside; a signal has nobody to answer.
+        // Published, logged and counted inside; a signal gets no answer.
         let _ = self.reload();
     }
 
@@ -120,7 +120,7 @@ impl Gateway {
             .map_err(|error| one(error.into()))?;
         let probes = Command::SetProbeShare(self.config.gateway.probe_share);
         self.data.send(probes).map_err(|error| one(error.into()))?;
-        // Sent unchanged it would let the controllers begin anew.
+        // Unchanged it would reset the aggregation controllers.
         if changes.gateway.iter().any(|key| key == "aggregation") {
             let gathers = Command::SetAggregation(Box::new(aggregation(&self.config)));
             self.data.send(gathers).map_err(|error| one(error.into()))?;
@@ -131,7 +131,7 @@ impl Gateway {
             PlanMode::FromScratch,
             self.steering.forecast_state(),
         );
-        // Until the plan: what every application has now comes first.
+        // Until the next plan, the present path of each application comes first.
         let preferences = self.preferences_of_now(&changes);
         let removed = self
             .active
@@ -190,7 +190,7 @@ impl Gateway {
         .collect()
     }
 
-    /// What of `config` is not in force after a reload.
+    /// Settings of `config` that need a restart.
     fn needs_restart(&self, config: &Config, changes: &ConfigDiff) -> Vec<String> {
         let live = [
             "name",

@@ -4,16 +4,15 @@ use std::time::{Duration, Instant as Stopwatch};
 
 use crate::planning::{AppAssignment, Plan};
 
-/// When plans are looked for that leave fewer unmet: seldomer and seldomer.
+/// Intervals between searches for a better plan, which grow while nothing changes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backoff {
     planned_at: Option<Stopwatch>,
     lasts: Duration,
 }
 
-/// Whether there may be a better plan than the one in force: somebody is unmet, be it at the 99th
-/// percentile alone, whom it has met, or has not; or it holds moves back of which more is known now,
-/// or is not.
+/// Whether to look for a better plan than the one in force: a latency target is unmet (on average
+/// or at the 99th percentile), or moves were deferred until more is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplanReason {
     Not,
@@ -21,14 +20,13 @@ pub(crate) enum ReplanReason {
     Newly,
 }
 
-/// How long a demand that turns out to be unmet waits until the paths are planned again, at first and
-/// at most. Ours: long enough for what changed to be measured; a demand that nothing can meet costs a
-/// search each time.
+/// First and longest interval. Ours: long enough for a change to be measured; a target that cannot
+/// be met costs one search each time.
 const PATIENCE_MIN: Duration = Duration::from_secs(10);
 const PATIENCE_MAX: Duration = Duration::from_secs(320);
 
 impl ReplanReason {
-    /// By `plan`, as everybody is now.
+    /// Compares the plan with the present state.
     pub(crate) fn of(plan: &Plan, standing: &Plan) -> Self {
         let mut pairs = plan.apps.iter().zip(&standing.apps);
         let is_unmet = |app: &AppAssignment| app.is_unmet() || app.is_unmet_at_p99();
@@ -104,7 +102,7 @@ mod tests {
         };
         let still = planned_at(0..1500, ReplanReason::Still);
         assert_eq!(still, [0, 20, 60, 140, 300, 620, 940, 1260]);
-        // News is worth a plan soon, but not all the time.
+        // A new reason leads to a plan soon, but not all the time.
         let newly = planned_at(1500..1530, ReplanReason::Newly);
         assert_eq!(newly, [1500, 1510, 1520]);
         assert_eq!(planned_at(1530..1540, ReplanReason::Not), [0; 0]);

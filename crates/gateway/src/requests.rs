@@ -1,4 +1,4 @@
-//! What the control socket's requests do.
+//! Handlers of the control socket's requests.
 
 use keiro_control::{
     config::{AppIndex, PathIndex, Planner},
@@ -17,7 +17,7 @@ use crate::{
 type Answer = Result<Response, ErrorResponse>;
 
 impl Gateway {
-    /// Does what a request asks and says so.
+    /// Handles a request.
     pub(crate) fn answer(&mut self, request: &Request) -> Response {
         let answer = match request {
             Request::Version {} => Ok(Response::Version(self.version())),
@@ -104,7 +104,8 @@ impl Gateway {
         self.refuse_without_planner()?;
         let forecast_state = &self.steering.forecast_state();
         self.with_view(|view| {
-            // What a whole site would do of what is only supposed, its other gateways do not tell.
+            // For hypothetical changes the other gateways' plans are unknown, so this gateway plans
+            // alone.
             let alone = plan_mode == PlanMode::FromScratch || !what_if.is_empty();
             let alone = alone && self.site.part() != Part::Alone;
             let site = self.site.in_plan();
@@ -128,7 +129,7 @@ impl Gateway {
                     ..plan
                 }));
             }
-            // Of what is only supposed nothing is measured: both sides are told by forecasts.
+            // Nothing is measured for hypothetical changes, so both plans use forecasts.
             let input = input.unmeasured();
             let plan = plan(&input);
             let supposed = suppose(&self.config, &input, what_if)?;

@@ -1,4 +1,4 @@
-//! What an application has sent at certain times, for telling whether it goes on as it did.
+//! Samples of what an application has sent, to see whether its traffic has changed.
 
 use std::{
     collections::VecDeque,
@@ -7,15 +7,14 @@ use std::{
 
 use keiro_core::AppSnapshot;
 
-/// What an application has sent in all.
+/// Totals that an application has sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sent {
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
 }
 
-/// SendHistory at equal distances of time, the newest last. At first they are close, so that a start is
-/// soon known; as they become many they are set farther apart.
+/// Samples at equal intervals, the newest last: short ones at first, longer ones as there are more.
 #[derive(Debug)]
 pub(crate) struct SendHistory {
     samples: VecDeque<Sent>,
@@ -23,14 +22,14 @@ pub(crate) struct SendHistory {
     sampled_at: Option<Stopwatch>,
 }
 
-/// How far apart samples are at first, and at last: two halves of a window need three of them.
+/// First and largest interval; two halves of a window need three samples.
 const SPACING_MIN: Duration = Duration::from_secs(2);
 const SPACING_MAX: Duration = Duration::from_secs(16);
-/// So many make them be set farther apart.
+/// At so many samples the interval doubles.
 const THINNED_AT: usize = 16;
-/// SendHistory kept: half an hour.
+/// Samples kept: half an hour.
 const SAMPLES_MAX: usize = 120;
-/// A window with so many messages is long enough to tell two halves apart.
+/// A window of so many messages is long enough to compare its halves.
 const WINDOW_MESSAGES: u64 = 400;
 
 impl Default for SendHistory {
@@ -44,7 +43,7 @@ impl Default for SendHistory {
 }
 
 impl SendHistory {
-    /// Notes what has been sent, if it is time.
+    /// Adds a sample if one is due.
     pub(crate) fn record(&mut self, now: Stopwatch, sent: Sent) {
         let due = |at: Stopwatch| now.saturating_duration_since(at) >= self.spacing;
         if !self.sampled_at.is_none_or(due) {
@@ -64,7 +63,7 @@ impl SendHistory {
         }
     }
 
-    /// Leaves every other one; the newest stays.
+    /// Drops every other sample; the newest stays.
     fn thin(&mut self) {
         let mut leave = self.samples.len().is_multiple_of(2);
         self.samples.retain(|_| {
@@ -74,8 +73,8 @@ impl SendHistory {
         self.spacing *= 2;
     }
 
-    /// What was sent in the two halves of the last while, the earlier one first: as long as it takes
-    /// for enough messages. `None` before that can be halved.
+    /// Totals of the two halves of the recent window, the earlier one first. The window is as long
+    /// as enough messages take. `None`: too few samples.
     pub(crate) fn halves(&self) -> Option<[Sent; 2]> {
         let newest = self.samples.len().checked_sub(1)?;
         let sent = |from: usize, to: usize| self.samples[to].since(&self.samples[from]);

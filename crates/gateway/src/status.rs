@@ -1,5 +1,5 @@
-//! What the control thread remembers about peers, paths and applications: since when and why, and
-//! the events that tell of changes.
+//! Since when and why peers, paths and applications are in their state, and the events that report
+//! changes.
 //!
 //! Turns the core's events, which know numbers, into the control protocol's, which know names.
 
@@ -19,7 +19,7 @@ use keiro_model::aggregation::Parameters;
 
 use crate::{active::Active, target_monitor};
 
-/// What happened to peers, paths and applications so far.
+/// The state of peers, paths and applications.
 #[derive(Default)]
 pub(crate) struct StatusTable {
     peers: BTreeMap<String, PeerStatus>,
@@ -53,7 +53,7 @@ pub(crate) struct PathStatus {
     mtu_bytes: Option<u16>,
 }
 
-/// What an application has been through.
+/// The history of an application.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AppStatus {
     pub(crate) last_move: Option<Event>,
@@ -63,7 +63,7 @@ pub(crate) struct AppStatus {
     expired: u64,
 }
 
-/// What is predicted for an application where it was and where it goes.
+/// Predictions for an application on the path that it leaves and the one that it takes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MoveNumbers {
     pub(crate) by: Option<AssignedBy>,
@@ -72,12 +72,12 @@ pub(crate) struct MoveNumbers {
     pub(crate) latency_target: Option<f64>,
 }
 
-/// What an event means for the daemon.
+/// The consequences of an event.
 #[derive(Debug, Default)]
 pub(crate) struct Effect {
-    /// To be told.
+    /// The event to publish.
     pub(crate) event: Option<EventKind>,
-    /// The planner's question has changed.
+    /// The planner's inputs have changed.
     pub(crate) replan: bool,
 }
 
@@ -98,7 +98,7 @@ impl StatusTable {
         self.apps.entry(name.to_owned()).or_default()
     }
 
-    /// Begins and ends the histories of what the configuration now has and has no longer.
+    /// Follows a new configuration.
     pub(crate) fn follow(
         &mut self,
         now: Instant,
@@ -138,7 +138,7 @@ impl StatusTable {
         self.paths.retain(|(_, peer), _| peer != name);
     }
 
-    /// Takes an event of the core over. `numbers` is asked about applications that move.
+    /// Handles an event of the core. `numbers` predicts for applications that move.
     pub(crate) fn on_event(
         &mut self,
         active: &Active,
@@ -276,14 +276,14 @@ impl StatusTable {
                     self.on_app_moved(app, from, to, *reason, numbers)
                 }))
             }
-            // The data thread has dealt with it, or who knows tenants.
+            // Handled by the data thread, or by the code for tenants.
             core::Event::MessageDone { .. }
             | core::Event::TenantUnknown { .. }
             | core::Event::TenantRefused { .. } => Effect::default(),
         }
     }
 
-    /// Counts a message that was given up, and tells of it.
+    /// Counts a message that outlived its lifetime, and returns the event.
     pub(crate) fn on_expired(&mut self, app: &str, age: Duration, length_bytes: u64) -> EventKind {
         let status = self.app_mut(app);
         status.expired += 1;
@@ -307,7 +307,7 @@ impl StatusTable {
         if let Some(status) = self.peers.get_mut(&peer) {
             status.up = true;
             status.since = at;
-            status.why = "keys are agreed".into();
+            status.why = "session keys are agreed".into();
             status.version_mismatch = None;
             status.handshakes_started += 1;
         }
@@ -319,7 +319,7 @@ impl StatusTable {
 
     fn on_peer_down(&mut self, at: Instant, peer: String, closed_by_peer: bool) -> EventKind {
         let (reason, why) = match closed_by_peer {
-            true => (DownReason::PeerClosed, "it closed the session"),
+            true => (DownReason::PeerClosed, "the peer closed the session"),
             false => (DownReason::Silent, "no path to it is left"),
         };
         if let Some(status) = self.peers.get_mut(&peer) {
@@ -364,13 +364,13 @@ impl StatusTable {
                 None => format!("{attempts} handshakes without an answer"),
             };
         }
-        // The first, and then ever more seldom.
+        // Log the first, and then at doubling counts.
         if attempts.is_power_of_two() {
             tracing::warn!(
                 peer,
                 attempts,
-                "peer does not answer handshakes; are its address, its key and ours at its side right, \
-                 and UDP let through?"
+                "peer does not answer handshakes; check its address and port, both public keys, both \
+                 clocks, and firewalls that drop UDP"
             );
         }
     }
@@ -393,13 +393,13 @@ impl StatusTable {
         let why = match (silent, limit) {
             (Some(silent), Some(limit)) => {
                 format!(
-                    "silent for {}, {} is tolerated",
+                    "no packet was received for {} (limit {})",
                     millis(silent),
                     millis(limit)
                 )
             }
-            _ if reason == DownReason::NotValidated => "no challenge was answered".into(),
-            _ => "the configuration no longer has it".into(),
+            _ if reason == DownReason::NotValidated => "path validation failed".into(),
+            _ => "it was removed from the configuration".into(),
         };
         self.on_path_change(at, &on, why);
         EventKind::PathDown {
@@ -520,6 +520,6 @@ mod tests {
         assert_eq!(why(&table), "40 handshakes without an answer");
         table.on_peer_up(start + Duration::from_secs(200), "osaka".into());
         table.on_version_mismatch(start, Some("osaka".into()), remote, theirs, ours);
-        assert_eq!(why(&table), "keys are agreed");
+        assert_eq!(why(&table), "session keys are agreed");
     }
 }

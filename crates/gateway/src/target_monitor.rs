@@ -1,25 +1,24 @@
-//! Whether an application gets what it demands, as things stand, and when that is reported.
+//! Whether an application meets its latency target, and when changes of that are reported.
 //!
-//! One judge at a time: delays that were measured since anything changed, where there are enough;
-//! else the forecast; else eq. 3, which is said. All but eq. 3, which has only a mean, are held
-//! against the latency target by their 99th percentile. A judge that knows less than the one before does
-//! not overturn its verdict by less than it may be wrong; that is for when measured delays begin
-//! anew where little has changed.
+//! The source is the measured delay on the present path if there are enough messages, else the
+//! forecast, else eq. 3. The 99th percentile is compared with the target; eq. 3 has only a mean. A
+//! less reliable source overrules an earlier verdict only beyond its own error, because
+//! measurements restart after small changes.
 
 use std::time::Duration;
 
 use keiro_control::protocol::JudgedBy;
 use keiro_core::Instant;
 
-/// What was found.
+/// A verdict and its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TargetVerdict {
     pub(crate) met: bool,
     pub(crate) by: JudgedBy,
 }
 
-/// What an application gets, each in parts of its latency target, loosened by the tolerance; above one is
-/// too long, infinite is for ever. `None`: that cannot say.
+/// Delays of an application relative to its target with tolerance: above one is too long, infinite
+/// is overload. `None`: no value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct TargetRatios {
     /// The measured 99th percentile.
@@ -30,32 +29,32 @@ pub(crate) struct TargetRatios {
     pub(crate) equation: Option<f64>,
 }
 
-/// One application's latency target through time.
+/// The verdict on one application over time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TargetState {
-    /// The verdict, for which path, and when it was found rather than kept.
+    /// The verdict, its path, and when it was found.
     now: Option<(TargetVerdict, String, Instant)>,
-    /// What was reported last.
+    /// The state that was reported last.
     reported: Option<bool>,
-    /// Since when it has been met although the opposite was reported.
+    /// Since when the target is met although a miss was reported.
     met_since: Option<Instant>,
 }
 
-/// What there is to tell.
+/// A change to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transition {
     Missed,
     MetAgain,
 }
 
-/// A forecast may be wrong by this part: what is asked of its 99th percentiles.
+/// Relative error of forecast 99th percentiles.
 pub(crate) const FORECAST_ERROR: f64 = 0.2;
 /// Eq. 3 may be: the worst means of the experiment `prediction/error`.
 const EQUATION_ERROR: f64 = 1.0;
-/// Verdicts of a better judge are kept for so long. Ours: as long as measured delays are shown.
+/// How long verdicts of a better source are kept. Ours: as long as measured delays are shown.
 const VERDICT_KEPT: Duration = Duration::from_secs(600);
-/// A demand that was missed is met for so long before that is reported. Ours: someone has to read it,
-/// and a plan that follows a change may need some seconds.
+/// A target must be met this long before that is reported. Ours: an operator reads it, and a plan
+/// may need some seconds to follow a change.
 const MET_FOR: Duration = Duration::from_secs(30);
 
 impl TargetState {
@@ -63,7 +62,7 @@ impl TargetState {
         self.now.as_ref().map(|(verdict, _, _)| *verdict)
     }
 
-    /// Judges anew, for an application on `path`.
+    /// Updates the verdict for an application on `path`.
     pub(crate) fn judge(&mut self, now: Instant, path: Option<&str>, ratios: &TargetRatios) {
         let before = self.now.take();
         let Some(path) = path else {
@@ -100,7 +99,7 @@ impl TargetState {
 }
 
 impl TargetRatios {
-    /// `None`: the verdict `before` stands, or there is none.
+    /// `None`: keep the verdict `before`, or there is none.
     fn judge(&self, before: Option<TargetVerdict>) -> Option<TargetVerdict> {
         if let Some(part) = self.measured {
             let (met, by) = (part <= 1.0, JudgedBy::Measurement);
@@ -123,7 +122,7 @@ impl TargetRatios {
     }
 }
 
-/// Who knows more.
+/// Reliability of a source.
 fn confidence(by: JudgedBy) -> u8 {
     match by {
         JudgedBy::Measurement => 2,

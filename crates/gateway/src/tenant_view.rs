@@ -85,7 +85,7 @@ impl Gateway {
         text
     }
 
-    /// What there is to tell of an event, if it is of a tenant.
+    /// The control protocol's event for a core event about a tenant.
     pub(crate) fn tenant_event(&self, event: &core::Event) -> Option<EventKind> {
         let peer_of = |peer: &PeerId| self.active.peer_name(*peer).map(str::to_owned);
         match event {

@@ -1,9 +1,9 @@
-//! Tenants as the configuration has them: their devices, addresses, routes and rules are made,
-//! followed and removed here, and the data thread is told.
+//! Tenants' devices, addresses, routes and rules: opened, watched and removed here; the data thread
+//! gets the devices' queues.
 //!
-//! As with everything else a change has two halves: [`Tenants::prepare`] opens what can fail,
-//! [`Tenants::apply`] only sends commands. Addresses, routes and rules follow ([`Tenants::install`]);
-//! what could not be had, and what was taken away, is tried again every second.
+//! [`Tenants::prepare`] opens what can fail, [`Tenants::apply`] only sends commands, and
+//! [`Tenants::install`] installs addresses, routes and rules. What failed or was removed is retried
+//! every second.
 
 mod device_health;
 mod kernel;
@@ -40,8 +40,8 @@ use crate::{
     },
 };
 
-/// How long a device is waited for that this gateway had until a moment ago. Ours: the kernel takes some
-/// 20 ms for each.
+/// How long to wait for a device that this gateway had until just now. Ours: the kernel takes some
+/// 20 ms to close each.
 const CLOSING_TIME: Duration = Duration::from_secs(2);
 
 /// What is in use.
@@ -75,12 +75,12 @@ struct Device {
 /// It was taken away.
 struct Lost {
     why: String,
-    /// Why it could not be made again, as it was told.
+    /// The last reported reason why it cannot be opened again.
     told: Option<String>,
 }
 
-/// Devices that were opened for a new configuration, by name. Those that it does not come to are removed at
-/// once by the thread that opened them.
+/// Devices opened for a new configuration, by name. If the configuration is not applied they are
+/// removed by the thread that opened them.
 #[derive(Default)]
 pub(crate) struct OpenedDevices(BTreeMap<String, Tun>);
 
@@ -105,8 +105,7 @@ impl Tenants {
         Ok(opened)
     }
 
-    /// Makes what is in use what `config` says, all but addresses, routes and rules. `active` has
-    /// the configuration's peers.
+    /// Applies `config` except addresses, routes and rules. `active` has its peers.
     pub(crate) fn apply(
         &mut self,
         config: &Config,
@@ -174,16 +173,16 @@ impl Tenants {
         Ok(())
     }
 
-    /// Removes everything. Devices would take long to be closed one by one; the data thread finds that they
-    /// are gone.
+    /// Removes everything at once, since closing devices one by one takes long. The data thread
+    /// finds them gone.
     pub(crate) fn remove_all(&mut self) {
         self.kernel.remove_all(&here(self.devices.values()));
     }
 
-    /// Puts the addresses, routes and rules in place that `config` names, and removes those that it
-    /// names no longer. What a killed gateway left behind is taken over.
+    /// Installs the addresses, routes and rules of `config` and removes others. Leftovers of a
+    /// killed gateway are taken over.
     ///
-    /// What could not be had is given, a line each. [`Self::repair`] tries again.
+    /// Returns what failed, a line each. [`Self::repair`] retries.
     pub(crate) fn install(&mut self, config: &Config) -> Vec<String> {
         self.look();
         let interfaces = self.interfaces();
@@ -219,7 +218,7 @@ impl Tenants {
         config.tenants.iter().filter(is_up).count()
     }
 
-    /// What there is to tell of devices since this was asked last.
+    /// Device events since the last call.
     pub(crate) fn events(&mut self, config: &Config) -> Vec<EventKind> {
         self.told.retain(
             &config
@@ -248,7 +247,7 @@ impl Tenants {
         }
     }
 
-    /// Sees what became of devices, and tries to bring back what is missing.
+    /// Checks devices, and opens lost ones again.
     pub(crate) fn repair(
         &mut self,
         config: &Config,
@@ -283,9 +282,9 @@ impl Tenants {
         self.release_absent(data)
     }
 
-    /// A device that is in another namespace can have no addresses and no routes here: it is closed, told as
-    /// lost, and made again with the next [`Self::repair`]. Its number is not used again, so that what the data
-    /// thread still tells of it is of no other one.
+    /// Closes a device that was moved to another namespace, where it can have no addresses and
+    /// routes of ours. The next [`Self::repair`] opens another. Its number is not reused, so late
+    /// reports of the data thread do not concern the new one.
     fn release_absent(&mut self, data: &DataHandle) -> Result<(), DataThreadGone> {
         for device in self.devices.values_mut() {
             if device.tun.is_err() || device.standing != tun::Standing::Absent {
@@ -358,8 +357,8 @@ impl Lost {
 }
 
 impl Device {
-    /// Sees what became of its interface. `true`: look once more. That it is not found says nothing the
-    /// first time: the data thread is about to tell that it was removed, if it was.
+    /// Updates the state of its interface. Returns `true` to check once more: at first, a missing
+    /// interface may be one whose removal the data thread is about to report.
     fn look(&mut self) -> bool {
         let Ok(tun) = &self.tun else {
             return false;

@@ -1,4 +1,4 @@
-//! Which application a packet belongs to: rules over prefixes, protocol, ports and DSCP.
+//! Classifies packets by rules over prefixes, protocol, ports and DSCP.
 
 use std::{net::IpAddr, ops::RangeInclusive};
 
@@ -9,7 +9,7 @@ use crate::{Header, ecn};
 /// Ours: rules are tried one after another, about 2 ns each.
 pub const RULES_MAX: usize = 1024;
 
-/// What a packet must be like. A field that is `None` admits everything.
+/// A packet pattern. A field that is `None` matches every packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Match {
     /// The source is inside.

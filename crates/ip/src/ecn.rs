@@ -9,11 +9,11 @@ use crate::packet::{Version, replace_v4_word};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Ecn {
-    /// The sender does not understand marks: congestion is told by loss.
+    /// The sender does not support ECN: congestion is signalled by loss.
     NotEct = 0,
-    /// The sender understands marks; ECT(1) is used by L4S (RFC 9331).
+    /// The sender supports ECN; ECT(1) is used by L4S (RFC 9331).
     Ect1 = 1,
-    /// The sender understands marks.
+    /// The sender supports ECN.
     Ect0 = 2,
     /// Marked: congestion was experienced.
     Ce = 3,
@@ -24,8 +24,8 @@ pub enum Ecn {
 pub enum Decapsulated {
     /// It goes on, with these bits.
     Forward(Ecn),
-    /// The outer packet was marked and the inner one's sender would not see it: dropping is the
-    /// only signal left (RFC 6040 §4.2).
+    /// The outer packet is CE-marked and the inner one's sender does not support ECN: dropping is
+    /// the only signal left (RFC 6040 §4.2).
     Drop,
 }
 

@@ -1,4 +1,4 @@
-//! Which flow a packet belongs to, and a number for it that outsiders cannot steer.
+//! The flow of a packet, and a hash of it that outsiders cannot predict.
 
 use std::{hash::Hasher, net::IpAddr};
 
@@ -15,11 +15,11 @@ pub struct FlowKey {
     pub destination: IpAddr,
     /// The protocol above IP.
     pub protocol: u8,
-    /// What tells flows between the two apart.
+    /// Distinguishes flows between the two addresses.
     pub part: Part,
 }
 
-/// What tells flows between two addresses apart.
+/// Distinguishes flows between two addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
     /// Ports, of packets in one piece.
@@ -33,8 +33,8 @@ pub enum Part {
     All,
 }
 
-/// The seed of flow numbers. Whoever does not know it can neither aim at a flow's queue nor fill
-/// one queue with many flows.
+/// The seed of flow numbers. Without it an attacker can neither aim at a flow's queue nor fill one
+/// queue with many flows.
 #[derive(Clone, Copy)]
 pub struct FlowSeed(SipHasher13);
 

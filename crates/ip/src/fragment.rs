@@ -1,11 +1,11 @@
-//! Cutting an IPv4 packet that may be cut (RFC 791 §3.2). IPv6 routers never do.
+//! Fragments IPv4 packets (RFC 791 §3.2). IPv6 routers never fragment.
 
 use crate::{
     Header, Version,
     packet::{V4_HEADER_BYTES, set_v4_checksum, set_word, word},
 };
 
-/// Why a packet is not cut.
+/// Why a packet is not fragmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Uncut {
     /// Its sender forbids it, or it is IPv6: answer [`crate::icmp::Reason::TooBig`].

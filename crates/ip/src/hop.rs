@@ -2,7 +2,7 @@
 
 use crate::packet::{Version, replace_v4_word, word};
 
-/// A packet may not go on; its sender is told by [`crate::icmp::Reason::HopLimitExceeded`].
+/// A packet may not go on; its sender gets [`crate::icmp::Reason::HopLimitExceeded`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("hop limit exceeded")]
 pub struct HopLimitExceeded;

@@ -1,7 +1,7 @@
-//! What a router tells a packet's sender: too big, hop limit exceeded, no way there
-//! (RFC 792, RFC 1191, RFC 1812 §4.3, RFC 4443, RFC 8201).
+//! ICMP errors that a router sends: too big, hop limit exceeded, no route (RFC 792, RFC 1191, RFC
+//! 1812 §4.3, RFC 4443, RFC 8201).
 //!
-//! Pure: how many answers are sent per second (RFC 4443 §2.4 (f)) is the caller's to bound.
+//! Pure: the caller limits their rate (RFC 4443 §2.4 (f)).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,7 +11,7 @@ use crate::{
     packet::{V4_HEADER_BYTES, V6_HEADER_BYTES, protocol, set_v4_checksum, set_word},
 };
 
-/// The longest answer, in bytes: an IPv6 packet that every link carries (RFC 4443 §2.4 (c)).
+/// The longest ICMP error, in bytes: an IPv6 packet that every link carries (RFC 4443 §2.4 (c)).
 pub const REPLY_BYTES_MAX: usize = 1280;
 
 /// Smallest MTU of an IPv6 link (RFC 8200 §5), in bytes.
@@ -29,8 +29,7 @@ const V4_TYPE_OF_SERVICE: u8 = 0xc0;
 /// Why a packet was not forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It is longer than `mtu` bytes and must not be cut: Fragmentation Needed or Packet Too Big.
-    /// An MTU below that of the smallest link is told as that.
+    /// An MTU below that of the smallest link is raised to that.
     TooBig {
         /// What the sender may send, in bytes of IP packet.
         mtu: u16,
@@ -44,7 +43,7 @@ pub enum Reason {
     Prohibited,
 }
 
-/// Why no answer is sent.
+/// Why no ICMP error is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 pub enum NoReply {
     /// The packet is itself an ICMP error or redirect, or may be one: its type is not in it.
@@ -76,8 +75,8 @@ pub struct ReplyFrom {
     pub v6: Option<Ipv6Addr>,
 }
 
-/// Writes the answer to `packet`, which [`Header::parse`] has read as `header`, into `out` and
-/// gives it.
+/// Writes the ICMP error for `packet`, which [`Header::parse`] has read as `header`, into `out` and
+/// returns it.
 ///
 /// # Errors
 /// No answer is due.

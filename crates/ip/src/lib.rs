@@ -1,9 +1,9 @@
-//! IP packets on their way into and out of a tunnel: whether they are well formed, which flow,
-//! tenant's prefix and application they belong to, what a router changes in them or answers, and
-//! how the kernel's large packets are cut and put together.
+//! IP packets on their way into and out of a tunnel: validation, flows, prefixes, classification,
+//! the changes that a router makes, ICMP errors, and segmentation and coalescing of the kernel's
+//! large packets.
 //!
 //! Pure functions and small tables: no device, no clock, no thread. Devices, addresses and routes
-//! are `keiro-linux`'s; queues, rates and what becomes of a refused packet are the caller's.
+//! are `keiro-linux`'s; queues and rates are the caller's.
 #![forbid(unsafe_code)]
 
 pub mod checksum;

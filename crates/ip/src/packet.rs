@@ -1,8 +1,8 @@
-//! What the headers of one IP packet say, and whether they may be believed.
+//! Parses and validates the headers of one IP packet.
 //!
 //! The rules are those of a router that also looks at ports: RFC 791, RFC 1812 §5.2, RFC 8200, and
-//! for what attackers made of them RFC 1858, RFC 3128, RFC 5095, RFC 7112 and RFC 7126. What lies
-//! above IP is not judged: a damaged TCP header is the destination's to refuse.
+//! against attacks RFC 1858, RFC 3128, RFC 5095, RFC 7112 and RFC 7126. The payload above IP is not
+//! validated: a damaged TCP header is the destination's to refuse.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -52,7 +52,7 @@ pub enum Version {
 /// What the headers of a well-formed packet say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Where it comes from, if it is to be believed; see [`crate::prefix`].
+    /// Source address; whether the sender may use it is for [`crate::prefix`] to decide.
     pub source: IpAddr,
     /// Where it goes.
     pub destination: IpAddr,
@@ -77,7 +77,7 @@ pub struct Header {
 /// A part of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// Tells the packets of two addresses and a protocol apart; 16 bits in IPv4.
+    /// Distinguishes the packets of two addresses and a protocol; 16 bits in IPv4.
     pub id: u32,
     /// Where its payload belongs, in bytes.
     pub offset: u16,
@@ -173,7 +173,7 @@ impl Malformed {
 }
 
 impl Header {
-    /// Reads and judges the headers of `packet`, which is exactly one IP packet.
+    /// Parses and validates the headers of `packet`, which is exactly one IP packet.
     ///
     /// # Errors
     /// The first reason found to refuse it.

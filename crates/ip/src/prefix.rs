@@ -1,7 +1,7 @@
-//! Which peer an address belongs to: the prefixes of one tenant, the longest match, and whether an
-//! inner source is one that its sender may use.
+//! The prefixes of one tenant: which peer an address belongs to by longest match, and whether a
+//! sender may use a source address.
 //!
-//! Every tenant has a table of its own, so that address plans of different tenants may overlap.
+//! Every tenant has its own table, so address plans of different tenants may overlap.
 
 use std::net::IpAddr;
 

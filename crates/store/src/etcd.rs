@@ -1,21 +1,19 @@
 //! A plan store in etcd 3.4 or newer, through its JSON gateway.
 //!
 //! Keys: `/keiro/<site>/inputs/<gateway>`, bound to a lease of the gateway, and
-//! `/keiro/<site>/plan`, which stays. Reads are linearizable: a member of a minority refuses rather
-//! than tell what is old. What is under the keys may be anything; what cannot be read is ignored
-//! and told, and never removed, except that a plan that cannot be read is replaced by the next.
+//! `/keiro/<site>/plan`, which stays. Reads are linearizable: a member without a majority refuses
+//! rather than return stale data. Values that cannot be read are reported, ignored and never
+//! removed, except that an unreadable plan is replaced by the next.
 //!
-//! A name belongs to whoever's lease its key is bound to: nobody writes over another's inputs, so
-//! that two gateways of one name do not take turns in a site's plan.
+//! A name belongs to the gateway whose lease its key is bound to. Gateways do not overwrite each
+//! other's inputs, so two of one name do not take turns in a site's plan.
 
 mod client;
 mod message;
+mod options;
 
 use std::{
     collections::BTreeMap,
-    fmt,
-    net::SocketAddr,
-    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -26,6 +24,10 @@ use self::{
         Revoke, Streamed, Transacted, Transaction, Watch, encoded,
     },
 };
+pub use self::options::{
+    ClientFiles, ENDPOINTS_MAX, Endpoint, EtcdOptions, TIME_TO_LIVE_DEFAULT, TIMEOUT_DEFAULT, TlsFiles,
+    UserFile,
+};
 use crate::{
     plan_store::{Notice, Notices, OfferOutcome, PlanStore, PublishOutcome, StoreError, Watcher},
     site::{
@@ -33,81 +35,13 @@ use crate::{
     },
 };
 
-/// How to reach etcd, and as whom.
-#[derive(Clone, Debug)]
-pub struct EtcdOptions {
-    /// Its members, tried in turn; at least one.
-    pub endpoints: Vec<Endpoint>,
-    /// The site; gateways of the same one share. 1 to 64 bytes of `A-Z a-z 0-9 . _ -`.
-    pub site: String,
-    /// This gateway, another name for every gateway of the site.
-    pub gateway: String,
-    /// How long this gateway's inputs outlive it.
-    pub time_to_live: Duration,
-    /// For one request to one endpoint, all in all.
-    pub timeout: Duration,
-    /// Needed for endpoints with `https://`.
-    pub tls: Option<TlsFiles>,
-    /// Where etcd has authentication switched on.
-    pub user: Option<UserFile>,
-}
-
-/// A member of etcd: `http://10.0.0.1:2379`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    /// `https` and not `http`.
-    pub is_secure: bool,
-    /// Where it listens for clients.
-    pub address: SocketAddr,
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.is_secure { "https" } else { "http" };
-        write!(f, "{scheme}://{}", self.address)
-    }
-}
-
-/// Certificates in PEM.
-#[derive(Clone, Debug)]
-pub struct TlsFiles {
-    /// Authorities that etcd's certificate may be signed by.
-    pub authorities: PathBuf,
-    /// This gateway's certificate chain and its private key, where etcd asks for one.
-    pub client: Option<ClientFiles>,
-}
-
-/// A certificate and its key, in PEM.
-#[derive(Clone, Debug)]
-pub struct ClientFiles {
-    /// The chain, the gateway's own first.
-    pub certificate: PathBuf,
-    /// The private key; must not be readable by others.
-    pub key: PathBuf,
-}
-
-/// A user of etcd.
-#[derive(Clone, Debug)]
-pub struct UserFile {
-    /// The user's name.
-    pub name: String,
-    /// Holds the password on its first line; must not be readable by others.
-    pub password_file: PathBuf,
-}
-
-/// Ours: two missed renewals out of three do not matter.
-pub const TIME_TO_LIVE_DEFAULT: Duration = Duration::from_secs(5);
-/// Ours: a healthy etcd answers within some 10 ms, one that writes to a slow disk within 500 ms.
-pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
-/// Endpoints tried. Ours: etcd recommends at most 7 members.
-pub const ENDPOINTS_MAX: usize = 16;
-/// Looked at even where the watch tells of nothing. Ours: at most so late is the plan seen then.
+/// Interval of looking without a notification of the watch. Ours: the plan is seen at most so late.
 const REFRESH: Duration = Duration::from_millis(500);
 
 /// One finds out what is there, the second writes; others for a key that comes and goes meanwhile.
 const PUT_ATTEMPTS: usize = 4;
 
-/// See the module.
+/// A plan store in etcd; see the module.
 pub struct EtcdStore {
     client: Client,
     options: EtcdOptions,
@@ -198,8 +132,8 @@ impl EtcdStore {
         self.former_lease = self.lease.take().or(self.former_lease);
     }
 
-    /// Whether a key that is bound to this lease may be written over. One without a lease is
-    /// nobody's, since every gateway has one.
+    /// Whether a key that is bound to this lease may be overwritten. A key without a lease is no
+    /// gateway's, since every gateway has one.
     fn is_own(&self, lease: i64) -> bool {
         lease == 0 || [self.lease, self.former_lease].contains(&Some(lease))
     }
@@ -382,7 +316,7 @@ impl PlanStore for EtcdStore {
             self.drop_lease();
         }
         let put = self.put_own(&value);
-        // The lease ran out meanwhile; where nobody answered, it may still be good.
+        // The lease ran out meanwhile; if there was no answer, it may still be valid.
         if let Err(StoreError::Refused { .. }) = put {
             self.drop_lease();
         }

@@ -1,8 +1,8 @@
 //! A plan store in a directory: one JSON file per gateway and one for the plan.
 //!
-//! For one gateway, or for several on one machine. A file is replaced as a whole or not at all, also
-//! where the disk is full or the power fails. A file that cannot be read is kept aside and begun
-//! anew. When a gateway's inputs were last kept alive is the file's time of modification.
+//! For one gateway, or several on one machine. A file is replaced as a whole or not at all, even if
+//! the disk is full or the power fails. A file that cannot be read is quarantined and a new one
+//! begun. The modification time of a gateway's inputs is when they were last kept alive.
 
 use std::{
     collections::BTreeMap,
@@ -49,7 +49,7 @@ pub struct FileStore {
     gateway: String,
     seen: BTreeMap<String, Entry>,
     plan: Option<SeenPlan>,
-    /// Counted up with every file read, so that versions of inputs can be told apart.
+    /// Counts files that were read, to number versions of inputs.
     reads: u64,
     notices: Notices,
 }
@@ -66,8 +66,8 @@ struct SeenPlan {
     plan: StoredPlan,
 }
 
-/// Tells whether a file is still the one that was read. Files are replaced, not changed; but the
-/// number of a removed file is given out again.
+/// Identifies a version of a file. Files are replaced, not changed; but the inode number of a
+/// removed file is reused.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity {
     inode: u64,
@@ -147,7 +147,7 @@ impl FileStore {
         }
     }
 
-    /// Reads a file unless it is `known`; one that cannot be read is kept aside.
+    /// Reads a file unless it is `known`; one that cannot be read is quarantined.
     fn read<T: Document>(
         &mut self,
         path: &Path,

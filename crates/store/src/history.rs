@@ -1,9 +1,9 @@
-//! What paths and applications were measured to be: a row per minute for a day, a row per hour for a
-//! month, in an SQLite database of bounded size.
+//! Measurements of paths and applications in an SQLite database of bounded size: a row per minute
+//! for a day and per hour for a month.
 //!
-//! A database that cannot be read is kept aside and begun anew. A disk that is full is an error of
-//! the one call; what was stored before stays. Calls block for as long as the disk takes:
-//! [`crate::Recorder`] keeps them off the control thread.
+//! A database that cannot be read is quarantined and a new one begun. A full disk is an error of
+//! the one call; older rows stay. Calls block for as long as the disk takes: [`crate::Recorder`]
+//! keeps them off the control thread.
 
 mod series;
 
@@ -145,7 +145,7 @@ pub struct History {
 
 /// The layout of the database; another one is kept aside.
 const LAYOUT: i64 = 1;
-/// `Keir` in ASCII: tells SQLite databases apart.
+/// `Keir` in ASCII, SQLite's application id.
 const APPLICATION: i64 = 0x4b65_6972;
 const MINUTE: u64 = 60;
 const HOUR: u64 = 3600;
@@ -154,13 +154,14 @@ const RECENT: u64 = HOUR;
 const PAGE_BYTES: u64 = 4096;
 /// Rows of one query at most: a month of minutes.
 const ROWS_MAX: usize = 31 * 24 * 60;
-/// Unreadable files told of and not asked for. Ours: one after another at every call would be a
-/// broken disk.
+/// Unreadable files reported until taken. Ours: one after another at every call would be a broken
+/// disk.
 const NOTICES_MAX: usize = 8;
 
 impl History {
-    /// Opens or makes the database; directory and file are the owner's alone. A database that cannot
-    /// be read, or that another version wrote, is kept aside ([`History::take_notices`]).
+    /// Opens or creates the database; directory and file are readable by the owner only. A database
+    /// that cannot be read, or that another version wrote, is quarantined
+    /// ([`History::take_notices`]).
     ///
     /// # Errors
     /// See [`HistoryError`].
@@ -254,13 +255,13 @@ impl History {
         self.transact(|transaction| range(transaction, subject, resolution, unix_seconds.clone()))
     }
 
-    /// Databases that were kept aside since the last call.
+    /// Databases quarantined since the last call.
     pub fn take_notices(&mut self) -> Vec<QuarantinedFile> {
         std::mem::take(&mut self.notices)
     }
 
-    /// Does something all or nothing. A database that turns out to be corrupt is kept aside, and
-    /// the same is done with a fresh one.
+    /// Runs a transaction. A database that turns out to be corrupt is quarantined, and the
+    /// transaction is repeated on a new one.
     fn transact<T>(
         &mut self,
         work: impl Fn(&Transaction<'_>) -> rusqlite::Result<T>,

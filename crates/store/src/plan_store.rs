@@ -1,4 +1,4 @@
-//! What a plan store can do, whatever keeps it.
+//! The interface of a plan store.
 
 use std::{
     fmt, io,
@@ -40,7 +40,7 @@ pub trait PlanStore: Send {
     /// See [`StoreError`].
     fn withdraw(&mut self) -> Result<(), StoreError>;
 
-    /// All live gateways' inputs and the plan. What cannot be read is left out and told by
+    /// All live gateways' inputs and the plan. What cannot be read is left out and reported by
     /// [`PlanStore::take_notices`].
     ///
     /// # Errors
@@ -59,10 +59,10 @@ pub trait PlanStore: Send {
     /// How long a kept-alive entry lasts.
     fn time_to_live(&self) -> Duration;
 
-    /// How often to look for changes that nobody tells of.
+    /// How often to look for changes without a notification.
     fn refresh_interval(&self) -> Duration;
 
-    /// Tells of changes as they happen, from a thread of its own. `None`: only looking helps.
+    /// Watches for changes, from a thread of its own. `None`: only looking helps.
     fn watcher(&self) -> Option<Box<dyn Watcher>>;
 }
 
@@ -101,7 +101,7 @@ pub enum OfferOutcome {
     },
 }
 
-/// Something that an operator should know and that stops nothing.
+/// A condition that an operator should know and that stops nothing.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notice {
     /// A file could not be read; it was kept under another name, and a fresh one is used.
@@ -282,7 +282,7 @@ impl Notices {
         }
     }
 
-    /// Told when it changes, not with every look.
+    /// Reported when it changes, not with every look.
     pub(crate) fn count_gateways(&mut self, count: u64) {
         let too_many = (count > GATEWAYS_MAX as u64).then_some(count);
         if too_many != self.too_many {

@@ -1,5 +1,4 @@
-//! Files that cannot be read are kept under another name, never deleted unseen: at most
-//! `QUARANTINED_MAX` of them.
+//! Files that cannot be read are renamed, never deleted unseen: at most `QUARANTINED_MAX` of them.
 
 use std::{
     fmt, fs, io,
@@ -7,10 +6,10 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// Unreadable files kept of one name. Ours: enough to find out what happened, bounded on disk.
+/// Quarantined files of one name. Ours: enough to find out what happened, bounded on disk.
 const QUARANTINED_MAX: usize = 3;
 
-/// A file that could not be read and was put aside.
+/// A file that could not be read and was renamed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuarantinedFile {
     /// Where it should be.
@@ -59,7 +58,7 @@ pub(crate) fn quarantine(path: &Path, reason: &str) -> io::Result<QuarantinedFil
     })
 }
 
-/// What libraries say may have several lines; a log has one.
+/// Messages of libraries may have several lines; a log entry has one.
 fn one_line(reason: &str) -> String {
     reason.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -40,7 +40,7 @@ pub struct Recorder {
     counters: Arc<Counters>,
 }
 
-/// What has become of the batches since the start.
+/// Counters of batches since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecorderCounts {
     /// Stored.
@@ -61,25 +61,25 @@ struct Counters {
     file_bytes: AtomicU64,
 }
 
-/// News of the history.
+/// An update of the history.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RecorderUpdate {
     /// It is open, and this is what was known last: comes once.
     Opened(Latest),
-    /// A database could not be read and was kept aside.
+    /// A database could not be read and was quarantined.
     Quarantined(QuarantinedFile),
-    /// It cannot be written or read. Told once, until [`RecorderUpdate::Recovered`].
+    /// It cannot be written or read. Reported once, until [`RecorderUpdate::Recovered`].
     Failed {
         /// Why.
         reason: String,
     },
     /// It can be written again.
     Recovered,
-    /// So many subjects were left out of the last batch, another number than before.
+    /// Series left out of the last batch, if the number has changed.
     SeriesLeftOut(usize),
 }
 
-/// Why a question has no answer.
+/// Why a query failed.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
     /// The disk is slower than the caller has time.
@@ -206,7 +206,7 @@ impl Recorder {
     ) -> Result<T, QueryError> {
         let (answer, answered) = mpsc::sync_channel(1);
         let job = move |history: Result<&mut History, HistoryError>| {
-            // Whoever asked may not be waiting any more.
+            // The caller may no longer be waiting.
             let _ = answer.try_send(history.and_then(question));
         };
         self.send(Job::Ask(Box::new(job)))

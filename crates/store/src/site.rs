@@ -1,7 +1,7 @@
-//! What gateways of one site tell each other, as JSON.
+//! What gateways of one site share, as JSON.
 //!
-//! Versions may differ between gateways: unknown fields are ignored, and fields that came later have
-//! defaults. Only a change that older versions would misread counts up [`LAYOUT`].
+//! Versions may differ between gateways: unknown fields are ignored, and new fields have defaults.
+//! [`LAYOUT`] counts only changes that older versions would misread.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -21,7 +21,7 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// the key and the rest of the request.
 pub const DOCUMENT_BYTES_MAX: usize = 1_400_000;
 
-/// What one gateway tells the others of its site.
+/// What one gateway publishes to its site.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Inputs {
     /// The gateway's name.
@@ -141,7 +141,7 @@ pub struct SiteView {
 /// A live gateway.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// What it told.
+    /// Its published inputs.
     pub inputs: Inputs,
     /// How long this version of it has been seen here.
     pub age: Duration,

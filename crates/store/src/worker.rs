@@ -1,9 +1,9 @@
-//! A thread between a plan store and a control thread that may not wait.
+//! A thread between a plan store and a control thread that must not wait.
 //!
 //! The control thread leaves its newest inputs and its newest plan; both replace what was left
 //! before and not yet stored. The thread stores them, keeps them alive, follows what others store,
-//! and goes on trying while the store is lost. What comes back is bounded as well: one view, the
-//! newest, and the last `UPDATES_MAX` of everything else.
+//! and retries while the store is lost. Updates are bounded as well: the newest view, and the last
+//! `UPDATES_MAX` of everything else.
 
 use std::{
     collections::VecDeque,
@@ -36,7 +36,7 @@ const WATCH_MIN: Duration = Duration::from_millis(200);
 /// Between attempts to keep a plan on this machine that failed. Ours: a disk that is full or gone is
 /// back after a person's doing.
 const LOCAL_COPY_RETRY: Duration = Duration::from_secs(1);
-/// Waited for on drop; a request that takes longer ends by itself, and nobody hears of it.
+/// Waiting time on drop; a longer request ends by itself, unnoticed.
 const STOP_WAIT: Duration = Duration::from_millis(250);
 
 /// See the module. Dropping it stops the thread; what was published runs out after its time to
@@ -55,7 +55,7 @@ pub enum Update {
         /// `None`: it was not lost before.
         lost_for: Option<Duration>,
     },
-    /// The store does not do what it should. Told once, until it is connected again.
+    /// The store fails. Reported once, until it is connected again.
     Lost {
         /// Why.
         reason: String,
@@ -65,14 +65,14 @@ pub enum Update {
         /// Its number.
         revision: u64,
     },
-    /// Another plan was stored before the one offered; a view with that one follows. Whoever leads
-    /// plans again on top of it, the others follow it.
+    /// Another plan was stored before the one offered; a view with it follows. The leader plans
+    /// again on top of it, the others follow it.
     Refused {
         /// The number of the stored one; 0: none is stored.
         revision: u64,
     },
-    /// The plan that was in force before this gateway was started again, since the store does not
-    /// tell; comes at most once, just before the first [`Update::Lost`].
+    /// The plan in force before the restart, from the local copy, because the store does not
+    /// answer. At most once, just before the first [`Update::Lost`].
     Restored(Arc<SitePlan>),
     /// For the operator.
     Notice(Notice),
@@ -80,7 +80,7 @@ pub enum Update {
     View(Arc<SiteView>),
 }
 
-/// How it is with the store.
+/// The state of the store.
 #[derive(Clone, Debug)]
 pub struct Status {
     /// Whether it answers.
@@ -286,7 +286,7 @@ enum NameOwnership {
     /// Not its own since then. If it was left by this gateway before it was started again, it runs
     /// out by itself.
     Pending(Instant),
-    /// Another live gateway's, and that was told.
+    /// Another live gateway's, which was reported.
     Taken,
 }
 
@@ -453,8 +453,8 @@ impl WorkerThread {
         }
     }
 
-    /// Told when it is sure that another gateway lives: what is left of this one's former run is
-    /// gone when its time to live is over, and there is none once this run has published.
+    /// Reported once another gateway is sure to be live: what is left of this one's former run
+    /// expires after the time to live, and there is nothing once this run has published.
     fn on_name_taken(&mut self, now: Instant) {
         let is_sure = match self.name {
             NameOwnership::Taken => return,
@@ -490,7 +490,7 @@ impl WorkerThread {
             }
             Ok(OfferOutcome::Accepted { revision }) => Update::Accepted { revision },
             Ok(OfferOutcome::Refused { revision }) => Update::Refused { revision },
-            // Offered again when the store is back: whoever stored another meanwhile wins.
+            // Offered again when the store is back; a plan that was stored meanwhile wins.
             Err(error) => return Err(error),
         };
         self.offer = None;
@@ -500,7 +500,7 @@ impl WorkerThread {
 
     fn load(&mut self) -> Result<(), StoreError> {
         let view = self.store.load()?;
-        // Told before the view, and here: it is the last thing that a round may fail in.
+        // Reported before the view, and here: it is the last step of a round that may fail.
         self.on_success();
         let now = Instant::now();
         self.loaded_at = Some(now);
@@ -522,7 +522,7 @@ impl WorkerThread {
         Ok(())
     }
 
-    /// Keeps the plan on this machine. What goes wrong with it is told and stops nothing.
+    /// Keeps a copy of the plan on this machine. Faults are reported and stop nothing.
     fn keep_local_copy(&mut self, plan: &SitePlan) {
         let Some(local_copy) = &mut self.local_copy else {
             return;
@@ -570,7 +570,7 @@ impl WorkerThread {
             self.push_update(Update::Notice(notice));
         }
         let error = result.err().map(|error| error.to_string());
-        // Told once, until it is another one.
+        // Reported once per reason.
         if error != self.memory_error {
             self.memory_error.clone_from(&error);
             self.push_update(Update::Notice(match error {
@@ -640,8 +640,8 @@ impl WorkerThread {
     }
 }
 
-/// The second thread: tells the first that something may have changed. What the store says about
-/// errors the first finds out by itself.
+/// The second thread: wakes the first when something may have changed. The first finds errors of
+/// the store by itself.
 fn watch(shared: &Shared, mut watcher: Box<dyn Watcher>) {
     loop {
         let began = Instant::now();

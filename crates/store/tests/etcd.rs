@@ -254,11 +254,11 @@ fn garbage_under_the_keys_is_told_and_harms_nothing() {
             .iter()
             .all(|notice| matches!(notice, Notice::Ignored { .. }))
     );
-    // The plan that cannot be read is in nobody's way.
+    // The unreadable plan does not get in the way.
     let offer = a.offer(&plan("a", 1), view.plan_revision).unwrap();
     assert!(matches!(offer, OfferOutcome::Accepted { .. }));
     assert!(a.load().unwrap().plan.is_some());
-    // Told once only, not at every look.
+    // Reported once only, not at every look.
     assert_eq!(a.take_notices(), []);
 }
 
@@ -327,7 +327,7 @@ fn inputs_that_others_wrote_over_are_found_out() {
     let etcd = Etcd::start();
     let mut a = etcd.store("a");
     a.publish(&inputs("a", 1)).unwrap();
-    // By hand, without a lease: nobody's, so it is put right.
+    // By hand, without a lease: no gateway's, so it is put right.
     put(&etcd, "/keiro/site/inputs/a", b"7");
     assert!(!a.load().unwrap().is_name_taken);
     assert_eq!(a.publish(&inputs("a", 2)).unwrap(), PublishOutcome::Stored);
@@ -371,9 +371,9 @@ fn the_second_of_one_name_says_so_and_takes_over_when_the_first_ends() {
     first.wait_for_view("itself", |view| view.gateways.contains_key("a"));
     let second = start();
     second.worker.publish(inputs("a", 2));
-    let told = notice(&second, |n| matches!(n, Notice::NameTaken { .. }));
-    println!("{told}");
-    assert!(told.contains("etcd at http://"), "{told}");
+    let text = notice(&second, |n| matches!(n, Notice::NameTaken { .. }));
+    println!("{text}");
+    assert!(text.contains("etcd at http://"), "{text}");
     drop(first);
     notice(&second, |n| matches!(n, Notice::NameFree { .. }));
     second.wait_for_view("itself", |view| {
@@ -430,7 +430,7 @@ fn an_endpoint_that_is_down_is_passed_over() {
 
 #[test]
 fn a_server_that_never_answers_holds_nobody_up() {
-    // Connections are taken by the kernel; nobody reads from them.
+    // Connections are accepted by the kernel and not read.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let etcd = Etcd::start();
     let mut options = etcd.options("a");

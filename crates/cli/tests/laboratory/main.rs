@@ -114,7 +114,7 @@ fn a_gateway_that_was_kept_from_running_hears_what_has_come_before_it_judges() {
     let log = pair.tokyo.log();
     let silent: Vec<&str> = log
         .lines()
-        .filter(|l| l.contains("nothing was heard"))
+        .filter(|l| l.contains("no packet was received"))
         .collect();
     assert!(silent.is_empty(), "{silent:#?}");
     flow.finish();

@@ -14,16 +14,16 @@ use keiro_planner::{
 
 use super::problem::{EQUATION, PlanningProblem};
 
-/// Where applications are taken to be, and where they may go.
+/// Where applications are, and which paths they may take.
 pub(super) struct Placement {
-    /// `None`: nowhere.
+    /// `None`: on no path.
     pub(super) at: Vec<Option<usize>>,
     /// Row per application, column per path.
     pub(super) allowed: Vec<Vec<bool>>,
 }
 
 impl PlanningProblem {
-    /// By the planner for plans in force; `specs` are what it is told of the applications.
+    /// The planner's revision of `placement`; `specs` describe the applications.
     pub(super) fn arranged(
         &self,
         placement: &Placement,
@@ -44,7 +44,7 @@ impl PlanningProblem {
                 (0..self.apps.len()).map(place).collect()
             }
             Err(refused) => {
-                // The configuration's own bounds are narrower.
+                // The configuration's own bounds are narrower, so this does not happen.
                 tracing::error!(?refused, "cannot plan; applications stay where they are");
                 (0..self.apps.len()).map(at).collect()
             }
@@ -92,7 +92,7 @@ impl PlanningProblem {
         (0..self.apps.len()).map(resident).collect()
     }
 
-    /// By a planner from scratch.
+    /// An assignment from scratch, and whether it is proven optimal.
     pub(super) fn solve(&self) -> (Vec<usize>, bool) {
         let free = self
             .allowed
@@ -106,10 +106,10 @@ impl PlanningProblem {
 
     fn solve_by(&self, model: &impl DelayModel) -> (Vec<usize>, bool) {
         let Ok(problem) = Problem::new(&self.wire.paths, &self.wire.apps, model) else {
-            // There are no applications without a path, so there are no applications.
+            // Without paths there are no applications.
             return (Vec::new(), true);
         };
-        // In the order in which it is revised, or the first revision would move people.
+        // In the same order as revisions, or the first revision would move applications.
         let order = self.settings().aim.order();
         let problem = problem.with_tolerance(self.tolerance).with_order(order);
         match self.planner {
@@ -125,7 +125,7 @@ impl PlanningProblem {
 }
 
 impl Placement {
-    /// Everybody `at` a path, and free to go where the problem says.
+    /// Applications `at` paths, free to take the paths that the problem allows.
     pub(super) fn new(problem: &PlanningProblem, at: &[Option<usize>]) -> Self {
         Self {
             at: at.to_vec(),
@@ -134,7 +134,7 @@ impl Placement {
     }
 }
 
-/// Equation 3, with no finite delay where an application may not be.
+/// Equation 3, with an infinite delay on paths that an application may not take.
 struct Restricted<'a> {
     problem: &'a PlanningProblem,
 }
@@ -148,8 +148,8 @@ impl DelayModel for Restricted<'_> {
         delays: &mut Vec<Delay>,
     ) {
         EQUATION.delays(path, apps, members, delays);
-        // The planner passes a reference into the problem's own list; equal paths are told apart
-        // by that.
+        // The planner passes a reference into the problem's own list, which distinguishes equal
+        // paths.
         let specs = &self.problem.wire.paths;
         let same = specs.iter().position(|spec| std::ptr::eq(spec, path));
         let Some(number) = same.or_else(|| specs.iter().position(|spec| spec == path)) else {

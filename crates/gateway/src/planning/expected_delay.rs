@@ -1,9 +1,9 @@
-//! What is expected of an application on a path, and whether that is what it demands.
+//! The expected delay of an application on a path, and whether it meets the latency target.
 //!
-//! A plan is held against means, as in [path-selection §3.3]: that which was measured, for whom
-//! nothing changes by the plan; else that of the forecast for the scheduler in use. Where the
-//! forecast has no number (too little was measured, say) there is none to show, and a latency target can be
-//! held against eq. 3 alone; whoever reads the verdict is told so.
+//! As in [path-selection §3.3], targets are compared with means: the measured mean where nothing
+//! changes for the application, else the forecast's for the scheduler in use. Where there is no
+//! forecast (too few messages, say), eq. 3 alone decides, and [`ExpectedDelay::judged_by`] says so.
+//!
 
 use std::time::Duration;
 
@@ -15,30 +15,30 @@ use keiro_planner::{
 
 use super::{forecast::DelayForecast, input::MeasuredDelay};
 
-/// The delay of one application on one path beside what it demands.
+/// The expected delay of one application on one path, beside its latency target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExpectedDelay {
-    /// The forecast's mean; `None`: it has no number.
+    /// The forecast's mean; `None`: there is no forecast.
     pub(crate) predicted: Option<Delay>,
-    /// The measured mean, where that judges.
+    /// The measured mean, where it decides.
     pub(crate) measured: Option<Duration>,
-    /// Which mean the latency target is held against.
+    /// Which mean the latency target is compared with.
     pub(crate) judged_by: JudgedBy,
     /// That mean is at most the latency target, loosened by the tolerance; `None`: no latency target.
     pub(crate) met: Option<bool>,
     /// The same of the 99th percentile, measured or forecast; `None` as well without either.
     pub(crate) met_at_p99: Option<bool>,
-    /// How the forecast's mean stands to the latency target, strictly; `None` without a forecast.
+    /// The forecast's mean against the target without tolerance; `None`: no forecast.
     pub(crate) margin: Option<Margin>,
-    /// By how much the latency target, loosened by the tolerance, is missed on average; zero if it is not,
-    /// or by no finite time.
+    /// By how much the mean exceeds the target with its tolerance; zero if it does not, or without
+    /// a finite mean.
     pub(crate) lateness: Duration,
-    /// More arrives than is sent before it, by the forecast or, without one, eq. 3.
+    /// The path is overloaded for it, by the forecast or, without one, by eq. 3.
     pub(crate) overloaded: bool,
 }
 
 impl ExpectedDelay {
-    /// By eq. 3 and, as far as there are any, by a forecast and what was measured.
+    /// From eq. 3 and, where available, a forecast and a measurement.
     pub(crate) fn of(
         prediction: &Prediction,
         forecast: Option<&DelayForecast>,

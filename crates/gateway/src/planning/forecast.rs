@@ -1,5 +1,5 @@
 //! Forecasts of delays for the scheduler in use: mean and percentiles, corrected by what was
-//! measured of the path before; or why there are none.
+//! measured of the path before; or the reason why there are none.
 
 use std::{
     cell::RefCell,
@@ -20,26 +20,26 @@ use keiro_planner::{
 };
 use keiro_units::{Bandwidth, ByteCount};
 
-/// What the queueing model says of one application.
+/// The queueing model's forecast for one application.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct DelayForecast {
-    /// Before any correction; what is learnt from.
+    /// Before corrections; measurements are compared with this.
     pub(crate) forecast: Forecast,
-    /// The delay, or why none can be said.
+    /// The corrected delay, or why there is none.
     pub(crate) delay: Result<DelayDistribution, Invalid>,
 }
 
 /// What forecasts rest on besides path and traffic.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ForecastState {
-    /// What was learnt of each path.
+    /// Learnt corrections by path.
     pub(crate) residuals: BTreeMap<PathIndex, Residual>,
-    /// What was asked lately.
+    /// Forecasts that were computed lately.
     asked: Asked,
 }
 
-/// Answers of the queueing model. What is shown is asked for every second, and each application
-/// costs up to tens of milliseconds; the answer is another one only where the problem is.
+/// A cache of forecasts. They are shown every second and cost up to tens of milliseconds per
+/// application, but change only with their inputs.
 #[derive(Clone, Debug, Default)]
 struct Asked(RefCell<VecDeque<Answer>>);
 
@@ -51,10 +51,10 @@ struct Answer {
     forecasts: Vec<Forecast>,
 }
 
-/// Applications in all the answers that are kept. Ours: some 6 MB, and a dozen questions of a
-/// thousand applications each.
+/// Applications in all cached forecasts. Ours: some 6 MB, and a dozen sets of a thousand
+/// applications each.
 const ASKED_APPS_MAX: usize = 16_384;
-/// Answers that are kept.
+/// Cached sets.
 const ASKED_MAX: usize = 64;
 
 impl Asked {
@@ -76,7 +76,7 @@ impl Asked {
             }
         };
         let forecasts = answer.as_ref().map(|answer| answer.forecasts.clone());
-        // The newest first; the oldest is forgotten.
+        // Newest first; the oldest is dropped.
         if let Some(answer) = answer {
             answers.push_front(answer);
         }
@@ -90,7 +90,7 @@ impl Asked {
     }
 }
 
-/// What every packet costs: IPv4 and UDP 28, our header and tag 26, the message frame about 18.
+/// Bytes per packet: IPv4 and UDP 28, our header and tag 26, the message frame about 18.
 const OVERHEAD_PER_PACKET: u64 = 72;
 /// Messages in packets.
 const MESSAGES: WireFormat = {
@@ -100,34 +100,34 @@ const MESSAGES: WireFormat = {
         None => panic!("a packet has room for a message"),
     }
 };
-/// An acknowledgement as a part of a packet with data: type, path, number 4, time of arrival 4 (8
-/// after 18 minutes), delay 2, marks, ranges and the one range 4.
+/// An acknowledgement within a data packet: type, path, number 4, arrival time 4 (8 after 18
+/// minutes), delay 2, ECN marks, range count and one range 4.
 const ACKNOWLEDGEMENT: ByteCount = ByteCount::new(18);
 /// IP bytes of a full packet.
 const PACKET_BYTES: u64 = 1500;
-/// More applications than this are forecast coarsely.
+/// Sets of more applications are forecast coarsely.
 const FINE_APPS_MAX: usize = 16;
-/// The data thread hands packets to a path until it has so much to send: the bound on the burst of
-/// its pacer.
+/// The data thread passes packets to a path while less than this is queued: the pacer's burst
+/// bound.
 const AHEAD: Duration = Duration::from_millis(1);
 
-/// Packets that a message of `length` becomes.
+/// Packets of a message of `length`.
 pub(crate) fn packets_of(length: ByteCount) -> u64 {
     MESSAGES.packets(length)
 }
 
-/// Bytes that a message of `length` has on the wire, acknowledgements of others left out.
+/// Wire bytes of a message of `length`, without acknowledgements.
 pub(crate) fn wire_length(length: ByteCount) -> ByteCount {
     MESSAGES.wire_length(length)
 }
 
-/// How messages go over a path of `bandwidth` over which `outcomes` come back every second, and are
+/// The wire format over a path of `bandwidth` over which `outcomes` return per second and are
 /// acknowledged.
 pub(crate) fn wire_format(bandwidth: Bandwidth, outcomes: f64) -> WireFormat {
     MESSAGES.acknowledging(outcomes, ACKNOWLEDGEMENT, bandwidth)
 }
 
-/// How finely `apps` applications on one path are forecast.
+/// The resolution for `apps` applications on one path.
 pub(crate) fn resolution(apps: usize) -> Resolution {
     match apps <= FINE_APPS_MAX {
         true => Resolution::FINE,
@@ -139,10 +139,10 @@ pub(crate) fn resolution(apps: usize) -> Resolution {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line {
     pub(crate) index: PathIndex,
-    /// Without what losses cost.
+    /// Without the cost of losses.
     pub(crate) path: PathSpec,
     pub(crate) repair: Repair,
-    /// Messages whose outcomes come back over it every second, and are acknowledged.
+    /// Message outcomes that return over it per second, and are acknowledged.
     pub(crate) outcomes: f64,
 }
 
@@ -150,9 +150,9 @@ pub(crate) struct Line {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sender {
     pub(crate) traffic: Traffic,
-    /// What was seen of it, where that matters.
+    /// Observations of its traffic, where they matter.
     pub(crate) evidence: Option<Evidence>,
-    /// What is lost of its messages is sent again.
+    /// Its losses are retransmitted.
     pub(crate) is_repaired: bool,
 }
 
@@ -197,7 +197,7 @@ pub(crate) fn forecasts_of(
     forecasts.into_iter().zip(apps).map(forecast).collect()
 }
 
-/// What applications that are known to send bursts send, as a part of the path's rate.
+/// Load of the applications that send bursts, as a part of the path's rate.
 fn bursts(forecasts: &[Forecast], apps: &[Sender]) -> f64 {
     let of_bursts = |(forecast, app): &(&Forecast, &Sender)| {
         let judged = app.judge(forecast);
@@ -208,7 +208,7 @@ fn bursts(forecasts: &[Forecast], apps: &[Sender]) -> f64 {
 }
 
 impl Sender {
-    /// Whether what was seen of it lets it be forecast.
+    /// Whether its observed traffic can be forecast.
     fn judge(&self, forecast: &Forecast) -> Result<(), Invalid> {
         let load = forecast.terms.load;
         self.evidence.map_or(Ok(()), |seen| seen.judge(load))
@@ -216,7 +216,7 @@ impl Sender {
 }
 
 impl DelayForecast {
-    /// The mean; `None` where nothing can be said for another reason than overload.
+    /// The mean; `None` where there is no forecast for another reason than overload.
     pub(crate) fn mean(&self) -> Option<Delay> {
         match self.delay {
             Ok(delay) => Some(Delay::Finite(delay.get(Statistic::Mean))),
@@ -225,7 +225,7 @@ impl DelayForecast {
         }
     }
 
-    /// One number, in seconds; `None` where none can be said.
+    /// A statistic in seconds; `None`: no forecast.
     pub(crate) fn seconds(&self, statistic: Statistic) -> Option<f64> {
         let delay = self.delay.ok()?;
         Some(delay.get(statistic).as_secs_f64())
@@ -240,7 +240,7 @@ impl DelayForecast {
         }
     }
 
-    /// Why no number can be said, if none can.
+    /// Why there is no forecast, if there is none.
     pub(crate) fn why_not(&self) -> Option<String> {
         self.delay.err().map(|invalid| invalid.to_string())
     }

@@ -20,47 +20,47 @@ use super::{
 };
 use crate::target_monitor::FORECAST_ERROR;
 
-/// How closely a plan is looked at.
+/// How finely forecasts are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ForecastResolution {
-    /// By the forecast that is shown.
+    /// As forecasts are shown.
     Fine,
-    /// By a forecast that takes a tenth of the time of that.
+    /// In about a tenth of the time.
     Medium,
-    /// By coarse forecasts: many plans are to be made.
+    /// Coarsely, for many plans.
     Coarse,
 }
 
-/// What the queueing model says, each problem asked once.
+/// Forecasts of one problem; each set of applications on a path is computed once.
 pub(super) struct Forecasts<'a> {
     problem: &'a PlanningProblem,
     forecast_state: &'a ForecastState,
     known: BTreeMap<(Resolution, usize, Vec<usize>), Vec<DelayForecast>>,
 }
 
-/// What an opinion finds wrong with a plan.
+/// Latency targets that an assignment leaves unmet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Violations {
     pub(super) unmet: BTreeSet<usize>,
-    /// Of whom nothing is known by which the 99th percentile could be told, and who count for that.
+    /// Applications that count as unmet at the 99th percentile only because it is not known.
     pub(super) doubts: BTreeSet<usize>,
     pub(super) all: ReviewScore,
 }
 
-/// What is known of an application's 99th percentile on a path, for one that demands something.
+/// What is known of an application's 99th percentile on a path. It has a latency target.
 pub(super) struct P99Check {
-    /// What is forecast and what is allowed, in seconds.
+    /// Forecast and limit, in seconds.
     pub(super) forecast: Option<(f64, f64)>,
-    /// It is measured to be met there.
+    /// Whether the measured one meets the target.
     pub(super) is_met: Option<bool>,
-    /// It is there and nobody comes; `None`: it is nowhere yet.
+    /// Whether it is on this path and no other application joins; `None`: it is on no path yet.
     pub(super) stays: Option<bool>,
-    /// Somebody is on the path of whom the forecast does not know what he sends.
+    /// An application on the path sends traffic that is not known yet.
     pub(super) is_blind: bool,
 }
 
-/// More applications than this are not refined: what one forecast costs grows with the square of
-/// those on the path.
+/// Plans of more applications are not refined: the cost of a forecast grows with the square of the
+/// applications on the path.
 const REFINED_APPS_MAX: usize = 64;
 const MEDIUM: Resolution = Resolution::new(512);
 
@@ -73,7 +73,7 @@ impl<'a> Forecasts<'a> {
         }
     }
 
-    /// For `members` (ascending) when exactly they share `path`, as they are shown.
+    /// The forecasts, as they are shown, for exactly `members` (ascending) on `path`.
     pub(super) fn shown(&mut self, path: usize, members: &[usize]) -> &[DelayForecast] {
         self.of(path, members, resolution(members.len()))
     }
@@ -97,8 +97,8 @@ impl<'a> Forecasts<'a> {
         })
     }
 
-    /// What is to be thought of `members` on `path`, each, demands being `tighter` than they are; and
-    /// whether that is unmet at the 99th percentile for no other reason than that it has no number.
+    /// The score of each of `members` on `path`, with latency targets scaled by `tighter`; and
+    /// whether it counts as unmet at the 99th percentile only for want of a value.
     fn opinions(
         &mut self,
         (path, members): (usize, &[usize]),
@@ -106,7 +106,7 @@ impl<'a> Forecasts<'a> {
         tighter: f64,
     ) -> Vec<(ReviewScore, bool)> {
         let problem = self.problem;
-        // Nobody has come: what was measured there is at least as good as it was.
+        // No application joined the path: what was measured there holds or improves.
         let came = |app: &usize| problem.at[*app] != Some(path);
         let nobody_came = !members.iter().any(came);
         let forecasts_of = self.of(path, members, resolution);
@@ -130,9 +130,9 @@ impl<'a> Forecasts<'a> {
                 Some(_) => None,
                 None => problem.extrapolated(*app, path, &prediction),
             };
-            // Who is seen to get what it demands is not moved by a forecast that says otherwise. Nor
-            // does a forecast help whom it finds met where that is not so. Who has none gets elsewhere
-            // what it gets here.
+            // A forecast does not overrule a measurement: an application that is measured to meet
+            // its target is not moved, and one that is measured to miss it is not considered met.
+            // Without a forecast the measurement is extrapolated.
             let seen = measured.map(|measured| of(Some(*measured)));
             let expected = seen
                 .filter(|seen| seen.met == Some(true) || extrapolated.is_some())
@@ -147,7 +147,7 @@ impl<'a> Forecasts<'a> {
                 is_met: seen.and_then(|seen| seen.met_at_p99),
                 stays: problem.at[*app].map(|_| nobody_came),
                 is_blind: members.iter().any(|other| {
-                    // Whom those that are there have beside them already they are measured with.
+                    // Applications that were on the path during the measurement are part of it.
                     let counts = nobody_came || came(app) || came(other);
                     other != app && counts && problem.little_known.contains(other)
                 }),
@@ -179,7 +179,7 @@ impl<'a> Forecasts<'a> {
             .fold(ReviewScore::default(), ReviewScore::saturating_add)
     }
 
-    /// Whom `look` finds unmet where `assignment` has them, and how many of them overloaded.
+    /// The violations of `assignment`, by forecasts of resolution `look`.
     pub(super) fn violations(
         &mut self,
         assignment: &[usize],
@@ -209,7 +209,7 @@ impl<'a> Forecasts<'a> {
 }
 
 impl P99Check {
-    /// Whether that is a reason to be elsewhere, or not to go there.
+    /// Whether that is a reason to leave the path, or not to move to it.
     pub(super) fn is_unmet(&self) -> bool {
         let part = self.forecast.map(|(seconds, limit)| seconds / limit);
         let is_sure =
@@ -224,10 +224,10 @@ impl P99Check {
 }
 
 impl PlanningProblem {
-    /// What an application of which nothing can be forecast would get on `path` by what was measured
-    /// where it is: that path's delay, and what it takes beyond the delay where it is, as much
-    /// quicker as the path is; but no less than eq. 3 says. Elsewhere a fifth more, so that it moves
-    /// for what is surely better.
+    /// The delay that an application without a forecast would get on `path`, extrapolated from the
+    /// measured one: the queueing part is scaled by the paths' rates, and the result is not below
+    /// eq. 3. Another path than its own counts a fifth more, so that it moves only for a clear
+    /// gain.
     pub(super) fn extrapolated(
         &self,
         app: usize,
@@ -254,13 +254,13 @@ impl PlanningProblem {
         })
     }
 
-    /// Whether the forecast has a say in the plan.
+    /// Whether forecasts refine the plan.
     pub(super) fn is_refined(&self) -> bool {
         self.searches() && self.apps.len() <= REFINED_APPS_MAX
     }
 }
 
-/// How coarsely a search asks, with so many applications; what it finds is looked at more closely.
+/// The resolution of a search over so many applications; its result is checked more finely.
 pub(super) const fn search_resolution(apps: usize) -> Resolution {
     match apps {
         ..=8 => Resolution::COARSE,
@@ -269,7 +269,7 @@ pub(super) const fn search_resolution(apps: usize) -> Resolution {
     }
 }
 
-/// Who is on `path`, ascending.
+/// The applications on `path`, ascending.
 pub(super) fn members(assignment: &[usize], path: usize) -> Vec<usize> {
     let on_path = |app: &usize| assignment[*app] == path;
     (0..assignment.len()).filter(on_path).collect()

@@ -1,9 +1,8 @@
-//! What others gain when a plan is repaired.
+//! Further moves after a plan was refined.
 //!
-//! A repaired plan departs from the planner's for somebody's demand, and starts from what is in force,
-//! so it lacks the moves by which others would only be quicker. Those that are at nobody's expense are
-//! taken up again here: the planner is asked what it would do next, and the forecast about every move
-//! of that.
+//! A refined plan starts from the present assignment and changes it for the targets that were
+//! unmet. It lacks the moves by which other applications would get faster. Here the planner is
+//! asked for its next moves, and those that are Pareto improvements by forecast are added.
 
 use std::collections::BTreeSet;
 
@@ -15,16 +14,16 @@ use super::{
     problem::PlanningProblem,
 };
 
-/// How often the planner is asked what it would do next. Ours: every answer is taken whole, or leaves
-/// it a move less to ask for; what is left then waits for the next plan.
+/// Rounds with the planner. Ours: each round adopts the whole answer or excludes at least one move;
+/// the rest waits for the next plan.
 const ROUNDS: usize = 8;
-/// Moves that are looked at one by one, in all.
+/// Moves that are checked one by one, in all.
 const MOVES_MAX: usize = 64;
 
 impl PlanningProblem {
-    /// `kept`, and of the moves that the planner makes from there those that are at nobody's expense;
-    /// and whether there are others. The first of `looks` is for the search, what comes of it has to
-    /// hold by the second as well.
+    /// `kept` with those of the planner's moves that are Pareto improvements, and whether others
+    /// were deferred. The first of `looks` is used in the search; the result must hold at the
+    /// second as well.
     pub(super) fn with_improvements(
         &self,
         kept: Vec<usize>,
@@ -92,8 +91,8 @@ impl PlanningProblem {
         (kept, true)
     }
 
-    /// What the planner is told, so that it moves nobody from `kept` but for quickness: nobody demands
-    /// more than eq. 3 says is had there.
+    /// Specifications with which the planner moves applications only to make them faster: no target
+    /// is stricter than eq. 3's delay in `kept`.
     fn relaxed_to(&self, kept: &[usize]) -> Vec<AppSpec> {
         let mut specs = self.wire.apps.clone();
         let by_equation = self.evaluate_on_wire(kept);
@@ -110,8 +109,9 @@ impl PlanningProblem {
         after.overloaded <= before.overloaded && after.delay < before.delay
     }
 
-    /// Whether nobody is worse off `with` its moves than by `kept`, of which the opinion is `before`.
-    /// Who moves, and of whom nothing can be told, is no worse off for that.
+    /// Whether no application is worse off in `with` than in `kept`, whose violations are `before`.
+    /// An application that moves and whose 99th percentile is unknown does not count as worse off
+    /// for that.
     fn is_pareto_improvement(
         &self,
         before: &Violations,
@@ -137,7 +137,7 @@ impl PlanningProblem {
     }
 }
 
-/// Who is elsewhere.
+/// The applications whose path differs.
 fn moved(before: &[usize], after: &[usize]) -> Vec<usize> {
     let all = 0..before.len();
     all.filter(|app| before[*app] != after[*app]).collect()

@@ -1,4 +1,4 @@
-//! What is known about the world besides the configuration.
+//! What the planner knows besides the configuration.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,63 +13,63 @@ use keiro_planner::{
 };
 use keiro_units::ByteCount;
 
-/// What the planner goes by.
+/// Measurements and assignments that a plan is made from. Keys are positions in the configuration
+/// that is planned.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PlannerInput {
-    /// Paths to peers that are up, with the levels of what is measured of them; `None`: nothing
-    /// yet.
+    /// Paths to peers that are up, with their measured levels; `None`: nothing measured yet.
     pub(crate) up: BTreeMap<(PathIndex, PeerIndex), Option<PathSample>>,
-    /// Of these, the ones to which nobody is sent who is well elsewhere, and those that are only
-    /// waited for.
+    /// Those of `up` that are on hold-down or only expected to come up. Applications move to them
+    /// only if they must.
     pub(crate) doubtful: BTreeMap<(PathIndex, PeerIndex), PathHoldDown>,
     /// Applications that an operator has put on a path.
     pub(crate) operator: BTreeMap<AppIndex, PathIndex>,
-    /// The path of each application now, or where it belongs.
+    /// The present path of each application, or the one it was on last.
     pub(crate) now: BTreeMap<AppIndex, PathIndex>,
-    /// Where the site's plan puts them, if there is a site.
+    /// The path that the site's plan gives them, if there is a site.
     pub(crate) site: BTreeMap<AppIndex, PathIndex>,
-    /// What applications send, where enough was measured.
+    /// Measured traffic, where enough was measured.
     pub(crate) workloads: BTreeMap<AppIndex, MeasuredWorkload>,
-    /// Those that are sending.
+    /// Applications that are sending now.
     pub(crate) sending: BTreeSet<AppIndex>,
-    /// What was seen of them over a longer time.
+    /// Longer observations that forecasts rest on.
     pub(crate) evidence: BTreeMap<AppIndex, Evidence>,
-    /// Delays of those of which enough was measured, as things are.
+    /// Measured delays, where enough messages were measured on the present path.
     pub(crate) measured: BTreeMap<AppIndex, MeasuredDelay>,
-    /// No application has sent anything yet: moving disturbs nobody.
+    /// No application has sent anything yet, so moves disturb none.
     pub(crate) unused: bool,
 }
 
-/// What an application got where it is, with everybody else where they are.
+/// The measured delay of an application on its present path.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct MeasuredDelay {
     pub(crate) mean: Duration,
     pub(crate) p99: Duration,
 }
 
-/// What is known about an application's traffic by measurement.
+/// Measured traffic of an application.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum MeasuredWorkload {
-    /// It sends this.
+    /// It sends this workload.
     Sending(Workload),
-    /// It sent this before the restart, and too little since to say.
+    /// It sent this before the restart, and too little since.
     BeforeRestart(Workload),
-    /// It has sent, and stopped.
+    /// It has stopped sending.
     Stopped,
 }
 
-/// Where a workload is from that is planned with.
+/// The source of a workload that is planned with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkloadSource {
-    /// All of it is the configuration's.
+    /// The configuration gives all of it.
     Configured,
-    /// What the configuration leaves open was measured.
+    /// What the configuration leaves open is measured.
     Measured,
     /// What the configuration leaves open was measured before the restart.
     BeforeRestart,
-    /// The application has stopped: next to nothing is taken for what is open.
+    /// The application has stopped; almost no load is assumed.
     Stopped,
-    /// Next to nothing is taken for what is open, for want of messages.
+    /// Too few messages; almost no load is assumed.
     Assumed,
 }
 
@@ -86,8 +86,8 @@ pub(crate) struct Workload {
     pub(crate) interval_spread: Spread,
 }
 
-/// Planned with for an application of which nothing is known, or that has stopped. Ours: next to
-/// nothing, so that it does not push others away.
+/// Assumed for an application whose traffic is unknown or that has stopped. Ours: almost no load,
+/// so that it does not displace others.
 const WORKLOAD_DEFAULT: Workload = Workload {
     length: ByteCount::new(1000),
     interval: Duration::from_secs(1),
@@ -105,7 +105,7 @@ const SPREADS_ALIKE: f64 = 1.0;
 /// hundred of them are seen to lie as far off.
 const SPREAD_NOISE: f64 = 0.5;
 
-/// Whether a measured workload is another one than that which was planned with, beyond noise.
+/// Whether a measured workload differs from the planned one beyond noise.
 pub(crate) fn is_other_workload(planned: Workload, measured: Workload) -> bool {
     let differs = |a: f64, b: f64| (a - b).abs() > LOAD_NOISE * a.max(b);
     let length = |workload: Workload| workload.length.get() as f64;
@@ -120,8 +120,8 @@ pub(crate) fn is_other_workload(planned: Workload, measured: Workload) -> bool {
         || more - less > SPREADS_ALIKE + more / 2.0
 }
 
-/// What `app` is planned with: what the configuration says, else what was measured, else next to
-/// nothing; and where it is from.
+/// The workload that `app` is planned with (configured, else measured, else almost none) and its
+/// source.
 pub(crate) fn workload_of(app: &App, seen: Option<MeasuredWorkload>) -> (Workload, WorkloadSource) {
     let (base, origin) = match seen {
         Some(MeasuredWorkload::Sending(workload)) => (workload, WorkloadSource::Measured),
@@ -162,14 +162,14 @@ pub(crate) fn traffic_of(app: &App, seen: Option<MeasuredWorkload>) -> Traffic {
     }
 }
 
-/// The configuration says all that there is to know about the application's traffic.
+/// Whether the configuration describes the traffic completely.
 pub(crate) fn is_described(app: &App) -> bool {
     app.length.is_some() && app.interval.is_some()
 }
 
 impl PlannerInput {
-    /// Whether a plan made with these would be another one now. What was planned with stays in
-    /// the input until it is wrong, so anything new counts.
+    /// Whether these inputs differ from `now` enough for a new plan. What was planned with stays in
+    /// the inputs until it is wrong, so any difference counts.
     pub(crate) fn are_outdated(&self, now: &Self) -> bool {
         self.up != now.up
             || self.doubtful != now.doubtful
@@ -183,19 +183,19 @@ impl PlannerInput {
         self.up.len() - self.doubtful.values().filter(awaited).count()
     }
 
-    /// How it is with a path to a peer that is among those that are up.
+    /// The hold-down state of a path that is up.
     pub(crate) fn standing(&self, path: PathIndex, peer: PeerIndex) -> PathHoldDown {
         let doubtful = self.doubtful.get(&(path, peer)).copied();
         doubtful.unwrap_or(PathHoldDown::Released)
     }
 
-    /// It sends, and what it is planned with is next to nothing, for want of messages.
+    /// It sends, but its traffic is not known yet.
     pub(crate) fn is_little_known(&self, index: AppIndex, app: &App) -> bool {
         let seen = self.workloads.get(&index).copied();
         self.sending.contains(&index) && workload_of(app, seen).1 == WorkloadSource::Assumed
     }
 
-    /// What the forecast of an application rests on; `None`: on what the configuration says.
+    /// What an application's forecast rests on; `None`: on the configuration.
     pub(crate) fn evidence(&self, index: AppIndex, app: &App) -> Option<Evidence> {
         let nothing = Half {
             messages: 0,
@@ -212,8 +212,7 @@ impl PlannerInput {
         })
     }
 
-    /// The same as if nothing had been measured of delays, so that only forecasts are compared with
-    /// those for another world.
+    /// The same without measured delays, so that only forecasts are compared with forecasts.
     pub(crate) fn unmeasured(&self) -> Self {
         Self {
             measured: BTreeMap::new(),
@@ -221,7 +220,7 @@ impl PlannerInput {
         }
     }
 
-    /// The same for a gateway that plans alone, from where everybody is.
+    /// The same without the site's plan.
     pub(crate) fn alone(&self) -> Self {
         Self {
             site: BTreeMap::new(),

@@ -1,11 +1,16 @@
-//! Which application on which path: builds the planner's problem from configuration and measured
-//! input, asks it, and turns the answer into preferences.
+//! Plans which application takes which path.
 //!
-//! All applications of this gateway are planned together, since they share its paths; each may only
-//! take paths that lead to its peer and are up. Pins and operators' assignments are kept and count
-//! as load. The planner's objective is [path-selection eq. 3] in `keiro_planner::plan`, on what is on the
-//! wire. Beside it stands the queueing forecast for the scheduler in use ([`forecast`]), which knows
-//! deadlines; where that leaves a latency target unmet the plan is repaired by it ([`review`]).
+//! All applications of this gateway are planned together, since they share its paths. Each may only
+//! take paths that lead to its peer and are up. Pinned and assigned applications stay and count as
+//! load.
+//!
+//! - [`problem`]: what is to be planned, from the configuration and measurements ([`input`]).
+//! - [`arrange`]: the planner's answer by [path-selection eq. 3] on wire sizes.
+//! - [`forecast`], [`forecasts`]: the queueing model's delays for the scheduler in use.
+//! - [`refine`], [`improve`]: corrects the planner's answer where the forecast finds a target
+//!   unmet.
+//! - [`solve`]: puts these together into a [`plan`].
+//!
 
 mod arrange;
 mod expected_delay;

@@ -1,4 +1,4 @@
-//! The least changes at which an application would move.
+//! The smallest changes at which an application would move.
 
 use keiro_control::config::{AppIndex, PathIndex};
 use keiro_planner::{
@@ -16,7 +16,7 @@ use super::{
 /// A change at which an application would move.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MoveTrigger {
-    /// Whose delay or rate changes; `None`: the application's latency target does.
+    /// The path whose delay or rate changes; `None`: the application's latency target changes.
     pub(crate) path: Option<PathIndex>,
     pub(crate) now: ParameterValue,
     pub(crate) at: ParameterValue,
@@ -24,8 +24,8 @@ pub(crate) struct MoveTrigger {
 }
 
 impl PlanningProblem {
-    /// The least changes, of one thing each, at which `app` would move: of its own path, of the
-    /// best other one, of its latency target. One that is none if the next plan moves it as it is.
+    /// The smallest single changes at which `app` would move: of its own path, of the best other
+    /// path, of its latency target. A change of nothing if the next plan moves it as it is.
     pub(crate) fn thresholds(
         &self,
         app: AppIndex,
@@ -43,7 +43,7 @@ impl PlanningProblem {
             return Vec::new();
         };
         let latency_target = self.app_specs[number].latency_target;
-        // As `keiro plan` and the gateway itself look.
+        // As `keiro plan` and the gateway itself plan.
         let planned = self.assignment(PlanMode::Revise, &mut forecasts, ForecastResolution::Fine);
         let planned = planned.assignment;
         if self.at[number].is_some_and(|at| at != planned[number]) {
@@ -55,7 +55,7 @@ impl PlanningProblem {
                 to: self.paths[planned[number]],
             }];
         }
-        // Then the plan goes by its measured lateness, of which no setting can tell what becomes.
+        // Then the plan goes by its measured delay, whose change with a parameter is not known.
         if self.goes_by_measurement(number, &mut forecasts) {
             return Vec::new();
         }
@@ -65,7 +65,7 @@ impl PlanningProblem {
         let knobs = own.into_iter().chain(other).flat_map(of_path);
         let threshold = |knob: Parameter| {
             let found = incumbent.threshold(app_id(number), knob)?;
-            // The planner would move it; the forecast has brought it back.
+            // The planner would move it, but refinement moves it back.
             if found.now == found.at {
                 return None;
             }
@@ -78,7 +78,7 @@ impl PlanningProblem {
             };
             let (mut now, at) = (setting(found.now), setting(found.at));
             if let (Parameter::LatencyTarget, Some(latency_target)) = (knob, latency_target) {
-                // What it demands, whatever the planner was told.
+                // The configured target, not the relaxed one that the planner got.
                 now = ParameterValue::Time(latency_target);
                 match at {
                     ParameterValue::Time(at) if at < latency_target => {}
@@ -102,8 +102,8 @@ impl PlanningProblem {
             .filter_map(threshold)
             .collect()
     }
-    /// Whether nothing can be forecast of an application that demands something, so that what was
-    /// measured of it decides where it goes.
+    /// Whether an application with a latency target has no forecast, so that its measured delay
+    /// decides where it goes.
     fn goes_by_measurement(&self, app: usize, forecasts: &mut Forecasts<'_>) -> bool {
         let Some(path) = self.at[app].filter(|_| self.is_refined()) else {
             return false;

@@ -14,17 +14,17 @@ use keiro_planner::{
 use super::{expected_delay::ExpectedDelay, forecast::DelayForecast, input::MeasuredDelay};
 use crate::target_monitor::TargetRatios;
 
-/// What was found.
+/// A plan.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     /// One for each of the configuration's applications.
     pub(crate) apps: Vec<AppAssignment>,
     pub(crate) optimal: bool,
-    /// Moves by which others would gain wait until more is known.
+    /// Moves that would make applications faster wait until more is known.
     pub(crate) defers_moves: bool,
-    /// Beyond the latency targets loosened by the tolerance, summed up.
+    /// Sum of delays beyond the latency targets with tolerance.
     pub(crate) lateness: Duration,
-    /// Of the forecasts' means; `None` if an application has none.
+    /// Sum of the forecasts' means; `None` if an application has none.
     pub(crate) delay_sum: Option<Duration>,
     /// How long planning took.
     pub(crate) took: Duration,
@@ -38,9 +38,9 @@ pub(crate) struct AppAssignment {
     pub(crate) by: AssignedBy,
     /// By eq. 3.
     pub(crate) prediction: Option<Prediction>,
-    /// By the queueing model; `None` as well where that has no answer.
+    /// By the queueing model; `None`: no path.
     pub(crate) forecast: Option<DelayForecast>,
-    /// What that comes to; `None`: no path.
+    /// The resulting expectation; `None`: no path.
     pub(crate) expected: Option<ExpectedDelay>,
     /// The latency target is met, as [`ExpectedDelay::met`]; `None`: no latency target or no path.
     pub(crate) met: Option<bool>,
@@ -68,7 +68,7 @@ impl Plan {
 }
 
 impl AppAssignment {
-    /// How it stands to its latency target, loosened by the tolerance to `limit` seconds.
+    /// Delays relative to the latency target with tolerance, which is `limit` seconds.
     pub(crate) fn target_ratios(
         &self,
         measured: Option<&MeasuredDelay>,
@@ -90,23 +90,23 @@ impl AppAssignment {
         }
     }
 
-    /// One number of the forecast, in seconds; `None` where it has none.
+    /// A statistic of the forecast in seconds; `None`: no forecast.
     pub(crate) fn forecast_seconds(&self, statistic: Statistic) -> Option<f64> {
         self.forecast?.seconds(statistic)
     }
 
-    /// The mean by eq. 3, in seconds; `None` where that has none.
+    /// Eq. 3's mean in seconds; `None`: not finite.
     pub(crate) fn equation_seconds(&self) -> Option<f64> {
         let mean = self.prediction?.delay.finite()?;
         Some(mean.as_secs_f64())
     }
 
-    /// Its latency target is not met, or it is overloaded.
+    /// Whether its latency target is missed on average, or its path is overloaded.
     pub(crate) fn is_unmet(&self) -> bool {
         self.met == Some(false) || self.expected.is_some_and(|expected| expected.overloaded)
     }
 
-    /// Its latency target is not met at the 99th percentile, whether it is on average or not.
+    /// Whether its latency target is missed at the 99th percentile.
     pub(crate) fn is_unmet_at_p99(&self) -> bool {
         self.expected
             .is_some_and(|expected| expected.met_at_p99 == Some(false))

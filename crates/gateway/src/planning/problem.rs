@@ -1,4 +1,4 @@
-//! The planner's problem and its answer.
+//! A planning problem.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,31 +22,31 @@ use super::{
 /// The planner's problem.
 #[derive(Debug)]
 pub(crate) struct PlanningProblem {
-    /// The configuration's number of each path.
+    /// Position in the configuration, per path of the problem.
     pub(super) paths: Vec<PathIndex>,
     pub(super) path_specs: Vec<PathSpec>,
-    /// The configuration's number of each application.
+    /// Position in the configuration, per application of the problem.
     pub(super) apps: Vec<AppIndex>,
     /// Messages as the applications know them.
     pub(super) app_specs: Vec<AppSpec>,
-    /// Paths and messages as they are on the wire, which is what is planned with.
+    /// Paths and messages in wire sizes, which is what is planned with.
     pub(super) wire: OnWire,
     pub(super) senders: Vec<Sender>,
-    /// Paths as forecasts need them: without what losses cost, and what repairs them.
+    /// Paths without the cost of losses, and their repair.
     queues: Vec<(PathSpec, Repair)>,
-    /// Per application: messages per second whose outcomes the peer tells.
+    /// Per application: messages per second whose outcome the peer reports.
     outcomes: Vec<f64>,
-    /// Where each is; `None`: nowhere.
+    /// The present path of each; `None`: none.
     pub(super) at: Vec<Option<usize>>,
-    /// Delays that were measured with everybody where they are.
+    /// Measured delays on the present paths.
     pub(super) measured: BTreeMap<AppIndex, MeasuredDelay>,
-    /// Those that send, nobody knows what: they are planned with as next to nothing.
+    /// Applications that send traffic which is not known yet; almost no load is assumed.
     pub(super) little_known: BTreeSet<usize>,
-    /// Per application and path: whether it leads to its peer.
+    /// Per application and path: the path leads to its peer.
     pub(super) reachable: Vec<Vec<bool>>,
-    /// Per application and path: whether it may be there.
+    /// Per application and path: it may take the path.
     pub(super) allowed: Vec<Vec<bool>>,
-    /// Per application and path: whether it may be there besides if its latency target is met nowhere else.
+    /// Per application and path: it may take the path if its target is met on no other.
     pub(super) spare: Vec<Vec<bool>>,
     pub(super) by: Vec<AssignedBy>,
     pub(super) tolerance: Tolerance,
@@ -58,7 +58,7 @@ pub(crate) struct PlanningProblem {
 const RATE_MAX: u64 = (1 << 48) - 1;
 
 impl PlanningProblem {
-    /// The problem as of now. Applications whose peer no path reaches are left out.
+    /// The present problem. Applications whose peer no path reaches are left out.
     pub(crate) fn new(config: &Config, input: &PlannerInput) -> Self {
         let packets = longest_message(config, input);
         let mut paths = Vec::new();
@@ -147,12 +147,12 @@ impl PlanningProblem {
             .map(|path| eligible.contains(path))
             .collect();
         let on_probation = probation_paths(standings);
-        // Without a planner: the first path that is up.
+        // Without a planner, the first path that is up.
         let first = eligible.first().copied();
         let (allowed, by) = match wanted {
             Some((path, by)) if reaches(&path) => (self.only(path), by),
             Some((_, by)) => match by {
-                // The site plans anew as soon as it knows.
+                // The site plans again as soon as it knows.
                 AssignedBy::Planner => (may, by),
                 _ => (may, AssignedBy::Fallback),
             },
@@ -201,7 +201,7 @@ impl PlanningProblem {
         there.filter_map(terms).collect()
     }
 
-    /// `path`, for forecasts.
+    /// A path for forecasts.
     pub(super) fn line(&self, path: usize) -> Line {
         let (spec, repair) = self.queues[path];
         Line {
@@ -212,8 +212,8 @@ impl PlanningProblem {
         }
     }
 
-    /// What eq. 3 predicts for `app` on every path that is up, with everything else where it is.
-    /// Empty if the application is not part of the problem.
+    /// Eq. 3's prediction for `app` on every path that is up, all else unchanged. Empty if the
+    /// application is not part of the problem.
     pub(crate) fn predictions(&self, app: AppIndex) -> Vec<(PathIndex, Prediction)> {
         let Some((_, alternatives, _)) = self.alternatives(app) else {
             return Vec::new();
@@ -235,7 +235,7 @@ impl PlanningProblem {
         Some((number, alternatives, assignment))
     }
 
-    /// Where everybody is; who is nowhere counts as on the first path.
+    /// The present assignment; an application on no path counts as on the first.
     pub(super) fn current_assignment(&self) -> Vec<usize> {
         self.at.iter().map(|at| at.unwrap_or(0)).collect()
     }
@@ -262,8 +262,8 @@ impl PlanningProblem {
         }
     }
 
-    /// Outcomes of messages per second that come back over `path`: each application's peer tells
-    /// them over the quickest path.
+    /// Message outcomes per second that return over `path`: each peer reports them over its path of
+    /// least delay.
     pub(super) fn outcomes_over(&self, path: usize) -> f64 {
         let quickest = |reachable: &Vec<bool>| {
             let paths = (0..self.paths.len()).filter(|path| reachable[*path]);
@@ -281,8 +281,8 @@ pub(super) const EQUATION: Equation3 = Equation3 {
     saturation: Saturation::Refused,
 };
 
-/// A path to several peers: what the farthest and narrowest of them gets; as configured where nothing
-/// is known of any.
+/// A path to several peers: the least bandwidth and the longest delay of them; as configured where
+/// nothing is measured.
 fn worst(path: &config::Path, specs: impl Iterator<Item = PathSpec> + Clone) -> PathSpec {
     let bandwidth = specs.clone().map(|spec| spec.bandwidth).min();
     let bandwidth = bandwidth.map_or(path.rate, |measured| measured.min(path.rate));
@@ -293,8 +293,8 @@ fn worst(path: &config::Path, specs: impl Iterator<Item = PathSpec> + Clone) -> 
     }
 }
 
-/// Packets of the longest message of an application that demands something: the one that a lossy
-/// path serves worst.
+/// Packets of the longest message of an application with a latency target, which a lossy path
+/// serves worst.
 fn longest_message(config: &Config, input: &PlannerInput) -> u64 {
     let demanding = config.apps.iter().enumerate();
     demanding

@@ -1,17 +1,16 @@
-//! Plans held against the forecast, and repaired where it says that a latency target is unmet.
+//! Refines the planner's answer by forecasts where it leaves a latency target unmet.
 //!
-//! The planner goes by eq. 3 on what is on the wire, which knows loads, but neither queues nor
-//! deadlines; whether a latency target is met is told by the forecast. So the forecast is asked about the
-//! planner's answer. Where it leaves somebody unmet, [`keiro_planner::plan::Review`] looks for an
-//! assignment that leaves fewer, by coarse forecasts; what it finds is taken if it is better by the
-//! forecast that is shown.
+//! The planner uses eq. 3 on wire sizes, which knows loads but neither queues nor deadlines. Where
+//! the forecast finds a target unmet in its answer, [`keiro_planner::plan::Review`] searches, by
+//! coarse forecasts, for an assignment that leaves fewer unmet. Its result is adopted if finer
+//! forecasts confirm it.
 //!
-//! A demand that is met on average but not at the 99th percentile comes after all that are not met on
-//! average. Forecasts of 99th percentiles may be a fifth off, and few messages tell little of them: for
-//! one of these nobody moves but from where measurement and forecast find it missed to where the
-//! forecast finds it met by more than its error.
+//! A target that is met on average but not at the 99th percentile ranks after all that are missed
+//! on average. Forecasts of 99th percentiles may be off by a fifth and few messages say little
+//! about them. So for the percentile alone an application moves only from a path where measurement
+//! and forecast find it missed to one where the forecast finds it met by more than its error.
 //!
-//! The paper's own algorithm (`planner = "greedy"`) is left as it is.
+//! The paper's own algorithm (`planner = "greedy"`) is not refined.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +23,7 @@ use super::{
     problem::PlanningProblem,
 };
 
-/// Where every application of a problem goes.
+/// The assignment that a search ended with.
 #[derive(Clone, Debug)]
 pub(super) struct SearchResult {
     pub(super) assignment: Vec<usize>,
@@ -34,25 +33,25 @@ pub(super) struct SearchResult {
     pub(super) defers_moves: bool,
 }
 
-/// How much is asked in one search, for each set the square of those in it. Ours: a tenth of a second
-/// or two.
+/// Work of one search; each set of applications costs the square of its size. Ours: a tenth of a
+/// second or two.
 const WORK_MAX_DEADLINE: u64 = 15_000;
 const WORK_MAX_FIFO: u64 = 300_000;
-/// By deadline, applications whose messages vary in length are so much more work.
+/// With deadlines, applications of varying length cost so much more.
 const VARYING_WORK: u64 = 16;
-/// Up to so many applications whatever a search finds is looked at closely.
+/// Up to so many applications every result of a search is checked finely.
 const FINE_APPS_MAX: usize = 8;
-/// The search asks coarsely, and may be some per cent off: demands are held so much tighter where it
-/// was too content, or wider where it was not, and a closer look decides.
+/// Coarse forecasts may be off by some per cent. Targets are tightened where the search was too
+/// optimistic and widened where it was too pessimistic; finer forecasts decide.
 const TIGHTER: f64 = 0.95;
 const WIDER: f64 = 1.05;
-/// Searches at most.
+/// Maximum number of searches.
 const TRIES: usize = 3;
 
 impl PlanningProblem {
-    /// What the planner is told of the applications, as they are on the wire. Whose demand the
-    /// forecast finds met where the application is demands of eq. 3 no more than that says there:
-    /// else it would move for nothing, and be moved back.
+    /// The applications' specifications for the planner, in wire sizes. Where the forecast finds a
+    /// target met on the present path but eq. 3 does not, the target is relaxed to eq. 3's delay
+    /// there: otherwise the application would move for nothing and be moved back.
     pub(super) fn planner_specs(
         &self,
         forecasts: &mut Forecasts<'_>,
@@ -78,8 +77,9 @@ impl PlanningProblem {
         specs
     }
 
-    /// The planner's answer, or what is better by the forecast: fewer unmet, or as many and fewer
-    /// of them overloaded, or fewer at their 99th percentile and nobody later.
+    /// The planner's answer, or a better assignment by forecast: one that leaves fewer targets
+    /// unmet, or equally many with fewer applications overloaded, or fewer unmet at their 99th
+    /// percentile without more lateness.
     pub(super) fn refined(
         &self,
         planned: Vec<usize>,
@@ -105,7 +105,7 @@ impl PlanningProblem {
             look => look,
         };
         let found = self.repaired(&planned, plan_mode, forecasts, meanwhile);
-        // What was found by less than what is shown has to hold by that too.
+        // What a medium resolution found must also hold at the resolution that is shown.
         let holds = found == planned
             || meanwhile == look
             || forecasts.violations(&found, look).all.beats(&shown);
@@ -120,8 +120,8 @@ impl PlanningProblem {
         }
     }
 
-    /// What is better than `planned`, which leaves somebody in violations, as `look` finds; itself if
-    /// nothing is.
+    /// A better assignment than `planned`, which has violations, at resolution `look`; `planned`
+    /// itself if there is none.
     fn repaired(
         &self,
         planned: &[usize],
@@ -140,14 +140,14 @@ impl PlanningProblem {
                 (least, kept) = (opinion, in_force.clone());
             }
         }
-        // Nobody moves for whom it makes no difference.
+        // Applications that gain nothing stay.
         let home = in_force.clone().unwrap_or_else(|| planned.to_vec());
         let starts: Vec<&[usize]> = match &in_force {
             Some(in_force) if *in_force == kept => vec![in_force, planned],
             Some(in_force) => vec![planned, in_force],
             None => vec![planned],
         };
-        // For a 99th percentile alone one is enough.
+        // One search is enough for the 99th percentile.
         let tries = if least.unmet > 0 { TRIES } else { 1 };
         let (mut latency_targets, mut tries) = (1.0, 0..tries);
         while !least.all_met() && tries.next().is_some() {
@@ -174,8 +174,8 @@ impl PlanningProblem {
         kept
     }
 
-    /// Who may be where, with spare paths for those that are `unmet` where `planned` has them, or that
-    /// are there.
+    /// The allowed paths, with fallback paths added for the applications that are `unmet` or
+    /// already on them.
     fn with_spares(&self, planned: &[usize], unmet: &BTreeSet<usize>) -> Vec<Vec<bool>> {
         let mut may = self.allowed.clone();
         for (app, may) in may.iter_mut().enumerate() {
@@ -189,7 +189,7 @@ impl PlanningProblem {
         may
     }
 
-    /// Where everybody is, if everybody is where they may be.
+    /// The present assignment, if every application is where it may be.
     fn in_force(&self) -> Option<Vec<usize>> {
         let places = self.at.iter().zip(&self.allowed);
         places

@@ -23,28 +23,28 @@ use super::{
     refine::SearchResult,
 };
 
-/// Another path for one application, everything else where it is.
+/// A path for one application, with all else unchanged.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     pub(crate) path: PathIndex,
     pub(crate) prediction: Prediction,
     pub(crate) forecast: Option<DelayForecast>,
     pub(crate) expected: ExpectedDelay,
-    /// Without a forecast: what the plan takes it to get there by what was measured where it is.
+    /// Without a forecast: the measured delay, extrapolated to this path.
     pub(crate) extrapolated: Option<MeasuredDelay>,
     /// Applications that would miss their latency target by the move, by eq. 3.
     pub(crate) newly_unmet: Vec<AppIndex>,
-    /// The most that others may send there for the latency target to hold by eq. 3; `None`: no latency target, or
-    /// never.
+    /// The most that other applications may send there while the target holds by eq. 3; `None`: no
+    /// target, or never.
     pub(crate) others_max: Option<Bandwidth>,
 }
 
-/// Up to so many applications the planners that search are asked as well: within their usual
-/// budget they have something to add to that size.
+/// Up to so many applications the searching planners plan from scratch: within their budget they
+/// still gain at that size.
 const SEARCHED_APPS_MAX: usize = 300;
 
 impl PlanningProblem {
-    /// Asks the planner.
+    /// Plans.
     pub(crate) fn answer(
         &self,
         config: &Config,
@@ -63,7 +63,7 @@ impl PlanningProblem {
         }
     }
 
-    /// What there is to say with everybody where they are: of whom nothing is planned.
+    /// The present assignment, described as a plan.
     pub(crate) fn standing(&self, config: &Config, forecast_state: &ForecastState) -> Plan {
         let mut forecasts = Forecasts::new(self, forecast_state);
         let mut standing = self.told(config, &self.current_assignment(), &mut forecasts);
@@ -75,7 +75,7 @@ impl PlanningProblem {
         standing
     }
 
-    /// Only the paths: where every application of the problem goes.
+    /// Only the assignment, by coarse forecasts.
     pub(crate) fn places(
         &self,
         plan_mode: PlanMode,
@@ -87,7 +87,7 @@ impl PlanningProblem {
         places.map(|(app, path)| (*app, self.paths[path])).collect()
     }
 
-    /// As [`predictions`](Self::predictions), with everything that there is to say.
+    /// Every path that is up for `app`, with forecasts.
     pub(crate) fn candidates(
         &self,
         app: AppIndex,
@@ -139,7 +139,7 @@ impl PlanningProblem {
             .collect()
     }
 
-    /// Where every application of the problem goes.
+    /// The assignment of a plan.
     pub(super) fn assignment(
         &self,
         plan_mode: PlanMode,
@@ -157,7 +157,7 @@ impl PlanningProblem {
                 (self.arranged(&now(), plan_mode, &planner_specs), false)
             }
         };
-        // A planner that finds no place at all may leave an application where it may not be.
+        // A planner that finds no feasible assignment may use a path that is not allowed.
         for (app, path) in assignment.iter_mut().enumerate() {
             let allowed = &self.allowed[app];
             if !allowed[*path] && !self.spare[app][*path] {
@@ -171,7 +171,7 @@ impl PlanningProblem {
         }
     }
 
-    /// Everybody where `assignment` says.
+    /// The plan that `assignment` is.
     fn told(&self, config: &Config, assignment: &[usize], forecasts: &mut Forecasts<'_>) -> Plan {
         let predictions = self.evaluate(assignment).predictions;
         let forecasts_of = self.forecasts_of(assignment, forecasts);
@@ -223,8 +223,7 @@ impl PlanningProblem {
         all
     }
 
-    /// The paths that `assignment` leaves to those who are there, and to nobody else: what was
-    /// measured there holds.
+    /// The paths whose applications `assignment` leaves unchanged: measurements there hold.
     fn unchanged(&self, assignment: &[usize]) -> BTreeSet<usize> {
         let mut unchanged: BTreeSet<usize> = (0..self.paths.len()).collect();
         for (at, path) in self.at.iter().zip(assignment) {

@@ -143,14 +143,14 @@ pub(crate) fn evidence() -> Evidence {
     }
 }
 
-/// A5 sends bursts, of which nothing can be forecast, and latency targets 25 ms on the second path, which is
-/// 20 ms long beside one of 2 ms; eq. 3 finds it met there.
+/// A5 sends bursts, which cannot be forecast, and has a latency target of 25 ms on the second path,
+/// which has a delay of 20 ms (the other: 2 ms). By eq. 3 the target is met there.
 pub(crate) fn bursty_a5(mean_ms: u64) -> (Config, PlannerInput) {
     let mut config = paper("scheduler = \"fifo\"", "");
     for other in &mut config.apps[..4] {
         other.latency_target = None;
         other.length = Some(ByteCount::new(100));
-        // They are in nobody's way.
+        // They do not load the path.
         other.path = Some(PathIndex(1));
     }
     let a5 = &mut config.apps[4];
@@ -694,7 +694,7 @@ fn who_stays_among_the_same_is_judged_by_what_was_measured() {
         (JudgedBy::Measurement, Some(false), Some(false))
     );
     assert_eq!(a3.lateness, millis(5));
-    // The forecast is told all the same.
+    // The forecast is shown all the same.
     assert!(a3.margin_seconds().unwrap() > 0.0);
     assert_eq!(
         standing.apps[4].expected.unwrap().judged_by,
@@ -714,7 +714,7 @@ fn who_stays_among_the_same_is_judged_by_what_was_measured() {
         planned.apps[2].expected.unwrap().judged_by,
         JudgedBy::Forecast
     );
-    // Where nobody moves it does.
+    // It holds where no application moves.
     input.now.insert(AppIndex(3), PathIndex(1));
     let planned = revised(&config, &input);
     assert_eq!(planned.changes(&input.now), 0);

@@ -1,4 +1,4 @@
-//! Configuration and input as they would be after changes that have not happened.
+//! Configuration and inputs with hypothetical changes.
 
 use std::time::Duration;
 
@@ -12,20 +12,19 @@ use keiro_units::{Bandwidth, Probability};
 
 use super::{input::PlannerInput, plan::Plan};
 
-/// What is supposed.
+/// A hypothetical configuration and its inputs.
 pub(crate) struct Supposed {
     pub(crate) config: Config,
     pub(crate) input: PlannerInput,
-    /// What changes nothing, and why.
+    /// Changes without effect, and why.
     pub(crate) without_effect: Vec<String>,
     /// Applications that are added.
     added: u64,
 }
 
-/// Makes the changes, in their order, to copies.
+/// Applies changes, in their order, to copies.
 ///
-/// # Errors
-/// A name that there is not, a value that makes no sense, one thing twice, or too much of it.
+/// An unknown name, an invalid value, one thing changed twice, or too many changes.
 pub(crate) fn suppose(
     config: &Config,
     input: &PlannerInput,
@@ -53,7 +52,7 @@ pub(crate) fn suppose(
 }
 
 impl Supposed {
-    /// Who was met by `plan`, without what is supposed, and is not by `then`.
+    /// Applications whose target `plan` meets and the hypothetical plan `then` does not.
     pub(crate) fn newly_unmet(&self, plan: &Plan, then: &Plan) -> Vec<String> {
         let latency_targets = |number: usize| self.config.apps[number].latency_target.is_some();
         let unmet = |plan: &Plan, number: usize| {
@@ -122,7 +121,7 @@ impl Supposed {
         Ok(())
     }
 
-    /// Which of a path's properties are as they are set, if any.
+    /// Which of a path's properties already have the new value.
     fn idle(&self, index: PathIndex, set: &Set) -> Option<String> {
         let path = &self.config[index];
         let samples = || self.samples(index);
@@ -178,7 +177,7 @@ impl Supposed {
         }
     }
 
-    /// What is known of a path to each of its peers to which it is up.
+    /// Levels of a path, for each peer to which it is up.
     fn samples(&self, index: PathIndex) -> impl Iterator<Item = Option<&PathSample>> {
         let of_path = self
             .input
@@ -201,7 +200,8 @@ impl Supposed {
         let mut number = 1;
         for _ in 0..count {
             let mut app = self.config[like].clone();
-            // Ends: every number gives another name, and there are only so many applications.
+            // Terminates: every number gives another name, and the number of applications is
+            // bounded.
             app.name = loop {
                 number += 1;
                 let name = another(&self.config[like].name, number);
@@ -243,14 +243,14 @@ fn another(name: &Name, number: usize) -> Name {
     Name::try_from(format!("{name}-{number}")).unwrap_or_else(|_| short())
 }
 
-/// What a path is supposed to be; `None`: as it is.
+/// New properties of a path; `None`: unchanged.
 struct Set {
     rate: Option<Bandwidth>,
     delay: Option<Duration>,
     loss: Option<Probability>,
 }
 
-/// The names that there are, since no gateway may be running that would list them.
+/// Lists the names in the error, since `keiro plan` also works without a running gateway.
 fn not_there<'a>(kind: &str, name: &str, names: impl Iterator<Item = &'a str>) -> ErrorResponse {
     let names: Vec<&str> = names.take(NAMES_MAX).collect();
     let hint = match names.is_empty() {

@@ -1,4 +1,4 @@
-//! The plan of a whole site, made by its leader from what everybody has told.
+//! The plan of a whole site, made by its leader from the inputs of all gateways.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,8 +18,8 @@ use keiro_units::{Bandwidth, ByteCount, Probability};
 
 use crate::planning::forecast::{packets_of, wire_length};
 
-/// Gateway to application to path, for a whole site. Paths of one name at several gateways are one
-/// line that they share. What others published may be anything; what makes no sense is left out.
+/// Gateway to application to path. Paths of one name at several gateways are one shared line.
+/// Published values may be anything; invalid ones are left out.
 pub(super) fn plan_for_all(
     inputs: &[&Inputs],
     before: Option<&SitePlan>,
@@ -50,7 +50,7 @@ pub(super) fn plan_for_all(
             };
             let known =
                 |plan: &&SitePlan| plan.made_from.get(&gateway.gateway) == Some(&gateway.sequence);
-            // Where it has been put since, if anywhere.
+            // Where its gateway has placed it since.
             let moved = before.filter(known).is_none();
             let put = app.path_now.as_deref().filter(|_| moved);
             let place = |plan: &SitePlan| {
@@ -70,7 +70,7 @@ pub(super) fn plan_for_all(
             owners.push((&gateway.gateway, &app.name));
         }
     }
-    // Who is somewhere is not moved for little.
+    // Applications that have a path are not moved for small gains.
     let plan_mode = match before.is_some() || steered_apps.iter().any(|app| app.path.is_some()) {
         true => PlanMode::Revise,
         false => PlanMode::FromScratch,
@@ -107,7 +107,7 @@ pub(super) fn plan_for_all(
     assignments
 }
 
-/// Of each line: the least that a gateway says it carries, the longest that one says it is.
+/// The properties of each line: the least bandwidth and the longest delay that a gateway reports.
 fn paths_of<'a>(inputs: &[&'a Inputs]) -> BTreeMap<&'a str, PathSpec> {
     let apps = inputs.iter().flat_map(|inputs| &inputs.apps);
     let demanding = apps.filter(|app| app.latency_target_seconds.is_some());

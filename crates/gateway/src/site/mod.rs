@@ -1,15 +1,14 @@
 //! The plan store: shares inputs and plan with the other gateways of the site, or keeps the plan
-//! over a restart; and how it is with it.
+//! over a restart.
 //!
-//! Alone (files), the gateway stores what it planned and begins with it after a restart. In a site
-//! (etcd), every gateway publishes what it knows, the leader plans for all, and every gateway
-//! follows the stored plan as far as its own paths allow. While the store is gone, or the leader does
-//! not answer what this gateway tells, the last plan stays in force as long as it leaves no latency target
-//! unmet that this gateway can meet by itself.
+//! Alone (files), the gateway stores its plan and begins with it after a restart. In a site (etcd),
+//! every gateway publishes its inputs, the leader plans for all, and every gateway follows the
+//! stored plan as far as its own paths allow. While the store is gone, or the leader does not
+//! answer, the last plan stays in force unless it leaves a latency target unmet that this gateway
+//! can meet alone.
 //!
-//! Whom a gateway has placed itself (the site had no place for it yet, or its store was gone), a plan
-//! moves only that was made from what this gateway told last: one that knows no better would send it
-//! back, and the next one here again.
+//! Applications that this gateway has placed itself are moved only by a plan that was made from its
+//! newest inputs. An older plan would send them back, and the next one here again.
 
 mod leader;
 mod report;
@@ -37,13 +36,13 @@ use keiro_store::{
 };
 
 pub(crate) use self::report::inputs;
-use self::{leader::plan_for_all, report::says_nothing_new};
+use self::{leader::plan_for_all, report::is_unchanged};
 
-/// See the module.
+/// The state of the plan store; see the module.
 pub(crate) struct Site {
     /// `None`: the gateway stops.
     worker: Option<Worker>,
-    /// Others may share it.
+    /// Other gateways may share the store.
     shared: bool,
     gateway: String,
     published: Inputs,
@@ -52,23 +51,23 @@ pub(crate) struct Site {
     plan: Option<SitePlan>,
     /// What the plan was before the start.
     before_start: Option<BTreeMap<String, String>>,
-    /// The store has told what is in it.
+    /// The store's contents have been read.
     seen: bool,
-    /// A plan made from these was offered, and the answer or the view with it is still to come.
+    /// A plan made from these inputs was offered; the answer, or the view with it, is pending.
     offered: Option<BTreeMap<String, u64>>,
     /// The number of the plan that was accepted, until a view has it.
     accepted: Option<u64>,
-    /// What the last plan was made from that could not be stored: not tried again.
+    /// The inputs of the last plan that could not be stored; it is not tried again.
     failed_from: Option<BTreeMap<String, u64>>,
     /// Why this gateway takes no part in the site's plan.
     alone: Option<String>,
     /// Applications that this gateway has placed itself: see the module.
     own: BTreeSet<String>,
-    /// One more has been: that is told even if nothing else has changed.
+    /// Inputs must be published even if nothing else has changed.
     must_publish: bool,
-    /// Since when what was told waits for a plan that is made from it, while the store answers.
+    /// Since when published inputs wait for a plan made from them, while the store answers.
     waits: Option<Stopwatch>,
-    /// It has waited for too long.
+    /// The leader does not answer.
     is_unanswered: bool,
 }
 
@@ -99,11 +98,10 @@ const ANSWER_TIME: Duration = Duration::from_secs(1);
 const LEAVE_TIME: Duration = Duration::from_millis(500);
 
 impl Site {
-    /// Opens the store that the configuration names, on a thread of its own. Where it cannot be
-    /// used the gateway goes on without it, says so, and tries again.
+    /// Opens the configured store on a thread of its own. If it cannot be used, the gateway
+    /// continues without it, reports that, and tries again.
     ///
-    /// # Errors
-    /// What the configuration says of etcd cannot be; not that etcd does not answer.
+    /// The configuration of etcd is wrong; not that etcd does not answer.
     pub(crate) fn start(config: &Config, wake: Arc<Waker>) -> anyhow::Result<Self> {
         let gateway = config.gateway.name.to_string();
         let directory = config.gateway.state_directory.join("plan");
@@ -165,7 +163,7 @@ impl Site {
         }
     }
 
-    /// Where everybody is was, or will be, decided by a site's plan.
+    /// Whether a site's plan decides, or has decided, where applications are.
     pub(crate) fn has_say(&self) -> bool {
         match self.part() {
             Part::Alone => false,
@@ -183,7 +181,7 @@ impl Site {
         Some(status.connection)
     }
 
-    /// Whether the plan was made from what was told last.
+    /// Whether the plan was made from the newest published inputs.
     fn is_answered(&self) -> bool {
         let made_from = |plan: &SitePlan| plan.made_from.get(&self.gateway).copied();
         let known = self.plan.as_ref().and_then(made_from);
@@ -202,8 +200,9 @@ impl Site {
         std::mem::replace(&mut self.is_unanswered, is_unanswered) != is_unanswered
     }
 
-    /// The plan counts for those that this gateway has placed itself if it was made from what it told
-    /// last and has a place for them. Whether it counts for more than before.
+    /// A plan that was made from the newest inputs counts again for applications that this gateway
+    /// has placed itself, if it has a path for them. Returns whether it counts for more than
+    /// before.
     fn settle(&mut self) -> bool {
         let Some(plan) = &self.plan else { return false };
         if self.published.sequence == 0 || !self.is_answered() {
@@ -232,8 +231,8 @@ impl Site {
         })
     }
 
-    /// It is known where this gateway's applications were before it was started, it plans alone, and
-    /// nothing was asked of it since that makes that void.
+    /// Whether the paths of before the start are known, this gateway plans alone, and no request
+    /// has made them void.
     pub(crate) fn resumes(&self) -> bool {
         let before = self.before_start.as_ref();
         before.is_some_and(|places| !places.is_empty())
@@ -244,7 +243,7 @@ impl Site {
         !self.shared && !self.seen && self.worker.is_some() && !self.is_lost()
     }
 
-    /// Somebody asks for another plan than that of before the start.
+    /// Forgets the plan of before the start, because another one was requested.
     pub(crate) fn forget_before_start(&mut self) {
         self.before_start = None;
     }
@@ -298,7 +297,7 @@ impl Site {
         let Some(worker) = &self.worker else { return };
         let sequence = self.published.sequence;
         let again = std::mem::take(&mut self.must_publish);
-        let same = paths == self.published.paths && says_nothing_new(&apps, &self.published.apps);
+        let same = paths == self.published.paths && is_unchanged(&apps, &self.published.apps);
         if sequence == 0 || again || !same {
             self.published = Inputs {
                 gateway: self.gateway.clone(),
@@ -327,7 +326,7 @@ impl Site {
         }
     }
 
-    /// Plans for the site if that is this gateway's part and something has changed.
+    /// Plans for the site if this gateway leads it and something has changed.
     pub(crate) fn lead(&mut self, settings: Settings) {
         let Some(worker) = &self.worker else { return };
         let leads = self.shared
@@ -551,7 +550,7 @@ mod tests {
         pairs.iter().map(owned).collect()
     }
 
-    /// The gateway `g`, in a site whose plan has `x` on p1, made from what `g` told with that number.
+    /// The gateway `g` in a site whose plan has `x` on p1, made from `g`'s inputs of that number.
     fn site(made_from: u64) -> Site {
         let plan = SitePlan {
             assignments: [("g".to_owned(), by_name(&[("x", "p1")]))].into(),
@@ -575,7 +574,7 @@ mod tests {
         assert_eq!(places(&site), ["x"]);
         site.own.insert("x".into());
         assert_eq!(places(&site), [""; 0]);
-        // It has told that with number 8.
+        // It has published that as number 8.
         site.published.sequence = 8;
         assert!(!site.settle());
         assert_eq!(places(&site), [""; 0]);

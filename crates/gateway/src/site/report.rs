@@ -1,4 +1,4 @@
-//! What a gateway tells its site.
+//! What a gateway publishes to its site.
 
 use std::collections::BTreeMap;
 
@@ -8,22 +8,22 @@ use keiro_store::{AppInputs, PathInputs};
 
 use crate::planning::{PlannerInput, workload_of};
 
-/// Whether `now` tells a site what `told` does: where somebody was before the plan placed it is no
-/// news.
-pub(super) fn says_nothing_new(now: &[AppInputs], told: &[AppInputs]) -> bool {
-    let same = |(now, told): (&AppInputs, &AppInputs)| {
-        let path_now = now.path_now.as_ref().or(told.path_now.as_ref());
+/// Whether `now` publishes the same as `published`: the path of an application before the plan placed it
+/// is no change.
+pub(super) fn is_unchanged(now: &[AppInputs], published: &[AppInputs]) -> bool {
+    let same = |(now, published): (&AppInputs, &AppInputs)| {
+        let path_now = now.path_now.as_ref().or(published.path_now.as_ref());
         let now = AppInputs {
             path_now: path_now.cloned(),
             ..now.clone()
         };
-        now == *told
+        now == *published
     };
-    now.len() == told.len() && now.iter().zip(told).all(same)
+    now.len() == published.len() && now.iter().zip(published).all(same)
 }
 
-/// What this gateway tells its site: the levels that it plans with, not every sample; and of `places`
-/// those that are not the site's.
+/// What this gateway publishes to its site: path levels, not every sample; and those of `places`
+/// that are not the site's.
 pub(crate) fn inputs(
     config: &Config,
     input: &PlannerInput,
@@ -76,18 +76,19 @@ pub(crate) fn inputs(
             .now
             .iter()
             .any(|(app, place)| place == path && config[*app].peer == *peer);
-        is_told(input, *path, *peer, is_used)
+        is_published(input, *path, *peer, is_used)
     };
     let paths = input.up.iter().filter(offered).map(path);
     (paths.collect(), apps.collect())
 }
 
-/// Whether the site is told of a path to a peer. Where nobody is to be sent, nobody else's plan sends
-/// anybody either: of those that are not trusted only what is in use is told.
+/// Whether a path to a peer is published. Paths on hold-down are published only while in use, so
+/// that other gateways' plans do not use them either.
 ///
-/// While none is trusted that would turn with every plan that moves somebody, and move it back. So
-/// nothing is told of a peer's paths until they are known, two seconds at most; then of all of them.
-fn is_told(input: &PlannerInput, path: PathIndex, peer: PeerIndex, is_used: bool) -> bool {
+/// While no path to the peer is trusted, that would flip with every move. So none of its paths is
+/// published until one is, or for two seconds; then all of them.
+///
+fn is_published(input: &PlannerInput, path: PathIndex, peer: PeerIndex, is_used: bool) -> bool {
     let to_peer = input.up.keys().filter(|(_, end)| *end == peer);
     let standings = to_peer.map(|(path, peer)| input.standing(*path, *peer));
     match standings.min() {
@@ -120,11 +121,12 @@ mod tests {
     }
 
     #[test]
-    fn a_site_is_told_of_trusted_paths_and_of_those_in_use() {
+    fn a_site_is_published_of_trusted_paths_and_of_those_in_use() {
         let told = |standings: [PathHoldDown; 2], used: Option<usize>| {
             let input = doubtful(standings);
-            let is_told = |path| is_told(&input, PathIndex(path), PEER, used == Some(path));
-            [0, 1].map(is_told)
+            let is_published =
+                |path| is_published(&input, PathIndex(path), PEER, used == Some(path));
+            [0, 1].map(is_published)
         };
         use PathHoldDown::{Held, Probation, Released, Validating};
         assert_eq!(told([Released, Released], None), [true, true]);
@@ -132,7 +134,7 @@ mod tests {
         assert_eq!(told([Released, Held], Some(1)), [true, true]);
         assert_eq!(told([Probation, Held], None), [true, false]);
         assert_eq!(told([Probation, Probation], None), [true, true]);
-        // Nothing is known yet: whoever is there may still go.
+        // Nothing is known yet: the application may still move.
         assert_eq!(told([Held, Validating], Some(0)), [false, false]);
     }
 
@@ -143,17 +145,17 @@ mod tests {
             path_now: path_now.map(str::to_owned),
             ..AppInputs::default()
         };
-        let says = |now, told| says_nothing_new(&[app(now)], &[app(told)]);
+        let says = |now, told| is_unchanged(&[app(now)], &[app(told)]);
         assert!(says(Some("p1"), Some("p1")));
         assert!(says(None, Some("p1")));
         assert!(!says(Some("p1"), None));
         assert!(!says(Some("p2"), Some("p1")));
-        assert!(!says_nothing_new(&[app(None)], &[]));
+        assert!(!is_unchanged(&[app(None)], &[]));
         let longer = AppInputs {
             length_bytes: 2.0,
             ..app(None)
         };
-        assert!(!says_nothing_new(&[longer], &[app(None)]));
+        assert!(!is_unchanged(&[longer], &[app(None)]));
     }
 
     #[test]
@@ -180,7 +182,7 @@ mod tests {
         let wanted = [None, None, Some("path1"), Some("path1"), Some("path2")];
         assert_eq!(places, wanted);
         assert!(apps[0].pinned && apps[0].paths == ["path2"]);
-        // Alone nobody is told of.
+        // Alone, no path is published.
         let (_, apps) = inputs(&config, &input, None);
         assert!(apps.iter().all(|app| app.path_now.is_none()));
     }

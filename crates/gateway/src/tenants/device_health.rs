@@ -1,4 +1,4 @@
-//! What has become of tenants' devices, and what of that was told.
+//! The state of tenants' devices, and the events that report its changes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,18 +12,18 @@ use keiro_linux::tun;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceHealth {
     Up,
-    /// It is there, and somebody keeps it from serving its tenant.
+    /// It exists but was set down or renamed.
     Down {
         state: DeviceState,
         why: String,
     },
-    /// It was taken away.
+    /// It was removed.
     Lost {
         why: String,
     },
 }
 
-/// What was told, by tenant: a tenant's device may be another one after a reload.
+/// Reported problems by tenant: a tenant's device may be another one after a reload.
 #[derive(Debug, Default)]
 pub(super) struct DeviceEvents {
     problems: BTreeMap<String, Problem>,
@@ -35,7 +35,7 @@ struct Problem {
     since: Instant,
 }
 
-/// Why a device is lost that the data thread does not miss.
+/// The reason for a device that the data thread has not lost.
 pub(super) const ABSENT: &str = "the TUN device was moved to another network namespace";
 
 impl DeviceHealth {
@@ -81,7 +81,7 @@ impl DeviceHealth {
 }
 
 impl DeviceEvents {
-    /// What there is to tell of a tenant whose device stands as `now`.
+    /// Events for a tenant whose device is in state `now`.
     pub(super) fn follow(
         &mut self,
         tenant: &str,
@@ -107,14 +107,14 @@ impl DeviceEvents {
         }
     }
 
-    /// Of tenants that are there no more there is nothing to tell.
+    /// Forgets tenants that are not configured.
     pub(super) fn retain(&mut self, tenants: &BTreeSet<&str>) {
         self.problems
             .retain(|name, _| tenants.contains(name.as_str()));
     }
 }
 
-/// Why a lost device cannot be made again may change; that is the log's.
+/// The reason why a lost device cannot be opened may change; that is only logged.
 fn is_same(before: &DeviceHealth, now: &DeviceHealth) -> bool {
     match (before, now) {
         (DeviceHealth::Lost { .. }, DeviceHealth::Lost { .. }) => true,

@@ -1,7 +1,7 @@
-//! Addresses, routes and rules of tenants: put in place, kept there, removed.
+//! Addresses, routes and rules of tenants: installed, watched, removed.
 //!
-//! Other programs change the same tables, and the kernel drops routes and IPv6 addresses of a device
-//! that is set down. So it is listened for changes, and after one what is missing is put back.
+//! Other programs change the same tables, and the kernel drops routes and IPv6 addresses of a
+//! device that is set down. The kernel's notifications are watched, and missing entries restored.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,18 +15,18 @@ use keiro_linux::route::{
     RuleVersion, TABLE_MAIN, Via,
 };
 
-/// What is in the kernel for tenants.
+/// The tenants' entries in the kernel.
 #[derive(Default)]
 pub(super) struct Kernel {
     /// `None` until there is a tenant.
     installed: Option<Installed>,
-    /// `None` where the kernel tells of no changes.
+    /// `None` where the kernel reports no changes.
     watch: Option<RouteWatch>,
     /// Not everything could be installed.
     incomplete: bool,
-    /// What an earlier run left behind was looked for.
+    /// Leftovers of an earlier run were looked for.
     swept: bool,
-    /// What was reported already: problems of now, and what is somebody else's.
+    /// Reported problems, and entries of other owners.
     reported: BTreeSet<String>,
 }
 
@@ -85,7 +85,7 @@ impl Kernel {
         self.installed.is_some() && (changed || self.incomplete)
     }
 
-    /// Puts back what is missing, tries again what could not be had, and tells what is new of that.
+    /// Restores missing entries, retries failed ones, and logs new problems.
     pub(super) fn repair(&mut self, config: &Config, devices: &Interfaces) {
         let was_incomplete = self.incomplete;
         let before = self.reported.clone();
@@ -119,8 +119,8 @@ impl Kernel {
         }
     }
 
-    /// What a killed gateway left behind is this one's, whether its table is in use now or not:
-    /// rules that nobody follows would lead packets into tables where nothing is.
+    /// Takes over what a killed gateway left behind, whether its table is in use now or not: rules
+    /// without a gateway would lead packets into empty tables.
     fn take_over(&mut self, config: &Config) -> Result<(), RouteError> {
         let installed = match &mut self.installed {
             Some(installed) => installed,
@@ -174,7 +174,7 @@ impl Kernel {
                 return vec![problem];
             }
         };
-        // The kernel takes no routes into a device that is down, and tells when it is up.
+        // The kernel refuses routes into a device that is down, and reports when it is up.
         errors.retain(|(_, error)| !error.is_down());
         self.incomplete = !errors.is_empty();
         log_restored(&put_back, installed, of);

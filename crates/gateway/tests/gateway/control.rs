@@ -1,4 +1,4 @@
-//! What the control socket and the metrics page tell.
+//! What the control socket and the metrics page show.
 
 use std::{
     fs,
@@ -344,9 +344,9 @@ pub(crate) fn scrape(address: &str) -> String {
     page
 }
 
-/// Tells the test below's child process what to connect to.
+/// Gives the child process of the test below the socket to connect to.
 const STRANGER: &str = "KEIRO_TEST_STRANGER_CONNECTS_TO";
-/// Nobody's user and group on Linux.
+/// User and group 65534 on Linux.
 const NOBODY: u32 = 65_534;
 
 #[test]

@@ -223,7 +223,7 @@ fn how_thin_datagrams_are_gathered_is_explained_and_counted() {
     let mut buffer = [0; 100];
     let explain = Request::Explain { app: "D".into() };
     let mut text = String::new();
-    // As many as the controller decides about, and the decision told.
+    // As many as the controller decides about, and its decision is shown.
     wait_for("a decision", || {
         for _ in 0..100 {
             client.send_to(b"thin", at(pair.a.address, 7100)).unwrap();
@@ -306,7 +306,7 @@ fn a_message_of_an_listener_that_is_given_up_is_told_with_its_length() {
         "[[listener]]\napp = \"D\"\nudp = \"{}\"\n",
         at(a.address, 7100)
     );
-    // Nobody is there.
+    // No server is there.
     a.write(&Pair::config_a(&a, &b, &(section + &listener)));
     a.start();
     let mut monitor = a.client();

@@ -1,4 +1,4 @@
-//! What was measured is kept over a restart, planned with, and told.
+//! Measurements are kept over a restart, planned with, and shown.
 
 use std::{fs, time::Duration};
 

@@ -279,7 +279,7 @@ pub(crate) fn app(name: &str, class: &str, peer: &str) -> String {
     format!("[[app]]\nname = \"{name}\"\nclass = \"{class}\"\npeer = \"{peer}\"\n")
 }
 
-/// A body that tells itself from others of its length.
+/// A body that differs from others of its length.
 pub(crate) fn body(number: u64, length: usize) -> Vec<u8> {
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = || {

@@ -73,7 +73,7 @@ fn slowest_new_plan_of_both() -> Duration {
     let apps = |peer| described("X", peer) + &described("Y", peer);
     let pair = pair(&etcd, [&apps("b"), &apps("a")]);
     let revisions = || [&pair.a, &pair.b].map(|site| store(site).plan_revision);
-    // Whoever was there first may have planned for both before the other could lead.
+    // The gateway that was first may have planned for both before the other could lead.
     wait_for("a plan of both, by a", || {
         let ([a, b], seen) = (revisions(), store(&pair.b));
         a.is_some() && a == b && seen.leader.as_deref() == Some("a") && seen.gateways == ["a", "b"]
@@ -276,7 +276,7 @@ fn a_restart_of_the_peer_moves_nobody() {
 
 fn restart_the_peer() -> Result<(), String> {
     let mut pair = remembered_on_p2();
-    // It belongs there now, and nobody wishes it to.
+    // It stays there, since nothing asks for a move.
     pair.a.stop();
     pair.a.start();
     pair.a.wait_up(2);
@@ -302,7 +302,7 @@ fn a_path_that_is_dead_at_the_start_is_left_as_soon_as_that_is_known() {
 fn start_with_a_dead_path() -> Result<(), String> {
     let mut pair = remembered_on_p2();
     pair.a.stop();
-    // Nobody is where it leads to, and nobody calls over it.
+    // No host is at its end, and no traffic uses it.
     pair.b.stop();
     let config = fs::read_to_string(pair.b.file("gateway.toml")).unwrap();
     let [there, elsewhere] = [7002, 7998].map(|port| at(pair.b.address, port));
@@ -534,7 +534,7 @@ fn start_with_nothing() -> Result<(), String> {
     Ok(())
 }
 
-/// The site's plan has X of `a` on p1, which is to become narrow, and nobody wishes it there.
+/// The site's plan has X of `a` on p1, which is to become narrow; nothing pins it there.
 fn planned_on_p1(pair: &Pair) -> Result<(), String> {
     assign(&pair.a, "X", Some("p1"));
     wait_for("the site's plan with it", || {
@@ -622,7 +622,7 @@ fn leave_without_a_store() -> Result<(), String> {
     expect(after == before, ("nothing moves for that", before, after))
 }
 
-/// Somebody who leads the site of this etcd, its name being the smallest, and never plans.
+/// A gateway that leads the site of this etcd, its name being the smallest, and never plans.
 fn mute_leader(etcd: &Etcd) -> Worker {
     let options = EtcdOptions {
         endpoints: vec![Endpoint {

@@ -218,7 +218,7 @@ fn connections_are_on_the_metrics_page_of_either_gateway() {
 fn a_transparent_listener_at_all_addresses_refuses_who_asks_for_itself() {
     let (_listener, address) = server();
     let pair = pair(&address);
-    // Nobody else's a moment ago.
+    // Free a moment ago.
     let free = TcpListener::bind("0.0.0.0:0")
         .unwrap()
         .local_addr()
@@ -277,7 +277,7 @@ fn a_server_that_refuses_resets_the_client() {
 
 #[test]
 fn a_server_that_does_not_answer_resets_the_client_in_the_end() {
-    // One connection fills its queue, and the kernel answers nobody else.
+    // One connection fills its queue, and the kernel answers no other.
     let server = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
     server.bind(&anywhere.into()).unwrap();
@@ -639,7 +639,7 @@ fn a_gateway_that_goes_away_resets_and_new_connections_work_when_it_is_back() {
     assert!(read_end(&mut client).is_err());
     assert!(read_end(&mut served).is_err());
     wait_for("the peer to be gone", || pair.a.status().paths_up == 0);
-    // Nobody is there: the client is not left to wait.
+    // No server is there: the client does not have to wait.
     assert!(read_end(&mut pair.connect_client()).is_err());
     assert_eq!(pair.tcp_listener().refused_connections, 1);
     pair.b.start();
@@ -653,7 +653,7 @@ fn a_gateway_that_goes_away_resets_and_new_connections_work_when_it_is_back() {
     assert_eq!(&byte, b"y");
 }
 
-/// Tells the test below's child processes what to run.
+/// Gives the child processes of the test below what to run.
 const TO_BE_KILLED: &str = "KEIRO_TEST_GATEWAY_TO_BE_KILLED";
 
 /// A gateway in a process of its own, which ends without a word.

@@ -14,7 +14,7 @@ use crate::{
     packet::{V4_HEADER_BYTES, V6_HEADER_BYTES, protocol, set_v4_checksum, set_word, word},
 };
 
-/// A packet's length in bytes is told in 16 bits.
+/// A packet's length field has 16 bits.
 const BYTES_MAX: usize = u16::MAX as usize;
 
 /// Linux gives at most this many datagrams to a socket at once (`UDP_GRO_CNT_MAX`).

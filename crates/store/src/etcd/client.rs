@@ -22,8 +22,8 @@ use ureq::{
 };
 
 use super::{
-    ClientFiles, ENDPOINTS_MAX, EtcdOptions, TlsFiles, UserFile,
     message::{Authenticate, Authenticated, Failure},
+    options::{ClientFiles, ENDPOINTS_MAX, EtcdOptions, TlsFiles, UserFile},
 };
 use crate::plan_store::StoreError;
 

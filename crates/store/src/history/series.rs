@@ -47,8 +47,8 @@ pub(super) enum Combine {
     Least,
     Greatest,
     Sum,
-    /// Mean weighted by the messages of each minute. Of a percentile or a spread it is not that of
-    /// all the hour's messages, which the minutes do not tell; percentiles in the tail take the
+    /// Mean weighted by the messages of each minute. For percentiles and spreads this is not the
+    /// value over the hour's messages, which the minutes do not contain; tail percentiles take the
     /// greatest instead, so as not to hide a bad minute.
     MeanByCount,
 }

@@ -5,7 +5,7 @@ use crate::site::DocumentError;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A store in memory that fails when it is told to, and that is shared by its clones.
+/// A store in memory that fails on demand, and that is shared by its clones.
 #[derive(Clone, Default)]
 struct Scripted(Arc<Mutex<Script>>);
 
@@ -345,7 +345,7 @@ fn a_name_that_is_anothers_is_told_once_and_so_is_its_return() {
     assert!(matches!(told, Notice::NameFree { .. }), "{told}");
     assert_eq!(store.script().published[0], 1);
     assert_eq!(control.worker.status().connection, Connection::Connected);
-    // Now it is known that it is nobody's of before.
+    // Now it is known not to be left from before.
     store.script().is_name_taken = true;
     let told = next_name_notice(&control);
     assert!(matches!(told, Notice::NameTaken { .. }), "{told}");

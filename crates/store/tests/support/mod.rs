@@ -1,4 +1,4 @@
-//! Stores of a real etcd, and waiting for what a worker tells.
+//! Stores of a real etcd, and waiting for updates of a worker.
 
 mod server;
 

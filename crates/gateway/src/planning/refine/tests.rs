@@ -182,8 +182,8 @@ fn plans_do_not_go_round_in_circles() {
     }
 }
 
-/// A5 shares the second path with A2, whose messages of 100 kB have to be there every 40 ms, and
-/// demands 10 ms; the first path is idle. Of A5 the `measured` mean and 99th percentile are told, in
+/// A5 shares the second path with A2, whose 100 kB messages are due every 40 ms, and has a target
+/// of 10 ms; the first path is idle. `measured` are A5's measured mean and 99th percentile in
 /// milliseconds.
 fn behind_long_messages([mean, p99]: [u64; 2], first_delay_ms: u64) -> Plan {
     let mut config = paper("scheduler = \"fifo\"", "");
@@ -225,8 +225,8 @@ fn for_some_messages_nobody_goes_where_they_are_not_surely_in_time() {
     assert_eq!(place_of_a5(&planned), Some(1));
 }
 
-/// As [`behind_long_messages`], with 99th percentiles of 14 ms, but the long messages are those of A1, if
-/// of anybody, and nobody knows what A2 sends, on the path of this number.
+/// As [`behind_long_messages`], with 99th percentiles of 14 ms, but the long messages are A1's (if
+/// `is_behind`), and A2's traffic on this path is unknown.
 fn beside_an_unknown(path: usize, is_sending: bool, is_behind: bool) -> Plan {
     let mut config = paper("scheduler = \"fifo\"", "");
     for other in &mut config.apps[..4] {
@@ -263,7 +263,7 @@ fn no_forecast_is_sure_beside_somebody_of_whom_too_little_is_known() {
     assert_eq!(place(1, true, false), Some(0));
     // Nor does A5 go to where A2 is.
     assert_eq!(place(0, true, true), Some(1));
-    // Who has sent nothing, or nothing for long, is in nobody's way.
+    // An application that has not sent for long loads no path.
     assert_eq!(place(1, false, false), Some(1));
     assert_eq!(place(0, false, true), Some(0));
 }
@@ -317,7 +317,7 @@ fn others_gain_too_where_some_are_in_need() {
         assert_eq!(planned.unmet(), 0);
         // Not even known is bulk sent to where others demand something.
         assert_eq!(places(&planned), [2, 2, 1, 2, 2], "{first_ms} {is_known}");
-        // That is all. By eq. 3 bulk would still join the others as long as nobody knows it.
+        // By eq. 3 bulk would still join the others as long as its traffic is unknown.
         input.now = planned.paths();
         let again = answer(&config, &input, PlanMode::Revise);
         let told = (again.changes(&input.now), again.defers_moves);
