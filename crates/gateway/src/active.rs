@@ -1,9 +1,9 @@
-//! What the data thread has been given: names to numbers, and the steps from one configuration to
-//! the next.
+//! The configuration that the data thread has, with the numbers of its names, and the steps to the
+//! next configuration.
 //!
 //! A change has two halves. [`prepare`] does what can fail (sockets, key files, addresses) and
-//! touches nothing that is in use; [`Active::apply`] then only sends commands. A configuration that
-//! cannot be prepared leaves everything as it is.
+//! touches nothing in use; [`Active::apply`] only sends commands. A configuration that cannot be
+//! prepared leaves everything as it is.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::Context;
 use keiro_control::{
-    config::{AppIndex, Class, Config, Destination, Path, PathIndex, PeerIndex, Transport},
+    config::{App, AppIndex, Class, Config, Destination, Path, PathIndex, PeerIndex, Transport},
     key,
 };
 use keiro_core::{
@@ -27,11 +27,12 @@ use keiro_linux::{
 use keiro_units::Bandwidth;
 
 use crate::data::{
-    command::{AppRoute, Command, DataHandle, DataThreadGone, NewApp},
+    command::{Command, DataHandle, DataThreadGone},
     destination::{TcpDestination, UdpDestination},
+    route::{AppRoute, NewApp},
 };
 
-/// What is in use.
+/// The configuration in use.
 #[derive(Default)]
 pub(crate) struct Active {
     sockets: BTreeMap<SocketAddr, SocketId>,
@@ -39,9 +40,9 @@ pub(crate) struct Active {
     uplinks: BTreeMap<SocketId, Bandwidth>,
     next_socket: u16,
     peers: BTreeMap<String, ActivePeer>,
-    apps: BTreeMap<String, AppRoute>,
+    apps: BTreeMap<AppId, AppRoute>,
     listeners: BTreeMap<Address, ActiveListener>,
-    forwards: BTreeMap<String, ActiveForward>,
+    forwards: BTreeMap<AppId, ActiveForward>,
 }
 
 /// Where a listener is: TCP and UDP may use the same address.
@@ -53,10 +54,10 @@ enum Entrance {
     Tcp(Listener, Mode),
 }
 
-/// Whose a listener is, and by which interface alone.
+/// The application and interface of a listener.
 #[derive(PartialEq, Eq)]
 struct ActiveListener {
-    app: String,
+    app: AppId,
     interface: Option<String>,
 }
 
@@ -76,7 +77,7 @@ struct ActivePeer {
     next_path: u8,
 }
 
-/// With another one a peer is another peer.
+/// A peer with another identity is another peer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity {
     public_key: [u8; 32],
@@ -96,16 +97,15 @@ pub(crate) struct Prepared {
 /// The paths that an application is to take, best first.
 pub(crate) type Preferences = BTreeMap<AppIndex, Vec<PathIndex>>;
 
-/// A receive buffer holds at least this much of the path's rate: longer than the data thread is
-/// ever kept from running, other than by overload. Ours.
+/// A receive buffer should hold this much of the path's rate: longer than the data thread is
+/// descheduled, other than by overload. Ours.
 const BUFFER_MILLIS_MIN: u64 = 10;
-/// Tried where the interface does not say: Ethernet's.
+/// Assumed where the interface has no MTU: Ethernet's.
 const MTU_DEFAULT: u32 = 1500;
 
 /// Opens what `config` needs and `active` does not have.
 ///
-/// # Errors
-/// What cannot be had, where the configuration asks for it, and what to try.
+/// What cannot be opened, where the configuration asks for it, and what to try.
 pub(crate) fn prepare(config: &Config, active: &Active) -> anyhow::Result<Prepared> {
     let own: Vec<IpAddr> = interface::addresses()
         .context("cannot list this machine's addresses")?
@@ -156,7 +156,7 @@ pub(crate) fn prepare(config: &Config, active: &Active) -> anyhow::Result<Prepar
                 let entrance = open(listener.transport, listener.local, interface);
                 listeners.insert(address, entrance.with_context(place)?);
             }
-            // A socket stays with its interface, and two cannot have one address.
+            // A socket keeps its interface, and two sockets cannot share an address.
             Some(before) if before.interface.as_deref() != interface => {
                 let error = anyhow::anyhow!(
                     "{} is now of another tenant's interface; reload without this listener first",
@@ -176,8 +176,8 @@ pub(crate) fn prepare(config: &Config, active: &Active) -> anyhow::Result<Prepar
 }
 
 impl Active {
-    /// Makes what is in use what `config` says. Sockets, peers and applications that are the same
-    /// before and after are not touched. Returns the peers that were removed.
+    /// Applies `config`. Sockets, peers and applications that stay the same are not touched.
+    /// Returns the removed peers.
     pub(crate) fn apply(
         &mut self,
         config: &Config,
@@ -205,7 +205,7 @@ impl Active {
                 data.send(Command::SetUplink { id, rate })?;
             }
         }
-        // First: what a new peer sends may be there already.
+        // Before peers are added: their traffic may arrive at once.
         self.apply_forwards(config, data)?;
         let removed = self.apply_peers(config, &mtu, &identities, preferences, data)?;
         self.apply_apps(config, preferences, data)?;
@@ -214,7 +214,7 @@ impl Active {
         Ok(removed)
     }
 
-    /// Tells the data thread of applications that are new or changed, or take other paths.
+    /// Sends applications that are new or changed, or take other paths, to the data thread.
     pub(crate) fn apply_apps(
         &mut self,
         config: &Config,
@@ -227,14 +227,15 @@ impl Active {
                 continue;
             };
             let route = AppRoute {
+                name: app.name.to_string(),
                 peer: peer.id,
                 config: app_config(config, index, preferences, &peer.paths),
                 has_forward: config.forward_of(index).is_some(),
             };
-            let name = app.name.to_string();
-            if self.apps.get(&name) != Some(&route) {
-                self.apps.insert(name.clone(), route.clone());
-                data.send(Command::SetApp { name, route })?;
+            let id = route.config.id;
+            if self.apps.get(&id) != Some(&route) {
+                self.apps.insert(id, route.clone());
+                data.send(Command::SetApp { route })?;
             }
         }
         Ok(())
@@ -260,9 +261,13 @@ impl Active {
 
     /// The application of this number.
     pub(crate) fn app_name(&self, peer: PeerId, app: AppId) -> Option<&str> {
-        let found =
-            |(_, route): &(&String, &AppRoute)| (route.peer, route.config.id) == (peer, app);
-        self.apps.iter().find(found).map(|(name, _)| name.as_str())
+        let route = self.apps.get(&app).filter(|route| route.peer == peer)?;
+        Some(route.name.as_str())
+    }
+
+    /// The name of an application of whatever peer.
+    pub(crate) fn configured_name(&self, app: AppId) -> Option<&str> {
+        self.apps.get(&app).map(|route| route.name.as_str())
     }
 
     /// The number of the socket at `local`.
@@ -299,9 +304,10 @@ impl Active {
         for name in &removed {
             if let Some(peer) = self.peers.remove(name) {
                 data.send(Command::RemovePeer { peer: peer.id })?;
-                // Applications that stay are told anew, with the peer that they have now.
-                self.apps
-                    .retain(|app, route| route.peer != peer.id || config.app_named(app).is_none());
+                // Applications that stay are set again, with their new peer.
+                self.apps.retain(|_, route| {
+                    route.peer != peer.id || config.app_named(&route.name).is_none()
+                });
             }
         }
         for (number, peer) in config.peers.iter().enumerate() {
@@ -350,12 +356,16 @@ impl Active {
             self.peers.insert(name, entry);
         }
         // After the peers: an application that goes leaves its messages to a session that stays.
-        let names: BTreeSet<&str> = config.apps.iter().map(|app| app.name.as_str()).collect();
-        let gone = |name: &&String| !names.contains(name.as_str());
-        let gone: Vec<String> = self.apps.keys().filter(gone).cloned().collect();
-        for name in gone {
-            self.apps.remove(&name);
-            data.send(Command::RemoveApp { name })?;
+        let ids: BTreeSet<AppId> = config.apps.iter().map(app_id).collect();
+        let gone: Vec<AppId> = self
+            .apps
+            .keys()
+            .filter(|app| !ids.contains(app))
+            .copied()
+            .collect();
+        for app in gone {
+            self.apps.remove(&app);
+            data.send(Command::RemoveApp { app })?;
         }
         Ok(removed)
     }
@@ -385,7 +395,7 @@ impl Active {
     }
 
     fn apply_forwards(&mut self, config: &Config, data: &DataHandle) -> Result<(), DataThreadGone> {
-        let wanted: BTreeMap<String, ActiveForward> = config
+        let wanted: BTreeMap<AppId, ActiveForward> = config
             .forwards
             .iter()
             .map(|forward| {
@@ -415,11 +425,10 @@ impl Active {
                         ActiveForward::Tcp(destination, interface)
                     }
                 };
-                (config[forward.app].name.to_string(), to)
+                (app_id(&config[forward.app]), to)
             })
             .collect();
-        for (app, before) in &self.forwards {
-            let app = app.clone();
+        for (&app, before) in &self.forwards {
             match (before, wanted.get(&app)) {
                 (ActiveForward::Udp(..), None | Some(ActiveForward::Tcp(..))) => {
                     data.send(Command::RemoveForward { app })?;
@@ -430,9 +439,8 @@ impl Active {
                 _ => {}
             }
         }
-        for (app, to) in &wanted {
-            if self.forwards.get(app) != Some(to) {
-                let app = app.clone();
+        for (&app, to) in &wanted {
+            if self.forwards.get(&app) != Some(to) {
                 data.send(match to.clone() {
                     ActiveForward::Udp(destination) => Command::SetForward { app, destination },
                     ActiveForward::Tcp(destination, interface) => Command::SetTcpForward {
@@ -457,7 +465,7 @@ impl Active {
             .listeners
             .iter()
             .map(|listener| {
-                let app = config[listener.app].name.to_string();
+                let app = app_id(&config[listener.app]);
                 let interface = config.interface_of(listener.member.as_ref());
                 let interface = interface.map(str::to_owned);
                 let entry = ActiveListener { app, interface };
@@ -474,7 +482,7 @@ impl Active {
         }
         for (key, listener) in &wanted {
             let (transport, address) = *key;
-            let app = listener.app.clone();
+            let app = listener.app;
             match opened.remove(key) {
                 Some(Entrance::Udp(socket)) => {
                     let socket = Box::new(socket);
@@ -527,6 +535,11 @@ impl Active {
     }
 }
 
+/// The number of an application, here and at the peer.
+pub(crate) fn app_id(app: &App) -> AppId {
+    AppId::of_name(app.name.as_str())
+}
+
 /// An application as the core has it; `numbers` are the peer's paths.
 fn app_config(
     config: &Config,
@@ -538,7 +551,7 @@ fn app_config(
     let preferred = preferences.get(&index).into_iter().flatten();
     let path_id = |path: &PathIndex| numbers.get(config[*path].name.as_str()).copied();
     AppConfig {
-        id: AppId::of_name(app.name.as_str()),
+        id: app_id(app),
         class: match app.class {
             Class::Message => DeliveryClass::Message,
             Class::Datagram => DeliveryClass::Datagram,
@@ -551,8 +564,8 @@ fn app_config(
     }
 }
 
-/// Gives new paths numbers that this peer has not had yet, as long as there are any: a number names
-/// a packet-number space. Returns the next.
+/// Numbers new paths with numbers that this peer has not had yet, as long as there are any: a
+/// number names a packet-number space. Returns the next number.
 fn number_paths(config: &Config, numbers: &mut BTreeMap<String, PathId>, mut next: u8) -> u8 {
     let wanted: BTreeSet<&str> = config.paths.iter().map(|path| path.name.as_str()).collect();
     let before = numbers.clone();
@@ -600,7 +613,7 @@ fn open(
     ))
 }
 
-/// Says so if a burst at the path's own rate would overflow the receive buffer.
+/// Warns if a burst at the path's own rate would overflow the receive buffer.
 fn warn_of_small_buffer(path: &Path, socket: &BatchSocket) {
     // The kernel counts its own overhead too, about as much again for full packets.
     let bits = socket.receive_buffer_bytes() as u64 / 2 * 8;

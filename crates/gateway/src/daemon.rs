@@ -1,5 +1,5 @@
-//! The control thread: starts the data thread, serves control socket and metrics, plans, reloads,
-//! and stops in order.
+//! The control thread's loop: serves the control socket and metrics, runs regular checks, and stops
+//! in order.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -15,17 +15,20 @@ use keiro_linux::{
 use sd_notify::NotifyState;
 
 use crate::{
-    data::command::{Command, DataThreadGone, Report},
+    data::{
+        command::{Command, DataThreadGone},
+        report::Report,
+    },
     epoll_token as token,
     gateway::{Gateway, notify},
     replan::move_numbers,
     steering::SAMPLE_INTERVAL,
 };
 
-/// Messages may be under way for this long after SIGTERM.
+/// How long messages may take to be delivered after SIGTERM.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
-/// How often demands are compared with measured delays, workloads with those planned with, and the
-/// status line is renewed; with many applications less often, since all their numbers are asked for.
+/// How often latency targets are compared with measured delays and workloads with planned ones, and
+/// the status line is renewed. With many applications less often, since all their figures are read.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const CHECK_INTERVAL_PER_APP: Duration = Duration::from_micros(500);
 /// Reports taken per turn.
@@ -63,7 +66,7 @@ impl Gateway {
             }
             if self.needs_replan {
                 self.replan()?;
-                // What comes of it for the latency targets is not told a second late.
+                // Report what the plan means for latency targets soon.
                 next_check = next_check.min(Stopwatch::now() + SAMPLE_INTERVAL);
             }
             if Stopwatch::now() >= next_check {
@@ -79,14 +82,14 @@ impl Gateway {
                     drain_until = Some(Stopwatch::now() + DRAIN_TIME);
                     self.drain()?;
                 }
-                // Asked again: at once.
+                // A second signal: stop at once.
                 (true, Some(_)) => {
                     asked_again = true;
                     drain_until = Some(Stopwatch::now());
                 }
             }
         }
-        // The last minute is not over.
+        // Record the unfinished minute.
         if let Ok(snapshot) = self.data.snapshot() {
             self.record_minute(&snapshot);
         }
@@ -106,7 +109,7 @@ impl Gateway {
         CHECK_INTERVAL.max(CHECK_INTERVAL_PER_APP * apps)
     }
 
-    /// Handles one ready descriptor; whether the gateway is to stop.
+    /// Handles one ready descriptor. Returns whether the gateway is to stop.
     fn dispatch(
         &mut self,
         token: u64,
@@ -128,7 +131,7 @@ impl Gateway {
                 if self.trigger.reload.swap(false, Ordering::AcqRel) {
                     self.reload_on_signal();
                 }
-                // Once: the history wakes by the same way.
+                // Clear the flag: the history wakes the thread by the same descriptor.
                 return Ok(self.trigger.stop.swap(false, Ordering::AcqRel));
             }
             token::SIGNALS => {
@@ -152,7 +155,7 @@ impl Gateway {
             }
             client => {
                 self.serve_client(client, readable);
-                // It may have left, and its descriptor is free.
+                // The client may have closed, which frees its descriptor.
                 self.rearm();
             }
         }
@@ -161,7 +164,7 @@ impl Gateway {
 
     fn serve_client(&mut self, client: u64, readable: bool) {
         let number = client & !token::KIND;
-        // Out of its place while it serves: answering needs the rest.
+        // Taken out while it serves, because answering needs the rest of the gateway.
         match client & token::KIND {
             token::CONTROL_CLIENT => {
                 if let Some(mut server) = self.control_server.take() {
@@ -185,7 +188,7 @@ impl Gateway {
         }
     }
 
-    /// Lets listeners that rest accept again.
+    /// Lets listeners that paused for lack of descriptors accept again.
     fn rearm(&mut self) {
         if let Some(server) = &mut self.control_server {
             server.rearm(&self.epoll);
@@ -212,8 +215,10 @@ impl Gateway {
                     age,
                     length_bytes,
                 } => {
-                    let kind = self.status.on_expired(&app, age, length_bytes);
-                    self.publish(kind);
+                    if let Some(name) = self.active.configured_name(app) {
+                        let kind = self.status.on_expired(name, age, length_bytes);
+                        self.publish(kind);
+                    }
                 }
                 Report::SendFailed { socket, error } => {
                     let path = self.path_of_socket(socket);

@@ -26,7 +26,10 @@ use sd_notify::NotifyState;
 use crate::{
     active::Active,
     control_server::ControlServer,
-    data::command::{Command, DataHandle, Report},
+    data::{
+        command::{Command, DataHandle},
+        report::Report,
+    },
     event_text::sentence,
     history::HistoryRecorder,
     planning::{Plan, PlannerInput},

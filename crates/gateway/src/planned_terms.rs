@@ -2,22 +2,24 @@
 //!
 //! A delay that was measured before a path or its load changed says nothing about the present one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use keiro_control::config::{self, AppIndex, Config, PathIndex};
+use keiro_core::AppId;
 use keiro_planner::delay::Terms;
 
+use crate::active::app_id;
 use crate::planning::{AppAssignment, Plan, PlannerInput, PlanningProblem};
 
-/// What a plan gives applications, by name: a path, and what the delay on it is made of. By name,
-/// since another configuration numbers them anew.
-pub(crate) type PlannedTerms = BTreeMap<String, (String, Option<Terms>)>;
+/// Path and delay terms of each application in a plan. Paths by name, since another configuration
+/// has other positions.
+pub(crate) type PlannedTerms = BTreeMap<AppId, (String, Option<Terms>)>;
 
 pub(crate) fn of_plan(config: &Config, plan: &Plan) -> PlannedTerms {
     let given = |(app, planned): (&config::App, &AppAssignment)| {
         let path = config[planned.path?].name.to_string();
         let terms = planned.prediction.map(|prediction| prediction.terms);
-        Some((app.name.to_string(), (path, terms)))
+        Some((app_id(app), (path, terms)))
     };
     config
         .apps
@@ -27,19 +29,18 @@ pub(crate) fn of_plan(config: &Config, plan: &Plan) -> PlannedTerms {
         .collect()
 }
 
-/// What was measured when things were otherwise than now is no reason to stay, nor to go. `given`: by
+/// Forgets delays that were measured under other terms than the present ones. `given`: the terms of
 /// the plan in force.
 pub(crate) fn forget_outdated(config: &Config, input: &mut PlannerInput, given: &PlannedTerms) {
     let now = current_planned_terms(config, &PlanningProblem::new(config, input));
-    for app in changed(given.clone(), &now) {
-        if let Some(index) = config.app_named(&app) {
-            input.measured.remove(&index);
-        }
-    }
+    let changed: BTreeSet<AppId> = changed(given.clone(), &now).into_iter().collect();
+    input
+        .measured
+        .retain(|app, _| !changed.contains(&app_id(&config[*app])));
 }
 
-/// Who was given something else before. What was not known and is known now is nothing else.
-pub(crate) fn changed(before: PlannedTerms, now: &PlannedTerms) -> Vec<String> {
+/// Applications whose terms have changed. Terms that became known have not changed.
+pub(crate) fn changed(before: PlannedTerms, now: &PlannedTerms) -> Vec<AppId> {
     let same = |(path, terms): &(String, Option<Terms>), (path_now, now): &(_, Option<Terms>)| {
         path == path_now && (terms.is_none() || terms == now)
     };
@@ -50,11 +51,11 @@ pub(crate) fn changed(before: PlannedTerms, now: &PlannedTerms) -> Vec<String> {
         .collect()
 }
 
-/// What everybody has where they are, as the plan would be told.
+/// The terms of the present assignment.
 fn current_planned_terms(config: &Config, problem: &PlanningProblem) -> PlannedTerms {
     let named = |(app, (path, terms)): (AppIndex, (PathIndex, Terms))| {
         let given = (config[path].name.to_string(), Some(terms));
-        (config[app].name.to_string(), given)
+        (app_id(&config[app]), given)
     };
     problem.current_terms().into_iter().map(named).collect()
 }
@@ -91,7 +92,7 @@ mod tests {
             ("moves", on("p", 0)),
             ("loaded", on("q", 0)),
         ]
-        .map(|(app, given)| (app.to_owned(), given))
+        .map(|(app, given)| (AppId::of_name(app), given))
         .into();
         // Also a new one, which had nothing before, and one that has nothing now.
         let now: PlannedTerms = [
@@ -99,9 +100,10 @@ mod tests {
             ("stays", on("p", 0)),
             ("loaded", on("q", 9)),
         ]
-        .map(|(app, given)| (app.to_owned(), given))
+        .map(|(app, given)| (AppId::of_name(app), given))
         .into();
-        assert_eq!(changed(before, &now), ["loaded", "moves"]);
+        let found: BTreeSet<AppId> = changed(before, &now).into_iter().collect();
+        assert_eq!(found, ["loaded", "moves"].map(AppId::of_name).into());
     }
 
     /// A5 demands 20 ms and has had 3 ms for long, on a path that takes 30 ms more since just now.

@@ -162,7 +162,7 @@ impl Gateway {
             let before = self.history.sent_before(name);
             // An application that was recorded_before_restart out and put in again is counted anew.
             let count = app.sent.checked_sub(before).unwrap_or(app.sent);
-            let figures = snapshot.apps.get(name);
+            let figures = snapshot.apps.get(&app.id);
             let delay = figures.and_then(|figures| figures.delay.recent.as_ref());
             let key = SeriesKey {
                 name: name.to_owned(),

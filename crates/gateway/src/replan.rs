@@ -1,5 +1,5 @@
-//! When and with what the planner is asked, what becomes of its answer, and whether the latency targets are
-//! met.
+//! When the planner runs and with which inputs, what its plan changes, and whether latency targets
+//! are met.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use keiro_control::{
     config::{self, AppIndex, Config, PathIndex, PeerIndex},
     protocol::EventKind,
 };
-use keiro_core::{AppSnapshot, Instant};
+use keiro_core::{AppId, AppSnapshot, Instant};
 use keiro_model::workload::Workload as CoreWorkload;
 use keiro_planner::{
     queueing::{Spread, Statistic},
@@ -20,7 +20,7 @@ use keiro_units::ByteCount;
 use sd_notify::NotifyState;
 
 use crate::{
-    active::Preferences,
+    active::{Preferences, app_id},
     data::command::{Command, DataThreadGone, Snapshot},
     gateway::{Gateway, notify},
     planned_terms::{forget_outdated, of_plan},
@@ -37,7 +37,7 @@ use crate::{
 };
 
 impl Gateway {
-    /// What the planner has to know, as of a snapshot.
+    /// The planner's inputs as of a snapshot.
     pub(crate) fn planner_input(&self, snapshot: &Snapshot) -> PlannerInput {
         let mut input = PlannerInput {
             unused: true,
@@ -60,7 +60,8 @@ impl Gateway {
                 let standing = self.steering.standing(names, path, session.settling);
                 let Some(standing) = standing else { continue };
                 let key = (index, PeerIndex(number));
-                // One that has just come up is what its first answer says, and not without delay.
+                // A path that just came up has the sample of its first answer, with the configured
+                // delay if any.
                 let first = || {
                     let sample = path.observation().sample?;
                     let delay = self.config[index].delay.unwrap_or(sample.delay);
@@ -92,9 +93,7 @@ impl Gateway {
                     input.sending.insert(index);
                 }
                 let config = &self.config[index];
-                let seen = self
-                    .steering
-                    .evidence(config.name.as_str(), config.class, app);
+                let seen = self.steering.evidence(config.class, app);
                 input.evidence.extend(seen.map(|seen| (index, seen)));
             }
         }
@@ -107,9 +106,8 @@ impl Gateway {
         input
     }
 
-    /// What is known of what an application sends: as measured, unless that is what was planned
-    /// with but for noise; as before the restart, where too little was measured since. `None`: too
-    /// little was measured ever.
+    /// Measured traffic of an application: the planned one while the difference is noise; that of
+    /// before the restart while too little is measured. `None`: too little was ever measured.
     fn seen(&self, index: AppIndex, app: &AppSnapshot, now: Instant) -> Option<MeasuredWorkload> {
         let config = &self.config[index];
         let Some(seen) = app.workload.filter(|seen| seen.count >= MEASURED_MIN) else {
@@ -126,7 +124,7 @@ impl Gateway {
             length_spread: Spread::new(seen.length_variation.powi(2)).unwrap_or_default(),
             interval_spread: Spread::new(seen.interval_variation.powi(2)).unwrap_or_default(),
         };
-        match self.steering.planned_workload(config.name.as_str()) {
+        match self.steering.planned_workload(app.id) {
             Some(planned) if !is_other_workload(planned, measured) => {
                 Some(MeasuredWorkload::Sending(planned))
             }
@@ -134,35 +132,36 @@ impl Gateway {
         }
     }
 
-    /// Delays of whom enough was measured since the plan, which has them where they are.
+    /// Measured delays of applications with enough messages since the plan, on their planned paths.
     fn measured(
         &self,
         places: &BTreeMap<AppIndex, PathIndex>,
         snapshot: &Snapshot,
     ) -> BTreeMap<AppIndex, MeasuredDelay> {
-        let measured = |(app, place): (&AppIndex, &PathIndex)| {
-            let (name, place) = (self.config[*app].name.as_str(), &self.config[*place].name);
-            let (given, _) = self.steering.planned_terms().get(name)?;
-            let delay = snapshot.apps.get(name)?.delay.recent?;
+        let measured = |(index, place): (&AppIndex, &PathIndex)| {
+            let app = &self.config[*index];
+            let place = &self.config[*place].name;
+            let (given, _) = self.steering.planned_terms().get(&app_id(app))?;
+            let delay = snapshot.apps.get(&app_id(app))?.delay.recent?;
             let counts = given == place.as_str() && delay.count >= MEASURED_MIN;
             let time = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_default();
             let delay = MeasuredDelay {
                 mean: time(delay.mean_seconds),
                 p99: time(delay.p99_seconds),
             };
-            counts.then_some((*app, delay))
+            counts.then_some((*index, delay))
         };
         places.iter().filter_map(measured).collect()
     }
 
-    /// What there is to say of everybody where they are.
+    /// The present assignment, described as a plan.
     pub(crate) fn standing(&self, input: &PlannerInput) -> Plan {
         let problem = PlanningProblem::new(&self.config, input);
         problem.standing(&self.config, self.steering.forecast_state())
     }
 
-    /// Takes a look at every path; plans anew if one is another than that which was planned with, or
-    /// one to go to now.
+    /// Samples every path. Plans again if a path differs from what was planned with, or may be
+    /// moved to now.
     pub(crate) fn sample(&mut self) -> Result<(), DataThreadGone> {
         let mut news = false;
         for (peer, paths) in self.data.paths()? {
@@ -182,13 +181,13 @@ impl Gateway {
         Ok(())
     }
 
-    /// Plans, by few moves unless nobody is disturbed, and has the result taken over; sends nothing
-    /// where nothing changes.
+    /// Revises the plan with few moves, or plans from scratch while no application has sent
+    /// anything, and applies the result. Sends nothing where nothing changes.
     pub(crate) fn replan(&mut self) -> Result<(), DataThreadGone> {
         self.replan_as(None)
     }
 
-    /// As [`replan`](Self::replan), in this plan_mode if one is given.
+    /// As [`replan`](Self::replan), in this mode if one is given.
     pub(crate) fn replan_as(&mut self, plan_mode: Option<PlanMode>) -> Result<(), DataThreadGone> {
         self.needs_replan = false;
         let snapshot = self.data.snapshot()?;
@@ -198,8 +197,8 @@ impl Gateway {
             if let MeasuredWorkload::Sending(workload) | MeasuredWorkload::BeforeRestart(workload) =
                 seen
             {
-                let name = self.config[*app].name.to_string();
-                self.steering.on_planned_with(name, *workload);
+                let id = app_id(&self.config[*app]);
+                self.steering.on_planned_with(id, *workload);
             }
         }
         let mut asked = self.input.clone();
@@ -210,8 +209,8 @@ impl Gateway {
         if !self.input.unused || plan_mode.is_some() {
             self.site.forget_before_start();
         }
-        // Who has sent nothing yet may go anywhere, unless it was somewhere before the start, or a
-        // site decides.
+        // Applications that have not sent yet may go anywhere, unless they had a path before the
+        // restart or a site decides.
         let resumes = self.site.resumes();
         let is_new = self.input.unused && !resumes && !self.site.has_say();
         if is_new {
@@ -245,8 +244,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Applications and paths by their numbers; those that the configuration does not have are
-    /// left out.
+    /// Applications and paths by position; unknown names are left out.
     fn by_index<'a>(
         &self,
         names: impl Iterator<Item = (&'a String, &'a String)>,
@@ -257,8 +255,7 @@ impl Gateway {
         names.filter_map(index).collect()
     }
 
-    /// Delays that were measured before a plan that changes what an application gets say nothing
-    /// of what it gets now.
+    /// Forgets measured delays of applications for which the plan changes path or load.
     fn forget_delays_of_changed(&mut self) -> Result<(), DataThreadGone> {
         let terms = of_plan(&self.config, &self.plan);
         let apps = self.steering.set_planned_terms(terms);
@@ -268,8 +265,8 @@ impl Gateway {
         }
     }
 
-    /// The paths of every application, best first: what it is pinned to, what is planned (where none
-    /// is up: where it belongs), where it goes if that dies, the rest.
+    /// The paths of every application, best first: pinned, planned (or the last one if none is up),
+    /// backup, the rest.
     pub(crate) fn preferences(&self) -> Preferences {
         let preferred = |(number, app): (usize, &config::App)| {
             let operator = self.operator_paths.get(app.name.as_str());
@@ -293,7 +290,7 @@ impl Gateway {
         self.config.apps.iter().enumerate().map(preferred).collect()
     }
 
-    /// Regular comparisons: measured delays with latency targets, workloads with those planned with.
+    /// Regular checks: measured delays against latency targets, workloads against the planned ones.
     pub(crate) fn check(&mut self) -> Result<(), DataThreadGone> {
         let snapshot = self.data.snapshot()?;
         if snapshot.reports_lost > self.reports_lost {
@@ -306,7 +303,7 @@ impl Gateway {
         self.note_applications(&snapshot);
         self.record_history(&snapshot);
         match self.input.are_outdated(&now) {
-            // What it changes is not in force yet: the next look judges it.
+            // The next check judges the new plan.
             true => self.replan()?,
             false => {
                 self.steering.note_places(&self.config, &now, snapshot.at);
@@ -325,40 +322,43 @@ impl Gateway {
         Ok(())
     }
 
-    /// Whether to look for a better plan than the one in force, as it turns out: now and then, and
-    /// sooner where there is news.
+    /// Whether to look for a better plan because targets turn out unmet: at growing intervals,
+    /// sooner after a change.
     fn disappoints(&mut self, standing: &Plan) -> bool {
         let disappointed = ReplanReason::of(&self.plan, standing);
         self.replan_backoff
             .has_ended(Stopwatch::now(), disappointed)
     }
 
-    /// Notes what applications have sent.
+    /// Samples what applications have sent.
     fn note_applications(&mut self, snapshot: &Snapshot) {
         let now = Stopwatch::now();
         for session in snapshot.sessions.values() {
             for app in &session.apps {
-                if let Some(name) = self.active.app_name(session.peer, app.id) {
-                    self.steering.on_sent(now, name, app);
+                if self.active.app_name(session.peer, app.id).is_some() {
+                    self.steering.on_sent(now, app);
                 }
             }
         }
     }
 
-    /// Learns from how the forecasts of `standing` turned out.
+    /// Compares the forecasts of `standing` with measurements.
     fn learn(&mut self, snapshot: &Snapshot, standing: &Plan) -> Result<(), DataThreadGone> {
         if !self.steering.on_standing(Stopwatch::now(), standing) {
             return Ok(());
         }
-        let index = |name: &str| self.config.app_named(name);
+        let apps = self.config.apps.iter().enumerate();
+        let indices: BTreeMap<AppId, AppIndex> = apps
+            .map(|(number, app)| (app_id(app), AppIndex(number)))
+            .collect();
         let taken = self.data.take_delay_windows()?;
         let delays = taken
             .iter()
-            .filter_map(|(name, delay)| Some((index(name)?, *delay)));
+            .filter_map(|(app, delay)| Some((*indices.get(app)?, *delay)));
         let apps = snapshot.sessions.values().flat_map(|session| {
-            let name = |app: &AppSnapshot| self.active.app_name(session.peer, app.id);
-            let sent = move |app| Some((index(name(app)?)?, Sent::of(app)));
-            session.apps.iter().filter_map(sent)
+            let own = |app: &&AppSnapshot| self.active.app_name(session.peer, app.id).is_some();
+            let sent = |app: &AppSnapshot| Some((*indices.get(&app.id)?, Sent::of(app)));
+            session.apps.iter().filter(own).filter_map(sent)
         });
         let window = Window {
             ended: snapshot.at,
@@ -369,7 +369,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Tells which demands are met no longer, or again.
+    /// Publishes which latency targets are newly missed or met again.
     fn judge_targets(&mut self, at: Instant, input: &PlannerInput, standing: &Plan) {
         let tolerance = self.config.gateway.tolerance.get();
         let mut events = Vec::new();
@@ -425,7 +425,7 @@ pub(crate) fn move_numbers(
         return MoveNumbers::default();
     };
     let predictions = PlanningProblem::new(config, input).predictions(index);
-    // A path that has just come up has no delay yet: nothing can be said of it.
+    // A path without a measured or configured delay has no prediction.
     let is_known = |path: PathIndex| {
         let mut samples = input.up.iter().filter(|((up, _), _)| *up == path);
         config[path].delay.is_some() || samples.any(|(_, sample)| sample.is_some())

@@ -24,8 +24,10 @@ use keiro_planner::queueing::Invalid;
 use keiro_units::{Bandwidth, Probability};
 
 use crate::{
+    active::app_id,
     data::{
-        command::{AppFigures, Snapshot, TcpListenerFigures},
+        command::Snapshot,
+        figures::{AppFigures, TcpListenerFigures},
         measure::DelayQuantiles,
     },
     error_response::internal,
@@ -315,7 +317,7 @@ impl<'a> View<'a> {
         }))
     }
 
-    /// The paths to a peer to which nobody is sent yet who is well elsewhere.
+    /// The paths to a peer that are on hold-down.
     fn trusted_in(&self, peer: &Peer) -> BTreeMap<PathIndex, Duration> {
         let peer = peer.name.as_str();
         let paths = self
@@ -469,10 +471,15 @@ impl<'a> View<'a> {
         let gateway = self.gateway;
         let config = &gateway.config;
         let name = app.name.as_str();
-        let figures = self.snapshot.apps.get(name).cloned().unwrap_or_default();
+        let figures = self
+            .snapshot
+            .apps
+            .get(&app_id(app))
+            .cloned()
+            .unwrap_or_default();
         let session = self.session(config[app.peer].name.as_str());
-        let number = figures.id.map(|(_, id)| id);
-        let live = session.and_then(|s| s.apps.iter().find(|app| Some(app.id) == number));
+        let id = app_id(app);
+        let live = session.and_then(|s| s.apps.iter().find(|live| live.id == id));
         let place = self.input.now.get(&index).copied();
         let path = place.filter(|_| self.is_reached(&config[app.peer]));
         let planned = gateway.plan.apps.get(index.0);
@@ -655,12 +662,11 @@ impl<'a> View<'a> {
             .values()
             .for_each(|session| add(&session.drops));
         let dropped: Vec<_> = dropped.into_iter().collect();
-        let delays: Vec<_> = self
-            .snapshot
-            .apps
-            .iter()
-            .map(|(app, figures)| (app.clone(), figures.delay.buckets))
-            .collect();
+        let delay_of = |app: &App| {
+            let figures = self.snapshot.apps.get(&app_id(app))?;
+            Some((app.name.to_string(), figures.delay.buckets))
+        };
+        let delays: Vec<_> = gateway.config.apps.iter().filter_map(delay_of).collect();
         let mut switches = Vec::new();
         for app in &apps {
             let standing = gateway.status.app(&app.name);
@@ -770,7 +776,7 @@ fn summary(delay: &DelayQuantiles) -> DelaySummary {
 }
 
 fn listeners(figures: &AppFigures) -> Vec<ListenerSnapshot> {
-    let listener = |listener: &crate::data::command::ListenerFigures| ListenerSnapshot {
+    let listener = |listener: &crate::data::figures::ListenerFigures| ListenerSnapshot {
         udp: listener.address.to_string(),
         received_packets: listener.received_packets,
         received_bytes: listener.received_bytes,

@@ -31,9 +31,10 @@ use crate::{
     core_config::{aggregation, scheduler},
     data::{
         self, DataOptions, DataThread,
-        command::{Command, DataHandle, Report, Reporter},
+        command::{Command, DataHandle},
         drops::SystemDrops,
         messages::Listener,
+        report::{Report, Reporter},
     },
     epoll_token as token,
     gateway::{Counts, Gateway},

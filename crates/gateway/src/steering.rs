@@ -1,5 +1,5 @@
-//! What the control thread remembers from plan to plan: the levels of every path, where everybody
-//! goes if a path dies, what applications sent over some minutes, and how far forecasts were off.
+//! What the control thread keeps from plan to plan: the levels of every path, where applications go
+//! if a path fails, what applications sent over some minutes, and how far forecasts were off.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,7 +7,7 @@ use std::{
 };
 
 use keiro_control::config::{AppIndex, Class, Config, PathIndex, PeerIndex};
-use keiro_core::{AppSnapshot, Instant, PathSnapshot, PathState};
+use keiro_core::{AppId, AppSnapshot, Instant, PathSnapshot, PathState};
 use keiro_planner::{
     queueing::{DelayDistribution, Evidence, Forecast, Half, Invalid, Measured, Residual, Spread},
     steer::{BackupPaths, PathHoldDown, PathSample, PlanMode, PreferredPaths, TrackedPath},
@@ -23,42 +23,43 @@ use crate::{
     workload::body_bytes,
 };
 
-/// See the module.
+/// The state between plans; see the module.
 #[derive(Default)]
 pub(crate) struct Steering {
     /// By path and peer.
     paths: BTreeMap<(String, String), TrackedPath>,
-    /// Where applications belong, here or before the restart: who is nowhere counts as there.
+    /// The last path of each application, here or before the restart. An application without a path
+    /// counts as on it.
     preferred_paths: PreferredPaths<String, String>,
     /// Measured workloads that were planned with, by application.
-    workloads: BTreeMap<String, Workload>,
+    workloads: BTreeMap<AppId, Workload>,
     /// What applications sent before the restart.
     past_workloads: PastWorkloads,
     /// By application.
-    sent: BTreeMap<String, SendHistory>,
-    /// Who goes where if a path dies, as of the last plan.
+    sent: BTreeMap<AppId, SendHistory>,
+    /// Where applications go if a path fails, as of the last plan.
     backup_paths: BackupPaths<AppIndex, PathIndex>,
     forecast_state: ForecastState,
-    /// What the last plan gave everybody.
+    /// The path and delay terms of each application in the last plan.
     planned_terms: PlannedTerms,
-    /// The window of measurements that is to be learnt from next.
+    /// The window of measurements that is learnt from next.
     window: Option<WindowStart>,
     learnt_at: Option<Stopwatch>,
-    /// Propagation and rate of the paths that were learnt of.
+    /// Propagation delay and rate of the paths whose forecasts were corrected.
     learnt_of: BTreeMap<PathIndex, (Duration, Bandwidth)>,
 }
 
-/// What was measured in a while, by application.
+/// What was measured during a window, by application.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
     pub(crate) ended: Instant,
-    /// Delays of messages that were made since it began.
+    /// Delays of messages created since the window began.
     pub(crate) delays: BTreeMap<AppIndex, DelayQuantiles>,
-    /// What they had sent when it ended.
+    /// Totals sent when the window ended.
     pub(crate) sent: BTreeMap<AppIndex, Sent>,
 }
 
-/// How things were when a window began.
+/// The state when a window began.
 #[derive(Debug)]
 struct WindowStart {
     at: Instant,
@@ -70,13 +71,13 @@ struct WindowStart {
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// How often forecasts are compared with what was measured.
 const LEARN_INTERVAL: Duration = Duration::from_secs(30);
-/// What was sent differs from what was forecast by more than so many standard deviations, and by
-/// more than this part: as [`Evidence::judge`] tells that traffic has changed.
+/// Traffic that differs from the forecast by more than so many standard deviations, and by more
+/// than this ratio, has changed: the same test as [`Evidence::judge`].
 const SIGNIFICANT: f64 = 4.0;
 const LOAD_DIFFERENCE: f64 = 0.2;
 
 impl Steering {
-    /// Takes a look at a path to a peer; whether another plan may be called for.
+    /// Takes a sample of a path to a peer. Returns whether a new plan may be needed.
     pub(crate) fn on_path(
         &mut self,
         config: &Config,
@@ -89,8 +90,8 @@ impl Steering {
         followed.on_observation(live.observation(), config[path].delay)
     }
 
-    /// How it is with a path to a peer; `None`: it is not up, nor waited for. `settling`: the peer's
-    /// first paths are coming up.
+    /// The hold-down state of a path to a peer; `None`: it is neither up nor expected to be soon.
+    /// `settling`: the peer's first paths are coming up.
     pub(crate) fn standing(
         &self,
         (path, peer): (&str, &str),
@@ -107,7 +108,7 @@ impl Steering {
         }
     }
 
-    /// For how long a path that is up has to stay so until everybody may go there; `None`: they may.
+    /// How long a path must stay up before applications may move to it; `None`: they may now.
     pub(crate) fn trusted_in(
         &self,
         (path, peer): (&str, &str),
@@ -119,7 +120,7 @@ impl Steering {
         doubtful.then(|| SAMPLE_INTERVAL * followed.observations_until_released())
     }
 
-    /// What a path to a peer is planned with; `None`: nothing was measured yet.
+    /// The path levels that are planned with; `None`: nothing was measured yet.
     pub(crate) fn level(&self, path: &str, peer: &str) -> Option<PathSample> {
         let followed = self.paths.get(&(path.to_owned(), peer.to_owned()))?;
         followed.level()
@@ -141,12 +142,12 @@ impl Steering {
     }
 
     /// The measured workload that an application was last planned with.
-    pub(crate) fn planned_workload(&self, app: &str) -> Option<Workload> {
-        self.workloads.get(app).copied()
+    pub(crate) fn planned_workload(&self, app: AppId) -> Option<Workload> {
+        self.workloads.get(&app).copied()
     }
 
     /// Notes the workload that an application is planned with.
-    pub(crate) fn on_planned_with(&mut self, app: String, workload: Workload) {
+    pub(crate) fn on_planned_with(&mut self, app: AppId, workload: Workload) {
         self.workloads.insert(app, workload);
     }
 
@@ -170,28 +171,30 @@ impl Steering {
     }
 
     /// Takes the terms of a new plan over. Returns the applications whose terms have changed.
-    pub(crate) fn set_planned_terms(&mut self, terms: PlannedTerms) -> Vec<String> {
+    pub(crate) fn set_planned_terms(&mut self, terms: PlannedTerms) -> Vec<AppId> {
         let before = std::mem::replace(&mut self.planned_terms, terms);
         changed(before, &self.planned_terms)
     }
 
-    /// Another configuration: what it does not have is forgotten, and what goes by its numbers.
+    /// Follows a new configuration: forgets what it does not have, and everything that is keyed by
+    /// positions in the old one.
     pub(crate) fn follow(&mut self, paths: &[String], peers: &[String], apps: &[String]) {
         self.paths
             .retain(|(path, peer), _| paths.contains(path) && peers.contains(peer));
-        self.workloads.retain(|app, _| apps.contains(app));
+        let ids: BTreeSet<AppId> = apps.iter().map(|name| AppId::of_name(name)).collect();
+        self.workloads.retain(|app, _| ids.contains(app));
         self.past_workloads.follow(apps);
         self.preferred_paths
             .retain(|app, path| apps.contains(app) && paths.contains(path));
-        self.sent.retain(|app, _| apps.contains(app));
-        self.planned_terms.retain(|app, _| apps.contains(app));
+        self.sent.retain(|app, _| ids.contains(app));
+        self.planned_terms.retain(|app, _| ids.contains(app));
         self.backup_paths = BackupPaths::default();
         self.forecast_state = ForecastState::default();
         self.window = None;
         self.learnt_of.clear();
     }
 
-    /// Notes where everybody is, of whom `input` tells.
+    /// Notes the present path of every application.
     pub(crate) fn note_places(&mut self, config: &Config, input: &PlannerInput, now: Instant) {
         for (app, place) in &input.now {
             let app = &config[*app];
@@ -204,16 +207,16 @@ impl Steering {
         }
     }
 
-    /// Notes what an application has sent so far.
-    pub(crate) fn on_sent(&mut self, now: Stopwatch, name: &str, app: &AppSnapshot) {
-        let history = self.sent.entry(name.to_owned()).or_default();
+    /// Adds a sample of what an application has sent so far.
+    pub(crate) fn on_sent(&mut self, now: Stopwatch, app: &AppSnapshot) {
+        let history = self.sent.entry(app.id).or_default();
         history.record(now, Sent::of(app));
     }
 
-    /// What was seen of an application over the last while: as long as it takes for enough
-    /// messages. `None` before that can be halved.
-    pub(crate) fn evidence(&self, name: &str, class: Class, app: &AppSnapshot) -> Option<Evidence> {
-        let halves = self.sent.get(name)?.halves()?;
+    /// What was seen of an application in the recent window, which is as long as enough messages
+    /// take. `None`: the window is too short to be split in halves.
+    pub(crate) fn evidence(&self, class: Class, app: &AppSnapshot) -> Option<Evidence> {
+        let halves = self.sent.get(&app.id)?.halves()?;
         let seen = app.workload?;
         let length_spread = Spread::new(seen.length_variation.powi(2)).unwrap_or_default();
         let tag = seen.length_bytes - body_bytes(class, &seen);
@@ -229,8 +232,8 @@ impl Steering {
         })
     }
 
-    /// Where everybody is to be taken to be if just one path died since the last plan, to one peer
-    /// or to all: see [`BackupPaths::expect`].
+    /// Corrects the present paths in `now` if one path failed since the last plan, to one peer or
+    /// to all: see [`BackupPaths::expect`].
     pub(crate) fn expect_refuge(
         &self,
         config: &Config,
@@ -243,7 +246,7 @@ impl Steering {
             .expect(&up(before), &up(now), end, &mut now.now);
     }
 
-    /// Prepares for the death of each path, everybody being where `planned` puts them.
+    /// Plans for the failure of each path, starting from `planned`.
     pub(crate) fn prepare_for_death(
         &mut self,
         config: &Config,
@@ -262,9 +265,9 @@ impl Steering {
         self.backup_paths = BackupPaths::find(places.clone(), &paths, without);
     }
 
-    /// Takes the forecasts for everybody where they are over, before anything is learnt from them:
-    /// what was learnt of a path that is another one now is doubted. Whether a window of
-    /// measurements ends now, for [`learn`](Self::learn).
+    /// Takes the forecasts for the present assignment over before anything is learnt from them.
+    /// Corrections of a path whose properties have changed get less weight. Returns whether a
+    /// window of measurements ends now, for [`learn`](Self::learn).
     pub(crate) fn on_standing(&mut self, now: Stopwatch, standing: &Plan) -> bool {
         for (path, members) in by_path(standing) {
             let Some(terms) = members.values().next().map(|forecast| forecast.terms) else {
@@ -285,10 +288,10 @@ impl Steering {
         is_due
     }
 
-    /// Compares what was forecast with what was measured in a window, and learns from it: of paths
-    /// of which the forecasts were the same at its beginning as now, that is, which nobody joined
-    /// or left and which did not change, and which extrapolated what was forecast that they would. A
-    /// start, where messages had waited and some applications did not send yet, teaches nothing.
+    /// Learns from a window of measurements how far forecasts were off. Only paths count whose
+    /// forecasts were the same at its beginning as now (no application joined or left, and the path
+    /// did not change) and that carried the traffic that was forecast. A start, where messages had
+    /// queued and some applications did not send yet, is not learnt from.
     pub(crate) fn learn(&mut self, standing: &Plan, window: &Window) {
         let forecasts = by_path(standing);
         let begun = self.window.replace(WindowStart {
@@ -336,7 +339,7 @@ impl Steering {
     }
 }
 
-/// The forecasts for everybody, by path.
+/// Forecasts by path and application.
 fn by_path(standing: &Plan) -> BTreeMap<PathIndex, BTreeMap<AppIndex, Forecast>> {
     let mut by_path: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
     for (number, app) in standing.apps.iter().enumerate() {
@@ -348,7 +351,7 @@ fn by_path(standing: &Plan) -> BTreeMap<PathIndex, BTreeMap<AppIndex, Forecast>>
     by_path
 }
 
-/// Whether a path's applications sent, in `time`, as much as is forecast, up to chance and
+/// Whether a path's applications sent as much in `time` as is forecast, up to chance and
 /// [`LOAD_DIFFERENCE`].
 fn is_as_forecast(
     members: &BTreeMap<AppIndex, Forecast>,
@@ -365,8 +368,8 @@ fn is_as_forecast(
         };
         expected += bytes;
         actual += sent.bytes as f64 + sent.messages as f64 * (wire - length);
-        // Of a Poisson process whose lengths vary as much as its intervals; regular senders are
-        // still counted to one message.
+        // As for a Poisson process whose lengths vary as much as its intervals; regular senders are
+        // counted to within one message.
         variance += 2.0 * bytes * wire + wire * wire;
     }
     let difference = f64::abs(actual - expected);
@@ -530,7 +533,7 @@ delay = "2ms"
         };
         assert!(!teaches(&mut steering, 0, &told));
         assert!(teaches(&mut steering, 1, &told));
-        // The path carries less, then somebody leaves it.
+        // The path gets slower, then an application leaves it.
         let narrow = standing(&config, |input| {
             let sample = PathSample {
                 bandwidth: Bandwidth::from_mbit_per_second(60),

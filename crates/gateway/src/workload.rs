@@ -6,7 +6,7 @@ use keiro_control::config::Class;
 use keiro_core::Instant;
 use keiro_model::workload::Workload;
 
-use crate::data::messages::TAG_BYTES;
+use crate::data::messages::tag::TAG_BYTES;
 
 /// A measured mean or 99th percentile counts from this many messages on.
 pub(crate) const MEASURED_MIN: u64 = 100;

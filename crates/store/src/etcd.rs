@@ -17,16 +17,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use self::options::{
+    ClientFiles, ENDPOINTS_MAX, Endpoint, EtcdOptions, TIME_TO_LIVE_DEFAULT, TIMEOUT_DEFAULT,
+    TlsFiles, UserFile,
+};
 use self::{
     client::Client,
     message::{
         Compare, Grant, Granted, KeepAlive, KeptAlive, KeyValue, Operation, Put, Range, Ranged,
         Revoke, Streamed, Transacted, Transaction, Watch, encoded,
     },
-};
-pub use self::options::{
-    ClientFiles, ENDPOINTS_MAX, Endpoint, EtcdOptions, TIME_TO_LIVE_DEFAULT, TIMEOUT_DEFAULT, TlsFiles,
-    UserFile,
 };
 use crate::{
     plan_store::{Notice, Notices, OfferOutcome, PlanStore, PublishOutcome, StoreError, Watcher},

@@ -1,5 +1,5 @@
-//! Where forwards lead, and that they lead to no address of this machine unless they may. Addresses come and go, so
-//! the kernel is asked whenever something new is let out.
+//! Destinations of forwards. They must not be this machine unless allowed. Addresses come and go,
+//! so the kernel is asked whenever a flow begins.
 
 use std::{
     fmt, io,
@@ -9,12 +9,12 @@ use std::{
 use keiro_control::config::{Network, admits, names_alone};
 use keiro_linux::{interface, route};
 
-/// Where an application's streams are connected to.
+/// The TCP destination of an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TcpDestination {
-    /// All to one server.
+    /// One server.
     Server { to: SocketAddr, allow_local: bool },
-    /// Each to where its client wanted, if that is in one of these networks.
+    /// The address that each client wanted, if it is in one of these networks.
     Networks {
         networks: Vec<Network>,
         allow_local: bool,
@@ -73,18 +73,18 @@ impl fmt::Display for TcpDestination {
     }
 }
 
-/// Where an application's datagrams are let out.
+/// The UDP destination of an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UdpDestination {
     pub(crate) to: SocketAddr,
-    /// This machine itself may be meant.
+    /// May be this machine.
     pub(crate) allow_local: bool,
-    /// By which interface alone; a tenant's.
+    /// The only interface to use; a tenant's.
     pub(crate) interface: Option<String>,
 }
 
 impl UdpDestination {
-    /// It leads to another machine, or may lead to this one. Addresses come and go.
+    /// Whether datagrams may go there: to another machine, or to this one if allowed.
     ///
     /// # Errors
     /// The kernel does not say whether it leads to this one.
@@ -93,10 +93,10 @@ impl UdpDestination {
     }
 }
 
-/// Whether packets for `address` stay on this machine, sent by `interface` alone if one is named.
+/// Whether packets for `address` stay on this machine, on `interface` if one is given.
 fn is_own(address: IpAddr, interface: Option<&str>) -> io::Result<bool> {
     let address = address.to_canonical();
-    // By an interface that is gone nothing leaves at all.
+    // Without the interface nothing is sent at all.
     let by = interface.and_then(interface::index);
     let at_all = route::is_own(address, None)?;
     Ok(at_all || by.is_some() && route::is_own(address, by)?)
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn what_is_forbidden_by_now_is_asked_of_the_server_that_was_meant() {
         let here: SocketAddr = "127.0.0.1:80".parse().unwrap();
-        // Of a range for examples: nobody's.
+        // From a documentation range, so it is not ours.
         let elsewhere: SocketAddr = "192.0.2.1:80".parse().unwrap();
         let destination = |allow_local| TcpDestination::Server {
             to: here,

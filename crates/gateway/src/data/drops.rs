@@ -1,5 +1,5 @@
-//! What the kernel and network cards drop in receiving, system-wide: read by a thread of its own, since
-//! that takes as long as ten packets and more for each network card.
+//! Reads the drop counters of kernel and network cards. Reading takes as long as handling ten
+//! packets and more per card, so a thread does it.
 
 use std::{
     sync::{
@@ -14,7 +14,7 @@ use keiro_linux::overflow::ReceiveOverflows;
 
 use crate::privileges::Privileges;
 
-/// Asks that thread, which ends with what holds this.
+/// A handle of the thread, which ends with it.
 pub(crate) struct SystemDrops {
     request_read: SyncSender<()>,
     answer: Arc<Answer>,
@@ -27,8 +27,9 @@ struct Answer {
 }
 
 impl SystemDrops {
-    /// Starts the thread; `privileges` says whether it keeps any. `None`: there are no counters, or no thread.
-    /// It has the caller's priority and processors: not to be called from the data thread.
+    /// Starts the thread; `privileges` says whether it keeps any. `None`: there are no counters, or
+    /// no thread. It inherits the caller's priority and processors, so do not call it from the data
+    /// thread.
     pub(crate) fn start(privileges: Privileges) -> Option<Self> {
         let mut overflows = ReceiveOverflows::open().ok()?;
         let (request_read, asked) = sync_channel(1);
@@ -58,16 +59,16 @@ impl SystemDrops {
         }
     }
 
-    /// Has them read now.
+    /// Requests a read.
     pub(crate) fn request_read(&self) {
-        // It is being asked already, or has ended.
+        // A request is pending, or the thread has ended.
         let _ = self.request_read.try_send(());
     }
 
-    /// How many there have been in all, if they were read since this was last called.
+    /// The total, if it was read since the last call.
     pub(crate) fn take_new_total(&self) -> Option<u64> {
         let Answer { is_new, total } = &*self.answer;
-        // Called in every turn of a busy thread: the exchange costs more than the look.
+        // Called in every turn of a busy thread: the exchange costs more than the load.
         let is_new = is_new.load(Ordering::Relaxed) && is_new.swap(false, Ordering::Acquire);
         is_new.then(|| total.load(Ordering::Relaxed))
     }

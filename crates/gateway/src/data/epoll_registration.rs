@@ -1,13 +1,14 @@
-//! What a connection is waited for.
+//! The epoll registration of a connection.
 //!
-//! A hang-up is reported whatever is waited for, and over and over. A connection that both sides have
-//! closed while its reader takes no more is therefore taken out of the set until it is read again.
+//! Epoll reports a hang-up again and again, whatever the interest. A connection that both sides
+//! have closed while its reader takes nothing is therefore removed from the set until it is read
+//! again.
 
 use std::{io, os::fd::AsFd};
 
 use keiro_linux::epoll::{Epoll, Interest, Ready};
 
-/// One connection's place in the epoll set.
+/// One connection's registration.
 #[derive(Debug)]
 pub(crate) struct EpollRegistration {
     /// Both directions of the socket are closed; it may still have something to read.
@@ -45,7 +46,7 @@ impl EpollRegistration {
         self.hung_up
     }
 
-    /// Waits from now on until it can be read or written, as far as either is wanted. An error: it is not waited for.
+    /// Registers interest in reading and writing as wanted. On an error it is not registered.
     pub(crate) fn update(
         &mut self,
         epoll: &Epoll,

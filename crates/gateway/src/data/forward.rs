@@ -1,9 +1,8 @@
-//! UDP forwards: what the peer's listeners of an application send comes out to one configured
-//! destination, from one local port per flow, so that replies find their flow.
+//! UDP forwards: datagrams of an application leave for one configured destination, from one local
+//! port per flow, so that replies find their flow.
 //!
-//! A datagram never goes anywhere but to the destination that this gateway's configuration names.
-//! Messages of an application of class `message` come out as one datagram each, all from one port;
-//! what the destination answers to those is not carried.
+//! A datagram goes only to the destination that this gateway's configuration names. Messages of
+//! class `message` leave as one datagram each, all from one port; replies to those are dropped.
 
 use std::{collections::HashMap, io, net::UdpSocket, time::Duration};
 
@@ -14,16 +13,17 @@ use keiro_linux::{
 };
 
 use super::{
-    command::{AppRoute, ForwardFigures},
     destination::UdpDestination,
+    figures::ForwardFigures,
     flow::{self, FLOW_IDLE_MAX, FLOWS_MAX},
     log_throttle::LogThrottle,
+    route::Routes,
     token,
 };
 
 /// All UDP forwards.
 pub(crate) struct Forwards {
-    forwards: HashMap<String, Forward>,
+    forwards: HashMap<AppId, Forward>,
     flows: HashMap<u64, Flow>,
     by_flow: HashMap<FlowKey, u64>,
     next: u64,
@@ -31,26 +31,31 @@ pub(crate) struct Forwards {
     searched: Option<Instant>,
 }
 
-type FlowKey = (PeerId, AppId, FlowId);
-
 struct Forward {
     figures: ForwardFigures,
     destination: UdpDestination,
-    /// When it was last found to lead to this machine.
+    /// When it last led to this machine, which is not allowed.
     closed_at: Option<Instant>,
     log_throttle: LogThrottle,
     flows: usize,
 }
 
+/// Whose flow it is, by the peer's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct FlowKey {
+    peer: PeerId,
+    app: AppId,
+    flow: FlowId,
+}
+
 struct Flow {
-    app: String,
     key: FlowKey,
     socket: UdpSocket,
     used: Instant,
     replies: bool,
 }
 
-/// Where a datagram belongs.
+/// The origin of a datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct From {
     pub(crate) peer: PeerId,
@@ -65,11 +70,11 @@ const REPLIES_PER_TURN: usize = 64;
 /// The longest payload of UDP over IPv4.
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 65_507;
 
-/// Who sends to a forward that is closed has the kernel asked no oftener.
+/// The kernel is asked at most this often about a forward that is closed.
 const CLOSED_FOR: Duration = Duration::from_secs(1);
 
 impl Forward {
-    /// As [`UdpDestination::is_open`]; not where nobody can tell.
+    /// As [`UdpDestination::is_open`]; `false` if the kernel does not say.
     fn is_open(&mut self, now: Instant) -> bool {
         let asked = self.closed_at;
         if asked.is_some_and(|at| now.saturating_duration_since(at) < CLOSED_FOR) {
@@ -99,13 +104,13 @@ impl Forwards {
     }
 
     /// Whether the application has a forward.
-    pub(crate) fn has(&self, app: &str) -> bool {
-        self.forwards.contains_key(app)
+    pub(crate) fn has(&self, app: AppId) -> bool {
+        self.forwards.contains_key(&app)
     }
 
     /// Lets an application's datagrams out; flows to another destination end.
-    pub(crate) fn set(&mut self, app: String, destination: UdpDestination) {
-        self.remove(&app);
+    pub(crate) fn set(&mut self, app: AppId, destination: UdpDestination) {
+        self.remove(app);
         let figures = ForwardFigures {
             to: destination.to,
             sent_packets: 0,
@@ -122,33 +127,27 @@ impl Forwards {
         self.forwards.insert(app, forward);
     }
 
-    pub(crate) fn remove(&mut self, app: &str) {
-        self.forwards.remove(app);
-        self.forget(|flow| flow.app == app);
+    pub(crate) fn remove(&mut self, app: AppId) {
+        self.forwards.remove(&app);
+        self.forget(|flow| flow.key.app == app);
     }
 
     /// Ends the flows of a peer that was removed.
     pub(crate) fn forget_peer(&mut self, peer: PeerId) {
-        self.forget(|flow| flow.key.0 == peer);
+        self.forget(|flow| flow.key.peer == peer);
     }
 
     /// Sends one datagram of `app` to its destination; whether that was possible.
-    pub(crate) fn send(
-        &mut self,
-        now: Instant,
-        epoll: &Epoll,
-        app: &str,
-        from: From,
-        data: &[u8],
-    ) -> bool {
-        let number = match self.flow(now, epoll, app, from) {
+    pub(crate) fn send(&mut self, now: Instant, epoll: &Epoll, from: From, data: &[u8]) -> bool {
+        let app = from.app;
+        let number = match self.flow(now, epoll, from) {
             Ok(number) => number,
             Err(error) => {
-                tracing::debug!(app, %error, "forward: no socket for a flow");
+                tracing::debug!(?app, %error, "forward: no socket for a flow");
                 None
             }
         };
-        let Some(forward) = self.forwards.get_mut(app) else {
+        let Some(forward) = self.forwards.get_mut(&app) else {
             return false;
         };
         let flow = number.and_then(|number| self.flows.get_mut(&number));
@@ -172,13 +171,17 @@ impl Forwards {
         now: Instant,
         number: u64,
         buffer: &mut [u8],
-        routes: &HashMap<String, AppRoute>,
+        routes: &Routes,
         endpoint: &mut Endpoint,
     ) {
         let Some(flow) = self.flows.get_mut(&number) else {
             return;
         };
-        let (peer, app, id) = flow.key;
+        let FlowKey {
+            peer,
+            app,
+            flow: id,
+        } = flow.key;
         for _ in 0..REPLIES_PER_TURN {
             let length = match flow.socket.recv(buffer) {
                 Ok(length) => length,
@@ -186,7 +189,7 @@ impl Forwards {
                 // The destination's port is closed, say: an error per datagram that it refused.
                 Err(_) => continue,
             };
-            let class = routes.get(&flow.app).map(|route| route.config.class);
+            let class = routes.get(app).map(|route| route.config.class);
             if flow.replies && class == Some(DeliveryClass::Datagram) {
                 flow.used = now;
                 // A full queue drops its oldest; other errors mean that the application is gone.
@@ -201,32 +204,31 @@ impl Forwards {
             .forwards
             .iter()
             .filter(|(_, forward)| matches!(forward.destination.is_open(), Ok(false)));
-        let forbidden: Vec<String> = forbidden.map(|(app, _)| app.clone()).collect();
-        self.forget(|flow| forbidden.contains(&flow.app));
+        let forbidden: Vec<AppId> = forbidden.map(|(app, _)| *app).collect();
+        self.forget(|flow| forbidden.contains(&flow.key.app));
         self.forget(|flow| now.saturating_duration_since(flow.used) >= FLOW_IDLE_MAX);
     }
 
-    pub(crate) fn figures(&self, app: &str) -> Option<ForwardFigures> {
+    pub(crate) fn figures(&self, app: AppId) -> Option<ForwardFigures> {
         self.forwards
-            .get(app)
+            .get(&app)
             .map(|forward| forward.figures.clone())
     }
 
     /// The socket of a flow, a new one if need be; `None` if there are too many.
-    fn flow(
-        &mut self,
-        now: Instant,
-        epoll: &Epoll,
-        app: &str,
-        from: From,
-    ) -> io::Result<Option<u64>> {
-        let key = (from.peer, from.app, from.flow);
+    fn flow(&mut self, now: Instant, epoll: &Epoll, from: From) -> io::Result<Option<u64>> {
+        let app = from.app;
+        let key = FlowKey {
+            peer: from.peer,
+            app: from.app,
+            flow: from.flow,
+        };
         if let Some(number) = self.by_flow.get(&key) {
             return Ok(Some(*number));
         }
         if self
             .forwards
-            .get(app)
+            .get(&app)
             .is_some_and(|forward| forward.flows >= FLOWS_MAX)
             && flow::is_due(&mut self.searched, now)
         {
@@ -234,7 +236,7 @@ impl Forwards {
         }
         let Some(forward) = self
             .forwards
-            .get_mut(app)
+            .get_mut(&app)
             .filter(|forward| forward.flows < FLOWS_MAX)
         else {
             return Ok(None);
@@ -253,7 +255,6 @@ impl Forwards {
         forward.flows += 1;
         self.by_flow.insert(key, number);
         let flow = Flow {
-            app: app.to_owned(),
             key,
             socket,
             used: now,
@@ -269,7 +270,7 @@ impl Forwards {
             let ended = ends(flow);
             if ended {
                 by_flow.remove(&flow.key);
-                if let Some(forward) = forwards.get_mut(&flow.app) {
+                if let Some(forward) = forwards.get_mut(&flow.key.app) {
                     forward.flows -= 1;
                 }
             }
@@ -278,7 +279,7 @@ impl Forwards {
     }
 }
 
-/// A connected socket tells first that an earlier datagram was refused; that says nothing about
+/// A connected socket first reports that an earlier datagram was refused, which says nothing about
 /// this one.
 fn send_again_once(socket: &UdpSocket, data: &[u8]) -> io::Result<usize> {
     match socket.send(data) {
@@ -293,6 +294,8 @@ mod tests {
 
     use super::*;
 
+    const APP: AppId = AppId(2);
+
     fn local(to: SocketAddr) -> UdpDestination {
         UdpDestination {
             to,
@@ -304,7 +307,7 @@ mod tests {
     fn from(flow: u32) -> From {
         From {
             peer: PeerId(1),
-            app: AppId(2),
+            app: APP,
             flow: FlowId(flow),
             replies: true,
         }
@@ -328,16 +331,16 @@ mod tests {
         let (socket, address) = destination();
         let epoll = Epoll::new().unwrap();
         let mut forwards = Forwards::new();
-        forwards.set("app".into(), local(address));
+        forwards.set(APP, local(address));
         let mut buffer = [0; 16];
         let mut port_of = |forwards: &mut Forwards, flow| {
-            assert!(forwards.send(at(0), &epoll, "app", from(flow), b"x"));
+            assert!(forwards.send(at(0), &epoll, from(flow), b"x"));
             socket.recv_from(&mut buffer).unwrap().1.port()
         };
         let first = port_of(&mut forwards, 1);
         assert_ne!(port_of(&mut forwards, 2), first);
         assert_eq!(port_of(&mut forwards, 1), first);
-        assert_eq!(forwards.figures("app").unwrap().sent_packets, 3);
+        assert_eq!(forwards.figures(APP).unwrap().sent_packets, 3);
     }
 
     #[test]
@@ -345,18 +348,18 @@ mod tests {
         let (_socket, address) = destination();
         let epoll = Epoll::new().unwrap();
         let mut forwards = Forwards::new();
-        assert!(!forwards.send(at(0), &epoll, "app", from(1), b"x"));
+        assert!(!forwards.send(at(0), &epoll, from(1), b"x"));
         assert!(forwards.flows.is_empty());
-        forwards.set("app".into(), local(address));
-        assert!(forwards.send(at(0), &epoll, "app", from(1), b"x"));
-        assert!(forwards.send(at(200), &epoll, "app", from(2), b"x"));
+        forwards.set(APP, local(address));
+        assert!(forwards.send(at(0), &epoll, from(1), b"x"));
+        assert!(forwards.send(at(200), &epoll, from(2), b"x"));
         forwards.sweep(at(300));
         assert_eq!(forwards.flows.len(), 1);
-        assert_eq!(forwards.forwards["app"].flows, 1);
+        assert_eq!(forwards.forwards[&APP].flows, 1);
         forwards.forget_peer(PeerId(1));
         assert!(forwards.flows.is_empty() && forwards.by_flow.is_empty());
-        forwards.remove("app");
-        assert!(!forwards.has("app"));
+        forwards.remove(APP);
+        assert!(!forwards.has(APP));
     }
 
     #[test]
@@ -365,11 +368,11 @@ mod tests {
         drop(socket);
         let epoll = Epoll::new().unwrap();
         let mut forwards = Forwards::new();
-        forwards.set("app".into(), local(address));
+        forwards.set(APP, local(address));
         for _ in 0..10 {
-            forwards.send(at(0), &epoll, "app", from(1), b"x");
+            forwards.send(at(0), &epoll, from(1), b"x");
         }
-        let figures = forwards.figures("app").unwrap();
+        let figures = forwards.figures(APP).unwrap();
         assert_eq!(figures.sent_packets + figures.failed_packets, 10);
     }
 
@@ -382,16 +385,16 @@ mod tests {
             allow_local: false,
             ..local(to)
         };
-        forwards.set("app".into(), destination);
-        assert!(!forwards.send(at(0), &epoll, "app", from(1), b"x"));
+        forwards.set(APP, destination);
+        assert!(!forwards.send(at(0), &epoll, from(1), b"x"));
         forwards
             .forwards
-            .get_mut("app")
+            .get_mut(&APP)
             .unwrap()
             .destination
             .allow_local = true;
-        assert!(!forwards.send(at(0), &epoll, "app", from(1), b"x"));
-        assert!(forwards.send(at(1), &epoll, "app", from(1), b"x"));
-        assert_eq!(forwards.figures("app").unwrap().failed_packets, 2);
+        assert!(!forwards.send(at(0), &epoll, from(1), b"x"));
+        assert!(forwards.send(at(1), &epoll, from(1), b"x"));
+        assert_eq!(forwards.figures(APP).unwrap().failed_packets, 2);
     }
 }

@@ -5,16 +5,17 @@
 
 use std::{collections::HashMap, io, net::SocketAddr};
 
-use keiro_core::{AppId, DeliveryClass, Endpoint, FlowId, Instant, PeerId};
+use keiro_core::{AppId, DeliveryClass, Endpoint, FlowId, Instant};
 use keiro_linux::{
     epoll::{Epoll, Interest},
     udp::{BatchSocket, Outgoing, ReceiveBuffers, Sent},
 };
 
 use super::{
-    command::{AppRoute, ListenerFigures},
+    figures::ListenerFigures,
     flow::{Client, FlowTable},
-    messages::tagged_body,
+    messages::tag::tagged_body,
+    route::Routes,
     token,
 };
 
@@ -22,13 +23,13 @@ use super::{
 pub(crate) struct Listeners {
     listeners: HashMap<u64, Listener>,
     /// Per application of class `datagram`.
-    flows: HashMap<(PeerId, AppId), FlowTable>,
+    flows: HashMap<AppId, FlowTable>,
     next: u64,
     first_flow: u32,
 }
 
 struct Listener {
-    app: String,
+    app: AppId,
     socket: BatchSocket,
     figures: ListenerFigures,
     /// Numbers the messages of a class `message` listener.
@@ -48,12 +49,7 @@ impl Listeners {
         }
     }
 
-    pub(crate) fn add(
-        &mut self,
-        epoll: &Epoll,
-        app: String,
-        socket: BatchSocket,
-    ) -> io::Result<()> {
+    pub(crate) fn add(&mut self, epoll: &Epoll, app: AppId, socket: BatchSocket) -> io::Result<()> {
         let number = self.next;
         self.next += 1;
         epoll.add(&socket, token::listener(number), Interest::Read)?;
@@ -74,10 +70,10 @@ impl Listeners {
     }
 
     /// Gives the listener at `address` to another application; its clients get new flows.
-    pub(crate) fn set_app(&mut self, address: SocketAddr, app: &str) {
+    pub(crate) fn set_app(&mut self, address: SocketAddr, app: AppId) {
         for (number, listener) in &mut self.listeners {
             if listener.socket.local() == address {
-                app.clone_into(&mut listener.app);
+                listener.app = app;
                 for flows in self.flows.values_mut() {
                     flows.forget_listener(*number);
                 }
@@ -112,7 +108,7 @@ impl Listeners {
         now: Instant,
         number: u64,
         buffers: &mut ReceiveBuffers,
-        routes: &HashMap<String, AppRoute>,
+        routes: &Routes,
         endpoint: &mut Endpoint,
     ) -> io::Result<()> {
         let Some(listener) = self.listeners.get_mut(&number) else {
@@ -124,10 +120,10 @@ impl Listeners {
             figures,
             next_message,
         } = listener;
-        let route = routes.get(app);
+        let route = routes.get(*app);
         let first_flow = self.first_flow;
         let mut flows = route.map(|route| {
-            let key = (route.peer, route.config.id);
+            let key = route.config.id;
             self.flows
                 .entry(key)
                 .or_insert_with(|| FlowTable::new(first_flow))
@@ -175,17 +171,10 @@ impl Listeners {
     }
 
     /// Gives a reply to the client of its flow; whether that was possible.
-    pub(crate) fn reply(
-        &mut self,
-        now: Instant,
-        peer: PeerId,
-        app: AppId,
-        flow: FlowId,
-        data: &[u8],
-    ) -> bool {
+    pub(crate) fn reply(&mut self, now: Instant, app: AppId, flow: FlowId, data: &[u8]) -> bool {
         let client = self
             .flows
-            .get_mut(&(peer, app))
+            .get_mut(&app)
             .and_then(|flows| flows.client_of(now, flow));
         let Some(client) = client else {
             return false;
@@ -204,17 +193,15 @@ impl Listeners {
     }
 
     /// Forgets idle clients, and the flows of applications that are gone.
-    pub(crate) fn sweep(&mut self, now: Instant, routes: &HashMap<String, AppRoute>) {
+    pub(crate) fn sweep(&mut self, now: Instant, routes: &Routes) {
         self.flows.retain(|key, flows| {
             flows.forget_idle(now);
-            routes
-                .values()
-                .any(|route| (route.peer, route.config.id) == *key)
+            routes.get(*key).is_some()
         });
     }
 
     /// The listeners of an application, by address.
-    pub(crate) fn figures(&self, app: &str) -> Vec<ListenerFigures> {
+    pub(crate) fn figures(&self, app: AppId) -> Vec<ListenerFigures> {
         let of_app = self
             .listeners
             .values()

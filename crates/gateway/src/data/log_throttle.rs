@@ -1,18 +1,18 @@
-//! What lasts is told, but not over and over.
+//! Limits how often a lasting condition is logged.
 
 use std::time::Duration;
 
 use keiro_core::Instant;
 
-/// When something was last told.
+/// When the condition was last logged.
 #[derive(Debug, Default)]
 pub(super) struct LogThrottle(Option<Instant>);
 
-/// What lasts is told as often. Ours.
+/// Interval between log entries. Ours.
 const EVERY: Duration = Duration::from_secs(10);
 
 impl LogThrottle {
-    /// Whether it is to be told, and notes that it is.
+    /// Whether to log now; notes that it is logged.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         let due = self
             .0

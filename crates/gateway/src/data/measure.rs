@@ -16,7 +16,7 @@ pub(crate) struct DelayMeter {
     /// Of messages made since the last window was taken; narrow counters, for it is short.
     window: Histogram<u32>,
     window_start: Instant,
-    /// Messages that were made before say nothing of what is got now.
+    /// Messages created earlier do not count.
     since: Instant,
     buckets: DelayBuckets,
 }
@@ -70,12 +70,12 @@ pub(crate) struct LatenessFigures {
     pub(crate) max_seconds: f64,
 }
 
-/// Longest delay that is told apart: an hour.
+/// Longest delay that is resolved: an hour.
 const DELAY_MAX_MICROS: u64 = 3_600_000_000;
-/// Longest lateness that is told apart: 10 s.
+/// Longest lateness that is resolved: 10 s.
 const LATENESS_MAX_NANOS: u64 = 10_000_000_000;
-/// Delays are told of the present and the last of these: long enough for a 99th percentile of some
-/// messages per second, short enough that a mended path is seen to be.
+/// Delays cover the present period and the one before: long enough for a 99th percentile of some
+/// messages per second, short enough to see that a path has recovered.
 const PERIOD: Duration = Duration::from_secs(300);
 
 impl DelayMeter {
@@ -119,9 +119,8 @@ impl DelayMeter {
         }
     }
 
-    /// Delays of the messages that were made since this was called last, and are through: no
-    /// message is in two windows. `None`: there are none. What takes a good part of the window's
-    /// time is told of too seldom.
+    /// Delays of messages created since the last call and finished: no message is in two windows.
+    /// `None`: there are none. Delays that are long compared with the window are underrepresented.
     pub(crate) fn take_window(&mut self, now: Instant) -> Option<DelayQuantiles> {
         let taken = quantiles(&self.window);
         self.window.reset();
@@ -129,8 +128,7 @@ impl DelayMeter {
         taken
     }
 
-    /// The recent delays count no longer, nor do those of messages that were made until `now`; the
-    /// totals stay.
+    /// Forgets recent delays, and those of messages created before `now`; totals stay.
     pub(crate) fn forget(&mut self, now: Instant) {
         self.since = now;
         self.periods.iter_mut().for_each(Histogram::reset);

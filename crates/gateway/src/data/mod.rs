@@ -1,22 +1,25 @@
 //! The data thread: one run-to-completion loop that owns the core, every WAN socket, the UDP
 //! listeners and forwards, the tenants' TUN devices and the message socket.
 //!
-//! Nothing is handed to another thread packet by packet; the control thread sends [`Command`]s and
-//! gets [`Report`]s. One turn: what arrived goes into the core, then what the core has to say goes
-//! out, then the thread sleeps until the next deadline or input. Everything that a turn does is
-//! bounded, so that no source of work starves pacing.
+//! Packets are not passed between threads; the control thread sends [`Command`]s and receives
+//! [`Report`]s. A turn handles what arrived, then sends what the core has, then sleeps until the
+//! next deadline or input. The work of a turn is bounded, so that no source starves pacing.
 
 pub(crate) mod command;
+mod context;
 pub(crate) mod destination;
 pub(crate) mod drops;
 mod epoll_registration;
+pub(crate) mod figures;
 mod flow;
 mod forward;
 mod listener;
 mod log_throttle;
 pub(crate) mod measure;
 pub(crate) mod messages;
-pub(crate) mod streams;
+pub(crate) mod report;
+pub(crate) mod route;
+mod streams;
 mod token;
 pub(crate) mod tunnels;
 mod wan;
@@ -30,7 +33,7 @@ use std::{
 
 use keiro_core::{
     AppId, DatagramMeta, Delivery, Endpoint, Event, FlowId, Instant, MessageId, MessageOutcome,
-    PeerId, RefusalReason, SocketId, StreamSignal, TransmitBuf,
+    PeerId, RefusalReason, SocketId, TransmitBuf,
 };
 use keiro_linux::{
     clock,
@@ -39,12 +42,19 @@ use keiro_linux::{
 };
 
 use self::{
-    command::{AppFigures, AppRoute, Command, NewApp, Report, Reporter, Snapshot},
+    command::{Command, Snapshot},
+    context::Context,
     drops::SystemDrops,
+    figures::AppFigures,
     forward::{DATAGRAM_BYTES_MAX, Forwards, From},
     listener::Listeners,
     measure::{DelayMeter, LatenessMeter},
-    messages::{Context, MessageResult, MessageServer, PendingMessage, TAG_BYTES, untagged_body},
+    messages::{
+        MessageResult, MessageServer, PendingMessage,
+        tag::{TAG_BYTES, untagged_body},
+    },
+    report::{Report, Reporter},
+    route::{AppRoute, NewApp, Routes},
     streams::StreamServer,
     token::Token,
     tunnels::Tunnels,
@@ -63,9 +73,8 @@ pub(crate) struct DataThread {
     tunnels: Tunnels,
     messages: MessageServer,
     peers: BTreeSet<PeerId>,
-    routes: HashMap<String, AppRoute>,
-    names: HashMap<(PeerId, AppId), String>,
-    delays: HashMap<String, DelayMeter>,
+    routes: Routes,
+    delays: HashMap<AppId, DelayMeter>,
     lateness: LatenessMeter,
     commands: Receiver<Command>,
     wake: Arc<Waker>,
@@ -74,14 +83,14 @@ pub(crate) struct DataThread {
     buffers: ReceiveBuffers,
     datagram: Vec<u8>,
     spin: Duration,
-    /// When something is due, as known before the last look at the sockets. What has become due since, a
-    /// departure aside, waits for the next turn.
+    /// The next timeout as of the last poll of the sockets. Later ones, except departures, wait for
+    /// the next turn.
     due: Option<Instant>,
-    /// When it was last asked which sockets have something.
+    /// When the sockets were last polled.
     asked_at: Instant,
-    /// Before this nothing has come that has not been read.
+    /// Everything that arrived before this has been read.
     read_until: Instant,
-    /// For so many turns in a row a WAN socket has had more than it gave out.
+    /// Consecutive turns in which a WAN socket was not emptied.
     unread_turns: u32,
     next_tick: Instant,
     /// When the kernel's counters are read again at the earliest.
@@ -98,7 +107,7 @@ pub(crate) struct DataOptions {
     pub(crate) first_flow: u32,
     /// Random: spreads tenants' flows over queues.
     pub(crate) flow_seed: [u8; 16],
-    /// `None`: nobody tells what the system drops.
+    /// `None`: the system's drop counter is not read.
     pub(crate) drops: Option<SystemDrops>,
 }
 
@@ -122,19 +131,20 @@ const READY_PER_TURN: usize = 256;
 const BATCHES_PER_TURN: usize = 4;
 /// Transmit batches per turn; the rest leaves after the next look at the sockets.
 const TRANSMITS_PER_TURN: usize = 64;
-/// A thread that finds so much time gone was kept from running: it has not seen what came meanwhile, and does not know
-/// when what it was sending left. Nothing is judged by a time that is further than this from what has been read.
-/// Ours: many times what a turn takes.
+/// A longer gap means that the thread was descheduled: it has not seen what arrived meanwhile and
+/// does not know when its packets left. Timeouts are then judged as of the last complete read plus
+/// this. Ours: many times what a turn takes.
 const UNNOTICED_MAX: Duration = Duration::from_millis(5);
-/// After so many turns in which a WAN socket was not emptied it is judged all the same. Ours: more than its buffer
-/// holds, so that it is overload.
+/// After so many turns with unread packets timeouts are judged all the same. Ours: more than the
+/// buffer holds, so that it is overload.
 const UNREAD_TURNS_MAX: u32 = 64;
 /// Commands per turn.
 const COMMANDS_PER_TURN: usize = 64;
 /// How often the kernel's counters are read at least, and whether draining is done.
 const TICK: Duration = Duration::from_millis(100);
-/// How often the kernel's counters of drops are read while there is something to do. Ours: as often as a peer
-/// is told of them; a controller that judges a quarter of that by itself would see none, and then all at once.
+/// How often the kernel's drop counters are read while there is something to do. Ours: as often as
+/// they are reported to peers; a controller that decides four times as often would see no drops,
+/// and then all at once.
 const COUNT_EVERY: Duration = Duration::from_millis(20);
 /// Every how many ticks idle flows and held messages are looked for.
 const TICKS_PER_SWEEP: u64 = 10;
@@ -168,8 +178,7 @@ impl DataThread {
             tunnels: Tunnels::new(&options.flow_seed),
             messages: MessageServer::new(),
             peers: BTreeSet::new(),
-            routes: HashMap::new(),
-            names: HashMap::new(),
+            routes: Routes::default(),
             delays: HashMap::new(),
             lateness: LatenessMeter::new(),
             commands,
@@ -200,8 +209,8 @@ impl DataThread {
                 break;
             }
             let mut next = Next::Turn;
-            // What has come counts before anything is judged by the time: a gateway that was kept from
-            // running would take its paths for silent.
+            // Packets that arrived are handled before timeouts: a thread that was descheduled would
+            // otherwise declare its paths silent.
             let is_wan = |event: &Ready| matches!(Token::of(event.token), Some(Token::Wan(_)));
             let unread_before = std::mem::take(&mut self.unread_turns);
             for event in ready.iter().filter(is_wan) {
@@ -219,13 +228,13 @@ impl DataThread {
                 if self.dispatch(event) == Next::End {
                     next = Next::End;
                 }
-                // What a client has said leaves at once, and what is due does not wait until all
-                // clients have had their turn.
+                // Data of a client leaves at once, and due packets do not wait until all clients
+                // had their turn.
                 self.send();
                 self.keep_pace();
                 drained = false;
             }
-            // A WAN socket has given out what came of it.
+            // WAN sockets have drained the core themselves.
             if !drained {
                 self.drain_core();
             }
@@ -246,8 +255,8 @@ impl DataThread {
         self.reporter.flush();
     }
 
-    /// Sleeps until there is something to do. Shortly before packets may leave it looks at the sockets
-    /// over and over instead: a wake-up would be some 25 µs late, and more under load.
+    /// Sleeps until there is something to do. Shortly before packets may leave it polls instead,
+    /// because waking up takes some 25 µs, and more under load.
     fn wait(&mut self, ready: &mut ReadyList) -> io::Result<()> {
         let due = self.endpoint.poll_timeouts();
         self.due = due.earliest();
@@ -320,8 +329,8 @@ impl DataThread {
             };
             let endpoint = &mut self.endpoint;
             let result = socket.receive(&mut self.buffers, |received| {
-                // Read after it came: a thread that had to wait between the two would else take it
-                // for as old as its own waiting, and the path for as much shorter.
+                // Taken after the packet arrived: otherwise a thread that had to wait between the
+                // two would count its own waiting as the path's delay.
                 let now = Instant::from_nanos(received.read_at_nanos);
                 let meta = DatagramMeta {
                     socket: id,
@@ -359,8 +368,8 @@ impl DataThread {
         }
     }
 
-    /// Delivers, tells and sends what the core has. Who waits for what has come is served first:
-    /// acknowledgements may leave a little later, and what is paced does not wait.
+    /// Delivers, reports and sends what the core has. Local receivers are served first:
+    /// acknowledgements may leave a little later, and paced packets do not wait.
     fn drain_core(&mut self) {
         self.keep_pace();
         self.deliver();
@@ -404,15 +413,17 @@ impl DataThread {
                 }) => {
                     let now = now();
                     if reply {
-                        self.listeners.reply(now, peer, app, flow, data);
-                    } else if let Some(name) = self.names.get(&(peer, app)) {
+                        if self.routes.of_peer(peer, app).is_some() {
+                            self.listeners.reply(now, app, flow, data);
+                        }
+                    } else if self.routes.of_peer(peer, app).is_some() {
                         let from = From {
                             peer,
                             app,
                             flow,
                             replies: true,
                         };
-                        self.forwards.send(now, &self.epoll, name, from, data);
+                        self.forwards.send(now, &self.epoll, from, data);
                     }
                     continue;
                 }
@@ -438,12 +449,8 @@ impl DataThread {
                     stream,
                     signal,
                 }) => {
-                    // Only who opens a stream is looked up by name.
-                    let opens = matches!(signal, StreamSignal::Opened { .. });
-                    let name = self.names.get(&(peer, app)).filter(|_| opens).cloned();
-                    let of = (peer, app, stream);
                     self.with_streams(|streams, context| {
-                        streams.on_signal(context, of, name.as_deref(), signal);
+                        streams.on_signal(context, peer, app, stream, signal);
                     });
                     continue;
                 }
@@ -463,12 +470,12 @@ impl DataThread {
         bytes: Vec<u8>,
     ) -> Option<MessageResult> {
         let finished = |refused| Some(MessageResult { peer, id, refused });
-        let Some(name) = self.names.get(&(peer, app)).cloned() else {
+        if self.routes.of_peer(peer, app).is_none() {
             return finished(Some(RefusalReason::UnknownApplication));
-        };
-        if !self.forwards.has(&name) {
+        }
+        if !self.forwards.has(app) {
             let held = PendingMessage { peer, id, bytes };
-            return self.with_messages(|messages, context| messages.deliver(context, &name, held));
+            return self.with_messages(|messages, context| messages.deliver(context, app, held));
         }
         let body = untagged_body(&bytes).filter(|body| body.len() <= DATAGRAM_BYTES_MAX);
         let Some(body) = body else {
@@ -480,8 +487,8 @@ impl DataThread {
             flow: FlowId(0),
             replies: false,
         };
-        // UDP gives no acknowledgement: what the destination loses is not repaired.
-        self.forwards.send(now(), &self.epoll, &name, from, body);
+        // UDP has no acknowledgement: losses behind the forward are not repaired.
+        self.forwards.send(now(), &self.epoll, from, body);
         finished(None)
     }
 
@@ -527,16 +534,16 @@ impl DataThread {
         });
         match outcome {
             MessageOutcome::Delivered => {
-                if let Some(name) = self.names.get(&(peer, app))
-                    && let Some(meter) = self.delays.get_mut(name)
+                if self.routes.of_peer(peer, app).is_some()
+                    && let Some(meter) = self.delays.get_mut(&app)
                     && let Some(delay) = arrived_after
                 {
                     meter.record(at, delay);
                 }
             }
             MessageOutcome::Expired => {
-                let name = self.names.get(&(peer, app)).cloned();
-                if let Some(app) = ended.or(name) {
+                let known = self.routes.of_peer(peer, app).map(|_| app);
+                if let Some(app) = ended.or(known) {
                     self.reporter.report(Report::Expired {
                         app,
                         age: after,
@@ -576,7 +583,7 @@ impl DataThread {
             }
             Command::SetUplink { id, rate } => self.endpoint.set_uplink(id, Some(rate)),
             Command::RemoveSocket { id } => {
-                // What the change of paths had to tell the peers leaves first.
+                // Notices about the changed paths leave first.
                 self.send();
                 self.wan.remove(id);
                 self.endpoint.set_uplink(id, None);
@@ -595,11 +602,12 @@ impl DataThread {
                 } in apps
                 {
                     let route = AppRoute {
+                        name,
                         peer,
                         config,
                         has_forward,
                     };
-                    self.set_app(now, name, route);
+                    self.set_app(now, route);
                 }
                 // The control thread waits for it, unless it has given up.
                 let _ = reply.try_send(peer);
@@ -612,18 +620,18 @@ impl DataThread {
                 self.messages.forget_peer(peer);
             }
             Command::SetPaths { peer, paths } => self.endpoint.set_paths(now, peer, &paths),
-            Command::SetApp { name, route } => self.set_app(now, name, route),
-            Command::RemoveApp { name } => self.remove_app(&name),
+            Command::SetApp { route } => self.set_app(now, route),
+            Command::RemoveApp { app } => self.remove_app(app),
             Command::SetProbeShare(share) => self.endpoint.set_probe_share(share),
             Command::SetAggregation(config) => self.endpoint.set_aggregation(*config),
             Command::SetScheduler(scheduler) => self.endpoint.set_scheduler(scheduler),
             Command::AddListener { app, socket } => {
                 failed("listener", self.listeners.add(&self.epoll, app, *socket));
             }
-            Command::MoveListener { address, app } => self.listeners.set_app(address, &app),
+            Command::MoveListener { address, app } => self.listeners.set_app(address, app),
             Command::RemoveListener { address } => self.listeners.remove(address),
             Command::SetForward { app, destination } => self.forwards.set(app, destination),
-            Command::RemoveForward { app } => self.forwards.remove(&app),
+            Command::RemoveForward { app } => self.forwards.remove(app),
             Command::AddTcpListener {
                 app,
                 listener,
@@ -632,14 +640,14 @@ impl DataThread {
                 let added = self.streams.listen(&self.epoll, app, listener, mode);
                 failed("listener", added);
             }
-            Command::MoveTcpListener { address, app } => self.streams.move_listener(address, &app),
+            Command::MoveTcpListener { address, app } => self.streams.move_listener(address, app),
             Command::RemoveTcpListener { address } => self.streams.remove_listener(address),
             Command::SetTcpForward {
                 app,
                 destination,
                 interface,
             } => self.streams.set_forward(app, destination, interface),
-            Command::RemoveTcpForward { app } => self.streams.remove_forward(&app),
+            Command::RemoveTcpForward { app } => self.streams.remove_forward(app),
             Command::AddMessageListener(listener) => {
                 failed(
                     "message socket",
@@ -670,9 +678,8 @@ impl DataThread {
                 }
             }
             Command::TakeDelayWindows { reply } => {
-                let taken = |(name, meter): (&String, &mut DelayMeter)| {
-                    Some((name.clone(), meter.take_window(now)?))
-                };
+                let taken =
+                    |(app, meter): (&AppId, &mut DelayMeter)| Some((*app, meter.take_window(now)?));
                 let _ = reply.try_send(self.delays.iter_mut().filter_map(taken).collect());
             }
             Command::Paths { reply } => {
@@ -694,33 +701,29 @@ impl DataThread {
         }
     }
 
-    fn set_app(&mut self, now: Instant, name: String, route: AppRoute) {
-        let key = (route.peer, route.config.id);
-        if let Some(old) = self.routes.get(&name)
-            && (old.peer, old.config.id) != key
+    fn set_app(&mut self, now: Instant, route: AppRoute) {
+        let app = route.config.id;
+        if let Some(old) = self.routes.get(app)
+            && old.peer != route.peer
         {
             // Another peer; local clients stay attached.
-            self.endpoint.remove_app(old.peer, old.config.id);
-            self.names.remove(&(old.peer, old.config.id));
+            self.endpoint.remove_app(old.peer, app);
         }
         self.endpoint.set_app(route.peer, route.config.clone());
-        self.names.insert(key, name.clone());
         self.delays
-            .entry(name.clone())
+            .entry(app)
             .or_insert_with(|| DelayMeter::new(now));
-        self.routes.insert(name, route);
+        self.routes.insert(route);
     }
 
-    fn remove_app(&mut self, name: &str) {
-        let Some(route) = self.routes.remove(name) else {
+    fn remove_app(&mut self, app: AppId) {
+        let Some(route) = self.routes.remove(app) else {
             return;
         };
-        let key = (route.peer, route.config.id);
-        self.endpoint.remove_app(route.peer, route.config.id);
-        self.names.remove(&key);
-        self.delays.remove(name);
-        self.with_messages(|messages, context| messages.forget_app(context, name));
-        self.with_streams(|streams, context| streams.forget_app(context, name));
+        self.endpoint.remove_app(route.peer, app);
+        self.delays.remove(&app);
+        self.with_messages(|messages, context| messages.forget_app(context, app));
+        self.with_streams(|streams, context| streams.forget_app(context, app));
     }
 
     fn tick(&mut self, now: Instant) {
@@ -747,13 +750,14 @@ impl DataThread {
             && self.streams.is_drained()
             && self.endpoint.is_drained()
             && self.messages.is_drained();
-        // Where the reports are full it is told with a later tick: the control thread waits for it.
+        // If the report queue is full, a later tick tries again: the control thread waits for this
+        // report.
         if drained && self.reporter.report(Report::Drained) {
             self.draining = Draining::Reported;
         }
     }
 
-    /// Tells the peers, and gives what is still to be said a moment to leave.
+    /// Sends close notices, and gives pending packets a moment to leave.
     fn close(&mut self) {
         let start = now();
         self.endpoint.close(start);
@@ -782,21 +786,21 @@ impl DataThread {
         let session = |peer: &PeerId| Some((*peer, self.endpoint.session(*peer)?));
         let sessions = self.peers.iter().filter_map(session).collect();
         let mut apps = BTreeMap::new();
-        for (name, route) in &self.routes {
-            let messages = self.messages.figures(name);
-            let delay = self.delays.get_mut(name).map(|meter| meter.figures(now));
+        for route in self.routes.iter() {
+            let app = route.config.id;
+            let messages = self.messages.figures(app);
+            let delay = self.delays.get_mut(&app).map(|meter| meter.figures(now));
             let figures = AppFigures {
-                id: Some((route.peer, route.config.id)),
                 delay: delay.unwrap_or_default(),
                 senders: messages.senders,
                 receivers: messages.receivers,
                 refused_here: messages.refused,
-                listeners: self.listeners.figures(name),
-                forward: self.forwards.figures(name),
-                tcp_listeners: self.streams.listener_figures(name),
-                tcp_forward: self.streams.forward_figures(name),
+                listeners: self.listeners.figures(app),
+                forward: self.forwards.figures(app),
+                tcp_listeners: self.streams.listener_figures(app),
+                tcp_forward: self.streams.forward_figures(app),
             };
-            apps.insert(name.clone(), figures);
+            apps.insert(app, figures);
         }
         Snapshot {
             at: now,
@@ -812,11 +816,8 @@ impl DataThread {
     }
 
     /// Calls `act` with the stream server and what it works with.
-    fn with_streams<T>(
-        &mut self,
-        act: impl FnOnce(&mut StreamServer, &mut streams::Context<'_>) -> T,
-    ) -> T {
-        let mut context = streams::Context {
+    fn with_streams<T>(&mut self, act: impl FnOnce(&mut StreamServer, &mut Context<'_>) -> T) -> T {
+        let mut context = Context {
             now: now(),
             epoll: &self.epoll,
             routes: &self.routes,

@@ -2,10 +2,9 @@
 //! opens become connections to servers.
 //!
 //! A connection is read only as far as its stream takes bytes, and a stream only as far as its
-//! connection does: nothing is kept here, and who stops reading is felt by who writes to it, and by
-//! nobody else. Ends and resets are passed on as what they are, and behind the bytes that came before
-//! them: the kernel keeps those of a connection that was reset until they are read. A connection goes only where this
-//! gateway's configuration says.
+//! connection does. Nothing is buffered here, so a reader that stops slows its own writer only.
+//! Half-closes and resets are passed on after the bytes that came before them. A connection goes
+//! only where this gateway's configuration says.
 
 mod deferred_reset;
 
@@ -16,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use keiro_core::{AppId, Endpoint, Instant, PeerId, ResetReason, StreamId, StreamSignal};
+use keiro_core::{AppId, Instant, PeerId, ResetReason, StreamId, StreamSignal};
 use keiro_linux::{
     acceptor::Acceptor,
     epoll::{Epoll, Interest, Ready},
@@ -25,17 +24,19 @@ use keiro_linux::{
 
 use self::deferred_reset::{DeferredResets, ResetTimeouts};
 use super::{
-    command::{AppRoute, TcpForwardFigures, TcpListenerFigures},
+    context::Context,
     destination::TcpDestination,
     epoll_registration::EpollRegistration,
+    figures::{TcpForwardFigures, TcpListenerFigures},
     log_throttle::LogThrottle,
+    route::AppRoute,
     token,
 };
 
 /// All TCP listeners, forwards and their connections.
 pub(crate) struct StreamServer {
     listeners: HashMap<u64, AppListener>,
-    forwards: HashMap<String, Forward>,
+    forwards: HashMap<AppId, Forward>,
     connections: HashMap<u64, Connection>,
     by_stream: HashMap<(PeerId, StreamId), u64>,
     /// Connections to servers that are not there yet.
@@ -57,12 +58,12 @@ struct Forward {
 }
 
 struct AppListener {
-    app: String,
+    app: AppId,
     acceptor: Acceptor<Listener>,
     figures: TcpListenerFigures,
 }
 
-/// Where a connection is counted.
+/// The counters of a connection.
 enum Counts<'a> {
     Listener(&'a mut TcpListenerFigures),
     Forward(&'a mut TcpForwardFigures),
@@ -74,7 +75,7 @@ struct Connection {
     stream: StreamId,
     /// Its client is at this gateway's listener.
     listener: Option<u64>,
-    app: String,
+    app: AppId,
     connecting: Option<Connecting>,
     /// The socket may have something to read, and its stream takes it.
     reads: bool,
@@ -96,14 +97,6 @@ struct Connecting {
     to: SocketAddr,
     /// When it is given up.
     by: Instant,
-}
-
-/// What the server works with.
-pub(crate) struct Context<'a> {
-    pub(crate) now: Instant,
-    pub(crate) epoll: &'a Epoll,
-    pub(crate) routes: &'a HashMap<String, AppRoute>,
-    pub(crate) endpoint: &'a mut Endpoint,
 }
 
 /// What became of one connection's turn.
@@ -132,9 +125,9 @@ const CONNECT_MAX: Duration = Duration::from_secs(30);
 const BROKEN_IDLE_MAX: Duration = Duration::from_secs(2);
 /// Nor longer than that in all.
 const BROKEN_MAX: Duration = Duration::from_secs(30);
-/// When the gateway stops, a connection may go on for so long; then the other end is told.
+/// When the gateway stops, connections may go on for this long; then they are reset.
 const DRAIN_MAX: Duration = Duration::from_secs(4);
-/// And not beyond so long a silence.
+/// Unless nothing moves for this long.
 const DRAIN_IDLE_MAX: Duration = Duration::from_secs(1);
 
 impl StreamServer {
@@ -157,7 +150,7 @@ impl StreamServer {
     pub(crate) fn listen(
         &mut self,
         epoll: &Epoll,
-        app: String,
+        app: AppId,
         listener: Listener,
         mode: Mode,
     ) -> io::Result<()> {
@@ -187,10 +180,10 @@ impl StreamServer {
     }
 
     /// Gives the listener at `address` to another application; connections that are there stay.
-    pub(crate) fn move_listener(&mut self, address: SocketAddr, app: &str) {
+    pub(crate) fn move_listener(&mut self, address: SocketAddr, app: AppId) {
         for listener in self.listeners.values_mut() {
             if listener.figures.address == address {
-                app.clone_into(&mut listener.app);
+                listener.app = app;
             }
         }
     }
@@ -204,7 +197,7 @@ impl StreamServer {
     /// Says where an application's streams go from now on, by `interface` alone if one is named.
     pub(crate) fn set_forward(
         &mut self,
-        app: String,
+        app: AppId,
         destination: TcpDestination,
         interface: Option<String>,
     ) {
@@ -231,8 +224,8 @@ impl StreamServer {
     }
 
     /// Takes no new streams of an application; connections that are there stay.
-    pub(crate) fn remove_forward(&mut self, app: &str) {
-        self.forwards.remove(app);
+    pub(crate) fn remove_forward(&mut self, app: AppId) {
+        self.forwards.remove(&app);
     }
 
     /// Lets listeners that rest listen again, and gives up what does not connect.
@@ -266,7 +259,7 @@ impl StreamServer {
     }
 
     /// Resets all connections of an application that is gone.
-    pub(crate) fn forget_app(&mut self, context: &mut Context<'_>, app: &str) {
+    pub(crate) fn forget_app(&mut self, context: &mut Context<'_>, app: AppId) {
         let gone: Vec<u64> = self
             .connections
             .iter()
@@ -327,7 +320,7 @@ impl StreamServer {
         }
     }
 
-    /// Accepts whoever waits at listener `number`.
+    /// Accepts connections that wait at listener `number`.
     pub(crate) fn accept(&mut self, context: &mut Context<'_>, number: u64) {
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(listener) = self.listeners.get_mut(&number) else {
@@ -356,12 +349,12 @@ impl StreamServer {
             };
             let was_reset = failed.as_ref().is_some_and(is_reset_of_accepted);
             if let Some(error) = failed.filter(|_| !was_reset) {
-                tracing::debug!(app = connection.app, %error, "TCP forward");
+                tracing::debug!(app = context.routes.name(connection.app), %error, "TCP forward");
                 self.abort(context, number, reason_of(&error));
                 return;
             }
             if let Some(forward) = self.forwards.get_mut(&connection.app) {
-                // Where there was nobody for long, this machine may be by now.
+                // The address may have become this machine's meanwhile.
                 let by_way_of = forward.interface.as_deref();
                 if forward
                     .figures
@@ -384,7 +377,7 @@ impl StreamServer {
             }
         }
         connection.watch.note(ready);
-        // What is taken here the socket does not say again.
+        // Taking the error clears it.
         let fails = || matches!(connection.socket.take_error(), Ok(Some(_)) | Err(_));
         if connection.broken.is_some() || ready.hangup && fails() {
             self.drain_broken(context, number);
@@ -398,20 +391,20 @@ impl StreamServer {
         }
     }
 
-    /// Acts on what the core says of a stream. `name`: of its application.
+    /// Handles a stream signal of the core.
     pub(crate) fn on_signal(
         &mut self,
         context: &mut Context<'_>,
-        (peer, app, stream): (PeerId, AppId, StreamId),
-        name: Option<&str>,
+        peer: PeerId,
+        app: AppId,
+        stream: StreamId,
         signal: StreamSignal,
     ) {
         if let StreamSignal::Opened { target } = signal {
-            let opened = match name {
-                Some(name) if self.draining.is_none() => {
-                    self.connect(context, (peer, stream), name, target)
-                }
-                _ => Err(ResetReason::UnknownApplication),
+            let is_known = context.routes.of_peer(peer, app).is_some();
+            let opened = match is_known && self.draining.is_none() {
+                true => self.connect(context, peer, stream, app, target),
+                false => Err(ResetReason::UnknownApplication),
             };
             if let Err(reason) = opened {
                 tracing::debug!(?app, ?reason, "stream refused");
@@ -447,7 +440,7 @@ impl StreamServer {
     }
 
     /// The TCP listeners of an application, by address.
-    pub(crate) fn listener_figures(&self, app: &str) -> Vec<TcpListenerFigures> {
+    pub(crate) fn listener_figures(&self, app: AppId) -> Vec<TcpListenerFigures> {
         let of_app = self
             .listeners
             .values()
@@ -457,9 +450,9 @@ impl StreamServer {
         figures
     }
 
-    pub(crate) fn forward_figures(&self, app: &str) -> Option<TcpForwardFigures> {
+    pub(crate) fn forward_figures(&self, app: AppId) -> Option<TcpForwardFigures> {
         self.forwards
-            .get(app)
+            .get(&app)
             .map(|forward| forward.figures.clone())
     }
 
@@ -482,7 +475,7 @@ impl StreamServer {
         };
         // A rule that sends the listener's own address here, or a client that knows it.
         let round = target.is_some_and(|target| listener.acceptor.listener().is_reached_at(target));
-        let route = context.routes.get(&listener.app).filter(|_| !round);
+        let route = context.routes.get(listener.app).filter(|_| !round);
         let up = |route: &&AppRoute| context.endpoint.is_up(route.peer);
         let opened = route.filter(up).map(|route| {
             let (peer, app) = (route.peer, route.config.id);
@@ -491,17 +484,17 @@ impl StreamServer {
         });
         let Some(Ok((peer, stream))) = opened else {
             // As if the server could not be reached, which it cannot.
-            tracing::debug!(app = listener.app, %remote, "TCP listener: no way to the peer");
+            tracing::debug!(app = context.routes.name(listener.app), %remote, "TCP listener: no way to the peer");
             listener.figures.refused += 1;
             tcp::reset(socket);
             return;
         };
         listener.figures.accepted += 1;
         listener.figures.open += 1;
-        let app = listener.app.clone();
+        let app = listener.app;
         let connection = Connection {
             listener: Some(number),
-            ..Connection::new(socket, (peer, stream), app, context.now)
+            ..Connection::new(socket, peer, stream, app, context.now)
         };
         let number = self.insert(context, connection);
         if let Some(number) = number {
@@ -513,8 +506,9 @@ impl StreamServer {
     fn connect(
         &mut self,
         context: &mut Context<'_>,
-        (peer, stream): (PeerId, StreamId),
-        name: &str,
+        peer: PeerId,
+        stream: StreamId,
+        app: AppId,
         target: Option<SocketAddr>,
     ) -> Result<(), ResetReason> {
         let Forward {
@@ -523,14 +517,14 @@ impl StreamServer {
             figures: forward,
         } = self
             .forwards
-            .get_mut(name)
+            .get_mut(&app)
             .ok_or(ResetReason::UnknownApplication)?;
         let server = forward.destination.server(target, interface.as_deref());
         let server = server.map_err(|error| {
             if log_throttle.is_due(context.now) {
                 let to = target.map(tracing::field::display);
                 tracing::warn!(
-                    app = name, to, %error, "TCP forward: cannot tell whether it leads to this machine"
+                    app = context.routes.name(app), to, %error, "TCP forward: cannot tell whether it leads to this machine"
                 );
             }
             forward.failed += 1;
@@ -541,7 +535,7 @@ impl StreamServer {
             return Err(ResetReason::Forbidden);
         };
         let (socket, progress) = tcp::connect(to, interface.as_deref()).map_err(|error| {
-            tracing::debug!(app = name, %to, %error, "TCP forward");
+            tracing::debug!(app = context.routes.name(app), %to, %error, "TCP forward");
             forward.failed += 1;
             reason_of(&error)
         })?;
@@ -556,7 +550,7 @@ impl StreamServer {
                 true => Interest::Read,
                 false => Interest::Write,
             }),
-            ..Connection::new(socket, (peer, stream), name.to_owned(), context.now)
+            ..Connection::new(socket, peer, stream, app, context.now)
         };
         match self.insert(context, connection) {
             Some(number) if !connected => {
@@ -732,12 +726,7 @@ impl StreamServer {
 
 impl Connection {
     /// One to a server, that is there and has said nothing yet.
-    fn new(
-        socket: TcpStream,
-        (peer, stream): (PeerId, StreamId),
-        app: String,
-        now: Instant,
-    ) -> Self {
+    fn new(socket: TcpStream, peer: PeerId, stream: StreamId, app: AppId, now: Instant) -> Self {
         Self {
             socket,
             peer,
@@ -776,7 +765,8 @@ impl Connection {
                 self.reads = false;
                 return Progress::Open;
             }
-            // The socket may have been reported before the stream says so, and what takes bytes then is not told.
+            // The socket may be ready before the stream signals that it is writable, and that
+            // signal is then not repeated.
             self.reads = true;
             let room = room.min(left);
             match self.socket.read(&mut buffer[..room]) {
@@ -843,7 +833,7 @@ impl Connection {
                     left -= count;
                     if last && count == bytes {
                         self.write_ended = true;
-                        // It fails where the other side is gone, which reading will tell.
+                        // It fails if the other side is gone, which the next read shows.
                         let _ = self.socket.shutdown(Shutdown::Write);
                         return self.progress();
                     }
@@ -856,8 +846,8 @@ impl Connection {
                 Err(_) => return Progress::Unwritable,
             }
         }
-        // The core has told of these bytes and will not tell again: the socket, which is reported for
-        // as long as it has room, brings the next turn.
+        // The core signals these bytes once only. The socket is reported as writable and brings the
+        // next turn.
         self.writes = true;
         Progress::Open
     }
@@ -879,7 +869,7 @@ impl Connection {
     }
 }
 
-/// Whether the server has accepted: the kernel knows before anybody is told.
+/// Whether the server has accepted, which the kernel knows before epoll reports it.
 fn is_connected(socket: &TcpStream) -> bool {
     socket.peer_addr().is_ok()
 }

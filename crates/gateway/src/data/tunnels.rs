@@ -1,8 +1,8 @@
-//! Tenants' IP packets between TUN devices and the core: read and cut, checked, classified and led
-//! to a peer; or out of a peer's hands, checked, put together and written.
+//! Tenants' IP packets between TUN devices and the core. Ingress: read, segmented, validated,
+//! classified and sent to a peer. Egress: validated, coalesced and written.
 //!
-//! Devices are given by the control thread, which also knows their addresses and routes and brings
-//! back one that was taken away. Windows and queues are the core's.
+//! The control thread opens devices, with their addresses and routes, and replaces lost ones.
+//! Windows and queues are the core's.
 
 mod counts;
 
@@ -38,7 +38,7 @@ use keiro_linux::{
 
 pub(crate) use self::counts::Counts;
 use super::{
-    command::{Report, Reporter},
+    report::{Report, Reporter},
     token,
 };
 
@@ -114,15 +114,15 @@ struct Tenant {
     peers: BTreeMap<PeerId, Peer>,
     counts: Counts,
     answers: TokenBucket,
-    /// Whose packet was taken last, from where to where: most that follow are the same.
+    /// Peer, source and destination of the last accepted packet: most that follow are the same.
     last_accepted_flow: Option<(PeerId, IpAddr, IpAddr)>,
 }
 
 struct Peer {
     rules: Classifier<AppId>,
     app: AppId,
-    /// Longest packet that has room there, whichever of the tenant's applications it is of: for segment
-    /// sizes that are asked for from there.
+    /// Longest packet that fits for every application of the tenant: the limit for segment sizes
+    /// requested from there.
     max_inner_packet: u16,
 }
 
@@ -133,14 +133,14 @@ enum Location {
     Peer(PeerId),
 }
 
-/// How many answers may be sent: RFC 4443 §2.4 (f), a token bucket.
+/// Limits ICMP errors (RFC 4443 §2.4 (f)).
 struct TokenBucket {
     left: u32,
     refilled: Instant,
 }
 
-/// Packets that wait to be written within one turn. Large buffers are shared by all tenants: packets
-/// of one are put together, those of others lie deferred until it is their turn.
+/// Packets that wait to be written within one turn. Large buffers are shared by all tenants:
+/// packets of one tenant are coalesced, those of others are deferred.
 #[derive(Default)]
 struct WriteBatch {
     coalescer: Option<(Offloads, Coalescer)>,
@@ -198,7 +198,7 @@ impl Tunnels {
         Ok(())
     }
 
-    /// The device is closed by a thread of its own: that takes the kernel some 20 ms each.
+    /// Closes a device in another thread, which takes the kernel some 20 ms each.
     pub(crate) fn remove_device(&mut self, epoll: &Epoll, number: u64) {
         let Some(device) = self.devices.remove(&number) else {
             return;
@@ -206,14 +206,15 @@ impl Tunnels {
         self.close(epoll, device);
     }
 
-    /// Waits on lost devices no longer.
+    /// Closes the devices that failed.
     pub(crate) fn close_lost(&mut self, epoll: &Epoll) {
         while let Some(device) = self.lost.pop() {
             self.close(epoll, device);
         }
     }
 
-    /// Not here, since that waits for whoever changes interfaces meanwhile; until then nothing is heard of it.
+    /// In the other thread, because closing waits for a kernel lock on interfaces. Events of the
+    /// device are no longer received.
     fn close(&mut self, epoll: &Epoll, device: Device) {
         for queue in &device.queues {
             if let Err(error) = epoll.remove(queue) {
@@ -253,7 +254,8 @@ impl Tunnels {
         self.tenants.insert(id, tenant);
     }
 
-    /// Notes what the core tells of paths, until [`update_max_inner_packets`](Self::update_max_inner_packets).
+    /// Notes peers whose paths have changed, for
+    /// [`update_max_inner_packets`](Self::update_max_inner_packets).
     pub(crate) fn on_event(&mut self, event: &Event) {
         if let Event::PathUp { peer, .. }
         | Event::PathMoved { peer, .. }
@@ -264,8 +266,8 @@ impl Tunnels {
         }
     }
 
-    /// Learns how long packets may be to peers whose paths have changed, before the first of them is sent:
-    /// a SYN that comes from there has to ask for segments that fit.
+    /// Updates the maximum packet length to peers whose paths have changed, before the first packet
+    /// is sent: the MSS of a SYN from there has to fit.
     pub(crate) fn update_max_inner_packets(&mut self, endpoint: &Endpoint) {
         for peer in std::mem::take(&mut self.changed_peers) {
             for tenant in self.tenants.values_mut() {
@@ -429,7 +431,7 @@ impl Tunnels {
         self.tenants.iter().map(figures).collect()
     }
 
-    /// Writes what is put together; whose it is knows nobody afterwards.
+    /// Writes the coalesced packets; the batch has no tenant afterwards.
     fn write(&mut self, reporter: &mut Reporter) {
         let (Some(id), Some((_, coalescer))) = (self.out.of.take(), &mut self.out.coalescer) else {
             return;
@@ -466,7 +468,7 @@ impl Tunnels {
         }
     }
 
-    /// A device does not work any more: the control thread is told, and brings another.
+    /// Removes a device that failed and reports it; the control thread opens another.
     fn on_device_failed(&mut self, number: u64, fault: &TunFault, reporter: &mut Reporter) {
         if let Some(device) = self.devices.remove(&number) {
             self.lost.push(device);
@@ -502,7 +504,7 @@ impl Tenant {
                 tracing::error!(%error, "a tenant's rules are not taken");
                 Classifier::new(Vec::new()).expect("no rules are right")
             });
-            // As long as no path is known the device's.
+            // Until a path is known, the device's.
             let (app, max_inner_packet) = (of.app, setup.mtu);
             let peer_state = Peer {
                 rules,
@@ -538,7 +540,8 @@ impl Tenant {
         found.max_inner_packet = room.map_or(longest, |room| room.min(longest));
     }
 
-    /// A packet of the kernel's, large or not. Its headers are judged once for all it stands for.
+    /// Handles a packet that was read from the device, large or not. The headers of a large one are
+    /// checked once.
     fn ingress(&mut self, with: &mut IngressContext<'_>, bytes: &mut [u8]) {
         let mut vnet = VnetHeader::default();
         let mut packet = bytes;
@@ -609,7 +612,7 @@ impl Tenant {
                 ecn,
                 data,
             };
-            // What is refused is counted in the core, or the peer is just being removed.
+            // Refusals are counted in the core, or the peer is being removed.
             let _ = endpoint.send_packet(with.now, to, (id, app), sent);
         };
         let count = segments.count();
@@ -630,7 +633,7 @@ impl Tenant {
                 send(with.endpoint, part.to_vec());
             });
             if cut.is_err() {
-                // The rest is as long, but for the last one, which is of no use alone.
+                // The remaining segments are as long, except the last, which is useless alone.
                 self.counts.too_big += (count - number) as u64;
                 self.answer(with, &packet, &header, Reason::TooBig { mtu: room });
                 break;
@@ -638,8 +641,8 @@ impl Tenant {
         }
     }
 
-    /// Tells the sender. IPv4 takes no packet from outside whose source is the machine's own, so
-    /// answers come from where the packet was going.
+    /// Sends an ICMP error to the sender. IPv4 drops packets from outside whose source is the
+    /// machine's own, so errors carry the address that the packet was sent to.
     fn answer(
         &mut self,
         with: &IngressContext<'_>,
@@ -676,8 +679,8 @@ impl Tenant {
         }
     }
 
-    /// A peer's packet as it is to be written, changed in `scratch` if it has to be; `None`: it is
-    /// dropped, and counted.
+    /// Checks a peer's packet and adapts it for writing, in `scratch` if it changes; `None`: it is
+    /// dropped and counted.
     fn filter_from_peer<'a>(
         &mut self,
         from: PeerId,

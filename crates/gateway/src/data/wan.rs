@@ -9,19 +9,20 @@ use keiro_linux::{
 };
 
 use super::{
-    command::{Report, Reporter, SocketFigures},
     drops::SystemDrops,
+    figures::SocketFigures,
+    report::{Report, Reporter},
     token,
 };
 
 /// All WAN sockets.
 pub(crate) struct Wan {
     sockets: BTreeMap<SocketId, WanSocket>,
-    /// `None`: the kernel does not tell.
+    /// `None`: the kernel has no such counter.
     system: Option<SystemDrops>,
-    /// What sockets had dropped that were removed: the system's counter has that among its own.
+    /// Drops of removed sockets, which the system's counter includes.
     removed_drops: u64,
-    /// What the system dropped of others', as the peers were told.
+    /// Drops of other sockets in the system that were reported to the peers.
     foreign_drops_reported: u64,
 }
 
@@ -34,7 +35,7 @@ struct WanSocket {
     offload_refusal_reported: bool,
 }
 
-/// A socket that cannot send says so this often.
+/// A socket that cannot send is reported this often.
 const FAILURE_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Wan {
@@ -77,7 +78,7 @@ impl Wan {
         self.sockets.get(&id).map(|wan| &wan.socket)
     }
 
-    /// Sends a batch. What cannot be sent is lost like on the way, and counted here.
+    /// Sends a batch. What cannot be sent counts as lost on the way, and is counted here.
     pub(crate) fn send(
         &mut self,
         now: Instant,
@@ -122,7 +123,8 @@ impl Wan {
         }
     }
 
-    /// Looks at every socket's own receive drops (0.4 µs each), tells the peers, and has the system's read.
+    /// Reads every socket's receive drops (0.4 µs each), reports them to the peers, and requests
+    /// the system's counter.
     pub(crate) fn count_drops(&mut self, endpoint: &mut Endpoint) {
         self.sockets.values_mut().for_each(WanSocket::count_drops);
         self.report_drops(endpoint);
@@ -131,13 +133,13 @@ impl Wan {
         }
     }
 
-    /// Tells the peers what the system has dropped, if that was read since.
+    /// Reports the system's drops to the peers, if they were read since.
     pub(crate) fn update_system_drops(&mut self, endpoint: &mut Endpoint) {
         let Some(total) = self.system.as_ref().and_then(SystemDrops::take_new_total) else {
             return;
         };
-        // The system's counter has ours among them, which are read later and may be more. It only grows for the
-        // peers, to whom less would be the word of a gateway that has begun anew.
+        // The system's counter includes our sockets' drops, which are read later and may be more.
+        // Peers get an increasing value only; a smaller one would look like a restart.
         self.sockets.values_mut().for_each(WanSocket::count_drops);
         let others = total.saturating_sub(self.own_drops());
         if others > self.foreign_drops_reported {
@@ -152,7 +154,7 @@ impl Wan {
         }
     }
 
-    /// What our sockets have dropped in receiving, those that are gone included.
+    /// Receive drops of our sockets, including removed ones.
     fn own_drops(&self) -> u64 {
         let present = self.sockets.values().map(|wan| wan.figures.receive_drops);
         self.removed_drops + present.sum::<u64>()
@@ -205,7 +207,7 @@ mod tests {
             UdpSocket::bind("127.0.0.1:0").unwrap(),
             UdpSocket::bind("127.0.0.1:0").unwrap(),
         );
-        // Nobody reads, and no socket's buffer holds so many.
+        // The socket is not read, and no buffer holds so many.
         let sent = 50_000;
         let overflow = || {
             for _ in 0..sent {
@@ -229,7 +231,7 @@ mod tests {
         let id = SocketId(1);
         wan.add(&epoll, id, socket).unwrap();
         let from = UdpSocket::bind("127.0.0.1:0").unwrap();
-        // Each takes some hundred bytes of the buffer whatever its length; nobody reads.
+        // Each takes some hundred bytes of the buffer whatever its length; the socket is not read.
         let sent_max = 1_000_000;
         let dropped = |wan: &Wan| wan.sockets[&id].socket.receive_drops().unwrap();
         let mut sent = 0;

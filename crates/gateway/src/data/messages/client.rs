@@ -17,10 +17,10 @@ use keiro_control::message_socket::{
     Ack, Answer, BODY_BYTES_MAX, FramingError, Hello, HelloDecoder, MESSAGE_HEADER_BYTES, Outcome,
     RefusalReason, RefusedReason, Role,
 };
-use keiro_core::{Instant, MessageId, PeerId};
+use keiro_core::{AppId, Instant, MessageId, PeerId};
 use keiro_linux::epoll::{Epoll, Interest};
 
-use super::{TAG_BYTES, queue::SharedMessage};
+use super::{queue::SharedMessage, tag::TAG_BYTES};
 use crate::data::{epoll_registration::EpollRegistration, token};
 
 /// A client's stream.
@@ -36,7 +36,7 @@ pub(super) struct Client {
     /// Answer and acks that wait to be written.
     output: Vec<u8>,
     opened: Instant,
-    /// After a hang-up what it sent before is still read, and nothing is told to it.
+    /// After a hang-up, what it sent before is still read, and nothing is sent to it.
     watch: EpollRegistration,
     refusal: Option<(RefusalReason, &'static str)>,
 }
@@ -48,7 +48,9 @@ enum State {
 }
 
 struct Sender {
-    app: String,
+    app: AppId,
+    /// The application's name, for the log.
+    app_name: String,
     header: [u8; MESSAGE_HEADER_BYTES],
     header_filled: usize,
     body: Option<Body>,
@@ -70,7 +72,7 @@ struct Body {
 }
 
 struct Receiver {
-    app: String,
+    app: AppId,
     queue: VecDeque<SharedMessage>,
     queued_bytes: usize,
     /// Bytes of the first one that are written, header included.
@@ -117,7 +119,7 @@ const QUEUE_BYTES_MAX: usize = 32 << 20;
 const SEND_BUFFER_BYTES: usize = 2 << 20;
 
 impl Client {
-    /// With a `refusal` it is told so after its hello.
+    /// With a `refusal` the client is refused after its hello.
     pub(super) fn new(
         now: Instant,
         stream: Stream,
@@ -134,7 +136,7 @@ impl Client {
         })
     }
 
-    /// Why it may not attach, whatever it wants.
+    /// Why it may not attach.
     pub(super) fn refusal(&self) -> Option<(RefusalReason, &'static str)> {
         self.refusal
     }
@@ -151,19 +153,19 @@ impl Client {
         }
     }
 
-    /// Says no; the caller closes. What the socket does not take at once is not said.
+    /// Sends a refusal; the caller closes. What the socket does not take at once is dropped.
     pub(super) fn refuse(&mut self, reason: RefusalReason, text: &str) {
         let text = text.to_owned();
         let answer = Answer::Refused { reason, text }.encode();
         let _ = self.stream.write(&answer);
     }
 
-    pub(super) fn welcome(&mut self, now: Instant, hello: &Hello) {
+    pub(super) fn welcome(&mut self, now: Instant, app: AppId, hello: &Hello) {
         self.output.extend_from_slice(&Answer::Accepted.encode());
-        let app = hello.app.to_string();
         self.state = match hello.role {
             Role::Send => State::Sender(Sender {
                 app,
+                app_name: hello.app.to_string(),
                 header: [0; MESSAGE_HEADER_BYTES],
                 header_filled: 0,
                 body: None,
@@ -183,17 +185,17 @@ impl Client {
     }
 
     /// The application that it sends for.
-    pub(super) fn sends(&self) -> Option<&str> {
+    pub(super) fn sends(&self) -> Option<AppId> {
         match &self.state {
-            State::Sender(sender) => Some(&sender.app),
+            State::Sender(sender) => Some(sender.app),
             _ => None,
         }
     }
 
     /// The application that it receives for.
-    pub(super) fn receives(&self) -> Option<&str> {
+    pub(super) fn receives(&self) -> Option<AppId> {
         match &self.state {
-            State::Receiver(receiver) => Some(&receiver.app),
+            State::Receiver(receiver) => Some(receiver.app),
             _ => None,
         }
     }
@@ -260,7 +262,7 @@ impl Client {
         self.watch.update(epoll, &self.stream, key, (read, write))
     }
 
-    /// A sender that has said everything and been told everything it waits for.
+    /// A sender that has sent everything and got all its acks.
     pub(super) fn is_done(&self) -> bool {
         match &self.state {
             State::Sender(sender) => {
@@ -271,8 +273,8 @@ impl Client {
         }
     }
 
-    /// A sender that will say nothing more than it has: it waits for acks, or for its last messages
-    /// to find room.
+    /// A sender that sends nothing more: it waits for acks, or for its last messages to be
+    /// accepted.
     pub(super) fn is_leaving(&self) -> bool {
         match &self.state {
             State::Sender(sender) => sender.finished || self.watch.is_hung_up(),
@@ -310,7 +312,7 @@ impl Client {
         }
     }
 
-    /// Tells what became of a message.
+    /// Sends the ack of a message.
     pub(super) fn acknowledge(&mut self, ack: Ack) {
         if let State::Sender(sender) = &mut self.state {
             sender.unacked.remove(&ack.id);
@@ -319,7 +321,7 @@ impl Client {
         }
     }
 
-    /// Tells that a message was not taken over. An earlier one of the same number still waits.
+    /// Refuses a message. An earlier one of the same number still waits.
     pub(super) fn refuse_message(&mut self, id: u64, reason: RefusedReason) {
         let ack = Ack {
             id,
@@ -435,7 +437,7 @@ impl Sender {
             Ok(_) if came < wanted => {
                 let (came, length) = (body.bytes.len() - TAG_BYTES, body.length - TAG_BYTES);
                 tracing::warn!(
-                    app = self.app,
+                    app = self.app_name,
                     "message socket: a sender closed after {came} bytes of a message of {length}"
                 );
                 return Progress::Gone;
@@ -464,7 +466,7 @@ impl Sender {
                 }
                 Ok(0) => {
                     tracing::warn!(
-                        app = self.app,
+                        app = self.app_name,
                         "message socket: a sender closed within a message's header"
                     );
                     return Err(Progress::Gone);
@@ -482,7 +484,7 @@ impl Sender {
         if length == 0 || length > BODY_BYTES_MAX {
             let error = FramingError::BodyLength(length as u64);
             tracing::warn!(
-                app = self.app,
+                app = self.app_name,
                 %error,
                 "message socket: a sender's connection is closed"
             );

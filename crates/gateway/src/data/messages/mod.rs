@@ -13,11 +13,12 @@
 //!   of the one window that all of the peer's messages share.
 //! - A client that closes is forgotten as soon as what it sent is read; its messages go on.
 //!
-//! The sender's own number of a message travels in front of its body, [`tag`](tagged_body), since
+//! The sender's own number of a message travels in front of its body, [`tag`], since
 //! the receiver gets it too.
 
 mod client;
 mod queue;
+pub(crate) mod tag;
 #[cfg(test)]
 mod tests;
 
@@ -36,9 +37,7 @@ use std::{
 use keiro_control::message_socket::{
     Ack, Hello, Outcome, RefusalReason as HelloRefusal, RefusedReason, Role,
 };
-use keiro_core::{
-    DeliveryClass, Endpoint, Instant, MessageId, MessageOutcome, PeerId, RefusalReason,
-};
+use keiro_core::{AppId, DeliveryClass, MessageId, MessageOutcome, PeerId, RefusalReason};
 use keiro_linux::{
     acceptor::Acceptor,
     epoll::{Epoll, Ready},
@@ -49,12 +48,10 @@ pub(crate) use self::queue::PendingMessage;
 use self::{
     client::{Client, ClientMessage, Progress, Stream},
     queue::{HoldQueue, SharedMessage},
+    tag::untagged_body,
 };
-use super::{command::AppRoute, token};
+use super::{context::Context, token};
 use crate::access;
-
-/// Bytes in front of a message's body: the sender's number for it, big-endian.
-pub(crate) const TAG_BYTES: usize = 8;
 
 /// A socket where local applications attach.
 pub(crate) enum Listener {
@@ -71,11 +68,11 @@ pub(crate) enum Listener {
 pub(crate) struct MessageServer {
     listeners: HashMap<u64, Acceptor<Listener>>,
     clients: HashMap<u64, Client>,
-    /// Whose ack an unfinished message of ours is.
+    /// Clients that wait for an ack, by message.
     unfinished: HashMap<(PeerId, MessageId), MessageOrigin>,
     /// Messages that wait for a receiver, by application.
-    holds: BTreeMap<String, HoldQueue>,
-    figures: HashMap<String, AppMessages>,
+    holds: BTreeMap<AppId, HoldQueue>,
+    figures: HashMap<AppId, AppMessages>,
     next: u64,
     draining: bool,
 }
@@ -84,7 +81,7 @@ pub(crate) struct MessageServer {
 struct MessageOrigin {
     client: u64,
     id: u64,
-    app: String,
+    app: AppId,
 }
 
 /// What the message socket counts for an application.
@@ -95,7 +92,7 @@ pub(crate) struct AppMessages {
     pub(crate) refused: u64,
 }
 
-/// What becomes of a message from the peer.
+/// The result of a message from the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageResult {
     pub(crate) peer: PeerId,
@@ -103,20 +100,12 @@ pub(crate) struct MessageResult {
     pub(crate) refused: Option<RefusalReason>,
 }
 
-/// What the message server works with.
-pub(crate) struct Context<'a> {
-    pub(crate) now: Instant,
-    pub(crate) epoll: &'a Epoll,
-    pub(crate) routes: &'a HashMap<String, AppRoute>,
-    pub(crate) endpoint: &'a mut Endpoint,
-}
-
-/// Clients at once; further ones are told so and closed.
+/// Attached clients; further ones are refused and closed.
 const CLIENTS_MAX: usize = 256;
 /// Senders that have finished or hung up, beside [`CLIENTS_MAX`]. At more the oldest connection of
 /// them is closed: its messages go on, its acks are not given.
 const LEAVING_MAX: usize = 256;
-/// Clients beyond [`CLIENTS_MAX`] that are told so; further ones are closed without a word.
+/// Clients beyond [`CLIENTS_MAX`] that get a refusal; further ones are closed without one.
 const REFUSED_CLIENTS_MAX: usize = 16;
 /// A client says hello within this time.
 const HELLO_TIME: Duration = Duration::from_secs(10);
@@ -131,19 +120,6 @@ const TAKEN_PER_TURN: usize = 256 << 10;
 const MESSAGE_COST: usize = 4 << 10;
 /// Connections accepted per turn.
 const ACCEPTS_PER_TURN: usize = 8;
-
-/// `body` with its sender's number in front, as it crosses the overlay.
-pub(crate) fn tagged_body(id: u64, body: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(TAG_BYTES + body.len());
-    bytes.extend_from_slice(&id.to_be_bytes());
-    bytes.extend_from_slice(body);
-    bytes
-}
-
-/// The body without the number; `None` if the peer sent something else.
-pub(crate) fn untagged_body(bytes: &[u8]) -> Option<&[u8]> {
-    bytes.get(TAG_BYTES..).filter(|body| !body.is_empty())
-}
 
 impl MessageServer {
     pub(crate) fn new() -> Self {
@@ -186,7 +162,7 @@ impl MessageServer {
             .all(|client| client.queued_messages() == 0)
     }
 
-    /// Accepts whoever waits at listener `number`.
+    /// Accepts clients that wait at listener `number`.
     pub(crate) fn accept(&mut self, context: &mut Context<'_>, number: u64) {
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(listener) = self.listeners.get_mut(&number) else {
@@ -198,7 +174,7 @@ impl MessageServer {
             self.close_oldest_leaving(context);
             let leaving = self.clients.values().filter(|c| c.is_leaving()).count();
             let clients = self.clients.len() - leaving;
-            // Told after the hello: a client that is still writing it would not read the answer.
+            // Refused after the hello: a client that is still writing it would not read the answer.
             let refusal = if !allowed {
                 let text = "only root, the gateway's user and members of the socket's group may";
                 Some((HelloRefusal::Forbidden, text))
@@ -255,17 +231,16 @@ impl MessageServer {
     /// A receiver that took something may have room again.
     fn go_on_after_writing(&mut self, context: &mut Context<'_>, number: u64, ready: Ready) {
         let app = self.clients.get(&number).and_then(Client::receives);
-        if let Some(app) = app.filter(|app| ready.writable && self.holds.contains_key(*app)) {
-            let app = app.to_owned();
-            self.give_held(context, &app);
+        if let Some(app) = app.filter(|app| ready.writable && self.holds.contains_key(app)) {
+            self.give_held(context, app);
         }
     }
 
-    /// Takes a whole message from the peer over. A refusal at once is in the answer.
+    /// Delivers a message from the peer. Returns the result if it is refused at once.
     pub(crate) fn deliver(
         &mut self,
         context: &mut Context<'_>,
-        app: &str,
+        app: AppId,
         held: PendingMessage,
     ) -> Option<MessageResult> {
         let finished = |peer, id, refused| Some(MessageResult { peer, id, refused });
@@ -273,7 +248,7 @@ impl MessageServer {
             return finished(held.peer, held.id, Some(RefusalReason::Other));
         }
         let receivers = self.receivers_of(app);
-        let waits = self.holds.contains_key(app)
+        let waits = self.holds.contains_key(&app)
             || receivers.is_empty()
             || receivers
                 .iter()
@@ -282,7 +257,7 @@ impl MessageServer {
             self.give(context, &receivers, held);
             return None;
         }
-        let hold = self.holds.entry(app.to_owned()).or_default();
+        let hold = self.holds.entry(app).or_default();
         let refused = match receivers.is_empty() {
             true => RefusalReason::NoReceiver,
             false => RefusalReason::ReceiverFull,
@@ -293,7 +268,7 @@ impl MessageServer {
         }
     }
 
-    /// Tells the sender what became of its message; the application. `None` if it was not one of
+    /// Acknowledges a message to its sender. Returns the application; `None` if the message was not
     /// this socket's.
     pub(crate) fn on_message_done(
         &mut self,
@@ -302,7 +277,7 @@ impl MessageServer {
         id: MessageId,
         outcome: MessageOutcome,
         after: Duration,
-    ) -> Option<String> {
+    ) -> Option<AppId> {
         let origin = self.unfinished.remove(&(peer, id))?;
         let (outcome, delay) = match outcome {
             MessageOutcome::Delivered => (Outcome::Delivered, after),
@@ -340,9 +315,9 @@ impl MessageServer {
     /// Ends what waited too long: held messages, clients without hello, receivers that are stuck.
     pub(crate) fn sweep(&mut self, context: &mut Context<'_>) {
         let now = context.now;
-        let attached: HashSet<&str> = self.clients.values().filter_map(Client::receives).collect();
+        let attached: HashSet<AppId> = self.clients.values().filter_map(Client::receives).collect();
         for (app, hold) in &mut self.holds {
-            let reason = match attached.contains(app.as_str()) {
+            let reason = match attached.contains(app) {
                 true => RefusalReason::ReceiverFull,
                 false => RefusalReason::NoReceiver,
             };
@@ -375,15 +350,15 @@ impl MessageServer {
             // something as soon as the client has read a little: slow is not stuck.
             self.write_or_close(context, number);
             let app = self.clients.get(&number).and_then(Client::receives);
-            if let Some(app) = app.map(str::to_owned) {
-                self.give_held(context, &app);
+            if let Some(app) = app {
+                self.give_held(context, app);
             }
             let client = self.clients.get(&number);
             let Some(client) = client.filter(|c| c.stuck_for(context.now) >= STUCK_TIME) else {
                 continue;
             };
             tracing::warn!(
-                app = client.receives(),
+                app = client.receives().map(|app| context.routes.name(app)),
                 messages = client.queued_messages(),
                 "closing a receiver that has taken nothing for {STUCK_TIME:?}"
             );
@@ -392,8 +367,8 @@ impl MessageServer {
     }
 
     /// Ends the clients of an application that is gone, and its held messages.
-    pub(crate) fn forget_app(&mut self, context: &mut Context<'_>, app: &str) {
-        if let Some(mut hold) = self.holds.remove(app) {
+    pub(crate) fn forget_app(&mut self, context: &mut Context<'_>, app: AppId) {
+        if let Some(mut hold) = self.holds.remove(&app) {
             for held in hold.take_all() {
                 let reason = Some(RefusalReason::UnknownApplication);
                 context.endpoint.finish_message(held.peer, held.id, reason);
@@ -415,8 +390,8 @@ impl MessageServer {
         }
     }
 
-    pub(crate) fn figures(&self, app: &str) -> AppMessages {
-        self.figures.get(app).copied().unwrap_or_default()
+    pub(crate) fn figures(&self, app: AppId) -> AppMessages {
+        self.figures.get(&app).copied().unwrap_or_default()
     }
 
     /// Attached senders and receivers of all applications.
@@ -433,14 +408,11 @@ impl MessageServer {
         self.next
     }
 
-    fn figures_of(&mut self, app: &str) -> &mut AppMessages {
-        if !self.figures.contains_key(app) {
-            self.figures.insert(app.to_owned(), AppMessages::default());
-        }
-        self.figures.get_mut(app).expect("it was inserted just now")
+    fn figures_of(&mut self, app: AppId) -> &mut AppMessages {
+        self.figures.entry(app).or_default()
     }
 
-    fn receivers_of(&self, app: &str) -> Vec<u64> {
+    fn receivers_of(&self, app: AppId) -> Vec<u64> {
         let receives =
             |(number, client): (&u64, &Client)| (client.receives() == Some(app)).then_some(*number);
         let mut receivers: Vec<u64> = self.clients.iter().filter_map(receives).collect();
@@ -470,17 +442,17 @@ impl MessageServer {
     }
 
     /// Gives what was held to the receivers, as far as all of them have room.
-    fn give_held(&mut self, context: &mut Context<'_>, app: &str) {
-        while let Some(length) = self.holds.get(app).and_then(HoldQueue::first_length) {
+    fn give_held(&mut self, context: &mut Context<'_>, app: AppId) {
+        while let Some(length) = self.holds.get(&app).and_then(HoldQueue::first_length) {
             let receivers = self.receivers_of(app);
             if receivers.is_empty() || receivers.iter().any(|n| !self.has_room(*n, length)) {
                 return;
             }
-            if let Some(held) = self.holds.get_mut(app).and_then(HoldQueue::pop) {
+            if let Some(held) = self.holds.get_mut(&app).and_then(HoldQueue::pop) {
                 self.give(context, &receivers, held);
             }
         }
-        self.holds.remove(app);
+        self.holds.remove(&app);
     }
 
     fn write_or_close(&mut self, context: &mut Context<'_>, number: u64) {
@@ -543,30 +515,31 @@ impl MessageServer {
 
     /// Answers a hello; `false` if it was refused.
     fn welcome(&mut self, context: &mut Context<'_>, number: u64, hello: &Hello) -> bool {
-        let app = hello.app.as_str();
+        let name = hello.app.as_str();
         let Some(client) = self.clients.get_mut(&number) else {
             return false;
         };
-        let refusal = match context.routes.get(app) {
+        let route = context.routes.named(name);
+        let refusal = match route {
             _ if client.refusal().is_some() => client
                 .refusal()
                 .map(|(reason, text)| (reason, text.to_owned())),
             _ if self.draining => Some((HelloRefusal::Stopping, "the gateway stops".to_owned())),
             None => {
-                let text = format!("there is no application `{app}`; `keiro show app` lists them");
+                let text = format!("there is no application `{name}`; `keiro show app` lists them");
                 Some((HelloRefusal::UnknownApp, text))
             }
             Some(route) if route.config.class != DeliveryClass::Message => {
                 let text = match route.config.class {
                     DeliveryClass::Stream => {
-                        format!("`{app}` is of class stream; use its TCP listener")
+                        format!("`{name}` is of class stream; use its TCP listener")
                     }
-                    _ => format!("`{app}` is of class datagram; use its UDP listener"),
+                    _ => format!("`{name}` is of class datagram; use its UDP listener"),
                 };
                 Some((HelloRefusal::NotAvailable, text))
             }
             Some(route) if route.has_forward && hello.role == Role::Receive => {
-                let text = format!("messages of `{app}` leave by its forward; remove that first");
+                let text = format!("messages of `{name}` leave by its forward; remove that first");
                 Some((HelloRefusal::NotAvailable, text))
             }
             Some(_) => None,
@@ -575,7 +548,10 @@ impl MessageServer {
             client.refuse(reason, &text);
             return false;
         }
-        client.welcome(context.now, hello);
+        let Some(app) = route.map(|route| route.config.id) else {
+            return false;
+        };
+        client.welcome(context.now, app, hello);
         let figures = self.figures_of(app);
         match hello.role {
             Role::Send => figures.senders += 1,
@@ -595,11 +571,11 @@ impl MessageServer {
         let Some(client) = self.clients.get_mut(&number) else {
             return;
         };
-        let Some(app) = client.sends().map(str::to_owned) else {
+        let Some(app) = client.sends() else {
             return;
         };
         let ClientMessage { id, made, bytes } = taken;
-        let refusal = match context.routes.get(&app) {
+        let refusal = match context.routes.get(app) {
             _ if self.draining => RefusedReason::Stopping,
             None => RefusedReason::AppRemoved,
             Some(_) if !client.expect_ack(id) => RefusedReason::DuplicateId,
@@ -616,7 +592,7 @@ impl MessageServer {
                         let origin = MessageOrigin {
                             client: number,
                             id,
-                            app: app.clone(),
+                            app,
                         };
                         self.unfinished.insert((peer, message), origin);
                         return;
@@ -638,7 +614,7 @@ impl MessageServer {
             }
         };
         client.refuse_message(id, refusal);
-        self.figures_of(&app).refused += 1;
+        self.figures_of(app).refused += 1;
         // What cannot be written now leaves when the socket has room.
         let _ = self.write(context, number);
     }
@@ -647,30 +623,30 @@ impl MessageServer {
         let Some(mut client) = self.clients.remove(&number) else {
             return;
         };
-        if let Some(app) = client.sends().map(str::to_owned) {
-            self.figures_of(&app).senders -= 1;
+        if let Some(app) = client.sends() {
+            self.figures_of(app).senders -= 1;
         }
-        let Some(app) = client.receives().map(str::to_owned) else {
+        let Some(app) = client.receives() else {
             return;
         };
-        self.figures_of(&app).receivers -= 1;
+        self.figures_of(app).receivers -= 1;
         for shared in client.take_queue() {
             let Some((held, received)) = shared.last() else {
                 continue;
             };
             let (peer, id) = (held.peer, held.id);
-            // What nobody got whole waits for another receiver.
-            let refused = match context.routes.contains_key(&app) {
+            // Messages that no receiver got whole wait for another.
+            let refused = match context.routes.get(app).is_some() {
                 _ if received => None,
                 false => Some(RefusalReason::UnknownApplication),
-                true => match self.deliver(context, &app, held) {
+                true => match self.deliver(context, app, held) {
                     None => continue,
                     Some(finished) => finished.refused,
                 },
             };
             context.endpoint.finish_message(peer, id, refused);
         }
-        self.give_held(context, &app);
+        self.give_held(context, app);
     }
 }
 
@@ -700,7 +676,7 @@ impl AsFd for Listener {
     }
 }
 
-/// How a refusal by the peer is told to the sender.
+/// The ack for a refusal by the peer.
 fn refused(reason: RefusalReason) -> Outcome {
     Outcome::Refused(match reason {
         RefusalReason::UnknownApplication => RefusedReason::AppRemoved,

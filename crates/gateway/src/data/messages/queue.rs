@@ -27,7 +27,7 @@ pub(super) struct HoldQueue {
 /// Messages held per application.
 const MESSAGES_MAX: usize = 64;
 /// Their bytes: one message of the largest length, or many small ones.
-const BYTES_MAX: usize = (16 << 20) + super::TAG_BYTES;
+const BYTES_MAX: usize = (16 << 20) + super::tag::TAG_BYTES;
 /// How long a receiver may take to come (back).
 const TIME_MAX: Duration = Duration::from_secs(5);
 

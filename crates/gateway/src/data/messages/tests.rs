@@ -7,17 +7,25 @@ use std::{
 
 use keiro_control::{config::Name, message_socket::Answer};
 use keiro_core::{
-    AppConfig, AppId, EndpointConfig, PeerConfig, PrivateKey, PublicKey, SendError, TenantId,
+    AppConfig, AppId, Endpoint, EndpointConfig, Instant, PeerConfig, PrivateKey, PublicKey,
+    SendError, TenantId,
 };
 use keiro_linux::epoll::ReadyList;
 
-use super::*;
-use crate::data::token::Token;
+use super::{tag::tagged_body, *};
+use crate::data::{
+    route::{AppRoute, Routes},
+    token::Token,
+};
+
+fn test_app() -> AppId {
+    AppId::of_name("M")
+}
 
 struct Served {
     epoll: Epoll,
     endpoint: Endpoint,
-    routes: HashMap<String, AppRoute>,
+    routes: Routes,
     server: MessageServer,
     now: Instant,
     peer: PeerId,
@@ -51,15 +59,17 @@ impl Served {
             tenant: TenantId::ZERO,
         };
         endpoint.set_app(peer, config.clone());
-        let route = AppRoute {
+        let mut routes = Routes::default();
+        routes.insert(AppRoute {
+            name: "M".to_owned(),
             peer,
             config,
             has_forward: false,
-        };
+        });
         Self {
             epoll,
             endpoint,
-            routes: HashMap::from([("M".to_owned(), route)]),
+            routes,
             server,
             now,
             peer,
@@ -78,7 +88,7 @@ impl Served {
         act(&mut self.server, &mut context)
     }
 
-    /// Serves whoever is ready until nobody is; fails if that has no end.
+    /// Serves ready clients until none is; fails if that has no end.
     fn turn(&mut self) {
         const TURNS_MAX: usize = 1000;
         let mut ready = ReadyList::new(64);
@@ -130,7 +140,7 @@ impl Served {
             id: MessageId(id),
             bytes: tagged_body(id, &vec![7; length]),
         };
-        self.with(|server, context| server.deliver(context, "M", held))
+        self.with(|server, context| server.deliver(context, AppId::of_name("M"), held))
     }
 }
 
@@ -163,7 +173,7 @@ fn what_a_sender_said_before_it_quit_is_taken_over() {
     for id in 0..100 {
         said.extend(message(id, &[1; 500]));
     }
-    // The number is in use: a refusal that cannot be told.
+    // The number is in use: a refusal that cannot be sent.
     said.extend(message(0, b"again"));
     said.extend(message(100, b"end"));
     sender.write_all(&said).unwrap();
@@ -233,7 +243,7 @@ fn a_sender_that_quits_with_a_message_that_found_the_queue_full_is_not_busy_work
     // Ends only if nothing is ready any more.
     served.turn();
     assert!(served.server.clients.values().all(Client::is_leaving));
-    served.routes.clear();
+    served.routes.remove(test_app());
     served.with(MessageServer::retry_stalled);
     served.turn();
     assert!(served.server.clients.is_empty());
@@ -256,9 +266,9 @@ fn a_receiver_that_takes_nothing_is_closed_after_a_while() {
         assert!(served.now <= attached + 2 * STUCK_TIME);
     }
     assert!(served.now >= attached + STUCK_TIME);
-    assert_eq!(served.server.figures("M").receivers, 0);
-    // What nobody got waits for another one, as far as may be held.
-    assert!(served.server.holds.contains_key("M"));
+    assert_eq!(served.server.figures(test_app()).receivers, 0);
+    // Messages that no receiver got wait for another one, within bounds.
+    assert!(served.server.holds.contains_key(&test_app()));
     served.now += Duration::from_secs(10);
     served.with(MessageServer::sweep);
     assert!(served.server.holds.is_empty());

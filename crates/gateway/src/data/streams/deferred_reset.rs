@@ -1,5 +1,5 @@
-//! Connections whose stream was reset when all that came before had been written to them: what the kernel
-//! still holds of it would go with a reset at once, so each is reset when its other end has taken that.
+//! Resets connections after their last bytes are acknowledged. A reset at once would discard what
+//! the kernel still holds of them.
 
 use std::{net::TcpStream, time::Duration};
 
@@ -13,32 +13,31 @@ pub(super) struct DeferredResets(Vec<DeferredReset>);
 #[derive(Debug)]
 struct DeferredReset {
     socket: TcpStream,
-    /// Bytes that the other end has not acknowledged, and since when so many.
+    /// Unacknowledged bytes, and since when so many.
     left: usize,
     moved_at: Instant,
     since: Instant,
 }
 
-/// How long one waits whose other end takes nothing, and in all.
+/// How long to wait while nothing is acknowledged, and in all.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResetTimeouts {
     pub(super) idle: Duration,
     pub(super) total: Duration,
 }
 
-/// So many connections wait at most; others are reset at once. Ours: each has a descriptor that no stream counts any
-/// more.
+/// Further connections are reset at once. Ours: each holds a descriptor that no stream counts.
 const DEFERRED_MAX: usize = 256;
 
 impl DeferredResets {
-    /// Resets a connection, now or behind what was written to it. Nothing that it says is waited for any more.
+    /// Resets a connection, now or once its written bytes are acknowledged. Input is ignored.
     pub(super) fn reset(&mut self, now: Instant, epoll: &Epoll, socket: TcpStream) {
         let left = tcp::unacknowledged(&socket).unwrap_or(0);
         if left == 0 || self.0.len() >= DEFERRED_MAX {
             tcp::reset(socket);
             return;
         }
-        // It may have been taken out before, where its other end had hung up.
+        // It may be unregistered already, after a hang-up.
         let _ = epoll.remove(&socket);
         self.0.push(DeferredReset {
             socket,
@@ -48,16 +47,16 @@ impl DeferredResets {
         });
     }
 
-    /// Waits for nothing any more.
+    /// Resets all at once.
     pub(super) fn end(&mut self) {
         self.0.drain(..).for_each(|one| tcp::reset(one.socket));
     }
 
-    /// Resets those that have taken everything, or have been waited for long enough.
+    /// Resets connections that are fully acknowledged or timed out.
     pub(super) fn tick(&mut self, now: Instant, timeouts: ResetTimeouts) {
         let over = |deferred: &mut DeferredReset| {
             let left = tcp::unacknowledged(&deferred.socket).unwrap_or(0);
-            // Whose other end is gone takes nothing any more.
+            // A connection whose other end is gone acknowledges nothing more.
             let is_gone = !matches!(deferred.socket.take_error(), Ok(None));
             if left != deferred.left {
                 (deferred.left, deferred.moved_at) = (left, now);

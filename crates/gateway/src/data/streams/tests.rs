@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, TcpListener};
 
 use keiro_core::{
-    AppConfig, DatagramMeta, Delivery, DeliveryClass, EndpointConfig, PathConfig, PathId,
+    AppConfig, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig, PathConfig, PathId,
     PeerConfig, PrivateKey, SocketId, TenantId, TransmitBuf,
 };
 use keiro_linux::epoll::ReadyList;
@@ -11,6 +11,7 @@ use keiro_units::Bandwidth;
 use socket2::{Domain, Socket, Type};
 
 use super::*;
+use crate::data::route::Routes;
 
 #[test]
 fn a_server_has_accepted_before_anybody_is_told() {
@@ -154,9 +155,9 @@ fn what_waits_behind_a_gap_is_written_over_several_turns_without_a_word_from_the
     socket.set_nonblocking(true).unwrap();
     let mut served = listener.accept().unwrap().0;
     let mut server = StreamServer::new();
-    let (epoll, routes) = (Epoll::new().unwrap(), HashMap::new());
+    let (epoll, routes) = (Epoll::new().unwrap(), Routes::default());
     let of = (joined.peers[1], stream);
-    let connection = Connection::new(socket, of, String::new(), joined.now);
+    let connection = Connection::new(socket, of.0, stream, APP, joined.now);
     let (peer, all) = (joined.peers[1], joined.readable(stream));
     let mut context = Context {
         now: joined.now,
@@ -170,7 +171,7 @@ fn what_waits_behind_a_gap_is_written_over_several_turns_without_a_word_from_the
     };
     let number = server.insert(&mut context, connection).unwrap();
     let of = (peer, APP, stream);
-    server.on_signal(&mut context, of, None, StreamSignal::Readable);
+    server.on_signal(&mut context, of.0, APP, stream, StreamSignal::Readable);
     let mut before = all;
     let mut list = ReadyList::new(4);
     let mut read = vec![0; 2 * WRITE_PER_TURN];
@@ -184,7 +185,7 @@ fn what_waits_behind_a_gap_is_written_over_several_turns_without_a_word_from_the
         let Some(ready) = list.at(0) else { break };
         server.serve(&mut context, number, ready);
     }
-    // All is said, and nobody waits for the socket any more.
+    // Everything is written, and the socket has no interest registered.
     assert_eq!(before, 0);
 }
 
@@ -200,12 +201,8 @@ fn a_connection_whose_turn_comes_before_its_stream_says_so_is_read_on() {
     let socket = listener.accept().unwrap().0;
     socket.set_nonblocking(true).unwrap();
     let mut server = StreamServer::new();
-    let (epoll, routes) = (Epoll::new().unwrap(), HashMap::new());
-    fn context<'a>(
-        joined: &'a mut Joined,
-        epoll: &'a Epoll,
-        routes: &'a HashMap<String, AppRoute>,
-    ) -> Context<'a> {
+    let (epoll, routes) = (Epoll::new().unwrap(), Routes::default());
+    fn context<'a>(joined: &'a mut Joined, epoll: &'a Epoll, routes: &'a Routes) -> Context<'a> {
         Context {
             now: joined.now,
             epoll,
@@ -218,7 +215,7 @@ fn a_connection_whose_turn_comes_before_its_stream_says_so_is_read_on() {
         epoll.wait(&mut list, Some(Duration::ZERO)).unwrap();
         list.at(0)
     };
-    let connection = Connection::new(socket, (peer, stream), String::new(), joined.now);
+    let connection = Connection::new(socket, peer, stream, APP, joined.now);
     let here = &mut context(&mut joined, &epoll, &routes);
     let number = server.insert(here, connection).unwrap();
     // More than its stream takes.
@@ -255,7 +252,7 @@ fn a_server_that_is_this_machine_by_the_time_it_accepts_is_forbidden() {
     let stream = joined.stream_with(1);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let to = listener.local_addr().unwrap();
-    let (epoll, routes) = (Epoll::new().unwrap(), HashMap::new());
+    let (epoll, routes) = (Epoll::new().unwrap(), Routes::default());
     let mut context = Context {
         now: joined.now,
         epoll: &epoll,
@@ -264,20 +261,22 @@ fn a_server_that_is_this_machine_by_the_time_it_accepts_is_forbidden() {
     };
     let mut server = StreamServer::new();
     let exit = |allow_local| TcpDestination::Server { to, allow_local };
-    server.set_forward("app".into(), exit(true), None);
+    server.set_forward(APP, exit(true), None);
     let of = (joined.peers[1], stream);
-    server.connect(&mut context, of, "app", None).unwrap();
+    server
+        .connect(&mut context, of.0, stream, APP, None)
+        .unwrap();
     assert_eq!(server.connecting.len(), 1);
     let number = server.by_stream[&of];
     // The address has not changed, but this machine has, and so has what it is allowed.
-    server.set_forward("app".into(), exit(false), None);
+    server.set_forward(APP, exit(false), None);
     let mut list = ReadyList::new(4);
     epoll
         .wait(&mut list, Some(Duration::from_secs(10)))
         .unwrap();
     server.serve(&mut context, number, list.at(0).unwrap());
 
-    let figures = server.forward_figures("app").unwrap();
+    let figures = server.forward_figures(APP).unwrap();
     assert_eq!((figures.forbidden, figures.connected), (1, 0));
     assert_eq!((figures.reset, figures.failed, figures.open), (0, 0, 0));
     assert!(server.connections.is_empty() && server.connecting.is_empty());

@@ -1,12 +1,12 @@
-//! What became of a tenant's packets at its device.
+//! Counters of a tenant's packets at its device.
 
-/// What became of packets here. What became of them in the core's queues is told there.
+/// Packet counters at the device; those of the core's queues are in [`keiro_core::TenantSnapshot`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Packets that the kernel gave, cut ones counted one by one.
+    /// Packets read from the device, counted after segmentation.
     pub(crate) entered_packets: u64,
     pub(crate) entered_bytes: u64,
-    /// Packets that the kernel took.
+    /// Packets written to the device.
     pub(crate) left_packets: u64,
     pub(crate) left_bytes: u64,
     /// To groups of one link: Linux sends some by itself on every device (RFC 4861, RFC 3810).
@@ -25,9 +25,9 @@ pub(crate) struct Counts {
     pub(crate) peer_foreign: u64,
     pub(crate) congested: u64,
     pub(crate) device: u64,
-    /// ICMP messages to senders.
+    /// ICMP errors sent.
     pub(crate) answers: u64,
-    /// Those that were due and one too many.
+    /// ICMP errors withheld by the rate limit.
     pub(crate) answers_withheld: u64,
 }
 

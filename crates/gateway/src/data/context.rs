@@ -1,0 +1,13 @@
+//! What servers of local clients work with during one turn of the data thread.
+
+use keiro_core::{Endpoint, Instant};
+use keiro_linux::epoll::Epoll;
+
+use super::route::Routes;
+
+pub(crate) struct Context<'a> {
+    pub(crate) now: Instant,
+    pub(crate) epoll: &'a Epoll,
+    pub(crate) routes: &'a Routes,
+    pub(crate) endpoint: &'a mut Endpoint,
+}
