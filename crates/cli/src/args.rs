@@ -207,6 +207,9 @@ pub(crate) enum Config {
         /// The configuration
         #[arg(value_name = "FILE", default_value = DEFAULT_CONFIG_FILE, value_hint = ValueHint::FilePath)]
         file: PathBuf,
+        /// First give keys of the release before their new names in the file; all else in it stays
+        #[arg(long)]
+        fix: bool,
         /// Print a JSON document instead of text
         #[arg(long)]
         json: bool,

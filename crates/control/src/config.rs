@@ -385,19 +385,20 @@ impl Config {
         &self.origin.file
     }
 
-    /// What the file says under an old name, in its order: each with the new name.
+    /// Keys that the file has under an old name, in its order.
     pub fn warnings(&self) -> &[Problem] {
         &self.warnings
     }
 
-    /// `text` with the keys of an earlier release under their new names, and otherwise as it is.
+    /// The text of the file at `path` with the keys of an earlier release under their new names.
+    /// Every other byte is as it was. The file is not written.
     ///
     /// # Errors
-    /// It is not valid TOML, is longer than [`CONFIG_BYTES_MAX`], or a table has a key under both
-    /// names.
-    pub fn rename_old_keys(text: &str, file: &str) -> Result<Rewrite, ConfigError> {
-        FILE_LIMITS.check(text, file)?;
-        keiro_config::rewrite(text, file, RENAMED_KEYS)
+    /// The file cannot be read or is larger than [`CONFIG_BYTES_MAX`], is not valid TOML, or has a
+    /// table with a key under both names.
+    pub fn with_renamed_keys(path: &FilePath) -> Result<Rewrite, ConfigError> {
+        let text = FILE_LIMITS.read(path)?;
+        keiro_config::rewrite(&text, &path.display().to_string(), RENAMED_KEYS)
     }
 
     /// The path of this name.

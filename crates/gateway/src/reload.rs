@@ -95,6 +95,9 @@ impl Gateway {
             let count = problems.len() as u64;
             (error.into(), count, first)
         })?;
+        for warning in config.warnings() {
+            tracing::warn!("{warning}");
+        }
         let own_key = |config: &Config| {
             config
                 .peers

@@ -72,6 +72,9 @@ impl Gateway {
         privileges: Privileges,
     ) -> anyhow::Result<Self> {
         let config = Config::load(config_path)?;
+        for warning in config.warnings() {
+            tracing::warn!("{warning}");
+        }
         let (private_key, public_key) = own_keys(&config)?;
         if let Some(note) = config.unit_note() {
             tracing::info!("{note}");

@@ -1,5 +1,7 @@
 //! `keiro config check`.
 
+mod fix;
+
 use std::{fs, io::Read, path::Path};
 
 use keiro_control::{
@@ -18,31 +20,59 @@ struct Report<'a> {
     file: String,
     ok: bool,
     problems: &'a [Problem],
+    /// Keys with an old name.
+    warnings: &'a [Problem],
+    /// What `--fix` changed.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    renamed: &'a [String],
 }
 
-/// Bytes of a file in which its first table is looked for.
+/// Bytes at the beginning of a file in which its first table is looked for.
 const TABLE_WITHIN: u64 = 1 << 16;
 
 pub(crate) fn config(args: &args::Config) -> Result<(), Failure> {
-    let args::Config::Check { file, json } = args;
-    // What can be read but once, as a pipe, is a gateway's; what cannot be read at all is told below.
-    if fs::metadata(file).is_ok_and(|file| file.is_file()) {
-        let mut text = Vec::new();
-        let read = fs::File::open(file).map(|file| file.take(TABLE_WITHIN).read_to_end(&mut text));
-        let is_read = matches!(read, Ok(Ok(_)));
-        if let Some(kind) = Kind::of(&String::from_utf8_lossy(&text)).filter(|_| is_read) {
-            return egress(file, kind, *json);
+    let args::Config::Check { file, fix, json } = args;
+    if let Some(kind) = egress_kind(file) {
+        return egress(file, kind, *json);
+    }
+    let mut renamed = Vec::new();
+    if *fix {
+        renamed = fix::fix(file)?;
+        if !*json {
+            output::text(renamed_keys(file, &renamed))?;
         }
     }
     match (Config::load(file), json) {
         (Ok(config), false) => output::text(summary(file, &config)),
-        (Ok(_), true) => report(file, &[]),
+        (Ok(config), true) => report(file, &[], config.warnings(), &renamed),
         (Err(error), false) => Err(error.into()),
         (Err(error), true) => {
-            output::allow_closed_reader(report(file, error.problems()))?;
+            let written = report(file, error.problems(), error.warnings(), &renamed);
+            output::allow_closed_reader(written)?;
             Err(error.into())
         }
     }
+}
+
+/// Which of the egress suite's daemons `file` is for; `None`: it is a gateway's, or cannot be read.
+fn egress_kind(file: &Path) -> Option<Kind> {
+    // A pipe can be read only once, and is read by `Config::load`.
+    if !fs::metadata(file).is_ok_and(|file| file.is_file()) {
+        return None;
+    }
+    let mut text = Vec::new();
+    let opened = fs::File::open(file).ok()?;
+    opened.take(TABLE_WITHIN).read_to_end(&mut text).ok()?;
+    Kind::of(&String::from_utf8_lossy(&text))
+}
+
+fn renamed_keys(file: &Path, renamed: &[String]) -> String {
+    let file = file.display();
+    if renamed.is_empty() {
+        return format!("{file}: no key has an old name\n");
+    }
+    let lines: String = renamed.iter().map(|line| format!("  {line}\n")).collect();
+    format!("{file}: renamed {}\n{lines}", plural(renamed.len(), "key"))
 }
 
 /// The file of one of the egress suite's daemons, of which the first problem is told.
@@ -68,10 +98,10 @@ fn egress(file: &Path, kind: Kind, json: bool) -> Result<(), Failure> {
     };
     match (read, json) {
         (Ok(told), false) => output::text(format!("{}: ok: {told}\n", file.display())),
-        (Ok(_), true) => report(file, &[]),
+        (Ok(_), true) => report(file, &[], &[], &[]),
         (Err(error), json) => {
             if json {
-                output::allow_closed_reader(report(file, &[problem(file, &error)]))?;
+                output::allow_closed_reader(report(file, &[problem(file, &error)], &[], &[]))?;
             }
             Err(Failure::new(error.to_string()))
         }
@@ -93,11 +123,18 @@ fn problem(file: &Path, error: &ConfigError) -> Problem {
     }
 }
 
-fn report(file: &Path, problems: &[Problem]) -> Result<(), Failure> {
+fn report(
+    file: &Path,
+    problems: &[Problem],
+    warnings: &[Problem],
+    renamed: &[String],
+) -> Result<(), Failure> {
     output::json(&Report {
         file: file.display().to_string(),
         ok: problems.is_empty(),
         problems,
+        warnings,
+        renamed,
     })
 }
 
@@ -114,6 +151,9 @@ fn summary(file: &Path, config: &Config) -> String {
         plural(config.forwards.len(), "forward"),
         plural(config.tenants.len(), "tenant"),
     );
+    for warning in config.warnings() {
+        text.push_str(&format!("warning: {warning}\n"));
+    }
     // Not the file's fault, so no failure: it may be checked on another machine, or by a user who
     // must not read the key.
     let problem = load_private_key(key).err().map(|error| error.to_string());

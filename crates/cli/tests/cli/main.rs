@@ -14,6 +14,7 @@ mod measure_fit;
 mod measure_net;
 #[path = "../measure_server/mod.rs"]
 mod measure_server;
+mod old_keys;
 mod plan;
 
 /// The program that [`harness`] runs.
