@@ -22,7 +22,7 @@ pub use self::{
     file::FileLimits,
     nearest::{did_you_mean, nearest},
     rename::{RenamedKey, Rewrite, apply_renames, rewrite},
-    report::{ConfigError, Location, Problem, Report},
+    report::{ConfigError, LocatedError, Location, Problem, Report},
     table::{Located, TableReader},
     units::shown,
     value::{

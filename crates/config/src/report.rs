@@ -8,6 +8,8 @@ use std::{fmt, ops::Range};
 
 use serde::Serialize;
 
+use crate::units::split_hint;
+
 /// More problems or warnings of one file are counted, not kept. Ours: more than are read at once.
 const PROBLEMS_MAX: usize = 100;
 /// Longer source lines are cut around the problem.
@@ -51,6 +53,23 @@ pub struct Location {
     pub caret: usize,
     /// How many characters of `source` are meant, at least 1.
     pub width: usize,
+}
+
+/// What is wrong at one place of a text, as `message; what to try`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocatedError {
+    at: Range<usize>,
+    message: String,
+}
+
+impl LocatedError {
+    /// A problem at `at`, in bytes of the text.
+    pub fn new(at: Range<usize>, message: impl Into<String>) -> Self {
+        Self {
+            at,
+            message: message.into(),
+        }
+    }
 }
 
 impl ConfigError {
@@ -167,6 +186,15 @@ impl<'a> Report<'a> {
         }
         let problem = self.problem(at, message.into(), hint);
         self.problems.push((at.start, problem));
+    }
+
+    /// The value, or `None` with its problem in the report.
+    pub fn keep<T>(&mut self, read: Result<T, LocatedError>) -> Option<T> {
+        read.map_err(|error| {
+            let (message, hint) = split_hint(&error.message);
+            self.add(&error.at, message, hint);
+        })
+        .ok()
     }
 
     /// Warns of something that is no error.

@@ -1,7 +1,7 @@
-//! What the files of `keiro asbr` and `keiro egress` say.
+//! Configuration files of `keiro asbr` and `keiro egress`.
 //!
-//! TOML with units; unknown keys are refused. A problem is told with its place and what to try. How
-//! values become neighbours of the speaker is in [`Neighbour::speaker_config`].
+//! TOML with units; unknown keys are refused. All problems come in one report, each with its place and
+//! what to try. [`Neighbour::speaker_config`] makes neighbours of the speaker from the values.
 
 mod comparison;
 mod file;
@@ -12,7 +12,6 @@ mod values;
 
 use std::{
     collections::BTreeSet,
-    fmt, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::RangeInclusive,
     path::Path,
@@ -27,6 +26,8 @@ use keiro_bgp::{
     rpki::Vrps,
     speaker::NeighbourConfig,
 };
+pub use keiro_config::ConfigError;
+use keiro_config::FileLimits;
 use keiro_linux::{bgp_socket::Md5Key, rule::InterfaceName};
 use serde::Deserialize;
 
@@ -35,17 +36,17 @@ use crate::comparison::Settings;
 /// A border router.
 #[derive(Clone, Debug)]
 pub struct AsbrConfig {
-    /// What both roles have.
+    /// Settings that both roles have.
     pub speaker: SpeakerConfig,
-    /// From what segments of egress peers are made.
+    /// The prefix of the egress peers' segments.
     pub locator: Ipv6Net,
     /// The provider's own prefixes, announced to peers whose `export` admits them.
     pub announce: Vec<IpNet>,
     /// Whether the locator is announced within the AS.
     pub announce_locator: bool,
-    /// Numbers of nexthop objects that are ours.
+    /// Numbers of nexthop objects that this daemon may use; no other program uses them.
     pub nexthop_ids: RangeInclusive<u32>,
-    /// Priority of the rules that drop what peers send to the locator; nobody else's.
+    /// Priority of the rules that drop packets from peers to the locator; no other rule has it.
     pub rule_priority: u32,
     /// Egress peers.
     pub peers: Vec<EgressPeer>,
@@ -56,136 +57,137 @@ pub struct AsbrConfig {
 /// A content server's Endpoint Manager.
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
-    /// What both roles have.
+    /// Settings that both roles have.
     pub speaker: SpeakerConfig,
-    /// The interface of EPE addresses, with which segments come and go, too; `None`: the one by
-    /// which the first reflector is reached.
+    /// The interface that has the EPE addresses and the routes of segments; `None`: the one by which
+    /// the first reflector is reached.
     pub interface: Option<String>,
-    /// Numbers of nexthop objects that are ours.
+    /// Numbers of nexthop objects that this daemon may use; no other program uses them.
     pub nexthop_ids: RangeInclusive<u32>,
-    /// Priority of the rules that lead from EPE addresses to tables; nobody else's.
+    /// Priority of the rules from EPE addresses to tables; no other rule has it.
     pub rule_priority: u32,
-    /// Who tells MPTCP connections of EPE addresses.
+    /// What announces EPE addresses to MPTCP connections.
     pub mptcp: Mptcp,
-    /// Ports at EPE addresses where nobody else listens, so that we do, for joins.
+    /// Ports at EPE addresses where no server listens. This daemon listens there for MPTCP joins.
     pub helper_ports: BTreeSet<u16>,
-    /// Where what is known of client prefixes outlasts the daemon; `None`: nowhere.
+    /// Keeps what is known of client prefixes over a restart; `None`: not kept.
     pub evidence_file: Option<std::path::PathBuf>,
     /// Reflectors, or border routers themselves.
     pub reflectors: Vec<Neighbour>,
-    /// The egress peers that are used here.
+    /// The egress peers that this server uses.
     pub peers: Vec<EndpointPeer>,
-    /// Kinds of traffic that prefer some of them; only where connections are looked after by us.
+    /// Kinds of traffic that prefer some of them; only with [`Mptcp::Precise`].
     pub classes: Vec<Class>,
-    /// Multipath against single path; only where connections are looked after by us.
+    /// Multipath against single path; only with [`Mptcp::Precise`].
     pub comparison: Settings,
 }
 
-/// A kind of traffic: connections to some ports of the server's.
+/// A kind of traffic: connections to some ports of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Class {
-    /// What it is called in messages.
+    /// Its name, for messages.
     pub name: String,
     /// The server's ports.
     pub ports: BTreeSet<u16>,
-    /// The egress peers that it prefers, by their places; all other paths are backups.
+    /// The egress peers that it prefers, as indices of [`EndpointConfig::peers`]; all other paths are
+    /// backups.
     pub prefer: BTreeSet<usize>,
 }
 
-/// Who tells MPTCP connections of EPE addresses.
+/// What announces EPE addresses to MPTCP connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mptcp {
-    /// Nobody.
+    /// Nothing.
     #[default]
     Off,
-    /// The kernel tells every connection of all of them, as in the paper.
+    /// The kernel announces all of them to every connection, as in the paper.
     Kernel,
-    /// We tell a connection of those whose table leads to its client.
+    /// This daemon announces to a connection those whose table has a route to its client.
     Precise,
 }
 
-/// What both roles have.
+/// Settings that both roles have.
 #[derive(Clone, Debug)]
 pub struct SpeakerConfig {
-    /// Our AS.
+    /// This speaker's AS number.
     pub asn: u32,
-    /// Our BGP identifier.
+    /// This speaker's BGP identifier.
     pub router_id: Ipv4Addr,
-    /// Where connections are taken.
+    /// Addresses where the speaker accepts connections.
     pub listen: Vec<SocketAddr>,
-    /// The control socket; `None`: there is none.
+    /// The control socket; `None`: off.
     pub control_socket: Option<std::path::PathBuf>,
-    /// Who may announce what, as the file said when it was read; `None`: there is none.
+    /// Route origin authorizations from `rpki_file`, read with the configuration; `None`: no file.
     pub vrps: Option<Arc<Vrps>>,
 }
 
-/// A neighbour, of whatever AS.
+/// A BGP neighbour.
 #[derive(Clone, Debug)]
 pub struct Neighbour {
-    /// What it is called in messages.
+    /// Its name, for messages.
     pub name: String,
-    /// Where it is.
+    /// Its address.
     pub address: IpAddr,
-    /// The port that it listens at.
+    /// The TCP port that it listens at.
     pub port: u16,
-    /// Its AS.
+    /// Its AS number.
     pub asn: u32,
-    /// Of what routes are exchanged.
+    /// Address families whose routes are exchanged.
     pub families: Vec<Family>,
-    /// What is taken from it.
+    /// Which of its routes are accepted.
     pub import: Policy,
-    /// What it is told.
+    /// Which routes are announced to it.
     pub export: Policy,
-    /// Only wait for it to connect.
+    /// Wait for it to connect, and do not connect to it.
     pub passive: bool,
-    /// After how long without a word it is gone.
+    /// Hold time (RFC 4271 §4.2); zero: none.
     pub hold_time: Duration,
-    /// Whether several paths per destination are taken.
+    /// Whether several paths per prefix are accepted (RFC 7911).
     pub add_path: bool,
-    /// How long its routes stay while it restarts; `None`: they go at once.
+    /// How long its routes stay while it restarts (RFC 4724); `None`: they are removed at once.
     pub graceful_restart: Option<Duration>,
     /// More routes of a family end the session.
     pub routes_max: Option<usize>,
-    /// TCP-MD5.
+    /// Key of TCP-MD5 (RFC 2385).
     pub md5: Option<Md5Key>,
-    /// It has to be one hop away.
+    /// It must be one hop away (RFC 5082).
     pub one_hop: bool,
-    /// Our end of the connection.
+    /// Local address of the connection; `None`: the kernel's choice.
     pub local: Option<IpAddr>,
-    /// The next hop that it is told.
+    /// The next hop in announcements to it; `None`: the connection's local address.
     pub next_hop: Option<IpAddr>,
 }
 
 /// An egress peer at the border router.
 #[derive(Clone, Debug)]
 pub struct EgressPeer {
-    /// The neighbour.
+    /// Its BGP session.
     pub neighbour: Neighbour,
-    /// Its segment.
+    /// The SRv6 segment of this peer.
     pub sid: Ipv6Addr,
     /// Where the segment leads.
     pub behaviour: Behaviour,
-    /// Tells its routes apart.
+    /// Distinguishes its routes within the AS.
     pub rd: RouteDistinguisher,
-    /// Tells servers whose routes they are.
+    /// By which servers recognise its routes.
     pub rt: RouteTarget,
     /// The table of its routes.
     pub table: u32,
-    /// Whether the file says which; otherwise it follows from the peer's place.
+    /// Whether the file gives the table; otherwise it follows from the peer's place in the file.
     pub table_said: bool,
-    /// The interface that it is behind; `None`: the one by which the kernel reaches it.
+    /// The interface that leads to it; `None`: the one by which the kernel reaches it.
     pub interface: Option<String>,
 }
 
 /// Where an egress peer's segment leads (RFC 8986 §4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum Behaviour {
-    /// Into a table with what the peer announces, and nothing else.
+    /// Into a table that has the routes of this peer and no others.
     #[default]
     #[serde(rename = "end.dt6")]
     Table,
-    /// To the peer, whatever it announces: the server alone knows that.
+    /// To the peer, whatever it announces. Only the server looks at its routes.
     #[serde(rename = "end.dx6")]
     Neighbour,
 }
@@ -193,40 +195,31 @@ pub enum Behaviour {
 /// An egress peer as a server knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointPeer {
-    /// What it is called in messages.
+    /// Its name, for messages.
     pub name: String,
-    /// Its routes' target.
+    /// The target of its routes.
     pub rt: RouteTarget,
     /// The table of its routes.
     pub table: u32,
-    /// Whether the file says which; otherwise it follows from the peer's place.
+    /// Whether the file gives the table; otherwise it follows from the peer's place in the file.
     pub table_said: bool,
-    /// This server's address whose connections leave by it.
+    /// This server's EPE address: its connections leave by this peer.
     pub address: Ipv6Addr,
-    /// A VRF device of its table; `None`: the table is without one.
+    /// A VRF device of its table; `None`: there is none.
     pub vrf: Option<InterfaceName>,
 }
 
-/// What is wrong with a configuration. `Display` names file, line, and what to try.
-#[derive(Debug, PartialEq, Eq)]
-pub struct ConfigError {
-    file: String,
-    /// Line and column from 1, and the line's text.
-    place: Option<(usize, usize, String)>,
-    message: String,
-}
-
-/// Whose configuration a text is.
+/// Which daemon a configuration is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `keiro asbr`'s.
+    /// `keiro asbr`.
     Asbr,
-    /// `keiro egress`'s.
+    /// `keiro egress`.
     Endpoint,
 }
 
 impl Kind {
-    /// By its first table, wherever else it is wrong; `None`: it is neither's.
+    /// Recognised by the first table, so that a file with errors is recognised too; `None`: neither.
     pub fn of(text: &str) -> Option<Self> {
         let mut lines = text.lines().map(str::trim);
         let first = lines.find(|line| line.starts_with('['))?;
@@ -243,18 +236,18 @@ impl AsbrConfig {
     /// Reads a file.
     ///
     /// # Errors
-    /// The first problem.
+    /// It cannot be read, or everything that is wrong with its contents.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let (text, file) = text_of(path)?;
-        Self::parse(&text, &file)
+        let text = FILE_LIMITS.read(path)?;
+        Self::parse(&text, &path.display().to_string())
     }
 
-    /// Reads a text; `file` is for messages.
+    /// Reads a text; `file` is what messages call it.
     ///
     /// # Errors
-    /// The first problem.
+    /// Everything that is wrong with the text.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
-        read::asbr(text).map_err(|problem| problem.at(text, file))
+        read::asbr(text, file)
     }
 }
 
@@ -262,23 +255,23 @@ impl EndpointConfig {
     /// Reads a file.
     ///
     /// # Errors
-    /// The first problem.
+    /// It cannot be read, or everything that is wrong with its contents.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let (text, file) = text_of(path)?;
-        Self::parse(&text, &file)
+        let text = FILE_LIMITS.read(path)?;
+        Self::parse(&text, &path.display().to_string())
     }
 
-    /// Reads a text; `file` is for messages.
+    /// Reads a text; `file` is what messages call it.
     ///
     /// # Errors
-    /// The first problem.
+    /// Everything that is wrong with the text.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
-        read::endpoint(text).map_err(|problem| problem.at(text, file))
+        read::endpoint(text, file)
     }
 }
 
 impl Neighbour {
-    /// The neighbour as the speaker wants it.
+    /// The neighbour's configuration for the speaker.
     pub fn speaker_config(&self) -> NeighbourConfig {
         let seconds = |time: Duration| u16::try_from(time.as_secs()).unwrap_or(u16::MAX);
         NeighbourConfig {
@@ -301,50 +294,11 @@ impl Neighbour {
     }
 }
 
-fn text_of(path: &Path) -> Result<(String, String), ConfigError> {
-    let file = path.display().to_string();
-    let read = file::open(path, FILE_MEBIBYTES_MAX).and_then(io::read_to_string);
-    match read {
-        Ok(text) => Ok((text, file)),
-        Err(error) => Err(ConfigError {
-            message: format!("cannot read it: {error}; --config names the file"),
-            file,
-            place: None,
-        }),
-    }
-}
-
-impl ConfigError {
-    /// Line and column, from 1, and the line's text; `None`: the file as a whole.
-    pub fn place(&self) -> Option<(usize, usize, &str)> {
-        let place = self.place.as_ref();
-        place.map(|(line, column, source)| (*line, *column, source.as_str()))
-    }
-
-    /// What is wrong, without where, and what to try.
-    pub fn message(&self) -> &str {
-        &self.message
-    }
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
-            Some((line, column, source)) => {
-                write!(f, "{}:{line}:{column}: {}", self.file, self.message)?;
-                let indent = " ".repeat(line.to_string().len());
-                let before = " ".repeat(column - 1);
-                write!(f, "\n  {line} | {source}\n  {indent} | {before}^")
-            }
-            None => write!(f, "{}: {}", self.file, self.message),
-        }
-    }
-}
-
-impl std::error::Error for ConfigError {}
-
-/// A file that is larger is no configuration. Ours.
-const FILE_MEBIBYTES_MAX: u64 = 1;
+const FILE_LIMITS: FileLimits = FileLimits {
+    bytes_max: 1 << 20,
+    missing_hint: "name the file with --config; packaging/examples has one of each kind",
+    too_long_hint: "is this the right file?",
+};
 
 #[cfg(test)]
 mod tests {
@@ -403,9 +357,9 @@ import = [
         assert_eq!(
             b.neighbour.export,
             Policy::default(),
-            "nothing is told by default"
+            "nothing is announced by default"
         );
-        // Before them what is nobody's to announce.
+        // They come behind the prefixes that no other AS may announce.
         assert_eq!(b.neighbour.import.rules.len(), 4);
         let guard = &b.neighbour.import.rules[0];
         assert_eq!(guard.action, keiro_bgp::policy::Action::Deny);
@@ -442,7 +396,7 @@ import = [
         assert_eq!(config.reflectors[0].families, [Family::Ipv6, Family::Vpn6]);
     }
 
-    /// `text` with the first of each, once, replaced by the second is refused with the third.
+    /// Every case is (old, new, wanted): `text` with `new` for `old` is refused with `wanted`.
     fn assert_refused(text: &str, cases: &[(&str, &str, &str)]) {
         for (old, new, wanted) in cases {
             let error = EndpointConfig::parse(&text.replacen(old, new, 1), "e.toml");
@@ -452,12 +406,12 @@ import = [
     }
 
     #[test]
-    fn problems_are_told_with_their_place_and_what_to_try() {
+    fn problems_have_their_place_and_what_to_try() {
         for (old, new, wanted) in [
             (
                 "asn = 65001",
                 "asm = 65001",
-                "asbr.toml:15:1: unknown field `asm`",
+                "asbr.toml:15:1: unknown key `asm`; did you mean `asn`?",
             ),
             ("asn = 65001", "", "[[peer]] has no `asn`"),
             (
@@ -484,7 +438,7 @@ import = [
             (
                 "asn = 65001",
                 "asn = 65001\ninterface = \"eth 0\"",
-                "is no interface's name",
+                "is not the name of an interface",
             ),
             (
                 "asn = 65000",
@@ -527,13 +481,13 @@ import = [
             (
                 "2001:db8:a:1::/64",
                 "ff05::/64",
-                "`ff05::/64` is no locator",
+                "`ff05::/64` cannot be a locator",
             ),
             ("2001:db8:a:1::/64", "::/0", "at least /16"),
             (
                 "\"192.0.2.1\"",
                 "\"0.0.0.0\"",
-                "asbr.toml:4:13: router_id: 0.0.0.0 is nobody's",
+                "asbr.toml:4:13: router_id: 0.0.0.0 identifies no router",
             ),
             (
                 "asn = 65001",
@@ -564,7 +518,7 @@ import = [
     }
 
     #[test]
-    fn rules_ask_the_rpki_for_one_word_or_several() {
+    fn rules_match_one_rpki_state_or_several() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("json");
         fs::write(&file, "{\"roas\": [{\"asn\": 1, \"prefix\": \"::/0\"}]}").unwrap();
@@ -625,20 +579,20 @@ table = 7000
                 (
                     "2001:db8:a:e::b",
                     "ff02::b",
-                    "e.toml:16:11: address: clients reach nobody",
+                    "e.toml:16:11: address: clients cannot reach",
                 ),
-                ("2001:db8:a:e::b", "fe80::b", "clients reach nobody"),
-                ("2001:db8:a:e::b", "::1", "clients reach nobody"),
+                ("2001:db8:a:e::b", "fe80::b", "clients cannot reach"),
+                ("2001:db8:a:e::b", "::1", "clients cannot reach"),
                 (
                     "2001:db8:a:e::b",
                     "::ffff:192.0.2.1",
-                    "clients reach nobody",
+                    "clients cannot reach",
                 ),
                 ("\"transit-b\"", "\"rr\"", "there are two `rr`"),
                 (
                     "::b\"",
                     "::b\"\nvrf = \"lo\"",
-                    "`lo` is no name for a VRF device",
+                    "`lo` cannot be the name of a VRF device",
                 ),
                 (
                     "::b\"",
@@ -654,7 +608,7 @@ table = 7000
                 (
                     "asn = 65000",
                     "asn = 65000\ninterface = \"\"",
-                    "an interface has a name",
+                    "interface: ``: it is empty",
                 ),
                 ("\"65000:2\"", "\"65000\"", "ASN:NUMBER"),
                 (
@@ -665,7 +619,7 @@ table = 7000
                 (
                     "asn = 65000",
                     "asn = 65000\nmptcp = \"kernel\"\nhelper_ports = [0]",
-                    "0 is no port",
+                    "0 is not a port",
                 ),
             ],
         );
@@ -709,7 +663,7 @@ prefer = ["transit-a", "transit-b"]
                 ("\"precise\"", "\"kernel\"", "mptcp = \"precise\""),
                 ("[25]", "[25, 443]", "port 443 is one of `video`"),
                 ("[25]", "[]", "ports"),
-                ("[25]", "[0]", "0 is no port"),
+                ("[25]", "[0]", "0 is not a port"),
                 (
                     "[\"transit-b\"]",
                     "[\"transit-c\"]",
@@ -721,7 +675,7 @@ prefer = ["transit-a", "transit-b"]
     }
 
     #[test]
-    fn what_is_compared_is_said_in_shares_and_bounds() {
+    fn a_comparison_has_shares_and_bounds() {
         let text = r#"
 [egress]
 asn = 65000
@@ -763,15 +717,58 @@ again_after = "30min"
                     "\"kernel\"",
                     "[comparison] needs mptcp = \"precise\"",
                 ),
-                ("\"10%\"", "\"60%\"", "at most \"50%\""),
+                ("\"10%\"", "\"60%\"", "to \"50%\""),
                 ("\"10%\"", "0.1", "held_out = 0.1"),
                 ("= 40", "= 129", "prefix_bits: write 1 to 128"),
                 ("= 7", "= 0", "prefixes_max: write 1 to 1000000"),
                 ("\"3%\"", "\"91%\"", "loss_max"),
                 ("\"95%\"", "\"100%\"", "confidence: write"),
                 ("\"30min\"", "\"0s\"", "again_after: at least"),
-                ("loss_max", "loss_least", "unknown field `loss_least`"),
+                ("loss_max", "loss_least", "unknown key `loss_least`"),
             ],
         );
+    }
+
+    #[test]
+    fn all_problems_come_in_one_report() {
+        let text = ASBR
+            .replacen("asn = 65000", "asn = 0", 1)
+            .replacen("address = \"2001:db8:a:ff::1\"", "addres = \"x\"", 1)
+            .replacen("asn = 65001", "asn = \"x\"", 1)
+            .replacen("asn = 65002", "asn = 65002\ncolour = 1", 1);
+        let lines = |error: &ConfigError| -> Vec<String> {
+            error.problems().iter().map(ToString::to_string).collect()
+        };
+        let error = AsbrConfig::parse(&text, "a").unwrap_err();
+        let expected = [
+            "a:8:1: there is no `address`; add it",
+            "a:10:1: unknown key `addres`; did you mean `address`?",
+            "a:15:7: invalid type: string \"x\", expected u32",
+            "a:24:1: unknown key `colour`; known keys are ",
+        ];
+        let found = lines(&error);
+        assert_eq!(found.len(), expected.len(), "{found:#?}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.starts_with(expected), "{found}");
+        }
+        // Values are judged once the file has its form.
+        let text = ASBR
+            .replacen("asn = 65000", "asn = 0\nrule_priority = 0", 1)
+            .replacen("\"rr\"", "\"\"", 1)
+            .replacen("0x100", "0", 1)
+            .replacen("asn = 65002", "asn = 65002\nroutes_max = 0", 1);
+        let error = AsbrConfig::parse(&text, "a").unwrap_err();
+        let expected = [
+            "a:3:7: asn: 0 is not the number of an AS",
+            "a:4:17: rule_priority: 0",
+            "a:9:1: name: it is empty",
+            "a:17:12: function: 0 is the locator itself",
+            "a:25:14: routes_max: 0",
+        ];
+        let found = lines(&error);
+        assert_eq!(found.len(), expected.len(), "{found:#?}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.starts_with(expected), "{found}");
+        }
     }
 }

@@ -1,16 +1,13 @@
 //! What can be wrong with a plan.
 
+use keiro_config::ConfigError;
+
 /// A plan or setup that cannot be used. Names the file, says what is wrong and what to try.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// Not TOML, an unknown or missing key, or a value of the wrong form.
-    #[error("{file}: {what}")]
-    Syntax {
-        /// The plan's file.
-        file: String,
-        /// Line, column and what was expected there.
-        what: String,
-    },
+    /// Not TOML, unknown or missing keys, or values of the wrong form: all of them, with their places.
+    #[error(transparent)]
+    Form(#[from] ConfigError),
     /// Well-formed, but it contradicts itself or names what is not there.
     #[error("{file}: {what}")]
     Meaning {
@@ -30,13 +27,6 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    pub(crate) fn syntax(file: &str, error: &toml::de::Error) -> Self {
-        Self::Syntax {
-            file: file.to_owned(),
-            what: error.to_string().trim_end().to_owned(),
-        }
-    }
-
     pub(crate) fn meaning(file: &str, what: String) -> Self {
         Self::Meaning {
             file: file.to_owned(),

@@ -170,7 +170,7 @@ impl Plan {
         if let Some(plan) = read_if::<SharingFile>(&["tenants"], file, text)? {
             return plan.resolve(file);
         }
-        let plan: PlanFile = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
+        let plan: PlanFile = keiro_config::deserialize(text, file)?;
         let setup_file = format!("{}.toml", plan.setup);
         let setup = setup_text(&plan.setup).ok_or_else(|| {
             let what = format!(
@@ -320,12 +320,11 @@ fn read_if<T: DeserializeOwned>(
     file: &str,
     text: &str,
 ) -> Result<Option<T>, PlanError> {
-    let syntax = |error| PlanError::syntax(file, &error);
-    let table: toml::Table = toml::from_str(text).map_err(syntax)?;
+    let table: toml::Table = keiro_config::deserialize(text, file)?;
     if !keys.iter().any(|key| table.contains_key(*key)) {
         return Ok(None);
     }
-    toml::from_str(text).map(Some).map_err(syntax)
+    Ok(Some(keiro_config::deserialize(text, file)?))
 }
 
 impl AccuracyFile {

@@ -9,6 +9,8 @@ use keiro_control::units::Text;
 use keiro_units::{Bandwidth, ByteCount, Probability};
 use serde::Deserialize;
 
+pub(crate) use keiro_config::did_you_mean as nearest;
+
 use crate::{error::PlanError, record::Window};
 
 /// A measurement that one or more plans evaluate.
@@ -152,7 +154,7 @@ impl Setup {
     /// # Errors
     /// What is wrong with it, and where.
     pub fn parse(file: &str, text: &str) -> Result<Self, PlanError> {
-        let setup: Self = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
+        let setup: Self = keiro_config::deserialize(text, file)?;
         setup
             .check()
             .map_err(|what| PlanError::meaning(file, what))?;
@@ -299,16 +301,6 @@ pub(crate) const GENERATED_TOPOLOGY: &str = "generated";
 
 /// The word that marks a simulated row.
 pub(crate) const SIMULATED_SUFFIX: &str = "sim";
-
-/// `; did you mean ...?` with the nearest of `known`, or nothing where none is near.
-pub(crate) fn nearest<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> String {
-    known
-        .map(|k| (strsim::damerau_levenshtein(unknown, k), k))
-        .filter(|(distance, k)| *distance <= k.len().max(3) / 2)
-        .min()
-        .map(|(_, k)| format!("; did you mean `{k}`?"))
-        .unwrap_or_default()
-}
 
 fn unique<'a>(what: &str, names: impl Iterator<Item = &'a String>) -> Result<(), String> {
     let mut seen = std::collections::BTreeSet::new();

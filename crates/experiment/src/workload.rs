@@ -94,7 +94,7 @@ impl Workloads {
     /// # Errors
     /// What is wrong with it, and where.
     pub fn parse(file: &str, text: &str) -> Result<Self, PlanError> {
-        let workloads: Self = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
+        let workloads: Self = keiro_config::deserialize(text, file)?;
         for (name, family) in [
             ("simulated", &workloads.simulated),
             ("laboratory", &workloads.laboratory),

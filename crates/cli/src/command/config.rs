@@ -4,12 +4,8 @@ mod fix;
 
 use std::{fs, io::Read, path::Path};
 
-use keiro_control::{
-    Config,
-    config::{Location, Problem},
-    key::load_private_key,
-};
-use keiro_egress::config::{AsbrConfig, ConfigError, EndpointConfig, Kind};
+use keiro_control::{Config, config::Problem, key::load_private_key};
+use keiro_egress::config::{AsbrConfig, EndpointConfig, Kind};
 use keiro_gateway::store_problem;
 use serde::Serialize;
 
@@ -75,7 +71,7 @@ fn renamed_keys(file: &Path, renamed: &[String]) -> String {
     format!("{file}: renamed {}\n{lines}", plural(renamed.len(), "key"))
 }
 
-/// The file of one of the egress suite's daemons, of which the first problem is told.
+/// Checks the file of one of the egress suite's daemons.
 fn egress(file: &Path, kind: Kind, json: bool) -> Result<(), Failure> {
     let neighbours = |peers: usize, reflectors: usize| {
         let (peers, reflectors) = (
@@ -97,29 +93,14 @@ fn egress(file: &Path, kind: Kind, json: bool) -> Result<(), Failure> {
         }),
     };
     match (read, json) {
-        (Ok(told), false) => output::text(format!("{}: ok: {told}\n", file.display())),
+        (Ok(summary), false) => output::text(format!("{}: ok: {summary}\n", file.display())),
         (Ok(_), true) => report(file, &[], &[], &[]),
         (Err(error), json) => {
             if json {
-                output::allow_closed_reader(report(file, &[problem(file, &error)], &[], &[]))?;
+                output::allow_closed_reader(report(file, error.problems(), &[], &[]))?;
             }
-            Err(Failure::new(error.to_string()))
+            Err(error.into())
         }
-    }
-}
-
-fn problem(file: &Path, error: &ConfigError) -> Problem {
-    Problem {
-        file: file.display().to_string(),
-        place: error.place().map(|(line, column, source)| Location {
-            line,
-            column,
-            source: source.to_owned(),
-            caret: column - 1,
-            width: 1,
-        }),
-        message: error.message().to_owned(),
-        hint: None,
     }
 }
 

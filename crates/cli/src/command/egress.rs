@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use keiro_control::config::DEFAULT_CONTROL_SOCKET;
 use keiro_egress::{
     asbr::Asbr,
-    config::{AsbrConfig, ConfigError, EndpointConfig, SpeakerConfig},
+    config::{AsbrConfig, EndpointConfig, SpeakerConfig},
     control::{self, Answer, Monitor, Question},
     daemon::{Daemon, Role},
     endpoint::Endpoint,
@@ -25,7 +25,7 @@ pub(crate) fn asbr(args: &args::Asbr) -> Result<(), Failure> {
     if args.daemon.cleanup {
         return cleaned(kernel::cleanup_asbr());
     }
-    let config = AsbrConfig::load(&args.config).map_err(|error| said(&error))?;
+    let config = AsbrConfig::load(&args.config)?;
     let speaker = config.speaker.clone();
     run(&speaker, &args.config, &args.daemon, || {
         let kernel = args.daemon.kernel(|| Kernel::asbr(&config))?;
@@ -44,7 +44,7 @@ pub(crate) fn egress(args: &args::Egress) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    let config = EndpointConfig::load(&args.config).map_err(|error| said(&error))?;
+    let config = EndpointConfig::load(&args.config)?;
     let speaker = config.speaker.clone();
     run(&speaker, &args.config, &args.daemon, || {
         let kernel = args.daemon.kernel(|| Kernel::endpoint(&config))?;
@@ -212,8 +212,4 @@ fn cleaned(result: Result<Report, KernelError>) -> Result<(), Failure> {
                 .because(first.to_string()))
         }
     }
-}
-
-fn said(error: &ConfigError) -> Failure {
-    Failure::new(error.to_string())
 }

@@ -62,7 +62,7 @@ fn both_files_are_checked_as_what_they_are() {
     assert_eq!(report["problems"][0]["place"]["line"], 3, "{report}");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.contains(&format!("{path}:3:7: asn: 0 is no AS")),
+        said.contains(&format!("{path}:3:7: asn: 0 is not the number of an AS")),
         "{said}"
     );
 }
@@ -111,7 +111,7 @@ fn what_is_no_file_is_refused_and_not_waited_for() {
         let output = keiro(&["egress", "--dry-run", "--config", file]);
         assert_eq!(output.status.code(), Some(1));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains("it is no regular file"), "{said}");
+        assert!(said.contains("not a regular file"), "{said}");
     }
     // Nor where a file names it, which a reload would wait for.
     for key in ["rpki_file", "md5_file"] {
@@ -131,7 +131,7 @@ fn what_is_no_file_is_refused_and_not_waited_for() {
         fs::write(&path, text).unwrap();
         let output = keiro(&["config", "check", &path.display().to_string()]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains("it is no regular file"), "{key}: {said}");
+        assert!(said.contains("not a regular file"), "{key}: {said}");
     }
 }
 
@@ -171,7 +171,9 @@ fn a_mistake_is_told_with_its_place() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        said.contains(&format!("{path}:3:1: unknown field `router-id`")),
+        said.contains(&format!(
+            "{path}:3:1: unknown key `router-id`; did you mean `router_id`?"
+        )),
         "{said}"
     );
     assert!(said.contains("`router_id`"), "{said}");

@@ -2,12 +2,11 @@
 
 use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
 
-use keiro_control::units::Text;
+use keiro_config::{LocatedError, Report, units::Text};
 use keiro_units::{ByteCount, Probability};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::read::Problem;
 use crate::comparison::Settings;
 
 #[derive(Deserialize)]
@@ -23,60 +22,82 @@ pub(super) struct ComparisonEntry {
     pub(super) evidence_file: Option<PathBuf>,
 }
 
-/// What the section says, and what it does not.
-pub(super) fn settings(it: Option<&ComparisonEntry>) -> Result<Settings, Problem> {
-    let Some(it) = it else {
-        return Ok(Settings::DEFAULT);
-    };
+/// The settings, with defaults for keys that are absent; `None` if a problem was reported.
+pub(super) fn settings(
+    entry: Option<&ComparisonEntry>,
+    report: &mut Report<'_>,
+) -> Option<Settings> {
     let default = Settings::DEFAULT;
-    let share = |said: &Option<Spanned<Text<Probability>>>,
-                 default: f64,
-                 fits: fn(f64) -> bool,
-                 problem: &str| {
-        match said {
-            None => Ok(default),
-            Some(said) if fits(said.get_ref().0.get()) => Ok(said.get_ref().0.get()),
-            Some(said) => Err(Problem::at_span(said.span(), problem.to_owned())),
+    let Some(it) = entry else {
+        return Some(default);
+    };
+    let held_out = share(
+        &it.held_out,
+        default.held_out,
+        0.0..=0.5,
+        "held_out: write \"0%\", which compares nothing, to \"50%\"",
+    );
+    let prefix_bits = number(&it.prefix_bits, default.prefix_bits, 1..=128, "prefix_bits");
+    let prefixes_max = number(
+        &it.prefixes_max,
+        default.prefixes_max,
+        1..=1_000_000,
+        "prefixes_max",
+    );
+    let loss_max = share(
+        &it.loss_max,
+        default.loss_max,
+        0.0..=0.9,
+        "loss_max: write \"0%\" to \"90%\"",
+    );
+    let confidence = share(
+        &it.confidence,
+        default.confidence,
+        0.5..=0.9999,
+        "confidence: write \"50%\" to \"99.99%\"",
+    );
+    let again_after = match &it.again_after {
+        None => Ok(default.again_after),
+        Some(time) if time.get_ref().0 >= AGAIN_MIN => Ok(time.get_ref().0),
+        Some(time) => {
+            let message = "again_after: at least \"1s\"".to_owned();
+            Err(LocatedError::new(time.span(), message))
         }
     };
-    Ok(Settings {
-        held_out: share(
-            &it.held_out,
-            default.held_out,
-            |share| share <= 0.5,
-            "held_out: at most \"50%\" of connections stay single-path; \"0%\" compares nothing",
-        )?,
-        prefix_bits: number(&it.prefix_bits, default.prefix_bits, 1..=128, "prefix_bits")?,
-        prefixes_max: number(
-            &it.prefixes_max,
-            default.prefixes_max,
-            1..=1_000_000,
-            "prefixes_max",
-        )?,
+    let held_out = report.keep(held_out);
+    let prefix_bits = report.keep(prefix_bits);
+    let prefixes_max = report.keep(prefixes_max);
+    let loss_max = report.keep(loss_max);
+    let confidence = report.keep(confidence);
+    let again_after = report.keep(again_after);
+    Some(Settings {
+        held_out: held_out?,
+        prefix_bits: prefix_bits?,
+        prefixes_max: prefixes_max?,
         bytes_min: it
             .bytes_min
             .map_or(default.bytes_min, |bytes| bytes.0.get()),
-        loss_max: share(
-            &it.loss_max,
-            default.loss_max,
-            |share| share <= 0.9,
-            "loss_max: multipath that loses more than \"90%\" is none",
-        )?,
-        confidence: share(
-            &it.confidence,
-            default.confidence,
-            |share| (0.5..=0.9999).contains(&share),
-            "confidence: write \"50%\" to \"99.99%\"",
-        )?,
-        again_after: match &it.again_after {
-            None => default.again_after,
-            Some(time) if time.get_ref().0 >= AGAIN_MIN => time.get_ref().0,
-            Some(time) => {
-                let message = "again_after: at least \"1s\"".to_owned();
-                return Err(Problem::at_span(time.span(), message));
-            }
-        },
+        loss_max: loss_max?,
+        confidence: confidence?,
+        again_after: again_after?,
     })
+}
+
+/// A ratio within `fits`; `problem` says what to write instead.
+fn share(
+    said: &Option<Spanned<Text<Probability>>>,
+    default: f64,
+    fits: RangeInclusive<f64>,
+    problem: &str,
+) -> Result<f64, LocatedError> {
+    let Some(said) = said else {
+        return Ok(default);
+    };
+    let share = said.get_ref().0.get();
+    match fits.contains(&share) {
+        true => Ok(share),
+        false => Err(LocatedError::new(said.span(), problem.to_owned())),
+    }
 }
 
 fn number<T: Copy + PartialOrd + std::fmt::Display>(
@@ -84,13 +105,13 @@ fn number<T: Copy + PartialOrd + std::fmt::Display>(
     default: T,
     fits: RangeInclusive<T>,
     key: &str,
-) -> Result<T, Problem> {
+) -> Result<T, LocatedError> {
     match said {
         None => Ok(default),
         Some(said) if fits.contains(said.get_ref()) => Ok(*said.get_ref()),
         Some(said) => {
             let message = format!("{key}: write {} to {}", fits.start(), fits.end());
-            Err(Problem::at_span(said.span(), message))
+            Err(LocatedError::new(said.span(), message))
         }
     }
 }

@@ -1,5 +1,4 @@
-//! Files as daemons read them, at the start and with every reload: regular ones, for nobody would know how long a pipe
-//! is waited for, and of bounded length, for a device may never end.
+//! Files that the daemons read at start and on reload.
 
 use std::{
     fs::{self, File},
@@ -7,20 +6,21 @@ use std::{
     path::Path,
 };
 
-/// A file of at most so many MiB.
+/// Opens a regular file of at most so many MiB. A pipe could block the daemon, and a device may never
+/// end.
 ///
 /// # Errors
-/// It is something else, or cannot be read.
+/// It is something else, is larger, or cannot be read.
 pub(super) fn open(path: &Path, mebibytes_max: u64) -> io::Result<Take<File>> {
-    // Looked at first: opening a pipe would wait for who writes it.
+    // Checked before opening: opening a pipe would wait for its writer.
     let found = fs::metadata(path)?;
     if !found.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     if found.len() > mebibytes_max << 20 {
         let bound = format!("it is larger than {mebibytes_max} MiB");
         return Err(io::Error::other(bound));
     }
-    // It may grow meanwhile, and some say of themselves that they are empty.
+    // The file may grow while it is read, and files of procfs have a length of 0.
     Ok(File::open(path)?.take(mebibytes_max << 20))
 }

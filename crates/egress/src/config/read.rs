@@ -2,12 +2,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    fmt, fs,
     io::Read,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::{Range, RangeInclusive},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    str::FromStr,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -18,14 +19,14 @@ use keiro_bgp::{
     policy::{Policy, Rule},
     rpki::Vrps,
 };
-use keiro_control::units::Text;
+use keiro_config::{ConfigError, LocatedError, Report, deserialize_into, units::Text};
 use keiro_linux::{bgp_socket::Md5Key, rule::InterfaceName};
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
-    AsbrConfig, Behaviour, Class, ConfigError, EgressPeer, EndpointConfig, EndpointPeer, Mptcp,
-    Neighbour, SpeakerConfig,
+    AsbrConfig, Behaviour, Class, EgressPeer, EndpointConfig, EndpointPeer, Mptcp, Neighbour,
+    SpeakerConfig,
     comparison::{self, ComparisonEntry},
     file, roas,
     rules::Filter,
@@ -34,12 +35,6 @@ use super::{
         rule_priority,
     },
 };
-
-/// A problem before its place has been looked up.
-pub(super) struct Problem {
-    at: Option<Range<usize>>,
-    message: String,
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -173,156 +168,193 @@ struct ServerPeer {
     vrf: Option<Spanned<String>>,
 }
 
-pub(super) fn asbr(text: &str) -> Result<AsbrConfig, Problem> {
-    let file: AsbrFile = parse(text)?;
-    let asn = our_asn(&file.asbr.asn)?;
-    let router_id = router_id(&file.asbr.router_id)?;
-    let locator = values::locator(&file.asbr.locator)?;
-    let mut announce = file.asbr.announce;
-    announce.iter_mut().for_each(|net| *net = net.trunc());
-    let mut known = Known::default();
+/// Reads a border router's file; `file` is what messages call it.
+pub(super) fn asbr(text: &str, file: &str) -> Result<AsbrConfig, ConfigError> {
+    let mut report = Report::new(file, text);
+    let config = deserialize_into(&mut report).and_then(|read| asbr_config(read, &mut report));
+    report.finish()?;
+    Ok(config.expect("a file without problems is a configuration"))
+}
+
+/// Reads a server's file; `file` is what messages call it.
+pub(super) fn endpoint(text: &str, file: &str) -> Result<EndpointConfig, ConfigError> {
+    let mut report = Report::new(file, text);
+    let config = deserialize_into(&mut report).and_then(|read| endpoint_config(read, &mut report));
+    report.finish()?;
+    Ok(config.expect("a file without problems is a configuration"))
+}
+
+/// The configuration; `None` if a problem was reported.
+fn asbr_config(file: AsbrFile, report: &mut Report<'_>) -> Option<AsbrConfig> {
+    let it = file.asbr;
+    let asn = *it.asn.get_ref();
+    let own_asn = report.keep(our_asn(&it.asn));
+    let id = report.keep(router_id(&it.router_id));
+    let locator = report.keep(values::locator(&it.locator));
+    let nexthop_ids = report.keep(nexthop_ids(it.nexthop_ids.as_ref(), ASBR_NEXTHOPS));
+    let priority = rule_priority(it.rule_priority.as_ref(), ASBR_PRIORITY);
+    let rule_priority = report.keep(priority);
+    let vrps = report.keep(it.rpki_file.as_ref().map(vrps).transpose());
+    let announce: Vec<IpNet> = it.announce.iter().map(IpNet::trunc).collect();
+    let mut used = UsedValues::default();
     let mut reflectors = Vec::new();
     for entry in &file.reflector {
-        reflectors.push(reflector(entry, asn, &mut known, Direction::Up)?);
+        let read = reflector(entry, asn, &mut used, Direction::Up);
+        reflectors.extend(report.keep(read));
     }
+    let router = BorderRouter {
+        asn,
+        router_id: *it.router_id.get_ref(),
+        locator: locator?,
+        announce: &announce,
+        has_rpki_file: it.rpki_file.is_some(),
+    };
     let mut peers = Vec::new();
     for (place, entry) in file.peer.iter().enumerate() {
-        let peer = entry.get_ref();
-        let neighbour = egress_neighbour(entry, asn, (&announce, locator), &mut known)?;
-        if let Some(message) = asks_in_vain(peer, file.asbr.rpki_file.is_some()) {
-            return Err(Problem::at_span(entry.span(), message.to_owned()));
-        }
-        let function = match &peer.function {
-            Some(function) => *function.get_ref(),
-            None => u16::try_from(place + 1).unwrap_or(0),
-        };
-        let at = peer.function.as_ref().map_or(entry.span(), Spanned::span);
-        if function == 0 {
-            let message = "function: 0 is the locator itself; use 1 to 65535".to_owned();
-            return Err(Problem::at_span(at, message));
-        }
-        known.once("function", function, &peer.name, "the segment", at)?;
-        let shift = 112 - u32::from(locator.prefix_len());
-        let sid = u128::from(locator.network()) | u128::from(function) << shift;
-        let default = match u16::try_from(asn) {
-            Ok(asn) => format!("{asn}:{function}"),
-            Err(_) => format!("{router_id}:{function}"),
-        };
-        let rd: RouteDistinguisher = administrator(peer.rd.as_ref(), &default)?;
-        let rt: RouteTarget = administrator(peer.rt.as_ref(), &default)?;
-        let at = peer.rd.as_ref().map_or(entry.span(), Spanned::span);
-        known.once("rd", rd.0, &peer.name, "the route distinguisher", at)?;
-        if peer.behaviour == Behaviour::Neighbour && neighbour.address.is_ipv4() {
-            let message = "behaviour: end.dx6 leads to an IPv6 address, and the peer has none";
-            return Err(Problem::at_span(entry.span(), message.to_owned()));
-        }
-        peers.push(EgressPeer {
-            neighbour,
-            sid: sid.into(),
-            behaviour: peer.behaviour,
-            rd,
-            rt,
-            table: table(
-                peer.table.as_ref(),
-                (ASBR_TABLE_FIRST, place),
-                &peer.name,
-                entry.span(),
-                &mut known,
-            )?,
-            table_said: peer.table.is_some(),
-            interface: interface(peer.interface.as_ref())?,
-        });
+        peers.extend(report.keep(egress_peer(entry, place, &router, &mut used)));
     }
-    Ok(AsbrConfig {
+    Some(AsbrConfig {
         speaker: SpeakerConfig {
-            asn,
-            router_id,
-            listen: file.asbr.listen.unwrap_or_else(anywhere),
-            control_socket: file.asbr.control_socket,
-            vrps: file.asbr.rpki_file.as_ref().map(vrps).transpose()?,
+            asn: own_asn?,
+            router_id: id?,
+            listen: it.listen.unwrap_or_else(anywhere),
+            control_socket: it.control_socket,
+            vrps: vrps?,
         },
-        locator,
-        announce,
-        announce_locator: file.asbr.announce_locator,
-        nexthop_ids: nexthop_ids(file.asbr.nexthop_ids.as_ref(), ASBR_NEXTHOPS)?,
-        rule_priority: rule_priority(file.asbr.rule_priority.as_ref(), ASBR_PRIORITY)?,
+        locator: router.locator,
+        announce_locator: it.announce_locator,
+        nexthop_ids: nexthop_ids?,
+        rule_priority: rule_priority?,
         peers,
         reflectors,
+        announce,
     })
 }
 
-pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
-    let file: EndpointFile = parse(text)?;
-    let asn = our_asn(&file.egress.asn)?;
-    let router_id = router_id(&file.egress.router_id)?;
-    let mut known = Known::default();
+/// What a border router's egress peers depend on.
+struct BorderRouter<'a> {
+    asn: u32,
+    router_id: Ipv4Addr,
+    locator: Ipv6Net,
+    /// The provider's own prefixes.
+    announce: &'a [IpNet],
+    has_rpki_file: bool,
+}
+
+/// An egress peer, the `place`th of the file.
+fn egress_peer(
+    entry: &Spanned<Peer>,
+    place: usize,
+    router: &BorderRouter<'_>,
+    used: &mut UsedValues,
+) -> Result<EgressPeer, LocatedError> {
+    let peer = entry.get_ref();
+    let neighbour = egress_neighbour(entry, router, used)?;
+    if let Some(message) = rpki_misuse(peer, router.has_rpki_file) {
+        return Err(LocatedError::new(entry.span(), message.to_owned()));
+    }
+    let function = match &peer.function {
+        Some(function) => *function.get_ref(),
+        None => u16::try_from(place + 1).unwrap_or(0),
+    };
+    let at = peer.function.as_ref().map_or(entry.span(), Spanned::span);
+    if function == 0 {
+        let message = "function: 0 is the locator itself; use 1 to 65535".to_owned();
+        return Err(LocatedError::new(at, message));
+    }
+    used.once("function", function, &peer.name, "the segment", at)?;
+    let shift = 112 - u32::from(router.locator.prefix_len());
+    let sid = u128::from(router.locator.network()) | u128::from(function) << shift;
+    let default = match u16::try_from(router.asn) {
+        Ok(asn) => format!("{asn}:{function}"),
+        Err(_) => format!("{}:{function}", router.router_id),
+    };
+    let rd: RouteDistinguisher = administrator(peer.rd.as_ref(), &default, entry.span())?;
+    let rt: RouteTarget = administrator(peer.rt.as_ref(), &default, entry.span())?;
+    let at = peer.rd.as_ref().map_or(entry.span(), Spanned::span);
+    used.once("rd", rd.0, &peer.name, "the route distinguisher", at)?;
+    if peer.behaviour == Behaviour::Neighbour && neighbour.address.is_ipv4() {
+        let message =
+            "behaviour: end.dx6 leads to an IPv6 address, and the peer has none; use \"end.dt6\"";
+        return Err(LocatedError::new(entry.span(), message.to_owned()));
+    }
+    let default_table = default_table(ASBR_TABLE_FIRST, place);
+    Ok(EgressPeer {
+        neighbour,
+        sid: sid.into(),
+        behaviour: peer.behaviour,
+        rd,
+        rt,
+        table: table(
+            peer.table.as_ref(),
+            default_table,
+            &peer.name,
+            entry.span(),
+            used,
+        )?,
+        table_said: peer.table.is_some(),
+        interface: interface(peer.interface.as_ref())?,
+    })
+}
+
+/// The configuration; `None` if a problem was reported.
+fn endpoint_config(file: EndpointFile, report: &mut Report<'_>) -> Option<EndpointConfig> {
+    let it = file.egress;
+    let own_asn = report.keep(our_asn(&it.asn));
+    let id = report.keep(router_id(&it.router_id));
+    let interface = report.keep(interface(it.interface.as_ref()));
+    let nexthop_ids = report.keep(nexthop_ids(it.nexthop_ids.as_ref(), EGRESS_NEXTHOPS));
+    let priority = rule_priority(it.rule_priority.as_ref(), EGRESS_PRIORITY);
+    let rule_priority = report.keep(priority);
+    let helper_ports = report.keep(helper_ports(it.helper_ports.as_ref(), it.mptcp));
+    let mut used = UsedValues::default();
     let mut reflectors = Vec::new();
     for entry in &file.reflector {
-        reflectors.push(reflector(entry, asn, &mut known, Direction::Down)?);
+        let read = reflector(entry, *it.asn.get_ref(), &mut used, Direction::Down);
+        reflectors.extend(report.keep(read));
     }
     let mut peers = Vec::new();
     for (place, entry) in file.peer.iter().enumerate() {
-        let peer = entry.get_ref();
-        let rt: RouteTarget = administrator(Some(&peer.rt), "")?;
-        known.name(&peer.name, entry.span())?;
-        known.once("rt", rt.0, &peer.name, "the target", peer.rt.span())?;
-        let address = values::own_address(&peer.address)?;
-        let number = u128::from(address);
-        known.once(
-            "address",
-            number,
-            &peer.name,
-            "the address",
-            peer.address.span(),
-        )?;
-        let table_said = peer.table.is_some();
-        let table = table(
-            peer.table.as_ref(),
-            (TABLE_FIRST, place),
-            &peer.name,
-            entry.span(),
-            &mut known,
-        )?;
-        peers.push(EndpointPeer {
-            name: peer.name.clone(),
-            rt,
-            table,
-            table_said,
-            address,
-            vrf: vrf(peer, &mut known)?,
-        });
+        peers.extend(report.keep(server_peer(entry, place, &mut used)));
     }
+    // A class may name a peer that is wrong by itself.
+    let peers_are_complete = peers.len() == file.peer.len();
     let mut classes: Vec<Class> = Vec::new();
     for entry in &file.class {
-        if file.egress.mptcp != Mptcp::Precise {
-            let message = "classes need mptcp = \"precise\" in [egress]".to_owned();
-            return Err(Problem::at_span(entry.span(), message));
+        if it.mptcp != Mptcp::Precise {
+            let hint = "write mptcp = \"precise\" in [egress], or remove them";
+            report.add(
+                &entry.span(),
+                "classes need mptcp = \"precise\" in [egress]",
+                hint,
+            );
+        } else if peers_are_complete {
+            classes.extend(report.keep(class(entry.get_ref(), &peers, &classes)));
         }
-        classes.push(class(entry.get_ref(), &peers, &classes)?);
     }
     if let Some(entry) = file.comparison.as_ref()
-        && file.egress.mptcp != Mptcp::Precise
+        && it.mptcp != Mptcp::Precise
     {
-        let message = "[comparison] needs mptcp = \"precise\" in [egress]".to_owned();
-        return Err(Problem::at_span(entry.span(), message));
+        let message = "[comparison] needs mptcp = \"precise\" in [egress]";
+        let hint = "write mptcp = \"precise\" in [egress], or remove it";
+        report.add(&entry.span(), message, hint);
     }
-    Ok(EndpointConfig {
-        comparison: comparison::settings(file.comparison.as_ref().map(Spanned::get_ref))?,
-        evidence_file: file
-            .comparison
-            .as_ref()
-            .and_then(|entry| entry.get_ref().evidence_file.clone()),
-        helper_ports: helper_ports(file.egress.helper_ports.as_ref(), file.egress.mptcp)?,
+    let comparison = file.comparison.as_ref().map(Spanned::get_ref);
+    let settings = comparison::settings(comparison, report);
+    Some(EndpointConfig {
+        comparison: settings?,
+        evidence_file: comparison.and_then(|entry| entry.evidence_file.clone()),
+        helper_ports: helper_ports?,
         classes,
-        mptcp: file.egress.mptcp,
-        interface: interface(file.egress.interface.as_ref())?,
-        nexthop_ids: nexthop_ids(file.egress.nexthop_ids.as_ref(), EGRESS_NEXTHOPS)?,
-        rule_priority: rule_priority(file.egress.rule_priority.as_ref(), EGRESS_PRIORITY)?,
+        mptcp: it.mptcp,
+        interface: interface?,
+        nexthop_ids: nexthop_ids?,
+        rule_priority: rule_priority?,
         speaker: SpeakerConfig {
-            asn,
-            router_id,
-            listen: file.egress.listen.unwrap_or_else(anywhere),
-            control_socket: file.egress.control_socket,
+            asn: own_asn?,
+            router_id: id?,
+            listen: it.listen.unwrap_or_else(anywhere),
+            control_socket: it.control_socket,
             vrps: None,
         },
         reflectors,
@@ -330,52 +362,88 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
     })
 }
 
-fn vrf(peer: &ServerPeer, known: &mut Known) -> Result<Option<InterfaceName>, Problem> {
+/// An egress peer as a server knows it, the `place`th of the file.
+fn server_peer(
+    entry: &Spanned<ServerPeer>,
+    place: usize,
+    used: &mut UsedValues,
+) -> Result<EndpointPeer, LocatedError> {
+    let peer = entry.get_ref();
+    let rt: RouteTarget = administrator(Some(&peer.rt), "", entry.span())?;
+    used.name(&peer.name, entry.span())?;
+    used.once("rt", rt.0, &peer.name, "the target", peer.rt.span())?;
+    let address = values::own_address(&peer.address)?;
+    let at = peer.address.span();
+    used.once(
+        "address",
+        u128::from(address),
+        &peer.name,
+        "the address",
+        at,
+    )?;
+    let default_table = default_table(TABLE_FIRST, place);
+    Ok(EndpointPeer {
+        name: peer.name.clone(),
+        rt,
+        table: table(
+            peer.table.as_ref(),
+            default_table,
+            &peer.name,
+            entry.span(),
+            used,
+        )?,
+        table_said: peer.table.is_some(),
+        address,
+        vrf: vrf(peer, used)?,
+    })
+}
+
+fn vrf(peer: &ServerPeer, used: &mut UsedValues) -> Result<Option<InterfaceName>, LocatedError> {
     let Some(said) = &peer.vrf else {
         return Ok(None);
     };
     let name = said.get_ref();
     let Some(device) = InterfaceName::new(name).filter(|_| name != "lo") else {
         let message = format!(
-            "vrf: `{name}` is no name for a VRF device: at most 15 octets, without spaces and `/`, and not `lo`"
+            "vrf: `{name}` cannot be the name of a VRF device: at most 15 octets, without spaces and `/`, and not `lo`"
         );
-        return Err(Problem::at_span(said.span(), message));
+        return Err(LocatedError::new(said.span(), message));
     };
     let mut number = [0; 16];
     number[..name.len()].copy_from_slice(name.as_bytes());
     let number = u128::from_be_bytes(number);
-    known.once("vrf", number, &peer.name, "the device", said.span())?;
+    used.once("vrf", number, &peer.name, "the device", said.span())?;
     Ok(Some(device))
 }
 
 fn helper_ports(
     ports: Option<&Spanned<BTreeSet<u16>>>,
     mptcp: Mptcp,
-) -> Result<BTreeSet<u16>, Problem> {
+) -> Result<BTreeSet<u16>, LocatedError> {
     let Some(ports) = ports else {
         return Ok(BTreeSet::new());
     };
     let message = match mptcp {
-        Mptcp::Off => "helper_ports: nobody joins without mptcp = \"precise\" or \"kernel\"",
-        _ if ports.get_ref().contains(&0) => "helper_ports: 0 is no port",
+        Mptcp::Off => "helper_ports: clients join only with mptcp = \"precise\" or \"kernel\"",
+        _ if ports.get_ref().contains(&0) => "helper_ports: 0 is not a port",
         _ => return Ok(ports.get_ref().clone()),
     };
-    Err(Problem::at_span(ports.span(), message.to_owned()))
+    Err(LocatedError::new(ports.span(), message.to_owned()))
 }
 
-fn class(it: &ClassEntry, peers: &[EndpointPeer], others: &[Class]) -> Result<Class, Problem> {
+fn class(it: &ClassEntry, peers: &[EndpointPeer], others: &[Class]) -> Result<Class, LocatedError> {
     let ports: BTreeSet<u16> = it.ports.get_ref().iter().copied().collect();
     let problem = match (
         ports.first(),
         ports.iter().find_map(|port| taken(*port, others)),
     ) {
         (None, _) => Some("ports: a class has at least one port".to_owned()),
-        (Some(0), _) => Some("ports: 0 is no port".to_owned()),
+        (Some(0), _) => Some("ports: 0 is not a port; write 1 to 65535".to_owned()),
         (_, Some(taken)) => Some(taken),
         _ => None,
     };
     if let Some(message) = problem {
-        return Err(Problem::at_span(it.ports.span(), message));
+        return Err(LocatedError::new(it.ports.span(), message));
     }
     let mut prefer = BTreeSet::new();
     for wanted in it.prefer.get_ref() {
@@ -386,13 +454,13 @@ fn class(it: &ClassEntry, peers: &[EndpointPeer], others: &[Class]) -> Result<Cl
                 .collect();
             let known = known.join(", ");
             let message = format!("prefer: there is no peer `{wanted}`; there are {known}");
-            return Err(Problem::at_span(it.prefer.span(), message));
+            return Err(LocatedError::new(it.prefer.span(), message));
         };
         prefer.insert(place);
     }
     if prefer.is_empty() {
-        let message = "prefer: a class that prefers no peer is none; leave it out".to_owned();
-        return Err(Problem::at_span(it.prefer.span(), message));
+        let message = "prefer: the class prefers no peer; name one, or remove the class".to_owned();
+        return Err(LocatedError::new(it.prefer.span(), message));
     }
     Ok(Class {
         name: it.name.clone(),
@@ -409,23 +477,23 @@ fn taken(port: u16, others: &[Class]) -> Option<String> {
     ))
 }
 
-/// Which way routes go between a reflector and us.
+/// Which way routes go between a reflector and this speaker.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
-    /// The border router tells; VPN routes of others are not for it.
+    /// The border router announces. It does not import the VPN routes of others.
     Up,
-    /// The server is told and tells nothing.
+    /// The server imports and announces nothing.
     Down,
 }
 
 fn reflector(
     entry: &Spanned<Reflector>,
     asn: u32,
-    known: &mut Known,
+    used: &mut UsedValues,
     direction: Direction,
-) -> Result<Neighbour, Problem> {
+) -> Result<Neighbour, LocatedError> {
     let it = entry.get_ref();
-    let address = known.neighbour(&it.name, &it.address, entry.span())?;
+    let address = used.neighbour(&it.name, &it.address, entry.span())?;
     let graceful_restart = match &it.graceful_restart {
         None => Some(GRACEFUL_RESTART),
         Some(time) => restart_time(time)?,
@@ -456,7 +524,7 @@ fn reflector(
     })
 }
 
-/// Everything but VPN routes: they are for servers, and many.
+/// Everything but VPN routes: servers need those, and there are many.
 fn without_vpn() -> Policy {
     let mut policy = Policy::permit_all();
     let vpn = Rule {
@@ -469,20 +537,19 @@ fn without_vpn() -> Policy {
 
 fn egress_neighbour(
     entry: &Spanned<Peer>,
-    asn: u32,
-    (own, locator): (&[IpNet], Ipv6Net),
-    known: &mut Known,
-) -> Result<Neighbour, Problem> {
-    let it = entry.get_ref();
-    let address = known.neighbour(&it.name, &it.address, entry.span())?;
+    router: &BorderRouter<'_>,
+    used: &mut UsedValues,
+) -> Result<Neighbour, LocatedError> {
+    let (asn, it) = (router.asn, entry.get_ref());
+    let address = used.neighbour(&it.name, &it.address, entry.span())?;
     let Some(peer_asn) = &it.asn else {
         let message = "[[peer]] has no `asn`; add asn = 65001".to_owned();
-        return Err(Problem::at_span(entry.span(), message));
+        return Err(LocatedError::new(entry.span(), message));
     };
     if *peer_asn.get_ref() == asn {
         let message =
             format!("asn: {asn} is our own AS; neighbours of this AS are a [[reflector]]");
-        return Err(Problem::at_span(peer_asn.span(), message));
+        return Err(LocatedError::new(peer_asn.span(), message));
     }
     Ok(Neighbour {
         name: it.name.clone(),
@@ -490,8 +557,8 @@ fn egress_neighbour(
         port: it.port,
         asn: our_asn(peer_asn)?,
         families: families(it.ipv4, false),
-        import: values::guarded(it.import.policy(own), locator),
-        export: it.export.policy(own),
+        import: values::guarded(it.import.policy(router.announce), router.locator),
+        export: it.export.policy(router.announce),
         passive: it.passive,
         hold_time: hold_time(it.hold_time.as_ref())?,
         add_path: it.add_path,
@@ -507,8 +574,8 @@ fn egress_neighbour(
     })
 }
 
-/// What is wrong with rules that ask what the RPKI says; `None`: nothing.
-fn asks_in_vain(peer: &Peer, has_file: bool) -> Option<&'static str> {
+/// What is wrong with rules about the RPKI; `None`: nothing.
+fn rpki_misuse(peer: &Peer, has_file: bool) -> Option<&'static str> {
     if peer.export.asks_rpki() {
         return Some("export: `rpki` is about routes of others; ask for it in `import`");
     }
@@ -516,11 +583,11 @@ fn asks_in_vain(peer: &Peer, has_file: bool) -> Option<&'static str> {
         .then_some("import: `rpki` needs `rpki_file` in [asbr], which says who may announce what")
 }
 
-fn vrps(path: &Spanned<PathBuf>) -> Result<Arc<Vrps>, Problem> {
+fn vrps(path: &Spanned<PathBuf>) -> Result<Arc<Vrps>, LocatedError> {
     let at = path.get_ref();
     let read = roas::read(at, SystemTime::now()).map_err(|reason| {
         let message = format!("rpki_file: {}: {reason}", at.display());
-        Problem::at_span(path.span(), message)
+        LocatedError::new(path.span(), message)
     })?;
     if read.expired > 0 {
         let (expired, file) = (read.expired, at.display());
@@ -532,14 +599,14 @@ fn vrps(path: &Spanned<PathBuf>) -> Result<Arc<Vrps>, Problem> {
     Ok(Arc::new(read.vrps))
 }
 
-/// Values that only one entry may have, by key, and whose they are.
+/// Values that only one entry may have, by key, with the name of the entry that has them.
 #[derive(Default)]
-struct Known {
+struct UsedValues {
     values: BTreeMap<(&'static str, u128), String>,
     names: BTreeSet<String>,
 }
 
-impl Known {
+impl UsedValues {
     fn once(
         &mut self,
         key: &'static str,
@@ -547,28 +614,28 @@ impl Known {
         name: &str,
         what: &str,
         at: Range<usize>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), LocatedError> {
         match self.values.insert((key, value.into()), name.to_owned()) {
             None => Ok(()),
             Some(other) => {
                 let message =
                     format!("{key} of `{name}` is {what} of `{other}` too; each needs its own");
-                Err(Problem::at_span(at, message.replacen(" too;", ";", 1)))
+                Err(LocatedError::new(at, message.replacen(" too;", ";", 1)))
             }
         }
     }
 
-    /// What is shown and counted goes by names.
-    fn name(&mut self, name: &str, at: Range<usize>) -> Result<(), Problem> {
+    /// Refuses an empty name and a second entry of the same name: status and metrics go by names.
+    fn name(&mut self, name: &str, at: Range<usize>) -> Result<(), LocatedError> {
         if name.is_empty() {
-            let message = "name: it is empty; write what is to be shown".to_owned();
-            return Err(Problem::at_span(at, message));
+            let message = "name: it is empty; write a name for status and logs".to_owned();
+            return Err(LocatedError::new(at, message));
         }
         match self.names.insert(name.to_owned()) {
             true => Ok(()),
             false => {
                 let message = format!("name: there are two `{name}`; each needs its own");
-                Err(Problem::at_span(at, message))
+                Err(LocatedError::new(at, message))
             }
         }
     }
@@ -578,7 +645,7 @@ impl Known {
         name: &str,
         address: &Spanned<IpAddr>,
         entry: Range<usize>,
-    ) -> Result<IpAddr, Problem> {
+    ) -> Result<IpAddr, LocatedError> {
         self.name(name, entry)?;
         let number = match address.get_ref() {
             IpAddr::V4(v4) => u128::from(u32::from(*v4)),
@@ -586,68 +653,66 @@ impl Known {
         };
         let at = address.span();
         if address.get_ref().is_unspecified() || address.get_ref().is_multicast() {
-            let message = format!("address: `{}` is no neighbour's", address.get_ref());
-            return Err(Problem::at_span(at, message));
+            let message = format!(
+                "address: `{}` cannot be a neighbour's; use its unicast address",
+                address.get_ref()
+            );
+            return Err(LocatedError::new(at, message));
         }
         if matches!(address.get_ref(), IpAddr::V6(v6) if v6.is_unicast_link_local()) {
             let message = format!(
-                "address: `{}` is on a link, and of which is not said; use a global address",
+                "address: `{}` is link-local and has no interface; use a global address",
                 address.get_ref()
             );
-            return Err(Problem::at_span(at, message));
+            return Err(LocatedError::new(at, message));
         }
         self.once("address", number, name, "the address", at)?;
         Ok(*address.get_ref())
     }
 }
 
-fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
-    toml::from_str(text).map_err(|error| Problem {
-        at: error.span(),
-        message: error.message().to_owned(),
-    })
-}
-
-fn administrator<T: std::str::FromStr>(
+/// A route distinguisher or target: `text`, or `default`; `entry` is where its entry is.
+fn administrator<T: FromStr<Err: fmt::Display>>(
     text: Option<&Spanned<String>>,
     default: &str,
-) -> Result<T, Problem>
-where
-    T::Err: std::fmt::Display,
-{
+    entry: Range<usize>,
+) -> Result<T, LocatedError> {
     let read = text.map_or(default, |text| text.get_ref()).parse();
-    read.map_err(|error: T::Err| Problem {
-        at: text.map(Spanned::span),
-        message: error.to_string(),
+    read.map_err(|error: T::Err| {
+        let at = text.map_or(entry, Spanned::span);
+        LocatedError::new(at, error.to_string())
     })
 }
 
-/// A peer's table: the one said, or the first and the peer's place.
+/// The table of the peer at this place of the file.
+fn default_table(first: u32, place: usize) -> u32 {
+    first.saturating_add(u32::try_from(place).unwrap_or(u32::MAX))
+}
+
+/// A peer's table: `said`, or `default`.
 fn table(
     said: Option<&Spanned<u32>>,
-    (first, place): (u32, usize),
+    default: u32,
     name: &str,
     entry: Range<usize>,
-    known: &mut Known,
-) -> Result<u32, Problem> {
-    let table = match said {
-        Some(table) => *table.get_ref(),
-        None => first + u32::try_from(place).unwrap_or(u32::MAX - first),
-    };
+    used: &mut UsedValues,
+) -> Result<u32, LocatedError> {
+    let table = said.map_or(default, |said| *said.get_ref());
     let at = said.map_or(entry, Spanned::span);
     if !(1000..=0x7fff_ffff).contains(&table) {
-        let message =
-            format!("table: {table} may be another's; use a number between 1000 and 2147483647");
-        return Err(Problem::at_span(at, message));
+        let message = format!(
+            "table: {table} may belong to another program; use a number between 1000 and 2147483647"
+        );
+        return Err(LocatedError::new(at, message));
     }
-    known.once("table", table, name, "the table", at)?;
+    used.once("table", table, name, "the table", at)?;
     Ok(table)
 }
 
-fn md5_key(path: &Spanned<PathBuf>) -> Result<Md5Key, Problem> {
+fn md5_key(path: &Spanned<PathBuf>) -> Result<Md5Key, LocatedError> {
     read_key(path.get_ref()).map_err(|reason| {
         let message = format!("md5_file: {}: {reason}", path.get_ref().display());
-        Problem::at_span(path.span(), message)
+        LocatedError::new(path.span(), message)
     })
 }
 
@@ -672,32 +737,6 @@ fn families(ipv4: bool, vpn: bool) -> Vec<Family> {
     ];
     let wanted = all.into_iter().filter(|(_, wanted)| *wanted);
     wanted.map(|(family, _)| family).collect()
-}
-
-impl Problem {
-    pub(super) fn at_span(at: Range<usize>, message: String) -> Self {
-        Self {
-            at: Some(at),
-            message,
-        }
-    }
-
-    pub(super) fn at(self, text: &str, file: &str) -> ConfigError {
-        let place = self.at.map(|range| {
-            let start = range.start.min(text.len());
-            let before = text.get(..start).unwrap_or(text);
-            let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-            let line = before.matches('\n').count() + 1;
-            let column = before[line_start..].chars().count() + 1;
-            let source = text[line_start..].lines().next().unwrap_or_default();
-            (line, column, source.to_owned())
-        });
-        ConfigError {
-            file: file.to_owned(),
-            place,
-            message: self.message.trim_end().to_owned(),
-        }
-    }
 }
 
 fn anywhere() -> Vec<SocketAddr> {

@@ -52,7 +52,7 @@ fn parse(text: impl Read, now: SystemTime) -> Result<Roas, String> {
         ));
     }
     if all.is_empty() {
-        return Err("nobody may announce anything by it; has the validator run?".to_owned());
+        return Err("it authorizes no announcement; has the validator run?".to_owned());
     }
     Ok(Roas {
         vrps: Vrps::new(all),

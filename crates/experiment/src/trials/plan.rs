@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_with_what_to_write() {
         for (text, from, to, what) in [
-            (BULK, "rate = ", "rate_of = ", "unknown field `rate_of`"),
+            (BULK, "rate = ", "rate_of = ", "unknown key `rate_of`"),
             (BULK, "1GiB", "0B", "a file that is not empty"),
             (BULK, "[\"1ms\", \"20ms\", \"50ms\"]", "[]", "round trips"),
             (
@@ -328,7 +328,7 @@ mod tests {
                 "\"10Mbit\"",
                 "two cases have one name",
             ),
-            (SPACING, "[spacing]", "[bulk]", "unknown field `bandwidths`"),
+            (SPACING, "[spacing]", "[bulk]", "unknown key `bandwidths`"),
         ] {
             assert!(text.contains(from), "{from}");
             let error = parse(&text.replacen(from, to, 1)).unwrap_err().to_string();

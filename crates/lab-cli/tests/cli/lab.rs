@@ -107,7 +107,7 @@ fn a_topology_that_is_wrong_is_shown_with_its_line() {
     );
     let ran = run(["up", &shown(&file), "--name", "x"]).expect_code(1);
     ran.says(&[
-        "topology.toml:4: unknown key `emulatd`",
+        "topology.toml:4:1: unknown key `emulatd`",
         "did you mean `emulated`?",
     ]);
     run(["up", "/no/such.toml"])

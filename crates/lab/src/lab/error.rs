@@ -2,9 +2,10 @@
 
 use std::{fmt, io, path::PathBuf, time::Duration};
 
+use keiro_config::nearest;
 use keiro_linux::{netns::NetnsError, offload::OffloadError};
 
-use crate::{emulator::EmulatorError, topology::nearest};
+use crate::emulator::EmulatorError;
 
 /// Why a laboratory could not be made, used or removed, and what to try.
 #[derive(Debug, thiserror::Error)]

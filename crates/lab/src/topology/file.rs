@@ -18,27 +18,23 @@
 
 use std::{collections::BTreeMap, net::IpAddr, ops::Range, str::FromStr, time::Duration};
 
-use keiro_control::units::Text;
+use keiro_config::{ConfigError, LocatedError, Report, deserialize_into, nearest, units::Text};
 use keiro_link::{Buffer, GilbertElliott, LinkConfig, Loss, Reorder};
 use keiro_units::{Bandwidth, ByteCount, Probability};
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 
 use super::{
-    Emulation, End, HOSTS_MAX, HostPlan, LINKS_MAX, LinkPlan, Prefix, Route, Topology,
-    TopologyError, error::line_of, is_name, nearest,
+    Emulation, End, HOSTS_MAX, HostPlan, LINKS_MAX, LinkPlan, Prefix, Route, Topology, is_name,
 };
 
-/// Reads and checks a topology.
-pub(super) fn read(text: &str, file: &str) -> Result<Topology, TopologyError> {
-    let parsed: TopologyFile =
-        toml::from_str(text).map_err(|error| TopologyError::from_toml(&error, text, file))?;
-    let mut checker = Checker {
-        text,
-        file,
-        addresses: BTreeMap::new(),
-    };
-    checker.topology(parsed)
+/// Reads and checks a topology; `file` is what messages call it.
+pub(super) fn read(text: &str, file: &str) -> Result<Topology, ConfigError> {
+    let mut report = Report::new(file, text);
+    let parsed = deserialize_into(&mut report);
+    let topology = parsed.and_then(|parsed| Checker::default().topology(parsed, &mut report));
+    report.finish()?;
+    Ok(topology.expect("a file without problems is a topology"))
 }
 
 #[derive(Deserialize)]
@@ -266,51 +262,68 @@ impl FromStr for BufferText {
 }
 
 /// Checks what one key alone cannot show.
-struct Checker<'a> {
-    text: &'a str,
-    file: &'a str,
-    /// Who has an address: host and link.
+#[derive(Default)]
+struct Checker {
+    /// The host and the link that have an address.
     addresses: BTreeMap<IpAddr, (String, String)>,
 }
 
-impl Checker<'_> {
-    fn topology(&mut self, parsed: TopologyFile) -> Result<Topology, TopologyError> {
-        let name = parsed
+impl Checker {
+    /// The topology; `None` if a problem was reported.
+    fn topology(&mut self, parsed: TopologyFile, report: &mut Report<'_>) -> Option<Topology> {
+        let lab_name = parsed
             .name
-            .map(|name| self.name(name, "laboratory", LAB_NAME_BYTES_MAX))
-            .transpose()?;
+            .map(|lab| name(lab, "laboratory", LAB_NAME_BYTES_MAX));
+        let lab_name = report.keep(lab_name.transpose());
         for (what, number, max) in [
             ("hosts", parsed.host.len(), HOSTS_MAX),
             ("links", parsed.link.len(), LINKS_MAX),
         ] {
             if number > max {
-                return Err(self.whole(format!("{number} {what}; at most {max} are possible")));
+                let message = format!("{number} {what}");
+                report.add(&(0..0), message, &format!("at most {max} are possible"));
+                return None;
             }
         }
         if parsed.host.is_empty() {
-            return Err(self.whole("no hosts; write at least one, as in [host.tokyo]".into()));
+            report.add(
+                &(0..0),
+                "no hosts",
+                "write at least one, as in [host.tokyo]",
+            );
         }
         let mut host_files = BTreeMap::new();
-        for (name, host) in parsed.host {
-            let span = name.span();
-            let name = self.name(name, "host", HOST_NAME_BYTES_MAX)?;
-            if name == crate::lab::WIRE {
-                return Err(self.at(span, format!("no host may be called `{name}`: the laboratory's own namespace for emulated links is")));
-            }
-            host_files.insert(name, host);
+        for (key, host) in parsed.host {
+            let named = report.keep(host_name(key));
+            host_files.extend(named.map(|name| (name, host)));
+        }
+        // What follows names hosts, of which those with problems would be missing.
+        if !report.is_empty() {
+            return None;
         }
         let mut links = BTreeMap::new();
-        for (name, link) in parsed.link {
-            let name = self.name(name, "link", LINK_NAME_BYTES_MAX)?;
-            let plan = self.link(&name, link, &host_files)?;
-            links.insert(name, plan);
+        for (key, link) in parsed.link {
+            let named = report.keep(name(key, "link", LINK_NAME_BYTES_MAX));
+            if let Some(name) = named
+                && let Some(plan) = report.keep(self.link(&name, link, &host_files))
+            {
+                links.insert(name, plan);
+            }
+        }
+        // Routes need all links.
+        if !report.is_empty() {
+            return None;
         }
         let mut hosts = BTreeMap::new();
-        for (name, host) in host_files {
-            let plan = self.host(&name, host, &links)?;
-            hosts.insert(name, plan);
+        for (name, file) in host_files {
+            let plan = report.keep(host(&name, file, &links));
+            hosts.extend(plan.map(|plan| (name, plan)));
         }
-        Ok(Topology { name, hosts, links })
+        Some(Topology {
+            name: lab_name?,
+            hosts,
+            links,
+        })
     }
 
     fn link(
@@ -318,14 +331,14 @@ impl Checker<'_> {
         name: &str,
         link: LinkFile,
         hosts: &BTreeMap<String, HostFile>,
-    ) -> Result<LinkPlan, TopologyError> {
+    ) -> Result<LinkPlan, LocatedError> {
         let mtu = match link.mtu {
             None => MTU_DEFAULT,
             Some(mtu) if MTU_RANGE.contains(mtu.get_ref()) => mtu.into_inner(),
             Some(mtu) => {
                 let (low, high) = (MTU_RANGE.start, MTU_RANGE.end - 1);
                 let message = format!("an mtu is a number from {low} to {high}");
-                return Err(self.at(mtu.span(), message));
+                return Err(LocatedError::new(mtu.span(), message));
             }
         };
         let b_host_span = link.b.host.span();
@@ -333,9 +346,9 @@ impl Checker<'_> {
         let b = self.end(name, link.b, hosts)?;
         if a.host == b.host {
             let message = format!("both ends of link `{name}` are at host `{}`", a.host);
-            return Err(self.at(b_host_span, message));
+            return Err(LocatedError::new(b_host_span, message));
         }
-        let emulation = self.emulation(
+        let emulation = emulation(
             link.emulated,
             link.each_way.as_ref(),
             link.a_to_b.as_ref(),
@@ -349,42 +362,16 @@ impl Checker<'_> {
         })
     }
 
-    fn emulation(
-        &self,
-        emulated: bool,
-        each_way: Option<&Spanned<DirectionFile>>,
-        a_to_b: Option<&Spanned<DirectionFile>>,
-        b_to_a: Option<&Spanned<DirectionFile>>,
-    ) -> Result<Option<Emulation>, TopologyError> {
-        for section in [each_way, a_to_b, b_to_a].into_iter().flatten() {
-            let checked = section.get_ref().check();
-            checked.map_err(|message| self.at(section.span(), message))?;
-        }
-        let fallback = each_way.map_or_else(DirectionFile::default, |d| d.get_ref().clone());
-        let direction = |own: Option<&Spanned<DirectionFile>>| {
-            let written = own.map_or_else(DirectionFile::default, |d| d.get_ref().clone());
-            written.or(fallback.clone()).config().map_err(|message| {
-                let span = own.or(each_way).map_or(0..0, Spanned::span);
-                self.at(span, message)
-            })
-        };
-        let emulation = Emulation {
-            a_to_b: direction(a_to_b)?,
-            b_to_a: direction(b_to_a)?,
-        };
-        Ok((emulated || emulation != Emulation::default()).then_some(emulation))
-    }
-
     fn end(
         &mut self,
         link: &str,
         end: EndFile,
         hosts: &BTreeMap<String, HostFile>,
-    ) -> Result<End, TopologyError> {
+    ) -> Result<End, LocatedError> {
         if !hosts.contains_key(end.host.get_ref()) {
             let known = hosts.keys().map(String::as_str);
             let message = unknown("host", end.host.get_ref(), known);
-            return Err(self.at(end.host.span(), message));
+            return Err(LocatedError::new(end.host.span(), message));
         }
         let host = end.host.into_inner();
         let mut addresses = Vec::new();
@@ -393,125 +380,149 @@ impl Checker<'_> {
             let prefix = address.into_inner().0;
             let ip = prefix.address();
             if ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() {
-                return Err(self.at(span, format!("{ip} cannot be a host's address on a link")));
+                let message = format!("{ip} cannot be a host's address on a link");
+                return Err(LocatedError::new(span, message));
             }
             if let Some((host, link)) = self.addresses.get(&ip) {
                 let message = format!("{ip} is already host `{host}`'s on link `{link}`");
-                return Err(self.at(span, message));
+                return Err(LocatedError::new(span, message));
             }
             self.addresses.insert(ip, (host.clone(), link.to_owned()));
             addresses.push(prefix);
         }
         Ok(End { host, addresses })
     }
+}
 
-    fn host(
-        &self,
-        name: &str,
-        host: HostFile,
-        links: &BTreeMap<String, LinkPlan>,
-    ) -> Result<HostPlan, TopologyError> {
-        let routes = host
-            .routes
-            .into_iter()
-            .map(|route| self.route(name, &route, links))
-            .collect::<Result<_, _>>()?;
-        let mut sysctls = BTreeMap::new();
-        for (key, value) in host.sysctl {
-            if !is_namespace_sysctl(key.get_ref()) {
-                let message = format!(
-                    "`{}` is not a sysctl of a network namespace; those begin with `net.`, as in \
-                     \"net.ipv4.ip_forward\"",
-                    key.get_ref()
-                );
-                return Err(self.at(key.span(), message));
-            }
-            let value = match value {
-                SysctlValue::Text(text) => text,
-                SysctlValue::Number(number) => number.to_string(),
-                SysctlValue::Switch(on) => u8::from(on).to_string(),
-            };
-            sysctls.insert(key.into_inner(), value);
-        }
-        Ok(HostPlan { routes, sysctls })
+fn emulation(
+    emulated: bool,
+    each_way: Option<&Spanned<DirectionFile>>,
+    a_to_b: Option<&Spanned<DirectionFile>>,
+    b_to_a: Option<&Spanned<DirectionFile>>,
+) -> Result<Option<Emulation>, LocatedError> {
+    for section in [each_way, a_to_b, b_to_a].into_iter().flatten() {
+        let checked = section.get_ref().check();
+        checked.map_err(|message| LocatedError::new(section.span(), message))?;
     }
-
-    fn route(
-        &self,
-        host: &str,
-        route: &RouteFile,
-        links: &BTreeMap<String, LinkPlan>,
-    ) -> Result<Route, TopologyError> {
-        let via = *route.via.get_ref();
-        let to = match route.to.get_ref().as_str() {
-            "default" => Prefix::everything_like(via),
-            text => text
-                .parse()
-                .map_err(|error: super::PrefixError| self.at(route.to.span(), error.to_string()))?,
-        };
-        if !to.is_network() {
-            let message = format!("{to} is an address in a network; a route leads to a network");
-            return Err(self.at(route.to.span(), message));
-        }
-        if to.address().is_ipv4() != via.is_ipv4() {
-            let message = format!("{to} and {via} are of different address families");
-            return Err(self.at(route.via.span(), message));
-        }
-        let hop = links.iter().find(|(_, link)| {
-            let near = link.end(host).map_or(&[][..], |end| &end.addresses);
-            let far = link.far_end(host).map_or(&[][..], |end| &end.addresses);
-            far.iter().any(|prefix| prefix.address() == via)
-                && near.iter().any(|prefix| prefix.contains(via))
-        });
-        let Some((link, _)) = hop else {
-            let hops: Vec<_> = links
-                .values()
-                .filter_map(|link| link.far_end(host))
-                .flat_map(|end| &end.addresses)
-                .map(|prefix| prefix.address().to_string())
-                .collect();
-            let message = format!(
-                "{via} is no neighbour of host `{host}` in a network of its own; its neighbours \
-                 are {}",
-                if hops.is_empty() {
-                    "none".into()
-                } else {
-                    hops.join(", ")
-                }
-            );
-            return Err(self.at(route.via.span(), message));
-        };
-        Ok(Route {
-            to,
-            via,
-            link: link.clone(),
+    let fallback = each_way.map_or_else(DirectionFile::default, |d| d.get_ref().clone());
+    let direction = |own: Option<&Spanned<DirectionFile>>| {
+        let written = own.map_or_else(DirectionFile::default, |d| d.get_ref().clone());
+        written.or(fallback.clone()).config().map_err(|message| {
+            let span = own.or(each_way).map_or(0..0, Spanned::span);
+            LocatedError::new(span, message)
         })
-    }
+    };
+    let emulation = Emulation {
+        a_to_b: direction(a_to_b)?,
+        b_to_a: direction(b_to_a)?,
+    };
+    Ok((emulated || emulation != Emulation::default()).then_some(emulation))
+}
 
-    fn name(
-        &self,
-        name: Spanned<String>,
-        what: &str,
-        length_max: usize,
-    ) -> Result<String, TopologyError> {
-        if is_name(name.get_ref(), length_max) {
-            return Ok(name.into_inner());
+fn host(
+    name: &str,
+    host: HostFile,
+    links: &BTreeMap<String, LinkPlan>,
+) -> Result<HostPlan, LocatedError> {
+    let routes = host
+        .routes
+        .into_iter()
+        .map(|entry| route(name, &entry, links))
+        .collect::<Result<_, _>>()?;
+    let mut sysctls = BTreeMap::new();
+    for (key, value) in host.sysctl {
+        if !is_namespace_sysctl(key.get_ref()) {
+            let message = format!(
+                "`{}` is not a sysctl of a network namespace; those begin with `net.`, as in \
+                 \"net.ipv4.ip_forward\"",
+                key.get_ref()
+            );
+            return Err(LocatedError::new(key.span(), message));
         }
+        let value = match value {
+            SysctlValue::Text(text) => text,
+            SysctlValue::Number(number) => number.to_string(),
+            SysctlValue::Switch(on) => u8::from(on).to_string(),
+        };
+        sysctls.insert(key.into_inner(), value);
+    }
+    Ok(HostPlan { routes, sysctls })
+}
+
+fn route(
+    host: &str,
+    route: &RouteFile,
+    links: &BTreeMap<String, LinkPlan>,
+) -> Result<Route, LocatedError> {
+    let via = *route.via.get_ref();
+    let to = match route.to.get_ref().as_str() {
+        "default" => Prefix::everything_like(via),
+        text => text.parse().map_err(|error: super::PrefixError| {
+            LocatedError::new(route.to.span(), error.to_string())
+        })?,
+    };
+    if !to.is_network() {
+        let message = format!("{to} is an address in a network; a route leads to a network");
+        return Err(LocatedError::new(route.to.span(), message));
+    }
+    if to.address().is_ipv4() != via.is_ipv4() {
+        let message = format!("{to} and {via} are of different address families");
+        return Err(LocatedError::new(route.via.span(), message));
+    }
+    let hop = links.iter().find(|(_, link)| {
+        let near = link.end(host).map_or(&[][..], |end| &end.addresses);
+        let far = link.far_end(host).map_or(&[][..], |end| &end.addresses);
+        far.iter().any(|prefix| prefix.address() == via)
+            && near.iter().any(|prefix| prefix.contains(via))
+    });
+    let Some((link, _)) = hop else {
+        let hops: Vec<_> = links
+            .values()
+            .filter_map(|link| link.far_end(host))
+            .flat_map(|end| &end.addresses)
+            .map(|prefix| prefix.address().to_string())
+            .collect();
         let message = format!(
-            "`{}` cannot be the name of a {what}: use at most {length_max} lower-case letters, \
-             digits and hyphens, beginning with a letter",
-            name.get_ref()
+            "{via} is no neighbour of host `{host}` in a network of its own; its neighbours \
+             are {}",
+            if hops.is_empty() {
+                "none".into()
+            } else {
+                hops.join(", ")
+            }
         );
-        Err(self.at(name.span(), message))
-    }
+        return Err(LocatedError::new(route.via.span(), message));
+    };
+    Ok(Route {
+        to,
+        via,
+        link: link.clone(),
+    })
+}
 
-    fn at(&self, span: Range<usize>, message: String) -> TopologyError {
-        TopologyError::new(self.file, Some(line_of(self.text, &span)), message)
+/// A host's name.
+fn host_name(key: Spanned<String>) -> Result<String, LocatedError> {
+    let at = key.span();
+    let name = name(key, "host", HOST_NAME_BYTES_MAX)?;
+    if name == crate::lab::WIRE {
+        let message = format!(
+            "no host may be called `{name}`; the laboratory's namespace for emulated links has this name"
+        );
+        return Err(LocatedError::new(at, message));
     }
+    Ok(name)
+}
 
-    fn whole(&self, message: String) -> TopologyError {
-        TopologyError::new(self.file, None, message)
+fn name(name: Spanned<String>, what: &str, length_max: usize) -> Result<String, LocatedError> {
+    if is_name(name.get_ref(), length_max) {
+        return Ok(name.into_inner());
     }
+    let message = format!(
+        "`{}` cannot be the name of a {what}: use at most {length_max} lower-case letters, \
+         digits and hyphens, beginning with a letter",
+        name.get_ref()
+    );
+    Err(LocatedError::new(name.span(), message))
 }
 
 fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
@@ -576,7 +587,7 @@ mtu = 9000
 "#;
 
     fn refused(text: &str) -> String {
-        read(text, "t.toml").unwrap_err().to_string()
+        read(text, "t.toml").unwrap_err().problems()[0].to_string()
     }
 
     fn refused_with(from: &str, to: &str) -> String {
@@ -630,11 +641,11 @@ mtu = 9000
     fn unknown_keys_are_refused_with_line_and_nearest() {
         assert_eq!(
             refused_with("delay = \"2ms\"", "dealy = \"2ms\""),
-            "t.toml:16: unknown key `dealy`; did you mean `delay`?"
+            "t.toml:16:32: unknown key `dealy`; did you mean `delay`?"
         );
         assert!(
             refused_with("mtu = 9000", "colour = 1")
-                .contains("t.toml:22: unknown key `colour`; known here: `a`, `b`")
+                .contains("t.toml:22:1: unknown key `colour`; known keys are a, b")
         );
     }
 
@@ -645,7 +656,7 @@ mtu = 9000
                 "b = { host = \"osaka\", addresses = [\"10",
                 "b = { host = \"oskaa\", addresses = [\"10"
             ),
-            "t.toml:21: there is no host `oskaa`; did you mean `osaka`?"
+            "t.toml:21:14: there is no host `oskaa`; did you mean `osaka`?"
         );
     }
 
@@ -653,12 +664,12 @@ mtu = 9000
     fn wrong_units_are_refused_with_line() {
         let message = refused_with("\"100Mbit\"", "\"100MB\"");
         assert!(
-            message.starts_with("t.toml:16: `MB` is not a unit of bandwidth"),
+            message.starts_with("t.toml:16:21: `MB` is not a unit of bandwidth"),
             "{message}"
         );
         let message = refused_with("\"50 packets\"", "\"50\"");
         assert!(
-            message.starts_with("t.toml:16: `50` has no unit"),
+            message.starts_with("t.toml:16:56: `50` has no unit"),
             "{message}"
         );
         assert!(
@@ -673,17 +684,17 @@ mtu = 9000
             (
                 "192.0.2.2/30",
                 "192.0.2.1/30",
-                "t.toml:15: 192.0.2.1 is already host `tokyo`'s on link `path1`",
+                "t.toml:15:36: 192.0.2.1 is already host `tokyo`'s on link `path1`",
             ),
             (
                 "via = \"192.0.2.2\"",
                 "via = \"192.0.2.3\"",
-                "t.toml:6: 192.0.2.3 is no neighbour",
+                "t.toml:6:37: 192.0.2.3 is no neighbour",
             ),
             (
                 "198.51.100.0/24",
                 "198.51.100.7/24",
-                "t.toml:6: 198.51.100.7/24 is an address",
+                "t.toml:6:12: 198.51.100.7/24 is an address",
             ),
             (
                 "198.51.100.0/24",
@@ -693,7 +704,7 @@ mtu = 9000
             (
                 "10.0.0.1/24",
                 "10.0.0.1",
-                "t.toml:20: `10.0.0.1` has no prefix length",
+                "t.toml:20:35: `10.0.0.1` has no prefix length",
             ),
             ("10.0.0.1/24", "127.0.0.1/8", "cannot be a host's address"),
             (
@@ -709,22 +720,22 @@ mtu = 9000
             (
                 "mtu = 9000",
                 "mtu = 100",
-                "t.toml:22: an mtu is a number from 1280 to 9000",
+                "t.toml:22:7: an mtu is a number from 1280 to 9000",
             ),
             (
                 ", buffer = \"50 packets\"",
                 "",
-                "t.toml:16: a rate needs a buffer",
+                "t.toml:16:12: a rate needs a buffer",
             ),
             (
                 "delay = \"2ms\"",
                 "delay = \"2h\"",
-                "t.toml:16: 2h is too long",
+                "t.toml:16:12: 2h is too long",
             ),
             (
                 "\"1%\"",
                 "\"90%\"",
-                "t.toml:17: a loss of 90% does not fit bursts of 4 packets",
+                "t.toml:17:10: a loss of 90% does not fit bursts of 4 packets",
             ),
             (
                 "[host.osaka]",
@@ -734,7 +745,7 @@ mtu = 9000
             (
                 "[host.osaka]",
                 "[host.Osaka]",
-                "t.toml:11: `Osaka` cannot be the name of a host",
+                "t.toml:11:7: `Osaka` cannot be the name of a host",
             ),
             (
                 "[link.plain]",
@@ -751,7 +762,29 @@ mtu = 9000
             assert!(message.contains(what), "{from} -> {to}: {message}");
         }
         assert!(refused("").contains("no hosts"));
-        assert!(refused("host = 3").starts_with("t.toml:1: "));
-        assert!(refused("[host.a").starts_with("t.toml:1: "));
+        assert!(refused("host = 3").starts_with("t.toml:1:"));
+        assert!(refused("[host.a").starts_with("t.toml:1:"));
+    }
+
+    #[test]
+    fn all_problems_come_in_one_report() {
+        let text = GOOD
+            .replace("delay = \"2ms\"", "dealy = \"2ms\"")
+            .replace("mtu = 9000", "mtu = \"9000\"");
+        let error = read(&text, "t.toml").unwrap_err();
+        let lines: Vec<_> = error
+            .problems()
+            .iter()
+            .map(|p| p.place.as_ref().unwrap().line)
+            .collect();
+        assert_eq!(lines, [16, 22], "{error}");
+        let text = GOOD
+            .replace(
+                "\"100Mbit\", delay = \"2ms\"",
+                "\"100Mbit\", delay = \"2h\"",
+            )
+            .replace("mtu = 9000", "mtu = 100");
+        let error = read(&text, "t.toml").unwrap_err();
+        assert_eq!(error.problems().len(), 2, "{error}");
     }
 }

@@ -4,27 +4,25 @@
 //! without asking again. How a file is written is in [`file`]; what is made from it is left to
 //! [`crate::lab`].
 
-mod error;
 mod file;
 mod prefix;
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    io::{self, Read},
-    net::IpAddr,
-    path::Path,
-};
+use std::{collections::BTreeMap, net::IpAddr, path::Path};
 
+use keiro_config::FileLimits;
 use keiro_link::LinkConfig;
 
 pub use crate::emulator::LINKS_MAX;
-pub use error::TopologyError;
 pub(crate) use file::LAB_NAME_BYTES_MAX;
+pub use keiro_config::ConfigError as TopologyError;
 pub use prefix::{Prefix, PrefixError};
 
-/// The longest topology file. Ours: hundreds of times what [`HOSTS_MAX`] hosts need.
-const FILE_BYTES_MAX: u64 = 1 << 20;
+const FILE_LIMITS: FileLimits = FileLimits {
+    // Ours: hundreds of times what `HOSTS_MAX` hosts need.
+    bytes_max: 1 << 20,
+    missing_hint: "name a topology file",
+    too_long_hint: "is this the right file?",
+};
 
 /// The most hosts of one laboratory; ours: each is a namespace that must be made and removed.
 pub const HOSTS_MAX: usize = 64;
@@ -96,18 +94,16 @@ impl Topology {
     /// Reads a topology file.
     ///
     /// # Errors
-    /// With file, line and what to write instead.
+    /// Everything that is wrong, with file, line, column and what to write instead.
     pub fn load(path: &Path) -> Result<Self, TopologyError> {
-        let file = path.display().to_string();
-        let text = read_bounded(path)
-            .map_err(|what| TopologyError::new(&file, None, format!("{what}; name a TOML file")))?;
-        Self::parse(&text, &file)
+        let text = FILE_LIMITS.read(path)?;
+        Self::parse(&text, &path.display().to_string())
     }
 
     /// Reads a topology from text; `file` is what errors call it.
     ///
     /// # Errors
-    /// With file, line and what to write instead.
+    /// Everything that is wrong, with file, line, column and what to write instead.
     pub fn parse(text: &str, file: &str) -> Result<Self, TopologyError> {
         file::read(text, file)
     }
@@ -129,17 +125,6 @@ impl LinkPlan {
     }
 }
 
-/// The known name that `name` was most likely meant to be; `None` if none is near.
-pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    known
-        .into_iter()
-        .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
-        // Ours: below 0.75 two short names have little more than letters in common.
-        .filter(|(likeness, _)| *likeness >= 0.75)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, candidate)| candidate)
-}
-
 /// Whether `name` can be a host's, link's or laboratory's: lower-case letters, digits and hyphens,
 /// beginning with a letter, at most `length_max` bytes.
 pub(crate) fn is_name(name: &str, length_max: usize) -> bool {
@@ -148,22 +133,4 @@ pub(crate) fn is_name(name: &str, length_max: usize) -> bool {
         && name
             .bytes()
             .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-}
-
-/// The text of a file of at most [`FILE_BYTES_MAX`], or what is wrong with it.
-fn read_bounded(path: &Path) -> Result<String, String> {
-    let unreadable = |error: io::Error| format!("cannot be read: {error}");
-    // Looked at first: opening a FIFO would wait for its writer.
-    if !fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err("is not a regular file".to_owned());
-    }
-    let mut bytes = Vec::new();
-    let file = fs::File::open(path).map_err(unreadable)?;
-    file.take(FILE_BYTES_MAX + 1)
-        .read_to_end(&mut bytes)
-        .map_err(unreadable)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(format!("is longer than {FILE_BYTES_MAX} bytes"));
-    }
-    String::from_utf8(bytes).map_err(|_| "is not text (UTF-8)".to_owned())
 }
