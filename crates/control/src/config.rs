@@ -1,9 +1,8 @@
 //! A gateway's configuration: TOML text in, a validated [`Config`] or every problem out.
 //!
-//! Reads, resolves names and refuses; it neither opens sockets nor looks at this machine's
-//! addresses. What only the running gateway can know is checked through
-//! [`Config::refuse_own_addresses`] and [`Config::refuse_app_id_collisions`], which report in
-//! the same form. `docs/configuration.md` is the reference for users.
+//! Reads the file, resolves names and checks values. It opens no sockets and does not look at this
+//! machine's addresses; the running gateway checks those with [`Config::refuse_own_addresses`] and
+//! [`Config::refuse_app_id_collisions`], which report in the same form. `docs/configuration.md` is the reference for users.
 
 mod aggregation;
 mod check;
@@ -51,12 +50,12 @@ pub const DEFAULT_CONTROL_SOCKET: &str = "/run/keiro/control.sock";
 pub const DEFAULT_PRIVATE_KEY_FILE: &str = "/etc/keiro/private.key";
 /// Default of `state_directory`.
 pub const DEFAULT_STATE_DIRECTORY: &str = "/var/lib/keiro";
-/// Where the daemon and the tools look for a configuration when none is named.
+/// The configuration of the daemon and the tools if none is named.
 pub const DEFAULT_CONFIG_FILE: &str = "/etc/keiro/gateway.toml";
 /// Default of `reassembly_max`: 64 MiB per peer, four of the largest messages.
 pub const DEFAULT_REASSEMBLY_MAX: ByteCount = ByteCount::new(64 << 20);
 
-/// A larger file is not read.
+/// Bytes of a file; a longer one is refused.
 pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// Paths, peers, endpoints, apps, listeners, forwards, tenants, their rules and the prefixes behind
 /// peers together; more are refused.
@@ -123,23 +122,23 @@ pub struct Config {
     pub gateway: Gateway,
     /// Where the plan is kept.
     pub store: Store,
-    /// What of the measurements is kept.
+    /// Which measurements are kept on disk.
     pub history: History,
-    /// How thin traffic is gathered.
+    /// How small packets are aggregated.
     pub aggregation: Aggregation,
     /// Its uplinks, in file order; at least one.
     pub paths: Vec<Path>,
-    /// The gateways it talks to, in file order; may be empty.
+    /// Its peers, in file order; may be empty.
     pub peers: Vec<Peer>,
     /// Applications, in file order.
     pub apps: Vec<App>,
-    /// Addresses where traffic enters.
+    /// Local addresses whose traffic enters, in file order.
     pub listeners: Vec<Listener>,
-    /// Destinations where traffic leaves; at most one per application.
+    /// Destinations of traffic from peers, in file order; at most one per application.
     pub forwards: Vec<Forward>,
-    /// What holds for all tenants.
+    /// Settings for all tenants.
     pub fairness: Fairness,
-    /// Whose IP packets are carried, by name.
+    /// Tenants whose IP packets are carried, sorted by name.
     pub tenants: Vec<Tenant>,
     warnings: Vec<Problem>,
     origin: Origin,
@@ -159,7 +158,7 @@ struct Origin {
 /// `[gateway]`: who this gateway is and what it offers locally.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gateway {
-    /// Its name, for people.
+    /// Its name, shown in status, logs and metrics.
     pub name: Name,
     /// Holds the private key; read with [`crate::key::load_private_key`].
     pub private_key_file: PathBuf,
@@ -169,20 +168,20 @@ pub struct Gateway {
     pub message_socket: Option<PathBuf>,
     /// The message socket over loopback TCP; `None`: off. Always a loopback address.
     pub message_tcp: Option<SocketAddr>,
-    /// Where Prometheus finds `/metrics`; `None`: off. Loopback unless `metrics_public`.
+    /// The address of `/metrics` for Prometheus; `None`: off. Loopback unless `metrics_public`.
     pub metrics: Option<SocketAddr>,
     /// `metrics` may be another address than loopback.
     pub metrics_public: bool,
-    /// Where state outlives a restart.
+    /// Directory of the state that outlives a restart.
     pub state_directory: PathBuf,
-    /// Order of what waits for a path.
+    /// Order of packets that wait for a path.
     pub scheduler: Scheduler,
     /// How paths are chosen.
     pub planner: Planner,
     /// How far a predicted delay may exceed the latency target and still meet it, relative to the
     /// target.
     pub tolerance: Probability,
-    /// Of each path's rate, for packets that measure its capacity; zero: none.
+    /// Part of each path's rate for packets that only measure its capacity; zero: none.
     pub probe_share: Probability,
     /// Group that owns the sockets (mode 0660); `None`: the group keiro runs as.
     pub socket_group: Option<String>,
@@ -208,17 +207,17 @@ pub struct Path {
 pub struct Peer {
     /// Its name, unique among peers.
     pub name: Name,
-    /// Who it is.
+    /// Its identity.
     pub public_key: PublicKey,
     /// Holds a key that both share; read with [`crate::key::load_preshared_key`]. `None`: none.
     pub preshared_key_file: Option<PathBuf>,
-    /// Where it is reached, per path. Over paths that are not here the peer has to come to us.
+    /// Its address per path. On a path that is not here the peer has to connect to this gateway.
     pub endpoints: BTreeMap<PathIndex, SocketAddr>,
-    /// Memory for messages of this peer that are not complete.
+    /// Memory for messages of this peer that are not complete, bytes.
     pub reassembly_max: ByteCount,
 }
 
-/// `[[app]]`: an application and what it wants.
+/// `[[app]]`: an application and its needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct App {
     /// Its name, unique among applications and the same at both gateways.
@@ -229,26 +228,26 @@ pub struct App {
     pub peer: PeerIndex,
     /// Target delay; `None`: any delay meets it.
     pub latency_target: Option<Duration>,
-    /// Messages older than this are given up; `None`: never. Only for [`Class::Message`].
+    /// Messages older than this are dropped; `None`: never. Only for [`Class::Message`].
     pub lifetime: Option<Duration>,
     /// Mean length of a message, for prediction; `None`: measured.
     pub length: Option<ByteCount>,
     /// Mean interval between messages, for prediction; `None`: measured.
     pub interval: Option<Duration>,
-    /// The path to take whatever the planner says; `None`: the planner chooses.
+    /// The path that it is pinned to; `None`: the planner chooses.
     pub path: Option<PathIndex>,
 }
 
-/// `[[listener]]`: what arrives here enters as the application's.
+/// `[[listener]]`: a local address whose traffic enters as the application's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// Whose it is.
+    /// The application.
     pub app: AppIndex,
     /// How it arrives.
     pub transport: Transport,
     /// Local address; never port 0.
     pub local: SocketAddr,
-    /// Whose it is among tenants; `None`: nobody's.
+    /// Its tenant; `None`: none.
     pub member: Option<Member>,
 }
 
@@ -259,36 +258,36 @@ pub enum Transport {
     Udp,
     /// Connections to the listener's address, for [`Class::Stream`].
     Tcp,
-    /// Connections to other addresses that a firewall's rule gives to the listener, for
-    /// [`Class::Stream`]; where the client wanted to go is kept.
+    /// Connections to other addresses that a TPROXY rule redirects to the listener, for
+    /// [`Class::Stream`]; the client's destination is kept.
     Tproxy,
 }
 
-/// `[[forward]]`: what the peer's listener of the application sends comes out to this destination.
+/// `[[forward]]`: the destination of what the peer's listener of the application receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forward {
-    /// Whose traffic.
+    /// The application.
     pub app: AppIndex,
-    /// Where to.
+    /// The destination.
     pub to: Destination,
     /// The destination may be loopback, link-local, multicast or this gateway itself.
     pub allow_local: bool,
-    /// Whose it is among tenants; `None`: nobody's.
+    /// Its tenant; `None`: none.
     pub member: Option<Member>,
 }
 
-/// Where a forward leads.
+/// The destination of a forward.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// Datagrams to one address.
     Udp(SocketAddr),
     /// Connections to one server.
     Tcp(SocketAddr),
-    /// Connections to where their clients wanted, if it is in one of these; not empty.
+    /// Connections to their clients' destinations, if these are in one of the networks; not empty.
     Networks(Vec<Network>),
 }
 
-/// What waits for a path leaves in this order.
+/// Order of packets that wait for a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -296,7 +295,7 @@ pub enum Scheduler {
     /// Earliest deadline first.
     #[default]
     Deadline,
-    /// First come, first served: the path-selection paper's way.
+    /// First come, first served, as in the path-selection paper.
     Fifo,
 }
 
@@ -313,7 +312,7 @@ pub enum Planner {
     Exact,
     /// The path-selection paper's algorithm [path-selection fig. 4].
     Greedy,
-    /// Pinned paths only; the rest takes the first path that is up.
+    /// Pinned paths only. Other applications use the first path that is up.
     Off,
 }
 
@@ -322,11 +321,11 @@ pub enum Planner {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
-    /// Whole messages, repaired until acknowledged or past their lifetime.
+    /// Whole messages, retransmitted until acknowledged or past their lifetime.
     Message,
-    /// What the path loses is lost; no order.
+    /// Sent once, without order.
     Datagram,
-    /// TCP connections: bytes in order, repaired until acknowledged.
+    /// TCP connections: bytes in order, retransmitted until acknowledged.
     Stream,
 }
 
@@ -390,15 +389,23 @@ impl Config {
         &self.warnings
     }
 
-    /// The text of the file at `path` with the keys of an earlier release under their new names.
-    /// Every other byte is as it was. The file is not written.
+    /// `text` with the keys of an earlier release under their new names. Every other byte stays.
     ///
     /// # Errors
-    /// The file cannot be read or is larger than [`CONFIG_BYTES_MAX`], is not valid TOML, or has a
-    /// table with a key under both names.
+    /// It is longer than [`CONFIG_BYTES_MAX`], is not valid TOML, or has a table with a key under both
+    /// names.
+    pub fn rename_old_keys(text: &str, file: &str) -> Result<Rewrite, ConfigError> {
+        FILE_LIMITS.check(text, file)?;
+        keiro_config::rewrite(text, file, RENAMED_KEYS)
+    }
+
+    /// As [`Config::rename_old_keys`], with the text of the file at `path`, which is not written.
+    ///
+    /// # Errors
+    /// As those, or the file cannot be read.
     pub fn with_renamed_keys(path: &FilePath) -> Result<Rewrite, ConfigError> {
         let text = FILE_LIMITS.read(path)?;
-        keiro_config::rewrite(&text, &path.display().to_string(), RENAMED_KEYS)
+        Self::rename_old_keys(&text, &path.display().to_string())
     }
 
     /// The path of this name.
@@ -540,7 +547,7 @@ impl From<Name> for String {
 }
 
 impl Scheduler {
-    /// As in the configuration.
+    /// Its value in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Deadline => "deadline",
@@ -550,7 +557,7 @@ impl Scheduler {
 }
 
 impl Planner {
-    /// As in the configuration.
+    /// Its value in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Frugal => "frugal",
@@ -562,7 +569,7 @@ impl Planner {
 }
 
 impl Class {
-    /// As in the configuration.
+    /// Its value in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Message => "message",
@@ -582,7 +589,7 @@ impl Transport {
         }
     }
 
-    /// Whose connections come to the same sockets: two such cannot have one address.
+    /// The other transport with TCP sockets: listeners of both cannot have one address.
     pub const fn rival(self) -> Option<Self> {
         match self {
             Self::Udp => None,
@@ -591,7 +598,7 @@ impl Transport {
         }
     }
 
-    /// It brings connections.
+    /// Whether it carries connections.
     pub const fn is_tcp(self) -> bool {
         matches!(self, Self::Tcp | Self::Tproxy)
     }
@@ -607,7 +614,7 @@ impl Destination {
         }
     }
 
-    /// The one address where it leads; `None`: there are several.
+    /// Its address; `None`: it has several.
     pub const fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Udp(address) | Self::Tcp(address) => Some(*address),

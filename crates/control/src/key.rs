@@ -103,7 +103,7 @@ impl PrivateKey {
         Self(Secret(bytes))
     }
 
-    /// The bytes; whoever copies them must erase the copy.
+    /// The bytes. A copy of them must be erased by its owner.
     pub fn as_bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0.0
     }
@@ -128,7 +128,7 @@ impl PresharedKey {
         Self(Secret(bytes))
     }
 
-    /// The bytes; whoever copies them must erase the copy.
+    /// The bytes. A copy of them must be erased by its owner.
     pub fn as_bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0.0
     }

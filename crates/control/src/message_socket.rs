@@ -1,12 +1,12 @@
 //! The message socket's framing: how local applications hand over and receive messages.
 //!
 //! Encoders and incremental, bounded decoders; `docs/message-socket.md` has every byte and a
-//! test holds it against this. All numbers are big-endian. Connections, queues and permissions
-//! are the gateway's.
+//! test compares both. All numbers are big-endian. The gateway owns connections, queues and
+//! permissions.
 //!
-//! A client says hello with its role and application, the gateway answers, and then a sender
-//! sends messages and gets one [`Ack`] for each, or a receiver gets messages. A message's id is
-//! the sender's to choose; the gateway repeats it in the ack and at the receiver.
+//! A client sends a hello with its role and application, and the gateway answers. Then a sender sends
+//! messages and gets one [`Ack`] for each, or a receiver gets messages. The sender chooses a message's
+//! id; the gateway repeats it in the ack and at the receiver.
 
 pub mod client;
 
@@ -35,7 +35,7 @@ const ANSWER_HEADER_BYTES: usize = 8;
 pub struct Hello {
     /// Send or receive.
     pub role: Role,
-    /// Whose messages.
+    /// The application.
     pub app: Name,
 }
 
@@ -76,7 +76,7 @@ pub enum RefusalReason {
     NotAvailable,
     /// As many clients as the gateway serves.
     Busy,
-    /// The user may not.
+    /// The user has no permission.
     Forbidden,
     /// The gateway stops.
     Stopping,
@@ -98,7 +98,7 @@ pub struct Message {
 pub struct Ack {
     /// The sender's number for it.
     pub id: u64,
-    /// What became of it.
+    /// Whether and how it arrived.
     pub outcome: Outcome,
     /// From taking the message over until this was known, rounded to nanoseconds, at most 584
     /// years. Zero for refused messages.
@@ -108,9 +108,9 @@ pub struct Ack {
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The peer gateway has given it whole to its receivers.
+    /// The peer gateway has delivered it whole to its receivers.
     Delivered,
-    /// It was given up at the end of its lifetime.
+    /// It was dropped at the end of its lifetime.
     Expired,
     /// It was not taken over, here or by the peer, and does not arrive.
     Refused(RefusedReason),
@@ -132,9 +132,9 @@ pub enum RefusedReason {
     Stopping,
     /// The peer does not accept messages of this length.
     TooLong,
-    /// Nobody is attached at the peer who would take it.
+    /// The peer has no receiver for this application.
     NoReceiver,
-    /// The peer took it and gave it back, and does not say why.
+    /// The peer accepted it and then refused it without a reason.
     PeerRefused,
     /// A reason of a newer gateway, with its number.
     Other(u8),
@@ -151,7 +151,7 @@ pub enum FramingError {
         "the other side speaks version {0} of the message socket's protocol, this is {VERSION}"
     )]
     Version(u8),
-    /// A role that there is not.
+    /// An unknown role.
     #[error("unknown role {0}; 1 sends, 2 receives")]
     Role(u8),
     /// Not an application's name.
@@ -163,7 +163,7 @@ pub enum FramingError {
     /// A text that is too long or not UTF-8.
     #[error("the refusal's text cannot be read")]
     RefusalText,
-    /// An outcome that there is not.
+    /// An unknown outcome.
     #[error("unknown outcome {0} of a message")]
     Outcome(u8),
 }

@@ -19,7 +19,7 @@ use keiro_units::Bandwidth;
 use super::keys;
 use crate::{args, failure::Failure, output};
 
-/// The rate that is written where the interface tells none; ours, easy to see and to correct.
+/// The rate of an uplink whose interface has none. Ours: easy to see and to correct.
 const RATE_GUESS: Bandwidth = Bandwidth::from_mbit_per_second(100);
 
 pub(crate) fn init(args: &args::Init) -> Result<(), Failure> {
@@ -137,7 +137,7 @@ fn write_whole(file: &Path, text: &[u8], replace: bool) -> io::Result<()> {
         out.sync_all()?;
         match replace {
             true => fs::rename(&beside, file),
-            // Unlike a rename it fails where somebody else has made the file meanwhile.
+            // Unlike a rename this fails if the file has been made meanwhile.
             false => fs::hard_link(&beside, file),
         }
     };

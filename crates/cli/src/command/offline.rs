@@ -18,6 +18,9 @@ use crate::failure::Failure;
 /// What is wrong with the file, or what must be in it to plan without measurements.
 pub(super) fn plan(file: &Path, what_if: &[WhatIf]) -> Result<PlanSnapshot, Failure> {
     let config = Config::load(file)?;
+    for warning in config.warnings() {
+        crate::output::tell!("warning: {warning}");
+    }
     let missing = missing(&config);
     if missing.is_empty() {
         return Ok(keiro_gateway::plan_of(&config, what_if)?);

@@ -1,4 +1,4 @@
-//! `[aggregation]`: how thin traffic is gathered into aggregates, and how that is adapted.
+//! `[aggregation]`: how small packets are aggregated, and how that is adapted.
 
 use std::time::Duration;
 
@@ -13,25 +13,25 @@ use toml::de::DeValue;
 use super::read::{Draft, value};
 use crate::units::Text;
 
-/// `[aggregation]`: thin datagrams and streams travel in aggregates.
+/// `[aggregation]`: small datagrams and data of streams are sent in aggregates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Aggregation {
     /// When aggregates leave.
     pub mode: Mode,
     /// How their size, interval and copies are adapted.
     pub controller: ControllerKind,
-    /// What these may be.
+    /// Bounds of these.
     pub limits: Limits,
-    /// Where and when the copies of one leave.
+    /// Where and when copies are sent.
     pub spread: Spread,
-    /// What is sent besides each aggregate.
+    /// Protection of each aggregate.
     pub redundancy: Redundancy,
 }
 
-/// What is sent besides each aggregate, as much as the number of copies asks for.
+/// Protection of aggregates. The number of copies decides how much.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Redundancy {
-    /// The same again.
+    /// Copies of each aggregate.
     #[default]
     Copies,
     /// Parity of groups of aggregates.
@@ -46,32 +46,31 @@ pub struct Fec {
     /// Parity packets of a group where two copies would be sent, 1 to as many as aggregates; as many
     /// more for every further copy.
     pub parity: u8,
-    /// How long the next aggregate of a group is waited for, 50 µs to 100 ms; `None`: one and a half
-    /// intervals.
+    /// How long a group waits for its next aggregate, 50 µs to 100 ms; `None`: one and a half intervals.
     pub wait: Option<Duration>,
 }
 
 /// When aggregates leave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// At once as long as the interval's budget allows, then as it does again.
+    /// At once, limited by a token bucket.
     #[default]
     Eager,
-    /// By the clock, the aggregation paper's way.
+    /// Every interval, as in the aggregation paper.
     Fixed,
-    /// Nothing is gathered, nothing sent twice.
+    /// No aggregation, no copies.
     Off,
 }
 
-/// Where and when the copies of one aggregate leave.
+/// Where and when the copies of an aggregate are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Spread {
-    /// One behind the other.
+    /// One after the other on the same path.
     #[default]
     BackToBack,
-    /// On as many paths as there are.
+    /// On different paths.
     Paths,
-    /// With this time between them.
+    /// On the same path with this gap.
     Spaced(Duration),
 }
 
@@ -251,7 +250,7 @@ fn complain(
 fn complain_of_parity_for_nothing(fields: &TableReader<'_, '_>, report: &mut Report<'_>) {
     for key in ["fec_group", "fec_parity", "fec_wait"] {
         if fields.has(key) && !fields.is_refused(key) {
-            let message = format!("{key}: says nothing without redundancy = \"fec\"");
+            let message = format!("{key}: has no effect without redundancy = \"fec\"");
             let hint = format!("add redundancy = \"fec\", or leave {key} out");
             report.add(&fields.span_of(key), message, &hint);
         }
@@ -294,7 +293,7 @@ pub(super) fn check(draft: &Draft, report: &mut Report<'_>) {
     if *mode != Mode::Fixed {
         return;
     }
-    for (path, places) in &draft.paths {
+    for (path, spans) in &draft.paths {
         if let Err(narrow) = within(limits.initial(), limits, path.rate) {
             let message = format!(
                 "rate: `{}` is too narrow for mode = \"fixed\": even {} needs {}, and the path gives {}",
@@ -304,7 +303,7 @@ pub(super) fn check(draft: &Draft, report: &mut Report<'_>) {
                 Text(path.rate)
             );
             let hint = "write mode = \"eager\" in [aggregation], a longer interval, a smaller size_min or fewer copies";
-            report.add(&places.rate, message, hint);
+            report.add(&spans.rate, message, hint);
         }
     }
 }
@@ -377,7 +376,7 @@ fn spread(value: &DeValue<'_>) -> Result<Spread, ValueError> {
     match quantity::<Duration>(value) {
         Ok(gap) if !gap.is_zero() && gap <= SPACED_MAX => Ok(Spread::Spaced(gap)),
         _ => Err(ValueError::new(
-            "is neither a way nor a time up to 100 ms",
+            "is neither a choice nor a time up to 100 ms",
             "write \"back-to-back\", \"paths\" or a time as in \"500us\"",
         )),
     }
@@ -488,7 +487,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_meant_is_refused_with_the_reason() {
-        for (written, told) in [
+        for (written, error_text) in [
             ("intervals = []", "intervals: no interval I is given"),
             (
                 "interval = \"0s\"",
@@ -526,7 +525,7 @@ mod tests {
                 "take one inside, or write size too, which now has its default",
             ),
             ("overflow_high = -1", "overflow_high: is not a whole number"),
-            ("spread = \"2s\"", "spread: is neither a way nor a time"),
+            ("spread = \"2s\"", "spread: is neither a choice nor a time"),
             (
                 "intervals = [\"2ms\", \"1ms\"]",
                 "intervals: interval 1ms stands",
@@ -572,11 +571,11 @@ mod tests {
             ),
             (
                 "fec_group = 8",
-                ":8:13: fec_group: says nothing without redundancy = \"fec\"",
+                ":8:13: fec_group: has no effect without redundancy = \"fec\"",
             ),
             (
                 "redundancy = \"copies\"\nfec_wait = \"1ms\"",
-                ":9:12: fec_wait: says nothing without redundancy = \"fec\"",
+                ":9:12: fec_wait: has no effect without redundancy = \"fec\"",
             ),
             (
                 "redundancy = \"fec\"\ncopies = 1\ncopies_values = [1]",
@@ -611,7 +610,7 @@ mod tests {
             ("speed = 3", "unknown key `speed` in [aggregation]"),
         ] {
             let error = config(&format!("[aggregation]\n{written}")).unwrap_err();
-            assert!(error.contains(told), "{written}: {error}");
+            assert!(error.contains(error_text), "{written}: {error}");
             assert!(error.contains("; "), "{written} has no hint: {error}");
         }
     }
@@ -624,16 +623,16 @@ mod tests {
             (thresholds.overflow_high, thresholds.overflow_low),
             (255, 10)
         );
-        let told = config("[aggregation]\noverflow_high = 0x1_0000_0000").unwrap_err();
+        let error_text = config("[aggregation]\noverflow_high = 0x1_0000_0000").unwrap_err();
         assert!(
-            told.contains("overflow_high: is not a whole number"),
-            "{told}"
+            error_text.contains("overflow_high: is not a whole number"),
+            "{error_text}"
         );
     }
 
     #[test]
-    fn each_problem_is_told_once_and_where_it_stands() {
-        for (written, places) in [
+    fn each_problem_is_reported_once_and_at_its_place() {
+        for (written, spans) in [
             (
                 "interval = \"3ms\"\ncopies = 9\nsize_max = \"1kB\"\nloss_target = \"0%\"",
                 vec![
@@ -705,12 +704,15 @@ mod tests {
             ),
             ("redundancy = \"raid\"\nfec_group = 8", vec![":8:14: "]),
         ] {
-            let told = config(&format!("[aggregation]\n{written}")).unwrap_err();
-            for place in &places {
-                assert!(told.contains(place), "{place} is not in {told}");
+            let error_text = config(&format!("[aggregation]\n{written}")).unwrap_err();
+            for place in &spans {
+                assert!(error_text.contains(place), "{place} is not in {error_text}");
             }
-            let count = told.lines().filter(|line| line.starts_with("f:")).count();
-            assert_eq!(count, places.len(), "{told}");
+            let count = error_text
+                .lines()
+                .filter(|line| line.starts_with("f:"))
+                .count();
+            assert_eq!(count, spans.len(), "{error_text}");
         }
     }
 }

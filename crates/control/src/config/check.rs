@@ -1,6 +1,6 @@
-//! Rules that concern several entries at once: addresses, keys, where forwards may lead.
+//! Rules that concern several entries at once: addresses, keys, destinations of forwards.
 //!
-//! Everything here takes entries that are right by themselves.
+//! Each entry is valid by itself before it is checked here.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use std::{
 use super::{
     AppIndex, Class, Config, ConfigError, Destination, Forward, Network, PATHS_MAX, PathIndex,
     aggregation, history,
-    read::{Draft, ForwardPlaces, is_broadcast},
+    read::{Draft, ForwardSpans, is_broadcast},
     tenant,
 };
 use keiro_config::Report;
@@ -82,7 +82,8 @@ fn gateway_sockets(draft: &Draft, report: &mut Report<'_>) {
     if let (Some(address), Some(at)) = (gateway.message_tcp, &draft.message_tcp)
         && !address.ip().is_loopback()
     {
-        let hint = "write 127.0.0.1 or [::1]: whoever reaches this port can send and receive";
+        let hint =
+            "write 127.0.0.1 or [::1]: every host that reaches this port can send and receive";
         report.add(
             at,
             format!("message_tcp: `{address}` is not a loopback address"),
@@ -93,7 +94,7 @@ fn gateway_sockets(draft: &Draft, report: &mut Report<'_>) {
         && !address.ip().is_loopback()
         && !gateway.metrics_public
     {
-        let hint = "write 127.0.0.1, or metrics_public = true if others shall read the metrics";
+        let hint = "write 127.0.0.1, or metrics_public = true if other hosts may read the metrics";
         report.add(
             at,
             format!("metrics: `{address}` is not a loopback address"),
@@ -125,7 +126,7 @@ fn gateway_sockets(draft: &Draft, report: &mut Report<'_>) {
     }
 }
 
-/// What stands for all ports of an address.
+/// Stands for all ports of an address.
 const ANY_PORT: u16 = 0;
 
 /// Addresses that this gateway's sockets of one protocol are bound to.
@@ -194,12 +195,12 @@ fn bound_addresses(draft: &Draft, report: &mut Report<'_>) -> Bound {
     let paths = draft
         .paths
         .iter()
-        .map(|(p, places)| ("local", p.local, &places.local));
+        .map(|(p, spans)| ("local", p.local, &spans.local));
     let listeners = draft
         .listeners
         .iter()
         .filter(|(i, _)| !i.transport.is_tcp());
-    let listeners = listeners.map(|(i, places)| ("udp", i.local, &places.local));
+    let listeners = listeners.map(|(i, spans)| ("udp", i.local, &spans.local));
     for (key, address, at) in paths.chain(listeners) {
         bound.add_once(key, address, at, report);
     }
@@ -221,23 +222,23 @@ fn listening_addresses(draft: &Draft, report: &mut Report<'_>) -> Bound {
             }
         }
     }
-    for (listener, places) in draft.listeners.iter().filter(|(i, _)| i.transport.is_tcp()) {
-        let (key, at) = (listener.transport.as_str(), &places.local);
+    for (listener, spans) in draft.listeners.iter().filter(|(i, _)| i.transport.is_tcp()) {
+        let (key, at) = (listener.transport.as_str(), &spans.local);
         bound.add_once(key, listener.local, at, report);
     }
     bound
 }
 
-/// Connections are streams, and datagrams are not.
+/// TCP needs an application of class `stream`, UDP one of another class.
 fn transports(draft: &Draft, report: &mut Report<'_>) {
     let class = |app: AppIndex| draft.apps[app.0].0.class;
-    let listeners = draft.listeners.iter().map(|(i, places)| {
+    let listeners = draft.listeners.iter().map(|(i, spans)| {
         let transport = i.transport;
-        (i.app, transport.as_str(), transport.is_tcp(), &places.local)
+        (i.app, transport.as_str(), transport.is_tcp(), &spans.local)
     });
-    let forwards = draft.forwards.iter().map(|(o, places)| {
+    let forwards = draft.forwards.iter().map(|(o, spans)| {
         let tcp = !matches!(o.to, Destination::Udp(_));
-        (o.app, o.to.key(), tcp, &places.to)
+        (o.app, o.to.key(), tcp, &spans.to)
     });
     for (app, key, tcp, at) in listeners.chain(forwards) {
         let class = class(app);
@@ -253,17 +254,14 @@ fn transports(draft: &Draft, report: &mut Report<'_>) {
 }
 
 fn too_many_paths(draft: &Draft, report: &mut Report<'_>) {
-    if let Some((_, places)) = draft.paths.get(PATHS_MAX) {
+    if let Some((_, spans)) = draft.paths.get(PATHS_MAX) {
         let message = format!("more than {PATHS_MAX} paths");
-        report.add(
-            &places.local,
-            message,
-            "share them between several gateways",
-        );
+        report.add(&spans.local, message, "share them between several gateways");
     }
 }
 
-/// Without an address of its own a path follows the default route, and two of them are one.
+/// A path without an address of its own follows the default route, so it must be the only path of its
+/// IP version.
 fn wildcard_paths(draft: &Draft, report: &mut Report<'_>) {
     for ipv6 in [false, true] {
         let same_family = draft
@@ -273,21 +271,21 @@ fn wildcard_paths(draft: &Draft, report: &mut Report<'_>) {
         if same_family.clone().count() < 2 {
             continue;
         }
-        for (path, places) in same_family.filter(|(p, _)| p.local.ip().is_unspecified()) {
+        for (path, spans) in same_family.filter(|(p, _)| p.local.ip().is_unspecified()) {
             let message = format!("local: `{}` does not say which uplink this is", path.local);
-            report.add(&places.local, message, "write the uplink's own address");
+            report.add(&spans.local, message, "write the uplink's own address");
         }
     }
 }
 
 fn peers(draft: &Draft, report: &mut Report<'_>) {
     let mut keys: BTreeMap<_, &Range<usize>> = BTreeMap::new();
-    for (peer, places) in &draft.peers {
-        if let Some(earlier) = keys.insert(peer.public_key, &places.public_key) {
+    for (peer, spans) in &draft.peers {
+        if let Some(earlier) = keys.insert(peer.public_key, &spans.public_key) {
             let line = report.line(earlier);
             let message = format!("public_key: line {line} has the same key");
             report.add(
-                &places.public_key,
+                &spans.public_key,
                 message,
                 "every gateway has a key of its own",
             );
@@ -297,8 +295,8 @@ fn peers(draft: &Draft, report: &mut Report<'_>) {
 
 fn endpoints(draft: &Draft, report: &mut Report<'_>) {
     let mut endpoints: BTreeMap<(PathIndex, SocketAddr), &Range<usize>> = BTreeMap::new();
-    for (peer, places) in &draft.peers {
-        for ((path, address), at) in peer.endpoints.iter().zip(places.endpoints.values()) {
+    for (peer, spans) in &draft.peers {
+        for ((path, address), at) in peer.endpoints.iter().zip(spans.endpoints.values()) {
             endpoint(draft, *path, address, at, report);
             if let Some(earlier) = endpoints.insert((*path, *address), at) {
                 let line = report.line(earlier);
@@ -338,11 +336,11 @@ fn endpoint(
 fn forwards(draft: &Draft, bound: &[Bound; 2], report: &mut Report<'_>) {
     let mut forwards: BTreeMap<AppIndex, &Range<usize>> = BTreeMap::new();
     let own: Vec<IpAddr> = draft.paths.iter().map(|(p, _)| p.local.ip()).collect();
-    for (forward, places) in &draft.forwards {
-        if let Some(earlier) = forwards.insert(forward.app, &places.app) {
+    for (forward, spans) in &draft.forwards {
+        if let Some(earlier) = forwards.insert(forward.app, &spans.app) {
             let line = report.line(earlier);
             let message = format!("app: this application has a forward already (line {line})");
-            report.add(&places.app, message, "keep one of them");
+            report.add(&spans.app, message, "keep one of them");
         }
         if forward.allow_local
             && let Destination::Networks(networks) = &forward.to
@@ -350,21 +348,21 @@ fn forwards(draft: &Draft, bound: &[Bound; 2], report: &mut Report<'_>) {
         {
             let message = "tcp_networks: none is a single address, which allow_local = true is for";
             let hint = "name the address, as \"10.0.0.1/32\", or leave allow_local out";
-            report.add(&places.to, message.to_owned(), hint);
+            report.add(&spans.to, message.to_owned(), hint);
         }
-        let mut check = |address, shown: &dyn Display| {
+        let mut check = |address: SocketAddr, shown: &dyn Display| {
             let [udp, tcp] = bound;
             let bound = match forward.to {
                 Destination::Udp(_) => udp,
                 Destination::Tcp(_) | Destination::Networks(_) => tcp,
             };
-            forward_destination(
-                draft,
-                (forward, address, shown, bound),
-                places,
-                &own,
-                report,
-            );
+            let target = ForwardTarget {
+                forward,
+                spans,
+                address,
+                shown,
+            };
+            forward_target(draft, &target, bound, &own, report);
         };
         match &forward.to {
             Destination::Udp(address) | Destination::Tcp(address) => check(*address, address),
@@ -379,17 +377,32 @@ fn forwards(draft: &Draft, bound: &[Bound; 2], report: &mut Report<'_>) {
     }
 }
 
-/// A forward must not let a peer reach what only this machine should: a service that trusts
-/// loopback, a link's own devices, this gateway's sockets. What leads back into the gateway is
-/// refused in any case, since it would go round in circles.
-fn forward_destination(
+/// An address that a forward leads to.
+struct ForwardTarget<'a> {
+    forward: &'a Forward,
+    spans: &'a ForwardSpans,
+    address: SocketAddr,
+    /// As it is written.
+    shown: &'a dyn Display,
+}
+
+/// Keeps a peer from destinations that only this machine should reach: services that trust loopback,
+/// devices of a link, this gateway's sockets. A destination that leads back into the gateway is always
+/// refused, because traffic would loop.
+fn forward_target(
     draft: &Draft,
-    (forward, address, shown, bound): (&Forward, SocketAddr, &dyn Display, &Bound),
-    places: &ForwardPlaces,
+    target: &ForwardTarget<'_>,
+    bound: &Bound,
     own: &[IpAddr],
     report: &mut Report<'_>,
 ) {
-    let (ip, at, key) = (address.ip(), &places.to, forward.to.key());
+    let ForwardTarget {
+        forward,
+        spans,
+        address,
+        shown,
+    } = *target;
+    let (ip, at, key) = (address.ip(), &spans.to, forward.to.key());
     let is_own = own.contains(&ip) || draft.listeners.iter().any(|(i, _)| i.local.ip() == ip);
     let is_group =
         is_broadcast(&address) || !matches!(forward.to, Destination::Udp(_)) && ip.is_multicast();
@@ -417,7 +430,7 @@ fn forward_destination(
     }
 }
 
-/// What keeps a peer from an address that is not named for it; `None`: nothing.
+/// Why a peer may reach an address only with `allow_local`; `None`: it is not local.
 pub(super) fn local_kind(ip: IpAddr) -> Option<&'static str> {
     match ip {
         _ if ip.is_loopback() => Some("a loopback address"),

@@ -23,7 +23,7 @@ pub struct History {
 }
 
 /// Where the values of [`History`] are, for checks of the whole file.
-pub(super) struct HistoryPlaces {
+pub(super) struct HistorySpans {
     hours_for: Range<usize>,
     size_max: Range<usize>,
 }
@@ -65,8 +65,8 @@ impl History {
 pub(super) fn history(
     mut fields: TableReader<'_, '_>,
     report: &mut Report<'_>,
-) -> (History, HistoryPlaces) {
-    let places = HistoryPlaces {
+) -> (History, HistorySpans) {
+    let spans = HistorySpans {
         hours_for: fields.span_of("hours_for"),
         size_max: fields.span_of("size_max"),
     };
@@ -82,12 +82,12 @@ pub(super) fn history(
         hours_for: value(hours_for).unwrap_or(default.hours_for),
         size_max: value(size_max).unwrap_or(default.size_max),
     };
-    (history, places)
+    (history, spans)
 }
 
 /// Checks what is kept against itself and the rest of the file.
 pub(super) fn check(draft: &Draft, report: &mut Report<'_>) {
-    let Some(places) = &draft.history_places else {
+    let Some(spans) = &draft.history_spans else {
         return;
     };
     let history = &draft.history;
@@ -98,7 +98,7 @@ pub(super) fn check(draft: &Draft, report: &mut Report<'_>) {
             Text(history.minutes_for)
         );
         let hint = "let hours go back as far as minutes at least";
-        report.add(&places.hours_for, message, hint);
+        report.add(&spans.hours_for, message, hint);
     }
     let lines: usize = draft
         .peers
@@ -113,7 +113,7 @@ pub(super) fn check(draft: &Draft, report: &mut Report<'_>) {
             Text(needed)
         );
         let hint = "allow as much, or keep shorter";
-        report.add(&places.size_max, message, hint);
+        report.add(&spans.size_max, message, hint);
     }
 }
 

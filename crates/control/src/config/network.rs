@@ -95,8 +95,8 @@ impl From<IpNet> for Network {
     }
 }
 
-/// Why [`admits`] lets nobody reach any address of a network, and what to write instead. Of single addresses it
-/// says what their form alone tells: the forward may allow them.
+/// Why [`admits`] refuses every address of a network, and what to write instead. For a single address only
+/// its form is judged, because the forward may allow it.
 fn why_never_reached(addresses: &IpNet) -> Option<(&'static str, String)> {
     let kind = confined(addresses)?;
     if let IpAddr::V6(address) = addresses.addr()

@@ -24,10 +24,10 @@ use super::{
     RENAMED_KEYS, Scheduler, Transport,
     aggregation::{self, Aggregation},
     check,
-    history::{self, History, HistoryPlaces},
+    history::{self, History, HistorySpans},
     network::networks,
     store::{self, Store},
-    tenant::{self, Fairness, Placed, Tenant, TenantPlaces},
+    tenant::{self, Fairness, Member, Tenant, TenantSpans},
 };
 use crate::{key::PublicKey, units::Text};
 
@@ -43,7 +43,7 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// A UDP datagram's payload over IPv4 (RFC 768, RFC 791).
 const DATAGRAM_BYTES_MAX: u64 = 65_507;
 
-/// Entries with the places of their values, before they are checked together.
+/// Entries with the spans of their values, before they are checked together.
 ///
 /// An entry that is wrong is missing here and has a problem in the report.
 #[derive(Default)]
@@ -53,14 +53,14 @@ pub(super) struct Draft {
     pub(super) history: History,
     pub(super) aggregation: Aggregation,
     /// `None`: it is not in the file.
-    pub(super) history_places: Option<HistoryPlaces>,
-    pub(super) paths: Vec<(Path, PathPlaces)>,
-    pub(super) peers: Vec<(Peer, PeerPlaces)>,
+    pub(super) history_spans: Option<HistorySpans>,
+    pub(super) paths: Vec<(Path, PathSpans)>,
+    pub(super) peers: Vec<(Peer, PeerSpans)>,
     pub(super) apps: Vec<(App, Range<usize>)>,
-    pub(super) listeners: Vec<(Listener, ListenerPlaces)>,
-    pub(super) forwards: Vec<(Forward, ForwardPlaces)>,
+    pub(super) listeners: Vec<(Listener, ListenerSpans)>,
+    pub(super) forwards: Vec<(Forward, ForwardSpans)>,
     pub(super) fairness: Fairness,
-    pub(super) tenants: Vec<(Tenant, TenantPlaces)>,
+    pub(super) tenants: Vec<(Tenant, TenantSpans)>,
 }
 
 pub(super) struct DraftGateway {
@@ -71,25 +71,25 @@ pub(super) struct DraftGateway {
     pub(super) metrics: Option<Range<usize>>,
 }
 
-pub(super) struct PathPlaces {
+pub(super) struct PathSpans {
     pub(super) local: Range<usize>,
     pub(super) rate: Range<usize>,
 }
 
-pub(super) struct PeerPlaces {
+pub(super) struct PeerSpans {
     pub(super) public_key: Range<usize>,
     pub(super) endpoints: BTreeMap<PathIndex, Range<usize>>,
 }
 
-pub(super) struct ListenerPlaces {
+pub(super) struct ListenerSpans {
     pub(super) local: Range<usize>,
-    pub(super) member: Option<Placed>,
+    pub(super) member: Option<Located<Member>>,
 }
 
-pub(super) struct ForwardPlaces {
+pub(super) struct ForwardSpans {
     pub(super) app: Range<usize>,
     pub(super) to: Range<usize>,
-    pub(super) member: Option<Placed>,
+    pub(super) member: Option<Located<Member>>,
 }
 
 pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
@@ -112,7 +112,7 @@ pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
         forwards: draft
             .forwards
             .iter()
-            .map(|(_, places)| places.to.clone())
+            .map(|(_, spans)| spans.to.clone())
             .collect(),
     };
     let warnings = report.finish()?;
@@ -138,7 +138,7 @@ pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
 
 pub(super) struct Reader<'t> {
     pub(super) report: Report<'t>,
-    /// That there are too many entries was said already.
+    /// That there are too many entries is in the report, or need not be.
     too_many: bool,
 }
 
@@ -150,6 +150,13 @@ pub(super) struct Names {
     index: BTreeMap<Name, usize>,
     /// Some have no name that is one.
     nameless: bool,
+}
+
+/// The names that entries refer to.
+pub(super) struct EntryNames {
+    pub(super) paths: Names,
+    pub(super) peers: Names,
+    pub(super) apps: Names,
 }
 
 pub(super) type Entries<'d, 'i> = Vec<TableReader<'d, 'i>>;
@@ -171,47 +178,47 @@ impl Reader<'_> {
         let forwards = self.entries(&mut root, "forward", "[[forward]]", &mut left);
         self.refuse_emptiness(&root);
 
-        let path_names = self.names(&mut paths, "[[path]]");
-        let peer_names = self.names(&mut peers, "[[peer]]");
-        let app_names = self.names(&mut apps, "[[app]]");
+        let names = EntryNames {
+            paths: self.names(&mut paths, "[[path]]"),
+            peers: self.names(&mut peers, "[[peer]]"),
+            apps: self.names(&mut apps, "[[app]]"),
+        };
         let history = history.map(|fields| history::history(fields, &mut self.report));
-        let (history, history_places) = history.unzip();
+        let (history, history_spans) = history.unzip();
         let aggregation =
             aggregation.and_then(|fields| aggregation::aggregation(fields, &mut self.report));
         let mut draft = Draft {
             gateway: gateway.and_then(|g| self.gateway(g)),
             history: history.unwrap_or_default(),
             aggregation: aggregation.unwrap_or_default(),
-            history_places,
+            history_spans,
             store: store
                 .and_then(|s| store::store(s, &mut self.report))
                 .unwrap_or_default(),
             ..Draft::default()
         };
-        for (fields, name) in paths.into_iter().zip(&path_names.names) {
+        for (fields, name) in paths.into_iter().zip(&names.paths.names) {
             draft.paths.extend(self.path(fields, name.clone()));
         }
-        for (fields, name) in peers.into_iter().zip(&peer_names.names) {
+        for (fields, name) in peers.into_iter().zip(&names.peers.names) {
             draft
                 .peers
-                .extend(self.peer(fields, name.clone(), &path_names, &mut left));
+                .extend(self.peer(fields, name.clone(), &names.paths, &mut left));
         }
-        for (fields, name) in apps.into_iter().zip(&app_names.names) {
-            draft
-                .apps
-                .extend(self.app(fields, name.clone(), &peer_names, &path_names));
+        for (fields, name) in apps.into_iter().zip(&names.apps.names) {
+            draft.apps.extend(self.app(fields, name.clone(), &names));
         }
         for fields in listeners {
-            draft.listeners.extend(self.listener(fields, &app_names));
+            draft.listeners.extend(self.listener(fields, &names.apps));
         }
         for fields in forwards {
-            draft.forwards.extend(self.forward(fields, &app_names));
+            draft.forwards.extend(self.forward(fields, &names.apps));
         }
         if let Some(fields) = fairness {
             draft.fairness = tenant::fairness(fields, &mut self.report);
         }
-        let bounds = (draft.fairness.tenants_max, &mut left);
-        draft.tenants = self.tenants(tenants, (&peer_names, &app_names), bounds);
+        let max = draft.fairness.tenants_max;
+        draft.tenants = self.tenants(tenants, &names, max, &mut left);
         draft
     }
 
@@ -262,8 +269,8 @@ impl Reader<'_> {
         false
     }
 
-    /// A limit that is narrower was told already.
-    pub(super) fn told_of_too_many(&mut self) {
+    /// Leaves out the problem of too many entries, since a narrower limit has been reported.
+    pub(super) fn suppress_entry_limit(&mut self) {
         self.too_many = true;
     }
 
@@ -274,7 +281,7 @@ impl Reader<'_> {
             index: BTreeMap::new(),
             nameless: false,
         };
-        let mut places: BTreeMap<Name, Range<usize>> = BTreeMap::new();
+        let mut spans: BTreeMap<Name, Range<usize>> = BTreeMap::new();
         for fields in entries {
             let name = fields.required(&mut self.report, "name", "\"...\"", name);
             let Some(Located { value: name, at }) = name else {
@@ -282,12 +289,12 @@ impl Reader<'_> {
                 names.names.push(None);
                 continue;
             };
-            if let Some(earlier) = places.get(&name) {
+            if let Some(earlier) = spans.get(&name) {
                 let line = self.report.line(earlier);
                 let message = format!("another {header} is named `{name}` (line {line})");
                 self.report.add(&at, message, "give each its own name");
             } else {
-                places.insert(name.clone(), at);
+                spans.insert(name.clone(), at);
                 names.index.insert(name.clone(), names.names.len());
             }
             names.names.push(Some(name));
@@ -364,7 +371,7 @@ impl Reader<'_> {
         &mut self,
         mut fields: TableReader<'_, '_>,
         name: Option<Name>,
-    ) -> Option<(Path, PathPlaces)> {
+    ) -> Option<(Path, PathSpans)> {
         let r = &mut self.report;
         let local = fields.required(r, "local", "\"192.0.2.1:7600\"", local_address);
         let rate = fields.required(r, "rate", "\"100Mbit\"", rate);
@@ -379,11 +386,11 @@ impl Reader<'_> {
             delay: value(delay),
             mtu_max: value(mtu_max),
         };
-        let places = PathPlaces {
+        let spans = PathSpans {
             local: local.at,
             rate: rate.at,
         };
-        Some((path, places))
+        Some((path, spans))
     }
 
     fn peer(
@@ -392,7 +399,7 @@ impl Reader<'_> {
         name: Option<Name>,
         paths: &Names,
         left: &mut usize,
-    ) -> Option<(Peer, PeerPlaces)> {
+    ) -> Option<(Peer, PeerSpans)> {
         let r = &mut self.report;
         let example = "\"what `keiro pubkey` prints at the peer\"";
         let public_key = fields.required(r, "public_key", example, public_key);
@@ -405,7 +412,7 @@ impl Reader<'_> {
             None => BTreeMap::new(),
         };
         let public_key = public_key?;
-        let places = PeerPlaces {
+        let spans = PeerSpans {
             public_key: public_key.at,
             endpoints: endpoints
                 .iter()
@@ -422,7 +429,7 @@ impl Reader<'_> {
                 .collect(),
             reassembly_max: value(reassembly_max).unwrap_or(DEFAULT_REASSEMBLY_MAX),
         };
-        Some((peer, places))
+        Some((peer, spans))
     }
 
     fn endpoints(
@@ -462,8 +469,7 @@ impl Reader<'_> {
         &mut self,
         mut fields: TableReader<'_, '_>,
         name: Option<Name>,
-        peers: &Names,
-        paths: &Names,
+        names: &EntryNames,
     ) -> Option<(App, Range<usize>)> {
         let at = fields.span_of("name");
         let r = &mut self.report;
@@ -475,8 +481,8 @@ impl Reader<'_> {
         let interval = fields.optional(r, "interval", positive_time);
         let path = fields.optional(r, "path", text);
         fields.refuse_unknown_keys(r);
-        let peer = peer.and_then(|p| self.reference("peer", &p, peers));
-        let path = path.and_then(|p| self.reference("path", &p, paths));
+        let peer = peer.and_then(|p| self.reference("peer", &p, &names.peers));
+        let path = path.and_then(|p| self.reference("path", &p, &names.paths));
         let class = class?.value;
         self.refuse_contradictions(class, &latency_target, &lifetime, &length);
         let app = App {
@@ -541,7 +547,7 @@ impl Reader<'_> {
         &mut self,
         mut fields: TableReader<'_, '_>,
         apps: &Names,
-    ) -> Option<(Listener, ListenerPlaces)> {
+    ) -> Option<(Listener, ListenerSpans)> {
         let app = fields.required(&mut self.report, "app", "\"...\"", text);
         let keys = [Transport::Udp, Transport::Tcp, Transport::Tproxy];
         let mut found = None;
@@ -562,9 +568,9 @@ impl Reader<'_> {
                 app: AppIndex(app?),
                 transport,
                 local: local.value,
-                member: member.as_ref().map(|(member, _)| member.clone()),
+                member: member.as_ref().map(|member| member.value.clone()),
             },
-            ListenerPlaces {
+            ListenerSpans {
                 local: local.at,
                 member,
             },
@@ -596,7 +602,7 @@ impl Reader<'_> {
         &mut self,
         mut fields: TableReader<'_, '_>,
         apps: &Names,
-    ) -> Option<(Forward, ForwardPlaces)> {
+    ) -> Option<(Forward, ForwardSpans)> {
         let app = fields.required(&mut self.report, "app", "\"...\"", text);
         let keys = ["udp", "tcp", "tcp_networks"];
         let mut found = None;
@@ -620,11 +626,11 @@ impl Reader<'_> {
             app: AppIndex(index),
             to,
             allow_local: value(allow_local).unwrap_or(false),
-            member: member.as_ref().map(|(member, _)| member.clone()),
+            member: member.as_ref().map(|member| member.value.clone()),
         };
         Some((
             forward,
-            ForwardPlaces {
+            ForwardSpans {
                 app: app.at,
                 to: at,
                 member,

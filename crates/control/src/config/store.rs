@@ -1,4 +1,4 @@
-//! `[store]`: where the plan is kept, and with whom it is shared.
+//! `[store]`: where the plan is kept, and which gateways share it.
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr, ops::Range, path::PathBuf, time::Duration};
 
@@ -181,7 +181,7 @@ fn endpoints(value: &DeValue<'_>) -> Result<Vec<Endpoint>, ValueError> {
 fn endpoint(text: &str) -> Result<Endpoint, ValueError> {
     let wrong = |message: String| Err(ValueError::new(message, HINT));
     if text.contains('@') {
-        // A password may be in it, which is nobody's to read.
+        // It may contain a password, which must not be in a message.
         let message = "a user or password is no part of an endpoint".to_owned();
         let hint = "remove what is before the @; write user = \"...\" and password_file = \"...\"";
         return Err(ValueError::new(message, hint));

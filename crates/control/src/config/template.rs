@@ -1,7 +1,7 @@
 //! The commented configuration that `keiro init` writes.
 //!
 //! `packaging/examples/gateway.toml` is this text for an example's values; a test holds the two
-//! together, and that every key of the schema occurs in it. Finding the uplinks is the command's.
+//! together, and that every key of the schema occurs in it. `keiro init` finds the uplinks.
 
 use std::{fmt::Write, net::SocketAddr, path::PathBuf};
 
@@ -10,12 +10,12 @@ use keiro_units::Bandwidth;
 use super::{DEFAULT_PRIVATE_KEY_FILE, Name};
 use crate::units::Text;
 
-/// What is known about this machine.
+/// Values of this machine for the template.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template {
     /// The gateway's name.
     pub name: Name,
-    /// Where its private key is or will be.
+    /// File of its private key, which need not exist yet.
     pub private_key_file: PathBuf,
     /// Its uplinks; a configuration needs at least one.
     pub uplinks: Vec<Uplink>,
@@ -26,12 +26,12 @@ pub struct Template {
 pub struct Uplink {
     /// The path's name.
     pub name: Name,
-    /// Where the gateway listens on it.
+    /// The address and port at which the gateway listens on it.
     pub local: SocketAddr,
     /// Its rate, or a guess.
     pub rate: Bandwidth,
-    /// What the user should know about it, one line; `None`: nothing. For example which
-    /// interface it is, and that the rate is the link's and not the provider's.
+    /// A remark for the user, one line: for example the interface, and that the rate is the link's and
+    /// not the provider's.
     pub remark: Option<String>,
 }
 
@@ -54,7 +54,7 @@ impl Template {
         }
     }
 
-    /// The file's text. Valid as it is; a peer and applications are there as comments.
+    /// The file's text. It is a valid configuration; peers and applications are in it as comments.
     pub fn render(&self) -> String {
         let mut text = HEAD.to_owned();
         let key_file = self.private_key_file.display().to_string();
@@ -91,41 +91,40 @@ const HEAD: &str = "\
 # Configuration of a Keiro gateway. docs/configuration.md has every key.
 #
 # Quantities are written with their unit, in quotes: \"20ms\", \"100Mbit\", \"64KiB\", \"2%\".
-# `keiro config check` reads this file and says what is wrong with it; `systemctl reload keiro-gateway`
-# makes the running gateway take it over without losing a message.
+# `keiro config check` checks this file. `systemctl reload keiro-gateway` loads it into the running
+# gateway without losing a message.
 
 [gateway]
-# For people: status, logs, metrics.
+# Shown in status, logs and metrics.
 ";
 
 const BEFORE_KEY: &str = "\
-# `keiro genkey` makes a key, `keiro pubkey` prints its public half for the peer. Only keiro's
+# `keiro genkey` makes the key, `keiro pubkey` prints its public half for the peer. Only keiro's
 # user may read the file (chmod 600).
 ";
 
 const AFTER_KEY: &str = "\
-# `keiro status` and the other tools talk to the gateway here (mode 0660).
+# Socket of `keiro status` and the other tools (mode 0660).
 #control_socket = \"/run/keiro/control.sock\"
-# Applications send and receive messages here (mode 0660). Off unless written.
+# Socket where applications send and receive messages (mode 0660). Default: off.
 message_socket = \"/run/keiro/message.sock\"
-# The same over TCP, for applications that cannot use Unix sockets; loopback only. Off unless written.
+# The same over TCP, for applications that cannot use Unix sockets. Loopback only. Default: off.
 #message_tcp = \"127.0.0.1:7601\"
-# Prometheus reads http://ADDRESS/metrics. Off unless written; loopback unless metrics_public.
+# Prometheus reads http://ADDRESS/metrics. Loopback only, unless metrics_public. Default: off.
 #metrics = \"127.0.0.1:9477\"
 #metrics_public = false
-# What must outlive a restart.
+# Directory of the state that outlives a restart.
 #state_directory = \"/var/lib/keiro\"
-# Who may use the sockets besides keiro's own user and group.
+# Group that may use the sockets. Default: keiro's own.
 #socket_group = \"keiro\"
-# What waits for a path leaves in this order: \"deadline\" (most urgent first) or \"fifo\".
+# Order of packets that wait for a path: \"deadline\" (most urgent first) or \"fifo\".
 #scheduler = \"deadline\"
-# Who chooses paths: \"frugal\" (the slowest path that meets the latency target, so that quick ones stay
-# free), \"exact\" (the least summed delay), \"greedy\" (the paper's algorithm alone) or \"off\" (only
-# `path = ...` of the applications).
+# Choice of paths: \"frugal\" (the slowest path that meets the latency target, so that fast ones stay
+# free), \"exact\" (the least summed delay), or \"off\" (only `path = ...` of the applications).
 #planner = \"frugal\"
-# How far a predicted delay may exceed its latency target and still pass, relative to the latency target.
+# How far a predicted delay may exceed the latency target and still meet it, relative to the target.
 #tolerance = \"0%\"
-# How much of each path packets may take that measure what it carries; \"0%\" for none.
+# Part of each path's rate for packets that only measure; \"0%\" for none.
 #probe_share = \"0.5%\"
 
 # Uplinks of this gateway, one [[path]] each.
@@ -136,29 +135,29 @@ const LOCAL: &str = "\
 ";
 
 const RATE: &str = "\
-# What this gateway may send on it, per second, whole IP packets. A little less than the provider
-# sells keeps the queue here, where urgent messages can overtake.
+# What the gateway sends on it at most, as whole IP packets. Write a little less than the provider
+# sells: the queue then forms here, where urgent messages can overtake.
 ";
 
 const PATH_OPTIONS: &str = "\
-# One-way delay without any queue, for predictions. Measured unless written.
+# One-way propagation delay, for predictions. Default: measured.
 #delay = \"10ms\"
-# No IP packet is larger than this, whatever the search for the path's MTU finds.
+# Upper bound of the search for the path MTU, as a whole IP packet. Default: the interface's.
 #mtu_max = \"1500B\"
 ";
 
 const REST: &str = "
-# What is measured is kept over a restart, and for `keiro show --history`.
+# Measurements kept for `keiro show --history` and over a restart.
 #[history]
 #enabled = true
-# How far back there is a row per minute, and how far a row per hour.
+# How far back there is one row per minute, and how far one row per hour.
 #minutes_for = \"24h\"
 #hours_for = \"720h\"
-# The file in state_directory never grows beyond.
+# Upper bound of the file in state_directory.
 #size_max = \"128MiB\"
 
-# Small datagrams and what streams have to send are gathered into aggregates, sent several times over
-# where the line loses. docs/aggregation.md has the keys behind these.
+# Small datagrams and data of streams are packed into aggregates and sent several times if the line
+# loses packets. docs/configuration.md has the meaning of each key.
 #[aggregation]
 #mode = \"eager\"
 #controller = \"adaptive\"
@@ -170,12 +169,12 @@ const REST: &str = "
 #copies = 2
 #copies_values = [1, 2, 3]
 #spread = \"back-to-back\"
-# Parity of groups of aggregates in the place of copies (\"copies\", unless written).
+# \"fec\": parity of groups of aggregates instead of copies. Default: \"copies\".
 #redundancy = \"fec\"
 #fec_group = 4
 #fec_parity = 2
 #fec_wait = \"1500us\"
-# What counts as overflow and as loss, and how much of that may remain.
+# Thresholds of receive-buffer overflows (per second) and of loss, and the loss to aim for.
 #overflow_high = 40
 #overflow_low = 4
 #loss_high = \"0.5%\"
@@ -187,31 +186,31 @@ const REST: &str = "
 #name = \"osaka\"
 # What `keiro pubkey` prints there.
 #public_key = \"...\"
-# A second secret that both gateways hold, if wanted.
+# Optional second secret that both gateways hold.
 #preshared_key_file = \"/etc/keiro/osaka.psk\"
-# Its address on each path; over a path that is not here the peer has to come to us.
+# Its address on each path. On a path that is not here the peer has to connect to this gateway.
 #endpoints = { path1 = \"203.0.113.1:7600\", path2 = \"203.0.113.129:7600\" }
-# Memory for messages of this peer that are still incomplete.
+# Memory for incomplete messages of this peer.
 #reassembly_max = \"64MiB\"
 
-# What the applications want, one [[app]] each, with the same names at both gateways.
+# Applications, one [[app]] each, with the same names at both gateways.
 #[[app]]
 #name = \"orders\"
-# \"message\": whole messages, repaired until they arrive. \"datagram\": what is lost is lost.
-# \"stream\": TCP connections.
+# \"message\": whole messages, retransmitted until they arrive. \"datagram\": sent once. \"stream\": TCP
+# connections.
 #class = \"message\"
 #peer = \"osaka\"
-# The delay to aim for, from sending a message until its last byte is there.
+# Delay to aim for, from sending a message until its last byte has arrived.
 #latency_target = \"20ms\"
-# Messages older than this are given up. Never unless written.
+# Older messages are dropped. Default: never.
 #lifetime = \"2s\"
-# What is known about the traffic, for predictions. Measured unless written.
+# Mean length and mean interval of messages, for predictions. Default: measured.
 #length = \"100kB\"
 #interval = \"100ms\"
-# Always this path, whatever the planner finds.
+# Pins the application to this path.
 #path = \"path2\"
 
-# What arrives here enters as an application's: datagrams at a UDP address,
+# Local addresses whose traffic enters as an application's: datagrams at a UDP address,
 #[[listener]]
 #app = \"sensors\"
 #udp = \"127.0.0.1:5005\"
@@ -219,66 +218,66 @@ const REST: &str = "
 #[[listener]]
 #app = \"plc\"
 #tcp = \"127.0.0.1:5020\"
-# or connections to anywhere that a TPROXY rule of the firewall gives to this address.
+# or connections to other addresses that a TPROXY rule of the firewall redirects here.
 #[[listener]]
 #app = \"web\"
 #tproxy = \"127.0.0.1:5080\"
-# Clients and destinations of a tenant ([tenant.NAME]) are reached by its routing table and this one of
-# its interfaces; without, by any. An application's listeners and forward are all of one tenant.
+# With `tenant`, sockets use the routing table of [tenant.NAME] and one of its interfaces. All listeners
+# and the forward of an application have the same tenant, or none.
 #[[listener]]
 #app = \"scada\"
 #udp = \"10.1.0.1:5006\"
 #tenant = \"blue\"
 #interface = \"eth1\"
 
-# What the peer's listener of an application sends comes out to this destination and no other.
+# Destinations of what the peer's listener receives, one [[forward]] per application.
 #[[forward]]
 #app = \"sensors\"
 #udp = \"10.0.0.9:5005\"
-# Needed for loopback, link-local and multicast destinations and for this machine's own addresses.
+# Permits loopback, link-local and multicast destinations and this machine's own addresses.
 #allow_local = false
 #[[forward]]
 #app = \"plc\"
 #tcp = \"10.0.0.10:502\"
-# Where the peer's tproxy listener may lead.
+# Networks that clients of the peer's tproxy listener may connect to.
 #[[forward]]
 #app = \"web\"
 #tcp_networks = [\"10.1.0.0/16:443\"]
-# Into a tenant's networks, by its table.
+# A destination in a tenant's networks.
 #[[forward]]
 #app = \"scada\"
 #udp = \"10.1.0.9:5006\"
 #tenant = \"blue\"
 #interface = \"eth1\"
 
-# Whose IP packets are carried through a TUN device, one [tenant.NAME] each, with the same id at both
-# gateways. docs/ip-tunnel.md says how. Tenants share every bottleneck by weight.
+# Tenants whose IP packets are carried through a TUN device, one [tenant.NAME] each, with the same id at
+# both gateways (docs/ip-tunnel.md). Tenants share every bottleneck by weight.
 #[tenant.blue]
 #id = 1
-# Twice the weight is twice the share.
+# Twice the weight gets twice the share.
 #weight = 1.0
-# What decides its windows: \"keiro\", \"i2vfc\" (the paper's) or \"open\" (none).
+# Window control: \"keiro\", \"i2vfc\" (the paper's) or \"open\" (none).
 #controller = \"keiro\"
 # The device's name, addresses and longest packet.
 #device = \"keiro1\"
 #device_queues = 1
 #addresses = [\"10.1.0.1/32\"]
 #mtu = \"1400B\"
-# A routing table of its own lets addresses overlap those of other tenants; the main one unless
-# written. With it the tenant's other interfaces here can be named.
+# A routing table of its own, so that addresses may overlap those of other tenants. Default: the main
+# table. With it, packets of these interfaces are the tenant's.
 #table = 101
 #interfaces = [\"eth1\"]
-# The networks behind this gateway: what may enter, and what may be reached.
+# Networks behind this gateway: permitted sources, and destinations of peers' packets.
 #prefixes = [\"10.1.0.0/16\"]
-# What is led into the device; all that is behind the peers unless written.
+# Destinations that are routed into the device. Default: all prefixes of its peers.
 #routes = [\"10.2.0.0/16\"]
-# What waits at most towards each peer.
+# What may wait for each peer.
 #queue = \"1MiB\"
-# The networks behind each peer, and the application of class \"datagram\" that takes their packets.
+# Networks behind each peer, and the application of class \"datagram\" that carries packets to them.
 #[tenant.blue.peer.osaka]
 #prefixes = [\"10.2.0.0/16\"]
 #app = \"ip\"
-# Packets that are another application's: the first rule that matches decides.
+# Gives packets to another application. The first rule that matches decides.
 #[[tenant.blue.rule]]
 #app = \"voice\"
 #source = \"10.1.0.0/16\"
@@ -288,12 +287,12 @@ const REST: &str = "
 #destination_ports = \"5004-5010\"
 #dscp = 46
 
-# What holds for all tenants, the same at every gateway.
+# Settings for all tenants, the same at every gateway.
 #[fairness]
 #tenants_max = 1024
-# Controller \"keiro\": what a weight of 1 may expect, roughly.
+# Controller \"keiro\": about what a weight of 1 gets on a full line.
 #unit = \"4Mbit\"
-# Controller \"i2vfc\": a, b and the round trip at which they hold for a weight of 1.
+# Controller \"i2vfc\": a and b for a weight of 1, and the round trip at which they hold.
 #increase = 0.1
 #decrease = 0.1
 #round_trip = \"100ms\"

@@ -1,8 +1,7 @@
-//! `[tenant.NAME]`: whose IP packets enter and leave by a TUN device, what their addresses are,
-//! where they go and what share of a bottleneck they get; and `[fairness]`, what the provider sets
-//! for all tenants alike.
+//! `[tenant.NAME]`: tenants whose IP packets enter and leave by a TUN device, with addresses, routes
+//! and their share of a bottleneck; and `[fairness]`, settings for all tenants.
 //!
-//! Devices, addresses and routes are made by the gateway; nothing of the machine is looked at here.
+//! The gateway makes devices, addresses and routes. Nothing here looks at the machine.
 
 mod check;
 mod member;
@@ -28,13 +27,10 @@ use self::values::{
     addresses, decrease, device_queues, dscp, increase, interfaces, own_device, ports, prefix,
     prefixes, protocol, routing_table, tenant_id, tenants_max, text, unit, weight,
 };
-pub(super) use self::{
-    check::check,
-    member::{Placed, member},
-};
+pub(super) use self::{check::check, member::member};
 use super::{
     AppIndex, Config, Name, PeerIndex,
-    read::{Names, Reader, in_range, positive_time, value},
+    read::{EntryNames, Names, Reader, in_range, positive_time, value},
 };
 
 /// Default of `mtu`: with what the tunnel adds it fits into 1500 bytes over IPv6 too.
@@ -44,7 +40,7 @@ pub const DEFAULT_TENANT_QUEUE: ByteCount = ByteCount::new(1 << 20);
 /// Default of `tenants_max`.
 pub const DEFAULT_TENANTS_MAX: usize = 1024;
 
-/// `[fairness]`: what holds for all tenants, and is the same at every gateway.
+/// `[fairness]`: settings for all tenants, the same at every gateway.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fairness {
     /// Tenants that may be configured; more are refused.
@@ -94,11 +90,11 @@ pub struct Tenant {
     pub table: Option<u32>,
     /// Interfaces of this machine whose packets are the tenant's; only with a table.
     pub interfaces: Vec<String>,
-    /// Networks behind this gateway: sources that may enter, destinations that may leave.
+    /// Networks behind this gateway: permitted sources, and destinations of peers' packets.
     pub prefixes: Vec<IpNet>,
-    /// What the device is the way to.
+    /// Destinations that are routed into the device.
     pub routes: Vec<IpNet>,
-    /// Bytes that wait at most towards each peer.
+    /// Bytes that may wait for each peer.
     pub queue: ByteCount,
     /// Networks behind each peer; at least one.
     pub peers: Vec<TenantPeer>,
@@ -109,11 +105,11 @@ pub struct Tenant {
 /// `[tenant.NAME.peer.PEER]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantPeer {
-    /// Which.
+    /// The peer.
     pub peer: PeerIndex,
     /// Networks behind it; at least one.
     pub prefixes: Vec<IpNet>,
-    /// Takes what no rule matches: of class `datagram`, and this peer's.
+    /// Carries packets that no rule matches: of class `datagram`, and of this peer.
     pub app: AppIndex,
 }
 
@@ -145,16 +141,16 @@ pub enum TenantController {
     Keiro,
     /// The paper's.
     I2vfc,
-    /// None: all that the path takes.
+    /// None: no window.
     Open,
 }
 
-/// A unit that is a smaller part of the line than this is told. It is not wrong: the bottleneck that
-/// tenants share may be another, narrower one. Ours.
+/// A unit that is a smaller part of the line gets a note. It is not wrong: the bottleneck that tenants
+/// share may be another, narrower one. Ours.
 const UNIT_FAR_BELOW: f64 = 20.0;
 
 impl Config {
-    /// What there is to say of `unit`, if the paths' rates are far above it; `None`: nothing.
+    /// A note if the paths' rates are far above `unit`.
     pub fn unit_note(&self) -> Option<String> {
         let by_unit = self
             .tenants
@@ -176,7 +172,7 @@ impl Config {
 }
 
 impl Tenant {
-    /// Its controller with what the provider sets.
+    /// Its controller with the settings of [`Fairness`].
     pub fn controller(&self, fairness: &Fairness) -> ControllerConfig {
         match self.controller {
             TenantController::Keiro => ControllerConfig::Keiro {
@@ -196,7 +192,7 @@ impl Tenant {
 }
 
 /// Where a tenant's values are.
-pub(super) struct TenantPlaces {
+pub(super) struct TenantSpans {
     id: Range<usize>,
     device: Range<usize>,
     table: Range<usize>,
@@ -223,9 +219,10 @@ impl Reader<'_> {
     pub(super) fn tenants(
         &mut self,
         tenants: Option<&Spanned<DeValue<'_>>>,
-        (peers, apps): (&Names, &Names),
-        (max, left): (usize, &mut usize),
-    ) -> Vec<(Tenant, TenantPlaces)> {
+        names: &EntryNames,
+        max: usize,
+        left: &mut usize,
+    ) -> Vec<(Tenant, TenantSpans)> {
         let Some(tenants) = tenants else {
             return Vec::new();
         };
@@ -240,7 +237,7 @@ impl Reader<'_> {
             let message = format!("{} tenants, more than the limit of {max}", table.len());
             let hint = "write a higher tenants_max in [fairness], or remove tenants";
             self.report.add(&first_beyond.span(), message, hint);
-            self.told_of_too_many();
+            self.suppress_entry_limit();
         }
         for (key, entry) in table {
             if !self.take_entry(&key.span(), left) {
@@ -262,7 +259,7 @@ impl Reader<'_> {
                 continue;
             };
             let fields = TableReader::new("[tenant.NAME]", key.span(), table, &self.report);
-            found.extend(self.tenant(fields, name, (peers, apps), left));
+            found.extend(self.tenant(fields, name, names, left));
         }
         found
     }
@@ -271,9 +268,9 @@ impl Reader<'_> {
         &mut self,
         mut fields: TableReader<'_, '_>,
         name: Name,
-        (peers, apps): (&Names, &Names),
+        names: &EntryNames,
         left: &mut usize,
-    ) -> Option<(Tenant, TenantPlaces)> {
+    ) -> Option<(Tenant, TenantSpans)> {
         let r = &mut self.report;
         let id = fields.required(r, "id", "1", tenant_id);
         let weight = fields.optional(r, "weight", weight);
@@ -304,7 +301,7 @@ impl Reader<'_> {
             let hint = "add table = 101, or remove interfaces";
             self.report.add(&found.at, message, hint);
         }
-        let mut places = TenantPlaces {
+        let mut spans = TenantSpans {
             id: id.as_ref().map_or(at.clone(), |id| id.at.clone()),
             device: device_at,
             table: table_at,
@@ -314,7 +311,7 @@ impl Reader<'_> {
             peers: Vec::new(),
             apps: Vec::new(),
         };
-        let tenant_peers = self.tenant_peers(&name, peer_tables, (peers, apps), left, &mut places);
+        let tenant_peers = self.tenant_peers(&name, peer_tables, names, left, &mut spans);
         if peer_tables.is_none() && !self.report.has_syntax_errors() {
             let message = format!("tenant `{name}` has no peer, so its packets lead nowhere");
             let hint = format!("add [tenant.{name}.peer.PEER] with prefixes and app");
@@ -329,7 +326,7 @@ impl Reader<'_> {
         }
         let mut read = Vec::new();
         for fields in rules {
-            read.extend(self.tenant_rule(fields, apps, &mut places));
+            read.extend(self.tenant_rule(fields, &names.apps, &mut spans));
         }
         if let Some(routes) = &routes {
             self.refuse_twice(&routes.value);
@@ -358,7 +355,7 @@ impl Reader<'_> {
             peers: tenant_peers,
             rules: read,
         };
-        Some((tenant, places))
+        Some((tenant, spans))
     }
 
     fn refuse_twice(&mut self, routes: &[Located<IpNet>]) {
@@ -376,9 +373,9 @@ impl Reader<'_> {
         &mut self,
         name: &Name,
         tables: Option<&Spanned<DeValue<'_>>>,
-        (peers, apps): (&Names, &Names),
+        names: &EntryNames,
         left: &mut usize,
-        places: &mut TenantPlaces,
+        spans: &mut TenantSpans,
     ) -> Vec<TenantPeer> {
         let Some(tables) = tables else {
             return Vec::new();
@@ -398,7 +395,7 @@ impl Reader<'_> {
                 value: key.get_ref().to_string(),
                 at: key.span(),
             };
-            let peer = self.reference("peer", &written, peers);
+            let peer = self.reference("peer", &written, &names.peers);
             let DeValue::Table(table) = entry.get_ref() else {
                 let message = format!("peer: this is {}", type_name(entry.get_ref()));
                 self.report.add(&key.span(), message, &hint);
@@ -412,7 +409,7 @@ impl Reader<'_> {
             let app = fields.required(r, "app", "\"...\"", text);
             fields.refuse_unknown_keys(r);
             let app_at = app.as_ref().map(|app| app.at.clone());
-            let app = app.and_then(|app| self.reference("app", &app, apps));
+            let app = app.and_then(|app| self.reference("app", &app, &names.apps));
             let (Some(peer), Some(prefixes), Some(app), Some(app_at)) =
                 (peer, prefixes, app, app_at)
             else {
@@ -427,8 +424,8 @@ impl Reader<'_> {
             {
                 break;
             }
-            places.peers.push(prefixes.at);
-            places.apps.push((app_at, app, Some(peer)));
+            spans.peers.push(prefixes.at);
+            spans.apps.push((app_at, app, Some(peer)));
             found.push(TenantPeer {
                 peer,
                 prefixes: prefixes.value.into_iter().map(|p| p.value).collect(),
@@ -442,7 +439,7 @@ impl Reader<'_> {
         &mut self,
         mut fields: TableReader<'_, '_>,
         apps: &Names,
-        places: &mut TenantPlaces,
+        spans: &mut TenantSpans,
     ) -> Option<TenantRule> {
         let r = &mut self.report;
         let app = fields.required(r, "app", "\"...\"", text);
@@ -474,7 +471,7 @@ impl Reader<'_> {
         }
         let app = app?;
         let index = AppIndex(self.reference("app", &app, apps)?);
-        places.apps.push((app.at, index, None));
+        spans.apps.push((app.at, index, None));
         Some(TenantRule {
             app: index,
             source: value(source),

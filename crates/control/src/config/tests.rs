@@ -1,4 +1,4 @@
-//! What good files mean and what bad ones are told.
+//! What good files mean, and how bad ones are refused.
 
 use super::*;
 
@@ -543,13 +543,13 @@ fn local_sockets_stay_local() {
         "\"127.0.0.1:7601\"",
         "\"0.0.0.0:7601\"",
         "4:15: message_tcp: `0.0.0.0:7601` is not a loopback address; write 127.0.0.1 or [::1]: \
-         whoever reaches this port can send and receive",
+         every host that reaches this port can send and receive",
     );
     refused(
         "\"127.0.0.1:9477\"",
         "\"192.0.2.1:9477\"",
         "5:11: metrics: `192.0.2.1:9477` is not a loopback address; write 127.0.0.1, or \
-         metrics_public = true if others shall read the metrics",
+         metrics_public = true if other hosts may read the metrics",
     );
     assert_eq!(
         with(

@@ -1,7 +1,7 @@
 //! A blocking client of the message socket.
 //!
-//! Sending and reading acks are separate, since a sender that only wrote would stop when the
-//! acks that nobody reads fill the socket: give one half of a connection to a thread each.
+//! Sending and reading acks are separate halves. Give each to a thread of its own: a sender that only
+//! writes blocks once unread acks fill the socket.
 //!
 //! ```no_run
 //! # use std::path::Path;

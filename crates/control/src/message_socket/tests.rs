@@ -380,7 +380,7 @@ fn a_client_sends_messages_and_gets_acks() {
 }
 
 #[test]
-fn a_client_is_told_why_it_is_refused() {
+fn a_refused_client_gets_the_reason() {
     let (_directory, path, server) = served(|mut stream| {
         read_hello(&mut stream);
         let text = "there is no application A9; `keiro show app` lists them".to_owned();

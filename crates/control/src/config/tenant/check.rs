@@ -1,4 +1,4 @@
-//! What is wrong with tenants though each value is right.
+//! Rules that concern several values of tenants at once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,18 +9,18 @@ use std::{
 use ipnet::IpNet;
 use keiro_config::Report;
 
-use super::{Tenant, TenantPlaces, member};
+use super::{Tenant, TenantSpans, member};
 use crate::config::{Class, read::Draft};
 
 /// What concerns several entries; `indices_hold` unless an entry is missing for being wrong.
 pub(in crate::config) fn check(draft: &Draft, indices_hold: bool, report: &mut Report<'_>) {
     let mut seen = Seen::default();
-    for (tenant, places) in &draft.tenants {
-        seen.add(tenant, places, report);
-        routes(draft, tenant, places, report);
-        overlaps(tenant, places, report);
+    for (tenant, spans) in &draft.tenants {
+        seen.add(tenant, spans, report);
+        routes(draft, tenant, spans, report);
+        overlaps(tenant, spans, report);
         if indices_hold {
-            applications(draft, tenant, places, report);
+            applications(draft, tenant, spans, report);
         }
     }
     interfaces(draft, &seen.devices, report);
@@ -40,7 +40,7 @@ struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    fn add(&mut self, tenant: &'a Tenant, places: &'a TenantPlaces, report: &mut Report<'_>) {
+    fn add(&mut self, tenant: &'a Tenant, spans: &'a TenantSpans, report: &mut Report<'_>) {
         let mut twice = |earlier: Option<&Range<usize>>, at: &Range<usize>, what: String| {
             if let Some(earlier) = earlier {
                 let line = report.line(earlier);
@@ -48,21 +48,21 @@ impl<'a> Seen<'a> {
                 report.add(at, message, "give each its own");
             }
         };
-        let earlier = self.ids.insert(tenant.id, &places.id);
-        twice(earlier, &places.id, format!("id: {}", tenant.id));
-        let earlier = self.devices.insert(&tenant.device, &places.device);
+        let earlier = self.ids.insert(tenant.id, &spans.id);
+        twice(earlier, &spans.id, format!("id: {}", tenant.id));
+        let earlier = self.devices.insert(&tenant.device, &spans.device);
         twice(
             earlier,
-            &places.device,
+            &spans.device,
             format!("device: `{}`", tenant.device),
         );
         if let Some(table) = tenant.table {
-            let earlier = self.tables.insert(table, &places.table);
-            twice(earlier, &places.table, format!("table: {table}"));
+            let earlier = self.tables.insert(table, &spans.table);
+            twice(earlier, &spans.table, format!("table: {table}"));
         }
         for name in &tenant.interfaces {
-            let earlier = self.interfaces.insert(name, &places.interfaces);
-            twice(earlier, &places.interfaces, format!("interfaces: `{name}`"));
+            let earlier = self.interfaces.insert(name, &spans.interfaces);
+            twice(earlier, &spans.interfaces, format!("interfaces: `{name}`"));
         }
     }
 }
@@ -70,7 +70,7 @@ impl<'a> Seen<'a> {
 /// A tenant's interfaces are those of the machine, not the gateway's own devices: those of the tenant
 /// are looked up in its table without being named.
 fn interfaces(draft: &Draft, devices: &BTreeMap<&str, &Range<usize>>, report: &mut Report<'_>) {
-    for (tenant, places) in &draft.tenants {
+    for (tenant, spans) in &draft.tenants {
         let is_device = |name: &&String| devices.contains_key(name.as_str());
         if let Some(name) = tenant.interfaces.iter().find(is_device) {
             let whose = match *name == tenant.device {
@@ -79,21 +79,21 @@ fn interfaces(draft: &Draft, devices: &BTreeMap<&str, &Range<usize>>, report: &m
             };
             let message = format!("interfaces: `{name}` is {whose}");
             let hint = "remove it; name interfaces that lead to the tenant's networks";
-            report.add(&places.interfaces, message, hint);
+            report.add(&spans.interfaces, message, hint);
         }
     }
 }
 
 /// A tenant without routes carries nothing, and in the main table a route must not lead the tunnel's
 /// own packets into it.
-fn routes(draft: &Draft, tenant: &Tenant, places: &TenantPlaces, report: &mut Report<'_>) {
+fn routes(draft: &Draft, tenant: &Tenant, spans: &TenantSpans, report: &mut Report<'_>) {
     if tenant.routes.is_empty() && !tenant.peers.is_empty() {
         let message = format!(
             "routes: tenant `{}` has none, so nothing enters",
             tenant.name
         );
         report.add(
-            &places.routes,
+            &spans.routes,
             message,
             "remove routes for those to all prefixes of its peers",
         );
@@ -107,7 +107,7 @@ fn routes(draft: &Draft, tenant: &Tenant, places: &TenantPlaces, report: &mut Re
     if let Some(route) = tenant.routes.iter().find(|route| !remote(route)) {
         let message = format!("routes: no peer of the tenant has addresses of {route}");
         let hint = "remove it, or add it to a peer's prefixes";
-        report.add(&places.routes, message, hint);
+        report.add(&spans.routes, message, hint);
     }
     if tenant.table.is_some() {
         return;
@@ -122,21 +122,21 @@ fn routes(draft: &Draft, tenant: &Tenant, places: &TenantPlaces, report: &mut Re
         let message =
             format!("routes: {address} is a peer's endpoint and would be led into the tunnel");
         let hint = "give the tenant a routing table of its own, as in table = 101";
-        report.add(&places.routes, message, hint);
+        report.add(&spans.routes, message, hint);
     }
 }
 
 /// Prefixes of one tenant have no address in common, but that a peer's may be around those of this
 /// gateway, and that this gateway's may be all that is nowhere else: a hub that leads to the Internet.
-fn overlaps(tenant: &Tenant, places: &TenantPlaces, report: &mut Report<'_>) {
+fn overlaps(tenant: &Tenant, spans: &TenantSpans, report: &mut Report<'_>) {
     let own = tenant
         .prefixes
         .iter()
-        .map(|prefix| (*prefix, &places.own, true));
-    let peers = tenant.peers.iter().zip(&places.peers);
+        .map(|prefix| (*prefix, &spans.own, true));
+    let peers = tenant.peers.iter().zip(&spans.peers);
     let theirs = peers.flat_map(|(peer, at)| peer.prefixes.iter().map(move |p| (*p, at, false)));
     let mut all: Vec<(IpNet, &Range<usize>, bool)> = own.chain(theirs).collect();
-    // Whoever contains another stands before it, and those in between are contained too.
+    // A prefix comes before those that it contains, and all in between are contained too.
     all.sort_by_key(|(prefix, at, _)| (*prefix, at.start));
     let mut around: Vec<(IpNet, &Range<usize>, bool)> = Vec::new();
     for (prefix, at, is_own) in all {
@@ -169,10 +169,10 @@ fn main_table(draft: &Draft, report: &mut Report<'_>) {
     let mut all: Vec<(IpNet, usize)> = sharing
         .flat_map(|(index, (tenant, _))| tenant.routes.iter().map(move |route| (*route, index)))
         .collect();
-    // Whoever contains another stands before it, and those in between are contained too.
+    // A prefix comes before those that it contains, and all in between are contained too.
     all.sort();
     let mut around: Vec<(IpNet, usize)> = Vec::new();
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     for (route, index) in all {
         while around
             .last()
@@ -185,9 +185,9 @@ fn main_table(draft: &Draft, report: &mut Report<'_>) {
             let mut both = [(index, route), (other, outer)];
             both.sort();
             let [(earlier, before), (later, prefix)] = both;
-            if told.insert(later) {
-                let (tenant, places) = &draft.tenants[earlier];
-                let line = report.line(&places.routes);
+            if reported.insert(later) {
+                let (tenant, spans) = &draft.tenants[earlier];
+                let line = report.line(&spans.routes);
                 let message = format!(
                     "routes: {prefix} overlaps {before} of tenant `{}` (line {line}) in the main \
                      routing table",
@@ -201,8 +201,8 @@ fn main_table(draft: &Draft, report: &mut Report<'_>) {
     }
 }
 
-fn applications(draft: &Draft, tenant: &Tenant, places: &TenantPlaces, report: &mut Report<'_>) {
-    for (at, app, wanted) in &places.apps {
+fn applications(draft: &Draft, tenant: &Tenant, spans: &TenantSpans, report: &mut Report<'_>) {
+    for (at, app, wanted) in &spans.apps {
         let app = &draft.apps[app.0].0;
         if app.class != Class::Datagram {
             let message = format!("app: `{}` is of class `{}`", app.name, app.class.as_str());

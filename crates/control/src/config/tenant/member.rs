@@ -1,4 +1,4 @@
-//! Which tenant a listener or a forward is of, and by which of its interfaces.
+//! The tenant of a listener or a forward, and its interface.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -8,7 +8,7 @@ use keiro_config::{Located, Report, TableReader};
 use super::{Tenant, values::text};
 use crate::config::{AppIndex, Config, Destination, Name, read::Draft};
 
-/// What a listener or a forward says of its tenant.
+/// The tenant of a listener or a forward.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     /// The tenant's name.
@@ -16,9 +16,6 @@ pub struct Member {
     /// The tenant's interface that it uses, if it says so.
     pub interface: Option<String>,
 }
-
-/// A [`Member`] with the places of its values.
-pub(in crate::config) type Placed = (Member, Range<usize>);
 
 impl Config {
     /// The interface to which sockets of `member` are bound; `None`: to none, since its tenant
@@ -47,12 +44,12 @@ impl Config {
 pub(in crate::config) fn member(
     fields: &mut TableReader<'_, '_>,
     report: &mut Report<'_>,
-) -> Option<Placed> {
+) -> Option<Located<Member>> {
     let tenant = fields.optional(report, "tenant", text);
     let interface: Option<Located<String>> = fields.optional(report, "interface", text);
     let Some(tenant) = tenant else {
         if let Some(interface) = interface {
-            let message = "interface: it is a tenant's, and no tenant is named";
+            let message = "interface: only a tenant has interfaces, and no tenant is named";
             report.add(&interface.at, message, "add tenant = \"...\"");
         }
         return None;
@@ -64,7 +61,10 @@ pub(in crate::config) fn member(
                 tenant: name,
                 interface,
             };
-            Some((member, tenant.at))
+            Some(Located {
+                value: member,
+                at: tenant.at,
+            })
         }
         Err(error) => {
             let hint = "write the name of a [tenant.NAME]";
@@ -74,13 +74,13 @@ pub(in crate::config) fn member(
     }
 }
 
-/// What is wrong with listeners' and forwards' tenants. Entries that are missing for being wrong leave
-/// no indices to rely on: then this is not asked.
+/// Checks the tenants of listeners and forwards. Not called if an entry is missing for being wrong,
+/// because indices do not hold then.
 pub(super) fn check(draft: &Draft, report: &mut Report<'_>) {
     let mut of_apps = BTreeMap::new();
-    for (listener, places) in &draft.listeners {
-        let member = places.member.as_ref();
-        agree(&mut of_apps, listener.app, (member, &places.local), report);
+    for (listener, spans) in &draft.listeners {
+        let member = spans.member.as_ref();
+        agree(&mut of_apps, listener.app, member, &spans.local, report);
         if let Some(tenant) = belongs(draft, listener.app, member, report) {
             let v6 = listener.local.is_ipv6();
             if !tenant
@@ -91,15 +91,15 @@ pub(super) fn check(draft: &Draft, report: &mut Report<'_>) {
                 let version = if v6 { "IPv6" } else { "IPv4" };
                 let message = format!("tenant `{}` has no {version} prefixes", tenant.name);
                 let hint = "listen at an address of the other version, or add prefixes";
-                report.add(&places.local, message, hint);
+                report.add(&spans.local, message, hint);
             }
         }
     }
-    for (forward, places) in &draft.forwards {
-        let member = places.member.as_ref();
-        agree(&mut of_apps, forward.app, (member, &places.to), report);
+    for (forward, spans) in &draft.forwards {
+        let member = spans.member.as_ref();
+        agree(&mut of_apps, forward.app, member, &spans.to, report);
         if let Some(tenant) = belongs(draft, forward.app, member, report) {
-            destinations(tenant, &forward.to, &places.to, report);
+            destinations(tenant, &forward.to, &spans.to, report);
         }
     }
 }
@@ -110,11 +110,12 @@ type Of<'a> = (Option<&'a Name>, &'a Range<usize>);
 fn agree<'a>(
     of_apps: &mut BTreeMap<AppIndex, Of<'a>>,
     app: AppIndex,
-    (member, place): (Option<&'a Placed>, &'a Range<usize>),
+    member: Option<&'a Located<Member>>,
+    place: &'a Range<usize>,
     report: &mut Report<'_>,
 ) {
-    let name = member.map(|(member, _)| &member.tenant);
-    let at = member.map_or(place, |(_, at)| at);
+    let name = member.map(|member| &member.value.tenant);
+    let at = member.map_or(place, |member| &member.at);
     let (earlier, earlier_at) = *of_apps.entry(app).or_insert((name, at));
     if earlier != name {
         let line = report.line(earlier_at);
@@ -132,10 +133,10 @@ fn agree<'a>(
 fn belongs<'a>(
     draft: &'a Draft,
     app: AppIndex,
-    member: Option<&Placed>,
+    member: Option<&Located<Member>>,
     report: &mut Report<'_>,
 ) -> Option<&'a Tenant> {
-    let (member, at) = member?;
+    let Located { value: member, at } = member?;
     let mut tenants = draft.tenants.iter().map(|(tenant, _)| tenant);
     let Some(tenant) = tenants.find(|tenant| tenant.name == member.tenant) else {
         let message = format!("tenant: no [tenant.{}]", member.tenant);

@@ -153,7 +153,7 @@ pub(super) fn device(value: &DeValue<'_>) -> Result<String, ValueError> {
     }
 }
 
-/// What the kernel, or whoever reads its lists, would not take (`dev_valid_name`,
+/// Why the kernel, or a reader of its lists, would refuse a name (`dev_valid_name`,
 /// `sysctl_dev_name_is_allowed`).
 fn why_no_name(text: &str) -> Option<String> {
     let is_odd = |c: &char| !c.is_ascii_graphic() || matches!(c, '/' | ':' | '%');

@@ -86,19 +86,19 @@ fn files_that_cannot_be_read_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("gateway.toml");
     let shown = file.display();
-    let told = || Config::load(&file).unwrap_err().to_string();
+    let error_text = || Config::load(&file).unwrap_err().to_string();
     assert_eq!(
-        told(),
+        error_text(),
         format!("{shown}: no such file; `keiro init` writes a commented one")
     );
     std::fs::write(&file, b"[gateway]\nname = \"\xff\"\n").unwrap();
     assert_eq!(
-        told(),
+        error_text(),
         format!("{shown}: line 2 is not UTF-8; save the file as UTF-8 text")
     );
     std::fs::write(&file, vec![b'#'; (1 << 20) + 1]).unwrap();
     assert_eq!(
-        told(),
+        error_text(),
         format!(
             "{shown}: longer than 1048576 bytes; is this the right file? if it is, share the load between several gateways"
         )
@@ -128,6 +128,87 @@ fn problems_have_a_json_form() {
             }],
             "omitted": 0
         })
+    );
+}
+
+/// `GOOD` without the tables of `[[listener]]` and `[[forward]]`, which come last.
+fn good_until_listeners() -> &'static str {
+    let (head, rest) = GOOD.split_once("[[listener]]").unwrap();
+    assert!(rest.contains("[[forward]]") && !rest.contains("[[app]]"));
+    head
+}
+
+#[test]
+fn keys_of_0_1_0_mean_what_the_new_ones_mean() {
+    let tables = "[[listener]]\napp = \"A5\"\nudp = \"127.0.0.1:5005\"\n\
+                  [[forward]]\napp = \"A5\"\nudp = \"10.0.0.9:5005\"\n\
+                  [aggregation]\ncontroller = \"none\"\n";
+    let new = format!("{}{tables}", good_until_listeners());
+    let config = Config::parse(&new, "f").unwrap();
+    assert!(config.warnings().is_empty());
+    let inline = "listener = [{ app = \"A5\", udp = \"127.0.0.1:5005\" }]\n\
+                  forward = [{ app = \"A5\", udp = \"10.0.0.9:5005\" }]\n\
+                  aggregation.controller = \"none\"\n";
+    for (text, warnings) in [
+        (
+            new.replace("listener", "intake")
+                .replace("forward", "outlet"),
+            2,
+        ),
+        (new.replace("controller =", "law ="), 1),
+        (new.replace("controller =", "'law' ="), 1),
+        (new.replace("latency_target =", "demand ="), 1),
+        (
+            new.replace("latency_target =", "\"demand\" =")
+                .replace('\n', "\r\n"),
+            1,
+        ),
+        (
+            format!(
+                "{}{}",
+                inline
+                    .replace("listener", "intake")
+                    .replace("forward", "outlet")
+                    .replace("controller", "law"),
+                good_until_listeners()
+            ),
+            3,
+        ),
+    ] {
+        let old = Config::parse(&text, "f").unwrap_or_else(|error| panic!("{text}\n{error}"));
+        assert_eq!(old.warnings().len(), warnings, "{text}");
+        assert!(old.diff(&config).is_empty(), "{text}");
+    }
+}
+
+#[test]
+fn warnings_and_problems_come_together_and_in_the_order_of_the_file() {
+    let text = GOOD
+        .replace("latency_target =", "demand =")
+        .replace("[[forward]]", "[[outlet]]");
+    let warnings = Config::parse(&text, "f").unwrap();
+    let lines = |problems: &[Problem]| -> Vec<usize> {
+        let places = problems.iter().filter_map(|problem| problem.place.as_ref());
+        places.map(|place| place.line).collect()
+    };
+    let in_order = lines(warnings.warnings());
+    assert!(in_order.len() == 2 && in_order.is_sorted(), "{in_order:?}");
+    let error = Config::parse(&text.replace("delay =", "dellay ="), "f").unwrap_err();
+    assert_eq!(
+        (error.problems().len(), lines(error.warnings())),
+        (1, in_order)
+    );
+    assert!(error.to_string().contains("\nwarning: f:"), "{error}");
+}
+
+#[test]
+fn a_key_under_both_names_is_an_error_that_names_both() {
+    let found = problems(&GOOD.replace("latency_target =", "latency_target = \"1s\"\ndemand ="));
+    assert_eq!(
+        found,
+        [
+            "31:1: `demand` is the old name of `latency_target`, and both are written here; write only `latency_target`"
+        ]
     );
 }
 
@@ -227,10 +308,10 @@ fn every_key_occurs_in_the_template_with_a_good_value() {
             &format!("\n{header}\nqqqqqqqq = 1 #"),
             1,
         );
-        let told = problems(&broken).join("\n");
-        let (_, keys) = told
+        let error_text = problems(&broken).join("\n");
+        let (_, keys) = error_text
             .split_once("known keys are ")
-            .unwrap_or_else(|| panic!("{told}"));
+            .unwrap_or_else(|| panic!("{error_text}"));
         // A tenant's rules and peers are tables.
         for key in keys.split(", ").filter(|key| *key != "rule") {
             assert!(
@@ -328,10 +409,10 @@ fn known_keys(header: &str) -> BTreeSet<String> {
         &format!("\n{header}\nqqqqqqqq = 1"),
         1,
     );
-    let told = problems(&text).join("\n");
-    let (_, keys) = told
+    let error_text = problems(&text).join("\n");
+    let (_, keys) = error_text
         .split_once("known keys are ")
-        .unwrap_or_else(|| panic!("{told}"));
+        .unwrap_or_else(|| panic!("{error_text}"));
     keys.lines()
         .next()
         .unwrap_or_default()

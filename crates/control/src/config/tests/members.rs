@@ -76,7 +76,10 @@ fn what_does_not_fit_the_tenant_is_refused_with_a_hint() {
         (
             "tcp = \"10.1.0.1:80\"\ntenant = \"blue\"",
             "tcp = \"10.1.0.1:80\"\ninterface = \"eth1\"",
-            &["a tenant's, and no tenant is named", "add tenant"][..],
+            &[
+                "only a tenant has interfaces, and no tenant is named",
+                "add tenant",
+            ][..],
         ),
         (
             forward,
@@ -110,9 +113,9 @@ fn what_does_not_fit_the_tenant_is_refused_with_a_hint() {
         ),
     ] {
         let error = Config::parse(&TEXT.replacen(from, to, 1), "f").expect_err(to);
-        let told = error.to_string();
+        let message = error.to_string();
         for part in parts {
-            assert!(told.contains(part), "no `{part}` in: {told}");
+            assert!(message.contains(part), "no `{part}` in: {message}");
         }
     }
     for (from, to, part) in [

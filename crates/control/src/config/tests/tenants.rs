@@ -49,11 +49,11 @@ fn parsed(text: &str) -> Config {
 #[track_caller]
 fn refused(text: &str, parts: &[&str]) {
     let error = Config::parse(&format!("{BASE}{text}"), "f").expect_err(text);
-    let told = error.to_string();
+    let error_text = error.to_string();
     for part in parts {
-        assert!(told.contains(part), "no `{part}` in: {told}");
+        assert!(error_text.contains(part), "no `{part}` in: {error_text}");
     }
-    assert_eq!(error.problems().len(), 1, "{told}");
+    assert_eq!(error.problems().len(), 1, "{error_text}");
 }
 
 #[test]
@@ -508,14 +508,14 @@ fn more_tenants_than_the_limit_are_refused() {
     let all: String = (1..=3_400).map(one).collect();
     let error = Config::parse(&format!("{BASE}[fairness]\ntenants_max = 340\n{all}"), "f")
         .expect_err("too many");
-    let told = error.to_string();
+    let error_text = error.to_string();
     for part in [
         "3400 tenants, more than the limit of 340",
         "tenants_max in [fairness]",
     ] {
-        assert!(told.contains(part), "no `{part}` in: {told}");
+        assert!(error_text.contains(part), "no `{part}` in: {error_text}");
     }
-    assert!(!told.contains("entries"), "{told}");
+    assert!(!error_text.contains("entries"), "{error_text}");
 }
 
 #[test]
@@ -530,7 +530,7 @@ fn a_diff_names_tenants() {
 }
 
 #[test]
-fn a_unit_far_below_the_line_is_told() {
+fn a_unit_far_below_the_line_gets_a_note() {
     let with = |rate: &str, unit: &str| {
         let base = BASE.replace("10Mbit", rate);
         let config = format!("{base}{unit}{BLUE}");
