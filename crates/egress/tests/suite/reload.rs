@@ -207,7 +207,7 @@ fn a_border_routers_peers_come_change_and_go_without_the_others() {
     let broken = config(ANNOUNCE, &[&to_a, &to_b.replace("asn =", "asm =")]);
     let reason = border.refused(&broken);
     assert!(
-        reason.contains("config.toml:") && reason.contains("unknown field `asm`"),
+        reason.contains("config.toml:") && reason.contains("unknown key `asm`"),
         "{reason}"
     );
     assert_eq!(border.status().config_rejected, Some(reason));
