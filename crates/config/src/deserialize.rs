@@ -48,9 +48,7 @@ pub fn deserialize_into<T: DeserializeOwned>(report: &mut Report<'_>) -> Option<
         if !is_consequence {
             add(report, &error);
         }
-        let Some(at) = error.span() else {
-            return None;
-        };
+        let at = error.span()?;
         match remove(&mut table, &at) {
             Some(key) if !report.is_full() => removed.push(format!("`{key}`")),
             _ => return None,

@@ -10,7 +10,7 @@ use keiro_control::{
     protocol::{PlanSnapshot, WhatIf},
 };
 
-use crate::failure::Failure;
+use crate::{failure::Failure, output};
 
 /// The plan that follows from the file, and from what is supposed beyond it.
 ///
@@ -19,7 +19,7 @@ use crate::failure::Failure;
 pub(super) fn plan(file: &Path, what_if: &[WhatIf]) -> Result<PlanSnapshot, Failure> {
     let config = Config::load(file)?;
     for warning in config.warnings() {
-        crate::output::tell!("warning: {warning}");
+        output::message!("warning: {warning}");
     }
     let missing = missing(&config);
     if missing.is_empty() {
