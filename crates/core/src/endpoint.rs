@@ -21,7 +21,7 @@ use crate::{
     event::{Delivery, Event, RefusalReason, ResetReason, SendError},
     handshake::{CookieSecrets, MacKeys, PublicKey},
     id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId, TenantId},
-    session::{Arrived, Session},
+    session::{Arrived, ReceiveOverflows, Session},
     snapshot::{DropCounters, EndpointSnapshot, PathSnapshot, SessionSnapshot},
     tenant::{IpPacket, PacketError, TenantConfig, TenantError, TenantSnapshot},
     uplink::Uplinks,
@@ -276,7 +276,11 @@ impl Endpoint {
     /// and of the system's beside it. The peers are told, for the controller of their aggregates.
     pub fn set_overflows(&mut self, socket: SocketId, own: u64, system: u64) {
         for session in self.peers.values_mut() {
-            session.set_overflows(socket, (own, system));
+            let overflows = ReceiveOverflows {
+                socket: own,
+                system,
+            };
+            session.set_overflows(socket, overflows);
         }
     }
 
@@ -562,9 +566,9 @@ impl Endpoint {
         let id = *self
             .peers
             .iter_mut()
-            .find(|(_, session)| session.has_arrived())?
+            .find(|(_, session)| session.has_deliveries())?
             .0;
-        let (arrived, arena) = self.peers.get_mut(&id)?.pop_arrived()?;
+        let (arrived, arena) = self.peers.get_mut(&id)?.poll_delivery()?;
         Some(match arrived {
             Arrived::Message { app, number, body } => Delivery::Message {
                 peer: id,
@@ -676,6 +680,28 @@ impl Endpoint {
     /// `true` if nothing waits to be sent or acknowledged: a drained endpoint may stop.
     pub fn is_drained(&self) -> bool {
         self.outbox.is_empty() && self.peers.values().all(Session::is_drained)
+    }
+
+    /// Checks what must hold between calls, for tests and simulations. It visits all state of all peers:
+    /// where there are many events, call it after some of them.
+    ///
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub fn check_invariants(&self) {
+        assert!(
+            self.outbox.len() <= handshakes::OUTBOX_MAX,
+            "handshake packets that wait"
+        );
+        assert!(self.spare.len() <= SPARE_MAX, "spare buffers");
+        assert_eq!(self.by_key.len(), self.peers.len(), "every peer has a key");
+        assert!(
+            self.by_index.values().all(|id| self.peers.contains_key(id)),
+            "indices are those of peers"
+        );
+        for session in self.peers.values() {
+            session.check_invariants();
+        }
     }
 
     fn handle_data(&mut self, now: Instant, meta: DatagramMeta, data: &mut [u8]) {

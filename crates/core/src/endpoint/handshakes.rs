@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Handshake packets that wait to be sent at most; more are dropped, their senders try again.
-const OUTBOX_MAX: usize = 256;
+pub(super) const OUTBOX_MAX: usize = 256;
 
 impl Endpoint {
     pub(super) fn handle_initiation(&mut self, now: Instant, meta: DatagramMeta, packet: &[u8]) {
@@ -333,7 +333,7 @@ impl Endpoint {
     /// A handshake packet leaves beside the pacer, which pays for it like for all others.
     fn debit(&mut self, now: Instant, id: PeerId, socket: SocketId, len: usize) {
         if let Some(session) = self.peers.get_mut(&id) {
-            session.debit(now, socket, len);
+            session.on_unpaced_sent(now, socket, len);
         }
     }
 

@@ -1,43 +1,52 @@
-//! The peer's clock seen from ours, from packets and their acknowledgements.
+//! The offset of the peer's clock from ours, estimated from packets and their acknowledgements.
 //!
-//! An acknowledgement says when its packet arrived and how long it was held, by the peer's clock; when
-//! the packet left and when the acknowledgement came is known by ours.
+//! An acknowledgement carries when its packet arrived and how long it was held back, by the peer's
+//! clock. When the packet left and when the acknowledgement arrived is known by ours.
 
 use std::time::Duration;
 
 use keiro_model::clock::{ClockOffset, Exchange};
 use keiro_units::Instant;
 
-/// What is known of the peer's clock.
+/// The peer's clock.
 #[derive(Debug, Default)]
 pub(crate) struct PeerClock {
     offset: ClockOffset,
 }
 
-/// By how much a stamp may be ahead of what is thought to be the peer's clock, microseconds.
+/// By how much a stamp may be ahead of the estimate of the peer's clock, microseconds.
 const STAMP_ERROR_MAX: i32 = 1_000_000;
 
+/// A packet and its acknowledgement, as four times.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AckExchange {
+    pub(crate) sent_at: Instant,
+    /// By the peer's clock.
+    pub(crate) received_us: u64,
+    /// For how long the peer held the acknowledgement back.
+    pub(crate) held_us: u64,
+    pub(crate) acked_at: Instant,
+}
+
 impl PeerClock {
-    /// A packet that left at `sent_at` was acknowledged at `heard_at`; `received_us` and `held_us` are
-    /// what the acknowledgement says.
-    pub(crate) fn on_ack(
-        &mut self,
-        (sent_at, heard_at): (Instant, Instant),
-        (received_us, held_us): (u64, u64),
-    ) {
+    /// A packet of ours was acknowledged.
+    pub(crate) fn on_ack(&mut self, ack: AckExchange) {
         self.offset.on_exchange(Exchange {
-            asked_at: sent_at.as_nanos(),
-            received_at: received_us.saturating_mul(1000),
-            replied_at: received_us.saturating_add(held_us).saturating_mul(1000),
-            heard_at: heard_at.as_nanos(),
+            asked_at: ack.sent_at.as_nanos(),
+            received_at: ack.received_us.saturating_mul(1000),
+            replied_at: ack
+                .received_us
+                .saturating_add(ack.held_us)
+                .saturating_mul(1000),
+            heard_at: ack.acked_at.as_nanos(),
         });
     }
 
-    /// How long ago at `now` it was what the peer's clock showed, of which `stamp` is [`stamp`];
-    /// `None`: the clock is not known yet, or it were more than half an hour.
+    /// How long before `now` the peer's clock showed a time of which `stamp` is the [`stamp`]; `None`:
+    /// the clock is not known yet, or it would be more than half an hour.
     pub(crate) fn since(&self, now: Instant, stamp: u32) -> Option<Duration> {
         let theirs = self.offset.to_theirs(now.as_nanos())? / 1000;
-        // Both count on modulo 2^32; a little ahead of us is now.
+        // Both wrap at 2^32; a little ahead of us counts as now.
         let ago = (theirs as u32).wrapping_sub(stamp) as i32;
         match ago {
             0.. => Some(Duration::from_micros(ago as u64)),
@@ -47,7 +56,7 @@ impl PeerClock {
     }
 }
 
-/// A moment of our clock as it is told: microseconds modulo 2^32.
+/// A time of our clock as it is sent: microseconds modulo 2^32.
 pub(crate) fn stamp(at: Instant) -> u32 {
     (at.as_nanos() / 1000) as u32
 }
@@ -59,20 +68,25 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn stamps_are_taken_for_what_they_were_across_their_end() {
+    fn stamps_are_understood_across_their_wrap() {
         for lead_us in [0u64, 4_200_000, 10_000_000_000_000] {
             let mut clock = PeerClock::default();
             let start = Instant::ZERO + Duration::from_secs(4290);
             assert_eq!(clock.since(start, 0), None);
             let received = (start + MS * 5).as_nanos() / 1000 + lead_us;
-            clock.on_ack((start, start + MS * 10), (received, 0));
+            clock.on_ack(AckExchange {
+                sent_at: start,
+                received_us: received,
+                held_us: 0,
+                acked_at: start + MS * 10,
+            });
             let now = start + Duration::from_secs(10);
-            let told = |at: Instant| (at.as_nanos() / 1000 + lead_us) as u32;
+            let stamp_at = |at: Instant| (at.as_nanos() / 1000 + lead_us) as u32;
             for ago in [Duration::ZERO, MS * 30, MS * 9000] {
-                assert_eq!(clock.since(now, told(now - ago)), Some(ago));
+                assert_eq!(clock.since(now, stamp_at(now - ago)), Some(ago));
             }
-            assert_eq!(clock.since(now, told(now + MS)), Some(Duration::ZERO));
-            assert_eq!(clock.since(now, told(now).wrapping_add(1 << 30)), None);
+            assert_eq!(clock.since(now, stamp_at(now + MS)), Some(Duration::ZERO));
+            assert_eq!(clock.since(now, stamp_at(now).wrapping_add(1 << 30)), None);
         }
     }
 }

@@ -1,94 +1,153 @@
 //! Copies of aggregates, and the parity that takes their place: over which path each leaves, when,
 //! and whether there is room for it.
 //!
-//! How many there are is `aggregate`'s, and what they hold is `transmit`'s and `parity`'s.
+//! How many there are is decided by `aggregation`, and their content by `transmit` and `parity`.
+
+use std::collections::VecDeque;
 
 use keiro_units::Instant;
 
 use super::{
-    Session,
     path::Path,
+    path_manager::PathManager,
     recovery::{Owner, SentFrames},
 };
-use crate::{
-    config::CopySpread,
-    endpoint::TransmitBuf,
-    id::{PathId, TenantId},
-    uplink::Uplinks,
-};
+use crate::{config::CopySpread, id::PathId, uplink::Uplinks};
 
-/// Copies that wait on one path at most; more are left out. Ours: 10 ms of a hundred aggregates a
-/// millisecond, spaced widely, and 1.5 MB of full packets.
-const COPIES_PENDING_MAX: usize = 1024;
+/// Copies that wait on one path at most; at the bound further ones are dropped and counted. Ours: 10
+/// ms of a hundred aggregates a millisecond, spaced widely, and 1.5 MB of full packets.
+const COPIES_MAX: usize = 1024;
 
 /// What a copy carries.
 #[derive(Debug)]
-pub(super) struct Copied {
+pub(crate) struct CopyContent {
     /// Unsealed.
-    pub(super) clear: Vec<u8>,
-    pub(super) frames: SentFrames,
-    /// Whose it is.
-    pub(super) owner: Owner,
+    pub(crate) clear: Vec<u8>,
+    pub(crate) frames: SentFrames,
+    pub(crate) owner: Owner,
 }
 
 /// A copy that is still to leave.
 #[derive(Debug)]
-pub(super) struct PendingCopy {
-    pub(super) due: Instant,
+pub(crate) struct PendingCopy {
+    due: Instant,
     /// The path whose aggregate it is of.
     of: PathId,
-    copied: Copied,
+    content: CopyContent,
 }
 
 impl PendingCopy {
     /// UDP payload of its packet.
-    pub(super) fn packet_bytes(&self) -> usize {
-        Path::packet_bytes(self.copied.clear.len())
+    pub(crate) fn packet_bytes(&self) -> usize {
+        Path::packet_bytes(self.content.clear.len())
+    }
+
+    pub(crate) fn into_content(self) -> CopyContent {
+        self.content
     }
 }
 
-impl Session {
-    /// What left over path `of` leaves as often again as there are `copies`. They take turns among
-    /// the paths; with time between them the first follows after so many `gaps`.
-    pub(super) fn push_copies(
+/// Copies that wait to leave over one path, by the time at which they are due.
+#[derive(Debug, Default)]
+pub(crate) struct CopyQueue {
+    copies: VecDeque<PendingCopy>,
+}
+
+impl CopyQueue {
+    pub(crate) fn is_full(&self) -> bool {
+        self.copies.len() >= COPIES_MAX
+    }
+
+    pub(crate) fn push(&mut self, copy: PendingCopy) {
+        debug_assert!(!self.is_full(), "copies wait within their bound");
+        let at = self.copies.partition_point(|other| other.due <= copy.due);
+        self.copies.insert(at, copy);
+    }
+
+    /// When the first one is due.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.copies.front().map(|copy| copy.due)
+    }
+
+    /// The one that is due.
+    pub(crate) fn next(&self, now: Instant) -> Option<&PendingCopy> {
+        self.copies.front().filter(|copy| copy.due <= now)
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<PendingCopy> {
+        self.copies.pop_front()
+    }
+
+    pub(crate) fn take_all(&mut self) -> Vec<PendingCopy> {
+        std::mem::take(&mut self.copies).into()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.copies.clear();
+    }
+
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self) {
+        assert!(self.copies.len() <= COPIES_MAX, "copies that wait");
+        assert!(
+            self.copies.iter().is_sorted_by_key(|copy| copy.due),
+            "copies wait in the order in which they are due"
+        );
+    }
+}
+
+/// Copies of what left over one path.
+#[derive(Debug)]
+pub(crate) struct CopyBatch {
+    /// The path over which it left.
+    pub(crate) of: PathId,
+    /// With time between copies, the first follows after so many gaps.
+    pub(crate) first_gap: u32,
+    pub(crate) copies: Vec<CopyContent>,
+}
+
+impl PathManager {
+    /// Queues copies on the paths that take them, which take turns.
+    pub(crate) fn push_copies(
         &mut self,
         now: Instant,
-        of: PathId,
-        gaps: u32,
-        copies: impl Iterator<Item = Copied>,
+        spread: CopySpread,
+        batch: CopyBatch,
         uplinks: &mut Uplinks,
     ) {
-        let mut to = self.paths_of_copies(of).into_iter().cycle();
-        for (copied, gaps) in copies.zip(gaps..) {
-            let due = match self.aggregation.spread {
+        let of = batch.of;
+        let mut to = self.paths_of_copies(of, spread).into_iter().cycle();
+        for (content, gaps) in batch.copies.into_iter().zip(batch.first_gap..) {
+            let due = match spread {
                 CopySpread::Spaced(gap) => now + gap * gaps,
                 CopySpread::BackToBack | CopySpread::Paths => now,
             };
-            let copy = PendingCopy { due, of, copied };
+            let copy = PendingCopy { due, of, content };
             let refused = match to.next() {
                 Some(to) => self.push_copy(now, to, copy, uplinks),
                 None => Some(copy),
             };
             if let Some(copy) = refused {
-                self.drop_copy(&copy);
+                self.on_copy_dropped(&copy);
             }
         }
     }
 
     /// The paths behind this one, then this one.
-    fn paths_of_copies(&self, id: PathId) -> Vec<PathId> {
-        let up = |ids: &PathId| self.paths.get(ids).is_some_and(Path::is_up);
-        match self.aggregation.spread {
+    fn paths_of_copies(&self, id: PathId, spread: CopySpread) -> Vec<PathId> {
+        match spread {
             CopySpread::Paths => {
-                let ids = || self.paths.keys().copied().filter(up);
-                let after = ids().filter(|other| *other > id);
-                after.chain(ids().filter(|other| *other <= id)).collect()
+                let up = || self.iter().filter(|path| path.is_up()).map(Path::id);
+                let after = up().filter(|other| *other > id);
+                after.chain(up().filter(|other| *other <= id)).collect()
             }
             CopySpread::BackToBack | CopySpread::Spaced(_) => vec![id],
         }
     }
 
-    /// A copy is to leave over `to`; it comes back if there is no room for it.
+    /// Queues a copy on the path `to`; it is returned if there is no room for it.
     fn push_copy(
         &mut self,
         now: Instant,
@@ -96,73 +155,44 @@ impl Session {
         copy: PendingCopy,
         uplinks: &mut Uplinks,
     ) -> Option<PendingCopy> {
-        let ahead = self.paths.get(&copy.of).map(|of| of.aggregator.interval());
-        let Some((path, ahead)) = self.paths.get_mut(&to).zip(ahead) else {
+        let interval = self.get(copy.of).map(|of| of.aggregator().interval());
+        let Some((path, interval)) = self.get_mut(to).zip(interval) else {
             return Some(copy);
         };
         // Another path may have a smaller MTU.
         let is_too_long = copy.packet_bytes() > path.udp_payload_max();
-        if is_too_long || path.copies.len() >= COPIES_PENDING_MAX || path.sent.is_full() {
+        if is_too_long || path.copies().is_full() || path.is_window_full() {
             return Some(copy);
         }
-        // Its own path the aggregate itself has asked, and what follows it is paid for by the next.
+        // On its own path the aggregate itself has asked the pacer, and the next one pays for its
+        // copies.
         if to != copy.of {
-            let socket = path.socket;
-            let has_room =
-                path.pacer.may_take_copy(now, ahead) && uplinks.may_take_copy(socket, now, ahead);
+            let socket = path.socket();
+            let has_room = path.pacer().may_take_copy(now, interval)
+                && uplinks.may_take_copy(socket, now, interval);
             if !has_room {
                 return Some(copy);
             }
             let ip_bytes = copy.packet_bytes() as u64 + u64::from(path.ip_overhead());
-            path.pacer.on_copy_taken(now, ip_bytes);
+            path.pacer_mut().on_copy_taken(now, ip_bytes);
             uplinks.on_copy_taken(socket, now, ip_bytes);
         }
-        let at = path.copies.partition_point(|other| other.due <= copy.due);
-        path.copies.insert(at, copy);
+        path.copies_mut().push(copy);
         None
     }
 
-    /// Those copies do not leave: the path that they wait for is gone.
-    pub(super) fn drop_copies(&mut self, copies: impl IntoIterator<Item = PendingCopy>) {
-        copies.into_iter().for_each(|copy| self.drop_copy(&copy));
+    /// Copies are dropped because the path that they wait for is not used any more.
+    pub(crate) fn on_copies_dropped(&mut self, copies: &[PendingCopy]) {
+        for copy in copies {
+            self.on_copy_dropped(copy);
+        }
     }
 
-    /// The peer will not see it: to the controller that is no loss of the line.
-    fn drop_copy(&mut self, copy: &PendingCopy) {
-        if let Some(path) = self.paths.get_mut(&copy.of) {
+    /// The peer will not see it, which the aggregation controller must not take for loss.
+    fn on_copy_dropped(&mut self, copy: &PendingCopy) {
+        if let Some(path) = self.get_mut(copy.of) {
             let ip_bytes = copy.packet_bytes() as u64 + u64::from(path.ip_overhead());
-            path.aggregator.on_copy_dropped(ip_bytes);
+            path.aggregator_mut().on_copy_dropped(ip_bytes);
         }
-    }
-
-    /// The copy that is due on a path.
-    pub(super) fn next_copy(&self, now: Instant, id: PathId) -> Option<&PendingCopy> {
-        let path = self.paths.get(&id).filter(|path| path.is_up())?;
-        path.copies.front().filter(|copy| copy.due <= now)
-    }
-
-    /// Writes and seals the copy that is due.
-    pub(super) fn write_copy(
-        &mut self,
-        now: Instant,
-        id: PathId,
-        buf: &mut TransmitBuf,
-    ) -> Option<()> {
-        let start = self.begin_packet(id, buf)?;
-        let path = self.paths.get_mut(&id)?;
-        let (mtu, overhead) = (path.mtu.current(), u64::from(path.ip_overhead()));
-        let Copied {
-            clear,
-            frames,
-            owner,
-        } = path.copies.pop_front()?.copied;
-        buf.bytes.extend_from_slice(&clear);
-        self.seal(now, id, buf, start, (true, owner), frames);
-        if owner.tenant != TenantId::ZERO {
-            let bytes = (buf.bytes.len() - start) as u64 + overhead;
-            self.tenants
-                .on_copy_sent(now, (id, mtu), owner.tenant, bytes);
-        }
-        Some(())
     }
 }

@@ -405,6 +405,17 @@ impl Recent {
         ByteCount::new(bytes).rate_over_floor(SLOT * RECENT_SLOTS as u32)
     }
 
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self) {
+        assert!(self.slots.len() as u64 <= SLOTS_MAX, "slots are bounded");
+        assert!(
+            self.slots.iter().is_sorted_by(|a, b| a.number < b.number),
+            "slots are in the order of time"
+        );
+    }
+
     /// The path comes up: what was lost until now, of which `totals` are the counters, tells nothing
     /// of it. What was sent stays.
     pub(crate) fn on_return(&mut self, now: Instant, totals: Totals) {

@@ -1,8 +1,14 @@
-//! One peer: its keys, its paths, its applications, and what is on the way in both directions.
+//! One peer: its keys, its paths, its applications, and what is in flight in both directions.
 //!
-//! `receive` turns packets into state, `transmit` turns state into packets, `timers` knows what is
-//! due. A session lives as long as its peer is configured: keys change, paths come and go and the
-//! peer may restart, but what waits to be sent stays.
+//! A [`Session`] is a coordinator. Its components own their state and are driven by `on_*` and
+//! `poll_*` calls: [`path_manager`] (paths: validation, [`recovery`], MTU, RTT and other estimates,
+//! pacing, the sending side of [`aggregation`]), [`receiver`] (replay windows, acknowledgements,
+//! reassembly, delivery), [`send_queues`] and [`tenant`] (what waits, and whose turn it is), and
+//! [`stream`]. `receive` carries received frames to them, `transmit` puts packets together from what
+//! they have to send, `timers` asks them what is due.
+//!
+//! A session lives as long as its peer is configured: keys change, paths come and go and the peer
+//! may restart, but what waits to be sent stays.
 
 mod aggregation;
 mod clock;
@@ -15,10 +21,13 @@ mod pacer;
 mod packetize;
 mod parity;
 mod path;
+mod path_estimates;
+mod path_manager;
 mod path_selection;
 mod reassembly;
 mod receive;
 mod received;
+mod receiver;
 mod recovery;
 mod retransmit;
 mod rtt;
@@ -31,6 +40,7 @@ mod timers;
 mod train;
 mod transmit;
 mod unknown_tenants;
+mod validation;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -43,32 +53,30 @@ use keiro_model::{
 };
 use keiro_units::{Instant, Probability};
 
+pub(crate) use self::{
+    aggregation::receiver::ReceiveOverflows, keys::Epoch, pacer::Pacer, path::ip_overhead,
+    receiver::Arrived,
+};
 use self::{
-    aggregation::receiver::AggregateReceiver,
-    clock::PeerClock,
     keys::KeyRing,
-    path::{Path, UsedNumbers},
+    path::{Abandoned, Path},
+    path_manager::PathManager,
     path_selection::StartupWait,
-    reassembly::Reassembly,
-    received::Received,
+    receiver::Receiver,
     recovery::SentFrame,
     send_queues::SendQueues,
     stream::Streams,
     tenant::Tenants,
-    train::TrainReceiver,
     unknown_tenants::{UnknownAtPeer, UnknownLocally},
 };
-pub(crate) use self::{keys::Epoch, pacer::Pacer, path::ip_overhead};
 use crate::{
     config::{
         AggregationConfig, AppConfig, DeliveryClass, EndpointConfig, PathConfig, PeerConfig,
         SchedulerKind, TimingConfig,
     },
-    event::{
-        Event, MessageOutcome, MoveReason, PathDownReason, RefusalReason, SendError, StreamSignal,
-    },
+    event::{Event, MessageOutcome, MoveReason, PathDownReason, RefusalReason, SendError},
     handshake::{CookieJar, Initiation, MacKeys, PublicKey},
-    id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId, TenantId},
+    id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId},
     snapshot::DropCounters,
     wire::{
         CREDIT_PER_MESSAGE, DATA_HEADER_LEN, DATAGRAM_LEN_MAX, MESSAGE_LEN_MAX, MessageStatus,
@@ -95,34 +103,6 @@ pub(crate) struct HandshakeState {
     pub(crate) newest_timestamp: u64,
 }
 
-/// What arrived for the driver. Datagrams lie in `arena`.
-pub(crate) enum Arrived {
-    Message {
-        app: AppId,
-        /// Ours, for `finish_message`.
-        number: u64,
-        body: Vec<u8>,
-    },
-    Datagram {
-        app: AppId,
-        flow: FlowId,
-        reply: bool,
-        start: usize,
-        end: usize,
-    },
-    Packet {
-        tenant: TenantId,
-        ecn: u8,
-        start: usize,
-        end: usize,
-    },
-    Stream {
-        app: AppId,
-        stream: StreamId,
-        signal: StreamSignal,
-    },
-}
-
 struct App {
     config: AppConfig,
     /// No longer configured; kept until what it has sent has ended.
@@ -141,80 +121,59 @@ struct App {
 }
 
 impl App {
-    /// It is configured, in this class.
+    /// It is configured and of this class.
     fn takes(&self, class: DeliveryClass) -> bool {
         !self.removed && self.config.class == class
     }
 }
 
-/// Receive state of one path of the peer, and where its packets arrive here.
-#[derive(Default)]
-struct RemotePath {
-    received: Received,
-    trains: TrainReceiver,
-    aggregates: AggregateReceiver,
-    socket: Option<SocketId>,
-}
-
 /// One peer.
 pub(crate) struct Session {
     pub(crate) id: PeerId,
-    /// Tells the peer when what it knows of us is void: we have restarted, or forgot it meanwhile.
+    /// Another one shows the peer that we have restarted or forgotten it.
     pub(crate) incarnation: u64,
     pub(crate) public_key: PublicKey,
     pub(crate) preshared_key: [u8; 32],
     pub(crate) handshake: HandshakeState,
     pub(crate) keys: KeyRing,
     timing: TimingConfig,
-    /// Of each path's rate, for trains.
+    /// Share of each path's rate that trains may take.
     probe_share: Probability,
     remote_incarnation: Option<u64>,
-    paths: BTreeMap<PathId, Path>,
+    paths: PathManager,
     aggregation: AggregationConfig,
-    /// What every socket dropped in receiving because it was full, and the system beside it.
-    overflows: BTreeMap<SocketId, (u64, u64)>,
-    /// Of paths that were removed.
-    used_numbers: BTreeMap<PathId, UsedNumbers>,
-    remote_paths: BTreeMap<u8, RemotePath>,
-    clock: PeerClock,
+    receiver: Receiver,
     apps: BTreeMap<AppId, App>,
     queues: SendQueues,
     tenants: Tenants,
-    reassembly: Reassembly,
     streams: Streams,
-    /// Frames that must arrive, waiting for any path.
+    /// Frames that are retransmitted until they arrive, waiting for any path.
     control: VecDeque<SentFrame>,
-    /// The credit is to be told; only the newest matters.
-    credit_wanted: bool,
-    arrived: VecDeque<Arrived>,
-    arena: Vec<u8>,
     pub(crate) events: VecDeque<Event>,
     pub(crate) drops: DropCounters,
     unknown_locally: UnknownLocally,
     unknown_at_peer: UnknownAtPeer,
-    /// Indices of ours whose keys are gone; the endpoint forgets them.
+    /// Indices of ours whose keys are gone, for the endpoint to forget.
     pub(crate) retired: Vec<u32>,
-    /// The path that was asked last: paths take turns.
-    last_polled: Option<PathId>,
-    /// The last batch was one that had to ask, and so a turn among paths and among peers.
+    /// The last batch was paced, and so took a turn among paths and among peers.
     pub(crate) took_turn: bool,
     was_up: bool,
-    /// Since when no path is up; `None`: one is.
+    /// Since when no path has been up; `None`: one is.
     unreachable_since: Option<Instant>,
-    /// The first path has come up, and others may follow. `None`: it is known which did.
-    settling: Option<StartupWait>,
-    /// The peer said that it stops: nothing is sent until it is back.
+    /// The first path has come up and others may follow. `None`: it is known which ones are up.
+    startup_wait: Option<StartupWait>,
+    /// The peer has closed the session: nothing is sent until it is back.
     closed: bool,
 }
 
-/// What an aggregate of one datagram or stream carries beside its data and the headers of IP and
-/// UDP: header and tag of the packet, the aggregate's frame, the data's own.
+/// Bytes of an aggregate with one datagram or stream beside its data and the headers of IP and UDP:
+/// header and tag of the packet, the frame of the aggregate, the frame of the data.
 const AGGREGATE_OVERHEAD: usize = DATA_HEADER_LEN + TAG_LEN + 12 + CONTENT_HEAD_MAX;
-/// The head of what an aggregate carries.
+/// The longest head of a frame inside an aggregate.
 const CONTENT_HEAD_MAX: usize = 20;
-/// What room is left beside it for the parity.
+/// Bytes that are left free for the parity of the aggregate.
 const PARITY_OVERHEAD: usize = parity::RESERVE + 1;
-// A configuration that leaves no room for data, or to open a stream, is refused by these.
+// `config` refuses aggregates too small to carry data or to open a stream by these constants.
 const _: () = assert!(
     AGGREGATE_HEAD.get() as usize + CONTENT_HEAD_MAX
         == path::IPV6_OVERHEAD as usize
@@ -231,7 +190,7 @@ impl Session {
         peer: PeerConfig,
         endpoint: &EndpointConfig,
     ) -> Self {
-        // A peer may always send the longest message, or it would wait for ever.
+        // A peer may always send the longest message: otherwise it would wait for ever.
         let window = peer
             .reassembly_bytes_max
             .get()
@@ -254,31 +213,23 @@ impl Session {
             timing: endpoint.timing,
             probe_share: endpoint.probe_share,
             remote_incarnation: None,
-            paths: BTreeMap::new(),
-            remote_paths: BTreeMap::new(),
-            clock: PeerClock::default(),
+            paths: PathManager::default(),
+            receiver: Receiver::new(window),
             apps: BTreeMap::new(),
             queues: SendQueues::new(endpoint.scheduler, peer.send_queue_bytes_max.get()),
             tenants: Tenants::new(endpoint.tenants_max, endpoint.tenant_bytes_max.get()),
-            reassembly: Reassembly::new(window),
             streams: Streams::default(),
             control: VecDeque::new(),
-            credit_wanted: false,
             aggregation: endpoint.aggregation.clone(),
-            overflows: BTreeMap::new(),
-            used_numbers: BTreeMap::new(),
-            arrived: VecDeque::new(),
-            arena: Vec::new(),
             events: VecDeque::new(),
             drops: DropCounters::default(),
             unknown_locally: UnknownLocally::default(),
             unknown_at_peer: UnknownAtPeer::default(),
             retired: Vec::new(),
-            last_polled: None,
             took_turn: false,
             was_up: false,
             unreachable_since: Some(now),
-            settling: None,
+            startup_wait: None,
             closed: false,
         };
         session.set_paths(now, &peer.paths);
@@ -289,35 +240,13 @@ impl Session {
     }
 
     pub(crate) fn set_paths(&mut self, now: Instant, configs: &[PathConfig]) {
-        let removed: Vec<PathId> = self
-            .paths
-            .values()
-            .filter(|path| {
-                !configs
-                    .iter()
-                    .any(|config| config.id == path.id && config.socket == path.socket)
-            })
-            .map(|path| path.id)
-            .collect();
-        for id in removed {
+        for id in self.paths.not_in(configs) {
             self.remove_path(now, id);
         }
         for config in configs {
-            match self.paths.get_mut(&config.id) {
-                Some(path) => {
-                    path.reconfigure(now, config);
-                    if !path.is_up() {
-                        let lost = path.sent.lose_all();
-                        let copies = std::mem::take(&mut path.copies);
-                        self.drop_copies(copies);
-                        self.on_lost(now, config.id, lost);
-                    }
-                }
-                None => {
-                    let first = self.used_numbers.remove(&config.id).unwrap_or_default();
-                    let path = Path::new(config, &self.aggregation, first);
-                    self.paths.insert(config.id, path);
-                }
+            let abandoned = self.paths.configure(now, config, &self.aggregation);
+            if let Some(abandoned) = abandoned {
+                self.on_abandoned(now, config.id, abandoned);
             }
         }
         self.choose_paths(MoveReason::Assigned);
@@ -376,41 +305,32 @@ impl Session {
 
     pub(crate) fn set_probe_share(&mut self, share: Probability) {
         self.probe_share = share;
-        if share == Probability::ZERO {
-            // Nothing would tell any more that it is otherwise.
-            for path in self.paths.values_mut() {
-                path.trains.forget();
-                path.update_pacing_rate();
-            }
-        }
+        self.paths.on_trains_enabled(share);
     }
 
-    /// Gathers otherwise from now on.
     pub(crate) fn set_aggregation(&mut self, config: &AggregationConfig) {
         self.aggregation = config.clone();
-        let reconfigured = |(id, path): (&PathId, &mut Path)| {
-            let change = path.aggregator.reconfigure(config, path.pacer.rate());
-            (*id, change)
-        };
-        let changes: Vec<_> = self.paths.iter_mut().map(reconfigured).collect();
+        let mut changes = Vec::new();
+        for path in self.paths.iter_mut() {
+            changes.push((path.id(), path.reconfigure_aggregation(config)));
+        }
         for (path, change) in changes {
             self.report_aggregation_change(path, change);
         }
     }
 
-    /// What a socket dropped in receiving, and the system beside it, in all.
-    pub(crate) fn set_overflows(&mut self, socket: SocketId, overflows: (u64, u64)) {
-        self.overflows.insert(socket, overflows);
+    pub(crate) fn set_overflows(&mut self, socket: SocketId, overflows: ReceiveOverflows) {
+        self.receiver.set_overflows(socket, overflows);
     }
 
-    /// What was given out at `polled_at` may have left as late as `until`.
+    /// What was polled at `polled_at` may have left as late as `until`.
     pub(crate) fn on_late_departure(&mut self, polled_at: Instant, until: Instant) {
-        for path in self.paths.values_mut() {
-            path.sent.on_late_departure(polled_at, until);
+        for path in self.paths.iter_mut() {
+            path.on_late_departure(polled_at, until);
         }
     }
 
-    /// Tells of what changed in the gathering of a path.
+    /// Reports what has changed in the aggregation of a path.
     fn report_aggregation_change(&mut self, path: PathId, change: Option<aggregation::Change>) {
         let Some(change) = change else { return };
         let peer = self.id;
@@ -437,22 +357,22 @@ impl Session {
         });
     }
 
-    /// What is thin depends on how much an aggregate of the path holds now.
+    /// Items are coalesced if they fit into an aggregate of the path, whose size changes.
     fn update_coalescing_limit(&mut self, path: PathId) {
-        let Some(path) = self.paths.get(&path) else {
+        let Some(path) = self.paths.get(path) else {
             return;
         };
-        let thin = path.aggregator.size_max().map_or(0, |size| {
-            let head = usize::from(path.ip_overhead()) + AGGREGATE_OVERHEAD;
-            let head = match path.aggregator.protects() {
-                true => head + PARITY_OVERHEAD,
-                false => head,
+        let aggregator = path.aggregator();
+        let limit = aggregator.size_max().map_or(0, |size| {
+            let parity = match aggregator.protects() {
+                true => PARITY_OVERHEAD,
+                false => 0,
             };
             (size as usize)
-                .min(usize::from(path.mtu.current()))
-                .saturating_sub(head)
+                .min(usize::from(path.mtu()))
+                .saturating_sub(usize::from(path.ip_overhead()) + AGGREGATE_OVERHEAD + parity)
         });
-        self.queues.set_coalescing_max(path.id, thin as u64);
+        self.queues.set_coalescing_max(path.id(), limit as u64);
     }
 
     pub(crate) fn send_message(
@@ -528,31 +448,30 @@ impl Session {
         Ok(())
     }
 
-    /// Nothing thin waits for a path.
+    /// Nothing waits to be coalesced on a path.
     fn is_coalescing_idle(&self, path: Option<PathId>) -> bool {
         path.is_some_and(|path| !self.queues.gathers(path))
     }
 
-    /// Something may have come to a path for which nothing thin waited if it was `idle`.
+    /// Something may wait to be coalesced on a path on which nothing did if it was `idle`.
     fn on_coalescing_began(&mut self, now: Instant, path: Option<PathId>, idle: bool) {
         if idle
             && !self.is_coalescing_idle(path)
-            && let Some(path) = path.and_then(|path| self.paths.get_mut(&path))
+            && let Some(path) = path.and_then(|path| self.paths.get_mut(path))
         {
-            path.aggregator.on_first(now);
+            path.aggregator_mut().on_first(now);
         }
     }
 
     /// A packet of `len` bytes left over the path of `socket` without asking its pacer.
-    pub(crate) fn debit(&mut self, now: Instant, socket: SocketId, len: usize) {
-        if let Some(path) = self.paths.values_mut().find(|path| path.socket == socket) {
-            let ip_bytes = len as u64 + u64::from(path.ip_overhead());
-            path.pacer.on_sent(now, ip_bytes);
+    pub(crate) fn on_unpaced_sent(&mut self, now: Instant, socket: SocketId, len: usize) {
+        if let Some(path) = self.paths.of_socket_mut(socket) {
+            path.on_unpaced_sent(now, len);
         }
     }
 
     pub(crate) fn finish_message(&mut self, id: MessageId, refused: Option<RefusalReason>) {
-        let Some((id, whole_at)) = self.reassembly.on_finished(id.0) else {
+        let Some((id, whole_at)) = self.receiver.on_message_finished(id.0) else {
             return;
         };
         let status = refused.map_or(MessageStatus::Delivered, MessageStatus::Refused);
@@ -561,21 +480,14 @@ impl Session {
             status,
             whole_at: clock::stamp(whole_at),
         });
-        self.credit_wanted |= self.reassembly.has_credit_to_grant();
     }
 
-    pub(crate) fn pop_arrived(&mut self) -> Option<(Arrived, &[u8])> {
-        if self.arrived.is_empty() {
-            self.arena.clear();
-            return None;
-        }
-        self.arrived
-            .pop_front()
-            .map(|arrived| (arrived, self.arena.as_slice()))
+    pub(crate) fn poll_delivery(&mut self) -> Option<(Arrived, &[u8])> {
+        self.receiver.poll_delivery()
     }
 
-    pub(crate) fn has_arrived(&self) -> bool {
-        !self.arrived.is_empty()
+    pub(crate) fn has_deliveries(&self) -> bool {
+        self.receiver.has_deliveries()
     }
 
     pub(crate) fn active_path(&self, app: AppId) -> Option<PathId> {
@@ -583,19 +495,21 @@ impl Session {
     }
 
     pub(crate) fn is_drained(&self) -> bool {
-        let told = |path: &Path| !path.is_up() || !path.sent.has_outstanding_outcomes();
         self.queues.is_empty()
             && self.queues.stream_bytes == 0
             && self.tenants.is_idle()
             && self.control.is_empty()
             && self.streams.resets.is_empty()
-            && self.paths.values().all(told)
+            && !self
+                .paths
+                .iter()
+                .any(|path| path.is_up() && path.has_outcomes_in_flight())
     }
 
-    /// First credit for the peer, told in the handshake.
+    /// First credit for the peer, which the handshake carries.
     pub(crate) fn credit_for_handshake(&self) -> u64 {
         // A peer that knows this incarnation already goes on counting from before.
-        self.reassembly.initial_credit()
+        self.receiver.initial_credit()
     }
 
     /// Ends every message: the peer is removed.
@@ -606,29 +520,19 @@ impl Session {
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        self.keys.current().is_some() && self.paths.values().any(Path::is_up)
+        self.keys.current().is_some() && self.paths.any_up()
     }
 
     /// Sockets and addresses at which an initiation may reach the peer.
     pub(crate) fn remotes(&self) -> Vec<(SocketId, std::net::SocketAddr)> {
-        let remotes = self
-            .paths
-            .values()
-            .filter_map(|path| Some((path.socket, path.remote?)));
-        remotes.collect()
+        self.paths.remotes()
     }
 
     fn remove_path(&mut self, now: Instant, id: PathId) {
-        let Some(mut path) = self.paths.remove(&id) else {
+        let Some(abandoned) = self.paths.remove(id) else {
             return;
         };
-        let lost = path.sent.lose_all();
-        self.drop_copies(std::mem::take(&mut path.copies));
-        let used = UsedNumbers {
-            packets: path.sent.next_number(),
-            aggregates: path.aggregator.next_number(),
-        };
-        self.used_numbers.insert(id, used);
+        self.paths.on_copies_dropped(&abandoned.copies);
         self.events.push_back(Event::PathDown {
             peer: self.id,
             path: id,
@@ -636,15 +540,21 @@ impl Session {
         });
         self.choose_paths(MoveReason::PathDown);
         self.move_packets(now, id);
-        self.on_lost(now, id, lost);
+        self.on_lost(now, id, abandoned.lost);
         self.check_up(now);
+    }
+
+    /// What waited or was in flight on a path is lost.
+    fn on_abandoned(&mut self, now: Instant, path: PathId, abandoned: Abandoned) {
+        self.paths.on_copies_dropped(&abandoned.copies);
+        self.on_lost(now, path, abandoned.lost);
     }
 
     /// Keys of a new epoch may be used: the peer has them or has just used them.
     pub(crate) fn on_epoch_confirmed(&mut self, now: Instant, incarnation: u64, credit: u64) {
         self.handshake.attempts = 0;
         self.handshake.next_at = None;
-        // An answer that comes now, or is kept back until the peer has restarted, is void.
+        // A response that arrives now, or is replayed after the peer has restarted, is void.
         let pending = self.handshake.pending.take();
         self.retired
             .extend(pending.map(|pending| pending.local_index));
@@ -658,21 +568,14 @@ impl Session {
             .extend(self.keys.retain_incarnation(incarnation));
         self.remote_incarnation = Some(incarnation);
         self.closed = false;
-        self.remote_paths.clear();
-        self.clock = PeerClock::default();
+        self.receiver.on_peer_restarted();
         self.unknown_locally = UnknownLocally::default();
         self.unknown_at_peer = UnknownAtPeer::default();
         self.control.clear();
-        self.credit_wanted = false;
-        self.used_numbers.clear();
-        self.reassembly.restart();
         self.restart_streams();
-        for path in self.paths.values_mut() {
-            path.sent.restart();
-            path.copies.clear();
-            path.ecn_ce_acked = 0;
-            path.restart_validation(now);
-            self.tenants.restart(now, path.id, path.mtu.current(), true);
+        self.paths.on_peer_restarted(now);
+        for path in self.paths.iter() {
+            self.tenants.restart(now, path.id(), path.mtu(), true);
         }
         self.choose_paths(MoveReason::PathDown);
         let apps = &self.apps;
@@ -681,19 +584,19 @@ impl Session {
         self.check_up(now);
     }
 
-    /// Lets the peer see the new key in use, so that it may use it too.
+    /// Sends with the new keys, so that the peer may use them too.
     fn confirm_new_keys(&mut self, now: Instant) {
         if std::mem::replace(&mut self.closed, false) {
-            for path in self.paths.values_mut() {
+            for path in self.paths.iter_mut() {
                 path.restart_validation(now);
             }
         }
-        if let Some(path) = self.paths.values_mut().find(|path| path.is_up()) {
-            path.ping_wanted = true;
+        if let Some(path) = self.paths.iter_mut().find(|path| path.is_up()) {
+            path.request_ping();
         }
     }
 
-    /// Tells the driver when the session as a whole comes up or goes down.
+    /// Reports to the driver when the session as a whole comes up or goes down.
     fn check_up(&mut self, now: Instant) {
         let up = self.is_up();
         self.unreachable_since = match up {
@@ -748,14 +651,11 @@ impl Session {
     }
 
     fn take_path_down(&mut self, now: Instant, id: PathId, reason: PathDownReason) {
-        let Some(path) = self.paths.get_mut(&id) else {
+        let Some(path) = self.paths.get_mut(id) else {
             return;
         };
-        let lost = path.sent.lose_all();
-        path.probe_credit = 0;
-        path.aggregator.drop_group();
-        let copies = std::mem::take(&mut path.copies);
-        self.drop_copies(copies);
+        let abandoned = path.on_down();
+        self.paths.on_copies_dropped(&abandoned.copies);
         self.events.push_back(Event::PathDown {
             peer: self.id,
             path: id,
@@ -763,6 +663,31 @@ impl Session {
         });
         self.on_path_state_changed(now, MoveReason::PathDown);
         self.move_packets(now, id);
-        self.on_lost(now, id, lost);
+        self.on_lost(now, id, abandoned.lost);
+    }
+
+    /// Checks what must hold between calls, in every component. Costs a visit of all state.
+    ///
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self) {
+        self.paths.check_invariants();
+        self.receiver.check_invariants();
+        self.queues.check_invariants();
+        self.tenants.check_invariants();
+        self.streams.check_invariants();
+        for (id, app) in &self.apps {
+            assert_eq!(*id, app.config.id, "applications are kept by their id");
+            let active = app.active.map(|path| self.paths.get(path));
+            assert!(
+                active.is_none_or(|path| path.is_some_and(Path::is_up)),
+                "an application is on a path that is up"
+            );
+        }
+        assert!(
+            self.unreachable_since.is_none() || !self.paths.any_up() || !self.is_up(),
+            "a session that is up is reachable"
+        );
     }
 }

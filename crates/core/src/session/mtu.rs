@@ -188,6 +188,25 @@ impl MtuDiscovery {
         self.ignore_acks_through = Some(number);
         Some(MTU_BASE)
     }
+
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self) {
+        assert!(
+            (MTU_BASE..=self.max).contains(&self.current),
+            "the MTU is between its base and its maximum"
+        );
+        assert!(
+            self.current < self.too_large && self.too_large <= self.max.saturating_add(1),
+            "sizes that are too large are above the MTU"
+        );
+        assert!(
+            self.full_size_losses < BLACK_HOLE_LOSSES,
+            "full-size losses"
+        );
+        assert!(self.lost_in_a_row < PROBES_MAX, "lost probes of one size");
+    }
 }
 
 #[cfg(test)]

@@ -1,16 +1,17 @@
-//! Messages, streams and datagrams written into packets: as much of each as there is room for.
+//! Writes messages, streams and datagrams into packets, as much of each as there is room for.
 
 use keiro_units::Instant;
 
 use super::{
     Session,
+    path::Path,
     recovery::{SentFrame, SentFrames},
     send_queues::SendItem,
 };
 use crate::{
     config::DeliveryClass,
     id::{PathId, StreamId, TenantId},
-    wire::{DATA_HEADER_LEN, Frame, TAG_LEN, varint_len},
+    wire::{Frame, varint_len},
 };
 
 /// A part of a message shorter than this is left for the next packet, unless it is the last.
@@ -98,9 +99,9 @@ impl Session {
         .encode(out);
         self.queues.on_part_sent(path, id, part);
         if part.repair
-            && let Some(path) = self.paths.get_mut(&path)
+            && let Some(path) = self.paths.get_mut(path)
         {
-            path.bytes_retransmitted += (part.end - part.start) as u64;
+            path.on_retransmitted((part.end - part.start) as u64);
         }
         frames.push(SentFrame::Message {
             message: id,
@@ -163,9 +164,9 @@ impl Session {
         self.queues.on_stream_part_sent(now, path, id, part);
         let bytes = part.end - part.start;
         if part.repair
-            && let Some(path) = self.paths.get_mut(&path)
+            && let Some(path) = self.paths.get_mut(path)
         {
-            path.bytes_retransmitted += bytes;
+            path.on_retransmitted(bytes);
         }
         frames.push(SentFrame::Stream {
             stream: id,
@@ -206,7 +207,10 @@ impl Session {
             frames.push(SentFrame::Datagram { app });
             return true;
         }
-        let whole_room = self.paths[&path].udp_payload_max() - DATA_HEADER_LEN - TAG_LEN;
+        let Some(payload_max) = self.paths.get(path).map(Path::udp_payload_max) else {
+            return false;
+        };
+        let whole_room = Path::clear_text_max(payload_max);
         let fragment_head = 1 + 8 + 4 + 4 + 4 + 8 + 4;
         let fits_alone = datagram.fragment_id.is_none() && head + total <= whole_room;
         if fits_alone || room < fragment_head + PART_MIN {

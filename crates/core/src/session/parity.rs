@@ -1,15 +1,15 @@
-//! Parity of aggregates: what leaves behind a group, and what arrives of one.
+//! Parity frames: written behind a group of aggregates, and read when they arrive.
 //!
-//! Grouping and recovering are `aggregate`'s; this puts parity into packets and takes it out.
+//! Grouping and recovering are done by `aggregation`.
 
 use keiro_units::Instant;
 
 use super::{
     Session,
     aggregation::receiver::Copy,
-    copies::Copied,
+    copies::{CopyBatch, CopyContent},
     path::Path,
-    receive::Context,
+    receive::PacketContext,
     recovery::{Owner, SentFrames},
 };
 use crate::{
@@ -18,17 +18,17 @@ use crate::{
     wire::{Frame, FrameError, ParityFrame, Reader},
 };
 
-/// What the parity of the longest content takes more than the content itself: the head of the frame,
-/// less that of the aggregate's, and its length, made even.
+/// Bytes that the parity of the longest content takes beyond the content itself: the head of its
+/// frame, less that of the aggregate's frame, and the length of the content, made even.
 pub(super) const RESERVE: usize = ParityFrame::HEAD_LEN_MAX + 2;
 
 impl Session {
-    /// Parity of the group that is over, to leave behind what was sent.
+    /// Queues the parity of the group that is complete.
     pub(super) fn close_group(&mut self, now: Instant, id: PathId, uplinks: &mut Uplinks) {
-        let Some(path) = self.paths.get_mut(&id) else {
+        let Some(path) = self.paths.get_mut(id) else {
             return;
         };
-        let Some(group) = path.aggregator.take_group(now) else {
+        let Some(group) = path.aggregator_mut().take_group(now) else {
             return;
         };
         let overhead = u64::from(path.ip_overhead());
@@ -46,18 +46,25 @@ impl Session {
             })
             .encode(&mut clear);
             let packet_bytes = Path::packet_bytes(clear.len()) as u64;
-            path.aggregator.on_parity(now, packet_bytes + overhead);
-            copies.push(Copied {
+            path.aggregator_mut()
+                .on_parity(now, packet_bytes + overhead);
+            copies.push(CopyContent {
                 clear,
                 frames: SentFrames::default(),
                 owner: Owner::default(),
             });
         }
-        self.push_copies(now, id, 0, copies.into_iter(), uplinks);
+        let batch = CopyBatch {
+            of: id,
+            first_gap: 0,
+            copies,
+        };
+        let spread = self.aggregation.spread;
+        self.paths.push_copies(now, spread, batch, uplinks);
     }
 
-    /// Parity arrived: what it gives back is read as if it had come itself.
-    pub(super) fn handle_parity(&mut self, context: Context, frame: ParityFrame<'_>) {
+    /// Parity arrived: the contents that it recovers are read as if they had arrived themselves.
+    pub(super) fn handle_parity(&mut self, context: PacketContext, frame: ParityFrame<'_>) {
         let copy = Copy {
             number: frame.first,
             index: frame.index,
@@ -66,13 +73,13 @@ impl Session {
             received_at: context.received_at,
             same_path: frame.path == context.number,
         };
-        let remote = self.remote_paths.entry(frame.path).or_default();
-        let contents = remote.aggregates.on_parity(context.now, &frame, copy);
+        let aggregates = self.receiver.aggregates_mut(frame.path);
+        let contents = aggregates.on_parity(context.now, &frame, copy);
         self.handle_recovered(context, &contents);
     }
 
     /// Contents of aggregates that were lost.
-    pub(super) fn handle_recovered(&mut self, context: Context, contents: &[Vec<u8>]) {
+    pub(super) fn handle_recovered(&mut self, context: PacketContext, contents: &[Vec<u8>]) {
         for content in contents {
             if self.handle_content(context, content).is_err() {
                 self.drops.malformed += 1;
@@ -80,7 +87,7 @@ impl Session {
         }
     }
 
-    fn handle_content(&mut self, context: Context, content: &[u8]) -> Result<(), FrameError> {
+    fn handle_content(&mut self, context: PacketContext, content: &[u8]) -> Result<(), FrameError> {
         let mut reader = Reader::new(content);
         while let Some(frame) = Frame::decode(&mut reader)? {
             if matches!(

@@ -1,31 +1,32 @@
-//! One path to one peer: is it usable, how long does it take, how fast may it be sent on.
+//! One path to one peer: its state, what is measured of it, what is in flight on it, and at what
+//! rate it may be sent on.
 
-use std::{collections::VecDeque, net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
-use keiro_model::{
-    capacity::cross::{Arrival, CrossMeter},
-    fairness::controller::RoundTrip,
-};
+use keiro_model::fairness::controller::RoundTrip;
 use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 use rand_chacha::ChaCha20Rng;
 use rand_core::RngCore;
 
 use super::{
-    aggregation::Aggregator,
-    copies::PendingCopy,
-    estimates::{Base, Jitter, OwnQueue, Recent, SelfQueueing, Totals},
+    aggregation::{self, Aggregator},
+    copies::{CopyQueue, PendingCopy},
+    estimates::Totals,
     mtu::MtuDiscovery,
     pacer::Pacer,
-    recovery::{LargestAcked, SentPackets},
-    rtt::{DelayVariation, RttEstimator},
-    train::Trains,
+    path_estimates::{ArrivalSample, PathEstimates, RttSample},
+    recovery::{LossRecovery, NewPacket, Owner, PacketKind, ResolvedPacket, SentFrames},
+    rtt::{self, RttEstimator},
+    train::{self, SentTrain, Trains},
+    validation::{PathChallenge, Validated, Validation, validation_time},
 };
 use crate::{
     config::{AggregationConfig, PathConfig, TimingConfig},
+    endpoint::{DatagramMeta, Timeouts},
     event::PathDownReason,
-    id::{PathId, SocketId},
+    id::{PathId, SocketId, TenantId},
     snapshot::{PathSnapshot, PathState, ReceivedAggregates},
-    wire::{DATA_HEADER_LEN, TAG_LEN},
+    wire::{AckFrame, DATA_HEADER_LEN, Feedback, TAG_LEN, TrainReport},
 };
 
 /// A path is given up after this much silence beyond two round trips.
@@ -33,94 +34,125 @@ use crate::{
 /// The last packet before the path died was answered a round trip later at most, so that death is
 /// noticed within 3 RTT + 100 ms even if packets are an RTT and 20 ms apart.
 const SILENCE_BEYOND_RTT: Duration = Duration::from_millis(80);
-/// A line on which a full packet takes longer is not waited for.
+/// Longest time that a full packet is taken to need on a slow line.
 const SERIALIZATION_MAX: Duration = Duration::from_secs(10);
-/// Challenges that go unanswered before a path is called unreachable.
-const CHALLENGES_BEFORE_DOWN: u32 = 3;
-/// And so long at least is a path asked before it is called unreachable (ours): a near peer that has
-/// just started, or whose processor is taken, answers in its own time.
-const CHALLENGE_TIME_MIN: Duration = Duration::from_millis(300);
-/// The first challenges are a round trip and so much apart.
-const CHALLENGE_BEYOND_RTT: Duration = Duration::from_millis(20);
-/// The longest that whoever prefers a path waits for its answer after another path's: two challenges to
-/// a path of which nothing is known, an assumed round trip (RFC 9002 §6.2.2) and 20 ms apart. A third
-/// would let the first message be later than a second if the path is dead.
-pub(crate) const VALIDATION_TIME: Duration = Duration::from_millis(2 * (333 + 20));
-/// Challenges remembered: 8 of them 0.5 s apart cover a round trip of 4 s.
-const CHALLENGES_KEPT: usize = 8;
-/// Answers to challenges that wait at most; more are not owed to anybody.
-const RESPONSES_MAX: usize = 4;
+/// Packets that a probe timeout may send although the window of outstanding packets is full.
+const PTO_PACKETS: u32 = 2;
 
 /// Numbers that were used on a path: under the same keys none may be used twice.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct UsedNumbers {
-    pub(crate) packets: u64,
-    pub(crate) aggregates: u64,
+    packets: u64,
+    aggregates: u64,
 }
 
 /// A path as we number it.
 #[derive(Debug)]
 pub(crate) struct Path {
-    pub(crate) id: PathId,
-    pub(crate) socket: SocketId,
-    /// Where the configuration says that the peer is.
-    configured_remote: Option<SocketAddr>,
-    /// Where packets are sent to.
-    pub(crate) remote: Option<SocketAddr>,
-    pub(crate) state: PathState,
-    /// It was told that it is down, and it has not been up or somewhere else since.
-    down_reported: bool,
-    /// Challenges that may still be answered, oldest first: a path may be slower than the
-    /// interval at which they are repeated.
-    challenges: VecDeque<Challenge>,
-    /// Where the peer was seen, if not at `remote`.
-    target: Option<SocketAddr>,
-    /// Challenges in a row without an answer.
-    attempts: u32,
-    /// When the next challenge is due; `None`: none is needed.
-    pub(crate) challenge_at: Option<Instant>,
-    pub(crate) responses: VecDeque<(u64, SocketAddr)>,
-    pub(crate) rtt: RttEstimator,
-    pub(crate) delay: DelayVariation,
-    /// Of round trips, without our own packets' time at the bottleneck.
-    base: Base,
-    /// Of the way there, by two clocks.
-    base_transit: Base,
-    own_queue: OwnQueue,
-    /// The capacity with which its packets' time there is capacity_assumed, and since when.
-    capacity_assumed: (Bandwidth, Instant),
-    cross: CrossMeter,
-    /// When something was last counted.
-    seen_at: Instant,
-    jitter: Jitter,
-    recent: Recent,
-    /// How often it died.
-    deaths: u64,
-    /// What the configuration allows.
+    id: PathId,
+    socket: SocketId,
+    validation: Validation,
+    estimates: PathEstimates,
+    /// The configured rate.
     rate: Bandwidth,
-    pub(crate) pacer: Pacer,
-    pub(crate) sent: SentPackets,
-    pub(crate) mtu: MtuDiscovery,
-    pub(crate) trains: Trains,
-    pub(crate) aggregator: Aggregator,
-    /// Copies that are still to leave, in order.
-    pub(super) copies: VecDeque<PendingCopy>,
-    /// Something to ask for an acknowledgement with, if nothing else is there.
-    pub(crate) ping_wanted: bool,
-    /// Packets that may leave although the window of outstanding ones is full: probes.
-    pub(crate) probe_credit: u32,
-    pub(crate) last_sent_at: Instant,
-    pub(crate) packets_sent: u64,
-    pub(crate) bytes_sent: u64,
-    pub(crate) bytes_retransmitted: u64,
-    pub(crate) packets_received: u64,
-    pub(crate) bytes_received: u64,
-    pub(crate) ecn_ce_received: u64,
-    /// Smallest round trip of packets of almost full length: short ones take less time on a slow
-    /// line, which would look like a queue of the long ones.
-    pub(crate) round_trip_min_of_long: Option<Duration>,
-    /// Packets of ours that arrived with a congestion mark, as the peer has told.
-    pub(crate) ecn_ce_acked: u64,
+    pacer: Pacer,
+    recovery: LossRecovery,
+    mtu: MtuDiscovery,
+    trains: Trains,
+    aggregator: Aggregator,
+    copies: CopyQueue,
+    /// A PING is to be sent if nothing else asks for an acknowledgement.
+    ping_wanted: bool,
+    /// Packets that a probe timeout may still send.
+    probe_credit: u32,
+    last_eliciting_at: Instant,
+    /// How often it has gone silent.
+    outages: u64,
+    /// CE marks that the peer has acknowledged.
+    ecn_ce_acked: u64,
+    traffic: PathTraffic,
+}
+
+/// What has passed over a path.
+#[derive(Clone, Copy, Debug, Default)]
+struct PathTraffic {
+    packets_sent: u64,
+    bytes_sent: u64,
+    bytes_retransmitted: u64,
+    packets_received: u64,
+    bytes_received: u64,
+    ecn_ce_received: u64,
+}
+
+/// What waited or was in flight on a path that is not used any more.
+#[derive(Debug)]
+pub(crate) struct Abandoned {
+    pub(crate) lost: Vec<ResolvedPacket>,
+    pub(crate) copies: Vec<PendingCopy>,
+}
+
+/// An acknowledgement as it arrived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReceivedAck<'a> {
+    pub(crate) now: Instant,
+    pub(crate) received_at: Instant,
+    pub(crate) frame: AckFrame<'a>,
+    /// It came back over the path whose packets it acknowledges. Another path may be far shorter.
+    pub(crate) is_same_path: bool,
+    pub(crate) ack_delay_max: Duration,
+}
+
+/// What an acknowledgement says to the tenants' controllers beside what has arrived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AckSignals {
+    /// A round trip, and the tenant whose packet it is of.
+    pub(crate) sampled: Option<(TenantId, RoundTrip)>,
+    /// Packets that arrived with a CE mark since the last acknowledgement.
+    pub(crate) ce_marks: u64,
+}
+
+/// What an acknowledgement means for the rest of the session.
+#[derive(Debug)]
+pub(crate) struct AckResult {
+    pub(crate) acked: Vec<ResolvedPacket>,
+    pub(crate) lost: Vec<ResolvedPacket>,
+    pub(crate) signals: AckSignals,
+    /// The path's MTU, if it has changed.
+    pub(crate) mtu: Option<u16>,
+    /// When the largest newly acknowledged packet left, if that can be compared with the peer's clock.
+    pub(crate) clock_sample: Option<Instant>,
+}
+
+/// What a path's timers bring.
+#[derive(Debug)]
+pub(crate) enum PathTimeout {
+    /// It has gone silent.
+    Down(PathDownReason),
+    Up {
+        lost: Vec<ResolvedPacket>,
+        /// Content to be retransmitted by a probe timeout.
+        retransmit: Vec<ResolvedPacket>,
+        aggregation: Option<aggregation::Change>,
+    },
+}
+
+/// A packet train that is to leave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TrainPlan {
+    pub(crate) id: u64,
+    pub(crate) packets: usize,
+    /// When its first packet was due.
+    pub(crate) due: Instant,
+    is_thin: bool,
+}
+
+/// What a train that has left carried.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TrainContent {
+    /// Its first so many packets carry data.
+    pub(crate) packets_with_data: u32,
+    /// Bytes that are no data.
+    pub(crate) probe_bytes: usize,
 }
 
 /// Headers of IPv4 and UDP.
@@ -136,26 +168,6 @@ pub(crate) fn ip_overhead(remote: SocketAddr) -> u16 {
     }
 }
 
-fn bits(rate: Bandwidth) -> u64 {
-    rate.as_bits_per_second()
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Challenge {
-    token: u64,
-    remote: SocketAddr,
-    sent_at: Instant,
-}
-
-/// An answered challenge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Validated {
-    pub(crate) rtt: Duration,
-    pub(crate) remote: SocketAddr,
-    pub(crate) moved_from: Option<Option<SocketAddr>>,
-    pub(crate) came_up: bool,
-}
-
 impl Path {
     /// `first`: the numbers below were used by a path of the same id before.
     pub(crate) fn new(
@@ -166,54 +178,115 @@ impl Path {
         Self {
             id: config.id,
             socket: config.socket,
-            configured_remote: config.remote,
-            remote: config.remote,
-            state: PathState::Validating,
-            down_reported: false,
-            challenges: VecDeque::new(),
-            target: None,
-            attempts: 0,
-            challenge_at: Some(Instant::ZERO),
-            responses: VecDeque::new(),
-            rtt: RttEstimator::default(),
-            delay: DelayVariation::default(),
-            base: Base::default(),
-            base_transit: Base::default(),
-            own_queue: OwnQueue::default(),
-            capacity_assumed: (config.rate, Instant::ZERO),
-            cross: CrossMeter::default(),
-            seen_at: Instant::ZERO,
-            jitter: Jitter::default(),
-            recent: Recent::default(),
-            deaths: 0,
+            validation: Validation::new(config.remote),
+            estimates: PathEstimates::new(config.rate),
             rate: config.rate,
             pacer: Pacer::new(config.rate),
-            sent: SentPackets::starting_at(first.packets),
-            aggregator: Aggregator::new(aggregation, config.rate, first.aggregates),
-            copies: VecDeque::new(),
+            recovery: LossRecovery::starting_at(first.packets),
             mtu: MtuDiscovery::new(config.mtu_max),
             trains: Trains::default(),
+            aggregator: Aggregator::new(aggregation, config.rate, first.aggregates),
+            copies: CopyQueue::default(),
             ping_wanted: false,
             probe_credit: 0,
-            last_sent_at: Instant::ZERO,
-            packets_sent: 0,
-            bytes_sent: 0,
-            bytes_retransmitted: 0,
-            packets_received: 0,
-            bytes_received: 0,
-            ecn_ce_received: 0,
-            round_trip_min_of_long: None,
+            last_eliciting_at: Instant::ZERO,
+            outages: 0,
             ecn_ce_acked: 0,
+            traffic: PathTraffic::default(),
         }
     }
 
+    pub(crate) fn id(&self) -> PathId {
+        self.id
+    }
+
+    pub(crate) fn socket(&self) -> SocketId {
+        self.socket
+    }
+
+    pub(crate) fn state(&self) -> PathState {
+        self.validation.state()
+    }
+
     pub(crate) fn is_up(&self) -> bool {
-        self.state == PathState::Up
+        self.validation.is_up()
+    }
+
+    pub(crate) fn remote(&self) -> Option<SocketAddr> {
+        self.validation.remote()
+    }
+
+    pub(crate) fn rtt(&self) -> &RttEstimator {
+        self.estimates.rtt()
+    }
+
+    /// Largest IP packet.
+    pub(crate) fn mtu(&self) -> u16 {
+        self.mtu.current()
+    }
+
+    pub(crate) fn aggregator(&self) -> &Aggregator {
+        &self.aggregator
+    }
+
+    pub(crate) fn aggregator_mut(&mut self) -> &mut Aggregator {
+        &mut self.aggregator
+    }
+
+    pub(crate) fn copies(&self) -> &CopyQueue {
+        &self.copies
+    }
+
+    pub(crate) fn copies_mut(&mut self) -> &mut CopyQueue {
+        &mut self.copies
+    }
+
+    pub(crate) fn pacer(&self) -> &Pacer {
+        &self.pacer
+    }
+
+    pub(crate) fn pacer_mut(&mut self) -> &mut Pacer {
+        &mut self.pacer
+    }
+
+    pub(crate) fn next_packet_number(&self) -> u64 {
+        self.recovery.next_number()
+    }
+
+    pub(crate) fn used_numbers(&self) -> UsedNumbers {
+        UsedNumbers {
+            packets: self.recovery.next_number(),
+            aggregates: self.aggregator.next_number(),
+        }
+    }
+
+    /// Outcomes of the peer's messages are in flight on it.
+    pub(crate) fn has_outcomes_in_flight(&self) -> bool {
+        self.recovery.has_outstanding_outcomes()
+    }
+
+    /// A packet that asks for an acknowledgement may leave as far as loss recovery is concerned.
+    pub(crate) fn may_send_eliciting(&self) -> bool {
+        self.probe_credit > 0 || !self.recovery.is_full()
+    }
+
+    /// No more packets are remembered; probes excepted, nothing more may be sent.
+    pub(crate) fn is_window_full(&self) -> bool {
+        self.recovery.is_full()
+    }
+
+    pub(crate) fn is_ping_wanted(&self) -> bool {
+        self.ping_wanted
+    }
+
+    /// Asks for an acknowledgement, with a PING if nothing else is to be sent.
+    pub(crate) fn request_ping(&mut self) {
+        self.ping_wanted = true;
     }
 
     /// Bytes of IP and UDP headers in front of our packets.
     pub(crate) fn ip_overhead(&self) -> u16 {
-        self.remote.map_or(IPV4_OVERHEAD, ip_overhead)
+        self.remote().map_or(IPV4_OVERHEAD, ip_overhead)
     }
 
     /// Longest UDP payload of a packet.
@@ -221,387 +294,7 @@ impl Path {
         usize::from(self.mtu.current() - self.ip_overhead())
     }
 
-    /// Applies a changed configuration. A new remote address is used at once and validated.
-    pub(crate) fn reconfigure(&mut self, now: Instant, config: &PathConfig) {
-        self.rate = config.rate;
-        self.update_pacing_rate();
-        self.mtu.set_max(config.mtu_max);
-        if config.remote != self.configured_remote && config.remote.is_some() {
-            self.configured_remote = config.remote;
-            self.remote = config.remote;
-            self.restart_validation(now);
-            self.reset_estimates();
-        }
-    }
-
-    /// The peer or the way to it is new: it has to answer before it is used.
-    pub(crate) fn restart_validation(&mut self, now: Instant) {
-        if self.is_up() {
-            self.freeze_estimates(now);
-        }
-        self.state = PathState::Validating;
-        self.down_reported = false;
-        self.forget_challenges();
-        self.challenge_at = Some(now);
-        self.mtu.reset();
-        self.aggregator.forget();
-    }
-
-    /// It has died: nothing is heard any more.
-    pub(crate) fn on_silent(&mut self, now: Instant) {
-        self.freeze_estimates(now);
-        self.deaths += 1;
-        self.state = PathState::Down;
-        self.down_reported = true;
-        self.forget_challenges();
-        self.challenge_at = Some(now);
-    }
-
-    /// The peer is back on another path: asks it at once whether it is back too, in case it is down.
-    pub(crate) fn revalidate(&mut self, now: Instant) {
-        if self.state == PathState::Down {
-            self.state = PathState::Validating;
-            self.attempts = 0;
-            self.challenge_at = Some(now);
-        }
-    }
-
-    /// As many challenges as are asked before a path is called unreachable went unanswered; whether
-    /// that is news.
-    pub(crate) fn on_unreachable(&mut self) -> bool {
-        self.state = PathState::Down;
-        !std::mem::replace(&mut self.down_reported, true)
-    }
-
-    // The life of an estimate. What was measured until a path went away tells what it was like, what
-    // happens meanwhile tells nothing, and a path that is back is the same line more often than not:
-    //
-    // | | when it goes | when it is back |
-    // |---|---|---|
-    // | capacity, and with it the pace | stays | stays until new trains agree on another |
-    // | what others send | stays | stays until enough is seen of them, for 15 s at most |
-    // | loss | stays | begins anew: the outage's packets do not count, nor that they come after all |
-    // | base round trip and transit, jitter, delay variation | stay | begin anew |
-    // | smoothed round trip | stays (challenges are timed by it) | begins anew |
-    // | own packets at the bottleneck | stay | none |
-    // | MTU, spacing of aggregates | stay | begin anew |
-    //
-    // Where it leads elsewhere (`reset_estimates`), all of them begin anew.
-
-    /// It goes away: see above.
-    fn freeze_estimates(&mut self, now: Instant) {
-        let own = self.recent.sent_rate();
-        self.cross.on_death(now, self.capacity(), own);
-    }
-
-    /// It is back: see above.
-    fn restart_estimates(&mut self, now: Instant) {
-        self.recent.on_return(now, self.totals());
-        self.cross.on_return(now);
-        self.trains.on_return();
-        self.rtt.reset();
-        self.delay = DelayVariation::default();
-        self.round_trip_min_of_long = None;
-        self.base = Base::default();
-        self.base_transit = Base::default();
-        self.jitter = Jitter::default();
-        self.own_queue.on_return(now);
-        self.mtu.reset();
-        self.aggregator.forget();
-        self.update_pacing_rate();
-    }
-
-    /// It leads elsewhere: what is kept over an outage does not hold either.
-    fn reset_estimates(&mut self) {
-        self.trains.forget();
-        self.cross = CrossMeter::default();
-        self.update_pacing_rate();
-    }
-
-    /// A packet of the peer came from `remote`; challenges it there if that is news.
-    pub(crate) fn on_packet_from(&mut self, now: Instant, remote: SocketAddr) {
-        let known = self.remote == Some(remote) && self.is_up();
-        if known || self.target == Some(remote) {
-            return;
-        }
-        self.target = Some(remote);
-        self.attempts = 0;
-        self.challenge_at = Some(now);
-    }
-
-    /// Owes the peer an answer to its challenge.
-    pub(crate) fn on_challenged(&mut self, token: u64, remote: SocketAddr) {
-        if self.responses.len() >= RESPONSES_MAX {
-            self.responses.pop_front();
-        }
-        self.responses.push_back((token, remote));
-    }
-
-    /// A challenge that is due: its token and where to.
-    pub(crate) fn next_challenge(
-        &mut self,
-        now: Instant,
-        random: &mut ChaCha20Rng,
-        timing: &TimingConfig,
-    ) -> Option<(u64, SocketAddr)> {
-        self.challenge_at.filter(|at| *at <= now)?;
-        // An address at which the peer was seen is asked a few times, then the one that was known.
-        if self.attempts >= CHALLENGES_BEFORE_DOWN && self.remote.is_some() {
-            self.target = None;
-            if self.is_up() {
-                self.challenge_at = None;
-                return None;
-            }
-        }
-        let Some(remote) = self.target.or(self.remote) else {
-            self.challenge_at = None;
-            return None;
-        };
-        self.attempts += 1;
-        let token = random.next_u64();
-        if self.challenges.len() >= CHALLENGES_KEPT {
-            self.challenges.pop_front();
-        }
-        self.challenges.push_back(Challenge {
-            token,
-            remote,
-            sent_at: now,
-        });
-        // Quickly at first: a lost challenge must not delay the start.
-        let wait = if self.attempts <= self.challenges_before_down() {
-            self.challenge_interval()
-        } else {
-            timing.probe_down
-        };
-        self.challenge_at = Some(now + wait.min(timing.probe_down));
-        Some((token, remote))
-    }
-
-    /// Between the first challenges.
-    fn challenge_interval(&self) -> Duration {
-        self.rtt.smoothed_or_initial() + CHALLENGE_BEYOND_RTT
-    }
-
-    /// How long whoever prefers it waits for its answer after another path's: two challenges, so that
-    /// one may get lost.
-    pub(crate) fn validation_time(&self) -> Duration {
-        (2 * self.challenge_interval()).min(VALIDATION_TIME)
-    }
-
-    /// As many challenges in a row as are asked before a path is called unreachable.
-    pub(crate) fn challenges_exhausted(&self) -> bool {
-        self.attempts > self.challenges_before_down()
-    }
-
-    fn challenges_before_down(&self) -> u32 {
-        let interval = self.challenge_interval().as_micros();
-        let in_time = CHALLENGE_TIME_MIN.as_micros().div_ceil(interval.max(1));
-        CHALLENGES_BEFORE_DOWN.max(u32::try_from(in_time).unwrap_or(u32::MAX))
-    }
-
-    /// Takes the answer to a challenge; `None` if it answers none of ours.
-    pub(crate) fn on_response(
-        &mut self,
-        now: Instant,
-        token: u64,
-        received_at: Instant,
-    ) -> Option<Validated> {
-        let challenge = *self
-            .challenges
-            .iter()
-            .find(|challenge| challenge.token == token)?;
-        self.forget_challenges();
-        let rtt = received_at.saturating_duration_since(challenge.sent_at);
-        let came_up = !self.is_up();
-        let moved = self.remote != Some(challenge.remote);
-        let moved_from = moved.then_some(self.remote);
-        if moved || came_up {
-            self.restart_estimates(now);
-        }
-        if moved {
-            self.reset_estimates();
-        }
-        self.rtt.on_sample(rtt, Duration::ZERO);
-        let rtt_us = i64::try_from(rtt.as_micros()).unwrap_or(i64::MAX);
-        self.base.on_sample(now, rtt_us);
-        self.remote = Some(challenge.remote);
-        self.state = PathState::Up;
-        self.down_reported = false;
-        self.last_sent_at = now;
-        Some(Validated {
-            rtt,
-            remote: challenge.remote,
-            moved_from,
-            came_up,
-        })
-    }
-
-    fn forget_challenges(&mut self) {
-        self.challenges.clear();
-        self.target = None;
-        self.attempts = 0;
-        self.challenge_at = None;
-    }
-
-    /// How long silence is borne.
-    fn silence_limit(&self) -> Duration {
-        self.rtt.smoothed_or_initial() * 2 + SILENCE_BEYOND_RTT + self.serialization() * 2
-    }
-
-    /// What a full packet takes to leave: nothing to speak of, except on a slow line, where the
-    /// round trip was measured with short packets.
-    pub(crate) fn serialization(&self) -> Duration {
-        let full = ByteCount::new(u64::from(self.mtu.max()));
-        let time = self.pacer.rate().transmission_time_ceil(full);
-        time.min(SERIALIZATION_MAX)
-    }
-
-    /// When the path is given up if nothing is heard.
-    pub(crate) fn silence_deadline(&self) -> Option<Instant> {
-        if !self.is_up() {
-            return None;
-        }
-        Some(self.sent.unanswered_since()? + self.silence_limit())
-    }
-
-    /// Gives the path up if it has been silent for too long.
-    pub(crate) fn check_silence(&mut self, now: Instant) -> Option<PathDownReason> {
-        let deadline = self
-            .silence_deadline()
-            .filter(|deadline| *deadline <= now)?;
-        let limit = self.silence_limit();
-        self.on_silent(now);
-        Some(PathDownReason::Silent {
-            silent: now.saturating_duration_since(deadline) + limit,
-            limit,
-        })
-    }
-
-    /// A packet of ours leaves.
-    pub(crate) fn self_queueing(&mut self, now: Instant, ip_bytes: u64) -> SelfQueueing {
-        let rate = self.capacity().unwrap_or(self.pacer.rate());
-        if bits(rate) > bits(self.capacity_assumed.0) / 10 * 11 {
-            // Packets were taken to be longer at the bottleneck than they are, and the way shorter.
-            self.base = Base::default();
-            self.base_transit = Base::default();
-            self.capacity_assumed.1 = now;
-        }
-        self.capacity_assumed.0 = rate;
-        self.own_queue.on_sent(now, ip_bytes, rate)
-    }
-
-    /// The peer has told when a packet arrived: `round_trip` is without what it held the
-    /// acknowledgement back.
-    pub(crate) fn on_arrival_reported(
-        &mut self,
-        now: Instant,
-        largest: LargestAcked,
-        round_trip: Duration,
-        received_us: u64,
-    ) {
-        let LargestAcked { sent_at, place, .. } = largest;
-        if sent_at < self.capacity_assumed.1 {
-            return;
-        }
-        let Some(others_us) = place.without_self_queueing(round_trip) else {
-            return;
-        };
-        let own_us = i64::from(place.own_us);
-        let trip_wait = self.base.on_sample(now, others_us);
-        let sent_us = i64::try_from(sent_at.as_nanos() / 1000).unwrap_or(i64::MAX);
-        let arrived_us = i64::try_from(received_us).unwrap_or(i64::MAX);
-        let transit_us = arrived_us.saturating_sub(sent_us).saturating_sub(own_us);
-        self.jitter.on_sample(transit_us);
-        let wait = self.base_transit.on_sample(now, transit_us);
-        self.aggregator.on_wait(wait.min(trip_wait));
-        if let Some(capacity) = self.capacity() {
-            let arrival = Arrival {
-                sent_at,
-                received_us,
-                bits_sent: place.bits_sent,
-                burst: place.burst,
-                // What the way back adds is not in the one, and clocks that drift not in the other.
-                wait: place.is_first.then_some(wait.min(trip_wait)),
-            };
-            self.cross.on_arrival(now, arrival, capacity);
-        }
-    }
-
-    /// A packet of `ip_bytes` was answered after `sample`, what the peer held it aside.
-    pub(crate) fn on_round_trip(&mut self, sample: Duration, ip_bytes: u16) -> RoundTrip {
-        let is_long = ip_bytes >= self.mtu.current() / 4 * 3;
-        if is_long {
-            let known = self.round_trip_min_of_long.unwrap_or(sample);
-            self.round_trip_min_of_long = Some(known.min(sample));
-        }
-        RoundTrip {
-            sample,
-            is_long,
-            min: self.round_trip_min_of_long,
-        }
-    }
-
-    /// Counts losses and bytes up to now.
-    pub(crate) fn count(&mut self, now: Instant) {
-        self.recent.on_totals(now, self.totals());
-        self.seen_at = now;
-    }
-
-    fn totals(&self) -> Totals {
-        let (padding_arrived, padding_lost) = self.trains.padding();
-        let spurious_after_outage = self.sent.spurious_after_outage;
-        Totals {
-            acked: self.sent.acked_total - spurious_after_outage + padding_arrived,
-            lost: self.sent.lost_total + padding_lost,
-            spurious: self.sent.spurious_total - spurious_after_outage,
-            bytes_sent: self.bytes_sent,
-        }
-    }
-
-    fn capacity(&self) -> Option<Bandwidth> {
-        self.trains.found().map(|found| found.capacity.rate)
-    }
-
-    /// What trains tell may have changed. A path that carries less than its rate is paced at what it
-    /// carries: what waits then waits here, in the order of urgency, and not in the network. A
-    /// twentieth is within what chance does to the estimate.
-    pub(crate) fn update_pacing_rate(&mut self) {
-        let found = self.trains.found().map(|found| found.capacity.low);
-        let noticed = Bandwidth::from_bits_per_second(bits(self.rate) / 20 * 19);
-        let narrower = found.filter(|found| *found < noticed);
-        self.pacer.set_rate(narrower.unwrap_or(self.rate));
-    }
-
-    /// When a sign of life is due on an idle path.
-    /// More often than needed for that if `probe_share` of the rate pays for it: the answers tell
-    /// what the path is like.
-    pub(crate) fn keepalive_at(
-        &self,
-        timing: &TimingConfig,
-        probe_share: Probability,
-    ) -> Option<Instant> {
-        let idle = self.is_up() && !self.sent.has_outstanding() && !self.ping_wanted;
-        let interval = match self.ping_interval(probe_share) {
-            // Paths do not march in step.
-            Some(interval) => interval * (75 + (self.sent.next_number() * 37 % 51) as u32) / 100,
-            None => timing.keepalive,
-        };
-        idle.then_some(self.last_sent_at + interval.min(timing.keepalive))
-    }
-
-    fn ping_interval(&self, probe_share: Probability) -> Option<Duration> {
-        self.trains.ping_interval(self.pacer.rate(), probe_share)
-    }
-
-    /// A packet has left that is there for its answer alone.
-    pub(crate) fn on_ping_sent(&mut self, now: Instant, ip_bytes: u64, probe_share: Probability) {
-        if self.ping_interval(probe_share).is_some() {
-            let rate = self.pacer.rate();
-            self.trains.on_ping(now, ip_bytes, (rate, probe_share));
-        }
-    }
-
-    /// The longest MTU probe or full packet: header, clear text and tag fit into `payload` bytes.
+    /// Clear text of a packet of `payload` bytes.
     pub(crate) const fn clear_text_max(payload: usize) -> usize {
         payload - DATA_HEADER_LEN - TAG_LEN
     }
@@ -611,32 +304,570 @@ impl Path {
         clear_text + DATA_HEADER_LEN + TAG_LEN
     }
 
+    /// Applies a changed configuration. A new remote address is used at once and validated.
+    pub(crate) fn reconfigure(&mut self, now: Instant, config: &PathConfig) {
+        self.rate = config.rate;
+        self.update_pacing_rate();
+        self.mtu.set_max(config.mtu_max);
+        if self.validation.set_remote(config.remote) {
+            self.restart_validation(now);
+            self.reset_estimates();
+        }
+    }
+
+    pub(crate) fn reconfigure_aggregation(
+        &mut self,
+        config: &AggregationConfig,
+    ) -> Option<aggregation::Change> {
+        self.aggregator.reconfigure(config, self.pacer.rate())
+    }
+
+    /// No trains are sent any more, so nothing would correct the capacity that was found.
+    pub(crate) fn on_trains_disabled(&mut self) {
+        self.trains.forget();
+        self.update_pacing_rate();
+    }
+
+    /// The peer or the route to it is new: it has to answer before it is used.
+    pub(crate) fn restart_validation(&mut self, now: Instant) {
+        if self.is_up() {
+            self.estimates.on_outage(now, self.capacity());
+        }
+        self.validation.restart(now);
+        self.mtu.reset();
+        self.aggregator.forget();
+    }
+
+    pub(crate) fn revalidate(&mut self, now: Instant) {
+        self.validation.revalidate(now);
+    }
+
+    pub(crate) fn on_peer_closed(&mut self) {
+        self.validation.on_peer_closed();
+    }
+
+    /// The peer has restarted: packet numbers begin again, and nothing in flight is waited for.
+    pub(crate) fn on_peer_restarted(&mut self, now: Instant) {
+        self.recovery.restart();
+        self.copies.clear();
+        self.ecn_ce_acked = 0;
+        self.restart_validation(now);
+    }
+
+    /// Everything in flight is lost, and no copy leaves any more.
+    pub(crate) fn abandon(&mut self) -> Abandoned {
+        Abandoned {
+            lost: self.recovery.lose_all(),
+            copies: self.copies.take_all(),
+        }
+    }
+
+    /// It has gone down: as [`abandon`](Self::abandon), and no parity follows.
+    pub(crate) fn on_down(&mut self) -> Abandoned {
+        self.probe_credit = 0;
+        self.aggregator.drop_group();
+        self.abandon()
+    }
+
+    /// What was polled at `polled_at` may have left as late as `until`.
+    pub(crate) fn on_late_departure(&mut self, polled_at: Instant, until: Instant) {
+        self.recovery.on_late_departure(polled_at, until);
+    }
+
+    /// A packet of the peer arrived at its socket. `is_newest`: no later packet has arrived before.
+    pub(crate) fn on_received(
+        &mut self,
+        now: Instant,
+        meta: DatagramMeta,
+        is_newest: bool,
+        ip_bytes: u64,
+    ) {
+        self.traffic.packets_received += 1;
+        self.traffic.bytes_received += ip_bytes;
+        self.traffic.ecn_ce_received += u64::from(meta.ecn == 3);
+        // A late packet from an old address must not redirect the path (RFC 9000 §9.3).
+        if is_newest {
+            self.validation.on_packet_from(now, meta.remote);
+        }
+    }
+
+    pub(crate) fn on_challenged(&mut self, token: u64, remote: SocketAddr) {
+        self.validation.on_challenged(token, remote);
+    }
+
+    pub(crate) fn poll_response(&mut self) -> Option<PathChallenge> {
+        self.validation.poll_response()
+    }
+
+    /// The challenge that is due.
+    pub(crate) fn poll_challenge(
+        &mut self,
+        now: Instant,
+        random: &mut ChaCha20Rng,
+        timing: &TimingConfig,
+    ) -> Option<PathChallenge> {
+        let rtt = self.rtt().smoothed_or_initial();
+        self.validation.poll_challenge(now, rtt, random, timing)
+    }
+
+    /// See [`Validation::check_unreachable`].
+    pub(crate) fn check_unreachable(&mut self) -> Option<bool> {
+        let rtt = self.rtt().smoothed_or_initial();
+        self.validation.check_unreachable(rtt)
+    }
+
+    /// Takes the response to a challenge; `None` if it answers none of ours.
+    pub(crate) fn on_response(
+        &mut self,
+        now: Instant,
+        token: u64,
+        received_at: Instant,
+    ) -> Option<Validated> {
+        let validated = self.validation.on_response(token, received_at)?;
+        if validated.moved_from.is_some() || validated.came_up {
+            self.restart_estimates(now);
+        }
+        if validated.moved_from.is_some() {
+            self.reset_estimates();
+        }
+        self.estimates.on_validated(now, validated.rtt);
+        self.last_eliciting_at = now;
+        Some(validated)
+    }
+
+    /// How long an application that prefers it waits for it while paths come up.
+    pub(crate) fn validation_time(&self) -> Duration {
+        validation_time(self.rtt().smoothed_or_initial())
+    }
+
+    /// It is back: see the table in [`path_estimates`](super::path_estimates).
+    fn restart_estimates(&mut self, now: Instant) {
+        self.estimates.on_return(now, self.totals());
+        self.trains.on_return();
+        self.mtu.reset();
+        self.aggregator.forget();
+        self.update_pacing_rate();
+    }
+
+    /// It leads to another address: what is kept over an outage does not hold either.
+    fn reset_estimates(&mut self) {
+        self.trains.forget();
+        self.estimates.on_moved();
+        self.update_pacing_rate();
+    }
+
+    /// Takes an acknowledgement of its packets. `None`: it acknowledges packets that were never sent.
+    pub(crate) fn on_ack(&mut self, ack: ReceivedAck<'_>) -> Option<AckResult> {
+        let ReceivedAck { now, frame, .. } = ack;
+        let outcome = self.recovery.on_ack(frame.largest, frame.ranges.iter())?;
+        let mut sampled = None;
+        let mut clock_sample = None;
+        if let Some(largest) = outcome.largest {
+            let rtt = ack.received_at.saturating_duration_since(largest.sent_at);
+            let delay = Duration::from_micros(frame.delay_us);
+            let sample = RttSample {
+                rtt,
+                ack_delay: delay.min(ack.ack_delay_max * 4),
+            };
+            let received_us = frame.received_at_us;
+            self.estimates
+                .on_rtt_sample(now, sample, largest.sent_at, received_us);
+            if ack.is_same_path {
+                clock_sample = Some(largest.sent_at);
+            }
+            let round_trip = rtt::without_ack_delay(rtt, delay).filter(|_| ack.is_same_path);
+            if let Some(round_trip) = round_trip {
+                let arrival = ArrivalSample {
+                    largest,
+                    round_trip,
+                    received_us,
+                    capacity: self.capacity(),
+                };
+                if let Some(wait) = self.estimates.on_arrival(now, arrival) {
+                    self.aggregator.on_wait(wait);
+                }
+                let is_long = largest.ip_bytes >= self.mtu.current() / 4 * 3;
+                let round_trip = self.estimates.on_round_trip(round_trip, is_long);
+                sampled = Some((largest.owner.tenant, round_trip));
+            }
+        }
+        let ce_marks = frame.ecn_ce.saturating_sub(self.ecn_ce_acked);
+        self.ecn_ce_acked = self.ecn_ce_acked.max(frame.ecn_ce);
+        let mut mtu = None;
+        for packet in &outcome.acked {
+            mtu = self.mtu.on_acked(packet.number, packet.ip_bytes).or(mtu);
+        }
+        let lost = self.recovery.detect_lost(now, self.estimates.rtt());
+        self.update_totals(now);
+        Some(AckResult {
+            acked: outcome.acked,
+            lost,
+            signals: AckSignals { sampled, ce_marks },
+            mtu,
+            clock_sample,
+        })
+    }
+
+    /// Packets were declared lost; the MTU, if that shows a smaller one (RFC 8899 §4.3).
+    pub(crate) fn on_packets_lost(&mut self, now: Instant, lost: &[ResolvedPacket]) -> Option<u16> {
+        let mut mtu = None;
+        for packet in lost {
+            mtu = self
+                .mtu
+                .on_lost(now, packet.number, packet.ip_bytes)
+                .or(mtu);
+        }
+        mtu
+    }
+
+    /// An MTU probe was lost or PTO-retransmitted.
+    pub(crate) fn on_mtu_probe_lost(&mut self, now: Instant, number: u64) {
+        self.mtu.on_probe_lost(now, number);
+    }
+
+    /// The peer reports the arrivals of a train.
+    pub(crate) fn on_train_report(
+        &mut self,
+        now: Instant,
+        report: TrainReport<'_>,
+    ) -> Option<aggregation::Change> {
+        self.trains.on_report(now, report);
+        self.update_pacing_rate();
+        let found = self.trains.found()?;
+        self.aggregator.on_trains(now, found, self.pacer.rate())
+    }
+
+    /// The peer reports which aggregates arrived. `waiting_bytes`: waits to be coalesced.
+    pub(crate) fn on_feedback(
+        &mut self,
+        now: Instant,
+        feedback: Feedback,
+        waiting_bytes: u64,
+    ) -> Option<aggregation::Change> {
+        let circumstances = (self.pacer.rate(), self.rtt().smoothed_or_initial());
+        self.aggregator
+            .on_feedback(now, feedback, circumstances, waiting_bytes)
+    }
+
+    /// Does what is due; `None`: it is not up.
+    pub(crate) fn on_timeout(
+        &mut self,
+        now: Instant,
+        timing: &TimingConfig,
+        probe_share: Probability,
+    ) -> Option<PathTimeout> {
+        if !self.is_up() {
+            return None;
+        }
+        if let Some(reason) = self.check_silence(now) {
+            return Some(PathTimeout::Down(reason));
+        }
+        let lost = self.recovery.detect_lost(now, self.estimates.rtt());
+        self.update_totals(now);
+        let mut retransmit = Vec::new();
+        if self.pto_deadline(timing).is_some_and(|at| at <= now) {
+            retransmit = self.recovery.on_pto(now);
+            self.probe_credit = PTO_PACKETS;
+            self.ping_wanted = true;
+        }
+        let keepalive_at = self.keepalive_at(timing, probe_share);
+        if keepalive_at.is_some_and(|at| at <= now) {
+            self.ping_wanted = true;
+        }
+        Some(PathTimeout::Up {
+            lost,
+            retransmit,
+            aggregation: self.aggregator.on_timeout(now, self.pacer.rate()),
+        })
+    }
+
+    /// When it has something to do. `data_at`: when data may leave, pacing aside; `uplink_free`:
+    /// when the uplink lets something go.
+    pub(crate) fn poll_timeout(
+        &self,
+        timing: &TimingConfig,
+        probe_share: Probability,
+        data_at: Option<Instant>,
+        uplink_free: Instant,
+    ) -> Timeouts {
+        let challenge = self.validation.challenge_at();
+        if !self.is_up() {
+            return Timeouts::of_rest(challenge);
+        }
+        let free = self.pacer.next().max(uplink_free);
+        let may_send = self.may_send_eliciting() && self.pacer.rate() > Bandwidth::ZERO;
+        let data = data_at.filter(|_| may_send).map(|at| at.max(free));
+        let train = self.trains.due(probe_share).filter(|_| may_send);
+        let departures = [
+            data,
+            self.copies.due(),
+            self.aggregator.parity_due(),
+            train.map(|due| due.max(free)),
+        ];
+        let rest = [
+            challenge,
+            self.aggregator.look_at(),
+            self.pto_deadline(timing),
+            self.recovery.loss_deadline(self.estimates.rtt()),
+            self.silence_deadline(),
+            self.keepalive_at(timing, probe_share),
+            self.mtu.due().map(|due| due.max(free)),
+        ];
+        Timeouts {
+            departure: departures.into_iter().flatten().min(),
+            rest: rest.into_iter().flatten().min(),
+        }
+    }
+
+    /// IP bytes of the MTU probe that is to be sent now, as the next packet.
+    pub(crate) fn poll_mtu_probe(&mut self, now: Instant) -> Option<u16> {
+        let size = self.mtu.wanted(now)?;
+        let number = self.recovery.next_number();
+        self.mtu.on_probe_sent(now, number, size);
+        Some(size)
+    }
+
+    /// The train that is to leave now. `waiting_bytes`: data that it may carry; `batch_len_max`: UDP
+    /// payload of one batch.
+    pub(crate) fn poll_train(
+        &mut self,
+        now: Instant,
+        probe_share: Probability,
+        waiting_bytes: u64,
+        batch_len_max: usize,
+    ) -> Option<TrainPlan> {
+        let is_due = self.trains.due(probe_share).is_some_and(|due| due <= now);
+        self.pacer.release();
+        if !is_due && !self.trains.may_carry(now, probe_share) || self.recovery.is_full() {
+            return None;
+        }
+        let payload_max = self.udp_payload_max();
+        let packet_bytes = usize::from(self.mtu.current());
+        // A driver that cannot send them as one batch sends them one after the other at once.
+        let is_thin = self.aggregator.is_used(now);
+        let wanted = Trains::packets(self.pacer.rate(), packet_bytes as u64, is_thin)
+            .min((batch_len_max / payload_max).max(train::PACKETS_MIN));
+        let least = (wanted / 2).max(train::PACKETS_MIN);
+        // The last one may begin in time and end late, as that of any batch.
+        let mut allowed = self.pacer.burst_bytes(now) as usize / packet_bytes + 1;
+        if self.pacer.is_rested(now) {
+            // On a slow path a pair takes longer than any burst.
+            allowed = allowed.max(least);
+        }
+        let mut packets = wanted.min(allowed);
+        let full = waiting_bytes as usize / payload_max;
+        if full >= least {
+            packets = packets.min(full);
+        } else if !is_due {
+            return None;
+        }
+        if packets < least {
+            if is_due {
+                self.pacer.hold();
+            }
+            return None;
+        }
+        Some(TrainPlan {
+            id: self.trains.next_id(),
+            packets,
+            due: self.pacer.due(now),
+            is_thin,
+        })
+    }
+
+    /// A train has left.
+    pub(crate) fn on_train_sent(
+        &mut self,
+        now: Instant,
+        plan: TrainPlan,
+        content: TrainContent,
+        probe_share: Probability,
+        random: &mut ChaCha20Rng,
+    ) {
+        let sent = SentTrain {
+            packets: plan.packets as u32,
+            packet_bytes: u32::from(self.mtu.current()),
+            probe_bytes: content.probe_bytes as u64,
+            with_data: content.packets_with_data,
+            is_thin: plan.is_thin,
+        };
+        let share = (self.pacer.rate(), probe_share);
+        self.trains.on_sent(now, sent, share, random.next_u32());
+    }
+
+    /// The packet with the next number leaves, with so many IP bytes.
+    pub(crate) fn on_packet_sent(
+        &mut self,
+        now: Instant,
+        ip_bytes: u64,
+        kind: PacketKind,
+        frames: SentFrames,
+        owner: Owner,
+    ) {
+        let capacity = self.capacity().unwrap_or(self.pacer.rate());
+        let packet = NewPacket {
+            kind,
+            ip_bytes: u16::try_from(ip_bytes).unwrap_or(u16::MAX),
+            frames,
+            self_queueing: self.estimates.on_sent(now, ip_bytes, capacity),
+            owner,
+        };
+        self.recovery.on_sent(now, packet);
+        self.pacer.on_sent(now, ip_bytes);
+        self.traffic.packets_sent += 1;
+        self.traffic.bytes_sent += ip_bytes;
+        if kind.is_ack_eliciting() {
+            self.last_eliciting_at = now;
+        }
+    }
+
+    /// A packet with so many bytes of UDP payload has left that did not ask the pacer.
+    pub(crate) fn on_unpaced_sent(&mut self, now: Instant, len: usize) {
+        let ip_bytes = len as u64 + u64::from(self.ip_overhead());
+        self.pacer.on_sent(now, ip_bytes);
+    }
+
+    /// A packet of a batch asks for an acknowledgement.
+    pub(crate) fn on_eliciting_batched(&mut self) {
+        self.probe_credit = self.probe_credit.saturating_sub(1);
+    }
+
+    /// What is being written asks for an acknowledgement, so that no PING is needed.
+    pub(crate) fn on_eliciting_written(&mut self) {
+        self.ping_wanted = false;
+    }
+
+    /// `bytes` of data are sent again.
+    pub(crate) fn on_retransmitted(&mut self, bytes: u64) {
+        self.traffic.bytes_retransmitted += bytes;
+    }
+
+    /// A PING has been written into a packet of so many IP bytes.
+    pub(crate) fn on_ping_written(
+        &mut self,
+        now: Instant,
+        ip_bytes: u64,
+        probe_share: Probability,
+    ) {
+        if self.ping_interval(probe_share).is_some() {
+            let rate = self.pacer.rate();
+            self.trains.on_ping(now, ip_bytes, (rate, probe_share));
+        }
+    }
+
+    /// How long silence is accepted.
+    fn silence_limit(&self) -> Duration {
+        self.rtt().smoothed_or_initial() * 2 + SILENCE_BEYOND_RTT + self.serialization() * 2
+    }
+
+    /// The time that a full packet takes to leave. It matters on a slow line, where the round trip
+    /// was measured with short packets.
+    fn serialization(&self) -> Duration {
+        let full = ByteCount::new(u64::from(self.mtu.max()));
+        let time = self.pacer.rate().transmission_time_ceil(full);
+        time.min(SERIALIZATION_MAX)
+    }
+
+    /// When the path is given up if nothing is received.
+    fn silence_deadline(&self) -> Option<Instant> {
+        if !self.is_up() {
+            return None;
+        }
+        Some(self.recovery.unanswered_since()? + self.silence_limit())
+    }
+
+    /// Gives the path up if it has been silent for too long.
+    fn check_silence(&mut self, now: Instant) -> Option<PathDownReason> {
+        let deadline = self
+            .silence_deadline()
+            .filter(|deadline| *deadline <= now)?;
+        let limit = self.silence_limit();
+        self.estimates.on_outage(now, self.capacity());
+        self.outages += 1;
+        self.validation.on_silent(now);
+        Some(PathDownReason::Silent {
+            silent: now.saturating_duration_since(deadline) + limit,
+            limit,
+        })
+    }
+
+    fn pto_deadline(&self, timing: &TimingConfig) -> Option<Instant> {
+        let ack_delay_max = timing.ack_delay_max + self.serialization();
+        self.recovery.pto_deadline(self.rtt(), ack_delay_max)
+    }
+
+    /// When a PING is due on an idle path: more often than the keepalive needs, if `probe_share` of
+    /// the rate pays for it, because the answers measure the path.
+    fn keepalive_at(&self, timing: &TimingConfig, probe_share: Probability) -> Option<Instant> {
+        let idle = self.is_up() && !self.recovery.has_outstanding() && !self.ping_wanted;
+        let interval = match self.ping_interval(probe_share) {
+            // Spread, so that paths do not ping in step.
+            Some(interval) => {
+                let percent = 75 + self.recovery.next_number() * 37 % 51;
+                interval * percent as u32 / 100
+            }
+            None => timing.keepalive,
+        };
+        idle.then_some(self.last_eliciting_at + interval.min(timing.keepalive))
+    }
+
+    fn ping_interval(&self, probe_share: Probability) -> Option<Duration> {
+        self.trains.ping_interval(self.pacer.rate(), probe_share)
+    }
+
+    fn update_totals(&mut self, now: Instant) {
+        self.estimates.on_totals(now, self.totals());
+    }
+
+    fn totals(&self) -> Totals {
+        let (padding_arrived, padding_lost) = self.trains.padding();
+        let stats = self.recovery.stats();
+        Totals {
+            acked: stats.acked - stats.spurious_after_outage + padding_arrived,
+            lost: stats.lost + padding_lost,
+            spurious: stats.spurious - stats.spurious_after_outage,
+            bytes_sent: self.traffic.bytes_sent,
+        }
+    }
+
+    fn capacity(&self) -> Option<Bandwidth> {
+        self.trains.found().map(|found| found.capacity.rate)
+    }
+
+    /// Trains may have found another capacity. A path that carries less than its configured rate is
+    /// paced at its capacity: packets then wait here, in the order of their deadlines, and not in
+    /// the network. A twentieth is within the random error of the estimate.
+    fn update_pacing_rate(&mut self) {
+        let found = self.trains.found().map(|found| found.capacity.low);
+        let noticed = self.rate.as_bits_per_second() / 20 * 19;
+        let narrower = found.filter(|found| found.as_bits_per_second() < noticed);
+        self.pacer.set_rate(narrower.unwrap_or(self.rate));
+    }
+
     pub(crate) fn snapshot(&self, bytes_queued: u64) -> PathSnapshot {
-        let loss = self.recent.loss();
-        let sent_rate = self.recent.sent_rate();
+        let estimates = &self.estimates;
+        let loss = estimates.loss();
+        let sent_rate = estimates.sent_rate();
         let capacity = self.capacity();
-        let cross_rate =
-            capacity.and_then(|capacity| self.cross.rate(self.seen_at, capacity, sent_rate));
+        let cross_rate = capacity.and_then(|capacity| estimates.cross_rate(capacity));
         let available = capacity
             .zip(cross_rate)
             .map(|(capacity, cross)| capacity.saturating_sub(sent_rate).saturating_sub(cross));
+        let stats = self.recovery.stats();
         PathSnapshot {
             id: self.id,
-            state: self.state,
-            deaths: self.deaths,
-            remote: self.remote,
+            state: self.state(),
+            deaths: self.outages,
+            remote: self.remote(),
             rate: self.rate,
             capacity: self.trains.found(),
-            aggregation: self.aggregator.snapshot(self.seen_at),
+            aggregation: self.aggregator.snapshot(estimates.updated_at()),
             mtu: self.mtu.current(),
-            srtt: self.rtt.smoothed(),
-            rtt_var: self.rtt.variation(),
-            rtt_min: self.rtt.min(),
-            base_rtt: self
-                .base
-                .us()
-                .map(|us| Duration::from_micros(us.max(0) as u64)),
-            jitter: self.jitter.get(),
+            srtt: self.rtt().smoothed(),
+            rtt_var: self.rtt().variation(),
+            rtt_min: self.rtt().min(),
+            base_rtt: estimates.base_rtt(),
+            jitter: estimates.jitter(),
             loss: loss.map(|loss| loss.ratio),
             loss_packets: loss.map_or(0, |loss| loss.packets),
             loss_is_burst: loss.is_some_and(|loss| loss.is_burst),
@@ -644,20 +875,49 @@ impl Path {
             cross_rate,
             available,
             probe_bytes_sent: self.trains.probe_bytes(),
-            delay_variation: self.delay.latest(),
-            delay_variation_smoothed: self.delay.smoothed(),
-            packets_sent: self.packets_sent,
-            bytes_sent: self.bytes_sent,
-            packets_acked: self.sent.acked_total,
-            packets_lost: self.sent.lost_total,
-            packets_spurious: self.sent.spurious_total,
-            bytes_retransmitted: self.bytes_retransmitted,
-            packets_received: self.packets_received,
-            bytes_received: self.bytes_received,
+            delay_variation: estimates.delay_variation().latest(),
+            delay_variation_smoothed: estimates.delay_variation().smoothed(),
+            packets_sent: self.traffic.packets_sent,
+            bytes_sent: self.traffic.bytes_sent,
+            packets_acked: stats.acked,
+            packets_lost: stats.lost,
+            packets_spurious: stats.spurious,
+            bytes_retransmitted: self.traffic.bytes_retransmitted,
+            packets_received: self.traffic.packets_received,
+            bytes_received: self.traffic.bytes_received,
             aggregates_received: ReceivedAggregates::default(),
-            ecn_ce_received: self.ecn_ce_received,
-            bytes_in_flight: self.sent.bytes_in_flight,
+            ecn_ce_received: self.traffic.ecn_ce_received,
+            bytes_in_flight: self.recovery.bytes_in_flight(),
             bytes_queued,
         }
+    }
+
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self) {
+        self.validation.check_invariants();
+        self.estimates.check_invariants();
+        self.recovery.check_invariants();
+        self.mtu.check_invariants();
+        self.copies.check_invariants();
+        let (traffic, stats) = (&self.traffic, self.recovery.stats());
+        assert!(
+            stats.acked <= traffic.packets_sent && stats.lost <= traffic.packets_sent,
+            "only sent packets are acknowledged or lost"
+        );
+        assert!(
+            self.recovery.bytes_in_flight() <= traffic.bytes_sent,
+            "bytes in flight were sent"
+        );
+        assert!(
+            traffic.bytes_retransmitted <= traffic.bytes_sent,
+            "retransmitted bytes were sent"
+        );
+        assert!(
+            self.pacer.rate() <= self.rate,
+            "a path is never paced above its configured rate"
+        );
+        assert!(self.probe_credit <= PTO_PACKETS, "probe credit");
     }
 }

@@ -1,16 +1,13 @@
-//! Which path every application is on.
+//! Path selection: which path every application takes.
 
 use std::time::Duration;
 
 use keiro_units::Instant;
 
-use super::{
-    App, Session,
-    path::{Path, VALIDATION_TIME},
-};
+use super::{App, Session, path::Path, validation::VALIDATION_TIME};
 use crate::{
     event::{Event, MoveReason},
-    id::{AppId, PathId},
+    id::AppId,
     snapshot::PathState,
 };
 
@@ -18,7 +15,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StartupWait {
     since: Instant,
-    /// For how long, when it was last looked at.
+    /// How long it had lasted when it was last checked.
     lasted: Duration,
 }
 
@@ -30,83 +27,71 @@ impl Session {
         }
     }
 
-    /// The first path comes up: the others are asked, and whoever prefers one of these waits for it,
-    /// but not for ever.
+    /// The first path comes up: the others are challenged, and applications that prefer one of them
+    /// wait for it for a limited time.
     pub(super) fn begin_startup_wait(&mut self, now: Instant) {
         if !self.was_up {
-            self.paths
-                .values_mut()
-                .for_each(|path| path.revalidate(now));
-            self.settling = Some(StartupWait {
+            self.paths.iter_mut().for_each(|path| path.revalidate(now));
+            self.startup_wait = Some(StartupWait {
                 since: now,
                 lasted: Duration::ZERO,
             });
         }
     }
 
-    /// Ends the wait for paths that may still come up, of those that have waited enough.
+    /// Ends the wait for preferred paths, for applications that have waited long enough.
     pub(super) fn check_startup_wait(&mut self, now: Instant) {
         if self.startup_wait_due().is_none_or(|due| due > now) {
             return;
         }
-        if let Some(settling) = &mut self.settling {
-            settling.lasted = now.saturating_duration_since(settling.since);
-            if settling.lasted >= VALIDATION_TIME {
-                self.settling = None;
+        if let Some(wait) = &mut self.startup_wait {
+            wait.lasted = now.saturating_duration_since(wait.since);
+            if wait.lasted >= VALIDATION_TIME {
+                self.startup_wait = None;
             }
             self.choose_paths(MoveReason::PathUp);
         }
     }
 
-    /// For how long an application waits for the path that it prefers: a message has half of its
-    /// lifetime left for the way.
-    pub(super) fn patience(&self, app: &App) -> Duration {
-        let first = app.config.paths.first().and_then(|id| self.paths.get(id));
+    /// How long an application waits for its preferred path: half of a message's lifetime is left for
+    /// the transfer.
+    fn startup_wait_max(&self, app: &App) -> Duration {
+        let first = app.config.paths.first().and_then(|id| self.paths.get(*id));
         let answer = first.map_or(Duration::ZERO, Path::validation_time);
         app.config
             .lifetime
             .map_or(answer, |lifetime| answer.min(lifetime / 2))
     }
 
-    /// When the next application has waited enough.
+    /// When the next application has waited long enough.
     pub(super) fn startup_wait_due(&self) -> Option<Instant> {
-        let settling = self.settling?;
+        let wait = self.startup_wait?;
         let waiting = self.apps.values().filter(|app| app.active.is_none());
-        let patience = waiting.map(|app| self.patience(app));
-        let next = patience
-            .filter(|patience| *patience > settling.lasted)
-            .min();
-        Some(settling.since + next.unwrap_or(VALIDATION_TIME))
+        let limits = waiting.map(|app| self.startup_wait_max(app));
+        let next = limits.filter(|limit| *limit > wait.lasted).min();
+        Some(wait.since + next.unwrap_or(VALIDATION_TIME))
     }
 
-    /// Gives an application the first path of its preference that is up. While the first paths come
-    /// up, one that is nowhere waits for the path that it prefers most: the order in which paths
-    /// answer is no reason to begin on another and move.
+    /// Moves an application to its first preferred path that is up. While the first paths come up, an
+    /// application without a path waits for the one that it prefers most: the order in which paths
+    /// answer must not make it begin on another and move.
     pub(super) fn choose_path(&mut self, app: AppId, reason: MoveReason) {
-        let up = |id: &PathId| self.paths.get(id).is_some_and(Path::is_up);
         let Some(entry) = self.apps.get(&app) else {
             return;
         };
-        let awaited = |id: &PathId| {
-            let path = self.paths.get(id);
-            path.is_some_and(|path| path.state == PathState::Validating)
-        };
-        let first = entry.config.paths.first();
+        let preferred = entry.config.paths.first();
+        let is_awaited = preferred
+            .and_then(|id| self.paths.get(*id))
+            .is_some_and(|path| path.state() == PathState::Validating);
         let waits = self
-            .settling
-            .is_some_and(|settling| settling.lasted < self.patience(entry));
-        if waits && entry.active.is_none() && first.is_some_and(awaited) {
+            .startup_wait
+            .is_some_and(|wait| wait.lasted < self.startup_wait_max(entry));
+        if waits && entry.active.is_none() && is_awaited {
             return;
         }
-        let named = entry.config.paths.iter().copied().find(|id| up(id));
-        let others = || {
-            self.paths
-                .values()
-                .filter(|path| path.is_up())
-                .min_by_key(|path| (path.rtt.smoothed_or_initial(), path.id))
-                .map(|path| path.id)
-        };
-        let to = named.or_else(others);
+        let mut named = entry.config.paths.iter().copied();
+        let first_up = named.find(|id| self.paths.get(*id).is_some_and(Path::is_up));
+        let to = first_up.or_else(|| self.paths.fastest());
         let from = entry.active;
         if from == to {
             return;
@@ -123,9 +108,8 @@ impl Session {
     }
 
     pub(super) fn on_path_state_changed(&mut self, now: Instant, reason: MoveReason) {
-        let mut states = self.paths.values().map(|path| path.state);
-        if !states.any(|state| state == PathState::Validating) {
-            self.settling = None;
+        if !self.paths.any_validating() {
+            self.startup_wait = None;
         }
         self.choose_paths(reason);
         self.check_up(now);

@@ -1,4 +1,5 @@
-//! What arrives from one peer: messages put together, in bounded memory, exactly once.
+//! Reassembly of the peer's messages and fragmented datagrams, in bounded memory. A message is
+//! delivered exactly once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -115,6 +116,17 @@ impl Finished {
     }
 }
 
+/// A part of a message as it arrives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MessagePart<'a> {
+    pub(crate) id: u64,
+    pub(crate) app: AppId,
+    /// Bytes of the message.
+    pub(crate) total: usize,
+    pub(crate) offset: usize,
+    pub(crate) data: &'a [u8],
+}
+
 /// A part of a fragmented datagram as it arrives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FragmentPart<'a> {
@@ -125,6 +137,15 @@ pub(crate) struct FragmentPart<'a> {
     pub(crate) flow: FlowId,
     pub(crate) reply: bool,
     pub(crate) data: &'a [u8],
+}
+
+/// A fragmented datagram that is whole.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct WholeDatagram {
+    pub(crate) app: AppId,
+    pub(crate) flow: FlowId,
+    pub(crate) reply: bool,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Reassembly {
@@ -152,7 +173,7 @@ impl Reassembly {
         };
     }
 
-    /// The first credit, told in the handshake.
+    /// The first credit, which the handshake carries.
     pub(crate) fn initial_credit(&self) -> u64 {
         self.window
     }
@@ -161,12 +182,15 @@ impl Reassembly {
     pub(crate) fn on_part(
         &mut self,
         at: Instant,
-        id: u64,
-        app: AppId,
-        total: usize,
-        offset: usize,
-        data: &[u8],
+        part: MessagePart<'_>,
     ) -> Result<Option<Whole>, PartError> {
+        let MessagePart {
+            id,
+            app,
+            total,
+            offset,
+            data,
+        } = part;
         if self.is_over(id) {
             return Ok(None);
         }
@@ -250,13 +274,13 @@ impl Reassembly {
         true
     }
 
-    /// There is a new credit to tell, see [`credit_to_grant`](Self::credit_to_grant).
+    /// There is a new credit to send, see [`credit_to_grant`](Self::credit_to_grant).
     pub(crate) fn has_credit_to_grant(&self) -> bool {
         let freed = self.returned + self.window - self.granted;
         freed > 0 && (freed >= self.window / 4 || self.open_bytes() == 0)
     }
 
-    /// A new credit to tell, once a quarter of the window has come free or nothing is open: a
+    /// A new credit to send, once a quarter of the window has come free or nothing is open: a
     /// message as large as the window must not wait for ever.
     pub(crate) fn credit_to_grant(&mut self) -> Option<u64> {
         if !self.has_credit_to_grant() {
@@ -266,7 +290,7 @@ impl Reassembly {
         Some(self.granted)
     }
 
-    /// The credit that was told last.
+    /// The credit that was sent last.
     pub(crate) fn granted(&self) -> u64 {
         self.granted
     }
@@ -277,10 +301,7 @@ impl Reassembly {
     }
 
     /// Takes a fragment of a datagram; the datagram if it is whole now.
-    pub(crate) fn on_fragment(
-        &mut self,
-        part: FragmentPart<'_>,
-    ) -> Option<(AppId, FlowId, bool, Vec<u8>)> {
+    pub(crate) fn on_fragment(&mut self, part: FragmentPart<'_>) -> Option<WholeDatagram> {
         let index = match self
             .fragmented
             .iter()
@@ -317,7 +338,50 @@ impl Reassembly {
             return None;
         }
         let whole = self.fragmented.remove(index)?;
-        Some((whole.app, whole.flow, whole.reply, whole.body))
+        Some(WholeDatagram {
+            app: whole.app,
+            flow: whole.flow,
+            reply: whole.reply,
+            body: whole.body,
+        })
+    }
+
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self) {
+        let partial = self.partial.values();
+        let partial: u64 = partial.map(|partial| charge(partial.body.len())).sum();
+        let delivered: u64 = self.delivered.values().map(|d| d.charge).sum();
+        assert_eq!(
+            self.open_bytes(),
+            partial + delivered,
+            "open bytes are those of open messages"
+        );
+        assert!(self.used <= self.granted, "credit is never exceeded");
+        assert!(
+            self.granted <= self.returned + self.window,
+            "no more than the window is granted at once"
+        );
+        assert!(
+            self.delivered
+                .values()
+                .all(|d| self.delivered_ids.contains(&d.id)),
+            "delivered ids"
+        );
+        assert_eq!(
+            self.delivered.len(),
+            self.delivered_ids.len(),
+            "delivered ids"
+        );
+        assert!(
+            self.fragmented.len() <= FRAGMENTED_MAX,
+            "fragmented datagrams"
+        );
+        assert!(
+            self.finished.ranges.len() <= FINISHED_RANGES_MAX,
+            "ranges of finished messages"
+        );
     }
 
     /// Nothing more is expected of a message.
@@ -352,6 +416,16 @@ mod tests {
 
     const APP: AppId = AppId(1);
 
+    fn part(id: u64, app: AppId, total: usize, offset: usize, data: &[u8]) -> MessagePart<'_> {
+        MessagePart {
+            id,
+            app,
+            total,
+            offset,
+            data,
+        }
+    }
+
     proptest! {
         #[test]
         fn parts_in_any_order_and_number_make_the_message_once(
@@ -366,7 +440,7 @@ mod tests {
                 let start = start % len;
                 let end = (start + size).min(len);
                 covered[start..end].fill(true);
-                if let Some(got) = reassembly.on_part(AT, 0, APP, len, start, &body[start..end]).unwrap() {
+                if let Some(got) = reassembly.on_part(AT, part(0, APP, len, start, &body[start..end])).unwrap() {
                     prop_assert_eq!(&got.body, &body);
                     whole += 1;
                 }
@@ -379,9 +453,9 @@ mod tests {
     fn memory_is_bounded_by_the_credit_that_was_granted() {
         let mut reassembly = Reassembly::new(1000);
         let len = 1000 - CREDIT_PER_MESSAGE as usize;
-        assert!(reassembly.on_part(AT, 0, APP, len, 0, b"a").is_ok());
+        assert!(reassembly.on_part(AT, part(0, APP, len, 0, b"a")).is_ok());
         assert_eq!(
-            reassembly.on_part(AT, 1, APP, 1, 0, b"a"),
+            reassembly.on_part(AT, part(1, APP, 1, 0, b"a")),
             Err(PartError::OverCredit)
         );
         reassembly.on_drop(0, len);
@@ -389,7 +463,7 @@ mod tests {
         assert_eq!(reassembly.open_bytes(), 0);
         assert!(
             reassembly
-                .on_part(AT, 1, APP, 1, 0, b"a")
+                .on_part(AT, part(1, APP, 1, 0, b"a"))
                 .unwrap()
                 .is_some()
         );
@@ -401,19 +475,20 @@ mod tests {
     fn contradicting_parts_end_the_message_and_return_its_credit() {
         for (app, total) in [(APP, 11), (AppId(2), 10)] {
             let mut reassembly = Reassembly::new(10_000);
-            reassembly.on_part(AT, 0, APP, 10, 0, b"a").unwrap();
-            let refused = reassembly.on_part(AT, 0, app, total, 0, b"a");
+            reassembly.on_part(AT, part(0, APP, 10, 0, b"a")).unwrap();
+            let refused = reassembly.on_part(AT, part(0, app, total, 0, b"a"));
             assert_eq!(refused, Err(PartError::Abandoned));
             assert_eq!(reassembly.open_bytes(), 0);
-            assert_eq!(reassembly.on_part(AT, 0, APP, 10, 0, b"a"), Ok(None));
+            assert_eq!(reassembly.on_part(AT, part(0, APP, 10, 0, b"a")), Ok(None));
         }
     }
 
     #[test]
     fn message_in_too_many_pieces_is_given_up() {
         let mut reassembly = Reassembly::new(1 << 20);
-        let piece =
-            |reassembly: &mut Reassembly, at| reassembly.on_part(AT, 0, APP, 100_000, at, b"a");
+        let piece = |reassembly: &mut Reassembly, at| {
+            reassembly.on_part(AT, part(0, APP, 100_000, at, b"a"))
+        };
         for at in 0..PIECES_MAX {
             assert_eq!(piece(&mut reassembly, at * 2), Ok(None));
         }
@@ -424,7 +499,7 @@ mod tests {
     #[test]
     fn drop_never_returns_more_than_was_used() {
         let mut reassembly = Reassembly::new(1000);
-        reassembly.on_part(AT, 0, APP, 2, 0, b"a").unwrap();
+        reassembly.on_part(AT, part(0, APP, 2, 0, b"a")).unwrap();
         assert!(reassembly.on_drop(0, 700));
         assert_eq!(reassembly.open_bytes(), 0);
         assert_eq!(reassembly.credit_to_grant(), Some(1000 + 258));
@@ -434,9 +509,15 @@ mod tests {
     #[test]
     fn message_of_before_a_restart_cannot_be_finished_after_it() {
         let mut reassembly = Reassembly::new(1000);
-        let before = reassembly.on_part(AT, 0, APP, 1, 0, b"a").unwrap().unwrap();
+        let before = reassembly
+            .on_part(AT, part(0, APP, 1, 0, b"a"))
+            .unwrap()
+            .unwrap();
         reassembly.restart();
-        let after = reassembly.on_part(AT, 0, APP, 1, 0, b"b").unwrap().unwrap();
+        let after = reassembly
+            .on_part(AT, part(0, APP, 1, 0, b"b"))
+            .unwrap()
+            .unwrap();
         assert_eq!(reassembly.on_finished(before.number), None);
         assert_eq!(reassembly.on_finished(after.number), Some((0, AT)));
     }
@@ -446,7 +527,7 @@ mod tests {
         let mut reassembly = Reassembly::new(1000);
         reassembly.on_drop(0, 700);
         assert_eq!(reassembly.credit_to_grant(), Some(1000 + 956));
-        assert_eq!(reassembly.on_part(AT, 0, APP, 700, 0, b"a"), Ok(None));
+        assert_eq!(reassembly.on_part(AT, part(0, APP, 700, 0, b"a")), Ok(None));
     }
 
     proptest! {
@@ -469,7 +550,7 @@ mod tests {
     #[test]
     fn fragments_are_put_together_and_the_oldest_is_given_up() {
         let mut reassembly = Reassembly::new(1000);
-        let part = |id, offset, data| FragmentPart {
+        let fragment = |id, offset, data| FragmentPart {
             id,
             total: 4,
             offset,
@@ -479,10 +560,16 @@ mod tests {
             data,
         };
         for id in 0..=FRAGMENTED_MAX as u64 {
-            assert!(reassembly.on_fragment(part(id, 2, b"cd")).is_none());
+            assert!(reassembly.on_fragment(fragment(id, 2, b"cd")).is_none());
         }
-        assert!(reassembly.on_fragment(part(0, 0, b"ab")).is_none());
-        let whole = reassembly.on_fragment(part(5, 0, b"ab"));
-        assert_eq!(whole, Some((APP, FlowId(3), true, b"abcd".to_vec())));
+        assert!(reassembly.on_fragment(fragment(0, 0, b"ab")).is_none());
+        let whole = reassembly.on_fragment(fragment(5, 0, b"ab"));
+        let expected = WholeDatagram {
+            app: APP,
+            flow: FlowId(3),
+            reply: true,
+            body: b"abcd".to_vec(),
+        };
+        assert_eq!(whole, Some(expected));
     }
 }

@@ -1,4 +1,4 @@
-//! What was received of one path of the peer: replay window and acknowledgements.
+//! Packets received on one path of the peer: replay window and acknowledgements.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{
     wire::{AckFrame, expand_packet_number},
 };
 
-/// Packet numbers below the largest that are still told apart; older ones are refused.
+/// Packet numbers below the largest that are still distinguished; older ones are refused.
 const REPLAY_WINDOW: u64 = 8192;
 const WORDS: usize = (REPLAY_WINDOW / 64) as usize;
 /// Ranges kept for acknowledgements; the lowest is forgotten first.
@@ -17,7 +17,7 @@ const RANGES_MAX: usize = 64;
 /// Packets after which an acknowledgement is not held back any longer.
 const ACK_EVERY: u32 = 16;
 
-/// Which of the newest numbers were seen.
+/// Which of the newest packet numbers were received.
 #[derive(Debug)]
 pub(crate) struct ReplayWindow {
     bits: Box<[u64; WORDS]>,
@@ -34,7 +34,7 @@ impl Default for ReplayWindow {
 }
 
 impl ReplayWindow {
-    /// It was seen before or is too old to tell.
+    /// It was received before, or is too old to know.
     pub(crate) fn is_replay(&self, number: u64) -> bool {
         match self.largest {
             Some(largest) if number <= largest => {
@@ -44,7 +44,7 @@ impl ReplayWindow {
         }
     }
 
-    /// Whether it was seen before cannot be told any more.
+    /// It is so old that whether it was received before is not known any more.
     pub(crate) fn is_too_old(&self, number: u64) -> bool {
         let behind = self
             .largest
@@ -52,13 +52,14 @@ impl ReplayWindow {
         behind >= REPLAY_WINDOW
     }
 
-    /// It is larger than all so far.
+    /// It is larger than all that were received.
     pub(crate) fn is_newest(&self, number: u64) -> bool {
         self.largest.is_none_or(|largest| number > largest)
     }
 
-    /// Records a number that is no replay.
+    /// Records a number that is not a replay.
     pub(crate) fn note(&mut self, number: u64) {
+        debug_assert!(!self.is_replay(number), "replays are refused before");
         if self.is_newest(number) {
             self.clear_up_to(number);
             self.largest = Some(number);
@@ -66,7 +67,7 @@ impl ReplayWindow {
         self.bits[word(number)] |= bit(number);
     }
 
-    /// The largest one seen.
+    /// The largest number received.
     pub(crate) const fn largest(&self) -> Option<u64> {
         self.largest
     }
@@ -88,18 +89,26 @@ impl ReplayWindow {
 pub(crate) struct Received {
     window: ReplayWindow,
     largest_at: Instant,
-    /// What is to be acknowledged: all that the peer is not known to have been told of.
+    /// What is to be acknowledged: everything that no acknowledgement covers of which the peer has
+    /// confirmed the receipt.
     ranges: RangeSet,
-    /// A packet below the largest came late: the lowest such, and what was the largest then. What was
-    /// told up to that did not have it.
+    /// The lowest packet that arrived late, and what was the largest then. Acknowledgements up to that
+    /// did not have it.
     reordered: Option<(u64, u64)>,
-    /// Packets that ask for an acknowledgement since the last one.
+    /// Ack-eliciting packets since the last acknowledgement.
     unacknowledged: u32,
     ack_due: Option<Instant>,
     last_ack_at: Option<Instant>,
-    pub(crate) ecn_ce: u64,
-    pub(crate) packets: u64,
-    pub(crate) bytes: u64,
+    ecn_ce: u64,
+}
+
+/// When acknowledgements are sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AckPolicy {
+    /// Longest time that an acknowledgement is held back.
+    pub(crate) delay_max: Duration,
+    /// Shortest time between two acknowledgements.
+    pub(crate) spacing: Duration,
 }
 
 impl Default for Received {
@@ -113,8 +122,6 @@ impl Default for Received {
             ack_due: None,
             last_ack_at: None,
             ecn_ce: 0,
-            packets: 0,
-            bytes: 0,
         }
     }
 }
@@ -125,7 +132,7 @@ impl Received {
         expand_packet_number(self.window.largest.map_or(0, |largest| largest + 1), low)
     }
 
-    /// It was seen before or is too old to tell.
+    /// It was received before, or is too old to know.
     pub(crate) fn is_replay(&self, number: u64) -> bool {
         self.window.is_replay(number)
     }
@@ -135,8 +142,8 @@ impl Received {
         self.window.is_newest(number)
     }
 
-    /// Records an authentic packet that is no replay.
-    pub(crate) fn on_packet(&mut self, number: u64, received_at: Instant) {
+    /// Records an authentic packet that is not a replay. `is_ce`: it has a congestion mark.
+    pub(crate) fn on_packet(&mut self, number: u64, received_at: Instant, is_ce: bool) {
         match self.window.largest.filter(|largest| number < *largest) {
             None => self.largest_at = received_at,
             Some(largest) => {
@@ -151,29 +158,24 @@ impl Received {
         if self.ranges.len() > RANGES_MAX {
             self.ranges.drop_lowest();
         }
-        self.packets += 1;
+        self.ecn_ce += u64::from(is_ce);
     }
 
-    /// The packet just recorded asks for an acknowledgement.
-    /// It is told after `ack_delay_max` at the latest, but not within `spacing` of the last time.
-    pub(crate) fn on_eliciting(
-        &mut self,
-        now: Instant,
-        number: u64,
-        ack_delay_max: Duration,
-        spacing: Duration,
-    ) {
+    /// The packet that was just recorded asks for an acknowledgement.
+    pub(crate) fn on_eliciting(&mut self, now: Instant, number: u64, policy: AckPolicy) {
         self.unacknowledged += 1;
-        // A gap just below or a late packet: tell at once, the sender may have to repair.
+        // A gap just below or a late packet is acknowledged at once: the sender may have to retransmit.
         let in_order = self.ranges.iter_down().next().is_some_and(|(low, high)| {
             number + 1 == high && (low < number || self.ranges.len() == 1)
         });
         let due = if self.unacknowledged >= ACK_EVERY || !in_order {
             now
         } else {
-            now + ack_delay_max
+            now + policy.delay_max
         };
-        let due = self.last_ack_at.map_or(due, |last| due.max(last + spacing));
+        let due = self
+            .last_ack_at
+            .map_or(due, |last| due.max(last + policy.spacing));
         self.ack_due = Some(self.ack_due.map_or(due, |earlier| earlier.min(due)));
     }
 
@@ -181,13 +183,13 @@ impl Received {
         self.ack_due
     }
 
-    /// Something asks for an acknowledgement, even if it may still be held back.
+    /// Something is to be acknowledged, even if the acknowledgement may still be held back.
     pub(crate) fn has_unacknowledged(&self) -> bool {
         self.unacknowledged > 0
     }
 
-    /// Appends an acknowledgement for the peer's path `path`; up to which packet it tells. `None` if
-    /// nothing was received.
+    /// Appends an acknowledgement for the peer's path `path`; its largest packet. `None` if nothing
+    /// was received.
     pub(crate) fn write_ack(&mut self, now: Instant, path: u8, buf: &mut Vec<u8>) -> Option<u64> {
         let largest = self.window.largest?;
         let head = AckFrame::head(
@@ -205,21 +207,43 @@ impl Received {
         Some(largest)
     }
 
-    /// The peer has an acknowledgement that told it of everything up to `largest`: that need not be
-    /// told again (RFC 9000 §13.2.4). Else every packet that carries an acknowledgement would name
-    /// the losses of long ago.
+    /// The peer has an acknowledgement that covers everything up to `largest`, so that need not be
+    /// acknowledged again (RFC 9000 §13.2.4). Otherwise acknowledgements would carry the gaps of all
+    /// losses so far.
     pub(crate) fn on_ack_of_ack(&mut self, largest: u64) {
         self.reordered = self.reordered.filter(|(_, then)| largest <= *then);
-        let untold = self.reordered.map_or(u64::MAX, |(lowest, _)| lowest);
-        // The newest stays: what follows it, or leaves a gap, is told by it.
+        let unacknowledged = self.reordered.map_or(u64::MAX, |(lowest, _)| lowest);
+        // The newest stays: it shows whether the next packet leaves a gap.
         let newest = self.window.largest.unwrap_or(0);
-        let end = largest.saturating_add(1).min(untold).min(newest);
+        let end = largest.saturating_add(1).min(unacknowledged).min(newest);
         self.ranges.remove(0, end);
     }
 
     /// Bytes that `write_ack` appends at most.
     pub(crate) fn ack_len_max(&self) -> usize {
         AckFrame::len_max(self.ranges.len())
+    }
+
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self) {
+        assert!(self.ranges.len() <= RANGES_MAX, "ranges are bounded");
+        let ranges: Vec<(u64, u64)> = self.ranges.iter().collect();
+        assert!(
+            ranges.iter().all(|(low, high)| low < high)
+                && ranges.windows(2).all(|pair| pair[0].1 < pair[1].0),
+            "ranges are sorted and do not touch"
+        );
+        let end = self.window.largest.map_or(0, |largest| largest + 1);
+        assert!(
+            ranges.last().is_none_or(|(_, high)| *high <= end),
+            "only received packets are acknowledged"
+        );
+        assert!(
+            self.ack_due.is_none() || self.unacknowledged > 0,
+            "an acknowledgement that is due acknowledges something"
+        );
     }
 }
 
@@ -241,6 +265,11 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
+    const POLICY: AckPolicy = AckPolicy {
+        delay_max: Duration::from_millis(1),
+        spacing: Duration::ZERO,
+    };
+
     proptest! {
         #[test]
         fn exactly_what_was_seen_or_is_too_old_is_a_replay(numbers in proptest::collection::vec(0u64..20_000, 0..300)) {
@@ -252,17 +281,17 @@ mod tests {
                 let is_too_old = largest >= number + REPLAY_WINDOW;
                 prop_assert_eq!(replay, seen.contains(&number) || is_too_old);
                 if !replay {
-                    received.on_packet(number, Instant::ZERO);
+                    received.on_packet(number, Instant::ZERO, false);
                     seen.insert(number);
                 }
                 prop_assert!(received.ranges.len() <= RANGES_MAX);
             }
         }
 
-        /// Packets come in any order, acknowledgements get lost, and what is said of them comes late:
-        /// only what the peer has read of is forgotten.
+        /// Packets come in any order, acknowledgements get lost, and the acknowledgements of those come
+        /// late.
         #[test]
-        fn nothing_is_forgotten_before_the_peer_knows_it(
+        fn packet_stays_acknowledged_until_the_peer_confirms_that(
             steps in proptest::collection::vec((0u8..3, 0u64..40), 0..90),
         ) {
             let mut received = Received::default();
@@ -276,24 +305,25 @@ mod tests {
                         let number = received.window.largest().unwrap_or(0) + value;
                         let number = number.saturating_sub(20);
                         if !received.is_replay(number) {
-                            received.on_packet(number, Instant::ZERO);
+                            received.on_packet(number, Instant::ZERO, false);
                             come.insert(number);
                         }
                     }
                     1 => {
                         if let Some(largest) = received.write_ack(Instant::ZERO, 0, &mut Vec::new()) {
-                            let told = received.ranges.iter().flat_map(|(low, high)| low..high);
-                            acks.push((largest, told.collect()));
+                            let acked = received.ranges.iter().flat_map(|(low, high)| low..high);
+                            acks.push((largest, acked.collect()));
                         }
                     }
                     _ => {
                         let place = value as usize % acks.len().max(1);
-                        if let Some((largest, told)) = acks.get(place) {
-                            known.extend(told);
+                        if let Some((largest, acked)) = acks.get(place) {
+                            known.extend(acked);
                             received.on_ack_of_ack(*largest);
                         }
                     }
                 }
+                received.check_invariants();
                 let kept = |number: &&u64| received.ranges.covers(**number, **number + 1);
                 let forgotten = come.iter().find(|number| !kept(number) && !known.contains(*number));
                 prop_assert_eq!(forgotten, None);
@@ -302,37 +332,32 @@ mod tests {
     }
 
     #[test]
-    fn losses_of_long_ago_are_not_told_again() {
+    fn old_gaps_are_not_acknowledged_again() {
         let mut received = Received::default();
         for number in (0..1000).filter(|number| number % 10 > 0) {
-            received.on_packet(number, Instant::ZERO);
+            received.on_packet(number, Instant::ZERO, false);
             if number % 20 == 5 {
-                let told = received.write_ack(Instant::ZERO, 0, &mut Vec::new());
-                received.on_ack_of_ack(told.expect("something was received"));
+                let largest = received.write_ack(Instant::ZERO, 0, &mut Vec::new());
+                received.on_ack_of_ack(largest.expect("something was received"));
             }
         }
         assert!(received.ranges.len() <= 3, "{:?}", received.ranges);
         // A gap behind what is known is one still.
         received.on_ack_of_ack(999);
         assert_eq!(received.ranges.len(), 1);
-        received.on_packet(1001, Instant::ZERO);
-        received.on_eliciting(
-            Instant::ZERO,
-            1001,
-            Duration::from_millis(1),
-            Duration::ZERO,
-        );
+        received.on_packet(1001, Instant::ZERO, false);
+        received.on_eliciting(Instant::ZERO, 1001, POLICY);
         assert_eq!(received.ack_due(), Some(Instant::ZERO));
     }
 
     #[test]
-    fn a_gap_is_told_at_once_and_order_after_a_while() {
+    fn gap_is_acknowledged_at_once_and_packets_in_order_later() {
         let mut received = Received::default();
-        let delay = Duration::from_millis(1);
+        let delay = POLICY.delay_max;
         let now = Instant::from_nanos(5);
         for (number, due) in [(0, now + delay), (1, now + delay), (3, now)] {
-            received.on_packet(number, now);
-            received.on_eliciting(now, number, delay, Duration::ZERO);
+            received.on_packet(number, now, false);
+            received.on_eliciting(now, number, POLICY);
             assert_eq!(received.ack_due(), Some(due), "packet {number}");
         }
         received.write_ack(now, 0, &mut Vec::new());

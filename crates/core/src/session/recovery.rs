@@ -1,8 +1,10 @@
-//! Packets sent on one path and not yet answered for: what is acknowledged, what is lost.
+//! Loss recovery of one path: which of the sent packets are acknowledged and which are lost.
 //!
-//! Loss detection follows RFC 9002 §6 (packet and time threshold, probes for the tail); there is
-//! no congestion window here: the pacer owns the rate. What a probe repeats counts as lost on the
-//! path until it is heard of, but not yet towards its tenant.
+//! Loss detection follows RFC 9002 §6 (packet and time threshold, probe timeout). There is no
+//! congestion window here: the pacer owns the rate. PTO-retransmitted packets count as lost in the
+//! path's statistics until they are acknowledged; the tenant's controller hears of
+//! it only when loss detection confirms the loss. An MTU probe that is lost says something about its size and nothing
+//! about the path (RFC 8899 §3), so it is never counted as lost or spurious.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -17,13 +19,14 @@ use crate::{
     id::{AppId, StreamId, TenantId},
 };
 
-/// RFC 9002 §6.1.1 kPacketThreshold: the least reordering that is not taken for loss.
-const REORDERING_MIN: u64 = 3;
-/// Bound of the threshold as it learns from packets that were declared lost and arrived.
-const REORDERING_MAX: u64 = 256;
-/// Packets remembered at most: 10 Gbit/s of full packets for 150 ms. Then sending waits.
+/// RFC 9002 §6.1.1 kPacketThreshold: packets this far below the largest acknowledged one are lost.
+const PACKET_THRESHOLD_MIN: u64 = 3;
+/// Bound of the packet threshold, which grows with every loss that turns out to be spurious.
+const PACKET_THRESHOLD_MAX: u64 = 256;
+/// Packets remembered at most: 10 Gbit/s of full packets for 150 ms. At the bound sending waits.
 const PACKETS_MAX: usize = 1 << 17;
-/// Time between the probes of one silence at most: several fit into the 80 ms that a path is granted.
+/// Longest time between two probe timeouts in a row: several fit into the 80 ms of silence after
+/// which a path is given up.
 const PROBE_SPACING: Duration = Duration::from_millis(15);
 
 /// A part of a packet that matters when the packet is lost or acknowledged.
@@ -55,18 +58,18 @@ pub(crate) enum SentFrame {
     StreamOpen(StreamId),
     /// The newest credit of a stream, whichever it was.
     StreamCredit(StreamId),
-    /// What we have given back of a stream's credit, the newest sum.
+    /// The newest total of the stream credit that we have returned.
     StreamReturn(StreamId),
     StreamReset {
         stream: StreamId,
         reason: ResetReason,
     },
-    /// A datagram of this application: not repaired, only counted.
+    /// A datagram of this application, which is not retransmitted.
     Datagram {
         app: AppId,
     },
-    /// An acknowledgement of the peer's path `path` up to packet `largest`: never repeated, the next
-    /// one tells more.
+    /// An acknowledgement of the peer's path `path` up to packet `largest`. It is not retransmitted:
+    /// the next one covers it.
     Ack {
         path: u8,
         largest: u64,
@@ -102,22 +105,52 @@ impl SentFrames {
         }
     }
 
-    /// One of them says what became of a message.
+    /// One of them reports the outcome of a message of the peer.
     fn carries_outcome(&self) -> bool {
-        let tells = |frame: &SentFrame| matches!(frame, SentFrame::MessageDone { .. });
-        self.as_slice().iter().any(tells)
+        self.as_slice()
+            .iter()
+            .any(|frame| matches!(frame, SentFrame::MessageDone { .. }))
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
+    /// In flight: neither acknowledged nor declared lost.
     Outstanding,
+    /// Declared lost by loss detection, or with its path.
     Lost,
-    /// Acknowledged, or never asked for it.
+    /// Its content was retransmitted by a probe timeout, which does not mean that it is lost
+    /// (RFC 9002 §6.2).
+    PtoRetransmitted,
+    /// Acknowledged, or not ack-eliciting.
     Resolved,
 }
 
-/// Whose packet it is: its window counts it.
+/// What a packet is in the eyes of loss recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PacketKind {
+    /// Asks for an acknowledgement.
+    AckEliciting,
+    /// The same, and longer than the path MTU: its loss is not a loss of the path.
+    MtuProbe,
+    /// Is neither acknowledged for its own sake nor retransmitted.
+    NonEliciting,
+}
+
+impl PacketKind {
+    pub(crate) fn of(ack_eliciting: bool) -> Self {
+        match ack_eliciting {
+            true => Self::AckEliciting,
+            false => Self::NonEliciting,
+        }
+    }
+
+    pub(crate) fn is_ack_eliciting(self) -> bool {
+        self != Self::NonEliciting
+    }
+}
+
+/// The tenant whose window the packet counts in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) tenant: TenantId,
@@ -125,20 +158,30 @@ pub(crate) struct Owner {
     pub(crate) ecn: u8,
 }
 
+/// A packet as it is handed to loss recovery.
+#[derive(Debug)]
+pub(crate) struct NewPacket {
+    pub(crate) kind: PacketKind,
+    pub(crate) ip_bytes: u16,
+    pub(crate) frames: SentFrames,
+    pub(crate) self_queueing: SelfQueueing,
+    pub(crate) owner: Owner,
+}
+
 #[derive(Debug)]
 struct SentPacket {
     at: Instant,
-    /// It left at that time, and not at some time before.
+    /// `at` is exact. It is not after a late departure: then it is the latest possible send time.
     rtt_eligible: bool,
     ip_bytes: u16,
-    eliciting: bool,
+    kind: PacketKind,
     state: State,
     frames: SentFrames,
-    place: SelfQueueing,
+    self_queueing: SelfQueueing,
     owner: Owner,
 }
 
-/// A packet that was acknowledged or lost.
+/// A packet that was acknowledged or declared lost.
 #[derive(Debug)]
 pub(crate) struct ResolvedPacket {
     pub(crate) number: u64,
@@ -147,61 +190,72 @@ pub(crate) struct ResolvedPacket {
     pub(crate) owner: Owner,
     /// Acknowledged after it was declared lost.
     pub(crate) was_lost: bool,
-    /// Declared lost after a probe had repeated it: it is repaired already.
+    /// Declared lost after a probe timeout had retransmitted it: its content needs nothing more.
     pub(crate) was_pto_retransmitted: bool,
+    pub(crate) is_mtu_probe: bool,
 }
 
-/// The packet whose arrival an acknowledgement tells.
+/// The largest newly acknowledged packet: the one that an RTT sample is taken from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LargestAcked {
     pub(crate) sent_at: Instant,
     pub(crate) ip_bytes: u16,
-    pub(crate) place: SelfQueueing,
+    pub(crate) self_queueing: SelfQueueing,
     pub(crate) owner: Owner,
+}
+
+/// Packets of a path by what became of them. MTU probes are in `acked` only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RecoveryStats {
+    pub(crate) acked: u64,
+    /// Declared lost or PTO-retransmitted; spurious ones included.
+    pub(crate) lost: u64,
+    /// Of `lost`, acknowledged later.
+    pub(crate) spurious: u64,
+    /// Of `spurious`, sent before the path last went down: that they arrived says nothing about the
+    /// path since.
+    pub(crate) spurious_after_outage: u64,
 }
 
 /// What an acknowledgement brought.
 #[derive(Debug, Default)]
 pub(crate) struct AckOutcome {
     pub(crate) acked: Vec<ResolvedPacket>,
-    /// The largest newly acknowledged packet; `None` if the largest is old news, or nobody knows when it left.
+    /// `None` if the largest was acknowledged before or its send time is not known.
     pub(crate) largest: Option<LargestAcked>,
 }
 
-/// The packets of one path, by number.
+/// Loss recovery of one path.
 #[derive(Debug, Default)]
-pub(crate) struct SentPackets {
+pub(crate) struct LossRecovery {
     /// Number of the first packet in `packets`.
     base: u64,
     packets: VecDeque<SentPacket>,
     largest_acked: Option<u64>,
     /// No packet below is outstanding.
     oldest: u64,
-    /// Packets in state `Lost`: all that an acknowledgement may still change below `oldest`.
-    lost: BTreeSet<u64>,
-    /// Those of them that a probe repeated, while nothing says that they did not arrive.
+    /// Packets in the states `Lost` and `PtoRetransmitted`: below `oldest` an acknowledgement can
+    /// change nothing else.
+    not_outstanding: BTreeSet<u64>,
+    /// Of those, the ones in state `PtoRetransmitted`.
     pto_retransmitted: BTreeSet<u64>,
-    reordering: u64,
+    packet_threshold: u64,
     outstanding: usize,
-    /// Outstanding packets that tell what became of the peer's messages.
+    /// Outstanding packets that report outcomes of the peer's messages.
     outcomes_in_flight: usize,
-    pub(crate) bytes_in_flight: u64,
+    bytes_in_flight: u64,
     last_eliciting_at: Option<Instant>,
-    /// Since when nothing that was sent has been answered.
+    /// When the first packet left that nothing has been acknowledged since.
     unanswered_since: Option<Instant>,
-    probes: u32,
-    last_probe_at: Option<Instant>,
-    pub(crate) acked_total: u64,
-    pub(crate) lost_total: u64,
-    pub(crate) spurious_total: u64,
-    /// Packets below were sent before the path last died: whether they arrived after all says nothing
-    /// of what it is like since.
+    /// Probe timeouts since the last acknowledgement.
+    pto_count: u32,
+    last_pto_at: Option<Instant>,
+    /// Packets below left before the path last went down.
     first_pn_after_outage: u64,
-    /// Of those that arrived after all, the ones from before a death.
-    pub(crate) spurious_after_outage: u64,
+    stats: RecoveryStats,
 }
 
-impl SentPackets {
+impl LossRecovery {
     /// Begins with packet number `base`.
     pub(crate) fn starting_at(base: u64) -> Self {
         Self {
@@ -211,12 +265,20 @@ impl SentPackets {
         }
     }
 
-    /// Number of the next packet.
+    pub(crate) fn stats(&self) -> RecoveryStats {
+        self.stats
+    }
+
+    /// IP bytes of outstanding packets.
+    pub(crate) fn bytes_in_flight(&self) -> u64 {
+        self.bytes_in_flight
+    }
+
     pub(crate) fn next_number(&self) -> u64 {
         self.base + self.packets.len() as u64
     }
 
-    /// No more may be sent until something is answered.
+    /// No more may be sent before something is acknowledged, other than probes.
     pub(crate) fn is_full(&self) -> bool {
         self.packets.len() >= PACKETS_MAX
     }
@@ -225,21 +287,14 @@ impl SentPackets {
         self.outstanding > 0
     }
 
-    /// The peer may not know yet what became of its messages.
+    /// Outcomes of the peer's messages are in flight.
     pub(crate) fn has_outstanding_outcomes(&self) -> bool {
         self.outcomes_in_flight > 0
     }
 
     /// Records the packet `next_number()`.
-    pub(crate) fn on_sent(
-        &mut self,
-        now: Instant,
-        ip_bytes: u16,
-        eliciting: bool,
-        frames: SentFrames,
-        (place, owner): (SelfQueueing, Owner),
-    ) {
-        // Challenges on a path that never answers would stay for ever.
+    pub(crate) fn on_sent(&mut self, now: Instant, packet: NewPacket) {
+        // On a path that never answers, challenges would stay for ever.
         while self
             .packets
             .front()
@@ -248,45 +303,45 @@ impl SentPackets {
             self.packets.pop_front();
             self.base += 1;
         }
-        let state = if eliciting {
-            State::Outstanding
-        } else {
-            State::Resolved
-        };
-        self.outcomes_in_flight += usize::from(eliciting && frames.carries_outcome());
-        self.packets.push_back(SentPacket {
-            at: now,
-            rtt_eligible: true,
-            ip_bytes,
-            eliciting,
-            state,
-            frames,
-            place,
-            owner,
-        });
+        let eliciting = packet.kind.is_ack_eliciting();
         if eliciting {
             self.outstanding += 1;
-            self.bytes_in_flight += u64::from(ip_bytes);
+            self.outcomes_in_flight += usize::from(packet.frames.carries_outcome());
+            self.bytes_in_flight += u64::from(packet.ip_bytes);
             self.last_eliciting_at = Some(now);
             self.unanswered_since.get_or_insert(now);
         }
+        self.packets.push_back(SentPacket {
+            at: now,
+            rtt_eligible: true,
+            ip_bytes: packet.ip_bytes,
+            kind: packet.kind,
+            state: match eliciting {
+                true => State::Outstanding,
+                false => State::Resolved,
+            },
+            frames: packet.frames,
+            self_queueing: packet.self_queueing,
+            owner: packet.owner,
+        });
     }
 
-    /// What is recorded as sent at `stamped` may have left as late as `until`: silence counts from then,
-    /// and how long its answer took is not known.
-    pub(crate) fn on_late_departure(&mut self, stamped: Instant, until: Instant) {
+    /// Packets recorded as sent at or after `polled_at` may have left as late as `until`, because the
+    /// sender was descheduled. Silence counts from the latest possible send time, and these packets
+    /// give no RTT sample.
+    pub(crate) fn on_late_departure(&mut self, polled_at: Instant, until: Instant) {
         let late = self.packets.iter_mut().rev();
-        for packet in late.take_while(|packet| packet.at >= stamped) {
+        for packet in late.take_while(|packet| packet.at >= polled_at) {
             packet.at = until;
             packet.rtt_eligible = false;
         }
         for time in [&mut self.last_eliciting_at, &mut self.unanswered_since] {
-            *time = time.map(|at| if at >= stamped { until } else { at });
+            *time = time.map(|at| if at >= polled_at { until } else { at });
         }
     }
 
     /// Takes acknowledged ranges (inclusive, from the largest down). `None`: the peer acknowledges
-    /// what was never sent.
+    /// packets that were never sent.
     pub(crate) fn on_ack(
         &mut self,
         largest: u64,
@@ -300,9 +355,13 @@ impl SentPackets {
             if high < self.base {
                 break;
             }
-            // Each acknowledgement repeats what earlier ones said: below `oldest` only what was taken
-            // for lost can be news.
-            let below: Vec<u64> = self.lost.range(low.min(high)..=high).copied().collect();
+            // Acknowledgements repeat what earlier ones said: below `oldest` only packets that were
+            // declared lost can be newly acknowledged.
+            let below: Vec<u64> = self
+                .not_outstanding
+                .range(low.min(high)..=high)
+                .copied()
+                .collect();
             for number in below {
                 self.ack_one(number, &mut outcome);
             }
@@ -315,28 +374,28 @@ impl SentPackets {
             self.largest_acked = Some(largest);
             outcome.largest = self
                 .packet(largest)
-                .filter(|packet| packet.eliciting && packet.rtt_eligible)
+                .filter(|packet| packet.kind.is_ack_eliciting() && packet.rtt_eligible)
                 .map(|packet| LargestAcked {
                     sent_at: packet.at,
                     ip_bytes: packet.ip_bytes,
-                    place: packet.place,
+                    self_queueing: packet.self_queueing,
                     owner: packet.owner,
                 });
         }
         if !outcome.acked.is_empty() {
-            self.probes = 0;
+            self.pto_count = 0;
             self.unanswered_since = self.first_eliciting_after(self.largest_acked);
         }
         Some(outcome)
     }
 
-    /// Declares lost what the acknowledgements so far imply, also of what was repeated by a probe.
+    /// Declares lost what the acknowledgements so far imply, PTO-retransmitted packets included.
     pub(crate) fn detect_lost(&mut self, now: Instant, rtt: &RttEstimator) -> Vec<ResolvedPacket> {
         let Some(largest) = self.largest_acked else {
             return Vec::new();
         };
         let loss_delay = rtt.loss_delay();
-        let threshold = self.reordering.max(REORDERING_MIN);
+        let threshold = self.packet_threshold.max(PACKET_THRESHOLD_MIN);
         let mut lost = Vec::new();
         let end = largest
             .saturating_sub(self.base)
@@ -345,11 +404,11 @@ impl SentPackets {
             let number = self.base + index;
             let packet = &self.packets[index as usize];
             if number + threshold > largest && packet.at + loss_delay > now {
-                // Later ones are younger and nearer.
+                // Later packets are younger and nearer to the largest.
                 break;
             }
             if packet.state == State::Outstanding {
-                lost.push(self.lose(number));
+                lost.push(self.lose(number, State::Lost));
             }
         }
         self.advance_oldest();
@@ -360,7 +419,7 @@ impl SentPackets {
         lost
     }
 
-    /// When `detect_lost` should be called again by time alone.
+    /// When the time threshold declares the next packet lost.
     pub(crate) fn loss_deadline(&self, rtt: &RttEstimator) -> Option<Instant> {
         let largest = self.largest_acked?;
         let end = (largest.saturating_sub(self.base) as usize).min(self.packets.len());
@@ -376,9 +435,9 @@ impl SentPackets {
         deadlines.map(|packet| packet.at + rtt.loss_delay()).min()
     }
 
-    /// When the tail should be probed. The first probe follows RFC 9002; later ones come as quickly, and not
-    /// ever later, because silence has to be told from loss before the path is given up.
-    pub(crate) fn probe_deadline(
+    /// The probe timeout. The first follows RFC 9002 §6.2; later ones do not back off, because silence
+    /// has to be distinguished from loss before the path is given up.
+    pub(crate) fn pto_deadline(
         &self,
         rtt: &RttEstimator,
         ack_delay_max: Duration,
@@ -388,121 +447,132 @@ impl SentPackets {
         }
         let last = self.last_eliciting_at?;
         let timeout = rtt.probe_timeout(ack_delay_max);
-        Some(match self.last_probe_at.filter(|_| self.probes > 0) {
+        Some(match self.last_pto_at.filter(|_| self.pto_count > 0) {
             None => last + timeout,
             Some(probe) => probe + timeout.min(PROBE_SPACING),
         })
     }
 
-    /// A probe is due: gives out the oldest packets, so that their content is what probes. That
-    /// nothing was heard says nothing about them (RFC 9002 §6.2): whether they are lost is told
-    /// by [`detect_lost`](Self::detect_lost) once something is acknowledged.
-    pub(crate) fn on_probe(&mut self, now: Instant) -> Vec<ResolvedPacket> {
-        self.probes += 1;
-        self.last_probe_at = Some(now);
-        let oldest: Vec<u64> = (self.oldest.max(self.base)..self.next_number())
-            .filter(|number| {
-                self.packets[(number - self.base) as usize].state == State::Outstanding
-            })
-            .take(2)
+    /// The probe timeout has expired: returns the two oldest packets, whose content is retransmitted
+    /// as probes. That does not mean that they are lost (RFC 9002 §6.2): [`detect_lost`](Self::detect_lost)
+    /// decides that once something is acknowledged.
+    pub(crate) fn on_pto(&mut self, now: Instant) -> Vec<ResolvedPacket> {
+        self.pto_count += 1;
+        self.last_pto_at = Some(now);
+        let oldest: Vec<u64> = self.outstanding_numbers().take(2).collect();
+        let retransmitted = oldest
+            .into_iter()
+            .map(|number| self.lose(number, State::PtoRetransmitted))
             .collect();
-        self.pto_retransmitted.extend(&oldest);
-        let repeated = oldest.into_iter().map(|number| self.lose(number)).collect();
         self.advance_oldest();
-        repeated
+        retransmitted
     }
 
-    /// Since when nothing that was sent has been answered.
+    /// When the oldest ack-eliciting packet left that nothing has been acknowledged since; `None`:
+    /// no answer is owed.
     pub(crate) fn unanswered_since(&self) -> Option<Instant> {
         self.unanswered_since
     }
 
-    /// The peer has restarted: numbers begin again from zero. What is counted stays.
+    /// The peer has restarted: packet numbers begin again from zero. The statistics go on.
     pub(crate) fn restart(&mut self) {
         *self = Self {
-            acked_total: self.acked_total,
-            lost_total: self.lost_total,
-            spurious_total: self.spurious_total,
-            spurious_after_outage: self.spurious_after_outage,
+            stats: self.stats,
             ..Self::default()
         };
     }
 
-    /// The path is dead: everything outstanding is lost.
+    /// The path is down: everything outstanding is lost.
     pub(crate) fn lose_all(&mut self) -> Vec<ResolvedPacket> {
-        let outstanding: Vec<u64> = (self.oldest.max(self.base)..self.next_number())
-            .filter(|number| {
-                self.packets[(number - self.base) as usize].state == State::Outstanding
-            })
-            .collect();
+        let outstanding: Vec<u64> = self.outstanding_numbers().collect();
         let mut lost = self.confirm_losses(|_, _| true);
-        lost.extend(outstanding.into_iter().map(|number| self.lose(number)));
+        let all = outstanding.into_iter();
+        lost.extend(all.map(|number| self.lose(number, State::Lost)));
         self.advance_oldest();
         self.unanswered_since = None;
-        self.probes = 0;
+        self.pto_count = 0;
         self.first_pn_after_outage = self.next_number();
         lost
     }
 
+    fn outstanding_numbers(&self) -> impl Iterator<Item = u64> {
+        let first = self.oldest.max(self.base);
+        let packets = self.packets.range((first - self.base) as usize..);
+        (first..)
+            .zip(packets)
+            .filter(|(_, packet)| packet.state == State::Outstanding)
+            .map(|(number, _)| number)
+    }
+
     fn ack_one(&mut self, number: u64, outcome: &mut AckOutcome) {
-        let largest_acked = self.largest_acked;
-        let Some(packet) = number
-            .checked_sub(self.base)
-            .and_then(|index| self.packets.get_mut(usize::try_from(index).ok()?))
-        else {
+        let Some(index) = self.index_of(number) else {
             return;
         };
-        match packet.state {
+        let packet = &mut self.packets[index];
+        let before = std::mem::replace(&mut packet.state, State::Resolved);
+        let is_mtu_probe = packet.kind == PacketKind::MtuProbe;
+        match before {
             State::Resolved => return,
             State::Outstanding => {
                 self.outstanding -= 1;
                 self.outcomes_in_flight -= usize::from(packet.frames.carries_outcome());
                 self.bytes_in_flight -= u64::from(packet.ip_bytes);
+                self.stats.acked += 1;
             }
-            State::Lost => {
-                self.lost.remove(&number);
-                self.spurious_total += 1;
-                if number < self.first_pn_after_outage {
-                    self.spurious_after_outage += 1;
-                    return self.settle(number, true, outcome);
-                }
-                let late_by = largest_acked.map_or(0, |largest| largest.saturating_sub(number));
-                self.reordering = self.reordering.max(late_by + 1).min(REORDERING_MAX);
+            State::Lost | State::PtoRetransmitted => {
+                self.not_outstanding.remove(&number);
+                self.pto_retransmitted.remove(&number);
+                self.on_spurious(number, is_mtu_probe);
             }
         }
-        // Of one that was only pto_retransmitted nobody was told.
-        let was_lost = packet.state == State::Lost && !self.pto_retransmitted.remove(&number);
-        self.settle(number, was_lost, outcome);
-    }
-
-    fn settle(&mut self, number: u64, was_lost: bool, outcome: &mut AckOutcome) {
-        let packet = &mut self.packets[(number - self.base) as usize];
-        packet.state = State::Resolved;
-        self.acked_total += 1;
+        let packet = &mut self.packets[index];
         outcome.acked.push(ResolvedPacket {
             number,
             ip_bytes: packet.ip_bytes,
             frames: std::mem::take(&mut packet.frames),
             owner: packet.owner,
-            was_lost,
+            // The controller has not heard of a loss that was not confirmed.
+            was_lost: before == State::Lost,
             was_pto_retransmitted: false,
+            is_mtu_probe,
         });
     }
 
-    /// The content stays with the packet: it may still turn out to have arrived.
-    fn lose(&mut self, number: u64) -> ResolvedPacket {
+    /// A packet that was taken for lost has arrived.
+    fn on_spurious(&mut self, number: u64, is_mtu_probe: bool) {
+        let is_after_outage = number < self.first_pn_after_outage;
+        if !is_mtu_probe {
+            self.stats.acked += 1;
+            self.stats.spurious += 1;
+            self.stats.spurious_after_outage += u64::from(is_after_outage);
+        }
+        if !is_after_outage {
+            let largest = self.largest_acked;
+            let late_by = largest.map_or(0, |largest| largest.saturating_sub(number));
+            let threshold = self.packet_threshold.max(late_by + 1);
+            self.packet_threshold = threshold.min(PACKET_THRESHOLD_MAX);
+        }
+    }
+
+    /// An outstanding packet is taken for lost. Its content stays with it, because it may still turn
+    /// out to have arrived.
+    fn lose(&mut self, number: u64, state: State) -> ResolvedPacket {
         let packet = &mut self.packets[(number - self.base) as usize];
         debug_assert_eq!(
             packet.state,
             State::Outstanding,
             "only outstanding packets get lost"
         );
-        packet.state = State::Lost;
-        self.lost.insert(number);
+        packet.state = state;
+        let is_mtu_probe = packet.kind == PacketKind::MtuProbe;
+        self.not_outstanding.insert(number);
+        if state == State::PtoRetransmitted {
+            self.pto_retransmitted.insert(number);
+        }
         self.outstanding -= 1;
         self.outcomes_in_flight -= usize::from(packet.frames.carries_outcome());
         self.bytes_in_flight -= u64::from(packet.ip_bytes);
-        self.lost_total += 1;
+        self.stats.lost += u64::from(!is_mtu_probe);
         ResolvedPacket {
             number,
             ip_bytes: packet.ip_bytes,
@@ -510,18 +580,20 @@ impl SentPackets {
             owner: packet.owner,
             was_lost: false,
             was_pto_retransmitted: false,
+            is_mtu_probe,
         }
     }
 
-    /// Of what probes have repeated, that which is lost.
+    /// Declares lost those PTO-retransmitted packets for which `is_lost` holds.
     fn confirm_losses(
         &mut self,
         is_lost: impl Fn(u64, &SentPacket) -> bool,
     ) -> Vec<ResolvedPacket> {
         let mut lost = Vec::new();
         for &number in &self.pto_retransmitted {
-            let packet = self.packet(number);
-            if let Some(packet) = packet.filter(|packet| is_lost(number, packet)) {
+            let packet = &mut self.packets[(number - self.base) as usize];
+            if is_lost(number, packet) {
+                packet.state = State::Lost;
                 lost.push(ResolvedPacket {
                     number,
                     ip_bytes: packet.ip_bytes,
@@ -529,6 +601,7 @@ impl SentPackets {
                     owner: packet.owner,
                     was_lost: false,
                     was_pto_retransmitted: true,
+                    is_mtu_probe: packet.kind == PacketKind::MtuProbe,
                 });
             }
         }
@@ -538,26 +611,25 @@ impl SentPackets {
         lost
     }
 
-    /// Drops packets at the front that nothing is expected of any more.
+    /// Forgets packets at the front that no acknowledgement is expected of any more.
     fn forget_resolved(&mut self, now: Instant, rtt: &RttEstimator) {
         let keep_for = rtt.loss_delay() * 3;
         while let Some(front) = self.packets.front() {
             let forget = match front.state {
-                State::Outstanding => false,
-                State::Lost if self.pto_retransmitted.contains(&self.base) => false,
+                State::Outstanding | State::PtoRetransmitted => false,
                 State::Lost => front.at + keep_for <= now,
                 State::Resolved => true,
             };
             if !forget {
                 return;
             }
-            self.lost.remove(&self.base);
+            self.not_outstanding.remove(&self.base);
             self.packets.pop_front();
             self.base += 1;
         }
     }
 
-    /// Packets never become outstanding again: this looks at each once.
+    /// Packets never become outstanding again, so this visits each once.
     fn advance_oldest(&mut self) {
         self.oldest = self.oldest.max(self.base);
         while self
@@ -568,9 +640,13 @@ impl SentPackets {
         }
     }
 
+    fn index_of(&self, number: u64) -> Option<usize> {
+        let index = usize::try_from(number.checked_sub(self.base)?).ok()?;
+        (index < self.packets.len()).then_some(index)
+    }
+
     fn packet(&self, number: u64) -> Option<&SentPacket> {
-        self.packets
-            .get(usize::try_from(number.checked_sub(self.base)?).ok()?)
+        self.packets.get(self.index_of(number)?)
     }
 
     fn first_eliciting_after(&self, largest: Option<u64>) -> Option<Instant> {
@@ -582,8 +658,71 @@ impl SentPackets {
             .min(self.packets.len());
         self.packets
             .range(index..)
-            .find(|packet| packet.eliciting)
+            .find(|packet| packet.kind.is_ack_eliciting())
             .map(|packet| packet.at)
+    }
+
+    /// Counters and sets agree with the packets. Costs a visit of every packet.
+    ///
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self) {
+        let numbered = || (self.base..).zip(&self.packets);
+        let in_state = |state| {
+            numbered()
+                .filter(move |(_, packet)| packet.state == state)
+                .map(|(number, _)| number)
+        };
+        let outstanding = || {
+            let packets = self.packets.iter();
+            packets.filter(|packet| packet.state == State::Outstanding)
+        };
+        assert_eq!(
+            self.outstanding,
+            outstanding().count(),
+            "outstanding packets"
+        );
+        let bytes = outstanding().map(|packet| u64::from(packet.ip_bytes));
+        assert_eq!(self.bytes_in_flight, bytes.sum::<u64>(), "bytes in flight");
+        let outcomes = outstanding().filter(|packet| packet.frames.carries_outcome());
+        assert_eq!(self.outcomes_in_flight, outcomes.count(), "outcomes");
+        assert!(
+            in_state(State::Outstanding).all(|number| number >= self.oldest),
+            "no packet below `oldest` is outstanding"
+        );
+        assert!(
+            in_state(State::PtoRetransmitted).eq(self.pto_retransmitted.iter().copied()),
+            "PTO-retransmitted packets"
+        );
+        let mut not_outstanding: Vec<u64> = in_state(State::Lost).collect();
+        not_outstanding.extend(&self.pto_retransmitted);
+        not_outstanding.sort_unstable();
+        assert!(
+            self.not_outstanding.iter().eq(&not_outstanding),
+            "packets taken for lost"
+        );
+        let RecoveryStats {
+            acked,
+            lost,
+            spurious,
+            spurious_after_outage,
+        } = self.stats;
+        assert!(
+            spurious_after_outage <= spurious && spurious <= lost && spurious <= acked,
+            "{:?}: spurious losses are losses and were acknowledged",
+            self.stats
+        );
+        assert!(self.packet_threshold <= PACKET_THRESHOLD_MAX, "threshold");
+        let largest = self.largest_acked;
+        assert!(
+            largest.is_none_or(|largest| largest < self.next_number()),
+            "only sent packets are acknowledged"
+        );
+        assert!(
+            self.outstanding == 0 || self.last_eliciting_at.is_some(),
+            "an outstanding packet was sent at some time"
+        );
     }
 }
 
@@ -604,23 +743,33 @@ mod tests {
         rtt
     }
 
-    fn sent(count: u64) -> SentPackets {
-        let mut packets = SentPackets::default();
+    fn packet(ip_bytes: u16, kind: PacketKind, frames: SentFrames) -> NewPacket {
+        NewPacket {
+            kind,
+            ip_bytes,
+            frames,
+            self_queueing: SelfQueueing::default(),
+            owner: Owner::default(),
+        }
+    }
+
+    fn sent(count: u64) -> LossRecovery {
+        let mut packets = LossRecovery::default();
         for ms in 0..count {
             let frames = SentFrames::One(SentFrame::Credit);
-            packets.on_sent(at(ms), 1500, true, frames, Default::default());
+            packets.on_sent(at(ms), packet(1500, PacketKind::AckEliciting, frames));
         }
         packets
     }
 
-    fn ack(packets: &mut SentPackets, low: u64, high: u64) -> AckOutcome {
+    fn ack(packets: &mut LossRecovery, low: u64, high: u64) -> AckOutcome {
         packets
             .on_ack(high, [(low, high)].into_iter())
             .expect("sent before")
     }
 
     #[test]
-    fn three_packets_later_is_lost_and_may_turn_out_spurious() {
+    fn packet_threshold_declares_a_loss_that_may_turn_out_spurious() {
         let mut packets = sent(5);
         assert_eq!(ack(&mut packets, 1, 2).acked.len(), 2);
         assert!(packets.detect_lost(at(5), &rtt_of(10)).is_empty());
@@ -628,12 +777,12 @@ mod tests {
         let lost = packets.detect_lost(at(5), &rtt_of(10));
         assert_eq!(lost.iter().map(|l| l.number).collect::<Vec<_>>(), [0]);
         let outcome = ack(&mut packets, 0, 0);
-        assert_eq!((outcome.acked.len(), packets.spurious_total), (1, 1));
+        assert_eq!((outcome.acked.len(), packets.stats.spurious), (1, 1));
         assert_eq!(packets.bytes_in_flight, 1500);
     }
 
     #[test]
-    fn time_alone_finds_a_loss_before_an_acknowledged_packet() {
+    fn time_threshold_declares_a_loss_below_an_acknowledged_packet() {
         let mut packets = sent(2);
         ack(&mut packets, 1, 1);
         let rtt = rtt_of(80);
@@ -644,7 +793,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_counts_from_the_first_packet_after_the_last_answer() {
+    fn silence_counts_from_the_first_packet_after_the_last_acknowledged_one() {
         let mut packets = sent(5);
         assert_eq!(packets.unanswered_since(), Some(at(0)));
         ack(&mut packets, 0, 1);
@@ -654,7 +803,7 @@ mod tests {
     }
 
     #[test]
-    fn what_left_late_is_not_silent_since_it_was_stamped_and_times_nothing() {
+    fn late_departure_moves_silence_and_gives_no_rtt_sample() {
         let mut packets = sent(3);
         packets.on_late_departure(at(2), at(200));
         assert_eq!(packets.unanswered_since(), Some(at(0)));
@@ -668,75 +817,71 @@ mod tests {
     }
 
     #[test]
-    fn acknowledging_the_unsent_is_refused() {
+    fn acknowledgement_of_an_unsent_packet_is_refused() {
         assert!(sent(3).on_ack(3, [(0, 3)].into_iter()).is_none());
     }
 
     #[test]
-    fn probes_repeat_the_oldest_and_come_quickly() {
+    fn probe_timeout_retransmits_the_oldest_and_does_not_back_off() {
         let mut packets = sent(3);
         let rtt = rtt_of(100);
-        let first = packets.probe_deadline(&rtt, MS).unwrap();
+        let first = packets.pto_deadline(&rtt, MS).unwrap();
         assert_eq!(first, at(2) + 100 * MS + 35 * MS + MS);
-        let lost = packets.on_probe(first);
+        let lost = packets.on_pto(first);
         assert_eq!(lost.iter().map(|l| l.number).collect::<Vec<_>>(), [0, 1]);
-        assert_eq!(
-            packets.probe_deadline(&rtt, MS),
-            Some(first + PROBE_SPACING)
-        );
+        assert_eq!(packets.pto_deadline(&rtt, MS), Some(first + PROBE_SPACING));
         // Not slower than the first.
         let near = rtt_of(1);
         let mut packets = sent(3);
-        let first = packets.probe_deadline(&near, MS).unwrap();
-        packets.on_probe(first);
+        let first = packets.pto_deadline(&near, MS).unwrap();
+        packets.on_pto(first);
         let timeout = near.probe_timeout(MS);
         assert!(timeout < PROBE_SPACING);
-        assert_eq!(packets.probe_deadline(&near, MS), Some(first + timeout));
+        assert_eq!(packets.pto_deadline(&near, MS), Some(first + timeout));
     }
 
     #[test]
-    fn what_a_probe_repeats_is_lost_only_once_later_packets_are_heard_of() {
+    fn pto_retransmitted_packet_is_lost_only_once_a_later_one_is_acknowledged() {
         let rtt = rtt_of(10);
         let mut packets = sent(4);
-        packets.on_probe(at(20));
-        // The first was late, the second is not heard of.
+        packets.on_pto(at(20));
+        // The first was late, the second is not acknowledged.
         let outcome = ack(&mut packets, 0, 0);
         assert!(!outcome.acked[0].was_lost);
         assert!(packets.detect_lost(at(20), &rtt).is_empty());
         ack(&mut packets, 2, 2);
-        let deadline = packets.loss_deadline(&rtt).expect("the second is in doubt");
+        let deadline = packets.loss_deadline(&rtt).expect("the second may be lost");
         let lost = packets.detect_lost(deadline, &rtt);
-        let told: Vec<_> = lost
+        let confirmed: Vec<_> = lost
             .iter()
             .map(|l| (l.number, l.was_pto_retransmitted))
             .collect();
-        assert_eq!(told, [(1, true)]);
+        assert_eq!(confirmed, [(1, true)]);
         assert_eq!(packets.loss_deadline(&rtt), None);
-        // It is told once, also where it arrives after all.
+        // It is reported once, also where it arrives after all.
         assert!(packets.lose_all().iter().all(|lost| lost.number != 1));
         assert!(ack(&mut packets, 1, 1).acked[0].was_lost);
     }
 
     #[test]
-    fn what_a_probe_repeats_is_lost_with_its_path() {
+    fn pto_retransmitted_packet_is_lost_with_its_path() {
         let mut packets = sent(3);
-        packets.on_probe(at(20));
+        packets.on_pto(at(20));
         let lost = packets.lose_all();
-        let told: Vec<_> = lost
+        let confirmed: Vec<_> = lost
             .iter()
             .map(|l| (l.number, l.was_pto_retransmitted))
             .collect();
-        assert_eq!(told, [(0, true), (1, true), (2, false)]);
+        assert_eq!(confirmed, [(0, true), (1, true), (2, false)]);
         assert!(packets.lose_all().is_empty());
     }
 
     proptest! {
-        /// What is counted and remembered to save time is what a look at every packet gives.
         #[test]
-        fn shortcuts_agree_with_a_look_at_every_packet(
+        fn counters_and_deadlines_agree_with_a_visit_of_every_packet(
             steps in proptest::collection::vec((0u8..10, 0u64..40, 0u64..20), 1..200),
         ) {
-            let mut packets = SentPackets::starting_at(5);
+            let mut packets = LossRecovery::starting_at(5);
             let rtt = rtt_of(20);
             for (now, (what, from, len)) in (0..).zip(steps) {
                 match what {
@@ -750,7 +895,12 @@ mod tests {
                         };
                         let frame = if len > 10 { frame } else { SentFrame::Credit };
                         let frames = SentFrames::One(frame);
-                        packets.on_sent(at(now), 100, len > 1, frames, Default::default());
+                        let kind = match len {
+                            0..2 => PacketKind::NonEliciting,
+                            2 => PacketKind::MtuProbe,
+                            _ => PacketKind::AckEliciting,
+                        };
+                        packets.on_sent(at(now), packet(100, kind, frames));
                     }
                     5..8 => {
                         let high = (packets.base + from).min(packets.next_number().saturating_sub(1));
@@ -759,33 +909,57 @@ mod tests {
                         let largest = packets.largest_acked.unwrap_or(0);
                         for number in packets.base..largest {
                             let packet = packets.packet(number).unwrap();
-                            let due = number + packets.reordering.max(REORDERING_MIN) <= largest
+                            let due = number + packets.packet_threshold.max(PACKET_THRESHOLD_MIN) <= largest
                                 || packet.at + rtt.loss_delay() <= at(now);
                             prop_assert!(!due || packet.state != State::Outstanding);
                         }
                     }
-                    8 => drop(packets.on_probe(at(now))),
+                    8 => drop(packets.on_pto(at(now))),
                     _ => drop(packets.lose_all()),
                 }
-                let all = || (packets.base..).zip(&packets.packets);
-                let count = |wanted| all().filter(|(_, packet)| packet.state == wanted).count();
-                prop_assert_eq!(packets.outstanding, count(State::Outstanding));
-                prop_assert_eq!(packets.lost.len(), count(State::Lost));
-                let outstanding = || all().filter(|(_, packet)| packet.state == State::Outstanding);
-                let outcomes_in_flight = outstanding().filter(|(_, packet)| packet.frames.carries_outcome());
-                prop_assert_eq!(packets.outcomes_in_flight, outcomes_in_flight.count());
-                prop_assert!(outstanding().all(|(number, _)| number >= packets.oldest));
+                packets.check_invariants();
                 let end = packets.largest_acked.unwrap_or(0);
-                let undecided = all().filter(|(number, packet)| match packet.state {
-                    State::Outstanding => *number < end,
-                    State::Lost => *number < end && packets.pto_retransmitted.contains(number),
-                    State::Resolved => false,
+                let undecided = (packets.base..end).zip(&packets.packets).filter(|(_, packet)| {
+                    matches!(packet.state, State::Outstanding | State::PtoRetransmitted)
                 });
                 let deadlines = undecided.map(|(_, packet)| packet.at + rtt.loss_delay());
-                let deadline = deadlines.min();
-                prop_assert!(packets.pto_retransmitted.is_subset(&packets.lost));
-                prop_assert_eq!(packets.loss_deadline(&rtt), deadline);
+                prop_assert_eq!(packets.loss_deadline(&rtt), deadlines.min());
             }
         }
+    }
+
+    /// A probe that is declared lost, retransmitted or late leaves no trace in the path's loss.
+    #[test]
+    fn mtu_probe_is_never_counted_as_lost_or_spurious() {
+        let rtt = rtt_of(10);
+        let mut packets = sent(1);
+        let probe = packet(1500, PacketKind::MtuProbe, SentFrames::None);
+        packets.on_sent(at(1), probe);
+        for ms in 2..6 {
+            let frames = SentFrames::One(SentFrame::Credit);
+            packets.on_sent(at(ms), packet(1500, PacketKind::AckEliciting, frames));
+        }
+        // Packet 0 is really lost, and so is the probe for all that is known.
+        ack(&mut packets, 2, 5);
+        let lost = packets.detect_lost(at(6), &rtt);
+        let probes: Vec<_> = lost.iter().map(|l| (l.number, l.is_mtu_probe)).collect();
+        assert_eq!(probes, [(0, false), (1, true)]);
+        assert_eq!((packets.stats.lost, packets.stats.spurious), (1, 0));
+        // It comes late: the real loss stays counted.
+        assert_eq!(ack(&mut packets, 1, 1).acked.len(), 1);
+        assert_eq!((packets.stats.lost, packets.stats.spurious), (1, 0));
+        packets.check_invariants();
+    }
+
+    #[test]
+    fn mtu_probe_that_a_probe_timeout_retransmits_is_not_counted_either() {
+        let mut packets = LossRecovery::default();
+        let probe = packet(1500, PacketKind::MtuProbe, SentFrames::None);
+        packets.on_sent(at(0), probe);
+        assert!(packets.on_pto(at(20))[0].is_mtu_probe);
+        assert_eq!(packets.stats.lost, 0);
+        assert!(packets.lose_all()[0].is_mtu_probe);
+        ack(&mut packets, 0, 0);
+        assert_eq!(packets.stats, RecoveryStats::default());
     }
 }

@@ -1,4 +1,4 @@
-//! What is lost waits to be sent again.
+//! Retransmission: the content of lost packets is queued again.
 
 use keiro_units::Instant;
 
@@ -9,52 +9,37 @@ use super::{
 use crate::{event::Event, id::PathId};
 
 impl Session {
-    /// What a packet of the path holds has changed.
     pub(super) fn on_mtu_changed(&mut self, path: PathId, mtu: u16) {
         let peer = self.id;
         self.events.push_back(Event::MtuChanged { peer, path, mtu });
     }
 
-    /// Windows are told of lost packets, and their content waits to be sent again.
+    /// Packets are lost: the tenants' controllers hear of it, and their content is queued again.
     pub(super) fn on_lost(&mut self, now: Instant, path: PathId, lost: Vec<ResolvedPacket>) {
         self.report_to_tenants(now, path, (&[], &lost), None);
         self.on_packets_lost(now, path, lost);
     }
 
-    /// Packets are lost: their sizes tell of the path's MTU, and their content waits to be sent again.
-    pub(super) fn on_packets_lost(
-        &mut self,
-        now: Instant,
-        path: PathId,
-        lost: Vec<ResolvedPacket>,
-    ) {
-        let mut mtu = None;
-        if let Some(path) = self.paths.get_mut(&path) {
-            for packet in &lost {
-                mtu = path
-                    .mtu
-                    .on_lost(now, packet.number, packet.ip_bytes)
-                    .or(mtu);
-            }
+    /// Packets are lost: their sizes show whether the path's MTU is smaller, and their content is queued
+    /// again.
+    pub(super) fn on_packets_lost(&mut self, now: Instant, id: PathId, lost: Vec<ResolvedPacket>) {
+        let path = self.paths.get_mut(id);
+        if let Some(mtu) = path.and_then(|path| path.on_packets_lost(now, &lost)) {
+            self.on_mtu_changed(id, mtu);
         }
-        if let Some(mtu) = mtu {
-            self.on_mtu_changed(path, mtu);
-        }
-        self.requeue(now, path, lost);
+        self.requeue(now, id, lost);
     }
 
-    /// Content of packets that are lost, or may be, waits to be sent again.
+    /// Queues the content of packets that are lost, or that a probe timeout retransmits.
     pub(super) fn requeue(&mut self, now: Instant, path: PathId, packets: Vec<ResolvedPacket>) {
-        for packet in packets
-            .into_iter()
-            .filter(|packet| !packet.was_pto_retransmitted)
-        {
-            let entry = self.paths.get_mut(&path);
-            if let Some(entry) = entry
-                && entry.mtu.on_probe_lost(now, packet.number)
-            {
-                // It says something about its size, nothing about the line.
-                entry.sent.lost_total -= 1;
+        for packet in packets {
+            if packet.was_pto_retransmitted {
+                continue;
+            }
+            if packet.is_mtu_probe {
+                if let Some(path) = self.paths.get_mut(path) {
+                    path.on_mtu_probe_lost(now, packet.number);
+                }
                 continue;
             }
             for frame in packet.frames.as_slice() {
@@ -84,7 +69,7 @@ impl Session {
             SentFrame::StreamReset { stream, reason } => {
                 self.streams.resets.push_back((stream, reason));
             }
-            SentFrame::Credit => self.credit_wanted = true,
+            SentFrame::Credit => self.receiver.on_credit_lost(),
             SentFrame::Stream {
                 stream,
                 start,

@@ -1,4 +1,4 @@
-//! What a session tells of itself.
+//! Snapshots of a session for the driver.
 
 use super::{App, Session, path::Path};
 use crate::snapshot::{AppSnapshot, PathSnapshot, SessionSnapshot};
@@ -22,7 +22,7 @@ impl Session {
         SessionSnapshot {
             peer: self.id,
             up: self.is_up(),
-            settling: self.settling.is_some(),
+            settling: self.startup_wait.is_some(),
             key_since: self.keys.current().map(|epoch| epoch.since),
             key_changes: self.keys.agreed_total,
             features: self.keys.current().map(|epoch| epoch.features),
@@ -32,7 +32,7 @@ impl Session {
             streams_kept_bytes: self.streams.kept_bytes(),
             messages_queued: self.queues.messages.len(),
             messages_queued_bytes: self.queues.message_bytes,
-            reassembly_bytes: self.reassembly.open_bytes(),
+            reassembly_bytes: self.receiver.open_bytes(),
             paths: self.path_snapshots(),
             apps: self
                 .apps
@@ -45,17 +45,13 @@ impl Session {
 
     pub(crate) fn path_snapshots(&self) -> Vec<PathSnapshot> {
         let snapshot = |path: &Path| {
-            let waiting = self.queues.waiting_bytes(path.id);
-            let mut snapshot = path.snapshot(waiting + self.tenants.waiting_bytes(path.id));
-            for remote in self.remote_paths.values() {
-                if remote.socket == Some(path.socket) {
-                    snapshot
-                        .aggregates_received
-                        .add(remote.aggregates.snapshot());
-                }
+            let waiting = self.queues.waiting_bytes(path.id());
+            let mut snapshot = path.snapshot(waiting + self.tenants.waiting_bytes(path.id()));
+            for aggregates in self.receiver.aggregates_at(path.socket()) {
+                snapshot.aggregates_received.add(aggregates.snapshot());
             }
             snapshot
         };
-        self.paths.values().map(snapshot).collect()
+        self.paths.iter().map(snapshot).collect()
     }
 }

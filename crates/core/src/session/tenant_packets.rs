@@ -1,15 +1,15 @@
-//! IP packets of tenants: taken, written into datagrams, delivered, and their windows told.
+//! IP packets of tenants: accepted, written into datagrams, delivered, and reported to the tenants'
+//! controllers.
 
 use std::collections::BTreeMap;
 
-use keiro_model::fairness::controller::RoundTrip;
 use keiro_units::Instant;
 
 use super::{
-    Arrived, Session,
-    path::Path,
-    receive::{ARRIVED_MAX, Context},
-    recovery::{Owner, ResolvedPacket, SentFrames},
+    Session,
+    path::{AckSignals, Path},
+    receive::PacketContext,
+    recovery::{Owner, PacketKind, ResolvedPacket, SentFrames},
     send_queues::{Coalescing, SendQueues},
     tenant::{DeliveryReport, GrantKind, Items, SchedulerGrant},
     transmit::Packet,
@@ -23,20 +23,10 @@ use crate::{
     wire::{DATA_HEADER_LEN, Frame, TAG_LEN},
 };
 
-/// What an acknowledgement tells beside what has arrived.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AckSignals {
-    /// A round trip, and whose packet it is of.
-    pub(super) sampled: Option<(TenantId, RoundTrip)>,
-    /// Packets that arrived with a mark since the last one.
-    pub(super) marks: u64,
-}
-
-/// Who sends next.
+/// What is sent next.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum NextSend {
-    /// Messages, streams and datagrams that are nobody else's, and what the protocol itself has to
-    /// say.
+    /// Messages, streams and datagrams of tenant 0, and frames of the protocol itself.
     TenantZero,
     /// Messages, streams and datagrams of a tenant.
     Items(SchedulerGrant),
@@ -45,7 +35,6 @@ pub(super) enum NextSend {
 }
 
 impl NextSend {
-    /// Whose it is.
     pub(super) fn tenant(self) -> TenantId {
         match self {
             Self::TenantZero => TenantId::ZERO,
@@ -136,7 +125,7 @@ impl Session {
             .get_mut(&app)
             .filter(|entry| entry.takes(DeliveryClass::Datagram))
             .ok_or(PacketError::UnknownApplication)?;
-        let path = entry.active.and_then(|path| self.paths.get(&path));
+        let path = entry.active.and_then(|path| self.paths.get(path));
         let Some(path) = path else {
             self.tenants.count_drop(tenant, |drops| drops.no_path += 1);
             return Err(PacketError::NoPath);
@@ -149,7 +138,7 @@ impl Session {
         entry.sent += 1;
         entry.sent_bytes += len as u64;
         entry.workload.on_made(now, len);
-        let path = (path.id, path.mtu.current());
+        let path = (path.id(), path.mtu());
         self.tenants.push(now, (tenant, app), path, packet);
         Ok(())
     }
@@ -157,26 +146,26 @@ impl Session {
     /// Longest IP packet of a tenant that the path of an application has room for.
     pub(crate) fn packet_room(&self, tenant: TenantId, app: AppId) -> Option<usize> {
         let path = self.active_path(app)?;
-        Some(room_for_packet(self.paths.get(&path)?, tenant))
+        Some(room_for_packet(self.paths.get(path)?, tenant))
     }
 
     /// Whose turn it is on a path, of those that have something to send now.
     pub(super) fn next_send(&mut self, now: Instant, id: PathId) -> Option<NextSend> {
-        let path = self.paths.get(&id)?;
+        let path = self.paths.get(id)?;
         let overhead = u64::from(path.ip_overhead()) + (DATA_HEADER_LEN + TAG_LEN) as u64;
         let zero = self.zero_waits_until(path).is_some_and(|at| at <= now);
         let ready = |coalescing| self.queues.has_ready(id, TenantId::ZERO, coalescing);
         if !zero && (ready(Coalescing::No) || ready(Coalescing::Yes)) {
             self.tenants.on_zero_limited(id);
         }
-        let may_gather = path.aggregator.may_send(now);
+        let may_gather = path.aggregator().may_send(now);
         // A frame's head is counted at its longest: the window is never exceeded.
-        let whole = path.mtu.current();
+        let whole = path.mtu();
         let head = Frame::packet_head_len(u32::MAX, usize::from(whole));
         let lengths = (overhead + head as u64, u64::from(whole));
         for (path, tenant) in self.queues.take_woken() {
-            if let Some(path) = self.paths.get(&path) {
-                let path = (path.id, path.mtu.current());
+            if let Some(path) = self.paths.get(path) {
+                let path = (path.id(), path.mtu());
                 self.tenants.on_items(now, path, tenant);
             }
         }
@@ -205,7 +194,7 @@ impl Session {
         limit: usize,
         buf: &mut TransmitBuf,
     ) -> Option<Packet> {
-        let path = self.paths.get(&id)?;
+        let path = self.paths.get(id)?;
         let ip_overhead = u64::from(path.ip_overhead());
         let whole = path.udp_payload_max();
         let start = self.begin_packet(id, buf)?;
@@ -247,7 +236,7 @@ impl Session {
             .on_sent(now, id, turn, len as u64 + ip_overhead);
         Some(Packet {
             len,
-            eliciting: true,
+            kind: PacketKind::AckEliciting,
             frames,
             copies: None,
             owner: Owner {
@@ -259,7 +248,7 @@ impl Session {
 
     pub(super) fn deliver_packet(
         &mut self,
-        context: Context,
+        context: PacketContext,
         tenant: TenantId,
         marked: bool,
         data: &[u8],
@@ -272,25 +261,15 @@ impl Session {
             }
             return;
         }
-        if self.arrived.len() >= ARRIVED_MAX {
+        if self.receiver.is_delivery_full() {
             self.tenants.count_drop(tenant, |drops| drops.arrived += 1);
             return;
         }
-        if self.arrived.is_empty() {
-            self.arena.clear();
-        }
-        let start = self.arena.len();
-        self.arena.extend_from_slice(data);
-        let end = self.arena.len();
-        self.arrived.push_back(Arrived::Packet {
-            tenant,
-            ecn: if marked { 3 } else { context.ecn },
-            start,
-            end,
-        });
+        let ecn = if marked { 3 } else { context.ecn };
+        self.receiver.deliver_packet(tenant, ecn, data);
     }
 
-    /// Tells every tenant what became of its packets: (acknowledged, lost).
+    /// Reports to the tenants' controllers what became of their packets: (acknowledged, lost).
     pub(super) fn report_to_tenants(
         &mut self,
         now: Instant,
@@ -301,39 +280,40 @@ impl Session {
         if self.tenants.is_empty() {
             return;
         }
-        let Some(path) = self.paths.get(&id) else {
+        let Some(path) = self.paths.get(id) else {
             return;
         };
-        let mtu = path.mtu.current();
+        let mtu = path.mtu();
         // The peer counts marks of all packets together, those that left with one among them.
         let left_marked = acked.iter().filter(|packet| packet.owner.ecn == 3);
-        let marks = signals.map_or(0, |signals| signals.marks);
+        let marks = signals.map_or(0, |signals| signals.ce_marks);
         let mut marks = marks.saturating_sub(left_marked.count() as u64);
-        let mut fates: BTreeMap<TenantId, DeliveryReport> = BTreeMap::new();
+        let mut reports: BTreeMap<TenantId, DeliveryReport> = BTreeMap::new();
         for packet in acked {
-            let fate = fates.entry(packet.owner.tenant).or_default();
+            let report = reports.entry(packet.owner.tenant).or_default();
             let bytes = u64::from(packet.ip_bytes);
-            fate.acked += 1;
-            fate.acked_bytes += bytes;
+            report.acked += 1;
+            report.acked_bytes += bytes;
             if !packet.was_lost {
-                fate.no_longer_in_flight += bytes;
+                report.no_longer_in_flight += bytes;
             }
             if matches!(packet.owner.ecn, 1 | 2) && marks > 0 {
                 marks -= 1;
-                fate.marked += 1;
+                report.marked += 1;
             }
         }
         for packet in lost {
-            let fate = fates.entry(packet.owner.tenant).or_default();
-            fate.lost += 1;
-            fate.no_longer_in_flight += u64::from(packet.ip_bytes);
+            let report = reports.entry(packet.owner.tenant).or_default();
+            // An MTU probe that is lost is no sign of congestion (RFC 8899 §3).
+            report.lost += u64::from(!packet.is_mtu_probe);
+            report.no_longer_in_flight += u64::from(packet.ip_bytes);
         }
         if let Some((tenant, round_trip)) = signals.and_then(|signals| signals.sampled) {
-            fates.entry(tenant).or_default().round_trip = Some(round_trip);
+            reports.entry(tenant).or_default().round_trip = Some(round_trip);
         }
-        for (tenant, fate) in fates {
+        for (tenant, report) in reports {
             self.tenants
-                .on_delivery_report(now, (id, tenant), &fate, mtu);
+                .on_delivery_report(now, (id, tenant), &report, mtu);
         }
     }
 
@@ -341,8 +321,8 @@ impl Session {
     pub(super) fn move_packets(&mut self, now: Instant, id: PathId) {
         let (apps, paths) = (&self.apps, &self.paths);
         self.tenants.move_all(now, id, |app| {
-            let path = paths.get(&apps.get(&app)?.active?)?;
-            Some((path.id, path.mtu.current()))
+            let path = paths.get(apps.get(&app)?.active?)?;
+            Some((path.id(), path.mtu()))
         });
     }
 }

@@ -288,14 +288,23 @@ struct Arriving {
     report_at: Instant,
 }
 
+/// A packet of a train as it arrived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TrainPacket {
+    pub(crate) train: u64,
+    pub(crate) index: u8,
+    pub(crate) count: u8,
+    pub(crate) received_at: Instant,
+}
+
 impl TrainReceiver {
-    /// Packet `index` of `count` of train `id` arrived at `received_at`.
-    pub(crate) fn on_packet(
-        &mut self,
-        now: Instant,
-        received_at: Instant,
-        (id, index, count): (u64, u8, u8),
-    ) {
+    pub(crate) fn on_packet(&mut self, now: Instant, packet: TrainPacket) {
+        let TrainPacket {
+            train: id,
+            index,
+            count,
+            received_at,
+        } = packet;
         if self.open.as_ref().is_some_and(|open| open.id != id) {
             self.done = self.open.take();
         }

@@ -1,27 +1,24 @@
-//! State turned into packets: which path, which frames, how many at once.
+//! Sending: on which path, with which frames, and how many packets at once.
 
 use std::net::SocketAddr;
 
 use keiro_units::Instant;
 use rand_chacha::ChaCha20Rng;
-use rand_core::RngCore;
 
 use super::{
     CONTENT_HEAD_MAX, Session,
-    copies::{Copied, PendingCopy},
+    copies::{CopyBatch, CopyContent, PendingCopy},
     parity::RESERVE,
-    path::Path,
-    recovery::{Owner, SentFrames},
+    path::{Path, TrainContent},
+    recovery::{Owner, PacketKind, SentFrames},
     send_queues::{Coalescing, SendItem, SendQueues},
     tenant_packets::NextSend,
-    train::{PACKETS_MIN, SentTrain, Trains},
 };
 use crate::{
     config::DeliveryClass,
     endpoint::{Transmit, TransmitBuf},
     event::{Event, MoveReason, PathDownReason},
     id::{PathId, SocketId, TenantId},
-    snapshot::PathState,
     uplink::Uplinks,
     wire::{DATA_HEADER_LEN, DataHeader, Frame, TAG_LEN},
 };
@@ -31,29 +28,65 @@ use crate::{
 struct Aggregate {
     class: DeliveryClass,
     count: u8,
-    /// It is of a group, and parity protects it.
+    /// It belongs to a group that parity protects.
     protected: bool,
-    /// Where the copy's place stands in the buffer.
-    place: usize,
+    /// Position in the buffer of the index of the copy.
+    index_at: usize,
     /// Where it has to end.
     end: usize,
-    /// Where what may as well travel with it has to end: what it is made for fits behind.
+    /// Where frames have to end that are not its content, so that its first item fits behind them.
     passengers_end: usize,
 }
 
 /// Longest batch: the kernel takes one as a single UDP datagram and cuts it up.
 const BATCH_LEN_MAX: usize = 65_000;
 
-/// What one packet carries besides its header.
+/// A packet that is written and not sealed.
 pub(super) struct Packet {
+    /// Bytes of UDP payload, the tag included.
     pub(super) len: usize,
-    pub(super) eliciting: bool,
+    pub(super) kind: PacketKind,
     pub(super) frames: SentFrames,
-    /// It is the first of so many copies of an aggregate; where its place among them stands, from
-    /// the beginning of the packet.
-    pub(super) copies: Option<(u8, usize)>,
-    /// Whose it is.
+    /// It is the first copy of an aggregate.
+    pub(super) copies: Option<Copies>,
     pub(super) owner: Owner,
+}
+
+/// The copies of an aggregate.
+#[derive(Clone, Copy)]
+pub(super) struct Copies {
+    /// How many there are, the first one included.
+    count: u8,
+    /// Position in the packet of the index of the copy.
+    index_at: usize,
+}
+
+/// What loss recovery has to know of a packet that is sealed.
+pub(super) struct Unsealed {
+    kind: PacketKind,
+    frames: SentFrames,
+    owner: Owner,
+}
+
+impl Unsealed {
+    /// A packet of tenant 0 with nothing to retransmit.
+    fn alone(kind: PacketKind) -> Self {
+        Self {
+            kind,
+            frames: SentFrames::None,
+            owner: Owner::default(),
+        }
+    }
+}
+
+impl From<Packet> for Unsealed {
+    fn from(packet: Packet) -> Self {
+        Self {
+            kind: packet.kind,
+            frames: packet.frames,
+            owner: packet.owner,
+        }
+    }
 }
 
 impl Session {
@@ -69,15 +102,10 @@ impl Session {
             return None;
         }
         self.took_turn = false;
-        // Paths take turns, beginning after the one that was served last.
-        let after = self.last_polled;
-        let turn = self.paths.keys().copied().filter(|id| Some(*id) > after);
-        let rest = self.paths.keys().copied().filter(|id| Some(*id) <= after);
-        let order: Vec<PathId> = turn.chain(rest).collect();
-        for id in order {
+        for id in self.paths.polling_order() {
             if let Some(transmit) = self.poll_path(now, id, buf, uplinks, random) {
                 if self.took_turn {
-                    self.last_polled = Some(id);
+                    self.paths.on_polled(id);
                 }
                 return Some(transmit);
             }
@@ -85,18 +113,17 @@ impl Session {
         None
     }
 
-    /// Farewell packets, one for every path whose address is known.
+    /// CLOSE packets, one for every path whose address is known.
     pub(crate) fn close_packets(&mut self, now: Instant) -> Vec<(SocketId, SocketAddr, Vec<u8>)> {
-        let remotes: Vec<(PathId, SocketAddr)> = self
-            .paths
-            .values()
-            .filter_map(|path| Some((path.id, path.remote?)))
+        let paths = self.paths.iter();
+        let remotes: Vec<(PathId, SocketAddr)> = paths
+            .filter_map(|path| Some((path.id(), path.remote()?)))
             .collect();
         let mut packets = Vec::new();
         for (id, remote) in remotes {
             let mut buf = TransmitBuf::new(1);
-            let close = |clear: &mut Vec<u8>| Frame::Close.encode(clear);
-            if let Some(transmit) = self.single(now, id, remote, &mut buf, close) {
+            let transmit = self.single(now, id, remote, &mut buf, Frame::Close);
+            if let Some(transmit) = transmit {
                 packets.push((transmit.socket, remote, buf.bytes));
             }
         }
@@ -119,16 +146,17 @@ impl Session {
             return Some(transmit);
         }
         self.update_coalescing_limit(id);
-        let path = self.paths.get(&id)?;
-        let remote = path.remote?;
-        let paced = path.is_up() && path.pacer.may_send(now) && uplinks.may_send(path.socket, now);
+        let path = self.paths.get(id)?;
+        let remote = path.remote()?;
+        let paced =
+            path.is_up() && path.pacer().may_send(now) && uplinks.may_send(path.socket(), now);
         if paced && let Some(transmit) = self.poll_mtu_probe(now, id, remote, buf) {
             return Some(transmit);
         }
         if paced && let Some(transmit) = self.poll_train(now, id, remote, buf, random) {
             return Some(transmit);
         }
-        self.poll_batch(now, id, remote, buf, (paced, uplinks))
+        self.poll_batch(now, id, remote, buf, paced, uplinks)
     }
 
     fn poll_response(
@@ -137,10 +165,9 @@ impl Session {
         id: PathId,
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
-        let (token, remote) = self.paths.get_mut(&id)?.responses.pop_front()?;
-        self.single(now, id, remote, buf, |clear| {
-            Frame::PathResponse(token).encode(clear);
-        })
+        let response = self.paths.get_mut(id)?.poll_response()?;
+        let frame = Frame::PathResponse(response.token);
+        self.single(now, id, response.remote, buf, frame)
     }
 
     fn poll_challenge(
@@ -150,11 +177,10 @@ impl Session {
         buf: &mut TransmitBuf,
         random: &mut ChaCha20Rng,
     ) -> Option<Transmit> {
-        let timing = self.timing;
-        let path = self.paths.get_mut(&id)?;
-        let (token, remote) = path.next_challenge(now, random, &timing)?;
-        if path.state == PathState::Validating && path.challenges_exhausted() {
-            if path.on_unreachable() {
+        let path = self.paths.get_mut(id)?;
+        let challenge = path.poll_challenge(now, random, &self.timing)?;
+        if let Some(is_news) = path.check_unreachable() {
+            if is_news {
                 self.events.push_back(Event::PathDown {
                     peer: self.id,
                     path: id,
@@ -165,9 +191,8 @@ impl Session {
             self.request_handshake_if_unreachable(now);
         }
         self.request_handshake_if_keys_old(now);
-        self.single(now, id, remote, buf, |clear| {
-            Frame::PathChallenge(token).encode(clear);
-        })
+        let frame = Frame::PathChallenge(challenge.token);
+        self.single(now, id, challenge.remote, buf, frame)
     }
 
     fn poll_mtu_probe(
@@ -177,22 +202,13 @@ impl Session {
         remote: SocketAddr,
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
-        let path = self.paths.get_mut(&id)?;
-        let size = path.mtu.wanted(now)?;
-        let number = path.sent.next_number();
-        path.mtu.on_probe_sent(now, number, size);
+        let path = self.paths.get_mut(id)?;
+        let size = path.poll_mtu_probe(now)?;
         let clear_len = Path::clear_text_max(usize::from(size - path.ip_overhead()));
         let start = self.begin_packet(id, buf)?;
         Frame::Ping.encode(&mut buf.bytes);
         buf.bytes.resize(start + DATA_HEADER_LEN + clear_len, 0);
-        self.seal(
-            now,
-            id,
-            buf,
-            start,
-            (true, Owner::default()),
-            SentFrames::None,
-        );
+        self.seal(now, id, buf, start, Unsealed::alone(PacketKind::MtuProbe));
         Some(self.transmit(id, remote, buf, now))
     }
 
@@ -205,104 +221,68 @@ impl Session {
         buf: &mut TransmitBuf,
         random: &mut ChaCha20Rng,
     ) -> Option<Transmit> {
-        let share = self.probe_share;
-        let path = self.paths.get(&id)?;
-        let is_due = path.trains.due(share).is_some_and(|due| due <= now);
-        let path = self.paths.get_mut(&id)?;
-        path.pacer.release();
-        if !is_due && !path.trains.may_carry(now, share) || path.sent.is_full() {
-            return None;
-        }
-        let payload_max = path.udp_payload_max();
-        let packet_bytes = payload_max + usize::from(path.ip_overhead());
-        let (rate, due) = (path.pacer.rate(), path.pacer.due(now));
-        let train = path.trains.next_id();
-        // A driver that cannot send them as one batch sends them one after the other at once.
-        let is_thin = path.aggregator.is_used(now);
-        let wanted = Trains::packets(rate, packet_bytes as u64, is_thin)
-            .min((BATCH_LEN_MAX / payload_max).max(PACKETS_MIN));
-        let least = (wanted / 2).max(PACKETS_MIN);
-        // The last one may begin in time and end late, as that of any batch.
-        let mut allowed = path.pacer.burst_bytes(now) as usize / packet_bytes + 1;
-        if path.pacer.is_rested(now) {
-            // On a slow path a pair takes longer than any burst.
-            allowed = allowed.max(least);
-        }
-        let mut packets = wanted.min(allowed);
-        // Other tenants' turns are not trains'.
+        // Trains carry data of tenant 0 only: a turn of another tenant may be shorter than a train.
         let waiting = self.queues.waiting_bytes_of(id, TenantId::ZERO);
-        let full = waiting as usize / payload_max;
-        if full >= least {
-            packets = packets.min(full);
-        } else if !is_due {
-            return None;
-        }
-        if packets < least {
-            if is_due {
-                self.paths.get_mut(&id)?.pacer.hold();
-            }
-            return None;
-        }
-        let (mut with_data, mut probe_bytes) = (0, 0);
-        for index in 0..packets {
+        let path = self.paths.get_mut(id)?;
+        let plan = path.poll_train(now, self.probe_share, waiting, BATCH_LEN_MAX)?;
+        let payload_max = path.udp_payload_max();
+        let packet_bytes = usize::from(path.mtu());
+        let mut content = TrainContent::default();
+        for index in 0..plan.packets {
             let start = self.begin_packet(id, buf)?;
             let end = start + payload_max - TAG_LEN;
-            let (index, count) = (index as u8, packets as u8);
             Frame::Train {
-                id: train,
-                index,
-                count,
+                id: plan.id,
+                index: index as u8,
+                count: plan.packets as u8,
             }
             .encode(&mut buf.bytes);
             let head_end = buf.bytes.len();
             let mut frames = SentFrames::default();
-            // What has to ask its window is left to batches while that is full.
+            // While the window of tenant 0 is full, trains carry padding.
             let free = self.tenants.zero_free_at(id, payload_max as u64);
             if free.is_some_and(|at| at <= now) {
                 let zero = (id, TenantId::ZERO);
                 self.write_items(now, zero, None, end, &mut buf.bytes, &mut frames);
             }
             let eliciting = buf.bytes.len() > head_end;
-            with_data += u32::from(eliciting);
-            probe_bytes += if eliciting {
+            content.packets_with_data += u32::from(eliciting);
+            content.probe_bytes += if eliciting {
                 end - buf.bytes.len() + (head_end - start - DATA_HEADER_LEN)
             } else {
                 packet_bytes
             };
-            // Padding is zero bytes.
+            // Padding frames are zero bytes.
             buf.bytes.resize(end, 0);
-            self.seal(now, id, buf, start, (eliciting, Owner::default()), frames);
+            let packet = Unsealed {
+                frames,
+                ..Unsealed::alone(PacketKind::of(eliciting))
+            };
+            self.seal(now, id, buf, start, packet);
         }
         self.took_turn = true;
-        let path = self.paths.get_mut(&id)?;
-        let sent = SentTrain {
-            packets: packets as u32,
-            packet_bytes: packet_bytes as u32,
-            probe_bytes: probe_bytes as u64,
-            with_data,
-            is_thin,
-        };
-        path.trains
-            .on_sent(now, sent, (rate, share), random.next_u32());
-        let mut transmit = self.transmit(id, remote, buf, due);
+        let path = self.paths.get_mut(id)?;
+        path.on_train_sent(now, plan, content, self.probe_share, random);
+        let mut transmit = self.transmit(id, remote, buf, plan.due);
         transmit.segment_size = payload_max;
         Some(transmit)
     }
 
-    /// As many packets of one size as leave at once: with data if `paced`, the pacers let it go.
+    /// As many packets of one size as leave at once. `paced`: the pacers let data go.
     fn poll_batch(
         &mut self,
         now: Instant,
         id: PathId,
         remote: SocketAddr,
         buf: &mut TransmitBuf,
-        (mut paced, uplinks): (bool, &mut Uplinks),
+        mut paced: bool,
+        uplinks: &mut Uplinks,
     ) -> Option<Transmit> {
-        let path = &self.paths[&id];
+        let path = self.paths.get(id)?;
         // While others have the uplink nothing is due.
-        let uplink_free = uplinks.next(path.socket);
-        let due = path.pacer.due(now).max(uplink_free).min(now);
-        let mut budget = path.pacer.batch_bytes();
+        let uplink_free = uplinks.next(path.socket());
+        let due = path.pacer().due(now).max(uplink_free).min(now);
+        let mut budget = path.pacer().batch_bytes();
         let payload_max = path.udp_payload_max();
         // All datagrams of a batch but the last have the length of the first.
         let mut segment = 0;
@@ -316,8 +296,8 @@ impl Session {
             }
             self.close_group(now, id, uplinks);
             let copy_len = self.next_copy(now, id).map(PendingCopy::packet_bytes);
-            let path = self.paths.get(&id)?;
-            let with_data = paced && (path.probe_credit > 0 || !path.sent.is_full());
+            let path = self.paths.get(id)?;
+            let with_data = paced && path.may_send_eliciting();
             let sender = match copy_len {
                 None if with_data => self.next_send(now, id),
                 _ => None,
@@ -328,8 +308,8 @@ impl Session {
             }
             ecn = sender_ecn;
             let (len, eliciting) = match (copy_len, sender) {
-                // What is dropped before a batch is cut into packets is dropped whole: no copy is in one with
-                // what it repeats.
+                // The network may drop a batch as a whole, so a copy is never in one with its
+                // aggregate.
                 (Some(_), _) if segments > 0 => break,
                 (Some(len), _) => {
                     self.write_copy(now, id, buf)?;
@@ -341,9 +321,9 @@ impl Session {
                     let Some(packet) = self.write_packets(now, id, turn, limit, buf) else {
                         break;
                     };
-                    let told = (packet.eliciting, packet.owner);
-                    self.seal(now, id, buf, start, told, packet.frames);
-                    (packet.len, packet.eliciting)
+                    let written = (packet.len, packet.kind.is_ack_eliciting());
+                    self.seal(now, id, buf, start, packet.into());
+                    written
                 }
                 (None, _) if segments > 0 && segment < payload_max => break,
                 (None, sender) => {
@@ -354,21 +334,21 @@ impl Session {
                         break;
                     };
                     if let Some(NextSend::Items(turn)) = sender {
-                        let overhead = u64::from(self.paths.get(&id)?.ip_overhead());
+                        let overhead = u64::from(self.paths.get(id)?.ip_overhead());
                         let bytes = packet.len as u64 + overhead;
                         self.tenants.on_sent(now, id, turn, bytes);
                     }
                     if packet.copies.is_some() {
                         self.copy_aggregate(now, id, &buf.bytes[start..], &packet, uplinks);
                     }
-                    let told = (packet.eliciting, packet.owner);
-                    self.seal(now, id, buf, start, told, packet.frames);
-                    (packet.len, packet.eliciting)
+                    let written = (packet.len, packet.kind.is_ack_eliciting());
+                    self.seal(now, id, buf, start, packet.into());
+                    written
                 }
             };
-            let path = self.paths.get_mut(&id)?;
+            let path = self.paths.get_mut(id)?;
             if eliciting {
-                path.probe_credit = path.probe_credit.saturating_sub(1);
+                path.on_eliciting_batched();
                 self.took_turn = true;
             }
             segments += 1;
@@ -380,15 +360,12 @@ impl Session {
                 break;
             }
         }
-        let wants = self
-            .paths
-            .get(&id)
-            .is_some_and(|path| self.wants_to_send(path, now));
-        let path = self.paths.get_mut(&id)?;
-        if wants {
-            path.pacer.on_blocked();
-        } else {
-            path.pacer.on_idle();
+        let path = self.paths.get(id)?;
+        let wants = self.wants_to_send(path, now);
+        let pacer = self.paths.get_mut(id)?.pacer_mut();
+        match wants {
+            true => pacer.on_blocked(),
+            false => pacer.on_idle(),
         }
         let mut transmit = self.transmit(id, remote, buf, due);
         transmit.segment_size = segment.min(transmit.len);
@@ -396,7 +373,7 @@ impl Session {
         (segments > 0).then_some(transmit)
     }
 
-    /// Has the aggregate in `packet`, whose bytes are not sealed yet, leave as often again as it is to.
+    /// Queues the copies of the aggregate in `packet`, whose bytes are not sealed yet.
     fn copy_aggregate(
         &mut self,
         now: Instant,
@@ -405,19 +382,57 @@ impl Session {
         packet: &Packet,
         uplinks: &mut Uplinks,
     ) {
-        let Some((count, place)) = packet.copies else {
+        let Some(Copies { count, index_at }) = packet.copies else {
             return;
         };
-        let copy = |index| {
+        let mut copies = Vec::new();
+        for index in 1..count {
             let mut clear = bytes[DATA_HEADER_LEN..].to_vec();
-            clear[place - DATA_HEADER_LEN] = index;
-            Copied {
+            clear[index_at - DATA_HEADER_LEN] = index;
+            copies.push(CopyContent {
                 clear,
                 frames: packet.frames.clone(),
                 owner: packet.owner,
-            }
+            });
+        }
+        let batch = CopyBatch {
+            of: id,
+            first_gap: 1,
+            copies,
         };
-        self.push_copies(now, id, 1, (1..count).map(copy), uplinks);
+        let spread = self.aggregation.spread;
+        self.paths.push_copies(now, spread, batch, uplinks);
+    }
+
+    /// The copy that is due on a path.
+    fn next_copy(&self, now: Instant, id: PathId) -> Option<&PendingCopy> {
+        let path = self.paths.get(id).filter(|path| path.is_up())?;
+        path.copies().next(now)
+    }
+
+    /// Writes and seals the copy that is due.
+    fn write_copy(&mut self, now: Instant, id: PathId, buf: &mut TransmitBuf) -> Option<()> {
+        let start = self.begin_packet(id, buf)?;
+        let path = self.paths.get_mut(id)?;
+        let (mtu, overhead) = (path.mtu(), u64::from(path.ip_overhead()));
+        let CopyContent {
+            clear,
+            frames,
+            owner,
+        } = path.copies_mut().pop()?.into_content();
+        buf.bytes.extend_from_slice(&clear);
+        let packet = Unsealed {
+            kind: PacketKind::AckEliciting,
+            frames,
+            owner,
+        };
+        self.seal(now, id, buf, start, packet);
+        if owner.tenant != TenantId::ZERO {
+            let bytes = (buf.bytes.len() - start) as u64 + overhead;
+            self.tenants
+                .on_copy_sent(now, (id, mtu), owner.tenant, bytes);
+        }
+        Some(())
     }
 
     /// Writes one packet of at most `payload_max` bytes, unsealed; `None` if there is nothing to
@@ -437,7 +452,7 @@ impl Session {
         let end = start + payload_max - TAG_LEN;
         let mut frames = SentFrames::default();
         let data_waits = sender.is_some();
-        // Beyond its window tenant 0 says only what the protocol needs; others have no turn.
+        // While its window is full tenant 0 sends only what the protocol needs; others get no turn.
         let free = self.tenants.zero_free_at(id, payload_max as u64);
         let open = data_waits && (!is_zero || free.is_some_and(|at| at <= now));
         let aggregate = if open {
@@ -446,7 +461,7 @@ impl Session {
             None
         };
         let head_end = buf.bytes.len();
-        let mut told = SentFrames::default();
+        let mut acks = SentFrames::default();
         let passengers_end = aggregate.map_or(end, |aggregate| aggregate.passengers_end);
         self.write_acks(
             now,
@@ -454,14 +469,14 @@ impl Session {
             data_waits,
             passengers_end,
             &mut buf.bytes,
-            &mut told,
+            &mut acks,
         );
-        // Of an aggregate that parity has given back nothing is read when it comes, though it is
-        // acknowledged; and parity does not give acknowledgements back.
+        // An aggregate that parity has recovered is acknowledged when it arrives but not read, and parity
+        // does not recover its acknowledgements: they must not count as arrived.
         if !aggregate.is_some_and(|aggregate| aggregate.protected) {
-            frames = told;
+            frames = acks;
         }
-        // What follows an aggregate's head and is none of these is its content.
+        // Any other frame behind the head of an aggregate would be its content.
         if aggregate.is_none() {
             self.unknown_locally.write(now, end, &mut buf.bytes);
         }
@@ -475,22 +490,26 @@ impl Session {
             if open {
                 self.write_items(now, (id, tenant), class, end, &mut buf.bytes, &mut frames);
             }
-            let path = self.paths.get_mut(&id)?;
-            if is_zero && path.ping_wanted && buf.bytes.len() == acks_end && buf.bytes.len() < end {
+            let path = self.paths.get_mut(id)?;
+            if is_zero
+                && path.is_ping_wanted()
+                && buf.bytes.len() == acks_end
+                && buf.bytes.len() < end
+            {
                 Frame::Ping.encode(&mut buf.bytes);
                 let packet_bytes = (buf.bytes.len() - start + TAG_LEN) as u64;
                 let ip_bytes = packet_bytes + u64::from(path.ip_overhead());
-                path.on_ping_sent(now, ip_bytes, self.probe_share);
+                path.on_ping_written(now, ip_bytes, self.probe_share);
             }
         }
         let eliciting = buf.bytes.len() > acks_end;
         if eliciting {
-            self.paths.get_mut(&id)?.ping_wanted = false;
+            self.paths.get_mut(id)?.on_eliciting_written();
         }
         if buf.bytes.len() == head_end && (aggregate.is_some() || head_end == clear_start) {
             buf.bytes.truncate(start);
             if aggregate.is_some() {
-                self.paths.get_mut(&id)?.aggregator.on_drained(now);
+                self.paths.get_mut(id)?.aggregator_mut().on_drained(now);
             }
             return None;
         }
@@ -504,9 +523,12 @@ impl Session {
         };
         Some(Packet {
             len,
-            eliciting: eliciting || copies.is_some(),
+            kind: PacketKind::of(eliciting || copies.is_some()),
             frames,
-            copies: copies.map(|(count, place)| (count, place - start)),
+            copies: copies.map(|(count, index_at)| Copies {
+                count,
+                index_at: index_at - start,
+            }),
             owner: Owner { tenant, ecn: 0 },
         })
     }
@@ -519,19 +541,20 @@ impl Session {
         end: usize,
         out: &mut Vec<u8>,
     ) -> Option<Aggregate> {
-        let path = self.paths.get(&id)?;
-        let thin = path.aggregator.may_send(now);
+        let path = self.paths.get(id)?;
+        let aggregator = path.aggregator();
+        let thin = aggregator.may_send(now);
         let (item, coalescing) = self.queues.first(id, tenant, thin)?;
         if coalescing == Coalescing::No {
             return None;
         }
         let overhead = u64::from(path.ip_overhead()) + (DATA_HEADER_LEN + TAG_LEN) as u64;
-        let room = path.aggregator.room(now).saturating_sub(overhead) as usize;
-        let number = path.aggregator.next_number();
+        let room = aggregator.room(now).saturating_sub(overhead) as usize;
+        let number = aggregator.next_number();
         let begin = out.len();
-        let group = path.aggregator.place_in_group();
+        let group = aggregator.place_in_group();
         let (count, end) = match group {
-            None => (path.aggregator.copies(), end),
+            None => (aggregator.copies(), end),
             Some(_) => (1, end - RESERVE.min(end)),
         };
         match group {
@@ -553,7 +576,7 @@ impl Session {
             class: SendQueues::class_of(item),
             count,
             protected: group.is_some(),
-            place: out.len() - 1,
+            index_at: out.len() - 1,
             end,
             passengers_end: end.saturating_sub(self.longest(item)),
         })
@@ -570,7 +593,7 @@ impl Session {
         left.saturating_add(CONTENT_HEAD_MAX + open)
     }
 
-    /// DeliveryAccounting for an aggregate of `len` bytes of UDP payload: how many copies leave, and where
+    /// Accounts for an aggregate of `len` bytes of UDP payload: how many copies leave, and where
     /// their places stand.
     fn end_aggregate(
         &mut self,
@@ -581,37 +604,32 @@ impl Session {
         content: &[u8],
     ) -> Option<(u8, usize)> {
         let more = self.queues.gathers(id);
-        let path = self.paths.get_mut(&id)?;
+        let path = self.paths.get_mut(id)?;
         let ip_bytes = len as u64 + u64::from(path.ip_overhead());
-        let number = path.aggregator.on_sent(now, ip_bytes, aggregate.count);
+        let aggregator = path.aggregator_mut();
+        let number = aggregator.on_sent(now, ip_bytes, aggregate.count);
         if aggregate.protected {
-            path.aggregator.protect(now, (number, ip_bytes), content);
+            aggregator.protect(now, (number, ip_bytes), content);
         }
         if !more {
-            path.aggregator.on_drained(now);
+            aggregator.on_drained(now);
         }
-        Some((aggregate.count, aggregate.place))
+        Some((aggregate.count, aggregate.index_at))
     }
 
-    /// A packet of one frame that is not repeated, outside of the pacer's order.
+    /// A packet with one frame that is not retransmitted, which does not ask the pacer.
     fn single(
         &mut self,
         now: Instant,
         id: PathId,
         remote: SocketAddr,
         buf: &mut TransmitBuf,
-        write: impl FnOnce(&mut Vec<u8>),
+        frame: Frame<'_>,
     ) -> Option<Transmit> {
         let start = self.begin_packet(id, buf)?;
-        write(&mut buf.bytes);
-        self.seal(
-            now,
-            id,
-            buf,
-            start,
-            (false, Owner::default()),
-            SentFrames::None,
-        );
+        frame.encode(&mut buf.bytes);
+        let packet = Unsealed::alone(PacketKind::NonEliciting);
+        self.seal(now, id, buf, start, packet);
         Some(self.transmit(id, remote, buf, now))
     }
 
@@ -622,7 +640,7 @@ impl Session {
             path: id.0,
             receiver: self.keys.current()?.remote_index,
             // The low half is what is on the wire.
-            packet_number: self.paths.get(&id)?.sent.next_number() as u32,
+            packet_number: self.paths.get(id)?.next_packet_number() as u32,
         };
         buf.bytes.extend_from_slice(&header.encode());
         Some(start)
@@ -635,34 +653,28 @@ impl Session {
         id: PathId,
         buf: &mut TransmitBuf,
         start: usize,
-        (eliciting, owner): (bool, Owner),
-        frames: SentFrames,
+        packet: Unsealed,
     ) {
         let path = self
             .paths
-            .get_mut(&id)
+            .get_mut(id)
             .expect("a path that is sent on exists");
         let epoch = self
             .keys
             .current_mut()
             .expect("keys were there when the packet was begun");
-        epoch
-            .keys
-            .seal(id, path.sent.next_number(), &mut buf.bytes, start);
+        let number = path.next_packet_number();
+        epoch.keys.seal(id, number, &mut buf.bytes, start);
         epoch.packets_sealed += 1;
         let ip_bytes = (buf.bytes.len() - start) as u64 + u64::from(path.ip_overhead());
-        let recorded = u16::try_from(ip_bytes).unwrap_or(u16::MAX);
-        let place = path.self_queueing(now, ip_bytes);
-        path.sent
-            .on_sent(now, recorded, eliciting, frames, (place, owner));
-        path.pacer.on_sent(now, ip_bytes);
-        path.packets_sent += 1;
-        path.bytes_sent += ip_bytes;
-        if eliciting {
-            path.last_sent_at = now;
-        }
-        if eliciting && owner.tenant == TenantId::ZERO {
-            let mtu = path.mtu.current();
+        let Unsealed {
+            kind,
+            frames,
+            owner,
+        } = packet;
+        path.on_packet_sent(now, ip_bytes, kind, frames, owner);
+        if kind.is_ack_eliciting() && owner.tenant == TenantId::ZERO {
+            let mtu = path.mtu();
             self.tenants.on_zero_sent(now, (id, mtu), ip_bytes);
         }
     }
@@ -674,10 +686,10 @@ impl Session {
         buf: &TransmitBuf,
         due: Instant,
     ) -> Transmit {
-        let path = &self.paths[&id];
+        let path = self.paths.get(id).expect("a path that is sent on exists");
         let len = buf.bytes.len();
         Transmit {
-            socket: path.socket,
+            socket: path.socket(),
             remote,
             len,
             segment_size: len,

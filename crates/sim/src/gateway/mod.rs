@@ -45,6 +45,9 @@ use crate::{
 /// Batches, deliveries or events in one turn after which the core is said not to end; ours: the
 /// pacer lets 2 ms of any simulated rate out at a time, far below.
 const POLLS_MAX: u32 = 1 << 20;
+/// A debug build checks the invariants of the core after so many turns: a check visits all state, and a
+/// prime number of turns meets every phase of what is periodic.
+const CHECK_EVERY: u64 = 509;
 
 /// The driver of one endpoint with one peer.
 #[derive(Debug)]
@@ -72,6 +75,7 @@ pub struct Gateway {
     streams: Streams,
     meters: Vec<Meter>,
     log: Log,
+    turns: u64,
 }
 
 /// What ends with a life of the gateway.
@@ -122,6 +126,7 @@ impl Gateway {
             handed_back: None,
             streams: Streams::new(seed),
             log: Log::default(),
+            turns: 0,
             spec,
             config,
             peer_config,
@@ -294,6 +299,10 @@ impl Gateway {
             self.talk(now, &mut running);
             self.drain(now, &mut running, out);
             self.rearm(&running);
+            self.turns += 1;
+            if cfg!(debug_assertions) && self.turns.is_multiple_of(CHECK_EVERY) {
+                running.endpoint.check_invariants();
+            }
             self.running = Some(running);
         } else {
             self.inbox.clear();

@@ -62,6 +62,15 @@ pub(crate) enum Novelty {
     TooOld,
 }
 
+/// Packets that the kernel dropped because a receive buffer was full, in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReceiveOverflows {
+    /// Of the socket itself.
+    pub(crate) socket: u64,
+    /// Of the rest of the system.
+    pub(crate) system: u64,
+}
+
 /// A packet of an aggregate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
@@ -177,12 +186,12 @@ impl AggregateReceiver {
         self.due
     }
 
-    /// What the peer is told; overflows are those of the receiver, (its socket's, its system's).
+    /// The feedback that is sent to the peer. `overflows`: of the path's socket here.
     pub(crate) fn take_feedback(
         &mut self,
         now: Instant,
         path: u8,
-        (socket_overflows, system_overflows): (u64, u64),
+        overflows: ReceiveOverflows,
     ) -> Option<Feedback> {
         self.due = None;
         // Of the newest group nothing is lost before its parity has had its time.
@@ -200,10 +209,25 @@ impl AggregateReceiver {
             highest,
             aggregates: self.aggregates - aggregates,
             copies: self.copies - packets,
-            socket_overflows,
-            system_overflows,
+            socket_overflows: overflows.socket,
+            system_overflows: overflows.system,
             spacing: self.spaced.take().map(|spaced| spaced.spacing),
         })
+    }
+
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self) {
+        assert!(
+            self.recovered <= self.aggregates,
+            "recovered aggregates are aggregates"
+        );
+        assert!(
+            self.aggregates <= self.copies + self.recovered,
+            "an aggregate has a copy or was recovered"
+        );
+        self.groups.check_invariants();
     }
 
     /// What came in all.
@@ -247,6 +271,10 @@ impl AggregateReceiver {
 mod tests {
     use super::*;
 
+    fn overflows(socket: u64, system: u64) -> ReceiveOverflows {
+        ReceiveOverflows { socket, system }
+    }
+
     fn at(us: u64) -> Instant {
         Instant::from_nanos(us * 1000)
     }
@@ -268,7 +296,7 @@ mod tests {
         assert_eq!(receiver.on_copy(at(0), copy(0, 0, 0)), Novelty::New);
         assert_eq!(receiver.on_copy(at(0), copy(0, 1, 80)), Novelty::Known);
         assert_eq!(receiver.on_copy(at(0), copy(2, 1, 900)), Novelty::New);
-        let feedback = receiver.take_feedback(at(900), 3, (5, 6)).unwrap();
+        let feedback = receiver.take_feedback(at(900), 3, overflows(5, 6)).unwrap();
         assert_eq!((feedback.highest, feedback.aggregates), (2, 2));
         assert_eq!((feedback.copies, feedback.socket_overflows), (3, 5));
         let gaps: Vec<(u8, u64)> = feedback.spacing.unwrap().gaps().collect();
@@ -297,7 +325,7 @@ mod tests {
         // The group 0-2 loses 1, which parity brings back.
         assert_eq!(receiver.on_protected(at(0), one(0), 0), Novelty::New);
         assert!(receiver.keep(0, 0, b"zero").is_empty());
-        assert!(receiver.take_feedback(at(0), 0, (0, 0)).is_none());
+        assert!(receiver.take_feedback(at(0), 0, overflows(0, 0)).is_none());
         assert_eq!(receiver.feedback_due(), None);
         assert_eq!(receiver.on_protected(at(0), one(2), 2), Novelty::New);
         assert!(receiver.keep(2, 2, b"two").is_empty());
@@ -314,12 +342,16 @@ mod tests {
         assert_eq!(receiver.on_parity(at(1), &frame, one(0)), [b"one"]);
         assert_eq!(receiver.on_protected(at(2), one(1), 1), Novelty::Known);
         assert_eq!(receiver.on_protected(at(3), one(3), 0), Novelty::New);
-        let told = receiver.take_feedback(at(30_000), 0, (0, 0)).unwrap();
+        let told = receiver
+            .take_feedback(at(30_000), 0, overflows(0, 0))
+            .unwrap();
         assert_eq!((told.highest, told.aggregates, told.copies), (2, 3, 4));
         assert_eq!(receiver.snapshot().recovered, 1);
         // One without a group ends them.
         assert_eq!(receiver.on_copy(at(40_000), one(4)), Novelty::New);
-        let told = receiver.take_feedback(at(60_000), 0, (0, 0)).unwrap();
+        let told = receiver
+            .take_feedback(at(60_000), 0, overflows(0, 0))
+            .unwrap();
         assert_eq!((told.highest, told.aggregates, told.copies), (4, 5, 6));
     }
 
@@ -329,7 +361,7 @@ mod tests {
         assert_eq!(receiver.feedback_due(), None);
         receiver.on_copy(at(0), copy(0, 0, 0));
         assert_eq!(receiver.feedback_due(), Some(at(0)));
-        receiver.take_feedback(at(0), 0, (0, 0));
+        receiver.take_feedback(at(0), 0, overflows(0, 0));
         assert_eq!(receiver.feedback_due(), None);
         receiver.on_copy(at(100), copy(1, 0, 100));
         assert_eq!(receiver.feedback_due(), Some(at(20_000)));

@@ -71,6 +71,21 @@ impl Groups {
         self.settle(frame.first)
     }
 
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self) {
+        let bytes: usize = self.groups.values().map(Group::bytes).sum();
+        assert_eq!(self.bytes, bytes, "bytes kept are those of the groups");
+        assert!(self.groups.len() <= GROUPS_MAX, "groups are bounded");
+        assert!(self.bytes <= BYTES_MAX, "bytes kept are bounded");
+        let first = self.groups.keys().next();
+        assert!(
+            first.is_none_or(|first| *first >= self.floor),
+            "forgotten groups do not come back"
+        );
+    }
+
     /// A group that may still be completed.
     fn group(&mut self, first: u64) -> Option<&mut Group> {
         if first < self.floor {

@@ -34,6 +34,7 @@ fn drain(out: &mut SendQueues, max: usize) -> Vec<u64> {
         let part = out.next_part(id, max).expect("a ready message has a part");
         out.begin(id);
         out.on_part_sent(PATH, id, part);
+        out.check_invariants();
         order.push(id);
     }
     order
@@ -234,6 +235,7 @@ fn thousands_of_streams_keep_no_more_than_their_bound_whatever_they_write() {
         }
         let kept: u64 = out.streams.values().map(OutStream::len).sum();
         assert_eq!(out.stream_bytes, kept);
+        out.check_invariants();
     }
     // The first have all that is shared, and so none of their own.
     assert_eq!(most, SHARED + (STREAMS - 512) * (16 << 10));

@@ -61,6 +61,15 @@ impl DeferredResets {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
+    pub(super) fn check_invariants(&self) {
+        for (at, id) in &self.deadlines {
+            let reset = self.of.get(id);
+            let is_of = reset.is_some_and(|reset| reset.deadline == *at);
+            assert!(is_of, "a deadline is that of a deferred reset");
+        }
+        assert_eq!(self.of.len(), self.deadlines.len(), "deferred resets end");
+    }
+
     fn begin(&mut self, now: Instant, id: StreamId, (waits, reason): (Waits, ResetReason)) {
         self.remove(id);
         let ending = DeferredReset {
@@ -179,8 +188,8 @@ impl Session {
     }
 
     fn put_off_ending(&mut self, now: Instant, id: StreamId) {
-        let rtts = self.paths.values().filter(|path| path.is_up());
-        let rtt = rtts.filter_map(|path| path.rtt.smoothed()).max();
+        let rtts = self.paths.iter().filter(|path| path.is_up());
+        let rtt = rtts.filter_map(|path| path.rtt().smoothed()).max();
         let rtt = rtt.unwrap_or_default();
         self.streams.deferred_resets.put_off(now, id, rtt);
     }

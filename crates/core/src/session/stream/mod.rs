@@ -26,7 +26,7 @@ use self::{
     inbound::{InStream, StreamViolation},
     outbound::OutStream,
 };
-use super::{Arrived, Session};
+use super::Session;
 use crate::{
     config::DeliveryClass,
     event::{ResetReason, SendError, StreamSignal},
@@ -199,7 +199,7 @@ impl Session {
         }
         let app = self.queues.streams.get(&id).map(|stream| stream.app);
         let path = app.and_then(|app| self.active_path(app));
-        let rtt = path.and_then(|path| self.paths.get(&path)?.rtt.smoothed());
+        let rtt = path.and_then(|path| self.paths.get(path)?.rtt().smoothed());
         self.streams
             .consume(now, id, count, rtt.unwrap_or_default());
         self.forget_stream_if_done(id);
@@ -429,11 +429,7 @@ impl Session {
     }
 
     fn signal(&mut self, app: AppId, stream: StreamId, signal: StreamSignal) {
-        self.arrived.push_back(Arrived::Stream {
-            app,
-            stream,
-            signal,
-        });
+        self.receiver.signal_stream(app, stream, signal);
     }
 
     /// Makes room for a stream of the peer that is new; `false`: it is not, or there are too many.
@@ -496,6 +492,32 @@ impl Session {
 }
 
 impl Streams {
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self) {
+        let halves = || self.open.values().map(|inbound| &inbound.half);
+        let windows = halves().map(InStream::extra_window);
+        assert_eq!(self.extra_windows, windows.sum::<u64>(), "extra windows");
+        let gaps = halves().map(InStream::extra_gaps);
+        assert_eq!(self.extra_gaps, gaps.sum::<u64>(), "extra gaps");
+        let theirs = self.open.keys().filter(|id| !id.is_ours());
+        assert_eq!(self.theirs, theirs.count(), "streams of the peer");
+        assert!(self.theirs <= STREAMS_MAX, "streams of the peer");
+        assert!(self.open.len() - self.theirs <= STREAMS_MAX, "our streams");
+        assert!(
+            self.credit_wanted
+                .iter()
+                .all(|id| self.open.contains_key(id)),
+            "credit is sent of open streams"
+        );
+        assert!(
+            self.untold.iter().all(|number| *number < self.next),
+            "only streams that were opened are unconfirmed"
+        );
+        self.deferred_resets.check_invariants();
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.open.len()
     }

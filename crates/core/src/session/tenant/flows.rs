@@ -143,6 +143,18 @@ impl Flows {
         }
     }
 
+    pub(super) fn check_invariants(&self) {
+        let mut cost = 0;
+        for flow in self.flows.values() {
+            let bytes: u64 = flow.packets.iter().map(Queued::cost).sum();
+            assert_eq!(flow.bytes, bytes, "bytes of a flow");
+            cost += bytes;
+        }
+        assert_eq!(self.cost, cost, "memory of flows");
+        let listed = self.fresh.len() + self.old.len();
+        assert_eq!(self.flows.len(), listed, "every flow takes turns");
+    }
+
     /// Everything that waits, in no particular order.
     pub(super) fn take_all(&mut self) -> Vec<Queued> {
         self.cost = 0;

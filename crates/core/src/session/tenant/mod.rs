@@ -611,6 +611,30 @@ impl Tenants {
             .collect()
     }
 
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self) {
+        let mut costs: BTreeMap<TenantId, u64> = BTreeMap::new();
+        for path_tenants in self.paths.values() {
+            path_tenants.check_invariants();
+            for (id, tenant_path) in &path_tenants.tenant_paths {
+                *costs.entry(*id).or_default() += tenant_path.cost();
+            }
+        }
+        assert_eq!(self.cost, costs.values().sum::<u64>(), "memory of all");
+        assert!(self.cost <= self.cost_max, "memory of all is bounded");
+        for (id, tenant) in &self.tenants {
+            let cost = costs.remove(id).unwrap_or(0);
+            assert_eq!(tenant.cost, cost, "memory of a tenant");
+        }
+        assert!(
+            costs.values().all(|cost| *cost == 0),
+            "nothing waits of tenants that were removed"
+        );
+        assert!(self.tenants.len() <= self.tenants_max, "tenants");
+    }
+
     fn snapshot(&self, now: Instant, id: TenantId, tenant: &Tenant) -> TenantSnapshot {
         let paths = self.paths.iter();
         let path_tenants = paths.filter_map(|(path, path_tenants)| {
@@ -687,6 +711,29 @@ impl PathTenants {
         tenant_path.place = Readiness::Ready(tag);
         self.ready.insert((tag, id));
         Some(tag)
+    }
+
+    fn check_invariants(&self) {
+        let costs = self.tenant_paths.values().map(|path| path.cost());
+        assert_eq!(self.cost, costs.sum::<u64>(), "memory of a path");
+        let mut ready = 0;
+        let mut timed = 0;
+        for (id, tenant_path) in &self.tenant_paths {
+            match tenant_path.place {
+                Readiness::Off => {}
+                Readiness::Ready(tag) => {
+                    assert!(self.ready.contains(&(tag, *id)), "who is ready is listed");
+                    ready += 1;
+                }
+                Readiness::Timed(at) => {
+                    assert!(self.timed.contains(&(at, *id)), "who is timed is listed");
+                    timed += 1;
+                }
+            }
+            tenant_path.flows.check_invariants();
+        }
+        assert_eq!(self.ready.len(), ready, "only who is ready is listed");
+        assert_eq!(self.timed.len(), timed, "only who is timed is listed");
     }
 
     fn remove(&mut self, id: TenantId) {

@@ -48,35 +48,6 @@ fn pop(tenants: &mut Tenants, now: Instant) -> Option<(u32, u64)> {
     Some((turn.tenant.0, bytes))
 }
 
-/// What is remembered of what waits, is what waits.
-fn check(tenants: &Tenants) {
-    let of_paths = |path_tenants: &PathTenants| {
-        path_tenants
-            .tenant_paths
-            .values()
-            .map(|tenant_path| tenant_path.cost())
-            .sum::<u64>()
-    };
-    for path_tenants in tenants.paths.values() {
-        assert_eq!(path_tenants.cost, of_paths(path_tenants));
-    }
-    let all: u64 = tenants.paths.values().map(of_paths).sum();
-    assert_eq!(tenants.cost, all);
-    assert_eq!(tenants.tenants.values().map(|t| t.cost).sum::<u64>(), all);
-    for (id, tenant) in &tenants.tenants {
-        let path_tenants = tenants
-            .paths
-            .values()
-            .filter_map(|path_tenants| path_tenants.tenant_paths.get(id));
-        assert_eq!(
-            tenant.cost,
-            path_tenants
-                .map(|tenant_path| tenant_path.cost())
-                .sum::<u64>()
-        );
-    }
-}
-
 #[test]
 fn bytes_are_shared_by_weight_whatever_the_packets_lengths() {
     let mut tenants = tenants(&[
@@ -96,7 +67,7 @@ fn bytes_are_shared_by_weight_whatever_the_packets_lengths() {
     }
     let ratio = bytes[2] as f64 / bytes[1] as f64;
     assert!((2.45..2.55).contains(&ratio), "{ratio}");
-    check(&tenants);
+    tenants.check_invariants();
 }
 
 #[test]
@@ -137,7 +108,7 @@ fn all_tenants_together_keep_within_the_memory() {
     assert!(drops >= 150, "{drops}");
     // Who waited first is not pushed out.
     assert!(tenants.tenants[&TenantId(1)].cost >= 20_000);
-    check(&tenants);
+    tenants.check_invariants();
 }
 
 #[test]
@@ -149,11 +120,11 @@ fn what_waits_for_a_path_that_is_gone_moves_or_is_counted() {
     tenants.move_all(at(1), PATH, |_| Some((PathId(1), 1400)));
     assert_eq!(tenants.next_at(PATH), None);
     assert_eq!(tenants.next_at(PathId(1)), Some(Instant::ZERO));
-    check(&tenants);
+    tenants.check_invariants();
     tenants.move_all(at(2), PathId(1), |_| None);
     assert!(tenants.is_idle());
     assert_eq!(tenants.tenants[&TenantId(1)].drops.no_path, 10);
-    check(&tenants);
+    tenants.check_invariants();
 }
 
 proptest! {
@@ -210,7 +181,7 @@ proptest! {
                 }
                 _ => {}
             }
-            check(&tenants);
+            tenants.check_invariants();
         }
         // Once everything has landed, all that waits can leave.
         for (id, bytes) in flying {
@@ -258,7 +229,7 @@ fn units_that_have_to_wait_until_the_path_gathers_hold_nobody_up_and_are_asked_f
     // They had nothing in the end.
     assert_eq!(next(&mut tenants, Items::None), None);
     assert_eq!(tenants.next_at(PATH), None);
-    check(&tenants);
+    tenants.check_invariants();
 }
 
 /// A tenant alone on a line without a queue, which always has packets of 1000 bytes and hears of each

@@ -256,6 +256,23 @@ pub enum FrameError {
 }
 
 impl<'a> Frame<'a> {
+    /// A packet with it asks for an acknowledgement. Padding, acknowledgements and CLOSE do not
+    /// (RFC 9002 §2), nor do frames that are repeated or reported by other means.
+    pub(crate) fn ack_eliciting(&self) -> bool {
+        !matches!(
+            self,
+            Self::Padding
+                | Self::Ack(_)
+                | Self::PathChallenge(_)
+                | Self::PathResponse(_)
+                | Self::Train { .. }
+                | Self::TrainReport(_)
+                | Self::Feedback(_)
+                | Self::UnknownTenant { .. }
+                | Self::Close
+        )
+    }
+
     /// The next frame, or `None` at the end of the packet.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Option<Self>, FrameError> {
         if reader.is_empty() {

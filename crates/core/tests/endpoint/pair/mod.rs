@@ -67,6 +67,7 @@ pub(crate) struct Pair {
     counts: [(u64, u64); 2],
     /// Datagrams that left at once, at most.
     batched_max: usize,
+    events: u64,
 }
 
 fn address(end: usize, path: u16) -> SocketAddr {
@@ -141,6 +142,7 @@ impl Pair {
             sent: 0,
             counts: [(0, 0); 2],
             batched_max: 0,
+            events: 0,
         }
     }
 
@@ -171,7 +173,9 @@ impl Pair {
         loop {
             for side in 0..2 {
                 self.ends[side].handle_timeout(self.now);
+                self.check_invariants(side);
                 self.drain(side, &mut buf);
+                self.check_invariants(side);
             }
             if done(self) {
                 return true;
@@ -200,7 +204,17 @@ impl Pair {
                     received_at: self.now,
                 };
                 self.ends[to].handle_datagram(self.now, meta, &mut bytes);
+                self.check_invariants(to);
             }
+        }
+    }
+
+    /// After every event of the first ones, in which all states are passed through, and then after
+    /// some: a check visits all state.
+    fn check_invariants(&mut self, side: usize) {
+        self.events += 1;
+        if self.events < 2_000 || self.events.is_multiple_of(61) {
+            self.ends[side].check_invariants();
         }
     }
 

@@ -94,6 +94,7 @@ pub(crate) fn meta(now: Instant, remote: SocketAddr) -> DatagramMeta {
 /// Gives one datagram to an endpoint.
 pub(crate) fn feed(end: &mut Endpoint, now: Instant, remote: SocketAddr, packet: &[u8]) {
     end.handle_datagram(now, meta(now, remote), &mut packet.to_vec());
+    end.check_invariants();
 }
 
 /// What an endpoint gave out at one time.
@@ -154,6 +155,7 @@ pub(crate) fn drain(end: &mut Endpoint, now: Instant) -> Output {
         count("poll_event");
         output.events.push(event);
     }
+    end.check_invariants();
     output
 }
 

@@ -1,0 +1,176 @@
+//! The paths to one peer: which there are, which of them is polled next, which answers a challenge.
+//!
+//! What one path is like is [`path`](super::path)'s; which application takes which path is
+//! `path_selection`'s.
+
+use std::{collections::BTreeMap, net::SocketAddr};
+
+use keiro_units::{Instant, Probability};
+
+use super::path::{Abandoned, Path, UsedNumbers};
+use crate::{
+    config::{AggregationConfig, PathConfig},
+    id::{PathId, SocketId},
+    snapshot::PathState,
+};
+
+/// The paths to one peer.
+#[derive(Debug, Default)]
+pub(crate) struct PathManager {
+    paths: BTreeMap<PathId, Path>,
+    /// Of paths that were removed: packet numbers are never used twice under the same keys.
+    used_numbers: BTreeMap<PathId, UsedNumbers>,
+    /// Paths take turns to send, beginning after this one.
+    last_polled: Option<PathId>,
+}
+
+/// A challenge that was answered, and of which path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PathValidated {
+    pub(crate) path: PathId,
+    pub(crate) validated: super::validation::Validated,
+}
+
+impl PathManager {
+    pub(crate) fn get(&self, id: PathId) -> Option<&Path> {
+        self.paths.get(&id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: PathId) -> Option<&mut Path> {
+        self.paths.get_mut(&id)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Path> {
+        self.paths.values()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Path> {
+        self.paths.values_mut()
+    }
+
+    pub(crate) fn ids(&self) -> Vec<PathId> {
+        self.paths.keys().copied().collect()
+    }
+
+    /// The path whose packets use `socket` here.
+    pub(crate) fn of_socket_mut(&mut self, socket: SocketId) -> Option<&mut Path> {
+        self.iter_mut().find(|path| path.socket() == socket)
+    }
+
+    pub(crate) fn any_up(&self) -> bool {
+        self.iter().any(Path::is_up)
+    }
+
+    pub(crate) fn any_validating(&self) -> bool {
+        self.iter()
+            .any(|path| path.state() == PathState::Validating)
+    }
+
+    /// The path that is up and has the shortest round trip.
+    pub(crate) fn fastest(&self) -> Option<PathId> {
+        let up = self.iter().filter(|path| path.is_up());
+        up.min_by_key(|path| (path.rtt().smoothed_or_initial(), path.id()))
+            .map(Path::id)
+    }
+
+    /// Sockets and addresses at which the peer may be reached.
+    pub(crate) fn remotes(&self) -> Vec<(SocketId, SocketAddr)> {
+        self.iter()
+            .filter_map(|path| Some((path.socket(), path.remote()?)))
+            .collect()
+    }
+
+    /// Paths that `configs` does not name, or names with another socket.
+    pub(crate) fn not_in(&self, configs: &[PathConfig]) -> Vec<PathId> {
+        let is_named = |path: &Path| {
+            configs
+                .iter()
+                .any(|config| config.id == path.id() && config.socket == path.socket())
+        };
+        self.iter()
+            .filter(|path| !is_named(path))
+            .map(Path::id)
+            .collect()
+    }
+
+    /// Adds or changes a path. What waited or was in flight is returned if it is not up.
+    pub(crate) fn configure(
+        &mut self,
+        now: Instant,
+        config: &PathConfig,
+        aggregation: &AggregationConfig,
+    ) -> Option<Abandoned> {
+        let Some(path) = self.paths.get_mut(&config.id) else {
+            let first = self.used_numbers.remove(&config.id).unwrap_or_default();
+            let path = Path::new(config, aggregation, first);
+            self.paths.insert(config.id, path);
+            return None;
+        };
+        path.reconfigure(now, config);
+        (!path.is_up()).then(|| path.abandon())
+    }
+
+    /// Removes a path; what waited or was in flight on it.
+    pub(crate) fn remove(&mut self, id: PathId) -> Option<Abandoned> {
+        let mut path = self.paths.remove(&id)?;
+        let abandoned = path.abandon();
+        self.used_numbers.insert(id, path.used_numbers());
+        Some(abandoned)
+    }
+
+    pub(crate) fn on_trains_enabled(&mut self, share: Probability) {
+        if share == Probability::ZERO {
+            self.iter_mut().for_each(Path::on_trains_disabled);
+        }
+    }
+
+    /// The peer has restarted: packet numbers begin again on every path.
+    pub(crate) fn on_peer_restarted(&mut self, now: Instant) {
+        self.used_numbers.clear();
+        for path in self.paths.values_mut() {
+            path.on_peer_restarted(now);
+        }
+    }
+
+    /// Takes the response to a challenge.
+    pub(crate) fn on_response(
+        &mut self,
+        now: Instant,
+        token: u64,
+        received_at: Instant,
+    ) -> Option<PathValidated> {
+        self.iter_mut().find_map(|path| {
+            Some(PathValidated {
+                path: path.id(),
+                validated: path.on_response(now, token, received_at)?,
+            })
+        })
+    }
+
+    /// The order in which paths are asked for packets.
+    pub(crate) fn polling_order(&self) -> Vec<PathId> {
+        let after = self.last_polled;
+        let ids = || self.paths.keys().copied();
+        let later = ids().filter(|id| Some(*id) > after);
+        later.chain(ids().filter(|id| Some(*id) <= after)).collect()
+    }
+
+    /// A path has had its turn.
+    pub(crate) fn on_polled(&mut self, id: PathId) {
+        self.last_polled = Some(id);
+    }
+
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self) {
+        for (id, path) in &self.paths {
+            assert_eq!(*id, path.id(), "paths are kept by their id");
+            assert!(
+                !self.used_numbers.contains_key(id),
+                "used numbers are those of removed paths"
+            );
+            path.check_invariants();
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! The receiving side of one peer's packets: replay windows, acknowledgements and reports of each
+//! path of the peer, reassembly of messages, and what waits for the driver.
+//!
+//! Frames are read by `receive`; this holds what they change.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use keiro_units::Instant;
+
+use super::{
+    aggregation::receiver::{AggregateReceiver, ReceiveOverflows},
+    clock::PeerClock,
+    reassembly::{FragmentPart, MessagePart, PartError, Reassembly, Whole, WholeDatagram},
+    received::{AckPolicy, Received},
+    train::TrainReceiver,
+};
+use crate::{
+    endpoint::DatagramMeta,
+    event::StreamSignal,
+    id::{AppId, FlowId, SocketId, StreamId, TenantId},
+    wire::{Feedback, Frame, TrainReport},
+};
+
+/// Datagrams and packets that wait for the driver at most; it drains them every turn. At the bound
+/// further ones are dropped and counted.
+const ARRIVED_MAX: usize = 65_536;
+
+/// What arrived for the driver. Datagrams lie in an arena.
+pub(crate) enum Arrived {
+    Message {
+        app: AppId,
+        /// Ours, for `finish_message`.
+        number: u64,
+        body: Vec<u8>,
+    },
+    Datagram {
+        app: AppId,
+        flow: FlowId,
+        reply: bool,
+        start: usize,
+        end: usize,
+    },
+    Packet {
+        tenant: TenantId,
+        ecn: u8,
+        start: usize,
+        end: usize,
+    },
+    Stream {
+        app: AppId,
+        stream: StreamId,
+        signal: StreamSignal,
+    },
+}
+
+/// A datagram of an application as it arrived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReceivedDatagram<'a> {
+    pub(crate) app: AppId,
+    pub(crate) flow: FlowId,
+    pub(crate) reply: bool,
+    pub(crate) data: &'a [u8],
+}
+
+/// What waits for the driver.
+#[derive(Default)]
+struct Deliveries {
+    arrived: VecDeque<Arrived>,
+    arena: Vec<u8>,
+}
+
+/// Receive state of one path of the peer, and the socket at which its packets arrive here.
+#[derive(Default)]
+struct RemotePath {
+    received: Received,
+    trains: TrainReceiver,
+    aggregates: AggregateReceiver,
+    socket: Option<SocketId>,
+}
+
+/// The receiving side of one peer.
+pub(crate) struct Receiver {
+    /// By the path's number at the peer.
+    remote_paths: BTreeMap<u8, RemotePath>,
+    overflows: BTreeMap<SocketId, ReceiveOverflows>,
+    clock: PeerClock,
+    reassembly: Reassembly,
+    /// Credit is to be sent to the peer; only the newest matters.
+    credit_wanted: bool,
+    deliveries: Deliveries,
+}
+
+impl Receiver {
+    /// `window`: charges of the peer's messages that may be open at once.
+    pub(crate) fn new(window: u64) -> Self {
+        Self {
+            remote_paths: BTreeMap::new(),
+            overflows: BTreeMap::new(),
+            clock: PeerClock::default(),
+            reassembly: Reassembly::new(window),
+            credit_wanted: false,
+            deliveries: Deliveries::default(),
+        }
+    }
+
+    /// The peer has restarted: everything it sent before is void, except what waits for the driver.
+    pub(crate) fn on_peer_restarted(&mut self) {
+        self.remote_paths.clear();
+        self.clock = PeerClock::default();
+        self.credit_wanted = false;
+        self.reassembly.restart();
+    }
+
+    pub(crate) fn set_overflows(&mut self, socket: SocketId, overflows: ReceiveOverflows) {
+        self.overflows.insert(socket, overflows);
+    }
+
+    pub(crate) fn clock(&self) -> &PeerClock {
+        &self.clock
+    }
+
+    pub(crate) fn clock_mut(&mut self) -> &mut PeerClock {
+        &mut self.clock
+    }
+
+    /// The full number of a packet on the peer's path `path`; `None`: it was received before, or it
+    /// is too old to know.
+    pub(crate) fn packet_number(&self, path: u8, low: u32) -> Option<u64> {
+        let Some(remote) = self.remote_paths.get(&path) else {
+            return Some(u64::from(low));
+        };
+        let number = remote.received.expand(low);
+        (!remote.received.is_replay(number)).then_some(number)
+    }
+
+    /// An authentic packet arrived; whether it is the newest of its path.
+    pub(crate) fn on_packet(&mut self, path: u8, number: u64, meta: DatagramMeta) -> bool {
+        let remote = self.remote_paths.entry(path).or_default();
+        let is_newest = remote.received.is_newest(number);
+        remote.socket = Some(meta.socket);
+        remote
+            .received
+            .on_packet(number, meta.received_at, meta.ecn == 3);
+        is_newest
+    }
+
+    /// The packet that was just recorded asks for an acknowledgement.
+    pub(crate) fn on_ack_eliciting(
+        &mut self,
+        now: Instant,
+        path: u8,
+        number: u64,
+        policy: AckPolicy,
+    ) {
+        if let Some(remote) = self.remote_paths.get_mut(&path) {
+            remote.received.on_eliciting(now, number, policy);
+        }
+    }
+
+    /// The peer has an acknowledgement of its path `path` that covers everything up to `largest`.
+    pub(crate) fn on_ack_of_ack(&mut self, path: u8, largest: u64) {
+        if let Some(remote) = self.remote_paths.get_mut(&path) {
+            remote.received.on_ack_of_ack(largest);
+        }
+    }
+
+    /// Aggregates of the peer's path `path`.
+    pub(crate) fn aggregates_mut(&mut self, path: u8) -> &mut AggregateReceiver {
+        &mut self.remote_paths.entry(path).or_default().aggregates
+    }
+
+    /// Aggregates of all paths of the peer whose packets arrive at `socket`.
+    pub(crate) fn aggregates_at(
+        &self,
+        socket: SocketId,
+    ) -> impl Iterator<Item = &AggregateReceiver> {
+        let at_socket = move |remote: &&RemotePath| remote.socket == Some(socket);
+        let remotes = self.remote_paths.values().filter(at_socket);
+        remotes.map(|remote| &remote.aggregates)
+    }
+
+    /// Trains on the peer's path `path`.
+    pub(crate) fn trains_mut(&mut self, path: u8) -> Option<&mut TrainReceiver> {
+        Some(&mut self.remote_paths.get_mut(&path)?.trains)
+    }
+
+    /// The socket at which packets of the peer's path `path` arrive.
+    pub(crate) fn socket_of(&self, path: u8) -> Option<SocketId> {
+        self.remote_paths.get(&path)?.socket
+    }
+
+    /// Numbers of the peer's paths from which packets have arrived.
+    pub(crate) fn remote_paths(&self) -> impl Iterator<Item = u8> {
+        self.remote_paths.keys().copied()
+    }
+
+    /// When something about the peer's path `path` is to be sent.
+    pub(crate) fn due_of(&self, path: u8) -> Option<Instant> {
+        let remote = self.remote_paths.get(&path)?;
+        let due = [
+            remote.received.ack_due(),
+            remote.trains.report_due(),
+            remote.aggregates.feedback_due(),
+        ];
+        due.into_iter().flatten().min()
+    }
+
+    /// Paths of the peer whose acknowledgement is due, or may as well travel with data.
+    pub(crate) fn acks_wanted(&self, now: Instant, data_waits: bool) -> Vec<u8> {
+        let is_wanted = |remote: &RemotePath| {
+            remote.received.ack_due().is_some_and(|due| due <= now)
+                || (data_waits && remote.received.has_unacknowledged())
+        };
+        self.wanted(is_wanted)
+    }
+
+    /// Paths of the peer of which a train is to be reported.
+    pub(crate) fn train_reports_due(&self, now: Instant) -> Vec<u8> {
+        self.wanted(|remote| remote.trains.report_due().is_some_and(|at| at <= now))
+    }
+
+    /// Paths of the peer of whose aggregates feedback is due.
+    pub(crate) fn feedback_due(&self, now: Instant) -> Vec<u8> {
+        self.wanted(|remote| remote.aggregates.feedback_due().is_some_and(|at| at <= now))
+    }
+
+    fn wanted(&self, is_wanted: impl Fn(&RemotePath) -> bool) -> Vec<u8> {
+        let wanted = self.remote_paths.iter();
+        wanted
+            .filter(|(_, remote)| is_wanted(remote))
+            .map(|(path, _)| *path)
+            .collect()
+    }
+
+    /// Appends an acknowledgement of the peer's path `path` if there is room up to `end`; its
+    /// largest packet.
+    pub(crate) fn write_ack(
+        &mut self,
+        now: Instant,
+        path: u8,
+        end: usize,
+        out: &mut Vec<u8>,
+    ) -> Option<u64> {
+        let received = &mut self.remote_paths.get_mut(&path)?.received;
+        if out.len() + received.ack_len_max() > end {
+            return None;
+        }
+        received.write_ack(now, path, out)
+    }
+
+    /// Appends the report of a train if one is due and there is room up to `end`.
+    pub(crate) fn write_train_report(
+        &mut self,
+        now: Instant,
+        path: u8,
+        end: usize,
+        out: &mut Vec<u8>,
+    ) {
+        if out.len() + TrainReport::LEN_MAX <= end
+            && let Some(remote) = self.remote_paths.get_mut(&path)
+        {
+            remote.trains.write_report(now, path, out);
+        }
+    }
+
+    /// Appends feedback on aggregates if there is room up to `end`.
+    pub(crate) fn write_feedback(&mut self, now: Instant, path: u8, end: usize, out: &mut Vec<u8>) {
+        if out.len() + Feedback::LEN_MAX > end {
+            return;
+        }
+        let Some(remote) = self.remote_paths.get_mut(&path) else {
+            return;
+        };
+        let overflows = remote
+            .socket
+            .and_then(|socket| self.overflows.get(&socket))
+            .copied()
+            .unwrap_or_default();
+        let feedback = remote.aggregates.take_feedback(now, path, overflows);
+        if let Some(feedback) = feedback {
+            Frame::Feedback(feedback).encode(out);
+        }
+    }
+
+    /// Takes a part of a message that arrived at `at`; the message if it is whole now.
+    pub(crate) fn on_message_part(
+        &mut self,
+        at: Instant,
+        part: MessagePart<'_>,
+    ) -> Result<Option<Whole>, PartError> {
+        let result = self.reassembly.on_part(at, part);
+        if result == Err(PartError::Abandoned) {
+            self.update_credit();
+        }
+        result
+    }
+
+    /// Takes a fragment of a datagram; the datagram if it is whole now.
+    pub(crate) fn on_fragment(&mut self, part: FragmentPart<'_>) -> Option<WholeDatagram> {
+        self.reassembly.on_fragment(part)
+    }
+
+    /// The peer gave a message up; `false` if it says that of more than it was granted.
+    pub(crate) fn on_message_drop(&mut self, id: u64, total: usize) -> bool {
+        let is_granted = self.reassembly.on_drop(id, total);
+        self.update_credit();
+        is_granted
+    }
+
+    /// The driver is done with a message: the peer's number of it, and when it was whole.
+    pub(crate) fn on_message_finished(&mut self, number: u64) -> Option<(u64, Instant)> {
+        let finished = self.reassembly.on_finished(number);
+        if finished.is_some() {
+            self.update_credit();
+        }
+        finished
+    }
+
+    /// The first credit, which the handshake carries.
+    pub(crate) fn initial_credit(&self) -> u64 {
+        self.reassembly.initial_credit()
+    }
+
+    /// Charges of messages that are open.
+    pub(crate) fn open_bytes(&self) -> u64 {
+        self.reassembly.open_bytes()
+    }
+
+    pub(crate) fn is_credit_wanted(&self) -> bool {
+        self.credit_wanted
+    }
+
+    /// The credit to be sent to the peer.
+    pub(crate) fn poll_credit(&mut self) -> Option<u64> {
+        if !std::mem::take(&mut self.credit_wanted) {
+            return None;
+        }
+        self.reassembly.credit_to_grant();
+        Some(self.reassembly.granted())
+    }
+
+    /// The credit that was sent is lost.
+    pub(crate) fn on_credit_lost(&mut self) {
+        self.credit_wanted = true;
+    }
+
+    fn update_credit(&mut self) {
+        self.credit_wanted |= self.reassembly.has_credit_to_grant();
+    }
+
+    /// More datagrams and packets would exceed the bound of what waits for the driver.
+    pub(crate) fn is_delivery_full(&self) -> bool {
+        self.deliveries.arrived.len() >= ARRIVED_MAX
+    }
+
+    pub(crate) fn deliver_message(&mut self, whole: Whole) {
+        let Whole { app, number, body } = whole;
+        let message = Arrived::Message { app, number, body };
+        self.deliveries.arrived.push_back(message);
+    }
+
+    pub(crate) fn deliver_datagram(&mut self, datagram: ReceivedDatagram<'_>) {
+        let (start, end) = self.deliveries.store(datagram.data);
+        self.deliveries.arrived.push_back(Arrived::Datagram {
+            app: datagram.app,
+            flow: datagram.flow,
+            reply: datagram.reply,
+            start,
+            end,
+        });
+    }
+
+    pub(crate) fn deliver_packet(&mut self, tenant: TenantId, ecn: u8, data: &[u8]) {
+        let (start, end) = self.deliveries.store(data);
+        self.deliveries.arrived.push_back(Arrived::Packet {
+            tenant,
+            ecn,
+            start,
+            end,
+        });
+    }
+
+    pub(crate) fn signal_stream(&mut self, app: AppId, stream: StreamId, signal: StreamSignal) {
+        let signal = Arrived::Stream {
+            app,
+            stream,
+            signal,
+        };
+        self.deliveries.arrived.push_back(signal);
+    }
+
+    /// What the driver gets next, and the arena that it refers to.
+    pub(crate) fn poll_delivery(&mut self) -> Option<(Arrived, &[u8])> {
+        let Deliveries { arrived, arena } = &mut self.deliveries;
+        if arrived.is_empty() {
+            arena.clear();
+        }
+        arrived
+            .pop_front()
+            .map(|arrived| (arrived, arena.as_slice()))
+    }
+
+    pub(crate) fn has_deliveries(&self) -> bool {
+        !self.deliveries.arrived.is_empty()
+    }
+
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self) {
+        for remote in self.remote_paths.values() {
+            remote.received.check_invariants();
+            remote.aggregates.check_invariants();
+        }
+        self.reassembly.check_invariants();
+        for arrived in &self.deliveries.arrived {
+            if let Arrived::Datagram { start, end, .. } | Arrived::Packet { start, end, .. } =
+                arrived
+            {
+                assert!(
+                    start <= end && *end <= self.deliveries.arena.len(),
+                    "deliveries lie in the arena"
+                );
+            }
+        }
+    }
+}
+
+impl Deliveries {
+    /// Where in the arena `data` lies.
+    fn store(&mut self, data: &[u8]) -> (usize, usize) {
+        if self.arrived.is_empty() {
+            self.arena.clear();
+        }
+        let start = self.arena.len();
+        self.arena.extend_from_slice(data);
+        (start, self.arena.len())
+    }
+}
