@@ -1,5 +1,5 @@
 -- Wireshark dissector for Keiro's overlay (docs/wire-format.md): kinds, indices, paths, numbers.
--- Frames are encrypted and stay so. Install: copy into the personal plugins folder of Wireshark.
+-- It does not decrypt frames. Install: copy into the personal plugins folder of Wireshark.
 local keiro = Proto("keiro", "Keiro overlay")
 
 local kinds = {
@@ -7,8 +7,9 @@ local kinds = {
   [2] = "Handshake response",
   [3] = "Cookie reply",
   [4] = "Data",
+  [5] = "Version reply",
 }
-local lengths = { [1] = 164, [2] = 120, [3] = 64 }
+local lengths = { [1] = 164, [2] = 120, [3] = 64, [5] = 24 }
 
 local f = {
   kind = ProtoField.uint8("keiro.kind", "Kind", base.DEC, kinds),
@@ -25,6 +26,9 @@ local f = {
   nonce = ProtoField.bytes("keiro.nonce", "Nonce"),
   cookie = ProtoField.bytes("keiro.cookie", "Cookie (encrypted)"),
   frames = ProtoField.bytes("keiro.frames", "Frames (encrypted)"),
+  oldest = ProtoField.uint8("keiro.oldest_version", "Oldest version"),
+  newest = ProtoField.uint8("keiro.newest_version", "Newest version"),
+  mac = ProtoField.bytes("keiro.mac", "MAC"),
   tag = ProtoField.bytes("keiro.tag", "Authentication tag"),
 }
 keiro.fields = f
@@ -59,12 +63,18 @@ local dissect = {
     t:add(f.frames, b(10, b:len() - 26))
     t:add(f.tag, b(b:len() - 16, 16))
   end,
+  [5] = function(b, t)
+    t:add(f.oldest, b(1, 1))
+    t:add(f.newest, b(2, 1))
+    t:add(f.receiver, b(4, 4))
+    t:add(f.mac, b(8, 16))
+  end,
 }
 
 local function is_keiro(b)
-  if b:len() < 26 then return false end
+  if b:len() < 24 then return false end
   local kind = b(0, 1):uint()
-  if kind == 4 then return true end
+  if kind == 4 then return b:len() >= 26 end
   return lengths[kind] == b:len()
 end
 

@@ -249,7 +249,7 @@ fn examples_are_what_the_code_reads_and_writes() {
     }
     assert!(
         examples.is_empty(),
-        "examples nobody checks: {:?}",
+        "examples that are not checked: {:?}",
         examples.keys()
     );
 }
@@ -278,6 +278,7 @@ fn lengths_and_kinds_are_the_codes() {
         (KIND_INITIATION, "handshake initiation", INITIATION_LEN),
         (KIND_RESPONSE, "handshake response", RESPONSE_LEN),
         (KIND_COOKIE, "cookie reply", COOKIE_LEN),
+        (KIND_VERSION_REPLY, "version reply", VERSION_REPLY_LEN),
     ] {
         let row = format!("| {kind} | {name} | {len} |");
         assert!(DOCUMENT.contains(&row), "{row}");
@@ -289,6 +290,12 @@ fn lengths_and_kinds_are_the_codes() {
     assert!(DOCUMENT.contains(&row), "{row}");
     assert!(DOCUMENT.contains(&format!("payload ({PAYLOAD_LEN}), encrypted")));
     assert!(DOCUMENT.contains(&format!("version, {VERSION} |")));
+    let shortest = format!("an initiation has at least {ANY_INITIATION_LEN_MIN} bytes");
+    assert!(DOCUMENT.contains(&shortest), "{shortest}");
+    for (bit, name) in Features::SUPPORTED.names().enumerate() {
+        let row = format!("| {bit} | `{name}` |");
+        assert!(DOCUMENT.contains(&row), "{row}");
+    }
     assert!(DOCUMENT.contains(&format!("`total` + {CREDIT_PER_MESSAGE} of the credit")));
 }
 
@@ -315,7 +322,7 @@ fn field_tables_leave_no_gap() {
         }
     }
     assert_eq!(
-        tables, 5,
-        "initiation, response, payload, cookie reply, data packet"
+        tables, 6,
+        "initiation, response, payload, cookie reply, version reply, data packet"
     );
 }
