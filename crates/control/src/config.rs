@@ -464,6 +464,16 @@ impl Config {
         check::own_addresses(self, own)
     }
 
+    /// Refuses values that exist only to reproduce a paper's results: they are for laboratories.
+    ///
+    /// `keiro config check` and a gateway without `--lab-variants` call this.
+    ///
+    /// # Errors
+    /// One problem per value, with what to write instead.
+    pub fn refuse_paper_variants(&self) -> Result<(), ConfigError> {
+        check::paper_variants(self)
+    }
+
     /// What changes from `self` to `new`.
     pub fn diff(&self, new: &Self) -> ConfigDiff {
         diff::diff(self, new)

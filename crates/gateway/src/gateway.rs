@@ -46,6 +46,8 @@ use crate::{
 pub struct Gateway {
     pub(crate) config: Config,
     pub(crate) version: &'static str,
+    /// As in [`Options`](crate::Options).
+    pub(crate) lab_variants: bool,
     pub(crate) config_path: PathBuf,
     pub(crate) config_loaded: SystemTime,
     pub(crate) config_rejected: Option<String>,

@@ -16,6 +16,8 @@ pub struct Options {
     /// How often what was measured is recorded on disk. Rows are of whole minutes in any case: less
     /// than a minute records the present one again and again, more has no effect.
     pub history_interval: Duration,
+    /// Whether the configuration may choose what exists only to reproduce a paper's results.
+    pub lab_variants: bool,
     /// The version that the control socket reports.
     pub version: &'static str,
 }
@@ -27,6 +29,7 @@ impl Default for Options {
             cpu: None,
             spin: None,
             history_interval: Duration::from_secs(60),
+            lab_variants: false,
             version: env!("CARGO_PKG_VERSION"),
         }
     }

@@ -17,6 +17,7 @@ use crate::{
     data::{self, command::Command},
     gateway::{Gateway, notify},
     planning::{PlanMode, PlannerInput, PlanningProblem},
+    start::load,
 };
 
 /// The result of a reload.
@@ -86,7 +87,7 @@ impl Gateway {
         if self.draining {
             return Err(one(anyhow::anyhow!("the gateway is stopping")));
         }
-        let config = Config::load(&self.config_path).map_err(|error| {
+        let config = load(&self.config_path, self.lab_variants).map_err(|error| {
             let problems = error.problems();
             let first = problems
                 .first()

@@ -12,6 +12,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use keiro_control::{
+    ConfigError,
     config::{self, Config},
     key,
     protocol::EventKind,
@@ -71,7 +72,7 @@ impl Gateway {
         options: &Options,
         privileges: Privileges,
     ) -> anyhow::Result<Self> {
-        let config = Config::load(config_path)?;
+        let config = load(config_path, options.lab_variants)?;
         for warning in config.warnings() {
             tracing::warn!("{warning}");
         }
@@ -104,6 +105,7 @@ impl Gateway {
         let plan = problem.answer(&config, PlanMode::FromScratch, &ForecastState::default());
         let mut gateway = Self {
             version: options.version,
+            lab_variants: options.lab_variants,
             config_path: config_path.to_owned(),
             config_loaded: SystemTime::now(),
             config_rejected: None,
@@ -223,6 +225,15 @@ impl DataPlane {
             thread,
         })
     }
+}
+
+/// Reads the configuration; `lab_variants` as in [`Options`].
+pub(crate) fn load(path: &Path, lab_variants: bool) -> Result<Config, ConfigError> {
+    let config = Config::load(path)?;
+    if !lab_variants {
+        config.refuse_paper_variants()?;
+    }
+    Ok(config)
 }
 
 /// This gateway's keys, unless a peer has the same public key.

@@ -38,7 +38,9 @@ pub(crate) fn config(args: &args::Config) -> Result<(), Failure> {
             output::text(renamed_keys(file, &renamed))?;
         }
     }
-    match (Config::load(file), json) {
+    let loaded = Config::load(file);
+    let loaded = loaded.and_then(|config| config.refuse_paper_variants().map(|()| config));
+    match (loaded, json) {
         (Ok(config), false) => output::text(summary(file, &config)),
         (Ok(config), true) => report(file, &[], config.warnings(), &renamed),
         (Err(error), false) => Err(error.into()),

@@ -177,3 +177,30 @@ fn a_reader_that_leaves_early_does_not_make_a_bad_file_good() {
         .expect("it runs");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
 }
+
+#[test]
+fn what_only_reproduces_a_paper_is_for_laboratories() {
+    let site = Site::new();
+    let greedy = site.gateway("a") + "planner = \"greedy\"\n" + PATH;
+    check(&site, &greedy).expect_code(1).says(&[
+        "gateway.toml:7:11: planner: `greedy`",
+        "is for laboratories",
+        "write planner = \"frugal\"",
+    ]);
+    let printed = with(&site, "[aggregation]\ncontroller = \"table2-printed\"\n");
+    check(&site, &printed).expect_code(1).says(&[
+        "gateway.toml:12:14: controller: `table2-printed`",
+        "write controller = \"table2\"",
+    ]);
+    check(&site, &printed.replace("-printed", "")).expect_code(0);
+
+    // A gateway refuses them too, unless it is one of a laboratory: that one misses only its key.
+    let file = shown(&site.write("gateway.toml", &greedy));
+    std::fs::remove_file(site.path("private.key")).expect("removed");
+    run(["gateway", "--config", &file])
+        .expect_code(1)
+        .says(&["planner: `greedy`", "is for laboratories"]);
+    let ran = run(["gateway", "--config", &file, "--lab-variants"]).expect_code(1);
+    let ran = ran.says(&["private.key"]);
+    assert!(!ran.stderr.contains("greedy"), "{}", ran.stderr);
+}

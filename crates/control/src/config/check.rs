@@ -10,12 +10,14 @@ use std::{
 };
 
 use super::{
-    AppIndex, Class, Config, ConfigError, Destination, Forward, Network, PATHS_MAX, PathIndex,
+    AppIndex, Class, Config, ConfigError, Destination, Forward, Network, PATHS_MAX, PathIndex, Planner,
     aggregation, history,
     read::{Draft, ForwardSpans, is_broadcast},
     tenant,
 };
 use keiro_config::Report;
+use keiro_model::aggregation::ControllerKind;
+use toml::de::DeTable;
 
 /// Checks a whole file.
 pub(super) fn together(draft: &Draft, report: &mut Report<'_>) {
@@ -72,6 +74,37 @@ pub(super) fn own_addresses(config: &Config, own: &[IpAddr]) -> Result<(), Confi
         }
     }
     report.finish().map(drop)
+}
+
+/// See [`Config::refuse_paper_variants`].
+pub(super) fn paper_variants(config: &Config) -> Result<(), ConfigError> {
+    let origin = &config.origin;
+    let (document, _) = keiro_config::parse(&origin.text, &origin.file);
+    let mut report = origin.report();
+    if config.gateway.planner == Planner::Greedy {
+        report.add(
+            &place(&document, "gateway", "planner"),
+            "planner: `greedy`, the paper's algorithm alone, is for laboratories",
+            "write planner = \"frugal\", which begins as it and meets more latency targets",
+        );
+    }
+    if config.aggregation.controller == ControllerKind::Table2Printed {
+        report.add(
+            &place(&document, "aggregation", "controller"),
+            "controller: `table2-printed`, the paper's table with its misprints, is for laboratories",
+            "write controller = \"table2\" for what the paper means, or leave it out",
+        );
+    }
+    report.finish().map(drop)
+}
+
+/// Where the value of a key is; a key under its old name: where its table is.
+fn place(document: &DeTable<'_>, table: &str, key: &str) -> Range<usize> {
+    let Some(table) = document.get(table) else {
+        return 0..0;
+    };
+    let value = table.get_ref().as_table().and_then(|keys| keys.get(key));
+    value.unwrap_or(table).span()
 }
 
 fn gateway_sockets(draft: &Draft, report: &mut Report<'_>) {

@@ -481,7 +481,8 @@ fn spawn(
     let log = fs::File::create(home.join("log"))?;
     let host = lab.host(host)?;
     let mut command = host.command(keiro);
-    command.arg("gateway");
+    // Experiments compare the papers' own variants, which a gateway refuses otherwise.
+    command.args(["gateway", "--lab-variants"]);
     if let Some(place) = place {
         command.arg("--cpu").arg(place.cpu.to_string());
     }
