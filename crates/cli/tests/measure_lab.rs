@@ -16,7 +16,7 @@ use std::{
 };
 
 use harness::{Site, finish, is_root};
-use keiro_lab::{Interrupts, Lab, Topology, starvation::punctually};
+use keiro_lab::{Interrupts, Lab, Topology, host_noise::retry_until_on_time};
 use measure_server::{Endless, Server};
 use serde_json::Value;
 
@@ -117,7 +117,7 @@ impl Wan {
 
     /// Measures until `good` is satisfied, and gives what was found. Whatever else comes of a run
     /// during which the emulator was late does not count; of those that count the third must do.
-    /// `None`, said aloud, where the machine is starved for so long that none counts.
+    /// `None`, said aloud, where the host disturbs every attempt.
     fn measure(&self, args: &[&str], good: impl Fn(&Value) -> Result<(), String>) -> Option<Value> {
         for attempt in 1.. {
             let found = self.measure_once(args, |found| good(found).is_ok())?;
@@ -131,13 +131,13 @@ impl Wan {
     }
 
     /// Measures while the emulator is punctual; late, only what `counts_if_late` counts. `None`,
-    /// said aloud, where the machine is starved.
+    /// said aloud, where the host disturbs.
     fn measure_once(
         &self,
         args: &[&str],
         counts_if_late: impl Fn(&Value) -> bool,
     ) -> Option<Value> {
-        /// A machine that was starved once is not waited for again.
+        /// A host that disturbed once is not waited for again.
         static STARVED: AtomicBool = AtomicBool::new(false);
         let waited = STARVED.load(Ordering::Relaxed);
         let patience = Duration::from_secs(if waited { 0 } else { 20 });
@@ -145,11 +145,11 @@ impl Wan {
             let mut command = self.command(args);
             finish(command.arg("--json"), b"").expect_code(0).json()
         };
-        punctually(&self.lab, patience, once, counts_if_late)
+        retry_until_on_time(&self.lab, patience, once, counts_if_late)
             .expect("an emulator")
-            .inspect_err(|starved| {
+            .inspect_err(|late| {
                 STARVED.store(true, Ordering::Relaxed);
-                starved.excuse(thread::current().name().unwrap_or("a test"));
+                late.skip_test(thread::current().name().unwrap_or("a test"));
             })
             .ok()
     }

@@ -2,11 +2,11 @@
 //! their delays are known well enough.
 //!
 //! Which workloads there are is `workload`'s; what is forecast is `predict`'s. Rows and figures of
-//! the comparison are made in `accuracy/told.rs`.
+//! the comparison are made in `accuracy/report.rs`.
 
 mod followed;
 mod reference;
-mod told;
+mod report;
 
 use std::fmt::Write as _;
 
@@ -27,7 +27,7 @@ use crate::{
 use followed::Followed;
 use reference::{Class, LongRun, Message, Queue, nanos};
 
-pub(crate) use told::{drawings, rows};
+pub(crate) use report::{drawings, rows};
 
 /// The numbers of a delay's distribution that are compared.
 pub(crate) const STATISTICS: [Statistic; 4] = [

@@ -488,7 +488,7 @@ const BIN_MS: f64 = 5.0;
 /// Delays beyond these bins are counted together: 150 ms, which leaves the bins wide enough to read.
 const BINS_MAX: usize = 30;
 
-/// More steps than pixels tell nothing.
+/// More steps than pixels show nothing.
 const ECDF_POINTS_MAX: usize = 2000;
 
 fn exact(value: f64, samples: usize) -> Estimate {

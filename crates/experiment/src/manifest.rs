@@ -122,8 +122,8 @@ pub struct EmulatorsReport {
     pub emulator_lateness_p99_us_worst: Option<f64>,
     /// How late it was at most, in µs: a percentile does not show that it stood still once.
     pub emulator_lateness_max_us: Option<f64>,
-    /// Whether idle processors polled instead of halting in all of them: where they halt, whoever
-    /// a packet wakes runs later.
+    /// Whether idle processors polled instead of halting in all of them: where they halt, a thread
+    /// that a packet wakes runs later.
     pub emulator_cpus_awake: Option<bool>,
 }
 

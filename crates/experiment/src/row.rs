@@ -56,7 +56,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What a row tells.
+/// What a row reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Quantity {
     /// `mean`: the mean delay of all messages.
@@ -93,7 +93,7 @@ impl Quantity {
         matches!(self, Self::Predicted | Self::Eq3 | Self::Path)
     }
 
-    /// Whether it is told of one application, rather than of a variant as a whole.
+    /// Whether it is reported of one application, rather than of a variant as a whole.
     pub fn has_application(self) -> bool {
         self != Self::Undelivered
     }
@@ -153,7 +153,7 @@ pub enum Source {
 pub struct RowName {
     /// Index of the application; `None` for quantities of a whole variant.
     pub application: Option<usize>,
-    /// What is told.
+    /// What is reported.
     pub quantity: Quantity,
     /// Index of the variant.
     pub variant: usize,

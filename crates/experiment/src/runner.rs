@@ -24,7 +24,7 @@ pub trait Runner {
     fn can_run(&self, setup: &Setup, variant: usize) -> bool;
 
     /// Runs one variant once: makes every message of the schedule at its time, waits until all
-    /// have arrived or the drain time is over, and tells what became of each.
+    /// have arrived or the drain time is over, and returns what became of each.
     ///
     /// Calls `progress` several times a second where it runs in real time. Leaves nothing behind,
     /// whether it succeeds or not.

@@ -221,7 +221,7 @@ impl<'a> Session<'a> {
                     }
                     // Nothing can be written: better now than after hours.
                     Err(error) if kept_in.is_none() => Err(error),
-                    // It may be possible again by the end, which tells if it is not.
+                    // It may be possible again by the end, which fails if it is not.
                     Err(_) => Ok(()),
                 };
                 let measured = transactions::measure(runner, plan, &cases, extent, watch, kept);

@@ -12,7 +12,7 @@ use crate::{Canvas, GRID, INK, LABEL_SIZE, PlotResult, label};
 /// A chart over a logarithmic axis.
 pub type LogChart<'a, 'b, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<LogCoord<f64>, Y>>;
 
-/// Less than so many marks do not tell how an axis goes. Ours.
+/// Fewer marks do not show an axis's scale. Ours.
 const FEW: usize = 3;
 
 /// And so many are enough where they are evenly apart. Ours.

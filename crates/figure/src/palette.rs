@@ -1,4 +1,4 @@
-//! Colours that people with the common colour blindnesses tell apart: Okabe and Ito's palette.
+//! Colours that people with the common colour blindnesses can distinguish: Okabe and Ito's palette.
 
 use plotters::style::RGBColor;
 

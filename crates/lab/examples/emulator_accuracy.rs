@@ -44,7 +44,7 @@ enum Figure {
 
 struct Run {
     figure: Figure,
-    /// What the emulator says about itself; `None` over somebody else's path.
+    /// What the emulator says about itself; `None` over a path that is not emulated.
     remarks: Option<String>,
     void: bool,
 }

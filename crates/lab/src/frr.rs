@@ -25,7 +25,7 @@ pub struct Router {
     processes: Vec<Process>,
 }
 
-/// Somebody who gives commands to a router's bgpd over one connection, so that a command takes
+/// A client that gives commands to a router's bgpd over one connection, so that a command takes
 /// effect as soon as it is given.
 #[derive(Debug)]
 pub struct Operator {

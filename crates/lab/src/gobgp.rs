@@ -104,7 +104,7 @@ impl Drop for Reflector {
     }
 }
 
-/// A connection from nobody whom it knows is taken and closed again.
+/// A connection from an unknown address is accepted and closed again.
 fn takes_connections(host: &Host) -> bool {
     let connected = host.run(|| TcpStream::connect((Ipv6Addr::LOCALHOST, PORT)).is_ok());
     connected.unwrap_or(false)

@@ -6,7 +6,7 @@
 //! - [`emulator`] carries packets over links that have a rate, a delay or losses;
 //! - [`traffic`] sends messages on schedule and logs the delay of each;
 //! - [`frr`] starts routers of FRR in its hosts, [`gobgp`] a route reflector;
-//! - [`starvation`] tells a machine that is kept waiting from an emulator that is slow.
+//! - [`host_noise`] distinguishes a slow emulator from a host that does not give it the processor.
 //!
 //! Everything needs root, and iproute2's `ip`. What runs in the hosts is the caller's: the real
 //! `keiro` binary, kernel TCP, or anything else.
@@ -16,7 +16,7 @@ pub mod emulator;
 pub mod frr;
 pub mod gobgp;
 pub mod lab;
-pub mod starvation;
+pub mod host_noise;
 pub mod topology;
 pub mod traffic;
 

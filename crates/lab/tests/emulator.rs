@@ -17,7 +17,7 @@ use keiro_lab::{
         Direction, Report,
         measure::{self, Observation, PathEnd, Traffic},
     },
-    starvation::punctually,
+    host_noise::retry_until_on_time,
 };
 use keiro_link::{Buffer, LinkConfig, Loss};
 use keiro_units::{Bandwidth, Probability};
@@ -66,9 +66,9 @@ fn observe(lab: &Lab, config: LinkConfig, traffic: Traffic) -> (Observation, Rep
 /// As [`observe`], until the emulator was punctual; `None`, said aloud, where the machine is kept
 /// waiting by its hypervisor for so long that it never is.
 fn observe_valid(lab: &Lab, config: LinkConfig, traffic: Traffic) -> Option<Observation> {
-    let seen = punctually(lab, PATIENCE, || observe(lab, config, traffic).0, |_| false);
+    let seen = retry_until_on_time(lab, PATIENCE, || observe(lab, config, traffic).0, |_| false);
     seen.unwrap()
-        .inspect_err(|starved| starved.excuse(thread::current().name().unwrap_or("a test")))
+        .inspect_err(|late| late.skip_test(thread::current().name().unwrap_or("a test")))
         .ok()
 }
 

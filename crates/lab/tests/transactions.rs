@@ -191,7 +191,7 @@ fn what_is_no_message_is_closed_and_others_go_on() {
         .unwrap();
     // An end, or a reset for what was not read.
     assert!(matches!(stranger.read(&mut [0; 64]), Ok(0) | Err(_)));
-    // One that never says a whole message stays and disturbs nobody.
+    // One that never says a whole message stays and disturbs no other.
     let mut slow = connect();
     slow.write_all(b"KTX1").unwrap();
     let clients = Clients::connect(&hosts(&lab), 4, address, None).unwrap();

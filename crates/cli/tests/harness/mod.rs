@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keiro_lab::starvation::not_tested;
+use keiro_testing::not_tested;
 use serde_json::Value;
 
 /// Nothing that these tests run takes longer, on a busy machine either.

@@ -22,7 +22,7 @@ use keiro_control::{
     message_socket::{Outcome, RefusedReason},
     protocol::{DownReason, Event, EventKind, MoveReason},
 };
-use keiro_lab::starvation::{Allowance, unhindered};
+use keiro_lab::host_noise::{NoiseAllowance, retry_until_undisturbed};
 use keiro_linux::process::SIGTERM;
 use links::{FAR, Link, NEAR};
 use pair::{APP, Monitor, Pair, SIGHUP, Setup, remains};
@@ -36,7 +36,7 @@ const INTERVAL: Duration = Duration::from_millis(5);
 /// Does once more what was not in time while the machine itself paused; `None`, said aloud, where it always
 /// does.
 fn in_time<T>(once: impl FnMut() -> T, is_in_time: impl Fn(&T) -> bool) -> Option<T> {
-    const ALLOWANCE: Allowance = Allowance {
+    const ALLOWANCE: NoiseAllowance = NoiseAllowance {
         // Of the 50 ms that gateways may take to be scheduled.
         processor: Duration::from_millis(20),
         disk: None,
@@ -45,10 +45,10 @@ fn in_time<T>(once: impl FnMut() -> T, is_in_time: impl Fn(&T) -> bool) -> Optio
     static HINDERED: AtomicBool = AtomicBool::new(false);
     let waited = HINDERED.load(Ordering::Relaxed);
     let patience = Duration::from_secs(if waited { 0 } else { 40 });
-    unhindered(ALLOWANCE, patience, once, is_in_time)
-        .inspect_err(|hindered| {
+    retry_until_undisturbed(ALLOWANCE, patience, once, is_in_time)
+        .inspect_err(|disturbed| {
             HINDERED.store(true, Ordering::Relaxed);
-            hindered.excuse(thread::current().name().unwrap_or("a test"));
+            disturbed.skip_test(thread::current().name().unwrap_or("a test"));
         })
         .ok()
 }

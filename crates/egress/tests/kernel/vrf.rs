@@ -9,7 +9,7 @@ use keiro_egress::{
     kernel::{self, Kernel},
     multipath::Others,
 };
-use keiro_lab::starvation::not_tested;
+use keiro_testing::not_tested;
 
 use crate::network::{CLIENTS, Network, SERVER, wait_until};
 

@@ -16,7 +16,7 @@ use keiro_egress::{
     status::{NeighbourStatus, Reloaded, Status, What},
 };
 
-use keiro_lab::starvation::not_tested;
+use keiro_testing::not_tested;
 
 use super::{LIMIT, Running, address, segment, server, transit};
 

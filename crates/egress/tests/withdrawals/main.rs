@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keiro_lab::starvation::{Allowance, unhindered};
+use keiro_lab::host_noise::{NoiseAllowance, retry_until_undisturbed};
 use network::{CLIENTS, Network, Noted, OWN, Transit, client, has_root};
 
 #[test]
@@ -22,13 +22,13 @@ fn no_packet_goes_to_a_peer_that_does_not_announce_its_destination() {
         return;
     }
     let is_in_time = |late: &Duration| *late <= LATE_MAX;
-    let allowance = Allowance {
+    let allowance = NoiseAllowance {
         processor: PAUSE_MAX,
         disk: None,
     };
-    match unhindered(allowance, PATIENCE, lateness_of_packets, is_in_time) {
+    match retry_until_undisturbed(allowance, PATIENCE, lateness_of_packets, is_in_time) {
         Ok(late) => assert!(is_in_time(&late), "{late:?}"),
-        Err(hindered) => hindered.excuse(test),
+        Err(disturbed) => disturbed.skip_test(test),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a run of minutes tells of the long run, with a reference queue that follows it.
+//! What a run of minutes says about the long run, with a reference queue that follows it.
 //!
 //! The reference is served the run's own messages, and runs on alone. What the two differ by is
 //! known much better than either (a control variate with common random numbers):
@@ -16,7 +16,7 @@
 use super::{reference::LongRun, relative_width};
 use crate::stats::{self, Estimate, Interval};
 
-/// The percentiles that are told.
+/// The percentiles that are reported.
 const SHARES: [f64; 3] = [0.50, 0.95, 0.99];
 
 /// One application's delays of a run, and the reference's over the same messages; in ms.

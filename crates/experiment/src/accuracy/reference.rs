@@ -1,4 +1,4 @@
-//! A reference queue, message by message: what lets a run of minutes tell of the long run.
+//! A reference queue, message by message: what lets a run of minutes speak for the long run.
 //!
 //! Delays at high load are alike over so long a time that no run of packets that ends today knows
 //! their 99th percentile to a tenth. But the reference queue, served the very same messages,
@@ -46,12 +46,12 @@ pub(super) struct Class {
 pub(super) struct Message {
     pub(super) made: u64,
     pub(super) class: usize,
-    /// For whom it is followed.
+    /// The applications that it follows.
     pub(super) tag: usize,
 }
 
 impl Queue {
-    /// Serves messages, which rise in time, and tells each one's delay.
+    /// Serves messages in the order of their times and returns each one's delay.
     pub(super) fn serve(
         &self,
         messages: impl Iterator<Item = Message>,

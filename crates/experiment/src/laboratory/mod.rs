@@ -58,13 +58,13 @@ pub struct Laboratory {
     name: String,
 }
 
-/// What Linux uses unless told otherwise, said aloud so that every machine measures the same.
+/// The default of Linux, set explicitly so that every machine measures the same.
 const CONGESTION_CONTROL: &str = "cubic";
 
 /// The runners that this process has had.
 static LABORATORIES: AtomicU32 = AtomicU32::new(0);
 
-/// How often progress is told.
+/// How often progress is reported.
 const PROGRESS_STEP: Duration = Duration::from_millis(100);
 
 impl Laboratory {
@@ -455,7 +455,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// The path of every application by the setup's own plan; gateways are told none where they plan
+/// The path of every application by the setup's own plan; gateways get none where they plan
 /// themselves.
 fn assignment(request: &Request<'_>) -> anyhow::Result<Vec<usize>> {
     let variant = &request.setup.variants[request.variant];

@@ -57,7 +57,7 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(200);
 /// How long the receiver waits for a datagram before it looks whether to end.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The kernel's clock ticks in a second, in which it tells CPU time (proc(5), `USER_HZ`).
+/// The kernel's clock ticks in a second, in which it counts CPU time (proc(5), `USER_HZ`).
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The payload of others' packets on the line, and how many come at once. Ours: full packets, and bursts that
@@ -272,7 +272,7 @@ impl Troubles<'_> {
         Ok(Some(Running::Load { _load: load }))
     }
 
-    /// Who sends, to whom, how many packets in a burst, how often, and of what length.
+    /// Sender, receiver, packets in a burst, interval of bursts, and length of packets.
     fn others(&self, rate: Bandwidth) -> (&'static str, SocketAddr, u32, Duration, usize) {
         let every = others_every(rate);
         (

@@ -8,7 +8,7 @@
 mod measure;
 mod plan;
 mod simulated;
-mod told;
+mod report;
 
 use std::{fmt, time::Duration};
 
@@ -26,7 +26,7 @@ use crate::{
 };
 pub(crate) use measure::{Measured, measure, select};
 pub(crate) use plan::StudyFile;
-pub(crate) use told::{counters_csv, drawings, notes, rows, runs_reports, trace_csv};
+pub(crate) use report::{counters_csv, drawings, notes, rows, runs_reports, trace_csv};
 
 /// A study of S, I and N.
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ pub struct Flow {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Line {
-    /// What it carries, IP bytes; the gateways are told the same.
+    /// What it carries, IP bytes; the gateways are configured with the same.
     pub rate: Text<Bandwidth>,
     /// One-way propagation delay.
     pub delay: Text<Duration>,
@@ -285,7 +285,7 @@ pub struct Sample {
     pub packets_received: u64,
     /// CPU time of the receiving gateway in s; `None` in the simulator.
     pub cpu_s: Option<f64>,
-    /// Aggregates told about, and those of them of which no copy came.
+    /// Aggregates that the peer reported on, and those of them of which no copy came.
     pub aggregates: [u64; 2],
     /// The same of copies.
     pub copies_told: [u64; 2],

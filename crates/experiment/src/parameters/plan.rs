@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::{
     Cells, Combination, Condition, Controller, Controllers, Flow, Line, NamedTrouble, Of, Study,
-    told,
+    report,
 };
 use crate::{
     error::PlanError,
@@ -80,7 +80,7 @@ impl StudyFile {
             lab: self.lab,
             targets: Vec::new(),
         };
-        let units: BTreeMap<String, &str> = told::names(&study).into_iter().collect();
+        let units: BTreeMap<String, &str> = report::names(&study).into_iter().collect();
         let rows: Vec<String> = units.keys().cloned().collect();
         let unit_of = |row: &str| units.get(row).copied().unwrap_or("UNIT");
         let targets = self.targets.iter();

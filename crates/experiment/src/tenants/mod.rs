@@ -6,7 +6,7 @@
 mod measure;
 mod plan;
 mod simulated;
-mod told;
+mod report;
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use serde::Deserialize;
 use crate::{row::Source, runner::Progress, setup::Extent, transactions::Target};
 pub(crate) use measure::{Measured, measure, select};
 pub(crate) use plan::SharingFile;
-pub(crate) use told::{drawings, notes, rows, runs_reports, seconds_csv};
+pub(crate) use report::{drawings, notes, rows, runs_reports, seconds_csv};
 
 /// Settings and what controls them.
 #[derive(Clone, Debug)]
@@ -212,7 +212,7 @@ pub struct SharingRequest<'a> {
 pub struct Shared {
     /// Payload of each tenant by second, Mbit/s.
     pub goodput: Vec<Vec<f64>>,
-    /// F by second, over those that have something to send in it; `None`: nobody has.
+    /// F by second, over those that have something to send in it; `None`: no tenant has.
     pub index: Vec<Option<f64>>,
     /// Jain's index over a tenant's flows, mean over tenants: by counted second, and of the whole.
     pub inside: [f64; 2],

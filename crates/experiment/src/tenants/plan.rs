@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use super::{
     Bottleneck, Change, Control, Controller, Hosts, HostsLike, Setting, Shape, Sharing, Tenant,
-    told,
+    report,
 };
 use crate::{
     error::PlanError,
@@ -156,7 +156,7 @@ impl SharingFile {
             targets: Vec::new(),
         };
         check(&sharing)?;
-        let names = told::names(&sharing);
+        let names = report::names(&sharing);
         let units: BTreeMap<String, &str> = names.iter().cloned().collect();
         if units.len() != names.len() {
             return Err("two cases have one name".to_owned());
@@ -380,7 +380,7 @@ mod tests {
     fn rows_are_named_by_control_setting_and_quantity() {
         let plan = parse(PLAN).expect("the plan is valid");
         let sharing = plan.sharing.expect("it is of this kind");
-        let names: Vec<String> = told::names(&sharing).into_iter().map(|n| n.0).collect();
+        let names: Vec<String> = report::names(&sharing).into_iter().map(|n| n.0).collect();
         for name in ["keiro b3=10 F", "i2vfc b3=30 settled", "none b3=20 queue 2"] {
             assert!(names.iter().any(|known| known == name), "{name}: {names:?}");
         }

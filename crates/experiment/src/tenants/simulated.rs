@@ -25,7 +25,7 @@ use crate::{row::Source, runner::Progress, simulator::Simulator};
 
 /// The lines of gateways: far above every bottleneck, as the paper's are without limit.
 const LINE: Bandwidth = Bandwidth::from_mbit_per_second(1000);
-/// How often progress is told, in simulated time.
+/// How often progress is reported, in simulated time.
 const STEP: Duration = Duration::from_secs(5);
 
 impl SharingRunner for Simulator {

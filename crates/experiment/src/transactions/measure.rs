@@ -104,17 +104,17 @@ pub(crate) fn select(transactions: &Transactions, names: &[String]) -> anyhow::R
         .collect())
 }
 
-/// Carries out `cases`, and gives `told` what there is after every round but the last.
+/// Carries out `cases`, and calls `keep` with what there is after every round but the last.
 ///
 /// # Errors
-/// What kept a run from being carried out, and `told`'s.
+/// What kept a run from being carried out, and errors of `keep`.
 pub(crate) fn measure(
     runner: &mut dyn TransactionRunner,
     plan: &Plan,
     cases: &[Case],
     extent: &Extent,
     watch: &mut dyn FnMut(&Status<'_>),
-    mut told: impl FnMut(&Measured) -> anyhow::Result<()>,
+    mut keep: impl FnMut(&Measured) -> anyhow::Result<()>,
 ) -> anyhow::Result<Measured> {
     let transactions = plan.transactions.as_ref();
     let transactions = transactions.context("the plan has no transactions")?;
@@ -166,7 +166,7 @@ pub(crate) fn measure(
         }
         measured.rounds_left = extent.rounds - round - 1;
         if measured.rounds_left > 0 {
-            told(&measured)?;
+            keep(&measured)?;
         }
     }
     Ok(measured)

@@ -8,7 +8,7 @@
 mod measure;
 mod plan;
 mod target;
-mod told;
+mod report;
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::{
 };
 pub(crate) use measure::{Measured, measure, select};
 pub(crate) use plan::TransactionsFile;
-pub(crate) use told::{counters_csv, drawings, notes, rows, runs_csv, runs_reports, slowest_csv};
+pub(crate) use report::{counters_csv, drawings, notes, rows, runs_csv, runs_reports, slowest_csv};
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -162,7 +162,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// The name of the row of this case that tells `statistic`.
+    /// The name of the row of this case that reports `statistic`.
     pub fn row(&self, statistic: &str) -> String {
         let load = self.load_name();
         format!("{} {load} {statistic} {}rt", self.way, self.round_trips)
@@ -185,7 +185,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// A number that is told of a case's transactions.
+/// A number that is reported of a case's transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Statistic {
     /// The least.

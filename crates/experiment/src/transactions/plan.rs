@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use keiro_lab::traffic::transactions::{HEADER_BYTES, MESSAGE_BYTES_MAX};
 use serde::Deserialize;
 
-use super::{Case, LoadPlan, Statistic, Target, Traffic, Transactions, Way, as_setup, told};
+use super::{Case, LoadPlan, Statistic, Target, Traffic, Transactions, Way, as_setup, report};
 use crate::{
     error::PlanError,
     plan::{Kind, Plan},
@@ -62,10 +62,10 @@ impl TransactionsFile {
                 return Err(format!("[paper]: `{name}` is not among the rows{near}"));
             }
         }
-        let unended: Vec<String> = cases.iter().map(told::unended_row).collect();
+        let unended: Vec<String> = cases.iter().map(report::unended_row).collect();
         let asked_of = [rows, unended.clone()].concat();
         let unit_of = |row: &str| match unended.iter().any(|unended| unended == row) {
-            true => told::UNENDED_UNIT,
+            true => report::UNENDED_UNIT,
             false => "ms",
         };
         let targets = self

@@ -18,7 +18,7 @@ mod drawn;
 mod isps;
 mod measure;
 mod plan;
-mod told;
+mod report;
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ use crate::{
 pub use isps::{Isp, IspWay, Isps, Line};
 pub(crate) use measure::{Measured, measure};
 pub(crate) use plan::{TABLES, TrialsFile};
-pub(crate) use told::{drawings, notes, rows, runs_csv, runs_reports};
+pub(crate) use report::{drawings, notes, rows, runs_csv, runs_reports};
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -421,11 +421,11 @@ pub struct Quantity {
     pub name: &'static str,
     /// Of its values.
     pub unit: &'static str,
-    /// What of several runs is told.
+    /// Which of several runs are reported.
     pub over: Over,
 }
 
-/// What of several runs' values is told.
+/// Which statistic of several runs' values is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
     /// The median, with an interval.

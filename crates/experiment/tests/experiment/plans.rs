@@ -1,4 +1,4 @@
-//! The plans of this repository, and what a wrong plan is told.
+//! The plans of this repository, and what a wrong plan is answered.
 
 use keiro_experiment::{
     parameters::Of,
@@ -110,7 +110,7 @@ fn every_plan_of_this_repository_is_valid_and_named_after_its_folder() {
 #[test]
 fn a_full_run_measures_at_least_five_minutes() {
     for plan in Plan::all().unwrap() {
-        // Combinations of parameters are told apart in less, and trials end with what they carry.
+        // Combinations of parameters differ visibly in less time, and trials end with what they carry.
         let is_of_cells = plan
             .study
             .as_ref()

@@ -20,7 +20,7 @@ use keiro_control::{
     protocol::{AppSnapshot, EventKind, Request, Response, StatusSnapshot, client::Client},
 };
 use keiro_gateway::{Gateway, Handle, Options};
-use keiro_lab::starvation::{Allowance, unhindered};
+use keiro_lab::host_noise::{NoiseAllowance, retry_until_undisturbed};
 use tempfile::TempDir;
 
 /// Longest wait for anything.
@@ -299,15 +299,15 @@ pub(crate) use keiro_testing::wait_until as wait_for;
 /// # Panics
 /// With what was not so on a machine that did not pause.
 pub(crate) fn undisturbed(test: &str, once: impl FnMut() -> Result<(), String>) {
-    const ALLOWANCE: Allowance = Allowance {
+    const ALLOWANCE: NoiseAllowance = NoiseAllowance {
         // A quarter of what a path may be silent for: an answer takes several threads that wake up.
         processor: Duration::from_millis(20),
         // A plan is written several times before it is in force, which may take a second.
         disk: Some(Duration::from_millis(100)),
     };
-    match unhindered(ALLOWANCE, LIMIT, once, Result::is_ok) {
+    match retry_until_undisturbed(ALLOWANCE, LIMIT, once, Result::is_ok) {
         Ok(done) => done.unwrap_or_else(|what| panic!("{what}")),
-        Err(hindered) => hindered.excuse(test),
+        Err(disturbed) => disturbed.skip_test(test),
     }
 }
 

@@ -69,7 +69,7 @@ fn without_root_a_laboratory_says_what_it_needs() {
     .expect("mode set");
     let mut command = keiro_lab(["up", &shown(&file), "--name", &name("nobody")]);
     if is_root("without_root_a_laboratory_says_what_it_needs") {
-        // The test binary itself may lie where nobody else can read.
+        // The test binary itself may lie where only root can read.
         let copy = site.path("keiro-lab");
         std::fs::copy(crate::PROGRAM, &copy).expect("copied");
         site.set_mode("keiro-lab", 0o755);

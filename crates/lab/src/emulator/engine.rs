@@ -174,7 +174,7 @@ impl Engine {
         self.real_time = tell("real-time scheduling", realtime::schedule_fifo(priority)).is_some();
     }
 
-    /// Carries frames until it is told to stop.
+    /// Carries frames until it is stopped.
     pub(super) fn run(&mut self) -> Report {
         let mut now = now();
         loop {
@@ -344,7 +344,7 @@ impl Engine {
 
     fn obey(&mut self, now: Instant) -> Next {
         while let Ok(command) = self.commands.try_recv() {
-            // Whoever asked may have gone; then nobody misses the answer.
+            // The asking thread may have ended; then the answer is not needed.
             match command {
                 Command::Apply {
                     lane,
@@ -376,7 +376,7 @@ impl Engine {
     fn report(&mut self) -> Report {
         let now = now();
         for (lane, port) in self.lanes.iter_mut().zip(&self.ports) {
-            // An open socket always tells; if not, the count is merely not newer.
+            // An open socket always answers; if not, the count is merely not newer.
             lane.report.ring_drops += port.take_ring_drops().unwrap_or_default();
             lane.report.link = *lane.link.counters();
             lane.report.queue = lane.link.queue(now);

@@ -1,4 +1,4 @@
-//! What an emulator tells about its links and about itself.
+//! What an emulator reports about its links and about itself.
 
 use std::{fmt, time::Duration};
 
@@ -24,7 +24,7 @@ pub struct Report {
     pub real_time: bool,
     /// Whether memory is locked.
     pub memory_locked: bool,
-    /// Whether idle CPUs poll instead of halting, so that whoever a frame wakes runs at once.
+    /// Whether idle CPUs poll instead of halting, so that a thread that a frame wakes runs at once.
     pub cpus_awake: bool,
     /// One for each link, in order of configuration.
     pub links: Vec<LinkReport>,

@@ -54,7 +54,7 @@ impl Process {
     /// # Errors
     /// The system's, other than that it has ended.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
-        // Under the lock nobody can reap it, so the handle means this process still.
+        // Under the lock no thread can reap it, so the handle means this process still.
         match lock(&self.child).try_wait()? {
             Some(_) => Ok(()),
             None => self.handle.signal(signal),
@@ -119,7 +119,7 @@ impl Children {
         Ok(process)
     }
 
-    /// Ends all that still run and gives their status to nobody. Nothing can be started after
+    /// Ends all that still run and drops their status. Nothing can be started after
     /// that.
     pub(crate) fn end_all(&self, grace: Duration) {
         let running = {

@@ -17,7 +17,7 @@ use super::{LabError, children::lock, teardown::Teardown};
 
 /// Takes SIGINT, SIGTERM and SIGHUP of this process from when it is installed.
 ///
-/// On the first of them, whoever waits is told. When `grace` has passed, or on a second signal,
+/// On the first of them, waiting threads wake up. When `grace` has passed, or on a second signal,
 /// the laboratories that are still there are removed and the signal ends the process as it would
 /// have done.
 #[derive(Clone, Debug)]

@@ -118,7 +118,7 @@ impl Link<'_> {
         self.apply(Direction::BToA, &current.b_to_a)
     }
 
-    /// Cuts it somewhere along the way: all packets are lost and nobody is told.
+    /// Cuts it somewhere along the path: all packets are lost, and both ends keep their carrier.
     ///
     /// # Errors
     /// As for [`set`](Self::set).

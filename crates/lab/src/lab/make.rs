@@ -361,7 +361,7 @@ const FIRST_INDEX: usize = 100;
 /// From a host's device to the outer one at the same end: two for each link; ours.
 const OUTER_INDEX: usize = 2 * LINKS_MAX;
 
-/// A locally administered address (IEEE 802 §8.4) that tells the link by its place in the
+/// A locally administered address (IEEE 802 §8.4) that identifies the link by its place in the
 /// topology, and the end.
 fn mac(index: usize, side: Side) -> String {
     let [.., high, low] = index.to_be_bytes();

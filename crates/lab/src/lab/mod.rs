@@ -64,7 +64,7 @@ pub enum Leftovers {
     /// Make nothing, and say what is there.
     #[default]
     Refuse,
-    /// Remove it first: namespaces of exactly the names needed, whoever made them. The laboratory
+    /// Remove it first: namespaces of exactly the names needed, also foreign ones. The laboratory
     /// of a process that still runs is never removed this way.
     Remove,
 }
@@ -262,7 +262,7 @@ pub fn attach(lab: &str, host: &str) -> Result<Host, LabError> {
     ))
 }
 
-/// Removes laboratory `name`, whoever owns it.
+/// Removes laboratory `name`, also one of another process.
 ///
 /// A process that still owns it is asked to end (SIGTERM) and waited for, at most `timeout`.
 /// What a process left that has ended is removed here.
@@ -325,7 +325,7 @@ fn reserve(name: &str, topology: &Topology, leftovers: Leftovers) -> Result<LabR
             .collect::<Vec<_>>()
     };
     // Each round removes one obstacle, so this ends; ours: two could be found, a third means that
-    // somebody makes them as fast.
+    // another process makes them as fast.
     for _ in 0..3 {
         if let Some(old) = record::read(name)? {
             if old.is_alive() {

@@ -29,7 +29,7 @@ pub struct Record {
     pub name: String,
     /// The process that owns it.
     pub pid: i32,
-    /// When that process started, in clock ticks since boot (field 22 of `/proc/PID/stat`): tells
+    /// When that process started, in clock ticks since boot (field 22 of `/proc/PID/stat`): distinguishes
     /// it from a later process of the same number.
     pub start_ticks: u64,
     /// The namespaces that it made or is about to make.
@@ -183,7 +183,7 @@ fn numbers(id: NetnsId) -> (u64, u64) {
     (id.device, id.inode)
 }
 
-/// When process `pid` started; `None` if it has ended, even if nobody has asked for its status.
+/// When process `pid` started; `None` if it has ended, even if it has not been reaped.
 fn start_ticks(pid: i32) -> Option<u64> {
     parse_start_ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }

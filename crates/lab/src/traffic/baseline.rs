@@ -32,7 +32,7 @@ pub enum Transport {
     },
 }
 
-/// Who sends to whom, and by which means.
+/// Sender, receiver, and the transport between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Baseline {
     /// The host of the sources.
@@ -41,7 +41,7 @@ pub struct Baseline {
     pub to: String,
     /// What carries the messages.
     pub transport: Transport,
-    /// See [`Connections::congestion`]; `Some("cubic")` is what Linux does unless told otherwise.
+    /// See [`Connections::congestion`]; `Some("cubic")` is the default of Linux.
     pub congestion: Option<String>,
 }
 

@@ -46,7 +46,7 @@ pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
 /// One application that sends messages [path-selection table 2].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppTraffic {
-    /// Tells its messages from others', and chooses its schedule.
+    /// Identifies its messages and chooses its schedule.
     pub number: u32,
     /// What people call it.
     pub name: String,

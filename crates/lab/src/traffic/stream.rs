@@ -33,7 +33,7 @@ pub struct StreamSender {
 #[derive(Debug)]
 pub struct StreamReceiver {
     stream: TcpStream,
-    /// Kept open: MPTCP refuses further subflows to a port where nobody listens.
+    /// Kept open: MPTCP refuses further subflows to a port without a listener.
     _listener: Arc<Socket>,
     /// The part that is being read: the length if `body` is `None`.
     length: [u8; 4],

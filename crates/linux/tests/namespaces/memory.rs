@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keiro_lab::starvation::not_tested;
+use keiro_testing::not_tested;
 use keiro_linux::process;
 
 /// How groups of a version are spoken to.

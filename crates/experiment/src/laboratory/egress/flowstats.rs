@@ -1,4 +1,4 @@
-//! What leaves the content server by each path over time, as `keiro flowstats` tells it.
+//! What leaves the content server by each path over time, as `keiro flowstats` reports it.
 
 use std::{
     collections::BTreeMap,
@@ -43,7 +43,7 @@ impl FlowStats {
         let mut command = host.command(keiro);
         command.arg("flowstats").args(interfaces);
         command.args(["--json", "--interval", "100ms"]);
-        // Its totals, which it tells there at its end, are of no use here.
+        // The totals that it prints there at its end are not used here.
         command.stderr(Stdio::null());
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let process = host.spawn(command)?;
@@ -52,7 +52,7 @@ impl FlowStats {
         let reader = thread::spawn(move || {
             let mut all = Vec::new();
             for line in BufReader::new(out).lines().map_while(Result::ok) {
-                // Nobody listens any more after the first.
+                // After the first nothing listens any more.
                 let _ = begun.send(());
                 all.extend(serde_json::from_str(&line));
             }
@@ -66,7 +66,7 @@ impl FlowStats {
         Ok(started)
     }
 
-    /// Sends small datagrams until it tells of them.
+    /// Sends small datagrams until it reports them.
     fn wait_until_it_counts(&self, lab: &Lab, begins: &Receiver<()>) -> anyhow::Result<()> {
         let socket = lab.host("server")?.run(|| UdpSocket::bind("[::]:0"))??;
         let end = Instant::now() + BEGIN_WAIT;
@@ -74,8 +74,8 @@ impl FlowStats {
             if let Some(status) = self.process.wait(Duration::ZERO)? {
                 bail!("`keiro flowstats` ended with {status}");
             }
-            ensure!(Instant::now() < end, "`keiro flowstats` tells nothing");
-            // To a port where nobody is; the answer to that is an error of the next one.
+            ensure!(Instant::now() < end, "`keiro flowstats` reports nothing");
+            // The port is closed; the answer to that is an error of the next one.
             let _ = socket.send_to(&[0], (BY_A, DISCARD));
         }
         Ok(())
@@ -96,7 +96,7 @@ impl FlowStats {
         let told = traces
             .iter()
             .any(|trace| trace.steps.iter().any(|(_, rate)| *rate > 0.0));
-        ensure!(told, "`keiro flowstats` has told nothing of the flow");
+        ensure!(told, "`keiro flowstats` has reported nothing about the flow");
         Ok(traces)
     }
 }
@@ -118,7 +118,7 @@ fn traces(lines: &[Line], begun_ms: u64) -> Vec<Trace> {
     for line in lines {
         let source = line.source.map(|source| source.ip());
         let path = addresses.iter().position(|own| source == Some(*own));
-        // A reading is told at its end.
+        // A reading is reported at its end.
         let step = line.unix_ms.checked_sub(begun_ms + STEP_MS / 2);
         if let (Some(path), Some(step)) = (path, step) {
             bytes.entry(step / STEP_MS).or_default()[path] += line.bytes;

@@ -1,5 +1,5 @@
 //! The provider of `egress/topology` [egress fig. 7]: its daemons, the routers of FRR around it, and
-//! what its kernels tell about their routes.
+//! what its kernels report about their routes.
 
 mod flow;
 mod flowstats;

@@ -14,7 +14,7 @@ use std::{
 use anyhow::Context;
 use keiro_lab::{
     Host, Lab, emulator,
-    starvation::Standstill,
+    host_noise::PauseMonitor,
     traffic::{
         TrafficError,
         load::{Load, ReceiveCounters, ReceiveQueue, RunningLoad, Sink},
@@ -68,7 +68,7 @@ const LOAD_PORT: u16 = 7900;
 /// The processor to which the line's emulator keeps.
 const LINE_CPU: usize = 0;
 
-/// Of the slowest transactions of a run so many are told. Ours.
+/// So many of a run's slowest transactions are reported. Ours.
 const SLOWEST: usize = 20;
 
 /// The addresses that matter.
@@ -167,7 +167,7 @@ impl Laboratory {
             let running = load
                 .map(|load| RunningLoad::start(lab.host(LOAD)?, load))
                 .transpose()?;
-            let standstill = Standstill::watch();
+            let standstill = PauseMonitor::watch();
             let carried = carry_with_progress(lab, request, (clients, queue.cpu), progress)?;
             let stood_still = standstill.longest();
             running.map(RunningLoad::stop).transpose()?;
@@ -206,7 +206,7 @@ fn places() -> [Place; 2] {
     })
 }
 
-/// Carries the transactions and tells how it stands.
+/// Carries the transactions and reports progress.
 fn carry_with_progress(
     lab: &Lab,
     request: &TransactionRequest<'_>,
@@ -225,7 +225,7 @@ fn carry_with_progress(
     carry_plan(lab, &plan, clients, progress)
 }
 
-/// As [`carry`], and tells how it stands; the emulator is measured from the first one on.
+/// As [`carry`], and reports progress; the emulator is measured from the first one on.
 pub(super) fn carry_plan(
     lab: &Lab,
     plan: &Transactions,

@@ -114,7 +114,7 @@ impl Laboratory {
                     Err(error) => return Err(error),
                 },
             };
-            // The emulator's part ends here: what follows is a burst that nobody waits for.
+            // The emulator's part ends here: what follows is a burst that is not measured.
             let emulator = emulator_report(lab)?;
             broken += idle.use_once(clients.message.0)?;
             if let Some(stalled) = stalled {

@@ -2,7 +2,7 @@
 //!
 //! The clients' provider begins and ends announcing a prefix to transit A; transit B has it all the
 //! time, so that best paths change between the two. The command is given over a connection that is
-//! there, and `ip monitor` tells when kernels have changed. When octets came to our daemons is in their
+//! there, and `ip monitor` shows when kernels have changed. When octets came to our daemons is in their
 //! recordings. All of these are read on one clock.
 
 use std::{

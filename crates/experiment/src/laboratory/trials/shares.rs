@@ -107,7 +107,7 @@ impl Laboratory {
         let carried = carry(lab, &flows, shares, (congestion, length), progress);
         let round_trips = carried.with_context(|| last_words(&sites.gateways))?;
         make_sure_they_run(&sites.gateways).with_context(|| last_words(&sites.gateways))?;
-        let told = Told::of(shares, &flows, &round_trips);
+        let told = ShareResults::of(shares, &flows, &round_trips);
         Ok(TrialOutcome {
             values: told.values(),
             durations_ms: Vec::new(),
@@ -437,8 +437,8 @@ fn probe(lab: &Lab, from: Instant, until: Instant) -> anyhow::Result<Vec<Duratio
     })
 }
 
-/// What a run tells.
-struct Told {
+/// The results of a run.
+struct ShareResults {
     /// F of every second from the last start on.
     indices: Vec<f64>,
     /// Of those, the first that counts.
@@ -475,7 +475,7 @@ fn traces(shares: &Shares, flows: &[Flow]) -> Vec<Trace> {
     shares.flows.iter().enumerate().map(trace).collect()
 }
 
-impl Told {
+impl ShareResults {
     fn of(shares: &Shares, flows: &[Flow], round_trips: &[Duration]) -> Self {
         let tenants = shares.flows.len();
         let bins = |time: Duration| (time.as_millis() / BIN.as_millis()) as usize;
@@ -600,7 +600,7 @@ mod tests {
             flow(1, &[0, 1, 1, 2, 2, 2]),
         ];
         let trips = [4, 5, 9].map(Duration::from_millis);
-        let told = Told::of(&shares(), &flows, &trips);
+        let told = ShareResults::of(&shares(), &flows, &trips);
         // (6 + 2)² / (2 (6² + 2²)) = 0.8 in the first second of all.
         assert_eq!(told.indices.len(), 5);
         assert!((told.indices[0] - 0.8).abs() < 1e-12);
@@ -615,7 +615,7 @@ mod tests {
     fn what_never_settles_has_no_time() {
         let flows = [flow(0, &[9; 6]), flow(1, &[1; 6])];
         let trips = [Duration::from_millis(4)];
-        let told = Told::of(&shares(), &flows, &trips);
+        let told = ShareResults::of(&shares(), &flows, &trips);
         assert_eq!(told.values()[2], None);
     }
 

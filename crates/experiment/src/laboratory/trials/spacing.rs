@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// What one gateway says of the line towards the other.
-struct Told {
+struct SpacingResults {
     megabits: Option<f64>,
     error: Option<f64>,
     is_from_copies: bool,
@@ -63,8 +63,8 @@ impl Laboratory {
             carry_plan(lab, &plan, clients, progress)?;
             let [a, b] = pair.gateways();
             anyhow::Ok([
-                Told::of(&a.paths()?, bandwidth),
-                Told::of(&b.paths()?, bandwidth),
+                SpacingResults::of(&a.paths()?, bandwidth),
+                SpacingResults::of(&b.paths()?, bandwidth),
             ])
         })();
         let [out, back] = told.with_context(|| pair.last_words())?;
@@ -91,7 +91,7 @@ impl Laboratory {
     }
 }
 
-impl Told {
+impl SpacingResults {
     fn of(paths: &[PathSnapshot], bandwidth: Bandwidth) -> Self {
         let aggregation = paths.iter().find_map(|path| path.aggregation.as_ref());
         let bits = aggregation.and_then(|a| a.bandwidth_bits_per_second);

@@ -17,7 +17,7 @@ pub struct ReceiveCounters {
     pub backlog_squeezed: u64,
     /// Datagrams that did not fit into a socket's receive buffer (`RcvbufErrors`).
     pub udp_receive_buffer_errors: u64,
-    /// Datagrams for a port where nobody listens (`NoPorts`).
+    /// Datagrams for a port without a listener (`NoPorts`).
     pub udp_no_ports: u64,
     /// Of each device of the host, by name.
     pub devices: BTreeMap<String, DeviceCounters>,

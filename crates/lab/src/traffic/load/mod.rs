@@ -40,7 +40,7 @@ pub use slow::{SlowReceiver, Slowness};
 /// What is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Where to. Somebody takes what arrives there, see [`Sink`].
+    /// The destination, where a [`Sink`] receives.
     pub target: SocketAddr,
     /// Datagrams in a burst.
     pub burst: u32,

@@ -79,7 +79,7 @@ impl SlowReceiver {
     }
 
     fn set_buffer(&self, bytes: usize) -> io::Result<()> {
-        // The kernel takes twice what is asked for, and tells that. A buffer may have been larger than what
+        // The kernel takes twice what is asked for, and returns that. A buffer may have been larger than what
         // is asked for without the right to.
         nix::sys::socket::setsockopt(
             &self.socket,
@@ -102,7 +102,7 @@ impl Drop for SlowReceiver {
     }
 }
 
-/// Until told to stop; the program runs in the end.
+/// Until it is stopped; the program runs in the end.
 fn hold_up(process: &Process, asleep: Duration, stop: &AtomicBool) {
     // Where it may not have it, the program is stopped for longer.
     let _ = realtime::schedule_fifo(PRIORITY);

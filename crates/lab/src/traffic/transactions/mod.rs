@@ -12,7 +12,7 @@
 //! **Load is open.** The schedule does not know how long transactions take. A transaction whose
 //! client is still busy goes to the next free one, so that the rate stays; where none is free it
 //! waits, and its time counts from when it should have begun. How late transactions began with
-//! a client free is the generator's own fault and is told ([`Carried::lateness_max`]).
+//! a client free is the generator's own fault and is reported ([`Carried::lateness_max`]).
 
 mod client;
 mod message;

@@ -1,4 +1,4 @@
-//! What the comparison of forecasts with measurements tells: rows and the figure.
+//! Report of the comparison of forecasts with measurements: rows and the figure.
 
 use super::{Comparison, relative_width};
 use crate::{

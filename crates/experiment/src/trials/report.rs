@@ -1,4 +1,4 @@
-//! What a trial tells: rows, figures, files, notes.
+//! Report of a trial: rows, figures, files, notes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +21,7 @@ const STEPS_MAX: usize = 2000;
 /// All rows of the cases that were measured, and what they rest on.
 pub(crate) fn rows(trials: &Trials, measured: &Measured) -> (Vec<Row>, Vec<Basis>) {
     let cases = trials.trial.cases();
-    // What could not be measured is told, too: its rows are void.
+    // What could not be measured is reported, too: its rows are void.
     let asked: BTreeSet<usize> = measured
         .runs
         .keys()

@@ -1,4 +1,4 @@
-//! What sharing tells: rows, figures, files, notes.
+//! Report of a sharing experiment: rows, figures, files, notes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +21,7 @@ use crate::{
 /// F from which on tenants count as settled; ours.
 const SETTLED: f64 = 0.95;
 
-/// A number that is told of a case. Links and tenants by index.
+/// A number that is reported of a case. Links and tenants by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Quantity {
     /// F, mean over counted seconds.
@@ -87,7 +87,7 @@ impl Quantity {
     }
 }
 
-/// What is told of a case.
+/// What is reported of a case.
 fn quantities(sharing: &Sharing, case: Case) -> Vec<Quantity> {
     let setting = &sharing.settings[case.setting];
     let links = setting.bottlenecks.len();

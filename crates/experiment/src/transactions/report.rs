@@ -1,4 +1,4 @@
-//! What a measurement of transactions tells: rows, figures, files, notes.
+//! Report of a measurement of transactions: rows, figures, files, notes.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 

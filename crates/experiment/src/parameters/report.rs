@@ -1,4 +1,4 @@
-//! What a study tells: rows, files, notes. Its figures are drawn in [`figures`].
+//! Report of a study: rows, files, notes. Its figures are drawn in [`figures`].
 
 mod figures;
 
@@ -14,7 +14,7 @@ use crate::{
 };
 pub(crate) use figures::drawings;
 
-/// A number that is told of a phase or of a cell.
+/// A number that is reported of a phase or of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Quantity {
     /// Mean delay of the datagrams that arrived.
@@ -23,7 +23,7 @@ pub(super) enum Quantity {
     P99,
     /// Datagrams that never arrived.
     Lost,
-    /// Aggregates of which no copy arrived, as the peer tells.
+    /// Aggregates of which no copy arrived, as the peer reports.
     AggregatesLost,
     /// IP bytes sent, all packets.
     Sent,
@@ -152,7 +152,7 @@ fn row_name(study: &Study, case: Case, phase: &str, quantity: Quantity, source: 
     name
 }
 
-/// What is told of each stretch of a case: its name, and which phases it is of.
+/// What is reported of each stretch of a case: its name, and which phases it is of.
 fn stretches(case: Case, phases: &[Phase]) -> Vec<(String, std::ops::Range<usize>)> {
     let each = phases.iter().enumerate();
     let mut stretches: Vec<_> = each
@@ -194,7 +194,7 @@ pub(super) fn names(study: &Study) -> Vec<(String, &'static str)> {
 }
 
 /// A row before it is judged.
-struct Told {
+struct PhaseResults {
     name: String,
     quantity: Quantity,
     /// The runs' own values.
@@ -210,7 +210,7 @@ pub(crate) fn rows(study: &Study, measured: &Measured) -> (Vec<Row>, Vec<Basis>)
         let Some(first) = runs.first() else { continue };
         for (stretch, phases) in stretches(case, &first.phases) {
             for quantity in quantities(case, &stretch, source) {
-                let mut one = Told {
+                let mut one = PhaseResults {
                     name: row_name(study, case, &stretch, quantity, source),
                     quantity,
                     by_run: Vec::new(),
@@ -247,7 +247,7 @@ fn in_order<'a>(
     runs
 }
 
-fn judged(study: &Study, one: &Told, values: &BTreeMap<String, f64>) -> (Row, Basis) {
+fn judged(study: &Study, one: &PhaseResults, values: &BTreeMap<String, f64>) -> (Row, Basis) {
     let asked: Vec<Asked> = study
         .targets
         .iter()

@@ -13,7 +13,7 @@ use crate::{
     stats,
 };
 
-/// Intervals of a figure over time in each of which delays and losses are told. Ours: a second in
+/// Intervals of a figure over time in each of which delays and losses are shown. Ours: a second in
 /// phases of ten and more, a tenth of shorter ones, and no less than has several samples.
 const BIN_S_MAX: f64 = 1.0;
 const BIN_S_MIN: f64 = 0.5;
