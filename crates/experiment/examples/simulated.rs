@@ -4,8 +4,8 @@
 
 use anyhow::Context;
 use keiro_experiment::{
+    campaign::{Campaign, Options},
     plan::Plan,
-    session::{Options, Session},
     simulator::Simulator,
 };
 
@@ -25,9 +25,9 @@ fn main() -> anyhow::Result<()> {
         results: "out/experiments".into(),
         version: env!("CARGO_PKG_VERSION"),
     };
-    let mut session = Session::new(options, vec![Box::new(Simulator)]);
+    let mut campaign = Campaign::new(options, vec![Box::new(Simulator)]);
     for id in ids {
-        let report = session.run(&Plan::find(&id)?, &mut |_| {})?;
+        let report = campaign.run(&Plan::find(&id)?, &mut |_| {})?;
         println!("{}\n{}", report.directory.display(), report.table());
     }
     Ok(())

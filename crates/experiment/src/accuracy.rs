@@ -14,13 +14,13 @@ use anyhow::Context;
 use keiro_planner::queueing::{Outcome, Statistic};
 
 use crate::{
+    campaign::{Status, run_until_valid},
     manifest::{EmulatorsReport, RunsReport},
     plan::Accuracy,
     predict,
     record::{self, EmulatorReport, MessageRecord, Run, Window},
     row::Source,
     runner::{Progress, Request, Runner, Schedule},
-    session::{Status, run_until_valid},
     setup::{Scheduler, Setup},
     stats::{self, Estimate},
 };

@@ -11,12 +11,13 @@ use std::{
 use serde::Serialize;
 
 use crate::{
+    campaign::Options,
     plan::{Kind, Plan},
     record::{BATCHES_MIN, EmulatorReport, LATENESS_VOID_US, Measurement},
     row::Source,
-    session::Options,
     setup::Extent,
     stats,
+    subject::Subject,
 };
 
 /// Where a result is from.
@@ -159,7 +160,9 @@ impl Manifest {
             command: std::env::args()
                 .map(|arg| without_directories(&arg))
                 .collect(),
-            extent: measured.then(|| ExtentReport::new(plan.setup.extent(quick), quick)),
+            // Forecasts have many workloads, each with its own: `runs` says how much was measured.
+            extent: (measured && plan.accuracy().is_none())
+                .then(|| ExtentReport::new(plan.setup.extent(quick), quick)),
             runs: measurement.map(|m| runs(plan, m)).unwrap_or_default(),
             notes: notes(plan, quick, measurement),
         }
@@ -250,8 +253,11 @@ fn runs(plan: &Plan, measurement: &Measurement) -> Vec<RunsReport> {
 fn notes(plan: &Plan, quick: bool, measurement: Option<&Measurement>) -> Vec<String> {
     let mut notes = Vec::new();
     let measures = plan.kind == Kind::Measurement;
-    let simulated_only = plan.sharing.is_some();
-    let of_messages = plan.transactions.is_none() && plan.trials.is_none() && plan.study.is_none();
+    let simulated_only = plan.sharing().is_some();
+    let of_messages = matches!(
+        plan.subject,
+        Subject::Messages | Subject::Forecasts(_) | Subject::Sharing(_)
+    );
     if measures && of_messages && !simulated_only {
         notes.push(
             "Delays run from the making of a message until its last byte is received; every \

@@ -1,7 +1,7 @@
 //! Plans: which rows and figures an experiment gives, and what is asked of them.
 //!
 //! A plan is `experiments/<id>/plan.toml`; the plans of this repository are compiled in, so that
-//! an installed `keiro` knows them. Their form is in `docs/experiments.md`.
+//! an installed `keiro-lab` knows them. Their form is in `docs/experiments.md`.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,11 +9,12 @@ use keiro_control::units::Text;
 use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
+    campaign::REPEATS_MAX,
     error::PlanError,
     parameters::{Study, StudyFile},
     row::{self, RowName, Target},
-    session::REPEATS_MAX,
     setup::{Setup, nearest},
+    subject::Subject,
     tenants::{Sharing, SharingFile},
     transactions::{Transactions, TransactionsFile},
     trials::{self, Trials, TrialsFile},
@@ -31,20 +32,11 @@ pub struct Plan {
     pub source: String,
     /// Whether anything is measured.
     pub kind: Kind,
-    /// What is measured or computed; with [`accuracy`](Self::accuracy) its first workload, with
-    /// [`transactions`](Self::transactions) and [`trials`](Self::trials) their extent and their
-    /// cases as variants.
+    /// What is measured or computed. If the subject is not messages: its extent, and its cases as
+    /// variants; of forecasts the first workload.
     pub setup: Setup,
-    /// Many random workloads instead of one setup, forecasts being held against all of them.
-    pub accuracy: Option<Accuracy>,
-    /// Transactions over several ways instead of messages.
-    pub transactions: Option<Transactions>,
-    /// What gateways carry, or stand, or find out, instead of messages.
-    pub trials: Option<Trials>,
-    /// A study of aggregates' parameters instead of messages.
-    pub study: Option<Study>,
-    /// Tenants that share bottlenecks instead of messages.
-    pub sharing: Option<Sharing>,
+    /// What the experiment is about.
+    pub subject: Subject,
     /// The rows, in the order of the plan.
     pub rows: Vec<RowName>,
     /// The paper's values, in the unit of the row.
@@ -144,6 +136,46 @@ struct FigureFile {
 }
 
 impl Plan {
+    /// Set if forecasts are held against measurements.
+    pub fn accuracy(&self) -> Option<&Accuracy> {
+        match &self.subject {
+            Subject::Forecasts(accuracy) => Some(accuracy),
+            _ => None,
+        }
+    }
+
+    /// Set if transactions are carried.
+    pub fn transactions(&self) -> Option<&Transactions> {
+        match &self.subject {
+            Subject::Transactions(transactions) => Some(transactions),
+            _ => None,
+        }
+    }
+
+    /// Set if it consists of trials.
+    pub fn trials(&self) -> Option<&Trials> {
+        match &self.subject {
+            Subject::Trials(trials) => Some(trials),
+            _ => None,
+        }
+    }
+
+    /// Set if parameters of aggregation are studied.
+    pub fn study(&self) -> Option<&Study> {
+        match &self.subject {
+            Subject::Aggregation(study) => Some(study),
+            _ => None,
+        }
+    }
+
+    /// Set if tenants share bottlenecks.
+    pub fn sharing(&self) -> Option<&Sharing> {
+        match &self.subject {
+            Subject::Sharing(sharing) => Some(sharing),
+            _ => None,
+        }
+    }
+
     /// Reads a plan; `file` names it in errors, `setup_text` gives the text of the setup that it
     /// names, `None` if there is none.
     ///
@@ -234,7 +266,7 @@ impl Plan {
     /// the warm-up would be left.
     pub fn with_run_time(mut self, run_time: Duration) -> Result<Self, PlanError> {
         let refused = |what: String| PlanError::meaning(&self.id, what);
-        if self.transactions.is_none() {
+        if self.transactions().is_none() {
             return Err(refused(
                 "only runs of transactions can be made longer or shorter; leave the run time out"
                     .to_owned(),
@@ -256,7 +288,7 @@ impl Plan {
     /// # Errors
     /// Its runs are no transactions: where the machine stands still is not known then.
     pub fn with_pause_repeats(mut self, repeats: u32) -> Result<Self, PlanError> {
-        let Some(transactions) = &mut self.transactions else {
+        let Subject::Transactions(transactions) = &mut self.subject else {
             return Err(PlanError::meaning(
                 &self.id,
                 "only runs of transactions are repeated because of pauses; leave that out"
@@ -301,11 +333,7 @@ impl PlanFile {
             source: self.source,
             kind: self.kind,
             setup,
-            accuracy: None,
-            transactions: None,
-            trials: None,
-            study: None,
-            sharing: None,
+            subject: Subject::Messages,
             rows,
             paper,
             targets,
@@ -345,14 +373,10 @@ impl AccuracyFile {
             source: self.source,
             kind: Kind::Measurement,
             setup: setups.swap_remove(0),
-            accuracy: Some(Accuracy {
+            subject: Subject::Forecasts(Accuracy {
                 workloads,
                 asked: self.asked,
             }),
-            transactions: None,
-            trials: None,
-            study: None,
-            sharing: None,
             rows: Vec::new(),
             paper: BTreeMap::new(),
             targets: Vec::new(),

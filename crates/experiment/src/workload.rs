@@ -417,7 +417,7 @@ mod tests {
 
     fn workloads() -> Workloads {
         let plan = Plan::find("prediction/error").unwrap();
-        plan.accuracy.unwrap().workloads
+        plan.accuracy().unwrap().workloads.clone()
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! A comparison of ways of carrying transactions, from its plan to its files.
 
 use keiro_experiment::{
+    campaign::{Campaign, Options},
     laboratory::{Laboratory, Programs},
     plan::Plan,
     report::Report,
     row::Verdict,
     runner::Runner,
-    session::{Options, Session},
     simulator::Simulator,
 };
 
@@ -30,8 +30,8 @@ fn run(variants: &[&str], runner: Box<dyn Runner>) -> (Report, tempfile::TempDir
         results: directory.path().to_owned(),
         version: "test",
     };
-    let mut session = Session::new(options, vec![runner]);
-    let report = session.run(&short_plan(), &mut |_| {});
+    let mut campaign = Campaign::new(options, vec![runner]);
+    let report = campaign.run(&short_plan(), &mut |_| {});
     let report = report.unwrap_or_else(|error| panic!("{error:#}"));
     (report, directory)
 }
@@ -103,8 +103,8 @@ fn an_unknown_way_is_refused_with_the_nearest() {
         results: directory.path().to_owned(),
         version: "test",
     };
-    let mut session = Session::new(options, vec![Box::new(Simulator)]);
-    let error = session.run(&short_plan(), &mut |_| {}).unwrap_err();
+    let mut campaign = Campaign::new(options, vec![Box::new(Simulator)]);
+    let error = campaign.run(&short_plan(), &mut |_| {}).unwrap_err();
     let error = error.to_string();
     assert!(error.contains("did you mean `tcp-cubic`"), "{error}");
 }

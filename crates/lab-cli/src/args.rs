@@ -4,7 +4,7 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use keiro_control::units::{Text, UnitError};
-use keiro_experiment::session::REPEATS_MAX;
+use keiro_experiment::campaign::REPEATS_MAX;
 use keiro_terminal::{VERSION, manual::Shell};
 use keiro_units::ByteCount;
 

@@ -161,8 +161,8 @@ fn probe(processor: usize, first: bool, done: &AtomicBool) -> WakeupDelay {
     if !matches!(all, Some(Ok(()))) || bound.is_err() {
         return WakeupDelay::default();
     }
-    let mut late =
-        Histogram::<u64>::new_with_max(DELAY_RECORDED_MAX.as_nanos() as u64, 3).expect("fair bounds");
+    let mut late = Histogram::<u64>::new_with_max(DELAY_RECORDED_MAX.as_nanos() as u64, 3)
+        .expect("fair bounds");
     while !done.load(Ordering::Relaxed) {
         let due = Instant::now() + Duration::from_millis(1);
         thread::sleep(Duration::from_millis(1));
@@ -439,7 +439,8 @@ mod tests {
             attempts
         };
         let long = Duration::from_secs(60);
-        let found = retry_until_undisturbed(all(Duration::ZERO), long, once, |attempt| *attempt == 3);
+        let found =
+            retry_until_undisturbed(all(Duration::ZERO), long, once, |attempt| *attempt == 3);
         assert_eq!(found.unwrap(), 3);
         // A disk that takes any time at all.
         let slow_disk = NoiseAllowance {

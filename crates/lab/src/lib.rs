@@ -15,8 +15,8 @@
 pub mod emulator;
 pub mod frr;
 pub mod gobgp;
-pub mod lab;
 pub mod host_noise;
+pub mod lab;
 pub mod topology;
 pub mod traffic;
 

@@ -10,8 +10,8 @@ use std::{
 };
 
 use super::{
-    AppIndex, Class, Config, ConfigError, Destination, Forward, Network, PATHS_MAX, PathIndex, Planner,
-    aggregation, history,
+    AppIndex, Class, Config, ConfigError, Destination, Forward, Network, PATHS_MAX, PathIndex,
+    Planner, aggregation, history,
     read::{Draft, ForwardSpans, is_broadcast},
     tenant,
 };

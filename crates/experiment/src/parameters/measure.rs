@@ -6,10 +6,10 @@ use anyhow::{Context, bail};
 
 use super::{Case, Phase, Study, StudyOutcome, StudyRequest, StudyRunner};
 use crate::{
+    campaign::{Status, until_valid},
     plan::Plan,
     row::Source,
     runner::{Progress, Runner},
-    session::{Status, until_valid},
     setup::{Extent, nearest},
 };
 
@@ -74,7 +74,7 @@ pub(crate) fn measure(
     quick: bool,
     watch: &mut dyn FnMut(&Status<'_>),
 ) -> anyhow::Result<Measured> {
-    let study = plan.study.as_ref().context("the plan has no study")?;
+    let study = plan.study().context("the plan has no study")?;
     let all = study.cases();
     let mut measured = Measured::default();
     let mut runners: Vec<&mut dyn StudyRunner> = runners

@@ -7,8 +7,8 @@
 
 mod measure;
 mod plan;
-mod simulated;
 mod report;
+mod simulated;
 
 use std::{fmt, time::Duration};
 

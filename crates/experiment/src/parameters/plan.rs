@@ -15,6 +15,7 @@ use crate::{
     plan::{Kind, Plan},
     row::Source,
     setup::{Extent, Headers, Setup, Transport, Variant},
+    subject::Subject,
     transactions::Target,
 };
 
@@ -92,11 +93,7 @@ impl StudyFile {
             title: self.title,
             source: self.source,
             kind: Kind::Measurement,
-            accuracy: None,
-            transactions: None,
-            trials: None,
-            study: Some(study),
-            sharing: None,
+            subject: Subject::Aggregation(study),
             rows: Vec::new(),
             paper: BTreeMap::new(),
             targets: Vec::new(),

@@ -6,9 +6,9 @@ use anyhow::{Context, bail};
 
 use super::{Case, Shared, Sharing, SharingRequest};
 use crate::{
+    campaign::Status,
     plan::Plan,
     runner::{Progress, Runner},
-    session::Status,
     setup::nearest,
 };
 
@@ -56,7 +56,7 @@ pub(crate) fn measure(
     quick: bool,
     watch: &mut dyn FnMut(&Status<'_>),
 ) -> anyhow::Result<Measured> {
-    let sharing = plan.sharing.as_ref().context("the plan shares nothing")?;
+    let sharing = plan.sharing().context("the plan shares nothing")?;
     let extent = plan.setup.extent(quick);
     let seconds = |time: std::time::Duration| time.as_secs() as usize;
     let mut measured = Measured {

@@ -5,8 +5,8 @@
 
 mod measure;
 mod plan;
-mod simulated;
 mod report;
+mod simulated;
 
 use std::time::Duration;
 

@@ -22,6 +22,7 @@ use crate::{
     error::PlanError,
     plan::{Kind, Plan},
     setup::{Extent, GENERATED_TOPOLOGY, Headers, Setup, Transport, Variant},
+    subject::Subject,
     transactions::Target,
 };
 
@@ -172,11 +173,7 @@ impl SharingFile {
             title: self.title,
             source: self.source,
             kind: Kind::Measurement,
-            accuracy: None,
-            transactions: None,
-            trials: None,
-            study: None,
-            sharing: Some(sharing),
+            subject: Subject::Sharing(sharing),
             rows: Vec::new(),
             paper: BTreeMap::new(),
             targets: Vec::new(),
@@ -379,7 +376,7 @@ mod tests {
     #[test]
     fn rows_are_named_by_control_setting_and_quantity() {
         let plan = parse(PLAN).expect("the plan is valid");
-        let sharing = plan.sharing.expect("it is of this kind");
+        let sharing = plan.sharing().expect("it is of this kind").clone();
         let names: Vec<String> = report::names(&sharing).into_iter().map(|n| n.0).collect();
         for name in ["keiro b3=10 F", "i2vfc b3=30 settled", "none b3=20 queue 2"] {
             assert!(names.iter().any(|known| known == name), "{name}: {names:?}");
@@ -388,7 +385,7 @@ mod tests {
 
     #[test]
     fn weights_of_three_bottlenecks_are_the_papers() {
-        let sharing = parse(PLAN).expect("it is valid").sharing;
+        let sharing = parse(PLAN).expect("it is valid").sharing().cloned();
         let settings = sharing.expect("it is of this kind").settings;
         let weights = |setting: &Setting| -> Vec<f64> {
             setting.tenants.iter().map(|tenant| tenant.weight).collect()
@@ -414,7 +411,7 @@ mod tests {
                 format!("[{{ name = \"h\", like = \"rfc\", least_timeout = \"{least}\" }}]");
             parse(&PLAN.replace("[\"linux\"]", &hosts))
         };
-        let sharing = hosts("20ms").expect("it is valid").sharing;
+        let sharing = hosts("20ms").expect("it is valid").sharing().cloned();
         let least = sharing.expect("it is of this kind").hosts[0].least_timeout;
         assert_eq!(least, Some(Duration::from_millis(20)));
         let error = hosts("0ms").expect_err("no timeout is that short");

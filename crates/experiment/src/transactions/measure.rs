@@ -6,10 +6,10 @@ use anyhow::{Context, bail};
 
 use super::{Case, TransactionOutcome, TransactionRequest, TransactionRunner, Transactions, Way};
 use crate::{
+    campaign::{REPEATS_MAX, Status},
     plan::Plan,
     row::Source,
     runner::Progress,
-    session::{REPEATS_MAX, Status},
     setup::{Extent, nearest},
 };
 
@@ -116,7 +116,7 @@ pub(crate) fn measure(
     watch: &mut dyn FnMut(&Status<'_>),
     mut keep: impl FnMut(&Measured) -> anyhow::Result<()>,
 ) -> anyhow::Result<Measured> {
-    let transactions = plan.transactions.as_ref();
+    let transactions = plan.transactions();
     let transactions = transactions.context("the plan has no transactions")?;
     let mut measured = Measured::default();
     for way in Way::ALL {

@@ -7,8 +7,8 @@
 
 mod measure;
 mod plan;
-mod target;
 mod report;
+mod target;
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 

@@ -7,10 +7,11 @@ use serde::Deserialize;
 
 use super::{Case, LoadPlan, Statistic, Target, Traffic, Transactions, Way, as_setup, report};
 use crate::{
+    campaign::REPEATS_MAX,
     error::PlanError,
     plan::{Kind, Plan},
-    session::REPEATS_MAX,
     setup::{Extent, nearest},
+    subject::Subject,
 };
 
 /// A plan that compares ways of carrying transactions, as its file has it.
@@ -87,11 +88,7 @@ impl TransactionsFile {
             title: self.title,
             source: self.source,
             kind: Kind::Measurement,
-            accuracy: None,
-            transactions: Some(transactions),
-            trials: None,
-            study: None,
-            sharing: None,
+            subject: Subject::Transactions(transactions),
             rows: Vec::new(),
             paper: BTreeMap::new(),
             targets: Vec::new(),
@@ -146,7 +143,7 @@ mod tests {
     #[test]
     fn cases_are_ways_with_and_without_load() {
         let plan = parse(GOOD).unwrap();
-        let transactions = plan.transactions.unwrap();
+        let transactions = plan.transactions().unwrap().clone();
         // One way is for links that lose nothing, so that it has no row with load.
         assert_eq!(transactions.cases.len(), Way::ALL.len() * 4 - 2);
         let names: Vec<String> = transactions.cases.iter().map(Case::to_string).collect();

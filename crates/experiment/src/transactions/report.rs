@@ -433,7 +433,7 @@ mod tests {
 
     fn transactions() -> Transactions {
         let plan = Plan::find("aggregation/table5").unwrap();
-        plan.transactions.unwrap()
+        plan.transactions().unwrap().clone()
     }
 
     fn row(measured: &Measured, case: Case, statistic: &str) -> Row {

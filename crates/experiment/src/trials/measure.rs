@@ -6,10 +6,10 @@ use anyhow::{Context, bail, ensure};
 
 use super::{TrialOutcome, TrialRequest, TrialRunner, Trials};
 use crate::{
+    campaign::{Status, until_valid},
     plan::Plan,
     row::Source,
     runner::Progress,
-    session::{Status, until_valid},
     setup::{Extent, nearest},
 };
 

@@ -15,6 +15,7 @@ use crate::{
     error::PlanError,
     plan::{Kind, Plan},
     setup::Extent,
+    subject::Subject,
     transactions::Target,
 };
 
@@ -100,11 +101,7 @@ impl TrialsFile {
             title: self.title,
             source: self.source,
             kind: Kind::Measurement,
-            accuracy: None,
-            transactions: None,
-            trials: Some(trials),
-            study: None,
-            sharing: None,
+            subject: Subject::Trials(trials),
             rows: Vec::new(),
             paper: BTreeMap::new(),
             targets: Vec::new(),
@@ -293,7 +290,7 @@ mod tests {
                 "down 50ms"
             ]
         );
-        let trials = plan.trials.unwrap();
+        let trials = plan.trials().unwrap().clone();
         assert_eq!(trials.targets[0].row, "share up 1ms");
         assert_eq!(
             row_name(&trials.trial.quantities()[3], "down 1ms"),

@@ -251,7 +251,11 @@ mod tests {
     use crate::plan::Plan;
 
     fn trials() -> Trials {
-        Plan::find("aggregation/bulk").unwrap().trials.unwrap()
+        Plan::find("aggregation/bulk")
+            .unwrap()
+            .trials()
+            .unwrap()
+            .clone()
     }
 
     fn run(values: [f64; 4], lateness_p99_us: f64) -> TrialRun {

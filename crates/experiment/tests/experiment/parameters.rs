@@ -1,9 +1,9 @@
 //! Studies of S, I and N, from their plans to their files.
 
 use keiro_experiment::{
+    campaign::{Campaign, Options},
     plan::Plan,
     report::Report,
-    session::{Options, Session},
     simulator::Simulator,
 };
 
@@ -16,9 +16,9 @@ fn run(id: &str, variants: &[&str]) -> (Report, tempfile::TempDir) {
         results: directory.path().to_owned(),
         version: "test",
     };
-    let mut session = Session::new(options, vec![Box::new(Simulator)]);
+    let mut campaign = Campaign::new(options, vec![Box::new(Simulator)]);
     let plan = Plan::find(id).unwrap();
-    let report = session.run(&plan, &mut |_| {});
+    let report = campaign.run(&plan, &mut |_| {});
     let report = report.unwrap_or_else(|error| panic!("{error:#}"));
     (report, directory)
 }

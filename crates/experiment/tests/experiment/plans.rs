@@ -96,13 +96,13 @@ fn every_plan_of_this_repository_is_valid_and_named_after_its_folder() {
     assert_eq!(ids, expected);
     for plan in &plans {
         assert_eq!(Plan::find(&plan.id).unwrap().id, plan.id);
-        let of_transactions = plan.transactions.as_ref().map(|t| t.targets.len());
-        let of_study = plan.study.as_ref().map(|study| study.targets.len());
-        let of_trials = plan.trials.as_ref().map(|trials| trials.targets.len());
-        let of_sharing = plan.sharing.as_ref().map(|sharing| sharing.targets.len());
+        let of_transactions = plan.transactions().map(|t| t.targets.len());
+        let of_study = plan.study().map(|study| study.targets.len());
+        let of_trials = plan.trials().map(|trials| trials.targets.len());
+        let of_sharing = plan.sharing().map(|sharing| sharing.targets.len());
         let of_kind = of_transactions.or(of_study).or(of_trials).or(of_sharing);
         let targets = plan.targets.len() + of_kind.unwrap_or(0);
-        let asks = targets > 0 || plan.accuracy.is_some();
+        let asks = targets > 0 || plan.accuracy().is_some();
         assert!(asks, "{} asks for nothing", plan.id);
     }
 }
@@ -112,11 +112,10 @@ fn a_full_run_measures_at_least_five_minutes() {
     for plan in Plan::all().unwrap() {
         // Combinations of parameters differ visibly in less time, and trials end with what they carry.
         let is_of_cells = plan
-            .study
-            .as_ref()
+            .study()
             .is_some_and(|study| matches!(study.of, Of::Cells(_)));
-        let is_shorter = is_of_cells || plan.trials.is_some();
-        if plan.kind == Kind::Measurement && plan.accuracy.is_none() && !is_shorter {
+        let is_shorter = is_of_cells || plan.trials().is_some();
+        if plan.kind == Kind::Measurement && plan.accuracy().is_none() && !is_shorter {
             let counted = plan.setup.run.counted();
             assert!(counted.as_secs() >= 300, "{}: {counted:?}", plan.id);
         }

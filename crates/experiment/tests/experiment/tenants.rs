@@ -1,10 +1,10 @@
 //! Tenants that share bottlenecks, from their plan to their files, in the simulator.
 
 use keiro_experiment::{
+    campaign::{Campaign, Options},
     plan::Plan,
     report::Report,
     row::Verdict,
-    session::{Options, Session},
     simulator::Simulator,
 };
 
@@ -59,7 +59,7 @@ fn run(text: &str, variants: &[&str]) -> anyhow::Result<(Report, tempfile::TempD
         version: "test",
     };
     let plan = Plan::parse("plan.toml", text, |_| None)?;
-    let report = Session::new(options, vec![Box::new(Simulator)]).run(&plan, &mut |_| {})?;
+    let report = Campaign::new(options, vec![Box::new(Simulator)]).run(&plan, &mut |_| {})?;
     Ok((report, directory))
 }
 

@@ -1,11 +1,11 @@
 //! Transactions, from their plan to their files, by a runner that only says what it measured.
 
 use keiro_experiment::{
+    campaign::{Campaign, Options},
     plan::Plan,
     record::{EmulatorReport, MessageRecord},
     row::Source,
     runner::{Outcome, Progress, Request, Runner},
-    session::{Options, Session},
     setup::Setup,
     transactions::{TransactionOutcome, TransactionRequest, TransactionRunner, Way},
 };
@@ -101,8 +101,8 @@ fn carry_out_on(
         runs_left,
         disturbances: disturbances.to_vec(),
     };
-    let mut session = Session::new(options, vec![Box::new(machine)]);
-    let ran = session.run(plan, &mut |_| {}).map(drop);
+    let mut campaign = Campaign::new(options, vec![Box::new(machine)]);
+    let ran = campaign.run(plan, &mut |_| {}).map(drop);
     let of_plan = directory.path().join("aggregation/table5");
     let Some(results) = of_plan.read_dir().ok().and_then(|mut found| found.next()) else {
         return (ran, String::new(), String::new());

@@ -1,12 +1,12 @@
 //! Trials, from their plan to their files, with a runner that makes the values up.
 
 use keiro_experiment::{
+    campaign::{Campaign, Options},
     plan::Plan,
     record::EmulatorReport,
     report::Report,
     row::{Source, Verdict},
     runner::{Outcome, Progress, Request, Runner},
-    session::{Options, Session},
     setup::Setup,
     simulator::Simulator,
     trials::{TrialOutcome, TrialRequest, TrialRunner},
@@ -74,7 +74,7 @@ fn run(
         results: directory.path().to_owned(),
         version: "test",
     };
-    let report = Session::new(options, vec![runner]).run(&Plan::find(id)?, &mut |_| {})?;
+    let report = Campaign::new(options, vec![runner]).run(&Plan::find(id)?, &mut |_| {})?;
     Ok((report, directory))
 }
 

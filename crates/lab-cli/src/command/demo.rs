@@ -10,12 +10,12 @@ use std::{
 };
 
 use keiro_experiment::{
+    campaign::{Campaign, Options, Status},
     laboratory::Laboratory,
     plan::{Figure, Plan, Shape},
     predict,
     report::Report,
     row::{Row, RowName, Source},
-    session::{Options, Session, Status},
     setup::Setup,
 };
 
@@ -59,9 +59,9 @@ pub(super) fn demo(args: &args::Demo) -> Result<(), Failure> {
         version: keiro_terminal::VERSION,
     };
     let (runners, interrupts) = experiment::runners(Some(only), args.keiro.as_deref(), None)?;
-    let mut session = Session::new(options, runners);
+    let mut campaign = Campaign::new(options, runners);
     let mut live = Live::new();
-    let ran = session.run(&plan, &mut |status| live.show(status));
+    let ran = campaign.run(&plan, &mut |status| live.show(status));
     let report = experiment::unless_interrupted(ran, interrupts.as_ref())?;
     live.end();
     output::text(conclusion(&plan, &report, source, args))

@@ -9,12 +9,12 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 use keiro_experiment::{
+    campaign::{Campaign, Options, Status},
     laboratory::{Laboratory, Programs},
     plan::{Kind, Plan},
     report::Report,
     row::{self, Verdict},
     runner::Runner,
-    session::{Options, Session, Status},
     simulator::Simulator,
 };
 use keiro_lab::Interrupts;
@@ -103,11 +103,11 @@ fn run(args: &args::ExperimentRun) -> Outcome {
         results: args.output.clone(),
         version: keiro_terminal::VERSION,
     };
-    let mut session = Session::new(options, runners);
+    let mut campaign = Campaign::new(options, runners);
     let mut reports = Vec::new();
     for plan in &plans {
         let mut waiting = Waiting::new();
-        let ran = session.run(plan, &mut |status| waiting.show(status));
+        let ran = campaign.run(plan, &mut |status| waiting.show(status));
         let report = unless_interrupted(ran, interrupts.as_ref())?;
         waiting.end();
         if !args.json {

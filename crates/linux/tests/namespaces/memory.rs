@@ -15,8 +15,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keiro_testing::not_tested;
 use keiro_linux::process;
+use keiro_testing::not_tested;
 
 /// How groups of a version are spoken to.
 struct Version {

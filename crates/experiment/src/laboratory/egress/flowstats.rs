@@ -96,7 +96,10 @@ impl FlowStats {
         let told = traces
             .iter()
             .any(|trace| trace.steps.iter().any(|(_, rate)| *rate > 0.0));
-        ensure!(told, "`keiro flowstats` has reported nothing about the flow");
+        ensure!(
+            told,
+            "`keiro flowstats` has reported nothing about the flow"
+        );
         Ok(traces)
     }
 }

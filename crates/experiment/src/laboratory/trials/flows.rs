@@ -156,7 +156,11 @@ mod tests {
 
     #[test]
     fn the_worst_second_is_held_against_what_the_links_carry_then() {
-        let plan = Plan::find("egress/scenario2").unwrap().trials.unwrap();
+        let plan = Plan::find("egress/scenario2")
+            .unwrap()
+            .trials()
+            .unwrap()
+            .clone();
         let crate::trials::Trial::Flows(flows) = &plan.trial else {
             panic!("flows");
         };

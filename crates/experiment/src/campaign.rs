@@ -9,25 +9,20 @@ use std::{
 use anyhow::{Context, bail};
 
 use crate::{
-    accuracy, evaluate,
-    evaluate::Basis,
+    evaluate::{self, Basis},
     manifest::Manifest,
-    parameters::{self, Study},
-    plan::{Accuracy, Kind, Plan},
+    plan::{Kind, Plan},
     record::{Measurement, Run},
     report::Report,
-    row::Row,
-    row::Source,
+    row::{Row, Source},
     runner::{Progress, Request, Runner, Schedule},
     setup::Setup,
-    tenants::{self, Sharing},
-    transactions::{self, Case, Transactions},
-    trials::{self, Trials},
+    subject::Findings,
 };
 
 /// One invocation of `keiro-lab experiment run`: runs plans, and keeps measurements for further plans
 /// with the same setup.
-pub struct Session<'a> {
+pub struct Campaign<'a> {
     options: Options,
     runners: Vec<Box<dyn Runner + 'a>>,
     measured: BTreeMap<String, Measured>,
@@ -46,7 +41,7 @@ pub struct Options {
     pub version: &'static str,
 }
 
-/// Where a session stands, for people who wait.
+/// Progress of a campaign.
 #[derive(Clone, Debug)]
 pub struct Status<'a> {
     /// How much of the whole measurement is done, 0 to 1.
@@ -68,14 +63,51 @@ pub struct Status<'a> {
 /// A run that was disturbed is repeated at most so often.
 pub const REPEATS_MAX: u32 = 3;
 
+/// What an experiment measures with, and writes through.
+pub(crate) struct Bench<'s, 'r> {
+    pub(crate) options: &'s Options,
+    pub(crate) runners: &'s mut [Box<dyn Runner + 'r>],
+    pub(crate) writer: ReportWriter<'s>,
+}
+
+/// Writes the report of one plan, also several times while it is measured.
+pub(crate) struct ReportWriter<'s> {
+    plan: &'s Plan,
+    options: &'s Options,
+    begun: &'s Clock,
+}
+
+impl ReportWriter<'_> {
+    /// # Errors
+    /// A file cannot be written.
+    pub(crate) fn write(&self, findings: Findings) -> anyhow::Result<Report> {
+        let (started, duration) = (self.begun.started, self.begun.elapsed());
+        let mut manifest = Manifest::gather(self.plan, self.options, None, started, duration);
+        manifest.runs = findings.runs;
+        let mut notes = findings.notes;
+        notes.append(&mut manifest.notes);
+        manifest.notes = notes;
+        let mut report = self
+            .begun
+            .report(self.plan, (findings.rows, findings.basis), manifest);
+        let files: Vec<(&str, &str)> = findings
+            .files
+            .iter()
+            .map(|(name, content)| (*name, content.as_str()))
+            .collect();
+        report.write(&self.options.results, &findings.drawings, &files)?;
+        Ok(report)
+    }
+}
+
 struct Measured {
     measurement: Measurement,
     started: SystemTime,
     duration: Duration,
 }
 
-impl<'a> Session<'a> {
-    /// A session with these runners; one per source at most.
+impl<'a> Campaign<'a> {
+    /// A campaign with these runners; one per source at most.
     pub fn new(options: Options, runners: Vec<Box<dyn Runner + 'a>>) -> Self {
         Self {
             options,
@@ -84,7 +116,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Runs a plan, or evaluates it where its setup has been measured before in this session, and
+    /// Runs a plan, or evaluates it where its setup has been measured before in this campaign, and
     /// writes its files.
     ///
     /// # Errors
@@ -94,23 +126,31 @@ impl<'a> Session<'a> {
         plan: &Plan,
         watch: &mut dyn FnMut(&Status<'_>),
     ) -> anyhow::Result<Report> {
-        if let Some(accuracy) = &plan.accuracy {
-            return self.compare(plan, accuracy, watch);
-        }
-        if let Some(transactions) = &plan.transactions {
-            return self.transact(plan, transactions, watch);
-        }
-        if let Some(trials) = &plan.trials {
-            return self.try_out(plan, trials, watch);
-        }
-        if let Some(study) = &plan.study {
-            return self.study(plan, study, watch);
-        }
-        if let Some(sharing) = &plan.sharing {
-            return self.share(plan, sharing, watch);
-        }
-        let quick = self.options.quick;
         let begun = Clock::start();
+        let Some(experiment) = plan.subject.experiment() else {
+            return self.messages(plan, &begun, watch);
+        };
+        let mut bench = Bench {
+            options: &self.options,
+            runners: &mut self.runners,
+            writer: ReportWriter {
+                plan,
+                options: &self.options,
+                begun: &begun,
+            },
+        };
+        let findings = experiment.carry_out(plan, &mut bench, watch)?;
+        bench.writer.write(findings)
+    }
+
+    /// Measures a setup unless an earlier plan of this campaign has, and evaluates it.
+    fn messages(
+        &mut self,
+        plan: &Plan,
+        begun: &Clock,
+        watch: &mut dyn FnMut(&Status<'_>),
+    ) -> anyhow::Result<Report> {
+        let quick = self.options.quick;
         if plan.kind == Kind::Measurement && !self.measured.contains_key(&plan.setup.id) {
             let measurement = self.measure(&plan.setup, watch)?;
             let (started, duration) = (begun.started, begun.elapsed());
@@ -142,187 +182,6 @@ impl<'a> Session<'a> {
             .iter()
             .map(|csv| ("messages.csv", csv.as_str()))
             .collect();
-        report.write(&self.options.results, &drawings, &extra)?;
-        Ok(report)
-    }
-
-    /// Holds forecasts against random workloads.
-    fn compare(
-        &mut self,
-        plan: &Plan,
-        asked: &Accuracy,
-        watch: &mut dyn FnMut(&Status<'_>),
-    ) -> anyhow::Result<Report> {
-        let quick = self.options.quick;
-        let begun = Clock::start();
-        if self.runners.is_empty() {
-            bail!(
-                "nothing can measure {}: neither the laboratory nor the simulator is there",
-                plan.id
-            );
-        }
-        let compared = accuracy::measure(&mut self.runners, asked, quick, watch)?;
-        let (rows, basis) = accuracy::rows(&compared.comparisons, asked, quick);
-        let drawings = accuracy::drawings(&compared.comparisons, asked, quick)?;
-        let mut manifest =
-            Manifest::gather(plan, &self.options, None, begun.started, begun.elapsed());
-        // What one setup would have: the runs below say how much was measured.
-        manifest.extent = None;
-        manifest.runs = compared.runs;
-        let mut report = begun.report(plan, (rows, basis), manifest);
-        let comparisons = accuracy::csv(&compared.comparisons);
-        let extra = [("comparisons.csv", comparisons.as_str())];
-        report.write(&self.options.results, &drawings, &extra)?;
-        Ok(report)
-    }
-
-    /// Compares ways of carrying transactions. What there is is written after every round: a run takes
-    /// hours, and may be cut short.
-    fn transact(
-        &mut self,
-        plan: &Plan,
-        transactions: &Transactions,
-        watch: &mut dyn FnMut(&Status<'_>),
-    ) -> anyhow::Result<Report> {
-        let begun = Clock::start();
-        let options = &self.options;
-        let mut cases = transactions::select(transactions, &options.variants)?;
-        let write = |cases: &[Case], measured: &_| {
-            let (rows, basis) = transactions::rows(transactions, cases, measured);
-            let drawings = transactions::drawings(transactions, measured, options.quick)?;
-            let mut manifest =
-                Manifest::gather(plan, options, None, begun.started, begun.elapsed());
-            manifest.runs = transactions::runs_reports(measured);
-            let mut notes = transactions::notes(transactions, measured);
-            notes.append(&mut manifest.notes);
-            manifest.notes = notes;
-            let mut report = begun.report(plan, (rows, basis), manifest);
-            let (runs, slowest, counters) = (
-                transactions::runs_csv(measured),
-                transactions::slowest_csv(measured),
-                transactions::counters_csv(measured),
-            );
-            let extra = [
-                ("runs.csv", runs.as_str()),
-                ("slowest.csv", slowest.as_str()),
-                ("counters.csv", counters.as_str()),
-            ];
-            report.write(&options.results, &drawings, &extra)?;
-            anyhow::Ok(report)
-        };
-        let extent = plan.setup.extent(options.quick);
-        let measured = match self.runners.iter_mut().find_map(|r| r.transactions()) {
-            Some(runner) => {
-                let mut kept_in = None;
-                let kept = |so_far: &_| match write(&cases, so_far) {
-                    Ok(report) => {
-                        kept_in = Some(options.results.join(report.directory));
-                        Ok(())
-                    }
-                    // Nothing can be written: better now than after hours.
-                    Err(error) if kept_in.is_none() => Err(error),
-                    // It may be possible again by the end, which fails if it is not.
-                    Err(_) => Ok(()),
-                };
-                let measured = transactions::measure(runner, plan, &cases, extent, watch, kept);
-                measured.map_err(|error| match &kept_in {
-                    Some(directory) => error.context(format!(
-                        "broken off; the rounds before are in {}",
-                        directory.display()
-                    )),
-                    None => error,
-                })?
-            }
-            None => {
-                // As with messages, what the laboratory would measure is left out without it.
-                let missing = transactions::Measured::without_laboratory(&cases);
-                cases.clear();
-                missing
-            }
-        };
-        write(&cases, &measured)
-    }
-
-    /// Carries out trials.
-    fn try_out(
-        &mut self,
-        plan: &Plan,
-        trials: &Trials,
-        watch: &mut dyn FnMut(&Status<'_>),
-    ) -> anyhow::Result<Report> {
-        let begun = Clock::start();
-        let asked = (self.options.variants.as_slice(), self.options.quick);
-        let measured = match self.runners.iter_mut().find_map(|r| r.trials()) {
-            Some(runner) => trials::measure(runner, plan, trials, asked, watch)?,
-            None => trials::Measured::default(),
-        };
-        let rows = trials::rows(trials, &measured);
-        let drawings = trials::drawings(trials, &measured, self.options.quick)?;
-        let mut manifest =
-            Manifest::gather(plan, &self.options, None, begun.started, begun.elapsed());
-        manifest.runs = trials::runs_reports(trials, &measured);
-        let mut notes = trials::notes(trials, &measured);
-        notes.append(&mut manifest.notes);
-        manifest.notes = notes;
-        let mut report = begun.report(plan, rows, manifest);
-        let runs = trials::runs_csv(trials, &measured);
-        let extra = [("runs.csv", runs.as_str())];
-        report.write(&self.options.results, &drawings, &extra)?;
-        Ok(report)
-    }
-
-    /// Follows controllers, or measures combinations of S, I and N.
-    fn study(
-        &mut self,
-        plan: &Plan,
-        study: &Study,
-        watch: &mut dyn FnMut(&Status<'_>),
-    ) -> anyhow::Result<Report> {
-        let quick = self.options.quick;
-        let begun = Clock::start();
-        let cases = parameters::select(study, &self.options.variants)?;
-        let measured = parameters::measure(&mut self.runners, plan, &cases, quick, watch)?;
-        let (rows, basis) = parameters::rows(study, &measured);
-        let drawings = parameters::drawings(study, &measured, quick)?;
-        let mut manifest =
-            Manifest::gather(plan, &self.options, None, begun.started, begun.elapsed());
-        manifest.runs = parameters::runs_reports(study, &measured);
-        let mut notes = parameters::notes(study, &measured);
-        notes.append(&mut manifest.notes);
-        manifest.notes = notes;
-        let mut report = begun.report(plan, (rows, basis), manifest);
-        let trace = parameters::trace_csv(study, &measured);
-        let counters = parameters::counters_csv(study, &measured);
-        let extra = [
-            ("trace.csv", trace.as_str()),
-            ("counters.csv", counters.as_str()),
-        ];
-        report.write(&self.options.results, &drawings, &extra)?;
-        Ok(report)
-    }
-
-    /// Has tenants share bottlenecks.
-    fn share(
-        &mut self,
-        plan: &Plan,
-        sharing: &Sharing,
-        watch: &mut dyn FnMut(&Status<'_>),
-    ) -> anyhow::Result<Report> {
-        let quick = self.options.quick;
-        let begun = Clock::start();
-        let cases = tenants::select(sharing, &self.options.variants)?;
-        let measured = tenants::measure(&mut self.runners, plan, &cases, quick, watch)?;
-        let (rows, basis) = tenants::rows(sharing, &measured);
-        let drawings = tenants::drawings(sharing, &measured, quick)?;
-        let mut manifest =
-            Manifest::gather(plan, &self.options, None, begun.started, begun.elapsed());
-        manifest.runs = tenants::runs_reports(sharing, &measured);
-        let mut notes = tenants::notes(sharing, &measured);
-        notes.append(&mut manifest.notes);
-        manifest.notes = notes;
-        let mut report = begun.report(plan, (rows, basis), manifest);
-        let seconds = tenants::seconds_csv(sharing, &measured);
-        let extra = [("seconds.csv", seconds.as_str())];
         report.write(&self.options.results, &drawings, &extra)?;
         Ok(report)
     }
@@ -580,7 +439,7 @@ mod tests {
             }
         }
 
-        fn session(&self) -> Session<'static> {
+        fn campaign(&self) -> Campaign<'static> {
             let fake = |source, factor| -> Box<dyn Runner> {
                 Box::new(Fake {
                     source,
@@ -595,7 +454,7 @@ mod tests {
                 results: self.directory.path().to_owned(),
                 version: "test",
             };
-            Session::new(
+            Campaign::new(
                 options,
                 vec![fake(Source::Lab, 2.0), fake(Source::Sim, 2.0)],
             )
@@ -614,7 +473,7 @@ mod tests {
     fn rounds_interleave_the_variants() {
         let bench = Bench::new(0);
         let plan = Plan::find("path-selection/table6").unwrap();
-        bench.session().run(&plan, &mut |_| {}).unwrap();
+        bench.campaign().run(&plan, &mut |_| {}).unwrap();
         let order = bench.order.borrow();
         let lab: Vec<_> = (0..2)
             .flat_map(|round| (0..5).map(move |v| (round, v)))
@@ -626,13 +485,13 @@ mod tests {
     #[test]
     fn plans_with_one_setup_share_one_measurement() {
         let bench = Bench::new(0);
-        let mut session = bench.session();
+        let mut campaign = bench.campaign();
         for id in [
             "path-selection/table6",
             "path-selection/figure7",
             "path-selection/figure8",
         ] {
-            let report = session.run(&Plan::find(id).unwrap(), &mut |_| {}).unwrap();
+            let report = campaign.run(&Plan::find(id).unwrap(), &mut |_| {}).unwrap();
             let directory = bench.directory.path().join(&report.directory);
             for file in &report.files {
                 assert!(
@@ -650,7 +509,7 @@ mod tests {
     fn rows_carry_value_interval_and_verdict() {
         let bench = Bench::new(0);
         let plan = Plan::find("path-selection/table6").unwrap();
-        let report = bench.session().run(&plan, &mut |_| {}).unwrap();
+        let report = bench.campaign().run(&plan, &mut |_| {}).unwrap();
         let mean = row(&report, "A3 mean keiro");
         assert_eq!(
             (mean.measured, mean.low, mean.high),
@@ -679,7 +538,7 @@ mod tests {
     fn a_late_run_is_repeated_and_counted() {
         let bench = Bench::new(2);
         let plan = Plan::find("path-selection/figure7").unwrap();
-        let report = bench.session().run(&plan, &mut |_| {}).unwrap();
+        let report = bench.campaign().run(&plan, &mut |_| {}).unwrap();
         let first = &report.manifest.runs[0];
         assert_eq!(
             (first.variant.as_str(), first.void_repeats, first.void_runs),
@@ -692,7 +551,7 @@ mod tests {
     fn a_run_that_stays_late_voids_its_rows_only() {
         let bench = Bench::new(1 + REPEATS_MAX);
         let plan = Plan::find("path-selection/table6").unwrap();
-        let report = bench.session().run(&plan, &mut |_| {}).unwrap();
+        let report = bench.campaign().run(&plan, &mut |_| {}).unwrap();
         assert_eq!(report.manifest.runs[0].void_runs, 1);
         assert_eq!(row(&report, "A3 mean conventional").verdict, Verdict::Void);
         assert_eq!(
@@ -707,10 +566,10 @@ mod tests {
     #[test]
     fn without_a_laboratory_its_rows_are_left_out() {
         let bench = Bench::new(0);
-        let mut session = bench.session();
-        session.runners.remove(0);
+        let mut campaign = bench.campaign();
+        campaign.runners.remove(0);
         let plan = Plan::find("path-selection/table6").unwrap();
-        let report = session.run(&plan, &mut |_| {}).unwrap();
+        let report = campaign.run(&plan, &mut |_| {}).unwrap();
         assert!(report.rows.iter().all(|r| r.name != "A3 mean keiro"));
         // Nothing is asked of the simulator's mean but to agree with the laboratory's.
         assert_eq!(row(&report, "A3 mean keiro sim").verdict, Verdict::Reported);
@@ -722,7 +581,7 @@ mod tests {
         let plan = Plan::find("path-selection/table6").unwrap();
         let mut fractions = Vec::new();
         bench
-            .session()
+            .campaign()
             .run(&plan, &mut |status| fractions.push(status.fraction))
             .unwrap();
         assert!(
@@ -734,23 +593,23 @@ mod tests {
     #[test]
     fn predictions_need_no_runner() {
         let bench = Bench::new(0);
-        let mut session = bench.session();
-        session.runners.clear();
+        let mut campaign = bench.campaign();
+        campaign.runners.clear();
         for id in ["path-selection/table4", "path-selection/table5"] {
-            let report = session.run(&Plan::find(id).unwrap(), &mut |_| {}).unwrap();
+            let report = campaign.run(&Plan::find(id).unwrap(), &mut |_| {}).unwrap();
             assert!(report.is_reached(), "{}", report.table());
         }
         let table6 = Plan::find("path-selection/table6").unwrap();
-        assert!(session.run(&table6, &mut |_| {}).is_err());
+        assert!(campaign.run(&table6, &mut |_| {}).is_err());
     }
 
     #[test]
     fn an_unknown_variant_is_refused_with_those_there_are() {
         let bench = Bench::new(0);
-        let mut session = bench.session();
-        session.options.variants = vec!["kiero".to_owned()];
+        let mut campaign = bench.campaign();
+        campaign.options.variants = vec!["kiero".to_owned()];
         let plan = Plan::find("path-selection/table6").unwrap();
-        let error = session.run(&plan, &mut |_| {}).unwrap_err().to_string();
+        let error = campaign.run(&plan, &mut |_| {}).unwrap_err().to_string();
         assert!(
             error.contains("`kiero`") && error.contains("paper-assignment"),
             "{error}"

@@ -1,0 +1,238 @@
+//! What an experiment is about. Each kind measures in its own way and hands back [`Findings`] of one
+//! form, from which the report and its files are written.
+
+use anyhow::bail;
+
+use crate::{
+    accuracy,
+    campaign::{Bench, Status},
+    evaluate::{Basis, NamedDrawing},
+    manifest::RunsReport,
+    parameters::{self, Study},
+    plan::{Accuracy, Plan},
+    row::Row,
+    tenants::{self, Sharing},
+    transactions::{self, Case, Transactions},
+    trials::{self, Trials},
+};
+
+/// What a plan measures or computes.
+#[derive(Clone, Debug)]
+pub enum Subject {
+    /// Messages of one setup, measured or computed.
+    Messages,
+    /// Forecasts, held against many random workloads.
+    Forecasts(Accuracy),
+    /// Transactions over several ways.
+    Transactions(Transactions),
+    /// What gateways carry, withstand or find out.
+    Trials(Trials),
+    /// The parameters of aggregation: size, interval, copies.
+    Aggregation(Study),
+    /// Tenants that share bottlenecks.
+    Sharing(Sharing),
+}
+
+/// A kind of experiment.
+pub(crate) trait Experiment {
+    /// Measures the plan on the bench.
+    ///
+    /// # Errors
+    /// What kept it from being carried out, and what to try.
+    fn carry_out(
+        &self,
+        plan: &Plan,
+        bench: &mut Bench<'_, '_>,
+        watch: &mut dyn FnMut(&Status<'_>),
+    ) -> anyhow::Result<Findings>;
+}
+
+/// What an experiment found.
+#[derive(Default)]
+pub(crate) struct Findings {
+    pub(crate) rows: Vec<Row>,
+    /// One per row.
+    pub(crate) basis: Vec<Basis>,
+    pub(crate) drawings: Vec<NamedDrawing>,
+    pub(crate) runs: Vec<RunsReport>,
+    /// Come before the manifest's own notes.
+    pub(crate) notes: Vec<String>,
+    /// Further files: name and content.
+    pub(crate) files: Vec<(&'static str, String)>,
+}
+
+impl Subject {
+    /// The kind of experiment; `None` for messages, whose measurement several plans share.
+    pub(crate) fn experiment(&self) -> Option<&dyn Experiment> {
+        match self {
+            Self::Messages => None,
+            Self::Forecasts(accuracy) => Some(accuracy),
+            Self::Transactions(transactions) => Some(transactions),
+            Self::Trials(trials) => Some(trials),
+            Self::Aggregation(study) => Some(study),
+            Self::Sharing(sharing) => Some(sharing),
+        }
+    }
+}
+
+impl Experiment for Accuracy {
+    fn carry_out(
+        &self,
+        plan: &Plan,
+        bench: &mut Bench<'_, '_>,
+        watch: &mut dyn FnMut(&Status<'_>),
+    ) -> anyhow::Result<Findings> {
+        if bench.runners.is_empty() {
+            bail!(
+                "nothing can measure {}: neither the laboratory nor the simulator is there",
+                plan.id
+            );
+        }
+        let quick = bench.options.quick;
+        let compared = accuracy::measure(bench.runners, self, quick, watch)?;
+        let (rows, basis) = accuracy::rows(&compared.comparisons, self, quick);
+        Ok(Findings {
+            rows,
+            basis,
+            drawings: accuracy::drawings(&compared.comparisons, self, quick)?,
+            runs: compared.runs,
+            notes: Vec::new(),
+            files: vec![("comparisons.csv", accuracy::csv(&compared.comparisons))],
+        })
+    }
+}
+
+impl Experiment for Transactions {
+    /// Writes what there is after every round: a run takes hours, and may be cut short.
+    fn carry_out(
+        &self,
+        plan: &Plan,
+        bench: &mut Bench<'_, '_>,
+        watch: &mut dyn FnMut(&Status<'_>),
+    ) -> anyhow::Result<Findings> {
+        let options = bench.options;
+        let cases = transactions::select(self, &options.variants)?;
+        let Some(runner) = bench.runners.iter_mut().find_map(|r| r.transactions()) else {
+            // As with messages, what the laboratory would measure is left out without it.
+            let missing = transactions::Measured::without_laboratory(&cases);
+            return transactions_found(self, &[], &missing, options.quick);
+        };
+        let mut kept_in = None;
+        let writer = &bench.writer;
+        let keep = |so_far: &_| {
+            let found = transactions_found(self, &cases, so_far, options.quick);
+            match found.and_then(|found| writer.write(found)) {
+                Ok(report) => {
+                    kept_in = Some(options.results.join(report.directory));
+                    Ok(())
+                }
+                // Nothing can be written: better now than after hours.
+                Err(error) if kept_in.is_none() => Err(error),
+                // It may be possible again by the end, which fails if it is not.
+                Err(_) => Ok(()),
+            }
+        };
+        let extent = plan.setup.extent(options.quick);
+        let measured = transactions::measure(runner, plan, &cases, extent, watch, keep);
+        let measured = measured.map_err(|error| match &kept_in {
+            Some(directory) => error.context(format!(
+                "broken off; the rounds before are in {}",
+                directory.display()
+            )),
+            None => error,
+        })?;
+        transactions_found(self, &cases, &measured, options.quick)
+    }
+}
+
+fn transactions_found(
+    transactions: &Transactions,
+    cases: &[Case],
+    measured: &transactions::Measured,
+    quick: bool,
+) -> anyhow::Result<Findings> {
+    let (rows, basis) = transactions::rows(transactions, cases, measured);
+    Ok(Findings {
+        rows,
+        basis,
+        drawings: transactions::drawings(transactions, measured, quick)?,
+        runs: transactions::runs_reports(measured),
+        notes: transactions::notes(transactions, measured),
+        files: vec![
+            ("runs.csv", transactions::runs_csv(measured)),
+            ("slowest.csv", transactions::slowest_csv(measured)),
+            ("counters.csv", transactions::counters_csv(measured)),
+        ],
+    })
+}
+
+impl Experiment for Trials {
+    fn carry_out(
+        &self,
+        plan: &Plan,
+        bench: &mut Bench<'_, '_>,
+        watch: &mut dyn FnMut(&Status<'_>),
+    ) -> anyhow::Result<Findings> {
+        let asked = (bench.options.variants.as_slice(), bench.options.quick);
+        let measured = match bench.runners.iter_mut().find_map(|r| r.trials()) {
+            Some(runner) => trials::measure(runner, plan, self, asked, watch)?,
+            None => trials::Measured::default(),
+        };
+        let (rows, basis) = trials::rows(self, &measured);
+        Ok(Findings {
+            rows,
+            basis,
+            drawings: trials::drawings(self, &measured, bench.options.quick)?,
+            runs: trials::runs_reports(self, &measured),
+            notes: trials::notes(self, &measured),
+            files: vec![("runs.csv", trials::runs_csv(self, &measured))],
+        })
+    }
+}
+
+impl Experiment for Study {
+    fn carry_out(
+        &self,
+        plan: &Plan,
+        bench: &mut Bench<'_, '_>,
+        watch: &mut dyn FnMut(&Status<'_>),
+    ) -> anyhow::Result<Findings> {
+        let quick = bench.options.quick;
+        let cases = parameters::select(self, &bench.options.variants)?;
+        let measured = parameters::measure(bench.runners, plan, &cases, quick, watch)?;
+        let (rows, basis) = parameters::rows(self, &measured);
+        Ok(Findings {
+            rows,
+            basis,
+            drawings: parameters::drawings(self, &measured, quick)?,
+            runs: parameters::runs_reports(self, &measured),
+            notes: parameters::notes(self, &measured),
+            files: vec![
+                ("trace.csv", parameters::trace_csv(self, &measured)),
+                ("counters.csv", parameters::counters_csv(self, &measured)),
+            ],
+        })
+    }
+}
+
+impl Experiment for Sharing {
+    fn carry_out(
+        &self,
+        plan: &Plan,
+        bench: &mut Bench<'_, '_>,
+        watch: &mut dyn FnMut(&Status<'_>),
+    ) -> anyhow::Result<Findings> {
+        let quick = bench.options.quick;
+        let cases = tenants::select(self, &bench.options.variants)?;
+        let measured = tenants::measure(bench.runners, plan, &cases, quick, watch)?;
+        let (rows, basis) = tenants::rows(self, &measured);
+        Ok(Findings {
+            rows,
+            basis,
+            drawings: tenants::drawings(self, &measured, quick)?,
+            runs: tenants::runs_reports(self, &measured),
+            notes: tenants::notes(self, &measured),
+            files: vec![("seconds.csv", tenants::seconds_csv(self, &measured))],
+        })
+    }
+}
