@@ -2,7 +2,9 @@
 
 use std::process::{Command, Stdio};
 
-use crate::harness::{LIMIT, eventually, is_root, keiro as keiro_lab, run, shown, signal, wait};
+use crate::harness::{
+    LIMIT, Site, eventually, is_root, keiro as keiro_lab, run, shown, signal, wait,
+};
 
 #[test]
 fn experiments_are_listed() {
@@ -151,8 +153,18 @@ fn a_demonstration_that_is_interrupted_removes_its_laboratory() {
     if !is_root("a_demonstration_that_is_interrupted_removes_its_laboratory") {
         return;
     }
+    // Stands for a gateway of this version that never answers.
+    let site = Site::without_key();
+    let version = run(["--version"]).expect_code(0).stdout;
+    let version = version.trim().replacen("keiro-lab", "keiro", 1);
+    let gateway = site.write(
+        "keiro",
+        &format!("#!/bin/sh\n[ \"$1\" = --version ] && echo '{version}' && exit\nexec sleep 600\n"),
+    );
+    site.set_mode("keiro", 0o755);
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut demo = keiro_lab(["demo", "--output", &shown(directory.path())])
+        .args(["--keiro", &shown(&gateway)])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
