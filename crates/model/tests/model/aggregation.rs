@@ -443,6 +443,35 @@ fn a_system_that_drops_many_times_what_ours_can_be_is_not_sent_less() {
     }
 }
 
+#[test]
+fn a_relief_that_does_not_help_is_taken_back_and_not_tried_again_at_once() {
+    let mut controller = ControllerKind::Adaptive
+        .controller(Limits::default(), WIDE)
+        .unwrap();
+    let before = controller.parameters().interval();
+    let mut now = Instant::ZERO;
+    // The receiver's system drops 200 packets a second, however few aggregates it is given.
+    let mut decisions = Vec::new();
+    for _ in 0..20 {
+        now += Duration::from_millis(100);
+        decisions.push(controller.on_period(now, &dropped(20, 20)).unwrap());
+    }
+    assert!(
+        matches!(decisions[0].cause, Cause::Overflows { .. })
+            && decisions[0].parameters.interval() > before,
+        "{}",
+        decisions[0]
+    );
+    let taken_back = decisions
+        .iter()
+        .position(|decision| matches!(decision.cause, Cause::OverflowsStay { .. }));
+    // Two periods show whether it has helped.
+    assert_eq!(taken_back, Some(2), "{}", decisions[2]);
+    for decision in &decisions[2..] {
+        assert!(decision.parameters.interval() <= before, "{decision}");
+    }
+}
+
 /// A period of a tenth of a second in which a fifth of two copies each was lost, each by itself.
 fn lossy(spread: Option<f64>, queueing: Option<Duration>) -> Observation {
     Observation {

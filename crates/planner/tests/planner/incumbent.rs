@@ -486,6 +486,34 @@ fn noise_below_the_hysteresis_moves_nobody() {
 }
 
 #[test]
+fn where_only_one_can_move_it_is_the_one_that_gains_most() {
+    let mut incumbent = Incumbent::new(Settings::default());
+    let [slow, quick] = [PathId(0), PathId(1)];
+    incumbent.set_path(slow, path(100, 50)).unwrap();
+    incumbent.set_path(quick, path(10, 1)).unwrap();
+    // 1 Mbit/s that is met on the quick path beside at most 6 Mbit/s of others.
+    let pinned = Allowed::Only([quick].into());
+    let mut tight = app(10_000, 80, None);
+    tight.latency_target = Some(Duration::from_micros(21_500));
+    incumbent.set_app(AppId(0), tight, pinned).unwrap();
+    // 4 Mbit/s each. Both would gain on the quick path, the short messages more.
+    let [long, short] = [AppId(1), AppId(2)];
+    for (id, spec) in [(long, app(10_000, 20, None)), (short, app(1_000, 2, None))] {
+        incumbent.set_app(id, spec, Allowed::All).unwrap();
+        incumbent.place(id, slow).unwrap();
+    }
+    let revision = incumbent.revise();
+    assert_eq!(revision.unmet, []);
+    let moves: Vec<(AppId, Option<PathId>, PathId)> = revision
+        .moves
+        .iter()
+        .map(|step| (step.app, step.from, step.to))
+        .collect();
+    let expected = [(AppId(0), None, quick), (short, Some(slow), quick)];
+    assert_eq!(moves, expected);
+}
+
+#[test]
 fn a_frugal_plan_is_the_papers_and_moves_for_targets_only() {
     let mut incumbent = paper_incumbent(Settings {
         aim: Aim::Frugal,
