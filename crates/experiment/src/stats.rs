@@ -5,7 +5,8 @@
 //! message, so intervals come from *batches*: the samples of one run, or of one part of a run.
 //! What a batch is, and how many there are, is the caller's to decide and to publish.
 
-use statrs::distribution::{Beta, Binomial, ContinuousCDF, DiscreteCDF, StudentsT};
+use keiro_model::quantiles;
+use statrs::distribution::{Beta, Binomial, ContinuousCDF, DiscreteCDF};
 
 /// The share of intervals that cover the true value.
 pub const CONFIDENCE: f64 = 0.95;
@@ -79,18 +80,14 @@ pub fn sorted(samples: impl IntoIterator<Item = f64>) -> Vec<f64> {
 ///
 /// `None` without samples. Never interpolates, so the answer is a delay that a message really had.
 pub fn percentile(sorted: &[f64], quantile: f64) -> Option<f64> {
-    sorted.get(nearest_rank(sorted.len(), quantile)?).copied()
+    sorted
+        .get(quantiles::nearest_rank(sorted.len(), quantile)?)
+        .copied()
 }
 
 /// The middle value, or the mean of the two in the middle; `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
-    let sorted = sorted(values.iter().copied());
-    let middle = sorted.len() / 2;
-    let upper = *sorted.get(middle)?;
-    Some(match sorted.len() % 2 {
-        1 => upper,
-        _ => (sorted[middle - 1] + upper) / 2.0,
-    })
+    quantiles::median(&mut values.to_vec())
 }
 
 /// The mean over all samples; its interval by Student's t over the batches.
@@ -292,14 +289,6 @@ fn filled<B: AsRef<[f64]>>(batches: &[B]) -> Vec<&[f64]> {
         .collect()
 }
 
-fn nearest_rank(len: usize, quantile: f64) -> Option<usize> {
-    let rank = (quantile * len as f64 - RANK_SLACK).ceil().max(1.0) as usize;
-    (len > 0).then(|| rank.min(len) - 1)
-}
-
-/// Keeps a product such as 0.07 · 100 = 7.000000000000001 from being rounded up to the next rank.
-const RANK_SLACK: f64 = 1e-9;
-
 /// Half the width of the t interval over `batches`; `None` for fewer than two.
 fn half_width(batches: usize, variance_of_value: impl Fn(f64) -> f64) -> Option<f64> {
     let t = student_t(batches.checked_sub(1)?)?;
@@ -308,8 +297,7 @@ fn half_width(batches: usize, variance_of_value: impl Fn(f64) -> f64) -> Option<
 
 /// The two-sided 95 % quantile of Student's t; `None` without a degree of freedom.
 fn student_t(degrees: usize) -> Option<f64> {
-    let t = StudentsT::new(0.0, 1.0, degrees as f64).ok()?;
-    Some(t.inverse_cdf(0.5 + CONFIDENCE / 2.0))
+    (degrees > 0).then(|| quantiles::student_t(0.5 + CONFIDENCE / 2.0, degrees as f64))
 }
 
 /// The ranks l < u with P(x₍l₎ ≤ quantile ≤ x₍u₎) ≥ 95 %, from the binomial distribution.

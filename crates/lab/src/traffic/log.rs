@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use keiro_model::quantiles::nearest_rank;
+
 /// One message that an application made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MessageRecord {
@@ -75,11 +77,8 @@ pub fn summarize(records: &[MessageRecord]) -> Vec<Summary> {
 
 /// The smallest value that `percent` % of the values do not exceed; zero where there are none.
 pub(super) fn quantile(sorted: &[Duration], percent: usize) -> Duration {
-    let rank = (sorted.len() * percent).div_ceil(100);
-    sorted
-        .get(rank.saturating_sub(1))
-        .copied()
-        .unwrap_or_default()
+    let rank = nearest_rank(sorted.len(), percent as f64 / 100.0);
+    rank.map_or(Duration::ZERO, |rank| sorted[rank])
 }
 
 const CSV_HEADER: &str = "app,seq,made_ns,received_ns,length";

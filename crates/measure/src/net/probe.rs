@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use keiro_control::rounded::duration;
 use keiro_linux::clock::monotonic_nanos;
+use keiro_model::quantiles::nearest_rank;
 
 use super::{
     datagrams::Datagrams,
@@ -394,8 +395,8 @@ fn reordered(numbers: impl Iterator<Item = u64>) -> u64 {
 
 /// The nearest rank of sorted values, of which there is one at least.
 fn percentile(sorted: &[f64], percent: f64) -> f64 {
-    let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
-    sorted[rank.clamp(1, sorted.len()) - 1]
+    let rank = nearest_rank(sorted.len(), percent / 100.0);
+    sorted[rank.expect("there is a value")]
 }
 
 #[cfg(test)]

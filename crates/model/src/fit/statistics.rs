@@ -3,25 +3,16 @@
 use rand_chacha::ChaCha12Rng;
 use rand_core::RngCore;
 
+pub(super) use crate::quantiles::median;
+use crate::quantiles::student_t;
+
 /// The quantile of the standard normal distribution that bounds 95 % on both sides.
 pub(super) const Z_95: f64 = 1.959_963_985;
 
-/// The two-sided 95 % quantile of Student's t with `degrees` of freedom (at least one).
-///
-/// Beyond four degrees by Fisher's expansion in 1/degrees, within 0.2 %.
+/// The two-sided 95 % quantile of Student's t with `degrees` of freedom, taken as one if there are
+/// none.
 pub(super) fn student_t_95(degrees: usize) -> f64 {
-    const FEW: [f64; 4] = [12.7062, 4.3027, 3.1824, 2.7764];
-    match degrees {
-        0 => FEW[0],
-        1..=4 => FEW[degrees - 1],
-        _ => {
-            let (z, v) = (Z_95, degrees as f64);
-            let first = (z.powi(3) + z) / 4.0;
-            let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
-            let third = (3.0 * z.powi(7) + 19.0 * z.powi(5) + 17.0 * z.powi(3) - 15.0 * z) / 384.0;
-            z + first / v + second / v.powi(2) + third / v.powi(3)
-        }
-    }
+    student_t(0.975, degrees.max(1) as f64)
 }
 
 /// The value below which `share` of `values` lie (nearest rank); `None` without values. Reorders.
@@ -30,23 +21,6 @@ pub(super) fn quantile(values: &mut [f64], share: f64) -> Option<f64> {
     let rank = ((last as f64) * share).round() as usize;
     let (_, value, _) = values.select_nth_unstable_by(rank.min(last), f64::total_cmp);
     Some(*value)
-}
-
-/// The middle of `values`: the mean of the two middle ones if there are two. Reorders.
-pub(super) fn median(values: &mut [f64]) -> Option<f64> {
-    let middle = values.len() / 2;
-    let even = values.len().is_multiple_of(2);
-    if values.is_empty() {
-        return None;
-    }
-    let (below, &mut upper, _) = values.select_nth_unstable_by(middle, f64::total_cmp);
-    match even {
-        true => Some(f64::midpoint(
-            upper,
-            below.iter().copied().fold(f64::MIN, f64::max),
-        )),
-        false => Some(upper),
-    }
 }
 
 /// The value at which half of the weight is reached, of (value, weight); zero without values.
@@ -131,10 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn medians_are_in_the_middle() {
-        assert_eq!(median(&mut [3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(&mut [4.0, 1.0, 3.0, 2.0]), Some(2.5));
-        assert_eq!(median(&mut []), None);
+    fn weighted_medians_are_in_the_middle() {
         assert_eq!(weighted_median(&mut [(5.0, 1.0), (1.0, 3.0)]), 1.0);
         assert_eq!(weighted_median(&mut []), 0.0);
     }

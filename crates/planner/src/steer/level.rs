@@ -8,6 +8,8 @@
 
 use std::collections::VecDeque;
 
+use keiro_model::quantiles::median;
+
 /// How far a median must lie from the level to be news.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Floor {
@@ -118,7 +120,7 @@ impl Level {
 
     fn median_of_newest(&self, window: usize) -> f64 {
         let newest = self.newest.iter().rev().take(window).copied();
-        median(newest.collect())
+        median_of(newest)
     }
 
     /// Standard deviation of one sample about the median, robust against a few that lie far off;
@@ -127,22 +129,17 @@ impl Level {
         // Median absolute deviation of a normal law.
         const NORMAL: f64 = 1.4826;
         let newest = self.newest.iter().rev().take(SPREAD_OF).copied();
-        let middle = median(newest.clone().collect());
-        let distances: Vec<f64> = newest.map(|sample| (sample - middle).abs()).collect();
+        let middle = median_of(newest.clone());
+        let mut distances: Vec<f64> = newest.map(|sample| (sample - middle).abs()).collect();
         let doubt = 1.0 + DOUBT / distances.len() as f64;
-        doubt * NORMAL * median(distances)
+        doubt * NORMAL * median(&mut distances).unwrap_or(0.0)
     }
 }
 
 /// The median of at least one value.
-fn median(mut values: Vec<f64>) -> f64 {
-    let half = values.len() / 2;
-    let even = values.len().is_multiple_of(2);
-    let (below, middle, _) = values.select_nth_unstable_by(half, f64::total_cmp);
-    match below.iter().copied().max_by(f64::total_cmp) {
-        Some(lower) if even => f64::midpoint(lower, *middle),
-        _ => *middle,
-    }
+fn median_of(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    median(&mut values).expect("a window has at least one sample")
 }
 
 #[cfg(test)]
@@ -216,13 +213,5 @@ mod tests {
         assert_eq!(level.get(), None);
         assert_eq!(level.on_sample(3.0), Some(3.0));
         assert_eq!(level.on_sample(f64::INFINITY), None);
-    }
-
-    #[test]
-    fn medians_are_exact() {
-        assert_eq!(median(vec![3.0]), 3.0);
-        assert_eq!(median(vec![4.0, 1.0]), 2.5);
-        assert_eq!(median(vec![9.0, 1.0, 4.0]), 4.0);
-        assert_eq!(median(vec![9.0, 1.0, 4.0, 5.0]), 4.5);
     }
 }
