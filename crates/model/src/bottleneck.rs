@@ -181,3 +181,77 @@ fn slower_limit(known: &Capacity) -> f64 {
 fn bits(rate: Bandwidth) -> f64 {
     rate.as_bits_per_second() as f64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capacity::Stamp;
+
+    /// A train of 20 packets of 1250 bytes that a bottleneck of `mbit` has spread.
+    fn train(mbit: u64) -> Train {
+        let gap_nanos = 10_000_000 / mbit;
+        let stamp = |index: u32| Stamp {
+            index,
+            at_nanos: 1_000_000 + u64::from(index) * gap_nanos,
+            bytes: 1250,
+        };
+        Train {
+            send_span: None,
+            sent_packets: 20,
+            received: (0..20).map(stamp).collect(),
+        }
+    }
+
+    /// A tracker that has had `count` trains at `mbit`, 100 ms apart, and the time of the last.
+    fn tracker(mbit: u64, count: u64) -> (CapacityTracker, Instant) {
+        let mut tracker = CapacityTracker::default();
+        let mut now = Instant::ZERO;
+        for _ in 0..count {
+            now += Duration::from_millis(100);
+            tracker.on_train(now, train(mbit));
+        }
+        (tracker, now)
+    }
+
+    fn mbit(tracker: &CapacityTracker) -> f64 {
+        bits(tracker.found().expect("trains agree").capacity.rate) / 1e6
+    }
+
+    /// Trains until the estimate is within 2 % of `to`.
+    fn trains_until(from: u64, to: u64) -> usize {
+        let (mut tracker, mut now) = tracker(from, 48);
+        assert!((mbit(&tracker) / from as f64 - 1.0).abs() < 0.02);
+        let follows = |_: &usize| {
+            now += Duration::from_millis(100);
+            tracker.on_train(now, train(to));
+            (mbit(&tracker) / to as f64 - 1.0).abs() < 0.02
+        };
+        1 + (0..100).find(follows).expect("the change is followed")
+    }
+
+    #[test]
+    fn a_fall_and_a_rise_by_half_are_followed_within_a_dozen_trains() {
+        let (fall, rise) = (trains_until(50, 25), trains_until(25, 50));
+        assert!((FALL_MIN..=12).contains(&fall), "{fall}");
+        assert!(rise <= 12, "{rise}");
+    }
+
+    #[test]
+    fn trains_older_than_a_minute_confirm_nothing() {
+        let (mut tracker, last) = tracker(50, 10);
+        let much_later = last + KEPT_FOR + Duration::from_secs(1);
+        tracker.on_train(much_later, train(50));
+        assert_eq!(tracker.found().map(|found| found.at), Some(last));
+    }
+
+    #[test]
+    fn a_train_that_is_far_off_raises_doubts_until_the_next_that_is_not() {
+        let (mut tracker, mut now) = tracker(50, 20);
+        assert!(!tracker.doubts());
+        for (rate, doubts) in [(40, true), (50, false)] {
+            now += Duration::from_millis(100);
+            tracker.on_train(now, train(rate));
+            assert_eq!(tracker.doubts(), doubts, "{rate}");
+        }
+    }
+}

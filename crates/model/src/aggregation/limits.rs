@@ -490,11 +490,6 @@ impl Limits {
         self.copies()[0]
     }
 
-    /// The largest N.
-    pub fn copies_max(&self) -> u8 {
-        self.copies()[self.copies().len() - 1]
-    }
-
     /// The next longer I; `None` at the longest.
     pub fn interval_above(&self, interval: Duration) -> Option<Duration> {
         self.intervals().iter().copied().find(|i| *i > interval)

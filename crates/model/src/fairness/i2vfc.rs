@@ -20,7 +20,7 @@ use keiro_units::{Bandwidth, ByteCount, Instant};
 /// The window at first of a tenant of weight 1 at the reference round trip: what a bottleneck's
 /// buffer takes of many at once. Ours.
 const WINDOW_FIRST: f64 = 4.0;
-/// At first the rate grows by e in so many reference round trips: those that are told of the same
+/// At first the rate grows by e in so many reference round trips: tenants that learn of the same
 /// full buffer at different times have grown little apart by then. Ours.
 const START_SPAN: f64 = 4.0;
 /// What a window gives up within a round trip at most, as a share, if b is not more: TCP's half. With
@@ -162,5 +162,81 @@ impl Controller for I2vfc {
             terms.push(("b_share", aimd.decrease()));
         }
         terms
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A controller past its start, and the time of its last feedback.
+    fn running() -> (I2vfc, Feedback) {
+        let packet = ByteCount::new(1500);
+        let mut controller = I2vfc::new(Instant::ZERO, Provider::default(), Weight::ONE, packet);
+        let mut feedback = Feedback {
+            now: Instant::ZERO,
+            acked: ByteCount::new(15_000),
+            acked_packets: 10,
+            lost_packets: 0,
+            marked_packets: 0,
+            round_trip: Some(RoundTrip {
+                sample: Duration::from_millis(100),
+                is_long: true,
+                min: None,
+            }),
+            in_flight: packet,
+            limited: true,
+            packet,
+        };
+        for _ in 0..20 {
+            feedback.now += Duration::from_millis(100);
+            controller.on_feedback(&feedback);
+        }
+        feedback.now += Duration::from_millis(100);
+        feedback.lost_packets = 1;
+        controller.on_feedback(&feedback);
+        feedback.lost_packets = 0;
+        assert_eq!(controller.start, None);
+        (controller, feedback)
+    }
+
+    #[test]
+    fn a_mark_shrinks_the_window_as_a_loss_does() {
+        let windows = [(1, 0), (0, 1)].map(|(lost, marked)| {
+            let (mut controller, mut feedback) = running();
+            let before = controller.window;
+            feedback.now += Duration::from_millis(200);
+            (feedback.lost_packets, feedback.marked_packets) = (lost, marked);
+            controller.on_feedback(&feedback);
+            assert!(controller.window < before);
+            controller.window
+        });
+        assert_eq!(windows[0], windows[1]);
+    }
+
+    #[test]
+    fn a_round_trip_of_losses_costs_half_of_the_window_at_most() {
+        let (mut controller, mut feedback) = running();
+        let before = controller.window;
+        feedback.now += Duration::from_millis(200);
+        feedback.lost_packets = 1000;
+        controller.on_feedback(&feedback);
+        let half = (before / 2.0).max(WINDOW_MIN);
+        assert!(
+            (controller.window - half).abs() < 1e-9,
+            "{before} {controller:?}"
+        );
+    }
+
+    #[test]
+    fn a_window_that_is_not_used_up_does_not_grow() {
+        for limited in [true, false] {
+            let (mut controller, mut feedback) = running();
+            let before = controller.window;
+            feedback.now += Duration::from_millis(100);
+            feedback.limited = limited;
+            controller.on_feedback(&feedback);
+            assert_eq!(controller.window > before, limited);
+        }
     }
 }

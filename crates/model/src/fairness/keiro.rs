@@ -2,7 +2,7 @@
 //!
 //! All that share a bottleneck see the same queue. If every ingress sends, per weight, what one
 //! curve says for the queue that it sees, shares are as the weights whatever the round trips are, and
-//! nobody needs to know of anybody else. The curve is ln(rate / unit) =
+//! no ingress needs to know of the others. The curve is ln(rate / unit) =
 //!
 //! ```text
 //!   ln(QUEUE_AT_UNIT / q) / FLATNESS       q: queueing time, smoothed, within AT_UNIT and HIGH
@@ -43,7 +43,7 @@ const FLATNESS: f64 = 4.0;
 /// and may have twice its unit is to find its queue above that, so that it uses all of the line.
 const STEEP_LOW: f64 = 2.0;
 /// Below, there is as good as no queue, s; ln(rate) per ln(q) there; and the shortest queue that is
-/// told from none, s.
+/// distinguished from none, s.
 const QUEUE_NONE: f64 = 0.0001;
 const STEEP_NONE: f64 = 3.0;
 const QUEUE_MIN: f64 = 0.000_01;
@@ -359,7 +359,7 @@ mod tests {
     const MBIT: f64 = 1e6;
     const UNIT: Bandwidth = Bandwidth::from_mbit_per_second(4);
 
-    /// A controller with its clock, told of one packet at a time.
+    /// A controller with its clock, fed one packet at a time.
     struct Told {
         controller: Keiro,
         now: Instant,
@@ -486,6 +486,73 @@ mod tests {
             told.rate()
         });
         assert!((rates[0] / rates[1] - 1.0).abs() < 0.01, "{rates:?}");
+    }
+
+    fn feedback(told: &Told, acked: u64, marked: u64, limited: bool) -> Feedback {
+        Feedback {
+            now: told.now,
+            acked: ByteCount::new(1500 * acked),
+            acked_packets: acked,
+            lost_packets: 0,
+            marked_packets: marked,
+            round_trip: None,
+            in_flight: ByteCount::new(1500),
+            limited,
+            packet: ByteCount::new(1500),
+        }
+    }
+
+    #[test]
+    fn a_marked_packet_lowers_the_rate_as_a_lost_one_does() {
+        let rates = [0, 1].map(|marked| {
+            let mut told = Told::new();
+            for _ in 0..2000 {
+                told.tell(1, 21.8, false);
+            }
+            for _ in 0..2000 {
+                told.now += Duration::from_millis(1);
+                let feedback = feedback(&told, 1, marked, true);
+                told.controller.on_feedback(&feedback);
+            }
+            told.rate()
+        });
+        assert!(rates[1] < 0.5 * rates[0], "{rates:?}");
+    }
+
+    #[test]
+    fn a_tenant_that_sends_less_than_it_may_does_not_rise() {
+        let rates = [true, false].map(|limited| {
+            let mut told = Told::new();
+            for _ in 0..1000 {
+                told.tell(1, 21.8, false);
+            }
+            let before = told.rate();
+            for _ in 0..3000 {
+                told.now += Duration::from_millis(1);
+                let mut feedback = feedback(&told, 1, 0, limited);
+                feedback.round_trip = Some(RoundTrip {
+                    sample: Duration::from_millis(20),
+                    is_long: true,
+                    min: Some(Duration::from_millis(20)),
+                });
+                told.controller.on_feedback(&feedback);
+            }
+            told.rate() / before
+        });
+        assert!(rates[0] > 2.0, "{rates:?}");
+        // The queue fell by 1.8 ms, which is answered whether the tenant is limited or not.
+        assert!(rates[1] < 1.5, "{rates:?}");
+    }
+
+    #[test]
+    fn after_a_rest_the_rate_begins_below_the_unit_again() {
+        let mut told = Told::new();
+        for _ in 0..3000 {
+            told.tell(1, 20.0, false);
+        }
+        assert!(told.rate() > 100.0 * MBIT, "{}", told.rate());
+        rested(&mut told);
+        assert!(told.rate() < 10.0 * MBIT, "{}", told.rate());
     }
 
     #[test]

@@ -472,6 +472,33 @@ fn a_relief_that_does_not_help_is_taken_back_and_not_tried_again_at_once() {
     }
 }
 
+#[test]
+fn what_the_receivers_socket_drops_is_not_taken_for_loss_of_the_line() {
+    let mut controller = ControllerKind::Adaptive
+        .controller(Limits::default(), WIDE)
+        .unwrap();
+    let mut now = Instant::ZERO;
+    // 20 drops a second, too few for relief, are all that is missed of the copies.
+    for _ in 0..600 {
+        now += Duration::from_millis(100);
+        let copies = controller.parameters().copies();
+        let seen = Observation {
+            socket_overflows: 2,
+            aggregates: DeliveryCounts {
+                sent: 100,
+                lost: if copies == 1 { 2 } else { 0 },
+            },
+            copies: DeliveryCounts {
+                sent: 100 * u64::from(copies),
+                lost: 2,
+            },
+            ..lossy(None, None)
+        };
+        controller.on_period(now, &seen).unwrap();
+    }
+    assert_eq!(controller.parameters().copies(), 1);
+}
+
 /// A period of a tenth of a second in which a fifth of two copies each was lost, each by itself.
 fn lossy(spread: Option<f64>, queueing: Option<Duration>) -> Observation {
     Observation {

@@ -34,7 +34,7 @@ struct Setup {
 enum Stamps {
     /// Late by up to this, but in order.
     Late(Duration),
-    /// An interface tells of what has come every so often, and the kernel stamps it then, one
+    /// An interface reports what has come every so often, and the kernel stamps it then, one
     /// packet after another.
     Coalesced(Duration),
 }
@@ -157,7 +157,7 @@ impl Bench {
 }
 
 impl Setup {
-    /// Two copies of 1400 bytes, a third of the path, nobody else, one in a hundred lost.
+    /// Two copies of 1400 bytes, a third of the path, no other traffic, one in a hundred lost.
     fn of(mbit: u64) -> Self {
         Self {
             mbit,

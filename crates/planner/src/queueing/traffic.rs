@@ -1,4 +1,4 @@
-//! What an application sends, as it was told or measured: means and spreads, and laws to draw from.
+//! What an application sends, as configured or measured: means and spreads, and distributions to draw from.
 
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -63,12 +63,6 @@ impl Traffic {
             length_spread: Spread::NONE,
             interval_spread: Spread::EXPONENTIAL,
         }
-    }
-
-    /// Whether it is messages of one length at exponential intervals, near enough for a lattice.
-    pub fn is_paper(&self) -> bool {
-        const NEAR: f64 = 0.02;
-        self.length_spread.0 <= NEAR && (self.interval_spread.0 - 1.0).abs() <= NEAR
     }
 }
 

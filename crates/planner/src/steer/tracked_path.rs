@@ -20,8 +20,8 @@ pub struct PathObservation {
 
 /// Follows a path to one end while it is up, and remembers while it is down what it was like.
 ///
-/// A path that comes up is not *trusted* at once: its first packets tell little, and a path that
-/// died just now may die again. Until it is, nobody is sent there who is well elsewhere
+/// A path that comes up is held down at first: its first packets show little, and a path that
+/// died just now may die again. Until it is released, applications that are met elsewhere are not sent there
 /// ([`eligible_paths`](super::eligible_paths)), so that a return moves everybody once, with figures that hold.
 #[derive(Clone, Debug, Default)]
 pub struct TrackedPath {
@@ -54,7 +54,7 @@ struct Reference {
 /// waited for it. Until then it counts as what it was.
 const SETTLED_SAMPLES: u32 = 5;
 /// Samples after which it is trusted although what it carries was not measured: no trains are
-/// paid for, or there are none that tell. Ours: two seconds, twice what the first six trains take.
+/// paid for, or none gives an estimate. Ours: two seconds, twice what the first six trains take.
 const UNMEASURED_SAMPLES: u32 = 20;
 /// Each further death within a minute makes the time that it has to stay up longer by this factor.
 /// Ours: 0.5, 2, 8 and 30 s, so that a path that is down and up for a second each is left for good
@@ -62,18 +62,18 @@ const UNMEASURED_SAMPLES: u32 = 20;
 const HOLD_DOWN_FACTOR: u32 = 4;
 const HOLD_DOWN_SAMPLES_MAX: u32 = 300;
 /// Samples after which those may go there whose latency target is met nowhere else. Ours: two seconds, so that a
-/// path that is up for less at a time disturbs nobody.
+/// path that is up for less at a time moves no application.
 const PROBATION_SAMPLES: u32 = 20;
 /// Looks of a minute: older deaths count no longer.
 const DEATHS_OBSERVATIONS: u64 = 600;
 /// Deaths remembered; with fewer the longest time is reached.
 const DEATHS_MAX: usize = 8;
-/// Samples of a path's first second that tell what its configured delay goes for.
+/// Samples of a path's first second, whose shortest delay stands for the configured one.
 const REFERENCE_SAMPLES: u32 = 10;
 
 impl TrackedPath {
-    /// A look was taken at the path; `configured` is the one-way delay that somebody says it has,
-    /// if anybody does. Whether another plan may be called for: it is another path now than that
+    /// The path was observed; `configured` is its configured one-way delay,
+    /// if there is one. Whether another plan may be called for: it is another path now than that
     /// which was planned with, or trusted now.
     pub fn on_observation(
         &mut self,
@@ -141,8 +141,7 @@ impl TrackedPath {
             .min(HOLD_DOWN_SAMPLES_MAX)
     }
 
-    /// How it is with it, which is up, after `deaths` deaths: whether it is one to go to, and for
-    /// whom.
+    /// Whether the path, which is up after `deaths` deaths, may be used, and by which applications.
     pub fn hold_down(&self, deaths: u64) -> PathHoldDown {
         match self.deaths == deaths {
             true if self.is_released => PathHoldDown::Released,
@@ -164,7 +163,7 @@ impl TrackedPath {
         match (self.levels.get(), self.before) {
             (Some(level), None) => Some(level),
             (Some(level), Some(_)) if self.is_settled() => Some(level),
-            // Whoever went back to it is not sent away by packets that had waited for it.
+            // Packets that had waited for the path must not send its members away again.
             (_, before) => before,
         }
     }
@@ -214,7 +213,7 @@ mod tests {
     fn a_configured_delay_follows_what_changes_and_outlives_a_slow_first_answer() {
         let mut followed = TrackedPath::default();
         let configured = Some(20 * MS);
-        // The handshake waited for somebody.
+        // The handshake was slow.
         assert_eq!(followed.delay(configured, 200 * MS), 20 * MS);
         for _ in 0..REFERENCE_SAMPLES {
             assert_eq!(followed.delay(configured, 15 * MS), 20 * MS);
@@ -265,13 +264,31 @@ mod tests {
     }
 
     #[test]
+    fn a_path_that_comes_back_unmeasured_is_planned_with_once_it_is_settled() {
+        let unmeasured = |deaths, delay| PathObservation {
+            is_measured: false,
+            ..observation(deaths, Some(delay))
+        };
+        let mut followed = TrackedPath::default();
+        for _ in 0..UNMEASURED_SAMPLES {
+            followed.on_observation(unmeasured(0, 5), None);
+        }
+        followed.on_observation(observation(1, None), None);
+        for sample in 1..=SETTLED_SAMPLES {
+            let replan = followed.on_observation(unmeasured(1, 85), None);
+            assert_eq!(replan, sample == SETTLED_SAMPLES, "sample {sample}");
+        }
+        assert!(followed.hold_down(1) != PathHoldDown::Released);
+    }
+
+    #[test]
     fn a_death_between_two_looks_is_not_missed() {
         let mut followed = TrackedPath::default();
         for _ in 0..SETTLED_SAMPLES {
             followed.on_observation(observation(0, Some(5)), None);
         }
         assert!(followed.hold_down(0) == PathHoldDown::Released);
-        // Known to have died before the next look tells it.
+        // Known to have died before the next observation shows it.
         assert!(followed.hold_down(1) != PathHoldDown::Released);
         followed.on_observation(observation(1, Some(85)), None);
         assert!(followed.hold_down(1) != PathHoldDown::Released);
@@ -326,7 +343,7 @@ mod tests {
             PathHoldDown::Released,
         ];
         assert_eq!(standings, expected);
-        // It has died since, which the next look will tell.
+        // It has died since, which the next observation will show.
         assert_eq!(followed.hold_down(5), PathHoldDown::Held);
     }
 

@@ -63,7 +63,7 @@ fn path(bandwidth_mbit: u64, delay_millis: u64) -> PathSpec {
     }
 }
 
-/// What the planners without memory say about a plan in force; `None` while somebody is nowhere.
+/// What the planners without memory say about a plan in force; `None` while an application has no path.
 fn evaluated(incumbent: &Incumbent, tolerance: Tolerance) -> Option<Plan> {
     let (ids, paths): (Vec<PathId>, Vec<PathSpec>) = incumbent.paths().unzip();
     let mut apps = Vec::new();
@@ -258,7 +258,7 @@ fn revisions_are_consistent_needed_and_final() {
             twin.change();
             let before = world.incumbent.clone();
             assert_eq!(
-                world.incumbent.preview(),
+                before.clone().revise(),
                 twin.incumbent.revise(),
                 "{context}"
             );
@@ -439,7 +439,7 @@ fn a_repair_that_was_spent_goes_on_with_the_paths_it_had_not_come_to() {
             put(&mut incumbent, app(12_500, 100, None), path_id);
         }
     }
-    // These need two thirds of a path; to find that nobody helps them takes long.
+    // These need two thirds of a path; to find that no move helps them takes long.
     for _ in 0..30 {
         put(&mut incumbent, app(1_000_000, 10_000, Some(22)), 0);
     }

@@ -64,7 +64,7 @@ fn instance(seed: u64) -> (Vec<PathSpec>, Vec<AppSpec>) {
 }
 
 /// Of the instances: how many plans leave as few unmet as the best, how many of these are within 1 %
-/// of the least delay too, and how many of these leave nobody unmet.
+/// of the least delay too, and how many of these meet all targets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Tally {
     fewest: u64,

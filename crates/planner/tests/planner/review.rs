@@ -192,7 +192,7 @@ fn a_reviewed_plan_leaves_hardly_ever_more_unmet_than_the_best_by_the_forecast()
     }
 }
 
-/// Two applications of 45 % each and one of 4 on two paths: who is with whom decides.
+/// Two applications of 45 % each and one of 4 on two paths: which of them share a path decides.
 fn three_on_two(set: &[usize]) -> ReviewScore {
     let load: usize = set.iter().map(|app| [45, 45, 4][*app]).sum();
     let late = load > 50;
@@ -247,7 +247,7 @@ fn nobody_is_made_unmet_for_99th_percentiles() {
     let may = vec![vec![true, false], vec![true, false], vec![true, true]];
     let mut review = Review::new(&may, 1_000, tails_on_two);
     assert_eq!(review.improve(&[&[0, 0, 0]], &[0, 0, 0]), None);
-    // One of 45 % is in nobody's way.
+    // One of 45 % disturbs no other.
     let few = vec![vec![true, false], vec![false, true], vec![true, true]];
     let mut review = Review::new(&few, 1_000, tails_on_two);
     let mended = review.improve(&[&[0, 1, 1]], &[0, 1, 1]).expect("better");
@@ -298,7 +298,7 @@ fn a_search_that_finds_nothing_ends() {
     const APPS: usize = 40;
     const WORK: u64 = 20_000;
     let may = vec![vec![true; 4]; APPS];
-    // Whoever shares a path with more than about three others is unmet; four paths cannot take 40.
+    // An application that shares a path with more than about three others is unmet; four paths cannot take 40.
     let mut asked = 0;
     let mut review = Review::new(&may, WORK, |path, members| {
         asked += 1;
@@ -318,4 +318,29 @@ fn a_search_that_finds_nothing_ends() {
     assert!(asked > 100, "{asked}");
     // Whether anything better was found is the search's luck; it is never worse.
     assert!(mended.is_none_or(|mended| mended.score.unmet < APPS));
+}
+
+#[test]
+fn fewer_missed_percentiles_do_not_justify_more_lateness() {
+    let score = |unmet_at_p99, late| ReviewScore {
+        unmet: 1,
+        lateness: Duration::from_millis(late),
+        unmet_at_p99,
+        ..ReviewScore::default()
+    };
+    assert!(score(0, 5).beats(&score(1, 5)));
+    assert!(!score(0, 6).beats(&score(1, 5)));
+}
+
+#[test]
+fn only_who_has_to_is_elsewhere_than_preferred() {
+    // A path has room for two of three applications.
+    let model = |_: usize, members: &[usize]| ReviewScore {
+        unmet: members.len().saturating_sub(2),
+        ..ReviewScore::default()
+    };
+    let allowed = vec![vec![true; 2]; 3];
+    let mut review = Review::new(&allowed, 1_000, model);
+    let found = review.improve(&[&[0, 0, 0]], &[0, 0, 1]).unwrap();
+    assert_eq!(found.assignment, [0, 0, 1]);
 }

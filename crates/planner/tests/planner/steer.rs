@@ -1,4 +1,4 @@
-//! Steering at the level of estimates: noise moves nobody, changes move whom they must, once.
+//! Steering at the level of estimates: noise causes no move, a change moves what it must, once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -294,7 +294,7 @@ fn only_whose_target_is_met_on_no_other_path_goes_to_a_spare_one() {
         let places = arrangement.places();
         assert_eq!(places, [(AppId(0), far), (AppId(1), near)].into());
         assert_eq!(arrangement.unmet, []);
-        // Nor there where that helps nobody.
+        // Nor where that helps no application.
         let hopeless = [steered_app(0, 100), steered_app(1, 4)];
         let arrangement = plan_moves(settings, &paths, &hopeless, plan_mode, budget).unwrap();
         assert_eq!(arrangement.moves, []);

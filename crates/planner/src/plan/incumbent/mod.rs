@@ -1,13 +1,13 @@
-//! A plan in force: it is told what comes, goes and changes, and answers with the few moves that
+//! A plan in force. Callers report what comes, goes and changes; it answers with the few moves that
 //! this calls for.
 //!
-//! [`Incumbent`] holds paths, applications and who is where. [`Incumbent::revise`] makes a
+//! [`Incumbent`] holds paths, applications and their assignment. [`Incumbent::revise`] makes a
 //! [`Revision`]:
 //!
-//! 1. whoever is nowhere is placed, the heaviest first, where it harms least;
-//! 2. unmet latency targets are repaired: by moving whoever that helps, by moving others out of the way
-//!    where nothing else does, a path at a time;
-//! 3. who would gain enough moves, unless the [`Aim`] is frugal;
+//! 1. applications without a path are placed, the heaviest first, where they do least harm;
+//! 2. unmet latency targets are repaired, a path at a time: by moving the unmet application, or by
+//!    moving others out of its way where nothing else helps;
+//! 3. applications that gain enough move, unless the [`Aim`] is frugal;
 //! 4. moves that turn out not to have been needed are taken back.
 //!
 //! Delays are by eq. 3, overloaded as soon as the load reaches the bandwidth. Nothing here knows
@@ -174,7 +174,7 @@ pub struct Incumbent {
 /// a millisecond. A bound, not what a revision takes.
 const REVISION_WORK: u64 = 40_000;
 
-/// The same, where somebody had to move: what can wait then does.
+/// The same for a revision in which targets had to be repaired: moves for quickness can wait.
 const PROMPT_WORK: u64 = 30_000;
 
 impl Incumbent {
@@ -306,12 +306,6 @@ impl Incumbent {
         let complete = !builder.is_spent() && !builder.deferred;
         self.has_changes = !complete;
         self.revision(before, moves, complete)
-    }
-
-    /// What [`revise`](Self::revise) would do.
-    #[must_use]
-    pub fn preview(&self) -> Revision {
-        self.clone().revise()
     }
 
     fn revision(&mut self, before: Score, moves: Vec<Move>, complete: bool) -> Revision {
@@ -475,7 +469,7 @@ impl<'a> RevisionBuilder<'a> {
         self.table.put(app, to);
     }
 
-    /// Places whoever is nowhere.
+    /// Places the applications that have no path.
     fn place_unplaced(&mut self) {
         let mut nowhere = self.table.unplaced();
         let apps = &self.table.apps;
