@@ -29,7 +29,7 @@ pub struct Weights {
     pub delay: f64,
 }
 
-/// Whom a path may take: a bit per application.
+/// The applications that a path may take: a bit for each.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice {
     /// Where its latency target is met.
@@ -128,7 +128,7 @@ impl PathCosts {
     }
 
     /// The least that any allowed set costs, less its prices, and some of the best sets, the best
-    /// first. Nobody at all costs nothing. Infinite if no set is allowed.
+    /// first. The empty set costs nothing. Infinite if no set is allowed.
     pub fn best(&self, weights: &Weights, prices: &[f64; APPS], choice: Choice) -> (f64, Vec<u32>) {
         let must_weight = self.weight(choice.must);
         let [low, high] = choice.levels;
@@ -223,7 +223,7 @@ impl PathCosts {
         value - 1e-9
     }
 
-    /// The least cost with all of `room` used, if `exactly`, or at most; and by whom.
+    /// The least cost with all of `room` used, if `exactly`, or at most, and the applications that use it.
     fn knapsack(
         &self,
         room: usize,

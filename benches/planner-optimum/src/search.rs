@@ -23,7 +23,7 @@ pub struct Question {
     pub near: f64,
     /// The same, once `nodes` are divided.
     pub near_enough: f64,
-    /// What an application that nobody serves costs in the linear program.
+    /// What an unserved application costs in the linear program.
     pub penalty: f64,
     /// Nodes that are divided with the first aim.
     pub nodes: usize,
@@ -40,7 +40,7 @@ pub struct Answer {
     pub best: (Score, Vec<usize>),
 }
 
-/// Whom each path may take, a bit per application, and how much; who may be on one path only must be
+/// The applications that each path may take, a bit for each, and how much; who may be on one path only must be
 /// there.
 #[derive(Clone, Copy)]
 struct May {
@@ -281,7 +281,7 @@ impl<'a> Search<'a> {
         (value, all)
     }
 
-    /// Whom every path may take.
+    /// The applications that every path may take.
     fn choices(&self, may: &May) -> [Choice; PATHS] {
         let must = may.musts();
         std::array::from_fn(|path| Choice {
@@ -475,7 +475,7 @@ impl May {
         }
     }
 
-    /// Once so many are unmet as may be, nobody else is.
+    /// Once as many are unmet as may be, all others are met.
     fn count(&mut self, unmet_max: Option<f64>) {
         let met = self.met.iter().fold(0, |all, met| all | met);
         let unmet = f64::from(APPS as u32 - met.count_ones());

@@ -5,7 +5,7 @@
 //! trip, makes the same assumption (both ways take equally long when idle) and adds to every single one
 //! what the acknowledgement met on its way back; here only the quickest of many exchanges counts.
 //! Where the two ways of that differ by d, every time is wrong by d/2, one way up and the other
-//! way down: without synchronised clocks nothing can tell.
+//! way down: it cannot be measured without synchronised clocks.
 //!
 //! Pure: whose stamps they are is the caller's to say. All are nanoseconds of any epoch.
 

@@ -2,7 +2,7 @@
 //! both vary.
 //!
 //! The interval is time over count, whatever the pattern: twenty messages at once every second are
-//! one every 50 ms, and how far they are from coming every 50 ms is told by the spread, and by the
+//! one every 50 ms, and how far they are from coming every 50 ms is shown by the spread, and by the
 //! part of them that come together. Counted is over a window of the newest messages. It is as long
 //! as it takes to know the mean of intervals that vary so much, some minutes at least, and no longer
 //! than the present way of sending has lasted: what is older than a significant change of pace or

@@ -386,7 +386,7 @@ fn trace_of(revision: &Revision) -> u64 {
     trace(moves.flat_map(|step| [step.app.0, step.to.0].map(u64::from)))
 }
 
-/// Tells plans apart (FNV-1a).
+/// A hash that distinguishes plans (FNV-1a).
 fn trace(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.fold(0xCBF2_9CE4_8422_2325, |trace: u64, number| {
         (trace ^ number).wrapping_mul(0x0100_0000_01B3)

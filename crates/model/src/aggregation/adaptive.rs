@@ -27,7 +27,7 @@
 //! chance: N goes back. If the loss goes back as well it was congestion, else the copies return. Where
 //! copies are far from the target the same is tried from time to time.
 //!
-//! What the receiver drops of our packets says nothing of the path. Its socket tells of a drop at once, but the
+//! What the receiver drops of our packets says nothing of the path. A drop at its socket is reported at once, but the
 //! packet is missed only when all that waited before it has been read.
 
 use std::time::Duration;
@@ -124,7 +124,7 @@ struct Drops {
     sent: f64,
 }
 
-/// What the receiver's socket dropped and nobody has missed so far.
+/// Packets that the receiver's socket dropped and that have not been missed yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unseen {
     at: Instant,
@@ -305,7 +305,7 @@ impl Adaptive {
         let (from, before, after) = (*from, *before, *after);
         self.relief = Relief::None;
         let threshold = self.held.limits.thresholds().overflow_high;
-        // Nobody but us and our like sends to its socket.
+        // Only gateways send to its socket.
         let ours = self.drops.are_by_socket();
         if ours || after < f64::from(threshold) || after <= before * RELIEVED {
             self.others_for = OTHERS_MIN;
@@ -713,7 +713,7 @@ impl Adaptive {
         if let Some(step) = self.judge_relief(now, overflows) {
             return step;
         }
-        // Whom others overflow drops ours as a line does.
+        // A receiver that others overflow drops our packets as a lossy line does.
         let by_system = if by_others { 0 } else { by_system };
         let dropped = by_socket.saturating_add(by_system);
         let congested = !overflowing && self.classify(now, seen, dropped);

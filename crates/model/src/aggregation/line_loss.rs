@@ -25,7 +25,7 @@ pub(super) struct LineLoss {
 pub(super) struct LossSample {
     /// Copies.
     pub(super) copies: DeliveryCounts,
-    /// Of the periods in which the receiver dropped nothing, copies and aggregates: these tell which
+    /// Of the periods in which the receiver dropped nothing, copies and aggregates: these show which
     /// copies were lost together.
     pub(super) whole_copies: DeliveryCounts,
     pub(super) whole_aggregates: DeliveryCounts,

@@ -7,7 +7,7 @@
 //!
 //! - [`NoControl`]: no control.
 //! - [`Table2`]: the paper's controller, as it is meant and as it is printed.
-//! - [`Adaptive`]: Keiro's own, which tells loss by congestion from loss of the line.
+//! - [`Adaptive`]: Keiro's own, which distinguishes congestion loss from loss of the line.
 //!
 //! [`spacing`] estimates the bandwidth from the copies' spacing; [`plant`] has simple models of
 //! what a controller acts on, to compare controllers by. Who gathers and sends, and how the figures come from the
@@ -58,7 +58,7 @@ pub struct Observation {
     /// Those that its socket dropped before the period, while nothing was judged because N or I had just changed:
     /// their packets may be missed in it.
     pub socket_overflows_before: u64,
-    /// The same of the rest of the receiver's system, whoever's packets they were.
+    /// The same of the rest of the receiver's system, packets of others included.
     pub system_overflows: u64,
     /// Aggregates whose fate has become known, and of these the ones of which no copy came.
     pub aggregates: DeliveryCounts,
@@ -74,7 +74,7 @@ pub struct Observation {
     /// Median queueing delay above the path's base, one way. `None`: not known.
     pub queueing: Option<Duration>,
     /// Median spacing of the copies when they came in the last second, as a multiple of what the
-    /// bandwidth explains: 1 where nobody else's packets came between. `None`: not known, as with N = 1, or
+    /// bandwidth explains: 1 where no other packets came between. `None`: not known, as with N = 1, or
     /// copies that do not leave back to back.
     pub spread: Option<f64>,
 }

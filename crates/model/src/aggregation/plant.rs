@@ -45,14 +45,14 @@ pub struct Conditions {
     pub buffer: Duration,
     /// Whether the queueing delay is known to the controller.
     pub queue_is_seen: bool,
-    /// B, as the controller is told it.
+    /// B, as the controller gets it.
     pub bandwidth: Bandwidth,
 }
 
 /// What became of a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// What the controller is told.
+    /// What the controller gets.
     pub seen: Observation,
     /// Mean time that payload waited to be sent.
     pub wait: Duration,

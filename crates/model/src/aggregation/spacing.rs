@@ -11,11 +11,11 @@
 //! they say is not given out. The largest of each [`TAKEN_EVERY`] are taken, because they say most.
 //!
 //! The sender's own processor may leave time between copies, and then short ones say less than there is. Where the
-//! path's other trains, which are longer, have told of late that the path is faster, copies that are too short at that
-//! rate are not believed: if it has become slower, new trains tell within a second or two.
+//! path's other trains, which are longer, have lately shown a faster path, copies that are too short at that
+//! rate are not believed: if it has become slower, new trains show it within a second or two.
 //!
-//! With N = 1 there are no copies to space. Then the path's other trains tell, if there are any, or
-//! what the copies told last; an [`Estimate`] says which.
+//! With N = 1 there are no copies to space. Then the path's other trains are used, if there are any, or
+//! the last estimate from copies; an [`Estimate`] says which.
 
 use std::{collections::VecDeque, fmt, time::Duration};
 
@@ -35,7 +35,7 @@ pub struct SpacingEstimator {
     spaced_bytes: Option<f64>,
     copies: Option<Found>,
     trains: Option<Found>,
-    /// How far copies were spread of late, as [`spread`] tells; the newest last.
+    /// How far copies were spread of late, by [`spread`]; the newest last.
     spreads: VecDeque<(Instant, f64)>,
 }
 
@@ -73,15 +73,15 @@ const FRESH_FOR: Duration = Duration::from_secs(2);
 const TRAINS_HOLD_FOR: Duration = Duration::from_secs(10);
 /// After this nothing is known. A path's trains are kept as long.
 const KNOWN_FOR: Duration = Duration::from_secs(60);
-/// Of how far copies were spread so many samples of so long are kept, and fewer tell nothing. Ours: the peer
-/// tells at most one in 20 ms, and what came between the copies of one aggregate is chance.
+/// Of how far copies were spread so many samples of so long are kept, and fewer are not used. Ours: the peer
+/// reports at most one in 20 ms, and what came between the copies of one aggregate is chance.
 const SPREADS_MAX: usize = 32;
 const SPREADS_MIN: usize = 8;
 const SPREADS_FOR: Duration = Duration::from_secs(1);
 
 impl SpacingEstimator {
     /// The copies of an aggregate have come: all datagrams of all of them in order of arrival, with
-    /// their place as sent. Lone ones tell nothing.
+    /// their place as sent. Lone ones are ignored.
     pub fn on_copies(&mut self, now: Instant, copies: Train) {
         if copies.received.len() < 2 {
             return;
@@ -138,7 +138,7 @@ impl SpacingEstimator {
         (spreads.len() >= SPREADS_MIN).then(|| spreads[spreads.len() / 2])
     }
 
-    /// What the path's other trains have told last.
+    /// The last estimate from the path's other trains.
     pub fn on_trains(&mut self, found: Found) {
         self.trains = Some(found);
     }
@@ -148,7 +148,7 @@ impl SpacingEstimator {
         *self = Self::default();
     }
 
-    /// Trains have told of a faster path, at which copies say nothing.
+    /// Trains have shown a path too fast for copies to measure.
     fn is_outdone(&self, now: Instant, copies: &Found) -> bool {
         let holds = |trains: &Found| {
             let spaced = ByteCount::new(self.spaced_bytes.unwrap_or_default() as u64);
@@ -178,9 +178,9 @@ impl SpacingEstimator {
     }
 }
 
-/// How far copies were spread on the way, as a multiple of what `bandwidth` explains: 1 where nobody
+/// How far copies were spread on the way, as a multiple of what `bandwidth` explains: 1 where no other
 /// else's packets came between. `None`: some of them are missing or out of order, or they are too
-/// short to tell.
+/// short to measure.
 pub fn spread(copies: &Train, bandwidth: Bandwidth) -> Option<f64> {
     let (first, last) = (copies.received.first()?, copies.received.last()?);
     let whole = (0..copies.sent_packets).eq(copies.received.iter().map(|stamp| stamp.index));

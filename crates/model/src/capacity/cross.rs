@@ -11,7 +11,7 @@
 //!   busy if the packet took longer than the shortest way by more than the stamps' noise; how often a
 //!   wait is shorter than that is allowed for as in the M/D/1 queue (Erlang 1909). A path whose delay
 //!   varies for other reasons (a radio link, a hypervisor) has waits that no queue explains: none of
-//!   the packets stand out by not having waited, or none waited for long. Then nothing is told.
+//!   the packets stand out by not having waited, or none waited for long. Then there is no estimate.
 //!
 //! Pure: who sends what, and when something arrived, is the caller's to say.
 
@@ -88,10 +88,10 @@ pub const WAIT_MIN: Duration = Duration::from_micros(100);
 /// on a machine whose processors others use, stamps vary by some tenths of a millisecond now and
 /// then, which on a slow path are still no packet.
 const WAIT_PACKETS_MIN: f64 = 0.5;
-/// Length of others' packets, which tells how many waits are shorter than that. Ours: most bytes
+/// Length of others' packets, which decides how many waits are shorter than that. Ours: most bytes
 /// are in full ones.
 const CROSS_PACKET_BITS: f64 = 12_000.0;
-/// Where the shortest wait that counts is that of more packets, nothing can be told.
+/// Where the shortest wait that counts is that of more packets, there is no estimate.
 const WAIT_PACKETS_MAX: f64 = 4.0;
 /// Of the packets so many more are to be within the shortest wait that counts than in the same time
 /// after it: those that did not wait at all. Ours: up to a load of 0.8; without any, chance alone
@@ -244,7 +244,7 @@ fn kept(now: Instant, before: Instant, memory: Duration) -> f64 {
 /// probability.
 fn load_of(probability: f64, packets: f64) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
-    // 2^-20 is far below what counts tell.
+    // 2^-20 is far below what counts resolve.
     for _ in 0..20 {
         let middle = (low + high) / 2.0;
         if wait_at_most(packets, middle) > probability {

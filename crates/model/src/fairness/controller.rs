@@ -1,6 +1,6 @@
 //! What an ingress may send of one tenant over one path: the interface of all controllers.
 //!
-//! A controller is told what became of the tenant's packets and answers with a window in wire bytes (all
+//! A controller gets what became of the tenant's packets and answers with a window in wire bytes (all
 //! headers, copies and retransmissions included) and, where it paces, a rate. It knows nothing of
 //! other tenants or ingresses.
 
@@ -30,7 +30,7 @@ pub struct RoundTrip {
 /// What is known of a tenant's packets on one path since the last feedback.
 #[derive(Clone, Copy, Debug)]
 pub struct Feedback {
-    /// When this is told.
+    /// The time of this feedback.
     pub now: Instant,
     /// Wire bytes acknowledged.
     pub acked: ByteCount,
@@ -85,7 +85,7 @@ pub enum ControllerConfig {
     Open,
     /// The paper's: a window by additive increase and multiplicative decrease `[fairness §2]`.
     I2vfc(Provider),
-    /// Keiro's: a rate by what the bottleneck's queue tells.
+    /// Keiro's: a rate that follows the bottleneck's queue.
     Keiro {
         /// What a weight of 1 is expected to get, roughly. Nothing is wrong if it gets another.
         unit: Bandwidth,
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(Weight::new(1.0), Some(Weight::ONE));
     }
 
-    /// Whatever is told, what may be sent stays a number above zero.
+    /// Whatever the feedback, what may be sent stays a number above zero.
     #[test]
     fn controllers_bear_feedback_that_cannot_be() {
         let unit = Bandwidth::from_bits_per_second(u64::MAX);

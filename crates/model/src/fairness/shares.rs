@@ -114,7 +114,7 @@ mod tests {
 
     proptest! {
         /// No link carries more than it can, and every flow has a link that is full and on which
-        /// nobody has more per weight.
+        /// no other flow has more per weight.
         #[test]
         fn every_flow_has_a_bottleneck(
             capacities in proptest::collection::vec(1u64..1000, 1..6),

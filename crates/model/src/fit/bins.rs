@@ -73,7 +73,7 @@ impl Binned {
             level.push(times);
         }
         let within = within(&bins, &level);
-        // Two sizes have no neighbour between them: only repetitions tell, however few.
+        // Two sizes have no neighbour between them: only repetitions show the noise, however few.
         let repeated =
             bins.len() == 2 || within.len() >= REPEATED_MIN && samples.len() >= bins.len() * 3 / 2;
         let noise = match repeated {
@@ -202,7 +202,7 @@ fn between(bins: &[Bin]) -> Vec<Deviation> {
 
 /// The noise that the deviations show. For every ratio of steady and growing noise, the factor that
 /// makes 68 % of them less than one standard deviation; of these, the mean variance by likelihood
-/// (as Laplace's distribution has it, far ones drawn in), since few deviations cannot tell which.
+/// (as Laplace's distribution has it, far ones drawn in), since few deviations cannot show which.
 fn noise(deviations: &[Deviation]) -> Noise {
     const WITHIN_ONE: f64 = 0.682_689;
     let mut found: Vec<(f64, f64, f64)> = Vec::new();

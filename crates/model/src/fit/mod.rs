@@ -90,7 +90,7 @@ pub enum FitError {
         /// How many there are.
         points: usize,
     },
-    /// All transfers have one size: overhead and bandwidth cannot be told apart.
+    /// All transfers have one size: overhead and bandwidth cannot be separated.
     OneSize {
         /// That size.
         bytes: ByteCount,
@@ -307,7 +307,7 @@ impl Fit {
             criterion: found.criterion,
             noise: binned.noise,
         };
-        // A break that was found closer than the bins tell moves the ends of the pieces.
+        // A break that was found closer than the bins resolve moves the ends of the pieces.
         for i in 0..fit.breaks.len() {
             let gap = fit.breaks[i].gap;
             fit.pieces[i].last = gap.low;
@@ -631,7 +631,7 @@ impl fmt::Display for FitError {
             }
             Self::OneSize { bytes } => write!(
                 f,
-                "all transfers have the same size, {} bytes: overhead and bandwidth cannot be told apart",
+                "all transfers have the same size, {} bytes: overhead and bandwidth cannot be separated",
                 bytes.get()
             ),
             Self::NotRising { .. } => f.write_str(

@@ -15,7 +15,7 @@ use crate::delay::Delay;
 /// The paper does not say what happens to an application that fits nowhere. Here it goes to the
 /// path where it makes the fewest others miss a demand that was met; among these where it is least
 /// late itself (an overloaded path is last), and among these to the first one tried. It is
-/// reported in [`Plan::unmet`]. An application that is already unmet stands in nobody's way.
+/// reported in [`Plan::unmet`]. An application that is already unmet blocks no other.
 ///
 /// Eq. 3 takes O(n·m) while everything fits, since what a path still takes is one number; any
 /// other [`DelayModel`] is asked at most once per path and application.

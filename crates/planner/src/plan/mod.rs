@@ -88,7 +88,7 @@ pub trait DelayModel {
 /// What comes first where two assignments leave as many unmet, and as many of these overloaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Order {
-    /// Least lateness, then least delay: whoever is unmet gets the best that is left.
+    /// Least lateness, then least delay: unmet applications get the best that is left.
     #[default]
     LatenessFirst,
     /// Least delay, of the unmet as well, then least lateness. A latency target is met or not: to be a

@@ -4,12 +4,12 @@
 //! The planners are fast because eq. 3 depends on a path's load alone. A model that knows queues and
 //! deadlines depends on who is on the path, and takes milliseconds to answer: so it is asked about
 //! few sets of applications, each once. First by steps downhill: of those who share a path with
-//! somebody unmet, one moves, or two change places. If demands are still unmet, by placing one after
+//! an unmet one, one moves, or two change places. If demands are still unmet, by placing one after
 //! the other and turning back where no fewer can be unmet; that is complete for few applications
 //! and ends with the work allowed for many.
 //!
-//! Only *fewer unmet* is a reason to depart from a plan, or, at nobody's expense, fewer at their 99th
-//! percentile. Which of many assignments is the quickest is left to the planners.
+//! Only *fewer unmet* is a reason to depart from a plan, or fewer at their 99th
+//! percentile if that makes no application worse on average. Which of many assignments is the quickest is left to the planners.
 
 use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
@@ -45,7 +45,7 @@ impl ReviewScore {
     }
 
     /// Whether it is a reason to depart from a plan of which the opinion is `other`: fewer are unmet,
-    /// or as many and fewer overloaded, or fewer at their 99th percentile and nobody later for it.
+    /// or as many and fewer overloaded, or fewer at their 99th percentile and no more lateness.
     pub fn beats(&self, other: &Self) -> bool {
         let counts = |opinion: &Self| (opinion.unmet, opinion.overloaded);
         counts(self) < counts(other)
@@ -58,7 +58,7 @@ impl ReviewScore {
         (self.unmet, self.overloaded, self.unmet_at_p99)
     }
 
-    /// Nobody is unmet, nor at their 99th percentile.
+    /// All targets are met, on average and at the 99th percentile.
     pub fn all_met(&self) -> bool {
         self.unmet == 0 && self.unmet_at_p99 == 0
     }
@@ -149,7 +149,7 @@ impl<'a, F: FnMut(usize, &[usize]) -> ReviewScore> Review<'a, F> {
     /// An assignment that [beats](ReviewScore::beats) the first of `starts`; `None` if none was found. Who
     /// need not be elsewhere for that is where `preferred` says.
     ///
-    /// The search starts from each of `starts`, until nobody is in violations but who would be alone.
+    /// The search starts from each of `starts`, until only applications that would be unmet alone are left.
     pub fn improve(&mut self, starts: &[&[usize]], preferred: &[usize]) -> Option<ReviewedPlan> {
         let first = starts.first()?;
         let asked = self.score(first);

@@ -232,7 +232,7 @@ impl Gateway {
     }
 
     /// The delay of every message of a trace over `path`, in the order of `messages`, which must
-    /// rise in time; `latency_targets` are the applications', whom `messages` names by index.
+    /// rise in time; `latency_targets` are those of the applications that `messages` names by index.
     ///
     /// `None` for what a path without bandwidth never delivers.
     pub fn replay(
@@ -310,7 +310,7 @@ impl WireFormat {
     /// that arrived since the one before.
     ///
     /// Acknowledgements ride in the packets of messages; those that leave by themselves do so while
-    /// nothing else wants to, and delay nobody. A packet carries one if something arrived since the
+    /// nothing else waits, and delay no message. A packet carries one if something arrived since the
     /// packet before left. Where packets wait that is one full packet's transmission time, and
     /// where many applications' messages are heard of, arrivals are as good as Poisson. What a
     /// packet carries on average is counted as overhead, to the byte.

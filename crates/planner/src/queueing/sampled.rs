@@ -105,7 +105,7 @@ impl Ord for Waiting {
 }
 
 impl Service<'_> {
-    /// Serves `arrivals`, which rise in time, and tells when each is wholly sent, and how much
+    /// Serves `arrivals`, which rise in time, and returns when each is wholly sent, and how much
     /// work each finds.
     fn serve(
         &self,
@@ -206,7 +206,7 @@ pub(super) fn replay(
         piece: piece_ns(gateway, path.bandwidth),
         always_busy: false,
     };
-    // Messages are told apart by their place.
+    // A message is identified by its index.
     let arrivals = messages.iter().map(|message| Arrival {
         at: message.made.as_nanos(),
         class: message.app,

@@ -85,7 +85,7 @@ pub enum Change {
     Length,
 }
 
-/// Fewer messages in a window tell too little: a mean interval is then known to a fifth at best
+/// Fewer messages in a window are too few: a mean interval is then known to a fifth at best
 /// (95 %). Ours.
 pub const MESSAGES_MIN: u64 = 100;
 
@@ -98,7 +98,7 @@ const INTERVAL_SPREAD_MAX: f64 = 4.0;
 const TOGETHER_MAX: f64 = 1.0 / 3.0;
 
 /// Others may send bursts of this part of a path's rate. Ours: of the messages of one that is
-/// served behind them a hundredth may meet one then, and 99th percentiles are told.
+/// served behind them a hundredth may meet one then, and 99th percentiles are forecast.
 const AMONG_BURSTS_MAX: f64 = 0.01;
 
 /// A change counts if chance alone makes it less often than once in some ten thousand windows.

@@ -9,7 +9,7 @@ use super::DelayDistribution;
 pub(super) struct Wait {
     /// Seconds.
     pub(super) mean: f64,
-    /// `None` if nobody asked.
+    /// `None` if it was not requested.
     pub(super) quantiles: Option<Quantiles>,
 }
 

@@ -1,8 +1,8 @@
-//! Where everybody goes if a path dies, known before it does.
+//! Where applications go if a path fails, computed before it does.
 //!
-//! With every plan it is found who would be where without each path. The members of a path have
-//! that as their second choice and leave at once when it dies; the plan that follows takes them to
-//! be there already, so that a death moves everybody once.
+//! With every plan, the assignment without each path is computed too. The members of a path have
+//! that as their second choice and leave at once when it fails. The plan that follows takes them to
+//! be there already, so a failure moves each application once.
 //!
 //! A path may lead to several ends (peers), and die to one of them. Its members there then go where
 //! they would go if it died to all: that plan has room for the others too, who stay.
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct BackupPaths<A, P> {
     /// Where everybody was when it was found.
     places: BTreeMap<A, P>,
-    /// By the path that dies: whom that moves, and to where.
+    /// By the path that fails: the applications that move, and where to.
     moves: BTreeMap<P, BTreeMap<A, P>>,
 }
 
@@ -32,7 +32,7 @@ impl<A, P> Default for BackupPaths<A, P> {
 
 impl<A: Copy + Ord, P: Copy + Ord> BackupPaths<A, P> {
     /// Finds backup_paths from each of `paths`, everybody being where `places` says. `without` plans
-    /// without a path: where it puts everybody, or only whom it moves.
+    /// without a path: the whole assignment, or only the moves.
     pub fn find(
         places: BTreeMap<A, P>,
         paths: &BTreeSet<P>,
@@ -55,7 +55,7 @@ impl<A: Copy + Ord, P: Copy + Ord> BackupPaths<A, P> {
     }
 
     /// Corrects `now`, where everybody is: if just one path is no longer among those that are
-    /// `up`, those whom it led to its end count as being where they were to go, which is where the
+    /// `up`, applications that it led to its end count as being on their backup, which is where the
     /// first of them are already; if it leads nowhere any more, so does everybody who was to make
     /// room for them.
     ///

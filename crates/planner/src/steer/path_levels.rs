@@ -119,7 +119,7 @@ impl PathSample {
         (path, repair)
     }
 
-    /// What the planner is told of the path, for messages of up to `packets` packets.
+    /// The path as the planner gets it, for messages of up to `packets` packets.
     ///
     /// Loss is counted as what it costs a message that is sent again until it has arrived: the
     /// path carries less by the part that is lost, and each time one of the packets is missing

@@ -1,7 +1,7 @@
-//! Where applications belong while paths die one after the other.
+//! Where applications return to after all paths to a peer have failed.
 //!
 //! When everything towards a peer is dead at once (the line is cut, the peer restarts), that is found
-//! path by path, each after its own round trip: whoever is there is sent from one dead path to the
+//! path by path, each after its own round trip. An application is sent from one dead path to the
 //! next, and is on the slowest one when it is nowhere. It does not belong there: when the paths are
 //! back, it goes back to where it was before the first of them died.
 
@@ -48,8 +48,8 @@ impl<A: Ord, P: PartialEq> PreferredPaths<A, P> {
         });
     }
 
-    /// `app` is at `place` now. `is_up` tells of a path whether it is up: who leaves one that is
-    /// does so by a plan.
+    /// `app` is at `place` now. An application that leaves a path
+    /// for which `is_up` holds does so by a plan.
     pub fn on_assigned(&mut self, now: Instant, app: A, place: P, is_up: impl FnOnce(&P) -> bool) {
         let arrived = |at| Preferred {
             at,

@@ -1,4 +1,4 @@
-//! Who goes where now, and where to if a path dies.
+//! The plan for all applications now, and if a path fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ pub enum PlanMode {
 /// An answer.
 #[derive(Clone, Debug)]
 pub struct SteeringPlan {
-    /// Everybody, in place.
+    /// All applications, placed.
     pub incumbent: Incumbent,
     /// The moves to there, by application; who was nowhere included.
     pub moves: Vec<Move>,
@@ -46,7 +46,7 @@ pub struct SteeringPlan {
     pub unmet: Vec<AppId>,
 }
 
-/// Everybody where they are.
+/// An incumbent with every application where it is.
 ///
 /// # Errors
 /// More paths or applications than the planner takes, or a path of 2^48 bit/s or more.
@@ -155,7 +155,7 @@ impl SteeringPlan {
             .collect()
     }
 
-    /// Who would go where if `path` died: its members, and whoever makes room for them. Known
+    /// The moves if `path` failed: of its members, and of applications that make room for them. Known
     /// beforehand, a death costs one move each, and the members can make theirs at once. Who
     /// could be nowhere is left out.
     pub fn without(&self, path: PathId, budget: Budget) -> BTreeMap<AppId, PathId> {

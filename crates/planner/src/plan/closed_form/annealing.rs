@@ -14,7 +14,7 @@ use super::{
 };
 use crate::delay::Saturation;
 
-/// Improves `state` until the meter is spent; not where somebody is overloaded, or late and that
+/// Improves `state` until the meter is spent; not where an application is overloaded, or late and that
 /// comes before the delay, or where too little work is left.
 pub(super) fn anneal(state: &mut Assignment<'_>, meter: &mut Meter) {
     let loads = state.loads();
@@ -309,7 +309,7 @@ impl Walk {
 }
 
 impl Path {
-    /// Nobody there.
+    /// No members.
     fn new(loads: &Loads, path: usize) -> Self {
         let bears = (0..loads.apps()).map(|app| {
             let limit = loads.limit(path, app);

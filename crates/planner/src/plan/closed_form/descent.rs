@@ -200,7 +200,7 @@ impl Gauges {
     }
 
     /// The least that the path of `out` can cost more, in nanoseconds, when `into` takes its
-    /// place. `None` if somebody's demand is not met then.
+    /// place. `None` if a latency target is not met then.
     fn least_gain(&self, state: &Assignment<'_>, out: usize, into: usize) -> Option<f64> {
         let loads = state.loads();
         let path = place(state, out);

@@ -1,17 +1,17 @@
 //! How good the best assignment can be at most: a bound by prices.
 //!
-//! Every application is given a price λ, paid to whoever serves it, and every path then chooses
-//! for itself whom to serve, regardless of the others. What all applications pay, less what the
+//! Every application is given a price λ, paid to the path that serves it, and every path then chooses
+//! for itself which applications to serve, regardless of the others. What all applications pay, less what the
 //! paths gain at best, is never more than the least cost: in any assignment each application is
 //! served once, and no path gains more than at best (Lagrangian relaxation). Prices are raised for
-//! applications that nobody serves and lowered for those served twice (subgradient steps). What a
+//! applications that no path serves and lowered for those served twice (subgradient steps). What a
 //! path can gain at best is left to [`choice`](super::choice).
 //!
 //! The parts of the score are bounded one after the other, each under the condition, priced as
 //! well, that the parts before it are as good as found. A part whose bound does not reach what was
 //! found ends it: about the parts after it nothing can be said.
 //!
-//! The paths' choices are also a hint where to put whom: every now and then they are made into an
+//! The paths' choices are also a hint where to put applications: every now and then they are made into an
 //! assignment, which is improved and kept if it is better.
 
 use super::{

@@ -22,7 +22,7 @@ pub(super) enum Goal {
     Best,
 }
 
-/// Improves `state` until the meter is spent, or nobody more can be met if that is the aim.
+/// Improves `state` until the meter is spent, or no more targets can be met if that is the goal.
 pub(super) fn run(state: &mut Assignment<'_>, aim: Goal, meter: &mut Meter) {
     let loads = state.loads();
     // As printed, eq. 3 lets an overloaded path serve: rare, and not for this.
@@ -526,7 +526,7 @@ impl<'a> Places<'a> {
         let bears = &self.table.paths[path].bears;
         let is_unmet =
             |member: Option<&Member>| i32::from(member.is_some_and(|own| bears[own.app] <= load));
-        // Nobody bears an overloaded path.
+        // No application is met on an overloaded path.
         let unmet = members.iter().take_while(|member| member.bears <= load);
         unmet.count() as i32 - is_unmet(out) + is_unmet(into)
     }

@@ -39,7 +39,7 @@ pub(super) struct Prices {
 /// What is forbidden rather than priced.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
-    /// Whoever can be met must be.
+    /// Applications that can be met must be.
     pub(super) all_met: bool,
     /// No path may be overloaded.
     pub(super) no_overload: bool,
@@ -202,7 +202,7 @@ impl PathBounder {
         let beyond: &[f64] = match (self.saturation, rules.no_overload) {
             (Saturation::Refused, true) => &[bandwidth],
             (Saturation::Refused, false) => &[bandwidth, f64::INFINITY],
-            // Whoever is most of the load itself is not overloaded here.
+            // An application that is most of the load itself is not overloaded here.
             (Saturation::AsPrinted, _) => &[bandwidth, 2.0 * bandwidth, f64::INFINITY],
         };
         // Prices change little from one round to the next: the last round's cuts are a good start.
@@ -320,7 +320,7 @@ impl PathBounder {
         room_price(&mut self.fillers, room)
     }
 
-    /// Leaves in `options` whom `path` may serve with a load in `interval`, and for how much.
+    /// Leaves in `options` the applications that `path` may serve with a load in `interval`, and for how much.
     fn prepare(&mut self, path: usize, interval: &Interval, prices: &Prices, rules: Rules) {
         if interval.low < self.paths[path].bandwidth {
             self.prepare_finite(path, interval, prices, rules);

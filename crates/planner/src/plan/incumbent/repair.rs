@@ -146,7 +146,7 @@ impl RevisionBuilder<'_> {
         best.1 > 0
     }
 
-    /// Lets an unmet member take the place of somebody that is served as well elsewhere; whether
+    /// Lets an unmet member take the place of an application that is served as well elsewhere; whether
     /// anybody could.
     fn displace(&mut self, path: usize) -> bool {
         let mut unmet: Vec<usize> = self.table.paths[path].unmet().collect();

@@ -481,7 +481,7 @@ impl Table {
             delay,
             ..Tally::default()
         };
-        // Who leaves is met: nobody is unmet.
+        // All members are met here, so the one that leaves is too.
         if let Some(app) = into.filter(|&app| self.load_limit.at(app, path) <= load) {
             change.unmet = 1;
             change.lateness = self.delay_at(app, path, load) - self.apps[app].latency_target;
