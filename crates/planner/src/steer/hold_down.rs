@@ -2,17 +2,17 @@
 
 use std::collections::BTreeSet;
 
-/// How it is with a path.
+/// Whether a path that is up, or was before a restart, may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathHoldDown {
-    /// One to go to.
+    /// Usable by all.
     Released,
-    /// It has stayed up for a while, but died too often of late: for those whose latency target is met
-    /// nowhere else.
+    /// It has stayed up for a while but failed too often lately: for applications whose latency
+    /// target is met on no released path.
     Probation,
-    /// It is up, but has to show that it stays.
+    /// It is up, but has not stayed up for long enough.
     Held,
-    /// It was there before a restart, and is being asked whether it still is.
+    /// It was used before a restart and is being validated.
     Validating,
 }
 

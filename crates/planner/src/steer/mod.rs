@@ -1,12 +1,12 @@
 //! Keeps a plan in force while paths and applications change.
 //!
-//! The way of a change: a path is sampled some ten times a second; [`TrackedPath`] says when it is
-//! another path than that which was planned with, and whether it is one to go to ([`eligible_paths()`]);
-//! [`plan_moves()`] then says who moves, with the hysteresis of
-//! [`plan::Incumbent`](crate::plan::Incumbent), and [`BackupPaths`] where everybody would go if a path
-//! died. Noise ends in the first step, gains not worth a move in the second.
+//! How a change is handled: a path is sampled some ten times a second. [`TrackedPath`] detects when it
+//! differs from the path that was planned with, and whether it may be used ([`eligible_paths()`]).
+//! [`plan_moves()`] then chooses the moves, with the hysteresis of
+//! [`plan::Incumbent`](crate::plan::Incumbent), and [`BackupPaths`] holds where applications would go if
+//! a path failed. The first step filters noise, the second gains that are not worth a move.
 //!
-//! It knows no clock and no names: the gateway and the simulator drive it alike.
+//! It has no clock and no names, so the gateway and the simulator drive it alike.
 
 mod backup_paths;
 mod hold_down;

@@ -1,27 +1,27 @@
-//! Where applications return to after all paths to a peer have failed.
+//! The path that each application returns to after an outage.
 //!
-//! When everything towards a peer is dead at once (the line is cut, the peer restarts), that is found
-//! path by path, each after its own round trip. An application is sent from one dead path to the
-//! next, and is on the slowest one when it is nowhere. It does not belong there: when the paths are
-//! back, it goes back to where it was before the first of them died.
+//! When all paths to a peer fail at once (the line is cut, the peer restarts), the failures are
+//! detected path by path, each after its own round trip. An application is sent from one dead path to
+//! the next, and is on the slowest one in the end. When the paths are back, it returns to where it was
+//! before the first of them failed.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use keiro_units::Instant;
 
-/// See the module; by application.
+/// The preferred path of every application.
 #[derive(Clone, Debug)]
 pub struct PreferredPaths<A, P>(BTreeMap<A, Preferred<P>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Preferred<P> {
     at: P,
-    /// Since when it is elsewhere because this path is gone.
+    /// Since when it is elsewhere because this path is down.
     displaced_since: Option<Instant>,
 }
 
-/// Who is driven out for so long has another preferred. Ours: a path of which a round trip takes a second
-/// is found dead after some three, and this is thrice as long.
+/// After so long elsewhere, the path where it is becomes the preferred one. Ours: a path with a round
+/// trip of a second is found dead after some three, and this is thrice as long.
 const DISPLACED_MAX: Duration = Duration::from_secs(10);
 
 impl<A, P> Default for PreferredPaths<A, P> {
@@ -31,7 +31,7 @@ impl<A, P> Default for PreferredPaths<A, P> {
 }
 
 impl<A: Ord, P: PartialEq> PreferredPaths<A, P> {
-    /// Where `app` belongs; `None`: it has never been anywhere.
+    /// The preferred path of `app`. `None`: it has never had a path.
     pub fn of<Q>(&self, app: &Q) -> Option<&P>
     where
         A: std::borrow::Borrow<Q>,
@@ -40,7 +40,7 @@ impl<A: Ord, P: PartialEq> PreferredPaths<A, P> {
         self.0.get(app).map(|preferred| &preferred.at)
     }
 
-    /// Where `app` was before anything is known of it here.
+    /// Where `app` was before a restart. Ignored if something newer is known.
     pub fn remember(&mut self, app: A, at: P) {
         self.0.entry(app).or_insert(Preferred {
             at,
@@ -48,7 +48,7 @@ impl<A: Ord, P: PartialEq> PreferredPaths<A, P> {
         });
     }
 
-    /// `app` is at `place` now. An application that leaves a path
+    /// `app` is on `place` now. An application that leaves a path
     /// for which `is_up` holds does so by a plan.
     pub fn on_assigned(&mut self, now: Instant, app: A, place: P, is_up: impl FnOnce(&P) -> bool) {
         let arrived = |at| Preferred {
@@ -70,7 +70,7 @@ impl<A: Ord, P: PartialEq> PreferredPaths<A, P> {
         }
     }
 
-    /// Forgets those of which `keep` does not say that they and their preferred are still there.
+    /// Keeps the applications for which `keep` holds, given the application and its preferred path.
     pub fn retain(&mut self, mut keep: impl FnMut(&A, &P) -> bool) {
         self.0.retain(|app, preferred| keep(app, &preferred.at));
     }

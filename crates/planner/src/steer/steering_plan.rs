@@ -25,7 +25,7 @@ pub struct SteeredApp {
     pub path: Option<PathId>,
 }
 
-/// How much may be moved.
+/// How much a plan may move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlanMode {
     /// What needs to, by few moves. Where that leaves a latency target unmet that a plan from scratch
@@ -106,7 +106,8 @@ pub fn plan_moves(
     })
 }
 
-/// The steered_apps with spare paths for those that are `unmet`, ascending; `None`: they have none.
+/// The applications, with the fallback paths added for those that are `unmet` (ascending). `None`: no
+/// unmet application has any.
 fn with_fallbacks(steered_apps: &[SteeredApp], unmet: &[AppId]) -> Option<Vec<SteeredApp>> {
     let in_need =
         |app: &SteeredApp| !app.fallback.is_empty() && unmet.binary_search(&app.id).is_ok();
@@ -147,7 +148,7 @@ fn revise_or_replan(mut incumbent: Incumbent, plan_mode: PlanMode, budget: Budge
 }
 
 impl SteeringPlan {
-    /// Where everybody is, who may be anywhere.
+    /// The path of every application that has one.
     pub fn places(&self) -> BTreeMap<AppId, PathId> {
         self.incumbent
             .assignment()
