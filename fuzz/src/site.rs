@@ -187,7 +187,7 @@ impl Site {
         }
     }
 
-    /// What is told goes to the mirror, or is looked at.
+    /// What the speaker sends goes to the mirror, or is looked at.
     fn transmit(&mut self) -> bool {
         let mut busy = false;
         for connection in self.open.clone() {
@@ -276,7 +276,7 @@ impl Site {
         }
     }
 
-    /// What the mirror has heard is what the speaker may tell it, and nothing was said wrongly.
+    /// What the mirror has heard is what the speaker may send it, and nothing was said wrongly.
     fn check_mirror(&self, small: bool) {
         assert!(
             self.speaker.is_up(self.mirror_id()),

@@ -28,7 +28,7 @@ struct Pair {
     packets: usize,
     /// Of stream bytes, by end.
     arrived: [usize; 2],
-    /// Streams that the second end was told of.
+    /// Streams opened by the first end, as the second end reported them.
     opened: Vec<StreamId>,
 }
 

@@ -31,7 +31,7 @@ pub struct EndpointConfig {
     pub aggregation: AggregationConfig,
     /// Tenants that may be configured towards one peer.
     pub tenants_max: usize,
-    /// Memory of all IP packets together that wait for one peer; then whoever sends drops its own.
+    /// Memory of all IP packets together that wait for one peer; beyond that, a sender drops its own packets.
     pub tenant_bytes_max: ByteCount,
 }
 
@@ -144,7 +144,7 @@ pub enum AggregationMode {
 /// Where and when the copies of one aggregate leave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CopySpread {
-    /// One behind the other `[aggregation §2.1]`: they tell the bandwidth.
+    /// One behind the other `[aggregation §2.1]`: their spacing measures the bandwidth.
     #[default]
     BackToBack,
     /// With this time between them, so that a short burst of losses does not take all.

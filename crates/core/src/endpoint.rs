@@ -46,7 +46,7 @@ pub struct DatagramMeta {
 /// When an endpoint has something to do if nothing arrives before, by what being late would cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timeouts {
-    /// What waits may leave: whoever is late here delays packets.
+    /// A waiting packet may leave: a late driver delays packets.
     pub departure: Option<Instant>,
     /// Everything else: acknowledgements, losses, challenges, what expires. Some microseconds do not matter.
     pub rest: Option<Instant>,
@@ -207,7 +207,7 @@ impl Endpoint {
         id
     }
 
-    /// Forgets a peer and its keys at once; it is told so. Its messages end as `PeerRemoved`,
+    /// Removes a peer and its keys at once and sends it a close. Its messages end as `PeerRemoved`,
     /// its streams without a signal.
     pub fn remove_peer(&mut self, now: Instant, peer: PeerId) {
         let Some(mut session) = self.peers.remove(&peer) else {
@@ -273,7 +273,7 @@ impl Endpoint {
     }
 
     /// What the kernel dropped in receiving because a buffer was full, in all: of this socket's own,
-    /// and of the system's beside it. The peers are told, for the controller of their aggregates.
+    /// and of the system's beside it. Feedback carries both to the peers, for the controller of their aggregates.
     pub fn set_overflows(&mut self, socket: SocketId, own: u64, system: u64) {
         for session in self.peers.values_mut() {
             let overflows = ReceiveOverflows {
@@ -453,7 +453,7 @@ impl Endpoint {
         }
     }
 
-    /// Ends both directions of a stream, for this driver at once. The peer's driver is told when it has
+    /// Ends both directions of a stream, for this driver at once. The peer's driver gets the signal when it has
     /// read what was written before, or has not for some seconds: as TCP resets.
     pub fn reset_stream_behind(
         &mut self,
@@ -627,7 +627,7 @@ impl Endpoint {
         self.poll_timeouts().earliest()
     }
 
-    /// The same, with what should be punctual told apart from what need not be.
+    /// The same, with what should be punctual separate from what need not be.
     pub fn poll_timeouts(&self) -> Timeouts {
         if !self.outbox.is_empty() {
             return Timeouts {
@@ -641,7 +641,7 @@ impl Endpoint {
             .fold(Timeouts::default(), Timeouts::min)
     }
 
-    /// Tells every peer that this gateway stops; drain `poll_transmit` once more after it.
+    /// Closes the session with every peer; drain `poll_transmit` once more after it.
     pub fn close(&mut self, now: Instant) {
         let ids: Vec<PeerId> = self.peers.keys().copied().collect();
         for id in ids {

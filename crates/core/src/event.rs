@@ -1,4 +1,4 @@
-//! What an endpoint tells its driver.
+//! Events and deliveries of an endpoint, for its driver.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -72,7 +72,7 @@ pub enum StreamSignal {
         /// Where to, if its client chose; `None`: to the application's forward.
         target: Option<SocketAddr>,
     },
-    /// `stream_data` has bytes, or the end, that it did not have before. Not told again before all
+    /// `stream_data` has bytes, or the end, that it did not have before. Not signalled again before all
     /// of it is consumed.
     Readable,
     /// `write_stream`, which took less than it was given, takes more now.
@@ -200,7 +200,7 @@ pub enum Event {
         /// Why.
         reason: MoveReason,
     },
-    /// The peer sends packets of a tenant that is not configured here. Told once, and again after a
+    /// The peer sends packets of a tenant that is not configured here. Reported once, and again after a
     /// minute without.
     TenantUnknown {
         /// Which peer.
@@ -208,7 +208,7 @@ pub enum Event {
         /// Which tenant, as the peer calls it.
         tenant: TenantId,
     },
-    /// The peer drops packets of a tenant, since it is not configured there. Told as `TenantUnknown` is.
+    /// The peer drops packets of a tenant, since it is not configured there. Reported as often as `TenantUnknown`.
     TenantRefused {
         /// Which peer.
         peer: PeerId,
@@ -283,7 +283,7 @@ pub enum MessageOutcome {
 pub enum RefusalReason {
     /// It knows no such application, or not in this class.
     UnknownApplication,
-    /// Nobody is attached who would take it.
+    /// No receiver is attached.
     NoReceiver,
     /// Its receiver is too slow and its queue full.
     ReceiverFull,

@@ -30,7 +30,7 @@ pub struct AppId(pub u32);
 pub struct TenantId(pub u32);
 
 impl TenantId {
-    /// Whoever is not named: what the protocol itself says, and applications without a tenant.
+    /// The default tenant: control frames, and applications without a tenant of their own.
     pub const ZERO: Self = Self(0);
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 /// Half-open ranges `start..end`, ascending.
 ///
 /// Every change takes O(log(number of ranges)) for each range that it adds or takes away, wherever that is:
-/// a peer chooses the order in which they come. Whoever feeds it from the network bounds their number
+/// a peer chooses the order in which they come. A caller that feeds it from the network bounds their number
 /// (`len`, `drop_lowest`). One range, the common case, takes no memory of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RangeSet {

@@ -96,7 +96,7 @@ pub struct AggregationSnapshot {
     pub decisions: BTreeMap<&'static str, u64>,
     /// The last decision that changed something; `None`: there was none.
     pub last_change: Option<(Instant, Decision)>,
-    /// Sent and lost after redundancy, as the peer tells.
+    /// Sent and lost after redundancy, from the peer's feedback.
     pub aggregates: DeliveryCounts,
     /// Sent and lost one by one, parity packets among them.
     pub copies: DeliveryCounts,
@@ -109,7 +109,7 @@ pub struct AggregationSnapshot {
     pub socket_overflows: u64,
     /// Packets that the peer's system dropped in receiving.
     pub system_overflows: u64,
-    /// What the copies' spacing, or trains, tell of the bandwidth.
+    /// Bandwidth measured from the spacing of copies, or from trains.
     pub bandwidth: Option<Estimate>,
 }
 
@@ -155,7 +155,7 @@ pub struct PathSnapshot {
     /// (at once). A queue that never empties counts as delay. `None` before the first sample.
     pub base_rtt: Option<Duration>,
     /// Interarrival jitter (RFC 3550 §6.4.1) on the way to the peer, of the packets whose arrival it
-    /// tells, each without its own transmission time; `None` before the second.
+    /// reports, each without its own transmission time; `None` before the second.
     pub jitter: Option<Duration>,
     /// Packets lost of those sent in the last second, or in as long as has 50 of them, a minute at
     /// most; those that were only late do not count. `None`: none was sent since the path came up.
@@ -247,7 +247,7 @@ pub struct DropCounters {
     pub unknown_index: u64,
     /// Not sealed with the key that it claims, or altered on the way.
     pub unauthentic: u64,
-    /// Seen before, or too old to tell.
+    /// Received before, or older than the replay window.
     pub replayed: u64,
     /// Authentic, but its frames cannot be parsed.
     pub malformed: u64,
@@ -262,8 +262,8 @@ pub struct DropCounters {
     pub version: u64,
     /// A handshake that came too often from its address.
     pub rate_limited: u64,
-    /// Part of a message or stream beyond what was granted; or a reset that a peer, which opens streams faster
-    /// than it listens, was not told.
+    /// Part of a message or stream beyond what was granted; or a reset that was not
+    /// sent, because the peer opens streams faster than it reads.
     pub over_credit: u64,
     /// An IP packet of a tenant that is not configured here.
     pub unknown_tenant: u64,

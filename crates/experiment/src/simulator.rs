@@ -2,7 +2,7 @@
 
 use anyhow::{Context, anyhow};
 use keiro_core::SchedulerKind;
-use keiro_sim::{GatewayPair, Length, Made, PathSpec, Scenario};
+use keiro_sim::{Arrivals, GatewayPair, Length, PathSpec, Scenario};
 
 use crate::{
     parameters::StudyRunner,
@@ -93,7 +93,7 @@ fn scenario(request: &Request<'_>) -> anyhow::Result<Scenario> {
     scenario.patience = request.extent.drain.0;
     for (application, path) in setup.applications.iter().zip(assignment) {
         let app = scenario.add_message_app(Some(application.latency_target.0), &[path]);
-        let made = Made::Exponential {
+        let made = Arrivals::Exponential {
             mean: application.interval.0,
             duration: request.extent.duration.0,
         };

@@ -2,7 +2,7 @@
 //!
 //! The simulator drives it in virtual time, the lab's emulator with the kernel's receive stamps;
 //! both therefore mean the same by "100 Mbit/s, 2 ms, 50 packets". The crate knows packet lengths
-//! and instants only: whoever calls it keeps the bytes, under the [`Ticket`] that it was given.
+//! and instants only: the caller keeps the bytes, under the [`Ticket`] that it was given.
 //!
 //! A packet passes three stages, in this order:
 //!

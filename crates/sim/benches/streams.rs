@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use keiro_link::Loss;
 use keiro_sim::{
-    Dialogues, GatewayPair, Made, PathSpec, Reading, Report, Scenario, Side, StreamEnd,
+    Arrivals, Dialogues, GatewayPair, PathSpec, Reading, Report, Scenario, Side, StreamEnd,
 };
 use keiro_units::{Bandwidth, Probability};
 
@@ -87,7 +87,7 @@ fn dialogues() {
         for loss in [0.0, 0.01] {
             let mut scenario = scenario(100, MS, loss);
             let app = scenario.add_stream_app(Some(20 * MS), &[0]);
-            let made = Made::Exponential {
+            let made = Arrivals::Exponential {
                 mean: SECOND / 400,
                 duration: 60 * SECOND,
             };
@@ -137,7 +137,7 @@ fn stalled() {
 fn stalled_run(with: bool) -> Vec<Duration> {
     let mut scenario = scenario(100, 10 * MS, 0.0);
     let app = scenario.add_stream_app(Some(20 * MS), &[0]);
-    let made = Made::Exponential {
+    let made = Arrivals::Exponential {
         mean: 5 * MS,
         duration: 10 * SECOND,
     };
@@ -177,7 +177,7 @@ fn fairness() {
         let mut scenario = scenario(100, 20 * MS, loss);
         let bulk = scenario.add_stream_app(None, &[0]);
         let thin = scenario.add_stream_app(Some(20 * MS), &[0]);
-        let at_once = Made::Every {
+        let at_once = Arrivals::Every {
             interval: Duration::ZERO,
             count,
         };
@@ -185,7 +185,7 @@ fn fairness() {
             clients: count,
             ..Dialogues::new(bulk, at_once, 1, 1 << 30, 1)
         });
-        let made = Made::Every {
+        let made = Arrivals::Every {
             interval: 10 * MS,
             count: 900,
         };
@@ -241,7 +241,7 @@ fn many() {
         let mut scenario = scenario(1000, 20 * MS, 0.01);
         let app = scenario.add_stream_app(Some(50 * MS), &[0]);
         // Everyone opens within the first second, then each speaks every other second.
-        let made = Made::Every {
+        let made = Arrivals::Every {
             interval: SECOND / count,
             count: count * 5,
         };
@@ -265,7 +265,7 @@ fn churn() {
     for rate in [100_u32, 2000] {
         let mut scenario = scenario(1000, 20 * MS, 0.01);
         let app = scenario.add_stream_app(Some(50 * MS), &[0]);
-        let made = Made::Every {
+        let made = Arrivals::Every {
             interval: SECOND / rate,
             count: rate * 10,
         };

@@ -1,4 +1,4 @@
-//! Bodies that can be told apart: random bytes from a key, so that nothing altered, mixed up or
+//! Distinguishable bodies: random bytes from a key, so that nothing altered, mixed up or
 //! cut passes for them.
 
 use crate::seed::mix;

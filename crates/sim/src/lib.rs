@@ -32,8 +32,8 @@ pub mod traffic;
 
 pub use cross::Cross;
 pub use gateway::{
-    DeliveredDatagram, DeliveredMessage, Gateway, Log, SeenStream, SentDatagram, SentDialogue,
-    SentMessage,
+    DeliveredDatagram, DeliveredMessage, Gateway, Log, SentDatagram, SentDialogue, SentMessage,
+    StreamObservation,
 };
 pub use middlebox::{Attack, Injected, Middlebox};
 pub use network::{
@@ -46,7 +46,8 @@ pub use pcap::{CAPTURE_BYTES_MAX, Capture};
 pub use queue::{EventQueue, Source};
 pub use report::{DatagramRecord, DialogueRecord, MessageRecord, Report, SideReport, StreamRecord};
 pub use scenario::{
-    AppSpec, Bursts, Change, Dialogues, GatewaySpec, Happening, Length, Made, PathSpec, Processing,
-    Reading, Receiver, Scenario, SetUp, Side, Start, StreamEnd, TimedEvent, Traffic, Way,
+    AppSpec, Arrivals, Bursts, Change, Dialogues, GatewaySpec, Length, PathDirection, PathSpec,
+    Processing, Reading, Receiver, Scenario, ScenarioEvent, SetUp, Side, Start, StreamEnd,
+    TimedEvent, Traffic,
 };
 pub use trace::TraceHash;

@@ -23,7 +23,8 @@ use crate::{
     pcap::Capture,
     report::Report,
     scenario::{
-        AppSpec, Change, Happening, Length, Made, Scenario, SetUp, Side, TimedEvent, Traffic, Way,
+        AppSpec, Arrivals, Change, Length, PathDirection, Scenario, ScenarioEvent, SetUp, Side,
+        TimedEvent, Traffic,
     },
     seed,
 };
@@ -35,7 +36,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// An arbitrary date in 2023: gateways order their handshakes by it.
 const UNIX_TIME_AT_ZERO: Duration = Duration::from_secs(1_700_000_000);
 const PORT: u16 = 51820;
-/// Handshakes of a gateway that nobody knows, for attackers.
+/// Handshakes of a gateway that is no peer, for attackers to replay.
 const FOREIGN_DATAGRAMS_MAX: usize = 8;
 
 /// Two gateways and the paths between them.
@@ -47,7 +48,7 @@ pub struct GatewayPair {
     gateways: [NodeId; 2],
     paths: Vec<PathNodes>,
     /// Events of the measured phase that are still to come.
-    events: VecDeque<(Instant, Happening)>,
+    events: VecDeque<(Instant, ScenarioEvent)>,
     measured_from: Option<Instant>,
     /// Address changes so far: each gives a new one.
     readdressed: u16,
@@ -241,32 +242,32 @@ impl GatewayPair {
     }
 
     /// Makes something happen now.
-    pub fn apply(&mut self, what: &Happening) {
+    pub fn apply(&mut self, what: &ScenarioEvent) {
         match what {
-            Happening::Path { path, way, change } => self.change_path(*path, *way, *change),
-            Happening::Readdress { side, path } => self.readdress(*side, *path),
-            Happening::Restart {
+            ScenarioEvent::Path { path, way, change } => self.change_path(*path, *way, *change),
+            ScenarioEvent::Readdress { side, path } => self.readdress(*side, *path),
+            ScenarioEvent::Restart {
                 side,
                 orderly,
                 away,
             } => self.drive(*side, |gateway, now, out| {
                 gateway.restart(now, *orderly, *away, out);
             }),
-            Happening::Assign { side, app, paths } => self.drive(*side, |gateway, now, out| {
+            ScenarioEvent::Assign { side, app, paths } => self.drive(*side, |gateway, now, out| {
                 gateway.assign(now, *app, paths, out);
             }),
-            Happening::Receive {
+            ScenarioEvent::Receive {
                 side,
                 each,
                 inbox_max,
             } => self.drive(*side, |gateway, _, _| {
                 gateway.set_receive(*each, *inbox_max);
             }),
-            Happening::Bursts { side, bursts } => self.drive(*side, |gateway, now, _| {
+            ScenarioEvent::Bursts { side, bursts } => self.drive(*side, |gateway, now, _| {
                 gateway.set_bursts(now, *bursts);
             }),
-            Happening::Cross { path, rate } => self.change_cross(*path, *rate),
-            Happening::Heal => self.heal(),
+            ScenarioEvent::Cross { path, rate } => self.change_cross(*path, *rate),
+            ScenarioEvent::Heal => self.heal(),
         }
     }
 
@@ -433,12 +434,12 @@ impl GatewayPair {
             })
     }
 
-    fn change_path(&mut self, path: usize, way: Way, change: Change) {
+    fn change_path(&mut self, path: usize, way: PathDirection, change: Change) {
         let link = self.paths[path].link;
         let directions: &[Direction] = match way {
-            Way::Forward => &[Direction::Forward],
-            Way::Backward => &[Direction::Backward],
-            Way::Both => &Direction::BOTH,
+            PathDirection::Forward => &[Direction::Forward],
+            PathDirection::Backward => &[Direction::Backward],
+            PathDirection::Both => &Direction::BOTH,
         };
         for &direction in directions {
             let config = self.network.link_config(link, direction);
@@ -469,7 +470,7 @@ impl GatewayPair {
 
     fn heal(&mut self) {
         for path in 0..self.paths.len() {
-            self.change_path(path, Way::Both, Change::Heal);
+            self.change_path(path, PathDirection::Both, Change::Heal);
             if let Some(middlebox) = self.paths[path].middlebox {
                 self.network.drive(middlebox, |node, _, _| {
                     if let PairNode::Middlebox(middlebox) = node {
@@ -577,7 +578,7 @@ impl Node for PairNode {
     }
 }
 
-impl Made {
+impl Arrivals {
     /// From the beginning until the last may be made.
     const fn duration(self) -> Duration {
         match self {
@@ -607,13 +608,15 @@ fn plan(traffic: &Traffic, seed: u64, index: usize, from: Instant) -> Vec<Planne
 }
 
 /// When things are made, from the beginning of their traffic on.
-fn offsets(made: Made, seed: u64, app: usize) -> Vec<Duration> {
+fn offsets(made: Arrivals, seed: u64, app: usize) -> Vec<Duration> {
     match made {
-        Made::Exponential { mean, duration } => {
+        Arrivals::Exponential { mean, duration } => {
             let times = arrivals::schedule(seed, app as u32, mean, duration);
             times.into_iter().map(|at| at - Instant::ZERO).collect()
         }
-        Made::Every { interval, count } => (0..count).map(|i| interval.saturating_mul(i)).collect(),
+        Arrivals::Every { interval, count } => {
+            (0..count).map(|i| interval.saturating_mul(i)).collect()
+        }
     }
 }
 
@@ -682,7 +685,7 @@ fn host_address(scenario: &Scenario, side: Side, path: usize) -> std::net::Socke
     address(scenario.ipv6, path, side.index() as u8 + 1, PORT)
 }
 
-/// What a gateway with a key that nobody knows sends to both sides.
+/// What a gateway with an unknown key sends to both sides.
 fn foreign_datagrams(scenario: &Scenario, seed: u64) -> Vec<Vec<u8>> {
     let mut datagrams = Vec::new();
     for side in Side::BOTH {

@@ -11,7 +11,7 @@ use keiro_planner::paper;
 use crate::{
     pair::GatewayPair,
     report::{MessageRecord, Report},
-    scenario::{Length, Made, PathSpec, Processing, Scenario},
+    scenario::{Arrivals, Length, PathSpec, Processing, Scenario},
 };
 
 /// Who decides where messages go and which goes first.
@@ -68,7 +68,7 @@ pub fn scenario(variant: Variant, duration: Duration) -> Scenario {
     scenario.b.scheduler = scheduler;
     for (spec, path) in paper::APPS.iter().zip(assignment) {
         let app = scenario.add_message_app(spec.latency_target, &[path]);
-        let made = Made::Exponential {
+        let made = Arrivals::Exponential {
             mean: spec.interval,
             duration,
         };

@@ -16,7 +16,7 @@ use keiro_units::{ByteCount, Instant};
 
 pub use self::streams::{DialogueRecord, StreamRecord};
 use crate::{
-    gateway::{Gateway, Log, SeenStream, SentMessage},
+    gateway::{Gateway, Log, SentMessage, StreamObservation},
     middlebox::Injected,
     network::Counts,
     scenario::{Scenario, Side},
@@ -49,7 +49,7 @@ pub struct Report {
     /// Every stream opened, in the same order.
     pub streams: Vec<StreamRecord>,
     /// Streams of which a server never heard whose they are.
-    pub nameless_streams: Vec<SeenStream>,
+    pub nameless_streams: Vec<StreamObservation>,
     /// What must never happen and did, in words.
     pub violations: Vec<String>,
     /// Both gateways.
@@ -83,9 +83,9 @@ pub struct MessageRecord {
     pub delivered_at: Option<Instant>,
     /// Deliveries in all. More than one only if the receiver was restarted.
     pub deliveries: u32,
-    /// When the sender was told of its end; `None`: never.
+    /// When the sender got its outcome; `None`: never.
     pub done: Option<Instant>,
-    /// What it was told; `None`: nothing.
+    /// The outcome; `None`: none.
     pub outcome: Option<MessageOutcome>,
     /// Its sender was restarted before its end.
     pub forgotten: bool,

@@ -147,7 +147,7 @@ pub struct Bursts {
 pub struct PathSpec {
     /// What it is.
     pub link: LinkSpec,
-    /// What both gateways are told that it carries, IP bytes.
+    /// The rate that both gateways are configured with, IP bytes.
     pub rate: Bandwidth,
     /// Largest IP packet that the gateways try, bytes.
     pub mtu_max: u16,
@@ -180,7 +180,7 @@ pub struct Traffic {
     /// Which application, by index.
     pub app: usize,
     /// When they are made.
-    pub made: Made,
+    pub made: Arrivals,
     /// How long they are.
     pub length: Length,
     /// Offset from the beginning of the measured phase.
@@ -189,7 +189,7 @@ pub struct Traffic {
 
 /// When messages are made, from the beginning of their traffic on.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Made {
+pub enum Arrivals {
     /// At exponential intervals, see [`keiro_model::arrivals`].
     Exponential {
         /// The mean interval.
@@ -221,18 +221,18 @@ pub struct TimedEvent {
     /// Offset from the beginning of the measured phase.
     pub at: Duration,
     /// What.
-    pub what: Happening,
+    pub what: ScenarioEvent,
 }
 
 /// What may happen.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Happening {
+pub enum ScenarioEvent {
     /// A path changes.
     Path {
         /// Which, by index.
         path: usize,
         /// Which way.
-        way: Way,
+        way: PathDirection,
         /// How.
         change: Change,
     },
@@ -291,7 +291,7 @@ pub enum Happening {
 
 /// Direction of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum PathDirection {
     /// From `a` to `b`.
     Forward,
     /// From `b` to `a`.
@@ -362,7 +362,7 @@ impl Scenario {
     }
 
     /// Adds traffic from `a` that begins with the measured phase.
-    pub fn add_traffic(&mut self, app: usize, made: Made, length: Length) {
+    pub fn add_traffic(&mut self, app: usize, made: Arrivals, length: Length) {
         self.traffic.push(Traffic {
             from: Side::A,
             app,
@@ -373,7 +373,7 @@ impl Scenario {
     }
 
     /// Adds an event, at an offset from the beginning of the measured phase.
-    pub fn add_event(&mut self, at: Duration, what: Happening) {
+    pub fn add_event(&mut self, at: Duration, what: ScenarioEvent) {
         self.events.push(TimedEvent { at, what });
     }
 

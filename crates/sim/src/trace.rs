@@ -7,7 +7,7 @@ const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01b3;
 
 /// A running hash over everything that links did: FNV-1a on words of 64 bit instead of bytes,
-/// with a rotation so that high bits reach low ones. It tells runs apart; it is no defence.
+/// with a rotation so that high bits reach low ones. It distinguishes runs; it is not cryptographic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceHash(u64);
 

@@ -1,4 +1,4 @@
-//! One UPDATE, by whatever capabilities were agreed upon: what is understood of it is told on, and
+//! One UPDATE, by whatever capabilities were agreed upon: what is understood of it is sent on, and
 //! understood again.
 #![no_main]
 

@@ -67,7 +67,7 @@ impl DataHeader {
     }
 }
 
-/// What both sides tell each other, encrypted, in the handshake.
+/// The encrypted payload of both handshake messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakePayload {
     /// Initiation: bit 0 AES-256-GCM wanted. Response: bit 0 AES-256-GCM chosen.

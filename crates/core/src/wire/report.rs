@@ -1,4 +1,4 @@
-//! What a receiver tells of how packets arrived: trains, and the aggregates of a path.
+//! Reports of a receiver on how packets arrived: trains, and the aggregates of a path.
 
 use std::{cmp::Ordering, time::Duration};
 
@@ -45,7 +45,7 @@ pub struct CopySpacing {
 
 /// Most copies of an aggregate.
 pub(super) const COPIES_MAX: usize = 10;
-/// A gap told at most, nanoseconds: longer ones say nothing.
+/// Longest gap that is reported, nanoseconds: longer ones say nothing.
 const GAP_MAX: u64 = 1 << 29;
 
 /// When the packets of a train arrived.
@@ -62,7 +62,7 @@ impl Feedback {
     /// Most bytes of one.
     pub const LEN_MAX: usize = 2 + 2 + 1 + 5 * 8 + 2 + 1 + COPIES_MAX * 5;
 
-    /// It was told before `other`, and came later.
+    /// It was sent before `other` and arrived later.
     pub fn was_overtaken_by(&self, other: &Self) -> bool {
         match self.highest.cmp(&other.highest) {
             Ordering::Less => true,
@@ -71,7 +71,7 @@ impl Feedback {
         }
     }
 
-    /// No counter is behind that of `before`, which was told earlier; else the peer has begun to count anew,
+    /// No counter is behind that of `before`, which was sent earlier; else the peer has begun to count anew,
     /// as with another socket.
     pub fn counts_on_from(&self, before: &Self) -> bool {
         self.highest >= before.highest
@@ -159,7 +159,7 @@ impl CopySpacing {
         }
     }
 
-    /// The next one came `gap` after the one before. More than ten are not told.
+    /// The next one came `gap` after the one before. At most ten are kept.
     pub fn push(&mut self, index: u8, gap: Duration) {
         if let Some(place) = self.arrivals.get_mut(usize::from(self.came)) {
             let gap = u64::try_from(gap.as_nanos()).unwrap_or(GAP_MAX);
@@ -199,7 +199,7 @@ impl<'a> TrainReport<'a> {
     pub const LEN_MAX: usize = 2 + 2 + 1 + 8 + 1 + ARRIVALS_MAX * 9;
 
     /// Appends a report: (place in the train, nanoseconds after the first arrival) in order of
-    /// arrival. Only the first 16 are told.
+    /// arrival. Only the first 16 are written.
     pub fn encode(
         buf: &mut Vec<u8>,
         path: u8,

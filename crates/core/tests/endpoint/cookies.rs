@@ -1,4 +1,4 @@
-//! Cookie defence: a flood of handshakes from forged addresses costs little and shuts nobody out.
+//! Cookie defence: a flood of handshakes from forged addresses costs little and shuts no peer out.
 
 use std::time::Duration;
 

@@ -223,7 +223,7 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
 #[derive(Clone, Debug)]
 struct Claim {
     path: u8,
-    /// Either what it told before and so much more, or anything.
+    /// Either the earlier value plus this much, or any value.
     grows: bool,
     /// Highest number, aggregates, copies, overflows of the socket and of the system.
     counters: [u64; 5],
@@ -240,14 +240,14 @@ struct Spacing {
 }
 
 impl Claim {
-    /// The frame; `told`: what was claimed before.
-    fn frame(&self, told: &mut [u64; 5]) -> Vec<u8> {
-        for (told, more) in told.iter_mut().zip(self.counters) {
-            let before = if self.grows { *told } else { 0 };
-            *told = (before + more).min((1 << 62) - 1);
+    /// The frame; `claimed` is the value that was claimed before.
+    fn frame(&self, claimed: &mut [u64; 5]) -> Vec<u8> {
+        for (claimed, more) in claimed.iter_mut().zip(self.counters) {
+            let before = if self.grows { *claimed } else { 0 };
+            *claimed = (before + more).min((1 << 62) - 1);
         }
         let mut body = vec![self.path];
-        body.extend(told.iter().flat_map(|counter| varint(*counter)));
+        body.extend(claimed.iter().flat_map(|counter| varint(*counter)));
         if let Some(spacing) = &self.spacing {
             body.extend(spacing.ip_bytes.to_be_bytes());
             body.push(spacing.sent);
@@ -371,7 +371,7 @@ fn claims_of_a_peer_reach_the_controller() {
             mode,
             ..AggregationConfig::default()
         });
-        let mut told = [0; 5];
+        let mut claimed = [0; 5];
         say(&mut victim, 1);
         go_on(&mut victim, 10);
         for _ in 0..40 {
@@ -383,7 +383,7 @@ fn claims_of_a_peer_reach_the_controller() {
                 counters: [1, 1, 1, 0, 0],
                 spacing: None,
             };
-            victim.tell(&claim.frame(&mut told));
+            victim.tell(&claim.frame(&mut claimed));
         }
         let seen = aggregation(&victim);
         let decisions: u64 = seen.decisions.values().sum();
@@ -455,11 +455,11 @@ proptest! {
         steps in vec((0usize..12, vec(claim(), 0..4), 0u64..400), 1..40),
     ) {
         let mut victim = gathering_victim(config);
-        let mut told = [0; 5];
+        let mut claimed = [0; 5];
         for (sends, claims, pause) in steps {
             say(&mut victim, sends);
             for claim in claims {
-                victim.tell(&claim.frame(&mut told));
+                victim.tell(&claim.frame(&mut claimed));
                 look_at(&victim.end, victim.peer);
             }
             go_on(&mut victim, pause);

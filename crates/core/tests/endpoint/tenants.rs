@@ -50,8 +50,8 @@ struct Net {
     over_window: u64,
     bytes_sent: BTreeMap<(usize, TenantId), u64>,
     marks_all: bool,
-    /// By whom, of tenants that one of them does not know.
-    told: Vec<(usize, Event)>,
+    /// Which side reported it, for tenants that one of them does not know.
+    reported: Vec<(usize, Event)>,
 }
 
 fn app() -> AppId {
@@ -97,7 +97,7 @@ impl Net {
             over_window: 0,
             bytes_sent: BTreeMap::new(),
             marks_all: false,
-            told: Vec::new(),
+            reported: Vec::new(),
         };
         net.run(Duration::from_secs(1), |_| {});
         assert!(net.ends[0].is_up(net.peers[0]));
@@ -254,7 +254,7 @@ impl Net {
         }
         while let Some(event) = self.ends[side].poll_event() {
             if let Event::TenantUnknown { .. } | Event::TenantRefused { .. } = event {
-                self.told.push((side, event));
+                self.reported.push((side, event));
             }
         }
     }
@@ -372,7 +372,7 @@ fn packets_that_are_late_are_not_lost_to_their_tenant() {
 }
 
 #[test]
-fn packets_that_are_lost_without_a_successor_are_told_as_lost_once() {
+fn packets_lost_without_a_successor_are_counted_as_lost_once() {
     let mut net = Net::new(100, narrow());
     net.set(tenant(ONE, 1.0, keiro()));
     net.run(Duration::from_secs(2), every_12_ms());
@@ -486,7 +486,7 @@ fn every_datagram_has_the_ecn_bits_of_its_packets() {
     net.marks_all = true;
     net.send_with_ecn(ONE, 1, 300, 2).expect("accepted");
     net.run(100 * MS, |_| {});
-    assert_eq!(net.marks[&13], 2, "the mark of the way is told");
+    assert_eq!(net.marks[&13], 2, "the mark of the way is reported");
     assert_eq!(net.snapshot(ONE).paths[0].packets_marked, 1);
 }
 

@@ -8,8 +8,8 @@ use keiro_core::{AggregationConfig, AggregationMode};
 use keiro_link::{Buffer, LinkConfig, Loss};
 use keiro_model::aggregation::{ControllerKind, Limits, LimitsError, Settings};
 use keiro_sim::{
-    Bursts, Change, Cross, GatewayPair, Happening, Length, Made, PathSpec, Processing, Report,
-    Scenario, Side, TimedEvent, Way,
+    Arrivals, Bursts, Change, Cross, GatewayPair, Length, PathDirection, PathSpec, Processing,
+    Report, Scenario, ScenarioEvent, Side, TimedEvent,
 };
 use keiro_units::{Bandwidth, Instant, Probability};
 
@@ -140,7 +140,7 @@ fn scenario(request: &StudyRequest<'_>) -> anyhow::Result<Scenario> {
     }
     let flow = study.flow(case);
     let app = scenario.add_datagram_app(None, &[0]);
-    let made = Made::Exponential {
+    let made = Arrivals::Exponential {
         mean: flow.interval(),
         duration: request.warm_up + request.each * request.phases.len() as u32,
     };
@@ -163,10 +163,10 @@ fn happenings(
     scenario: &Scenario,
     phase: &Phase,
     usual: LinkConfig,
-) -> Vec<(Happening, Happening)> {
-    let forward = |change| Happening::Path {
+) -> Vec<(ScenarioEvent, ScenarioEvent)> {
+    let forward = |change| ScenarioEvent::Path {
         path: 0,
-        way: Way::Forward,
+        way: PathDirection::Forward,
         change,
     };
     let lost = |loss: Probability| {
@@ -174,7 +174,7 @@ fn happenings(
         (changed(Loss::Bernoulli(loss)), changed(Loss::None))
     };
     let crossed = |others| {
-        let cross = |rate| Happening::Cross { path: 0, rate };
+        let cross = |rate| ScenarioEvent::Cross { path: 0, rate };
         (cross(others), cross(Bandwidth::ZERO))
     };
     let side = Side::B;
@@ -183,7 +183,7 @@ fn happenings(
     };
     match trouble {
         Trouble::Receiver { each, room } => {
-            let receive = |each, inbox_max| Happening::Receive {
+            let receive = |each, inbox_max| ScenarioEvent::Receive {
                 side,
                 each,
                 inbox_max,
@@ -206,7 +206,7 @@ fn happenings(
                 every: every.0,
                 ring,
             };
-            let bursts = |bursts| Happening::Bursts { side, bursts };
+            let bursts = |bursts| ScenarioEvent::Bursts { side, bursts };
             vec![(bursts(Some(load)), bursts(None))]
         }
         Trouble::Loss(loss) => vec![lost(loss.0)],

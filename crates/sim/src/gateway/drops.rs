@@ -1,5 +1,5 @@
 //! What a gateway's machine has no room for: the device's ring, which others' bursts fill, and the
-//! socket's buffer. Both are counted as the kernel counts them, for the core to tell the peer.
+//! socket's buffer. Both are counted as the kernel counts them, and the core reports them to the peer.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -19,7 +19,7 @@ pub(super) struct Drops {
     system: u64,
     /// The bursts that go on, and since when.
     bursts: Option<(Instant, Bursts)>,
-    /// What the core was told.
+    /// Counts that the core already has.
     told: Option<(BTreeMap<usize, u64>, u64)>,
 }
 
@@ -55,7 +55,7 @@ impl Drops {
         *self.sockets.entry(interface).or_default() += 1;
     }
 
-    /// Tells the core what is new.
+    /// Passes new counts to the core.
     pub(super) fn tell(&mut self, now: Instant, endpoint: &mut Endpoint, interfaces: usize) {
         let system = self.system + self.of_bursts(now);
         let is_told = |(sockets, known): &(BTreeMap<usize, u64>, u64)| {
@@ -71,7 +71,7 @@ impl Drops {
         self.told = Some((self.sockets.clone(), system));
     }
 
-    /// Nobody was told: the endpoint is a new one.
+    /// The endpoint is new and has no counts yet.
     pub(super) fn forget_told(&mut self) {
         self.told = None;
     }

@@ -1,4 +1,4 @@
-//! One end of a stream: reads as it is told to, checks every byte, writes what it has to.
+//! One end of a stream: reads as the scenario says, checks every byte, writes what it has to.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use keiro_core::StreamId;
 use keiro_units::Instant;
 
 use super::{
-    log::{Log, SeenStream},
+    log::{Log, StreamObservation},
     streams::Turn,
 };
 use crate::{
@@ -133,7 +133,7 @@ impl End {
         loop {
             let seen = &turn.log.streams[self.record];
             let (read, ended_before) = (seen.read, seen.end_seen.is_some());
-            // `None`: its reset is about to be told.
+            // `None`: its reset is about to be signalled.
             let (first, second, last) = turn.endpoint.stream_data(turn.peer, stream)?;
             let len = (first.len() + second.len()) as u64;
             if ended_before {
@@ -286,7 +286,7 @@ impl End {
 
     /// Notes in the log what the head said.
     fn learn(&self, log: &mut Log) {
-        let seen: &mut SeenStream = &mut log.streams[self.record];
+        let seen: &mut StreamObservation = &mut log.streams[self.record];
         if let Role::Server(Some(_)) = self.role
             && seen.other.is_none()
             && let Some(head) = Head::decode(&self.head)

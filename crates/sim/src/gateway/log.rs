@@ -17,7 +17,7 @@ pub struct Log {
     /// Dialogues that its clients made, in order.
     pub dialogues: Vec<SentDialogue>,
     /// Streams that its clients opened or its servers were opened, in order.
-    pub streams: Vec<SeenStream>,
+    pub streams: Vec<StreamObservation>,
     /// Events of the core.
     pub events: Vec<(Instant, Event)>,
     /// What the core must never do, in words.
@@ -128,7 +128,7 @@ pub struct SentDialogue {
 
 /// One end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SeenStream {
+pub struct StreamObservation {
     /// What the core calls it.
     pub id: StreamId,
     /// What the core says it belongs to.
@@ -154,13 +154,13 @@ pub struct SeenStream {
     pub end_seen: Option<Instant>,
     /// When it reset the stream; `None`: it did not.
     pub reset_sent: Option<Instant>,
-    /// When it was told of a reset, and why; `None`: it was not.
+    /// When and why it was reset; `None`: it was not.
     pub reset_seen: Option<(Instant, ResetReason)>,
     /// The gateway was restarted before it ended.
     pub forgotten: bool,
 }
 
-impl SeenStream {
+impl StreamObservation {
     pub(super) const fn new(id: StreamId, app: AppId, life: u32, opened: Instant) -> Self {
         Self {
             id,

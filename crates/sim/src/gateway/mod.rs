@@ -24,7 +24,8 @@ use keiro_core::{
 use keiro_units::Instant;
 
 pub use self::log::{
-    DeliveredDatagram, DeliveredMessage, Log, SeenStream, SentDatagram, SentDialogue, SentMessage,
+    DeliveredDatagram, DeliveredMessage, Log, SentDatagram, SentDialogue, SentMessage,
+    StreamObservation,
 };
 pub(crate) use self::queues::Planned;
 use self::{

@@ -11,7 +11,7 @@ use keiro_units::Instant;
 
 use super::{
     end::{End, Head, Role},
-    log::{Log, SeenStream, SentDialogue},
+    log::{Log, SentDialogue, StreamObservation},
 };
 use crate::{
     scenario::{Dialogues, StreamEnd},
@@ -157,7 +157,8 @@ impl Streams {
                 return;
             }
             let end = End::of_server(now, log.streams.len());
-            log.streams.push(SeenStream::new(stream, app, life, now));
+            log.streams
+                .push(StreamObservation::new(stream, app, life, now));
             self.ends.insert(stream, end);
             self.unfinished += 1;
             self.work.insert(stream);
@@ -225,7 +226,7 @@ impl Streams {
         let client = &mut self.clients[index];
         client.stream = Some(stream);
         let record = turn.log.streams.len();
-        let mut seen = SeenStream::new(stream, client.app, turn.life, turn.now);
+        let mut seen = StreamObservation::new(stream, client.app, turn.life, turn.now);
         seen.dialogues = Some(client.spec.app);
         seen.ends = client.spec.ends();
         turn.log.streams.push(seen);

@@ -7,8 +7,8 @@ use keiro_units::Instant;
 
 use super::Report;
 use crate::{
-    gateway::{Log, SeenStream},
-    scenario::{Happening, Scenario, Side},
+    gateway::{Log, StreamObservation},
+    scenario::{Scenario, ScenarioEvent, Side},
 };
 
 /// A stream from one end to the other.
@@ -19,9 +19,9 @@ pub struct StreamRecord {
     /// Application, by index.
     pub app: usize,
     /// What its client saw.
-    pub client: SeenStream,
+    pub client: StreamObservation,
     /// What its server saw; `None`: it never heard from the client.
-    pub server: Option<SeenStream>,
+    pub server: Option<StreamObservation>,
 }
 
 /// A dialogue of a client.
@@ -120,7 +120,7 @@ impl Report {
                 completes: dialogue.completes,
             });
         }
-        let mut servers: BTreeMap<usize, SeenStream> = BTreeMap::new();
+        let mut servers: BTreeMap<usize, StreamObservation> = BTreeMap::new();
         for server in far.streams.iter().filter(|end| end.dialogues.is_none()) {
             let Some(index) = server.other else {
                 self.nameless_streams.push(*server);
@@ -134,7 +134,7 @@ impl Report {
         let restarts = scenario
             .events
             .iter()
-            .any(|event| matches!(event.what, Happening::Restart { .. }));
+            .any(|event| matches!(event.what, ScenarioEvent::Restart { .. }));
         for (index, client) in near.streams.iter().enumerate() {
             let server = servers.remove(&index);
             let Some(app) = client.dialogues else {
@@ -170,7 +170,7 @@ fn wrongs(record: &StreamRecord, apps: &[AppId], restarts: bool) -> Vec<&'static
     if client.app != apps[record.app] || server.is_some_and(|server| server.app != client.app) {
         wrongs.push("another application");
     }
-    let nobody = SeenStream {
+    let nobody = StreamObservation {
         written: 0,
         read: 0,
         finished: None,

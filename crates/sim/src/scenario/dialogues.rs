@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Made, Side};
+use super::{Arrivals, Side};
 
 /// Clients of one application. Each runs its dialogues one after the other: opens a stream, sends
 /// requests and waits for each response, and ends the stream.
@@ -15,7 +15,7 @@ pub struct Dialogues {
     /// How many clients there are; dialogues go to them in turn.
     pub clients: u32,
     /// When dialogues are made. A client that is still busy begins later.
-    pub made: Made,
+    pub made: Arrivals,
     /// Offset from the beginning of the measured phase.
     pub start: Duration,
     /// Requests in a dialogue, each after the response to the one before.
@@ -64,7 +64,7 @@ pub enum Reading {
 
 impl Dialogues {
     /// One client at `a` that reads at once, as its server does, and closes when it has all.
-    pub const fn new(app: usize, made: Made, rounds: u32, request: u64, response: u64) -> Self {
+    pub const fn new(app: usize, made: Arrivals, rounds: u32, request: u64, response: u64) -> Self {
         Self {
             from: Side::A,
             app,
@@ -83,7 +83,7 @@ impl Dialogues {
 
     /// One dialogue at the beginning.
     pub const fn once(app: usize, rounds: u32, request: u64, response: u64) -> Self {
-        let made = Made::Every {
+        let made = Arrivals::Every {
             interval: Duration::ZERO,
             count: 1,
         };

@@ -155,7 +155,7 @@ impl Chain {
     }
 
     /// As [`build`](Self::build), with a device wherever `between` gives one; [`Placed`] says
-    /// which nodes they became, so that they can be told each other's addresses. `wrap` makes a
+    /// which nodes they became, so that they can be given each other's addresses. `wrap` makes a
     /// host one of the mesh's devices.
     ///
     /// # Panics
@@ -229,7 +229,7 @@ impl Chain {
     }
 
     /// As [`build`](Self::build), with a gateway before and behind every group: the group is a tenant
-    /// of its own, `tenants` in order, with gateways that carry nobody else. Tenants send to both
+    /// of its own, `tenants` in order, with gateways that carry no other group. Tenants send to both
     /// sides by the same controller and weight. The gateways' lines are of `rate`.
     ///
     /// # Panics

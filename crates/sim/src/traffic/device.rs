@@ -121,12 +121,12 @@ pub struct Outgoing<'a> {
     pub(super) address: Ipv4Addr,
     pub(super) buffers: &'a mut Buffers,
     pub(super) packets: &'a mut Packets,
-    pub(super) sent: &'a mut Vec<(Way, Slot)>,
+    pub(super) sent: &'a mut Vec<(PathDirection, Slot)>,
 }
 
 /// Which link a packet leaves by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum PathDirection {
     /// The one towards its destination.
     Routed,
     /// This one.
@@ -143,13 +143,13 @@ impl Outgoing<'_> {
     /// received: [`send_bytes`](Self::send_bytes) copies those.
     pub fn send(&mut self, packet: IpPacket) {
         debug_assert!(!matches!(packet.body, Body::Bytes(..)));
-        self.push(Way::Routed, packet);
+        self.push(PathDirection::Routed, packet);
     }
 
     /// Sends a packet out of link number `port`, whatever its destination.
     pub fn send_on(&mut self, port: usize, packet: IpPacket) {
         debug_assert!(!matches!(packet.body, Body::Bytes(..)));
-        self.push(Way::Port(port), packet);
+        self.push(PathDirection::Port(port), packet);
     }
 
     /// Sends a UDP datagram with real bytes from the device's own address.
@@ -168,7 +168,7 @@ impl Outgoing<'_> {
             ecn,
             body: Body::Bytes(header, self.buffers.insert(bytes)),
         };
-        self.push(Way::Routed, packet);
+        self.push(PathDirection::Routed, packet);
     }
 
     /// Sends a received packet on as it is, towards its destination.
@@ -177,7 +177,7 @@ impl Outgoing<'_> {
         if let Body::Bytes(header, id) = packet.body {
             packet.body = Body::Bytes(header, self.buffers.duplicate(id));
         }
-        self.push(Way::Routed, packet);
+        self.push(PathDirection::Routed, packet);
     }
 
     /// The bytes of the packet being handled, to be scribbled on; gone when the call returns.
@@ -185,7 +185,7 @@ impl Outgoing<'_> {
         self.buffers.bytes_mut(id)
     }
 
-    fn push(&mut self, way: Way, packet: IpPacket) {
+    fn push(&mut self, way: PathDirection, packet: IpPacket) {
         let slot = self.packets.insert(packet);
         self.sent.push((way, slot));
     }

@@ -195,7 +195,7 @@ impl Edge {
         };
         let app = self.app;
         let mut packet = *packet;
-        // A SYN is told what fits: there is nobody to hear of a packet that was too long.
+        // The segment length of a SYN is lowered to what fits: there is no ICMP for a packet that is too long.
         if let Body::Tcp(header) = &mut packet.body
             && let Some(mss) = &mut header.mss
             && let Some(room) = self.endpoint.packet_room(peer, tenant, app)

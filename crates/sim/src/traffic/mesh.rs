@@ -9,7 +9,7 @@ use keiro_units::{ByteCount, Instant};
 use super::{
     Host,
     classes::{Classes, Scheduler, Waiting},
-    device::{Device, HasHost, Outgoing, Way},
+    device::{Device, HasHost, Outgoing, PathDirection},
     packet::{Body, Buffers, Ecn, Packets, Slot},
     port::{PortReport, Tally},
     routes::{self, NO_ROUTE},
@@ -41,7 +41,7 @@ pub struct Mesh<D> {
     packets: Packets,
     buffers: Buffers,
     /// Lent to the device that is being driven.
-    outgoing: Vec<(Way, Slot)>,
+    outgoing: Vec<(PathDirection, Slot)>,
     /// Whether nodes or links were added since routes were computed.
     routes_outdated: bool,
     trace: TraceHash,
@@ -399,7 +399,7 @@ impl<D: Device> Mesh<D> {
 
     fn hand_over(&mut self, to: usize, port: usize, slot: Slot) {
         match self.nodes[to].kind {
-            Kind::Router => return self.send(to, Way::Routed, slot),
+            Kind::Router => return self.send(to, PathDirection::Routed, slot),
             Kind::Host { .. } if node_of(self.packets.get(slot).destination) != Some(to) => {
                 self.counts.misaddressed += 1;
             }
@@ -444,12 +444,12 @@ impl<D: Device> Mesh<D> {
     }
 
     /// A packet leaves a node.
-    fn send(&mut self, node: usize, way: Way, slot: Slot) {
+    fn send(&mut self, node: usize, way: PathDirection, slot: Slot) {
         let packet = self.packets.get_mut(slot);
         let node = &self.nodes[node];
         let number = match way {
-            Way::Port(number) => Some(number),
-            Way::Routed => node_of(packet.destination)
+            PathDirection::Port(number) => Some(number),
+            PathDirection::Routed => node_of(packet.destination)
                 .and_then(|destination| node.routes.get(destination))
                 .filter(|&&number| number != NO_ROUTE)
                 .map(|&number| usize::from(number)),

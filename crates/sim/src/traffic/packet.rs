@@ -134,7 +134,7 @@ impl IpPacket {
             }
     }
 
-    /// A few words for the trace hash that tell packets apart.
+    /// A few words for the trace hash that distinguish packets.
     pub(crate) fn digest(&self) -> [u64; 3] {
         let addresses =
             u64::from(self.source.to_bits()) << 32 | u64::from(self.destination.to_bits());

@@ -8,7 +8,7 @@ use keiro_units::{Bandwidth, ByteCount, Instant};
 
 use super::measure::Bins;
 
-/// The longest wait that is told apart, microseconds.
+/// The longest wait that the histogram distinguishes, microseconds.
 const WAIT_MAX: u64 = 100_000_000;
 
 /// What a port did over a stretch of time.

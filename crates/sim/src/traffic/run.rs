@@ -118,7 +118,7 @@ impl<D: Device + HasHost> ChainRun<D> {
         fairness::jain(&shares)
     }
 
-    /// F between groups in the seconds that begin in `from..to`, `[fairness eq. 1]`; `None`: nobody
+    /// F between groups in the seconds that begin in `from..to`, `[fairness eq. 1]`; `None`: no group
     /// got anything.
     pub fn weighted_index(&self, from: Instant, to: Instant) -> Option<f64> {
         let groups = 0..self.groups.len();

@@ -10,7 +10,7 @@ use super::{
     packet::{Body, Ecn, IP_HEADER, IpPacket, UDP_HEADER, UdpHeader},
 };
 
-/// What a UDP source sends, and to whom.
+/// What a UDP source sends, and its destination.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UdpSpec {
     /// Where to.

@@ -72,7 +72,7 @@ pub fn encode(packet: &IpPacket, bytes: &mut Vec<u8>) -> bool {
 }
 
 /// Reads a packet that [`encode`] wrote, whatever happened to its ECN bits, its hop limit and the
-/// segment length that its SYN tells on the way; `None` for anything else.
+/// segment length that its SYN announces on the way; `None` for anything else.
 pub fn decode(bytes: &[u8]) -> Option<IpPacket> {
     let (ip, rest) = bytes.split_at_checked(IP)?;
     let length = u16::from_be_bytes([ip[2], ip[3]]);
@@ -277,7 +277,7 @@ mod tests {
         let tcp = (tcp, prop::option::of(any::<u16>())).prop_map(
             |((ports, numbers, flags, timestamps, blocks, payload), mss)| {
                 let mut sack = SackBlocks::default();
-                // A SYN has no room for blocks, nor has it any to tell.
+                // A SYN has no room for blocks, and none to report.
                 for (from, to) in blocks.into_iter().filter(|_| mss.is_none()) {
                     sack.push(from, to);
                 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use keiro_core::Event;
 use keiro_link::Loss;
 use keiro_sim::{
-    Attack, GatewayPair, Happening, Length, Made, PathSpec, Report, Scenario, SetUp, Side, Traffic,
+    Arrivals, Attack, GatewayPair, Length, PathSpec, Report, Scenario, ScenarioEvent, SetUp, Side,
+    Traffic,
 };
 use keiro_units::{Bandwidth, Probability};
 
@@ -25,7 +26,7 @@ fn scenario(attack: Attack) -> Scenario {
             scenario.traffic.push(Traffic {
                 from,
                 app,
-                made: Made::Exponential {
+                made: Arrivals::Exponential {
                     mean: 5 * MS,
                     duration: 2 * SECOND,
                 },
@@ -163,7 +164,7 @@ fn replay_from_an_earlier_life_is_ignored() {
     for seed in 0..2 {
         let mut scenario = scenario(attack);
         for (at, side) in [(500 * MS, Side::B), (SECOND, Side::A)] {
-            let restart = Happening::Restart {
+            let restart = ScenarioEvent::Restart {
                 side,
                 orderly: false,
                 away: 50 * MS,
@@ -188,7 +189,7 @@ fn answer_kept_back_from_an_earlier_life_is_void() {
             path.link.backward.loss = Loss::Bernoulli(Probability::new(0.4).unwrap());
         }
         scenario.set_up = SetUp::Skip;
-        let restart = Happening::Restart {
+        let restart = ScenarioEvent::Restart {
             side: Side::B,
             orderly: true,
             away: 20 * MS,

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use keiro_core::{MessageOutcome, RefusalReason};
 use keiro_sim::{
-    Change, GatewayPair, Happening, Length, Made, PathSpec, Receiver, Scenario, Side, Way,
+    Arrivals, Change, GatewayPair, Length, PathDirection, PathSpec, Receiver, Scenario,
+    ScenarioEvent, Side,
 };
 use keiro_units::{Bandwidth, ByteCount};
 
@@ -16,7 +17,7 @@ fn scenario(count: u32, length: usize) -> Scenario {
     let path = PathSpec::new(Bandwidth::from_mbit_per_second(20), 5 * MS);
     let mut scenario = Scenario::new(vec![path]);
     let app = scenario.add_message_app(Some(100 * MS), &[0]);
-    let made = Made::Every {
+    let made = Arrivals::Every {
         interval: MS,
         count,
     };
@@ -39,9 +40,9 @@ fn send_queue_stays_bounded_while_no_path_is_up() {
     let mut scenario = scenario(200, 10_000);
     scenario.a.send_queue_bytes_max = ByteCount::new(100_000);
     for (at, change) in [(50 * MS, Change::Down), (5 * SECOND, Change::Up)] {
-        let what = Happening::Path {
+        let what = ScenarioEvent::Path {
             path: 0,
-            way: Way::Both,
+            way: PathDirection::Both,
             change,
         };
         scenario.add_event(at, what);
@@ -56,7 +57,7 @@ fn large_messages(receiver: Receiver) -> Scenario {
     let path = PathSpec::new(Bandwidth::from_mbit_per_second(1000), 5 * MS);
     let mut scenario = Scenario::new(vec![path]);
     let app = scenario.add_message_app(Some(100 * MS), &[0]);
-    let made = Made::Every {
+    let made = Arrivals::Every {
         interval: MS,
         count: 60,
     };
@@ -114,7 +115,7 @@ fn flood_of_datagrams_is_dropped_here_and_counted() {
     let path = PathSpec::new(Bandwidth::from_mbit_per_second(5), 5 * MS);
     let mut scenario = Scenario::new(vec![path]);
     let app = scenario.add_datagram_app(None, &[0]);
-    let made = Made::Every {
+    let made = Arrivals::Every {
         interval: Duration::from_micros(100),
         count: 20_000,
     };

@@ -7,7 +7,9 @@ use std::time::Duration;
 use keiro_core::Event;
 use keiro_link::Loss;
 use keiro_planner::steer::PlanMode;
-use keiro_sim::{Change, GatewayPair, Happening, Length, Made, PathSpec, Report, Scenario, Way};
+use keiro_sim::{
+    Arrivals, Change, GatewayPair, Length, PathDirection, PathSpec, Report, Scenario, ScenarioEvent,
+};
 use keiro_units::{Bandwidth, Instant, Probability};
 
 use crate::plan_loop::{App, Loop, SAMPLE_INTERVAL};
@@ -42,7 +44,7 @@ fn scenario() -> Scenario {
     (scenario.a.probe_share, scenario.b.probe_share) = (share, share);
     for (bytes, interval, latency_target) in APPS {
         let app = scenario.add_message_app(Some(latency_target * MS), &[0, 1, 2]);
-        let made = Made::Exponential {
+        let made = Arrivals::Exponential {
             mean: interval * MS,
             duration: END,
         };
@@ -63,15 +65,15 @@ fn run(path: usize, there: Change, back: Change, seed: u64) -> (Report, [Instant
         latency_target: Some(latency_target * MS),
     });
     let mut plan_loop = Loop::new(&apps);
-    // As long as nobody sends, a plan from scratch disturbs nobody.
+    // As long as no application sends, a plan from scratch disturbs none.
     plan_loop.turn(&mut pair, PlanMode::FromScratch);
     pair.begin();
     let from = pair.now();
     let mut changes = [(CHANGE, there), (RETURN, back)].into_iter().peekable();
     while pair.now() < from + END {
         if let Some((_, change)) = changes.next_if(|(at, _)| pair.now() >= from + *at) {
-            let way = Way::Both;
-            pair.apply(&Happening::Path { path, way, change });
+            let way = PathDirection::Both;
+            pair.apply(&ScenarioEvent::Path { path, way, change });
         }
         pair.run_for(SAMPLE_INTERVAL);
         plan_loop.turn(&mut pair, PlanMode::Revise);

@@ -1,11 +1,12 @@
-//! What a path carries is measured with trains, whatever the gateways were told, idle or loaded, and
+//! What a path carries is measured with trains, whatever rate the gateways are configured with, idle or loaded, and
 //! found anew when it changes. The share of the rate that trains may take is kept.
 
 use std::time::Duration;
 
 use keiro_model::capacity::Capacity;
 use keiro_sim::{
-    Change, GatewayPair, Happening, Length, Made, PathSpec, Processing, Scenario, Side, Way,
+    Arrivals, Change, GatewayPair, Length, PathDirection, PathSpec, Processing, Scenario,
+    ScenarioEvent, Side,
 };
 use keiro_units::{Bandwidth, Probability};
 
@@ -13,10 +14,10 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const SHARE: f64 = 0.005;
 
-/// A path that carries `link`, of which the gateways are told `told`.
-fn scenario(link: Bandwidth, told: Bandwidth) -> Scenario {
+/// A path that carries `link`, for which the gateways are configured with the rate `configured`.
+fn scenario(link: Bandwidth, configured: Bandwidth) -> Scenario {
     let mut path = PathSpec::new(link, 20 * MS);
-    path.rate = told;
+    path.rate = configured;
     let mut scenario = Scenario::new(vec![path]);
     for gateway in [&mut scenario.a, &mut scenario.b] {
         gateway.probe_share = Probability::new(SHARE).unwrap();
@@ -77,9 +78,9 @@ fn an_idle_path_is_measured_and_what_that_takes_is_bounded() {
 
 #[test]
 fn a_path_that_was_described_wrongly_is_measured_rightly() {
-    for (link, told) in [(20, 40), (40, 20), (95, 100)] {
-        let [link, told] = [link, told].map(Bandwidth::from_mbit_per_second);
-        let mut pair = begun(&scenario(link, told), 7);
+    for (link, configured) in [(20, 40), (40, 20), (95, 100)] {
+        let [link, configured] = [link, configured].map(Bandwidth::from_mbit_per_second);
+        let mut pair = begun(&scenario(link, configured), 7);
         let took = time_until_found(&mut pair, link);
         assert!(took <= 20 * SECOND, "{link}: {took:?}");
     }
@@ -90,7 +91,7 @@ fn traffic_does_not_disturb_the_estimate_and_carries_the_trains() {
     let link = Bandwidth::from_mbit_per_second(50);
     let mut scenario = scenario(link, link);
     let app = scenario.add_message_app(Some(100 * MS), &[0]);
-    let made = Made::Exponential {
+    let made = Arrivals::Exponential {
         mean: 16 * MS,
         duration: 20 * SECOND,
     };
@@ -117,9 +118,9 @@ fn a_change_is_found_within_seconds() {
     time_until_found(&mut pair, link);
     for mbit in [50, 100, 30] {
         let link = Bandwidth::from_mbit_per_second(mbit);
-        pair.apply(&Happening::Path {
+        pair.apply(&ScenarioEvent::Path {
             path: 0,
-            way: Way::Both,
+            way: PathDirection::Both,
             change: Change::Rate(Some(link)),
         });
         let took = time_until_found(&mut pair, link);

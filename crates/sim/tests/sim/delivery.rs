@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use keiro_core::{Cipher, MessageOutcome};
-use keiro_sim::{GatewayPair, Length, Made, PathSpec, Processing, Report, Scenario, Side, Traffic};
+use keiro_sim::{
+    Arrivals, GatewayPair, Length, PathSpec, Processing, Report, Scenario, Side, Traffic,
+};
 use keiro_units::Bandwidth;
 
 const MS: Duration = Duration::from_millis(1);
@@ -28,7 +30,7 @@ fn both_ways() -> Scenario {
             scenario.traffic.push(Traffic {
                 from,
                 app,
-                made: Made::Exponential { mean, duration },
+                made: Arrivals::Exponential { mean, duration },
                 length,
                 start: Duration::ZERO,
             });
@@ -81,7 +83,7 @@ fn messages_of_every_length_arrive_whole() {
         16 << 20,
     ];
     for length in lengths.into_iter().chain(around_a_packet) {
-        let once = Made::Every {
+        let once = Arrivals::Every {
             interval: Duration::ZERO,
             count: 1,
         };
@@ -96,7 +98,7 @@ fn datagrams_of_every_length_arrive_whole() {
     let app = scenario.add_datagram_app(None, &[0]);
     let lengths = [8, 9, 100, 4000, 9000, 20_000, 65_000, 65_507];
     for length in lengths.into_iter().chain(1300..1500) {
-        let once = Made::Every {
+        let once = Arrivals::Every {
             interval: Duration::ZERO,
             count: 1,
         };
@@ -112,7 +114,7 @@ fn short_and_empty_datagrams_arrive() {
     let mut scenario = Scenario::new(vec![path(10, MS)]);
     let app = scenario.add_datagram_app(None, &[0]);
     for length in 0..8 {
-        let made = Made::Every {
+        let made = Arrivals::Every {
             interval: MS,
             count: 5,
         };
@@ -153,7 +155,7 @@ fn message_over_an_idle_path_takes_little_more_than_the_floor() {
     // [path-selection §5]: 100 kB take 8 ms at 100 Mbit/s, and 2 ms to propagate.
     let mut scenario = Scenario::new(vec![path(100, 2 * MS)]);
     let app = scenario.add_message_app(Some(20 * MS), &[0]);
-    let made = Made::Every {
+    let made = Arrivals::Every {
         interval: 50 * MS,
         count: 20,
     };

@@ -6,7 +6,8 @@ use std::time::Duration;
 use keiro_core::PathSnapshot;
 use keiro_link::Loss;
 use keiro_sim::{
-    Change, Cross, GatewayPair, Happening, Length, Made, PathSpec, Processing, Scenario, Side, Way,
+    Arrivals, Change, Cross, GatewayPair, Length, PathDirection, PathSpec, Processing, Scenario,
+    ScenarioEvent, Side,
 };
 use keiro_units::{Bandwidth, Instant, Probability};
 
@@ -51,7 +52,7 @@ impl Line {
         if self.own > 0 {
             let app = scenario.add_message_app(Some(100 * MS), &[0]);
             let per_second = bits as f64 * self.own as f64 / 100.0 / (self.bytes as f64 * 8.0);
-            let made = Made::Exponential {
+            let made = Arrivals::Exponential {
                 mean: Duration::from_secs_f64(1.0 / per_second),
                 duration: TRAFFIC_TIME,
             };
@@ -73,9 +74,9 @@ fn path(pair: &GatewayPair) -> PathSnapshot {
 }
 
 fn change(pair: &mut GatewayPair, change: Change) {
-    pair.apply(&Happening::Path {
+    pair.apply(&ScenarioEvent::Path {
         path: 0,
-        way: Way::Both,
+        way: PathDirection::Both,
         change,
     });
 }
@@ -349,7 +350,7 @@ fn available_bandwidth_is_what_is_left() {
                 println!(
                     "{line:?}: off by {mean:+.3} on the mean, {rms:.3} rms, {worst:.3} at worst"
                 );
-                // Own bursts tell it within a few hundredths of the capacity, pings alone less well.
+                // Own bursts measure it within a few hundredths of the capacity, pings alone less well.
                 let rms_max = if own > 0 { 0.04 } else { 0.1 };
                 assert!(rms <= rms_max, "{line:?}: {rms}");
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use keiro_link::{GilbertElliott, LinkConfig, Loss, Reorder};
-use keiro_sim::{GatewayPair, Length, Made, PathSpec, Report, Scenario, Side, Traffic};
+use keiro_sim::{Arrivals, GatewayPair, Length, PathSpec, Report, Scenario, Side, Traffic};
 use keiro_units::{Bandwidth, Probability};
 
 const MS: Duration = Duration::from_millis(1);
@@ -31,7 +31,7 @@ fn run_with(fault: impl Fn(&mut LinkConfig), seed: u64) -> Report {
         scenario.traffic.push(Traffic {
             from,
             app,
-            made: Made::Exponential {
+            made: Arrivals::Exponential {
                 mean,
                 duration: Duration::from_secs(2),
             },

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use keiro_core::{Event, TimingConfig};
 use keiro_link::{Loss, Reorder};
-use keiro_sim::{GatewayPair, Length, Made, PathSpec, Report, Scenario, Side, Traffic};
+use keiro_sim::{Arrivals, GatewayPair, Length, PathSpec, Report, Scenario, Side, Traffic};
 use keiro_units::{Bandwidth, Probability};
 
 const MS: Duration = Duration::from_millis(1);
@@ -23,7 +23,7 @@ fn loaded(path: PathSpec, timing: TimingConfig) -> Scenario {
             scenario.traffic.push(Traffic {
                 from,
                 app,
-                made: Made::Exponential {
+                made: Arrivals::Exponential {
                     mean: 5 * MS,
                     duration: Duration::from_secs(4),
                 },

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use keiro_core::MessageOutcome;
 use keiro_link::Loss;
-use keiro_sim::{Change, GatewayPair, Happening, Length, Made, PathSpec, Scenario, Way};
+use keiro_sim::{
+    Arrivals, Change, GatewayPair, Length, PathDirection, PathSpec, Scenario, ScenarioEvent,
+};
 use keiro_units::{Bandwidth, Probability};
 
 const MS: Duration = Duration::from_millis(1);
@@ -16,7 +18,7 @@ fn scenario() -> Scenario {
     let mut scenario = Scenario::new(vec![path]);
     let app = scenario.add_message_app(Some(50 * MS), &[0]);
     scenario.apps[app].lifetime = Some(LIFETIME);
-    let made = Made::Exponential {
+    let made = Arrivals::Exponential {
         mean: 10 * MS,
         duration: 3 * SECOND,
     };
@@ -29,9 +31,9 @@ fn messages_expire_while_the_path_is_down_and_only_then() {
     for seed in 0..3 {
         let mut scenario = scenario();
         for (at, change) in [(SECOND, Change::Down), (2 * SECOND, Change::Up)] {
-            let what = Happening::Path {
+            let what = ScenarioEvent::Path {
                 path: 0,
-                way: Way::Both,
+                way: PathDirection::Both,
                 change,
             };
             scenario.add_event(at, what);

@@ -8,7 +8,7 @@ use keiro_planner::{
     queueing::{Gateway, Outcome, Scheduler, Statistic, WireFormat},
     steer::PathSample,
 };
-use keiro_sim::{GatewayPair, Length, Made, PathSpec, Scenario};
+use keiro_sim::{Arrivals, GatewayPair, Length, PathSpec, Scenario};
 use keiro_units::{Bandwidth, ByteCount, Probability};
 
 const MS: Duration = Duration::from_millis(1);
@@ -24,7 +24,7 @@ fn seen(loss: Probability) -> Vec<[f64; 4]> {
     let mut scenario = Scenario::new(vec![path]);
     for (bytes, interval) in APPS {
         let app = scenario.add_message_app(Some(100 * MS), &[0]);
-        let made = Made::Exponential {
+        let made = Arrivals::Exponential {
             mean: Duration::from_millis(interval),
             duration: DURATION,
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use keiro_core::Event;
 use keiro_link::Loss;
-use keiro_sim::{GatewayPair, Length, Made, PathSpec, Report, Scenario, Side, Traffic};
+use keiro_sim::{Arrivals, GatewayPair, Length, PathSpec, Report, Scenario, Side, Traffic};
 use keiro_units::{Bandwidth, Probability};
 
 const MS: Duration = Duration::from_millis(1);
@@ -25,7 +25,7 @@ fn run(mtus: [u16; 2], mtu_max: u16, seed: u64) -> Report {
             scenario.traffic.push(Traffic {
                 from: Side::A,
                 app,
-                made: Made::Every {
+                made: Arrivals::Every {
                     interval: 50 * MS,
                     count: 100,
                 },
@@ -76,7 +76,7 @@ fn search_survives_heavy_loss_of_large_packets() {
         path.link.mtu = 1400;
         let mut scenario = Scenario::new(vec![path]);
         let app = scenario.add_message_app(None, &[0]);
-        let made = Made::Every {
+        let made = Arrivals::Every {
             interval: 20 * MS,
             count: 100,
         };

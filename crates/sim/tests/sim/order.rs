@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use keiro_core::SchedulerKind;
-use keiro_sim::{GatewayPair, Length, Made, PathSpec, Report, Scenario};
+use keiro_sim::{Arrivals, GatewayPair, Length, PathSpec, Report, Scenario};
 use keiro_units::{Bandwidth, Instant};
 use proptest::prelude::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-fn once() -> Made {
-    Made::Every {
+fn once() -> Arrivals {
+    Arrivals::Every {
         interval: Duration::ZERO,
         count: 1,
     }

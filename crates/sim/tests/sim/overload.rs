@@ -7,7 +7,8 @@ use keiro_core::{AggregationConfig, AggregationMode, AggregationSnapshot};
 use keiro_link::Loss;
 use keiro_model::aggregation::ControllerKind;
 use keiro_sim::{
-    Bursts, Change, Cross, GatewayPair, Happening, Length, Made, PathSpec, Scenario, Side, Way,
+    Arrivals, Bursts, Change, Cross, GatewayPair, Length, PathDirection, PathSpec, Scenario,
+    ScenarioEvent, Side,
 };
 use keiro_units::{Bandwidth, Probability};
 
@@ -31,7 +32,7 @@ fn begun(seed: u64) -> GatewayPair {
         };
     }
     let app = scenario.add_datagram_app(None, &[0]);
-    let made = Made::Every {
+    let made = Arrivals::Every {
         interval: Duration::from_micros(800),
         count: 5000,
     };
@@ -52,7 +53,7 @@ fn told(pair: &GatewayPair) -> AggregationSnapshot {
 fn a_slow_receiver_drops_and_tells_what_its_socket_had_no_room_for() {
     let mut pair = begun(1);
     assert_eq!(told(&pair).socket_overflows, 0);
-    pair.apply(&Happening::Receive {
+    pair.apply(&ScenarioEvent::Receive {
         side: Side::B,
         each: MS,
         inbox_max: 32,
@@ -64,7 +65,7 @@ fn a_slow_receiver_drops_and_tells_what_its_socket_had_no_room_for() {
     // All but those of the last feedback's time.
     assert!(seen.socket_overflows + 100 >= dropped, "{seen:?}");
     assert_eq!(seen.system_overflows, 0);
-    pair.apply(&Happening::Receive {
+    pair.apply(&ScenarioEvent::Receive {
         side: Side::B,
         each: Duration::ZERO,
         inbox_max: 4096,
@@ -85,7 +86,7 @@ fn others_bursts_cost_packets_and_are_told_as_the_systems() {
         every: 50 * MS,
         ring: 200,
     };
-    pair.apply(&Happening::Bursts {
+    pair.apply(&ScenarioEvent::Bursts {
         side: Side::B,
         bursts: Some(bursts),
     });
@@ -96,7 +97,7 @@ fn others_bursts_cost_packets_and_are_told_as_the_systems() {
     let seen = told(&pair);
     assert!(seen.system_overflows >= 18 * 400, "{seen:?}");
     assert_eq!(seen.socket_overflows, 0);
-    pair.apply(&Happening::Bursts {
+    pair.apply(&ScenarioEvent::Bursts {
         side: Side::B,
         bursts: None,
     });
@@ -124,7 +125,7 @@ fn under_the_controller(
         };
     }
     let app = scenario.add_datagram_app(None, &[0]);
-    let made = Made::Every {
+    let made = Arrivals::Every {
         interval: Duration::from_micros(320),
         count: seconds * 3125,
     };
@@ -140,9 +141,9 @@ fn a_bad_line_keeps_its_copies_at_every_round_trip() {
     for (delay, seed) in [(MS / 2, 11), (25 * MS, 12), (50 * MS, 13), (100 * MS, 14)] {
         let mut pair = under_the_controller(AggregationMode::Fixed, delay, seed, 30);
         pair.run_for(2 * SECOND);
-        pair.apply(&Happening::Path {
+        pair.apply(&ScenarioEvent::Path {
             path: 0,
-            way: Way::Forward,
+            way: PathDirection::Forward,
             change: Change::Loss(Loss::Bernoulli(Probability::new(0.05).unwrap())),
         });
         pair.run_for(3 * SECOND);
@@ -167,7 +168,7 @@ fn a_slow_receiver_gets_fewer_packets_and_all_that_is_offered() {
         let mut pair = under_the_controller(mode, MS / 2, seed, 40);
         pair.run_for(2 * SECOND);
         // Room for 800 packets a second: an I of 2 ms, of which each has two packets or one.
-        pair.apply(&Happening::Receive {
+        pair.apply(&ScenarioEvent::Receive {
             side: Side::B,
             each: Duration::from_micros(1250),
             inbox_max: 64,
@@ -181,7 +182,7 @@ fn a_slow_receiver_gets_fewer_packets_and_all_that_is_offered() {
         let new = dropped(&pair) - before;
         assert!(new < 20 * 800 / 50, "{mode:?}: {new} dropped, {told_of:?}");
         assert_eq!(told_of.parameters.copies(), 1, "{mode:?}: {told_of:?}");
-        pair.apply(&Happening::Receive {
+        pair.apply(&ScenarioEvent::Receive {
             side: Side::B,
             each: Duration::ZERO,
             inbox_max: 4096,
@@ -200,18 +201,18 @@ fn others_begin_and_end_on_a_path() {
     let mut pair = begun(3);
     let lost = |pair: &GatewayPair| told(pair).copies.lost;
     assert_eq!(lost(&pair), 0);
-    pair.apply(&Happening::Cross {
+    pair.apply(&ScenarioEvent::Cross {
         path: 0,
         rate: Bandwidth::from_mbit_per_second(60),
     });
     pair.run_for(SECOND);
     let during = lost(&pair);
     assert!(during > 100, "{during} copies lost beside too much traffic");
-    pair.apply(&Happening::Cross {
+    pair.apply(&ScenarioEvent::Cross {
         path: 0,
         rate: Bandwidth::ZERO,
     });
-    // What waited in the path's buffer is through by then, and told.
+    // What waited in the path's buffer is through and reported by then.
     pair.run_for(SECOND);
     let after = lost(&pair);
     pair.run_for(SECOND / 2);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use keiro_sim::{GatewayPair, Length, Made, PathSpec, Processing, Scenario, Side};
+use keiro_sim::{Arrivals, GatewayPair, Length, PathSpec, Processing, Scenario, Side};
 use keiro_units::{Bandwidth, ByteCount};
 
 const MS: Duration = Duration::from_millis(1);
@@ -16,7 +16,7 @@ fn backlogged(rate: Bandwidth, delay: Duration, class_is_message: bool) -> Scena
         let app = scenario.add_message_app(None, &[0]);
         let length = 50_000;
         let count = rate.bytes_in_floor(4 * SECOND).get() / length + 4;
-        let made = Made::Every {
+        let made = Arrivals::Every {
             interval: Duration::ZERO,
             count: count as u32,
         };
@@ -25,7 +25,11 @@ fn backlogged(rate: Bandwidth, delay: Duration, class_is_message: bool) -> Scena
         let app = scenario.add_datagram_app(None, &[0]);
         let interval = rate.transmission_time_floor(ByteCount::new(900));
         let count = (3.5 * SECOND.as_secs_f64() / interval.as_secs_f64()) as u32;
-        scenario.add_traffic(app, Made::Every { interval, count }, Length::Fixed(1000));
+        scenario.add_traffic(
+            app,
+            Arrivals::Every { interval, count },
+            Length::Fixed(1000),
+        );
     }
     scenario
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use keiro_core::{AppId, Event, MoveReason, PathId};
 use keiro_sim::{
-    Change, GatewayPair, Happening, Length, Made, PathSpec, Report, Scenario, SetUp, Side, Way,
+    Arrivals, Change, GatewayPair, Length, PathDirection, PathSpec, Report, Scenario,
+    ScenarioEvent, SetUp, Side,
 };
 use keiro_units::Bandwidth;
 
@@ -15,15 +16,15 @@ fn path(delay: Duration) -> PathSpec {
     PathSpec::new(Bandwidth::from_mbit_per_second(20), delay)
 }
 
-fn change(path: usize, way: Way, change: Change) -> Happening {
-    Happening::Path { path, way, change }
+fn change(path: usize, way: PathDirection, change: Change) -> ScenarioEvent {
+    ScenarioEvent::Path { path, way, change }
 }
 
 /// One application that prefers path 0, for four seconds; path 1 has twice the delay.
 fn scenario(delay: Duration) -> Scenario {
     let mut scenario = Scenario::new(vec![path(delay), path(2 * delay)]);
     let app = scenario.add_message_app(Some(100 * MS), &[0, 1]);
-    let made = Made::Exponential {
+    let made = Arrivals::Exponential {
         mean: 10 * MS,
         duration: 4 * SECOND,
     };
@@ -49,10 +50,10 @@ fn noticed(report: &Report, side: Side, died: Duration) -> Option<Duration> {
 fn death_is_noticed_within_three_round_trips_and_100_ms() {
     for delay in [MS, 10 * MS, 50 * MS, 150 * MS] {
         for seed in 0..3 {
-            for way in [Way::Both, Way::Forward] {
+            for way in [PathDirection::Both, PathDirection::Forward] {
                 let mut scenario = scenario(delay);
                 // "Under traffic": the clock runs from the first packet that is not answered.
-                scenario.traffic[0].made = Made::Every {
+                scenario.traffic[0].made = Arrivals::Every {
                     interval: 5 * MS,
                     count: 800,
                 };
@@ -75,7 +76,7 @@ fn messages_go_on_over_the_other_path() {
     for seed in 0..3 {
         let delay = 10 * MS;
         let mut scenario = scenario(delay);
-        scenario.add_event(SECOND, change(0, Way::Both, Change::Down));
+        scenario.add_event(SECOND, change(0, PathDirection::Both, Change::Down));
         let report = GatewayPair::new(&scenario, seed).run();
         report.assert_complete();
         let moved = Event::AppMoved {
@@ -118,8 +119,8 @@ fn messages_go_on_over_the_other_path() {
 fn returned_path_is_used_again() {
     for seed in 0..3 {
         let mut scenario = scenario(10 * MS);
-        scenario.add_event(SECOND, change(0, Way::Both, Change::Down));
-        scenario.add_event(2 * SECOND, change(0, Way::Both, Change::Up));
+        scenario.add_event(SECOND, change(0, PathDirection::Both, Change::Down));
+        scenario.add_event(2 * SECOND, change(0, PathDirection::Both, Change::Up));
         let report = GatewayPair::new(&scenario, seed).run();
         report.assert_complete();
         let back = |event: &Event| {
@@ -138,8 +139,8 @@ fn all_paths_may_die_and_return() {
     for seed in 0..3 {
         let mut scenario = scenario(10 * MS);
         for path in [0, 1] {
-            scenario.add_event(SECOND, change(path, Way::Both, Change::Down));
-            scenario.add_event(6 * SECOND, change(path, Way::Both, Change::Up));
+            scenario.add_event(SECOND, change(path, PathDirection::Both, Change::Down));
+            scenario.add_event(6 * SECOND, change(path, PathDirection::Both, Change::Up));
         }
         GatewayPair::new(&scenario, seed).run().assert_complete();
     }
@@ -150,14 +151,14 @@ fn flapping_path_harms_nothing() {
     let mut scenario = scenario(10 * MS);
     for i in 0..30 {
         let what = if i % 2 == 0 { Change::Down } else { Change::Up };
-        scenario.add_event(i * 100 * MS, change(0, Way::Both, what));
+        scenario.add_event(i * 100 * MS, change(0, PathDirection::Both, what));
     }
     GatewayPair::new(&scenario, 1).run().assert_complete();
 }
 
 #[test]
 fn path_that_only_carries_one_way_is_not_used() {
-    for (seed, way) in [(1, Way::Forward), (2, Way::Backward)] {
+    for (seed, way) in [(1, PathDirection::Forward), (2, PathDirection::Backward)] {
         let mut scenario = scenario(10 * MS);
         scenario.add_event(SECOND, change(0, way, Change::Down));
         let report = GatewayPair::new(&scenario, seed).run();
@@ -186,8 +187,8 @@ fn dead_first_path_does_not_block_the_start() {
 fn idle_death_is_noticed_by_probes() {
     let mut scenario = Scenario::new(vec![path(10 * MS), path(20 * MS)]);
     let app = scenario.add_message_app(None, &[0, 1]);
-    scenario.add_event(SECOND, change(0, Way::Both, Change::Down));
-    let once = Made::Every {
+    scenario.add_event(SECOND, change(0, PathDirection::Both, Change::Down));
+    let once = Arrivals::Every {
         interval: Duration::ZERO,
         count: 1,
     };
@@ -207,7 +208,10 @@ fn idle_death_is_noticed_by_probes() {
 fn long_delay_is_no_death() {
     // A geostationary satellite, and a delay that doubles while in use.
     let mut scenario = scenario(280 * MS);
-    scenario.add_event(SECOND, change(0, Way::Both, Change::Delay(290 * MS)));
+    scenario.add_event(
+        SECOND,
+        change(0, PathDirection::Both, Change::Delay(290 * MS)),
+    );
     let report = GatewayPair::new(&scenario, 1).run();
     report.assert_complete();
     let downs = report.sides[0].count(|event| matches!(event, Event::PathDown { .. }));

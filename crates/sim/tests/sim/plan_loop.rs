@@ -17,7 +17,7 @@ use keiro_planner::{
         eligible_paths, plan_moves, probation_paths,
     },
 };
-use keiro_sim::{GatewayPair, Happening, Side};
+use keiro_sim::{GatewayPair, ScenarioEvent, Side};
 use keiro_units::ByteCount;
 
 /// How often the loop looks.
@@ -165,7 +165,7 @@ impl Loop {
             }
             let side = Side::A;
             let paths = order.into_iter().map(|path| path.0 as usize).collect();
-            pair.apply(&Happening::Assign { side, app, paths });
+            pair.apply(&ScenarioEvent::Assign { side, app, paths });
         }
     }
 }

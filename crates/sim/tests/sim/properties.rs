@@ -6,8 +6,8 @@ use std::{fmt, time::Duration};
 use keiro_core::SchedulerKind;
 use keiro_link::{Buffer, LinkConfig, Loss, Reorder};
 use keiro_sim::{
-    Attack, Change, Dialogues, GatewayPair, Happening, Length, Made, PathSpec, Processing, Reading,
-    Receiver, Scenario, SetUp, Side, StreamEnd, TimedEvent, Traffic, Way,
+    Arrivals, Attack, Change, Dialogues, GatewayPair, Length, PathDirection, PathSpec, Processing,
+    Reading, Receiver, Scenario, ScenarioEvent, SetUp, Side, StreamEnd, TimedEvent, Traffic,
 };
 use keiro_units::{Bandwidth, Probability};
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ fn cases() -> u32 {
 }
 
 fn probability(max: f64) -> impl Strategy<Value = Probability> {
-    // Often none at all: faults are easier to tell apart one by one.
+    // Often none at all: single faults are easier to find.
     prop_oneof![
         2 => Just(Probability::ZERO),
         1 => (0.0..max).prop_map(|p| Probability::new(p).unwrap()),
@@ -82,7 +82,7 @@ fn path() -> impl Strategy<Value = PathSpec> {
             path.link.backward = backward;
             path.link.mtu = mtu;
             path.attack = attack;
-            // Mostly honest, sometimes slower than the gateways were told.
+            // Mostly honest, sometimes slower than the gateways are configured.
             path.with(|link| link.rate = Some(Bandwidth::from_mbit_per_second(mbit.min(20))))
         },
     )
@@ -92,8 +92,12 @@ fn side() -> impl Strategy<Value = Side> {
     prop_oneof![Just(Side::A), Just(Side::B)]
 }
 
-fn happening(paths: usize) -> impl Strategy<Value = Happening> {
-    let way = prop_oneof![Just(Way::Forward), Just(Way::Backward), Just(Way::Both)];
+fn happening(paths: usize) -> impl Strategy<Value = ScenarioEvent> {
+    let way = prop_oneof![
+        Just(PathDirection::Forward),
+        Just(PathDirection::Backward),
+        Just(PathDirection::Both)
+    ];
     let change = prop_oneof![
         3 => Just(Change::Down),
         2 => Just(Change::Up),
@@ -103,13 +107,13 @@ fn happening(paths: usize) -> impl Strategy<Value = Happening> {
     ];
     prop_oneof![
         4 => (0..paths, way, change)
-            .prop_map(|(path, way, change)| Happening::Path { path, way, change }),
+            .prop_map(|(path, way, change)| ScenarioEvent::Path { path, way, change }),
         // Only A moves: two that move at once lose each other for good, with any protocol.
-        1 => (0..paths).prop_map(|path| Happening::Readdress { side: Side::A, path }),
+        1 => (0..paths).prop_map(|path| ScenarioEvent::Readdress { side: Side::A, path }),
         1 => (side(), any::<bool>(), millis(0..500))
-            .prop_map(|(side, orderly, away)| Happening::Restart { side, orderly, away }),
+            .prop_map(|(side, orderly, away)| ScenarioEvent::Restart { side, orderly, away }),
         1 => (side(), 0..5_usize, prop::collection::vec(0..paths, 0..=paths))
-            .prop_map(|(side, app, paths)| Happening::Assign { side, app, paths }),
+            .prop_map(|(side, app, paths)| ScenarioEvent::Assign { side, app, paths }),
     ]
 }
 
@@ -127,7 +131,7 @@ fn traffic() -> impl Strategy<Value = Traffic> {
         Traffic {
             from,
             app,
-            made: Made::Exponential {
+            made: Arrivals::Exponential {
                 mean: Duration::from_millis(mean),
                 duration: FAULTS_END,
             },
@@ -161,7 +165,7 @@ fn dialogues() -> impl Strategy<Value = Dialogues> {
         |((from, app, clients, keeps_stream), what, end, client_reads, server_reads)| {
             let (interval, count, rounds, request, response) = what;
             let interval = Duration::from_millis(interval.into());
-            let made = Made::Every { interval, count };
+            let made = Arrivals::Every { interval, count };
             Dialogues {
                 from,
                 clients,
@@ -267,7 +271,7 @@ proptest! {
     /// Faults end: everything completes.
     #[test]
     fn everything_completes_once_faults_end(Readable(mut scenario) in scenario(), seed in any::<u64>()) {
-        scenario.add_event(FAULTS_END, Happening::Heal);
+        scenario.add_event(FAULTS_END, ScenarioEvent::Heal);
         // Three kinds of messages and of dialogues may make 60 MB for 2 Mbit/s.
         scenario.patience = Duration::from_secs(400);
         match GatewayPair::new(&scenario, seed).try_run() {

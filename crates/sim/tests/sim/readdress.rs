@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use keiro_core::Event;
 use keiro_sim::{
-    Change, GatewayPair, Happening, Length, Made, PathSpec, Scenario, Side, Traffic, Way,
+    Arrivals, Change, GatewayPair, Length, PathDirection, PathSpec, Scenario, ScenarioEvent, Side,
+    Traffic,
 };
 use keiro_units::Bandwidth;
 
@@ -20,7 +21,7 @@ fn scenario(paths: usize, b_knows_a: bool) -> Scenario {
         scenario.traffic.push(Traffic {
             from,
             app,
-            made: Made::Exponential {
+            made: Arrivals::Exponential {
                 mean: 10 * MS,
                 duration: 3 * SECOND,
             },
@@ -39,7 +40,7 @@ fn moved(event: &Event) -> bool {
 fn peer_that_moves_is_followed() {
     for (seed, b_knows_a) in [(1, true), (2, false), (3, true), (4, false)] {
         let mut scenario = scenario(1, b_knows_a);
-        let readdress = Happening::Readdress {
+        let readdress = ScenarioEvent::Readdress {
             side: Side::A,
             path: 0,
         };
@@ -59,7 +60,7 @@ fn peer_that_moves_again_and_again_is_followed() {
     for seed in 0..3 {
         let mut scenario = scenario(2, true);
         for i in 1..10 {
-            let readdress = Happening::Readdress {
+            let readdress = ScenarioEvent::Readdress {
                 side: Side::A,
                 path: (i % 2) as usize,
             };
@@ -73,13 +74,13 @@ fn peer_that_moves_again_and_again_is_followed() {
 fn peer_that_moved_while_its_path_was_down_is_found() {
     for seed in 0..3 {
         let mut scenario = scenario(1, seed % 2 == 0);
-        let change = |change| Happening::Path {
+        let change = |change| ScenarioEvent::Path {
             path: 0,
-            way: Way::Both,
+            way: PathDirection::Both,
             change,
         };
         scenario.add_event(SECOND, change(Change::Down));
-        let readdress = Happening::Readdress {
+        let readdress = ScenarioEvent::Readdress {
             side: Side::A,
             path: 0,
         };
@@ -93,7 +94,7 @@ fn peer_that_moved_while_its_path_was_down_is_found() {
 fn idle_peer_that_moves_is_followed() {
     let mut scenario = scenario(1, false);
     scenario.traffic.clear();
-    let readdress = Happening::Readdress {
+    let readdress = ScenarioEvent::Readdress {
         side: Side::A,
         path: 0,
     };
@@ -102,7 +103,7 @@ fn idle_peer_that_moves_is_followed() {
     scenario.traffic.push(Traffic {
         from: Side::B,
         app: 0,
-        made: Made::Every {
+        made: Arrivals::Every {
             interval: MS,
             count: 10,
         },

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use keiro_core::{Event, MessageOutcome};
 use keiro_link::Loss;
-use keiro_sim::{GatewayPair, Happening, Length, Made, PathSpec, Report, Scenario, Side, Traffic};
+use keiro_sim::{
+    Arrivals, GatewayPair, Length, PathSpec, Report, Scenario, ScenarioEvent, Side, Traffic,
+};
 use keiro_units::{Bandwidth, Probability};
 
 const MS: Duration = Duration::from_millis(1);
@@ -19,7 +21,7 @@ fn scenario() -> Scenario {
         scenario.traffic.push(Traffic {
             from,
             app,
-            made: Made::Exponential {
+            made: Arrivals::Exponential {
                 mean: 10 * MS,
                 duration: 4 * SECOND,
             },
@@ -30,8 +32,8 @@ fn scenario() -> Scenario {
     scenario
 }
 
-fn restart(side: Side, orderly: bool, away: Duration) -> Happening {
-    Happening::Restart {
+fn restart(side: Side, orderly: bool, away: Duration) -> ScenarioEvent {
+    ScenarioEvent::Restart {
         side,
         orderly,
         away,

@@ -1,5 +1,5 @@
 //! Paths that die and come back, once and again and again: with the plan loop of the gateway on side
-//! A, an application moves at most once for each death and each return, and what is told of a path
+//! A, an application moves at most once for each death and each return, and what is reported of a path
 //! that is back is what it is like, not what the outage was like.
 
 use std::time::Duration;
@@ -7,8 +7,8 @@ use std::time::Duration;
 use keiro_core::{Event, PathSnapshot, PathState};
 use keiro_planner::steer::PlanMode;
 use keiro_sim::{
-    Change, Cross, GatewayPair, Happening, Length, Made, PathSpec, Processing, Report, Scenario,
-    Side, Way,
+    Arrivals, Change, Cross, GatewayPair, Length, PathDirection, PathSpec, Processing, Report,
+    Scenario, ScenarioEvent, Side,
 };
 use keiro_units::{Bandwidth, Instant, Probability};
 
@@ -45,7 +45,7 @@ fn scenario(cross: u64, end: Duration) -> Scenario {
         };
     }
     let app = scenario.add_message_app(Some(LATENCY_TARGET), &[NEAR, FAR]);
-    let made = Made::Every {
+    let made = Arrivals::Every {
         interval: INTERVAL,
         count: (end.as_millis() / INTERVAL.as_millis()) as u32,
     };
@@ -53,11 +53,11 @@ fn scenario(cross: u64, end: Duration) -> Scenario {
     scenario
 }
 
-/// What was told of a path.
+/// What was reported of a path.
 type Told = Vec<(Instant, PathSnapshot)>;
 
 /// Cuts the near path at the first of each pair and mends it at the second, all after [`BEFORE`];
-/// the report, when those were, and what side A told of the path.
+/// the report, when those were, and what side A reported of the path.
 fn run(
     scenario: &Scenario,
     outages: &[(Duration, Duration)],
@@ -84,8 +84,8 @@ fn run(
     let mut told = Told::new();
     while pair.now() < from + end {
         if let Some((_, change)) = next.next_if(|(at, _)| pair.now() >= *at) {
-            let (path, way, change) = (NEAR, Way::Both, *change);
-            pair.apply(&Happening::Path { path, way, change });
+            let (path, way, change) = (NEAR, PathDirection::Both, *change);
+            pair.apply(&ScenarioEvent::Path { path, way, change });
         }
         pair.run_for(SAMPLE_INTERVAL);
         plan_loop.turn(&mut pair, PlanMode::Revise);
@@ -203,7 +203,7 @@ fn a_path_that_flaps_is_left_for_good_after_its_second_death() {
             .map(|(from, to)| moves(&report, from, to))
             .collect();
         println!("down 1 s, up 1 s, five times, seed {seed}: {counts:?} moves");
-        // It dies, is back and dies again. Nobody goes back for a second; for who needs it, two are
+        // It dies, is back and dies again. No application goes back for a second; for who needs it, two are
         // enough.
         assert_eq!(counts, [1, 1, 1, 0, 0, 0, 0, 0, 0, 1], "seed {seed}");
         let back = events[9];
@@ -227,7 +227,7 @@ fn places(report: &Report, from: Instant) -> Vec<Option<u8>> {
 fn run_of_three(
     lifetime: Option<Duration>,
     seed: u64,
-    happenings: &[(Duration, Happening)],
+    happenings: &[(Duration, ScenarioEvent)],
 ) -> (Report, Instant) {
     let end = BEFORE + 20 * SECOND;
     let path = |kbit: u64, delay: u32| {
@@ -240,7 +240,7 @@ fn run_of_three(
     }
     let app = scenario.add_message_app(Some(LATENCY_TARGET), &[0, 1, 2]);
     scenario.apps[app].lifetime = lifetime;
-    let made = Made::Every {
+    let made = Arrivals::Every {
         interval: INTERVAL,
         count: (end.as_millis() / INTERVAL.as_millis()) as u32,
     };
@@ -268,10 +268,10 @@ fn run_of_three(
 }
 
 /// All paths at once.
-fn all(at: Duration, change: Change) -> [(Duration, Happening); 3] {
+fn all(at: Duration, change: Change) -> [(Duration, ScenarioEvent); 3] {
     [0, 1, 2].map(|path| {
-        let way = Way::Both;
-        (at, Happening::Path { path, way, change })
+        let way = PathDirection::Both;
+        (at, ScenarioEvent::Path { path, way, change })
     })
 }
 
@@ -308,7 +308,7 @@ fn when_the_peer_has_restarted_everybody_is_back_where_they_were() {
         for (orderly, lifetime) in [(true, None), (false, None), (false, Some(10 * SECOND))] {
             for seed in 0..3 {
                 let side = Side::B;
-                let restart = Happening::Restart {
+                let restart = ScenarioEvent::Restart {
                     side,
                     orderly,
                     away,

@@ -5,7 +5,8 @@ use std::time::Duration;
 use keiro_core::{Event, TimingConfig};
 use keiro_link::Loss;
 use keiro_sim::{
-    GatewayPair, Happening, Length, Made, PathSpec, Report, Scenario, SetUp, Side, Start, Traffic,
+    Arrivals, GatewayPair, Length, PathSpec, Report, Scenario, ScenarioEvent, SetUp, Side, Start,
+    Traffic,
 };
 use keiro_units::{Bandwidth, Instant, Probability};
 
@@ -22,7 +23,7 @@ fn scenario(delay: Duration) -> Scenario {
         scenario.traffic.push(Traffic {
             from,
             app,
-            made: Made::Every {
+            made: Arrivals::Every {
                 interval: 10 * MS,
                 count: 10,
             },
@@ -155,7 +156,7 @@ fn prefers_far(dead: &[usize]) -> Scenario {
         scenario.traffic.push(Traffic {
             from,
             app,
-            made: Made::Every {
+            made: Arrivals::Every {
                 interval: 10 * MS,
                 count: 300,
             },
@@ -201,7 +202,7 @@ fn after_a_restart_everybody_is_where_they_were_and_nowhere_between() {
             let mut scenario = prefers_far(&[]);
             scenario.add_event(
                 SECOND,
-                Happening::Restart {
+                ScenarioEvent::Restart {
                     side: Side::A,
                     orderly,
                     away: 100 * MS,

@@ -6,8 +6,8 @@ use keiro_core::{AggregationConfig, AggregationMode, CopySpread, Parity, Redunda
 use keiro_link::{LinkConfig, Loss, Reorder};
 use keiro_model::aggregation::ControllerKind;
 use keiro_sim::{
-    Change, Dialogues, GatewayPair, Happening, Length, Made, PathSpec, Reading, Report, Scenario,
-    Side, StreamEnd, Traffic, Way,
+    Arrivals, Change, Dialogues, GatewayPair, Length, PathDirection, PathSpec, Reading, Report,
+    Scenario, ScenarioEvent, Side, StreamEnd, Traffic,
 };
 use keiro_units::{Bandwidth, Probability};
 
@@ -26,7 +26,7 @@ fn scenario() -> Scenario {
     let bulk = scenario.add_stream_app(None, &[0, 1]);
     let messages = scenario.add_message_app(Some(100 * MS), &[0, 1]);
     let datagrams = scenario.add_datagram_app(Some(50 * MS), &[0, 1]);
-    let often = |mean| Made::Exponential {
+    let often = |mean| Arrivals::Exponential {
         mean,
         duration: 3 * SECOND,
     };
@@ -196,8 +196,8 @@ fn no_byte_is_lost_repeated_or_reordered_however_thin_traffic_is_gathered() {
 /// Paths die and return, and for two seconds there is none.
 fn with_deaths(mut scenario: Scenario) -> Scenario {
     let mut event = |at: Duration, path, change| {
-        let way = Way::Both;
-        scenario.add_event(at, Happening::Path { path, way, change });
+        let way = PathDirection::Both;
+        scenario.add_event(at, ScenarioEvent::Path { path, way, change });
     };
     event(500 * MS, 0, Change::Down);
     event(1500 * MS, 0, Change::Up);
@@ -222,12 +222,12 @@ fn streams_follow_their_application_to_other_paths_and_their_peer_to_other_addre
         let mut scenario = scenario();
         for (i, at) in (100..3000).step_by(150).enumerate() {
             let what = if i % 3 == 0 {
-                Happening::Readdress {
+                ScenarioEvent::Readdress {
                     side: Side::A,
                     path: i % 2,
                 }
             } else {
-                Happening::Assign {
+                ScenarioEvent::Assign {
                     side: if i % 2 == 0 { Side::A } else { Side::B },
                     app: i % 2,
                     paths: vec![i / 2 % 2],
@@ -252,8 +252,8 @@ fn streams_do_not_notice_key_changes() {
     }
 }
 
-fn restart(side: Side, orderly: bool, away: Duration) -> Happening {
-    Happening::Restart {
+fn restart(side: Side, orderly: bool, away: Duration) -> ScenarioEvent {
+    ScenarioEvent::Restart {
         side,
         orderly,
         away,
@@ -336,7 +336,7 @@ fn beside(other: Option<Dialogues>) -> Report {
     let mut scenario = Scenario::new(vec![path]);
     let app = scenario.add_stream_app(Some(20 * MS), &[0]);
     scenario.add_stream_app(None, &[0]);
-    let made = Made::Exponential {
+    let made = Arrivals::Exponential {
         mean: 10 * MS,
         duration: 3 * SECOND,
     };
@@ -398,7 +398,7 @@ fn a_thousand_transfers_get_equal_shares() {
     let mut scenario = Scenario::new(vec![path.with(|link| link.loss = loss)]);
     let app = scenario.add_stream_app(None, &[0]);
     let count = 1000;
-    let made = Made::Every {
+    let made = Arrivals::Every {
         interval: Duration::ZERO,
         count,
     };
@@ -427,7 +427,7 @@ fn many_who_have_little_do_not_starve_those_who_have_much() {
         let bulk = scenario.add_stream_app(latency_target, &[0]);
         let thin = scenario.add_stream_app(latency_target, &[0]);
         for (app, clients, rounds, request) in [(bulk, 2, 1, 1 << 30), (thin, 500, 1 << 20, 1000)] {
-            let made = Made::Every {
+            let made = Arrivals::Every {
                 interval: Duration::ZERO,
                 count: clients,
             };

@@ -3,7 +3,7 @@
 use super::{ACK, Frame, FrameError};
 use crate::wire::{Reader, put_varint};
 
-/// Most ranges in one acknowledgement; older ones have been told before.
+/// Most ranges in one acknowledgement; earlier acknowledgements had the older ones.
 pub(super) const ACK_RANGES_MAX: usize = 32;
 
 /// An acknowledgement of packets of one path of the peer, and what was measured with them.
@@ -63,7 +63,7 @@ impl AckFrame<'_> {
     }
 
     /// Appends an acknowledgement of `ranges`: inclusive pairs from the largest down, not empty,
-    /// not touching. Only the first 32 are told.
+    /// not touching. Only the first 32 are written.
     pub fn encode(
         buf: &mut Vec<u8>,
         head: &AckFrame<'_>,

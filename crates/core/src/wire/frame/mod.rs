@@ -46,7 +46,7 @@ const PACKET: u64 = 0x12;
 /// As [`PACKET`], and it waited long at the sender: to be marked.
 const PACKET_MARKED: u64 = 0x13;
 const STREAM_RETURN: u64 = 0x14;
-/// Frame types from here on carry a length and are skipped by whoever does not know them.
+/// Frame types from here on carry a length, so that a receiver can skip unknown ones.
 const SKIPPABLE: u64 = 0x40;
 
 /// A peer that does not know trains skips them.

@@ -400,7 +400,7 @@ fn copies_with_time_between_them_survive_a_pause_of_the_line() {
 #[test]
 fn copies_with_time_between_them_say_nothing_of_the_bandwidth() {
     let line = Bandwidth::from_mbit_per_second(100);
-    let told = |spread| {
+    let measured = |spread| {
         let config = AggregationConfig {
             spread,
             ..fixed_copies(AggregationMode::Eager, 2)
@@ -421,10 +421,10 @@ fn copies_with_time_between_them_say_nothing_of_the_bandwidth() {
         }
         pair.aggregation().bandwidth
     };
-    let back_to_back = told(CopySpread::BackToBack).expect("a bandwidth");
+    let back_to_back = measured(CopySpread::BackToBack).expect("a bandwidth");
     let error = back_to_back.bandwidth().as_bits_per_second() as f64 / 1e8;
     assert!((0.95..1.05).contains(&error), "{back_to_back:?}");
-    let spaced = told(CopySpread::Spaced(Duration::from_micros(500)));
+    let spaced = measured(CopySpread::Spaced(Duration::from_micros(500)));
     assert_eq!(spaced, None);
 }
 
@@ -589,7 +589,7 @@ fn gathered_again_after(probe_share: Probability, patience: Duration) -> Duratio
     });
     pair.line = Some(rate);
     pair.up();
-    let told = |pair: &Pair, of: fn(&Event) -> bool| pair.sides[0].events.iter().any(of);
+    let happened = |pair: &Pair, of: fn(&Event) -> bool| pair.sides[0].events.iter().any(of);
     let is_paused = |event: &Event| match event {
         Event::AggregationPaused { too_narrow, .. } => {
             assert!(too_narrow.bandwidth < too_narrow.needed(), "{too_narrow}");
@@ -612,18 +612,18 @@ fn gathered_again_after(probe_share: Probability, patience: Duration) -> Duratio
     sent_until(&mut pair, Duration::MAX, |pair| {
         pair.now > Instant::ZERO + whole_line
     });
-    assert!(!told(&pair, is_paused));
+    assert!(!happened(&pair, is_paused));
     pair.line = Some(Bandwidth::from_bits_per_second(700_000));
     sent_until(&mut pair, Duration::from_secs(30), |pair| {
-        told(pair, is_paused)
+        happened(pair, is_paused)
     });
     let narrow_until = pair.now + Duration::from_secs(5);
     sent_until(&mut pair, Duration::MAX, |pair| pair.now > narrow_until);
-    assert!(!told(&pair, is_resumed));
+    assert!(!happened(&pair, is_resumed));
     assert!(pair.aggregation().too_narrow.is_some());
     pair.line = Some(rate);
-    let took = sent_until(&mut pair, patience, |pair| told(pair, is_resumed));
-    // It is gathered, and what is gathered is told of.
+    let took = sent_until(&mut pair, patience, |pair| happened(pair, is_resumed));
+    // It is gathered and reported in feedback.
     let sent = pair.aggregation().aggregates.sent;
     let again = Duration::from_secs(5);
     sent_until(&mut pair, again, |pair| {

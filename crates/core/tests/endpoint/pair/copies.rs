@@ -1,4 +1,4 @@
-//! Copies of aggregates on other paths: what these carry, and what is told of copies that never left.
+//! Copies of aggregates on other paths: what these carry, and how copies that never left are reported.
 
 use keiro_core::{
     AggregationConfig, AggregationMode, CopySpread, Parity, PathSnapshot, Redundancy,
@@ -158,7 +158,7 @@ fn what_leaves_later_is_not_lost_before_it_has_left() {
             pair.delays[1] = one_way;
             pair.run(Duration::from_secs(10), |_| false);
             pair.send_many(2000, Duration::from_millis(1));
-            // Copies leave, and are told of.
+            // Copies leave and are reported in feedback.
             pair.run(Duration::from_millis(300), |_| false);
             pair.send_many(1, Duration::from_millis(1));
             let seen = pair.aggregation();
@@ -169,13 +169,13 @@ fn what_leaves_later_is_not_lost_before_it_has_left() {
                 (0, 0),
                 "{redundancy:?}, {copies}, {one_way:?}: {seen:?}"
             );
-            // What is lost is told none the less.
+            // Losses are reported none the less.
             pair.counts = [(0, 0); 2];
             pair.loses = |sent| sent % 10 == 0;
             pair.send_many(2000, Duration::from_millis(1));
-            let (lost, told) = (pair.counts[0].1, pair.aggregation().copies.lost);
-            assert!(told * 10 > lost * 8, "{told} of {lost} told");
-            assert!(told <= lost, "{told} of {lost} told");
+            let (lost, reported) = (pair.counts[0].1, pair.aggregation().copies.lost);
+            assert!(reported * 10 > lost * 8, "{reported} of {lost} reported");
+            assert!(reported <= lost, "{reported} of {lost} reported");
         }
     }
 }

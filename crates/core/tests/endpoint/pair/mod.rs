@@ -326,9 +326,9 @@ impl Pair {
     }
 }
 
-/// What messages of side 0 that take 20 ms over the first path are told to have taken, while their
+/// The reported delays of messages of side 0 that take 20 ms over the first path, while their
 /// outcomes come over the second, which is quicker at first.
-fn delays_told(pair: &mut Pair, count: usize) -> Vec<Duration> {
+fn reported_delays(pair: &mut Pair, count: usize) -> Vec<Duration> {
     pair.sides[0].events.clear();
     for _ in 0..count {
         pair.send(0, body(100)).expect("room");
@@ -336,13 +336,13 @@ fn delays_told(pair: &mut Pair, count: usize) -> Vec<Duration> {
     }
     let ended = |pair: &Pair| pair.outcomes(0).len() == count;
     assert!(pair.run(Duration::from_secs(5), ended));
-    let told = |event: &Event| match event {
+    let reported = |event: &Event| match event {
         Event::MessageDone { arrived_after, .. } => {
             Some(arrived_after.expect("its clock is known"))
         }
         _ => None,
     };
-    pair.sides[0].events.iter().filter_map(told).collect()
+    pair.sides[0].events.iter().filter_map(reported).collect()
 }
 
 #[test]
@@ -358,20 +358,20 @@ fn what_outcomes_meet_on_their_way_back_is_no_delay_of_their_messages() {
         tenant: TenantId::ZERO,
     };
     pair.ends[0].set_app(pair.peers[0], app);
-    let near = |told: &[Duration]| {
+    let near = |reported: &[Duration]| {
         let expected = Duration::from_millis(20);
-        let off = told.iter().map(|delay| delay.abs_diff(expected));
+        let off = reported.iter().map(|delay| delay.abs_diff(expected));
         off.max().expect("messages") < Duration::from_millis(1)
     };
-    let told = delays_told(&mut pair, 50);
-    assert!(near(&told), "{told:?}");
+    let reported = reported_delays(&mut pair, 50);
+    assert!(near(&reported), "{reported:?}");
     pair.loses_back_every = 3;
-    let told = delays_told(&mut pair, 200);
-    assert!(near(&told), "lost outcomes: {told:?}");
+    let reported = reported_delays(&mut pair, 200);
+    assert!(near(&reported), "lost outcomes: {reported:?}");
     pair.loses_back_every = 0;
     pair.delays[1] = Duration::from_millis(70);
-    let told = delays_told(&mut pair, 200);
-    assert!(near(&told), "a slow way back: {told:?}");
+    let reported = reported_delays(&mut pair, 200);
+    assert!(near(&reported), "a slow way back: {reported:?}");
 }
 
 fn body(len: usize) -> Vec<u8> {
@@ -421,7 +421,7 @@ fn backlogged_path_is_paced_at_its_rate() {
 }
 
 #[test]
-fn refused_message_is_told_to_its_sender() {
+fn refused_message_is_reported_to_its_sender() {
     let mut pair = Pair::new(DeliveryClass::Message);
     pair.up();
     pair.refuse = Some(RefusalReason::NoReceiver);

@@ -233,8 +233,8 @@ fn a_reset_ends_both_directions_at_once_with_its_reason() {
     pair.write(0, ours, b"lost on the way, maybe");
     let peer = pair.peers[1];
     pair.ends[1].reset_stream(peer, theirs, ResetReason::Refused);
-    let told = |pair: &Pair| pair.was_reset(0, ours).is_some();
-    assert!(pair.run(SECOND, told));
+    let was_reset = |pair: &Pair| pair.was_reset(0, ours).is_some();
+    assert!(pair.run(SECOND, was_reset));
     assert_eq!(pair.was_reset(0, ours), Some(ResetReason::Refused));
     assert_eq!((pair.streams(0), pair.streams(1)), (0, 0));
     let (end, peer) = (&mut pair.ends[0], pair.peers[0]);
@@ -273,26 +273,30 @@ fn what_was_written_before_a_reset_arrives_before_it() {
         if index == 1 {
             pair.loses = |_| false;
         }
-        let told = |pair: &Pair| pair.was_reset(0, ours).is_some();
-        assert!(pair.run(2 * SECOND, told), "losses {index}");
+        let was_reset = |pair: &Pair| pair.was_reset(0, ours).is_some();
+        assert!(pair.run(2 * SECOND, was_reset), "losses {index}");
         assert!(pair.sides[0].read[&ours].0 == all, "losses {index}");
         assert_eq!(pair.was_reset(0, ours), Some(ResetReason::Application));
         let gone = |pair: &Pair| pair.streams(0) + pair.streams(1) == 0;
         assert!(pair.run(SECOND, gone));
-        assert_eq!(pair.was_reset(1, theirs), None, "who resets is not told");
+        assert_eq!(
+            pair.was_reset(1, theirs),
+            None,
+            "the side that resets gets no signal"
+        );
     }
 }
 
 #[test]
-fn what_the_peer_says_after_a_reset_here_goes_to_nobody() {
+fn data_of_the_peer_after_our_reset_is_discarded() {
     let mut pair = Pair::new(DeliveryClass::Stream);
     let (ours, theirs) = pair.opened();
     let all = body(16 << 10);
     pair.write(0, ours, &all);
     pair.write(1, theirs, &all);
     pair.reset_behind(1, theirs);
-    let told = |pair: &Pair| pair.was_reset(0, ours).is_some();
-    assert!(pair.run(SECOND, told));
+    let was_reset = |pair: &Pair| pair.was_reset(0, ours).is_some();
+    assert!(pair.run(SECOND, was_reset));
     assert!(pair.sides[0].read[&ours].0 == all);
     assert!(!pair.sides[1].read.contains_key(&theirs));
     assert_eq!(pair.stream_bytes(1), (0, 0));
@@ -305,16 +309,16 @@ fn a_reset_waits_for_a_reader_that_has_stopped_but_not_for_long() {
     pair.sides[0].stalled.insert(ours);
     pair.write(1, theirs, &body(5000));
     pair.reset_behind(1, theirs);
-    let told = |pair: &Pair| pair.was_reset(0, ours).is_some();
-    assert!(!pair.run(SECOND, told));
+    let was_reset = |pair: &Pair| pair.was_reset(0, ours).is_some();
+    assert!(!pair.run(SECOND, was_reset));
     // The peer has done with it, and nothing more is written.
     assert_eq!((pair.streams(1), pair.stream_bytes(0)), (0, (0, 5000)));
     let (end, peer) = (&mut pair.ends[0], pair.peers[0]);
     assert_eq!(end.stream_room(peer, ours), Some(0));
     // One that reads on gets all.
     end.consume_stream(pair.now, peer, ours, 1000);
-    assert!(!pair.run(3 * SECOND / 2, told));
-    assert!(pair.run(SECOND, told));
+    assert!(!pair.run(3 * SECOND / 2, was_reset));
+    assert!(pair.run(SECOND, was_reset));
     assert_eq!((pair.streams(0), pair.stream_bytes(0)), (0, (0, 0)));
 }
 
@@ -330,14 +334,14 @@ fn a_reset_waits_for_a_peer_that_says_nothing_but_not_for_long() {
     let gone = |pair: &Pair| pair.streams(1) == 0;
     assert!(pair.run(2 * SECOND, gone));
     assert_eq!(pair.stream_bytes(1), (0, 0));
-    // The reset itself is told whenever there is a path again.
+    // The reset itself is sent whenever there is a path again.
     pair.down = [false; 2];
-    let told = |pair: &Pair| pair.was_reset(0, ours).is_some();
-    assert!(pair.run(20 * SECOND, told));
+    let was_reset = |pair: &Pair| pair.was_reset(0, ours).is_some();
+    assert!(pair.run(20 * SECOND, was_reset));
 }
 
 #[test]
-fn a_slow_reader_holds_up_its_writer_and_nobody_else() {
+fn slow_reader_blocks_only_its_own_writer() {
     let mut pair = Pair::new(DeliveryClass::Stream);
     let (stalled, theirs) = pair.opened();
     pair.sides[1].stalled.insert(theirs);
@@ -483,8 +487,8 @@ fn an_unknown_application_or_class_resets_the_stream() {
     let peer = pair.peers[1];
     pair.ends[1].remove_app(peer, AppId::of_name(APP));
     let ours = pair.open(0);
-    let told = |pair: &Pair| pair.was_reset(0, ours).is_some();
-    assert!(pair.run(SECOND, told));
+    let was_reset = |pair: &Pair| pair.was_reset(0, ours).is_some();
+    assert!(pair.run(SECOND, was_reset));
     assert_eq!(
         pair.was_reset(0, ours),
         Some(ResetReason::UnknownApplication)
@@ -525,8 +529,8 @@ fn a_restarted_peer_opens_streams_under_new_names_and_takes_many_of_ours() {
     let first = pair.open(1);
     pair.run(SECOND, |_| false);
     pair.restart(DeliveryClass::Stream);
-    let told = |pair: &Pair| pair.was_reset(0, ours) == Some(ResetReason::Gateway);
-    assert!(pair.run(10 * SECOND, told));
+    let was_reset = |pair: &Pair| pair.was_reset(0, ours) == Some(ResetReason::Gateway);
+    assert!(pair.run(10 * SECOND, was_reset));
     let up = |pair: &Pair| pair.ends[1].is_up(pair.peers[1]);
     assert!(pair.run(10 * SECOND, up));
     let before: Vec<StreamId> = pair.sides[0].signals.iter().map(|s| s.0).collect();
@@ -555,8 +559,8 @@ fn a_peer_that_says_good_bye_resets_its_streams_at_once() {
     let (ours, _) = pair.opened();
     let peer = pair.peers[1];
     pair.ends[1].remove_peer(pair.now, peer);
-    let told = |pair: &Pair| pair.was_reset(0, ours) == Some(ResetReason::Gateway);
-    assert!(pair.run(Duration::from_millis(50), told));
+    let was_reset = |pair: &Pair| pair.was_reset(0, ours) == Some(ResetReason::Gateway);
+    assert!(pair.run(Duration::from_millis(50), was_reset));
     assert_eq!(pair.streams(0), 0);
 }
 
@@ -574,7 +578,7 @@ fn streams_of_a_peer_without_a_path_for_a_minute_end_as_unreachable_on_both_side
         let seen = pair.was_reset(side, stream);
         assert_eq!(seen, Some(ResetReason::Unreachable), "side {side}");
     }
-    // The peer is told of what it has ended itself, and does not mind.
+    // The peer gets a reset for a stream that it has ended itself, and ignores it.
     pair.down = [false; 2];
     let up = |pair: &Pair| (0..2).all(|side| pair.ends[side].is_up(pair.peers[side]));
     assert!(pair.run(10 * SECOND, up));
@@ -629,7 +633,7 @@ fn a_stream_that_has_not_left_is_not_overtaken_by_all_numbers_there_are() {
 }
 
 #[test]
-fn a_reset_is_told_however_many_streams_came_and_went_before_it() {
+fn reset_arrives_however_many_streams_came_and_went_before_it() {
     let mut pair = Pair::new(DeliveryClass::Stream);
     let (ours, theirs) = pair.opened();
     pair.down = [true; 2];
@@ -640,8 +644,8 @@ fn a_reset_is_told_however_many_streams_came_and_went_before_it() {
     }
     pair.ends[0].reset_stream(peer, ours, ResetReason::Application);
     pair.down = [false; 2];
-    let told = |pair: &Pair| pair.was_reset(1, theirs) == Some(ResetReason::Application);
-    assert!(pair.run(10 * SECOND, told));
+    let was_reset = |pair: &Pair| pair.was_reset(1, theirs) == Some(ResetReason::Application);
+    assert!(pair.run(10 * SECOND, was_reset));
 }
 
 #[test]

@@ -337,7 +337,7 @@ pub(crate) struct Hello {
     pub(crate) to: u8,
     pub(crate) version: u8,
     pub(crate) index: u32,
-    /// Also tells ephemeral keys apart.
+    /// Also makes the ephemeral keys distinct.
     pub(crate) timestamp: u64,
     pub(crate) incarnation: u64,
     pub(crate) ciphers: u8,

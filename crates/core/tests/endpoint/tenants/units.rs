@@ -96,7 +96,7 @@ fn messages_of_a_tenant_have_its_share() {
 }
 
 #[test]
-fn without_its_tenant_an_application_is_nobodys_and_loses_nothing() {
+fn application_without_its_tenant_uses_tenant_0_and_loses_nothing() {
     let mut net = net(10, narrow());
     net.set(tenant(ONE, 9.0, ControllerConfig::Open));
     net.set(tenant(TWO, 3.0, ControllerConfig::Open));
@@ -105,8 +105,8 @@ fn without_its_tenant_an_application_is_nobodys_and_loses_nothing() {
     for side in 0..2 {
         net.ends[side].remove_tenant(net.peers[side], ONE);
     }
-    let nobodys = ratio(&mut net, MESSAGES, (1, 2), messages);
-    assert!((2.85..3.15).contains(&nobodys), "{nobodys}");
+    let without_tenant = ratio(&mut net, MESSAGES, (1, 2), messages);
+    assert!((2.85..3.15).contains(&without_tenant), "{without_tenant}");
     net.set(tenant(ONE, 9.0, ControllerConfig::Open));
     let again = ratio(&mut net, MESSAGES, (1, 2), messages);
     assert!((0.31..0.35).contains(&again), "{again}");

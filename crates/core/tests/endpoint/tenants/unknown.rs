@@ -1,9 +1,9 @@
-//! Tenants that only one gateway knows: who sends is told.
+//! Tenants that only one gateway knows: the sender gets a report.
 
 use super::*;
 
 #[test]
-fn who_sends_for_a_tenant_that_the_peer_does_not_know_is_told_what_becomes_of_it() {
+fn sender_learns_that_the_peer_drops_packets_of_an_unknown_tenant() {
     let mut net = Net::new(20, narrow());
     let (now, peer) = (net.now, net.peers[0]);
     net.set(tenant(TWO, 1.0, ControllerConfig::Open));
@@ -16,10 +16,10 @@ fn who_sends_for_a_tenant_that_the_peer_does_not_know_is_told_what_becomes_of_it
         }
     });
     let sent = net.snapshot(ONE);
-    let told = sent.drops.unknown_at_peer;
+    let reported = sent.drops.unknown_at_peer;
     assert!(
-        told > 1000 && told <= sent.accepted,
-        "{told} of {}",
+        reported > 1000 && reported <= sent.accepted,
+        "{reported} of {}",
         sent.accepted
     );
     assert_eq!(net.snapshot(TWO).drops.unknown_at_peer, 0);
@@ -39,10 +39,10 @@ fn who_sends_for_a_tenant_that_the_peer_does_not_know_is_told_what_becomes_of_it
             tenant: ONE,
         },
     );
-    net.told.sort_by_key(|(side, _)| *side);
-    assert_eq!(net.told, [refused, unknown]);
+    net.reported.sort_by_key(|(side, _)| *side);
+    assert_eq!(net.reported, [refused, unknown]);
 
-    net.told.clear();
+    net.reported.clear();
     net.set(tenant(ONE, 1.0, ControllerConfig::Open));
     let later = |net: &mut Net| net.send(ONE, 1, 100).expect("accepted");
     net.run(Duration::from_secs(1), later);
@@ -50,7 +50,7 @@ fn who_sends_for_a_tenant_that_the_peer_does_not_know_is_told_what_becomes_of_it
     net.run(Duration::from_secs(2), later);
     assert_eq!(net.snapshot(ONE).drops.unknown_at_peer, known);
     assert!(net.arrived.contains_key(&ONE));
-    assert_eq!(net.told, []);
+    assert_eq!(net.reported, []);
 }
 
 #[test]

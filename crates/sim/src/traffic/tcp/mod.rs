@@ -60,7 +60,7 @@ pub struct TcpConfig {
 /// The largest [`receive_buffer`](TcpConfig::receive_buffer): 65,535 units of the window scale.
 pub const RECEIVE_BUFFER_MAX: ByteCount = ByteCount::new(65_535 << WINDOW_SCALE);
 
-/// Windows are told in units of 2^10 bytes (RFC 7323 §2).
+/// Windows are advertised in units of 2^10 bytes (RFC 7323 §2).
 pub const WINDOW_SCALE: u8 = 10;
 
 /// How a congestion window grows and shrinks.
@@ -118,7 +118,7 @@ impl TcpConfig {
         ..Self::RFC
     };
 
-    /// The window that a receiver tells, bytes.
+    /// The window that a receiver advertises, bytes.
     pub(crate) fn window(&self) -> u32 {
         let most = RECEIVE_BUFFER_MAX.get();
         let units = self.receive_buffer.get().min(most) >> WINDOW_SCALE;

@@ -9,7 +9,7 @@ use crate::traffic::packet::{Ecn, Flags, SACK_BLOCKS_MAX, SackBlocks, TcpHeader,
 const RANGES_MAX: usize = 1 << 14;
 
 /// Takes segments, gives their bytes on in order and acknowledges them. It waits for a SYN and
-/// answers whoever sent it.
+/// answers its sender.
 #[derive(Clone, Debug)]
 pub struct TcpReceiver {
     config: TcpConfig,

@@ -77,9 +77,9 @@ enum Recovery {
 #[derive(Clone, Copy, Debug, Default)]
 struct Echo {
     /// The window was reduced when this was the next byte: marks are not heeded before it is
-    /// acknowledged, for only the segment that it begins tells the receiver.
+    /// acknowledged, for only the segment that it begins informs the receiver.
     until: u64,
-    /// The receiver is to be told so.
+    /// The next segment is to say so to the receiver.
     tell: bool,
 }
 
