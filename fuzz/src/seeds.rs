@@ -1,4 +1,4 @@
-//! What a run begins with: messages of the tests, and what FRR has said.
+//! What a run begins with: messages of the tests, recorded messages of FRR, test vectors, examples.
 
 use std::{env, fs, path::Path};
 

@@ -15,7 +15,7 @@
 mod content;
 mod cross;
 mod gateway;
-mod held;
+mod in_transit;
 mod middlebox;
 mod network;
 mod node;

@@ -4,7 +4,7 @@ use keiro_link::{Arrival, Counters, Link, LinkConfig};
 use keiro_units::Instant;
 
 use crate::{
-    held::Held,
+    in_transit::InTransit,
     node::{Goal, Interface, Node, Outbox},
     packet::{Slab, Slot},
     pcap::Capture,
@@ -118,7 +118,7 @@ struct Wire {
     source: Source,
     mtu: u16,
     to: (usize, usize),
-    held: Held<Slot>,
+    held: InTransit<Slot>,
 }
 
 impl<N: Node> Network<N> {
@@ -182,7 +182,7 @@ impl<N: Node> Network<N> {
                 source,
                 mtu: spec.mtu,
                 to: (to.0.0, to.1),
-                held: Held::new(),
+                held: InTransit::new(),
             });
         }
         id

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     Counts, Direction, EVENTS_PER_INSTANT_MAX, LinkSpec, Stop,
-    held::Held,
+    in_transit::InTransit,
     queue::{EventQueue, Source},
     seed,
     trace::TraceHash,
@@ -92,7 +92,7 @@ struct Port {
     classes: Option<(Scheduler, Source)>,
     to: usize,
     to_port: usize,
-    held: Held<(Instant, Slot)>,
+    held: InTransit<(Instant, Slot)>,
     tally: Tally,
 }
 
@@ -150,7 +150,7 @@ impl<D: Device> Mesh<D> {
                 classes: None,
                 to: to.0,
                 to_port,
-                held: Held::new(),
+                held: InTransit::new(),
                 tally: Tally::new(),
             });
         }

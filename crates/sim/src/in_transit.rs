@@ -6,12 +6,12 @@ use keiro_link::Ticket;
 
 /// Packets, or what stands for them, by ticket.
 #[derive(Debug)]
-pub(crate) struct Held<T> {
+pub(crate) struct InTransit<T> {
     first: u64,
     slots: VecDeque<Option<T>>,
 }
 
-impl<T> Held<T> {
+impl<T> InTransit<T> {
     /// Nothing yet.
     pub(crate) const fn new() -> Self {
         Self {
