@@ -228,3 +228,122 @@ fn peer_gets_no_credit_while_too_many_outcomes_wait() {
         MESSAGES_SENT - before
     );
 }
+
+fn acknowledgements_in(packets: &[SentByEndpoint]) -> usize {
+    let frames = packets.iter().flat_map(|packet| frames_of(&packet.clear));
+    frames
+        .filter(|frame| matches!(frame, Frame::Ack(_)))
+        .count()
+}
+
+/// A victim that owes no acknowledgement, a while after its last one.
+fn rested_victim() -> Victim {
+    let mut victim = Victim::new();
+    victim.now += Duration::from_millis(5);
+    sent(&mut victim);
+    victim.now += Duration::from_millis(5);
+    victim
+}
+
+#[test]
+fn sixteen_packets_are_acknowledged_without_delay() {
+    let mut victim = rested_victim();
+    for _ in 0..15 {
+        victim.tell(&[1]);
+    }
+    assert_eq!(acknowledgements_in(&sent(&mut victim)), 0, "held back");
+    victim.tell(&[1]);
+    assert_eq!(acknowledgements_in(&sent(&mut victim)), 1);
+}
+
+#[test]
+fn gaps_are_acknowledged_at_once_but_keep_the_spacing() {
+    let mut victim = rested_victim();
+    let gap = |victim: &mut Victim| {
+        victim.raw.packet(&[1]);
+        victim.tell(&[1]);
+    };
+    gap(&mut victim);
+    assert_eq!(acknowledgements_in(&sent(&mut victim)), 1);
+    gap(&mut victim);
+    assert_eq!(acknowledgements_in(&sent(&mut victim)), 0, "too soon");
+    // A tenth of 100 Mbit/s for acknowledgements of 100 bytes.
+    victim.now += Duration::from_micros(80);
+    assert_eq!(acknowledgements_in(&sent(&mut victim)), 1);
+}
+
+#[test]
+fn packets_from_a_new_address_are_answered_with_one_challenge() {
+    let mut victim = Victim::new();
+    let mut challenges = 0;
+    for _ in 0..10 {
+        let packet = victim.raw.packet(&[1]);
+        give_from(&mut victim, 0, address(3), &packet);
+        challenges += challenges_of(&sent(&mut victim)).len();
+    }
+    assert_eq!(challenges, 1);
+}
+
+/// Acknowledges the last `count` packets of path 0 up to `largest`.
+fn acknowledge(victim: &mut Victim, largest: u64, count: u64) {
+    let (largest, zero, one) = (varint(largest), varint(0), varint(1));
+    let range = varint(count - 1);
+    let fields: [&[u8]; 7] = [&[0], &largest, &zero, &zero, &zero, &one, &range];
+    victim.tell(&frame(2, &fields));
+}
+
+/// Sends `count` messages, each in a packet, 10 µs apart, and has only the last one acknowledged;
+/// returns how many were taken for lost, and the number of the last.
+fn overtake(victim: &mut Victim, count: u64) -> (u64, u64) {
+    let lost = |victim: &Victim| {
+        let session = victim.end.session(victim.peer).expect("it exists");
+        session.paths[0].packets_lost
+    };
+    let before = lost(victim);
+    let mut last = 0;
+    for _ in 0..count {
+        let (now, app) = (victim.now, AppId::of_name(MESSAGES));
+        victim
+            .end
+            .send_message(now, now, victim.peer, app, b"hi".to_vec())
+            .expect("room");
+        for packet in sent(victim) {
+            last = packet.number;
+        }
+        victim.now += Duration::from_micros(10);
+    }
+    acknowledge(victim, last, 1);
+    (lost(victim) - before, last)
+}
+
+/// The threshold of RFC 9002 §6.1.1 grows with what was declared lost and arrived, up to 256.
+#[test]
+fn reordering_threshold_follows_spurious_losses_up_to_its_bound() {
+    let mut victim = Victim::new();
+    // A round trip of 40 ms: time alone takes nothing here for lost.
+    let (_, last) = overtake(&mut victim, 2);
+    acknowledge(&mut victim, last, last + 1);
+    for _ in 0..3 {
+        let (now, app) = (victim.now, AppId::of_name(MESSAGES));
+        victim
+            .end
+            .send_message(now, now, victim.peer, app, b"hi".to_vec())
+            .expect("room");
+        let last = sent(&mut victim).last().expect("a packet").number;
+        victim.now += Duration::from_millis(40);
+        acknowledge(&mut victim, last, last + 1);
+    }
+
+    let (lost, last) = overtake(&mut victim, 6);
+    assert_eq!(lost, 3, "three packets later is lost");
+    acknowledge(&mut victim, last, last + 1);
+    let (lost, last) = overtake(&mut victim, 6);
+    assert_eq!(lost, 0, "such reordering is known now");
+    acknowledge(&mut victim, last, last + 1);
+
+    let (lost, last) = overtake(&mut victim, 400);
+    assert!(lost > 300, "{lost}");
+    acknowledge(&mut victim, last, last + 1);
+    let (lost, _) = overtake(&mut victim, 300);
+    assert!((1..100).contains(&lost), "beyond 256 is lost: {lost}");
+}
