@@ -77,17 +77,15 @@ impl Session {
             frames.push(SentFrame::Credit);
         }
         while out.len() + CONTROL_LEN_MAX <= end {
-            let Some(stream) = self.streams.credit_wanted.pop_first() else {
+            let Some((stream, granted)) = self.streams.poll_credit() else {
                 break;
             };
-            if let Some(granted) = self.streams.granted(stream) {
-                let id = stream.to_wire();
-                Frame::StreamCredit { id, granted }.encode(out);
-                frames.push(SentFrame::StreamCredit(stream));
-            }
+            let id = stream.to_wire();
+            Frame::StreamCredit { id, granted }.encode(out);
+            frames.push(SentFrame::StreamCredit(stream));
         }
         while out.len() + CONTROL_LEN_MAX <= end {
-            let Some((stream, returned)) = self.queues.take_return() else {
+            let Some((stream, returned)) = self.scheduler.queues_mut().take_return() else {
                 break;
             };
             let id = stream.to_wire();
@@ -95,7 +93,7 @@ impl Session {
             frames.push(SentFrame::StreamReturn(stream));
         }
         while out.len() + CONTROL_LEN_MAX <= end {
-            let Some((stream, reason)) = self.streams.resets.pop_front() else {
+            let Some((stream, reason)) = self.streams.poll_reset() else {
                 break;
             };
             let id = stream.to_wire();

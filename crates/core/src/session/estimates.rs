@@ -1,4 +1,4 @@
-//! What a path is like now, from its own packets: base round trip, jitter, loss, own rate.
+//! Estimators of a path: base round trip, self-queueing, jitter, recent loss and sent rate.
 //!
 //! Every figure forgets: the planner reads them to see a change within a second. What the path
 //! carries is the trains' ([`super::train`]).
@@ -110,7 +110,7 @@ impl Base {
         Duration::from_micros(u64::try_from(above).unwrap_or(0))
     }
 
-    /// What seemed to be a rise was a queue; an excess of `above_us` is one, too.
+    /// An apparent rise was a queue; an excess of `above_us` is one, too.
     fn end_rise(&mut self, now: Instant, above_us: i64) {
         let rise = self.rise.take();
         if now.saturating_duration_since(self.highest_since) >= HIGHEST_TIME {
@@ -200,8 +200,8 @@ impl Window {
     }
 }
 
-/// Our own packets at a bottleneck that nobody else uses: how long each takes, and which of them
-/// keep it busy without a break.
+/// A model of our own packets at a bottleneck without other traffic: how long each takes there, and
+/// which of them keep it busy without a break.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OwnQueue {
     clear_at: Instant,
@@ -209,10 +209,11 @@ pub(crate) struct OwnQueue {
     bits_sent: u64,
 }
 
-/// What a packet of ours does there.
+/// The time that a packet of ours spends at the bottleneck because of our own traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SelfQueueing {
-    /// From its sending until it has left: own packets before it and itself, microseconds.
+    /// Time from its sending until it has left the bottleneck, microseconds: own packets before it, and
+    /// itself.
     pub(crate) own_us: u32,
     /// Counts the bursts.
     pub(crate) burst: u32,
@@ -223,7 +224,7 @@ pub(crate) struct SelfQueueing {
 }
 
 impl SelfQueueing {
-    /// What a round trip was beside the packet's time at the bottleneck, in microseconds. `None`:
+    /// A round trip without the time of self-queueing, in microseconds. `None`:
     /// it was answered before it can have left; the bottleneck is quicker than it is known to be,
     /// and the way as long as ever.
     pub(crate) fn without_self_queueing(&self, round_trip: Duration) -> Option<i64> {
@@ -267,7 +268,7 @@ impl OwnQueue {
 /// A line on which a packet takes longer is not waited for.
 const TRANSMISSION_MAX: Duration = Duration::from_secs(10);
 
-/// Interarrival jitter (RFC 3550 §6.4.1), of the packets whose arrival the peer tells.
+/// Interarrival jitter (RFC 3550 §6.4.1), of the packets whose arrivals the peer reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Jitter {
     /// (Arrival − departure) of the last packet, microseconds; the clocks' offset is in it.
@@ -300,7 +301,7 @@ pub(crate) struct Recent {
     seen: Totals,
 }
 
-/// What is counted, since the path's beginning.
+/// Counters since the beginning of the path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) acked: u64,
@@ -309,7 +310,7 @@ pub(crate) struct Totals {
     pub(crate) bytes_sent: u64,
 }
 
-/// What happened in a tenth of a second. Losses may turn out to be none later.
+/// Packets of a tenth of a second. Losses may turn out to be spurious later.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     number: u64,
@@ -323,7 +324,7 @@ struct Slot {
 pub(crate) struct RecentLoss {
     pub(crate) ratio: Probability,
     pub(crate) packets: u64,
-    /// It was one short burst, not the way the path is.
+    /// It was one short burst and is not typical of the path.
     pub(crate) is_burst: bool,
 }
 
@@ -394,7 +395,7 @@ impl Recent {
         })
     }
 
-    /// What was sent in the last second before the present slot.
+    /// The rate in the last second before the present slot.
     pub(crate) fn sent_rate(&self) -> Bandwidth {
         let Some(newest) = self.slots.back().map(|slot| slot.number) else {
             return Bandwidth::ZERO;
@@ -416,8 +417,8 @@ impl Recent {
         );
     }
 
-    /// The path comes up: what was lost until now, of which `totals` are the counters, tells nothing
-    /// of it. What was sent stays.
+    /// The path comes up: what was lost until now, of which `totals` are the counters, says nothing
+    /// about it. What was sent stays.
     pub(crate) fn on_return(&mut self, now: Instant, totals: Totals) {
         self.on_totals(now, totals);
         for slot in &mut self.slots {
@@ -535,9 +536,9 @@ mod tests {
         let mut own = OwnQueue::default();
         let rate = Bandwidth::from_mbit_per_second(12);
         let places = [0, 0, 1, 5].map(|ms| own.on_sent(START + MS * ms, 1500, rate));
-        let told = places.map(|place| (place.own_us, place.burst, place.is_first));
+        let queueing = places.map(|place| (place.own_us, place.burst, place.is_first));
         assert_eq!(
-            told,
+            queueing,
             [
                 (1000, 1, true),
                 (2000, 1, false),

@@ -3,8 +3,7 @@
 //! A [`Session`] is a coordinator. Its components own their state and are driven by `on_*` and
 //! `poll_*` calls: [`path_manager`] (paths: validation, [`recovery`], MTU, RTT and other estimates,
 //! pacing, the sending side of [`aggregation`]), [`receiver`] (replay windows, acknowledgements,
-//! reassembly, delivery), [`send_queues`] and [`tenant`] (what waits, and whose turn it is), and
-//! [`stream`]. `receive` carries received frames to them, `transmit` puts packets together from what
+//! reassembly, delivery), [`scheduler`] (what waits, and which of it leaves next), and [`stream`]. `receive` carries received frames to them, `transmit` puts packets together from what
 //! they have to send, `timers` asks them what is due.
 //!
 //! A session lives as long as its peer is configured: keys change, paths come and go and the peer
@@ -18,7 +17,6 @@ mod estimates;
 mod keys;
 mod mtu;
 mod pacer;
-mod packetize;
 mod parity;
 mod path;
 mod path_estimates;
@@ -31,6 +29,7 @@ mod receiver;
 mod recovery;
 mod retransmit;
 mod rtt;
+mod scheduler;
 mod send_queues;
 mod snapshot;
 mod stream;
@@ -64,9 +63,9 @@ use self::{
     path_selection::StartupWait,
     receiver::Receiver,
     recovery::SentFrame,
-    send_queues::SendQueues,
+    scheduler::{SendLimits, SendScheduler},
+    send_queues::CONTENT_HEAD_MAX,
     stream::Streams,
-    tenant::Tenants,
     unknown_tenants::{UnknownAtPeer, UnknownLocally},
 };
 use crate::{
@@ -144,8 +143,7 @@ pub(crate) struct Session {
     aggregation: AggregationConfig,
     receiver: Receiver,
     apps: BTreeMap<AppId, App>,
-    queues: SendQueues,
-    tenants: Tenants,
+    scheduler: SendScheduler,
     streams: Streams,
     /// Frames that are retransmitted until they arrive, waiting for any path.
     control: VecDeque<SentFrame>,
@@ -169,8 +167,6 @@ pub(crate) struct Session {
 /// Bytes of an aggregate with one datagram or stream beside its data and the headers of IP and UDP:
 /// header and tag of the packet, the frame of the aggregate, the frame of the data.
 const AGGREGATE_OVERHEAD: usize = DATA_HEADER_LEN + TAG_LEN + 12 + CONTENT_HEAD_MAX;
-/// The longest head of a frame inside an aggregate.
-const CONTENT_HEAD_MAX: usize = 20;
 /// Bytes that are left free for the parity of the aggregate.
 const PARITY_OVERHEAD: usize = parity::RESERVE + 1;
 // `config` refuses aggregates too small to carry data or to open a stream by these constants.
@@ -216,8 +212,14 @@ impl Session {
             paths: PathManager::default(),
             receiver: Receiver::new(window),
             apps: BTreeMap::new(),
-            queues: SendQueues::new(endpoint.scheduler, peer.send_queue_bytes_max.get()),
-            tenants: Tenants::new(endpoint.tenants_max, endpoint.tenant_bytes_max.get()),
+            scheduler: SendScheduler::new(
+                endpoint.scheduler,
+                SendLimits {
+                    message_bytes_max: peer.send_queue_bytes_max.get(),
+                    tenants_max: endpoint.tenants_max,
+                    packet_bytes_max: endpoint.tenant_bytes_max.get(),
+                },
+            ),
             streams: Streams::default(),
             control: VecDeque::new(),
             aggregation: endpoint.aggregation.clone(),
@@ -293,14 +295,14 @@ impl Session {
     /// Forgets a removed application of which nothing is left.
     fn forget_if_done(&mut self, id: AppId) {
         let removed = self.apps.get(&id).is_some_and(|app| app.removed);
-        if removed && !self.queues.has_app(id) {
+        if removed && !self.scheduler.queues().has_app(id) {
             self.apps.remove(&id);
             self.assign_tenant(id);
         }
     }
 
     pub(crate) fn set_scheduler(&mut self, scheduler: SchedulerKind) {
-        self.queues.set_scheduler(scheduler);
+        self.scheduler.queues_mut().set_scheduler(scheduler);
     }
 
     pub(crate) fn set_probe_share(&mut self, share: Probability) {
@@ -372,7 +374,9 @@ impl Session {
                 .min(usize::from(path.mtu()))
                 .saturating_sub(usize::from(path.ip_overhead()) + AGGREGATE_OVERHEAD + parity)
         });
-        self.queues.set_coalescing_max(path.id(), limit as u64);
+        self.scheduler
+            .queues_mut()
+            .set_coalescing_max(path.id(), limit as u64);
     }
 
     pub(crate) fn send_message(
@@ -396,7 +400,7 @@ impl Session {
         else {
             return Err((SendError::UnknownApplication, body));
         };
-        if !self.queues.has_room(body.len()) {
+        if !self.scheduler.queues().has_room(body.len()) {
             return Err((SendError::QueueFull, body));
         }
         entry.sent += 1;
@@ -404,7 +408,8 @@ impl Session {
         entry.workload.on_made(made, body.len());
         let limits = (entry.config.latency_target, entry.config.lifetime);
         let id = self
-            .queues
+            .scheduler
+            .queues_mut()
             .push_message(app, body, made, limits, entry.active);
         Ok(MessageId(id))
     }
@@ -437,7 +442,8 @@ impl Session {
         let datagram = (app, flow, reply, data);
         let idle = self.is_coalescing_idle(path);
         for app in self
-            .queues
+            .scheduler
+            .queues_mut()
             .push_datagram(now, datagram, latency_target, path)
         {
             if let Some(entry) = self.apps.get_mut(&app) {
@@ -450,7 +456,7 @@ impl Session {
 
     /// Nothing waits to be coalesced on a path.
     fn is_coalescing_idle(&self, path: Option<PathId>) -> bool {
-        path.is_some_and(|path| !self.queues.gathers(path))
+        path.is_some_and(|path| !self.scheduler.queues().has_coalescing(path))
     }
 
     /// Something may wait to be coalesced on a path on which nothing did if it was `idle`.
@@ -495,11 +501,9 @@ impl Session {
     }
 
     pub(crate) fn is_drained(&self) -> bool {
-        self.queues.is_empty()
-            && self.queues.stream_bytes == 0
-            && self.tenants.is_idle()
+        self.scheduler.is_idle()
             && self.control.is_empty()
-            && self.streams.resets.is_empty()
+            && !self.streams.has_resets()
             && !self
                 .paths
                 .iter()
@@ -514,7 +518,7 @@ impl Session {
 
     /// Ends every message: the peer is removed.
     pub(crate) fn abandon(&mut self, now: Instant) {
-        for (id, message) in self.queues.take_all() {
+        for (id, message) in self.scheduler.queues_mut().take_all() {
             self.push_done(now, id, &message, (MessageOutcome::PeerRemoved, None));
         }
     }
@@ -574,12 +578,14 @@ impl Session {
         self.control.clear();
         self.restart_streams();
         self.paths.on_peer_restarted(now);
+        let tenants = self.scheduler.tenants_mut();
         for path in self.paths.iter() {
-            self.tenants.restart(now, path.id(), path.mtu(), true);
+            tenants.restart(now, path.id(), path.mtu(), true);
         }
         self.choose_paths(MoveReason::PathDown);
         let apps = &self.apps;
-        self.queues
+        self.scheduler
+            .queues_mut()
             .restart(credit, |app| apps.get(&app).and_then(|entry| entry.active));
         self.check_up(now);
     }
@@ -674,8 +680,7 @@ impl Session {
     pub(crate) fn check_invariants(&self) {
         self.paths.check_invariants();
         self.receiver.check_invariants();
-        self.queues.check_invariants();
-        self.tenants.check_invariants();
+        self.scheduler.check_invariants();
         self.streams.check_invariants();
         for (id, app) in &self.apps {
             assert_eq!(*id, app.config.id, "applications are kept by their id");
@@ -683,6 +688,15 @@ impl Session {
             assert!(
                 active.is_none_or(|path| path.is_some_and(Path::is_up)),
                 "an application is on a path that is up"
+            );
+        }
+        for (id, tenant, bytes) in self.scheduler.tenants().in_flight() {
+            // Where paths are not shared, windows are not kept.
+            let path = self.paths.get(id);
+            let in_flight = path.map_or(0, |path| path.unresolved_bytes_of(tenant));
+            assert!(
+                bytes <= in_flight || !self.scheduler.tenants().is_shared(),
+                "{tenant:?} on {id:?}: the window counts {bytes} bytes, and {in_flight} are in flight"
             );
         }
         assert!(

@@ -1,4 +1,4 @@
-//! The largest packet that a path carries, by probing with padding (RFC 8899).
+//! Path MTU discovery: the largest packet that a path carries, by probing with padding (RFC 8899).
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const RAISE_AFTER: Duration = Duration::from_secs(600);
 /// say "black hole".
 const BLACK_HOLE_LOSSES: u32 = 6;
 
-/// Search for a path's MTU. All sizes are IP bytes.
+/// MTU discovery of one path. All sizes are IP bytes.
 #[derive(Debug)]
 pub(crate) struct MtuDiscovery {
     max: u16,
@@ -31,13 +31,13 @@ pub(crate) struct MtuDiscovery {
     full_size_losses: u32,
     /// The newest full-size packet that arrived: of those before it congestion took what is lost.
     full_size_arrived: Option<u64>,
-    /// A size that passed and seems not to any more: asked for before any other, because congestion
+    /// A size that passed and seems not to any more. It is probed before any other, because congestion
     /// looks the same.
     suspected: Option<u16>,
     raise_at: Option<Instant>,
     /// After a probe was lost: the other side may only be slow.
     wait_until: Instant,
-    /// Packets up to this number say nothing any more: what passed then does not now.
+    /// Acknowledgements of packets up to this number are ignored: their sizes do not pass any more.
     ignore_acks_through: Option<u64>,
 }
 
@@ -133,7 +133,7 @@ impl MtuDiscovery {
             self.probe = None;
             self.lost_in_a_row = 0;
         }
-        // Only probes are longer than the MTU; one that was taken for lost may be merely late.
+        // Only probes are longer than the MTU; one that was declared lost may merely be late.
         let void = self.ignore_acks_through.is_some_and(|last| number <= last);
         if size <= self.current || size > self.max || void {
             return None;
@@ -144,13 +144,13 @@ impl MtuDiscovery {
             self.too_large = self.max.saturating_add(1);
             self.raise_at = None;
         }
-        // A probe of what is known to pass tells nothing any more, nor do those lost before it.
+        // A probe of a size that is known to pass is of no use any more, nor are the losses before it.
         self.probe = self.probe.filter(|probe| probe.size > size);
         self.lost_in_a_row = 0;
         Some(size)
     }
 
-    /// A packet was lost, or a probe for its tail has repeated it; `true`: it was the probe.
+    /// A packet was lost or PTO-retransmitted; `true`: it was the probe.
     pub(crate) fn on_probe_lost(&mut self, now: Instant, number: u64) -> bool {
         let Some(probe) = self.probe.filter(|probe| probe.number == number) else {
             return false;
@@ -179,7 +179,7 @@ impl MtuDiscovery {
             return None;
         }
         self.full_size_losses = 0;
-        // A probe that is still under way was of a search that is void now.
+        // A probe in flight belongs to the search before.
         self.probe = None;
         self.lost_in_a_row = 0;
         self.wait_until = now;

@@ -12,7 +12,7 @@ const CATCH_UP_MAX: Duration = Duration::from_micros(1750);
 /// otherwise delays every message by the driver's worst lateness. An urgent packet waits for it at
 /// most that long.
 const HEAD_START: Duration = Duration::from_millis(1);
-/// What may leave at once at most, as time at the rate: half of what a driver's timer is late at
+/// Largest batch, as time at the rate: half of what a driver's timer is late at
 /// worst, so that batches exist but a later packet with an earlier deadline waits little.
 const BATCH: Duration = Duration::from_micros(250);
 
@@ -20,8 +20,8 @@ const BATCH: Duration = Duration::from_micros(250);
 /// all that the first copies take of a path like their own, and the other half is left to the path's
 /// own traffic whatever there is of them.
 const COPIES_PART: u32 = 2;
-/// What leaves unasked is debited up to so far ahead. Ours: an aggregate and all of its copies are
-/// paid for even at 16 kbit/s, and nobody waits longer for what was sent before.
+/// Packets that do not ask the pacer are debited up to so far ahead. Ours: an aggregate and all of its copies are
+/// paid for even at 16 kbit/s, and no packet waits longer for those sent before it.
 const DEBT_MAX: Duration = Duration::from_secs(10);
 
 /// An acknowledgement with a few ranges, as an IP packet.
@@ -40,7 +40,7 @@ pub(crate) struct Pacer {
     next: Instant,
     /// Something waited for `next`: what a late driver missed is made up for.
     waiting: bool,
-    /// What waits is to leave as one burst: it is held back for as long as may be made up for.
+    /// Packets are to leave as one burst: they are held back for as long as can be made up for.
     holding: bool,
     /// When the copies that were taken are paid for out of their part.
     copies_paid: Instant,
@@ -131,7 +131,7 @@ impl Pacer {
     }
 
     /// A copy of `bytes` (IP bytes) that may leave is to. When it does,
-    /// [`on_sent`](Self::on_sent) is told like of any packet.
+    /// [`on_sent`](Self::on_sent) is called like for any packet.
     pub(crate) fn on_copy_taken(&mut self, now: Instant, bytes: u64) {
         let time = self.rate.transmission_time_ceil(ByteCount::new(bytes));
         self.copies_paid = self.copies_paid.max(now) + time * COPIES_PART;

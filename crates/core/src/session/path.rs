@@ -265,6 +265,11 @@ impl Path {
         self.recovery.has_outstanding_outcomes()
     }
 
+    /// See [`LossRecovery::unresolved_bytes_of`].
+    pub(crate) fn unresolved_bytes_of(&self, tenant: TenantId) -> u64 {
+        self.recovery.unresolved_bytes_of(tenant)
+    }
+
     /// A packet that asks for an acknowledgement may leave as far as loss recovery is concerned.
     pub(crate) fn may_send_eliciting(&self) -> bool {
         self.probe_credit > 0 || !self.recovery.is_full()

@@ -96,7 +96,7 @@ impl Session {
         if from == to {
             return;
         }
-        self.queues.move_app(app, from, to);
+        self.scheduler.queues_mut().move_app(app, from, to);
         self.apps.get_mut(&app).expect("found above").active = to;
         self.events.push_back(Event::AppMoved {
             peer: self.id,

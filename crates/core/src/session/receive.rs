@@ -290,7 +290,7 @@ impl Session {
             Frame::Credit(granted) => {
                 let apps = &self.apps;
                 let path_of_app = |app| apps.get(&app).and_then(|entry| entry.active);
-                self.queues.on_credit(granted, path_of_app);
+                self.scheduler.queues_mut().on_credit(granted, path_of_app);
             }
             Frame::Train { id, index, count } => {
                 if let Some(trains) = self.receiver.trains_mut(context.number) {
@@ -340,7 +340,7 @@ impl Session {
 
     fn on_feedback(&mut self, now: Instant, feedback: Feedback) {
         let id = PathId(feedback.path);
-        let waiting = self.queues.coalescing_bytes(id);
+        let waiting = self.scheduler.queues().coalescing_bytes(id);
         let path = self.paths.get_mut(id);
         let change = path.and_then(|path| path.on_feedback(now, feedback, waiting));
         self.report_aggregation_change(id, change);
@@ -389,7 +389,7 @@ impl Session {
                     message,
                     start,
                     end,
-                } => self.queues.on_acked(message, start, end),
+                } => self.scheduler.queues_mut().on_acked(message, start, end),
                 SentFrame::Stream {
                     stream,
                     start,
@@ -428,7 +428,7 @@ impl Session {
         }
         if validated.came_up || validated.moved_from.is_some() {
             let mtu = self.paths.get(path).map_or(0, Path::mtu);
-            self.tenants.restart(now, path, mtu, false);
+            self.scheduler.tenants_mut().restart(now, path, mtu, false);
         }
         if validated.came_up {
             self.begin_startup_wait(now);
@@ -500,7 +500,7 @@ impl Session {
         status: MessageStatus,
         whole_at: u32,
     ) {
-        let Some((id, message)) = self.queues.finish(wire_id) else {
+        let Some((id, message)) = self.scheduler.queues_mut().finish(wire_id) else {
             return;
         };
         let outcome = match status {

@@ -274,6 +274,17 @@ impl LossRecovery {
         self.bytes_in_flight
     }
 
+    /// IP bytes of a tenant's packets that are neither acknowledged nor confirmed to be lost. Costs a
+    /// visit of every packet.
+    pub(crate) fn unresolved_bytes_of(&self, tenant: TenantId) -> u64 {
+        let unresolved = |packet: &&SentPacket| {
+            packet.owner.tenant == tenant
+                && matches!(packet.state, State::Outstanding | State::PtoRetransmitted)
+        };
+        let packets = self.packets.iter().filter(unresolved);
+        packets.map(|packet| u64::from(packet.ip_bytes)).sum()
+    }
+
     pub(crate) fn next_number(&self) -> u64 {
         self.base + self.packets.len() as u64
     }

@@ -55,19 +55,17 @@ impl Session {
                 start,
                 end,
             } => {
-                let app = self
-                    .queues
-                    .messages
-                    .get(&message)
-                    .map(|message| message.app);
+                let app = self.scheduler.queues().app_of_message(message);
                 let path = app.and_then(|app| self.active_path(app));
-                self.queues.on_lost(message, start, end, path);
+                self.scheduler
+                    .queues_mut()
+                    .on_lost(message, start, end, path);
             }
             SentFrame::MessageDone { .. } | SentFrame::MessageDrop { .. } => {
                 self.control.push_back(frame);
             }
             SentFrame::StreamReset { stream, reason } => {
-                self.streams.resets.push_back((stream, reason));
+                self.streams.on_reset_lost(stream, reason);
             }
             SentFrame::Credit => self.receiver.on_credit_lost(),
             SentFrame::Stream {
@@ -77,15 +75,18 @@ impl Session {
                 fin,
             } => {
                 let path = self.path_of_stream(stream);
-                self.queues
+                self.scheduler
+                    .queues_mut()
                     .on_stream_lost(now, stream, (start, end, fin), path);
             }
             SentFrame::StreamOpen(stream) => {
                 let path = self.path_of_stream(stream);
-                self.queues.on_stream_open_lost(now, stream, path);
+                self.scheduler
+                    .queues_mut()
+                    .on_stream_open_lost(now, stream, path);
             }
-            SentFrame::StreamCredit(stream) => self.want_stream_credit(stream),
-            SentFrame::StreamReturn(stream) => self.queues.want_return(stream),
+            SentFrame::StreamCredit(stream) => self.streams.on_credit_lost(stream),
+            SentFrame::StreamReturn(stream) => self.scheduler.queues_mut().want_return(stream),
             SentFrame::Datagram { .. } | SentFrame::Ack { .. } => {}
         }
     }

@@ -84,14 +84,13 @@ impl RttEstimator {
     }
 }
 
-/// How long a packet and its acknowledgement were on the way, of a `sample` for `held` of which the
-/// peer held the acknowledgement. `None`: for no time at all or less, which cannot be; a clock
-/// jumped, or the peer lies.
+/// The round trip without the acknowledgement delay `held`. `None`: nothing is left, which cannot be:
+/// a clock jumped, or the peer lies.
 pub(crate) fn without_ack_delay(sample: Duration, held: Duration) -> Option<Duration> {
     sample.checked_sub(held).filter(|time| !time.is_zero())
 }
 
-/// How much longer than the shortest one a packet was on the way.
+/// One-way delay variation: how much longer than the shortest a packet took.
 ///
 /// Both clocks run free: only differences of (arrival by the peer's clock − departure by ours) are
 /// used. The shortest is forgotten slowly, so that clock drift does not accumulate.
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_held_for_longer_than_it_was_away_tells_no_round_trip() {
+    fn ack_delay_of_the_whole_round_trip_gives_no_sample() {
         assert_eq!(without_ack_delay(20 * MS, MS), Some(19 * MS));
         assert_eq!(without_ack_delay(20 * MS, 20 * MS), None);
         assert_eq!(without_ack_delay(20 * MS, 26 * MS), None);

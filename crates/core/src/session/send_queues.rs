@@ -1,13 +1,16 @@
-//! What waits to be sent to one peer, and in which order it leaves.
+//! Send queues: what waits to be sent to one peer, and in which order it leaves.
 //!
-//! A *item* is a message, a datagram or what a stream has to send. Each waits in the queue of its
+//! An *item* is a message, a datagram or the data of a stream. Each waits in the queue of its
 //! application's tenant on the path that the application takes; the queues are ordered by the
-//! scheduler's key. Which path an application takes, when a path may send, and which tenant's turn it
-//! is, is decided elsewhere.
+//! schedule key. Path selection, pacing and the turns of tenants are decided elsewhere.
 
+mod invariants;
+mod packetize;
 mod streams;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use self::packetize::{CONTENT_HEAD_MAX, FrameBuf, ItemSelection, WritableStream};
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,10 +19,7 @@ use std::{
 
 use keiro_units::Instant;
 
-use super::stream::{
-    credit_return::CreditReturns,
-    outbound::{OutStream, Urgency},
-};
+use super::stream::{credit_return::CreditReturns, outbound::OutStream};
 use crate::{
     config::{DeliveryClass, SchedulerKind},
     id::{AppId, FlowId, PathId, StreamId, TenantId},
@@ -33,8 +33,9 @@ pub(crate) const MESSAGES_MAX: usize = 65_536;
 const DATAGRAM_BYTES_MAX: usize = 2 << 20;
 /// Datagrams that wait at most, whatever their bytes: bounds bookkeeping. Ours: 64 bytes each in the mean.
 const DATAGRAMS_MAX: usize = DATAGRAM_BYTES_MAX / 64;
-/// So many items that wait to be gathered say how long one is in the mean. Ours: hundreds of thousands may wait.
-const LOOKED_AT_MAX: usize = 64;
+/// Items whose lengths are read to estimate the mean length of those that wait to be coalesced. Ours:
+/// hundreds of thousands may wait.
+const SAMPLED_ITEMS_MAX: usize = 64;
 
 /// All keys equal: the order of acceptance decides. Zero is left for streams' repairs.
 const FIFO_KEY: u64 = 1;
@@ -87,69 +88,69 @@ pub(crate) struct Part {
     pub(crate) repair: bool,
 }
 
-/// (scheduler's key, order of acceptance): unique.
+/// The order in a queue: deadline or constant, then order of acceptance. Unique.
 type ScheduleKey = (u64, u64);
 
-/// How a item leaves.
+/// Whether an item is packed into an aggregate with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coalescing {
-    /// As it is, once.
+    /// It leaves as it is, once.
     No,
-    /// Gathered with others into an aggregate.
+    /// It is packed into an aggregate with others.
     Yes,
 }
 
-/// The path that a item waits for (`None`: its application has none), and whose it is.
+/// The path that an item waits for (`None`: its application has none), and its tenant.
 pub(crate) type QueueKey = (Option<PathId>, TenantId);
 
-/// What waits on one key.
+/// What one tenant has waiting for one path.
 #[derive(Debug, Default)]
 struct Queue {
     plain: BTreeMap<ScheduleKey, SendItem>,
-    thin: BTreeMap<ScheduleKey, SendItem>,
+    coalescing: BTreeMap<ScheduleKey, SendItem>,
     /// Bytes still to send.
     bytes: u64,
 }
 
-/// Everything that waits for or is on its way to one peer.
+/// Everything that waits for one peer or is unacknowledged.
 #[derive(Debug)]
 pub(crate) struct SendQueues {
     scheduler: SchedulerKind,
     bytes_max: u64,
     next: u64,
     next_wire_id: u64,
-    pub(crate) next_fragment_id: u64,
-    pub(crate) messages: BTreeMap<u64, OutMessage>,
-    pub(crate) datagrams: BTreeMap<u64, OutDatagram>,
-    pub(crate) streams: BTreeMap<StreamId, OutStream>,
-    /// How many of them an application has; none is left out.
+    next_fragment_id: u64,
+    messages: BTreeMap<u64, OutMessage>,
+    datagrams: BTreeMap<u64, OutDatagram>,
+    streams: BTreeMap<StreamId, OutStream>,
+    /// Number of streams by application; there are no zeros.
     streams_of: BTreeMap<AppId, usize>,
     /// Bytes of streams that are kept until they are acknowledged.
-    pub(crate) stream_bytes: u64,
+    stream_bytes: u64,
     /// Streams that were refused bytes because all together keep too many.
     without_memory: BTreeSet<StreamId>,
-    /// The one of them that was told last.
+    /// The one of them that was woken last.
     memory_turn: Option<StreamId>,
-    pub(crate) returns: CreditReturns,
+    returns: CreditReturns,
     /// Streams that wait and have more than a turn's worth: the second part of their places.
     backlog: BTreeSet<(QueueKey, u64)>,
     by_wire_id: BTreeMap<u64, u64>,
     expiries: BTreeSet<(Instant, u64)>,
-    /// Whose applications are; the others are tenant 0's.
+    /// Tenants of applications; the others belong to tenant 0.
     tenants: BTreeMap<AppId, TenantId>,
     /// Items with something to send.
     ready: BTreeMap<QueueKey, Queue>,
-    /// For which something has ever waited.
+    /// Paths for which something has ever waited.
     paths: BTreeSet<Option<PathId>>,
-    /// Items that are to be gathered, of all tenants.
-    thin: BTreeMap<PathId, usize>,
-    /// Where something has come for another tenant than 0 since [`SendQueues::take_woken`].
+    /// Items of all tenants that are to be coalesced.
+    coalescing_items: BTreeMap<PathId, usize>,
+    /// Where something has come since [`SendQueues::take_woken`].
     woken: BTreeSet<(PathId, TenantId)>,
-    /// Items of so many bytes at most are gathered, by path; 0: none.
+    /// Items of so many bytes at most are coalesced, by path; 0: none.
     coalescing_max: BTreeMap<PathId, u64>,
     /// Messages that may not begin for want of credit.
     without_credit: BTreeSet<(u64, u64)>,
-    pub(crate) message_bytes: u64,
+    message_bytes: u64,
     datagram_bytes: usize,
     credit_granted: u64,
     credit_used: u64,
@@ -159,14 +160,14 @@ impl Queue {
     fn items(&self, coalescing: Coalescing) -> &BTreeMap<ScheduleKey, SendItem> {
         match coalescing {
             Coalescing::No => &self.plain,
-            Coalescing::Yes => &self.thin,
+            Coalescing::Yes => &self.coalescing,
         }
     }
 
     fn items_mut(&mut self, coalescing: Coalescing) -> &mut BTreeMap<ScheduleKey, SendItem> {
         match coalescing {
             Coalescing::No => &mut self.plain,
-            Coalescing::Yes => &mut self.thin,
+            Coalescing::Yes => &mut self.coalescing,
         }
     }
 }
@@ -193,7 +194,7 @@ impl SendQueues {
             tenants: BTreeMap::new(),
             ready: BTreeMap::new(),
             paths: BTreeSet::new(),
-            thin: BTreeMap::new(),
+            coalescing_items: BTreeMap::new(),
             woken: BTreeSet::new(),
             coalescing_max: BTreeMap::new(),
             without_credit: BTreeSet::new(),
@@ -280,20 +281,20 @@ impl SendQueues {
         dropped
     }
 
-    /// What has at most so many bytes is gathered where it takes `path`.
+    /// Items of at most so many bytes are coalesced on `path`; 0: none.
     pub(crate) fn set_coalescing_max(&mut self, path: PathId, bytes: u64) {
         if self.coalescing_max.insert(path, bytes) == Some(bytes) {
             return;
         }
-        self.thin.remove(&path);
+        self.coalescing_items.remove(&path);
         let queues_of_path: Vec<QueueKey> =
             self.queues_of_path(path).map(|(key, _)| *key).collect();
         for key in queues_of_path {
             let Some(queue) = self.ready.get_mut(&key) else {
                 continue;
             };
-            let mut items = std::mem::take(&mut queue.thin);
-            // Messages are never thin, and may be many.
+            let mut items = std::mem::take(&mut queue.coalescing);
+            // Messages are never coalesced, and may be many.
             let changing =
                 |_: &ScheduleKey, item: &mut SendItem| !matches!(item, SendItem::Message(_));
             items.extend(queue.plain.extract_if(.., changing));
@@ -303,7 +304,7 @@ impl SendQueues {
         }
     }
 
-    /// Whose the items of an application are from now on, those that wait among them.
+    /// Assigns an application to a tenant, with its items that wait.
     pub(crate) fn set_tenant(&mut self, app: AppId, tenant: TenantId) {
         let before = self.tenant_of(app);
         if before == tenant {
@@ -323,41 +324,53 @@ impl SendQueues {
         }
     }
 
-    /// Whose an application is.
+    /// The tenant of an application.
     pub(crate) fn tenant_of(&self, app: AppId) -> TenantId {
         self.tenants.get(&app).copied().unwrap_or(TenantId::ZERO)
     }
 
-    /// Where something has come for other tenants than 0 since the last call.
-    pub(crate) fn take_woken(&mut self) -> BTreeSet<(PathId, TenantId)> {
-        std::mem::take(&mut self.woken)
+    /// Tenants of which something has come for `path` since the last call.
+    pub(crate) fn take_woken(&mut self, path: PathId) -> Vec<TenantId> {
+        let of_path = (path, TenantId::ZERO)..=(path, TenantId(u32::MAX));
+        let woken = self.woken.extract_if(of_path, |_| true);
+        woken.map(|(_, tenant)| tenant).collect()
     }
 
-    /// Something has come that [`take_woken`](Self::take_woken) has not told yet.
+    /// Has [`take_woken`](Self::take_woken) return a tenant wherever something of it waits.
+    pub(crate) fn wake_all(&mut self, tenant: TenantId) {
+        for ((path, of), queue) in &self.ready {
+            let waits = !queue.plain.is_empty() || !queue.coalescing.is_empty();
+            if let Some(path) = path.filter(|_| waits && *of == tenant) {
+                self.woken.insert((path, tenant));
+            }
+        }
+    }
+
+    /// Something has come for `path` that [`take_woken`](Self::take_woken) has not returned yet.
     pub(crate) fn has_woken(&self, path: PathId) -> bool {
-        let tenants = (path, TenantId::ZERO)..=(path, TenantId(u32::MAX));
-        self.woken.range(tenants).next().is_some()
+        let of_path = (path, TenantId::ZERO)..=(path, TenantId(u32::MAX));
+        self.woken.range(of_path).next().is_some()
     }
 
-    /// The first of a tenant's items for `path` that may be sent, and how; of the thin ones only
-    /// with `thin`.
+    /// The first of a tenant's items for `path` that may be sent, and how; items to be coalesced
+    /// only with `may_coalesce`.
     pub(crate) fn first(
         &mut self,
         path: PathId,
         tenant: TenantId,
-        thin: bool,
+        may_coalesce: bool,
     ) -> Option<(SendItem, Coalescing)> {
         let key = (Some(path), tenant);
         loop {
             let queue = self.ready.get(&key)?;
             let plain = queue.plain.first_key_value();
-            let gathered = queue.thin.first_key_value().filter(|_| thin);
-            let (&place, &item) = match (plain, gathered) {
-                (Some(plain), Some(gathered)) if gathered.0 < plain.0 => {
-                    return Some((*gathered.1, Coalescing::Yes));
+            let coalescing = queue.coalescing.first_key_value().filter(|_| may_coalesce);
+            let (&place, &item) = match (plain, coalescing) {
+                (Some(plain), Some(coalescing)) if coalescing.0 < plain.0 => {
+                    return Some((*coalescing.1, Coalescing::Yes));
                 }
                 (Some(plain), _) => plain,
-                (None, gathered) => return gathered.map(|(_, item)| (*item, Coalescing::Yes)),
+                (None, coalescing) => return coalescing.map(|(_, item)| (*item, Coalescing::Yes)),
             };
             let SendItem::Message(id) = item else {
                 return Some((item, Coalescing::No));
@@ -373,7 +386,7 @@ impl SendQueues {
         }
     }
 
-    /// The first of a tenant's thin items for `path`, if it is of this class.
+    /// The first of a tenant's items to be coalesced for `path`, if it is of this class.
     pub(crate) fn first_coalescing(
         &self,
         path: PathId,
@@ -381,7 +394,7 @@ impl SendQueues {
         class: DeliveryClass,
     ) -> Option<SendItem> {
         let queue = self.ready.get(&(Some(path), tenant))?;
-        let (_, item) = queue.thin.first_key_value()?;
+        let (_, item) = queue.coalescing.first_key_value()?;
         (Self::class_of(*item) == class).then_some(*item)
     }
 
@@ -615,7 +628,7 @@ impl SendQueues {
         let moving: Vec<(ScheduleKey, SendItem)> = queue
             .plain
             .iter()
-            .chain(&queue.thin)
+            .chain(&queue.coalescing)
             .filter(|(_, item)| self.app_of(**item) == Some(app))
             .map(|(place, item)| (*place, *item))
             .collect();
@@ -627,7 +640,7 @@ impl SendQueues {
         moving.into_iter().map(|(_, item)| item).collect()
     }
 
-    /// Has a item that was taken out wait for `path`, where it was.
+    /// Queues an item that was taken out for `path`, at its old place.
     fn put(&mut self, item: SendItem, path: Option<PathId>) {
         self.enqueue(item, path);
         if let SendItem::Stream(id) = item {
@@ -635,16 +648,18 @@ impl SendQueues {
         }
     }
 
-    /// Something of a tenant waits for `path` that leaves this way.
+    /// Items of a tenant wait for `path` that leave this way.
     pub(crate) fn has_ready(&self, path: PathId, tenant: TenantId, coalescing: Coalescing) -> bool {
         self.ready
             .get(&(Some(path), tenant))
             .is_some_and(|queue| !queue.items(coalescing).is_empty())
     }
 
-    /// Something of anybody waits for `path` that is to be gathered.
-    pub(crate) fn gathers(&self, path: PathId) -> bool {
-        self.thin.get(&path).is_some_and(|count| *count > 0)
+    /// Items of any tenant wait for `path` to be coalesced.
+    pub(crate) fn has_coalescing(&self, path: PathId) -> bool {
+        self.coalescing_items
+            .get(&path)
+            .is_some_and(|count| *count > 0)
     }
 
     /// Bytes of all tenants that wait for `path`.
@@ -654,14 +669,14 @@ impl SendQueues {
             .sum()
     }
 
-    /// Bytes that wait to be gathered for `path`; of many items, about.
+    /// Bytes that wait for `path` to be coalesced; an estimate if there are many items.
     pub(crate) fn coalescing_bytes(&self, path: PathId) -> u64 {
         let waiting = self.queues_of_path(path).map(|(_, queue)| {
-            let first = queue.thin.values().take(LOOKED_AT_MAX);
-            let (looked_at, bytes) = first.fold((0, 0), |(items, bytes), item| {
+            let first = queue.coalescing.values().take(SAMPLED_ITEMS_MAX);
+            let (sampled, bytes) = first.fold((0, 0), |(items, bytes), item| {
                 (items + 1, bytes + self.left(*item))
             });
-            bytes * queue.thin.len() as u64 / u64::max(looked_at, 1)
+            bytes * queue.coalescing.len() as u64 / u64::max(sampled, 1)
         });
         waiting.sum()
     }
@@ -679,7 +694,7 @@ impl SendQueues {
 
     fn clear_queues(&mut self) {
         self.ready.clear();
-        self.thin.clear();
+        self.coalescing_items.clear();
         self.woken.clear();
     }
 
@@ -691,104 +706,33 @@ impl SendQueues {
             || self.messages.values().any(|message| message.app == app)
     }
 
+    /// Nothing waits or is unacknowledged.
     pub(crate) fn is_empty(&self) -> bool {
-        self.messages.is_empty() && self.datagrams.is_empty()
+        self.messages.is_empty() && self.datagrams.is_empty() && self.stream_bytes == 0
     }
 
-    /// # Panics
-    ///
-    /// Panics with the invariant's name if one does not hold.
-    pub(crate) fn check_invariants(&self) {
-        self.check_bounds();
-        for (key, queue) in &self.ready {
-            let items = || queue.plain.iter().chain(&queue.thin);
-            let bytes: u64 = items().map(|(_, item)| self.left(*item)).sum();
-            assert_eq!(queue.bytes, bytes, "bytes that wait in the queue {key:?}");
-            for (place, item) in items() {
-                assert_eq!(self.place_of(*item), Some(*place), "place of {item:?}");
-                let app = self.app_of(*item).expect("an item has an application");
-                assert_eq!(self.tenant_of(app), key.1, "tenant of {item:?}");
-            }
-            let messages = queue.thin.values();
-            assert!(
-                messages
-                    .copied()
-                    .all(|item| !matches!(item, SendItem::Message(_))),
-                "messages are not coalesced"
-            );
-            assert!(self.paths.contains(&key.0), "paths of queues");
-        }
-        for (path, count) in &self.thin {
-            let thin = self
-                .queues_of_path(*path)
-                .map(|(_, queue)| queue.thin.len());
-            assert_eq!(
-                *count,
-                thin.sum::<usize>(),
-                "items to be coalesced on {path:?}"
-            );
-        }
-        for (id, message) in &self.messages {
-            let place = (message.key, *id);
-            let is_queued = self.queue_key_of(place, message.app).is_some();
-            let lacks_credit = self.without_credit.contains(&place);
-            let has_data = self.left(SendItem::Message(*id)) > 0;
-            assert!(
-                has_data == (is_queued || lacks_credit) && !(is_queued && lacks_credit),
-                "message {id} waits in one place if it has something to send"
-            );
-            let known = message.wire_id.map(|wire_id| self.by_wire_id.get(&wire_id));
-            assert!(
-                known.is_none_or(|known| known == Some(id)),
-                "number on the wire"
-            );
-        }
-        for (id, stream) in &self.streams {
-            let Some(queued) = stream.queued else {
-                continue;
-            };
-            let queue = self.ready.get(&queued.queue_key);
-            let waits = queue.is_some_and(|queue| {
-                queue.plain.contains_key(&queued.place) || queue.thin.contains_key(&queued.place)
-            });
-            assert!(waits, "stream {id:?} waits where it is said to");
-            let in_backlog = (queued.queue_key, queued.place.1);
-            assert_eq!(
-                queued.urgency == Urgency::Backlog,
-                self.backlog.contains(&in_backlog),
-                "backlog of streams"
-            );
-        }
+    pub(crate) fn app_of_message(&self, id: u64) -> Option<AppId> {
+        self.app_of(SendItem::Message(id))
     }
 
-    fn check_bounds(&self) {
-        let bodies = self
-            .messages
-            .values()
-            .map(|message| message.body.len() as u64);
-        assert_eq!(self.message_bytes, bodies.sum::<u64>(), "message bytes");
-        let data = self.datagrams.values().map(|datagram| datagram.data.len());
-        assert_eq!(self.datagram_bytes, data.sum::<usize>(), "datagram bytes");
-        let kept = self.streams.values().map(OutStream::len);
-        assert_eq!(self.stream_bytes, kept.sum::<u64>(), "stream bytes");
-        assert!(self.messages.len() <= MESSAGES_MAX, "messages");
-        assert!(
-            self.message_bytes <= self.bytes_max || self.messages.len() == 1,
-            "message bytes are bounded"
-        );
-        assert!(self.datagrams.len() <= DATAGRAMS_MAX, "datagrams");
-        assert!(self.datagram_bytes <= DATAGRAM_BYTES_MAX, "datagram bytes");
-        assert!(
-            self.credit_used <= self.credit_granted,
-            "messages begin within the peer's credit"
-        );
-        assert_eq!(
-            self.streams_of.values().sum::<usize>(),
-            self.streams.len(),
-            "streams of applications"
-        );
-        let expiring = self.messages.values().filter(|m| m.expires.is_some());
-        assert_eq!(self.expiries.len(), expiring.count(), "lifetimes");
+    /// The sending half of a stream.
+    pub(crate) fn stream(&self, id: StreamId) -> Option<&OutStream> {
+        self.streams.get(&id)
+    }
+
+    /// Messages that have not ended.
+    pub(crate) fn messages(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Bytes of messages that have not ended.
+    pub(crate) fn message_bytes(&self) -> u64 {
+        self.message_bytes
+    }
+
+    /// Bytes of streams that are kept until they are acknowledged.
+    pub(crate) fn stream_bytes(&self) -> u64 {
+        self.stream_bytes
     }
 
     fn take_number(&mut self) -> u64 {
@@ -858,7 +802,7 @@ impl SendQueues {
         let mut queues_of_path = self.paths.iter().map(|path| (*path, tenant));
         queues_of_path.find(|key| {
             let queue = self.ready.get(key);
-            queue.is_some_and(|q| q.plain.contains_key(&place) || q.thin.contains_key(&place))
+            queue.is_some_and(|q| q.plain.contains_key(&place) || q.coalescing.contains_key(&place))
         })
     }
 
@@ -866,8 +810,11 @@ impl SendQueues {
         let Some(queue) = self.ready.get_mut(&key) else {
             return;
         };
-        let was_thin = queue.plain.remove(&place).is_none() && queue.thin.remove(&place).is_some();
-        if was_thin && let Some(count) = key.0.and_then(|path| self.thin.get_mut(&path)) {
+        let was_coalescing =
+            queue.plain.remove(&place).is_none() && queue.coalescing.remove(&place).is_some();
+        if was_coalescing
+            && let Some(count) = key.0.and_then(|path| self.coalescing_items.get_mut(&path))
+        {
             *count -= 1;
         }
     }
@@ -879,30 +826,28 @@ impl SendQueues {
         queue.items_mut(coalescing).insert(place, item);
         let Some(path) = key.0 else { return };
         if coalescing == Coalescing::Yes {
-            *self.thin.entry(path).or_default() += 1;
+            *self.coalescing_items.entry(path).or_default() += 1;
         }
-        if key.1 != TenantId::ZERO {
-            self.woken.insert((path, key.1));
-        }
+        self.woken.insert((path, key.1));
     }
 
     fn coalescing(&self, item: SendItem, path: Option<PathId>) -> Coalescing {
         let max = path
             .and_then(|path| self.coalescing_max.get(&path))
             .copied();
-        let gathers = max.is_some_and(|max| max > 0);
+        let coalesces = max.is_some_and(|max| max > 0);
         match item {
             SendItem::Message(_) => Coalescing::No,
             SendItem::Datagram(id) => {
                 let datagram = self.datagrams.get(&id).filter(|d| d.offset == 0);
                 let thin = datagram.is_some_and(|d| Some(d.data.len() as u64) <= max);
-                if gathers && thin {
+                if coalesces && thin {
                     Coalescing::Yes
                 } else {
                     Coalescing::No
                 }
             }
-            SendItem::Stream(_) if gathers && Some(self.left(item)) <= max => Coalescing::Yes,
+            SendItem::Stream(_) if coalesces && Some(self.left(item)) <= max => Coalescing::Yes,
             SendItem::Stream(_) => Coalescing::No,
         }
     }

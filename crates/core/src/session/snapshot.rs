@@ -28,10 +28,10 @@ impl Session {
             features: self.keys.current().map(|epoch| epoch.features),
             drops: self.drops,
             streams: self.streams.len(),
-            streams_queued_bytes: self.queues.stream_bytes,
+            streams_queued_bytes: self.scheduler.queues().stream_bytes(),
             streams_kept_bytes: self.streams.kept_bytes(),
-            messages_queued: self.queues.messages.len(),
-            messages_queued_bytes: self.queues.message_bytes,
+            messages_queued: self.scheduler.queues().messages(),
+            messages_queued_bytes: self.scheduler.queues().message_bytes(),
             reassembly_bytes: self.receiver.open_bytes(),
             paths: self.path_snapshots(),
             apps: self
@@ -45,8 +45,7 @@ impl Session {
 
     pub(crate) fn path_snapshots(&self) -> Vec<PathSnapshot> {
         let snapshot = |path: &Path| {
-            let waiting = self.queues.waiting_bytes(path.id());
-            let mut snapshot = path.snapshot(waiting + self.tenants.waiting_bytes(path.id()));
+            let mut snapshot = path.snapshot(self.scheduler.waiting_bytes(path.id()));
             for aggregates in self.receiver.aggregates_at(path.socket()) {
                 snapshot.aggregates_received.add(aggregates.snapshot());
             }

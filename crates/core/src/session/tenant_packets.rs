@@ -10,8 +10,7 @@ use super::{
     path::{AckSignals, Path},
     receive::PacketContext,
     recovery::{Owner, PacketKind, ResolvedPacket, SentFrames},
-    send_queues::{Coalescing, SendQueues},
-    tenant::{DeliveryReport, GrantKind, Items, SchedulerGrant},
+    tenant::{DeliveryReport, FirstPacket, SchedulerGrant},
     transmit::Packet,
 };
 use crate::{
@@ -23,59 +22,31 @@ use crate::{
     wire::{DATA_HEADER_LEN, Frame, TAG_LEN},
 };
 
-/// What is sent next.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum NextSend {
-    /// Messages, streams and datagrams of tenant 0, and frames of the protocol itself.
-    TenantZero,
-    /// Messages, streams and datagrams of a tenant.
-    Items(SchedulerGrant),
-    /// An IP packet: its length and ECN.
-    IpPacket(SchedulerGrant, (usize, u8)),
-}
-
-impl NextSend {
-    pub(super) fn tenant(self) -> TenantId {
-        match self {
-            Self::TenantZero => TenantId::ZERO,
-            Self::Items(turn) | Self::IpPacket(turn, _) => turn.tenant,
-        }
-    }
-
-    /// The ECN bits of what it carries.
-    pub(super) fn ecn(self) -> u8 {
-        match self {
-            Self::TenantZero | Self::Items(_) => 0,
-            Self::IpPacket(_, (_, ecn)) => ecn,
-        }
-    }
-}
-
 impl Session {
     pub(crate) fn set_tenant(
         &mut self,
         now: Instant,
         config: TenantConfig,
     ) -> Result<(), TenantError> {
-        self.tenants.set(now, config)?;
+        self.scheduler.set_tenant(now, config)?;
         self.unknown_locally.forget(config.id);
         self.assign_tenant_apps(config.id);
         Ok(())
     }
 
     pub(crate) fn remove_tenant(&mut self, id: TenantId) {
-        self.tenants.remove(id);
+        self.scheduler.tenants_mut().remove(id);
         self.unknown_at_peer.forget(id);
         self.assign_tenant_apps(id);
     }
 
     /// The peer drops packets of a tenant of ours, since it does not know it.
     pub(super) fn on_unknown_tenant(&mut self, now: Instant, tenant: TenantId, packets: u64) {
-        if !self.tenants.knows(tenant) {
+        if !self.scheduler.tenants().knows(tenant) {
             return;
         }
         let (more, is_news) = self.unknown_at_peer.on_report(now, tenant, packets);
-        self.tenants.count_drop(tenant, |drops| {
+        self.scheduler.tenants_mut().count_drop(tenant, |drops| {
             drops.unknown_at_peer = drops.unknown_at_peer.saturating_add(more);
         });
         if is_news {
@@ -84,7 +55,7 @@ impl Session {
         }
     }
 
-    /// Whose the items of a tenant's applications are.
+    /// Assigns the applications of a tenant, which has been added or removed.
     fn assign_tenant_apps(&mut self, id: TenantId) {
         let apps = self.apps.iter().filter(|(_, app)| app.config.tenant == id);
         let apps: Vec<AppId> = apps.map(|(app, _)| *app).collect();
@@ -96,9 +67,7 @@ impl Session {
     /// An application's items are its tenant's, or tenant 0's where that is not configured.
     pub(super) fn assign_tenant(&mut self, app: AppId) {
         let wanted = self.apps.get(&app).map(|app| app.config.tenant);
-        let tenant = wanted.filter(|tenant| self.tenants.knows(*tenant));
-        self.queues
-            .set_tenant(app, tenant.unwrap_or(TenantId::ZERO));
+        self.scheduler.assign_tenant(app, wanted);
     }
 
     pub(crate) fn tenant_snapshots(
@@ -107,7 +76,7 @@ impl Session {
         after: Option<TenantId>,
         max: usize,
     ) -> Vec<TenantSnapshot> {
-        self.tenants.snapshots(now, after, max)
+        self.scheduler.tenants().snapshots(now, after, max)
     }
 
     pub(crate) fn send_packet(
@@ -117,7 +86,7 @@ impl Session {
         app: AppId,
         packet: IpPacket,
     ) -> Result<(), PacketError> {
-        if tenant == TenantId::ZERO || !self.tenants.knows(tenant) {
+        if tenant == TenantId::ZERO || !self.scheduler.tenants().knows(tenant) {
             return Err(PacketError::UnknownTenant);
         }
         let entry = self
@@ -127,19 +96,25 @@ impl Session {
             .ok_or(PacketError::UnknownApplication)?;
         let path = entry.active.and_then(|path| self.paths.get(path));
         let Some(path) = path else {
-            self.tenants.count_drop(tenant, |drops| drops.no_path += 1);
+            self.scheduler
+                .tenants_mut()
+                .count_drop(tenant, |drops| drops.no_path += 1);
             return Err(PacketError::NoPath);
         };
         let (len, room) = (packet.data.len(), room_for_packet(path, tenant));
         if len > room {
-            self.tenants.count_drop(tenant, |drops| drops.too_long += 1);
+            self.scheduler
+                .tenants_mut()
+                .count_drop(tenant, |drops| drops.too_long += 1);
             return Err(PacketError::TooLong { len, room });
         }
         entry.sent += 1;
         entry.sent_bytes += len as u64;
         entry.workload.on_made(now, len);
         let path = (path.id(), path.mtu());
-        self.tenants.push(now, (tenant, app), path, packet);
+        self.scheduler
+            .tenants_mut()
+            .push(now, (tenant, app), path, packet);
         Ok(())
     }
 
@@ -149,39 +124,10 @@ impl Session {
         Some(room_for_packet(self.paths.get(path)?, tenant))
     }
 
-    /// Whose turn it is on a path, of those that have something to send now.
-    pub(super) fn next_send(&mut self, now: Instant, id: PathId) -> Option<NextSend> {
-        let path = self.paths.get(id)?;
-        let overhead = u64::from(path.ip_overhead()) + (DATA_HEADER_LEN + TAG_LEN) as u64;
-        let zero = self.zero_waits_until(path).is_some_and(|at| at <= now);
-        let ready = |coalescing| self.queues.has_ready(id, TenantId::ZERO, coalescing);
-        if !zero && (ready(Coalescing::No) || ready(Coalescing::Yes)) {
-            self.tenants.on_zero_limited(id);
-        }
-        let may_gather = path.aggregator().may_send(now);
-        // A frame's head is counted at its longest: the window is never exceeded.
-        let whole = path.mtu();
-        let head = Frame::packet_head_len(u32::MAX, usize::from(whole));
-        let lengths = (overhead + head as u64, u64::from(whole));
-        for (path, tenant) in self.queues.take_woken() {
-            if let Some(path) = self.paths.get(path) {
-                let path = (path.id(), path.mtu());
-                self.tenants.on_items(now, path, tenant);
-            }
-        }
-        if may_gather {
-            self.tenants.on_may_gather(id);
-        }
-        let queues = &mut self.queues;
-        let items = |tenant| items_of(queues, (id, tenant), may_gather);
-        let turn = self.tenants.next(now, id, lengths, items);
-        match turn {
-            Some(turn) if !zero || !self.tenants.zero_is_before(id, turn) => match turn.load {
-                GrantKind::IpPacket { len, ecn } => Some(NextSend::IpPacket(turn, (len, ecn))),
-                GrantKind::Items => Some(NextSend::Items(turn)),
-            },
-            _ => zero.then_some(NextSend::TenantZero),
-        }
+    /// What leaves next on a path, of what may leave now.
+    pub(super) fn poll_scheduler(&mut self, now: Instant, id: PathId) -> Option<SchedulerGrant> {
+        let path = self.sending_path(self.paths.get(id)?);
+        self.scheduler.poll_next(now, path)
     }
 
     /// Writes one datagram with IP packets of the tenant whose turn it is, at most `limit` bytes of
@@ -190,7 +136,8 @@ impl Session {
         &mut self,
         now: Instant,
         id: PathId,
-        (turn, (first, ecn)): (SchedulerGrant, (usize, u8)),
+        grant: SchedulerGrant,
+        first: FirstPacket,
         limit: usize,
         buf: &mut TransmitBuf,
     ) -> Option<Packet> {
@@ -198,28 +145,29 @@ impl Session {
         let ip_overhead = u64::from(path.ip_overhead());
         let whole = path.udp_payload_max();
         let start = self.begin_packet(id, buf)?;
-        // What the window has room for bounds all that the datagram holds.
-        let windowed = usize::try_from(turn.room.saturating_sub(ip_overhead)).unwrap_or(whole);
+        // The window bounds the whole datagram.
+        let windowed = usize::try_from(grant.room.saturating_sub(ip_overhead)).unwrap_or(whole);
         let end = start + limit.min(windowed) - TAG_LEN;
-        let tenant = turn.tenant.0;
+        let tenant = grant.tenant.0;
         let need = |len: usize| Frame::packet_head_len(tenant, len) + len;
-        if buf.bytes.len() + need(first) > end {
+        if buf.bytes.len() + need(first.len) > end {
             buf.bytes.truncate(start);
-            if DATA_HEADER_LEN + TAG_LEN + need(first) > whole {
+            if DATA_HEADER_LEN + TAG_LEN + need(first.len) > whole {
                 // The path has less room than when it was accepted.
-                self.tenants.take(id, turn.tenant);
-                self.tenants
-                    .count_drop(turn.tenant, |drops| drops.too_long += 1);
+                self.scheduler.tenants_mut().take(id, grant.tenant);
+                self.scheduler
+                    .tenants_mut()
+                    .count_drop(grant.tenant, |drops| drops.too_long += 1);
             }
             return None;
         }
         let mut frames = SentFrames::default();
-        let acks_end = end - need(first);
+        let acks_end = end - need(first.len);
         self.write_acks(now, id, true, acks_end, &mut buf.bytes, &mut frames);
         self.unknown_locally.write(now, acks_end, &mut buf.bytes);
-        let mut next = Some(first);
+        let mut next = Some(first.len);
         while next.is_some_and(|len| buf.bytes.len() + need(len) <= end) {
-            let Some(leaving) = self.tenants.take(id, turn.tenant) else {
+            let Some(leaving) = self.scheduler.tenants_mut().take(id, grant.tenant) else {
                 break;
             };
             Frame::Packet {
@@ -229,19 +177,19 @@ impl Session {
             }
             .encode(&mut buf.bytes);
             buf.spare.push(leaving.data);
-            next = self.tenants.next_of(now, id, turn, ecn);
+            next = self.scheduler.tenants_mut().next_of(now, id, grant);
         }
         let len = buf.bytes.len() - start + TAG_LEN;
-        self.tenants
-            .on_sent(now, id, turn, len as u64 + ip_overhead);
+        self.scheduler
+            .on_sent(now, id, grant, len as u64 + ip_overhead);
         Some(Packet {
             len,
             kind: PacketKind::AckEliciting,
             frames,
             copies: None,
             owner: Owner {
-                tenant: turn.tenant,
-                ecn,
+                tenant: grant.tenant,
+                ecn: first.ecn,
             },
         })
     }
@@ -253,7 +201,7 @@ impl Session {
         marked: bool,
         data: &[u8],
     ) {
-        if !self.tenants.on_received(tenant, data.len()) {
+        if !self.scheduler.tenants_mut().on_received(tenant, data.len()) {
             self.drops.unknown_tenant += 1;
             if self.unknown_locally.on_packet(context.now, tenant) {
                 let peer = self.id;
@@ -262,7 +210,9 @@ impl Session {
             return;
         }
         if self.receiver.is_delivery_full() {
-            self.tenants.count_drop(tenant, |drops| drops.arrived += 1);
+            self.scheduler
+                .tenants_mut()
+                .count_drop(tenant, |drops| drops.arrived += 1);
             return;
         }
         let ecn = if marked { 3 } else { context.ecn };
@@ -277,7 +227,7 @@ impl Session {
         (acked, lost): (&[ResolvedPacket], &[ResolvedPacket]),
         signals: Option<AckSignals>,
     ) {
-        if self.tenants.is_empty() {
+        if !self.scheduler.tenants().is_shared() {
             return;
         }
         let Some(path) = self.paths.get(id) else {
@@ -312,28 +262,19 @@ impl Session {
             reports.entry(tenant).or_default().round_trip = Some(round_trip);
         }
         for (tenant, report) in reports {
-            self.tenants
+            self.scheduler
+                .tenants_mut()
                 .on_delivery_report(now, (id, tenant), &report, mtu);
         }
     }
 
-    /// What waits for a path that is gone takes the ones that its applications take now.
+    /// IP packets that wait for a path that is gone move to the paths of their applications.
     pub(super) fn move_packets(&mut self, now: Instant, id: PathId) {
         let (apps, paths) = (&self.apps, &self.paths);
-        self.tenants.move_all(now, id, |app| {
+        self.scheduler.tenants_mut().move_all(now, id, |app| {
             let path = paths.get(apps.get(&app)?.active?)?;
             Some((path.id(), path.mtu()))
         });
-    }
-}
-
-/// What a tenant has of messages, streams and datagrams that may leave over a path.
-fn items_of(queues: &mut SendQueues, of: (PathId, TenantId), may_gather: bool) -> Items {
-    let (path, tenant) = of;
-    match queues.first(path, tenant, may_gather) {
-        Some(_) => Items::Ready,
-        None if queues.has_ready(path, tenant, Coalescing::Yes) => Items::Gathering,
-        None => Items::None,
     }
 }
 

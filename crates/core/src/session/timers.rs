@@ -6,13 +6,14 @@ use super::{
     Session,
     path::{Path, PathTimeout},
     recovery::SentFrame,
-    send_queues::Coalescing,
+    scheduler::SendingPath,
 };
 use crate::{
     endpoint::Timeouts,
     event::MessageOutcome,
-    id::{PathId, TenantId},
+    id::PathId,
     uplink::Uplinks,
+    wire::{DATA_HEADER_LEN, Frame, TAG_LEN},
 };
 
 impl Session {
@@ -20,7 +21,7 @@ impl Session {
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.expire_messages(now);
         self.check_startup_wait(now);
-        self.queues.return_credit(now);
+        self.scheduler.queues_mut().return_credit(now);
         self.end_streams(now);
         if self.streams_unreachable_at().is_some_and(|at| at <= now) {
             self.give_up_streams();
@@ -43,11 +44,11 @@ impl Session {
             .filter(|path| keyed && self.path_for_acks(*path).is_some())
             .filter_map(|path| self.receiver.due_of(path));
         let rest = acks
-            .chain(self.queues.next_expiry())
-            .chain(self.queues.returns.due())
+            .chain(self.scheduler.queues().next_expiry())
+            .chain(self.scheduler.queues().credit_return_due())
             .chain(self.startup_wait_due())
             .chain(self.streams_unreachable_at())
-            .chain(self.streams.deferred_resets.due())
+            .chain(self.streams.deferred_reset_due())
             .chain(self.handshake_at())
             .min();
         paths.min(Timeouts::of_rest(rest))
@@ -62,7 +63,7 @@ impl Session {
     }
 
     fn expire_messages(&mut self, now: Instant) {
-        for (id, message) in self.queues.take_expired(now) {
+        for (id, message) in self.scheduler.queues_mut().take_expired(now) {
             if let Some(wire_id) = message.wire_id {
                 let total = message.body.len() as u32;
                 self.control
@@ -113,7 +114,7 @@ impl Session {
 
     fn path_timeout(&self, path: &Path, uplinks: &Uplinks) -> Timeouts {
         let data_at = match path.is_up() {
-            true => self.waits_until(path),
+            true => self.scheduler.waits_until(self.sending_path(path)),
             false => None,
         };
         let uplink_free = uplinks.next(path.socket());
@@ -121,44 +122,29 @@ impl Session {
     }
 
     fn control_waits(&self) -> bool {
-        let of_streams = !self.streams.credit_wanted.is_empty()
-            || !self.streams.resets.is_empty()
-            || self.queues.returns.waits();
+        let of_streams = self.streams.has_control() || self.scheduler.queues().has_credit_returns();
         self.receiver.is_credit_wanted() || !self.control.is_empty() || of_streams
     }
 
     /// Something may leave over `path`, pacing aside.
     pub(super) fn wants_to_send(&self, path: &Path, now: Instant) -> bool {
-        self.waits_until(path).is_some_and(|at| at <= now)
+        let waits_until = self.scheduler.waits_until(self.sending_path(path));
+        waits_until.is_some_and(|at| at <= now)
     }
 
-    /// When something may leave over `path`, pacing aside; in the past: at once.
-    fn waits_until(&self, path: &Path) -> Option<Instant> {
-        let turn = self.tenants.next_at(path.id());
-        let woken = self.queues.has_woken(path.id()).then_some(Instant::ZERO);
-        let gathers = self.tenants.gathers(path.id());
-        let gathered = gathers.then(|| path.aggregator().next());
-        [turn, woken, gathered, self.zero_waits_until(path)]
-            .into_iter()
-            .flatten()
-            .min()
-    }
-
-    /// The same for tenant 0.
-    pub(super) fn zero_waits_until(&self, path: &Path) -> Option<Instant> {
-        let urgent = path.is_ping_wanted()
-            || (self.control_waits() && self.control_path() == Some(path.id()));
-        if urgent {
-            return Some(Instant::ZERO);
+    /// A path as the scheduler sees it.
+    pub(super) fn sending_path(&self, path: &Path) -> SendingPath {
+        let mtu = path.mtu();
+        // The head of the frame is counted at its longest, so that the window is never exceeded.
+        let head = Frame::packet_head_len(u32::MAX, usize::from(mtu));
+        let sends_control = || self.control_waits() && self.control_path() == Some(path.id());
+        SendingPath {
+            id: path.id(),
+            mtu,
+            packet_overhead: (usize::from(path.ip_overhead()) + DATA_HEADER_LEN + TAG_LEN + head)
+                as u64,
+            coalescing_at: path.aggregator().next(),
+            control_waits: path.is_ping_wanted() || sends_control(),
         }
-        let free = self
-            .tenants
-            .zero_free_at(path.id(), u64::from(path.mtu()))?;
-        let has_ready = |coalescing| self.queues.has_ready(path.id(), TenantId::ZERO, coalescing);
-        if has_ready(Coalescing::No) {
-            return Some(free);
-        }
-        let gathered = has_ready(Coalescing::Yes);
-        gathered.then(|| path.aggregator().next().max(free))
     }
 }

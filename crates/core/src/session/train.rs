@@ -1,4 +1,4 @@
-//! Trains: packets sent back to back, whose spacing at the receiver tells a path's capacity.
+//! Packet trains: packets sent back to back, whose spacing at the receiver shows the path's capacity.
 //!
 //! A train is short (2 ms of the path's rate); where thin traffic passes, which has to wait behind it, trains are shorter and
 //! those with padding rarer. Its packets carry what waits; the rest is padding. What is sent for measurement alone (padding,
@@ -19,7 +19,7 @@ use crate::wire::TrainReport;
 
 /// Packets of a train: a pair at least.
 pub(crate) const PACKETS_MIN: usize = 2;
-/// Packets of a train at most: more tell little more.
+/// Packets of a train at most: longer trains measure little better.
 pub(crate) const PACKETS_MAX: usize = 16;
 /// A train is at most so long at the path's rate, as every other burst.
 const TRAIN_TIME: Duration = Duration::from_millis(2);
@@ -28,22 +28,22 @@ const TRAIN_TIME: Duration = Duration::from_millis(2);
 const TRAIN_TIME_THIN: Duration = Duration::from_micros(500);
 /// Trains with padding are never closer together.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// Nor those of data alone. Ours: a dozen of them, which tell a change, in a third of a second.
+/// Nor those of data alone. Ours: a dozen of them, which show a change, in a third of a second.
 const DATA_INTERVAL_MIN: Duration = Duration::from_millis(25);
 /// Where thin traffic passes trains with padding are so far apart, three quarters of it to five. Ours: about as far as those
 /// of 2 ms, which cost four times as much.
 const INTERVAL_THIN: Duration = Duration::from_millis(400);
-/// But so many may come as soon as they are paid for while what they tell is pto_retransmitted. Ours: as many as tell a change, twice;
-/// where jitter hides the capacity no number of them would tell it.
+/// While the estimate is in doubt, so many may leave as soon as they are paid for. Ours: twice as many
+/// as show a change; where jitter hides the capacity no number of them would show it.
 const DOUBTING_MAX: u32 = 12;
 /// Trains whose report may still come: 1.6 s of them.
 const AWAITED_MAX: usize = 64;
-/// Trains that the reserve pays for: as many as tell a change.
+/// Trains that the reserve pays for: as many as show a change.
 const RESERVE_TRAINS: u32 = 6;
 /// While the reserve is filled, trains are further apart than paid for by these percent: with pings,
 /// a seventh of the share is left for it.
 const FILLING: u32 = 65;
-/// However slow the path, what was sent is paid for in this time.
+/// Longest time in which the share pays for what was sent, however slow the path.
 const PAY_MAX: Duration = Duration::from_secs(3600);
 /// An idle path is pinged this often, if a quarter of the share pays for it.
 const PING_INTERVAL: Duration = Duration::from_millis(100);
@@ -59,9 +59,9 @@ const REPORT_WAIT: Duration = Duration::from_millis(5);
 pub(crate) struct Trains {
     next_id: u64,
     last_at: Option<Instant>,
-    /// How far from the last the next is at least.
+    /// Shortest time from the last train to the next.
     apart: Duration,
-    /// So many have left since doubt began.
+    /// Trains sent since the estimate came into doubt.
     doubting: u32,
     /// Until when the share has been spent; in the past: what is saved.
     spent_until: Instant,
@@ -77,13 +77,13 @@ pub(crate) struct Trains {
     follower: CapacityTracker,
 }
 
-/// What a train that has left was made of.
+/// A train that has left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SentTrain {
     pub(crate) packets: u32,
     /// IP bytes of each.
     pub(crate) packet_bytes: u32,
-    /// Of all, what is no data.
+    /// Bytes that are not data.
     pub(crate) probe_bytes: u64,
     /// The first so many carry data.
     pub(crate) with_data: u32,
@@ -126,7 +126,7 @@ impl Trains {
         share > Probability::ZERO && spaced && self.spent_until <= now
     }
 
-    /// How long an idle path is left alone; `None`: pings are not paid for.
+    /// Time between PINGs on an idle path; `None`: the share does not pay for them.
     pub(crate) fn ping_interval(&self, rate: Bandwidth, share: Probability) -> Option<Duration> {
         let share = self.share_of(rate, share);
         if share.is_zero() {
@@ -210,7 +210,7 @@ impl Trains {
         };
     }
 
-    /// What the peer has seen of a train; strangers are ignored.
+    /// The peer reports a train; unknown ones are ignored.
     pub(crate) fn on_report(&mut self, now: Instant, report: TrainReport<'_>) {
         let Some(place) = self
             .awaited
@@ -235,7 +235,7 @@ impl Trains {
                 .filter(|stamp| stamp.index < sent.packets)
                 .collect(),
         };
-        // Nobody acknowledges padding.
+        // Padding is not acknowledged, so its losses are counted here.
         let arrived = train.received.iter();
         let arrived = arrived
             .filter(|stamp| stamp.index >= sent.with_data)

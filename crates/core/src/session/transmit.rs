@@ -6,13 +6,13 @@ use keiro_units::Instant;
 use rand_chacha::ChaCha20Rng;
 
 use super::{
-    CONTENT_HEAD_MAX, Session,
+    Session,
     copies::{CopyBatch, CopyContent, PendingCopy},
     parity::RESERVE,
     path::{Path, TrainContent},
     recovery::{Owner, PacketKind, SentFrames},
-    send_queues::{Coalescing, SendItem, SendQueues},
-    tenant_packets::NextSend,
+    send_queues::{Coalescing, FrameBuf, ItemSelection, SendQueues},
+    tenant::{GrantKind, SchedulerGrant},
 };
 use crate::{
     config::DeliveryClass,
@@ -209,6 +209,7 @@ impl Session {
         Frame::Ping.encode(&mut buf.bytes);
         buf.bytes.resize(start + DATA_HEADER_LEN + clear_len, 0);
         self.seal(now, id, buf, start, Unsealed::alone(PacketKind::MtuProbe));
+        self.on_ungranted_sent(now, id, TenantId::ZERO, u64::from(size));
         Some(self.transmit(id, remote, buf, now))
     }
 
@@ -222,7 +223,7 @@ impl Session {
         random: &mut ChaCha20Rng,
     ) -> Option<Transmit> {
         // Trains carry data of tenant 0 only: a turn of another tenant may be shorter than a train.
-        let waiting = self.queues.waiting_bytes_of(id, TenantId::ZERO);
+        let waiting = self.scheduler.queues().waiting_bytes_of(id, TenantId::ZERO);
         let path = self.paths.get_mut(id)?;
         let plan = path.poll_train(now, self.probe_share, waiting, BATCH_LEN_MAX)?;
         let payload_max = path.udp_payload_max();
@@ -240,10 +241,15 @@ impl Session {
             let head_end = buf.bytes.len();
             let mut frames = SentFrames::default();
             // While the window of tenant 0 is full, trains carry padding.
-            let free = self.tenants.zero_free_at(id, payload_max as u64);
-            if free.is_some_and(|at| at <= now) {
-                let zero = (id, TenantId::ZERO);
-                self.write_items(now, zero, None, end, &mut buf.bytes, &mut frames);
+            let tenants = self.scheduler.tenants();
+            if tenants.may_send_ungranted(now, id, TenantId::ZERO, payload_max as u64) {
+                let selection = ItemSelection {
+                    path: id,
+                    tenant: TenantId::ZERO,
+                    coalescing: None,
+                    clear_text_max: Path::clear_text_max(payload_max),
+                };
+                self.write_items(now, selection, end, &mut buf.bytes, &mut frames);
             }
             let eliciting = buf.bytes.len() > head_end;
             content.packets_with_data += u32::from(eliciting);
@@ -259,6 +265,9 @@ impl Session {
                 ..Unsealed::alone(PacketKind::of(eliciting))
             };
             self.seal(now, id, buf, start, packet);
+            if eliciting {
+                self.on_ungranted_sent(now, id, TenantId::ZERO, packet_bytes as u64);
+            }
         }
         self.took_turn = true;
         let path = self.paths.get_mut(id)?;
@@ -298,16 +307,16 @@ impl Session {
             let copy_len = self.next_copy(now, id).map(PendingCopy::packet_bytes);
             let path = self.paths.get(id)?;
             let with_data = paced && path.may_send_eliciting();
-            let sender = match copy_len {
-                None if with_data => self.next_send(now, id),
+            let grant = match copy_len {
+                None if with_data => self.poll_scheduler(now, id),
                 _ => None,
             };
-            let sender_ecn = sender.map_or(0, NextSend::ecn);
-            if segments > 0 && ecn != sender_ecn {
+            let grant_ecn = grant.map_or(0, |grant| grant.ecn());
+            if segments > 0 && ecn != grant_ecn {
                 break;
             }
-            ecn = sender_ecn;
-            let (len, eliciting) = match (copy_len, sender) {
+            ecn = grant_ecn;
+            let (len, eliciting) = match (copy_len, grant) {
                 // The network may drop a batch as a whole, so a copy is never in one with its
                 // aggregate.
                 (Some(_), _) if segments > 0 => break,
@@ -315,35 +324,36 @@ impl Session {
                     self.write_copy(now, id, buf)?;
                     (len, true)
                 }
-                (None, Some(NextSend::IpPacket(turn, first))) => {
+                (
+                    None,
+                    Some(
+                        grant @ SchedulerGrant {
+                            kind: GrantKind::IpPackets(first),
+                            ..
+                        },
+                    ),
+                ) => {
                     let limit = if segments > 0 { segment } else { payload_max };
-                    let turn = (turn, first);
-                    let Some(packet) = self.write_packets(now, id, turn, limit, buf) else {
+                    let Some(packet) = self.write_packets(now, id, grant, first, limit, buf) else {
                         break;
                     };
-                    let written = (packet.len, packet.kind.is_ack_eliciting());
-                    self.seal(now, id, buf, start, packet.into());
-                    written
+                    self.seal_written(now, id, buf, start, packet)
                 }
                 (None, _) if segments > 0 && segment < payload_max => break,
-                (None, sender) => {
-                    let Some(packet) = self.write_packet(now, id, payload_max, sender, buf) else {
-                        if let Some(NextSend::Items(turn)) = sender {
-                            self.tenants.on_items_refused(id, turn);
+                (None, grant) => {
+                    let Some(packet) = self.write_packet(now, id, payload_max, grant, buf) else {
+                        if let Some(grant) = grant {
+                            self.scheduler.on_refused(id, grant);
                         }
                         break;
                     };
-                    if let Some(NextSend::Items(turn)) = sender {
-                        let overhead = u64::from(self.paths.get(id)?.ip_overhead());
-                        let bytes = packet.len as u64 + overhead;
-                        self.tenants.on_sent(now, id, turn, bytes);
+                    if let Some(grant) = grant {
+                        self.on_granted_written(now, id, grant, &packet);
                     }
                     if packet.copies.is_some() {
                         self.copy_aggregate(now, id, &buf.bytes[start..], &packet, uplinks);
                     }
-                    let written = (packet.len, packet.kind.is_ack_eliciting());
-                    self.seal(now, id, buf, start, packet.into());
-                    written
+                    self.seal_written(now, id, buf, start, packet)
                 }
             };
             let path = self.paths.get_mut(id)?;
@@ -371,6 +381,38 @@ impl Session {
         transmit.segment_size = segment.min(transmit.len);
         transmit.ecn = ecn;
         (segments > 0).then_some(transmit)
+    }
+
+    /// A packet was written as the scheduler has granted. One without data is not charged,
+    /// because it will not be acknowledged.
+    fn on_granted_written(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        grant: SchedulerGrant,
+        packet: &Packet,
+    ) {
+        if !packet.kind.is_ack_eliciting() {
+            self.scheduler.on_refused(id, grant);
+            return;
+        }
+        let overhead = self.paths.get(id).map_or(0, Path::ip_overhead);
+        let ip_bytes = packet.len as u64 + u64::from(overhead);
+        self.scheduler.on_sent(now, id, grant, ip_bytes);
+    }
+
+    /// Seals a packet of a batch: its length, and whether it asks for an acknowledgement.
+    fn seal_written(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        buf: &mut TransmitBuf,
+        start: usize,
+        packet: Packet,
+    ) -> (usize, bool) {
+        let written = (packet.len, packet.kind.is_ack_eliciting());
+        self.seal(now, id, buf, start, packet.into());
+        written
     }
 
     /// Queues the copies of the aggregate in `packet`, whose bytes are not sealed yet.
@@ -414,7 +456,7 @@ impl Session {
     fn write_copy(&mut self, now: Instant, id: PathId, buf: &mut TransmitBuf) -> Option<()> {
         let start = self.begin_packet(id, buf)?;
         let path = self.paths.get_mut(id)?;
-        let (mtu, overhead) = (path.mtu(), u64::from(path.ip_overhead()));
+        let overhead = u64::from(path.ip_overhead());
         let CopyContent {
             clear,
             frames,
@@ -427,34 +469,29 @@ impl Session {
             owner,
         };
         self.seal(now, id, buf, start, packet);
-        if owner.tenant != TenantId::ZERO {
-            let bytes = (buf.bytes.len() - start) as u64 + overhead;
-            self.tenants
-                .on_copy_sent(now, (id, mtu), owner.tenant, bytes);
-        }
+        let bytes = (buf.bytes.len() - start) as u64 + overhead;
+        self.on_ungranted_sent(now, id, owner.tenant, bytes);
         Some(())
     }
 
     /// Writes one packet of at most `payload_max` bytes, unsealed; `None` if there is nothing to
-    /// send. Without a sender it carries acknowledgements only.
+    /// send. Without a grant it carries acknowledgements only.
     fn write_packet(
         &mut self,
         now: Instant,
         id: PathId,
         payload_max: usize,
-        sender: Option<NextSend>,
+        grant: Option<SchedulerGrant>,
         buf: &mut TransmitBuf,
     ) -> Option<Packet> {
-        let tenant = sender.map_or(TenantId::ZERO, NextSend::tenant);
+        let tenant = grant.map_or(TenantId::ZERO, |grant| grant.tenant);
         let is_zero = tenant == TenantId::ZERO;
         let start = self.begin_packet(id, buf)?;
         let clear_start = buf.bytes.len();
         let end = start + payload_max - TAG_LEN;
         let mut frames = SentFrames::default();
-        let data_waits = sender.is_some();
-        // While its window is full tenant 0 sends only what the protocol needs; others get no turn.
-        let free = self.tenants.zero_free_at(id, payload_max as u64);
-        let open = data_waits && (!is_zero || free.is_some_and(|at| at <= now));
+        let data_waits = grant.is_some();
+        let open = grant.is_some_and(|grant| grant.kind == GrantKind::Items);
         let aggregate = if open {
             self.begin_aggregate(now, (id, tenant), end, &mut buf.bytes)
         } else {
@@ -486,9 +523,14 @@ impl Session {
                 self.write_control(passengers_end, &mut buf.bytes, &mut frames);
             }
             let end = aggregate.map_or(end, |aggregate| aggregate.end);
-            let class = aggregate.map(|aggregate| aggregate.class);
             if open {
-                self.write_items(now, (id, tenant), class, end, &mut buf.bytes, &mut frames);
+                let selection = ItemSelection {
+                    path: id,
+                    tenant,
+                    coalescing: aggregate.map(|aggregate| aggregate.class),
+                    clear_text_max: Path::clear_text_max(payload_max),
+                };
+                self.write_items(now, selection, end, &mut buf.bytes, &mut frames);
             }
             let path = self.paths.get_mut(id)?;
             if is_zero
@@ -544,7 +586,7 @@ impl Session {
         let path = self.paths.get(id)?;
         let aggregator = path.aggregator();
         let thin = aggregator.may_send(now);
-        let (item, coalescing) = self.queues.first(id, tenant, thin)?;
+        let (item, coalescing) = self.scheduler.queues_mut().first(id, tenant, thin)?;
         if coalescing == Coalescing::No {
             return None;
         }
@@ -578,19 +620,30 @@ impl Session {
             protected: group.is_some(),
             index_at: out.len() - 1,
             end,
-            passengers_end: end.saturating_sub(self.longest(item)),
+            passengers_end: end.saturating_sub(self.scheduler.queues().coalesced_len_max(item)),
         })
     }
 
-    /// What the rest of a thin item takes of an aggregate at most, in bytes.
-    fn longest(&self, item: SendItem) -> usize {
-        let opens = match item {
-            SendItem::Stream(id) => self.queues.streams.get(&id).is_some_and(|s| s.opens()),
-            SendItem::Message(_) | SendItem::Datagram(_) => false,
-        };
-        let open = if opens { Frame::STREAM_OPEN_LEN_MAX } else { 0 };
-        let left = usize::try_from(self.queues.left(item)).unwrap_or(usize::MAX);
-        left.saturating_add(CONTENT_HEAD_MAX + open)
+    /// Writes items into a packet.
+    fn write_items(
+        &mut self,
+        now: Instant,
+        selection: ItemSelection,
+        end: usize,
+        out: &mut Vec<u8>,
+        frames: &mut SentFrames,
+    ) {
+        let mut buf = FrameBuf { out, end, frames };
+        let written = self
+            .scheduler
+            .queues_mut()
+            .write_items(now, selection, &mut buf);
+        if let Some(path) = self.paths.get_mut(selection.path) {
+            path.on_retransmitted(written.retransmitted_bytes);
+        }
+        for writable in written.writable {
+            self.signal_writable_stream(writable);
+        }
     }
 
     /// Accounts for an aggregate of `len` bytes of UDP payload: how many copies leave, and where
@@ -603,7 +656,7 @@ impl Session {
         aggregate: Aggregate,
         content: &[u8],
     ) -> Option<(u8, usize)> {
-        let more = self.queues.gathers(id);
+        let more = self.scheduler.queues().has_coalescing(id);
         let path = self.paths.get_mut(id)?;
         let ip_bytes = len as u64 + u64::from(path.ip_overhead());
         let aggregator = path.aggregator_mut();
@@ -673,9 +726,14 @@ impl Session {
             owner,
         } = packet;
         path.on_packet_sent(now, ip_bytes, kind, frames, owner);
-        if kind.is_ack_eliciting() && owner.tenant == TenantId::ZERO {
-            let mtu = path.mtu();
-            self.tenants.on_zero_sent(now, (id, mtu), ip_bytes);
+    }
+
+    /// A packet of a tenant has left that the scheduler has not granted.
+    fn on_ungranted_sent(&mut self, now: Instant, id: PathId, tenant: TenantId, ip_bytes: u64) {
+        let mtu = self.paths.get(id).map_or(0, Path::mtu);
+        if self.scheduler.tenants().is_shared() {
+            let tenants = self.scheduler.tenants_mut();
+            tenants.on_ungranted_sent(now, id, mtu, tenant, ip_bytes);
         }
     }
 

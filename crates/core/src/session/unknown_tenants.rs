@@ -1,5 +1,5 @@
-//! Tenants whose packets come though nobody knows them here, and what the peer says of ours that it
-//! does not know: who sends would see nothing of it otherwise.
+//! Tenants of the peer that are not configured here, and tenants of ours that the peer reports as
+//! unknown. Without these reports the sender would not see why its packets are lost.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,37 +11,38 @@ use crate::{id::TenantId, wire::Frame};
 #[derive(Debug, Default)]
 pub(super) struct UnknownLocally {
     tenants: BTreeMap<TenantId, UnknownTenant>,
-    /// Before this there is nothing to tell; `None`: nothing at all.
+    /// When the next report is due; `None`: never.
     due: Option<Instant>,
-    /// Before this none is forgotten for another.
+    /// Before this no tenant makes room for another.
     full_until: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct UnknownTenant {
-    /// Its packets that were dropped, in all.
+    /// Its packets that were dropped.
     packets: u64,
     last: Instant,
-    /// How many the peer was told of, and when.
-    told: Option<(u64, Instant)>,
+    /// How many were last reported to the peer, and when.
+    reported: Option<(u64, Instant)>,
 }
 
-/// Tenants of ours that the peer says it does not know.
+/// Tenants of ours that the peer reports as unknown.
 #[derive(Debug, Default)]
 pub(super) struct UnknownAtPeer {
-    /// What it said last, and when.
+    /// The last report, and when it came.
     tenants: BTreeMap<TenantId, (u64, Instant)>,
 }
 
-/// Tenants that are told apart; packets of more are counted all the same. Ours: a peer may name any.
+/// Tenants that are distinguished; packets of further ones are counted together. Ours: a peer may name any.
 const TENANTS_MAX: usize = 64;
-/// How often the peer is told of one. Ours: people read it.
-const TELL_INTERVAL: Duration = Duration::from_secs(1);
-/// After as much silence it is news again. Ours.
+/// Time between two reports of one tenant. Ours: people read them.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// Silence after which a tenant is reported to the driver again. Ours.
 const NEWS_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 impl UnknownLocally {
-    /// Counts a packet; `true`: that is news.
+    /// Counts a packet; `true` if the driver should hear of the tenant, for the first time or again after
+    /// a long silence.
     pub(super) fn on_packet(&mut self, now: Instant, tenant: TenantId) -> bool {
         if self.tenants.len() >= TENANTS_MAX && !self.tenants.contains_key(&tenant) {
             if self.full_until.is_some_and(|until| now < until) {
@@ -55,7 +56,7 @@ impl UnknownLocally {
         let met = self.tenants.entry(tenant).or_insert(UnknownTenant {
             packets: 0,
             last: now,
-            told: None,
+            reported: None,
         });
         let silent = now.saturating_duration_since(met.last);
         let is_news = met.packets == 0 || silent >= NEWS_AGAIN_AFTER;
@@ -65,7 +66,7 @@ impl UnknownLocally {
         is_news
     }
 
-    /// Who may be forgotten for another.
+    /// The tenant that makes room for another.
     fn longest_silent(&mut self, now: Instant) -> Option<TenantId> {
         let (tenant, met) = self.tenants.iter().min_by_key(|(_, met)| met.last)?;
         let until = met.last + NEWS_AGAIN_AFTER;
@@ -78,8 +79,8 @@ impl UnknownLocally {
         self.tenants.remove(&tenant);
     }
 
-    /// Writes what the peer is to be told, as far as there is room up to `end`. This is asked for every
-    /// packet, so all are looked at only where something is due.
+    /// Writes reports that are due, as far as there is room up to `end`. It is called for every packet,
+    /// so all tenants are visited only where something is due.
     pub(super) fn write(&mut self, now: Instant, end: usize, out: &mut Vec<u8>) {
         if self.due.is_none_or(|due| now < due) {
             return;
@@ -90,7 +91,7 @@ impl UnknownLocally {
                 if out.len() + Frame::UNKNOWN_TENANT_LEN_MAX > end {
                     return;
                 }
-                met.told = Some((met.packets, now));
+                met.reported = Some((met.packets, now));
                 Frame::UnknownTenant {
                     tenant: tenant.0,
                     packets: met.packets,
@@ -104,11 +105,11 @@ impl UnknownLocally {
 }
 
 impl UnknownTenant {
-    /// When the peer is to be told again; `None`: it knows all.
+    /// When the next report is due; `None`: the peer knows everything.
     fn due(&self) -> Option<Instant> {
-        match self.told {
+        match self.reported {
             None => Some(self.last),
-            Some((packets, at)) => (packets < self.packets).then(|| at + TELL_INTERVAL),
+            Some((packets, at)) => (packets < self.packets).then(|| at + REPORT_INTERVAL),
         }
     }
 }
@@ -122,8 +123,8 @@ fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
 }
 
 impl UnknownAtPeer {
-    /// The peer has dropped so many packets of a tenant of ours since it began; how many more than it
-    /// said before, and whether that is news.
+    /// The peer reports that it has dropped so many packets of a tenant of ours in all; how many more than
+    /// before, and whether the driver should hear of it.
     pub(super) fn on_report(
         &mut self,
         now: Instant,
@@ -133,7 +134,7 @@ impl UnknownAtPeer {
         let before = self.tenants.insert(tenant, (packets, now));
         let is_news =
             before.is_none_or(|(_, at)| now.saturating_duration_since(at) >= NEWS_AGAIN_AFTER);
-        // A smaller number is that of a peer that has begun anew, or knew the tenant meanwhile.
+        // The peer begins at zero again when it restarts, or when it has known the tenant meanwhile.
         let before = before.map(|(before, _)| before).filter(|b| *b <= packets);
         (packets - before.unwrap_or(0), is_news)
     }
@@ -150,7 +151,7 @@ mod tests {
     use crate::wire::Reader;
 
     #[test]
-    fn a_peer_that_names_many_tenants_takes_no_memory() {
+    fn peer_that_names_many_tenants_takes_bounded_memory() {
         let mut here = UnknownLocally::default();
         let news = (0..100_000).filter(|id| here.on_packet(Instant::ZERO, TenantId(*id)));
         assert_eq!(news.count(), TENANTS_MAX);
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_is_told_of_once_a_second_and_only_where_there_is_more() {
+    fn unknown_tenant_is_reported_once_a_second_and_only_if_there_is_more() {
         let mut here = UnknownLocally::default();
         let tell = |here: &mut UnknownLocally, millis: u64| {
             let mut out = Vec::new();
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_looked_for_before_something_is_due() {
+    fn tenants_are_not_visited_before_a_report_is_due() {
         let mut here = UnknownLocally::default();
         let at = |millis: u64| Instant::ZERO + Duration::from_millis(millis);
         let mut out = Vec::new();
@@ -208,11 +209,11 @@ mod tests {
         assert_eq!((out.len(), here.due), (before, None));
     }
 
-    /// All that came is told within the interval, whatever the order and however little room there is.
+    /// Every packet is reported within the interval, whatever the order and however little room there is.
     #[test]
-    fn everything_is_told_in_the_end() {
+    fn every_unknown_packet_is_reported_in_the_end() {
         let mut here = UnknownLocally::default();
-        let mut told = BTreeMap::new();
+        let mut reported = BTreeMap::new();
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let mut next = |below: u64| {
             state = state
@@ -229,7 +230,7 @@ mod tests {
                 let Frame::UnknownTenant { tenant, packets } = frame else {
                     panic!("{frame:?}");
                 };
-                told.insert(TenantId(tenant), packets);
+                reported.insert(TenantId(tenant), packets);
             }
         };
         for _ in 0..10_000 {
@@ -237,20 +238,20 @@ mod tests {
             here.on_packet(now, TenantId(next(TENANTS_MAX as u64) as u32));
             write(&mut here, now, next(60));
         }
-        now += TELL_INTERVAL;
+        now += REPORT_INTERVAL;
         write(&mut here, now, 10_000);
         let all = here.tenants.iter().map(|(id, met)| (*id, met.packets));
-        assert_eq!(told, all.collect());
+        assert_eq!(reported, all.collect());
         assert_eq!(here.due, None);
     }
 
     #[test]
-    fn what_the_peer_dropped_is_counted_over_its_restarts() {
+    fn packets_that_the_peer_dropped_are_counted_across_its_restarts() {
         let mut there = UnknownAtPeer::default();
-        let mut told = |packets| there.on_report(Instant::ZERO, TenantId(7), packets);
-        assert_eq!(told(3), (3, true));
-        assert_eq!(told(10), (7, false));
-        assert_eq!(told(10), (0, false));
-        assert_eq!(told(2), (2, false));
+        let mut reported = |packets| there.on_report(Instant::ZERO, TenantId(7), packets);
+        assert_eq!(reported(3), (3, true));
+        assert_eq!(reported(10), (7, false));
+        assert_eq!(reported(10), (0, false));
+        assert_eq!(reported(2), (2, false));
     }
 }

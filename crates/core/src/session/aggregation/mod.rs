@@ -1,12 +1,11 @@
-//! Aggregates: thin traffic gathered into few packets, each sent several times over
+//! Aggregates: small items are coalesced into few packets, each sent several times over
 //! `[aggregation §2, §3]`.
 //!
 //! Per path. [`Aggregator`] says when the next aggregate may leave, how large it is and how often
-//! it is sent, and lets a controller adapt that to what the peer tells; [`outcomes`] find out from that what was lost;
-//! [`receiver`] drops what came
-//! before and tells the peer what is missing. Instead of copies there may be parity: [`parity_group`]
-//! makes it, [`recover`] uses it, `keiro_model::erasure` is the mathematics. Which traffic is thin, and what
-//! stands in an aggregate, is decided by the queue and the packet writer.
+//! it is sent, and lets a controller adapt that to the peer's reports; [`outcomes`] computes from them what was lost;
+//! [`receiver`] drops duplicates and reports what has arrived. Instead of copies there may be parity: [`parity_group`]
+//! makes it, [`recover`] uses it, `keiro_model::erasure` is the mathematics. Which items are coalesced, and
+//! the content of an aggregate, is decided by `send_queues` and `transmit`.
 
 mod outcomes;
 pub(crate) mod parity_group;
@@ -39,13 +38,13 @@ use crate::{
 const WAITS_MAX: usize = 64;
 /// Thin traffic is taken to go on for so long. Ours.
 const USED_FOR: Duration = Duration::from_secs(1);
-/// While nothing is gathered for want of bandwidth it is looked so often whether there is enough again:
-/// no feedback comes then. Ours: what was known of the bandwidth ages by the second.
+/// Time between two checks whether there is bandwidth again after a pause: no
+/// feedback comes then. Ours: what was known of the bandwidth ages by the second.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Of a bandwidth that is measured this part more than is needed has to be there. Ours: what the
-/// estimate may be wrong by, and a little.
+/// Aggregation resumes when the measured bandwidth exceeds the needed one by this part. Ours: a little
+/// more than the error of the estimate.
 const RESUME_MARGIN: u64 = 16;
-/// How decisions are counted that no combination is left for.
+/// Name under which the decision is counted that no combination fits.
 const TOO_NARROW: &str = "too_narrow";
 
 /// The sending side of one path.
@@ -73,42 +72,42 @@ pub(crate) struct Aggregator {
     interval_since: Instant,
     last_sent_at: Option<Instant>,
     outcomes: DeliveryAccounting,
-    /// Copies that leave one behind the other on one path tell by how they come what the path did.
+    /// The spacing of copies that leave back to back on one path measures the path.
     spread: CopySpread,
     /// Parity takes the place of copies.
     parity: Option<Parity>,
-    /// What the next aggregate joins.
+    /// The group that the next aggregate joins.
     group: Option<OpenGroup>,
     /// IP bytes of parity that the group's aggregates have been charged for, each N times.
     parity_paid: u64,
-    /// What the peer told last.
-    told: Option<Feedback>,
-    /// The first aggregate that left with the N and I in force, until the peer has told of it: what came before it
-    /// says nothing of these.
+    /// The peer's last report.
+    last_feedback: Option<Feedback>,
+    /// The first aggregate that left with the N and I in force, until the peer has reported it: earlier ones
+    /// say nothing about these.
     settles_at: Option<u64>,
     period: Period,
     spacing: SpacingEstimator,
     last: Option<Decision>,
-    /// By the name of the cause.
+    /// Decisions by the name of their cause.
     decisions: BTreeMap<&'static str, u64>,
     last_change: Option<(Instant, Decision)>,
 }
 
-/// What of the gathering has changed.
+/// A change of the aggregation on a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
     /// The controller's parameters.
     Decided(Decision),
-    /// Nothing is gathered: the bandwidth carries no combination.
+    /// Nothing is aggregated: the bandwidth carries no combination of parameters.
     Paused(TooNarrow),
-    /// It is gathered again.
+    /// Items are aggregated again.
     Resumed {
         bandwidth: Bandwidth,
         parameters: Parameters,
     },
 }
 
-/// What is gathered for the controller.
+/// Measurements of the present period, for the controller.
 #[derive(Debug, Default)]
 struct Period {
     since: Instant,
@@ -116,9 +115,9 @@ struct Period {
     /// IP bytes that left: of one copy, and of all.
     single_bytes: u64,
     all_bytes: u64,
-    /// What waited to be gathered when it began, with its headers or without.
+    /// Bytes that waited to be coalesced when it began, with their headers or without.
     waiting_bytes: u64,
-    /// What the peer's socket dropped before, of which the controller does not know: while N or I settled.
+    /// Drops of the peer's socket while N or I settled, which the controller does not know.
     overflows_before: u64,
     /// Queueing on the way there.
     waits: Vec<Duration>,
@@ -150,7 +149,7 @@ impl Aggregator {
             },
             group: None,
             parity_paid: 0,
-            told: None,
+            last_feedback: None,
             settles_at: None,
             period: Period::default(),
             spacing: SpacingEstimator::default(),
@@ -168,7 +167,7 @@ impl Aggregator {
     ) -> Option<Change> {
         *self = Self {
             outcomes: self.outcomes.opened_anew(),
-            // How many copies there were of what left before is not known any more.
+            // The number of copies of earlier aggregates is not known any more.
             settles_at: Some(self.next_number),
             ..Self::new(config, rate, self.next_number)
         };
@@ -180,13 +179,13 @@ impl Aggregator {
         self.next_number
     }
 
-    /// IP bytes of the longest aggregate; `None`: nothing is gathered.
+    /// IP bytes of the longest aggregate; `None`: nothing is coalesced.
     pub(crate) fn size_max(&self) -> Option<u64> {
         let gathers = self.mode != AggregationMode::Off && !self.is_paused();
         gathers.then(|| self.parameters.size().get())
     }
 
-    /// Nothing is gathered by the clock for now.
+    /// Aggregation at fixed intervals is paused.
     fn is_paused(&self) -> bool {
         self.mode == AggregationMode::Fixed && self.too_narrow.is_some()
     }
@@ -202,7 +201,7 @@ impl Aggregator {
         self.look_again(now, rate)
     }
 
-    /// What is paused begins anew, as at the start, where the bandwidth carries a combination again.
+    /// Restarts the controller if the bandwidth carries a combination again.
     fn look_again(&mut self, now: Instant, rate: Bandwidth) -> Option<Change> {
         if !self.is_paused() {
             return None;
@@ -211,8 +210,8 @@ impl Aggregator {
         let bandwidth = self.bandwidth(now, rate);
         let needed = self.limits.bandwidth_min().as_bits_per_second();
         let with_margin = Bandwidth::from_bits_per_second(needed + needed / RESUME_MARGIN);
-        let told = self.spacing.estimate(now);
-        if told.is_some_and(|told| told.bandwidth() < with_margin) {
+        let measured = self.spacing.estimate(now);
+        if measured.is_some_and(|measured| measured.bandwidth() < with_margin) {
             return None;
         }
         self.controller = self.kind.controller(self.limits.clone(), bandwidth).ok()?;
@@ -251,7 +250,7 @@ impl Aggregator {
         self.parameters.size().get().saturating_sub(used)
     }
 
-    /// What left in the present I counts no more. By the clock ticks say so.
+    /// The present I is over. At fixed intervals, ticks end it.
     fn is_interval_over(&self, now: Instant) -> bool {
         self.mode == AggregationMode::Eager
             && now >= self.interval_since + self.parameters.interval()
@@ -262,7 +261,7 @@ impl Aggregator {
         self.parameters.interval()
     }
 
-    /// How often each aggregate is sent.
+    /// How often each aggregate is sent: N.
     pub(crate) fn copies(&self) -> u8 {
         self.parameters.copies()
     }
@@ -275,7 +274,7 @@ impl Aggregator {
         }
     }
 
-    /// What stands in aggregates may be protected by parity packets, which have to hold it.
+    /// Parity packets may protect aggregates, and have to hold their content.
     pub(crate) fn protects(&self) -> bool {
         self.parity.is_some()
     }
@@ -334,7 +333,7 @@ impl Aggregator {
         let number = self.next_number;
         self.next_number += 1;
         if !self.is_used(now) {
-            // What is told next is not of all the time since something was sent.
+            // The next report does not cover the time since something was last sent.
             self.begin_period(now, 0);
         }
         self.last_sent_at = Some(now);
@@ -350,7 +349,7 @@ impl Aggregator {
         number
     }
 
-    /// So many IP bytes leave, N times over: S of them in every I.
+    /// IP bytes leave, N times over: at most S of them in every I.
     fn charge(&mut self, now: Instant, ip_bytes: u64) {
         let interval = self.parameters.interval();
         match self.mode {
@@ -379,7 +378,7 @@ impl Aggregator {
         }
     }
 
-    /// Of what was said to leave, a copy or parity of `ip_bytes` does not.
+    /// A copy or parity of `ip_bytes` that was announced does not leave.
     pub(crate) fn on_copy_dropped(&mut self, ip_bytes: u64) {
         self.outcomes.on_copy_dropped();
         self.period.all_bytes = self.period.all_bytes.saturating_sub(ip_bytes);
@@ -392,7 +391,7 @@ impl Aggregator {
         }
     }
 
-    /// What waits does not fit any more, or nothing is left: by the clock, and where the peer is to get fewer
+    /// The next item does not fit any more, or nothing is left: by the clock, and where the peer is to get fewer
     /// packets, nothing more leaves in this I.
     pub(crate) fn on_drained(&mut self, now: Instant) {
         match self.mode {
@@ -402,7 +401,7 @@ impl Aggregator {
         }
     }
 
-    /// What a packet waited on the way there.
+    /// A packet waited for so long in queues of others.
     pub(crate) fn on_wait(&mut self, wait: Duration) {
         if self.mode == AggregationMode::Off {
             return;
@@ -413,7 +412,7 @@ impl Aggregator {
         self.period.waits.push(wait);
     }
 
-    /// The peer tells what came. What changes, if anything.
+    /// The peer reports what arrived. What changes, if anything.
     pub(crate) fn on_feedback(
         &mut self,
         now: Instant,
@@ -427,12 +426,12 @@ impl Aggregator {
         self.outcomes.look(now, rtt);
         let is_over = |at| feedback.highest >= at && !self.outcomes.awaits_before(at);
         let settled = self.settles_at.is_none_or(is_over);
-        match self.told {
+        match self.last_feedback {
             None if !settled => return None,
-            // It was overtaken: what it tells has been counted.
-            Some(told) if feedback.was_overtaken_by(&told) => return None,
-            Some(told) if feedback.counts_on_from(&told) => {
-                self.outcomes.count(&told, &feedback);
+            // It was overtaken by one that has been counted.
+            Some(last) if feedback.was_overtaken_by(&last) => return None,
+            Some(last) if feedback.counts_on_from(&last) => {
+                self.outcomes.count(&last, &feedback);
             }
             // The first, or the peer began anew.
             _ => {
@@ -440,8 +439,8 @@ impl Aggregator {
                 self.begin_period(now, waiting_bytes);
             }
         }
-        self.told = Some(feedback);
-        // Copies that did not leave one behind the other tell of their own distance.
+        self.last_feedback = Some(feedback);
+        // The spacing of other copies is their own, not the path's.
         let back_to_back = self.spread == CopySpread::BackToBack;
         if let Some(train) = train_of(&feedback).filter(|_| back_to_back) {
             self.spacing.on_copies(now, train);
@@ -464,7 +463,7 @@ impl Aggregator {
         let seen = self.observe(now, length, rate, waiting_bytes);
         self.begin_period(now, waiting_bytes);
         if self.is_paused() {
-            // What left before tells nothing of what is to leave.
+            // What left before says nothing about what is to leave.
             return self.look_again(now, rate);
         }
         if seen.aggregates.sent == 0 {
@@ -513,7 +512,7 @@ impl Aggregator {
         }
     }
 
-    /// The path's other trains tell what it carries. What changes, if anything.
+    /// Trains have measured the path's capacity. What changes, if anything.
     pub(crate) fn on_trains(
         &mut self,
         now: Instant,
@@ -529,7 +528,7 @@ impl Aggregator {
     /// The path leads elsewhere.
     pub(crate) fn forget(&mut self) {
         self.spacing.forget();
-        self.told = None;
+        self.last_feedback = None;
         self.outcomes.forget();
         self.drop_group();
     }
@@ -570,7 +569,7 @@ impl Aggregator {
 
     fn note_relief(&mut self, decision: &Decision, seen: &Observation) {
         let [before, after] = [decision.before, decision.parameters].map(|p| p.interval());
-        // What others overflow gets no better by what our packets wait for.
+        // Sending less does not help where others overflow the buffer.
         let by_us = seen.socket_overflows > 0
             && seen.socket_overflows.saturating_mul(2) >= seen.system_overflows;
         if matches!(decision.cause, Cause::Overflows { .. }) && by_us && after > before {
@@ -582,10 +581,10 @@ impl Aggregator {
         }
     }
 
-    /// What the path is allowed, or what the copies tell if that is less.
+    /// The path's rate, or the bandwidth that copies measure if that is less.
     fn bandwidth(&self, now: Instant, rate: Bandwidth) -> Bandwidth {
-        let told = self.spacing.estimate(now);
-        told.map_or(rate, |told| rate.min(told.capacity.rate))
+        let measured = self.spacing.estimate(now);
+        measured.map_or(rate, |measured| rate.min(measured.capacity.rate))
     }
 
     /// Nothing stays within the bandwidth: eagerly, the combination that is nearest to it is in force.
@@ -608,7 +607,7 @@ impl Aggregator {
         Some(Change::Decided(decision))
     }
 
-    /// What left with another N or I is not judged.
+    /// Aggregates that left with another N or I are not evaluated.
     fn let_settle(&mut self, decision: &Decision) {
         let of = |p: Parameters| (p.interval(), p.copies());
         if of(decision.before) != of(decision.parameters) {
@@ -655,7 +654,7 @@ impl Aggregator {
     }
 }
 
-/// The copies whose arrivals the peer tells.
+/// The copies whose arrivals the peer reports.
 fn train_of(feedback: &Feedback) -> Option<Train> {
     let copies = feedback.spacing?;
     let mut at_nanos = 0;
@@ -707,7 +706,7 @@ mod tests {
         Aggregator::new(&config, RATE, 0)
     }
 
-    fn told(highest: u64, came: u64, overflows: u64) -> Feedback {
+    fn report(highest: u64, came: u64, overflows: u64) -> Feedback {
         Feedback {
             path: 0,
             highest,
@@ -736,8 +735,8 @@ mod tests {
         for (millis, highest, came, overflows) in
             [(1, 9, 9, 0), (2, 49, 40, 3), (3, 29, 25, 1), (4, 69, 60, 3)]
         {
-            let told = told(highest, came, overflows);
-            aggregator.on_feedback(at(millis), told, (RATE, RTT), 0);
+            let report = report(highest, came, overflows);
+            aggregator.on_feedback(at(millis), report, (RATE, RTT), 0);
         }
         let Totals {
             aggregates,
@@ -755,8 +754,8 @@ mod tests {
         for (millis, highest, came, overflows) in
             [(1, 9, 9, 7), (2, 19, 18, 8), (3, 29, 28, 0), (4, 39, 38, 2)]
         {
-            let told = told(highest, came, overflows);
-            aggregator.on_feedback(at(millis), told, (RATE, RTT), 0);
+            let report = report(highest, came, overflows);
+            aggregator.on_feedback(at(millis), report, (RATE, RTT), 0);
         }
         // With another socket; what came with its first word is not known.
         assert_eq!(aggregator.outcomes.totals().socket_overflows, 3);
@@ -773,7 +772,7 @@ mod tests {
         let mut period = |aggregator: &mut Aggregator, millis, rate| {
             send(aggregator, at(millis), 100);
             next += 100;
-            aggregator.on_feedback(at(millis + 60), told(next - 1, next, 0), (rate, RTT), 0)
+            aggregator.on_feedback(at(millis + 60), report(next - 1, next, 0), (rate, RTT), 0)
         };
         let narrow = Bandwidth::from_bits_per_second(900_000);
         assert!(period(&mut aggregator, 0, RATE).is_none());
@@ -802,7 +801,7 @@ mod tests {
         };
         let feedback = |highest, copies, overflows| Feedback {
             copies,
-            ..told(highest, highest + 1, overflows)
+            ..report(highest, highest + 1, overflows)
         };
         // 8000 copies without a loss: one is enough, for what leaves from number 4000 on.
         send(&mut aggregator, at(0), 1);
@@ -866,8 +865,8 @@ mod tests {
     fn totals_outlive_a_reload() {
         let mut aggregator = aggregator();
         send(&mut aggregator, at(0), 100);
-        aggregator.on_feedback(at(1), told(9, 9, 0), (RATE, RTT), 0);
-        aggregator.on_feedback(at(2), told(49, 40, 3), (RATE, RTT), 0);
+        aggregator.on_feedback(at(1), report(9, 9, 0), (RATE, RTT), 0);
+        aggregator.on_feedback(at(2), report(49, 40, 3), (RATE, RTT), 0);
         let before = aggregator.outcomes.totals().aggregates;
         aggregator.reconfigure(&AggregationConfig::default(), RATE);
         assert_eq!(aggregator.outcomes.totals().aggregates, before);
@@ -879,7 +878,7 @@ mod tests {
         let hour = 3_600_000;
         send(&mut aggregator, at(hour), 10);
         assert_eq!(aggregator.period.since, at(hour));
-        aggregator.on_feedback(at(hour + 10), told(9, 9, 0), (RATE, RTT), 0);
+        aggregator.on_feedback(at(hour + 10), report(9, 9, 0), (RATE, RTT), 0);
         assert_eq!(aggregator.period.since, at(hour + 10));
         // Within the same second it goes on, after a silence it begins anew.
         send(&mut aggregator, at(hour + 20), 10);
@@ -892,7 +891,7 @@ mod tests {
     fn what_waits_is_offered_once() {
         let mut aggregator = aggregator();
         send(&mut aggregator, at(0), 1);
-        aggregator.on_feedback(at(0), told(0, 1, 0), (RATE, RTT), 5_000);
+        aggregator.on_feedback(at(0), report(0, 1, 0), (RATE, RTT), 5_000);
         send(&mut aggregator, at(50), 10);
         let second = Duration::from_secs(1);
         let offered = |aggregator: &mut Aggregator, waiting| {

@@ -1,7 +1,8 @@
-//! What became of the aggregates and copies that left on one path.
+//! Outcomes of the aggregates and copies that left on one path.
 //!
-//! The peer tells in all how many came, up to which number. How many copies of these had left is in the
-//! epochs of [`DeliveryAccounting`]; the difference is lost, or late, or, with time between copies, still to come.
+//! The peer reports how many arrived in all, up to which number. How many copies of these had left is in
+//! the epochs of [`DeliveryAccounting`]. The difference is lost, late, or, with time between copies,
+//! still in flight.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -10,16 +11,16 @@ use keiro_units::Instant;
 
 use crate::wire::Feedback;
 
-/// Changes of the number of copies, and groups, whose aggregates may still be told about. Ours: the
+/// Changes of the number of copies, and groups, whose aggregates may still be reported. Ours: the
 /// groups of 400 ms with ten thousand per second.
 const EPOCHS_MAX: usize = 4096;
-/// Copies with time before them that may still be on their way; more are taken for heard of. Ours: those of ten
+/// Copies with time before them that may still be on their way; further ones count as reported. Ours: those of ten
 /// thousand aggregates per second within 400 ms.
 const SPACED_MAX: usize = 4096;
-/// What is still to come is counted no more often: whoever tells more often pays no more attention.
+/// Copies in flight are counted no more often, however often the peer reports.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// What left on one path, and what came of it.
+/// What left on one path, and how much of it arrived.
 #[derive(Debug, Default)]
 pub(super) struct DeliveryAccounting {
     /// How many copies there were from a number on, and of all numbers before; the newest last.
@@ -27,12 +28,12 @@ pub(super) struct DeliveryAccounting {
     /// Copies that leave later than their aggregates and may not have been heard of, by what they are of.
     spaced: VecDeque<SpacedCopy>,
     looked_at: Option<Instant>,
-    /// How many of them are of what the peer told of last.
+    /// How many of them belong to what the peer has reported.
     awaited: u64,
     totals: Totals,
     /// Copies that were to leave and did not.
     copies_dropped: u64,
-    /// Of those, the ones that `epochs` tell of and nothing is to be heard of.
+    /// Of those, the ones that `epochs` counts and that cannot arrive.
     never_sent: u64,
     /// Aggregates and copies that came although they were counted lost.
     late: [u64; 2],
@@ -53,7 +54,7 @@ struct SpacedCopy {
     of: u64,
 }
 
-/// What is known in all.
+/// Totals since the beginning.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Totals {
     pub(super) aggregates: DeliveryCounts,
@@ -63,12 +64,12 @@ pub(super) struct Totals {
 }
 
 impl DeliveryAccounting {
-    /// With the same totals, for numbers of which none is told about yet.
+    /// With the same totals, for numbers of which none has been reported.
     pub(super) fn opened_anew(&self) -> Self {
         Self {
             totals: self.totals,
             copies_dropped: self.copies_dropped,
-            // Those leave all the same.
+            // These copies still leave.
             spaced: self.spaced.clone(),
             ..Self::default()
         }
@@ -97,7 +98,7 @@ impl DeliveryAccounting {
         });
     }
 
-    /// So many packets of parity leave for the aggregates below `next`.
+    /// Parity packets leave for the aggregates below `next`.
     pub(super) fn on_parity(&mut self, next: u64, packets: u64) {
         self.push(Epoch {
             from: next,
@@ -106,7 +107,7 @@ impl DeliveryAccounting {
         });
     }
 
-    /// Of what leaves, a copy of `of` leaves later.
+    /// A copy of the aggregate `of` leaves later than the aggregate.
     pub(super) fn on_spaced(&mut self, due: Instant, of: u64) {
         if self.spaced.len() >= SPACED_MAX {
             self.spaced.pop_front();
@@ -127,7 +128,7 @@ impl DeliveryAccounting {
         self.awaited = 0;
     }
 
-    /// The peer tells something: of what left within the last round trip, it cannot.
+    /// The peer reports something, which cannot cover what left within the last round trip.
     pub(super) fn look(&mut self, now: Instant, rtt: Duration) {
         let again = self.looked_at.is_none_or(|at| now >= at + LOOK_EVERY);
         if again && !self.spaced.is_empty() {
@@ -141,18 +142,18 @@ impl DeliveryAccounting {
         self.spaced.front().is_some_and(|copy| copy.of < number)
     }
 
-    /// What comes up to what the peer tells `now` is counted from here on.
+    /// Counts from the report `now` on.
     pub(super) fn begin(&mut self, now: &Feedback) {
         self.awaited = self.awaited_of(now);
     }
 
-    /// What the peer told before, and tells `now`, which counts on from it.
+    /// Counts what has arrived between the reports `before` and `now`.
     pub(super) fn count(&mut self, before: &Feedback, now: &Feedback) {
-        let told = self.copies_before(now.highest + 1) - self.copies_before(before.highest + 1);
+        let reported = self.copies_before(now.highest + 1) - self.copies_before(before.highest + 1);
         let awaited = self.awaited_of(now);
-        let sent = (told + self.awaited).saturating_sub(awaited);
+        let sent = (reported + self.awaited).saturating_sub(awaited);
         self.awaited = awaited;
-        // Those may be later ones than the peer tells of; then more has come, which makes up for them.
+        // Those may be later ones than the report covers; then more has arrived, which makes up for them.
         let never_sent = self.never_sent.min(sent);
         self.never_sent -= never_sent;
         let [aggregates_late, copies_late] = &mut self.late;
@@ -173,8 +174,9 @@ impl DeliveryAccounting {
         add(&mut self.totals.system_overflows, system);
     }
 
-    fn awaited_of(&self, told: &Feedback) -> u64 {
-        self.spaced.partition_point(|copy| copy.of <= told.highest) as u64
+    fn awaited_of(&self, feedback: &Feedback) -> u64 {
+        self.spaced
+            .partition_point(|copy| copy.of <= feedback.highest) as u64
     }
 
     fn push(&mut self, epoch: Epoch) {
@@ -190,14 +192,14 @@ impl DeliveryAccounting {
         let epoch = later.checked_sub(1).and_then(|at| self.epochs.get(at));
         match (epoch, self.epochs.front()) {
             (Some(epoch), _) => epoch.before + (number - epoch.from) * u64::from(epoch.copies),
-            // It is too long ago to tell.
+            // It is too long ago to know.
             (None, first) => first.map_or(0, |first| first.before),
         }
     }
 }
 
 impl Totals {
-    /// What has been added since they were as `before`.
+    /// What has been added since `before`.
     pub(super) fn since(&self, before: &Self) -> Self {
         let since = |now: DeliveryCounts, before: DeliveryCounts| DeliveryCounts {
             sent: now.sent - before.sent,
@@ -212,12 +214,12 @@ impl Totals {
     }
 }
 
-/// Of what was sent, what came. More than was sent is what came late and was counted lost before:
-/// `late` of these make up for losses to come.
+/// Losses among `sent` of which `came` arrived. More than were sent arrive if some are late and were
+/// counted as lost: `late` of these make up for later losses.
 fn fates(sent: u64, came: u64, late: &mut u64) -> DeliveryCounts {
     let missing = sent.saturating_sub(came);
     let made_up = missing.min(*late);
-    // The peer may tell whatever it likes.
+    // The peer may report any number.
     *late = (*late - made_up).saturating_add(came.saturating_sub(sent));
     DeliveryCounts {
         sent,

@@ -1,7 +1,7 @@
-//! Groups of aggregates on their way out, and the parity that follows them.
+//! Groups of aggregates that are sent, and the parity that follows them.
 //!
-//! An aggregate leaves at once; what it carries is kept until its group is full or nothing joins it
-//! any more, and then parity for all of the group leaves. Who sends it is the session's.
+//! An aggregate leaves at once. Its content is kept until its group is full or no aggregate has joined
+//! it for some time; then parity for the whole group leaves.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ impl OpenGroup {
     }
 }
 
-/// What parity is made of: the content behind its length.
+/// The shard of a content: its length and the content.
 pub(super) fn shard_of(content: &[u8]) -> Vec<u8> {
     let len = u16::try_from(content.len()).unwrap_or(u16::MAX);
     let mut shard = Vec::with_capacity(LENGTH_PREFIX + content.len());

@@ -1,5 +1,5 @@
-//! Aggregates that arrive on one path of the peer: which came before, what is missing, how far
-//! apart the copies were.
+//! Receiving side of aggregates on one path of the peer: which are duplicates, how many arrived, and
+//! how far apart copies were.
 
 use std::time::Duration;
 
@@ -12,31 +12,31 @@ use crate::{
     wire::{CopySpacing, Feedback, ParityFrame},
 };
 
-/// How often the peer is told, if something came. Ours: several times in the shortest period of a
+/// Time between two reports, if something has arrived. Ours: several times in the shortest period of a
 /// controller, and 20 kbit/s.
 const FEEDBACK_EVERY: Duration = Duration::from_millis(20);
 
-/// What arrives on one path.
+/// Aggregates that arrive on one path.
 #[derive(Debug, Default)]
 pub(crate) struct AggregateReceiver {
     seen: ReplayWindow,
     /// Aggregates of which at least one copy came.
     aggregates: u64,
     copies: u64,
-    /// Of the aggregates, those that parity gave back.
+    /// Of the aggregates, those that parity recovered.
     recovered: u64,
     groups: Groups,
-    /// The newest group: it is not told of before it has ended.
+    /// The newest group: it is not reported before it has ended.
     newest: Option<NewestGroup>,
     /// The copies that are arriving.
     arriving: Option<Arriving>,
-    /// The longest ones since the peer was told.
+    /// The longest ones since the last report.
     spaced: Option<Arriving>,
     due: Option<Instant>,
-    told_at: Option<Instant>,
+    reported_at: Option<Instant>,
 }
 
-/// What came of a group.
+/// What has arrived of a group.
 #[derive(Clone, Copy, Debug)]
 struct NewestGroup {
     first: u64,
@@ -51,14 +51,14 @@ struct Arriving {
     spacing: CopySpacing,
 }
 
-/// What is known of an aggregate of which a packet comes.
+/// Whether an aggregate is new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Novelty {
-    /// It is the first.
+    /// Nothing of it has arrived before.
     New,
-    /// What it carries was read before.
+    /// Its content was read before.
     Known,
-    /// Too many have come since to tell.
+    /// Too many have come since to know.
     TooOld,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Copy {
     pub(crate) count: u8,
     pub(crate) ip_bytes: u16,
     pub(crate) received_at: Instant,
-    /// It came over the path that the aggregate belongs to, where the others did.
+    /// It came over the path that the aggregate belongs to.
     pub(crate) same_path: bool,
 }
 
@@ -106,14 +106,15 @@ impl AggregateReceiver {
         novelty
     }
 
-    /// What the aggregate at `place` of its group carries; what that gives back of the others.
+    /// Keeps the content of the aggregate at `place` of its group; the contents of others that this
+    /// recovers.
     pub(crate) fn keep(&mut self, number: u64, place: u8, content: &[u8]) -> Vec<Vec<u8>> {
         let first = number.saturating_sub(u64::from(place));
         let found = self.groups.on_data(first, place, content);
         self.take_recovered(first, found)
     }
 
-    /// Parity of a group arrived; what it gives back.
+    /// Parity of a group arrived; the contents that it recovers.
     pub(crate) fn on_parity(
         &mut self,
         now: Instant,
@@ -132,7 +133,7 @@ impl AggregateReceiver {
         if copy.same_path {
             self.measure(copy);
         }
-        let earliest = self.told_at.map_or(now, |told| told + FEEDBACK_EVERY);
+        let earliest = self.reported_at.map_or(now, |at| at + FEEDBACK_EVERY);
         self.due.get_or_insert(earliest.max(now));
     }
 
@@ -181,7 +182,7 @@ impl AggregateReceiver {
         contents
     }
 
-    /// When the peer is to be told.
+    /// When the next report is due.
     pub(crate) fn feedback_due(&self) -> Option<Instant> {
         self.due
     }
@@ -194,7 +195,7 @@ impl AggregateReceiver {
         overflows: ReceiveOverflows,
     ) -> Option<Feedback> {
         self.due = None;
-        // Of the newest group nothing is lost before its parity has had its time.
+        // The newest group is reported once its parity has had time to arrive.
         let (highest, aggregates, packets) = match self.newest {
             Some(newest) => (
                 newest.first.checked_sub(1)?,
@@ -203,7 +204,7 @@ impl AggregateReceiver {
             ),
             None => (self.seen.largest()?, 0, 0),
         };
-        self.told_at = Some(now);
+        self.reported_at = Some(now);
         Some(Feedback {
             path,
             highest,
@@ -230,7 +231,7 @@ impl AggregateReceiver {
         self.groups.check_invariants();
     }
 
-    /// What came in all.
+    /// Totals since the beginning.
     pub(crate) fn snapshot(&self) -> ReceivedAggregates {
         ReceivedAggregates {
             aggregates: self.aggregates,
@@ -342,21 +343,27 @@ mod tests {
         assert_eq!(receiver.on_parity(at(1), &frame, one(0)), [b"one"]);
         assert_eq!(receiver.on_protected(at(2), one(1), 1), Novelty::Known);
         assert_eq!(receiver.on_protected(at(3), one(3), 0), Novelty::New);
-        let told = receiver
+        let feedback = receiver
             .take_feedback(at(30_000), 0, overflows(0, 0))
             .unwrap();
-        assert_eq!((told.highest, told.aggregates, told.copies), (2, 3, 4));
+        assert_eq!(
+            (feedback.highest, feedback.aggregates, feedback.copies),
+            (2, 3, 4)
+        );
         assert_eq!(receiver.snapshot().recovered, 1);
         // One without a group ends them.
         assert_eq!(receiver.on_copy(at(40_000), one(4)), Novelty::New);
-        let told = receiver
+        let feedback = receiver
             .take_feedback(at(60_000), 0, overflows(0, 0))
             .unwrap();
-        assert_eq!((told.highest, told.aggregates, told.copies), (4, 5, 6));
+        assert_eq!(
+            (feedback.highest, feedback.aggregates, feedback.copies),
+            (4, 5, 6)
+        );
     }
 
     #[test]
-    fn the_peer_is_told_at_once_and_then_at_intervals() {
+    fn the_peer_is_reported_at_once_and_then_at_intervals() {
         let mut receiver = AggregateReceiver::default();
         assert_eq!(receiver.feedback_due(), None);
         receiver.on_copy(at(0), copy(0, 0, 0));

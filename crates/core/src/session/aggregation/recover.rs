@@ -1,7 +1,7 @@
-//! Groups of aggregates that arrive, and what parity gives back of them.
+//! Groups of aggregates that arrive, and recovery of lost ones from parity.
 //!
-//! What an aggregate carries is kept until its group is whole or too old. All of it is bounded, and
-//! what contradicts itself is left out: nothing here trusts the peer.
+//! The content of an aggregate is kept until its group is complete or too old. Everything is bounded,
+//! and contradictions are dropped: the peer is not trusted.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ use crate::wire::ParityFrame;
 const GROUPS_MAX: usize = 256;
 /// Bytes that are kept for a path; then the oldest group is forgotten. Ours: 20 ms of 100 Mbit/s.
 const BYTES_MAX: usize = 256 << 10;
-/// What keeping a packet takes besides its bytes, about.
-const KEEPING: usize = 64;
+/// Memory that a packet takes beside its bytes, about.
+const PACKET_OVERHEAD: usize = 64;
 
 /// The groups of one path of the peer.
 #[derive(Debug, Default)]
@@ -50,7 +50,7 @@ impl Groups {
             return Vec::new();
         }
         let shard = shard_of(content);
-        self.bytes += KEEPING + shard.len();
+        self.bytes += PACKET_OVERHEAD + shard.len();
         if let Some(group) = self.groups.get_mut(&first) {
             group.data.insert(place, shard);
         }
@@ -67,7 +67,7 @@ impl Groups {
             return Vec::new();
         }
         group.parity.insert(frame.index, frame.shard.to_vec());
-        self.bytes += KEEPING + frame.shard.len();
+        self.bytes += PACKET_OVERHEAD + frame.shard.len();
         self.settle(frame.first)
     }
 
@@ -126,7 +126,7 @@ impl Groups {
 impl Group {
     fn bytes(&self) -> usize {
         let kept = self.data.values().chain(self.parity.values());
-        kept.map(|shard| KEEPING + shard.len()).sum()
+        kept.map(|shard| PACKET_OVERHEAD + shard.len()).sum()
     }
 
     /// Place and content of what was missing, if that can be had, or never can: then it is empty.

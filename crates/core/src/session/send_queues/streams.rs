@@ -1,8 +1,8 @@
-//! Streams among the items that wait: when they get a turn, and what they may keep.
+//! Streams in the send queues: when they get a turn, and how many bytes they may keep.
 //!
 //! Streams take turns of a packet. One that has no more than a turn's worth goes before those that
 //! have more, so that a keystroke does not wait behind a hundred transfers; what was lost goes before
-//! both. Those that have more all get a turn before anyone goes ahead of them with more than a turn's
+//! both. Those that have more all get a turn before any stream goes ahead of them with more than a turn's
 //! worth in all: many who have little do not starve those who have much.
 
 use std::{collections::btree_map::Entry, ops::Bound};
@@ -19,7 +19,7 @@ use crate::{
 /// Bytes that all streams to a peer may keep beyond their initial windows; then each has its own
 /// share only.
 const STREAM_BYTES_MAX: u64 = 64 << 20;
-/// What has more than a turn's worth is due so many demands after its last turn: late enough to let
+/// A stream with more than a turn's worth is due so many latency targets after its last turn: late enough to let
 /// single packets of dozens of other streams pass, and early enough never to starve. Ours.
 const BACKLOG_TARGETS: u32 = 8;
 /// A turn's worth: what fits into one packet of most paths.
@@ -61,7 +61,7 @@ impl SendQueues {
         Some(taken)
     }
 
-    /// What `write_stream` would take.
+    /// Bytes that `write_stream` would take.
     pub(crate) fn stream_room(&mut self, id: StreamId) -> Option<usize> {
         let spare = STREAM_BYTES_MAX.saturating_sub(self.stream_bytes);
         let stream = self.streams.get_mut(&id)?;
@@ -101,7 +101,7 @@ impl SendQueues {
             }
             if stream.queued.map(|queued| queued.urgency) == Some(Urgency::Backlog) {
                 if stream.turn_bytes < TURN_BYTES && !stream.has_repair() {
-                    // What was left of a packet is no turn: it keeps its place.
+                    // Filling up a packet is no turn: the stream keeps its place.
                     return self.recount(id);
                 }
                 // It has waited for this turn: there is no other before all others have had one.
@@ -114,7 +114,7 @@ impl SendQueues {
         }
     }
 
-    /// The peer was told of a stream, and what it has to send did not fit.
+    /// The frame that opens a stream was written, and its data did not fit.
     pub(crate) fn on_stream_opened(&mut self, now: Instant, path: PathId, id: StreamId) {
         self.requeue(now, id, Urgency::Fresh, Some(path));
     }
@@ -126,7 +126,7 @@ impl SendQueues {
         }
     }
 
-    /// The peer knows of it; what was to tell it again, because that seemed lost, is not needed.
+    /// The peer knows the stream: a frame that opens it and waits to be retransmitted is not needed.
     pub(crate) fn on_stream_open_acked(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.on_open_acked();
@@ -186,6 +186,16 @@ impl SendQueues {
         self.returns.look(now, &mut self.streams);
     }
 
+    /// When unused credit is looked for.
+    pub(crate) fn credit_return_due(&self) -> Option<Instant> {
+        self.returns.due()
+    }
+
+    /// Returned credit is to be sent to the peer.
+    pub(crate) fn has_credit_returns(&self) -> bool {
+        self.returns.waits()
+    }
+
     /// The next stream whose peer has not heard what was given back, and how much that is in all.
     pub(crate) fn take_return(&mut self) -> Option<(StreamId, u64)> {
         let id = self.returns.take_next()?;
@@ -213,7 +223,7 @@ impl SendQueues {
     }
 
     /// Streams that may try again because there is memory: as many as would take it all, the next in
-    /// turn. Whoever is left out is told by its own acknowledgements at the latest, since it has
+    /// turn. A stream that is left out is woken by its own acknowledgements at the latest, since it has
     /// something on its way.
     pub(crate) fn take_waiting_for_memory(&mut self) -> Vec<StreamId> {
         let mut spare = STREAM_BYTES_MAX.saturating_sub(self.stream_bytes);
@@ -278,7 +288,7 @@ impl SendQueues {
         }
     }
 
-    /// How urgent what a stream has is; it waits in no queue.
+    /// The urgency of a stream that waits in no queue.
     fn urgency(&mut self, id: StreamId, path: Option<PathId>) -> Urgency {
         let queue_key = self.queue_key_of_stream(id, path);
         let Some(stream) = self.streams.get_mut(&id) else {
@@ -303,7 +313,7 @@ impl SendQueues {
         Urgency::Backlog
     }
 
-    /// What is queued of a stream has changed, its place has not.
+    /// The queued bytes of a stream have changed, its place has not.
     fn recount(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
@@ -319,7 +329,7 @@ impl SendQueues {
             let waiting = &mut self.ready.entry(queue_key).or_default().bytes;
             *waiting = (*waiting + bytes).saturating_sub(before);
             if before != bytes {
-                // It may have grown too long to be gathered, or short enough.
+                // It may have grown too long to be coalesced, or short enough.
                 self.take_from_queue(queue_key, place);
                 self.insert(queue_key, place, SendItem::Stream(id));
             }

@@ -16,17 +16,17 @@ use super::outbound::OutStream;
 use crate::id::StreamId;
 
 /// Between two looks at what streams use. Credit that is left over after so long is given back:
-/// longer than pauses inside an exchange, shorter than anyone should wait for memory. Ours; TCP
+/// longer than pauses inside an exchange, shorter than any stream should wait for memory. Ours; TCP
 /// forgets its window after one retransmission timeout (RFC 5681 §4.1).
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Which streams may have credit to give back, and what the peer is to be told.
+/// Which streams may have credit to return, and which returns are to be sent.
 #[derive(Debug, Default)]
 pub(crate) struct CreditReturns {
     /// Streams with more credit than a new one.
     rich: BTreeSet<StreamId>,
     look_at: Option<Instant>,
-    /// Streams of which the peer has not heard what was given back.
+    /// Streams whose return is to be sent.
     untold: BTreeSet<StreamId>,
 }
 
@@ -62,17 +62,17 @@ impl CreditReturns {
         self.look_at = (!self.rich.is_empty()).then(|| now + LOOK_EVERY);
     }
 
-    /// The peer is to be told of something.
+    /// A return is to be sent.
     pub(crate) fn waits(&self) -> bool {
         !self.untold.is_empty()
     }
 
-    /// What the peer was told of a stream got lost.
+    /// The return of a stream that was sent is lost.
     pub(crate) fn want(&mut self, id: StreamId) {
         self.untold.insert(id);
     }
 
-    /// The next stream of which the peer is to be told.
+    /// The next stream whose return is to be sent.
     pub(crate) fn take_next(&mut self) -> Option<StreamId> {
         self.untold.pop_first()
     }

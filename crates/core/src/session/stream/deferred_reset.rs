@@ -1,9 +1,9 @@
 //! Resets that wait for the bytes before them.
 //!
-//! TCP hands a reader what came before a reset before it tells of the reset, and so does a stream that is
-//! reset because its connection was. Whoever resets tells the peer only when that has all that was
-//! written before, and whoever hears of it tells its driver only when that has read all of it: no
-//! frame is needed for this. Neither waits longer than [`QUIET_MAX`] and four round trips without a
+//! TCP delivers the bytes before a reset before it reports the reset, and so does a stream that is reset
+//! because its connection was. The side that resets sends the reset only when the peer has everything
+//! that was written before; the side that receives it signals its driver only when that has read
+//! everything. No frame is needed for this. Neither waits longer than [`QUIET_MAX`] and four round trips without a
 //! byte moving, nor than [`WAIT_MAX`] in all, because a reader may have stopped for good.
 
 use std::{
@@ -19,13 +19,13 @@ use crate::{
     id::{AppId, StreamId},
 };
 
-/// A reset waits no longer for bytes that do not move, besides four round trips. Ours: what is lost a few
+/// Longest time that a reset waits while no byte moves, beside four round trips. Ours: what is lost a few
 /// times in a row is repeated within it.
 pub(crate) const QUIET_MAX: Duration = Duration::from_secs(2);
-/// And no longer in all, whatever moves. Ours: a window of 16 KiB at 5 kbit/s.
+/// Longest time that a reset waits in all. Ours: a window of 16 KiB at 5 kbit/s.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// Which streams end, and until when they may take.
+/// Streams whose resets wait, with their deadlines.
 #[derive(Debug, Default)]
 pub(crate) struct DeferredResets {
     of: BTreeMap<StreamId, DeferredReset>,
@@ -34,15 +34,15 @@ pub(crate) struct DeferredResets {
 
 #[derive(Clone, Copy, Debug)]
 struct DeferredReset {
-    /// Who waits to be told.
+    /// Who does not know of the reset yet.
     waits: Waits,
     reason: ResetReason,
     deadline: Instant,
-    /// What `deadline` is never put off beyond.
+    /// The latest deadline.
     latest: Instant,
 }
 
-/// Who waits to be told of a reset.
+/// Who does not know of a reset yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
     /// The peer, which does not have all bytes; for our driver the stream is gone.
@@ -98,10 +98,10 @@ impl DeferredResets {
 }
 
 impl Session {
-    /// Ends both directions behind what was written; the peer is told why. For the driver the stream
+    /// Ends both directions behind what was written; the reset carries the reason. For the driver the stream
     /// is gone at once.
     pub(crate) fn reset_stream_behind(&mut self, now: Instant, id: StreamId, reason: ResetReason) {
-        let out = self.queues.streams.get(&id);
+        let out = self.scheduler.queues().stream(id);
         // Bytes that have arrived are read there only if it is known that there is a stream.
         if out.is_none_or(|out| out.is_delivered() || out.written() == 0) {
             self.reset_stream(id, reason);
@@ -110,7 +110,7 @@ impl Session {
         if self.streams.deferred_resets.waits(id).is_some() {
             return;
         }
-        // What the peer still says goes to nobody.
+        // What the peer still sends is discarded.
         self.streams.change(id, |inbound| {
             inbound.half = InStream::new(now);
         });
@@ -121,7 +121,7 @@ impl Session {
         self.put_off_ending(now, id);
     }
 
-    /// The peer has reset a stream; our driver is told once it has read what came before.
+    /// The peer has reset a stream; our driver gets the signal once it has read what came before.
     pub(super) fn end_stream_behind(
         &mut self,
         now: Instant,
@@ -146,7 +146,7 @@ impl Session {
         let over = match self.streams.deferred_resets.waits(id) {
             None => return,
             Some(Waits::Peer) => {
-                let out = self.queues.streams.get(&id);
+                let out = self.scheduler.queues().stream(id);
                 out.is_none_or(|out| out.is_delivered())
             }
             Some(Waits::Driver) => !self.streams.has_readable(id),
@@ -168,7 +168,7 @@ impl Session {
         }
     }
 
-    /// Whoever waits for the end of a stream is told.
+    /// Sends or signals the reset that was deferred.
     fn end_stream(&mut self, id: StreamId) {
         let Some(DeferredReset { waits, reason, .. }) =
             self.streams.deferred_resets.of.get(&id).copied()

@@ -1,4 +1,4 @@
-//! What arrives of one stream: put in order within a window.
+//! The receiving half of a stream: bytes are put in order within a window.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -17,7 +17,7 @@ const SHORT_GAPS_MAX: u64 = WINDOW_INITIAL / 2;
 /// A window up to this grows fourfold at a time, and twofold from there on: a stream of 100 Mbit/s
 /// over 100 ms is at its rate in half a second.
 const QUICK_GROWTH_MAX: u64 = 256 << 10;
-/// Of what all windows may grow by so much is for windows up to that: some seventy of them. Ours.
+/// Part of what all windows may grow by that is for windows up to this: some seventy of them. Ours.
 const FOR_SMALL_WINDOWS: u64 = 16 << 20;
 /// A reader keeps up who takes what there is within a round trip, and always within this: a turn of
 /// a busy driver.
@@ -49,12 +49,12 @@ pub(crate) struct InStream {
     granted: u64,
     /// Credit that the peer has given back in all.
     returned: u64,
-    /// What it is to be granted beyond `consumed`.
+    /// Bytes to be granted beyond `consumed`.
     window: u64,
     granted_at: Instant,
     /// Since when the driver knows that there is something to read.
-    told: Option<Instant>,
-    /// How long what was taken last had been there; `None`: something is left.
+    signalled_at: Option<Instant>,
+    /// How long the bytes that were taken last had waited; `None`: some are left.
     waited: Option<Duration>,
     end_taken: bool,
 }
@@ -70,7 +70,7 @@ impl InStream {
             returned: 0,
             window: WINDOW_INITIAL,
             granted_at: now,
-            told: None,
+            signalled_at: None,
             waited: None,
             end_taken: false,
         }
@@ -139,11 +139,11 @@ impl InStream {
         self.readable_len() > 0 || self.is_at_end() && !self.end_taken
     }
 
-    /// Notes that the driver is told of news; `false`: there are none, or it was told before.
-    pub(crate) fn tell(&mut self, now: Instant) -> bool {
-        let fresh = self.told.is_none() && self.has_news();
+    /// Notes that the driver gets a signal; `false`: there is nothing new, or it has got one before.
+    pub(crate) fn take_signal(&mut self, now: Instant) -> bool {
+        let fresh = self.signalled_at.is_none() && self.has_news();
         if fresh {
-            self.told = Some(now);
+            self.signalled_at = Some(now);
         }
         fresh
     }
@@ -166,8 +166,8 @@ impl InStream {
         release(&mut self.data);
         self.waited = None;
         if self.readable_len() == 0 {
-            let told = self.told.take();
-            self.waited = told.map(|told| now.saturating_duration_since(told));
+            let signalled_at = self.signalled_at.take();
+            self.waited = signalled_at.map(|at| now.saturating_duration_since(at));
         }
     }
 
@@ -333,7 +333,7 @@ mod tests {
         let mut gaps = InStream::new(Instant::ZERO);
         let refused = (0..2000).find_map(|i| gaps.on_data(i * 2, b"x", false, 0).err());
         assert_eq!(refused, Some(StreamViolation::Gaps));
-        // Single bytes over a line that loses every second, where nobody else has gaps.
+        // Single bytes over a line that loses every second, where no other stream has gaps.
         let mut short = InStream::new(Instant::ZERO);
         let refused =
             (0..WINDOW_INITIAL / 2).find_map(|i| short.on_data(i * 2, b"x", false, 1).err());
@@ -401,9 +401,9 @@ mod tests {
         let all = vec![0; WINDOW_INITIAL as usize];
         stream.on_data(1, &all[1..], false, 0).unwrap();
         let repaired = Instant::ZERO + rtt * 3;
-        assert!(!stream.tell(repaired));
+        assert!(!stream.take_signal(repaired));
         stream.on_data(0, &all[..1], false, 0).unwrap();
-        assert!(stream.tell(repaired) && !stream.tell(repaired));
+        assert!(stream.take_signal(repaired) && !stream.take_signal(repaired));
         let now = repaired + wait;
         stream.consume(now, all.len() / if halves { 2 } else { 1 });
         assert!(stream.has_credit_to_grant());
@@ -436,7 +436,7 @@ mod tests {
         stream.on_data(from + 1, &all[1..], false, 0).unwrap();
         now += rtt * 3;
         stream.on_data(from, &all[..1], false, 0).unwrap();
-        assert!(stream.tell(now));
+        assert!(stream.take_signal(now));
         let mut grown = 0;
         for piece in all.chunks(PIECE) {
             now += Duration::from_micros(100);

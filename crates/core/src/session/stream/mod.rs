@@ -4,8 +4,8 @@
 //! A stream is one half that sends ([`outbound`], kept in `SendQueues` with what else waits) and one
 //! that receives ([`inbound`], kept here). Either side ends its own direction; a reset ends both, at once
 //! or behind what was written before ([`ending`]).
-//! Every stream has a window of its own, so that a reader who stops holds up its writer and nobody
-//! else. What both halves need from packets is the same as for messages: ranges that are
+//! Every stream has a window of its own, so that a reader that stops holds up its writer and no other
+//! stream. What both halves need from packets is the same as for messages: ranges that are
 //! acknowledged, lost and repaired.
 
 pub(crate) mod credit_return;
@@ -26,7 +26,7 @@ use self::{
     inbound::{InStream, StreamViolation},
     outbound::OutStream,
 };
-use super::Session;
+use super::{Session, send_queues::WritableStream};
 use crate::{
     config::DeliveryClass,
     event::{ResetReason, SendError, StreamSignal},
@@ -39,7 +39,7 @@ pub(crate) const STREAMS_MAX: usize = 16_384;
 /// How far the peer's stream numbers may be ahead of the first one that it has not used: what
 /// reordering can make of those that are open.
 const NUMBERS_AHEAD_MAX: u64 = 4 * STREAMS_MAX as u64;
-/// Resets that wait to be told at most: as many as there may be streams of both sides.
+/// Resets that wait to be sent at most: as many as there may be streams of both sides.
 const RESETS_MAX: usize = 2 * STREAMS_MAX;
 /// Streams of a peer to which no path has been up for so long are reset. Ours: longer than a line that is
 /// switched over or a gateway that starts again takes, and no longer than a client asks a silent server
@@ -64,16 +64,16 @@ pub(crate) struct Streams {
     /// Numbers of the peer's streams that were seen.
     seen: RangeSet,
     theirs: usize,
-    /// Streams whose credit is to be told.
-    pub(crate) credit_wanted: BTreeSet<StreamId>,
+    /// Streams whose credit is to be sent.
+    credit_wanted: BTreeSet<StreamId>,
     extra_windows: u64,
     extra_gaps: u64,
-    /// Resets that wait to be told.
-    pub(crate) resets: VecDeque<(StreamId, ResetReason)>,
-    /// Numbers of our streams of which the peer may not know yet.
-    untold: BTreeSet<u64>,
+    /// Resets that wait to be sent.
+    resets: VecDeque<(StreamId, ResetReason)>,
+    /// Numbers of our streams that the peer has not acknowledged.
+    unconfirmed: BTreeSet<u64>,
     /// Streams that were reset, and are there for what was written before.
-    pub(crate) deferred_resets: DeferredResets,
+    deferred_resets: DeferredResets,
 }
 
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl Session {
         // Numbers that are further ahead than that would use up those that have not left yet.
         let is_far_ahead = self
             .streams
-            .untold
+            .unconfirmed
             .first()
             .is_some_and(|first| self.streams.next - first >= NUMBERS_AHEAD_MAX);
         if ours >= STREAMS_MAX || is_far_ahead {
@@ -108,13 +108,15 @@ impl Session {
         }
         entry.sent += 1;
         let id = StreamId::of_ours(self.streams.life, self.streams.next);
-        self.streams.untold.insert(self.streams.next);
+        self.streams.unconfirmed.insert(self.streams.next);
         self.streams.next += 1;
         let out = OutStream::new(app, entry.config.latency_target, Some(target));
         let path = entry.active;
         self.streams.insert(now, id, Some(app));
         let idle = self.is_coalescing_idle(path);
-        self.queues.insert_stream(now, id, out, path);
+        self.scheduler
+            .queues_mut()
+            .insert_stream(now, id, out, path);
         self.on_coalescing_began(now, path, idle);
         Ok(id)
     }
@@ -129,10 +131,13 @@ impl Session {
         if self.streams.deferred_resets.waits(id).is_some() {
             return None;
         }
-        let app = self.queues.streams.get(&id)?.app;
+        let app = self.scheduler.queues().stream(id)?.app;
         let path = self.active_path(app);
         let idle = self.is_coalescing_idle(path);
-        let taken = self.queues.write_stream(now, id, bytes, path)?;
+        let taken = self
+            .scheduler
+            .queues_mut()
+            .write_stream(now, id, bytes, path)?;
         self.on_coalescing_began(now, path, idle);
         if taken > 0
             && let Some(entry) = self.apps.get_mut(&app)
@@ -143,12 +148,12 @@ impl Session {
         Some(taken)
     }
 
-    /// What `write_stream` would take; a driver that is told zero is told when there is room.
+    /// What `write_stream` would take; after a zero a signal follows when there is room.
     pub(crate) fn stream_room(&mut self, id: StreamId) -> Option<usize> {
         match self.streams.deferred_resets.waits(id) {
-            None => self.queues.stream_room(id),
+            None => self.scheduler.queues_mut().stream_room(id),
             Some(Waits::Peer) => None,
-            // The driver is told of the reset, but not before it has read what came before.
+            // The driver gets the reset after it has read what came before.
             Some(Waits::Driver) => Some(0),
         }
     }
@@ -158,18 +163,18 @@ impl Session {
         if self.streams.deferred_resets.waits(id).is_some() {
             return;
         }
-        if let Some(app) = self.queues.streams.get(&id).map(|stream| stream.app) {
+        if let Some(app) = self.scheduler.queues().stream(id).map(|stream| stream.app) {
             let path = self.active_path(app);
             let idle = self.is_coalescing_idle(path);
-            self.queues.finish_stream(now, id, path);
+            self.scheduler.queues_mut().finish_stream(now, id, path);
             self.on_coalescing_began(now, path, idle);
         }
     }
 
-    /// Ends both directions at once; the peer is told why, if it may know of the stream.
+    /// Ends both directions at once; a reset is sent if the peer may know the stream.
     pub(crate) fn reset_stream(&mut self, id: StreamId, reason: ResetReason) {
         let has_left = |stream: &OutStream| stream.open_has_left();
-        let may_be_known = self.queues.streams.get(&id).is_none_or(has_left);
+        let may_be_known = self.scheduler.queues().stream(id).is_none_or(has_left);
         if self.forget_stream(id) && may_be_known {
             self.push_reset(id, reason);
         }
@@ -197,7 +202,7 @@ impl Session {
             }
             return;
         }
-        let app = self.queues.streams.get(&id).map(|stream| stream.app);
+        let app = self.scheduler.queues().stream(id).map(|stream| stream.app);
         let path = app.and_then(|app| self.active_path(app));
         let rtt = path.and_then(|path| self.paths.get(path)?.rtt().smoothed());
         self.streams
@@ -240,7 +245,9 @@ impl Session {
             inbound.app = Some(app);
         }
         let out = OutStream::new(app, latency_target, None);
-        self.queues.insert_stream(now, id, out, path);
+        self.scheduler
+            .queues_mut()
+            .insert_stream(now, id, out, path);
         self.signal(app, id, StreamSignal::Opened { target });
         self.signal_readable(now, id);
     }
@@ -255,7 +262,7 @@ impl Session {
         fin: bool,
     ) {
         if !self.streams.open.contains_key(&id) && (id.is_ours() || !self.admit_stream(now, id)) {
-            // Of a stream that has ended here.
+            // The stream has ended here.
             return;
         }
         if self.streams.deferred_resets.waits(id).is_some() {
@@ -286,12 +293,14 @@ impl Session {
 
     /// The peer takes more of a stream.
     pub(super) fn on_stream_credit(&mut self, now: Instant, id: StreamId, granted: u64) {
-        let Some(stream) = self.queues.streams.get(&id) else {
+        let Some(stream) = self.scheduler.queues().stream(id) else {
             return;
         };
         let app = stream.app;
         let path = self.active_path(app);
-        self.queues.on_stream_credit(now, id, granted, path);
+        self.scheduler
+            .queues_mut()
+            .on_stream_credit(now, id, granted, path);
         self.signal_writable(id);
     }
 
@@ -312,7 +321,7 @@ impl Session {
             return;
         }
         if !id.is_ours() {
-            // What opens it may still be on the way: it is not to be opened any more.
+            // The frame that opens it may still be in flight: it must not open it any more.
             self.streams.note(id);
         }
         match self.app_to_notify(id) {
@@ -330,8 +339,12 @@ impl Session {
         id: StreamId,
         (start, end, fin): (u64, u64, bool),
     ) {
-        if self.queues.on_stream_acked(id, start, end, fin) {
-            for waiting in self.queues.take_waiting_for_memory() {
+        if self
+            .scheduler
+            .queues_mut()
+            .on_stream_acked(id, start, end, fin)
+        {
+            for waiting in self.scheduler.queues_mut().take_waiting_for_memory() {
                 self.signal_writable(waiting);
             }
         }
@@ -359,8 +372,8 @@ impl Session {
         Some(since + UNREACHABLE_AFTER)
     }
 
-    /// No path has come up for long enough. The peer, which may be there although no path is, is told
-    /// when there is one again.
+    /// No path has come up for long enough. The peer may be there although no path is: it gets
+    /// the resets when a path is up again.
     pub(super) fn give_up_streams(&mut self) {
         let ids: Vec<StreamId> = self.streams.open.keys().copied().collect();
         for id in ids {
@@ -378,36 +391,34 @@ impl Session {
         };
     }
 
-    /// What the peer calls `wire`; `None`: nobody can have opened so many.
+    /// The stream with this number on the wire; `None`: so many cannot have been opened.
     pub(super) fn stream_of_wire(&self, wire: u64) -> Option<StreamId> {
         StreamId::from_wire(self.streams.life, wire)
     }
 
     /// The path that a stream's application takes.
     pub(super) fn path_of_stream(&self, id: StreamId) -> Option<PathId> {
-        self.active_path(self.queues.streams.get(&id)?.app)
-    }
-
-    /// The peer has not heard how far it may send.
-    pub(super) fn want_stream_credit(&mut self, id: StreamId) {
-        let takes = self.streams.deferred_resets.waits(id).is_none();
-        if takes && self.streams.open.contains_key(&id) {
-            self.streams.credit_wanted.insert(id);
-        }
+        self.active_path(self.scheduler.queues().stream(id)?.app)
     }
 
     pub(super) fn on_stream_open_acked(&mut self, now: Instant, id: StreamId) {
-        self.streams.untold.remove(&id.number());
-        self.queues.on_stream_open_acked(id);
+        self.streams.unconfirmed.remove(&id.number());
+        self.scheduler.queues_mut().on_stream_open_acked(id);
         self.on_ending_moved(now, id);
         self.forget_stream_if_done(id);
     }
 
-    /// Tells the driver that it may write again, if it was refused before.
+    /// Signals to the driver that it may write again, if it was refused before.
     pub(super) fn signal_writable(&mut self, id: StreamId) {
-        let told = self.queues.take_writable(id);
-        if let Some(app) = told.filter(|_| self.streams.deferred_resets.waits(id).is_none()) {
-            self.signal(app, id, StreamSignal::Writable);
+        if let Some(app) = self.scheduler.queues_mut().take_writable(id) {
+            self.signal_writable_stream(WritableStream { app, stream: id });
+        }
+    }
+
+    pub(super) fn signal_writable_stream(&mut self, writable: WritableStream) {
+        let WritableStream { app, stream } = writable;
+        if self.streams.deferred_resets.waits(stream).is_none() {
+            self.signal(app, stream, StreamSignal::Writable);
         }
     }
 
@@ -416,12 +427,12 @@ impl Session {
             return;
         };
         let Some(app) = inbound.app else { return };
-        if inbound.half.tell(now) {
+        if inbound.half.take_signal(now) {
             self.signal(app, id, StreamSignal::Readable);
         }
     }
 
-    /// The application of a stream of whose end the driver is to be told.
+    /// The application of a stream whose driver is to be notified of its end.
     fn app_to_notify(&self, id: StreamId) -> Option<AppId> {
         let gone = self.streams.deferred_resets.waits(id) == Some(Waits::Peer);
         let inbound = self.streams.open.get(&id).filter(|_| !gone);
@@ -454,8 +465,8 @@ impl Session {
         }
     }
 
-    /// Tells the peer that a stream has ended. Who opens streams faster than it listens is not told of
-    /// all of them.
+    /// Queues a reset. A peer that opens streams faster than it takes their resets does not get all of
+    /// them.
     fn push_reset(&mut self, stream: StreamId, reason: ResetReason) {
         if self.streams.resets.len() < RESETS_MAX {
             self.streams.resets.push_back((stream, reason));
@@ -465,7 +476,11 @@ impl Session {
     }
 
     fn forget_stream_if_done(&mut self, id: StreamId) {
-        let sent = self.queues.streams.get(&id).is_some_and(OutStream::is_done);
+        let sent = self
+            .scheduler
+            .queues()
+            .stream(id)
+            .is_some_and(OutStream::is_done);
         let received = self.streams.open.get(&id);
         if sent && received.is_some_and(|inbound| inbound.half.is_done()) {
             self.forget_stream(id);
@@ -481,8 +496,8 @@ impl Session {
 
     /// Forgets what was to be sent on a stream.
     fn drop_send_half(&mut self, id: StreamId) {
-        let app = self.queues.remove_stream(id);
-        for waiting in self.queues.take_waiting_for_memory() {
+        let app = self.scheduler.queues_mut().remove_stream(id);
+        for waiting in self.scheduler.queues_mut().take_waiting_for_memory() {
             self.signal_writable(waiting);
         }
         if let Some(app) = app {
@@ -512,7 +527,7 @@ impl Streams {
             "credit is sent of open streams"
         );
         assert!(
-            self.untold.iter().all(|number| *number < self.next),
+            self.unconfirmed.iter().all(|number| *number < self.next),
             "only streams that were opened are unconfirmed"
         );
         self.deferred_resets.check_invariants();
@@ -522,9 +537,47 @@ impl Streams {
         self.open.len()
     }
 
-    /// What the peer was granted of a stream in all.
-    pub(crate) fn granted(&self, id: StreamId) -> Option<u64> {
+    /// A stream whose credit is to be sent, and what the peer was granted of it in all.
+    pub(crate) fn poll_credit(&mut self) -> Option<(StreamId, u64)> {
+        let id = self.credit_wanted.pop_first()?;
+        let granted = self.granted(id).expect("credit is sent of open streams");
+        Some((id, granted))
+    }
+
+    fn granted(&self, id: StreamId) -> Option<u64> {
         self.open.get(&id).map(|inbound| inbound.half.granted())
+    }
+
+    /// The credit of a stream that was sent is lost.
+    pub(crate) fn on_credit_lost(&mut self, id: StreamId) {
+        let is_deferred = self.deferred_resets.waits(id).is_some();
+        if !is_deferred && self.open.contains_key(&id) {
+            self.credit_wanted.insert(id);
+        }
+    }
+
+    pub(crate) fn has_resets(&self) -> bool {
+        !self.resets.is_empty()
+    }
+
+    /// A reset that is to be sent.
+    pub(crate) fn poll_reset(&mut self) -> Option<(StreamId, ResetReason)> {
+        self.resets.pop_front()
+    }
+
+    /// A reset that was sent is lost.
+    pub(crate) fn on_reset_lost(&mut self, id: StreamId, reason: ResetReason) {
+        self.resets.push_back((id, reason));
+    }
+
+    /// Credit or resets are to be sent.
+    pub(crate) fn has_control(&self) -> bool {
+        !self.credit_wanted.is_empty() || !self.resets.is_empty()
+    }
+
+    /// When the next deferred reset has waited for too long.
+    pub(crate) fn deferred_reset_due(&self) -> Option<Instant> {
+        self.deferred_resets.due()
     }
 
     /// Bytes that were received and not taken by the driver.
@@ -624,7 +677,7 @@ impl Streams {
         self.extra_windows -= inbound.half.extra_window();
         self.extra_gaps -= inbound.half.extra_gaps();
         if id.is_ours() {
-            self.untold.remove(&id.number());
+            self.unconfirmed.remove(&id.number());
         }
         self.credit_wanted.remove(&id);
         self.deferred_resets.remove(id);
@@ -632,7 +685,7 @@ impl Streams {
     }
 
     /// Notes the number of a stream of the peer; `false` if it was seen before. One that is too far ahead
-    /// uses up those far behind it: what told of them must have been given up.
+    /// uses up those far behind it: the frames that opened them must have been given up.
     fn note(&mut self, id: StreamId) -> bool {
         let number = id.number();
         let first_unseen = match self.seen.first() {

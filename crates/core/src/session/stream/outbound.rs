@@ -1,28 +1,28 @@
-//! What we send on one stream: bytes kept until they are acknowledged.
+//! The sending half of a stream: bytes are kept until they are acknowledged.
 
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
 use super::release;
 use crate::{id::AppId, ranges::RangeSet, session::send_queues::QueueKey};
 
-/// What a stream may send before the peer has granted anything, and what it may always keep here:
+/// Bytes that a stream may send before the peer has granted credit, and that it may always keep:
 /// ten segments, as TCP's initial window (RFC 6928).
 pub(crate) const WINDOW_INITIAL: u64 = 16 << 10;
 /// Bytes accepted and not sent yet at most: 1 ms of 1 Gbit/s, so that the listener's own queue holds
 /// the rest and its client feels it.
 const UNSENT_MAX: u64 = 128 << 10;
 
-/// Something that the peer must learn once.
+/// A notice that has to arrive once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Notice {
-    /// There is nothing to tell.
+    /// There is nothing to send.
     None,
     Waits,
     Sent,
-    Told,
+    Acked,
 }
 
-/// What may be sent now.
+/// A part of a stream that may be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StreamPart {
     pub(crate) start: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Queued {
     /// (scheduler's key, order among equals).
     pub(crate) place: (u64, u64),
     pub(crate) urgency: Urgency,
-    /// What it counts for among the bytes that wait.
+    /// Its share of the bytes that wait.
     pub(crate) bytes: u64,
 }
 
@@ -59,11 +59,11 @@ pub(crate) struct Queued {
 pub(crate) struct OutStream {
     pub(crate) app: AppId,
     pub(crate) latency_target: Option<Duration>,
-    /// The peer has to learn that there is the stream.
+    /// The frame that opens the stream at the peer.
     open: Notice,
-    /// That has left at least once, or need not.
+    /// The frame that opens it has left at least once, or is not needed.
     open_left: bool,
-    /// Where the peer is to connect it; `None`: to its forward.
+    /// The target that the peer connects it to; `None`: its forward.
     pub(crate) target: Option<SocketAddr>,
     fin: Notice,
     /// Offset of the first byte of `data`: all before is acknowledged.
@@ -79,20 +79,20 @@ pub(crate) struct OutStream {
     credit: u64,
     /// Credit that was given back in all.
     returned: u64,
-    /// What had been written at the last look for unused credit.
+    /// Bytes written at the last check for unused credit.
     looked_at: Option<u64>,
-    /// The driver was refused bytes and is to be told when there is room.
+    /// The driver was refused bytes and is to get a signal when there is room.
     blocked: bool,
     /// `None`: there is nothing to send.
     pub(crate) queued: Option<Queued>,
-    /// Its present turn is over when nobody waits at a place with a smaller number.
+    /// Its present turn is over when no stream waits at a place with a smaller number.
     pub(crate) turn_mark: u64,
     /// Sent for the first time in its present turn, or in the one that it waits for.
     pub(crate) turn_bytes: u64,
 }
 
 impl OutStream {
-    /// `opens`: the peer has to be told of it, and of where to connect it.
+    /// `opens`: a frame has to open it at the peer, with the target to connect it to.
     pub(crate) fn new(
         app: AppId,
         latency_target: Option<Duration>,
@@ -134,7 +134,7 @@ impl OutStream {
         room
     }
 
-    /// What [`write`](Self::write) would take; zero counts as a refusal.
+    /// Bytes that [`write`](Self::write) would take; zero counts as a refusal.
     pub(crate) fn offer(&mut self, spare: u64) -> usize {
         let room = self.room(spare);
         self.blocked |= room == 0;
@@ -156,16 +156,16 @@ impl OutStream {
 
     /// The peer has all.
     pub(crate) fn is_done(&self) -> bool {
-        self.fin == Notice::Told && self.is_delivered()
+        self.fin == Notice::Acked && self.is_delivered()
     }
 
     /// The peer knows of it, and has all bytes that were written.
     pub(crate) fn is_delivered(&self) -> bool {
-        let opened = matches!(self.open, Notice::None | Notice::Told);
+        let opened = matches!(self.open, Notice::None | Notice::Acked);
         self.data.is_empty() && opened
     }
 
-    /// Whether a driver that was refused may go on; tells it once.
+    /// Whether a driver that was refused may write again; `true` only once.
     pub(crate) fn take_writable(&mut self, spare: u64) -> bool {
         let writable = self.blocked && self.room(spare) > 0 && self.unsent() <= UNSENT_MAX / 2;
         if writable {
@@ -179,7 +179,7 @@ impl OutStream {
         self.blocked && self.room(u64::MAX) > 0
     }
 
-    /// What tells the peer of it has left, or the peer has told of it.
+    /// The frame that opens it has left, or the peer has opened it.
     pub(crate) fn open_has_left(&self) -> bool {
         self.open_left
     }
@@ -274,13 +274,13 @@ impl OutStream {
     }
 
     pub(crate) fn on_open_acked(&mut self) {
-        self.open = Notice::Told;
+        self.open = Notice::Acked;
     }
 
     /// Bytes `start..end` arrived; how many need not be kept any longer.
     pub(crate) fn on_acked(&mut self, start: u64, end: u64, fin: bool) -> u64 {
         if fin {
-            self.fin = Notice::Told;
+            self.fin = Notice::Acked;
         }
         self.acked.insert(start.max(self.base), end);
         self.repair.remove(start, end);
@@ -326,7 +326,7 @@ impl OutStream {
         excess > 0
     }
 
-    /// What was given back in all.
+    /// Credit returned in all.
     pub(crate) fn returned(&self) -> u64 {
         self.returned
     }
@@ -349,7 +349,7 @@ impl OutStream {
         self.written() - self.fresh
     }
 
-    /// What it would take of `spare`.
+    /// Bytes that it would take of `spare`.
     pub(crate) fn room(&self, spare: u64) -> u64 {
         let own = WINDOW_INITIAL.saturating_sub(self.len());
         let by_credit = self.limit().saturating_sub(self.written());
@@ -381,7 +381,7 @@ mod tests {
         assert!(!stream.take_writable(u64::MAX));
         stream.on_credit(WINDOW_INITIAL + 100);
         assert!(stream.take_writable(u64::MAX));
-        assert!(!stream.take_writable(u64::MAX), "told once");
+        assert!(!stream.take_writable(u64::MAX), "signalled once");
         assert_eq!(stream.write(&bytes, u64::MAX), 100);
     }
 

@@ -85,7 +85,7 @@ impl Line {
         }
     }
 
-    /// `again`: the item stays on the way, and nobody hears that it came.
+    /// `again`: the item stays in flight, and its arrival is not reported.
     fn deliver(&mut self, item: Item, again: bool) {
         match item {
             Item::Data(id, start, end) => {

@@ -1,15 +1,15 @@
-//! CoDel (RFC 8289): a queue that stands is told of, one that is short or short-lived is not.
+//! CoDel (RFC 8289): a standing queue gives signals, a short or short-lived one does not.
 
 use std::time::Duration;
 
 use keiro_units::Instant;
 
-/// Time in a queue that is nobody's fault (RFC 8289 §4.4).
+/// Acceptable standing queueing delay (RFC 8289 §4.4).
 const TARGET: Duration = Duration::from_millis(5);
 /// A queue that stands as long is a standing one (RFC 8289 §4.3).
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// What becomes of a packet.
+/// The decision on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It leaves.
@@ -23,11 +23,11 @@ pub(super) enum Verdict {
 pub(super) struct Codel {
     /// When waiting above the target becomes a standing queue; `None`: below it.
     above_until: Option<Instant>,
-    /// When the next packet is told.
+    /// When the next signal is due.
     next: Instant,
     /// Signals of this episode.
     count: u32,
-    /// Signals of the last one when it began.
+    /// Signals of the last episode when it began.
     before: u32,
     signalling: bool,
 }
@@ -39,9 +39,9 @@ impl Codel {
         self.signalling = false;
     }
 
-    /// What becomes of a packet that waited for `sojourn`; `last`: none waits behind it.
+    /// Decides on a packet that waited for `sojourn`; `last`: none waits behind it.
     pub(super) fn judge(&mut self, now: Instant, sojourn: Duration, last: bool) -> Verdict {
-        // One packet is not a queue: a slow flow's takes longer than the target.
+        // One packet is not a queue: that of a slow flow takes longer than the target.
         if sojourn < TARGET || last {
             self.on_empty();
             return Verdict::Pass;

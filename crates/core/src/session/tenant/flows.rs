@@ -1,8 +1,8 @@
-//! What of one tenant waits for one path: a queue for each flow, served in turns, and CoDel on each
-//! (RFC 8290).
+//! The IP packets of one tenant that wait for one path: a queue per flow, served in turns, with CoDel
+//! on each (RFC 8290).
 //!
-//! Flows that begin go first, so that short ones do not wait behind long ones. What marking means
-//! is the caller's: this only says that a packet is to be marked.
+//! Flows that begin go first, so that short ones do not wait behind long ones. This module only says that a packet
+//! is to be marked; the caller marks it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,12 +13,12 @@ use crate::id::AppId;
 
 /// Queues that flows are spread over by their hash (RFC 8290 §5.2.4).
 const FLOWS: u32 = 1024;
-/// What a flow may send in its turn, bytes (RFC 8290 §5.2.3).
+/// Bytes that a flow may send in its turn (RFC 8290 §5.2.3).
 const QUANTUM: i64 = 1514;
 /// Packets that one overflow takes from the longest flow at most: looking for it costs more than
 /// dropping (RFC 8290 §4.1).
 const BATCH: usize = 64;
-/// What a packet costs beside its bytes, counted so that tiny packets cannot fill the memory.
+/// Memory of a packet beside its bytes. It is counted so that tiny packets cannot fill the memory.
 pub(super) const PACKET_OVERHEAD: u64 = 96;
 
 /// An IP packet that waits.
@@ -37,7 +37,7 @@ impl Queued {
         self.data.capacity() as u64 + PACKET_OVERHEAD
     }
 
-    /// It may be marked instead of dropped.
+    /// It may be marked instead of dropped: its ECN bits say so.
     fn is_ect(&self) -> bool {
         self.ecn & 3 != 0
     }
@@ -47,7 +47,7 @@ impl Queued {
 #[derive(Debug)]
 pub(super) struct Taken {
     pub(super) packet: Queued,
-    /// It waited long and is to be marked.
+    /// It waited long and is to get a CE mark.
     pub(super) marked: bool,
 }
 
@@ -134,7 +134,7 @@ impl Flows {
                 return Some(taken);
             }
             list.pop_front();
-            // A flow that begins again at once must wait for its turn like the others.
+            // A flow that begins again at once must wait for its turn like the others (RFC 8290 §4.2).
             if is_fresh && !self.old.is_empty() {
                 self.old.push_back(bucket);
             } else {

@@ -1,10 +1,12 @@
-//! Tenants towards one peer: their queues and windows on every path, and whose turn it is.
+//! Tenants towards one peer: their IP packets and windows on every path, and whose turn it is.
 //!
-//! Between tenants a path is shared by start-time fair queueing (Goyal, Vin, Cheng 1996): whoever
-//! was served least per weight comes next, by wire bytes. A tenant whose window is full or whose
-//! rate says to wait is passed over. Inside a tenant its flows of IP packets take turns (`flows`),
-//! and all of these with its items, which `queues` has in order. What is written into packets is
-//! `packets`' and `transmit`'s concern; what a window is, that of `keiro_model::fairness`.
+//! Between tenants a path is shared by start-time fair queueing (Goyal, Vin, Cheng 1996): the tenant
+//! that was served least per weight comes next, by IP bytes. A tenant whose window is full or whose
+//! rate says to wait is passed over. Inside a tenant its flows of IP packets take turns (`flows`), and
+//! all of these with its items, which are in `send_queues`. Windows are computed by
+//! `keiro_model::fairness`.
+//!
+//! Tenant 0 is always there; unless it is configured it has weight 1 and no window.
 
 mod codel;
 mod flows;
@@ -14,7 +16,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use keiro_model::fairness::controller::Weight;
+use keiro_model::fairness::controller::{ControllerConfig, Weight};
 use keiro_units::Instant;
 
 pub(crate) use self::tenant_path::DeliveryReport;
@@ -33,6 +35,8 @@ const TAG_PER_BYTE: u64 = 1000 * 1000;
 #[derive(Debug)]
 struct Tenant {
     config: TenantConfig,
+    /// False of tenant 0 where the driver has not configured it.
+    is_configured: bool,
     /// Memory of what waits on all paths.
     cost: u64,
     accepted: u64,
@@ -49,13 +53,11 @@ struct PathTenants {
     tenant_paths: BTreeMap<TenantId, Box<TenantPath>>,
     ready: BTreeSet<(u64, TenantId)>,
     timed: BTreeSet<(Instant, TenantId)>,
-    /// Tag of the one that was served last.
+    /// Tag of the tenant that was served last.
     virtual_time: u64,
-    /// Up to which tenant 0 was served with what is no IP packet.
-    zero_served: u64,
-    /// Who has nothing but items that wait until the path may gather again.
-    gathering: BTreeSet<TenantId>,
-    /// On the way, of tenants that were removed meanwhile.
+    /// Tenants with nothing but items that wait until the path may send an aggregate.
+    coalescing: BTreeSet<TenantId>,
+    /// Bytes in flight of tenants that were removed meanwhile.
     removed: BTreeMap<TenantId, u64>,
     /// Memory of what waits.
     cost: u64,
@@ -64,6 +66,7 @@ struct PathTenants {
 /// All tenants towards one peer.
 #[derive(Debug)]
 pub(crate) struct Tenants {
+    /// Tenant 0 is always among them.
     tenants: BTreeMap<TenantId, Tenant>,
     paths: BTreeMap<PathId, PathTenants>,
     tenants_max: usize,
@@ -71,38 +74,74 @@ pub(crate) struct Tenants {
     cost: u64,
 }
 
-/// Whose turn it is.
+/// A turn: who may send one packet on a path, and with what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SchedulerGrant {
     pub(crate) tenant: TenantId,
-    pub(crate) load: GrantKind,
-    /// Wire bytes that the window has room for.
+    pub(crate) kind: GrantKind,
+    /// IP bytes that the window has room for.
     pub(crate) room: u64,
     tag: u64,
 }
 
-/// With what.
+/// What a tenant may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GrantKind {
-    /// An IP packet.
-    IpPacket {
-        /// Its bytes.
-        len: usize,
-        ecn: u8,
-    },
-    /// Messages, streams or datagrams.
+    /// With IP packets.
+    IpPackets(FirstPacket),
+    /// With messages, streams or datagrams.
     Items,
+    /// With frames of the protocol itself and nothing else: the window of tenant 0 is full.
+    Control,
 }
 
-/// What a tenant has of messages, streams and datagrams.
+/// The IP packet whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Items {
+pub(crate) struct FirstPacket {
+    /// Its bytes.
+    pub(crate) len: usize,
+    pub(crate) ecn: u8,
+}
+
+/// A path that asks whose turn it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GrantRequest {
+    pub(crate) path: PathId,
+    /// Largest IP packet of the path: what a packet of items may have.
+    pub(crate) mtu: u16,
+    /// Bytes that an IP packet of a tenant takes beside its own.
+    pub(crate) packet_overhead: u64,
+    /// Frames of the protocol itself wait.
+    pub(crate) control_waits: bool,
+}
+
+/// What a tenant has of messages, streams and datagrams on a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ItemsState {
     /// Nothing that may leave.
     None,
-    /// What has to wait until the path may gather.
-    Gathering,
+    /// Only items that wait until the path may send an aggregate.
+    Coalescing,
     /// Something that may leave now.
     Ready,
+}
+
+impl SchedulerGrant {
+    /// The grant where tenant 0 is the only one.
+    pub(crate) const ALONE: Self = Self {
+        tenant: TenantId::ZERO,
+        kind: GrantKind::Items,
+        room: u64::MAX,
+        tag: 0,
+    };
+
+    /// The ECN bits of the packet.
+    pub(crate) fn ecn(&self) -> u8 {
+        match self.kind {
+            GrantKind::IpPackets(first) => first.ecn,
+            GrantKind::Items | GrantKind::Control => 0,
+        }
+    }
 }
 
 /// An IP packet that leaves.
@@ -115,7 +154,7 @@ pub(crate) struct Leaving {
 impl Tenants {
     pub(crate) fn new(tenants_max: usize, cost_max: u64) -> Self {
         Self {
-            tenants: BTreeMap::new(),
+            tenants: BTreeMap::from([(TenantId::ZERO, Tenant::unconfigured_zero())]),
             paths: BTreeMap::new(),
             tenants_max,
             cost_max,
@@ -123,17 +162,17 @@ impl Tenants {
         }
     }
 
-    /// Adds or changes a tenant; what waits and its windows stay, unless the controller is another.
+    /// Adds or changes a tenant. Its packets and windows stay, unless it gets another controller.
     pub(crate) fn set(&mut self, now: Instant, config: TenantConfig) -> Result<(), TenantError> {
-        let full = self.tenants.len() >= self.tenants_max;
+        if !self.knows(config.id) && self.configured() >= self.tenants_max {
+            let max = self.tenants_max;
+            return Err(TenantError::TooMany { max });
+        }
         let Some(tenant) = self.tenants.get_mut(&config.id) else {
-            if full {
-                let max = self.tenants_max;
-                return Err(TenantError::TooMany { max });
-            }
             self.tenants.insert(config.id, Tenant::new(config));
             return Ok(());
         };
+        tenant.is_configured = true;
         let before = std::mem::replace(&mut tenant.config, config);
         for path_tenants in self.paths.values_mut() {
             let Some(tenant_path) = path_tenants.tenant_paths.get_mut(&config.id) else {
@@ -149,8 +188,26 @@ impl Tenants {
         Ok(())
     }
 
-    /// Forgets a tenant and what waits of it.
+    /// Paths begin to be shared: what tenant 0 has sent before is not known.
+    pub(crate) fn on_sharing_begins(&mut self) {
+        for path_tenants in self.paths.values_mut() {
+            path_tenants.remove(TenantId::ZERO);
+            path_tenants.removed.remove(&TenantId::ZERO);
+        }
+    }
+
+    /// Forgets a tenant and its packets that wait. Tenant 0 stays, without a window.
     pub(crate) fn remove(&mut self, id: TenantId) {
+        if id == TenantId::ZERO {
+            self.tenants.insert(id, Tenant::unconfigured_zero());
+            for path_tenants in self.paths.values_mut() {
+                if let Some(zero) = path_tenants.tenant_paths.get_mut(&id) {
+                    zero.remove_controller();
+                }
+                path_tenants.wake(id);
+            }
+            return;
+        }
         let Some(tenant) = self.tenants.remove(&id) else {
             return;
         };
@@ -160,8 +217,16 @@ impl Tenants {
         }
     }
 
+    /// It is configured.
     pub(crate) fn knows(&self, id: TenantId) -> bool {
-        self.tenants.contains_key(&id)
+        self.tenants
+            .get(&id)
+            .is_some_and(|tenant| tenant.is_configured)
+    }
+
+    fn configured(&self) -> usize {
+        let zero = usize::from(!self.knows(TenantId::ZERO));
+        self.tenants.len() - zero
     }
 
     /// Nothing waits.
@@ -169,13 +234,12 @@ impl Tenants {
         self.cost == 0
     }
 
-    /// None is configured, and nothing of a former one is on the way: nothing has to be counted.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.tenants.is_empty()
-            && self
-                .paths
-                .values()
-                .all(|path_tenants| path_tenants.removed.is_empty())
+    /// Paths are shared: a tenant is configured, or has been and still has packets in flight. Otherwise
+    /// there are neither turns nor windows to keep.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.tenants.len() > 1
+            || self.knows(TenantId::ZERO)
+            || self.paths.values().any(|paths| !paths.removed.is_empty())
     }
 
     /// Counts a packet that was refused.
@@ -187,7 +251,8 @@ impl Tenants {
 
     /// Counts a packet that the peer sent; `false`: the tenant is unknown.
     pub(crate) fn on_received(&mut self, id: TenantId, bytes: usize) -> bool {
-        let Some(tenant) = self.tenants.get_mut(&id) else {
+        let known = self.tenants.get_mut(&id);
+        let Some(tenant) = known.filter(|tenant| tenant.is_configured) else {
             return false;
         };
         tenant.received += 1;
@@ -195,7 +260,7 @@ impl Tenants {
         true
     }
 
-    /// Has a packet wait for `path`; the tenant exists. `mtu`: largest wire packet of the path.
+    /// Queues a packet for `path`; the tenant exists. `mtu`: largest IP packet of the path.
     pub(crate) fn push(
         &mut self,
         now: Instant,
@@ -225,7 +290,7 @@ impl Tenants {
         let tenant_path = path_tenants.tenant_path(now, id, &tenant.config, mtu);
         let before = tenant_path.cost();
         tenant_path.flows.push(queued);
-        // The newcomer makes room in its own queue: it takes nobody else's memory.
+        // The new packet makes room in its own queue, at no expense of other tenants.
         let own_max = tenant.config.queue_bytes_max.get();
         while tenant.cost + tenant_path.cost() > own_max + before && !tenant_path.flows.is_empty() {
             tenant.drops.queue_full += tenant_path.flows.drop_longest();
@@ -242,11 +307,11 @@ impl Tenants {
         path_tenants.wake(id);
     }
 
-    /// Items of a tenant may have come to `path`.
-    pub(crate) fn on_items(&mut self, now: Instant, (path, mtu): (PathId, u16), id: TenantId) {
+    /// Items of a tenant may have come to `path`, whose largest IP packet is `mtu`.
+    pub(crate) fn on_items(&mut self, now: Instant, path: PathId, mtu: u16, id: TenantId) {
         if let Some(tenant) = self.tenants.get(&id) {
             let path_tenants = self.paths.entry(path).or_default();
-            path_tenants.gathering.remove(&id);
+            path_tenants.coalescing.remove(&id);
             path_tenants
                 .tenant_path(now, id, &tenant.config, mtu)
                 .has_items = true;
@@ -254,24 +319,22 @@ impl Tenants {
         }
     }
 
-    /// A tenant's items could not leave: they wait until the path may gather.
-    pub(crate) fn on_items_refused(&mut self, path: PathId, turn: SchedulerGrant) {
-        let path_tenants = self.paths.get_mut(&path);
-        let Some(path_tenants) = path_tenants else {
-            return;
-        };
-        if let Some(tenant_path) = path_tenants.tenant_paths.get_mut(&turn.tenant) {
+    /// A tenant's items could not leave: they wait until the path may send an aggregate.
+    pub(crate) fn on_items_refused(&mut self, path: PathId, grant: SchedulerGrant) {
+        if let Some(path_tenants) = self.paths.get_mut(&path)
+            && let Some(tenant_path) = path_tenants.tenant_paths.get_mut(&grant.tenant)
+        {
             tenant_path.has_items = false;
-            path_tenants.gathering.insert(turn.tenant);
+            path_tenants.coalescing.insert(grant.tenant);
         }
     }
 
-    /// The path may gather: whoever has waited for that is asked again.
-    pub(crate) fn on_may_gather(&mut self, path: PathId) {
+    /// The path may send an aggregate: tenants that have waited for that are ready again.
+    pub(crate) fn on_may_coalesce(&mut self, path: PathId) {
         let Some(path_tenants) = self.paths.get_mut(&path) else {
             return;
         };
-        for id in std::mem::take(&mut path_tenants.gathering) {
+        for id in std::mem::take(&mut path_tenants.coalescing) {
             if let Some(tenant_path) = path_tenants.tenant_paths.get_mut(&id) {
                 tenant_path.has_items = true;
                 path_tenants.wake(id);
@@ -279,125 +342,115 @@ impl Tenants {
         }
     }
 
-    /// Somebody's items wait until the path may gather.
-    pub(crate) fn gathers(&self, path: PathId) -> bool {
+    /// Items of a tenant wait until the path may send an aggregate.
+    pub(crate) fn awaits_coalescing(&self, path: PathId) -> bool {
         let path_tenants = self.paths.get(&path);
-        path_tenants.is_some_and(|path_tenants| !path_tenants.gathering.is_empty())
+        path_tenants.is_some_and(|path_tenants| !path_tenants.coalescing.is_empty())
     }
 
-    /// Whose turn it is on `path`, of those that may send now. `overhead`: wire bytes that an IP
-    /// packet takes beside its own; `whole`: those of a packet of items; `items`: what a tenant has of
-    /// them.
-    pub(crate) fn next(
+    /// Whose turn it is on a path, of those that may send now. `items`: what a tenant has of them.
+    pub(crate) fn poll_next(
         &mut self,
         now: Instant,
-        path: PathId,
-        (overhead, whole): (u64, u64),
-        mut items: impl FnMut(TenantId) -> Items,
+        request: GrantRequest,
+        mut items: impl FnMut(TenantId) -> ItemsState,
     ) -> Option<SchedulerGrant> {
-        let path_tenants = self.paths.get_mut(&path)?;
-        while let Some(&(at, id)) = path_tenants.timed.first().filter(|(at, _)| *at <= now) {
-            path_tenants.timed.remove(&(at, id));
-            path_tenants.make_ready(id);
+        if request.control_waits {
+            self.on_control(now, request.path, request.mtu);
         }
-        // Every turn either ends the search or takes one from the ready.
+        let path_tenants = self.paths.get_mut(&request.path)?;
+        path_tenants.make_timed_ready(now);
+        // Every turn either ends the search or takes one tenant from the ready.
         while let Some(&(tag, id)) = path_tenants.ready.first() {
             let tenant_path = path_tenants
                 .tenant_paths
                 .get_mut(&id)
-                .expect("who is ready exists");
+                .expect("a tenant that is ready exists");
             let before = tenant_path.cost();
-            let head = tenant_path
-                .head(now)
-                .map(|taken| (taken.packet.data.len(), taken.packet.ecn));
-            let (after, delayed) = (
-                tenant_path.cost(),
-                std::mem::take(&mut tenant_path.flows.delayed),
-            );
+            let packet = tenant_path.first_packet(now);
+            let (after, delayed) = (tenant_path.cost(), tenant_path.take_delayed());
             if let Some(tenant) = self.tenants.get_mut(&id) {
                 tenant.drops.delayed += delayed;
                 for sum in [&mut tenant.cost, &mut self.cost, &mut path_tenants.cost] {
                     *sum = *sum + after - before;
                 }
             }
-            let packet = head.map(|(len, ecn)| GrantKind::IpPacket { len, ecn });
             let is_items_turn =
                 tenant_path.has_items && (packet.is_none() || !tenant_path.items_were_last);
             let has = match is_items_turn {
                 true => items(id),
-                false => Items::None,
+                false => ItemsState::None,
             };
-            if is_items_turn && has != Items::Ready {
+            if is_items_turn && has != ItemsState::Ready {
                 tenant_path.has_items = false;
             }
-            if has == Items::Gathering {
-                path_tenants.gathering.insert(id);
+            if has == ItemsState::Coalescing {
+                path_tenants.coalescing.insert(id);
             }
-            let load = match has {
-                Items::Ready => Some(GrantKind::Items),
-                Items::None | Items::Gathering => packet,
+            let kind = match has {
+                ItemsState::Ready => Some(GrantKind::Items),
+                ItemsState::None | ItemsState::Coalescing => packet.map(GrantKind::IpPackets),
             };
-            let Some(load) = load else {
-                path_tenants.ready.remove(&(tag, id));
-                tenant_path.place = Readiness::Off;
-                continue;
+            let needed = match kind {
+                Some(GrantKind::IpPackets(first)) => first.len as u64 + request.packet_overhead,
+                _ => u64::from(request.mtu),
             };
-            let needed = match load {
-                GrantKind::IpPacket { len, .. } => len as u64 + overhead,
-                GrantKind::Items => whole,
-            };
-            let room = tenant_path.room();
-            if room < needed {
-                tenant_path.on_limited();
-                tenant_path.place = Readiness::Off;
-                path_tenants.ready.remove(&(tag, id));
-                continue;
-            }
-            if tenant_path.waits_for_rate(now) {
-                tenant_path.on_limited();
-                tenant_path.place = Readiness::Timed(tenant_path.next_at());
-                path_tenants.timed.insert((tenant_path.next_at(), id));
-                path_tenants.ready.remove(&(tag, id));
-                continue;
-            }
-            return Some(SchedulerGrant {
+            let mut grant = SchedulerGrant {
                 tenant: id,
-                load,
-                room,
+                kind: GrantKind::Control,
+                room: tenant_path.room(),
                 tag,
-            });
+            };
+            let held_back = match kind {
+                None => Some(Readiness::Off),
+                Some(_) => tenant_path.held_back(now, needed),
+            };
+            if let (Some(kind), None) = (kind, held_back) {
+                grant.kind = kind;
+                return Some(grant);
+            }
+            if id == TenantId::ZERO && request.control_waits {
+                return Some(grant);
+            }
+            path_tenants.leave_ready(id, held_back.unwrap_or(Readiness::Off));
         }
         None
     }
 
-    /// The next packet of the same tenant, if it may share the datagram that is being written, which
-    /// has this ECN.
+    /// Frames of the protocol itself are to leave: tenant 0 has a turn whatever its window says.
+    fn on_control(&mut self, now: Instant, path: PathId, mtu: u16) {
+        if let Some(zero) = self.tenants.get(&TenantId::ZERO) {
+            let path_tenants = self.paths.entry(path).or_default();
+            path_tenants.tenant_path(now, TenantId::ZERO, &zero.config, mtu);
+            path_tenants.make_ready_now(TenantId::ZERO);
+        }
+    }
+
+    /// The length of the next packet of the same tenant, if it may share the datagram that is being
+    /// written: it must have the same ECN bits.
     pub(crate) fn next_of(
         &mut self,
         now: Instant,
         path: PathId,
-        turn: SchedulerGrant,
-        outer: u8,
+        grant: SchedulerGrant,
     ) -> Option<usize> {
         let path_tenants = self.paths.get_mut(&path)?;
-        let tenant_path = path_tenants.tenant_paths.get_mut(&turn.tenant)?;
+        let tenant_path = path_tenants.tenant_paths.get_mut(&grant.tenant)?;
         let before = tenant_path.cost();
-        let head = tenant_path
-            .head(now)
-            .map(|taken| (taken.packet.data.len(), taken.packet.ecn));
-        let (after, delayed) = (
-            tenant_path.cost(),
-            std::mem::take(&mut tenant_path.flows.delayed),
-        );
-        let tenant = self.tenants.get_mut(&turn.tenant)?;
+        let first = tenant_path.first_packet(now);
+        let (after, delayed) = (tenant_path.cost(), tenant_path.take_delayed());
+        let tenant = self.tenants.get_mut(&grant.tenant)?;
         tenant.drops.delayed += delayed;
         for sum in [&mut tenant.cost, &mut self.cost, &mut path_tenants.cost] {
             *sum = *sum + after - before;
         }
-        head.filter(|(_, ecn)| *ecn == outer).map(|(len, _)| len)
+        first
+            .filter(|first| first.ecn == grant.ecn())
+            .map(|first| first.len)
     }
 
-    /// Takes the packet that [`next`](Self::next) or [`next_of`](Self::next_of) told of.
+    /// Takes the packet that [`poll_next`](Self::poll_next) or [`next_of`](Self::next_of) has
+    /// announced.
     pub(crate) fn take(&mut self, path: PathId, id: TenantId) -> Option<Leaving> {
         let path_tenants = self.paths.get_mut(&path)?;
         let taken = path_tenants.tenant_paths.get_mut(&id)?.take()?;
@@ -413,32 +466,41 @@ impl Tenants {
         })
     }
 
-    /// A wire packet of `bytes` with what was taken has left.
-    pub(crate) fn on_sent(&mut self, now: Instant, path: PathId, turn: SchedulerGrant, bytes: u64) {
-        let Some(tenant) = self.tenants.get(&turn.tenant) else {
+    /// A packet that was granted has left with so many IP bytes.
+    pub(crate) fn on_sent(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        grant: SchedulerGrant,
+        bytes: u64,
+    ) {
+        let Some(tenant) = self.tenants.get(&grant.tenant) else {
             return;
         };
         let Some(path_tenants) = self.paths.get_mut(&path) else {
             return;
         };
-        path_tenants.virtual_time = path_tenants.virtual_time.max(turn.tag);
-        if let Some(tenant_path) = path_tenants.tenant_paths.get_mut(&turn.tenant) {
+        path_tenants.virtual_time = path_tenants.virtual_time.max(grant.tag);
+        if let Some(tenant_path) = path_tenants.tenant_paths.get_mut(&grant.tenant) {
             tenant_path.on_sent(now, bytes);
-            tenant_path.items_were_last = turn.load == GrantKind::Items;
+            tenant_path.items_were_last = !matches!(grant.kind, GrantKind::IpPackets(_));
             tenant_path.served =
-                tenant_path.served.max(turn.tag) + tag_of(bytes, tenant.config.weight);
+                tenant_path.served.max(grant.tag) + tag_of(bytes, tenant.config.weight);
         }
-        // Its new place is taken before the old one is left: a set that is never empty keeps its memory.
-        if path_tenants.make_ready(turn.tenant) != Some(turn.tag) {
-            path_tenants.ready.remove(&(turn.tag, turn.tenant));
+        // It enters `ready` with its new tag before it leaves the old one: a set that is never empty
+        // keeps its memory.
+        if path_tenants.make_ready(grant.tenant) != Some(grant.tag) {
+            path_tenants.ready.remove(&(grant.tag, grant.tenant));
         }
     }
 
-    /// Wire bytes of a tenant have left over `path` that were nobody's turn: copies.
-    pub(crate) fn on_copy_sent(
+    /// A packet of a tenant has left that was not granted: a copy, a probe, or parity. It is charged to
+    /// the window and never held back by it.
+    pub(crate) fn on_ungranted_sent(
         &mut self,
         now: Instant,
-        (path, mtu): (PathId, u16),
+        path: PathId,
+        mtu: u16,
         id: TenantId,
         bytes: u64,
     ) {
@@ -452,54 +514,17 @@ impl Tenants {
         tenant_path.served = tenant_path.served.max(start) + tag_of(bytes, tenant.config.weight);
     }
 
-    /// Up to which tenant 0 was served, to be compared with a turn.
-    pub(crate) fn zero_is_before(&self, path: PathId, turn: SchedulerGrant) -> bool {
+    /// The window and the rate of a tenant let `bytes` leave now without a grant.
+    pub(crate) fn may_send_ungranted(
+        &self,
+        now: Instant,
+        path: PathId,
+        id: TenantId,
+        bytes: u64,
+    ) -> bool {
         let path_tenants = self.paths.get(&path);
-        path_tenants.is_none_or(|path_tenants| {
-            path_tenants.zero_served.max(path_tenants.virtual_time) <= turn.tag
-        })
-    }
-
-    /// Wire bytes of tenant 0 have left: messages, streams and datagrams.
-    pub(crate) fn on_zero_sent(&mut self, now: Instant, (path, mtu): (PathId, u16), bytes: u64) {
-        if self.tenants.is_empty() {
-            return;
-        }
-        let weight = self.zero_weight();
-        let path_tenants = self.paths.entry(path).or_default();
-        if let Some(zero) = self.tenants.get(&TenantId::ZERO) {
-            let tenant_path = path_tenants.tenant_path(now, TenantId::ZERO, &zero.config, mtu);
-            tenant_path.on_sent(now, bytes);
-        }
-        let start = path_tenants.zero_served.max(path_tenants.virtual_time);
-        path_tenants.virtual_time = start;
-        path_tenants.zero_served = start + tag_of(bytes, weight);
-    }
-
-    /// When tenant 0 may send what is no IP packet, the pacer aside; `None`: its window is full.
-    pub(crate) fn zero_free_at(&self, path: PathId, packet: u64) -> Option<Instant> {
-        let path_tenants = self.paths.get(&path);
-        let Some(tenant_path) =
-            path_tenants.and_then(|path_tenants| path_tenants.tenant_paths.get(&TenantId::ZERO))
-        else {
-            return Some(Instant::ZERO);
-        };
-        (tenant_path.room() >= packet).then(|| tenant_path.next_at())
-    }
-
-    /// Tenant 0 had more to send than it may.
-    pub(crate) fn on_zero_limited(&mut self, path: PathId) {
-        let path_tenants = self.paths.get_mut(&path);
-        if let Some(tenant_path) =
-            path_tenants.and_then(|path_tenants| path_tenants.tenant_paths.get_mut(&TenantId::ZERO))
-        {
-            tenant_path.on_limited();
-        }
-    }
-
-    fn zero_weight(&self) -> Weight {
-        let zero = self.tenants.get(&TenantId::ZERO);
-        zero.map_or(Weight::ONE, |tenant| tenant.config.weight)
+        let tenant_path = path_tenants.and_then(|paths| paths.tenant_paths.get(&id));
+        tenant_path.is_none_or(|path| path.room() >= bytes && path.next_at() <= now)
     }
 
     /// Packets of a tenant were acknowledged or lost. `min`: smallest round trip of the path;
@@ -524,7 +549,7 @@ impl Tenants {
     }
 
     /// When a tenant's turn may come on `path`, its pacer aside; in the past: at once. `None`:
-    /// nothing waits, or only what an acknowledgement or the path's gathering will let go.
+    /// nothing waits, or only what an acknowledgement or the path's coalescing will let go.
     pub(crate) fn next_at(&self, path: PathId) -> Option<Instant> {
         let path_tenants = self.paths.get(&path)?;
         if path_tenants.ready.is_empty() {
@@ -540,8 +565,8 @@ impl Tenants {
             .map_or(0, |path_tenants| path_tenants.cost)
     }
 
-    /// `path` leads elsewhere: its controllers begin anew. `forgotten`: what was sent over it is not
-    /// waited for either.
+    /// `path` leads to another address: its controllers are restarted. `forgotten`: nothing in flight on
+    /// it is waited for.
     pub(crate) fn restart(&mut self, now: Instant, path: PathId, mtu: u16, forgotten: bool) {
         let Some(path_tenants) = self.paths.get_mut(&path) else {
             return;
@@ -564,7 +589,7 @@ impl Tenants {
         }
     }
 
-    /// `path` is gone: what waits for it goes to where its application goes, or is dropped.
+    /// `path` is gone: packets that wait for it move to the paths of their applications, or are dropped.
     pub(crate) fn move_all(
         &mut self,
         now: Instant,
@@ -605,8 +630,10 @@ impl Tenants {
     ) -> Vec<TenantSnapshot> {
         use std::ops::Bound;
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let tenants = self.tenants.range((from, Bound::Unbounded)).take(max);
+        let tenants = self.tenants.range((from, Bound::Unbounded));
         tenants
+            .filter(|(_, tenant)| tenant.is_configured)
+            .take(max)
             .map(|(id, tenant)| self.snapshot(now, *id, tenant))
             .collect()
     }
@@ -632,7 +659,15 @@ impl Tenants {
             costs.values().all(|cost| *cost == 0),
             "nothing waits of tenants that were removed"
         );
-        assert!(self.tenants.len() <= self.tenants_max, "tenants");
+        assert!(self.configured() <= self.tenants_max, "tenants");
+    }
+
+    /// Bytes that count as in flight, by path and tenant.
+    pub(crate) fn in_flight(&self) -> impl Iterator<Item = (PathId, TenantId, u64)> {
+        self.paths.iter().flat_map(|(path, path_tenants)| {
+            let tenant_paths = path_tenants.tenant_paths.iter();
+            tenant_paths.map(move |(id, tenant_path)| (*path, *id, tenant_path.in_flight))
+        })
     }
 
     fn snapshot(&self, now: Instant, id: TenantId, tenant: &Tenant) -> TenantSnapshot {
@@ -657,9 +692,21 @@ impl Tenants {
 }
 
 impl Tenant {
+    fn unconfigured_zero() -> Self {
+        let config = TenantConfig {
+            controller: ControllerConfig::Open,
+            ..TenantConfig::new(TenantId::ZERO)
+        };
+        Self {
+            is_configured: false,
+            ..Self::new(config)
+        }
+    }
+
     fn new(config: TenantConfig) -> Self {
         Self {
             config,
+            is_configured: true,
             cost: 0,
             accepted: 0,
             accepted_bytes: 0,
@@ -672,7 +719,39 @@ impl Tenant {
 }
 
 impl PathTenants {
-    /// A tenant's tenant_path. `mtu`: largest packet of the path.
+    /// Tenants whose rate lets them send are ready.
+    fn make_timed_ready(&mut self, now: Instant) {
+        while let Some(&(at, id)) = self.timed.first().filter(|(at, _)| *at <= now) {
+            self.timed.remove(&(at, id));
+            self.make_ready(id);
+        }
+    }
+
+    /// A tenant is ready whatever holds it back.
+    fn make_ready_now(&mut self, id: TenantId) {
+        let readiness = self.tenant_paths.get(&id).map(|path| path.place);
+        match readiness {
+            None | Some(Readiness::Ready(_)) => return,
+            Some(Readiness::Timed(at)) => drop(self.timed.remove(&(at, id))),
+            Some(Readiness::Off) => {}
+        }
+        self.make_ready(id);
+    }
+
+    /// A tenant that is ready has nothing to send, or is held back.
+    fn leave_ready(&mut self, id: TenantId, to: Readiness) {
+        let Some(tenant_path) = self.tenant_paths.get_mut(&id) else {
+            return;
+        };
+        if let Readiness::Ready(tag) = std::mem::replace(&mut tenant_path.place, to) {
+            self.ready.remove(&(tag, id));
+        }
+        if let Readiness::Timed(at) = to {
+            self.timed.insert((at, id));
+        }
+    }
+
+    /// A tenant on this path. `mtu`: largest IP packet of the path.
     fn tenant_path(
         &mut self,
         now: Instant,
@@ -687,14 +766,14 @@ impl PathTenants {
         })
     }
 
-    /// Something has changed for a tenant_path: it may have something to send.
+    /// A tenant may have something to send.
     fn wake(&mut self, id: TenantId) {
         let Some(tenant_path) = self.tenant_paths.get_mut(&id) else {
             return;
         };
         match tenant_path.place {
             Readiness::Off if !tenant_path.is_idle() => drop(self.make_ready(id)),
-            // A faster rate has not to wait for what the slower one said.
+            // A faster rate does not have to wait for the slower one.
             Readiness::Timed(at) if tenant_path.next_at() < at => {
                 self.timed.remove(&(at, id));
                 self.make_ready(id);
@@ -703,10 +782,10 @@ impl PathTenants {
         }
     }
 
-    /// Gives a tenant_path its place among the ready; its tag.
+    /// Makes a tenant ready; its tag.
     fn make_ready(&mut self, id: TenantId) -> Option<u64> {
         let tenant_path = self.tenant_paths.get_mut(&id)?;
-        // Who was away has not saved up anything.
+        // A tenant that had nothing to send has saved up nothing.
         let tag = tenant_path.served.max(self.virtual_time);
         tenant_path.place = Readiness::Ready(tag);
         self.ready.insert((tag, id));
@@ -741,7 +820,7 @@ impl PathTenants {
             return;
         };
         self.cost -= tenant_path.cost();
-        self.gathering.remove(&id);
+        self.coalescing.remove(&id);
         match tenant_path.place {
             Readiness::Off => {}
             Readiness::Ready(tag) => drop(self.ready.remove(&(tag, id))),

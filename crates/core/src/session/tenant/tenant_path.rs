@@ -1,4 +1,4 @@
-//! One tenant on one path: what waits, what is on the way, and what its controller lets leave.
+//! One tenant on one path: what waits, what is in flight, and what its controller lets leave.
 
 use std::time::Duration;
 
@@ -7,38 +7,42 @@ use keiro_model::fairness::controller::{
 };
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
-use super::flows::{Flows, Queued, Taken};
+use super::{
+    FirstPacket,
+    flows::{Flows, Queued, Taken},
+};
 use crate::{id::PathId, tenant::TenantPathSnapshot};
 
-/// Most that a tenant's rate makes up for after it was not asked: as long as the path's pacer.
+/// Most that a tenant's rate makes up for after a pause: as long as the path's pacer.
 const CATCH_UP_MAX: Duration = Duration::from_millis(1);
 /// Most that leaves ahead of a rate, so that fast ones are kept in bursts and not packet by packet: a
 /// wake-up costs more than a packet does. Below 100 Mbit/s a full packet takes longer. Ours.
 const AHEAD_MAX: Duration = Duration::from_micros(100);
-/// A controller is told of silences as long.
+/// A controller is notified when a tenant sends again after a pause as long.
 const REST: Duration = Duration::from_secs(1);
 /// Over which the acknowledged rate is counted.
 const RATE_SPAN: Duration = Duration::from_secs(1);
 
-/// Where a tenant_path is with its scheduler.
+/// Whether a tenant has turns on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Readiness {
-    /// Nothing waits, or its window is full: an arrival or an acknowledgement brings it back.
+    /// Nothing waits, or its window is full: an arrival or an acknowledgement makes it ready again.
     Off,
-    /// Among the ready, with this tag.
+    /// It has a turn, in the order of this tag.
     Ready(u64),
     /// Waits for its rate.
     Timed(Instant),
 }
 
-/// What became of a tenant_path's packets, gathered from one acknowledgement or one detection of losses.
+/// Acknowledged and lost packets of one tenant on one path, of one acknowledgement or one detection of
+/// losses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DeliveryReport {
     pub(crate) acked_bytes: u64,
     pub(crate) acked: u64,
     pub(crate) lost: u64,
     pub(crate) marked: u64,
-    /// Bytes that are not on the way any more.
+    /// Bytes that are no longer in flight.
     pub(crate) no_longer_in_flight: u64,
     pub(crate) round_trip: Option<RoundTrip>,
 }
@@ -46,9 +50,9 @@ pub(crate) struct DeliveryReport {
 #[derive(Debug)]
 pub(super) struct TenantPath {
     pub(super) flows: Flows,
-    /// Its turn has come, but it does not fit yet.
+    /// The packet whose turn has come and that has not left yet.
     staged: Option<Taken>,
-    /// Messages, streams or datagrams wait, as far as is known.
+    /// Messages, streams or datagrams wait, as far as is known here.
     pub(super) has_items: bool,
     /// These were served last: it is its IP packets' turn.
     pub(super) items_were_last: bool,
@@ -90,7 +94,7 @@ impl Span {
         self.bytes += bytes;
     }
 
-    /// Of the last span that is over; 0 where it is over for longer.
+    /// The rate of the last whole span; 0 after a pause.
     fn rate(&self, now: Instant) -> Bandwidth {
         let bytes = match now.saturating_duration_since(self.since) {
             age if age < RATE_SPAN => self.last,
@@ -149,6 +153,12 @@ impl TenantPath {
             .map(|controller| controller.allowance());
     }
 
+    /// Without a window from now on.
+    pub(super) fn remove_controller(&mut self) {
+        self.controller = None;
+        self.allowance = None;
+    }
+
     pub(super) fn set_weight(&mut self, weight: Weight) {
         if let Some(controller) = &mut self.controller {
             controller.set_weight(weight);
@@ -171,6 +181,33 @@ impl TenantPath {
             self.staged = self.flows.pop(now);
         }
         self.staged.as_ref()
+    }
+
+    /// Length and ECN bits of the packet whose turn it is.
+    pub(super) fn first_packet(&mut self, now: Instant) -> Option<FirstPacket> {
+        let packet = &self.head(now)?.packet;
+        Some(FirstPacket {
+            len: packet.data.len(),
+            ecn: packet.ecn,
+        })
+    }
+
+    /// Packets that CoDel has dropped since the last call.
+    pub(super) fn take_delayed(&mut self) -> u64 {
+        std::mem::take(&mut self.flows.delayed)
+    }
+
+    /// What keeps a packet of `needed` IP bytes from leaving; `None`: it may leave.
+    pub(super) fn held_back(&mut self, now: Instant, needed: u64) -> Option<Readiness> {
+        if self.room() < needed {
+            self.on_limited();
+            return Some(Readiness::Off);
+        }
+        if self.waits_for_rate(now) {
+            self.on_limited();
+            return Some(Readiness::Timed(self.next_at()));
+        }
+        None
     }
 
     pub(super) fn take(&mut self) -> Option<Taken> {
@@ -209,8 +246,8 @@ impl TenantPath {
         self.next_at > now + AHEAD_MAX
     }
 
-    /// It might have sent for that long and had nothing to send. (Who waited for a slow rate has not
-    /// rested.)
+    /// It might have sent for that long and had nothing to send. (Waiting for a slow rate is
+    /// no rest.)
     fn has_rested(&self, now: Instant) -> bool {
         self.in_flight == 0 && now >= self.sent_at.max(self.next_at) + REST
     }
@@ -255,7 +292,7 @@ impl TenantPath {
             marked_packets: fate.marked,
             round_trip: fate.round_trip,
             in_flight: ByteCount::new(self.in_flight),
-            // Who waits for its rate is limited by it until its time has come.
+            // A tenant that waits for its rate is limited by it.
             limited: self.limited || matches!(self.place, Readiness::Timed(_)),
             packet: ByteCount::new(packet),
         });

@@ -9,6 +9,12 @@ use std::{collections::VecDeque, time::Duration};
 const PATH: PathId = PathId(0);
 const APP: AppId = AppId(1);
 const OVERHEAD: u64 = 60;
+const REQUEST: GrantRequest = GrantRequest {
+    path: PATH,
+    mtu: 1500,
+    packet_overhead: OVERHEAD,
+    control_waits: false,
+};
 
 fn at(us: u64) -> Instant {
     Instant::from_nanos(us * 1000)
@@ -41,11 +47,11 @@ fn push(tenants: &mut Tenants, now: Instant, id: u32, len: usize) {
 
 /// Sends the next packet; whose it was, and wire bytes.
 fn pop(tenants: &mut Tenants, now: Instant) -> Option<(u32, u64)> {
-    let turn = tenants.next(now, PATH, (OVERHEAD, 1500), |_| Items::None)?;
-    let leaving = tenants.take(PATH, turn.tenant).expect("it was told of");
+    let grant = tenants.poll_next(now, REQUEST, |_| ItemsState::None)?;
+    let leaving = tenants.take(PATH, grant.tenant).expect("it was announced");
     let bytes = leaving.data.len() as u64 + OVERHEAD;
-    tenants.on_sent(now, PATH, turn, bytes);
-    Some((turn.tenant.0, bytes))
+    tenants.on_sent(now, PATH, grant, bytes);
+    Some((grant.tenant.0, bytes))
 }
 
 #[test]
@@ -128,7 +134,7 @@ fn what_waits_for_a_path_that_is_gone_moves_or_is_counted() {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: sums are right, windows are kept, nobody who may
+    /// Whatever happens in whatever order: sums are right, windows are kept, no tenant that may
     /// send is forgotten, and what was sent is answered for once.
     #[test]
     fn books_are_kept(
@@ -206,28 +212,39 @@ fn units_that_have_to_wait_until_the_path_gathers_hold_nobody_up_and_are_asked_f
         config(1, 1.0, ControllerConfig::Open),
         config(2, 1.0, ControllerConfig::Open),
     ]);
-    let next = |tenants: &mut Tenants, has: Items| {
-        let turn = tenants.next(at(0), PATH, (OVERHEAD, 1500), |_| has)?;
-        Some((turn.tenant.0, turn.load))
+    let next = |tenants: &mut Tenants, has: ItemsState| {
+        let grant = tenants.poll_next(at(0), REQUEST, |_| has)?;
+        Some((grant.tenant.0, grant.kind))
     };
-    assert_eq!(next(&mut tenants, Items::Ready), None, "nobody has any");
-    tenants.on_items(at(0), (PATH, 1500), TenantId(1));
+    assert_eq!(
+        next(&mut tenants, ItemsState::Ready),
+        None,
+        "nobody has any"
+    );
+    tenants.on_items(at(0), PATH, 1500, TenantId(1));
     assert_eq!(tenants.next_at(PATH), Some(Instant::ZERO));
     push(&mut tenants, at(0), 2, 100);
-    let packet = GrantKind::IpPacket { len: 100, ecn: 0 };
-    assert_eq!(next(&mut tenants, Items::Gathering), Some((2, packet)));
-    assert!(tenants.gathers(PATH));
-    pop(&mut tenants, at(0)).expect("tenant 2's");
-    assert_eq!(next(&mut tenants, Items::Ready), None, "nobody was told");
-    assert_eq!(tenants.next_at(PATH), None);
-    tenants.on_may_gather(PATH);
-    assert!(!tenants.gathers(PATH));
+    let packet = GrantKind::IpPackets(FirstPacket { len: 100, ecn: 0 });
     assert_eq!(
-        next(&mut tenants, Items::Ready),
+        next(&mut tenants, ItemsState::Coalescing),
+        Some((2, packet))
+    );
+    assert!(tenants.awaits_coalescing(PATH));
+    pop(&mut tenants, at(0)).expect("tenant 2's");
+    assert_eq!(
+        next(&mut tenants, ItemsState::Ready),
+        None,
+        "nobody was told"
+    );
+    assert_eq!(tenants.next_at(PATH), None);
+    tenants.on_may_coalesce(PATH);
+    assert!(!tenants.awaits_coalescing(PATH));
+    assert_eq!(
+        next(&mut tenants, ItemsState::Ready),
         Some((1, GrantKind::Items))
     );
     // They had nothing in the end.
-    assert_eq!(next(&mut tenants, Items::None), None);
+    assert_eq!(next(&mut tenants, ItemsState::None), None);
     assert_eq!(tenants.next_at(PATH), None);
     tenants.check_invariants();
 }

@@ -213,7 +213,7 @@ impl Pair {
     /// some: a check visits all state.
     fn check_invariants(&mut self, side: usize) {
         self.events += 1;
-        if self.events < 2_000 || self.events.is_multiple_of(61) {
+        if self.events < 500 || self.events.is_multiple_of(61) {
             self.ends[side].check_invariants();
         }
     }

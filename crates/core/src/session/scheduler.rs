@@ -1,0 +1,266 @@
+//! The send scheduler: what leaves next on a path, of messages, streams, datagrams and IP packets of
+//! all tenants.
+//!
+//! It joins two components. [`SendQueues`] has the items of every tenant in order of their deadlines;
+//! [`Tenants`] has their IP packets, their windows, and the order of their turns. Nobody else asks
+//! one about the other. Tenant 0 takes its turns like any other; frames of the protocol itself are
+//! sent in its turns, and are the only thing that its window does not hold back.
+
+use keiro_units::Instant;
+
+use super::{
+    send_queues::{Coalescing, SendQueues},
+    tenant::{GrantRequest, ItemsState, SchedulerGrant, Tenants},
+};
+use crate::{
+    config::SchedulerKind,
+    id::{AppId, PathId, TenantId},
+    tenant::{TenantConfig, TenantError},
+};
+
+/// What waits to be sent to one peer, and whose turn it is.
+#[derive(Debug)]
+pub(crate) struct SendScheduler {
+    queues: SendQueues,
+    tenants: Tenants,
+}
+
+/// Bounds of what waits to be sent to one peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendLimits {
+    /// Bytes of messages.
+    pub(crate) message_bytes_max: u64,
+    pub(crate) tenants_max: usize,
+    /// Bytes of IP packets.
+    pub(crate) packet_bytes_max: u64,
+}
+
+/// A path that may send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendingPath {
+    pub(crate) id: PathId,
+    /// Its largest IP packet.
+    pub(crate) mtu: u16,
+    /// Bytes that an IP packet of a tenant takes beside its own, at most.
+    pub(crate) packet_overhead: u64,
+    /// When an aggregate may leave.
+    pub(crate) coalescing_at: Instant,
+    /// Frames of the protocol itself are to leave over it.
+    pub(crate) control_waits: bool,
+}
+
+impl SendScheduler {
+    pub(crate) fn new(kind: SchedulerKind, limits: SendLimits) -> Self {
+        Self {
+            queues: SendQueues::new(kind, limits.message_bytes_max),
+            tenants: Tenants::new(limits.tenants_max, limits.packet_bytes_max),
+        }
+    }
+
+    pub(crate) fn queues(&self) -> &SendQueues {
+        &self.queues
+    }
+
+    pub(crate) fn queues_mut(&mut self) -> &mut SendQueues {
+        &mut self.queues
+    }
+
+    pub(crate) fn tenants(&self) -> &Tenants {
+        &self.tenants
+    }
+
+    pub(crate) fn tenants_mut(&mut self) -> &mut Tenants {
+        &mut self.tenants
+    }
+
+    pub(crate) fn set_tenant(
+        &mut self,
+        now: Instant,
+        config: TenantConfig,
+    ) -> Result<(), TenantError> {
+        if !self.tenants.is_shared() {
+            self.tenants.on_sharing_begins();
+            self.queues.wake_all(TenantId::ZERO);
+        }
+        self.tenants.set(now, config)
+    }
+
+    /// Has the items of an application wait for their tenant, or for tenant 0 if that is not
+    /// configured.
+    pub(crate) fn assign_tenant(&mut self, app: AppId, wanted: Option<TenantId>) {
+        let tenant = wanted.filter(|tenant| self.tenants.knows(*tenant));
+        self.queues
+            .set_tenant(app, tenant.unwrap_or(TenantId::ZERO));
+    }
+
+    /// Bytes that wait for `path`.
+    pub(crate) fn waiting_bytes(&self, path: PathId) -> u64 {
+        self.queues.waiting_bytes(path) + self.tenants.waiting_bytes(path)
+    }
+
+    /// Nothing waits or is unacknowledged.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queues.is_empty() && self.tenants.is_idle()
+    }
+
+    /// What leaves next on a path; `None`: nothing may leave now. The grant is followed by
+    /// [`on_sent`](Self::on_sent) or [`on_refused`](Self::on_refused).
+    pub(crate) fn poll_next(&mut self, now: Instant, path: SendingPath) -> Option<SchedulerGrant> {
+        let may_coalesce = path.coalescing_at <= now;
+        if !self.tenants.is_shared() {
+            let waits_until = self.alone_waits_until(path)?;
+            return (waits_until <= now).then_some(SchedulerGrant::ALONE);
+        }
+        for tenant in self.queues.take_woken(path.id) {
+            self.tenants.on_items(now, path.id, path.mtu, tenant);
+        }
+        if may_coalesce {
+            self.tenants.on_may_coalesce(path.id);
+        }
+        let Self { queues, tenants } = self;
+        let request = GrantRequest {
+            path: path.id,
+            mtu: path.mtu,
+            packet_overhead: path.packet_overhead,
+            control_waits: path.control_waits,
+        };
+        tenants.poll_next(now, request, |tenant| {
+            match queues.first(path.id, tenant, may_coalesce) {
+                Some(_) => ItemsState::Ready,
+                None if queues.has_ready(path.id, tenant, Coalescing::Yes) => {
+                    ItemsState::Coalescing
+                }
+                None => ItemsState::None,
+            }
+        })
+    }
+
+    /// When something may leave over a path, pacing aside; in the past: at once.
+    pub(crate) fn waits_until(&self, path: SendingPath) -> Option<Instant> {
+        if !self.tenants.is_shared() {
+            return self.alone_waits_until(path);
+        }
+        let is_woken = self.queues.has_woken(path.id) || path.control_waits;
+        let at_once = is_woken.then_some(Instant::ZERO);
+        let coalescing = self.tenants.awaits_coalescing(path.id);
+        let coalescing = coalescing.then_some(path.coalescing_at);
+        let turn = self.tenants.next_at(path.id);
+        [at_once, coalescing, turn].into_iter().flatten().min()
+    }
+
+    /// The same where tenant 0 is the only one, so that there are neither turns nor windows.
+    fn alone_waits_until(&self, path: SendingPath) -> Option<Instant> {
+        let has = |coalescing| self.queues.has_ready(path.id, TenantId::ZERO, coalescing);
+        if path.control_waits || has(Coalescing::No) {
+            return Some(Instant::ZERO);
+        }
+        has(Coalescing::Yes).then_some(path.coalescing_at)
+    }
+
+    /// A packet that was granted has left with so many IP bytes.
+    pub(crate) fn on_sent(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        grant: SchedulerGrant,
+        bytes: u64,
+    ) {
+        if self.tenants.is_shared() {
+            self.tenants.on_sent(now, path, grant, bytes);
+        }
+    }
+
+    /// What was granted could not be written: it waits until the path may send an aggregate.
+    pub(crate) fn on_refused(&mut self, path: PathId, grant: SchedulerGrant) {
+        if self.tenants.is_shared() {
+            self.tenants.on_items_refused(path, grant);
+        }
+    }
+
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self) {
+        self.queues.check_invariants();
+        self.tenants.check_invariants();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{id::FlowId, session::tenant::GrantKind};
+    use keiro_model::fairness::controller::ControllerConfig;
+    use keiro_units::Bandwidth;
+
+    const NOW: Instant = Instant::from_nanos(1_000_000_000);
+    const PATH: SendingPath = SendingPath {
+        id: PathId(0),
+        mtu: 1500,
+        packet_overhead: 60,
+        coalescing_at: Instant::ZERO,
+        control_waits: false,
+    };
+
+    /// A datagram of tenant 0 waits.
+    fn scheduler() -> SendScheduler {
+        let limits = SendLimits {
+            message_bytes_max: 1 << 20,
+            tenants_max: 4,
+            packet_bytes_max: 1 << 20,
+        };
+        let mut scheduler = SendScheduler::new(SchedulerKind::Deadline, limits);
+        let datagram = (AppId(1), FlowId(0), false, &[1; 1000][..]);
+        let queues = scheduler.queues_mut();
+        queues.push_datagram(NOW, datagram, None, Some(PATH.id));
+        scheduler
+    }
+
+    fn next(scheduler: &mut SendScheduler, path: SendingPath) -> Option<(TenantId, GrantKind)> {
+        let grant = scheduler.poll_next(NOW, path)?;
+        scheduler.check_invariants();
+        Some((grant.tenant, grant.kind))
+    }
+
+    #[test]
+    fn items_that_wait_when_sharing_begins_and_ends_keep_their_turns() {
+        let mut scheduler = scheduler();
+        let zero = Some((TenantId::ZERO, GrantKind::Items));
+        assert_eq!(next(&mut scheduler, PATH), zero);
+        for _ in 0..2 {
+            let tenant = TenantConfig::new(TenantId(7));
+            scheduler.set_tenant(NOW, tenant).expect("few");
+            assert_eq!(scheduler.waits_until(PATH), Some(Instant::ZERO));
+            assert_eq!(next(&mut scheduler, PATH), zero, "shared");
+            scheduler.tenants_mut().remove(TenantId(7));
+            assert_eq!(next(&mut scheduler, PATH), zero, "alone");
+        }
+    }
+
+    #[test]
+    fn only_control_frames_leave_while_the_window_of_tenant_0_is_full() {
+        let mut scheduler = scheduler();
+        let unit = Bandwidth::from_mbit_per_second(1);
+        let zero = TenantConfig {
+            controller: ControllerConfig::Keiro { unit },
+            ..TenantConfig::new(TenantId::ZERO)
+        };
+        scheduler.set_tenant(NOW, zero).expect("few");
+        let mut sent = 0;
+        while let Some(grant) = scheduler.poll_next(NOW, PATH) {
+            assert_eq!(grant.kind, GrantKind::Items);
+            scheduler.on_sent(NOW, PATH.id, grant, 1500);
+            sent += 1;
+            assert!(sent < 10_000, "a window bounds what is in flight");
+        }
+        assert!(sent > 0);
+        let control = SendingPath {
+            control_waits: true,
+            ..PATH
+        };
+        assert_eq!(scheduler.waits_until(control), Some(Instant::ZERO));
+        let granted = next(&mut scheduler, control);
+        assert_eq!(granted, Some((TenantId::ZERO, GrantKind::Control)));
+        assert_eq!(next(&mut scheduler, PATH), None);
+    }
+}
