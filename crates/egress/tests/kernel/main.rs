@@ -2,7 +2,7 @@
 
 mod alone;
 mod comparison;
-#[path = "../../../linux/tests/namespaces/memory.rs"]
+#[path = "../../../lab/tests/linux/memory.rs"]
 mod memory;
 mod network;
 mod next_hops;

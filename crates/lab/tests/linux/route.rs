@@ -16,11 +16,11 @@ use keiro_linux::{
 
 use crate::{
     device::options,
-    place::{Place, is_root, wait_until},
+    namespace::{Namespace, is_root, wait_until},
 };
 
-fn up(place: &Place, name: &str) -> Tun {
-    let tun = Tun::open_in(&place.0, &options(name)).unwrap();
+fn up(namespace: &Namespace, name: &str) -> Tun {
+    let tun = Tun::open_in(&namespace.0, &options(name)).unwrap();
     tun.set_up().unwrap();
     tun
 }
@@ -90,9 +90,9 @@ fn every_kind_is_added_once_listed_as_ours_and_removed_once() {
     if !is_root("every_kind_is_added_once_listed_as_ours_and_removed_once") {
         return;
     }
-    let place = Place::new();
-    let tun = up(&place, "tenant0");
-    let mut socket = RouteSocket::open_in(&place.0).unwrap();
+    let namespace = Namespace::new();
+    let tun = up(&namespace, "tenant0");
+    let mut socket = RouteSocket::open_in(&namespace.0).unwrap();
     assert_eq!(socket.ours().unwrap(), []);
     let entries = all_kinds(&tun);
     for entry in &entries {
@@ -125,20 +125,20 @@ fn routes_and_rules_carry_our_number_and_no_connected_route_comes_with_an_addres
     if !is_root("routes_and_rules_carry_our_number_and_no_connected_route_comes_with_an_address") {
         return;
     }
-    let place = Place::new();
-    let tun = up(&place, "tenant0");
-    let mut socket = RouteSocket::open_in(&place.0).unwrap();
+    let namespace = Namespace::new();
+    let tun = up(&namespace, "tenant0");
+    let mut socket = RouteSocket::open_in(&namespace.0).unwrap();
     for entry in all_kinds(&tun) {
         socket.add(&entry).unwrap();
     }
-    let main = place.ip("route show");
+    let main = namespace.ip("route show");
     assert_eq!(main.trim(), "10.2.0.0/16 dev tenant0 proto 75 scope link");
     assert!(
-        place
+        namespace
             .ip("rule show")
             .contains("fwmark 0x10/0xf0 lookup 1001 proto 75")
     );
-    let addresses = place.ip("-6 address show dev tenant0 scope global");
+    let addresses = namespace.ip("-6 address show dev tenant0 scope global");
     assert!(
         addresses.contains("fd00:1::1/64") && !addresses.contains("tentative"),
         "{addresses}"
@@ -150,11 +150,11 @@ fn what_others_made_is_never_removed() {
     if !is_root("what_others_made_is_never_removed") {
         return;
     }
-    let place = Place::new();
-    let tun = up(&place, "tenant0");
-    place.ip("address add 10.1.0.1/24 dev tenant0 noprefixroute");
-    place.ip("route add 10.2.0.0/16 dev tenant0 proto static");
-    place.ip("rule add priority 1000 fwmark 0x10/0xf0 lookup 1001");
+    let namespace = Namespace::new();
+    let tun = up(&namespace, "tenant0");
+    namespace.ip("address add 10.1.0.1/24 dev tenant0 noprefixroute");
+    namespace.ip("route add 10.2.0.0/16 dev tenant0 proto static");
+    namespace.ip("rule add priority 1000 fwmark 0x10/0xf0 lookup 1001");
     let mark = Some(Mark {
         value: 0x10,
         mask: 0xf0,
@@ -167,9 +167,9 @@ fn what_others_made_is_never_removed() {
             ..rule(RuleVersion::V4, 1000, 1001)
         }),
     ];
-    let mut installed = Installed::new(RouteSocket::open_in(&place.0).unwrap());
+    let mut installed = Installed::new(RouteSocket::open_in(&namespace.0).unwrap());
     assert_eq!(installed.set(&same).unwrap().foreign, same[..2]);
-    let mut socket = RouteSocket::open_in(&place.0).unwrap();
+    let mut socket = RouteSocket::open_in(&namespace.0).unwrap();
     // A rule of ours is beside the other one.
     assert_eq!(socket.ours().unwrap(), same[2..]);
     for entry in &same[..2] {
@@ -177,9 +177,13 @@ fn what_others_made_is_never_removed() {
     }
     drop(installed);
     assert_eq!(socket.ours().unwrap(), []);
-    assert!(place.ip("address show dev tenant0").contains("10.1.0.1/24"));
-    assert!(place.ip("route show").contains("10.2.0.0/16"));
-    assert!(place.ip("rule show").contains("lookup 1001"));
+    assert!(
+        namespace
+            .ip("address show dev tenant0")
+            .contains("10.1.0.1/24")
+    );
+    assert!(namespace.ip("route show").contains("10.2.0.0/16"));
+    assert!(namespace.ip("rule show").contains("lookup 1001"));
 }
 
 #[test]
@@ -187,13 +191,13 @@ fn a_route_in_another_ones_place_is_refused() {
     if !is_root("a_route_in_another_ones_place_is_refused") {
         return;
     }
-    let place = Place::new();
-    let tun = up(&place, "tenant0");
-    place.ip("link add other type veth peer name far");
-    place.ip("link set far up");
-    place.ip("link set other up");
-    place.ip("route add 10.2.0.0/16 dev other");
-    let mut socket = RouteSocket::open_in(&place.0).unwrap();
+    let namespace = Namespace::new();
+    let tun = up(&namespace, "tenant0");
+    namespace.ip("link add other type veth peer name far");
+    namespace.ip("link set far up");
+    namespace.ip("link set other up");
+    namespace.ip("route add 10.2.0.0/16 dev other");
+    let mut socket = RouteSocket::open_in(&namespace.0).unwrap();
     let via = Via::Interface(tun.index());
     let error = socket
         .add(&route("10.2.0.0/16", TABLE_MAIN, via))
@@ -216,9 +220,9 @@ fn lack_of_the_capability_is_told() {
     if !is_root("lack_of_the_capability_is_told") {
         return;
     }
-    let place = Place::new();
-    let tun = up(&place, "tenant0");
-    place.run(|| {
+    let namespace = Namespace::new();
+    let tun = up(&namespace, "tenant0");
+    namespace.run(|| {
         caps::drop(None, CapSet::Effective, Capability::CAP_NET_ADMIN).unwrap();
         let mut socket = RouteSocket::open().unwrap();
         for entry in all_kinds(&tun) {
@@ -233,8 +237,8 @@ fn a_changed_set_changes_only_what_differs_and_ends_with_its_owner() {
     if !is_root("a_changed_set_changes_only_what_differs_and_ends_with_its_owner") {
         return;
     }
-    let place = Place::new();
-    let tun = up(&place, "tenant0");
+    let namespace = Namespace::new();
+    let tun = up(&namespace, "tenant0");
     let via = Via::Interface(tun.index());
     let [own, first, second, third] = [
         address(&tun, "10.1.0.1/32"),
@@ -243,11 +247,11 @@ fn a_changed_set_changes_only_what_differs_and_ends_with_its_owner() {
         route("10.4.0.0/16", TABLE_MAIN, via),
     ];
     // Left behind by a run that was killed.
-    RouteSocket::open_in(&place.0)
+    RouteSocket::open_in(&namespace.0)
         .unwrap()
         .add(&second)
         .unwrap();
-    let mut installed = Installed::new(RouteSocket::open_in(&place.0).unwrap());
+    let mut installed = Installed::new(RouteSocket::open_in(&namespace.0).unwrap());
     let done = installed
         .set(&[own.clone(), first.clone(), second])
         .unwrap();
@@ -255,7 +259,7 @@ fn a_changed_set_changes_only_what_differs_and_ends_with_its_owner() {
         done.foreign.is_empty() && done.errors.is_empty(),
         "{done:?}"
     );
-    place.ip("route delete 10.2.0.0/16");
+    namespace.ip("route delete 10.2.0.0/16");
     let done = installed
         .set(&[own.clone(), first.clone(), third.clone()])
         .unwrap();
@@ -264,7 +268,7 @@ fn a_changed_set_changes_only_what_differs_and_ends_with_its_owner() {
         "{done:?}"
     );
     assert_eq!(done.put_back, slice::from_ref(&first));
-    let shown = place.ip("route show");
+    let shown = namespace.ip("route show");
     assert!(
         shown.contains("10.2.0.0/16") && shown.contains("10.4.0.0/16"),
         "{shown}"
@@ -275,8 +279,12 @@ fn a_changed_set_changes_only_what_differs_and_ends_with_its_owner() {
         [own, first, third]
     );
     assert!(installed.remove_all().is_empty());
-    assert_eq!(place.ip("route show"), "");
-    assert!(!place.ip("address show dev tenant0").contains("10.1.0.1"));
+    assert_eq!(namespace.ip("route show"), "");
+    assert!(
+        !namespace
+            .ip("address show dev tenant0")
+            .contains("10.1.0.1")
+    );
 }
 
 #[test]
@@ -284,29 +292,37 @@ fn what_cannot_be_had_keeps_nothing_else_away_and_is_tried_again() {
     if !is_root("what_cannot_be_had_keeps_nothing_else_away_and_is_tried_again") {
         return;
     }
-    let place = Place::new();
-    let tun = up(&place, "tenant0");
-    place.ip("link add other type veth peer name far");
-    place.ip("link set far up");
-    place.ip("link set other up");
-    place.ip("route add 10.2.0.0/16 dev other");
+    let namespace = Namespace::new();
+    let tun = up(&namespace, "tenant0");
+    namespace.ip("link add other type veth peer name far");
+    namespace.ip("link set far up");
+    namespace.ip("link set other up");
+    namespace.ip("route add 10.2.0.0/16 dev other");
     let via = Via::Interface(tun.index());
     let wanted = [
         route("10.2.0.0/16", TABLE_MAIN, via),
         address(&tun, "10.1.0.1/32"),
         route("10.3.0.0/16", TABLE_MAIN, via),
     ];
-    let mut installed = Installed::new(RouteSocket::open_in(&place.0).unwrap());
+    let mut installed = Installed::new(RouteSocket::open_in(&namespace.0).unwrap());
     for _ in 0..2 {
         let done = installed.set(&wanted).unwrap();
         let refused: Vec<_> = done.errors.iter().map(|(entry, _)| entry).collect();
         assert_eq!(refused, [&wanted[0]]);
         assert!(done.put_back.is_empty(), "{done:?}");
-        assert!(place.ip("route show").contains("10.3.0.0/16 dev tenant0"));
+        assert!(
+            namespace
+                .ip("route show")
+                .contains("10.3.0.0/16 dev tenant0")
+        );
     }
-    place.ip("route delete 10.2.0.0/16");
+    namespace.ip("route delete 10.2.0.0/16");
     assert!(installed.set(&wanted).unwrap().errors.is_empty());
-    assert!(place.ip("route show").contains("10.2.0.0/16 dev tenant0"));
+    assert!(
+        namespace
+            .ip("route show")
+            .contains("10.2.0.0/16 dev tenant0")
+    );
 }
 
 #[test]
@@ -314,27 +330,27 @@ fn what_the_kernel_took_with_a_device_set_down_is_told_and_put_back() {
     if !is_root("what_the_kernel_took_with_a_device_set_down_is_told_and_put_back") {
         return;
     }
-    let place = Place::new();
-    let tun = up(&place, "tenant0");
+    let namespace = Namespace::new();
+    let tun = up(&namespace, "tenant0");
     let entries = all_kinds(&tun);
-    let mut installed = Installed::new(RouteSocket::open_in(&place.0).unwrap());
+    let mut installed = Installed::new(RouteSocket::open_in(&namespace.0).unwrap());
     // The kernel makes IPv6 addresses work in the background, and tells of that, too.
     let settled = |addresses: &[&str]| {
         wait_until("the addresses work", || {
-            let local = place.ip("-6 route show table local dev tenant0");
+            let local = namespace.ip("-6 route show table local dev tenant0");
             let works = |address: &&str| local.contains(&format!("local {address}"));
             addresses.iter().all(works)
         });
     };
     settled(&["fe80:"]);
-    let mut watch = place.run(|| RouteWatch::open().unwrap());
+    let mut watch = namespace.run(|| RouteWatch::open().unwrap());
     assert!(!watch.changed().unwrap());
     installed.set(&entries).unwrap();
     settled(&["fd00:1::1 "]);
     assert!(watch.changed().unwrap());
     assert!(!watch.changed().unwrap());
-    place.ip("link set tenant0 down");
-    place.ip("link set tenant0 up");
+    namespace.ip("link set tenant0 down");
+    namespace.ip("link set tenant0 up");
     assert!(watch.changed().unwrap());
     // IPv4 routes, IPv6 routes and the IPv6 address.
     let done = installed.set(&entries).unwrap();
@@ -342,8 +358,8 @@ fn what_the_kernel_took_with_a_device_set_down_is_told_and_put_back() {
     assert_eq!(done.put_back.len(), 5, "{done:?}");
     assert!(watch.changed().unwrap());
     assert!(installed.set(&entries).unwrap().put_back.is_empty());
-    place.ip("address flush dev tenant0");
-    place.ip("rule delete priority 1000");
+    namespace.ip("address flush dev tenant0");
+    namespace.ip("rule delete priority 1000");
     assert!(watch.changed().unwrap());
     assert!(installed.set(&entries).unwrap().put_back.len() >= 3);
     settled(&["fd00:1::1 "]);
@@ -357,17 +373,17 @@ fn what_a_killed_run_left_behind_is_found_and_removed() {
     if !is_root("what_a_killed_run_left_behind_is_found_and_removed") {
         return;
     }
-    let place = Place::new();
+    let namespace = Namespace::new();
     let left = [
         Entry::Rule(rule(RuleVersion::V6, 1000, 1001)),
         route("fd00:3::/48", 1001, Via::Unreachable),
         Entry::Rule(rule(RuleVersion::V4, 2000, 2001)),
     ];
-    let mut earlier = RouteSocket::open_in(&place.0).unwrap();
+    let mut earlier = RouteSocket::open_in(&namespace.0).unwrap();
     for entry in &left {
         earlier.add(entry).unwrap();
     }
-    let mut installed = Installed::new(RouteSocket::open_in(&place.0).unwrap());
+    let mut installed = Installed::new(RouteSocket::open_in(&namespace.0).unwrap());
     let own = [route("fd00:4::/48", 1001, Via::Unreachable)];
     installed.set(&own).unwrap();
     let others = installed.others().unwrap();
@@ -388,9 +404,9 @@ fn entries_of_a_removed_device_are_gone_without_error() {
     if !is_root("entries_of_a_removed_device_are_gone_without_error") {
         return;
     }
-    let place = Place::new();
-    let tun = up(&place, "tenant0");
-    let mut installed = Installed::new(RouteSocket::open_in(&place.0).unwrap());
+    let namespace = Namespace::new();
+    let tun = up(&namespace, "tenant0");
+    let mut installed = Installed::new(RouteSocket::open_in(&namespace.0).unwrap());
     installed.set(&all_kinds(&tun)).unwrap();
     drop(tun);
     assert!(installed.remove_all().is_empty());
@@ -401,12 +417,12 @@ fn tenants_with_the_same_addresses_are_kept_apart_by_tables() {
     if !is_root("tenants_with_the_same_addresses_are_kept_apart_by_tables") {
         return;
     }
-    let place = Place::new();
-    let mut installed = Installed::new(RouteSocket::open_in(&place.0).unwrap());
+    let namespace = Namespace::new();
+    let mut installed = Installed::new(RouteSocket::open_in(&namespace.0).unwrap());
     let mut entries = Vec::new();
     // Without it the kernel looks up no route for packets that enter.
-    place.run(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
-    let tenants = ["tenant0", "tenant1"].map(|name| up(&place, name));
+    namespace.run(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
+    let tenants = ["tenant0", "tenant1"].map(|name| up(&namespace, name));
     for (number, tun) in (1u32..).zip(&tenants) {
         let table = 1000 + number;
         entries.push(address(tun, "10.1.0.1/32"));
@@ -428,16 +444,16 @@ fn tenants_with_the_same_addresses_are_kept_apart_by_tables() {
     }
     installed.set(&entries).unwrap();
     for (mark, name) in [(1, "tenant0"), (2, "tenant1")] {
-        let shown = place.ip(&format!("route get 10.9.0.1 mark {mark}"));
+        let shown = namespace.ip(&format!("route get 10.9.0.1 mark {mark}"));
         assert!(shown.contains(name), "{shown}");
-        let shown = place.ip(&format!(
+        let shown = namespace.ip(&format!(
             "-json route get 10.9.0.1 from 10.9.0.7 iif {name}"
         ));
         assert!(shown.contains(name), "{shown}");
     }
     // Outside its prefixes a tenant does not fall through to anybody's table.
-    place.ip("route add 10.200.0.0/16 dev tenant0");
-    let outside = std::panic::catch_unwind(|| place.ip("route get 10.200.0.1 mark 1"));
+    namespace.ip("route add 10.200.0.0/16 dev tenant0");
+    let outside = std::panic::catch_unwind(|| namespace.ip("route get 10.200.0.1 mark 1"));
     assert!(outside.is_err());
 }
 
@@ -446,10 +462,12 @@ fn devices_are_removed_at_once_and_others_left() {
     if !is_root("devices_are_removed_at_once_and_others_left") {
         return;
     }
-    let place = Place::new();
-    let tuns: Vec<Tun> = (0..40).map(|n| up(&place, &format!("tun{n}"))).collect();
-    place.ip("link add veth0 type veth peer name veth1");
-    let mut installed = Installed::new(RouteSocket::open_in(&place.0).unwrap());
+    let namespace = Namespace::new();
+    let tuns: Vec<Tun> = (0..40)
+        .map(|n| up(&namespace, &format!("tun{n}")))
+        .collect();
+    namespace.ip("link add veth0 type veth peer name veth1");
+    let mut installed = Installed::new(RouteSocket::open_in(&namespace.0).unwrap());
     let mut wanted = vec![
         route("0.0.0.0/0", 101, Via::Unreachable),
         Entry::Rule(rule(RuleVersion::V4, 7600, 101)),
@@ -460,18 +478,18 @@ fn devices_are_removed_at_once_and_others_left() {
         wanted.push(route(&to, 101, Via::Interface(tun.index())));
     }
     assert!(installed.set(&wanted).unwrap().errors.is_empty());
-    let is_there = |name: &str| place.ip("link show").contains(&format!(" {name}"));
+    let is_there = |name: &str| namespace.ip("link show").contains(&format!(" {name}"));
 
     // Of another kind, and not there at all.
-    let mut socket = RouteSocket::open_in(&place.0).unwrap();
-    let veth = place.ip("link show veth0");
+    let mut socket = RouteSocket::open_in(&namespace.0).unwrap();
+    let veth = namespace.ip("link show veth0");
     let veth = veth.split(':').next().unwrap().trim().parse().unwrap();
     assert_eq!(socket.remove_tuns(&[veth, 9_999].into()).unwrap(), 0);
     assert!(is_there("veth0"));
     // Somebody is in the group that would be taken.
     let (some, rest) = tuns.split_at(10);
     let taken = 1_u32 << 30 | some[0].index();
-    place.ip(&format!("link set tun39 group {taken}"));
+    namespace.ip(&format!("link set tun39 group {taken}"));
     let numbers = |tuns: &[Tun]| tuns.iter().map(Tun::index).collect();
     assert_eq!(socket.remove_tuns(&numbers(some)).unwrap(), 10);
     assert!(!is_there("tun9:") && is_there("tun10:") && is_there("tun39:"));
@@ -487,15 +505,15 @@ fn an_address_is_the_machines_from_the_moment_it_has_it() {
     if !is_root("an_address_is_the_machines_from_the_moment_it_has_it") {
         return;
     }
-    let place = Place::new();
-    place.ip("link add wan type veth peer name far");
-    place.ip("link set wan up");
-    place.ip("link set far up");
-    place.ip("address add 10.9.0.1/24 dev wan");
-    place.ip("address add 2001:db8:9::1/64 dev wan nodad");
+    let namespace = Namespace::new();
+    namespace.ip("link add wan type veth peer name far");
+    namespace.ip("link set wan up");
+    namespace.ip("link set far up");
+    namespace.ip("address add 10.9.0.1/24 dev wan");
+    namespace.ip("address add 2001:db8:9::1/64 dev wan nodad");
     let is_own = |address: &str| {
         let address = address.parse().unwrap();
-        place.run(|| keiro_linux::route::is_own(address, None).unwrap())
+        namespace.run(|| keiro_linux::route::is_own(address, None).unwrap())
     };
     for (address, prefix) in [
         ("10.9.0.77", "10.9.0.77/24"),
@@ -511,9 +529,9 @@ fn an_address_is_the_machines_from_the_moment_it_has_it() {
             }
         };
         assert!(!is_own(address), "{address}");
-        place.ip(&format!("address add {prefix} dev lo nodad"));
+        namespace.ip(&format!("address add {prefix} dev lo nodad"));
         becomes(true);
-        place.ip(&format!("address delete {prefix} dev lo"));
+        namespace.ip(&format!("address delete {prefix} dev lo"));
         becomes(false);
     }
     for own in [
@@ -528,13 +546,13 @@ fn an_address_is_the_machines_from_the_moment_it_has_it() {
     // Nothing leads there.
     assert!(!is_own("192.0.2.1") && !is_own("2001:db8::1"));
     for kind in ["unreachable", "prohibit", "blackhole"] {
-        place.ip(&format!("route add {kind} 10.9.0.64/26"));
-        place.ip(&format!("route add {kind} 2001:db8:9:0:1::/80"));
+        namespace.ip(&format!("route add {kind} 10.9.0.64/26"));
+        namespace.ip(&format!("route add {kind} 2001:db8:9:0:1::/80"));
         assert!(
             !is_own("10.9.0.77") && !is_own("2001:db8:9:0:1::1"),
             "{kind}"
         );
-        place.ip("route delete 10.9.0.64/26");
-        place.ip("route delete 2001:db8:9:0:1::/80");
+        namespace.ip("route delete 10.9.0.64/26");
+        namespace.ip("route delete 2001:db8:9:0:1::/80");
     }
 }

@@ -19,8 +19,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{
     epe::{OWN, apply, clients, set_up},
+    namespace::{Namespace, TIMEOUT, is_root, wait_until},
     network::{CLIENT, DEFAULT, Network},
-    place::{PATIENCE, Place, is_root, wait_until},
 };
 
 /// `IPPROTO_MPTCP`.
@@ -33,13 +33,13 @@ const LIMITS: Limits = Limits {
 
 fn socket() -> Socket {
     let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::from(MPTCP))).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    socket.set_write_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+    socket.set_write_timeout(Some(TIMEOUT)).unwrap();
     socket
 }
 
-fn path_manager(place: &Place) -> PathManager {
-    PathManager::open_in(&place.0).unwrap()
+fn path_manager(namespace: &Namespace) -> PathManager {
+    PathManager::open_in(&namespace.0).unwrap()
 }
 
 /// A connection from the client to the server's ordinary address: the server's end, the client's,
@@ -60,7 +60,7 @@ fn connect(network: &Network) -> (Socket, Socket, Socket) {
         client
     });
     let (mut server, _) = listener.accept().unwrap();
-    server.set_write_timeout(Some(PATIENCE)).unwrap();
+    server.set_write_timeout(Some(TIMEOUT)).unwrap();
     // Only with data in both directions does each side know that the other speaks MPTCP.
     client.write_all(b"?").unwrap();
     server.read_exact(&mut [0]).unwrap();
@@ -206,8 +206,8 @@ fn the_kernels_manager_announces_every_endpoint() {
     }
     let (network, _server, _border) = set_up(Encapsulation::Reduced);
     network.server.run(|| set_manager(Manager::Kernel)).unwrap();
-    for place in [&network.client, &network.server] {
-        path_manager(place).set_limits(LIMITS).unwrap();
+    for namespace in [&network.client, &network.server] {
+        path_manager(namespace).set_limits(LIMITS).unwrap();
     }
     let mut manager = path_manager(&network.server);
     assert_eq!(manager.limits().unwrap(), LIMITS);

@@ -23,12 +23,12 @@ use keiro_linux::{
 
 use crate::{
     device::options,
-    place::{Place, wait_until},
+    namespace::{Namespace, wait_until},
 };
 
 /// One end: a namespace with a device.
 pub(crate) struct End {
-    pub(crate) place: Place,
+    pub(crate) namespace: Namespace,
     pub(crate) tun: Tun,
     /// Its addresses and routes.
     _installed: Installed,
@@ -75,13 +75,13 @@ pub(crate) fn address(end: usize, v6: bool) -> &'static str {
 impl End {
     /// End `0` or `1`: addresses of its own, routes to the other's.
     fn new(end: usize, offloads: bool, mtu: u32) -> Self {
-        let place = Place::new();
+        let namespace = Namespace::new();
         let wanted = TunOptions {
             offloads,
             ..options("tenant0")
         };
-        let tun = Tun::open_in(&place.0, &wanted).unwrap();
-        let mut socket = RouteSocket::open_in(&place.0).unwrap();
+        let tun = Tun::open_in(&namespace.0, &wanted).unwrap();
+        let mut socket = RouteSocket::open_in(&namespace.0).unwrap();
         socket.refuse_link_local(tun.index()).unwrap();
         tun.set_mtu(mtu).unwrap();
         tun.set_up().unwrap();
@@ -107,10 +107,10 @@ impl End {
         // The kernel makes an IPv6 address work in the background.
         let own = format!("local {}", address(end, true));
         wait_until("the address works", || {
-            place.ip("-6 route show table local").contains(&own)
+            namespace.ip("-6 route show table local").contains(&own)
         });
         Self {
-            place,
+            namespace,
             tun,
             _installed: installed,
         }

@@ -12,12 +12,12 @@ use std::{
 use keiro_linux::netns::Netns;
 
 /// Nothing here takes longer unless it is broken.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A network namespace, gone with this value.
-pub(crate) struct Place(pub(crate) Arc<Netns>);
+pub(crate) struct Namespace(pub(crate) Arc<Netns>);
 
-impl Place {
+impl Namespace {
     pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -33,9 +33,9 @@ impl Place {
         let opened = Netns::open(&name);
         // It lives on as long as it is open.
         netns("delete");
-        let place = Self(Arc::new(opened.expect("the namespace is there")));
-        place.ip("link set lo up");
-        place
+        let namespace = Self(Arc::new(opened.expect("the namespace is there")));
+        namespace.ip("link set lo up");
+        namespace
     }
 
     /// Runs `ip` inside, which must succeed, and gives what it printed.

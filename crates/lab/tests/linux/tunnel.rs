@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{
     forwarder::{Forwarder, Seen, Settings, address},
-    place::{PATIENCE, is_root},
+    namespace::{TIMEOUT, is_root},
 };
 
 const MIB: usize = 1 << 20;
@@ -22,7 +22,7 @@ const WIDE: Settings = Settings {
     clamp: false,
 };
 
-/// Bytes that tell where they belong: repeated blocks would hide a segment in the wrong place.
+/// Bytes that tell where they belong: repeated blocks would hide a segment in the wrong namespace.
 fn fill(offset: usize, buffer: &mut [u8]) {
     for (index, word) in buffer.chunks_mut(8).enumerate() {
         let number = (offset / 8 + index) as u64;
@@ -34,14 +34,14 @@ fn fill(offset: usize, buffer: &mut [u8]) {
 /// Sends `bytes` from end `from` to the other over TCP and compares every one.
 fn transfer(forwarder: &Forwarder, from: usize, v6: bool, bytes: usize) {
     const CHUNK: usize = 64 * 1024;
-    let [sender, receiver] = [from, 1 - from].map(|end| &forwarder.ends[end].place);
+    let [sender, receiver] = [from, 1 - from].map(|end| &forwarder.ends[end].namespace);
     let to = address(1 - from, v6).parse::<IpAddr>().unwrap();
     let listener = receiver.run(|| TcpListener::bind(SocketAddr::new(to, 0)).unwrap());
     let to = listener.local_addr().unwrap();
-    let stream = sender.run(|| TcpStream::connect_timeout(&to, PATIENCE).unwrap());
+    let stream = sender.run(|| TcpStream::connect_timeout(&to, TIMEOUT).unwrap());
     let (mut accepted, _) = listener.accept().unwrap();
-    accepted.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    accepted.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     let sending = thread::spawn(move || {
         let mut stream = stream;
         let mut chunk = vec![0; CHUNK];
@@ -75,7 +75,7 @@ fn assert_clean(forwarder: &mut Forwarder) -> Seen {
             ("Udp", "InCsumErrors"),
             ("Icmp", "InCsumErrors"),
         ] {
-            assert_eq!(end.place.counter(group, name), 0, "{group} {name}");
+            assert_eq!(end.namespace.counter(group, name), 0, "{group} {name}");
         }
     }
     seen
@@ -140,7 +140,7 @@ fn packet_too_big_makes_the_kernel_send_smaller_ones() {
         let seen = assert_clean(&mut forwarder);
         assert!(seen.too_big > 0 && seen.largest == 1400, "{seen:?}");
         let to = address(1, v6);
-        let route = forwarder.ends[0].place.ip(&format!("route get {to}"));
+        let route = forwarder.ends[0].namespace.ip(&format!("route get {to}"));
         assert!(route.contains("mtu 1400"), "{route}");
     }
 }
@@ -175,10 +175,10 @@ fn large_udp_is_cut_and_put_together_without_moving_a_boundary() {
         let [sender, receiver] = [0, 1].map(|end: usize| {
             let own = SocketAddr::new(address(end, v6).parse().unwrap(), 0);
             forwarder.ends[end]
-                .place
+                .namespace
                 .run(|| UdpSocket::bind(own).unwrap())
         });
-        receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+        receiver.set_read_timeout(Some(TIMEOUT)).unwrap();
         setsockopt(&sender, sockopt::UdpGsoSegment, &(BYTES as i32)).unwrap();
         let mut data = vec![0; BYTES * DATAGRAMS - 7];
         fill(0, &mut data);
@@ -211,14 +211,13 @@ fn a_datagram_that_may_be_cut_arrives_whole() {
     let mut forwarder = Forwarder::start([true, true], [1500, 1500], narrow);
     let [sender, receiver] = [0, 1].map(|end: usize| {
         let own = SocketAddr::new(address(end, false).parse().unwrap(), 0);
-        forwarder.ends[end]
-            .place
-            .run(|| UdpSocket::bind(own).unwrap())
+        forwarder.ends[end].namespace.run(|| {
+            // New sockets send without DF, so that packets are fragmented.
+            std::fs::write("/proc/sys/net/ipv4/ip_no_pmtu_disc", "1").unwrap();
+            UdpSocket::bind(own).unwrap()
+        })
     });
-    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
-    // The kernel's default is to look for the path's MTU.
-    let dont: i32 = 0;
-    sockopt_mtu_discover(&sender, dont);
+    receiver.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut data = vec![0; 4000];
     fill(0, &mut data);
     sender
@@ -230,24 +229,9 @@ fn a_datagram_that_may_be_cut_arrives_whole() {
     assert_eq!(assert_clean(&mut forwarder).largest, 572);
 }
 
-fn sockopt_mtu_discover(socket: &UdpSocket, value: i32) {
-    use std::os::fd::AsRawFd;
-    // SAFETY: the value is live and of the length told.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_IP,
-            libc::IP_MTU_DISCOVER,
-            (&raw const value).cast(),
-            size_of::<i32>() as libc::socklen_t,
-        )
-    };
-    assert_eq!(result, 0);
-}
-
 /// An echo socket at end 0.
 fn icmp_socket(forwarder: &Forwarder, v6: bool) -> Socket {
-    let socket = forwarder.ends[0].place.run(|| match v6 {
+    let socket = forwarder.ends[0].namespace.run(|| match v6 {
         true => Socket::new(Domain::IPV6, Type::RAW, Some(Protocol::ICMPV6)).unwrap(),
         false => Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)).unwrap(),
     });

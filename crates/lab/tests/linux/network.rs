@@ -22,18 +22,18 @@ use std::{
 
 use keiro_linux::netns::Netns;
 
-use crate::place::{PATIENCE, Place};
+use crate::namespace::{Namespace, TIMEOUT};
 
 pub(crate) const CLIENT: &str = "fd00:c::1";
 /// The server's ordinary address.
 pub(crate) const DEFAULT: &str = "fd00:5::1";
 
 pub(crate) struct Network {
-    pub(crate) server: Place,
-    pub(crate) asbr: Place,
-    pub(crate) peer_a: Place,
-    pub(crate) peer_b: Place,
-    pub(crate) client: Place,
+    pub(crate) server: Namespace,
+    pub(crate) asbr: Namespace,
+    pub(crate) peer_a: Namespace,
+    pub(crate) peer_b: Namespace,
+    pub(crate) client: Namespace,
 }
 
 /// A namespace's name, removed with this value.
@@ -53,15 +53,15 @@ impl Named {
         status.is_ok_and(|status| status.success())
     }
 
-    fn open(&self) -> Place {
-        let place = Place(Arc::new(Netns::open(&self.0).expect("it was just made")));
-        place.ip("link set lo up");
-        place.sysctl("all/forwarding", "1");
+    fn open(&self) -> Namespace {
+        let namespace = Namespace(Arc::new(Netns::open(&self.0).expect("it was just made")));
+        namespace.ip("link set lo up");
+        namespace.sysctl("all/forwarding", "1");
         // Addresses are used at once, without looking for duplicates first.
-        place.sysctl("default/accept_dad", "0");
-        place.sysctl("default/seg6_enabled", "1");
-        place.sysctl("all/seg6_enabled", "1");
-        place
+        namespace.sysctl("default/accept_dad", "0");
+        namespace.sysctl("default/seg6_enabled", "1");
+        namespace.sysctl("all/seg6_enabled", "1");
+        namespace
     }
 }
 
@@ -75,18 +75,18 @@ impl Network {
     pub(crate) fn new() -> Self {
         let names: [Named; 5] = std::array::from_fn(|_| Named::new());
         let [server, asbr, peer_a, peer_b, client] = names.each_ref().map(Named::open);
-        let places = [&server, &asbr, &peer_a, &peer_b, &client];
+        let namespaces = [&server, &asbr, &peer_a, &peer_b, &client];
         let mut addresses = vec![(&server, DEFAULT.to_owned()), (&client, CLIENT.to_owned())];
         let mut link = |left: usize, name: &str, net: &str, right: usize, other: &str| {
             let peer = &names[right].0;
-            places[left].ip(&format!(
+            namespaces[left].ip(&format!(
                 "link add {name} type veth peer name {other} netns {peer}"
             ));
-            for (place, name, host) in [(left, name, 1), (right, other, 2)] {
-                let place = places[place];
-                place.ip(&format!("addr add {net}::{host}/64 dev {name} nodad"));
-                place.ip(&format!("link set {name} up"));
-                addresses.push((place, format!("{net}::{host}")));
+            for (namespace, name, host) in [(left, name, 1), (right, other, 2)] {
+                let namespace = namespaces[namespace];
+                namespace.ip(&format!("addr add {net}::{host}/64 dev {name} nodad"));
+                namespace.ip(&format!("link set {name} up"));
+                addresses.push((namespace, format!("{net}::{host}")));
             }
         };
         link(1, "a0", "fd00:1", 0, "s0");
@@ -105,8 +105,8 @@ impl Network {
         }
         client.ip(&format!("addr add {CLIENT}/128 dev lo nodad"));
         client.ip(&format!("-6 route add default via fd00:ca::1 src {CLIENT}"));
-        for (place, address) in addresses {
-            place.wait_for(&address);
+        for (namespace, address) in addresses {
+            namespace.wait_for(&address);
         }
         Self {
             server,
@@ -123,7 +123,7 @@ impl Network {
     /// # Errors
     /// The server's kernel has no route.
     pub(crate) fn send(&self, from: &str) -> io::Result<Arrived> {
-        self.send_and_wait(from, PATIENCE)
+        self.send_and_wait(from, TIMEOUT)
     }
 
     /// Sends one of which nothing will be heard.
@@ -138,7 +138,7 @@ impl Network {
             .unwrap();
         let sender = self.server.run(|| UdpSocket::bind((from, 0)).unwrap());
         sender.connect(receiver.local_addr().unwrap())?;
-        let told = |place: &Place| place.counter6("Icmp6InDestUnreachs");
+        let told = |namespace: &Namespace| namespace.counter6("Icmp6InDestUnreachs");
         let (by, unreachable) = (self.forwarded(), told(&self.server));
         sender.send(b"content")?;
         let deadline = Instant::now() + patience;
@@ -188,7 +188,7 @@ pub(crate) struct Arrived {
     pub(crate) unreachable: bool,
 }
 
-impl Place {
+impl Namespace {
     /// A counter of `/proc/net/snmp6`.
     fn counter6(&self, name: &str) -> u64 {
         let text = self.run(|| fs::read_to_string("/proc/thread-self/net/snmp6"));
@@ -215,7 +215,7 @@ impl Place {
     pub(crate) fn wait_for(&self, address: &str) {
         let bound: Ipv6Addr = address.parse().unwrap();
         let route = format!("local {address} ");
-        crate::place::wait_until("the address works", || {
+        crate::namespace::wait_until("the address works", || {
             self.run(|| UdpSocket::bind((bound, 0)).is_ok())
                 && self.ip("-6 route show table local").contains(&route)
         });

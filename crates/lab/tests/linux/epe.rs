@@ -22,8 +22,8 @@ use keiro_linux::{
 
 use crate::{
     memory::NoMemory,
+    namespace::{Namespace, TIMEOUT, is_root, wait_until},
     network::{DEFAULT, Network},
-    place::{PATIENCE, Place, is_root, wait_until},
 };
 
 /// EPE addresses.
@@ -81,8 +81,8 @@ pub(crate) fn clients(table: u32) -> RouteKey {
 }
 
 /// The server's two tables, 101 and 102, with all that leads to them.
-fn server_state(place: &Place, mode: Encapsulation) -> State {
-    let interface = place.interface("s0");
+fn server_state(namespace: &Namespace, mode: Encapsulation) -> State {
+    let interface = namespace.interface("s0");
     let mut all = Vec::new();
     for (number, (own, sid)) in (1..).zip(OWN.iter().zip(SIDS)) {
         let table = 100 + number;
@@ -111,12 +111,12 @@ fn server_state(place: &Place, mode: Encapsulation) -> State {
 }
 
 /// The border router's two peers, tables 201 and 202.
-fn asbr_state(place: &Place) -> State {
+fn asbr_state(namespace: &Namespace) -> State {
     let mut all = Vec::new();
     let peers = [("pa", "fd00:a::2"), ("pb", "fd00:b::2")];
     for (number, ((interface, address), sid)) in (1..).zip(peers.into_iter().zip(SIDS)) {
         let table = 200 + number;
-        let interface = place.interface(interface);
+        let interface = namespace.interface(interface);
         let gateway = Nexthop::Gateway {
             address: address.parse().unwrap(),
             interface,
@@ -261,8 +261,8 @@ fn what_an_earlier_run_left_is_taken_over_and_cleanup_leaves_nothing() {
     assert_eq!(everything(&network), before);
     drop(server);
     // Cleaning up needs no memory of what was made.
-    for (place, owner) in [(&network.server, egress()), (&network.asbr, asbr())] {
-        let mut reconciler = Reconciler::open_in(&place.0, owner).unwrap();
+    for (namespace, owner) in [(&network.server, egress()), (&network.asbr, asbr())] {
+        let mut reconciler = Reconciler::open_in(&namespace.0, owner).unwrap();
         let report = reconciler.cleanup().unwrap();
         assert!(report.is_clean(), "{report:?}");
         assert_eq!(reconciler.present().unwrap(), State::default());
@@ -279,9 +279,9 @@ fn what_an_earlier_run_left_is_taken_over_and_cleanup_leaves_nothing() {
 
 /// Whatever `ip` shows of the server.
 fn everything(network: &Network) -> String {
-    let place = &network.server;
+    let namespace = &network.server;
     ["-6 route show table all", "-6 rule", "nexthop", "-6 addr"]
-        .map(|arguments| place.ip(arguments))
+        .map(|arguments| namespace.ip(arguments))
         .concat()
 }
 
@@ -291,12 +291,12 @@ fn others_entries_are_named_and_left_alone() {
         return;
     }
     let network = Network::new();
-    let place = &network.server;
-    place.ip("-6 rule add from fd00:e::a lookup 77 priority 500");
-    place.ip("-6 route add fd00:c::/48 via fd00:1::1 table 102");
+    let namespace = &network.server;
+    namespace.ip("-6 rule add from fd00:e::a lookup 77 priority 500");
+    namespace.ip("-6 route add fd00:c::/48 via fd00:1::1 table 102");
     let before = everything(&network);
-    let mut server = Reconciler::open_in(&place.0, egress()).unwrap();
-    let wanted = server_state(place, Encapsulation::Reduced);
+    let mut server = Reconciler::open_in(&namespace.0, egress()).unwrap();
+    let wanted = server_state(namespace, Encapsulation::Reduced);
     let report = server.replace(wanted.clone()).unwrap();
     assert!(!report.is_clean() && !server.in_step());
     let texts: Vec<_> = report.obstacles.iter().map(ToString::to_string).collect();
@@ -320,23 +320,31 @@ fn others_entries_are_named_and_left_alone() {
     assert_eq!(everything(&network), before);
 
     // Where the way is free again, all is made.
-    place.ip("-6 rule delete from fd00:e::a lookup 77 priority 500");
-    place.ip("-6 route delete fd00:c::/48 table 102");
+    namespace.ip("-6 rule delete from fd00:e::a lookup 77 priority 500");
+    namespace.ip("-6 route delete fd00:c::/48 table 102");
     clean(&mut server, wanted.clone());
     server.cleanup().unwrap();
 
     // A number of a nexthop is taken.
-    place.ip("nexthop add id 2 via fd00:1::1 dev s0");
+    namespace.ip("nexthop add id 2 via fd00:1::1 dev s0");
     let report = server.replace(wanted).unwrap();
     let taken = |obstacle: &Obstacle| matches!(obstacle, Obstacle::Nexthop { id: 2, .. });
     assert!(report.obstacles.iter().all(taken), "{report:?}");
     assert!(report.failures.is_empty(), "{report:?}");
-    assert!(place.ip("nexthop").contains("id 2 via fd00:1::1 dev s0"));
+    assert!(
+        namespace
+            .ip("nexthop")
+            .contains("id 2 via fd00:1::1 dev s0")
+    );
     // Nor is it changed or removed by single changes.
     let segment = server.wanted().nexthops[&1];
     for change in [Change::SetNexthop(2, segment), Change::RemoveNexthop(2)] {
         server.apply(&[change]).unwrap();
-        assert!(place.ip("nexthop").contains("id 2 via fd00:1::1 dev s0"));
+        assert!(
+            namespace
+                .ip("nexthop")
+                .contains("id 2 via fd00:1::1 dev s0")
+        );
     }
 }
 
@@ -346,16 +354,16 @@ fn an_address_that_the_operator_added_is_used_and_never_removed() {
         return;
     }
     let network = Network::new();
-    let place = &network.server;
-    place.ip(&format!("addr add {}/128 dev s0 nodad", OWN[0]));
-    let mut server = Reconciler::open_in(&place.0, egress()).unwrap();
-    let wanted = server_state(place, Encapsulation::Reduced);
+    let namespace = &network.server;
+    namespace.ip(&format!("addr add {}/128 dev s0 nodad", OWN[0]));
+    let mut server = Reconciler::open_in(&namespace.0, egress()).unwrap();
+    let wanted = server_state(namespace, Encapsulation::Reduced);
     clean(&mut server, wanted);
     let own = *server.wanted().addresses.first().unwrap();
     server.apply(&[Change::RemoveAddress(own)]).unwrap();
     server.apply(&[Change::SetAddress(own)]).unwrap();
     assert!(server.cleanup().unwrap().is_clean());
-    let shown = place.ip("-6 addr");
+    let shown = namespace.ip("-6 addr");
     assert!(shown.contains(OWN[0]) && !shown.contains(OWN[1]), "{shown}");
 }
 
@@ -395,9 +403,9 @@ fn what_went_with_an_interface_is_made_again() {
 }
 
 /// A server's state without rules, and what adds them.
-fn rules_to_come(place: &Place) -> (Reconciler, Vec<Change>) {
-    let mut server = Reconciler::open_in(&place.0, egress()).unwrap();
-    let mut wanted = server_state(place, Encapsulation::Reduced);
+fn rules_to_come(namespace: &Namespace) -> (Reconciler, Vec<Change>) {
+    let mut server = Reconciler::open_in(&namespace.0, egress()).unwrap();
+    let mut wanted = server_state(namespace, Encapsulation::Reduced);
     let rules = std::mem::take(&mut wanted.rules);
     clean(&mut server, wanted);
     (server, rules.into_iter().map(Change::SetRule).collect())
@@ -447,7 +455,7 @@ fn a_kernel_without_memory_is_asked_again_until_it_has_some() {
         // long: either is the machine's doing.
         let too_soon = report.is_clean() && report.tried_again < rules.len();
         let too_late = !report.is_clean() && longest >= LOOKS_APART_MAX;
-        if !(too_soon || too_late) || begun.elapsed() > PATIENCE {
+        if !(too_soon || too_late) || begun.elapsed() > TIMEOUT {
             break (server, rules, report);
         }
         eprintln!("once more: {report}, {longest:?} between two looks");
@@ -495,15 +503,15 @@ fn two_hundred_thousand_routes_come_and_go() {
     if !is_root("two_hundred_thousand_routes_come_and_go") {
         return;
     }
-    let place = Place::new();
-    place.ip("link add s0 type veth peer name s1");
-    place.ip("link set s0 up");
-    place.ip("link set s1 up");
-    let mut server = Reconciler::open_in(&place.0, egress()).unwrap();
+    let namespace = Namespace::new();
+    namespace.ip("link add s0 type veth peer name s1");
+    namespace.ip("link set s0 up");
+    namespace.ip("link set s1 up");
+    let mut server = Reconciler::open_in(&namespace.0, egress()).unwrap();
     let segment = Nexthop::Segment {
         sid: SIDS[0].parse().unwrap(),
         mode: Encapsulation::Reduced,
-        interface: place.interface("s0"),
+        interface: namespace.interface("s0"),
     };
     let mut changes = vec![Change::CloseTable(101), Change::SetNexthop(1, segment)];
     for number in 0..200_000_u128 {

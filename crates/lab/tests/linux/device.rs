@@ -5,7 +5,7 @@ use keiro_linux::tun::{
     Existing, Offloads, READ_BYTES_MAX, Standing, Tun, TunError, TunFault, TunOptions,
 };
 
-use crate::place::{Place, is_root, wait_until};
+use crate::namespace::{Namespace, is_root, wait_until};
 
 pub(crate) fn options(name: &str) -> TunOptions {
     TunOptions {
@@ -21,8 +21,8 @@ fn a_device_is_made_in_a_namespace_and_goes_with_its_owner() {
     if !is_root("a_device_is_made_in_a_namespace_and_goes_with_its_owner") {
         return;
     }
-    let place = Place::new();
-    let tun = Tun::open_in(&place.0, &options("tenant0")).unwrap();
+    let namespace = Namespace::new();
+    let tun = Tun::open_in(&namespace.0, &options("tenant0")).unwrap();
     assert_eq!(tun.name(), "tenant0");
     assert_eq!(tun.mtu().unwrap(), 1500);
     tun.set_mtu(1380).unwrap();
@@ -30,7 +30,7 @@ fn a_device_is_made_in_a_namespace_and_goes_with_its_owner() {
     let error = tun.set_mtu(70_000).unwrap_err();
     assert!(matches!(error, TunError::System { .. }), "{error}");
     tun.set_up().unwrap();
-    let shown = place.ip("link show tenant0");
+    let shown = namespace.ip("link show tenant0");
     assert!(
         shown.contains("mtu 1380") && shown.contains(",UP,"),
         "{shown}"
@@ -38,7 +38,9 @@ fn a_device_is_made_in_a_namespace_and_goes_with_its_owner() {
     assert!(shown.starts_with(&format!("{}: ", tun.index())), "{shown}");
     drop(tun);
     // A program that another test is just starting has what was open until it has begun.
-    wait_until("it is gone", || !place.ip("link show").contains("tenant0"));
+    wait_until("it is gone", || {
+        !namespace.ip("link show").contains("tenant0")
+    });
 }
 
 #[test]
@@ -46,14 +48,16 @@ fn offloads_are_those_of_the_kernel_or_none() {
     if !is_root("offloads_are_those_of_the_kernel_or_none") {
         return;
     }
-    let place = Place::new();
-    let with = Tun::open_in(&place.0, &options("with")).unwrap().offloads();
+    let namespace = Namespace::new();
+    let with = Tun::open_in(&namespace.0, &options("with"))
+        .unwrap()
+        .offloads();
     assert!(with.vnet_header && with.tcp, "{with:?}");
     let without = TunOptions {
         offloads: false,
         ..options("without")
     };
-    let without = Tun::open_in(&place.0, &without).unwrap();
+    let without = Tun::open_in(&namespace.0, &without).unwrap();
     assert_eq!(without.offloads(), Offloads::default());
 }
 
@@ -62,9 +66,9 @@ fn a_name_that_is_taken_is_told_and_its_owner_unharmed() {
     if !is_root("a_name_that_is_taken_is_told_and_its_owner_unharmed") {
         return;
     }
-    let place = Place::new();
-    let first = Tun::open_in(&place.0, &options("tenant0")).unwrap();
-    let error = Tun::open_in(&place.0, &options("tenant0")).unwrap_err();
+    let namespace = Namespace::new();
+    let first = Tun::open_in(&namespace.0, &options("tenant0")).unwrap();
+    let error = Tun::open_in(&namespace.0, &options("tenant0")).unwrap_err();
     assert!(matches!(error, TunError::Taken { .. }), "{error}");
     first.set_up().unwrap();
     for existing in [Existing::Refuse, Existing::Require] {
@@ -72,7 +76,7 @@ fn a_name_that_is_taken_is_told_and_its_owner_unharmed() {
             existing,
             ..options("lo")
         };
-        let error = Tun::open_in(&place.0, &other).unwrap_err();
+        let error = Tun::open_in(&namespace.0, &other).unwrap_err();
         assert!(
             matches!(error, TunError::Unfit { .. } | TunError::Taken { .. }),
             "{error}"
@@ -85,26 +89,26 @@ fn a_persistent_device_is_opened_and_stays() {
     if !is_root("a_persistent_device_is_opened_and_stays") {
         return;
     }
-    let place = Place::new();
+    let namespace = Namespace::new();
     let existing = TunOptions {
         existing: Existing::Require,
         ..options("admin0")
     };
-    let error = Tun::open_in(&place.0, &existing).unwrap_err();
+    let error = Tun::open_in(&namespace.0, &existing).unwrap_err();
     assert!(matches!(error, TunError::Missing { .. }), "{error}");
-    place.ip("tuntap add admin0 mode tun");
-    let error = Tun::open_in(&place.0, &options("admin0")).unwrap_err();
+    namespace.ip("tuntap add admin0 mode tun");
+    let error = Tun::open_in(&namespace.0, &options("admin0")).unwrap_err();
     assert!(matches!(error, TunError::Taken { .. }), "{error}");
-    let tun = Tun::open_in(&place.0, &existing).unwrap();
-    let error = Tun::open_in(&place.0, &existing).unwrap_err();
+    let tun = Tun::open_in(&namespace.0, &existing).unwrap();
+    let error = Tun::open_in(&namespace.0, &existing).unwrap_err();
     assert!(matches!(error, TunError::Taken { .. }), "{error}");
     drop(tun);
-    assert!(place.ip("link show").contains("admin0"));
+    assert!(namespace.ip("link show").contains("admin0"));
     let two = TunOptions {
         queues: 2,
         ..existing
     };
-    let error = Tun::open_in(&place.0, &two).unwrap_err();
+    let error = Tun::open_in(&namespace.0, &two).unwrap_err();
     assert!(matches!(error, TunError::Unfit { .. }), "{error}");
 }
 
@@ -113,9 +117,9 @@ fn lack_of_the_capability_is_told() {
     if !is_root("lack_of_the_capability_is_told") {
         return;
     }
-    let place = Place::new();
-    let tun = Tun::open_in(&place.0, &options("tenant0")).unwrap();
-    place.run(|| {
+    let namespace = Namespace::new();
+    let tun = Tun::open_in(&namespace.0, &options("tenant0")).unwrap();
+    namespace.run(|| {
         caps::drop(None, CapSet::Effective, Capability::CAP_NET_ADMIN).unwrap();
         let error = Tun::open(&options("tenant1")).unwrap_err();
         assert!(matches!(error, TunError::NotPermitted { .. }), "{error}");
@@ -130,12 +134,12 @@ fn a_device_that_is_down_or_removed_is_told_to_readers_and_writers() {
     if !is_root("a_device_that_is_down_or_removed_is_told_to_readers_and_writers") {
         return;
     }
-    let place = Place::new();
+    let namespace = Namespace::new();
     let plain = TunOptions {
         offloads: false,
         ..options("tenant0")
     };
-    let tun = Tun::open_in(&place.0, &plain).unwrap();
+    let tun = Tun::open_in(&namespace.0, &plain).unwrap();
     let queue = &tun.queues()[0];
     let mut buffer = vec![0; READ_BYTES_MAX];
     let mut packet = [0; 40];
@@ -148,7 +152,7 @@ fn a_device_that_is_down_or_removed_is_told_to_readers_and_writers() {
     packet[0] = 0x05;
     assert!(matches!(queue.write(&packet), Err(TunFault::Refused)));
     packet[0] = 0x45;
-    place.ip("link delete tenant0");
+    namespace.ip("link delete tenant0");
     assert!(matches!(queue.write(&packet), Err(TunFault::Gone)));
     // What the kernel had sent before may still be read.
     let mut fault = None;
@@ -163,7 +167,7 @@ fn a_device_that_is_down_or_removed_is_told_to_readers_and_writers() {
     assert!(matches!(tun.mtu(), Err(TunError::Missing { .. })));
     assert!(matches!(tun.set_up(), Err(TunError::Missing { .. })));
     drop(tun);
-    Tun::open_in(&place.0, &plain).unwrap();
+    Tun::open_in(&namespace.0, &plain).unwrap();
 }
 
 #[test]
@@ -171,26 +175,26 @@ fn what_becomes_of_a_device_is_seen() {
     if !is_root("what_becomes_of_a_device_is_seen") {
         return;
     }
-    let place = Place::new();
-    let tun = Tun::open_in(&place.0, &options("tenant0")).unwrap();
+    let namespace = Namespace::new();
+    let tun = Tun::open_in(&namespace.0, &options("tenant0")).unwrap();
     let standing = || tun.standing().unwrap();
     assert_eq!(standing(), Standing::Down);
     tun.set_up().unwrap();
     assert_eq!(standing(), Standing::Up);
-    place.ip("link set tenant0 down");
+    namespace.ip("link set tenant0 down");
     assert_eq!(standing(), Standing::Down);
-    place.ip("link set tenant0 name other0");
+    namespace.ip("link set tenant0 name other0");
     let name = "other0".to_owned();
     assert_eq!(standing(), Standing::Renamed { name });
     tun.set_mtu(1380).unwrap();
-    assert!(place.ip("link show other0").contains("mtu 1380"));
-    place.ip("link set other0 name tenant0");
-    place.ip("link set tenant0 up");
+    assert!(namespace.ip("link show other0").contains("mtu 1380"));
+    namespace.ip("link set other0 name tenant0");
+    namespace.ip("link set tenant0 up");
     assert_eq!(standing(), Standing::Up);
-    place.ip("link delete tenant0");
+    namespace.ip("link delete tenant0");
     assert_eq!(standing(), Standing::Absent);
     // Another one of that name is not this one.
-    let another = Tun::open_in(&place.0, &options("tenant0")).unwrap();
+    let another = Tun::open_in(&namespace.0, &options("tenant0")).unwrap();
     assert_eq!(standing(), Standing::Absent);
     assert_eq!(another.standing().unwrap(), Standing::Down);
 }
@@ -200,15 +204,15 @@ fn flows_are_spread_over_queues() {
     if !is_root("flows_are_spread_over_queues") {
         return;
     }
-    let place = Place::new();
+    let namespace = Namespace::new();
     let several = TunOptions {
         queues: 4,
         ..options("tenant0")
     };
-    let mut tun = Tun::open_in(&place.0, &several).unwrap();
-    place.ip("address add 10.7.0.1/24 dev tenant0");
+    let mut tun = Tun::open_in(&namespace.0, &several).unwrap();
+    namespace.ip("address add 10.7.0.1/24 dev tenant0");
     tun.set_up().unwrap();
-    place.run(|| {
+    namespace.run(|| {
         for _ in 0..64 {
             let socket = std::net::UdpSocket::bind("10.7.0.1:0").unwrap();
             socket.send_to(b"packet", "10.7.0.2:9").unwrap();
