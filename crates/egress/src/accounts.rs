@@ -1,13 +1,14 @@
-//! What connections have carried, and for how long they had something to send.
+//! Bytes carried by connections, and how long they had data to send.
 //!
-//! A connection's bytes are those that the other side acknowledged at MPTCP's own level, each once, whichever
-//! subflow brought it and however often it was sent. Its time is that of the subflow that had data under way
-//! the longest: pauses of the application do not count. Where subflows take turns, the connection was busy for
-//! longer, and multipath looks better than it is.
+//! The bytes of a connection are those acknowledged at the MPTCP level: each counts once, whichever
+//! subflow carried it and however often it was sent. Its time is the busy time of the subflow that
+//! had data in flight for longest, so pauses of the application do not count. Where subflows take
+//! turns, the connection was busy for longer than that, and multipath looks better than it is.
 //!
-//! The kernel keeps nothing of a connection that is gone, and of a first subflow that the client has closed
-//! nothing either, so connections are read while they live, at ages that double, and once more when they are
-//! closed. What was read last is what counts; bytes and time are always of one reading. Reading is the caller's.
+//! The kernel keeps nothing of a connection that has ended, nor of a first subflow that the client
+//! has closed. So connections are read while they exist, at ages that double, and once more when
+//! they are closed. The last reading counts; bytes and time are always from the same reading. The
+//! caller does the reading.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -17,41 +18,38 @@ use std::{
 use keiro_linux::mptcp_pm::{Ends, Token};
 use keiro_units::Instant;
 
-use crate::comparison::Drawn;
+use crate::comparison::Assignment;
 
-/// What the kernel says of a connection.
+/// The kernel's counters of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Bytes that were acknowledged.
     pub bytes: u64,
-    /// For how long subflows, of those that were asked for, had data under way.
+    /// The busy time of each subflow that could be read.
     pub busy: Vec<Duration>,
 }
 
 /// A connection that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finished {
-    /// What it was drawn as.
-    pub drawn: Drawn,
-    /// Bytes that were acknowledged.
+    /// The group of the comparison.
+    pub drawn: Assignment,
     pub bytes: u64,
-    /// For how long it had data under way.
+    /// For how long it had data in flight.
     pub took: Duration,
 }
 
-/// The connections that count.
+/// The connections that are measured.
 #[derive(Debug, Default)]
 pub struct Accounts {
     open: BTreeMap<Token, Account>,
-    /// When each is to be read.
     due: BTreeSet<(Instant, Token)>,
-    /// To be read once more, and then finished.
+    /// Connections to read once more before they are finished.
     closed: VecDeque<(Token, Account)>,
 }
 
 #[derive(Clone, Debug)]
 struct Account {
-    drawn: Drawn,
+    drawn: Assignment,
     begun: Instant,
     due: Instant,
     subflows: Vec<Ends>,
@@ -60,9 +58,8 @@ struct Account {
 }
 
 impl Accounts {
-    /// A connection has begun.
-    pub fn begin(&mut self, now: Instant, token: Token, first: Ends, drawn: Drawn) {
-        // A number that was given anew: its old connection is gone unheard.
+    pub fn begin(&mut self, now: Instant, token: Token, first: Ends, drawn: Assignment) {
+        // The token is reused: the end of the old connection was missed.
         self.close(token);
         let due = now + FIRST_READ;
         self.due.insert((due, token));
@@ -77,7 +74,6 @@ impl Accounts {
         self.open.insert(token, account);
     }
 
-    /// Another subflow of it is there.
     pub fn join(&mut self, token: Token, ends: Ends) {
         if let Some(account) = self.open.get_mut(&token)
             && account.subflows.len() < SUBFLOWS_MAX
@@ -87,7 +83,7 @@ impl Accounts {
         }
     }
 
-    /// A connection is closed; something may still be on its way.
+    /// Marks a connection as closed; it is read once more.
     pub fn close(&mut self, token: Token) {
         if let Some(account) = self.open.remove(&token) {
             self.due.remove(&(account.due, token));
@@ -95,12 +91,12 @@ impl Accounts {
         }
     }
 
-    /// Whether nobody is to be read, now or later.
+    /// Whether no connection is to be read, now or later.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty() && self.closed.is_empty()
     }
 
-    /// When [`poll_read`](Self::poll_read) has somebody; `None`: not before something happens.
+    /// When [`poll_read`](Self::poll_read) returns a connection; `None`: there is none.
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.closed.is_empty() {
             true => self.due.first().map(|(due, _)| *due),
@@ -108,8 +104,8 @@ impl Accounts {
         }
     }
 
-    /// A connection that is to be read, by its number and its subflows. [`on_read`](Self::on_read) is due
-    /// before the next one.
+    /// The next connection to read, with its subflows. Call [`on_read`](Self::on_read) before the
+    /// next one.
     pub fn poll_read(&self, now: Instant) -> Option<(Token, &[Ends])> {
         if let Some((token, account)) = self.closed.front() {
             return Some((*token, &account.subflows));
@@ -118,7 +114,8 @@ impl Accounts {
         Some((*token, &self.open.get(token)?.subflows))
     }
 
-    /// The connection that was to be read has been; `None`: it is gone. What has ended with it.
+    /// Takes the reading of the connection from [`poll_read`](Self::poll_read); `None`: it has
+    /// ended. Returns a connection that is finished.
     pub fn on_read(&mut self, now: Instant, reading: Option<&Reading>) -> Option<Finished> {
         if let Some((_, mut account)) = self.closed.pop_front() {
             account.read(reading);
@@ -140,7 +137,7 @@ impl Account {
         let Some((reading, longest)) = reading.and_then(|of| Some((of, longest(of)?))) else {
             return;
         };
-        // A subflow that was closed has forgotten how long it was busy: then what was read before is better.
+        // A closed subflow loses its busy time, so the earlier reading is better.
         if reading.bytes >= self.bytes && longest >= self.took {
             (self.bytes, self.took) = (reading.bytes, longest);
         }
@@ -155,12 +152,12 @@ impl Account {
     }
 }
 
-/// When a connection is read for the first time, and then at twice the age each time. Ours: a reading at least
-/// as old as half of the connection is always there.
+/// The age at the first reading; the following ones are at twice the age each. So there is always a
+/// reading of at least half the lifetime. Ours.
 const FIRST_READ: Duration = Duration::from_millis(100);
-/// At least so often. Ours: between it and the end the one at the end is what counts.
+/// The longest interval between readings. The one at the end is what counts. Ours.
 const READ_AGAIN_MAX: Duration = Duration::from_secs(30);
-/// As many as [`crate::multipath`] follows, of one connection. Ours.
+/// Subflows per connection, as many as [`crate::multipath`] tracks. Ours.
 const SUBFLOWS_MAX: usize = 16;
 
 #[cfg(test)]
@@ -190,13 +187,13 @@ mod tests {
 
     fn begun() -> Accounts {
         let mut all = Accounts::default();
-        all.begin(at(0), TOKEN, ends(1), Drawn::default());
+        all.begin(at(0), TOKEN, ends(1), Assignment::default());
         all
     }
 
     fn finished(bytes: u64, ms: u64) -> Option<Finished> {
         Some(Finished {
-            drawn: Drawn::default(),
+            drawn: Assignment::default(),
             bytes,
             took: Duration::from_millis(ms),
         })
@@ -232,7 +229,7 @@ mod tests {
         all.on_read(at(100), Some(&reading(500, &[40])));
         all.close(TOKEN);
         assert_eq!(all.on_read(at(150), None), finished(500, 40));
-        // The connection is there, and its subflow has forgotten everything.
+        // The connection exists, but its subflow has lost its counters.
         let mut all = begun();
         all.on_read(at(100), Some(&reading(500, &[40])));
         all.close(TOKEN);
@@ -247,7 +244,7 @@ mod tests {
     fn a_number_that_is_given_anew_ends_the_connection_that_had_it() {
         let mut all = begun();
         all.on_read(at(100), Some(&reading(500, &[40])));
-        all.begin(at(200), TOKEN, ends(3), Drawn::default());
+        all.begin(at(200), TOKEN, ends(3), Assignment::default());
         assert_eq!(all.poll_read(at(200)), Some((TOKEN, &[ends(1)][..])));
         assert_eq!(all.on_read(at(200), None), finished(500, 40));
         assert_eq!(all.poll_read(at(200)), None);

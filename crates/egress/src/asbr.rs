@@ -1,8 +1,9 @@
-//! The border router: egress peers in, their routes out with segments [egress §3.1].
+//! The border router: egress peers, and their routes with segments [egress §3.1].
 //!
-//! A segment is there while its peer's session is up: it is made first and then told, and removed
-//! before anybody is told that it is gone, so that no packet leaves by a peer that does not want it.
-//! It leads to the peer's own table, which holds what the peer announces and is closed otherwise.
+//! A peer has a segment while its session is up. The segment is created before it is announced, and
+//! removed before its withdrawal is sent, so that no packet is sent to a peer that does not want
+//! it. The segment leads to the peer's own table, which has the peer's routes only; everything else
+//! is unreachable there.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,22 +26,19 @@ use crate::{
     status::{PathStatus, PeerExplanation, PeerStatus, covering},
 };
 
-/// The border router's part of the daemon.
 pub struct Asbr {
     config: AsbrConfig,
-    /// By the numbers of their neighbours.
     peers: BTreeMap<PeerIndex, EgressPeer>,
-    /// Those whose segment is there.
+    /// Peers that have a segment.
     segments: BTreeSet<PeerIndex>,
 }
 
-/// End.DT6 (RFC 8986 §10.2): the packet inside is looked up in a table.
+/// End.DT6 (RFC 8986 §10.2): looks the inner packet up in a table.
 const END_DT6: u16 = 18;
-/// The same of a segment to a neighbour.
+/// End.DX6: sends the inner packet to a neighbour.
 const END_DX6: u16 = 16;
 
 impl Asbr {
-    /// For a configuration.
     pub fn new(config: AsbrConfig) -> Self {
         Self {
             peers: (0..)
@@ -162,7 +160,7 @@ impl Role for Asbr {
         let gone = before.difference(&now).copied().map(Input::Retract);
         let new = now.difference(&before).copied().map(Input::Originate);
         let inputs = gone.chain(new).collect();
-        // Peers come first among neighbours.
+        // The peers are the first neighbours.
         let peers = ids.iter().zip(&config.peers);
         let peers = peers.map(|(id, peer)| (PeerIndex(usize::from(id.0)), peer.clone()));
         self.peers = peers.collect();
@@ -207,7 +205,7 @@ impl Role for Asbr {
         let Some(peer) = self.peer_of(id) else {
             return Vec::new();
         };
-        // A peer that restarts keeps its segment as long as its routes.
+        // During a graceful restart the segment is kept as long as the routes are.
         let keeps = !up && has_routes(speaker, id);
         match (up, keeps) {
             (true, _) => self.open(peer, forwarding).into_iter().collect(),
@@ -232,7 +230,7 @@ impl Role for Asbr {
         }
         let mut list: Vec<RouteChange> = Vec::with_capacity(changes.by_neighbour.len());
         for (id, destination) in &changes.by_neighbour {
-            // The table of one without a segment is gone, with all its routes.
+            // A peer without a segment has no table.
             let Some(peer) = self
                 .peer_of(*id)
                 .filter(|peer| self.segments.contains(peer))
@@ -246,7 +244,7 @@ impl Role for Asbr {
                 via: path.map(|path| via(path, Some(peer))),
             });
         }
-        // What is no longer announced is closed before anything is opened.
+        // Removals come first, so that no traffic moves to a table that still has old routes.
         list.sort_by_key(|change| change.via.is_some());
         let mut errors = forwarding.change(&list);
         let best = best_paths(speaker, changes, |id| self.peer_of(id));
@@ -281,7 +279,7 @@ impl Role for Asbr {
             let id = id_of(*at);
             let route = |prefix| {
                 let of = Destination::unicast(prefix);
-                // One that is not considered is told as such.
+                // A route whose next hop is unreachable is shown with `reachable` false.
                 let mut all = speaker.rib().paths(&of).iter();
                 let any = || all.find(|path| path.source == Source::Neighbour(id));
                 Some((prefix, speaker.route_of(id, &of).or_else(any)?))
@@ -310,25 +308,25 @@ impl Role for Asbr {
         for peer in self.segments.clone() {
             self.close(peer, forwarding);
         }
-        // Best paths are of sessions that end now.
+        // Best paths depend on sessions that end now.
         if let Err(error) = forwarding.clear(Table::Main) {
             tracing::error!(%error, "best paths stay in the main table");
         }
     }
 }
 
-/// Under which number a peer is the speaker's neighbour.
+/// The neighbour number of an egress peer.
 fn id_of(peer: PeerIndex) -> NeighbourId {
     NeighbourId(peer.0 as u16)
 }
 
-/// Prefixes of our own.
+/// The prefixes to originate.
 fn originated(config: &AsbrConfig) -> BTreeSet<IpNet> {
     let locator = config.announce_locator.then_some(config.locator.into());
     config.announce.iter().copied().chain(locator).collect()
 }
 
-/// What the main table needs for the best paths that have changed.
+/// The changes to the main table for changed best paths.
 pub(crate) fn best_paths(
     speaker: &Speaker,
     changes: &Changes,
@@ -340,7 +338,7 @@ pub(crate) fn best_paths(
         .filter(|destination| !matches!(destination, Destination::Vpn6(..)));
     let change = |destination: &Destination| {
         let best = speaker.rib().best(destination).and_then(|path| {
-            // Routes of our own are the machine's already.
+            // Routes of this speaker exist on the machine already.
             let Source::Neighbour(from) = path.source else {
                 return None;
             };

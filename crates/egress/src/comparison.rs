@@ -1,25 +1,26 @@
-//! Whether multipath is good for the clients of a prefix, judged by connections that were left on one path on
-//! purpose.
+//! Compares multipath with single path for the clients of a prefix, with a share of connections
+//! kept single-path for this purpose.
 //!
-//! A share of the connections is drawn to stay single-path. Of these, and of some of the others, the goodput
-//! is kept as its logarithm: goodputs of a prefix spread over orders of magnitude, skewed to the right, and a
-//! path that is worse is so by a factor. Means of logarithms are compared by Welch's t test, because the two
-//! kinds differ in number and need not have the same variance. A connection counts as what it was drawn as,
-//! whether or not its client joined anything (intention to treat), so that nothing but chance tells the two
-//! apart.
+//! For these, and for a sample of the others, the logarithm of the goodput is recorded: goodputs of
+//! a prefix spread over orders of magnitude with a long tail, and a worse path is worse by a
+//! factor. The means of the logarithms are compared by Welch's t test, as the groups differ in size
+//! and may differ in variance. A connection counts in the group that it was assigned to, whether or
+//! not its client joined a subflow (intention to treat), so that only chance distinguishes the
+//! groups.
 //!
-//! It is looked at only when both kinds have 20, 40, 80, … 640 connections, and the probability of an error that
-//! the configuration admits is shared out equally over those looks (Bonferroni), so that looking often does
-//! not make a false alarm likely. Behind the last look, and after a day, evidence begins anew.
+//! The test is made only when both groups have 20, 40, 80, … 640 connections. The configured error
+//! probability is divided equally among these tests (Bonferroni), so that repeated testing does not
+//! cause false alarms. After the last test, and after a day, evidence starts anew.
 //!
-//! Where multipath is worse than the configured loss, with that confidence, the prefix is single-path. After a
-//! pause, twice as long each time, half of its connections try multipath again. It is back only when it is less
-//! worse than that loss with the same confidence: in between things stay as they are.
+//! If multipath is worse than the configured loss with the configured confidence, the prefix
+//! becomes single-path. After a pause, which doubles each time, half of its connections try
+//! multipath again. The prefix becomes multipath again only if the loss is smaller than configured
+//! with the same confidence; in between nothing changes.
 //!
-//! Pure: what happens comes in with its time, what was decided goes out. What a connection has carried is
-//! [`crate::accounts`]'s.
+//! This module is pure: events come in with their time, decisions go out. [`crate::accounts`]
+//! measures the connections.
 
-mod kept;
+mod stored;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -31,30 +32,30 @@ use ipnet::Ipv6Net;
 use keiro_model::welch::{Difference, Moments};
 use keiro_units::Instant;
 
-pub use self::kept::{Gathered, Kept, KeptError, Part};
-use crate::status::{Compared, ComparisonStatus, Evidence, PrefixStatus, Standing};
+pub use self::stored::{Gathered, Part, StoredEvidence, StoredEvidenceError};
+use crate::status::{Compared, ComparisonStatus, Evidence, PrefixMode, PrefixStatus};
 
-/// What the configuration says about it.
+/// The settings of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Share of connections that stay single-path, from 0 (nothing is compared) to 0.5.
+    /// The share of connections kept single-path, from 0 (off) to 0.5.
     pub held_out: f64,
-    /// Clients are of one prefix if so many bits of their addresses are the same.
+    /// The prefix length that groups clients.
     pub prefix_bits: u8,
-    /// Prefixes that are remembered; the one that was not seen for longest is forgotten.
+    /// The maximum number of prefixes; the least recently used one is dropped.
     pub prefixes_max: usize,
-    /// Connections that carry less do not count.
+    /// Connections with fewer bytes do not count.
     pub bytes_min: u64,
-    /// Multipath may be worse by this share of goodput.
+    /// The tolerated loss of multipath, as a share of goodput.
     pub loss_max: f64,
-    /// Probability that a decision is right, at least, from 0.5 to less than one.
+    /// The confidence of a decision, from 0.5 to less than one.
     pub confidence: f64,
-    /// After how long a prefix tries multipath again, at first.
+    /// The first pause before a single-path prefix tries multipath again.
     pub again_after: Duration,
 }
 
 impl Settings {
-    /// Where the configuration says nothing. Ours.
+    /// The defaults. Ours.
     pub const DEFAULT: Self = Self {
         held_out: 0.05,
         prefix_bits: 48,
@@ -66,18 +67,18 @@ impl Settings {
     };
 }
 
-/// What a connection was drawn as.
+/// The group that a connection was assigned to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Drawn {
-    /// It stays on one path.
+pub struct Assignment {
+    /// It stays single-path.
     pub single: bool,
-    /// Where its goodput counts; `None`: nowhere.
-    pub counts: Option<Place>,
+    /// The evidence to which its goodput is added; `None`: it is not measured.
+    pub counts: Option<EvidenceKey>,
 }
 
-/// A prefix and which evidence of it.
+/// A prefix and the number of its evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct EvidenceKey {
     prefix: Ipv6Net,
     cycle: u64,
 }
@@ -88,12 +89,12 @@ pub struct Comparison {
     settings: Settings,
     random: u64,
     prefixes: BTreeMap<Ipv6Net, Client>,
-    /// By when they were used last.
+    /// Prefixes by last use.
     by_use: BTreeMap<u64, Ipv6Net>,
     uses: u64,
     cycles: u64,
     decisions: VecDeque<Compared>,
-    /// Since it began.
+    /// Totals since the start.
     forgotten: u64,
     counted: u64,
     decided: u64,
@@ -102,23 +103,23 @@ pub struct Comparison {
 #[derive(Debug)]
 struct Client {
     used: u64,
-    standing: Standing,
-    /// When it is tried again, and the next pause.
+    mode: PrefixMode,
+    /// When multipath is tried again, and the next pause.
     until: Instant,
     pause: Duration,
     cycle: u64,
     begun: Instant,
-    /// How old evidence was then, of an earlier run.
+    /// The age of the evidence at `begun`, if it is from an earlier run.
     aged: Duration,
     looks: usize,
     single: Moments,
     multipath: Moments,
-    /// By what was decided last.
+    /// The evidence of the last decision.
     decided: Option<Evidence>,
 }
 
 impl Comparison {
-    /// Nothing is known; `seed` is for drawing.
+    /// `seed` is for the random assignment.
     pub fn new(settings: Settings, seed: u64) -> Self {
         Self {
             settings,
@@ -134,7 +135,8 @@ impl Comparison {
         }
     }
 
-    /// Other settings from now on; where prefixes are others, or nothing is compared, nothing is known of any.
+    /// Changes the settings. Another prefix length, or switching the comparison off, drops all
+    /// evidence.
     pub fn set(&mut self, settings: Settings) {
         if settings.prefix_bits != self.settings.prefix_bits || settings.held_out <= 0.0 {
             self.prefixes.clear();
@@ -146,57 +148,56 @@ impl Comparison {
         }
     }
 
-    /// Whether anything is.
     pub fn is_on(&self) -> bool {
         self.settings.held_out > 0.0
     }
 
-    /// A connection begins, to which addresses could be announced.
-    pub fn draw(&mut self, now: Instant, client: IpAddr) -> Drawn {
+    /// Assigns a new connection to which addresses could be announced.
+    pub fn draw(&mut self, now: Instant, client: IpAddr) -> Assignment {
         let Some(prefix) = self.prefix(client) else {
-            return Drawn::default();
+            return Assignment::default();
         };
         if !self.is_on() {
-            return Drawn::default();
+            return Assignment::default();
         }
         let share = self.settings.held_out;
         let chance = self.chance();
         let client = self.use_of(now, prefix);
-        if client.standing == Standing::SinglePath && client.until <= now {
-            client.standing = Standing::Trial;
+        if client.mode == PrefixMode::SinglePath && client.until <= now {
+            client.mode = PrefixMode::Trial;
             let evidence = client.decided.clone().unwrap_or_default();
-            self.tell(prefix, Standing::Trial, false, evidence);
+            self.tell(prefix, PrefixMode::Trial, false, evidence);
             self.begin_anew(now, prefix);
         }
         let client = &self.prefixes[&prefix];
-        let (held, measured) = match client.standing {
-            Standing::SinglePath => (1.0, 0.0),
-            Standing::Multipath => (share, MEASURED_PER_HELD * share),
-            Standing::Trial => (TRIED_SINGLE, 1.0),
+        let (held, measured) = match client.mode {
+            PrefixMode::SinglePath => (1.0, 0.0),
+            PrefixMode::Multipath => (share, MEASURED_PER_HELD * share),
+            PrefixMode::Trial => (TRIED_SINGLE, 1.0),
         };
-        let place = Place {
+        let place = EvidenceKey {
             prefix,
             cycle: client.cycle,
         };
-        let counts = client.standing != Standing::SinglePath && chance < held + measured;
-        Drawn {
+        let counts = client.mode != PrefixMode::SinglePath && chance < held + measured;
+        Assignment {
             single: chance < held,
             counts: counts.then_some(place),
         }
     }
 
-    /// Whether addresses are no longer announced to a client.
+    /// Whether no further addresses are announced to a client.
     pub fn withholds(&self, client: IpAddr) -> bool {
         let known = self.prefix(client).and_then(|of| self.prefixes.get(&of));
-        known.is_some_and(|client| client.standing == Standing::SinglePath)
+        known.is_some_and(|client| client.mode == PrefixMode::SinglePath)
     }
 
-    /// A connection has ended, after so many bytes that took so long.
-    pub fn record(&mut self, now: Instant, drawn: Drawn, bytes: u64, took: Duration) {
+    /// Records a connection that has ended.
+    pub fn record(&mut self, now: Instant, drawn: Assignment, bytes: u64, took: Duration) {
         let Some(place) = drawn.counts.filter(|_| bytes >= self.settings.bytes_min) else {
             return;
         };
-        // Evidence may have begun anew, or the prefix been forgotten.
+        // The evidence may have started anew, or the prefix may have been dropped.
         let known = self.prefixes.get_mut(&place.prefix);
         let Some(client) = known.filter(|client| client.cycle == place.cycle) else {
             return;
@@ -211,17 +212,17 @@ impl Comparison {
         self.look(now, place.prefix);
     }
 
-    /// Connections that counted, and decisions: what is known is as it was while both are.
+    /// Numbers that change whenever the evidence does: connections counted, and decisions.
     pub fn changes(&self) -> (u64, u64) {
         (self.counted, self.decided)
     }
 
-    /// What was decided since it was asked last.
+    /// The next decision.
     pub fn poll_decision(&mut self) -> Option<Compared> {
         self.decisions.pop_front()
     }
 
-    /// How the prefix stands that an address or a prefix is of, or some of those that are part of it.
+    /// The status of the prefix that covers `asked`, or of prefixes that are part of it.
     pub fn explain(&self, now: Instant, asked: Ipv6Net) -> Vec<PrefixStatus> {
         let bits = self.settings.prefix_bits.min(asked.prefix_len());
         let outer = Ipv6Net::new(asked.network(), bits).expect("bits of an address");
@@ -232,21 +233,21 @@ impl Comparison {
         told.take(EXPLAINED_MAX).collect()
     }
 
-    /// Totals, and the prefixes that matter most.
+    /// Totals, and the most important prefixes.
     pub fn summary(&self, now: Instant) -> ComparisonStatus {
         let (mut single_path, mut trial) = (0, 0);
         let mut order = Vec::with_capacity(self.prefixes.len());
         for (prefix, client) in &self.prefixes {
-            match client.standing {
-                Standing::Multipath => {}
-                Standing::SinglePath => single_path += 1,
-                Standing::Trial => trial += 1,
+            match client.mode {
+                PrefixMode::Multipath => {}
+                PrefixMode::SinglePath => single_path += 1,
+                PrefixMode::Trial => trial += 1,
             }
             let connections = client.single.count() + client.multipath.count();
-            let is_usual = client.standing == Standing::Multipath;
+            let is_usual = client.mode == PrefixMode::Multipath;
             order.push((is_usual, std::cmp::Reverse(connections), *prefix));
         }
-        // Neighbours wait meanwhile, and there may be a million.
+        // Sorting a million prefixes would block the event loop.
         if order.len() > SHOWN_MAX {
             order.select_nth_unstable(SHOWN_MAX);
             order.truncate(SHOWN_MAX);
@@ -271,7 +272,7 @@ impl Comparison {
             IpAddr::V6(client) => Ipv6Net::new(client, self.settings.prefix_bits)
                 .ok()
                 .map(|net| net.trunc()),
-            // Egress peers' routes are of IPv6.
+            // Tables of egress peers have only IPv6 routes.
             IpAddr::V4(_) => None,
         }
     }
@@ -297,7 +298,7 @@ impl Comparison {
         let (cycle, pause) = (self.cycles, self.settings.again_after);
         let client = self.prefixes.entry(prefix).or_insert_with(|| Client {
             used,
-            standing: Standing::Multipath,
+            mode: PrefixMode::Multipath,
             until: now,
             pause,
             cycle,
@@ -321,7 +322,6 @@ impl Comparison {
         }
     }
 
-    /// Evidence of a prefix begins anew.
     fn begin_anew(&mut self, now: Instant, prefix: Ipv6Net) {
         self.cycles += 1;
         if let Some(client) = self.prefixes.get_mut(&prefix) {
@@ -330,7 +330,7 @@ impl Comparison {
         }
     }
 
-    /// Looks at a prefix's evidence where that is due.
+    /// Tests the evidence of a prefix if that is due.
     fn look(&mut self, now: Instant, prefix: Ipv6Net) {
         let settings = self.settings;
         let Some(client) = self.prefixes.get_mut(&prefix) else {
@@ -345,47 +345,47 @@ impl Comparison {
         }
         client.looks += 1;
         let is_last = client.looks == LOOKS.len();
-        let Some((standing, confident)) = client.judge(&settings, is_last) else {
+        let Some((mode, confident)) = client.judge(&settings, is_last) else {
             if is_last {
-                // It was fine for as long as it takes to find out.
+                // No loss was found: the next pause is the first one again.
                 client.pause = settings.again_after;
                 self.begin_anew(now, prefix);
             }
             return;
         };
         let evidence = evidence(client, settings.confidence);
-        client.standing = standing;
+        client.mode = mode;
         client.decided = Some(evidence.clone());
-        if standing == Standing::SinglePath {
+        if mode == PrefixMode::SinglePath {
             client.until = now + client.pause;
             client.pause = (client.pause * 2).min(settings.again_after * PAUSES_MAX);
         }
-        self.tell(prefix, standing, confident, evidence);
+        self.tell(prefix, mode, confident, evidence);
         self.begin_anew(now, prefix);
     }
 
-    fn tell(&mut self, prefix: Ipv6Net, standing: Standing, confident: bool, evidence: Evidence) {
+    fn tell(&mut self, prefix: Ipv6Net, mode: PrefixMode, confident: bool, evidence: Evidence) {
         self.decided += 1;
         if self.decisions.len() >= DECISIONS_MAX {
             self.decisions.pop_front();
         }
         self.decisions.push_back(Compared {
             prefix,
-            standing,
+            mode,
             confident,
             evidence,
         });
     }
 
     fn status(&self, now: Instant, prefix: Ipv6Net, client: &Client) -> PrefixStatus {
-        let waits = client.standing == Standing::SinglePath;
+        let waits = client.mode == PrefixMode::SinglePath;
         PrefixStatus {
             prefix,
-            standing: client.standing,
+            mode: client.mode,
             again_seconds: waits.then(|| (client.until - now).as_secs()),
             evidence: evidence(client, self.settings.confidence),
-            next_look: match client.standing {
-                Standing::SinglePath => None,
+            next_look: match client.mode {
+                PrefixMode::SinglePath => None,
                 _ => Some(LOOKS[client.looks]),
             },
             decided: client.decided.clone(),
@@ -399,34 +399,33 @@ impl Client {
         (self.single, self.multipath) = (Moments::default(), Moments::default());
     }
 
-    /// What follows from the evidence, and whether with confidence; `None`: nothing.
-    fn judge(&self, settings: &Settings, is_last: bool) -> Option<(Standing, bool)> {
+    /// The conclusion, and whether it has the configured confidence; `None`: no conclusion.
+    fn judge(&self, settings: &Settings, is_last: bool) -> Option<(PrefixMode, bool)> {
         let found = Difference::of(&self.multipath, &self.single)?;
         let limit = (1.0 - settings.loss_max).ln();
         let reach = found.reach(confidence_of_look(settings.confidence));
-        let is_trial = self.standing == Standing::Trial;
+        let is_trial = self.mode == PrefixMode::Trial;
         if found.estimate + reach < limit {
-            Some((Standing::SinglePath, true))
+            Some((PrefixMode::SinglePath, true))
         } else if is_trial && found.estimate - reach > limit {
-            Some((Standing::Multipath, true))
+            Some((PrefixMode::Multipath, true))
         } else if is_trial && is_last {
-            // Too near to the limit for it to matter which.
-            let standing = match found.estimate < limit {
-                true => Standing::SinglePath,
-                false => Standing::Multipath,
+            // The loss is too close to the limit for a confident decision.
+            let mode = match found.estimate < limit {
+                true => PrefixMode::SinglePath,
+                false => PrefixMode::Multipath,
             };
-            Some((standing, false))
+            Some((mode, false))
         } else {
             None
         }
     }
 }
 
-/// What is known, in numbers.
 fn evidence(client: &Client, confidence: f64) -> Evidence {
     let goodput = |of: &Moments| of.mean().map(|mean| mean.exp().round() as u64);
     let found = Difference::of(&client.multipath, &client.single);
-    // With few connections Student's t is not what the quantile's expansion gives.
+    // For few connections the series expansion of the t quantile is inaccurate.
     let found =
         found.filter(|_| client.single.count().min(client.multipath.count()) >= INTERVAL_MIN);
     let permille = |log: f64| ((1.0 - log.exp()) * 1000.0).round() as i64;
@@ -442,31 +441,32 @@ fn evidence(client: &Client, confidence: f64) -> Evidence {
     }
 }
 
-/// So that all looks together err as seldom as is wanted.
+/// Bonferroni: divides the error probability among all tests.
 fn confidence_of_look(confidence: f64) -> f64 {
     1.0 - (1.0 - confidence) / LOOKS.len() as f64
 }
 
-/// When evidence is looked at: connections of the kind that has fewer. Ours: below twenty Welch's test leans on a
-/// normal distribution; beyond 640 a difference that is not seen is small against the spread.
+/// The sizes of the smaller group at which evidence is tested. Ours: below twenty Welch's test
+/// depends on a normal distribution; beyond 640 an undetected difference is small against the
+/// spread.
 const LOOKS: [u64; 6] = [20, 40, 80, 160, 320, 640];
-/// Prefixes that are shown of all, and of those within one that was asked for. Ours.
+/// Prefixes shown in the summary, and within a requested prefix. Ours.
 const SHOWN_MAX: usize = 50;
 const EXPLAINED_MAX: usize = 20;
-/// Below it no interval is shown. Ours.
+/// No interval is shown with fewer connections. Ours.
 const INTERVAL_MIN: u64 = 10;
-/// So many connections that are multipath are measured for one that is held out: more would sharpen the
-/// comparison by a tenth at most. Ours.
+/// Multipath connections measured per single-path one: more would improve precision by at most a
+/// tenth. Ours.
 const MEASURED_PER_HELD: f64 = 4.0;
-/// Share of single-path connections while multipath is tried again, where the two together are sharpest. Ours.
+/// The share of single-path connections during a trial; at one half precision is best. Ours.
 const TRIED_SINGLE: f64 = 0.5;
-/// What is older says little of today. Ours.
+/// Older evidence says little about the present. Ours.
 const EVIDENCE_TIME: Duration = Duration::from_secs(24 * 3600);
-/// The longest pause, in first ones. Ours.
+/// The longest pause, as a multiple of the first. Ours.
 const PAUSES_MAX: u32 = 16;
-/// The kernel counts busy time in ticks, of up to 10 ms (`CONFIG_HZ`).
+/// The kernel counts busy time in ticks of up to 10 ms (`CONFIG_HZ`).
 const TOOK_MIN: Duration = Duration::from_millis(10);
-/// Decisions that wait to be told; beyond it the oldest are only in effect. Ours.
+/// Unreported decisions; beyond it the oldest take effect without a report. Ours.
 const DECISIONS_MAX: usize = 1024;
 
 #[cfg(test)]

@@ -40,21 +40,19 @@ pub struct AsbrConfig {
     pub speaker: SpeakerConfig,
     /// The prefix of the egress peers' segments.
     pub locator: Ipv6Net,
-    /// The provider's own prefixes, announced to peers whose `export` admits them.
+    /// The provider's own prefixes, announced to peers whose `export` permits them.
     pub announce: Vec<IpNet>,
-    /// Whether the locator is announced within the AS.
     pub announce_locator: bool,
     /// Numbers of nexthop objects that this daemon may use; no other program uses them.
     pub nexthop_ids: RangeInclusive<u32>,
     /// Priority of the rules that drop packets from peers to the locator; no other rule has it.
     pub rule_priority: u32,
-    /// Egress peers.
     pub peers: Vec<EgressPeer>,
-    /// Neighbours of this AS, reflectors most of all.
+    /// Neighbours in the same AS, usually route reflectors.
     pub reflectors: Vec<Neighbour>,
 }
 
-/// A content server's Endpoint Manager.
+/// The Endpoint Manager of a content server.
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
     /// Settings that both roles have.
@@ -72,7 +70,7 @@ pub struct EndpointConfig {
     pub helper_ports: BTreeSet<u16>,
     /// Keeps what is known of client prefixes over a restart; `None`: not kept.
     pub evidence_file: Option<std::path::PathBuf>,
-    /// Reflectors, or border routers themselves.
+    /// Route reflectors, or border routers themselves.
     pub reflectors: Vec<Neighbour>,
     /// The egress peers that this server uses.
     pub peers: Vec<EndpointPeer>,
@@ -87,7 +85,6 @@ pub struct EndpointConfig {
 pub struct Class {
     /// Its name, for messages.
     pub name: String,
-    /// The server's ports.
     pub ports: BTreeSet<u16>,
     /// The egress peers that it prefers, as indices of [`EndpointConfig::peers`]; all other paths are
     /// backups.
@@ -147,7 +144,7 @@ pub struct Neighbour {
     pub add_path: bool,
     /// How long its routes stay while it restarts (RFC 4724); `None`: they are removed at once.
     pub graceful_restart: Option<Duration>,
-    /// More routes of a family end the session.
+    /// More routes of a family end the session; `None`: no limit.
     pub routes_max: Option<usize>,
     /// Key of TCP-MD5 (RFC 2385).
     pub md5: Option<Md5Key>,
@@ -159,20 +156,18 @@ pub struct Neighbour {
     pub next_hop: Option<IpAddr>,
 }
 
-/// An egress peer at the border router.
+/// An egress peer of a border router.
 #[derive(Clone, Debug)]
 pub struct EgressPeer {
     /// Its BGP session.
     pub neighbour: Neighbour,
     /// The SRv6 segment of this peer.
     pub sid: Ipv6Addr,
-    /// Where the segment leads.
     pub behaviour: Behaviour,
     /// Distinguishes its routes within the AS.
     pub rd: RouteDistinguisher,
     /// By which servers recognise its routes.
     pub rt: RouteTarget,
-    /// The table of its routes.
     pub table: u32,
     /// Whether the file gives the table; otherwise it follows from the peer's place in the file.
     pub table_said: bool,
@@ -180,7 +175,7 @@ pub struct EgressPeer {
     pub interface: Option<String>,
 }
 
-/// Where an egress peer's segment leads (RFC 8986 §4).
+/// The behaviour of an egress peer's segment (RFC 8986 §4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum Behaviour {
     /// Into a table that has the routes of this peer and no others.
@@ -192,14 +187,13 @@ pub enum Behaviour {
     Neighbour,
 }
 
-/// An egress peer as a server knows it.
+/// An egress peer as configured on a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointPeer {
     /// Its name, for messages.
     pub name: String,
     /// The target of its routes.
     pub rt: RouteTarget,
-    /// The table of its routes.
     pub table: u32,
     /// Whether the file gives the table; otherwise it follows from the peer's place in the file.
     pub table_said: bool,

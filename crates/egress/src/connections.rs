@@ -1,8 +1,8 @@
-//! Sockets for the speaker: listeners, connections, and what waits to be sent.
+//! Sockets for the speaker: listeners, connections, and send buffers.
 //!
-//! What a connection says and when one is wanted is the speaker's; here is one `epoll` set, and
-//! nothing waits in it. What a neighbour does not take stays with the speaker as a set of
-//! destinations, so that a slow one costs no memory here but one buffer.
+//! The speaker decides what is sent and when to connect. All sockets are in one `epoll` set and
+//! never block. What a neighbour does not read stays in the speaker as a set of destinations, so
+//! that a slow neighbour costs no memory here.
 
 use std::{
     collections::BTreeMap,
@@ -22,20 +22,19 @@ use keiro_linux::{
 
 use crate::config::Neighbour;
 
-/// Listeners and connections.
 pub struct Connections {
     listeners: Vec<TcpListener>,
-    /// By their numbers; `None`: of one that is gone.
+    /// By number; `None`: the neighbour was removed.
     neighbours: Vec<Option<Known>>,
     connections: BTreeMap<ConnectionId, Connection>,
-    /// Accepted, and the speaker has not said yet whether it is taken.
+    /// An accepted connection on which the speaker has not decided yet.
     offered: Option<(NeighbourId, TcpStream)>,
     buffer: Vec<u8>,
-    /// Connections from addresses of no neighbour.
-    pub strangers: u64,
+    /// Connections from addresses that belong to no neighbour.
+    pub unknown_connections: u64,
 }
 
-/// A neighbour as far as sockets are concerned.
+/// The socket options of a neighbour.
 struct Known {
     address: IpAddr,
     port: u16,
@@ -47,23 +46,21 @@ struct Connection {
     connecting: bool,
     out: Vec<u8>,
     sent: usize,
-    /// The kernel takes no more for now.
+    /// The socket's send buffer is full.
     blocked: bool,
-    /// It is in the `epoll` set for output, too.
+    /// The socket is registered for output too.
     waits: bool,
 }
 
-/// What a ready descriptor of ours is.
+/// The meaning of an `epoll` token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
-    /// A listener.
     Listener(usize),
-    /// A connection.
     Connection(ConnectionId),
 }
 
 impl Connections {
-    /// Listens, with the keys of all neighbours.
+    /// Opens the listeners with the TCP-MD5 keys of all neighbours.
     ///
     /// # Errors
     /// A listener cannot be opened; the text says what to try.
@@ -94,11 +91,11 @@ impl Connections {
             connections: BTreeMap::new(),
             offered: None,
             buffer: vec![0; READ_BYTES],
-            strangers: 0,
+            unknown_connections: 0,
         })
     }
 
-    /// Has connections of neighbours signed as they say from now on. Those that are there stay.
+    /// Changes the TCP-MD5 keys of neighbours. Existing connections stay.
     ///
     /// # Errors
     /// The kernel has no TCP-MD5; the text says what to try.
@@ -123,12 +120,12 @@ impl Connections {
         Ok(())
     }
 
-    /// A neighbour without a connection is another one, or none.
+    /// Replaces or removes a neighbour that has no connection.
     pub fn set(&mut self, id: NeighbourId, neighbour: Option<&Neighbour>) {
         let place = usize::from(id.0);
         if let (None, Some(Some(before))) = (neighbour, self.neighbours.get(place)) {
             for listener in &self.listeners {
-                // A key that stays is for an address that nobody is known by.
+                // A key that stays behind belongs to an address without a neighbour.
                 let _ = bgp_socket::set_listener_key(listener, before.address, None);
             }
         }
@@ -138,13 +135,12 @@ impl Connections {
         self.neighbours[place] = neighbour.map(Known::of);
     }
 
-    /// Where it listens.
     pub fn local_addresses(&self) -> Vec<SocketAddr> {
         let listeners = self.listeners.iter();
         listeners.filter_map(|l| l.local_addr().ok()).collect()
     }
 
-    /// Handles one ready descriptor; what there is to tell the speaker goes to `tell`.
+    /// Handles a ready descriptor; inputs for the speaker go to `on_input`.
     pub fn on_ready(
         &mut self,
         token: Token,
@@ -172,7 +168,7 @@ impl Connections {
         }
     }
 
-    /// Carries out what the speaker wants.
+    /// Carries out an action of the speaker.
     pub fn carry_out(
         &mut self,
         epoll: &Epoll,
@@ -200,14 +196,14 @@ impl Connections {
             Action::Close(id) => {
                 if let Some(mut connection) = self.connections.remove(&id) {
                     connection.fill(speaker, id);
-                    // As far as it goes: the neighbour notices anyway.
+                    // Best effort: the neighbour notices the closed connection anyway.
                     let _ = connection.write();
                 }
             }
         }
     }
 
-    /// Sends what there is to send.
+    /// Sends all pending output.
     pub fn transmit(
         &mut self,
         epoll: &Epoll,
@@ -232,7 +228,7 @@ impl Connections {
                     true => Interest::ReadWrite,
                     false => Interest::Read,
                 };
-                // It is in the set; a failure would show as a session that falls silent.
+                // The descriptor is registered; a failure shows as a silent session.
                 let token = Token::Connection(id).number();
                 let _ = epoll.modify(&connection.stream, token, interest);
                 connection.waits = wanted;
@@ -245,7 +241,7 @@ impl Connections {
     }
 
     fn accept(&mut self, number: usize, on_input: &mut dyn FnMut(Input)) {
-        // One: the speaker's answer comes before the next.
+        // One at a time: the speaker must decide before the next is accepted.
         let Some(Ok((stream, remote))) = self.listeners.get(number).map(TcpListener::accept) else {
             return;
         };
@@ -255,7 +251,7 @@ impl Connections {
             (known.address == remote.ip()).then_some((place, &known.options))
         });
         let Some((place, options)) = found else {
-            self.strangers += 1;
+            self.unknown_connections += 1;
             return;
         };
         if let Err(error) = bgp_socket::prepare_accepted(&stream, options) {
@@ -377,7 +373,7 @@ impl Known {
 }
 
 impl Connection {
-    /// Takes what the speaker has, if nothing waits.
+    /// Refills the send buffer from the speaker.
     fn fill(&mut self, speaker: &mut Speaker, id: ConnectionId) {
         if self.out.is_empty() {
             speaker.transmit(id, &mut self.out, SEND_BYTES);
@@ -404,7 +400,7 @@ impl Connection {
 }
 
 impl Token {
-    /// For an `epoll` set: from 2⁴⁸ on.
+    /// The token for `epoll`, at least 2⁴⁸.
     pub fn number(self) -> u64 {
         match self {
             Self::Listener(number) => LISTENER | number as u64,
@@ -415,7 +411,7 @@ impl Token {
         }
     }
 
-    /// What a number means; `None`: it is not one of ours.
+    /// The inverse of [`number`](Self::number); `None`: a token of another component.
     pub fn of(number: u64) -> Option<Self> {
         let low = number & 0xffff_ffff;
         match number & !0xffff_ffff {
@@ -438,7 +434,7 @@ impl Token {
 fn local_of(stream: &TcpStream) -> IpAddr {
     match stream.local_addr() {
         Ok(address) => address.ip(),
-        // Only of a connection that is broken already, which is noticed when it is used.
+        // The connection is broken already, which shows at its first use.
         Err(_) => IpAddr::from([0; 4]),
     }
 }
@@ -476,7 +472,7 @@ const CONNECTION: u64 = 2 << 48;
 const READ_BYTES: usize = 65_536;
 /// Reads of one neighbour before the others' turn. Ours.
 const READS_PER_TURN: usize = 4;
-/// Handed to the kernel at once, and what waits here at most, a message more. Ours.
+/// Bytes passed to the kernel at once, which also bounds the send buffer. Ours.
 const SEND_BYTES: usize = 65_536;
 
 #[cfg(test)]

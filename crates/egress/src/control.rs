@@ -1,7 +1,7 @@
-//! The control socket: one question, a line of JSON, and its answer.
+//! The control socket: a request is a line of JSON, and so is its answer.
 //!
-//! A thread for each question reads it, has the daemon's thread answer from what it knows, and adds
-//! what the kernel has, which may take longer than neighbours should wait.
+//! Each request has a thread that reads it, gets the answer from the event loop, and adds the
+//! kernel's state, which would take too long for the event loop.
 
 use std::{
     fs,
@@ -26,50 +26,46 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     daemon::Handle,
-    kernel::View,
-    status::{Explanation, Happening, Reloaded, Status},
+    kernel::KernelView,
+    status::{Explanation, Reloaded, Status, TimedEvent},
 };
 
-/// What a daemon is asked.
+/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Question {
-    /// How it is.
+    /// The status of the daemon.
     Status,
-    /// What it knows of a prefix.
+    /// What is known about a prefix.
     Explain(IpNet),
-    /// What happens from now on. Answer: [`Answer::Monitoring`], then a [`Happening`] per line until the caller
-    /// or the daemon ends the connection.
+    /// Events from now on. The answer is [`Answer::Monitoring`], then a [`TimedEvent`] per line
+    /// until either side closes the connection.
     Monitor,
     /// Read the configuration file again.
     Reload,
 }
 
-/// What it answers.
+/// An answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// How it is.
     Status(Box<Status>),
-    /// What it knows of the prefix.
     Explanation(Box<Explanation>),
-    /// Happenings follow.
     Monitoring,
-    /// Another configuration is in force.
+    /// The new configuration is in force.
     Reloaded(Box<Reloaded>),
-    /// The question is not understood; why.
+    /// The request was rejected, for this reason.
     Refused(String),
 }
 
-/// What is told to the daemon's thread's askers.
+/// The event loop's reply to a request thread.
 pub(crate) enum Reply {
-    /// An answer, to which the kernel's part is added.
-    Answer(Answer, Option<View>),
-    /// Happenings, until the daemon ends.
-    Happenings(mpsc::Receiver<Happening>),
+    /// An answer to which the kernel's state must be added.
+    Answer(Answer, Option<KernelView>),
+    /// Events, until the daemon ends.
+    Events(mpsc::Receiver<TimedEvent>),
 }
 
-/// The socket.
 pub(crate) struct ControlSocket {
     listener: UnixListener,
     path: PathBuf,
@@ -79,7 +75,7 @@ pub(crate) struct ControlSocket {
     under_way: Arc<AtomicUsize>,
 }
 
-/// A question that waits for the daemon's thread.
+/// A request that waits for the event loop.
 pub(crate) struct Asked {
     pub(crate) question: Question,
     pub(crate) reply: mpsc::Sender<Reply>,
@@ -98,10 +94,10 @@ impl ControlSocket {
         })
     }
 
-    /// Takes everybody who has connected; the questions come later, with a wake.
+    /// Accepts all pending connections; their requests arrive later and wake the event loop.
     pub(crate) fn accept(&self) {
         while let Ok((stream, _)) = self.listener.accept() {
-            // Beyond it somebody who asks too much sees the connection end.
+            // Beyond the limit, the connection is closed at once.
             if self.under_way.fetch_add(1, Ordering::AcqRel) >= UNDER_WAY_MAX {
                 self.under_way.fetch_sub(1, Ordering::AcqRel);
                 continue;
@@ -121,7 +117,7 @@ impl ControlSocket {
         }
     }
 
-    /// A question that waits; `None`: there is none.
+    /// The next request; `None`: there is none.
     pub(crate) fn take(&self) -> Option<Asked> {
         self.asked.try_recv().ok()
     }
@@ -129,7 +125,7 @@ impl ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        // Gone already, or not ours to remove: either way nothing is left to do.
+        // Already removed, or not permitted: nothing can be done either way.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -160,7 +156,7 @@ fn serve(stream: &UnixStream, ask: &mpsc::Sender<Asked>, handle: &Handle) -> io:
                     }
                     answer
                 }
-                Reply::Happenings(all) => {
+                Reply::Events(all) => {
                     write(stream, &Answer::Monitoring)?;
                     return tell(stream, &all);
                 }
@@ -176,12 +172,12 @@ fn write(mut stream: &UnixStream, what: &impl Serialize) -> io::Result<()> {
     stream.write_all(&document)
 }
 
-/// Until the daemon ends, or nobody listens any more.
-fn tell(mut stream: &UnixStream, all: &mpsc::Receiver<Happening>) -> io::Result<()> {
+/// Writes events until the daemon or the client ends.
+fn tell(mut stream: &UnixStream, all: &mpsc::Receiver<TimedEvent>) -> io::Result<()> {
     stream.set_read_timeout(Some(GLANCE))?;
     loop {
         match all.recv_timeout(STEP) {
-            Ok(happening) => write(stream, &happening)?,
+            Ok(event) => write(stream, &event)?,
             Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
             Err(mpsc::RecvTimeoutError::Timeout) => match stream.read(&mut [0]) {
                 Ok(0) => return Ok(()),
@@ -198,11 +194,10 @@ fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
 }
 
-/// Happenings of a daemon, from now on.
 pub struct Monitor(BufReader<UnixStream>);
 
 impl Monitor {
-    /// Asks a daemon for them.
+    /// Subscribes to the events of a daemon.
     ///
     /// # Errors
     /// As [`ask`].
@@ -224,11 +219,11 @@ impl Monitor {
         Ok(Self(lines))
     }
 
-    /// The next one; `None`: the daemon has ended, or somebody read too slowly. Waits.
+    /// Waits for the next event; `None`: the daemon has ended, or this client read too slowly.
     ///
     /// # Errors
     /// The connection is broken.
-    pub fn wait(&mut self) -> io::Result<Option<Happening>> {
+    pub fn wait(&mut self) -> io::Result<Option<TimedEvent>> {
         let mut line = String::new();
         if self.0.read_line(&mut line)? == 0 {
             return Ok(None);
@@ -239,10 +234,10 @@ impl Monitor {
     }
 }
 
-/// Asks a daemon.
+/// Sends a request to a daemon.
 ///
 /// # Errors
-/// Nobody listens at `path`, the caller may not ask, or the answer is none.
+/// No daemon listens at `path`, permission is denied, or the answer is invalid.
 pub fn ask(path: &Path, question: Question) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -259,15 +254,16 @@ pub fn ask(path: &Path, question: Question) -> io::Result<Answer> {
     serde_json::from_slice(&document).map_err(io::Error::other)
 }
 
-/// Between two looks whether somebody still listens, and how long one takes. Ours.
+/// The interval between checks whether the client is still connected, and the timeout of a write.
+/// Ours.
 const STEP: Duration = Duration::from_millis(500);
 const GLANCE: Duration = Duration::from_millis(1);
-/// Questions at once. Ours.
+/// Concurrent requests. Ours.
 const UNDER_WAY_MAX: usize = 8;
 /// The longest question is far shorter. Ours.
 const QUESTION_BYTES_MAX: u64 = 4096;
-/// Several thousand neighbours. Ours.
+/// Enough for several thousand neighbours. Ours.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
-/// How long an answer is waited for: a daemon that works on a large change, or a kernel with many routes, answers later
-/// than at once. Ours.
+/// How long a client waits for an answer. A daemon with a large change in progress, or a kernel
+/// with many routes, takes a while. Ours.
 pub const PATIENCE: Duration = Duration::from_secs(30);

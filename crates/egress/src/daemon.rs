@@ -1,8 +1,8 @@
-//! The thread that turns speaker, sockets and forwarding.
+//! The event loop of speaker, sockets and forwarding.
 //!
-//! One turn: wait; hand what has come to the speaker; carry out what it wants; put what has changed
-//! into forwarding; and only then tell neighbours. A route that is withdrawn is thus closed here
-//! before anybody hears of it.
+//! One turn waits for events, passes them to the speaker, carries out its actions, updates
+//! forwarding, and only then sends to neighbours. A withdrawn route is thus removed here before a
+//! neighbour learns of it.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -40,46 +40,44 @@ use crate::{
     forwarding::{Forwarding, ForwardingError, NextHop, PeerIndex},
     reload::Reloading,
     status::{
-        Compared, Explanation, Happening, NeighbourStatus, PathStatus, PeerExplanation, PeerStatus,
-        Reloaded, Status, What, covering, word,
+        Compared, DaemonEvent, Explanation, NeighbourStatus, PathStatus, PeerExplanation,
+        PeerStatus, Reloaded, Status, TimedEvent, covering, word,
     },
 };
 
-/// What is made of routes and sessions.
+/// What distinguishes a border router from a server.
 pub trait Role {
-    /// What its file says.
     type Config: Send + 'static;
 
-    /// Reads a file.
+    /// Reads the configuration file.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The file is invalid.
     fn load(path: &Path) -> Result<Self::Config, ConfigError>;
 
-    /// What both roles have.
+    /// The part that both roles have.
     fn speaker_of(config: &Self::Config) -> &SpeakerConfig;
 
-    /// The neighbours of a configuration.
     fn neighbours_of(config: &Self::Config) -> Vec<Neighbour>;
 
-    /// Puts back, in another configuration, what cannot change while the daemon runs; a line for
-    /// each such value.
+    /// Restores, in a new configuration, the values that cannot change at run time; returns a line
+    /// for each.
     ///
     /// # Errors
-    /// Why nothing of that configuration can be in force.
+    /// Why the new configuration cannot be used at all.
     fn keep(&self, config: &mut Self::Config) -> Result<Vec<String>, String>;
 
-    /// Whether a neighbour of the same address is another one in that configuration, so that all
-    /// that its session has brought has to go.
+    /// Whether a neighbour with the same address counts as another one in the new configuration, so
+    /// that its session and routes must go.
     fn is_other(&self, id: NeighbourId, config: &Self::Config) -> bool;
 
-    /// What of it is another beside neighbours.
+    /// What changed apart from neighbours.
     fn differs(&self, _: &Self::Config) -> Reloaded {
         Reloaded::default()
     }
 
-    /// Another configuration is in force, whose neighbours have these numbers. Sessions with those
-    /// that are gone, or are others, have ended.
+    /// Uses a new configuration, whose neighbours have these numbers. Sessions with removed or
+    /// replaced neighbours have ended already.
     fn adopt(
         &mut self,
         config: Self::Config,
@@ -88,21 +86,21 @@ pub trait Role {
         forwarding: &mut dyn Forwarding,
     ) -> (Vec<Input>, Vec<ForwardingError>);
 
-    /// Its neighbours, in the order of their numbers.
+    /// The neighbours in the order of their numbers.
     fn neighbours(&self) -> Vec<Neighbour>;
 
-    /// Whether the neighbour's own routes matter, not only best ones.
+    /// Whether every route of the neighbour matters, not only best paths.
     fn tracks_routes(&self, id: NeighbourId) -> bool;
 
-    /// Which neighbour announces an egress peer's routes itself; `None`: none does.
+    /// The neighbour that is this egress peer; `None`: routes come from a reflector.
     fn neighbour_of(&self, _: PeerIndex) -> Option<NeighbourId> {
         None
     }
 
-    /// What is handed in first.
+    /// The first inputs of the speaker.
     fn begin(&mut self) -> Vec<Input>;
 
-    /// Something has happened; what the speaker is to do about it.
+    /// Handles an event of the speaker; returns inputs for it.
     fn on_event(
         &mut self,
         event: &Event,
@@ -110,7 +108,7 @@ pub trait Role {
         forwarding: &mut dyn Forwarding,
     ) -> Vec<Input>;
 
-    /// Routes have changed; what the speaker is to do about it, and what forwarding refused.
+    /// Handles route changes; returns inputs for the speaker, and forwarding errors.
     fn on_changes(
         &mut self,
         speaker: &Speaker,
@@ -121,24 +119,24 @@ pub trait Role {
     /// `asbr` or `egress`.
     fn name(&self) -> &'static str;
 
-    /// Its egress peers as they are.
     fn peers(&self, speaker: &Speaker) -> Vec<PeerStatus>;
 
-    /// Their indices, in the same order.
+    /// The indices of the egress peers, in the order of [`peers`](Self::peers).
     fn indices(&self) -> Vec<PeerIndex>;
 
-    /// What its egress peers have to do with a prefix, in the same order. `names`: of neighbours.
+    /// What each egress peer has for a prefix, in the order of [`peers`](Self::peers). `names`: of
+    /// the neighbours.
     fn explain(&self, speaker: &Speaker, asked: IpNet, names: &[&str]) -> Vec<PeerExplanation>;
 
-    /// The daemon ends.
+    /// Called when the daemon ends.
     fn end(&mut self, forwarding: &mut dyn Forwarding);
 }
 
-/// A daemon that has been started.
+/// A started daemon.
 pub struct Daemon<R: Role> {
     pub(crate) role: R,
     pub(crate) config: SpeakerConfig,
-    /// By their numbers; `None`: of one that is gone.
+    /// By number; `None`: the neighbour was removed.
     pub(crate) neighbours: Vec<Option<Neighbour>>,
     pub(crate) speaker: Speaker,
     pub(crate) connections: Connections,
@@ -149,16 +147,15 @@ pub struct Daemon<R: Role> {
     pub(crate) inputs: VecDeque<Input>,
     pub(crate) reloading: Reloading<R::Config>,
     control: Option<ControlSocket>,
-    monitors: Vec<SyncSender<Happening>>,
-    /// Egress peers by their names, as monitors were told last.
-    told: BTreeMap<String, Told>,
+    monitors: Vec<SyncSender<TimedEvent>>,
+    /// The state of egress peers as last sent to monitors.
+    reported_peers: BTreeMap<String, PeerState>,
     refused: u64,
 }
 
-/// An egress peer's routes, and its segment.
-type Told = (usize, Option<Ipv6Addr>);
+type PeerState = (usize, Option<Ipv6Addr>);
 
-/// Stops a daemon from another thread, or wakes it.
+/// Controls a daemon from another thread.
 #[derive(Clone)]
 pub struct Handle(Arc<Trigger>);
 
@@ -169,18 +166,18 @@ struct Trigger {
 }
 
 impl Handle {
-    /// Makes one turn, as if something had come.
+    /// Makes the event loop run once.
     pub fn wake(&self) {
         self.0.waker.wake();
     }
 
-    /// Has the configuration read again.
+    /// Reads the configuration again.
     pub fn reload(&self) {
         self.0.reload.store(true, Ordering::Release);
         self.0.waker.wake();
     }
 
-    /// Ends sessions and then the daemon.
+    /// Ends the sessions and then the daemon.
     pub fn stop(&self) {
         self.0.stop.store(true, Ordering::Release);
         self.0.waker.wake();
@@ -188,10 +185,10 @@ impl Handle {
 }
 
 impl<R: Role> Daemon<R> {
-    /// Listens and makes neighbours known; sessions begin with [`serve`](Self::serve).
+    /// Opens the listeners and adds the neighbours; sessions begin with [`serve`](Self::serve).
     ///
     /// # Errors
-    /// A socket cannot be opened; what is wrong, and what to try.
+    /// A socket cannot be opened; the text says what to try.
     pub fn start(
         role: R,
         config: &SpeakerConfig,
@@ -236,7 +233,7 @@ impl<R: Role> Daemon<R> {
             reloading: Reloading::default(),
             control,
             monitors: Vec::new(),
-            told: BTreeMap::new(),
+            reported_peers: BTreeMap::new(),
             refused: 0,
             speaker,
             connections,
@@ -250,36 +247,36 @@ impl<R: Role> Daemon<R> {
         Ok(daemon)
     }
 
-    /// Writes every input of the speaker to a file, see [`record`].
+    /// Records every input of the speaker in a file, see [`record`].
     ///
     /// # Errors
-    /// The file cannot be made.
+    /// The file cannot be created.
     pub fn record_to(&mut self, path: &Path) -> anyhow::Result<()> {
         let file = File::create(path).with_context(|| format!("cannot make {}", path.display()))?;
         self.record = Some(BufWriter::new(file));
         Ok(())
     }
 
-    /// Where its configuration is read from again (SIGHUP, or asked at the control socket).
+    /// Sets the file that SIGHUP and `reload` read.
     pub fn reload_from(&mut self, path: &Path) {
         self.reloading.path = Some(path.to_owned());
     }
 
-    /// Stops this daemon from another thread.
+    /// Returns a handle for other threads.
     pub fn handle(&self) -> Handle {
         Handle(Arc::clone(&self.trigger))
     }
 
-    /// Where it listens.
+    /// The addresses of the listeners.
     pub fn local_addresses(&self) -> Vec<SocketAddr> {
         self.connections.local_addresses()
     }
 
-    /// Serves until stopped. `signals` as of [`Signals::block`]; `None`: only the [`Handle`] stops
+    /// Runs until stopped. `signals` as from [`Signals::block`]; `None`: only the [`Handle`] stops
     /// it.
     ///
     /// # Errors
-    /// The system fails.
+    /// A system call of the event loop failed.
     pub fn serve(mut self, mut signals: Option<Signals>) -> anyhow::Result<()> {
         if let Some(signals) = &signals {
             self.epoll.add(signals, SIGNALS, Interest::Read)?;
@@ -289,7 +286,7 @@ impl<R: Role> Daemon<R> {
         self.inputs
             .extend((0..count).map(|number| Input::Start(NeighbourId(number))));
         self.turn();
-        // Nobody listens where it was not started by systemd.
+        // Has no effect unless systemd started the daemon.
         let _ = sd_notify::notify(&[NotifyState::Ready]);
         let mut ready = ReadyList::new(64);
         loop {
@@ -327,7 +324,7 @@ impl<R: Role> Daemon<R> {
                                 event.writable,
                                 &mut |input| inputs.push_back(input),
                             );
-                            // An accepted connection waits for its answer.
+                            // The speaker must answer before the next connection is accepted.
                             self.take_inputs();
                         }
                     }
@@ -342,13 +339,13 @@ impl<R: Role> Daemon<R> {
             }
             self.finish_reload();
             self.answer();
-            // Behind what neighbours have said: that does not wait.
+            // After the neighbours' input, which is urgent.
             let due = self.forwarding.poll_timeout();
             if tend || due.is_some_and(|due| due <= now()) {
                 let errors = self.forwarding.tend(now());
-                self.refuse(&errors);
-                self.tell_decisions();
-                self.look_at_next_hops();
+                self.report_errors(&errors);
+                self.report_decisions();
+                self.handle_next_hops();
                 if !self.inputs.is_empty() {
                     self.turn();
                 }
@@ -358,7 +355,7 @@ impl<R: Role> Daemon<R> {
         Ok(())
     }
 
-    /// Forwarding may have other descriptors than before.
+    /// Adds descriptors that forwarding has opened since.
     pub(crate) fn watch_forwarding(&self) -> io::Result<()> {
         for watched in self.forwarding.watched() {
             match self.epoll.add(&watched, FORWARDING, Interest::Read) {
@@ -369,14 +366,14 @@ impl<R: Role> Daemon<R> {
         Ok(())
     }
 
-    /// Hands in what waits, and does what follows from it.
+    /// Passes all pending inputs to the speaker and carries out what follows.
     pub(crate) fn turn(&mut self) {
         if self.speaker.poll_timeout().is_some_and(|due| due <= now()) {
             self.inputs.push_back(Input::Timeout);
         }
         loop {
             self.take_inputs();
-            self.look_at_events();
+            self.handle_events();
             if !self.inputs.is_empty() {
                 continue;
             }
@@ -390,14 +387,14 @@ impl<R: Role> Daemon<R> {
             }
         }
         if let Some(record) = &mut self.record {
-            // A disk that is full is told when it is written to.
+            // A full disk is reported by the next write.
             let _ = record.flush();
         }
     }
 
     fn take_inputs(&mut self) {
         loop {
-            // Another configuration leaves some without any input.
+            // A new configuration causes actions without an input.
             self.carry_out();
             let Some(input) = self.inputs.pop_front() else {
                 return;
@@ -416,18 +413,18 @@ impl<R: Role> Daemon<R> {
     fn carry_out(&mut self) {
         while let Some(action) = self.speaker.poll_action() {
             let inputs = &mut self.inputs;
-            let tell = &mut |input| inputs.push_back(input);
+            let on_input = &mut |input| inputs.push_back(input);
             self.connections
-                .carry_out(&self.epoll, &mut self.speaker, action, tell);
+                .carry_out(&self.epoll, &mut self.speaker, action, on_input);
         }
     }
 
-    /// Events first: a segment is closed before the routes of its table are taken out one by one.
-    fn look_at_events(&mut self) {
+    /// Events come first: a segment is removed before the routes of its table are.
+    fn handle_events(&mut self) {
         while let Some(event) = self.speaker.poll_event() {
             self.log(&event);
-            let what = self.what(&event);
-            self.tell(&what);
+            let what = self.daemon_event(&event);
+            self.notify_monitors(&what);
             let forwarding = &mut *self.forwarding;
             let inputs = self.role.on_event(&event, &self.speaker, forwarding);
             self.inputs.extend(inputs);
@@ -436,13 +433,13 @@ impl<R: Role> Daemon<R> {
         let forwarding = &mut *self.forwarding;
         let (inputs, errors) = self.role.on_changes(&self.speaker, &changes, forwarding);
         self.inputs.extend(inputs);
-        self.refuse(&errors);
+        self.report_errors(&errors);
         self.forget_next_hops(&changes);
-        self.look_at_next_hops();
-        self.tell_peers();
+        self.handle_next_hops();
+        self.report_peers();
     }
 
-    /// Next hops that led nowhere and that no route has any more.
+    /// Forgets unreachable next hops that no route uses any more.
     fn forget_next_hops(&mut self, changes: &Changes) {
         for &(id, address) in &changes.unused {
             if self.role.tracks_routes(id) {
@@ -452,7 +449,7 @@ impl<R: Role> Daemon<R> {
                 }
                 continue;
             }
-            // For all of these it was asked once.
+            // Neighbours that are not tracked share one entry per address.
             let mut others = (0..self.neighbours.len() as u16).map(NeighbourId);
             let has = |id| !self.role.tracks_routes(id) && self.speaker.has_next_hop((id, address));
             if !others.any(has) {
@@ -461,8 +458,8 @@ impl<R: Role> Daemon<R> {
         }
     }
 
-    /// Routes by next hops to which nothing leads are not to be chosen.
-    fn look_at_next_hops(&mut self) {
+    /// Informs the speaker of next hops that became unreachable or reachable.
+    fn handle_next_hops(&mut self) {
         let (mut lost, mut found) = (Vec::new(), Vec::new());
         let (mut errors, mut again) = (Vec::new(), 0);
         while let Some(NextHop {
@@ -491,7 +488,7 @@ impl<R: Role> Daemon<R> {
                 }
             }
         }
-        self.refuse(&errors);
+        self.report_errors(&errors);
         if again > 0 {
             tracing::info!(next_hops = again, "routes are considered again");
         }
@@ -500,33 +497,33 @@ impl<R: Role> Daemon<R> {
         self.inputs.extend(lost.into_iter().chain(found));
     }
 
-    /// Whoever reads too slowly hears no more.
-    pub(crate) fn tell(&mut self, what: &What) {
+    /// Sends an event to all monitors; a monitor whose queue is full is disconnected.
+    pub(crate) fn notify_monitors(&mut self, what: &DaemonEvent) {
         if self.monitors.is_empty() {
             return;
         }
-        let happening = Happening {
+        let event = TimedEvent {
             unix_ms: clock::unix_time().as_millis() as u64,
             what: what.clone(),
         };
         self.monitors
-            .retain(|monitor| monitor.try_send(happening.clone()).is_ok());
+            .retain(|monitor| monitor.try_send(event.clone()).is_ok());
     }
 
-    /// What has become of egress peers since it was told last.
-    fn tell_peers(&mut self) {
+    /// Sends the changes of egress peers to monitors.
+    fn report_peers(&mut self) {
         if self.monitors.is_empty() {
             return;
         }
-        let now = self.to_tell();
-        let before = std::mem::replace(&mut self.told, now.clone());
+        let now = self.peer_states();
+        let before = std::mem::replace(&mut self.reported_peers, now.clone());
         let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
         for name in names {
-            // One that is not there any more, or was not, has nothing.
-            let of = |all: &BTreeMap<String, Told>| all.get(name).copied().unwrap_or_default();
+            // A peer that is missing on one side has no routes there.
+            let of = |all: &BTreeMap<String, PeerState>| all.get(name).copied().unwrap_or_default();
             let (had, has) = (of(&before), of(&now));
             if had != has {
-                self.tell(&What::Peer {
+                self.notify_monitors(&DaemonEvent::Peer {
                     peer: name.clone(),
                     routes_before: had.0,
                     routes: has.0,
@@ -536,28 +533,28 @@ impl<R: Role> Daemon<R> {
         }
     }
 
-    fn to_tell(&self) -> BTreeMap<String, Told> {
+    fn peer_states(&self) -> BTreeMap<String, PeerState> {
         let peers = self.role.peers(&self.speaker).into_iter();
         peers
             .map(|peer| (peer.name, (peer.routes, peer.sid)))
             .collect()
     }
 
-    /// What was decided about client prefixes.
-    fn tell_decisions(&mut self) {
+    /// Reports decisions of the comparison.
+    fn report_decisions(&mut self) {
         while let Some(compared) = self.forwarding.poll_decision() {
             let Compared {
                 prefix,
-                standing,
+                mode,
                 confident,
                 evidence,
             } = &compared;
-            tracing::info!(%prefix, ?standing, confident, ?evidence, "client prefix");
-            self.tell(&What::Compared(compared));
+            tracing::info!(%prefix, ?mode, confident, ?evidence, "client prefix");
+            self.notify_monitors(&DaemonEvent::Compared(compared));
         }
     }
 
-    pub(crate) fn refuse(&mut self, errors: &[ForwardingError]) {
+    pub(crate) fn report_errors(&mut self, errors: &[ForwardingError]) {
         self.refused += errors.len() as u64;
         for error in errors.iter().take(ERRORS_LOGGED) {
             tracing::error!(%error, "not forwarded as wanted");
@@ -568,11 +565,11 @@ impl<R: Role> Daemon<R> {
         }
         for error in errors.iter().take(ERRORS_LOGGED) {
             let reason = error.to_string();
-            self.tell(&What::Refused { reason });
+            self.notify_monitors(&DaemonEvent::Refused { reason });
         }
     }
 
-    /// Questions that wait.
+    /// Answers pending requests of the control socket.
     fn answer(&mut self) {
         while let Some(asked) = self.control.as_ref().and_then(ControlSocket::take) {
             let answer = match asked.question {
@@ -588,18 +585,18 @@ impl<R: Role> Daemon<R> {
                 }
             };
             let reply = Reply::Answer(answer, self.forwarding.view());
-            // Who has gone needs none.
+            // The client may have disconnected.
             let _ = asked.reply.send(reply);
         }
     }
 
     fn monitor(&mut self, reply: &mpsc::Sender<Reply>) {
-        let (tell, all) = mpsc::sync_channel(HAPPENINGS_MAX);
-        if reply.send(Reply::Happenings(all)).is_ok() {
+        let (sender, all) = mpsc::sync_channel(MONITOR_QUEUE_MAX);
+        if reply.send(Reply::Events(all)).is_ok() {
             if self.monitors.is_empty() {
-                self.told = self.to_tell();
+                self.reported_peers = self.peer_states();
             }
-            self.monitors.push(tell);
+            self.monitors.push(sender);
         }
     }
 
@@ -612,14 +609,14 @@ impl<R: Role> Daemon<R> {
         let known = |prefix: &IpNet| !rib.paths(&Destination::unicast(*prefix)).is_empty();
         let prefix = covering(asked).find(known);
         let paths = prefix.map_or(&[][..], |prefix| rib.paths(&Destination::unicast(prefix)));
-        let told = paths.iter().map(|path| {
+        let shown = paths.iter().map(|path| {
             let of = prefix.unwrap_or(asked);
             PathStatus::of(&self.speaker, &names, of, &paths[0], path)
         });
         Explanation {
             asked,
             prefix,
-            paths: told.collect(),
+            paths: shown.collect(),
             kernel: None,
             peers: self.role.explain(&self.speaker, asked, &names),
             compared: self.forwarding.compared(asked),
@@ -640,9 +637,9 @@ impl<R: Role> Daemon<R> {
                 state: word(status.state).to_owned(),
                 up_seconds: status.up_since.map(|since| (now - since).as_secs()),
                 routes: routes.map(|(family, n)| (family.to_string(), *n)).collect(),
-                told: status.advertised,
+                advertised: status.advertised,
                 times_up: status.times_up,
-                complaints: status.malformed_updates,
+                malformed_updates: status.malformed_updates,
                 last_error: status.last_error,
             })
         });
@@ -656,7 +653,7 @@ impl<R: Role> Daemon<R> {
             router_id: self.config.router_id,
             destinations: self.speaker.rib().len(),
             vrps: self.config.vrps.as_ref().map(|vrps| vrps.len()),
-            strangers: self.connections.strangers,
+            unknown_connections: self.connections.unknown_connections,
             refused: self.refused,
             config_rejected: self.reloading.rejected.clone(),
             neighbours: neighbours.collect(),
@@ -694,27 +691,27 @@ impl<R: Role> Daemon<R> {
         }
     }
 
-    fn what(&self, event: &Event) -> What {
+    fn daemon_event(&self, event: &Event) -> DaemonEvent {
         let name = |id: &NeighbourId| self.name(*id).to_owned();
         match event {
-            Event::Up(id) => What::SessionUp {
+            Event::Up(id) => DaemonEvent::SessionUp {
                 neighbour: name(id),
             },
-            Event::Down(id, down) => What::SessionDown {
+            Event::Down(id, down) => DaemonEvent::SessionDown {
                 neighbour: name(id),
                 reason: down.reason.to_string(),
                 routes_kept: down.graceful,
             },
-            Event::EndOfRib(id, family) => What::AllAnnounced {
+            Event::EndOfRib(id, family) => DaemonEvent::AllAnnounced {
                 neighbour: name(id),
                 family: family.to_string(),
                 routes: self.routes(*id, *family),
             },
-            Event::MalformedUpdate(id, text) => What::Complaint {
+            Event::MalformedUpdate(id, text) => DaemonEvent::Complaint {
                 neighbour: name(id),
                 reason: text.to_string(),
             },
-            Event::MaxPrefixExceeded(id, family) => What::Complaint {
+            Event::MaxPrefixExceeded(id, family) => DaemonEvent::Complaint {
                 neighbour: name(id),
                 reason: format!("more routes of {family} than `routes_max`"),
             },
@@ -726,18 +723,17 @@ impl<R: Role> Daemon<R> {
         neighbour.map_or("", |neighbour| neighbour.name.as_str())
     }
 
-    /// Routes of a neighbour's.
     fn routes(&self, id: NeighbourId, family: Family) -> usize {
         let status = self.speaker.status(id);
         status.routes.get(&family).copied().unwrap_or_default()
     }
 
-    /// Segments go first, then sessions, so that nobody is told of what still forwards; and only then what may take
-    /// long.
+    /// Segments go first, then sessions, so that no neighbour is informed while packets are still
+    /// forwarded; slow work comes last.
     fn end(&mut self) {
         self.role.end(&mut *self.forwarding);
         let errors = self.forwarding.end();
-        self.refuse(&errors);
+        self.report_errors(&errors);
         for (place, neighbour) in self.neighbours.iter().enumerate() {
             if neighbour.is_some() {
                 self.inputs
@@ -757,7 +753,7 @@ const TRIGGER: u64 = 1;
 const SIGNALS: u64 = 2;
 const CONTROL: u64 = 3;
 const FORWARDING: u64 = 4;
-/// Happenings that wait for one who monitors. Ours.
-const HAPPENINGS_MAX: usize = 1024;
-/// Errors of one turn that are told one by one. Ours.
+/// Queued events per monitor. Ours.
+const MONITOR_QUEUE_MAX: usize = 1024;
+/// Errors of one turn that are logged one by one. Ours.
 const ERRORS_LOGGED: usize = 10;

@@ -1,5 +1,5 @@
-//! The Endpoint Manager's routes: best paths into the main table, and the VPN routes of each egress
-//! peer into a table of its own, by segments [egress §4.1].
+//! Routes of the Endpoint Manager: best paths go to the main table, VPN routes of each egress peer
+//! to its own table, through segments [egress §4.1].
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,30 +18,28 @@ use crate::{
     config::{Class, ConfigError, EndpointConfig, EndpointPeer, Neighbour, SpeakerConfig},
     daemon::Role,
     forwarding::{Configured, Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
-    multipath::Others,
+    multipath::ConnectionSettings,
     reload::{keep_speaker, keep_tables, keep_value},
     status::{PathStatus, PeerExplanation, PeerStatus, Reloaded, covering},
 };
 
-/// The Endpoint Manager's part of the daemon.
 pub struct Endpoint {
     config: EndpointConfig,
-    /// One that is added later has a number that none had before.
+    /// A peer added later gets an index that was never used.
     peers: BTreeMap<PeerIndex, EndpointPeer>,
     next_peer: usize,
-    /// For which peers routes of a distinguisher have been.
+    /// The peers to which routes of a distinguisher have belonged.
     distinguishers: BTreeMap<RouteDistinguisher, BTreeSet<PeerIndex>>,
-    /// What is in each peer's table.
+    /// The contents of each peer's table.
     tables: BTreeMap<PeerIndex, BTreeMap<Ipv6Net, Via>>,
-    /// What neighbours have still to announce for the first time.
+    /// End-of-RIB markers still missing after the start.
     awaited: BTreeSet<(NeighbourId, Family)>,
     settled: bool,
-    /// VPN routes whose SID cannot be used.
+    /// VPN routes without a usable SID.
     pub unusable: u64,
 }
 
 impl Endpoint {
-    /// For a configuration.
     pub fn new(config: EndpointConfig) -> Self {
         let awaited = config.reflectors.iter().enumerate();
         let awaited = awaited.flat_map(|(place, reflector)| {
@@ -63,7 +61,7 @@ impl Endpoint {
         }
     }
 
-    /// The peers that a path is for.
+    /// The peers that import a path, by route target.
     fn peers_of(&self, path: &Path) -> impl Iterator<Item = PeerIndex> {
         let targets: Vec<_> = path.attributes.route_targets().collect();
         let peers = self.peers.iter();
@@ -72,7 +70,7 @@ impl Endpoint {
             .map(|(peer, _)| *peer)
     }
 
-    /// The paths of a peer's to a prefix, one of each distinguisher.
+    /// The paths of a peer to a prefix, one per distinguisher.
     fn paths<'a>(
         &'a self,
         speaker: &'a Speaker,
@@ -90,7 +88,7 @@ impl Endpoint {
             .filter(move |(_, path)| path.attributes.route_targets().any(|found| found == rt))
     }
 
-    /// Where a peer's table is to lead to for a prefix; `None`: nowhere.
+    /// The next hop that a peer's table should have for a prefix; `None`: no route.
     fn wanted(&self, speaker: &Speaker, peer: PeerIndex, prefix: Ipv6Net) -> Option<Via> {
         let paths = self.paths(speaker, peer, prefix);
         let paths: Vec<&Path> = paths.map(|(_, path)| path).collect();
@@ -99,7 +97,7 @@ impl Endpoint {
         Some(Via::Segment(service.sid(best.label)))
     }
 
-    /// For which peers routes are that have changed.
+    /// Records the peers to which changed routes belong.
     fn note_distinguishers(&mut self, speaker: &Speaker, changes: &Changes) {
         for destination in &changes.best {
             let (Destination::Vpn6(rd, _), Some(path)) =
@@ -109,14 +107,14 @@ impl Endpoint {
             };
             self.unusable += u64::from(path.attributes.service.is_none());
             let peers: Vec<PeerIndex> = self.peers_of(path).collect();
-            // Routes of nobody whom we know leave nothing behind.
+            // Routes that no configured peer imports leave no trace.
             if !peers.is_empty() {
                 self.distinguishers.entry(*rd).or_default().extend(peers);
             }
         }
     }
 
-    /// Peers that have lost everything: nobody announces a route of their distinguishers any more.
+    /// Peers without any routes: nothing with their distinguishers is announced any more.
     fn bereft(&self, speaker: &Speaker) -> BTreeSet<PeerIndex> {
         let is_announced = |rd: RouteDistinguisher| {
             let mut from = speaker
@@ -133,8 +131,8 @@ impl Endpoint {
         bereft
     }
 
-    /// Empties the tables of such peers, each at once: before their routes are looked at one by
-    /// one, while packets still go where nobody wants them.
+    /// Clears the tables of peers that lost all routes, each at once, before routes are handled one
+    /// by one, since packets still leave by them.
     fn clear(
         &mut self,
         bereft: &BTreeSet<PeerIndex>,
@@ -150,7 +148,7 @@ impl Endpoint {
         errors
     }
 
-    /// Leads tables where they are to lead to now.
+    /// Updates the tables to the current routes.
     fn update(
         &mut self,
         speaker: &Speaker,
@@ -174,7 +172,7 @@ impl Endpoint {
             }
         }
         let mut errors = Vec::new();
-        // A peer that has lost everything: at once, not one by one.
+        // A peer that lost all routes: at once, not one by one.
         for (peer, table) in &self.tables {
             let of_peer = Table::Peer(*peer);
             if table.is_empty() && list.iter().any(|change| change.table == of_peer) {
@@ -187,7 +185,7 @@ impl Endpoint {
         errors
     }
 
-    /// The VPN routes of peers that were not there before.
+    /// The VPN routes of new peers.
     fn routes_of(
         &mut self,
         speaker: &Speaker,
@@ -353,7 +351,7 @@ impl Role for Endpoint {
             .collect();
         let mut errors = forwarding.follow_configuration(&Configured::Endpoint {
             peers: &self.peers,
-            others: Others {
+            others: ConnectionSettings {
                 classes: &classes,
                 comparison: self.config.comparison,
             },
@@ -397,7 +395,7 @@ impl Role for Endpoint {
         changes: &Changes,
         forwarding: &mut dyn Forwarding,
     ) -> (Vec<Input>, Vec<ForwardingError>) {
-        // Before anybody is bereft: the last route of one distinguisher may go with the first of another.
+        // First, since the last route of one distinguisher may go with the first of another.
         self.note_distinguishers(speaker, changes);
         let bereft = match changes.best.is_empty() {
             true => BTreeSet::new(),
@@ -477,6 +475,6 @@ impl Role for Endpoint {
     }
 
     fn end(&mut self, _: &mut dyn Forwarding) {
-        // Connections go on by what is there, until it starts again or is told to clean up.
+        // Connections continue with the installed routes until the next start or cleanup.
     }
 }

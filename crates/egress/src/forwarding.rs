@@ -1,7 +1,7 @@
-//! Where segments and routes are put.
+//! The interface to the forwarding plane.
 //!
-//! The daemons say what is to be forwarded in the words of this module; [`Memory`] keeps it for
-//! tests, the kernel's implementation is behind the same trait.
+//! The daemons describe segments and routes with the types of this module. [`Memory`] implements
+//! the trait for tests, [`crate::kernel`] for Linux.
 
 use std::{
     collections::BTreeMap,
@@ -16,224 +16,215 @@ use keiro_units::Instant;
 
 use crate::{
     config::{EgressPeer, EndpointPeer, Neighbour},
-    kernel::View,
-    multipath::Others,
+    kernel::KernelView,
+    multipath::ConnectionSettings,
     status::{Compared, ComparisonStatus, PrefixStatus},
 };
 
-/// An egress peer, by its place in the configuration that a daemon began with; later ones have
-/// others.
+/// An egress peer, as an index into the configuration that the daemon started with; peers added
+/// later get new indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerIndex(pub usize);
 
-/// A table of routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Table {
-    /// The main one: best paths.
+    /// The main table: best paths.
     Main,
-    /// An egress peer's own. What it has no route for is unreachable, never looked up elsewhere.
+    /// The table of an egress peer. A destination without a route in it is unreachable; no other
+    /// table is consulted.
     Peer(PeerIndex),
 }
 
-/// Where packets of a route go.
+/// Where a route sends packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Via {
-    /// To a router on a link.
+    /// To a next hop.
     Router {
-        /// Whose route it is; `None`: no egress peer's. An egress peer's interface may be known.
+        /// The egress peer whose route it is, since its interface may be configured; `None`: not a
+        /// route of an egress peer.
         peer: Option<PeerIndex>,
-        /// Its address.
         address: IpAddr,
-        /// Its address on the link, if it has said it; the better one to use.
+        /// The link-local next hop, preferred if the neighbour sent one.
         link_local: Option<Ipv6Addr>,
     },
-    /// Into a segment (H.Encaps): another router's SID.
+    /// Into an SRv6 segment (H.Encaps): the SID of another router.
     Segment(Ipv6Addr),
 }
 
-/// One change of a route.
+/// A route to install or remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteChange {
-    /// In which table.
     pub table: Table,
-    /// Where the route leads to.
     pub destination: IpNet,
-    /// Where packets go from now on; `None`: the route is removed.
+    /// The new next hop; `None`: remove the route.
     pub via: Option<Via>,
 }
 
-/// What has become of a next hop.
+/// A next hop whose reachability changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextHop {
-    /// Of whose routes; `None`: no egress peer's.
+    /// The egress peer whose routes use it; `None`: routes of other neighbours.
     pub peer: Option<PeerIndex>,
-    /// Where it is.
     pub address: IpAddr,
-    /// Why no packets can be sent there; `None`: they can.
+    /// Why it is unreachable; `None`: it is reachable again.
     pub lost: Option<String>,
 }
 
-/// Egress peers by their indices, and what else may change while a daemon runs.
+/// The egress peers, and what else may change at run time.
 #[derive(Clone, Copy, Debug)]
 pub enum Configured<'a> {
     /// Of a border router.
     Asbr {
-        /// Its peers.
         peers: &'a BTreeMap<PeerIndex, EgressPeer>,
-        /// Neighbours of its AS.
+        /// The iBGP neighbours.
         reflectors: &'a [Neighbour],
     },
     /// Of a server.
     Endpoint {
-        /// Its peers.
         peers: &'a BTreeMap<PeerIndex, EndpointPeer>,
-        /// What else concerns its connections.
-        others: Others<'a>,
+        /// Settings for new connections.
+        others: ConnectionSettings<'a>,
     },
 }
 
-/// What was not done.
+/// A change that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {reason}")]
 pub struct ForwardingError {
-    /// What was to be done.
     pub what: String,
-    /// Why it was not, and what to try.
+    /// Why it failed, and what to try.
     pub reason: String,
 }
 
-/// The kernel, or something that takes its place.
+/// The forwarding plane.
 ///
-/// Implementations try again what can be tried again (a kernel without memory for a moment) before
-/// they report it. Every call waits until what it says is so: when [`remove_segment`] has returned,
-/// no packet is forwarded by the segment any more.
+/// Implementations retry transient failures (such as a temporary lack of kernel memory) before they
+/// report them. Calls are synchronous: when [`remove_segment`] has returned, no packet is forwarded
+/// by the segment any more.
 ///
 /// [`remove_segment`]: Forwarding::remove_segment
 pub trait Forwarding: Send {
-    /// Makes an egress peer's table, closed and empty, and the segment that leads to it, on a border
-    /// router. Does nothing where it is there already.
+    /// On a border router, creates the table of an egress peer, empty and closed, and the segment
+    /// that leads to it. Has no effect if they exist.
     ///
     /// # Errors
-    /// It is not there.
+    /// The segment could not be created.
     fn add_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError>;
 
     /// Removes the segment, and then the table with all its routes.
     ///
     /// # Errors
-    /// Something of it is still there.
+    /// Some of it could not be removed.
     fn remove_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError>;
 
-    /// Changes routes. What cannot be done is told; the others are done. A route whose next hop cannot
-    /// be reached is removed; [`poll_next_hop`](Self::poll_next_hop) tells.
+    /// Changes routes; returns the changes that failed. A route whose next hop is unreachable is
+    /// removed, and reported by [`poll_next_hop`](Self::poll_next_hop).
     fn change(&mut self, changes: &[RouteChange]) -> Vec<ForwardingError>;
 
     /// Removes all routes of a table at once.
     ///
     /// # Errors
-    /// Some are still there.
+    /// Some routes could not be removed.
     fn clear(&mut self, table: Table) -> Result<(), ForwardingError>;
 
-    /// A round of changes is whole: what uses routes, as connections do, follows them now.
+    /// Marks the end of a batch of changes: connections are moved to the new routes now.
     fn follow(&mut self) -> Vec<ForwardingError> {
         Vec::new()
     }
 
-    /// Every neighbour has announced what it has: what is there from an earlier run and was not put
-    /// again can go.
+    /// Every neighbour has sent End-of-RIB: routes of an earlier run that were not announced again
+    /// are removed.
     fn settled(&mut self) -> Vec<ForwardingError>;
 
-    /// A next hop of [`change`](Self::change) that packets cannot be sent to, or can again.
+    /// The next hop of [`change`](Self::change) that became unreachable, or reachable again.
     fn poll_next_hop(&mut self) -> Option<NextHop> {
         None
     }
 
-    /// No route that anybody announces has this next hop any more, which packets could not be sent to: whether
-    /// they can again is not asked any longer.
+    /// No route uses this unreachable next hop any more, so its state can be dropped.
     fn forget_next_hop(&mut self, _peer: Option<PeerIndex>, _address: IpAddr) {}
 
-    /// What becomes readable when others have changed something, so that [`tend`] is due.
+    /// Descriptors that become readable when other programs change the state, so that [`tend`] is
+    /// due.
     ///
     /// [`tend`]: Forwarding::tend
     fn watched(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
 
-    /// How many MPTCP subflows leave by an egress peer's address; `None`: that is not known.
+    /// The number of MPTCP subflows from an egress peer's address; `None`: unknown.
     fn subflows(&self, _peer: PeerIndex) -> Option<usize> {
         None
     }
 
-    /// Multipath against single path; `None`: nothing is compared.
+    /// Totals of the comparison of multipath with single path; `None`: it is off.
     fn comparison(&self) -> Option<ComparisonStatus> {
         None
     }
 
-    /// The same for the clients of a prefix: theirs, or some of those that are part of it.
+    /// The comparison for the prefix of these clients, or for prefixes that are part of `_asked`.
     fn compared(&self, _asked: IpNet) -> Vec<PrefixStatus> {
         Vec::new()
     }
 
-    /// What was decided about client prefixes since it was asked last.
+    /// The next decision about a client prefix.
     fn poll_decision(&mut self) -> Option<Compared> {
         None
     }
 
-    /// Egress peers are others from now on. Those that are gone, or are another one under the same
-    /// index, have no segment and no routes any more.
+    /// Replaces the egress peers. Peers that are gone, or were replaced under the same index, have
+    /// no segment and no routes any more.
     fn follow_configuration(&mut self, _configured: &Configured<'_>) -> Vec<ForwardingError> {
         Vec::new()
     }
 
-    /// The daemon ends: what is to be gone with it is removed.
+    /// The daemon ends: removes what must not outlast it.
     fn end(&mut self) -> Vec<ForwardingError> {
         Vec::new()
     }
 
-    /// Neighbours have been told that it ends: time for what may take long, such as a disk.
+    /// Called after neighbours were informed that the daemon ends, for slow work such as disk
+    /// writes.
     fn finish(&mut self) {}
 
-    /// What reads the kernel for those who ask; `None`: there is nothing to read.
-    fn view(&self) -> Option<View> {
+    /// Reads the kernel's state for the control socket; `None`: there is no kernel state.
+    fn view(&self) -> Option<KernelView> {
         None
     }
 
-    /// When [`tend`] is due anyway; `None`: not until something is heard.
+    /// When [`tend`] is due; `None`: only when a descriptor is readable.
     ///
     /// [`tend`]: Forwarding::tend
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }
 
-    /// Puts right what others have changed, and tries again what was refused.
+    /// Repairs what other programs changed, and retries what failed.
     fn tend(&mut self, _now: Instant) -> Vec<ForwardingError> {
         Vec::new()
     }
 }
 
-/// What [`Memory`] holds.
+/// The contents of [`Memory`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// Segments by their SIDs.
     pub segments: BTreeMap<Ipv6Addr, PeerIndex>,
-    /// Routes by table and destination.
     pub routes: BTreeMap<(Table, IpNet), Via>,
-    /// Whether [`Forwarding::settled`] was called.
     pub settled: bool,
-    /// How many changes of routes there were.
+    /// The number of route changes so far.
     pub changes: usize,
 }
 
-/// Forwarding that only remembers; clones share what they hold.
+/// Forwarding in memory, for tests; clones share their contents.
 #[derive(Clone, Debug, Default)]
 pub struct Memory(Arc<Mutex<Contents>>);
 
 impl Memory {
-    /// What it holds now.
     pub fn contents(&self) -> Contents {
         self.with(|contents| contents.clone())
     }
 
-    /// Looks at what it holds.
+    /// Runs `look` on the contents.
     pub fn with<T>(&self, look: impl FnOnce(&mut Contents) -> T) -> T {
         look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

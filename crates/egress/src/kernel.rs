@@ -1,20 +1,20 @@
-//! Forwarding by the kernel: [`keiro_linux::epe`] behind the trait of [`crate::forwarding`].
+//! Forwarding by the kernel: implements [`crate::forwarding`] with [`keiro_linux::epe`].
 //!
-//! Which table, address and segment a peer has is in the configuration; here they become changes of
-//! one wanted state, and next hops become routers on a link. What others change is put right, what
-//! was refused is tried again ([`Forwarding::tend`]). How the kernel is talked to is left to
-//! `keiro_linux`.
+//! The configuration gives each peer a table, an address and a segment. This module turns them and
+//! the routes into changes of one desired state, and resolves next hops to a gateway and an
+//! interface. [`Forwarding::tend`] repairs what other programs changed and retries what failed. The
+//! netlink messages are in `keiro_linux`.
 
-mod beneath;
-mod evidence;
-mod helper;
-mod other;
-mod paths;
+mod evidence_file;
+mod join_listeners;
+mod kernel_view;
+mod next_hop_tracker;
+mod path_manager;
 mod plan;
+mod reconfigure;
 mod routers;
-mod view;
+mod underlay_routes;
 mod vrf;
-mod ways;
 
 use std::{
     collections::BTreeSet,
@@ -47,14 +47,14 @@ use crate::{
     },
     status::{Compared, ComparisonStatus, PrefixStatus},
 };
-use beneath::Beneath;
-use evidence::EvidenceFile;
-use helper::Helper;
-use paths::Paths;
+use evidence_file::EvidenceFile;
+use join_listeners::JoinListeners;
+pub use kernel_view::KernelView;
+use next_hop_tracker::{NextHopTracker, Resolutions};
+use path_manager::Paths;
 use plan::{Guard, Peer, Plan, Server, moved};
 use routers::Routers;
-pub use view::View;
-use ways::{Answers, Ways};
+use underlay_routes::UnderlayRoutes;
 
 /// Segments, tables and routes in the kernel of the calling thread's network namespace.
 #[derive(Debug)]
@@ -63,83 +63,74 @@ pub struct Kernel {
     reconciler: Reconciler,
     watch: Watch,
     numbers: Numbers,
-    /// The interface of a server's addresses and segments.
+    /// The interface that has a server's addresses and segments.
     interface: Option<u32>,
-    /// Routes by routers, whose way may become another one.
+    /// Routes with a gateway, indexed by that gateway.
     routers: Routers,
-    /// Where next hops lead, and where those that routes of our own cover.
-    ways: Ways,
-    beneath: Beneath,
-    /// Routes of an earlier run that nobody has announced to this one yet.
+    next_hops: NextHopTracker,
+    underlay_routes: UnderlayRoutes,
+    /// Routes of an earlier run that no neighbour has announced to this one yet.
     earlier: BTreeSet<RouteKey>,
-    /// When the kernel's state is to be looked at, and the pause behind that.
+    /// When to compare the kernel's state with the desired one next, and the interval after that.
     look: Option<Instant>,
     pause: Duration,
     looked: Instant,
-    /// When next hops are asked for again.
+    /// When to resolve all next hops again.
     ask: Instant,
-    /// The server's connections; `None`: they are the kernel's own matter.
+    /// A server's connections; `None`: the daemon does not manage their paths.
     paths: Option<Paths>,
-    /// Where what is known of their clients is kept; `None`: nowhere.
+    /// Where the evidence on client prefixes is stored; `None`: nowhere.
     evidence: Option<EvidenceFile>,
-    /// Where nobody else listens.
-    helper: Option<Helper>,
-    /// To whom routes of egress peers have changed since connections have followed.
+    /// Accept joins where the server itself does not listen.
+    join_listeners: Option<JoinListeners>,
+    /// Client prefixes whose routes changed since connections were last updated.
     moved: BTreeSet<IpNet>,
     _lock: NamespaceLock,
 }
 
-/// Why there is no forwarding by the kernel. `Display` says what to try.
+/// Why the kernel cannot be used for forwarding. `Display` says what to try.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// A server's interface.
     #[error("there is no interface `{0}`; `interface` in [egress] names it, `ip link` lists all")]
     NoInterface(String),
-    /// Nothing leads to the first reflector, so the interface is not known.
+    /// Without a route to the first reflector the interface is unknown.
     #[error("no route leads to {0}; add one, or say `interface` in [egress]")]
     NoRoute(String),
-    /// Another daemon of this role would be disturbed.
+    /// A second daemon of this role would interfere with the first.
     #[error("this network namespace has a `keiro {role}`: {source}; stop that one")]
     Running {
         /// `asbr` or `egress`.
         role: &'static str,
-        /// Who it is.
         source: LockError,
     },
-    /// A listener for joins.
     #[error(
         "cannot listen at {address} for joins: {source}; if the server itself listens there, or at all addresses, \
          it needs no `helper_ports`"
     )]
-    Helper {
-        /// Where.
+    JoinListener {
         address: SocketAddr,
-        /// Why.
         source: io::Error,
     },
-    /// MPTCP.
     #[error("{0}; mptcp = \"off\" does without")]
     Mptcp(#[from] PathManagerError),
-    /// What writes down what is known of clients.
+    /// The thread that writes evidence to disk.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// A VRF device.
     #[error(transparent)]
     Vrf(#[from] VrfError),
-    /// The kernel.
     #[error(transparent)]
     Epe(#[from] EpeError),
 }
 
 impl Kernel {
-    /// For a border router. What an earlier run left is removed: its sessions are gone, and with
-    /// them the reason for its routes.
+    /// For a border router. The state left by an earlier run is removed: its sessions, which
+    /// justified the routes, are gone.
     ///
     /// # Errors
-    /// The kernel cannot be talked to.
+    /// No netlink access.
     pub fn asbr(config: &AsbrConfig) -> Result<Self, KernelError> {
         let peers = config.peers.iter().map(Peer::of_asbr);
-        // Of the calling thread's namespace. Where it cannot be read nothing is said.
+        // The value of the calling thread's namespace; an unreadable one is not worth a warning.
         let forwards = fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding");
         if forwards.is_ok_and(|value| value.trim() == "0") {
             tracing::warn!(
@@ -160,10 +151,11 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// For a content server. What an earlier run left is taken over: connections go on by it.
+    /// For a content server. The state left by an earlier run is taken over, so that existing
+    /// connections go on.
     ///
     /// # Errors
-    /// Its interface is not known, or the kernel cannot be talked to.
+    /// The interface is unknown, or no netlink access.
     pub fn endpoint(config: &EndpointConfig) -> Result<Self, KernelError> {
         let peers = config.peers.iter().map(Peer::of_endpoint);
         let (mut kernel, before) = Self::open(Plan {
@@ -179,26 +171,26 @@ impl Kernel {
             guard: None,
         })?;
         let addresses: Vec<Ipv6Addr> = config.peers.iter().map(|peer| peer.address).collect();
-        // Of an earlier run; nobody is to be told of addresses that are not there, or by the kernel where that
-        // is not its matter.
+        // Endpoints of an earlier run: an address that is gone must not be announced, nor any if
+        // the kernel does not manage paths.
         let known = before.addresses.iter().map(|own| own.address);
         let known = known.chain(addresses.iter().copied().map(IpAddr::from));
         let kernels = config.mptcp == Mptcp::Kernel;
         let stale = known.filter(|own| !kernels || addresses.iter().all(|ours| own != ours));
-        match paths::remove_endpoints(&stale.collect::<BTreeSet<_>>()) {
-            // A kernel without MPTCP has none.
+        match path_manager::remove_endpoints(&stale.collect::<BTreeSet<_>>()) {
+            // A kernel without MPTCP has no endpoints.
             Err(PathManagerError::Missing) if config.mptcp == Mptcp::Off => {}
             removed => _ = removed?,
         }
         if !config.helper_ports.is_empty() {
             let ports = config.helper_ports.iter().copied();
-            kernel.helper = Some(Helper::open(&addresses, ports)?);
+            kernel.join_listeners = Some(JoinListeners::open(&addresses, ports)?);
         }
         match config.mptcp {
             Mptcp::Off => {}
-            Mptcp::Kernel => paths::set_endpoints(&addresses)?,
+            Mptcp::Kernel => path_manager::set_endpoints(&addresses)?,
             Mptcp::Precise => {
-                // Nobody gains by knowing which connections are drawn.
+                // The choice of connections need not be unpredictable.
                 let seed = clock::monotonic_nanos();
                 let mut comparison = Comparison::new(config.comparison, seed);
                 if let Some(path) = config.evidence_file.clone() {
@@ -212,9 +204,9 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// And what an earlier run of a server's left.
+    /// Also returns the state that an earlier run of a server left.
     fn open(plan: Plan) -> Result<(Self, State), KernelError> {
-        // Before anything is taken away that may be another daemon's.
+        // Taken first, since the state found might belong to a running daemon.
         let lock = lock(if plan.server.is_some() { EGRESS } else { ASBR })?;
         let mut reconciler = Reconciler::open(plan.owner.clone())?;
         let watch = Watch::open()?;
@@ -224,7 +216,7 @@ impl Kernel {
         };
         let (mut before, mut wanted) = (State::default(), State::default());
         if plan.server.is_some() {
-            // Before anything is changed: whoever asks for them is not served without.
+            // VRF devices come first: without them the server must not start.
             let vrfs = vrf::of(plan.peers.values());
             vrf::remove_others(&vrfs)?;
             vrf::make(&vrfs)?;
@@ -246,15 +238,15 @@ impl Kernel {
             watch,
             interface,
             routers: Routers::default(),
-            ways: Ways::default(),
-            beneath: Beneath::default(),
+            next_hops: NextHopTracker::default(),
+            underlay_routes: UnderlayRoutes::default(),
             look: None,
             pause: PAUSE_MIN,
             looked: now,
             ask: now + ASK_AGAIN,
             paths: None,
             evidence: None,
-            helper: None,
+            join_listeners: None,
             moved: BTreeSet::new(),
             _lock: lock,
         };
@@ -267,7 +259,7 @@ impl Kernel {
         Ok((kernel, before))
     }
 
-    /// Carries out changes of the wanted state.
+    /// Applies changes to the desired state.
     fn apply(&mut self, changes: &[Change]) -> Vec<ForwardingError> {
         if changes.is_empty() {
             return Vec::new();
@@ -305,7 +297,8 @@ impl Kernel {
         }
     }
 
-    /// The changes that keep peers from segments; their interfaces may have become others.
+    /// The changes to the drop rules that keep egress peers from sending to segments; interface
+    /// names may have changed.
     fn guard(&mut self) -> Vec<Change> {
         let before = self.reconciler.wanted().drops.clone();
         let after = self.plan.drops(&mut self.reconciler, &before);
@@ -314,8 +307,8 @@ impl Kernel {
         new.chain(gone).collect()
     }
 
-    /// An interface that was made anew has another number.
-    fn follow_interfaces(&mut self) -> Vec<ForwardingError> {
+    /// An interface that was deleted and created again has another index.
+    fn re_resolve_interfaces(&mut self) -> Vec<ForwardingError> {
         let mut changes = Vec::new();
         if let Some(server) = &self.plan.server {
             let Ok(interface) = server.interface(&mut self.reconciler) else {
@@ -346,8 +339,8 @@ impl Kernel {
         errors
     }
 
-    /// What follows for connections from what has happened to them or, with `concerns`, to routes to
-    /// their clients.
+    /// Updates connections after path-manager events or, with `concerns`, after changes of routes
+    /// to these clients.
     fn follow_connections(
         &mut self,
         now: Instant,
@@ -376,7 +369,7 @@ impl Kernel {
 
     fn forget(&mut self, table: u32) {
         for via in self.routers.remove_table(table) {
-            self.ways.release(&via);
+            self.next_hops.release(&via);
         }
         self.earlier.retain(|key| key.table != table);
     }
@@ -415,13 +408,13 @@ impl Forwarding for Kernel {
     fn change(&mut self, changes: &[RouteChange]) -> Vec<ForwardingError> {
         let mut errors = Vec::new();
         let mut list = Vec::with_capacity(changes.len());
-        let mut answers = Answers::new();
+        let mut answers = Resolutions::new();
         for change in changes {
             let peer = match change.table {
                 Table::Main => None,
                 Table::Peer(peer) => Some(peer),
             };
-            // Segments carry IPv6 alone, and a closed table is closed for IPv6.
+            // Segments carry only IPv6, and the closing route of a table is for IPv6.
             if peer.is_some() && matches!(change.destination, IpNet::V4(_)) {
                 continue;
             }
@@ -438,7 +431,7 @@ impl Forwarding for Kernel {
                 _ => self.routers.remove(&key),
             };
             if let Some(unused) = unused {
-                self.ways.release(&unused);
+                self.next_hops.release(&unused);
                 answers.remove(&unused);
             }
             let Some(via) = change.via else {
@@ -447,7 +440,7 @@ impl Forwarding for Kernel {
             };
             match self.wanted(key, via, &mut answers, &mut errors) {
                 Some(wanted) => list.push(wanted),
-                // An earlier run had its reasons.
+                // The route of the earlier run stays while its next hop is unresolved.
                 None if is_earlier => {}
                 None => list.push(Wanted { key, nexthop: None }),
             }
@@ -471,12 +464,12 @@ impl Forwarding for Kernel {
     }
 
     fn poll_next_hop(&mut self) -> Option<NextHop> {
-        self.ways.poll()
+        self.next_hops.poll()
     }
 
     fn forget_next_hop(&mut self, peer: Option<PeerIndex>, address: IpAddr) {
         let routers = &self.routers;
-        self.ways
+        self.next_hops
             .forget_unused(peer, address, |via| routers.uses(via));
     }
 
@@ -525,8 +518,8 @@ impl Forwarding for Kernel {
 
     fn watched(&self) -> Vec<BorrowedFd<'_>> {
         let paths = self.paths.iter().map(|paths| paths.events.as_fd());
-        let helper = self.helper.iter().flat_map(Helper::watched);
-        paths.chain([self.watch.as_fd()]).chain(helper).collect()
+        let joins = self.join_listeners.iter().flat_map(JoinListeners::watched);
+        paths.chain([self.watch.as_fd()]).chain(joins).collect()
     }
 
     fn follow_configuration(&mut self, configured: &Configured<'_>) -> Vec<ForwardingError> {
@@ -535,7 +528,7 @@ impl Forwarding for Kernel {
 
     fn end(&mut self) -> Vec<ForwardingError> {
         if self.plan.server.is_some() {
-            // New connections are nobody's otherwise.
+            // Otherwise no path manager would handle new connections.
             let before = self.paths.as_ref().map(|paths| paths.before.restore());
             let failed = |error| failed("MPTCP's path manager stays".to_owned(), &error);
             let errors = before.and_then(|restored| restored.err().map(failed));
@@ -553,20 +546,20 @@ impl Forwarding for Kernel {
         }
     }
 
-    fn view(&self) -> Option<View> {
+    fn view(&self) -> Option<KernelView> {
         let plan = self.plan.clone();
-        Some(View { plan })
+        Some(KernelView { plan })
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let ask = (!self.ways.is_empty()).then_some(self.ask);
+        let ask = (!self.next_hops.is_empty()).then_some(self.ask);
         let paths = self
             .paths
             .as_ref()
             .and_then(|paths| paths.all.poll_timeout());
         let evidence = self.evidence.as_ref().map(EvidenceFile::poll_timeout);
-        let beneath = self.beneath.poll_timeout();
-        [self.look, ask, beneath, paths, evidence]
+        let underlay = self.underlay_routes.poll_timeout();
+        [self.look, ask, underlay, paths, evidence]
             .into_iter()
             .flatten()
             .min()
@@ -577,8 +570,8 @@ impl Forwarding for Kernel {
         if let (Some(file), Some(paths)) = (&mut self.evidence, &self.paths) {
             file.tend(now, paths.all.comparison());
         }
-        if let Some(helper) = &self.helper {
-            helper.refuse();
+        if let Some(listeners) = &self.join_listeners {
+            listeners.refuse();
         }
         match self.watch.changed(&self.reconciler) {
             Ok(true) => {
@@ -594,15 +587,15 @@ impl Forwarding for Kernel {
             }
         }
         let looks = self.look.is_some_and(|due| due <= now);
-        let found = self.beneath.tend(now);
+        let found = self.underlay_routes.tend(now);
         if looks || found || self.ask <= now {
             self.ask = now + ASK_AGAIN;
-            errors.extend(self.follow_ways());
+            errors.extend(self.re_resolve_next_hops());
         }
         if !looks {
             return errors;
         }
-        errors.extend(self.follow_interfaces());
+        errors.extend(self.re_resolve_interfaces());
         errors.extend(self.make_vrfs());
         let guard = self.guard();
         errors.extend(self.apply(&guard));
@@ -628,28 +621,27 @@ impl Forwarding for Kernel {
     }
 }
 
-/// Removes everything that a border router's daemon has put into the kernel of the calling thread's
-/// namespace.
+/// Removes everything that `keiro asbr` has put into the kernel of the calling thread's namespace.
 ///
 /// # Errors
-/// The daemon runs, or the kernel cannot be talked to. Single refusals are in the report.
+/// The daemon is running, or no netlink access. Single failures are in the report.
 pub fn cleanup_asbr() -> Result<Report, KernelError> {
     let _lock = lock(ASBR)?;
     Ok(Reconciler::open(asbr_owner(1))?.cleanup()?)
 }
 
-/// The same of a content server's.
+/// The same for `keiro egress`.
 ///
 /// # Errors
 /// As [`cleanup_asbr`].
 pub fn cleanup_endpoint() -> Result<Report, KernelError> {
     let _lock = lock(EGRESS)?;
-    // Rules are found by who made them, whatever their priority.
+    // Rules are recognized by their protocol, whatever their priority.
     let mut reconciler = Reconciler::open(endpoint_owner(1))?;
     let own = reconciler.present()?.addresses;
     let own: BTreeSet<IpAddr> = own.into_iter().map(|own| own.address).collect();
-    let endpoints = match paths::remove_endpoints(&own) {
-        // A kernel without MPTCP has none.
+    let endpoints = match path_manager::remove_endpoints(&own) {
+        // A kernel without MPTCP has no endpoints.
         Err(PathManagerError::Missing) => 0,
         removed => removed?,
     };
@@ -658,18 +650,18 @@ pub fn cleanup_endpoint() -> Result<Report, KernelError> {
     Ok(report)
 }
 
-/// Whether connections of this namespace wait for a program to manage their paths, which an earlier run may
-/// have brought about.
+/// Whether new connections of this namespace wait for a user-space path manager, which an earlier
+/// run may have requested.
 pub fn waits_for_a_path_manager() -> bool {
     mptcp_pm::now_managed().is_ok_and(|now| now.is_user_space())
 }
 
-/// A process that has been forked has its parent's lock until it executes its program: so often it is
-/// asked for again, so long apart.
+/// A forked child holds its parent's lock until it calls exec, so taking the lock is retried this
+/// often at this interval.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// One daemon of a role has a namespace's kernel.
+/// Only one daemon of a role may use the kernel of a namespace.
 fn lock(role: &'static str) -> Result<NamespaceLock, KernelError> {
     let take = || NamespaceLock::take(&format!("keiro/{role}"));
     let mut taken = take();
@@ -708,20 +700,20 @@ fn now() -> Instant {
     Instant::from_nanos(clock::monotonic_nanos())
 }
 
-/// What the daemons are called.
 const ASBR: &str = "asbr";
 const EGRESS: &str = "egress";
 /// `RT_TABLE_MAIN`.
 const MAIN: u32 = 254;
-/// Between two looks at the kernel's whole state, for which it may list hundreds of thousands of
-/// routes. Ours.
+/// The minimum interval between comparisons of the whole state, which may list hundreds of
+/// thousands of routes. Ours.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
-/// The same while something remains in the way. Ours.
+/// The maximum interval while some of the state cannot be installed. Ours.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// How often next hops are asked for again: the kernel does not tell when a way changes, only when
-/// any of its routes does. Ours.
+/// The interval between resolutions of all next hops. The kernel notifies of route changes, but not
+/// of changed next-hop resolutions. Ours.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
-/// All of IPv6, which is what segments carry.
+/// All of IPv6: segments carry nothing else.
 const ANYWHERE: IpNet = IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0));
-/// Changed prefixes that each connection's client is looked for in; beyond it all are looked at. Ours.
+/// With more changed prefixes than this, all connections are updated instead of those to these
+/// prefixes. Ours.
 const PREFIXES_LOOKED_AT: usize = 64;

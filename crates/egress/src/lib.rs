@@ -1,19 +1,17 @@
 //! The egress suite's control plane: `keiro asbr` on the border router and `keiro egress`, the
 //! Endpoint Manager, on the content server [egress §3, §4].
 //!
-//! - [`config`]: what the two files say;
+//! - [`config`]: the two configuration files;
 //! - [`connections`]: sockets for the sans-IO speaker of `keiro-bgp`;
-//! - [`asbr`], [`endpoint`]: what routes and sessions mean for segments and tables;
-//! - [`forwarding`]: where they are put, behind a trait: memory, or the kernel;
-//! - [`kernel`]: the kernel;
-//! - [`multipath`]: which addresses MPTCP connections are told of; [`accounts`]: what those have carried;
-//!   [`comparison`]: whether that is good for the clients of a prefix;
-//! - [`status`]: what a daemon tells about itself, [`control`]: the socket at which it is asked, [`metrics`]: the
-//!   same as numbers for those who watch many;
-//! - [`daemon`]: the thread that turns all of it; `reload`: another configuration for it.
+//! - [`asbr`], [`endpoint`]: from routes and sessions to segments and tables;
+//! - [`forwarding`]: the trait that installs them, and an implementation in memory; [`kernel`]: in
+//!   the kernel;
+//! - [`multipath`]: which addresses MPTCP announces to a client; [`accounts`]: bytes and busy time
+//!   of connections; [`comparison`]: whether multipath is good for the clients of a prefix;
+//! - [`status`]: the status of a daemon; [`control`]: the control socket; [`metrics`]: OpenMetrics;
+//! - [`daemon`]: the event loop; `reload`: configuration changes at run time.
 //!
-//! Which subflow carries which data is left to the kernel's MPTCP, its measurement to
-//! `keiro-flowstats`.
+//! The kernel's MPTCP scheduler distributes data over subflows; `keiro-flowstats` measures them.
 #![forbid(unsafe_code)]
 
 pub mod accounts;

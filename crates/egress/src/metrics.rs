@@ -1,5 +1,5 @@
-//! A daemon's state in the OpenMetrics text format. Labels are names of the configuration and fixed words; client
-//! prefixes are none, for their number has no bound there.
+//! The metrics page of a daemon in the OpenMetrics text format. Labels are configured names and
+//! fixed words. Client prefixes are no labels, since their number is not bounded.
 
 use std::sync::atomic::AtomicU64;
 
@@ -14,7 +14,6 @@ use crate::status::{ComparisonStatus, Status};
 type Labels = Vec<(&'static str, String)>;
 type Gauges = Family<Labels, Gauge>;
 
-/// The page.
 pub fn render(status: &Status) -> String {
     let mut registry = Registry::with_prefix("keiro_egress");
     let neighbours = gauges(status.neighbours.iter().map(|one| {
@@ -43,13 +42,13 @@ pub fn render(status: &Status) -> String {
 fn compared(registry: &mut Registry, of: &ComparisonStatus) {
     let multipath = of.prefixes - of.single_path - of.trial;
     let [many, one, trial] = ["multipath", "single_path", "trial"].map(str::to_owned);
-    let standing = gauges([
-        ([("standing", &many)], multipath),
-        ([("standing", &one)], of.single_path),
-        ([("standing", &trial)], of.trial),
+    let mode = gauges([
+        ([("mode", &many)], multipath),
+        ([("mode", &one)], of.single_path),
+        ([("mode", &trial)], of.trial),
     ]);
     let help = "Client prefixes by whether their connections are told of EPE addresses";
-    registry.register("client_prefixes", help, standing);
+    registry.register("client_prefixes", help, mode);
     let totals = [
         (
             "client_prefixes_forgotten",
@@ -111,7 +110,7 @@ mod tests {
             router_id: Ipv4Addr::LOCALHOST,
             destinations: 1,
             vrps: None,
-            strangers: 0,
+            unknown_connections: 0,
             refused: 2,
             config_rejected: None,
             neighbours: Vec::new(),
@@ -137,8 +136,8 @@ mod tests {
         });
         let page = render(&status);
         for line in [
-            r#"keiro_egress_client_prefixes{standing="multipath"} 6"#,
-            r#"keiro_egress_client_prefixes{standing="single_path"} 2"#,
+            r#"keiro_egress_client_prefixes{mode="multipath"} 6"#,
+            r#"keiro_egress_client_prefixes{mode="single_path"} 2"#,
             "keiro_egress_compared_connections_total 44",
         ] {
             assert!(page.lines().any(|there| there == line), "{line}: {page}");

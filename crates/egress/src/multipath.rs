@@ -1,14 +1,15 @@
-//! Which EPE addresses each MPTCP connection is told of, and what becomes of its subflows when routes
-//! change [egress §4.1.3].
+//! Which EPE addresses are announced on each MPTCP connection, and what happens to its subflows
+//! when routes change [egress §4.1.3].
 //!
-//! An address is announced to a client only if its egress peer's table leads to that client. A subflow
-//! whose route is withdrawn is ended at once: only then does the kernel send what was lost on it again by
-//! others; as a mere backup it would wait for the subflow's own retransmission timer, for hundreds of
-//! milliseconds. Connections of a class that prefers some egress peers have all other subflows as backups.
-//! Of the others some are told of no address, so that it can be known whether multipath is good for their clients
-//! ([`crate::comparison`]), and where it is not, none is.
-//! Nothing here talks to the kernel: what happens goes in, what is to be done comes out. How data is spread
-//! over the subflows is left to the kernel's scheduler.
+//! An address is announced only if its egress peer's table leads to the client. A subflow whose
+//! route is withdrawn is closed at once: only then does the kernel retransmit its lost data on
+//! other subflows. As a backup it would wait for its own retransmission timer, for hundreds of
+//! milliseconds. Connections of a class that prefers some egress peers use all other subflows as
+//! backups. Of the others, some get no announcement, to compare multipath with single path for
+//! their clients ([`crate::comparison`]); where multipath is worse, none does.
+//!
+//! This module does no I/O: events go in, actions come out. The kernel's scheduler distributes data
+//! over subflows.
 
 use std::{
     collections::BTreeMap,
@@ -23,89 +24,87 @@ use keiro_units::Instant;
 
 use crate::{
     accounts::{Accounts, Reading},
-    comparison::{Comparison, Drawn, Settings},
+    comparison::{Assignment, Comparison, Settings},
     config::Class,
     forwarding::PeerIndex,
     status::Compared,
 };
 
-/// What is to be done with a connection.
+/// An action on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Act {
-    /// Tell the client of an address, with its number.
+pub enum PathAction {
+    /// Announce an address with its ID (ADD_ADDR, RFC 8684 §3.4.1).
     Announce(Token, Ipv6Addr, NonZeroU8),
-    /// Take it back.
+    /// Withdraw an address (REMOVE_ADDR).
     Withdraw(Token, NonZeroU8),
-    /// Make a subflow a backup, or an ordinary one again.
+    /// Make a subflow a backup, or a regular one again (MP_PRIO).
     Backup(Token, Ends, bool),
-    /// End a subflow.
+    /// Close a subflow.
     End(Token, Ends),
 }
 
-/// What else of another configuration is of connections that begin from now on.
+/// Settings that apply to new connections.
 #[derive(Clone, Copy, Debug)]
-pub struct Others<'a> {
-    /// What they prefer is by indices.
+pub struct ConnectionSettings<'a> {
+    /// The preferred peers are indices.
     pub classes: &'a [Class],
-    /// How multipath and single path are compared.
     pub comparison: Settings,
 }
 
-/// The connections of a server.
 #[derive(Debug)]
 pub struct Multipath {
-    /// By egress peer; `None`: of one that is gone.
+    /// By egress peer; `None`: the peer was removed.
     addresses: Vec<Option<Ipv6Addr>>,
     classes: Vec<Arc<Class>>,
     connections: BTreeMap<Token, Connection>,
     comparison: Comparison,
     accounts: Accounts,
-    /// Nothing that is astray has to be removed before.
+    /// The earliest time at which a connection has something to do.
     due: Option<Instant>,
-    /// Connections beyond the bound, which have one path.
-    pub left_out: u64,
+    /// Connections beyond the limit, which stay single-path.
+    pub over_limit: u64,
 }
 
 #[derive(Debug)]
 struct Connection {
-    /// What it began with: the address that is there before all others, which ordinary routes lead from.
+    /// The first subflow, whose source address is the server's ordinary one.
     first: Ends,
-    /// The first subflow is a backup, because others go where it goes.
-    spared: bool,
-    /// When it becomes one, or none any more; `None`: it stays what it is.
-    judged: Option<Instant>,
-    /// It began with an EPE address, and so leads by a peer of its own.
+    /// The first subflow is a backup, because another one uses the same path.
+    first_is_backup: bool,
+    /// When that changes; `None`: it does not.
+    backup_change_due: Option<Instant>,
+    /// The connection began on an EPE address, and so leaves by a particular peer.
     by_peer: bool,
-    /// Its class when it began; `None`: all paths are alike.
+    /// Its traffic class; `None`: all paths are equal.
     class: Option<Arc<Class>>,
-    /// It is told of no address, whatever comes.
+    /// No address is ever announced on it.
     held_out: bool,
     /// By egress peer.
-    peers: Vec<Use>,
+    peers: Vec<PeerUse>,
 }
 
-/// What a connection does with an egress peer.
+/// The state of one egress peer's address on a connection.
 #[derive(Clone, Debug, Default)]
-struct Use {
+struct PeerUse {
     announced: bool,
     subflows: Vec<Ends>,
-    /// Subflows were ended for want of a route, and the client may not know it.
+    /// Subflows were closed because their route was withdrawn, and the client may have missed it.
     ended: bool,
-    again: Option<Again>,
+    again: Option<Reannounce>,
 }
 
-/// An address is announced again after subflows to it were ended. A client that still believes in them
-/// joins nothing: it missed that the address was taken back, which is said only once.
+/// Repeated announcement of an address whose subflows were closed. A client that missed the
+/// withdrawal, which is sent only once, believes that they exist and does not join again.
 #[derive(Clone, Copy, Debug)]
-struct Again {
+struct Reannounce {
     due: Instant,
-    /// So many times more it is taken back and announced.
+    /// The number of attempts left.
     left: u32,
 }
 
 impl Multipath {
     /// For the EPE addresses of a server, in the order of its egress peers; those beyond the 254th
-    /// are not used. The classes prefer such peers; connections of a class are not compared.
+    /// are not used. Connections of a class are not compared.
     pub fn new(
         addresses: impl IntoIterator<Item = Ipv6Addr>,
         classes: Vec<Class>,
@@ -119,23 +118,23 @@ impl Multipath {
             comparison,
             accounts: Accounts::default(),
             due: None,
-            left_out: 0,
+            over_limit: 0,
         }
     }
 
-    /// Egress peers are others: of those that are gone connections are told, and their subflows
-    /// ended; the new ones are for [`on_routes`](Self::on_routes). One under the number of another
-    /// is none.
+    /// Replaces the egress peers: addresses of removed peers are withdrawn and their subflows
+    /// closed. New peers are announced by the next [`on_routes`](Self::on_routes). A peer replaced
+    /// under the same index counts as removed.
     pub fn set(
         &mut self,
         now: Instant,
         addresses: &BTreeMap<PeerIndex, Ipv6Addr>,
-        others: &Others<'_>,
+        others: &ConnectionSettings<'_>,
         reaches: &dyn Fn(PeerIndex, IpAddr) -> bool,
-    ) -> Vec<Act> {
+    ) -> Vec<PathAction> {
         self.comparison.set(others.comparison);
         let stays = |peer: PeerIndex| addresses.contains_key(&peer);
-        let acts = self.on_routes(now, &|_| true, &|peer, client| {
+        let actions = self.on_routes(now, &|_| true, &|peer, client| {
             stays(peer) && reaches(peer, client)
         });
         let last = addresses.last_key_value().map_or(0, |(peer, _)| peer.0 + 1);
@@ -144,33 +143,33 @@ impl Multipath {
             .map(|place| addresses.get(&PeerIndex(place)).copied())
             .collect();
         for connection in self.connections.values_mut() {
-            connection.peers.resize(count, Use::default());
+            connection.peers.resize(count, PeerUse::default());
             let uses = connection.peers.iter_mut().zip(&self.addresses);
             for (used, _) in uses.filter(|(_, own)| own.is_none()) {
-                *used = Use::default();
+                *used = PeerUse::default();
             }
         }
         self.classes = others.classes.iter().cloned().map(Arc::new).collect();
-        acts
+        actions
     }
 
-    /// What is known of client prefixes.
     pub fn comparison(&self) -> &Comparison {
         &self.comparison
     }
 
-    /// What was decided about client prefixes since it was asked last.
+    /// The next decision about a client prefix.
     pub fn poll_decision(&mut self) -> Option<Compared> {
         self.comparison.poll_decision()
     }
 
-    /// A connection of which is to be read what it has carried, by its subflows; what was read is for
-    /// [`on_read`](Self::on_read), before the next one.
+    /// The next connection whose counters must be read, with its subflows; pass the result to
+    /// [`on_read`](Self::on_read).
     pub fn poll_read(&self, now: Instant) -> Option<(Token, &[Ends])> {
         self.accounts.poll_read(now)
     }
 
-    /// The connection that was to be read has been; `None`: it is gone.
+    /// Takes the counters of the connection from [`poll_read`](Self::poll_read); `None`: it has
+    /// ended.
     pub fn on_read(&mut self, now: Instant, reading: Option<&Reading>) {
         if let Some(ended) = self.accounts.on_read(now, reading) {
             self.comparison
@@ -178,12 +177,11 @@ impl Multipath {
         }
     }
 
-    /// How many connections there are.
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
 
-    /// How many subflows on EPE addresses an egress peer has.
+    /// The number of subflows on an egress peer's EPE address.
     pub fn subflows(&self, peer: PeerIndex) -> usize {
         let all = self.connections.values();
         all.filter_map(|connection| connection.peers.get(peer.0))
@@ -191,18 +189,18 @@ impl Multipath {
             .sum()
     }
 
-    /// Something has happened to a connection. `reaches`: whether an egress peer's table leads to an
+    /// Handles an event of a connection. `reaches`: whether an egress peer's table leads to an
     /// address.
     pub fn handle(
         &mut self,
         now: Instant,
         event: Event,
         reaches: &dyn Fn(PeerIndex, IpAddr) -> bool,
-    ) -> Vec<Act> {
+    ) -> Vec<PathAction> {
         match event {
             Event::Established(token, ends) => {
                 if self.connections.len() >= CONNECTIONS_MAX {
-                    self.left_out += 1;
+                    self.over_limit += 1;
                     return Vec::new();
                 }
                 let port = ends.local.port();
@@ -210,8 +208,8 @@ impl Multipath {
                 let class = classes.find(|class| class.ports.contains(&port)).cloned();
                 let drawn = match class {
                     None => self.draw(now, ends, reaches),
-                    // It is said which paths it prefers.
-                    Some(_) => Drawn::default(),
+                    // The class says which paths are preferred.
+                    Some(_) => Assignment::default(),
                 };
                 if drawn.counts.is_some() {
                     self.accounts.begin(now, token, ends, drawn);
@@ -220,21 +218,21 @@ impl Multipath {
                 let mut own = self.addresses.iter().flatten();
                 let connection = Connection {
                     first: ends,
-                    spared: false,
-                    judged: None,
+                    first_is_backup: false,
+                    backup_change_due: None,
                     by_peer: own.any(|own| local == *own),
                     class: class.clone(),
                     held_out: drawn.single,
-                    peers: vec![Use::default(); self.addresses.len()],
+                    peers: vec![PeerUse::default(); self.addresses.len()],
                 };
                 self.connections.insert(token, connection);
-                let mut acts = Vec::new();
-                // It leads by the best path, whichever that is.
+                let mut actions = Vec::new();
+                // The first subflow uses the best path, whichever that is.
                 if class.is_some() {
-                    acts.push(Act::Backup(token, ends, true));
+                    actions.push(PathAction::Backup(token, ends, true));
                 }
-                self.follow(now, token, reaches, &mut acts);
-                acts
+                self.follow(now, token, reaches, &mut actions);
+                actions
             }
             Event::Closed(token) => {
                 self.connections.remove(&token);
@@ -245,9 +243,9 @@ impl Multipath {
                 let Some((peer, connection)) = self.find(token, ends) else {
                     return Vec::new();
                 };
-                // Its route may have gone while it was being made.
+                // Its route may have been withdrawn while it was being established.
                 if !reaches(peer, connection.first.remote.ip()) {
-                    return vec![Act::End(token, ends)];
+                    return vec![PathAction::End(token, ends)];
                 }
                 let used = &mut connection.peers[peer.0];
                 (used.ended, used.again) = (false, None);
@@ -256,19 +254,19 @@ impl Multipath {
                 }
                 let class = connection.class.as_ref();
                 let preferred = class.is_none_or(|class| class.prefer.contains(&peer.0));
-                let due = connection.judge(now);
+                let due = connection.schedule_backup_change(now);
                 self.accounts.join(token, ends);
                 due.into_iter().for_each(|due| self.wake_at(due));
                 match preferred {
                     true => Vec::new(),
-                    false => vec![Act::Backup(token, ends, true)],
+                    false => vec![PathAction::Backup(token, ends, true)],
                 }
             }
             Event::SubflowClosed(token, ends) => {
                 if let Some((peer, connection)) = self.find(token, ends) {
                     let used = &mut connection.peers[peer.0];
                     used.subflows.retain(|there| *there != ends);
-                    let due = connection.judge(now);
+                    let due = connection.schedule_backup_change(now);
                     due.into_iter().for_each(|due| self.wake_at(due));
                 }
                 Vec::new()
@@ -280,69 +278,74 @@ impl Multipath {
         }
     }
 
-    /// Routes have changed; `concerns` says of which clients.
+    /// Handles changes of routes to the clients for which `concerns` is true.
     pub fn on_routes(
         &mut self,
         now: Instant,
         concerns: &dyn Fn(IpAddr) -> bool,
         reaches: &dyn Fn(PeerIndex, IpAddr) -> bool,
-    ) -> Vec<Act> {
+    ) -> Vec<PathAction> {
         let all = self.connections.iter();
         let tokens: Vec<Token> = all
             .filter(|(_, connection)| concerns(connection.first.remote.ip()))
             .map(|(token, _)| *token)
             .collect();
-        let mut acts = Vec::new();
+        let mut actions = Vec::new();
         for token in tokens {
-            self.follow(now, token, reaches, &mut acts);
+            self.follow(now, token, reaches, &mut actions);
         }
-        // What moves data comes before what only tells.
-        acts.sort_by_key(|act| matches!(act, Act::Announce(..)));
-        acts
+        // Actions that move data go first.
+        actions.sort_by_key(|action| matches!(action, PathAction::Announce(..)));
+        actions
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) or [`poll_read`](Self::poll_read) is due, perhaps for
-    /// nothing; `None`: never.
+    /// When [`handle_timeout`](Self::handle_timeout) or [`poll_read`](Self::poll_read) is due;
+    /// `None`: never. There may be nothing to do then.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let waits = [self.due, self.accounts.poll_timeout()];
         waits.into_iter().flatten().min()
     }
 
-    /// What was left for later: first subflows that become backups or are none any more, addresses that are
-    /// announced once more.
-    pub fn handle_timeout(&mut self, now: Instant) -> Vec<Act> {
-        let mut acts = Vec::new();
+    /// Carries out what is due: backup changes of first subflows, and repeated announcements.
+    pub fn handle_timeout(&mut self, now: Instant) -> Vec<PathAction> {
+        let mut actions = Vec::new();
         if self.due.is_none_or(|due| now < due) {
-            return acts;
+            return actions;
         }
         let mut next: Option<Instant> = None;
         for (token, connection) in &mut self.connections {
-            if connection.judged.is_some_and(|due| due <= now) {
-                connection.judged = None;
-                connection.spared = connection.is_doubled();
-                acts.push(Act::Backup(*token, connection.first, connection.spared));
+            if connection.backup_change_due.is_some_and(|due| due <= now) {
+                connection.backup_change_due = None;
+                connection.first_is_backup = connection.first_is_redundant();
+                actions.push(PathAction::Backup(
+                    *token,
+                    connection.first,
+                    connection.first_is_backup,
+                ));
             }
             for (place, used) in connection.peers.iter_mut().enumerate() {
                 if let (Some(own), Some(number)) = (self.addresses[place], number(place)) {
-                    acts.extend(used.once_more(now, *token, own, number));
+                    actions.extend(used.retry_announcement(now, *token, own, number));
                 }
             }
-            connection.judge(now);
+            connection.schedule_backup_change(now);
             let again = connection.peers.iter().filter_map(|used| used.again);
-            let waits = again.map(|again| again.due).chain(connection.judged);
+            let waits = again
+                .map(|again| again.due)
+                .chain(connection.backup_change_due);
             next = next.into_iter().chain(waits).min();
         }
         self.due = next;
-        acts
+        actions
     }
 
-    /// What a connection is drawn as that has just begun.
+    /// Assigns a new connection to a group of the comparison.
     fn draw(
         &mut self,
         now: Instant,
         first: Ends,
         reaches: &dyn Fn(PeerIndex, IpAddr) -> bool,
-    ) -> Drawn {
+    ) -> Assignment {
         let client = first.remote.ip();
         let mut addresses = self.addresses.iter().enumerate();
         let told = addresses.any(|(place, own)| {
@@ -352,7 +355,7 @@ impl Multipath {
         match told {
             true => self.comparison.draw(now, client),
             // It is single-path anyway.
-            false => Drawn::default(),
+            false => Assignment::default(),
         }
     }
 
@@ -360,7 +363,7 @@ impl Multipath {
         self.due = Some(self.due.map_or(due, |first| first.min(due)));
     }
 
-    /// The connection of a subflow on an EPE address, and whose address that is.
+    /// The connection of a subflow on an EPE address, and the peer of that address.
     fn find(&mut self, token: Token, ends: Ends) -> Option<(PeerIndex, &mut Connection)> {
         let local = ends.local.ip();
         let place = self
@@ -370,13 +373,13 @@ impl Multipath {
         Some((PeerIndex(place), self.connections.get_mut(&token)?))
     }
 
-    /// Brings a connection in line with the routes to its client.
+    /// Updates a connection to the routes to its client.
     fn follow(
         &mut self,
         now: Instant,
         token: Token,
         reaches: &dyn Fn(PeerIndex, IpAddr) -> bool,
-        acts: &mut Vec<Act>,
+        actions: &mut Vec<PathAction>,
     ) {
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
@@ -402,8 +405,8 @@ impl Multipath {
                     continue;
                 }
                 if !std::mem::replace(&mut used.announced, true) {
-                    told.push(Act::Announce(token, own, number));
-                    used.again = used.ended.then_some(Again {
+                    told.push(PathAction::Announce(token, own, number));
+                    used.again = used.ended.then_some(Reannounce {
                         due: now + JOIN_WAIT,
                         left: TRIES_MORE,
                     });
@@ -412,70 +415,79 @@ impl Multipath {
                 continue;
             }
             used.again = None;
-            // While the subflow is there: what is lost by it tells nobody, but the client closes its side.
+            // Withdraw first: a closed subflow is no signal to the client, REMOVE_ADDR is.
             if std::mem::take(&mut used.announced) {
-                gone.push(Act::Withdraw(token, number));
+                gone.push(PathAction::Withdraw(token, number));
             }
             let subflows = std::mem::take(&mut used.subflows);
             used.ended |= !subflows.is_empty();
-            gone.extend(subflows.into_iter().map(|ends| Act::End(token, ends)));
+            gone.extend(
+                subflows
+                    .into_iter()
+                    .map(|ends| PathAction::End(token, ends)),
+            );
         }
-        let ends = gone.iter().any(|act| matches!(act, Act::End(..)));
+        let ends = gone
+            .iter()
+            .any(|action| matches!(action, PathAction::End(..)));
         let others = connection
             .peers
             .iter()
             .any(|used| !used.subflows.is_empty());
-        if ends && others && connection.class.is_none() && !connection.spared {
-            // The best path may have been the same, and its subflow as stuck; whatever is sent again must not
-            // go there.
-            connection.spared = true;
-            acts.push(Act::Backup(token, first, true));
+        if ends && others && connection.class.is_none() && !connection.first_is_backup {
+            // The best path may use the same peer, so retransmissions must not go there.
+            connection.first_is_backup = true;
+            actions.push(PathAction::Backup(token, first, true));
         }
-        for due in connection.judge(now).into_iter().chain(again) {
+        for due in connection
+            .schedule_backup_change(now)
+            .into_iter()
+            .chain(again)
+        {
             self.wake_at(due);
         }
-        acts.extend(gone);
-        acts.extend(told);
+        actions.extend(gone);
+        actions.extend(told);
     }
 }
 
 impl Connection {
-    /// Whether others go where the first subflow goes: the best path leads by some egress peer, and by each
-    /// that the client is told of it has a subflow.
-    fn is_doubled(&self) -> bool {
-        // A client that is told once more comes in a moment, or never: then it is known.
+    /// Whether other subflows cover the path of the first one: the best path leads by some egress
+    /// peer, and each announced address has a subflow.
+    fn first_is_redundant(&self) -> bool {
+        // While an announcement is being repeated it is not known whether the client joins.
         if self.peers.iter().any(|used| used.again.is_some()) {
-            return self.spared;
+            return self.first_is_backup;
         }
         let mut told = self.peers.iter().filter(|used| used.announced);
         let there = self.peers.iter().any(|used| !used.subflows.is_empty());
         !self.by_peer && there && told.all(|used| !used.subflows.is_empty())
     }
 
-    /// When the first subflow is to become a backup, or none any more.
+    /// Schedules the change of the first subflow to a backup, or back.
     ///
-    /// A backup has nothing under way. When the best path is withdrawn with its peer's, nothing has to wait
-    /// for the retransmission timer of a subflow that cannot be ended, because a connection needs one that is
-    /// always reachable.
-    fn judge(&mut self, now: Instant) -> Option<Instant> {
-        if self.class.is_some() || self.spared == self.is_doubled() {
-            self.judged = None;
+    /// A backup has no data in flight. So when the best path is withdrawn together with its peer's
+    /// route, no data waits for the retransmission timer of the first subflow, which cannot be
+    /// closed, since a connection needs one that is always reachable.
+    fn schedule_backup_change(&mut self, now: Instant) -> Option<Instant> {
+        if self.class.is_some() || self.first_is_backup == self.first_is_redundant() {
+            self.backup_change_due = None;
         } else {
-            self.judged.get_or_insert(now + SETTLED);
+            self.backup_change_due.get_or_insert(now + SETTLED);
         }
-        self.judged
+        self.backup_change_due
     }
 }
 
-impl Use {
-    /// Takes an address back to which nobody has come, or announces it once more.
-    fn once_more(
+impl PeerUse {
+    /// Withdraws an address that the client has not joined, or announces it again.
+    fn retry_announcement(
         &mut self,
         now: Instant,
         token: Token,
         own: Ipv6Addr,
         number: NonZeroU8,
-    ) -> Option<Act> {
+    ) -> Option<PathAction> {
         let left = self.again.filter(|again| again.due <= now)?.left;
         if self.announced && left == 0 {
             self.again = None;
@@ -483,39 +495,40 @@ impl Use {
         }
         if std::mem::take(&mut self.announced) {
             let due = now + REST;
-            self.again = Some(Again { due, left });
-            return Some(Act::Withdraw(token, number));
+            self.again = Some(Reannounce { due, left });
+            return Some(PathAction::Withdraw(token, number));
         }
         self.announced = true;
         let left = left - 1;
         let due = now + JOIN_WAIT * 2_u32.pow(TRIES_MORE - left);
-        self.again = Some(Again { due, left });
-        Some(Act::Announce(token, own, number))
+        self.again = Some(Reannounce { due, left });
+        Some(PathAction::Announce(token, own, number))
     }
 }
 
-/// An address's number in the protocol: 0 is the connection's first one.
+/// The MPTCP address ID; 0 is the first subflow's.
 fn number(place: usize) -> Option<NonZeroU8> {
     u8::try_from(place + 1).ok().and_then(NonZeroU8::new)
 }
 
-/// Numbers of addresses that there are beside 0, and 255, which the kernel uses for none.
+/// Address IDs other than 0, and 255, which the kernel treats as none.
 const NUMBERS_MAX: usize = 254;
-/// Connections that are looked after; later ones have one path. Ours: some tens of megabytes.
+/// The maximum number of connections; later ones stay single-path. Ours: some tens of megabytes.
 const CONNECTIONS_MAX: usize = 100_000;
-/// Subflows of one connection by one egress peer: a client has few addresses. Ours; the kernel admits
-/// eight of a connection.
+/// Subflows per connection and egress peer: a client has few addresses. Ours; the kernel permits
+/// eight per connection.
 const SUBFLOWS_MAX: usize = 8;
-/// For how long the other subflows have to be there, or to lack, before the first one becomes a backup or is
-/// none any more. Ours: short transfers keep the window that it has grown, and a best path follows through a route
-/// reflector meanwhile.
+/// How long the other subflows must exist, or be missing, before the first one changes. Ours: short
+/// transfers keep the congestion window of the first one, and best paths that come through a route
+/// reflector arrive meanwhile.
 const SETTLED: Duration = Duration::from_secs(1);
-/// How long a client has to join an address that it had been told of before; twice as long each time. Ours: some
-/// round trips; too short for a client costs it a join.
+/// How long a client has to join a repeated announcement; doubles each time. Ours: some round
+/// trips; a slower client misses a join.
 const JOIN_WAIT: Duration = Duration::from_millis(250);
-/// Between taking an address back and announcing it again, so that a client does the one before the other. Ours.
+/// The pause between withdrawal and repeated announcement, so that a client handles them in order.
+/// Ours.
 const REST: Duration = Duration::from_millis(100);
-/// How often that is tried. Ours.
+/// The number of repeated announcements. Ours.
 const TRIES_MORE: u32 = 4;
 
 #[cfg(test)]

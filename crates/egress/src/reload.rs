@@ -1,9 +1,9 @@
-//! Another configuration while the daemon runs: wholly read first, then in force; or refused, and
-//! everything goes on as it was.
+//! Configuration changes at run time: a new file is read completely and then used, or rejected
+//! without any effect.
 //!
-//! It is read in a thread of its own, because a file of the RPKI takes seconds. What becomes of it:
-//! sessions with neighbours that are gone end, and so do those whose terms are others, which then
-//! begin anew; of the rest only the policies change.
+//! A thread reads it, since a file with ROAs takes seconds. Sessions with removed neighbours end,
+//! and those whose session parameters changed restart. Policies are applied to the running
+//! sessions.
 
 use std::{
     collections::BTreeSet,
@@ -22,17 +22,17 @@ use crate::{
     config::{ConfigError, Neighbour, SpeakerConfig},
     control::{Answer, Reply},
     daemon::{Daemon, Handle, Role, now},
-    status::{Reloaded, What},
+    status::{DaemonEvent, Reloaded},
 };
 
-/// Where a configuration is from, and those that are being read.
+/// The source of the configuration, and reads in progress.
 pub(crate) struct Reloading<C> {
-    /// `None`: from no file.
+    /// `None`: there is no file.
     pub(crate) path: Option<PathBuf>,
     under_way: Option<UnderWay<C>>,
-    /// Somebody has asked since that began, who means the file as it is now.
+    /// Requests that arrived after the read began, and so need another one.
     again: Option<Vec<mpsc::Sender<Reply>>>,
-    /// Why the last one was refused.
+    /// Why the last one was rejected.
     pub(crate) rejected: Option<String>,
 }
 
@@ -41,7 +41,7 @@ struct UnderWay<C> {
     askers: Vec<mpsc::Sender<Reply>>,
 }
 
-/// Wakes the daemon when it is dropped.
+/// Wakes the event loop when dropped.
 struct Waking(Handle);
 
 impl Drop for Waking {
@@ -50,14 +50,14 @@ impl Drop for Waking {
     }
 }
 
-/// What a neighbour of a new configuration is to one that there is.
+/// What a new configuration means for a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// The same; policies may differ.
+    /// The session stays; policies may differ.
     Stays(NeighbourId),
-    /// The same address, with another session.
+    /// Same address, but the session restarts.
     Restarts(NeighbourId),
-    /// It was not there.
+    /// A new neighbour.
     New,
 }
 
@@ -73,7 +73,7 @@ impl<C> Default for Reloading<C> {
 }
 
 impl<R: Role> Daemon<R> {
-    /// Has the configuration read again.
+    /// Starts to read the configuration again.
     pub(crate) fn reload(&mut self, askers: Vec<mpsc::Sender<Reply>>) {
         if self.reloading.under_way.is_some() {
             self.reloading.again.get_or_insert_default().extend(askers);
@@ -85,7 +85,7 @@ impl<R: Role> Daemon<R> {
                 "this daemon has its configuration from no file".into(),
             );
         };
-        // Nobody listens where it was not started by systemd.
+        // Has no effect unless systemd started the daemon.
         if let Ok(time) = NotifyState::monotonic_usec_now() {
             let _ = sd_notify::notify(&[NotifyState::Reloading, time]);
         }
@@ -93,7 +93,7 @@ impl<R: Role> Daemon<R> {
         let handle = self.handle();
         let reading = thread::Builder::new().name("reload".to_owned());
         let spawned = reading.spawn(move || {
-            // Behind what it tells, or where it tells nothing.
+            // Also wakes the event loop if loading panics.
             let _waking = Waking(handle);
             let tell = tell;
             // The daemon may have ended meanwhile.
@@ -108,7 +108,7 @@ impl<R: Role> Daemon<R> {
         }
     }
 
-    /// Puts what has been read in force.
+    /// Uses a configuration that was read.
     pub(crate) fn finish_reload(&mut self) {
         let Some(under_way) = &self.reloading.under_way else {
             return;
@@ -151,7 +151,7 @@ impl<R: Role> Daemon<R> {
             let answer = Answer::Reloaded(Box::new(reloaded.clone()));
             let _ = asker.send(Reply::Answer(answer, None));
         }
-        self.tell(&What::Reloaded(reloaded));
+        self.notify_monitors(&DaemonEvent::Reloaded(reloaded));
     }
 
     fn reject(&mut self, askers: Vec<mpsc::Sender<Reply>>, reason: String) {
@@ -159,14 +159,14 @@ impl<R: Role> Daemon<R> {
         for asker in askers {
             let _ = asker.send(Reply::Answer(Answer::Refused(reason.clone()), None));
         }
-        self.tell(&What::ConfigRejected {
+        self.notify_monitors(&DaemonEvent::ConfigRejected {
             reason: reason.clone(),
         });
         self.reloading.rejected = Some(reason);
     }
 
     /// # Errors
-    /// Why it cannot be in force; nothing has changed then.
+    /// Why it cannot be used; nothing has changed then.
     fn adopt(&mut self, mut config: R::Config) -> Result<Reloaded, String> {
         let needs_restart = self.role.keep(&mut config)?;
         let new = R::neighbours_of(&config);
@@ -176,11 +176,12 @@ impl<R: Role> Daemon<R> {
             return Err("more than 65,535 neighbours".to_owned());
         }
         if let Err(reason) = self.connections.sign(&new) {
-            // Those before that one have their new keys already; what there was could be had.
+            // Neighbours before the failing one have new keys already; restore the old ones, which
+            // worked before.
             let _ = self.connections.sign(self.neighbours.iter().flatten());
             return Err(reason);
         }
-        // Nothing is refused from here on.
+        // Nothing fails from here on.
         let mut reloaded = Reloaded {
             needs_restart,
             vrps: R::speaker_of(&config).vrps.as_ref().map(|vrps| vrps.len()),
@@ -198,7 +199,7 @@ impl<R: Role> Daemon<R> {
         self.set_vrps(vrps);
         self.end_record(&reloaded, !inputs.is_empty());
         self.inputs.extend(inputs);
-        self.refuse(&errors);
+        self.report_errors(&errors);
         let refused = errors.iter().take(REFUSED_TOLD);
         reloaded.refused = refused.map(ToString::to_string).collect();
         if let Err(error) = self.watch_forwarding() {
@@ -233,8 +234,7 @@ impl<R: Role> Daemon<R> {
         new.iter().map(fate).collect()
     }
 
-    /// Ends sessions with those that are gone or others, with all that follows; the numbers of
-    /// those that are gone.
+    /// Ends sessions with removed or restarted neighbours; returns the numbers of the removed ones.
     fn stop_others(&mut self, fates: &[Fate], reloaded: &mut Reloaded) -> BTreeSet<NeighbourId> {
         let is = |fate: Fate| fates.contains(&fate);
         let there = self.neighbours.iter().enumerate();
@@ -262,7 +262,7 @@ impl<R: Role> Daemon<R> {
         removed
     }
 
-    /// Under which numbers the new neighbours are; one that is gone leaves its own to another.
+    /// Assigns numbers to the new neighbours; numbers of removed ones are reused.
     fn numbers(&self, fates: &[Fate], removed: &BTreeSet<NeighbourId>) -> Vec<NeighbourId> {
         let before = self.neighbours.iter().enumerate();
         let free = before.filter(|(_, one)| one.is_none());
@@ -281,7 +281,7 @@ impl<R: Role> Daemon<R> {
             .collect()
     }
 
-    /// What passes between those that stay and us, by their numbers.
+    /// The new policies of neighbours that stay.
     fn policies(&self, fates: &[Fate]) -> Vec<(NeighbourId, NeighbourConfig)> {
         let of = |fate: &Fate| match fate {
             Fate::Stays(id) => Some((*id, self.speaker_config(*id)?)),
@@ -297,7 +297,7 @@ impl<R: Role> Daemon<R> {
         Some(own)
     }
 
-    /// A neighbour of the new configuration, known to speaker and sockets.
+    /// Adds a neighbour to speaker and sockets.
     fn put(
         &mut self,
         neighbour: Neighbour,
@@ -338,7 +338,7 @@ impl<R: Role> Daemon<R> {
         self.config.vrps = vrps;
     }
 
-    /// A recording is of one configuration.
+    /// A recording covers only one configuration.
     fn end_record(&mut self, reloaded: &Reloaded, originates: bool) {
         let sessions = [
             &reloaded.added,
@@ -354,10 +354,10 @@ impl<R: Role> Daemon<R> {
     }
 }
 
-/// Refusals that are told to who asked for the reload. Ours; all are in the log.
+/// Errors returned to the client that asked for the reload. Ours; all are logged.
 const REFUSED_TOLD: usize = 20;
 
-/// Whether what a session is made with is the same.
+/// Whether all session parameters are the same.
 fn same_terms(old: &Neighbour, new: &Neighbour) -> bool {
     let key = |one: &Neighbour| {
         let times = (one.hold_time, one.graceful_restart);
@@ -367,7 +367,7 @@ fn same_terms(old: &Neighbour, new: &Neighbour) -> bool {
     key(old) == key(new) && old.families == new.families && old.md5 == new.md5
 }
 
-/// Of what both roles have: what cannot change while a daemon runs is as it was, and told.
+/// Keeps values of both roles that cannot change at run time, and reports them.
 pub(crate) fn keep_speaker(
     old: &SpeakerConfig,
     new: &mut SpeakerConfig,
@@ -385,9 +385,9 @@ pub(crate) fn keep_speaker(
     Ok(lines)
 }
 
-/// A peer whose table is not said keeps the one that it has, though others come before it now; a
-/// new one takes a number that no other has. Peers by what they are known by, with their tables and
-/// whether these are said.
+/// Peers without a configured table keep the one they have, even if others are now listed before
+/// them; new ones get an unused table. Takes peers by key, with their tables and whether these are
+/// configured.
 pub(crate) fn keep_tables<'a, K: PartialEq>(
     known: impl Iterator<Item = (K, u32, bool)>,
     new: impl Iterator<Item = (K, &'a mut u32, bool)>,
@@ -404,7 +404,7 @@ pub(crate) fn keep_tables<'a, K: PartialEq>(
             _ => open.push(table),
         }
     }
-    // Those of peers that are gone are free, and as many there are that none has to look far.
+    // Tables of removed peers are free again, so the search is short.
     for table in open {
         while !taken.insert(*table) {
             *table += 1;
@@ -412,12 +412,12 @@ pub(crate) fn keep_tables<'a, K: PartialEq>(
     }
 }
 
-/// Why nothing of a configuration can be in force.
+/// The error for a value that needs a restart.
 pub(crate) fn needs(key: &str, old: &dyn std::fmt::Display) -> String {
     format!("{key}: it is {old} as long as the daemon runs; restart it for another one")
 }
 
-/// Puts back what needs a restart, and tells it.
+/// Restores a value that needs a restart, and reports it.
 pub(crate) fn keep_value<T: Clone + PartialEq>(
     key: &str,
     old: &T,
@@ -448,10 +448,10 @@ mod tests {
         let known = [("a", 10, false), ("b", 11, false), ("c", 99, true)];
         // The first is gone.
         assert_eq!(keep(&known, &[("b", 10, false), ("c", 99, true)]), [11, 99]);
-        // One comes first, and the others keep theirs.
+        // A new one comes first, and the others keep theirs.
         let more = [("d", 10, false), ("a", 11, false), ("b", 12, false)];
         assert_eq!(keep(&known, &more), [12, 10, 11]);
-        // What is said is what counts, and what was said before counts no longer.
+        // A configured table wins; what was configured before no longer counts.
         let said = [("a", 50, true), ("c", 11, false), ("b", 12, false)];
         assert_eq!(keep(&known, &said), [50, 12, 11]);
         assert_eq!(keep(&known, &[("e", 11, true), ("b", 11, false)]), [11, 12]);

@@ -1,5 +1,5 @@
-//! What a daemon tells about itself, and about one prefix. How it is asked is in
-//! [`crate::control`].
+//! The status of a daemon, and what it knows about a prefix; see [`crate::control`] for the
+//! requests.
 
 use std::{
     collections::BTreeMap,
@@ -16,267 +16,228 @@ use keiro_bgp::{
 };
 use serde::{Deserialize, Serialize};
 
-/// A daemon as it is now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// `asbr` or `egress`.
     pub role: String,
-    /// Its AS.
     pub asn: u32,
-    /// Its BGP identifier.
     pub router_id: Ipv4Addr,
-    /// Destinations that it knows.
+    /// The number of destinations in the RIB.
     pub destinations: usize,
-    /// What the RPKI says, in payloads; `None`: nobody was asked.
+    /// The number of VRPs; `None`: no file is configured.
     pub vrps: Option<usize>,
-    /// Connections from addresses of no neighbour, since it started.
-    pub strangers: u64,
-    /// Changes of forwarding that were refused, since it started.
+    /// Connections from addresses that belong to no neighbour, since the start.
+    pub unknown_connections: u64,
+    /// Failed changes of forwarding, since the start.
     pub refused: u64,
-    /// Why the last configuration that it read was refused; `None`: it was not.
+    /// Why the last new configuration was rejected; `None`: it was not.
     pub config_rejected: Option<String>,
-    /// Its neighbours, egress peers first.
+    /// Egress peers come first.
     pub neighbours: Vec<NeighbourStatus>,
-    /// Egress peers.
     pub peers: Vec<PeerStatus>,
-    /// Multipath against single path, by client prefix; `None`: nothing is compared.
+    /// The comparison of multipath with single path; `None`: it is off.
     pub comparison: Option<ComparisonStatus>,
-    /// What the kernel has, as just read; `None`: nothing is put there (`--dry-run`).
+    /// The kernel's state, just read; `None`: with `--dry-run`.
     pub kernel: Option<KernelStatus>,
 }
 
-/// Something that has happened.
+/// An event with its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Happening {
-    /// Milliseconds since the Unix epoch.
+pub struct TimedEvent {
     pub unix_ms: u64,
-    /// What.
     #[serde(flatten)]
-    pub what: What,
+    pub what: DaemonEvent,
 }
 
-/// What has happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum What {
-    /// A session is up.
+pub enum DaemonEvent {
     SessionUp {
-        /// The neighbour's name.
         neighbour: String,
     },
-    /// A session is down.
     SessionDown {
-        /// The neighbour's name.
         neighbour: String,
-        /// Why.
         reason: String,
-        /// Its routes stay for now.
+        /// Its routes are kept for a graceful restart.
         routes_kept: bool,
     },
-    /// A neighbour has announced all it has of a family.
+    /// End-of-RIB was received.
     AllAnnounced {
-        /// The neighbour's name.
         neighbour: String,
-        /// The family.
         family: String,
-        /// How many routes there are.
+        /// The number of routes received.
         routes: usize,
     },
-    /// A neighbour has sent a bad UPDATE, or too many routes.
+    /// A malformed UPDATE, or more routes than `routes_max`.
     Complaint {
-        /// The neighbour's name.
         neighbour: String,
-        /// What is wrong.
         reason: String,
     },
-    /// An egress peer has more or fewer routes, or another segment, than before.
+    /// The number of routes or the segment of an egress peer changed.
     Peer {
-        /// Its name.
         peer: String,
-        /// How many routes it had before.
         routes_before: usize,
-        /// How many it has.
         routes: usize,
-        /// Its segment, on a border router.
+        /// The segment, on a border router.
         sid: Option<Ipv6Addr>,
     },
-    /// Another configuration is in force.
+    /// A new configuration is in force.
     Reloaded(Reloaded),
-    /// Another configuration was refused, and everything stays as it was.
+    /// A new configuration was rejected; nothing changed.
     ConfigRejected {
-        /// Why.
         reason: String,
     },
-    /// Something else holds for the connections of a client prefix.
+    /// A decision about a client prefix.
     Compared(Compared),
-    /// Forwarding was refused.
+    /// A change of forwarding failed.
     Refused {
-        /// What was to be done, and why it was not.
+        /// The change, and why it failed.
         reason: String,
     },
 }
 
-/// What another configuration has brought; neighbours by their names.
+/// The effect of a new configuration. Neighbours are given by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {
-    /// Neighbours that were not there before.
     pub added: Vec<String>,
-    /// Neighbours that are no longer there.
     pub removed: Vec<String>,
-    /// Neighbours whose sessions were ended and begin anew, because what they agree upon is another.
+    /// Neighbours whose sessions restarted, because session parameters changed.
     pub restarted: Vec<String>,
-    /// Neighbours with which other routes may be exchanged; their sessions stay.
+    /// Neighbours with new policies; their sessions stay.
     pub changed: Vec<String>,
-    /// A server's egress peers by their names: those that were not there before.
+    /// Names of new egress peers of a server.
     pub peers_added: Vec<String>,
-    /// Those that are no longer there.
+    /// Names of removed ones.
     pub peers_removed: Vec<String>,
     /// Those with another route target, address, table or VRF device.
     pub peers_changed: Vec<String>,
-    /// What else is another: `class`, `comparison`.
+    /// Other changed sections: `class`, `comparison`.
     pub sections: Vec<String>,
-    /// What the kernel refused of it, with its words; it is tried again.
+    /// Changes that the kernel rejected, with its errors; they are retried.
     pub refused: Vec<String>,
-    /// What the RPKI says now, in payloads; `None`: nobody is asked.
+    /// The number of VRPs; `None`: no file is configured.
     pub vrps: Option<usize>,
-    /// What is in force only after a restart of the daemon.
+    /// Values that change only with a restart of the daemon.
     pub needs_restart: Vec<String>,
 }
 
-/// Whether connections of a client prefix are told of EPE addresses.
+/// Whether EPE addresses are announced to clients of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
-    /// They are, but for those that are held out.
+pub enum PrefixMode {
+    /// Yes, except on held-out connections.
     Multipath,
-    /// None of them.
+    /// No.
     SinglePath,
-    /// Half of them, to see whether multipath is better now.
+    /// On half of the connections, to test whether multipath is better now.
     Trial,
 }
 
-/// Goodput of connections that stayed single-path, and of others. Goodputs are geometric means; a loss is by how
-/// much multipath's is less, in thousandths of single-path's, negative where it is more.
+/// Goodput of single-path connections and of others. Goodputs are geometric means. The loss is how
+/// much lower multipath's is, in thousandths of single-path's; negative: it is higher.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// Connections that stayed single-path.
     pub single_connections: u64,
-    /// Their goodput; `None`: there are none.
     pub single_bits_per_second: Option<u64>,
-    /// Connections that were told of EPE addresses.
     pub multipath_connections: u64,
-    /// Their goodput; `None`: there are none.
     pub multipath_bits_per_second: Option<u64>,
-    /// What multipath loses, as estimated; `None`: of too few connections.
+    /// The estimated loss; `None`: too few connections.
     pub loss_permille: Option<i64>,
-    /// At least that, with the confidence of one look.
+    /// Lower bound of the loss, with the confidence of one test.
     pub loss_low_permille: Option<i64>,
-    /// At most that, with the same confidence.
+    /// Upper bound of the loss, with the same confidence.
     pub loss_high_permille: Option<i64>,
 }
 
-/// A decision about a client prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compared {
-    /// Whose clients.
     pub prefix: Ipv6Net,
-    /// What holds from now on.
-    pub standing: Standing,
-    /// With the configured confidence; otherwise because it is time to try again, or evidence stays undecided.
+    pub mode: PrefixMode,
+    /// The decision has the configured confidence; otherwise it was time to try again, or the
+    /// evidence stays undecided.
     pub confident: bool,
-    /// By what it was decided.
     pub evidence: Evidence,
 }
 
-/// How a client prefix stands.
+/// The status of a client prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrefixStatus {
-    /// Whose clients.
     pub prefix: Ipv6Net,
-    /// What holds.
-    pub standing: Standing,
-    /// After how long multipath is tried again; `None`: it is used, or being tried.
+    pub mode: PrefixMode,
+    /// Time until multipath is tried again; `None`: it is used, or being tried.
     pub again_seconds: Option<u64>,
-    /// What is known since evidence began anew.
+    /// The evidence since it last started anew.
     pub evidence: Evidence,
-    /// It is judged when there are so many connections of either kind; `None`: nothing is being compared.
+    /// The next test is at this number of connections in both groups; `None`: nothing is being
+    /// compared.
     pub next_look: Option<u64>,
-    /// By what was decided last; `None`: nothing ever was.
+    /// The evidence of the last decision; `None`: there was none.
     pub decided: Option<Evidence>,
 }
 
-/// Multipath against single path.
+/// Totals of the comparison of multipath with single path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ComparisonStatus {
-    /// Client prefixes that are known.
     pub prefixes: usize,
-    /// Those among them that are single-path.
     pub single_path: usize,
-    /// Those that try multipath again.
     pub trial: usize,
-    /// Prefixes that were forgotten because there were too many, since it started.
+    /// Prefixes dropped because of the limit, since the start.
     pub forgotten: u64,
-    /// Connections whose goodput counted, since it started.
+    /// Connections measured, since the start.
     pub counted: u64,
-    /// Decisions, since it started.
     pub decisions: u64,
-    /// Some prefixes: those that are not multipath, and of the others those with most connections.
+    /// Some prefixes: those that are not multipath, then those with most connections.
     pub shown: Vec<PrefixStatus>,
 }
 
-/// What the kernel has of a daemon's.
+/// The kernel's state of a daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelStatus {
     /// Best paths in the main table.
     pub main_routes: usize,
-    /// Nexthop objects.
+    /// The number of nexthop objects.
     pub nexthops: usize,
-    /// Segments that are served.
+    /// The number of local SIDs.
     pub segments: usize,
-    /// Interfaces whose packets to the locator are dropped, on a border router.
+    /// Interfaces on which packets to the locator are dropped, on a border router.
     pub guarded: Vec<String>,
     /// Why the kernel could not be read; `None`: it was.
     pub error: Option<String>,
 }
 
-/// What the kernel has of an egress peer's.
+/// The kernel's state of an egress peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerInKernel {
-    /// The number of its table; `None`: its segment leads to it without one.
+    /// The table; `None`: an End.DX6 segment has none.
     pub table: Option<u32>,
-    /// What has no route there is unreachable.
+    /// Destinations without a route in the table are unreachable.
     pub closed: bool,
-    /// Routes in it.
     pub routes: usize,
-    /// The segment or, on a server, the rule that leads to it.
+    /// The segment or, on a server, the rule that leads to the table exists.
     pub entered: bool,
-    /// The EPE address, on a server.
+    /// The EPE address exists, on a server.
     pub address: bool,
-    /// The VRF device of its table, on a server; `None`: none is asked for.
+    /// Whether the VRF device exists, on a server; `None`: none is configured.
     pub vrf: Option<bool>,
 }
 
-/// A neighbour.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NeighbourStatus {
-    /// Its name in the configuration.
     pub name: String,
-    /// Where it is.
     pub address: IpAddr,
-    /// Its AS.
     pub asn: u32,
     /// `idle`, `connecting`, `open_sent`, `open_confirm` or `established`.
     pub state: String,
-    /// For how long the session has been up; `None`: it is not.
+    /// For how long the session has been up; `None`: it is down.
     pub up_seconds: Option<u64>,
-    /// Routes taken from it, by family.
+    /// Accepted routes, by family.
     pub routes: BTreeMap<String, usize>,
-    /// Destinations that it was told.
-    pub told: usize,
+    /// The number of destinations advertised.
+    pub advertised: usize,
     /// How often the session came up.
     pub times_up: u64,
-    /// Bad UPDATEs that cost routes.
-    pub complaints: u64,
+    /// Malformed UPDATEs whose routes were treated as withdrawn.
+    pub malformed_updates: u64,
     /// Why the session was last down; `None`: it never was.
     pub last_error: Option<String>,
 }
@@ -284,103 +245,95 @@ pub struct NeighbourStatus {
 /// An egress peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerStatus {
-    /// Its name.
     pub name: String,
     /// Its route target.
     pub rt: String,
-    /// Its segment, where it is served; `None`: it is not, or elsewhere.
+    /// Its segment, on the border router that serves it; `None`: there is none, or this is not that
+    /// router.
     pub sid: Option<Ipv6Addr>,
     /// The address whose connections leave by it, on a server.
     pub address: Option<Ipv6Addr>,
-    /// Routes in its table, as wanted.
+    /// Routes in its table, as desired.
     pub routes: usize,
-    /// MPTCP subflows by its address; `None`: Keiro does not look after them.
+    /// MPTCP subflows on its address; `None`: Keiro does not manage them.
     pub subflows: Option<usize>,
-    /// What the kernel has; `None`: nothing is put there, or it could not be read.
+    /// The kernel's state; `None`: with `--dry-run`, or it could not be read.
     pub kernel: Option<PeerInKernel>,
 }
 
-/// What a daemon knows of a prefix.
+/// What a daemon knows about a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// What was asked for.
     pub asked: IpNet,
-    /// The longest prefix of a best path that covers it; `None`: there is none.
+    /// The longest prefix with a best path that covers it; `None`: there is none.
     pub prefix: Option<IpNet>,
     /// The paths to it, the best one first.
     pub paths: Vec<PathStatus>,
-    /// Where the main table leads in the kernel; `None`: nowhere by Keiro, or not read.
+    /// The route in the kernel's main table; `None`: it was not read.
     pub kernel: Option<KernelRoute>,
-    /// Egress peers.
     pub peers: Vec<PeerExplanation>,
-    /// Multipath against single path for these clients: for their prefix, or for some of those that are part of
-    /// what was asked for.
+    /// The comparison for these clients: for their prefix, or for prefixes that are part of
+    /// `asked`.
     pub compared: Vec<PrefixStatus>,
 }
 
-/// What an egress peer has to do with a prefix.
+/// What an egress peer has for a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerExplanation {
-    /// Its name.
     pub name: String,
     /// The address whose connections leave by it, on a server.
     pub address: Option<Ipv6Addr>,
-    /// The longest prefix in its table that covers what was asked for; `None`: its table leads there
-    /// nowhere.
+    /// The longest prefix in its table that covers `asked`; `None`: there is none.
     pub prefix: Option<IpNet>,
-    /// Where its table leads.
+    /// The next hop of that route.
     pub via: Option<String>,
-    /// The paths that this follows from.
+    /// The paths behind that route.
     pub paths: Vec<PathStatus>,
     /// The same in the kernel.
     pub kernel: Option<KernelRoute>,
 }
 
-/// A route as the kernel has it.
+/// A route in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelRoute {
-    /// The number of its table.
     pub table: u32,
-    /// Where to; `None`: the table has no route that covers it.
+    /// Its prefix; `None`: the table has no route that covers `asked`.
     pub prefix: Option<IpNet>,
-    /// By which nexthop object, in the words of `ip`.
+    /// The nexthop object, in the syntax of `ip`.
     pub by: Option<String>,
-    /// Whether the rest is unreachable.
+    /// Whether destinations without a route are unreachable.
     pub closed: bool,
 }
 
 /// A path to a destination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathStatus {
-    /// The neighbour that announced it; `None`: this speaker.
+    /// The neighbour that announced it; `None`: originated by this speaker.
     pub from: Option<String>,
-    /// Tells VPN routes apart; `None`: it is none.
+    /// The route distinguisher of a VPN route; `None`: not a VPN route.
     pub distinguisher: Option<String>,
-    /// Where packets go.
     pub next_hop: IpAddr,
-    /// The segment of a VPN route.
+    /// The SID of a VPN route.
     pub segment: Option<Ipv6Addr>,
-    /// The ASes that it passed.
     pub as_path: Vec<u32>,
-    /// What counts as LOCAL_PREF.
+    /// LOCAL_PREF, or its default.
     pub local_pref: u32,
-    /// MED.
     pub med: Option<u32>,
     /// `igp`, `egp` or `incomplete`.
     pub origin: String,
-    /// What the RPKI says of it: `valid`, `invalid` or `not_found`; `None`: it was not asked, or the
-    /// path begins here.
+    /// The origin validation state: `valid`, `invalid` or `not_found`; `None`: no VRPs, or the path
+    /// begins here.
     pub rpki: Option<String>,
-    /// Its neighbour restarts and has not announced it again.
+    /// The neighbour is restarting and has not announced it again.
     pub stale: bool,
-    /// Packets can be sent to its next hop; otherwise it is not considered.
+    /// The next hop is resolvable; otherwise the decision process ignores the path.
     pub reachable: bool,
-    /// What the best path has that this one has not; `None`: it is the best one, or none is considered.
+    /// Why the best path is preferred to this one; `None`: it is the best one, or there is none.
     pub loses_to: Option<String>,
 }
 
 impl PathStatus {
-    /// Of a path; `best` is what it was chosen or left out against.
+    /// `best` is the path that it is compared with.
     pub(crate) fn of(
         speaker: &Speaker,
         names: &[&str],
@@ -431,7 +384,7 @@ fn validity(of: Validity) -> &'static str {
     }
 }
 
-/// A state in the words of [`NeighbourStatus::state`].
+/// The text of a state, as in [`NeighbourStatus::state`].
 pub(crate) fn word(state: State) -> &'static str {
     match state {
         State::Idle => "idle",

@@ -67,13 +67,13 @@ pub(super) fn monitor(args: &args::Monitor) -> Result<(), Failure> {
     let mut monitor = Monitor::open(socket).map_err(|error| unanswered(socket, error))?;
     let mut left = args.count.map(std::num::NonZeroU64::get);
     while left != Some(0) {
-        let happening = monitor.wait().map_err(|error| unanswered(socket, error))?;
-        let Some(happening) = happening else {
+        let event = monitor.wait().map_err(|error| unanswered(socket, error))?;
+        let Some(event) = event else {
             return Err(Failure::new(
                 "the daemon stopped, or was not listened to fast enough",
             ));
         };
-        output::json_line(&happening)?;
+        output::json_line(&event)?;
         left = left.map(|left| left - 1);
     }
     Ok(())

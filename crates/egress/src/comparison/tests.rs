@@ -73,7 +73,7 @@ fn cycle(seed: u64, settings: Settings, spread: f64, loss: f64) -> (Option<Compa
     loop {
         count += 1;
         let decided = site.connect(&mut all, at(0), 0);
-        // It was told the number of a new cycle, or decided.
+        // The cycle number changed, or there was a decision.
         if decided.is_some() || all.cycles > 1 {
             return (decided, count);
         }
@@ -84,7 +84,7 @@ fn cycle(seed: u64, settings: Settings, spread: f64, loss: f64) -> (Option<Compa
 fn alarms(seeds: u64, settings: Settings, spread: f64, loss: f64) -> usize {
     let decided = (0..seeds).filter(|seed| {
         let (decided, _) = cycle(*seed, settings, spread, loss);
-        decided.is_some_and(|told| told.standing == Standing::SinglePath)
+        decided.is_some_and(|told| told.mode == PrefixMode::SinglePath)
     });
     decided.count()
 }
@@ -115,7 +115,7 @@ fn a_fifth_less_is_found() {
         for seed in 0..of {
             let (decided, count) = cycle(seed, FIFTH, spread, 0.2);
             if let Some(told) = decided {
-                assert_eq!(told.standing, Standing::SinglePath);
+                assert_eq!(told.mode, PrefixMode::SinglePath);
                 assert!(told.confident);
                 let low = told.evidence.loss_low_permille.unwrap();
                 assert!(low >= 50, "seed {seed}: {told:?}");
@@ -144,10 +144,10 @@ fn what_is_better_stays() {
 #[test]
 fn a_share_of_connections_is_held_out() {
     let mut all = Comparison::new(Settings::DEFAULT, 5);
-    let drawn: Vec<Drawn> = (0..100_000).map(|_| all.draw(at(0), client(0))).collect();
+    let drawn: Vec<Assignment> = (0..100_000).map(|_| all.draw(at(0), client(0))).collect();
     let held = drawn.iter().filter(|drawn| drawn.single).count();
     assert!((4_700..5_300).contains(&held), "{held}");
-    let measured = |drawn: &&Drawn| drawn.counts.is_some() && !drawn.single;
+    let measured = |drawn: &&Assignment| drawn.counts.is_some() && !drawn.single;
     let measured = drawn.iter().filter(measured).count();
     assert!((19_000..21_000).contains(&measured), "{measured}");
     assert!(drawn.iter().all(|d| !d.single || d.counts.is_some()));
@@ -160,11 +160,11 @@ fn nothing_is_held_out_where_it_is_turned_off_or_no_address_could_be_told() {
         ..Settings::DEFAULT
     };
     let mut all = Comparison::new(off, 5);
-    assert!((0..1000).all(|_| all.draw(at(0), client(0)) == Drawn::default()));
+    assert!((0..1000).all(|_| all.draw(at(0), client(0)) == Assignment::default()));
     assert_eq!(all.summary(at(0)), ComparisonStatus::default());
     let mut all = Comparison::new(HALF, 5);
     let v4 = "192.0.2.1".parse().unwrap();
-    assert!((0..1000).all(|_| all.draw(at(0), v4) == Drawn::default()));
+    assert!((0..1000).all(|_| all.draw(at(0), v4) == Assignment::default()));
 }
 
 /// Until something is decided.
@@ -179,8 +179,8 @@ fn multipath_is_tried_again_after_pauses_that_double_and_is_back_when_it_is_good
     let mut site = Site::new(3, 0.2, 0.3);
     let first = until_decided(&mut all, &mut site, at(0));
     assert_eq!(
-        (first.standing, first.confident),
-        (Standing::SinglePath, true)
+        (first.mode, first.confident),
+        (PrefixMode::SinglePath, true)
     );
     assert!(all.withholds(client(0)) && !all.withholds(client(1)));
     let mut now = 0;
@@ -194,11 +194,11 @@ fn multipath_is_tried_again_after_pauses_that_double_and_is_back_when_it_is_good
         assert_eq!((none.single, none.counts), (true, None));
         now += waits;
         let trial = site.connect(&mut all, at(now), 0).expect("it is time");
-        assert_eq!((trial.standing, trial.confident), (Standing::Trial, false));
+        assert_eq!((trial.mode, trial.confident), (PrefixMode::Trial, false));
         let again = until_decided(&mut all, &mut site, at(now));
         assert_eq!(
-            (again.standing, again.confident),
-            (Standing::SinglePath, true)
+            (again.mode, again.confident),
+            (PrefixMode::SinglePath, true)
         );
     }
     assert_eq!(pauses, [1, 2, 4, 8, 16, 16, 16]);
@@ -207,7 +207,7 @@ fn multipath_is_tried_again_after_pauses_that_double_and_is_back_when_it_is_good
     now += 17 * 3600;
     site.connect(&mut all, at(now), 0).expect("it is time");
     let back = until_decided(&mut all, &mut site, at(now));
-    assert_eq!((back.standing, back.confident), (Standing::Multipath, true));
+    assert_eq!((back.mode, back.confident), (PrefixMode::Multipath, true));
     assert!(back.evidence.loss_high_permille.unwrap() < 50, "{back:?}");
     assert!(!all.withholds(client(0)));
     // What it takes to know that it stays so, and the next pause is the first one again.
@@ -222,7 +222,7 @@ fn multipath_is_tried_again_after_pauses_that_double_and_is_back_when_it_is_good
 
 #[test]
 fn a_trial_that_stays_undecided_ends_by_the_estimate() {
-    // A spread so large that nothing is ever sure.
+    // With such a spread no decision is ever confident.
     let (mut ends, mut confident) = ([0, 0], 0);
     for seed in 0..50 {
         let mut all = Comparison::new(HALF, seed);
@@ -233,7 +233,7 @@ fn a_trial_that_stays_undecided_ends_by_the_estimate() {
         let ended = until_decided(&mut all, &mut site, at(3600));
         confident += usize::from(ended.confident);
         let is_less = ended.evidence.loss_permille.unwrap() < 50;
-        assert_eq!(is_less, ended.standing == Standing::Multipath, "{ended:?}");
+        assert_eq!(is_less, ended.mode == PrefixMode::Multipath, "{ended:?}");
         ends[usize::from(is_less)] += 1;
     }
     assert!(ends[0] > 5 && ends[1] > 5, "{ends:?}");
@@ -316,8 +316,8 @@ proptest! {
             let took = Duration::from_millis(if slow { 10_000 } else { 20 });
             all.record(at(0), drawn, bytes, took);
             match drawn {
-                Drawn { single: true, counts: Some(_) } => single += 1,
-                Drawn { single: false, counts: Some(_) } => multipath += 1,
+                Assignment { single: true, counts: Some(_) } => single += 1,
+                Assignment { single: false, counts: Some(_) } => multipath += 1,
                 _ => {}
             }
             if let Some(told) = all.poll_decision() {
@@ -349,14 +349,14 @@ proptest! {
             let told = all.summary(at(now));
             prop_assert_eq!(told.shown.len(), told.prefixes);
             for one in &told.shown {
-                prop_assert_eq!(one.again_seconds.is_some(), one.standing == Standing::SinglePath);
+                prop_assert_eq!(one.again_seconds.is_some(), one.mode == PrefixMode::SinglePath);
             }
         }
     }
 }
 
 /// What is written down, with something in it changed.
-fn written(kept: &Kept, from: &str, to: &str) -> Kept {
+fn written(kept: &StoredEvidence, from: &str, to: &str) -> StoredEvidence {
     let text = serde_json::to_string(kept).unwrap();
     assert!(text.contains(from), "{from}: {text}");
     serde_json::from_str(&text.replace(from, to)).unwrap()
@@ -374,9 +374,9 @@ fn what_is_known_outlasts_the_daemon_and_ages_meanwhile() {
     }
     let day = |seconds: u64| Duration::from_secs(1_700_000_000 + seconds);
     let kept = first.kept(at(110), day(0));
-    let read = |later: u64, kept: &Kept| {
+    let read = |later: u64, kept: &StoredEvidence| {
         let mut second = Comparison::new(HALF, 2);
-        // The machine has started anew: its clock too.
+        // The machine has rebooted: its clock starts anew.
         let known = second.take_up(at(5), day(later), kept);
         known.map(|_| second)
     };
@@ -402,7 +402,7 @@ fn what_is_known_outlasts_the_daemon_and_ages_meanwhile() {
         of(&second, 0).decided,
         first.explain(at(110), prefix(0)).remove(0).decided
     );
-    // Ten seconds of the hour have passed here, and twenty while nobody was there.
+    // Ten seconds of the hour passed here, and twenty while the daemon was down.
     assert_eq!(of(&second, 0).again_seconds, Some(3600 - 30));
     // It goes on from there.
     let again = second.kept(at(5), day(20));
@@ -414,7 +414,7 @@ fn what_is_known_outlasts_the_daemon_and_ages_meanwhile() {
     assert_eq!(connections(&of(&late, 1)), (0, 0));
     assert_eq!(of(&late, 0).again_seconds, Some(0));
     late.draw(at(6), client(0));
-    assert_eq!(of(&late, 0).standing, Standing::Trial);
+    assert_eq!(of(&late, 0).mode, PrefixMode::Trial);
 
     for (from, to) in [
         ("\"version\":1", "\"version\":2"),

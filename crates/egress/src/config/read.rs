@@ -1,4 +1,4 @@
-//! The schema of both files, and what has to fit together.
+//! The schema of both files, and checks across values.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -755,10 +755,10 @@ const fn bgp_port() -> u16 {
     179
 }
 
-/// How long a reflector may restart. What others have by default.
+/// The default restart time for reflectors, as in other implementations.
 const GRACEFUL_RESTART: Duration = Duration::from_secs(120);
-/// Routes of a family from an egress peer, unless it says otherwise: several times the Internet's
-/// IPv6 table. Ours.
+/// The default limit of routes per family from an egress peer: several times the Internet's IPv6
+/// table. Ours.
 const ROUTES_MAX: usize = 1_000_000;
 /// The table of a server's first egress peer; of which others are made. Ours.
 const TABLE_FIRST: u32 = 7600;

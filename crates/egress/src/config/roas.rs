@@ -1,6 +1,5 @@
-//! The file of who may announce what, as rpki-client, Routinator and StayRTR's validators write it:
-//! `{"roas": [{"asn": 65001, "prefix": "2001:db8::/32", "maxLength": 48}]}`. What else it says is
-//! left alone.
+//! ROA files as written by rpki-client, Routinator and StayRTR: `{"roas": [{"asn": 65001, "prefix":
+//! "2001:db8::/32", "maxLength": 48}]}`. Other members are ignored.
 
 use std::{
     cell::Cell,
@@ -19,15 +18,15 @@ use serde::{
 
 use super::file;
 
-/// What a file says.
+/// The contents of a file.
 #[derive(Debug)]
 pub(super) struct Roas {
     pub(super) vrps: Vrps,
-    /// How many are left out because their time is over.
+    /// The number of entries left out because they have expired.
     pub(super) expired: usize,
 }
 
-/// Reads a file, one entry after the other.
+/// Parses a file entry by entry.
 pub(super) fn read(path: &Path, now: SystemTime) -> Result<Roas, String> {
     let file = file::open(path, FILE_MEBIBYTES_MAX).map_err(|error| error.to_string())?;
     parse(BufReader::new(file), now)
@@ -198,9 +197,9 @@ impl Visitor<'_> for AsnVisitor {
     }
 }
 
-/// Several times what there is of all the Internet. Ours.
+/// The maximum size: several times that of the whole Internet. Ours.
 const FILE_MEBIBYTES_MAX: u64 = 512;
-/// The same. Ours.
+/// The maximum number of entries, likewise. Ours.
 const ROAS_MAX: usize = 4_000_000;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Policies as the file has them: one word, or a list of rules.
+//! Policies in the configuration: a word, or a list of rules.
 
 use std::{fmt, str::FromStr};
 
@@ -12,17 +12,17 @@ use serde::{
     de::{self, SeqAccess, Visitor},
 };
 
-/// What passes between a neighbour and us.
+/// A policy.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Filter {
-    /// Nothing (RFC 8212).
+    /// Deny everything (RFC 8212).
     #[default]
     None,
-    /// Everything.
+    /// Permit everything.
     All,
     /// The prefixes of `announce`.
     Own,
-    /// What the rules say.
+    /// A list of rules.
     Rules(Vec<FilterRule>),
 }
 
@@ -59,7 +59,7 @@ enum Verdict {
 struct Range(PrefixRange);
 
 impl Filter {
-    /// Whether a rule asks what the RPKI says.
+    /// Whether a rule matches on origin validation.
     pub(super) fn asks_rpki(&self) -> bool {
         matches!(self, Self::Rules(rules) if rules.iter().any(|rule| !rule.rpki.is_empty()))
     }
@@ -235,5 +235,5 @@ impl<'de> Visitor<'de> for FilterVisitor {
     }
 }
 
-/// Every route is held against them one by one. Ours.
+/// The maximum number of rules; each route is compared with all of them. Ours.
 const RULES_MAX: usize = 10_000;

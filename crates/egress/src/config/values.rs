@@ -1,4 +1,4 @@
-//! Single values of both files: which numbers, addresses and prefixes may be what.
+//! Checks of single values: numbers, addresses and prefixes.
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr},
@@ -81,7 +81,7 @@ pub(super) fn routes_max(said: Option<&Spanned<usize>>) -> Result<Option<usize>,
 /// A policy for what another AS announces. It first denies what no other AS may announce: our
 /// segments, and prefixes that are not destinations in the Internet.
 pub(super) fn guarded(mut policy: Policy, locator: Ipv6Net) -> Policy {
-    // A policy without rules denies everything.
+    // A policy without rules denies everything anyway.
     if policy.rules.is_empty() {
         return policy;
     }

@@ -1,4 +1,5 @@
-//! What of the configuration concerns the kernel, and what follows from it without any route.
+//! The part of the configuration that concerns the kernel, and the state that does not depend on
+//! routes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +23,6 @@ use crate::{
     forwarding::PeerIndex,
 };
 
-/// What of the configuration concerns the kernel.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) owner: Owner,
@@ -34,12 +34,12 @@ pub(super) struct Plan {
     pub(super) guard: Option<Guard>,
 }
 
-/// What peers must not reach: a border router's segments (RFC 8754 §5.1).
+/// A border router's segments, which egress peers must not reach (RFC 8754 §5.1).
 #[derive(Clone, Debug)]
 pub(super) struct Guard {
     pub(super) locator: Ipv6Net,
     pub(super) priority: u32,
-    /// Behind whose interfaces servers may be.
+    /// Servers may be behind the same interfaces as these.
     pub(super) reflectors: Vec<IpAddr>,
 }
 
@@ -47,16 +47,16 @@ pub(super) struct Guard {
 pub(super) struct Peer {
     pub(super) name: String,
     pub(super) table: u32,
-    /// Of a border router's.
+    /// Border router only.
     pub(super) interface: Option<String>,
-    /// Of a border router's: its address, and whether its next hops have to be on a link.
+    /// Border router only: the peer's address, and whether its next hops must be on-link.
     pub(super) address: Option<IpAddr>,
     pub(super) on_link: bool,
-    /// Its segment leads to it; it has no table then.
+    /// The address of an End.DX6 segment, which has no table.
     pub(super) direct: Option<Ipv6Addr>,
-    /// Of a server's: the EPE address.
+    /// Server only: the EPE address.
     pub(super) own: Option<Ipv6Addr>,
-    /// Of a server's: the device of its table.
+    /// Server only: the VRF device of the table.
     pub(super) vrf: Option<Vrf>,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Server {
 }
 
 impl Plan {
-    /// What of an earlier run's can be wanted again: routes in the tables that are used now.
+    /// The part of an earlier run's state to keep: routes in tables that are still in use.
     pub(super) fn kept(&self, present: &State) -> State {
         let tables = self.peers.values().map(|peer| peer.table);
         let tables: BTreeSet<u32> = tables.chain([MAIN]).collect();
@@ -91,8 +91,8 @@ impl Plan {
         kept
     }
 
-    /// What drops packets that peers send to segments, by their interfaces as they are now. An
-    /// interface behind which there is a reflector as well stays open: servers may be there.
+    /// Rules that drop packets from egress peers to segments, for the current interfaces. An
+    /// interface with a reflector behind it gets none, since servers may be behind it too.
     pub(super) fn drops(
         &self,
         reconciler: &mut Reconciler,
@@ -123,7 +123,7 @@ impl Plan {
         all
     }
 
-    /// What a server has without any route: closed tables, and its addresses with their rules.
+    /// A server's state that does not depend on routes: closed tables, addresses and rules.
     pub(super) fn furnish(&self, state: &mut State, interface: Option<u32>) {
         let (Some(server), Some(interface)) = (&self.server, interface) else {
             return;
@@ -200,7 +200,7 @@ impl Peer {
         }
     }
 
-    /// The number of the interface that an egress peer is behind.
+    /// The index of the interface to an egress peer.
     pub(super) fn at(&self, reconciler: &mut Reconciler) -> Result<u32, String> {
         if let Some(name) = &self.interface {
             return interface::index(name).ok_or_else(|| {
@@ -217,7 +217,7 @@ impl Peer {
     }
 }
 
-/// The changes that bring a server's objects and addresses to another interface.
+/// The changes that move a server's next hops and addresses to another interface.
 pub(super) fn moved(state: &State, interface: u32) -> Vec<Change> {
     let nexthops = state.nexthops.iter();
     let nexthops = nexthops.filter_map(|(&id, nexthop)| match *nexthop {

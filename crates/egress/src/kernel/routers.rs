@@ -1,5 +1,5 @@
-//! Routes by routers, which are found by their router as well: where a router's way becomes another one, or
-//! there is none any more, the other routes are not looked at.
+//! An index from next hops to installed routes, so that a change of resolution visits only the
+//! routes concerned.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,21 +8,21 @@ use keiro_linux::epe::RouteKey;
 
 use crate::forwarding::Via;
 
-/// All of them. A router has a number as long as a route is by it.
+/// A next hop has a number as long as a route uses it.
 #[derive(Debug, Default)]
 pub(super) struct Routers {
     routes: BTreeMap<RouteKey, u32>,
-    /// By the numbers of their routers.
+    /// Routes by the number of their next hop.
     of: BTreeSet<(u32, RouteKey)>,
     numbers: BTreeMap<Via, u32>,
-    /// By number.
+    /// Next hops by number.
     vias: Vec<Option<Via>>,
-    /// Numbers of `vias` that nobody has.
+    /// Free numbers in `vias`.
     free: Vec<u32>,
 }
 
 impl Routers {
-    /// A route is by this router from now on. The one by which no route is any more.
+    /// Sets the next hop of a route. Returns the next hop that no route uses any more.
     pub(super) fn insert(&mut self, key: RouteKey, via: Via) -> Option<Via> {
         let number = self.number(via);
         let before = self.routes.insert(key, number);
@@ -33,13 +33,13 @@ impl Routers {
         self.release(before?, key)
     }
 
-    /// And by none. The router by which no route is any more.
+    /// Removes a route. Returns the next hop that no route uses any more.
     pub(super) fn remove(&mut self, key: &RouteKey) -> Option<Via> {
         let before = self.routes.remove(key)?;
         self.release(before, *key)
     }
 
-    /// All routes of a table. The routers by which no route is any more.
+    /// Removes all routes of a table. Returns the next hops that no route uses any more.
     pub(super) fn remove_table(&mut self, table: u32) -> Vec<Via> {
         let all = self.routes.range(RouteKey { table, ..FIRST }..);
         let all = all.map(|(key, _)| *key);
@@ -47,17 +47,17 @@ impl Routers {
         keys.iter().filter_map(|key| self.remove(key)).collect()
     }
 
-    /// Whether a route is by this router.
+    /// Whether a route uses this next hop.
     pub(super) fn uses(&self, via: &Via) -> bool {
         self.numbers.contains_key(via)
     }
 
-    /// The routers.
+    /// All next hops in use.
     pub(super) fn vias(&self) -> impl Iterator<Item = &Via> {
         self.numbers.keys()
     }
 
-    /// The routes by one.
+    /// The routes with this next hop.
     pub(super) fn of(&self, via: &Via) -> impl Iterator<Item = RouteKey> {
         let number = self.numbers.get(via).copied();
         let routes = number.map(|number| {
@@ -93,7 +93,7 @@ impl Routers {
     }
 }
 
-/// Before all others.
+/// Sorts before all others.
 const FIRST: RouteKey = RouteKey {
     table: 0,
     destination: IpNet::V4(Ipv4Net::new_assert(std::net::Ipv4Addr::UNSPECIFIED, 0)),
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a list that is searched anew.
+        /// Compares the index with a linear search.
         #[test]
         fn routes_are_found_by_their_router(
             steps in prop::collection::vec((0u32..3, 0u8..4, 0u16..5, 0u8..8), 1..200)

@@ -1,4 +1,4 @@
-//! VRF devices of a server's egress peers. Rules and routes are the same with and without.
+//! VRF devices of a server's egress peers. Rules and routes are the same with and without them.
 
 use keiro_linux::vrf::{Vrf, VrfError, Vrfs};
 
@@ -6,7 +6,7 @@ use super::{Kernel, Peer, failed};
 use crate::forwarding::ForwardingError;
 
 impl Kernel {
-    /// Makes those that are missing.
+    /// Creates missing devices.
     pub(super) fn make_vrfs(&mut self) -> Vec<ForwardingError> {
         let wanted = of(self.plan.peers.values());
         match make(&wanted) {
@@ -18,7 +18,7 @@ impl Kernel {
         }
     }
 
-    /// Removes those of peers that are gone.
+    /// Removes the devices of removed peers.
     pub(super) fn remove_vrfs(&mut self, gone: &[Peer]) -> Vec<ForwardingError> {
         if of(gone).is_empty() {
             return Vec::new();
@@ -36,7 +36,7 @@ pub(super) fn of<'a>(peers: impl IntoIterator<Item = &'a Peer>) -> Vec<Vrf> {
     peers.into_iter().filter_map(|peer| peer.vrf).collect()
 }
 
-/// Makes those that are missing, in the calling thread's namespace.
+/// Creates missing devices in the calling thread's namespace.
 pub(super) fn make(wanted: &[Vrf]) -> Result<(), VrfError> {
     if wanted.is_empty() {
         return Ok(());
@@ -50,12 +50,12 @@ pub(super) fn make(wanted: &[Vrf]) -> Result<(), VrfError> {
     Ok(())
 }
 
-/// Removes those of Keiro's that are none of these; how many there were.
+/// Removes Keiro's devices other than these; returns their number.
 pub(super) fn remove_others(kept: &[Vrf]) -> Result<usize, VrfError> {
     Vrfs::open()?.remove_ours(kept)
 }
 
-/// Those of these that are there.
+/// The given devices that exist.
 pub(super) fn present(wanted: &[Vrf]) -> Result<Vec<Vrf>, VrfError> {
     if wanted.is_empty() {
         return Ok(Vec::new());

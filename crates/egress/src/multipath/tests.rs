@@ -24,7 +24,7 @@ const NONE_HELD_OUT: Settings = Settings {
     ..Settings::DEFAULT
 };
 
-const NO_OTHERS: Others<'_> = Others {
+const NO_OTHERS: ConnectionSettings<'_> = ConnectionSettings {
     classes: &[],
     comparison: NONE_HELD_OUT,
 };
@@ -33,18 +33,18 @@ fn at(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
 }
 
-fn announce(own: &str, id: u8) -> Act {
-    Act::Announce(TOKEN, own.parse().unwrap(), NonZeroU8::new(id).unwrap())
+fn announce(own: &str, id: u8) -> PathAction {
+    PathAction::Announce(TOKEN, own.parse().unwrap(), NonZeroU8::new(id).unwrap())
 }
 
 #[test]
 fn only_addresses_whose_tables_lead_to_the_client_are_announced() {
     let mut all = two();
     let only_b = |peer: PeerIndex, _: IpAddr| peer.0 == 1;
-    let acts = all.handle(at(0), Event::Established(TOKEN, ends("fd00::1")), &only_b);
-    assert_eq!(acts, [announce("fd00::b", 2)]);
-    let acts = all.on_routes(at(1), &|_| true, &|_, _| true);
-    assert_eq!(acts, [announce("fd00::a", 1)]);
+    let actions = all.handle(at(0), Event::Established(TOKEN, ends("fd00::1")), &only_b);
+    assert_eq!(actions, [announce("fd00::b", 2)]);
+    let actions = all.on_routes(at(1), &|_| true, &|_, _| true);
+    assert_eq!(actions, [announce("fd00::a", 1)]);
     assert_eq!(all.on_routes(at(2), &|_| true, &|_, _| true), []);
     all.handle(at(3), Event::Closed(TOKEN), &only_b);
     assert_eq!(all.on_routes(at(4), &|_| true, &only_b), []);
@@ -53,22 +53,22 @@ fn only_addresses_whose_tables_lead_to_the_client_are_announced() {
 #[test]
 fn a_connection_that_began_with_an_address_is_not_told_of_it() {
     let mut all = two();
-    let acts = all.handle(
+    let actions = all.handle(
         at(0),
         Event::Established(TOKEN, ends("fd00::a")),
         &|_, _| true,
     );
-    assert_eq!(acts, [announce("fd00::b", 2)]);
+    assert_eq!(actions, [announce("fd00::b", 2)]);
 }
 
-/// A connection of which a subflow on each EPE address is there.
+/// A connection with a subflow on each EPE address.
 fn joined(all: &mut Multipath) -> [Ends; 3] {
     let three = [ends("fd00::1"), ends("fd00::a"), ends("fd00::b")];
     let [first, others @ ..] = three;
     all.handle(at(0), Event::Established(TOKEN, first), &|_, _| true);
     for on in others {
-        let acts = all.handle(at(1), Event::SubflowEstablished(TOKEN, on), &|_, _| true);
-        assert_eq!(acts, []);
+        let actions = all.handle(at(1), Event::SubflowEstablished(TOKEN, on), &|_, _| true);
+        assert_eq!(actions, []);
     }
     three
 }
@@ -83,15 +83,15 @@ const ONE: NonZeroU8 = NonZeroU8::MIN;
 fn a_subflow_whose_route_goes_is_ended_at_once_and_the_first_one_spared_meanwhile() {
     let mut all = two();
     let [first, on_a, on_b] = joined(&mut all);
-    let acts = all.on_routes(at(2), &|_| false, &without_a);
-    assert_eq!(acts, [], "not concerned");
-    let acts = all.on_routes(at(2), &|_| true, &without_a);
+    let actions = all.on_routes(at(2), &|_| false, &without_a);
+    assert_eq!(actions, [], "not concerned");
+    let actions = all.on_routes(at(2), &|_| true, &without_a);
     let expected = [
-        Act::Backup(TOKEN, first, true),
-        Act::Withdraw(TOKEN, ONE),
-        Act::End(TOKEN, on_a),
+        PathAction::Backup(TOKEN, first, true),
+        PathAction::Withdraw(TOKEN, ONE),
+        PathAction::End(TOKEN, on_a),
     ];
-    assert_eq!(acts, expected);
+    assert_eq!(actions, expected);
     assert_eq!(all.subflows(PeerIndex(0)), 0);
     assert_eq!(all.on_routes(at(3), &|_| true, &without_a), []);
     // B goes where it goes.
@@ -99,8 +99,8 @@ fn a_subflow_whose_route_goes_is_ended_at_once_and_the_first_one_spared_meanwhil
     assert_eq!(all.poll_timeout(), None);
     all.handle(at(1500), Event::SubflowClosed(TOKEN, on_b), &|_, _| true);
     assert_eq!(all.poll_timeout(), Some(at(2500)));
-    let acts = all.handle_timeout(at(2500));
-    assert_eq!(acts, [Act::Backup(TOKEN, first, false)]);
+    let actions = all.handle_timeout(at(2500));
+    assert_eq!(actions, [PathAction::Backup(TOKEN, first, false)]);
     assert_eq!(all.poll_timeout(), None);
 }
 
@@ -111,26 +111,36 @@ fn the_first_subflow_is_a_backup_where_others_go_its_way_for_a_while() {
     let everywhere = |_: PeerIndex, _: IpAddr| true;
     all.handle(at(0), Event::Established(TOKEN, first), &everywhere);
     all.handle(at(5), Event::SubflowEstablished(TOKEN, on_a), &everywhere);
-    // The best path may lead by B, which nobody has joined.
+    // The best path may lead by B, which the client has not joined.
     assert_eq!(all.poll_timeout(), None);
     all.handle(at(9), Event::SubflowEstablished(TOKEN, on_b), &everywhere);
     assert_eq!(all.poll_timeout(), Some(at(1009)));
     assert_eq!(all.handle_timeout(at(1008)), []);
-    let acts = all.handle_timeout(at(1009));
-    assert_eq!(acts, [Act::Backup(TOKEN, first, true)]);
-    // It has nothing under way when A goes, and is told nothing.
-    let acts = all.on_routes(at(2000), &|_| true, &without_a);
-    assert_eq!(acts, [Act::Withdraw(TOKEN, ONE), Act::End(TOKEN, on_a)]);
-    // A client that does not join again, however often it is told, leaves it as the only way by A.
+    let actions = all.handle_timeout(at(1009));
+    assert_eq!(actions, [PathAction::Backup(TOKEN, first, true)]);
+    // It has no data in flight when A is withdrawn, so no action is needed.
+    let actions = all.on_routes(at(2000), &|_| true, &without_a);
+    assert_eq!(
+        actions,
+        [
+            PathAction::Withdraw(TOKEN, ONE),
+            PathAction::End(TOKEN, on_a)
+        ]
+    );
+    // If the client does not join again, the first subflow stays the only one by A.
     all.on_routes(at(2001), &|_| true, &everywhere);
     let mut told = Vec::new();
     while let Some(due) = all.poll_timeout() {
-        told.extend(all.handle_timeout(due).into_iter().map(|act| (due, act)));
+        told.extend(
+            all.handle_timeout(due)
+                .into_iter()
+                .map(|action| (due, action)),
+        );
     }
     let of_first = told
         .iter()
-        .filter(|(_, act)| matches!(act, Act::Backup(..)));
-    let expected = (at(11_151), Act::Backup(TOKEN, first, false));
+        .filter(|(_, action)| matches!(action, PathAction::Backup(..)));
+    let expected = (at(11_151), PathAction::Backup(TOKEN, first, false));
     assert_eq!(of_first.collect::<Vec<_>>(), [&expected], "{told:?}");
 }
 
@@ -156,8 +166,14 @@ fn the_first_subflow_carries_what_no_other_can() {
     let mut all = two();
     let [_, on_a, on_b] = joined(&mut all);
     all.handle(at(2), Event::SubflowClosed(TOKEN, on_b), &|_, _| true);
-    let acts = all.on_routes(at(3), &|_| true, &without_a);
-    assert_eq!(acts, [Act::Withdraw(TOKEN, ONE), Act::End(TOKEN, on_a)]);
+    let actions = all.on_routes(at(3), &|_| true, &without_a);
+    assert_eq!(
+        actions,
+        [
+            PathAction::Withdraw(TOKEN, ONE),
+            PathAction::End(TOKEN, on_a)
+        ]
+    );
     assert_eq!(all.handle_timeout(at(2000)), []);
     assert_eq!(all.poll_timeout(), None);
 }
@@ -167,11 +183,14 @@ fn an_address_that_is_back_is_announced_until_the_client_joins_it() {
     let mut all = two();
     let [_, on_a, _] = joined(&mut all);
     all.on_routes(at(2), &|_| true, &without_a);
-    let acts = all.on_routes(at(100), &|_| true, &|_, _| true);
-    assert_eq!(acts, [announce("fd00::a", 1)]);
-    // The client has missed that its subflow is no more.
+    let actions = all.on_routes(at(100), &|_| true, &|_, _| true);
+    assert_eq!(actions, [announce("fd00::a", 1)]);
+    // The client has missed that its subflow was closed.
     assert_eq!(all.poll_timeout(), Some(at(350)));
-    assert_eq!(all.handle_timeout(at(350)), [Act::Withdraw(TOKEN, ONE)]);
+    assert_eq!(
+        all.handle_timeout(at(350)),
+        [PathAction::Withdraw(TOKEN, ONE)]
+    );
     assert_eq!(all.poll_timeout(), Some(at(450)));
     assert_eq!(all.handle_timeout(at(450)), [announce("fd00::a", 1)]);
     assert_eq!(all.poll_timeout(), Some(at(950)));
@@ -190,16 +209,16 @@ fn a_client_that_never_joins_again_is_left_alone_after_some_tries() {
     all.on_routes(at(3), &|_| true, &|_, _| true);
     let mut announced = 0;
     while let Some(due) = all.poll_timeout() {
-        let acts = all.handle_timeout(due);
-        announced += acts
+        let actions = all.handle_timeout(due);
+        announced += actions
             .iter()
-            .filter(|act| matches!(act, Act::Announce(..)))
+            .filter(|action| matches!(action, PathAction::Announce(..)))
             .count();
     }
     assert_eq!(announced, 4);
     // It may still come.
-    let acts = all.on_routes(at(60_000), &|_| true, &without_a);
-    assert_eq!(acts, [Act::Withdraw(TOKEN, ONE)]);
+    let actions = all.on_routes(at(60_000), &|_| true, &without_a);
+    assert_eq!(actions, [PathAction::Withdraw(TOKEN, ONE)]);
 }
 
 #[test]
@@ -210,11 +229,11 @@ fn what_nobody_has_joined_is_taken_back_and_a_late_join_ended() {
         Event::Established(TOKEN, ends("fd00::1")),
         &|_, _| true,
     );
-    let acts = all.on_routes(at(1), &|_| true, &without_a);
-    assert_eq!(acts, [Act::Withdraw(TOKEN, ONE)]);
+    let actions = all.on_routes(at(1), &|_| true, &without_a);
+    assert_eq!(actions, [PathAction::Withdraw(TOKEN, ONE)]);
     let late = ends("fd00::a");
-    let acts = all.handle(at(2), Event::SubflowEstablished(TOKEN, late), &without_a);
-    assert_eq!(acts, [Act::End(TOKEN, late)]);
+    let actions = all.handle(at(2), Event::SubflowEstablished(TOKEN, late), &without_a);
+    assert_eq!(actions, [PathAction::End(TOKEN, late)]);
     assert_eq!((all.poll_timeout(), all.subflows(PeerIndex(0))), (None, 0));
 }
 
@@ -228,20 +247,20 @@ fn peers_that_go_are_taken_back_and_new_ones_announced_to_connections_that_are_t
             .collect()
     };
     let everywhere = |_: PeerIndex, _: IpAddr| true;
-    // B stays, A goes, and C comes under a number of its own.
+    // B stays, A is removed, and C is added under its own number.
     let now = peers(&[(1, "fd00::b"), (2, "fd00::c")]);
-    let acts = all.set(at(2), &now, &NO_OTHERS, &everywhere);
+    let actions = all.set(at(2), &now, &NO_OTHERS, &everywhere);
     let expected = [
-        Act::Backup(TOKEN, first, true),
-        Act::Withdraw(TOKEN, ONE),
-        Act::End(TOKEN, on_a),
+        PathAction::Backup(TOKEN, first, true),
+        PathAction::Withdraw(TOKEN, ONE),
+        PathAction::End(TOKEN, on_a),
     ];
-    assert_eq!(acts, expected);
-    let acts = all.on_routes(at(3), &|_| true, &everywhere);
-    assert_eq!(acts, [announce("fd00::c", 3)]);
-    // Whoever comes by the old address is nobody's.
-    let acts = all.handle(at(4), Event::SubflowEstablished(TOKEN, on_a), &everywhere);
-    assert_eq!(acts, []);
+    assert_eq!(actions, expected);
+    let actions = all.on_routes(at(3), &|_| true, &everywhere);
+    assert_eq!(actions, [announce("fd00::c", 3)]);
+    // A subflow on the old address belongs to no peer.
+    let actions = all.handle(at(4), Event::SubflowEstablished(TOKEN, on_a), &everywhere);
+    assert_eq!(actions, []);
     assert_eq!(all.subflows(PeerIndex(0)), 0);
     all.handle(
         at(5),
@@ -249,14 +268,14 @@ fn peers_that_go_are_taken_back_and_new_ones_announced_to_connections_that_are_t
         &everywhere,
     );
     assert_eq!([1, 2].map(|at| all.subflows(PeerIndex(at))), [1, 1]);
-    // A connection that begins now knows them as well.
+    // A new connection gets them as well.
     let other = Token(8);
-    let acts = all.handle(
+    let actions = all.handle(
         at(6),
         Event::Established(other, ends("fd00::1")),
         &everywhere,
     );
-    assert_eq!(acts.len(), 2);
+    assert_eq!(actions.len(), 2);
     assert_eq!(
         all.set(at(7), &peers(&[]), &NO_OTHERS, &everywhere).len(),
         6
@@ -271,16 +290,22 @@ fn a_class_has_all_but_its_preferred_peers_as_backups() {
     };
     let [first, on_a, on_b] = ["fd00::1", "fd00::a", "fd00::b"].map(of_class);
     let mut all = two();
-    let acts = all.handle(at(0), Event::Established(TOKEN, first), &|_, _| true);
-    assert_eq!(acts[0], Act::Backup(TOKEN, first, true));
-    assert_eq!(acts.len(), 3);
-    let acts = all.handle(at(1), Event::SubflowEstablished(TOKEN, on_a), &|_, _| true);
-    assert_eq!(acts, [Act::Backup(TOKEN, on_a, true)]);
-    let acts = all.handle(at(1), Event::SubflowEstablished(TOKEN, on_b), &|_, _| true);
-    assert_eq!(acts, []);
-    // The first one is spared anyway, and stays so.
-    let acts = all.on_routes(at(2), &|_| true, &without_a);
-    assert_eq!(acts, [Act::Withdraw(TOKEN, ONE), Act::End(TOKEN, on_a)]);
+    let actions = all.handle(at(0), Event::Established(TOKEN, first), &|_, _| true);
+    assert_eq!(actions[0], PathAction::Backup(TOKEN, first, true));
+    assert_eq!(actions.len(), 3);
+    let actions = all.handle(at(1), Event::SubflowEstablished(TOKEN, on_a), &|_, _| true);
+    assert_eq!(actions, [PathAction::Backup(TOKEN, on_a, true)]);
+    let actions = all.handle(at(1), Event::SubflowEstablished(TOKEN, on_b), &|_, _| true);
+    assert_eq!(actions, []);
+    // The first subflow is a backup anyway, and stays one.
+    let actions = all.on_routes(at(2), &|_| true, &without_a);
+    assert_eq!(
+        actions,
+        [
+            PathAction::Withdraw(TOKEN, ONE),
+            PathAction::End(TOKEN, on_a)
+        ]
+    );
     assert_eq!(all.poll_timeout(), None);
 }
 
@@ -296,18 +321,18 @@ fn a_connection_that_is_held_out_is_told_of_nothing_ever() {
     let mut held = Vec::new();
     for number in 0..40 {
         let begins = Event::Established(Token(number), ends("fd00::1"));
-        let acts = all.handle(at(0), begins, &everywhere);
-        assert!(acts.is_empty() || acts.len() == 2, "{acts:?}");
-        if acts.is_empty() {
+        let actions = all.handle(at(0), begins, &everywhere);
+        assert!(actions.is_empty() || actions.len() == 2, "{actions:?}");
+        if actions.is_empty() {
             held.push(Token(number));
         }
     }
     assert!((10..30).contains(&held.len()), "{held:?}");
-    let acts = all.on_routes(at(1), &|_| true, &|_, _| false);
-    assert_eq!(acts.len(), 2 * (40 - held.len()));
-    let acts = all.on_routes(at(2), &|_| true, &everywhere);
-    let told = acts.iter().filter_map(|act| match act {
-        Act::Announce(token, ..) => Some(token),
+    let actions = all.on_routes(at(1), &|_| true, &|_, _| false);
+    assert_eq!(actions.len(), 2 * (40 - held.len()));
+    let actions = all.on_routes(at(2), &|_| true, &everywhere);
+    let told = actions.iter().filter_map(|action| match action {
+        PathAction::Announce(token, ..) => Some(token),
         _ => None,
     });
     assert!(told.clone().all(|token| !held.contains(token)));
@@ -339,26 +364,26 @@ fn where_multipath_is_worse_nothing_is_announced_any_more() {
     };
     let mut all = Multipath::new(own, Vec::new(), Comparison::new(half, 1));
     let everywhere = |_: PeerIndex, _: IpAddr| true;
-    // One that stays, and was told.
+    // One that stays, and was announced.
     let mut number = 0;
     let mut begin = |all: &mut Multipath| {
         number += 1;
         let token = Token(number);
-        let acts = all.handle(
+        let actions = all.handle(
             at(0),
             Event::Established(token, ends("fd00::1")),
             &everywhere,
         );
-        (token, acts)
+        (token, actions)
     };
     let stays = std::iter::repeat_with(|| begin(&mut all))
-        .find(|(_, acts)| !acts.is_empty())
+        .find(|(_, actions)| !actions.is_empty())
         .unwrap()
         .0;
     let decided = (0..1000).find_map(|_| {
-        let (token, acts) = begin(&mut all);
+        let (token, actions) = begin(&mut all);
         all.handle(at(1), Event::Closed(token), &everywhere);
-        let busy = if acts.is_empty() { 100 } else { 200 };
+        let busy = if actions.is_empty() { 100 } else { 200 };
         let reading = Reading {
             bytes: 1_000_000 + u64::from(token.0),
             busy: vec![Duration::from_millis(busy)],
@@ -368,13 +393,13 @@ fn where_multipath_is_worse_nothing_is_announced_any_more() {
         all.poll_decision()
     });
     let decided = decided.expect("twice as long is worse");
-    assert_eq!(decided.standing, crate::status::Standing::SinglePath);
+    assert_eq!(decided.mode, crate::status::PrefixMode::SinglePath);
     assert_eq!(decided.evidence.loss_permille, Some(500));
     for _ in 0..100 {
         assert_eq!(begin(&mut all).1, []);
     }
-    // Whoever has joined stays, but is told of nothing new.
-    let acts = all.on_routes(at(2), &|_| true, &|_, _| false);
-    assert_eq!(acts, [Act::Withdraw(stays, ONE)]);
+    // Existing subflows stay, but no new address is announced.
+    let actions = all.on_routes(at(2), &|_| true, &|_, _| false);
+    assert_eq!(actions, [PathAction::Withdraw(stays, ONE)]);
     assert_eq!(all.on_routes(at(3), &|_| true, &everywhere), []);
 }

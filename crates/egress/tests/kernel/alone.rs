@@ -6,7 +6,7 @@ use keiro_egress::{
     config::{AsbrConfig, EndpointConfig},
     forwarding::{Configured, Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
     kernel::{self, Kernel},
-    multipath::Others,
+    multipath::ConnectionSettings,
 };
 use keiro_units::Instant;
 
@@ -312,7 +312,7 @@ fn what_the_kernel_had_no_memory_for_is_told_and_made_later() {
     let peers = (0..).map(PeerIndex).zip(config.peers).collect();
     let configured = Configured::Endpoint {
         peers: &peers,
-        others: Others {
+        others: ConnectionSettings {
             classes: &[],
             comparison: config.comparison,
         },

@@ -12,7 +12,7 @@ use std::{
 
 use keiro_egress::{
     control::Monitor,
-    status::{Compared, ComparisonStatus, PrefixStatus, Standing, What},
+    status::{Compared, ComparisonStatus, DaemonEvent, PrefixMode, PrefixStatus},
 };
 
 use crate::{
@@ -151,8 +151,8 @@ fn a_prefix_that_multipath_is_worse_for_stays_on_one_path_until_it_is_better() {
     let mut monitor = Monitor::open(&socket.path()).unwrap();
     let (tell, decisions) = mpsc::channel();
     let listening = thread::spawn(move || {
-        while let Ok(Some(happening)) = monitor.wait() {
-            if let What::Compared(compared) = happening.what {
+        while let Ok(Some(event)) = monitor.wait() {
+            if let DaemonEvent::Compared(compared) = event.what {
                 let _ = tell.send(compared);
             }
         }
@@ -182,8 +182,8 @@ fn a_prefix_that_multipath_is_worse_for_stays_on_one_path_until_it_is_better() {
     let (worse, count) = until_decided();
     println!("single-path after {count} connections: {worse:?}");
     assert_eq!(
-        (worse.standing, worse.confident),
-        (Standing::SinglePath, true)
+        (worse.mode, worse.confident),
+        (PrefixMode::SinglePath, true)
     );
     assert_eq!(worse.prefix.to_string(), CLIENTS[1]);
     let evidence = &worse.evidence;
@@ -196,18 +196,18 @@ fn a_prefix_that_multipath_is_worse_for_stays_on_one_path_until_it_is_better() {
     assert_eq!((status.single_path, status.decisions), (1, 1));
     let one = &explained(&socket);
     assert_eq!(
-        (one.standing, &one.decided),
-        (Standing::SinglePath, &Some(worse.evidence))
+        (one.mode, &one.decided),
+        (PrefixMode::SinglePath, &Some(worse.evidence))
     );
     assert!(one.again_seconds.unwrap() <= 5);
 
     // B has become the better one, which is known when it has been tried.
     network.narrow_to(["40mbit", "100mbit"]);
     let (trial, _) = until_decided();
-    assert_eq!(trial.standing, Standing::Trial);
+    assert_eq!(trial.mode, PrefixMode::Trial);
     let (back, count) = until_decided();
     println!("multipath after {count} connections: {back:?}");
-    assert_eq!((back.standing, back.confident), (Standing::Multipath, true));
+    assert_eq!((back.mode, back.confident), (PrefixMode::Multipath, true));
     assert!(back.evidence.loss_high_permille.unwrap() < 50);
     let status = told(&socket);
     println!(

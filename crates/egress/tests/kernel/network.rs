@@ -35,7 +35,7 @@ use keiro_egress::{
         Configured, Forwarding, ForwardingError, Memory, NextHop, PeerIndex, RouteChange, Table,
         Via,
     },
-    kernel::{Kernel, View},
+    kernel::{Kernel, KernelView},
     status::{
         Compared, ComparisonStatus, Explanation, PeerExplanation, PeerStatus, PrefixStatus, Status,
     },
@@ -652,7 +652,7 @@ impl Forwarding for Noting {
         self.inner.finish();
     }
 
-    fn view(&self) -> Option<View> {
+    fn view(&self) -> Option<KernelView> {
         self.inner.view()
     }
 

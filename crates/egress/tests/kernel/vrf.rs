@@ -7,7 +7,7 @@ use keiro_egress::{
     config::EndpointConfig,
     forwarding::{Configured, Forwarding, PeerIndex},
     kernel::{self, Kernel},
-    multipath::Others,
+    multipath::ConnectionSettings,
 };
 use keiro_testing::not_tested;
 
@@ -93,7 +93,7 @@ fn a_kernel_without_vrf_devices_is_told_at_start_and_on_reload() {
     let mut kernel = open(&network, SERVER).unwrap();
     let peers = parsed(&with_vrfs()).peers;
     let peers: BTreeMap<PeerIndex, _> = (2..).map(PeerIndex).zip(peers).collect();
-    let others = Others {
+    let others = ConnectionSettings {
         classes: &[],
         comparison: Settings::DEFAULT,
     };

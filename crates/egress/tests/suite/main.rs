@@ -20,7 +20,7 @@ use keiro_egress::{
     forwarding::{
         Contents, Forwarding, ForwardingError, Memory, PeerIndex, RouteChange, Table, Via,
     },
-    status::What,
+    status::DaemonEvent,
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -301,21 +301,23 @@ fn who_monitors_hears_of_sessions_and_of_peers_until_the_daemon_ends() {
     let path = directory.path().join("s");
     let server = server_with(test, &format!("control_socket = {path:?}"));
     let mut monitor = Monitor::open(&path).unwrap();
-    let mut until = |wanted: &dyn Fn(&What) -> bool| loop {
-        let happening = monitor.wait().unwrap().expect("the daemon runs");
-        if wanted(&happening.what) {
+    let mut until = |wanted: &dyn Fn(&DaemonEvent) -> bool| loop {
+        let event = monitor.wait().unwrap().expect("the daemon runs");
+        if wanted(&event.what) {
             break;
         }
     };
     let border = border(test);
-    until(&|what| matches!(what, What::SessionUp { neighbour } if neighbour == "border"));
+    until(&|what| matches!(what, DaemonEvent::SessionUp { neighbour } if neighbour == "border"));
     let a = transit(test, 1, "2001:db8:c1::/48");
-    let has = |what: &What, name: &str, wanted: usize| matches!(what, What::Peer { peer, routes, .. } if peer == name && *routes == wanted);
+    let has = |what: &DaemonEvent, name: &str, wanted: usize| matches!(what, DaemonEvent::Peer { peer, routes, .. } if peer == name && *routes == wanted);
     until(&|what| has(what, "transit-a", 2));
     drop(a);
     until(&|what| has(what, "transit-a", 0));
     drop(border);
-    until(&|what| matches!(what, What::SessionDown { neighbour, .. } if neighbour == "border"));
+    until(
+        &|what| matches!(what, DaemonEvent::SessionDown { neighbour, .. } if neighbour == "border"),
+    );
     drop(server);
     while monitor.wait().unwrap().is_some() {}
 }

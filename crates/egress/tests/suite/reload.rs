@@ -13,7 +13,7 @@ use keiro_egress::{
     control::{self, Answer, Monitor, Question},
     endpoint::Endpoint,
     forwarding::{Contents, PeerIndex, Table},
-    status::{NeighbourStatus, Reloaded, Status, What},
+    status::{DaemonEvent, NeighbourStatus, Reloaded, Status},
 };
 
 use keiro_testing::not_tested;
@@ -93,16 +93,16 @@ impl Reloadable {
 }
 
 /// What is told of a reload, itself the last.
-fn told_with(monitor: &mut Monitor) -> Vec<What> {
+fn told_with(monitor: &mut Monitor) -> Vec<DaemonEvent> {
     let mut told = Vec::new();
-    while !matches!(told.last(), Some(What::Reloaded(_))) {
+    while !matches!(told.last(), Some(DaemonEvent::Reloaded(_))) {
         told.push(monitor.wait().unwrap().expect("the daemon runs").what);
     }
     told
 }
 
-fn peer_has(peer: &str, routes_before: usize, routes: usize, sid: Option<&str>) -> What {
-    What::Peer {
+fn peer_has(peer: &str, routes_before: usize, routes: usize, sid: Option<&str>) -> DaemonEvent {
+    DaemonEvent::Peer {
         peer: peer.to_owned(),
         routes_before,
         routes,
@@ -197,7 +197,7 @@ fn a_border_routers_peers_come_change_and_go_without_the_others() {
         of(1, "2001:db8:c2::/48")(contents).as_deref() == Some("2001:db8:a:1:200::")
     });
     let mut told = told_with(&mut monitor);
-    assert_eq!(told.pop(), Some(What::Reloaded(changed)));
+    assert_eq!(told.pop(), Some(DaemonEvent::Reloaded(changed)));
     assert_eq!(
         told,
         [peer_has("transit-b", 0, 2, Some("2001:db8:a:1:200::"))]
@@ -296,8 +296,7 @@ fn another_bound_of_routes_is_in_force_when_the_answer_is_there() {
     assert_ne!(a.state, "established");
     assert!(border.running.memory.contents().segments.is_empty());
     let told = told_with(&mut monitor);
-    let complaint =
-        |what: &What| matches!(what, What::Complaint { neighbour, .. } if neighbour == "transit-a");
+    let complaint = |what: &DaemonEvent| matches!(what, DaemonEvent::Complaint { neighbour, .. } if neighbour == "transit-a");
     assert!(told.iter().any(complaint), "{told:?}");
     assert!(
         told.contains(&peer_has("transit-a", 2, 0, None)),

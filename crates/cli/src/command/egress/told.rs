@@ -2,7 +2,7 @@
 
 use keiro_egress::status::{
     ComparisonStatus, Evidence, Explanation, KernelRoute, PathStatus, PeerInKernel, PeerStatus,
-    PrefixStatus, Reloaded, Standing, Status,
+    PrefixMode, PrefixStatus, Reloaded, Status,
 };
 
 use crate::output::{human::NONE, table::Table};
@@ -86,13 +86,13 @@ fn prefixes_of(shown: &[PrefixStatus]) -> Table {
     ]);
     for one in shown {
         // While nothing is compared, what was decided by.
-        let of = match one.standing {
-            Standing::SinglePath => one.decided.as_ref().unwrap_or(&one.evidence),
+        let of = match one.mode {
+            PrefixMode::SinglePath => one.decided.as_ref().unwrap_or(&one.evidence),
             _ => &one.evidence,
         };
         table.row([
             one.prefix.to_string(),
-            standing(one),
+            mode(one),
             of.single_connections.to_string(),
             or_none(of.single_bits_per_second.map(mbit)),
             of.multipath_connections.to_string(),
@@ -106,12 +106,12 @@ fn prefixes_of(shown: &[PrefixStatus]) -> Table {
     table
 }
 
-fn standing(one: &PrefixStatus) -> String {
-    match (one.standing, one.again_seconds) {
-        (Standing::Multipath, _) => "multipath".to_owned(),
-        (Standing::Trial, _) => "half multipath, on trial".to_owned(),
-        (Standing::SinglePath, None) => "single path".to_owned(),
-        (Standing::SinglePath, Some(seconds)) => format!("single path, tried in {seconds} s"),
+fn mode(one: &PrefixStatus) -> String {
+    match (one.mode, one.again_seconds) {
+        (PrefixMode::Multipath, _) => "multipath".to_owned(),
+        (PrefixMode::Trial, _) => "half multipath, on trial".to_owned(),
+        (PrefixMode::SinglePath, None) => "single path".to_owned(),
+        (PrefixMode::SinglePath, Some(seconds)) => format!("single path, tried in {seconds} s"),
     }
 }
 
@@ -145,7 +145,7 @@ fn compared(one: &PrefixStatus) -> String {
             goodput(of.multipath_bits_per_second),
         )
     };
-    let mut text = format!("\nclients of {}: {}\n", one.prefix, standing(one));
+    let mut text = format!("\nclients of {}: {}\n", one.prefix, mode(one));
     if let Some(next) = one.next_look {
         text.push_str(&format!("now {}; judged at {next}\n", said(&one.evidence)));
     }
@@ -175,7 +175,7 @@ fn neighbours(status: &Status) -> Table {
             neighbour.state.clone(),
             up.map_or(NONE.to_owned(), |seconds| format!("{seconds} s")),
             neighbour.routes.values().sum::<usize>().to_string(),
-            neighbour.told.to_string(),
+            neighbour.advertised.to_string(),
             or_none(neighbour.last_error.as_ref()),
         ]);
     }
@@ -373,7 +373,7 @@ mod tests {
 
     use super::*;
 
-    fn prefix(standing: Standing) -> PrefixStatus {
+    fn prefix(mode: PrefixMode) -> PrefixStatus {
         let decided = Evidence {
             single_connections: 20,
             single_bits_per_second: Some(25_486_723),
@@ -385,27 +385,27 @@ mod tests {
         };
         PrefixStatus {
             prefix: "2001:db8:1::/48".parse().unwrap(),
-            standing,
-            again_seconds: (standing == Standing::SinglePath).then_some(90),
+            mode,
+            again_seconds: (mode == PrefixMode::SinglePath).then_some(90),
             evidence: Evidence {
                 single_connections: 3,
                 ..Evidence::default()
             },
-            next_look: (standing != Standing::SinglePath).then_some(20),
+            next_look: (mode != PrefixMode::SinglePath).then_some(20),
             decided: Some(decided),
         }
     }
 
     #[test]
     fn a_client_prefix_is_told_with_what_it_was_decided_by() {
-        let told = compared(&prefix(Standing::SinglePath));
+        let told = compared(&prefix(PrefixMode::SinglePath));
         assert_eq!(
             told,
             "\nclients of 2001:db8:1::/48: single path, tried in 90 s\n\
              decided by 20 single-path connections of 25.5 Mbit/s, 21 multipath ones of 6.5 Mbit/s: \
              multipath loses 74.5 % (44.6 % to 88.2 %)\n"
         );
-        let told = compared(&prefix(Standing::Trial));
+        let told = compared(&prefix(PrefixMode::Trial));
         let now =
             "now 3 single-path connections of - Mbit/s, 0 multipath ones of - Mbit/s; judged at 20";
         assert!(told.contains(now), "{told}");
@@ -461,7 +461,7 @@ mod tests {
             forgotten: 0,
             counted: 44,
             decisions: 2,
-            shown: vec![prefix(Standing::SinglePath), prefix(Standing::Trial)],
+            shown: vec![prefix(PrefixMode::SinglePath), prefix(PrefixMode::Trial)],
         });
         for part in [
             "9 client prefixes, 1 of them single-path, 1 tried again; 44 connections counted, 2 decisions",

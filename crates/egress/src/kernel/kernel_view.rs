@@ -1,7 +1,7 @@
-//! What the kernel has of a daemon's, read apart from the daemon.
+//! Reads the kernel's state of a daemon outside its event loop.
 //!
-//! Reading lists every route of the namespace. Whoever wants to know does that in a thread of his
-//! own, of the daemon's namespace, as every thread is that the daemon's starts.
+//! Reading lists every route of the namespace, so each request does it in its own thread. Threads
+//! inherit the daemon's namespace.
 
 use std::net::IpAddr;
 
@@ -18,14 +18,14 @@ use crate::{
     status::{KernelRoute, KernelStatus, PeerInKernel, covering},
 };
 
-/// What is to be looked for.
+/// What to read.
 #[derive(Clone, Debug)]
-pub struct View {
+pub struct KernelView {
     pub(super) plan: Plan,
 }
 
-impl View {
-    /// Adds to an answer what the kernel has.
+impl KernelView {
+    /// Adds the kernel's state to an answer.
     pub(crate) fn complete(&self, answer: &mut Answer) {
         let state = Reconciler::open(self.plan.owner.clone()).and_then(|mut own| own.present());
         match answer {
@@ -112,7 +112,7 @@ fn route(state: &State, number: u32, asked: IpNet) -> KernelRoute {
     }
 }
 
-/// With the name of its interface, where that is still there.
+/// Formats a next hop with the name of its interface, if that still exists.
 fn named(nexthop: &Nexthop) -> String {
     let text = nexthop.to_string();
     let number = nexthop.interface();

@@ -1,8 +1,9 @@
-//! The file in which a comparison's evidence outlasts the daemon.
+//! The file in which the evidence of a comparison outlasts the daemon.
 //!
-//! It is read once. It is written now and then by a thread of its own, because nobody waits for a disk here, nor for
-//! what there is to be made into text: of a million prefixes the daemon takes some at a time, with everything else that
-//! it does in between, and hands them over. What it ends with is written when neighbours have been told that it ends.
+//! The file is read once, at start. A helper thread encodes and writes it periodically, since the
+//! event loop must not wait for a disk. The event loop hands over some of up to a million prefixes
+//! at a time and handles other events in between. At the end the file is written after neighbours
+//! were informed.
 
 use std::{
     convert::Infallible,
@@ -23,40 +24,40 @@ use ipnet::Ipv6Net;
 use keiro_linux::clock;
 use keiro_units::Instant;
 
-use crate::comparison::{Comparison, Gathered, Kept, Part};
+use crate::comparison::{Comparison, Gathered, Part, StoredEvidence};
 
-/// See the module.
+/// The evidence file; see the [module](self).
 #[derive(Debug)]
 pub(super) struct EvidenceFile {
     path: PathBuf,
-    /// When there is something to do.
+    /// When [`tend`](Self::tend) is due.
     due: Instant,
-    /// What was known when it was written.
+    /// [`Comparison::changes`] at the last write.
     written: (u64, u64),
-    /// What is being handed over.
+    /// The hand-over in progress.
     round: Option<Round>,
     /// `None`: nothing is written.
     writer: Option<Writer>,
 }
 
-/// All that is known is handed over, some prefixes at a time.
+/// A hand-over of all prefixes to the writer.
 #[derive(Debug)]
 struct Round {
-    /// When the next one begins.
+    /// When the next hand-over begins.
     next: Instant,
-    /// What was known when it began.
+    /// [`Comparison::changes`] at the beginning.
     changes: (u64, u64),
     prefix_bits: u8,
-    /// The prefix that was handed over last.
+    /// The prefix handed over last.
     behind: Option<Ipv6Net>,
 }
 
 impl EvidenceFile {
-    /// Has `comparison` know what the file says. One that cannot be used is said and counts as none; what is no
-    /// regular file, or not Keiro's, is neither used nor replaced.
+    /// Loads the file into `comparison`. An unusable file is reported and ignored. A path that is
+    /// not a regular file, or not a file of Keiro, is neither read nor replaced.
     ///
     /// # Errors
-    /// There can be no thread.
+    /// The thread cannot be started.
     pub(super) fn open(
         path: PathBuf,
         now: Instant,
@@ -65,7 +66,7 @@ impl EvidenceFile {
         Self::open_with(path, now, comparison, replace)
     }
 
-    /// `write`: what puts a text into the file.
+    /// `write` replaces the contents of the file.
     fn open_with(
         path: PathBuf,
         now: Instant,
@@ -80,7 +81,7 @@ impl EvidenceFile {
             writer: None,
         };
         let path = &file.path;
-        // A pipe would be waited for, and a device have its name taken.
+        // Opening a pipe would block, and renaming would replace a device.
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             ignored(path, &"it is no regular file, and nothing is kept");
             return Ok(file);
@@ -105,13 +106,12 @@ impl EvidenceFile {
         Ok(file)
     }
 
-    /// When [`tend`](Self::tend) is due.
     pub(super) fn poll_timeout(&self) -> Instant {
         self.due
     }
 
-    /// Has it written if it is time and something is new: hands over some of what is known, and is due again at once
-    /// until that was all.
+    /// Hands over prefixes if a write is due and something is new; is due again at once until all
+    /// are handed over.
     pub(super) fn tend(&mut self, now: Instant, comparison: &Comparison) {
         if self.due > now {
             return;
@@ -123,7 +123,7 @@ impl EvidenceFile {
         };
         let mut round = match self.round.take() {
             Some(round) => round,
-            // A disk that is slow has the next one.
+            // With a slow disk, wait for the next interval.
             None if writer.is_busy() => return,
             None if comparison.changes() == self.written && !writer.has_failed() => return,
             None => Round {
@@ -133,7 +133,7 @@ impl EvidenceFile {
                 behind: None,
             },
         };
-        // Where nothing is compared what was known once is kept. Either may have become so meanwhile.
+        // With the comparison off, or other prefix lengths, the file stays as it is.
         if !comparison.is_on() || comparison.prefix_bits() != round.prefix_bits {
             writer.order(Order::Forget);
             self.due = round.next;
@@ -152,7 +152,8 @@ impl EvidenceFile {
         self.due = round.next;
     }
 
-    /// Has it written for the last time unless nothing is compared, and waits until it is on the disk, but not forever.
+    /// Writes the file for the last time unless the comparison is off; waits for the disk for a
+    /// bounded time.
     pub(super) fn end(&mut self, now: Instant, comparison: &Comparison) {
         let Some(writer) = self.writer.take() else {
             return;
@@ -166,33 +167,32 @@ impl EvidenceFile {
     }
 }
 
-/// What the writer's thread is to do.
+/// A command for the writer thread.
 #[derive(Debug)]
 enum Order {
     Gather(Part),
-    /// What has been gathered, whose prefixes have so many bits, at this time of day.
+    /// Writes the gathered prefixes: their length in bits, and the time of day.
     WriteGathered(u8, Duration),
-    /// What has been gathered is of no use.
+    /// Drops the gathered prefixes.
     Forget,
-    Write(Kept),
+    Write(StoredEvidence),
 }
 
-/// The thread that makes text and waits for the disk.
+/// The thread that encodes evidence and writes it to disk.
 #[derive(Debug)]
 struct Writer {
     orders: Sender<Order>,
     progress: Arc<Progress>,
-    /// Breaks when the thread ends.
+    /// Disconnected when the thread ends.
     alive: Receiver<Infallible>,
     thread: JoinHandle<()>,
 }
 
-/// How far the thread is.
 #[derive(Debug, Default)]
 struct Progress {
-    /// It writes, or is to.
+    /// A write is pending or running.
     busy: AtomicBool,
-    /// The last time it could not.
+    /// The last write failed.
     failed: AtomicBool,
 }
 
@@ -201,7 +201,7 @@ impl Writer {
         path: PathBuf,
         write: impl Fn(&Path, &[u8]) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
-        // Without a bound of its own: nothing is handed over while it is busy, but when the daemon ends.
+        // Unbounded, but nothing is handed over while a write is pending, except at the end.
         let (orders, ordered) = mpsc::channel();
         let (lives, alive) = mpsc::channel::<Infallible>();
         let progress = Arc::new(Progress::default());
@@ -230,7 +230,7 @@ impl Writer {
         if matches!(order, Order::WriteGathered(..)) {
             self.progress.busy.store(true, Ordering::Release);
         }
-        // One that has ended is told of when it is waited for.
+        // A thread that has ended is reported by [`Writer::end`].
         let _ = self.orders.send(order);
     }
 
@@ -242,7 +242,7 @@ impl Writer {
         self.progress.failed.load(Ordering::Acquire)
     }
 
-    /// Waits until all that it was ordered to do is done.
+    /// Waits until all commands are carried out.
     fn end(self, patience: Duration) -> Result<(), String> {
         drop(self.orders);
         match self.alive.recv_timeout(patience) {
@@ -258,8 +258,8 @@ impl Writer {
     }
 }
 
-/// Carries out orders until there are no more.
-fn serve(ordered: &Receiver<Order>, progress: &Progress, write: &dyn Fn(&Kept) -> bool) {
+/// The loop of the writer thread.
+fn serve(ordered: &Receiver<Order>, progress: &Progress, write: &dyn Fn(&StoredEvidence) -> bool) {
     let mut gathered = Gathered::default();
     while let Ok(order) = ordered.recv() {
         let kept = match order {
@@ -283,7 +283,7 @@ fn ignored(path: &Path, error: &dyn std::fmt::Display) {
     tracing::warn!(file = %path.display(), "evidence of an earlier run is not used: {error}");
 }
 
-/// No more than shows that it is too long.
+/// Reads at most one byte more than is allowed, to detect a file that is too long.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let file = File::open(path)?;
@@ -291,28 +291,29 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Whether it begins as what was written here, or would if there was more of it.
+/// Whether the text begins like an evidence file, or is a prefix of such a beginning.
 fn is_ours(text: &[u8]) -> bool {
     let both = text.len().min(BEGINNING.len());
     text[..both] == BEGINNING[..both]
 }
 
-/// Of how many prefixes something is known now.
+/// Returns the number of prefixes loaded.
 fn take_up(comparison: &mut Comparison, now: Instant, text: &[u8]) -> Result<usize, String> {
     if text.len() as u64 > BYTES_MAX {
         return Err("it is too long".to_owned());
     }
-    let kept: Kept = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let kept: StoredEvidence = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     let taken = comparison.take_up(now, clock::unix_time(), &kept);
     taken.map_err(|error| error.to_string())
 }
 
-/// The old one is there until the new one is whole.
+/// Replaces the file atomically: the old one stays until the new one is complete.
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     let new = PathBuf::from(new);
-    // An earlier run may have left it; what somebody else has put there, a pipe or a link, is not opened.
+    // A file left by an earlier run, or something else placed there, such as a pipe or a link, is
+    // not opened.
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -327,20 +328,21 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());
     let directory = File::open(directory.unwrap_or(Path::new(".")));
-    // A file system that does not do that for directories has its own way.
+    // Some file systems do not support syncing directories.
     let _ = directory.and_then(|directory| directory.sync_all());
     Ok(())
 }
 
-/// How often it is written. Ours.
+/// The interval between writes. Ours.
 const EVERY: Duration = Duration::from_secs(60);
-/// Prefixes that are handed over before others' turn: some tenths of a millisecond. Ours.
+/// Prefixes handed over per turn of the event loop, which takes some tenths of a millisecond. Ours.
 const STEP: usize = 500;
-/// How long the daemon's end waits for the disk. Ours: less than the 90 s after which systemd kills.
+/// How long the end of the daemon waits for the disk. Ours: less than systemd's default of 90 s
+/// before it kills.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Of what is written.
+/// The first bytes of an evidence file.
 const BEGINNING: &[u8] = b"{\"version\":";
-/// Longer ones are not read: ten thousand prefixes take some five million bytes. Ours.
+/// The longest file that is read; ten thousand prefixes take about 5 MB. Ours.
 const BYTES_MAX: u64 = 16 << 20;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Another configuration while the daemon runs: peers that come, go, or are others now.
+//! Configuration changes at run time: egress peers that are added, removed or replaced.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,15 +10,15 @@ use keiro_linux::{
     rule::SourceRule,
 };
 
-use super::{Kernel, Peer, failed, paths, vrf};
+use super::{Kernel, Peer, failed, path_manager, vrf};
 use crate::{
     config::Mptcp,
     forwarding::{Configured, ForwardingError, PeerIndex, Via},
-    multipath::Others,
+    multipath::ConnectionSettings,
 };
 
 impl Peer {
-    /// Whether it is the same but for what it is called.
+    /// Whether only the name differs.
     fn is(&self, other: &Self) -> bool {
         let name = other.name.clone();
         *other
@@ -43,7 +43,7 @@ impl Kernel {
                     .collect()
             }
         };
-        // While routes and addresses are there, and connections can be told by them.
+        // Done first, while the old routes and addresses still exist.
         let mut errors = match configured {
             Configured::Endpoint { others, .. } => self.take_back(&peers, others),
             Configured::Asbr { .. } => Vec::new(),
@@ -59,7 +59,7 @@ impl Kernel {
         let gone: Vec<Peer> = gone.map(|(_, peer)| peer.clone()).collect();
         let new = now.iter().filter(|(at, _)| !same.contains(at));
         let new: Vec<Peer> = new.map(|(_, peer)| peer.clone()).collect();
-        self.ways.forget(|via| match via {
+        self.next_hops.forget(|via| match via {
             Via::Router { peer, .. } => peer.is_some_and(|peer| !same.contains(&peer)),
             Via::Segment(_) => false,
         });
@@ -80,11 +80,11 @@ impl Kernel {
         errors
     }
 
-    /// Connections are taken off the peers that are not among these, or are others there.
+    /// Moves connections off egress peers that are removed or replaced.
     fn take_back(
         &mut self,
         now: &BTreeMap<PeerIndex, Peer>,
-        others: &Others<'_>,
+        others: &ConnectionSettings<'_>,
     ) -> Vec<ForwardingError> {
         let Some(paths) = &mut self.paths else {
             return Vec::new();
@@ -99,7 +99,7 @@ impl Kernel {
         paths.set(super::now(), &addresses.collect(), others, &reaches)
     }
 
-    /// Where the kernel announces addresses, and where nobody else listens at them.
+    /// Updates the endpoints that the kernel announces, and the listeners for joins.
     fn tell_of_addresses(&mut self, gone: &[Peer]) -> Vec<ForwardingError> {
         let own = |peers: &[Peer]| -> Vec<Ipv6Addr> {
             peers.iter().filter_map(|peer| peer.own).collect()
@@ -109,8 +109,8 @@ impl Kernel {
         let mptcp = self.plan.server.as_ref().map(|server| server.mptcp);
         if mptcp == Some(Mptcp::Kernel) {
             let gone = own(gone).into_iter().map(IpAddr::from).collect();
-            let told = paths::remove_endpoints(&gone).map(drop);
-            let told = told.and_then(|()| paths::set_endpoints(&own(&all)));
+            let told = path_manager::remove_endpoints(&gone).map(drop);
+            let told = told.and_then(|()| path_manager::set_endpoints(&own(&all)));
             if let Err(error) = told {
                 errors.push(failed(
                     "the kernel tells connections otherwise".into(),
@@ -118,18 +118,18 @@ impl Kernel {
                 ));
             }
         }
-        if let Some(helper) = &mut self.helper
-            && let Err(error) = helper.set(&own(&all))
+        if let Some(listeners) = &mut self.join_listeners
+            && let Err(error) = listeners.set(&own(&all))
         {
             errors.push(failed("joins are refused somewhere".into(), &error));
         }
         errors
     }
 
-    /// What takes a server's peer away: first nothing leads to its table, then it goes.
+    /// Removes a server's peer: first its rule and address, then its table.
     fn remove(&mut self, peer: &Peer) -> Vec<Change> {
         let (Some(server), Some(interface)) = (&self.plan.server, self.interface) else {
-            // A border router's went with its session.
+            // A border router's state was removed with its session.
             return Vec::new();
         };
         let priority = server.priority;
@@ -152,7 +152,7 @@ impl Kernel {
         changes
     }
 
-    /// What a server's peer has without any route.
+    /// Adds a server's peer, without routes.
     fn furnish(&self, peer: &Peer) -> Vec<Change> {
         let (Some(server), Some(interface)) = (&self.plan.server, self.interface) else {
             return Vec::new();
@@ -172,8 +172,8 @@ impl Kernel {
         changes
     }
 
-    /// As [`guard`](Self::guard); where it is known what all peers are behind, what was behind
-    /// others is open again.
+    /// As [`guard`](Self::guard), but also removes rules for interfaces no longer used, provided
+    /// that the interfaces of all peers are known.
     fn guard_anew(&mut self) -> Vec<Change> {
         let before = self.reconciler.wanted().drops.clone();
         let peers: Vec<Peer> = self.plan.peers.values().cloned().collect();

@@ -1,10 +1,10 @@
-//! What is known of client prefixes as it is written down, so that it outlasts the daemon.
+//! The evidence on client prefixes in the form in which it is stored, so that it outlasts the
+//! daemon.
 //!
-//! It is taken prefix by prefix, some at a time ([`Part`]), because there may be a million of them and
-//! whoever knows them has other things to do; somebody else puts the parts together ([`Gathered`]).
+//! There may be a million prefixes, and the event loop has other work, so it hands them over in
+//! parts ([`Part`]); the writer thread collects the parts ([`Gathered`]).
 //!
-//! Times are kept as ages and what is left of pauses, together with the time of day: while the daemon was
-//! away evidence aged and pauses went on. What does not fit together is refused as a whole.
+//! Times are stored as ages and remaining times, since the clocks of two runs differ.
 
 use std::{cmp::Reverse, collections::BTreeSet, ops::Bound, time::Duration};
 
@@ -14,71 +14,69 @@ use keiro_units::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::{Client, Comparison, EVIDENCE_TIME, LOOKS, PAUSES_MAX};
-use crate::status::{Evidence, Standing};
+use crate::status::{Evidence, PrefixMode};
 
-/// All that is known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct StoredEvidence {
     version: u32,
-    /// When it was written.
     unix_seconds: u64,
     prefix_bits: u8,
-    /// Those that matter most come first.
-    prefixes: Vec<KeptPrefix>,
+    /// The most important first.
+    prefixes: Vec<StoredPrefix>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct KeptPrefix {
+struct StoredPrefix {
     prefix: Ipv6Net,
-    standing: Standing,
+    #[serde(rename = "standing")]
+    mode: PrefixMode,
     again_seconds: u64,
     pause_seconds: u64,
     age_seconds: u64,
     looks: usize,
-    single: KeptMoments,
-    multipath: KeptMoments,
+    single: StoredMoments,
+    multipath: StoredMoments,
     decided: Option<Evidence>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-struct KeptMoments {
+struct StoredMoments {
     count: u64,
     mean: f64,
     squares: f64,
 }
 
-/// Some of what is known.
+/// Some of the prefixes.
 #[derive(Clone, Debug)]
 pub struct Part {
-    prefixes: Vec<(Rank, KeptPrefix)>,
+    prefixes: Vec<(Rank, StoredPrefix)>,
     behind: Option<Ipv6Net>,
 }
 
-/// Parts that are put together. Of more prefixes than are written down those that matter least are
-/// dropped, now and then.
+/// Collected parts. With more prefixes than are stored, the least important ones are dropped.
 #[derive(Clone, Debug, Default)]
-pub struct Gathered(Vec<(Rank, KeptPrefix)>);
+pub struct Gathered(Vec<(Rank, StoredPrefix)>);
 
-/// What matters most comes first: what is not multipath, and then what was used last.
+/// Prefixes that are not multipath come first, then the most recently used ones.
 type Rank = (bool, Reverse<u64>);
 
-/// Why nothing of it is known now.
+/// Why stored evidence cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum KeptError {
-    /// Another version wrote it.
+pub enum StoredEvidenceError {
+    /// It has another version.
     #[error("it is of version {0}, which this program does not read")]
     Version(u32),
-    /// Clients are of one prefix by other lengths now.
+    /// It has another prefix length.
     #[error("its prefixes have {0} bits, and `prefix_bits` is another")]
     Bits(u8),
-    /// It was not written by this program.
+    /// It has contents that this program never writes.
     #[error("what it says of {0} is impossible")]
     Impossible(Ipv6Net),
 }
 
 impl Comparison {
-    /// What is known of so many prefixes at most, those that come next behind `behind`; `None`: from the
-    /// first on. A prefix that is known all the while is in one of the parts, whatever changes in between.
+    /// The next prefixes, at most `most`, after `behind`; `None`: from the first. A prefix that
+    /// exists throughout is in one of the parts, whatever changes in between.
     pub fn part(&self, now: Instant, behind: Option<Ipv6Net>, most: usize) -> Part {
         let from = behind.map_or(Bound::Unbounded, Bound::Excluded);
         let mut next = self.prefixes.range((from, Bound::Unbounded));
@@ -94,12 +92,12 @@ impl Comparison {
         }
     }
 
-    /// All that is known, to be written down at this time of day.
-    pub fn kept(&self, now: Instant, unix_time: Duration) -> Kept {
+    /// All evidence, in stored form, for this time of day.
+    pub fn kept(&self, now: Instant, unix_time: Duration) -> StoredEvidence {
         let mut all = Gathered::default();
         let mut behind = None;
         loop {
-            let part = self.part(now, behind, KEPT_MAX);
+            let part = self.part(now, behind, STORED_MAX);
             behind = part.behind();
             all.add(part);
             if behind.is_none() {
@@ -108,43 +106,45 @@ impl Comparison {
         }
     }
 
-    /// By how many bits clients are of one prefix.
     pub fn prefix_bits(&self) -> u8 {
         self.settings.prefix_bits
     }
 
-    /// Knows what was written down from now on, if nothing was known; of how many prefixes.
+    /// Loads stored evidence if there is none yet; returns the number of prefixes.
     ///
     /// # Errors
-    /// It cannot be used, and nothing is known.
+    /// It cannot be used, and nothing is loaded.
     pub fn take_up(
         &mut self,
         now: Instant,
         unix_time: Duration,
-        kept: &Kept,
-    ) -> Result<usize, KeptError> {
+        kept: &StoredEvidence,
+    ) -> Result<usize, StoredEvidenceError> {
         if kept.version != VERSION {
-            return Err(KeptError::Version(kept.version));
+            return Err(StoredEvidenceError::Version(kept.version));
         }
         if kept.prefix_bits != self.settings.prefix_bits {
-            return Err(KeptError::Bits(kept.prefix_bits));
+            return Err(StoredEvidenceError::Bits(kept.prefix_bits));
         }
         if !self.is_on() || !self.prefixes.is_empty() {
             return Ok(0);
         }
-        // A clock that was put back makes nothing younger.
+        // If the clock was set back, ages stay as they are.
         let away = unix_time.as_secs().saturating_sub(kept.unix_seconds);
         let (mut clients, mut seen) = (Vec::new(), BTreeSet::new());
         for one in kept.prefixes.iter().take(self.settings.prefixes_max) {
             let client = self.client_of(now, away, one);
             let fits = one.prefix == one.prefix.trunc();
             let fits = fits && one.prefix.prefix_len() == kept.prefix_bits;
-            // None is there twice.
+            // Each prefix occurs once.
             let fits = fits && seen.insert(one.prefix);
             let client = client.filter(|_| fits);
-            clients.push((one.prefix, client.ok_or(KeptError::Impossible(one.prefix))?));
+            clients.push((
+                one.prefix,
+                client.ok_or(StoredEvidenceError::Impossible(one.prefix))?,
+            ));
         }
-        // The last is the one that was used last.
+        // The most recently used one comes first in the file.
         for (prefix, mut client) in clients.into_iter().rev() {
             self.uses += 1;
             self.cycles += 1;
@@ -155,14 +155,14 @@ impl Comparison {
         Ok(self.prefixes.len())
     }
 
-    /// `None`: that cannot be.
-    fn client_of(&self, now: Instant, away: u64, kept: &KeptPrefix) -> Option<Client> {
+    /// `None`: the contents are impossible.
+    fn client_of(&self, now: Instant, away: u64, kept: &StoredPrefix) -> Option<Client> {
         let (first, most) = (self.settings.again_after, PAUSES_MAX);
         let left = Duration::from_secs(kept.again_seconds.saturating_sub(away));
         let mut client = Client {
             used: 0,
-            standing: kept.standing,
-            // The configuration may have others now.
+            mode: kept.mode,
+            // The settings may have changed since.
             until: now + left.min(first * most),
             pause: Duration::from_secs(kept.pause_seconds).clamp(first, first * most),
             cycle: 0,
@@ -184,28 +184,27 @@ impl Comparison {
 }
 
 impl Part {
-    /// Behind which prefix the next part begins; `None`: this is the last one.
+    /// The prefix after which the next part begins; `None`: this is the last part.
     pub fn behind(&self) -> Option<Ipv6Net> {
         self.behind
     }
 }
 
 impl Gathered {
-    /// One part more.
     pub fn add(&mut self, part: Part) {
         self.0.extend(part.prefixes);
-        if self.0.len() > 2 * KEPT_MAX {
+        if self.0.len() > 2 * STORED_MAX {
             self.0
-                .select_nth_unstable_by_key(KEPT_MAX, |(rank, _)| *rank);
-            self.0.truncate(KEPT_MAX);
+                .select_nth_unstable_by_key(STORED_MAX, |(rank, _)| *rank);
+            self.0.truncate(STORED_MAX);
         }
     }
 
-    /// All of them, to be written down at this time of day. Their prefixes have so many bits.
-    pub fn kept(mut self, prefix_bits: u8, unix_time: Duration) -> Kept {
+    /// All of them, in stored form, for this time of day.
+    pub fn kept(mut self, prefix_bits: u8, unix_time: Duration) -> StoredEvidence {
         self.0.sort_unstable_by_key(|(rank, _)| *rank);
-        self.0.truncate(KEPT_MAX);
-        Kept {
+        self.0.truncate(STORED_MAX);
+        StoredEvidence {
             version: VERSION,
             unix_seconds: unix_time.as_secs(),
             prefix_bits,
@@ -216,26 +215,26 @@ impl Gathered {
 
 impl Client {
     fn rank(&self) -> Rank {
-        let is_usual = self.standing == Standing::Multipath;
+        let is_usual = self.mode == PrefixMode::Multipath;
         (is_usual, Reverse(self.used))
     }
 
-    fn kept(&self, now: Instant, prefix: Ipv6Net) -> KeptPrefix {
-        KeptPrefix {
+    fn kept(&self, now: Instant, prefix: Ipv6Net) -> StoredPrefix {
+        StoredPrefix {
             prefix,
-            standing: self.standing,
+            mode: self.mode,
             again_seconds: (self.until - now).as_secs(),
             pause_seconds: self.pause.as_secs(),
             age_seconds: (now - self.begun + self.aged).as_secs(),
             looks: self.looks,
-            single: KeptMoments::of(&self.single),
-            multipath: KeptMoments::of(&self.multipath),
+            single: StoredMoments::of(&self.single),
+            multipath: StoredMoments::of(&self.multipath),
             decided: self.decided.clone(),
         }
     }
 }
 
-impl KeptMoments {
+impl StoredMoments {
     fn of(moments: &Moments) -> Self {
         Self {
             count: moments.count(),
@@ -249,7 +248,6 @@ impl KeptMoments {
     }
 }
 
-/// What the layout of the file is called.
 const VERSION: u32 = 1;
-/// Prefixes that are written down; beyond it those that are multipath and were not seen for longest are not. Ours.
-const KEPT_MAX: usize = 10_000;
+/// Stored prefixes; beyond it the least recently used multipath ones are left out. Ours.
+const STORED_MAX: usize = 10_000;

@@ -1,4 +1,4 @@
-//! MPTCP in the kernel: [`crate::multipath`] with the path manager.
+//! The kernel's MPTCP path manager, controlled by [`crate::multipath`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,26 +19,26 @@ use crate::{
     comparison::Comparison,
     config::Class,
     forwarding::{ForwardingError, PeerIndex},
-    multipath::{Act, Multipath, Others},
+    multipath::{ConnectionSettings, Multipath, PathAction},
 };
 
-/// The connections of a server, whose path manager this process is.
+/// The connections of a server that uses this process as path manager.
 #[derive(Debug)]
 pub(super) struct Paths {
     manager: PathManager,
     pub(super) events: Events,
     pub(super) all: Multipath,
-    /// Who has to look after connections when this process ends.
+    /// The path manager to restore when this process ends.
     pub(super) before: Before,
-    /// What tells what connections have carried; `None`: it cannot.
+    /// Reads what connections have carried; `None`: that failed.
     diag: Option<SocketDiag>,
 }
 
-/// Whether an egress peer's table leads to an address.
+/// Whether an egress peer's table has a route to an address.
 type Reaches<'a> = &'a dyn Fn(PeerIndex, IpAddr) -> bool;
 
 impl Paths {
-    /// Takes connections over that begin from now on, in the calling thread's namespace.
+    /// Manages the connections that begin from now on, in the calling thread's namespace.
     pub(super) fn open(
         addresses: Vec<Ipv6Addr>,
         classes: Vec<Class>,
@@ -59,27 +59,27 @@ impl Paths {
         })
     }
 
-    /// Egress peers, and what else concerns connections, are others.
+    /// Replaces the egress peers and settings.
     pub(super) fn set(
         &mut self,
         now: Instant,
         addresses: &BTreeMap<PeerIndex, Ipv6Addr>,
-        others: &Others<'_>,
+        others: &ConnectionSettings<'_>,
         reaches: Reaches<'_>,
     ) -> Vec<ForwardingError> {
-        let acts = self.all.set(now, addresses, others, reaches);
-        self.carry_out(&acts)
+        let actions = self.all.set(now, addresses, others, reaches);
+        self.carry_out(&actions)
     }
 
-    /// Does what follows from what has happened to connections.
+    /// Handles events of connections.
     pub(super) fn tend(&mut self, now: Instant, reaches: Reaches<'_>) -> Vec<ForwardingError> {
-        let mut acts = Vec::new();
+        let mut actions = Vec::new();
         let all = &mut self.all;
         let taken = self
             .events
-            .take(|event| acts.extend(all.handle(now, event, reaches)));
-        acts.extend(self.all.handle_timeout(now));
-        let mut errors = self.carry_out(&acts);
+            .take(|event| actions.extend(all.handle(now, event, reaches)));
+        actions.extend(self.all.handle_timeout(now));
+        let mut errors = self.carry_out(&actions);
         match taken {
             Ok(true) => {}
             Ok(false) => tracing::warn!("some MPTCP connections began unheard: they have one path"),
@@ -89,7 +89,7 @@ impl Paths {
         errors
     }
 
-    /// Reads what connections have carried that are to be read now.
+    /// Reads the counters of connections that are due.
     fn read(&mut self, now: Instant) -> Option<ForwardingError> {
         for _ in 0..READ_AT_ONCE {
             let (token, subflows) = self.all.poll_read(now)?;
@@ -108,29 +108,31 @@ impl Paths {
         None
     }
 
-    /// The same for routes that have changed to the clients that `concerns` says.
+    /// Handles changes of routes to the clients for which `concerns` is true.
     pub(super) fn on_routes(
         &mut self,
         now: Instant,
         concerns: &dyn Fn(IpAddr) -> bool,
         reaches: Reaches<'_>,
     ) -> Vec<ForwardingError> {
-        let acts = self.all.on_routes(now, concerns, reaches);
-        self.carry_out(&acts)
+        let actions = self.all.on_routes(now, concerns, reaches);
+        self.carry_out(&actions)
     }
 
-    fn carry_out(&mut self, acts: &[Act]) -> Vec<ForwardingError> {
+    fn carry_out(&mut self, actions: &[PathAction]) -> Vec<ForwardingError> {
         let mut errors = Vec::new();
-        for act in acts {
+        for action in actions {
             let manager = &mut self.manager;
-            let done = match *act {
-                Act::Announce(token, own, number) => manager.announce(token, own.into(), number),
-                Act::Withdraw(token, number) => manager.remove(token, number),
-                Act::Backup(token, ends, backup) => manager.set_backup(token, ends, backup),
-                Act::End(token, ends) => manager.destroy(token, ends),
+            let done = match *action {
+                PathAction::Announce(token, own, number) => {
+                    manager.announce(token, own.into(), number)
+                }
+                PathAction::Withdraw(token, number) => manager.remove(token, number),
+                PathAction::Backup(token, ends, backup) => manager.set_backup(token, ends, backup),
+                PathAction::End(token, ends) => manager.destroy(token, ends),
             };
             match done {
-                // Connections end whenever they like.
+                // The connection may have ended in the meantime.
                 Ok(()) | Err(PathManagerError::Gone { .. }) => {}
                 Err(error) => errors.push(failed("a connection stays as it is".into(), &error)),
             }
@@ -139,13 +141,14 @@ impl Paths {
     }
 }
 
-/// What a connection has carried; `None`: it is gone.
+/// The counters of a connection; `None`: it has ended.
 fn reading_of(
     diag: &mut SocketDiag,
     token: Token,
     subflows: &[Ends],
 ) -> Result<Option<Reading>, DiagError> {
-    // Time first: bytes that are acknowledged meanwhile are few, and an end that is missed is none.
+    // Read times before bytes: few bytes are acknowledged in between, and a connection that ended
+    // is detected.
     let mut reading = Reading::default();
     for ends in subflows {
         let carried = diag.carried(*ends)?;
@@ -158,7 +161,7 @@ fn reading_of(
     Ok(Some(reading))
 }
 
-/// Has the kernel announce addresses to every connection.
+/// Makes the kernel announce addresses to every connection.
 pub(super) fn set_endpoints(addresses: &[Ipv6Addr]) -> Result<(), PathManagerError> {
     let mut manager = PathManager::open()?;
     mptcp_pm::set_manager(Manager::Kernel).map_err(PathManagerError::Socket)?;
@@ -186,7 +189,8 @@ pub(super) fn set_endpoints(addresses: &[Ipv6Addr]) -> Result<(), PathManagerErr
     Ok(())
 }
 
-/// Takes that back; how many there were. What has more than such an endpoint is somebody else's.
+/// Removes endpoints made by [`set_endpoints`] and returns their number. Endpoints with other flags
+/// are not Keiro's.
 pub(super) fn remove_endpoints(addresses: &BTreeSet<IpAddr>) -> Result<usize, PathManagerError> {
     let mut manager = PathManager::open()?;
     let there = manager.endpoints()?;
@@ -201,7 +205,7 @@ pub(super) fn remove_endpoints(addresses: &BTreeSet<IpAddr>) -> Result<usize, Pa
     Ok(removed)
 }
 
-/// What the kernel admits beside the first.
+/// The kernel's limit of additional subflows.
 const SUBFLOWS_MAX: u32 = 8;
-/// Connections that are read before it is others' turn. Ours.
+/// Connections read per turn. Ours.
 const READ_AT_ONCE: usize = 256;

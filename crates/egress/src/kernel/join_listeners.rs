@@ -1,5 +1,6 @@
-//! Listeners at EPE addresses, for servers that listen at one address alone: a client that joins a connection
-//! at an address where nobody listens is refused. What is no join is reset.
+//! Listeners on EPE addresses, for servers that listen on a single address: otherwise the kernel
+//! would refuse a client that joins a connection from another address. Connections that are not
+//! joins are reset.
 
 use std::{
     io,
@@ -11,28 +12,28 @@ use keiro_linux::{mptcp, tcp};
 
 use super::KernelError;
 
-/// Listeners; joins are the kernel's matter.
+/// The listeners; the kernel handles joins by itself.
 #[derive(Debug)]
-pub(super) struct Helper {
+pub(super) struct JoinListeners {
     ports: Vec<u16>,
     listeners: Vec<(Ipv6Addr, TcpListener)>,
 }
 
-impl Helper {
-    /// At these addresses, which are there, and ports, in the calling thread's namespace.
+impl JoinListeners {
+    /// Listens on these addresses and ports in the calling thread's namespace.
     pub(super) fn open(
         addresses: &[Ipv6Addr],
         ports: impl IntoIterator<Item = u16>,
     ) -> Result<Self, KernelError> {
-        let mut helper = Self {
+        let mut listeners = Self {
             ports: ports.into_iter().collect(),
             listeners: Vec::new(),
         };
-        helper.set(addresses)?;
-        Ok(helper)
+        listeners.set(addresses)?;
+        Ok(listeners)
     }
 
-    /// At these addresses from now on.
+    /// Replaces the addresses.
     pub(super) fn set(&mut self, addresses: &[Ipv6Addr]) -> Result<(), KernelError> {
         self.listeners.retain(|(own, _)| addresses.contains(own));
         let there: Vec<Ipv6Addr> = self.listeners.iter().map(|(own, _)| *own).collect();
@@ -40,19 +41,19 @@ impl Helper {
             for port in &self.ports {
                 let address = SocketAddr::from((*own, *port));
                 let listener = mptcp::listen(address);
-                let failed = |source| KernelError::Helper { address, source };
+                let failed = |source| KernelError::JoinListener { address, source };
                 self.listeners.push((*own, listener.map_err(failed)?));
             }
         }
         Ok(())
     }
 
-    /// Becomes readable when somebody has connected.
+    /// Readable when a connection was accepted.
     pub(super) fn watched(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.listeners.iter().map(|(_, listener)| listener.as_fd())
     }
 
-    /// Resets what has been accepted, some at a time.
+    /// Resets accepted connections.
     pub(super) fn refuse(&self) {
         for (_, listener) in &self.listeners {
             for _ in 0..REFUSED_AT_ONCE {
@@ -61,9 +62,9 @@ impl Helper {
                         tracing::debug!(%from, "no join: an EPE address is for nothing else");
                         tcp::reset(stream);
                     }
-                    // Gone before it was accepted.
+                    // The client gave up before it was accepted.
                     Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                    // Nobody, or the system is short of something: later.
+                    // No connection, or a temporary lack of resources: try later.
                     Err(_) => break,
                 }
             }
@@ -71,5 +72,5 @@ impl Helper {
     }
 }
 
-/// Of one listener, before others' turn. Ours.
+/// Connections per listener and turn. Ours.
 const REFUSED_AT_ONCE: usize = 64;

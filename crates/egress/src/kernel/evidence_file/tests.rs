@@ -24,7 +24,7 @@ fn client_of(number: u32) -> IpAddr {
     Ipv6Addr::from(0x2001_0db9 << 96 | u128::from(number) << 80 | 1).into()
 }
 
-fn text(kept: &Kept) -> Vec<u8> {
+fn text(kept: &StoredEvidence) -> Vec<u8> {
     serde_json::to_vec(kept).unwrap()
 }
 
@@ -205,7 +205,7 @@ fn a_slow_disk_stalls_nobody_and_what_was_known_at_the_end_is_written_last() {
         own.lock().unwrap().push(text.to_owned());
         Ok(())
     };
-    let path = PathBuf::from("nowhere");
+    let path = PathBuf::from("unreachable");
     let mut comparison = Comparison::new(HALF, 1);
     let mut file = EvidenceFile::open_with(path, START, &mut comparison, write).unwrap();
     let mut comparison = worse(START);
@@ -226,7 +226,7 @@ fn a_slow_disk_stalls_nobody_and_what_was_known_at_the_end_is_written_last() {
     });
     let texts = texts.lock().unwrap();
     let prefixes = |text: &[u8]| {
-        let kept: Kept = serde_json::from_slice(text).unwrap();
+        let kept: StoredEvidence = serde_json::from_slice(text).unwrap();
         let mut comparison = Comparison::new(HALF, 1);
         comparison.take_up(now, clock::unix_time(), &kept).unwrap()
     };
@@ -241,7 +241,7 @@ fn a_disk_that_never_answers_is_not_waited_for_forever() {
         let _ = gate.recv();
         Ok(())
     };
-    let writer = Writer::start(PathBuf::from("nowhere"), write).unwrap();
+    let writer = Writer::start(PathBuf::from("unreachable"), write).unwrap();
     writer.order(Order::Write(worse(START).kept(START, clock::unix_time())));
     let begun = Clock::now();
     let reason = writer.end(Duration::from_millis(20)).unwrap_err();
@@ -262,7 +262,7 @@ fn what_could_not_be_written_is_tried_again_though_nothing_is_new() {
         }
     };
     let mut none = Comparison::new(HALF, 1);
-    let path = PathBuf::from("nowhere");
+    let path = PathBuf::from("unreachable");
     let mut file = EvidenceFile::open_with(path, START, &mut none, write).unwrap();
     let comparison = worse(START);
     let mut now = START;
@@ -302,7 +302,7 @@ fn other_prefixes_or_no_comparison_end_what_is_being_handed_over() {
     let later = now + EVERY;
     tend(&mut file, later, &comparison);
     finish(&mut file).unwrap();
-    let kept: Kept = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let kept: StoredEvidence = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     let mut others = Comparison::new(others, 1);
     assert_eq!(others.take_up(later, clock::unix_time(), &kept), Ok(1));
 }
