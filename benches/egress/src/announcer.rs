@@ -106,7 +106,7 @@ fn read(stream: &mut TcpStream) -> anyhow::Result<u8> {
 const PORT: u16 = 179;
 const OPEN: u8 = 1;
 const KEEPALIVE: u8 = 4;
-/// Longer than a measurement, so that nobody has to say that he is there.
+/// Longer than a measurement, so that no keepalives are needed.
 const HOLD_S: u16 = 600;
 const PATIENCE: Duration = Duration::from_secs(20);
 const STEP: Duration = Duration::from_millis(50);

@@ -266,7 +266,7 @@ fn border(number: u8) -> Ipv6Addr {
 }
 
 const SERVER: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xa, 1, 0, 0, 0, 0x20);
-/// After which a program has nothing left to do with what it was told.
+/// After this time a program has handled all its input.
 const SETTLED: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(4);
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -59,9 +59,9 @@ pub struct Program {
 
 /// How it is asked for the number of its routes.
 enum Asked {
-    /// It tells of every change.
+    /// It reports every change.
     Told(Arc<[AtomicU64]>),
-    /// Nobody is asked: it tells of routes of VPNs alone.
+    /// Not polled: it reports VPN routes only.
     Silent,
     Bird(PathBuf),
     Frr(Operator, Family),
@@ -192,7 +192,7 @@ fn start_keiro(
     })
 }
 
-/// How many routes each of its egress peers has, as `keiro monitor --egress` tells it.
+/// How many routes each of its egress peers has, as `keiro monitor --egress` reports it.
 fn monitor(socket: &Path, peers: usize) -> anyhow::Result<Arc<[AtomicU64]>> {
     let mut stream = connect(socket)?;
     stream.write_all(b"\"monitor\"\n")?;

@@ -20,7 +20,7 @@ pub enum Family {
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
     pub family: Family,
-    /// Tells several border routers apart: of route distinguisher, route target and SID.
+    /// Distinguishes several border routers: of route distinguisher, route target and SID.
     pub number: u8,
     pub next_hop: Ipv6Addr,
     pub routes: u32,

@@ -765,4 +765,20 @@ again_after = "30min"
             assert!(found.starts_with(expected), "{found}");
         }
     }
+
+    #[test]
+    fn the_examples_of_the_documentation_are_valid() {
+        let page = include_str!("../../../docs/egress.md");
+        let blocks: Vec<&str> = page
+            .split("```toml\n")
+            .skip(1)
+            .filter_map(|rest| rest.split("```").next())
+            .collect();
+        let [asbr, egress] = blocks[..] else {
+            panic!("the page has {} examples", blocks.len());
+        };
+        AsbrConfig::parse(asbr, "asbr.toml").unwrap();
+        let egress = EndpointConfig::parse(egress, "egress.toml").unwrap();
+        assert_eq!(egress.mptcp, Mptcp::Precise);
+    }
 }

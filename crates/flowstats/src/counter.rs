@@ -1,6 +1,6 @@
 //! The kernel's program: loading it, attaching it to an interface, reading what it counts.
 //!
-//! The object beside its source is part of this crate, so that nobody needs a compiler for it.
+//! The object beside its source is part of this crate, so that no compiler is needed to build it.
 
 use std::{io, time::Duration};
 
@@ -194,7 +194,7 @@ impl Counter {
     }
 
     /// What the program has cost so far, counted while the kernel measures programs
-    /// (`sysctl kernel.bpf_stats_enabled=1`). `None`: the kernel does not tell.
+    /// (`sysctl kernel.bpf_stats_enabled=1`). `None`: the kernel does not report it.
     pub fn cost(&self) -> Option<Cost> {
         let program: &SchedClassifier = self.ebpf.program(self.program)?.try_into().ok()?;
         let info = program.info().ok()?;

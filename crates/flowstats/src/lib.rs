@@ -5,7 +5,7 @@
 //! encapsulation and by its segment, with the socket's own figures beside. Here the counts are read
 //! ([`record`]), turned into differences ([`Tracker`]), and shown: as lines of JSON ([`line`]), as
 //! text for people ([`view`]), as metrics ([`metrics`]) or for a collector ([`ipfix`]). It runs alone; what the segments mean is
-//! told to it by name ([`Peers`]).
+//! named in the configuration ([`Peers`]).
 #![forbid(unsafe_code)]
 
 mod counter;

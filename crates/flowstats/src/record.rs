@@ -14,7 +14,7 @@ pub const VALUE_BYTES: usize = 72;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key([u8; KEY_BYTES]);
 
-/// What packets of a flow tell of themselves.
+/// What the headers of a flow's packets contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// Addresses, and ports where the protocol has them.
@@ -39,7 +39,7 @@ pub struct Counts {
     pub last_nanos: u64,
     /// The socket's cookie, by which `ss -e` and others know it; `None`: forwarded.
     pub cookie: Option<u64>,
-    /// The MPTCP connection's token; `None`: plain TCP, or the kernel does not tell.
+    /// The MPTCP connection's token; `None`: plain TCP, or the kernel does not report it.
     pub token: Option<u32>,
     /// TCP's figures; `None`: not TCP of this host.
     pub tcp: Option<Tcp>,
@@ -86,7 +86,7 @@ impl Key {
         }
     }
 
-    /// Inner source; port 0 where the protocol has none. `None`: not told.
+    /// Inner source; port 0 where the protocol has none. `None`: unknown.
     pub fn source(&self) -> Option<SocketAddr> {
         self.address(0, 48)
     }
@@ -104,7 +104,7 @@ impl Key {
         (!sid.is_unspecified()).then_some(sid)
     }
 
-    /// Inner protocol number (IANA), 6 for TCP; 0 where it is not told.
+    /// Inner protocol number (IANA), 6 for TCP; 0 where it is unknown.
     pub fn protocol(&self) -> u8 {
         self.0[52]
     }

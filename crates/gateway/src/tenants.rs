@@ -67,7 +67,7 @@ struct Device {
     mtu: u32,
     queues: usize,
     /// As it was seen last, of one that was not taken away.
-    standing: tun::Standing,
+    standing: tun::DeviceState,
     /// Its interface was not found when it was looked for last.
     was_absent: bool,
 }
@@ -123,7 +123,7 @@ impl Tenants {
                 tun: Ok(give_queues(number, tun, data)?),
                 mtu,
                 queues,
-                standing: tun::Standing::Up,
+                standing: tun::DeviceState::Up,
                 was_absent: false,
             };
             self.closing.remove(&name);
@@ -267,7 +267,7 @@ impl Tenants {
             match open(tenant) {
                 Ok(tun) => {
                     device.queues = tun.queues().len();
-                    device.standing = tun::Standing::Up;
+                    device.standing = tun::DeviceState::Up;
                     device.was_absent = false;
                     device.tun = Ok(give_queues(device.number, tun, data)?);
                     needs_check = true;
@@ -287,7 +287,7 @@ impl Tenants {
     /// reports of the data thread do not concern the new one.
     fn release_absent(&mut self, data: &DataHandle) -> Result<(), DataThreadGone> {
         for device in self.devices.values_mut() {
-            if device.tun.is_err() || device.standing != tun::Standing::Absent {
+            if device.tun.is_err() || device.standing != tun::DeviceState::Absent {
                 continue;
             }
             let number = mem::replace(&mut device.number, self.next_device);
@@ -319,7 +319,7 @@ impl Tenants {
         let devices = self.devices.iter();
         devices
             .filter_map(|(name, device)| {
-                let is_here = !device.was_absent && device.standing != tun::Standing::Absent;
+                let is_here = !device.was_absent && device.standing != tun::DeviceState::Absent;
                 let tun = device.tun.as_ref().ok().filter(|_| is_here)?;
                 Some((name.clone(), tun.index()))
             })
@@ -330,7 +330,7 @@ impl Tenants {
 /// Interfaces of the devices that are in this namespace, which numbers are of.
 fn here<'a>(devices: impl Iterator<Item = &'a Device>) -> BTreeSet<u32> {
     let tuns = devices.filter_map(|device| device.tun.as_ref().ok());
-    let here = tuns.filter(|tun| tun.standing().is_ok_and(|s| s != tun::Standing::Absent));
+    let here = tuns.filter(|tun| tun.state().is_ok_and(|s| s != tun::DeviceState::Absent));
     here.map(Tun::index).collect()
 }
 
@@ -363,14 +363,14 @@ impl Device {
         let Ok(tun) = &self.tun else {
             return false;
         };
-        let standing = match tun.standing() {
+        let standing = match tun.state() {
             Ok(standing) => standing,
             Err(error) => {
                 tracing::debug!(%error, "TUN device {}", tun.name());
                 return false;
             }
         };
-        let was_missed = mem::replace(&mut self.was_absent, standing == tun::Standing::Absent);
+        let was_missed = mem::replace(&mut self.was_absent, standing == tun::DeviceState::Absent);
         if self.was_absent && !was_missed {
             return true;
         }

@@ -49,7 +49,7 @@ impl<L: AsFd> Acceptor<L> {
         &self.listener
     }
 
-    /// Who waits, by way of `accept`; `None` if nobody does, or nobody can be accepted now.
+    /// Who waits, by way of `accept`; `None` if no connection waits, or none can be accepted now.
     pub fn accept<S>(
         &mut self,
         epoll: &Epoll,
@@ -124,7 +124,7 @@ mod tests {
         assert!(is_ready(limit));
         assert!(acceptor.accept(&epoll, TcpListener::accept).is_some());
         assert!(acceptor.accept(&epoll, TcpListener::accept).is_none());
-        // Nobody waits: no reason to rest.
+        // No connection waits, so there is no reason for a pause.
         let _client = TcpStream::connect(address).unwrap();
         assert!(is_ready(limit));
     }

@@ -105,7 +105,7 @@ pub fn prepare_accepted(stream: &TcpStream, options: &Options) -> io::Result<()>
 /// Begins a connection.
 ///
 /// # Errors
-/// What can be told at once: no route, no such address here, no TCP-MD5.
+/// Errors that show at once: no route, no such address here, no TCP-MD5.
 pub fn connect(to: SocketAddr, options: &Options) -> io::Result<(TcpStream, Progress)> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     prepare(&socket, to.ip(), options)?;

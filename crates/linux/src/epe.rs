@@ -23,7 +23,7 @@ use std::{
 
 use self::{kernel::Kernel, state::Effect};
 pub use self::{
-    lookup::{Way, ways_beneath},
+    lookup::{ResolvedRoute, resolve_excluding},
     numbers::{Exhausted, Numbers, Wanted},
     state::{Change, OwnAddress, RouteKey, State, Table},
 };
@@ -363,7 +363,7 @@ impl From<io::Error> for EpeError {
     }
 }
 
-/// Tells when others change interfaces, nexthop objects or rules, so that it is time to
+/// Reports when others change interfaces, nexthop objects or rules, so that it is time to
 /// [`Reconciler::reconcile`]. Nexthop objects and their routes go with their interface.
 #[derive(Debug)]
 pub struct Watch {
@@ -416,7 +416,7 @@ impl Watch {
                         return Ok(changed);
                     }
                 }
-                // More changed than there was room to tell.
+                // Notifications were lost: the buffer was full.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => changed = true,
                 Err(error) => return Err(error.into()),
             }

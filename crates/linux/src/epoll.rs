@@ -52,7 +52,7 @@ pub enum Interest {
 /// One descriptor that is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
-    /// What [`Epoll::add`] was told.
+    /// The token passed to [`Epoll::add`].
     pub token: u64,
     /// There is input, or the other side has closed.
     pub readable: bool,

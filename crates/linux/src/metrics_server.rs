@@ -66,7 +66,7 @@ impl MetricsServer {
         self.listener.rearm(epoll);
     }
 
-    /// Accepts whoever waits; `token` makes a client's token from its number.
+    /// Accepts all waiting connections; `token` makes a client's token from its number.
     pub fn accept(&mut self, epoll: &Epoll, token: impl Fn(u64) -> u64) {
         while let Some((stream, _)) = self.listener.accept(epoll, TcpListener::accept) {
             if self.clients.len() >= CLIENTS_MAX || stream.set_nonblocking(true).is_err() {

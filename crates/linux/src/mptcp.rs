@@ -1,4 +1,4 @@
-//! What the kernel tells about the subflows of an MPTCP connection (`include/uapi/linux/mptcp.h`,
+//! What the kernel reports about the subflows of an MPTCP connection (`include/uapi/linux/mptcp.h`,
 //! Linux 5.16 or newer), and listeners to which they can join.
 
 use std::{

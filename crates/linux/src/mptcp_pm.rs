@@ -2,7 +2,7 @@
 //! is told, and what becomes of its subflows.
 //!
 //! The kernel's own path manager announces every endpoint to every connection. With the one in user
-//! space (Linux 5.19) nothing happens by itself: [`Events`] tell of connections, and
+//! space (Linux 5.19) nothing happens by itself: [`Events`] report connections, and
 //! [`PathManager`] announces to one connection the addresses that lead to it. Deciding that is left
 //! to the Endpoint Manager.
 
@@ -41,11 +41,11 @@ pub struct Endpoint {
     pub address: IpAddr,
     /// Its number in the protocol; `None`: the kernel chooses one.
     pub id: Option<NonZeroU8>,
-    /// Peers are told of it (`signal`).
+    /// It is announced to peers (`signal`).
     pub signal: bool,
     /// Used where no other subflow works (`backup`).
     pub backup: bool,
-    /// It has more: other flags, an interface, a port. Of such only [`PathManager::endpoints`] tells.
+    /// It has more: other flags, an interface, a port. Set only by [`PathManager::endpoints`].
     pub more: bool,
 }
 
@@ -83,7 +83,7 @@ pub enum Event {
     Established(Token, Ends),
     /// It is gone.
     Closed(Token),
-    /// The peer told of an address, with this number.
+    /// The peer announced an address with this ID.
     Announced(Token, u8),
     /// The peer took an address back, with this number.
     Removed(Token, u8),
@@ -133,7 +133,7 @@ pub struct PathManager {
     family: u16,
 }
 
-/// Tells what happens to connections of one namespace.
+/// Reports the MPTCP events of one namespace.
 #[derive(Debug)]
 pub struct Events {
     socket: Socket,
@@ -159,7 +159,7 @@ impl PathManager {
         netns.run(Self::open)?
     }
 
-    /// Tells the peer of a connection of an address of ours, to which it may connect.
+    /// Announces a local address on a connection, so that the peer may join it.
     ///
     /// # Errors
     /// [`PathManagerError::Gone`] where the connection is; others of that type.
@@ -346,7 +346,7 @@ impl Events {
     }
 
     /// Gives what has happened since the last call to `each`, in order. Does not wait. `false`:
-    /// more happened than the kernel had room to tell, and some of it is lost.
+    /// the kernel's buffer was full, and events were lost.
     ///
     /// # Errors
     /// The socket is broken.

@@ -13,7 +13,7 @@ use nix::sys::socket::{MsgFlags, NetlinkAddr, bind, getsockname, recvmsg, sendto
 
 /// `NLM_F_REQUEST`.
 pub(crate) const REQUEST: u16 = 0x1;
-/// `NLM_F_ACK`: success is told, too. Failures always are.
+/// `NLM_F_ACK`: acknowledges success, too. Failures always are acknowledged.
 pub(crate) const ACK: u16 = 0x4;
 /// `NLM_F_DUMP`.
 pub(crate) const DUMP: u16 = 0x300;
@@ -71,7 +71,7 @@ pub(crate) struct Message<'a> {
     pub(crate) kind: u16,
     flags: u16,
     pub(crate) sequence: u32,
-    /// Of a notification: the socket of whose doing it tells.
+    /// Of a notification: the socket that caused it.
     pub(crate) port: u32,
     /// All behind the netlink header.
     pub(crate) body: &'a [u8],
@@ -143,7 +143,7 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Receives what the kernel tells a group, from here on.
+    /// Receives the notifications of a multicast group from now on.
     pub(crate) fn join(&self, group: u32) -> io::Result<()> {
         self.set_option(libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, &group)
     }

@@ -30,7 +30,7 @@ pub struct Netns {
     id: NetnsId,
 }
 
-/// Tells namespaces apart: device and inode number of the namespace's file.
+/// Identifies a namespace: device and inode number of the namespace's file.
 ///
 /// The kernel may use a number again after the namespace is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

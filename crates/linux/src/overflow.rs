@@ -60,7 +60,7 @@ impl ReceiveOverflows {
 
 /// The network cards' counters. Devices without hardware have no ring that a driver counts.
 ///
-/// Files and not netlink, which waits for whoever holds the lock of all interfaces and routes.
+/// Files and not netlink, which waits for the lock of all interfaces and routes.
 #[derive(Debug)]
 struct Rings {
     directory: PathBuf,

@@ -171,7 +171,7 @@ pub fn apart<T: Send, F: FnOnce() -> T + Send>(what: F) -> io::Result<T> {
     // CLONE_VFORK: this thread goes on when the process has ended or been killed. Until then the two
     // are never at work at the same time, so that they may have one thread's local storage.
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_FS;
-    // SAFETY: `top` is the end of memory that nobody else uses and that outlives the process, and so
+    // SAFETY: `top` is the end of memory that has no other user and outlives the process, and so
     // does `task`, of which `begin` has the type; this thread touches neither before the process is
     // over. `begin` does not unwind.
     let pid = unsafe {
@@ -185,7 +185,7 @@ pub fn apart<T: Send, F: FnOnce() -> T + Send>(what: F) -> io::Result<T> {
     if pid < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a process of ours that nobody else waits for; its status is not asked for.
+    // SAFETY: a child that no other thread waits for; its status is not asked for.
     while unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) } < 0 {
         let error = io::Error::last_os_error();
         if error.kind() != io::ErrorKind::Interrupted {

@@ -78,7 +78,7 @@ pub struct Route {
 pub enum Via {
     /// Out of an interface, by its number.
     Interface(u32),
-    /// Nowhere; the sender is told. At the end of a tenant's table it keeps packets from being
+    /// Unreachable; the sender gets an ICMP error. At the end of a tenant's table it keeps packets from being
     /// looked up in other tables.
     Unreachable,
 }
@@ -128,7 +128,7 @@ pub enum Added {
     New,
     /// It was there and is ours, from an earlier run.
     Ours,
-    /// Somebody else had already added just this; it is theirs to remove. Not of rules: newer
+    /// Another program had already added exactly this; it is not ours to remove. Not of rules: newer
     /// kernels add ours beside another one.
     Foreign,
 }
@@ -179,7 +179,7 @@ pub enum RouteError {
 }
 
 impl RouteError {
-    /// Its interface is down; the kernel tells when it is up.
+    /// Its interface is down; the kernel reports when it is up.
     #[must_use]
     pub fn is_down(&self) -> bool {
         matches!(self, Self::Refused { source, .. } if source.raw_os_error() == Some(libc::ENETDOWN))
@@ -189,9 +189,9 @@ impl RouteError {
 /// What [`Installed::set`] did.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Entries that were in place and that somebody has removed since; they are there again.
+    /// Entries that were in place and that another program has removed since; they are there again.
     pub put_back: Vec<Entry>,
-    /// Wanted entries that were already there through somebody else, and will not be removed.
+    /// Wanted entries that another program had already added, and will not be removed.
     pub foreign: Vec<Entry>,
     /// What could not be added or removed.
     pub errors: Vec<(Entry, RouteError)>,
@@ -340,7 +340,7 @@ impl RouteSocket {
             return Ok(0);
         };
         // Only groups can be removed at once. Numbers of interfaces are one's own, so this is nobody's
-        // group but for somebody who counts from here, too.
+        // group but for other programs that count from here, too.
         let taken: BTreeSet<u32> = links.iter().filter_map(message::link_group).collect();
         let mut group = OWN_GROUPS | first;
         while taken.contains(&group) {
@@ -502,13 +502,13 @@ impl Installed {
                 continue;
             }
             match (self.socket.add(entry), known) {
-                // Whoever removed it gets it back; the kernel does so itself with the routes of an
+                // It is restored, whatever removed it; the kernel does so itself with the routes of an
                 // interface that lost its last address or was set down.
                 (Ok(Added::New), Some(index)) => {
                     self.entries[index].1 = Added::New;
                     outcome.put_back.push(entry.clone());
                 }
-                // Somebody else's, or an address whose owner the kernel does not keep.
+                // Another program's, or an address whose owner the kernel does not keep.
                 (Ok(Added::Ours | Added::Foreign), Some(_)) => {}
                 (Ok(added), None) => self.entries.push((entry.clone(), added)),
                 (Err(error), _) => outcome.errors.push((entry.clone(), error.of_one()?)),
@@ -601,7 +601,7 @@ impl Drop for Installed {
     }
 }
 
-/// Linux's version, `None` if it is not told as two numbers.
+/// Linux's version, `None` if it does not begin with two numbers.
 fn kernel() -> Option<(u32, u32)> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());

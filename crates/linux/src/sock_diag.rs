@@ -1,4 +1,4 @@
-//! What the kernel tells of TCP and MPTCP connections of any process (`sock_diag`), asked for one at a time:
+//! What the kernel reports about TCP and MPTCP connections of any process (`sock_diag`), asked for one at a time:
 //! an MPTCP connection by its token, a subflow by its ends.
 
 use std::{
@@ -27,7 +27,7 @@ pub struct Carried {
     pub busy: Duration,
 }
 
-/// Why the kernel does not tell.
+/// Why the kernel does not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum DiagError {
     /// It cannot.
@@ -54,7 +54,7 @@ impl SocketDiag {
     /// Bytes of an MPTCP connection that the other side has acknowledged, each once; `None`: it is gone.
     ///
     /// # Errors
-    /// The kernel does not tell.
+    /// The kernel does not answer.
     pub fn acknowledged(&mut self, token: Token) -> Result<Option<u64>, DiagError> {
         let found = self.ask(&Asked::Connection(token), |message| {
             let info = info(message)?;
@@ -70,7 +70,7 @@ impl SocketDiag {
     /// What a connected TCP socket, or a subflow, has carried; `None`: it is gone, or about to be.
     ///
     /// # Errors
-    /// The kernel does not tell.
+    /// The kernel does not answer.
     pub fn carried(&mut self, ends: Ends) -> Result<Option<Carried>, DiagError> {
         let port = ends.remote.port().to_be_bytes();
         let found = self.ask(&Asked::Subflow(ends), |message| {

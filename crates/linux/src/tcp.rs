@@ -163,7 +163,7 @@ impl fmt::Display for Mode {
 /// delay, and reset by whatever but [`close`] ends it.
 ///
 /// # Errors
-/// What can be told at once: no route, no port, no descriptor, no such interface.
+/// Errors that show at once: no route, no port, no descriptor, no such interface.
 pub fn connect(to: SocketAddr, interface: Option<&str>) -> io::Result<(TcpStream, Progress)> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     prepare(&socket)?;
@@ -229,7 +229,7 @@ fn prepare(socket: &Socket) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     // Every byte leaves at once: gathering is the overlay's business.
     socket.set_tcp_nodelay(true)?;
-    // Whatever ends this process, nobody takes what has come so far for all: only `close` ends in order.
+    // If this process dies, the receiver must not take partial data for complete: only `close` ends in order.
     socket.set_linger(Some(Duration::ZERO))?;
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
@@ -329,7 +329,7 @@ mod tests {
             assert!(!open.is_reached_at(SocketAddr::new(entry.address, port ^ 1)));
         }
         assert!(open.is_reached_at(at("127.9.9.9")));
-        // Somebody else's, to which a rule of the firewall has led a client here.
+        // Another program's socket, to which a rule of the firewall has led a client here.
         assert!(!open.is_reached_at(at("192.0.2.77")));
     }
 

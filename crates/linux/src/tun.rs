@@ -94,7 +94,7 @@ pub struct TunQueue {
 
 /// What has become of a device's interface since it was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum DeviceState {
     /// It is up.
     Up,
     /// It was set down: the kernel gives and takes no packets.
@@ -326,25 +326,25 @@ impl Tun {
     ///
     /// # Errors
     /// The kernel does not answer.
-    pub fn standing(&self) -> io::Result<Standing> {
+    pub fn state(&self) -> io::Result<DeviceState> {
         let none =
             |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO));
         let look = || {
             let name = self.name_now()?;
             if name != self.name {
-                return Ok(Standing::Renamed { name });
+                return Ok(DeviceState::Renamed { name });
             }
             let mut request = request(&self.name)?;
             self.control(libc::SIOCGIFFLAGS, &mut request)?;
             // SAFETY: the call has just filled this member of the union.
             let flags = unsafe { request.ifr_ifru.ifru_flags };
             match flags & libc::IFF_UP as libc::c_short {
-                0 => Ok(Standing::Down),
-                _ => Ok(Standing::Up),
+                0 => Ok(DeviceState::Down),
+                _ => Ok(DeviceState::Up),
             }
         };
         match look() {
-            Err(error) if none(&error) => Ok(Standing::Absent),
+            Err(error) if none(&error) => Ok(DeviceState::Absent),
             found => found,
         }
     }

@@ -18,7 +18,7 @@ use crate::{
     interface::{self, AddressList, InterfaceAddress},
 };
 
-/// A non-blocking UDP socket that sends to `to` and hears nobody else, over `interface` if one is
+/// A non-blocking UDP socket that sends to `to` and receives from no other address, over `interface` if one is
 /// named.
 ///
 /// # Errors
@@ -322,7 +322,7 @@ impl BatchSocket {
                     self.gso = false;
                     self.gso_refusals += 1;
                 }
-                // Segments above the interface's MTU; single ones are told apart below.
+                // Segments above the interface's MTU; single ones are handled below.
                 Err(e) if e.raw_os_error() == Some(libc::EMSGSIZE) => {}
                 _ => return outcome(sent),
             }

@@ -81,7 +81,7 @@ pub struct PeerCredentials {
 /// leaves nothing behind.
 #[derive(Debug)]
 pub struct NamespaceLock {
-    /// `None`: a user of whom nothing is taken has the name, so that it says nothing.
+    /// `None`: another user has the name, so that it proves nothing.
     _listener: Option<UnixListener>,
 }
 
@@ -118,7 +118,7 @@ impl NamespaceLock {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
             Err(error) => return Err(error.into()),
         };
-        // Nobody who may do what the lock is for leaves connections waiting until this one does.
+        // Connecting does not block: the backlog of a legitimate holder never fills.
         let Ok(stream) = UnixStream::connect_addr(&address) else {
             return Err(held.into());
         };
@@ -132,7 +132,7 @@ impl NamespaceLock {
 
 /// Listens at `path`, mode 0660, owned by `group` (`None`: the process's own), non-blocking.
 ///
-/// A socket that nobody listens on any more is replaced. The directory is made (0755) if only the
+/// A socket without a listener is replaced. The directory is made (0755) if only the
 /// last part of it is missing.
 ///
 /// # Errors
@@ -205,7 +205,7 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
             fs::remove_file(path).map_err(system)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // A full backlog would be EAGAIN: somebody listens.
+        // A full backlog would be EAGAIN: there is a listener.
         Ok(_) => Err(ListenError::InUse(path.into())),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err(ListenError::InUse(path.into()))

@@ -180,7 +180,7 @@ impl Series {
     /// What is wrong with it.
     pub fn read(file: &str, from: impl Read) -> Result<Self, SeriesError> {
         let mut text = Vec::new();
-        // One byte beyond the bound tells that there is more.
+        // One byte beyond the bound shows that there is more.
         from.take(FILE_BYTES_MAX + 1)
             .read_to_end(&mut text)
             .map_err(|reason| SeriesError::Read {
@@ -450,7 +450,7 @@ fn whole(text: &str, value: f64) -> Option<u64> {
     if digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return digits.parse().ok().filter(|bytes| *bytes <= BYTES_MAX);
     }
-    // Where two floats lie a whole number apart, no fraction can be told any more.
+    // Where two floats lie a whole number apart, fractions are no longer representable.
     let exact = 0.0..(BYTES_MAX / 2) as f64;
     (exact.contains(&value) && value.fract() == 0.0).then_some(value as u64)
 }

@@ -228,7 +228,7 @@ impl Kernel {
             let address = link_local.map_or(address, IpAddr::from);
             return Resolution::Via(Nexthop::Gateway { address, interface });
         }
-        let way = match self.reconciler.way_to(address) {
+        let way = match self.reconciler.resolve(address) {
             Ok(Some(way)) => way,
             Ok(None) => {
                 return unreachable("no route leads there; the interior routing has to have one");

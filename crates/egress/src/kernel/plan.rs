@@ -102,7 +102,7 @@ impl Plan {
             return BTreeSet::new();
         };
         let ways = guard.reflectors.iter();
-        let ways = ways.filter_map(|reflector| reconciler.way_to(*reflector).ok().flatten());
+        let ways = ways.filter_map(|reflector| reconciler.resolve(*reflector).ok().flatten());
         let inside: BTreeSet<_> = ways
             .filter_map(|way| InterfaceName::new(&interface::name(way.interface)?))
             .collect();
@@ -154,7 +154,7 @@ impl Server {
         let Some(reflector) = self.reflector else {
             return Err(KernelError::NoRoute("a reflector".to_owned()));
         };
-        let way = reconciler.way_to(reflector)?;
+        let way = reconciler.resolve(reflector)?;
         way.map(|way| way.interface)
             .ok_or_else(|| KernelError::NoRoute(reflector.to_string()))
     }
@@ -210,7 +210,7 @@ impl Peer {
         let Some(address) = self.address else {
             return Err("it is no peer of a border router".to_owned());
         };
-        let way = reconciler.way_to(address);
+        let way = reconciler.resolve(address);
         let way = way.map_err(|error| error.to_string())?;
         way.map(|way| way.interface)
             .ok_or_else(|| format!("no route leads to {address}; say `interface` of the peer"))

@@ -15,7 +15,9 @@ use std::{
     time::Duration,
 };
 
-use keiro_linux::epe::{EpeError, PROTOCOL_ASBR, PROTOCOL_EGRESS, Way, ways_beneath};
+use keiro_linux::epe::{
+    EpeError, PROTOCOL_ASBR, PROTOCOL_EGRESS, ResolvedRoute, resolve_excluding,
+};
 use keiro_units::Instant;
 
 use super::{ASK_AGAIN, PAUSE_MIN, now};
@@ -26,7 +28,7 @@ pub(super) struct UnderlayRoutes {
     /// All covered next hops.
     tracked: BTreeSet<IpAddr>,
     /// The last resolutions; `None`: unreachable.
-    known: BTreeMap<IpAddr, Option<Way>>,
+    known: BTreeMap<IpAddr, Option<ResolvedRoute>>,
     /// Some covered next hops are not resolved yet.
     new: bool,
     /// A read in progress.
@@ -43,7 +45,7 @@ pub(super) struct UnderlayRoutes {
 struct ReadResult {
     tracked: BTreeSet<IpAddr>,
     took: Duration,
-    ways: Result<BTreeMap<IpAddr, Way>, EpeError>,
+    ways: Result<BTreeMap<IpAddr, ResolvedRoute>, EpeError>,
 }
 
 impl Default for UnderlayRoutes {
@@ -62,7 +64,7 @@ impl Default for UnderlayRoutes {
 
 impl UnderlayRoutes {
     /// The resolution of a covered next hop; `None`: not known yet.
-    pub(super) fn lookup(&mut self, address: IpAddr) -> Option<Option<Way>> {
+    pub(super) fn lookup(&mut self, address: IpAddr) -> Option<Option<ResolvedRoute>> {
         if self.tracked.len() >= TRACKED_MAX && !self.tracked.contains(&address) {
             return Some(None);
         }
@@ -138,7 +140,7 @@ impl UnderlayRoutes {
         let tracked = self.tracked.clone();
         let thread = thread::Builder::new().name("next hops".to_owned());
         let thread = thread.spawn(move || {
-            let ways = ways_beneath(&OWN_PROTOCOLS, &tracked);
+            let ways = resolve_excluding(&OWN_PROTOCOLS, &tracked);
             let took = now() - begun;
             // The daemon may have ended.
             let _ = sender.send(ReadResult {

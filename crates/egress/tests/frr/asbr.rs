@@ -4,7 +4,7 @@
 //! ```text
 //! transit (FRR, AS 65001) ── peers (VRF a)  ┐
 //!                                            border (FRR) ┬───────── server
-//!   other (FRR, AS 65002) ── others (VRF b) ┘             └─── rr ───┘ (nobody, FRR, gobgpd)
+//!   other (FRR, AS 65002) ── others (VRF b) ┘             └─── rr ───┘ (none, FRR, gobgpd)
 //! ```
 //!
 //! A VRF is a namespace here, because not every kernel has VRF devices. zebra then puts a peer's
@@ -239,7 +239,7 @@ enum Reflecting {
 }
 
 impl Between {
-    /// Whom the border router, and whom the server has a session with.
+    /// The session neighbours of the border router and of the server.
     fn neighbours(self) -> [&'static str; 2] {
         match self {
             Self::Nobody => ["2001:db8:a1::20", "2001:db8:a1::9"],

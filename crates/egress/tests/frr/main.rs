@@ -201,7 +201,7 @@ fn a_transits_routes_come_by_a_reflector_to_the_server_with_their_segment() {
     }
     let reflected = at_reflector.command("show bgp ipv6 vpn").unwrap();
     assert!(reflected.contains("2001:db8:c1::/48"), "{reflected}");
-    // What the reflector tells back is not taken.
+    // Routes that the reflector sends back are rejected.
     let own = border.memory.contents();
     assert!(
         own.routes

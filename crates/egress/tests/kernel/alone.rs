@@ -66,7 +66,7 @@ fn change(
     changed.unwrap()
 }
 
-/// Why a next hop cannot be reached, as is told.
+/// The reported reason why a next hop is unreachable.
 fn lost(kernel: &mut Kernel) -> String {
     let told = kernel.poll_next_hop().expect("it is told");
     assert_eq!(kernel.poll_next_hop(), None, "once");
@@ -84,7 +84,7 @@ fn lost_in_time(network: &Network, kernel: &mut Kernel) -> String {
     told.and_then(|told| told.lost).expect("it is lost")
 }
 
-/// As the daemon does when it is told or when the time has come.
+/// As the daemon does after a notification or a timeout.
 fn tend(network: &Network, host: &str, kernel: &mut Kernel) -> Vec<ForwardingError> {
     let later = Instant::from_nanos(keiro_linux::clock::monotonic_nanos() + 60_000_000_000);
     let later = kernel.poll_timeout().map_or(later, |due| due.max(later));
@@ -115,7 +115,7 @@ fn an_interface_that_goes_and_comes_brings_everything_back() {
     );
     network.ip("server", "link delete d0");
     wait_until("routes go with it", || !shown().contains("fd00:c0::/32"));
-    // What nobody knows yet is refused, and told; the table stays closed.
+    // An unresolvable next hop is refused and reported; the table stays closed.
     assert!(!tend(&network, "server", &mut kernel).is_empty());
     assert!(shown().contains("unreachable default"));
     make();

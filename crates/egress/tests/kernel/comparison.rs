@@ -1,4 +1,4 @@
-//! Multipath against single path: what live connections carry decides whether a client prefix is told of EPE
+//! Multipath against single path: what live connections carry decides whether a client prefix gets EPE
 //! addresses.
 
 use std::{
@@ -20,7 +20,7 @@ use crate::{
     paths::{connect, joined, listen},
 };
 
-/// What the server tells about its comparison.
+/// The server's status of its comparison.
 fn told(socket: &ControlSocket) -> ComparisonStatus {
     socket.status().comparison.expect("it compares")
 }
@@ -111,7 +111,7 @@ fn config(socket: &ControlSocket) -> String {
         + "[comparison]\nheld_out = \"50%\"\nprefix_bits = 32\nbytes_min = \"200KiB\"\nagain_after = \"5s\"\n"
 }
 
-/// A client gets something when it has joined all that it was told of, and the connection stays open for a while, so
+/// A client gets something when it has joined all announced addresses, and the connection stays open for a while, so
 /// that what it has carried is read in full: it waits in `open` until others have come.
 fn transfer_and_stay(
     network: &Network,
@@ -120,7 +120,7 @@ fn transfer_and_stay(
 ) {
     let (mut there, mut here) = connect(network, listener, 1);
     there.set_read_timeout(Some(PATIENCE)).unwrap();
-    // One that is held out joins nothing, which only time tells.
+    // One that is held out joins nothing, which shows only after a while.
     let end = Instant::now() + JOINS_WITHIN;
     while !joined(&here)[1] && Instant::now() < end {
         thread::sleep(Duration::from_millis(1));
@@ -230,7 +230,7 @@ const PEER_A: &str = "[[peer]]\nname = \"transit-a\"\nrt = \"65000:10\"\naddress
 const BYTES: usize = 500_000;
 /// The same where many are compared: so much that a subflow that is idle gets some of it, not by chance.
 const BYTES_COMPARED: usize = 1_000_000;
-/// Within which a client joins what it is told of; it takes some milliseconds.
+/// The time for a client to join an announced address; some milliseconds suffice.
 const JOINS_WITHIN: Duration = Duration::from_millis(100);
 /// Connections that stay open while others come.
 const OPEN: usize = 4;

@@ -34,7 +34,7 @@ fn packets_leave_by_the_peer_of_their_source_address_and_only_where_it_announces
     }
     let error = network.send(OWN[1], 0).unwrap_err();
     assert!(is_unreachable(&error), "B does not announce it: {error:?}");
-    // What is chosen by nobody takes the best path.
+    // Connections without an EPE address take the best path.
     network.send("fd00:1::2", 1).unwrap();
 
     a.announce(CLIENTS[1], false);
@@ -60,7 +60,7 @@ fn packets_leave_by_the_peer_of_their_source_address_and_only_where_it_announces
     let b = network.transit(1, &CLIENTS);
     wait_until("B is back", || network.send(OWN[1], 0).is_ok());
 
-    // The border router leaves nothing; the server what is wanted again, until it is told to.
+    // The border router leaves nothing; the server its state, until cleanup.
     drop(border);
     assert_eq!(network.left("border", 77), "");
     wait_until("no routes without a border router", || {
@@ -153,7 +153,7 @@ fn a_server_that_starts_again_takes_over_what_is_there_and_drops_what_is_gone() 
         "routes that stay are not touched: {heard}"
     );
 
-    // What somebody else takes away is put back.
+    // What another program removes is restored.
     network.ip("server", "nexthop flush proto 76");
     wait_until("routes are back", || both(1) == [true; 2]);
     drop(server);

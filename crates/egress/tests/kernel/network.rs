@@ -142,7 +142,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// For a test; `None`: it needs root, which is told.
+    /// For a test; `None`: it needs root, and says so.
     pub(crate) fn new(test: &str) -> Option<Self> {
         has_root(test).then(Self::up)
     }
@@ -285,7 +285,7 @@ impl Network {
     }
 
     /// Sends a packet from an address of the server's to a client, until one has arrived or the
-    /// sender is told that there is no way. By which transit it came.
+    /// sender gets an unreachable error. By which transit it came.
     pub(crate) fn send(&self, from: &str, to: usize) -> io::Result<usize> {
         let receiver = self
             .host("client")
@@ -348,7 +348,7 @@ pub(crate) use keiro_testing::wait_until;
 
 pub(crate) use keiro_testing::has_root;
 
-/// Whether a sender was told that there is no way.
+/// Whether a sender got an unreachable error.
 pub(crate) fn is_unreachable(error: &io::Error) -> bool {
     use io::ErrorKind::{HostUnreachable, NetworkUnreachable};
     [HostUnreachable, NetworkUnreachable].contains(&error.kind())
@@ -578,7 +578,7 @@ impl Role for TransitRole {
     fn end(&mut self, _: &mut dyn Forwarding) {}
 }
 
-/// Forwarding that notes what it is told.
+/// Forwarding that records its calls.
 struct Noting {
     inner: Box<dyn Forwarding>,
     log: Log,

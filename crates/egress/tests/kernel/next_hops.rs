@@ -36,7 +36,7 @@ fn a_route_whose_next_hop_cannot_be_reached_gives_way_until_it_can() {
     assert!(!other.reachable, "{other:?}");
     let step = other.loses_to.as_deref();
     assert_eq!(step, Some("reachable next hop"));
-    // Nor is the server told of it.
+    // Nor is it announced to the server.
     wait_until("B's table", || to_server(7601));
     assert!(!to_server(7600));
     let best = || network.has_route("server", 254, CLIENTS[1]);

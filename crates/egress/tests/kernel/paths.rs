@@ -109,7 +109,7 @@ fn connections_are_told_of_what_leads_to_them_and_move_when_it_does_not() {
     gaps.sort();
     let median = gaps[gaps.len() / 2];
     assert!(median < RTO_MIN, "TCP was sooner: {gaps:?}");
-    // Nobody has told client 0 of B meanwhile.
+    // B was not announced to client 0 meanwhile.
     assert_eq!(joined(&to_client_0), [true, false]);
     drop((border, server, a, b));
     network.lab.down().unwrap();
@@ -131,7 +131,7 @@ fn the_kernel_tells_every_connection_of_every_address_where_it_is_asked_to() {
     let listener = listen(&network, 0);
     let (client_0, to_client_0) = connect(&network, &listener, 0);
     wait_until("A leads to client 0", || joined(&to_client_0)[0]);
-    // It is told of B as well, and tries; nothing leads back.
+    // B is announced too, and the client tries; there is no route back.
     wait_until("client 0 asks for B", || {
         let all = subflows(&client_0).unwrap();
         let mut all = all.iter().filter(|one| !one.established);
@@ -150,7 +150,7 @@ fn the_kernel_tells_every_connection_of_every_address_where_it_is_asked_to() {
     there.read_exact(&mut all).unwrap();
     assert!(all.iter().all(|byte| *byte == 7));
 
-    // A daemon that leaves it to nobody takes back what this one has left.
+    // A daemon with `mptcp = "off"` removes what this one has left.
     drop(server);
     assert_eq!(signalled(&network), OWN);
     let server = network.server();
@@ -159,7 +159,7 @@ fn the_kernel_tells_every_connection_of_every_address_where_it_is_asked_to() {
     let server = network.server_of(&of_kernel);
     drop(server);
     assert_eq!(signalled(&network), OWN);
-    // What has more than Keiro's own is somebody else's, though it is at an EPE address.
+    // An endpoint with other flags is not Keiro's, even on an EPE address.
     let remove = || {
         PathManager::open()
             .unwrap()
@@ -228,7 +228,7 @@ fn a_server_that_listens_at_one_address_is_joined_at_others_with_help() {
     let (a, b) = (network.transit(0, &CLIENTS), network.transit(1, &CLIENTS));
     network.await_routes([&CLIENTS[1..2]; 2]);
     let at_one = |port| SocketAddr::new(SERVER_ADDRESS.parse().unwrap(), port);
-    // Where nobody helps the client is refused.
+    // Without a helper the client is refused.
     let alone = listen_at(&network, at_one(9443));
     let (_there, unhelped) = connect(&network, &alone, 1);
     let helped = listen_at(&network, at_one(8443));

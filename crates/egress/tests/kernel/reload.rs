@@ -115,7 +115,7 @@ fn live_connections_are_told_of_new_peers_and_leave_those_that_go() {
     wait_until("joined by b as well", || carries() == [true, true]);
     server.reload(&without_a(&all));
     wait_until("left by a", || carries() == [false, true]);
-    // What is no join is reset at the new address; at the old one nobody is.
+    // What is no join is reset at the new address; at the old one no connection is.
     let to: SocketAddr = format!("[{}]:8443", OWN[1]).parse().unwrap();
     let ended = network.host("client").run(|| {
         let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
@@ -144,7 +144,7 @@ fn the_kernels_path_manager_is_told_of_new_peers_and_forgets_those_that_go() {
     let has = |table| network.has_route("server", table, CLIENTS[1]);
     wait_until("a's routes", || has(7600));
     assert_eq!(signalled(&network), OWN[..1]);
-    // Somebody else's endpoint is nobody's business.
+    // Endpoints of others are left alone.
     network.ip("server", "addr add fd00:e::99/128 dev lo nodad");
     let foreign = Endpoint {
         address: "fd00:e::99".parse().unwrap(),
@@ -160,7 +160,7 @@ fn the_kernels_path_manager_is_told_of_new_peers_and_forgets_those_that_go() {
     let mut ends = connect(&network, &listener, 1);
     let mut carries = || joined_while_it_carries(&mut ends);
     wait_until("joined by a", || carries() == [true, false]);
-    // Both are told of from now on, this connection as well.
+    // Both are announced from now on, to this connection as well.
     server.reload(&all);
     wait_until("b is told of", || signalled(&network) == OWN);
     wait_until("joined by b as well", || carries() == [true, true]);

@@ -163,7 +163,7 @@ fn attribute(flags: u8, kind: u8, value: &[u8]) -> Vec<u8> {
     all
 }
 
-/// Packets from the EPE address of A to a client, until told to end; how many were sent.
+/// Packets from the EPE address of A to a client, until stopped; returns how many were sent.
 fn send(network: &Network, port: u16, arrived: &AtomicU64, end: &AtomicBool) -> u64 {
     let socket = network.host("server").run(|| UdpSocket::bind((OWN[0], 0)));
     let socket = socket.unwrap().unwrap();
@@ -194,7 +194,7 @@ fn packets_go_on_while_the_reflector_restarts_and_what_it_no_longer_has_goes() {
     // Deprecated: the border router's own session is not to come from there.
     let address = format!("addr add {ADDRESS}/128 dev up nodad preferred_lft 0");
     network.ip("border", &address);
-    // The interior routing's part: the reflector tells VPN routes alone.
+    // The interior routing's part: the reflector sends VPN routes only.
     network.ip("server", "route add fd00:51d::/48 via fd00:1::1");
     let reflector = format!("\"{ADDRESS}\"\npassive = true");
     let config = SERVER.replacen("\"fd00:1::1\"", &reflector, 1);

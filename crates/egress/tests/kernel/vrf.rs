@@ -1,4 +1,4 @@
-//! VRF devices, as far as the kernel has them: where it does not, whoever asks for one is told.
+//! VRF devices, as far as the kernel has them: where it does not, the daemon reports that.
 
 use std::collections::BTreeMap;
 
@@ -149,7 +149,7 @@ fn a_peer_has_the_vrf_device_that_it_asks_for() {
             .contains(CLIENTS[1])
     );
     assert_eq!(network.send("fd00:e::a", 1).unwrap(), 0);
-    // What somebody else takes away is made again.
+    // What another program removes is made again.
     link(&network, "del epe-a").unwrap();
     wait_until("it is back", || link(&network, "show dev epe-a").is_ok());
     wait_until("its routes", || {

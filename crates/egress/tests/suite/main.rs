@@ -322,7 +322,7 @@ fn who_monitors_hears_of_sessions_and_of_peers_until_the_daemon_ends() {
     while monitor.wait().unwrap().is_some() {}
 }
 
-/// Forwarding that takes long to finish, until it is told to.
+/// Forwarding that takes long to finish, until released.
 struct Slow {
     memory: Memory,
     finishing: mpsc::Sender<()>,

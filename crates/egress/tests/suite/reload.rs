@@ -92,7 +92,7 @@ impl Reloadable {
     }
 }
 
-/// What is told of a reload, itself the last.
+/// The events of a reload, up to the `reloaded` event.
 fn told_with(monitor: &mut Monitor) -> Vec<DaemonEvent> {
     let mut told = Vec::new();
     while !matches!(told.last(), Some(DaemonEvent::Reloaded(_))) {
@@ -313,7 +313,7 @@ fn a_file_of_the_rpki_is_read_again_and_its_routes_come_and_go() {
     let _a = transit(test, 1, "2001:db8:c1::/48");
     let files = tempfile::tempdir().unwrap();
     let json = files.path().join("json");
-    // Who may announce what is announced: one prefix by transit A, the other by somebody else.
+    // Who may announce what is announced: one prefix by transit A, the other by another AS.
     let write = |c1: u32, cc: &str| {
         let text = format!(
             "{{\"roas\": [{{\"asn\": {c1}, \"prefix\": \"2001:db8:c1::/48\"}}, \

@@ -186,7 +186,7 @@ fn delays(since: &[Noted], at_server: &[Noted], there: bool) -> Vec<Duration> {
                 && other.done >= noted.begun
         };
         let next = at_server.iter().find(same)?;
-        // Changes that came and went at once are not told.
+        // Changes that cancel out within a batch are not reported.
         (next.there == there).then(|| next.done - noted.begun)
     });
     took.collect()

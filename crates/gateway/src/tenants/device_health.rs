@@ -40,21 +40,21 @@ pub(super) const ABSENT: &str = "the TUN device was moved to another network nam
 
 impl DeviceHealth {
     /// As the kernel has it; `name` is the configuration's.
-    pub(super) fn of(found: tun::Standing, name: &str) -> Self {
+    pub(super) fn of(found: tun::DeviceState, name: &str) -> Self {
         let (state, why) = match found {
-            tun::Standing::Up => return Self::Up,
-            tun::Standing::Down => (
+            tun::DeviceState::Up => return Self::Up,
+            tun::DeviceState::Down => (
                 DeviceState::Down,
                 format!("it was set down (`ip link set {name} up`)"),
             ),
-            tun::Standing::Renamed { name: now } => (
+            tun::DeviceState::Renamed { name: now } => (
                 DeviceState::Renamed,
                 format!(
                     "it was renamed to `{now}`, and rules by its name do not find it (`ip link set {now} down`, \
                      `ip link set {now} name {name}`)"
                 ),
             ),
-            tun::Standing::Absent => {
+            tun::DeviceState::Absent => {
                 return Self::Lost {
                     why: ABSENT.to_owned(),
                 };

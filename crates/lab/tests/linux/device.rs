@@ -2,7 +2,7 @@
 
 use caps::{CapSet, Capability};
 use keiro_linux::tun::{
-    Existing, Offloads, READ_BYTES_MAX, Standing, Tun, TunError, TunFault, TunOptions,
+    DeviceState, Existing, Offloads, READ_BYTES_MAX, Tun, TunError, TunFault, TunOptions,
 };
 
 use crate::namespace::{Namespace, is_root, wait_until};
@@ -177,26 +177,26 @@ fn what_becomes_of_a_device_is_seen() {
     }
     let namespace = Namespace::new();
     let tun = Tun::open_in(&namespace.0, &options("tenant0")).unwrap();
-    let standing = || tun.standing().unwrap();
-    assert_eq!(standing(), Standing::Down);
+    let state = || tun.state().unwrap();
+    assert_eq!(state(), DeviceState::Down);
     tun.set_up().unwrap();
-    assert_eq!(standing(), Standing::Up);
+    assert_eq!(state(), DeviceState::Up);
     namespace.ip("link set tenant0 down");
-    assert_eq!(standing(), Standing::Down);
+    assert_eq!(state(), DeviceState::Down);
     namespace.ip("link set tenant0 name other0");
     let name = "other0".to_owned();
-    assert_eq!(standing(), Standing::Renamed { name });
+    assert_eq!(state(), DeviceState::Renamed { name });
     tun.set_mtu(1380).unwrap();
     assert!(namespace.ip("link show other0").contains("mtu 1380"));
     namespace.ip("link set other0 name tenant0");
     namespace.ip("link set tenant0 up");
-    assert_eq!(standing(), Standing::Up);
+    assert_eq!(state(), DeviceState::Up);
     namespace.ip("link delete tenant0");
-    assert_eq!(standing(), Standing::Absent);
+    assert_eq!(state(), DeviceState::Absent);
     // Another one of that name is not this one.
     let another = Tun::open_in(&namespace.0, &options("tenant0")).unwrap();
-    assert_eq!(standing(), Standing::Absent);
-    assert_eq!(another.standing().unwrap(), Standing::Down);
+    assert_eq!(state(), DeviceState::Absent);
+    assert_eq!(another.state().unwrap(), DeviceState::Down);
 }
 
 #[test]

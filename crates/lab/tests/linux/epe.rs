@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use keiro_linux::{
     epe::{
         Change, Obstacle, OwnAddress, Owner, PROTOCOL_ASBR, PROTOCOL_EGRESS, Reconciler, RouteKey,
-        State, Watch, ways_beneath,
+        State, Watch, resolve_excluding,
     },
     nexthop::Nexthop,
     rule::SourceRule,
@@ -451,7 +451,7 @@ fn a_kernel_without_memory_is_asked_again_until_it_has_some() {
             over.store(true, Ordering::Release);
             (report, relieving.join().unwrap())
         });
-        // Where several looks fell into one attempt memory came too soon, and too late where nobody looked for
+        // Where several looks fell into one attempt memory came too soon, and too late where no retry came for
         // long: either is the machine's doing.
         let too_soon = report.is_clean() && report.tried_again < rules.len();
         let too_late = !report.is_clean() && longest >= LOOKS_APART_MAX;
@@ -565,7 +565,7 @@ fn the_way_beneath_is_that_of_the_longest_route_of_others() {
     let asked = asked.chain(["192.0.2.1".parse().unwrap()]).collect();
     let ways = network
         .asbr
-        .run(|| ways_beneath(&[PROTOCOL_ASBR, PROTOCOL_EGRESS], &asked));
+        .run(|| resolve_excluding(&[PROTOCOL_ASBR, PROTOCOL_EGRESS], &asked));
     let [a, b] = ["pa", "pb"].map(|name| network.asbr.interface(name));
     let found: BTreeMap<IpAddr, (Option<IpAddr>, u32)> = ways
         .unwrap()

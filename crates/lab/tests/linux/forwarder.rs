@@ -39,7 +39,7 @@ pub(crate) struct End {
 pub(crate) struct Settings {
     /// The longest packet that passes, in bytes.
     pub(crate) mtu: u16,
-    /// TCP is told.
+    /// TCP gets that MSS.
     pub(crate) clamp: bool,
 }
 
@@ -297,7 +297,7 @@ impl Loop {
     }
 }
 
-/// What left the cutting has right checksums, as the plain sum tells.
+/// What left the cutting has right checksums, compared with a plain sum.
 fn assert_checksum(packet: &[u8], header: &Header) {
     if header.fragment.is_none() && matches!(header.protocol, 6 | 17) {
         let segment = &packet[header.transport..];

@@ -2,8 +2,8 @@
 //!
 //! Of such a process the kernel refuses what it charges to groups, rules and addresses among it, with ENOMEM,
 //! as it refuses everybody when there is none. Routes and messages are not charged. Nor is the process's own
-//! memory, because it is that of the process that waits for it; for the same reason version 2, which cannot be told
-//! not to kill, finds nobody to kill there, and says so in the kernel's log. Where there are no such groups,
+//! memory, because it is that of the process that waits for it; for the same reason version 2, which has no setting
+//! against killing, finds no process to kill there, and says so in the kernel's log. Where there are no such groups,
 //! tests say aloud that they have tested nothing.
 
 use std::{
@@ -74,7 +74,7 @@ impl NoMemory {
         let path = Path::new(version.groups).join(name);
         make(&path)?;
         let group = Self { path, version };
-        // The first kills somebody otherwise; the second has no such file.
+        // Without it the first kills a process; the second has no such file.
         match group.set("memory.oom_control", "1") {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}

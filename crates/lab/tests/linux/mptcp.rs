@@ -152,7 +152,7 @@ fn an_own_address_is_announced_where_its_table_reaches_the_client_and_subflows_f
     assert_eq!(reaching, [0]);
     manager.announce(token, own(0), id(1)).unwrap();
     let by_a = heard.subflow(own(0));
-    // The peer announces: now the other address is told, too.
+    // The peer announces: now the other address is announced, too.
     apply(&mut server, Change::SetRoute(clients(102), 2));
     manager.announce(token, own(1), id(2)).unwrap();
     let by_b = heard.subflow(own(1));

@@ -118,7 +118,7 @@ impl Network {
     }
 
     /// Sends a packet from an address of the server's to the client, and waits until it has arrived
-    /// or the server was told that it did not.
+    /// or the server got an unreachable error.
     ///
     /// # Errors
     /// The server's kernel has no route.
@@ -184,7 +184,7 @@ pub(crate) struct Arrived {
     pub(crate) arrived: bool,
     /// How many packets peer A and peer B forwarded.
     pub(crate) by: [u64; 2],
-    /// The server was told.
+    /// The server got an error.
     pub(crate) unreachable: bool,
 }
 

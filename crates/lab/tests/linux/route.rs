@@ -334,7 +334,7 @@ fn what_the_kernel_took_with_a_device_set_down_is_told_and_put_back() {
     let tun = up(&namespace, "tenant0");
     let entries = all_kinds(&tun);
     let mut installed = Installed::new(RouteSocket::open_in(&namespace.0).unwrap());
-    // The kernel makes IPv6 addresses work in the background, and tells of that, too.
+    // The kernel makes IPv6 addresses work in the background, and reports that, too.
     let settled = |addresses: &[&str]| {
         wait_until("the addresses work", || {
             let local = namespace.ip("-6 route show table local dev tenant0");
@@ -486,7 +486,7 @@ fn devices_are_removed_at_once_and_others_left() {
     let veth = veth.split(':').next().unwrap().trim().parse().unwrap();
     assert_eq!(socket.remove_tuns(&[veth, 9_999].into()).unwrap(), 0);
     assert!(is_there("veth0"));
-    // Somebody is in the group that would be taken.
+    // The group number is already in use.
     let (some, rest) = tuns.split_at(10);
     let taken = 1_u32 << 30 | some[0].index();
     namespace.ip(&format!("link set tun39 group {taken}"));
@@ -520,7 +520,7 @@ fn an_address_is_the_machines_from_the_moment_it_has_it() {
         ("10.9.0.78", "10.9.0.78/32"),
         ("2001:db8:9::77", "2001:db8:9::77/128"),
     ] {
-        // The kernel leads packets to a new IPv6 address here a moment after it has told of it.
+        // The kernel leads packets to a new IPv6 address here a moment after it has reported it.
         let becomes = |own: bool| {
             let deadline = Instant::now() + Duration::from_secs(2);
             while is_own(address) != own {

@@ -22,7 +22,7 @@ const WIDE: Settings = Settings {
     clamp: false,
 };
 
-/// Bytes that tell where they belong: repeated blocks would hide a segment in the wrong namespace.
+/// Bytes that encode their position: repeated blocks would hide a segment in the wrong namespace.
 fn fill(offset: usize, buffer: &mut [u8]) {
     for (index, word) in buffer.chunks_mut(8).enumerate() {
         let number = (offset / 8 + index) as u64;

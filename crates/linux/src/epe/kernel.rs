@@ -10,8 +10,8 @@ use std::{
 use ipnet::IpNet;
 
 use super::{
-    Change, EpeError, Obstacle, Others, OwnAddress, Owner, Report, RouteKey, State, Way, is_vain,
-    pause, state::Effect,
+    Change, EpeError, Obstacle, Others, OwnAddress, Owner, Report, ResolvedRoute, RouteKey, State,
+    is_vain, pause, state::Effect,
 };
 use crate::{
     netlink::{
@@ -89,9 +89,9 @@ struct ListedRoute<'a> {
 
 /// For each address the best route so far: the longest prefix, then the smallest metric.
 #[derive(Debug, Default)]
-struct Beneath(BTreeMap<IpAddr, (u8, Reverse<u32>, Option<Way>)>);
+struct LongestRoutes(BTreeMap<IpAddr, (u8, Reverse<u32>, Option<ResolvedRoute>)>);
 
-impl Beneath {
+impl LongestRoutes {
     fn take(&mut self, route: &ListedRoute<'_>, asked: &BTreeSet<IpAddr>) {
         let RouteKey { table, destination } = route.key;
         let header = route.message.body;
@@ -103,13 +103,13 @@ impl Beneath {
         for address in asked.range(destination.network()..=destination.broadcast()) {
             let best = self.0.get(address).map(|best| (best.0, best.1));
             if best.is_none_or(|best| best < rank) {
-                let way = read_way(&route.message);
+                let way = read_resolved_route(&route.message);
                 self.0.insert(*address, (rank.0, rank.1, way));
             }
         }
     }
 
-    fn ways(self) -> BTreeMap<IpAddr, Way> {
+    fn ways(self) -> BTreeMap<IpAddr, ResolvedRoute> {
         let all = self.0.into_iter();
         all.filter_map(|(address, (_, _, way))| Some((address, way?)))
             .collect()
@@ -124,13 +124,13 @@ impl Kernel {
         })
     }
 
-    /// The number by which the kernel tells who changed something.
+    /// The port number by which the kernel identifies the author of a change.
     pub(super) fn port(&self) -> io::Result<u32> {
         self.socket.port()
     }
 
     /// Asks for the route by which packets for an address would go.
-    pub(super) fn way_to(&mut self, to: IpAddr) -> Result<Option<Way>, Refusal> {
+    pub(super) fn resolve(&mut self, to: IpAddr) -> Result<Option<ResolvedRoute>, Refusal> {
         let (family, bits) = match to {
             IpAddr::V4(_) => (libc::AF_INET, 32),
             IpAddr::V6(_) => (libc::AF_INET6, 128),
@@ -147,17 +147,19 @@ impl Kernel {
                     IpAddr::V6(to) => batch.attribute(RTA_DST, &to.octets()),
                 }
             },
-            |found: &mut Option<Way>, message| *found = found.or_else(|| read_way(&message)),
+            |found: &mut Option<ResolvedRoute>, message| {
+                *found = found.or_else(|| read_resolved_route(&message))
+            },
         )
     }
 
     /// Reads the main table, and finds the longest prefix of others' for each address in it.
-    pub(super) fn ways_beneath(
+    pub(super) fn resolve_excluding(
         &mut self,
         protocols: &[u8],
         asked: &BTreeSet<IpAddr>,
         v6: bool,
-    ) -> Result<BTreeMap<IpAddr, Way>, Refusal> {
+    ) -> Result<BTreeMap<IpAddr, ResolvedRoute>, Refusal> {
         let family = if v6 { libc::AF_INET6 } else { libc::AF_INET };
         // `struct rtmsg`
         let header = [family as u8, 0, 0, 0, TABLE_MAIN as u8, 0, 0, 0, 0, 0, 0, 0];
@@ -165,7 +167,7 @@ impl Kernel {
             GET_ROUTE,
             DUMP,
             |batch| batch.raw(&header),
-            |found: &mut Beneath, message| {
+            |found: &mut LongestRoutes, message| {
                 if let Some(route) = read_route(message)
                     && !protocols.contains(&route.protocol)
                 {
@@ -456,7 +458,7 @@ impl Kernel {
             write(&mut self.batch, change, *effect, owner.protocol, sequence);
             sequence = sequence.wrapping_add(1);
         }
-        // Failures are told in any case; with the last one's success all have been looked at.
+        // Failures are acknowledged in any case; with the last one's success all have been looked at.
         self.batch.acknowledge_last();
         self.socket.send(self.batch.bytes())?;
         let mut refused = Vec::new();
@@ -664,7 +666,7 @@ fn read_route(message: Message<'_>) -> Option<ListedRoute<'_>> {
 }
 
 /// `None`: the address is the host's own, or its packets go nowhere.
-fn read_way(message: &Message<'_>) -> Option<Way> {
+fn read_resolved_route(message: &Message<'_>) -> Option<ResolvedRoute> {
     if message.kind != NEW_ROUTE {
         return None;
     }
@@ -690,7 +692,7 @@ fn read_way(message: &Message<'_>) -> Option<Way> {
             _ => {}
         }
     }
-    let way = Way {
+    let way = ResolvedRoute {
         gateway,
         interface: interface?,
         protocol: header[5],

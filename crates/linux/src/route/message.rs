@@ -313,7 +313,7 @@ fn address_message(address: &Address) -> AddressMessage {
     message.header.prefix_len = address.address.prefix_len();
     message.header.index = address.interface;
     message.header.scope = AddressScope::Universe;
-    // No duplicates are looked for: nobody else is on the link, and the address works at once.
+    // No duplicates are looked for: no other host is on the link, and the address works at once.
     message.header.flags = AddressHeaderFlags::Nodad;
     message.attributes = vec![
         AddressAttribute::Local(address.address.addr()),

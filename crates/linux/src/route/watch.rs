@@ -8,7 +8,7 @@ use std::{
 use nix::sys::socket::{MsgFlags, NetlinkAddr, bind, recv, setsockopt, sockopt::RcvBuf};
 
 /// Hears of every change of links, addresses, routes and rules of the namespace in which it was
-/// opened. It does not tell what changed: whoever is interested lists that.
+/// opened. It does not report what changed: list the entries for that.
 #[derive(Debug)]
 pub struct RouteWatch {
     descriptor: OwnedFd,
@@ -59,7 +59,7 @@ impl RouteWatch {
     /// Whether anything changed since this was asked last. It does not wait.
     ///
     /// # Errors
-    /// The kernel does not tell any more.
+    /// Notifications from the kernel have ended.
     pub fn changed(&mut self) -> io::Result<bool> {
         let mut changed = false;
         for _ in 0..DRAINED_MAX {

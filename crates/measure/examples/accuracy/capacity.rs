@@ -72,7 +72,7 @@ pub(crate) fn under_load(
     Ok(lab.down()?)
 }
 
-/// Sends packets of several lengths at random times, `rate` bit/s of IP on average, until told to
+/// Sends packets of several lengths at random times, `rate` bit/s of IP on average, until stopped
 /// stop.
 fn poisson(to: &str, rate: f64, seed: u64, stop: &AtomicBool) -> Result<(), Failed> {
     if rate <= 0.0 {

@@ -9,7 +9,7 @@ use keiro_control::{PrivateKey, PublicKey};
 use snow::{Builder, HandshakeState, TransportState, params::NoiseParams};
 
 use super::{
-    patience::{Ended, Patience},
+    timeout::{Ended, WaitLimits},
     wire::{MESSAGE_BYTES_MAX, Role, Status, preamble},
 };
 
@@ -46,7 +46,7 @@ pub(crate) enum ChannelError {
     Ended(Ended),
     /// The server said why not; never [`Status::Welcome`].
     Status(Status),
-    /// What came was changed or made by somebody else.
+    /// A message was altered or forged.
     NotAuthentic,
     /// What came cannot be.
     Garbage(&'static str),
@@ -63,11 +63,11 @@ impl Channel {
     pub(crate) fn open(
         mut stream: TcpStream,
         identity: Option<&Identity>,
-        patience: &Patience<'_>,
+        limits: &WaitLimits<'_>,
     ) -> Result<Self, ChannelError> {
         let Some(identity) = identity else {
-            patience.write_full(&mut stream, &preamble(Role::Open))?;
-            welcome(&mut stream, patience)?;
+            limits.write_full(&mut stream, &preamble(Role::Open))?;
+            welcome(&mut stream, limits)?;
             return Ok(Self::new(stream, None));
         };
         let mut state = noise(&identity.private, |builder| {
@@ -81,10 +81,10 @@ impl Channel {
             .write_message(&[], &mut message)
             .map_err(|_| ChannelError::NotAuthentic)?;
         first.extend(message);
-        patience.write_full(&mut stream, &first)?;
-        welcome(&mut stream, patience)?;
+        limits.write_full(&mut stream, &first)?;
+        welcome(&mut stream, limits)?;
         let mut response = [0; RESPONSE_LEN];
-        patience.read_full(&mut stream, &mut response)?;
+        limits.read_full(&mut stream, &mut response)?;
         state
             .read_message(&response, &mut [0; RESPONSE_LEN])
             .map_err(|_| ChannelError::NotAuthentic)?;
@@ -96,16 +96,16 @@ impl Channel {
     pub(crate) fn identify(
         mut stream: TcpStream,
         private: &PrivateKey,
-        patience: &Patience<'_>,
+        limits: &WaitLimits<'_>,
     ) -> Result<(Caller, PublicKey), ChannelError> {
         let mut message = [0; INITIATION_LEN];
-        patience.read_full(&mut stream, &mut message)?;
+        limits.read_full(&mut stream, &mut message)?;
         let mut state = noise(private, Builder::build_responder)?;
         if state
             .read_message(&message, &mut [0; INITIATION_LEN])
             .is_err()
         {
-            refuse(&mut stream, Status::WrongKey, patience);
+            refuse(&mut stream, Status::WrongKey, limits);
             return Err(ChannelError::Status(Status::WrongKey));
         }
         let peer = state
@@ -118,9 +118,9 @@ impl Channel {
     /// Welcomes a client that needs no authentication.
     pub(crate) fn welcome_open(
         mut stream: TcpStream,
-        patience: &Patience<'_>,
+        limits: &WaitLimits<'_>,
     ) -> Result<Self, ChannelError> {
-        patience.write_full(&mut stream, &[Status::Welcome as u8])?;
+        limits.write_full(&mut stream, &[Status::Welcome as u8])?;
         Ok(Self::new(stream, None))
     }
 
@@ -141,7 +141,7 @@ impl Channel {
     pub(crate) fn send(
         &mut self,
         message: &[u8],
-        patience: &Patience<'_>,
+        limits: &WaitLimits<'_>,
     ) -> Result<(), ChannelError> {
         debug_assert!(message.len() <= MESSAGE_BYTES_MAX, "message length");
         let mut frame = vec![0; 2 + message.len() + TAG_LEN];
@@ -157,21 +157,21 @@ impl Channel {
         let announced = u16::try_from(length).map_err(|_| ChannelError::Garbage(TOO_LONG))?;
         frame[..2].copy_from_slice(&announced.to_be_bytes());
         // One call, so that it is one packet.
-        patience.write_full(&mut self.stream, &frame[..2 + length])?;
+        limits.write_full(&mut self.stream, &frame[..2 + length])?;
         Ok(())
     }
 
     /// Waits for one message.
-    pub(crate) fn receive(&mut self, patience: &Patience<'_>) -> Result<Vec<u8>, ChannelError> {
+    pub(crate) fn receive(&mut self, limits: &WaitLimits<'_>) -> Result<Vec<u8>, ChannelError> {
         let mut length = [0; 2];
-        patience.read_full(&mut self.stream, &mut length)?;
+        limits.read_full(&mut self.stream, &mut length)?;
         let length = usize::from(u16::from_be_bytes(length));
         let tag = if self.cipher.is_some() { TAG_LEN } else { 0 };
         if length > MESSAGE_BYTES_MAX + tag {
             return Err(ChannelError::Garbage(TOO_LONG));
         }
         let frame = &mut self.buffer[..length];
-        patience.read_full(&mut self.stream, frame)?;
+        limits.read_full(&mut self.stream, frame)?;
         match &mut self.cipher {
             None => Ok(frame.to_vec()),
             Some(cipher) => {
@@ -196,30 +196,30 @@ pub(crate) struct Caller {
 
 impl Caller {
     /// Lets it in.
-    pub(crate) fn welcome(mut self, patience: &Patience<'_>) -> Result<Channel, ChannelError> {
+    pub(crate) fn welcome(mut self, limits: &WaitLimits<'_>) -> Result<Channel, ChannelError> {
         let mut answer = [0; 1 + RESPONSE_LEN];
         answer[0] = Status::Welcome as u8;
         self.state
             .write_message(&[], &mut answer[1..])
             .map_err(|_| ChannelError::NotAuthentic)?;
-        patience.write_full(&mut self.stream, &answer)?;
+        limits.write_full(&mut self.stream, &answer)?;
         Ok(Channel::new(self.stream, Some(transport(self.state)?)))
     }
 
     /// Sends it away.
-    pub(crate) fn refuse(mut self, status: Status, patience: &Patience<'_>) {
-        refuse(&mut self.stream, status, patience);
+    pub(crate) fn refuse(mut self, status: Status, limits: &WaitLimits<'_>) {
+        refuse(&mut self.stream, status, limits);
     }
 }
 
 /// Says why not; whether it is heard does not matter.
-pub(crate) fn refuse(stream: &mut TcpStream, status: Status, patience: &Patience<'_>) {
-    let _ = patience.write_full(stream, &[status as u8]);
+pub(crate) fn refuse(stream: &mut TcpStream, status: Status, limits: &WaitLimits<'_>) {
+    let _ = limits.write_full(stream, &[status as u8]);
 }
 
-fn welcome(stream: &mut TcpStream, patience: &Patience<'_>) -> Result<(), ChannelError> {
+fn welcome(stream: &mut TcpStream, limits: &WaitLimits<'_>) -> Result<(), ChannelError> {
     let mut status = [0; 1];
-    patience.read_full(stream, &mut status)?;
+    limits.read_full(stream, &mut status)?;
     match Status::of(status[0]) {
         Some(Status::Welcome) => Ok(()),
         Some(status) => Err(ChannelError::Status(status)),
@@ -251,11 +251,11 @@ mod tests {
     use std::{net::TcpListener, sync::atomic::AtomicBool, thread, time::Duration};
 
     use super::*;
-    use crate::net::{patience, wire::read_preamble};
+    use crate::net::{timeout, wire::read_preamble};
 
     static STOP: AtomicBool = AtomicBool::new(false);
 
-    const PATIENCE: Patience<'static> = Patience {
+    const PATIENCE: WaitLimits<'static> = WaitLimits {
         silence: Duration::from_secs(10),
         stop: &STOP,
         end: None,
@@ -265,8 +265,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();
-        patience::prepare(&client).unwrap();
-        patience::prepare(&server).unwrap();
+        timeout::prepare(&client).unwrap();
+        timeout::prepare(&server).unwrap();
         (client, server)
     }
 
@@ -345,14 +345,14 @@ mod tests {
     fn silence_and_being_told_to_stop_end_a_wait() {
         let (client, _server) = pair();
         let mut channel = Channel::new(client, None);
-        let brief = Patience {
+        let brief = WaitLimits {
             silence: Duration::from_millis(1),
             ..PATIENCE
         };
         let got = channel.receive(&brief);
         assert!(matches!(got, Err(ChannelError::Ended(Ended::Silent))));
         let stopped = AtomicBool::new(true);
-        let stopped = Patience {
+        let stopped = WaitLimits {
             stop: &stopped,
             ..PATIENCE
         };

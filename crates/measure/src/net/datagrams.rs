@@ -93,7 +93,7 @@ impl Datagrams {
             }
             let (server, token) = (self.server, self.token);
             let mut count = 0;
-            // An error is that of a datagram sent before: nobody listens there. Silence says so.
+            // An error is that of a datagram sent before: no listener. A timeout shows that.
             let _ = self.socket.receive(&mut self.buffers, |received| {
                 for data in received.data.chunks(received.stride) {
                     let probe = Probe::read(data).filter(|probe| probe.token == token);

@@ -7,7 +7,7 @@ use keiro_control::{PublicKey, rounded::duration, units::Text};
 /// Why a measurement failed. `Display` says what to try.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
-    /// The other host's name has no address, or nobody can be asked.
+    /// The other host's name has no address, or no name server answers.
     #[error(
         "{target}: the name cannot be resolved: {reason}; look for a typing error, ask `getent ahosts`, or write the address"
     )]
@@ -27,7 +27,7 @@ pub enum NetError {
         /// The system's error.
         reason: io::Error,
     },
-    /// Nobody listens there, or the way is blocked.
+    /// No listener, or a firewall blocks the connection.
     #[error("{server}: cannot connect: {reason}; is `keiro measure --serve` running there, and TCP and UDP port {} open on the way?", server.port())]
     Connect {
         /// The other host.
@@ -72,7 +72,7 @@ pub enum NetError {
         /// The key it should have.
         peer: PublicKey,
     },
-    /// Somebody who is not the server answered, or changed what it said.
+    /// An answer was forged or altered.
     #[error("{0}: the answer is not authentic; somebody on the way changes it, or --peer is wrong")]
     NotAuthentic(SocketAddr),
     /// The server has its hands full.
@@ -150,7 +150,7 @@ pub enum NetError {
         /// The system's error.
         reason: io::Error,
     },
-    /// Told to stop.
+    /// The measurement was cancelled.
     #[error("interrupted")]
     Interrupted,
 }

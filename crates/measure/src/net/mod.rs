@@ -7,7 +7,7 @@
 //! | file | does |
 //! |---|---|
 //! | `wire` | every byte, as in `docs/measure-protocol.md` |
-//! | `channel`, `patience` | the control connection; waiting with an end |
+//! | `channel`, `limits` | the control connection; waiting with an end |
 //! | `server`, `reflection` | the other side: TCP, UDP |
 //! | [`session`](Session) | this side |
 //! | `transfer`, `sampling` | time against size; which size is next |
@@ -17,13 +17,13 @@
 mod channel;
 mod datagrams;
 mod error;
-mod patience;
 mod payload;
 mod probe;
 mod reflection;
 mod sampling;
 mod server;
 mod session;
+mod timeout;
 mod train;
 mod transfer;
 mod wire;

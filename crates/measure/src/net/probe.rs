@@ -1,8 +1,8 @@
 //! Round trip, delay variation, loss and order, from probes that the server reflects.
 //!
 //! As STAMP (RFC 8762) with a stateful reflector: the server numbers its replies, so that losses
-//! there and back are told apart, and stamps are the kernel's where it receives. Delays one way
-//! are known only up to the unknown difference of two clocks; what is told is how far each is
+//! the two directions are distinguished, and stamps are the kernel's where it receives. Delays one way
+//! are known only up to the unknown difference of two clocks; the report says how far each is
 //! above the least (RFC 5481 §4.2), and the jitter of RFC 3550 §6.4.1, in which it cancels.
 
 use std::time::{Duration, Instant};
@@ -14,9 +14,9 @@ use keiro_model::quantiles::nearest_rank;
 use super::{
     datagrams::Datagrams,
     error::NetError,
-    patience::SILENCE,
     reflection::{PROBE_BYTES_MAX, PROBES_MAX},
     session::Session,
+    timeout::SILENCE,
     wire::{Answer, Probe, ProbeCounts, ProbeKind, Request},
 };
 
@@ -158,7 +158,7 @@ const WAIT: Duration = Duration::from_secs(1);
 const GIVE_UP: Duration = Duration::from_secs(2);
 
 /// Sends the probes of `plan` and waits for the replies. What they met is in `found` afterwards,
-/// up to the last reply where it ends early. `observe` is told how many are sent.
+/// up to the last reply where it ends early. `observe` gets the number sent.
 ///
 /// # Errors
 /// The plan cannot be followed, the server is gone, or there is no UDP socket to be had. No reply at all is not an error: the
@@ -232,8 +232,8 @@ impl Course {
             if self.replies.len() > heard.0 {
                 heard = (self.replies.len(), Instant::now());
             }
-            let patience = if heard.0 == 0 { GIVE_UP } else { SILENCE };
-            if heard.1.elapsed() >= patience {
+            let limits = if heard.0 == 0 { GIVE_UP } else { SILENCE };
+            if heard.1.elapsed() >= limits {
                 break;
             }
             let sent_at = monotonic_nanos();
@@ -294,7 +294,7 @@ impl Course {
         });
     }
 
-    /// As far as replies tell: up to the last probe that was answered, and what the server had
+    /// As far as replies show: up to the last probe that was answered, and what the server had
     /// answered by then. `None` without a reply.
     fn report_without_server(&mut self) -> Option<ProbeReport> {
         let last = self.answered.iter().rposition(|answered| *answered)?;

@@ -2,7 +2,7 @@
 //!
 //! Nothing here sends more than came in: a probe is answered by one datagram of its own length, a
 //! train by at most as many packets of at most its length. Only the address that the session's
-//! control connection comes from is answered, so that nobody is hit who did not ask.
+//! control connection comes from is answered, so that it cannot be used for reflection attacks.
 
 use std::{
     collections::BTreeMap,

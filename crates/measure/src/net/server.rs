@@ -30,9 +30,9 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::{
     channel::{Channel, ChannelError, refuse},
     error::NetError,
-    patience::{self, Ended, Patience, SILENCE},
     payload::{CHUNK_BYTES, payload},
     reflection::{Reflection, Reflections, reflect},
+    timeout::{self, Ended, SILENCE, WaitLimits},
     wire::{
         Answer, PREAMBLE_LEN, Request, Role, Status, TOKEN_LEN, Token, Transfer, read_preamble,
     },
@@ -63,7 +63,7 @@ pub struct Limits {
     pub session_time: Duration,
 }
 
-/// Something worth telling whoever runs the server.
+/// An event for the operator's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerEvent {
     /// A client is in.
@@ -80,7 +80,7 @@ pub enum ServerEvent {
         /// Bytes of TCP, both directions.
         bytes: u64,
     },
-    /// Somebody was not let in.
+    /// A client was rejected.
     Refused {
         /// From where.
         from: SocketAddr,
@@ -130,7 +130,7 @@ const PROOF_TIME: Duration = Duration::from_secs(3);
 /// How long a client may ask nothing. Ours.
 const IDLE_MAX: Duration = Duration::from_secs(120);
 
-/// How often a client is told how far a transfer is.
+/// The interval of progress reports to a client.
 const PROGRESS_STEP: Duration = Duration::from_secs(1);
 
 impl Default for Limits {
@@ -153,7 +153,7 @@ impl Stop {
 }
 
 impl Server {
-    /// Takes `address`, over TCP and UDP. `report` is told what happens, by any thread.
+    /// Takes `address`, over TCP and UDP. `report` is called with events, from any thread.
     ///
     /// # Errors
     /// Where the address cannot be had.
@@ -267,13 +267,13 @@ impl Server {
     }
 
     fn serve(&self, stream: TcpStream, from: SocketAddr, stranger: Stranger<'_>) {
-        let proof = Patience {
+        let proof = WaitLimits {
             silence: PROOF_TIME,
             stop: &self.stop.flag,
             end: Some(Instant::now() + PROOF_TIME),
         };
         // Inherited on some systems, not on others.
-        if stream.set_nonblocking(false).is_err() || patience::prepare(&stream).is_err() {
+        if stream.set_nonblocking(false).is_err() || timeout::prepare(&stream).is_err() {
             return;
         }
         let refused = |why| (self.shared.report)(&ServerEvent::Refused { from, why });
@@ -292,7 +292,7 @@ impl Server {
                     bytes: 0,
                     end: Instant::now() + self.shared.limits.session_time,
                 };
-                // How it ends is the client's affair, and it is told or gone.
+                // The client has its error report already, or is gone.
                 let _ = session.run();
                 let bytes = session.bytes;
                 (self.shared.report)(&ServerEvent::Went { from, bytes });
@@ -336,7 +336,7 @@ impl Shared {
         &self,
         mut stream: TcpStream,
         from: SocketAddr,
-        proof: &Patience<'_>,
+        proof: &WaitLimits<'_>,
     ) -> Result<Option<(Channel, Occupied<'_>, Option<PublicKey>)>, ChannelError> {
         let mut first = [0; PREAMBLE_LEN];
         proof.read_full(&mut stream, &mut first)?;
@@ -401,7 +401,7 @@ impl Shared {
 
     fn hand_over(&self, stream: TcpStream, from: SocketAddr, token: &Token) {
         let sessions = lock(&self.sessions);
-        // Looked up among few; how long it takes tells nothing about a token of 128 random bits
+        // Looked up among few; the time this takes reveals nothing about a token of 128 random bits
         // that could be used before the session ends.
         let Some(seat) = sessions.get(token) else {
             return;
@@ -458,8 +458,8 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    fn patience(&self, silence: Duration) -> Patience<'a> {
-        Patience {
+    fn limits(&self, silence: Duration) -> WaitLimits<'a> {
+        WaitLimits {
             silence,
             stop: &self.server.stop.flag,
             end: Some(self.end),
@@ -467,8 +467,8 @@ impl<'a> Session<'a> {
     }
 
     fn answer(&mut self, answer: &Answer) -> Result<(), ChannelError> {
-        let patience = self.patience(SILENCE);
-        self.channel.send(&answer.encode(), &patience)
+        let limits = self.limits(SILENCE);
+        self.channel.send(&answer.encode(), &limits)
     }
 
     fn ready(&mut self, received_at: u64) -> Result<(), ChannelError> {
@@ -484,7 +484,7 @@ impl<'a> Session<'a> {
 
     fn run(&mut self) -> Result<(), ChannelError> {
         loop {
-            let idle = self.patience(IDLE_MAX);
+            let idle = self.limits(IDLE_MAX);
             let message = match self.channel.receive(&idle) {
                 Ok(message) => message,
                 Err(ChannelError::Ended(Ended::Silent)) => {
@@ -555,7 +555,7 @@ impl<'a> Session<'a> {
         self.bytes = total;
         let kept = match transfer.fresh {
             true => {
-                // Connections that nobody wanted are in the way.
+                // Unused connections take up the backlog.
                 while self.seat.arriving.try_recv().is_ok() {}
                 None
             }
@@ -592,14 +592,14 @@ impl<'a> Session<'a> {
     }
 
     fn receive(&mut self, data: &mut TcpStream, bytes: u64) -> Result<Answer, ChannelError> {
-        let patience = self.patience(SILENCE);
+        let limits = self.limits(SILENCE);
         let (mut left, mut first_at) = (bytes, None);
         let mut told = Instant::now();
         while left > 0 {
             let room = usize::try_from(left)
                 .unwrap_or(CHUNK_BYTES)
                 .min(CHUNK_BYTES);
-            let read = patience.read_some(data, &mut self.buffer[..room])?;
+            let read = limits.read_some(data, &mut self.buffer[..room])?;
             first_at.get_or_insert_with(monotonic_nanos);
             left -= read as u64;
             if left > 0 && told.elapsed() >= PROGRESS_STEP {
@@ -624,7 +624,7 @@ impl<'a> Session<'a> {
         while left > 0 {
             let room = usize::try_from(left).unwrap_or(payload.len());
             let part = &payload[..room.min(payload.len())];
-            left -= self.patience(IDLE_MAX).write_some(data, part)? as u64;
+            left -= self.limits(IDLE_MAX).write_some(data, part)? as u64;
             if left > 0 && told.elapsed() >= PROGRESS_STEP {
                 told = Instant::now();
                 self.answer(&Answer::Progress {

@@ -14,8 +14,8 @@ use keiro_model::clock::{ClockOffset, Exchange};
 use super::{
     channel::{Channel, ChannelError, Identity},
     error::NetError,
-    patience::{self, Ended, Patience, SILENCE},
     payload::{CHUNK_BYTES, payload},
+    timeout::{self, Ended, SILENCE, WaitLimits},
     wire::{Answer, PREAMBLE_LEN, Request, Role, Status, TOKEN_LEN, Token, Transfer, preamble},
 };
 
@@ -38,7 +38,7 @@ pub enum Connection {
     Fresh,
 }
 
-/// Who we are and whom we expect.
+/// The local key and the expected peer.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     /// Our private and the server's public key.
@@ -82,17 +82,17 @@ impl<'a> Session<'a> {
         stop: &'a AtomicBool,
     ) -> Result<Self, NetError> {
         let (server, stream) = connect_any(target)?;
-        let patience = Patience {
+        let limits = WaitLimits {
             silence: SILENCE,
             stop,
             end: None,
         };
-        patience::prepare(&stream).map_err(|source| NetError::Connect {
+        timeout::prepare(&stream).map_err(|source| NetError::Connect {
             server,
             reason: source,
         })?;
         let identity = credentials.map(|known| &known.identity);
-        let channel = Channel::open(stream, identity, &patience)
+        let channel = Channel::open(stream, identity, &limits)
             .map_err(|error| of_handshake(error, server, credentials))?;
         let mut session = Self {
             channel,
@@ -215,9 +215,9 @@ impl<'a> Session<'a> {
         request: &Request,
         during: &'static str,
     ) -> Result<Answer, NetError> {
-        let patience = self.patience();
+        let limits = self.limits();
         self.channel
-            .send(&request.encode(), &patience)
+            .send(&request.encode(), &limits)
             .map_err(|error| self.error(error, during))?;
         self.await_answer(during)
     }
@@ -254,8 +254,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn patience(&self) -> Patience<'a> {
-        Patience {
+    fn limits(&self) -> WaitLimits<'a> {
+        WaitLimits {
             silence: SILENCE,
             stop: self.stop,
             end: None,
@@ -263,10 +263,10 @@ impl<'a> Session<'a> {
     }
 
     fn await_answer(&mut self, during: &'static str) -> Result<Answer, NetError> {
-        let patience = self.patience();
+        let limits = self.limits();
         let message = self
             .channel
-            .receive(&patience)
+            .receive(&limits)
             .map_err(|error| self.error(error, during))?;
         match Answer::decode(&message) {
             Some(Answer::Refused(reason)) => Err(NetError::Refused {
@@ -307,39 +307,39 @@ impl<'a> Session<'a> {
             reason: source,
         };
         let mut stream = TcpStream::connect_timeout(&server, SILENCE).map_err(connect)?;
-        patience::prepare(&stream).map_err(connect)?;
+        timeout::prepare(&stream).map_err(connect)?;
         let mut first = [0; PREAMBLE_LEN + TOKEN_LEN];
         first[..PREAMBLE_LEN].copy_from_slice(&preamble(Role::Data));
         first[PREAMBLE_LEN..].copy_from_slice(&self.token);
-        self.patience()
+        self.limits()
             .write_full(&mut stream, &first)
             .map_err(|ended| self.ended(ended, DURING))?;
         Ok(stream)
     }
 
     fn write(&self, stream: &mut TcpStream, bytes: u64) -> Result<(), NetError> {
-        let patience = Patience {
+        let limits = WaitLimits {
             silence: WRITE_SILENCE,
-            ..self.patience()
+            ..self.limits()
         };
         let payload = payload();
         let mut left = bytes;
         while left > 0 {
             let room = usize::try_from(left).unwrap_or(payload.len());
             let part = &payload[..room.min(payload.len())];
-            let written = patience.write_some(stream, part);
+            let written = limits.write_some(stream, part);
             left -= written.map_err(|ended| self.ended(ended, DURING))? as u64;
         }
         Ok(())
     }
 
     fn read(&mut self, stream: &mut TcpStream, bytes: u64) -> Result<(), NetError> {
-        let patience = self.patience();
+        let limits = self.limits();
         let mut left = bytes;
         while left > 0 {
             let room = usize::try_from(left).unwrap_or(CHUNK_BYTES);
             let buffer = &mut self.buffer[..room.min(CHUNK_BYTES)];
-            let read = patience.read_some(stream, buffer);
+            let read = limits.read_some(stream, buffer);
             left -= read.map_err(|ended| self.ended(ended, DURING))? as u64;
         }
         Ok(())

@@ -55,7 +55,7 @@ const HEADER_V6: u32 = 48;
 /// Trains without any arrival after which there is no use in more. Ours.
 const SILENT_MAX: usize = 5;
 
-/// Sends the trains of `plan`. `observe` is told how many are done.
+/// Sends the trains of `plan`. `observe` gets the number done.
 ///
 /// # Errors
 /// The server is gone, or there is no UDP socket to be had. That no packet comes is not an error.

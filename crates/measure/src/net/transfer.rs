@@ -84,7 +84,7 @@ const LOOK: Duration = Duration::from_millis(200);
 const CLOCKS_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// Runs `plan`, adding to `found` as it goes, so that what was measured stays when it fails.
-/// `observe` is told after every transfer.
+/// `observe` is called after every transfer.
 ///
 /// # Errors
 /// The server is gone or refuses, there is nothing to measure, or no time for any of it.
@@ -189,7 +189,7 @@ fn look(session: &mut Session<'_>, plan: &TransferPlan) -> Result<Path, NetError
         let time = session.transfer(bytes, plan.direction, plan.connection)?;
         let seconds = time.saturating_sub(round_trip / 2).as_secs_f64();
         let bytes_per_second = bytes as f64 / seconds.max(1e-6);
-        // The shortest are too short to tell, and a long one may be slower than a burst.
+        // The shortest are too short to judge by, and a long one may be slower than a burst.
         if time >= round_trip * 2 {
             fastest = fastest.max(bytes_per_second);
         }

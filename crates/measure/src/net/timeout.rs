@@ -1,4 +1,4 @@
-//! Reading and writing TCP with an end: silence has a limit, and so has being told to stop.
+//! Reading and writing TCP with an end: silence has a limit, and cancellation ends it.
 
 use std::{
     io::{self, Read, Write},
@@ -9,9 +9,9 @@ use std::{
 
 use socket2::SockRef;
 
-/// How long to wait, and for whom.
+/// How long to wait, and for which peer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience<'a> {
+pub(crate) struct WaitLimits<'a> {
     /// Longest time without a byte.
     pub(crate) silence: Duration,
     /// Set when it is over.
@@ -23,22 +23,22 @@ pub(crate) struct Patience<'a> {
 /// Why reading or writing ended early.
 #[derive(Debug)]
 pub(crate) enum Ended {
-    /// Told to stop.
+    /// The measurement was cancelled.
     Stopped,
-    /// Silence, or the end of all patience.
+    /// Silence, or the end of all limits.
     Silent,
     /// The connection broke or was closed.
     Broken(io::Error),
 }
 
-/// How often waiting looks whether it should stop. Ours: nobody notices a tenth of a second.
+/// How often waiting looks whether it should stop. Ours: a tenth of a second is not noticeable.
 const STEP: Duration = Duration::from_millis(100);
 
 /// How long the kernel tries to get data through before it gives a connection up (RFC 5482), and
 /// how long the other side may say nothing where it should. Ours: "a few seconds".
 pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 
-/// Makes blocking calls return often enough for [`Patience`], and the kernel notice a peer that is
+/// Makes blocking calls return often enough for [`WaitLimits`], and the kernel notice a peer that is
 /// gone. Once per stream.
 pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
@@ -47,7 +47,7 @@ pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_write_timeout(Some(STEP))
 }
 
-impl Patience<'_> {
+impl WaitLimits<'_> {
     /// Reads some bytes into `buffer`, which has room; at least one.
     pub(crate) fn read_some(
         &self,
