@@ -8,6 +8,9 @@ use std::{
 
 use crate::harness::{Ran, Site, is_root, run, shown};
 
+/// The public key of a peer that does not exist.
+const PEER_KEY: &str = "ZyZYBW9ug8KO1SyYTYlztkDbufKcUBC8mToRplQlaeU=";
+
 /// A configuration in which everything that was renamed has its old name.
 fn old(site: &Site) -> String {
     format!(
@@ -19,7 +22,7 @@ fn old(site: &Site) -> String {
          [[outlet]]\napp = \"s\"\nudp = \"10.0.0.9:5005\"\n\
          [aggregation]\n\"law\" = \"none\"\n",
         site.gateway("a"),
-        Site::new().public_key(),
+        PEER_KEY,
     )
 }
 
@@ -53,10 +56,10 @@ fn a_check_warns_of_old_keys_and_succeeds() {
     let ran = check(&file, &[]).expect_code(0);
     let name = shown(&file);
     for (place, old, new) in [
-        ("18:1", "demand", "latency_target"),
-        ("19:3", "intake", "listener"),
-        ("25:3", "outlet", "forward"),
-        ("29:1", "law", "controller"),
+        ("19:1", "demand", "latency_target"),
+        ("20:3", "intake", "listener"),
+        ("26:3", "outlet", "forward"),
+        ("30:1", "law", "controller"),
     ] {
         let line = format!(
             "warning: {name}:{place}: `{old}` is now called `{new}`; rename it, or let `keiro config check \
@@ -73,7 +76,7 @@ fn a_check_warns_of_old_keys_and_succeeds() {
         (&json["ok"], &json["problems"]),
         (&true.into(), &serde_json::json!([]))
     );
-    assert_eq!(json["warnings"][0]["place"]["line"], 18);
+    assert_eq!(json["warnings"][0]["place"]["line"], 19);
     assert_eq!(json["warnings"].as_array().map(Vec::len), Some(4));
 }
 
@@ -92,12 +95,12 @@ fn old_and_new_key_in_one_table_are_an_error_that_names_both() {
         (
             "demand   =",
             "latency_target = \"1ms\"\ndemand   =",
-            ":19:1: `demand` is the old name of `latency_target`",
+            ":20:1: `demand` is the old name of `latency_target`",
         ),
         (
             "[[outlet]]",
             "[[listener]]\napp = \"s\"\nudp = \"127.0.0.1:7\"\n[[outlet]]",
-            ":19:3: `intake` is the old name of `listener`",
+            ":20:3: `intake` is the old name of `listener`",
         ),
     ] {
         let text = old(&site).replace(from, to);
@@ -120,7 +123,7 @@ fn fix_renames_keys_and_nothing_else() {
         let ran = check(&file, &["--fix"]).expect_code(0);
         assert_eq!(fs::read_to_string(&file).unwrap(), new(&old));
         let head = format!(
-            "{}: renamed 5 keys\n  line 18: demand → latency_target\n  line 19: intake → listener\n",
+            "{}: renamed 5 keys\n  line 19: demand → latency_target\n  line 20: intake → listener\n",
             shown(&file)
         );
         assert!(ran.stdout.starts_with(&head), "{}", ran.stdout);
@@ -128,7 +131,7 @@ fn fix_renames_keys_and_nothing_else() {
     }
     let file = site.write("gateway.toml", &old(&site));
     let json = check(&file, &["--fix", "--json"]).expect_code(0).json();
-    assert_eq!(json["renamed"][0], "line 18: demand → latency_target");
+    assert_eq!(json["renamed"][0], "line 19: demand → latency_target");
     assert_eq!(json["warnings"], serde_json::json!([]));
 }
 
@@ -151,7 +154,7 @@ fn fix_writes_nothing_where_nothing_is_to_do_or_the_file_is_not_toml() {
     for (text, code, said) in [
         (good, 0, "no key has an old name"),
         (broken, 1, "not valid TOML"),
-        (not_utf8, 1, "line 30 is not UTF-8"),
+        (not_utf8, 1, "line 31 is not UTF-8"),
         (huge, 1, "longer than 1048576 bytes"),
     ] {
         let file = site.path("gateway.toml");
@@ -211,6 +214,6 @@ fn the_daemon_logs_old_keys() {
         .expect_code(1)
         .says(&[
             "WARN",
-            "gateway.toml:18:1: `demand` is now called `latency_target`",
+            "gateway.toml:19:1: `demand` is now called `latency_target`",
         ]);
 }
