@@ -378,6 +378,12 @@ pub(crate) struct Monitor {
     /// Of `keiro asbr` or `keiro egress` instead of the gateway; without --socket at its usual place
     #[arg(long)]
     pub(crate) egress: bool,
+    /// Print the packets on the paths to this peer as qlog (JSON-SEQ), for qvis and similar tools
+    ///
+    /// Packets sent, received, acknowledged and lost, round-trip times, MTU and changes of paths. A
+    /// busy gateway makes some MB/s of it; events that it has no room for are counted in the trace
+    #[arg(long, value_name = "PEER", conflicts_with = "egress")]
+    pub(crate) qlog: Option<String>,
     /// End after this many events
     #[arg(long, value_name = "N")]
     pub(crate) count: Option<NonZeroU64>,

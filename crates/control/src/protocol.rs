@@ -10,6 +10,7 @@ mod event;
 mod history;
 mod lines;
 mod snapshot;
+mod stats;
 mod tenant;
 #[cfg(test)]
 mod tests;
@@ -26,12 +27,13 @@ pub use self::{
     lines::{LineDecoder, LineError, encode_line},
     snapshot::{
         AggregationChange, AggregationParameters, AggregationSnapshot, AppSnapshot, AssignedBy,
-        Candidate, CapacitySnapshot, DelaySummary, DelayTerms, Explanation, FecSnapshot,
-        ForwardSnapshot, JudgedBy, ListenerSnapshot, ModelState, MoveThreshold, PathSnapshot,
-        PathState, PeerSnapshot, PeerState, PlanInSite, PlanSnapshot, PlannedApp,
-        PredictedPercentiles, StatusSnapshot, StoreSnapshot, StoreState, TcpForwardSnapshot,
-        TcpListenerSnapshot, VersionSnapshot, WorkloadSnapshot,
+        Candidate, DelaySummary, DelayTerms, Explanation, FecSnapshot, ForwardSnapshot, JudgedBy,
+        ListenerSnapshot, ModelState, MoveThreshold, PathSnapshot, PathState, PeerSnapshot,
+        PeerState, PlanInSite, PlanSnapshot, PlannedApp, PredictedPercentiles, StatusSnapshot,
+        StoreSnapshot, StoreState, TcpForwardSnapshot, TcpListenerSnapshot, VersionSnapshot,
+        WorkloadSnapshot,
     },
+    stats::Stats,
     tenant::{DeviceState, TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot},
     what_if::{Senseless, SupposedTwice, WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf, WhatIfError},
 };
@@ -46,6 +48,9 @@ pub const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// Longest response or event line in bytes, newline included. Ours: snapshots of as many entries
 /// as a configuration can have.
 pub const RESPONSE_BYTES_MAX: usize = 32 << 20;
+
+/// A recording for [`Request::Qlog`] ends when it was not asked for during this time.
+pub const QLOG_IDLE_SECONDS: u64 = 5;
 
 /// What a client asks, one JSON object: `{"request": "show_path", "name": "path1"}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -92,6 +97,13 @@ pub enum Request {
     /// Events as they happen. Answer: [`Response::Monitoring`], then one [`Event`] per line until
     /// the client closes; further requests on this connection are refused.
     Monitor {},
+    /// What happened on a peer's paths since the last such request, packet by packet; the first one
+    /// begins the recording. It ends [`QLOG_IDLE_SECONDS`] after the last request. A
+    /// request takes the events: two clients that trace one peer share them. Answer: [`Response::Qlog`].
+    Qlog {
+        /// The peer's name.
+        peer: String,
+    },
     /// What the planner would do now, without doing it. Answer: [`Response::Plan`].
     Plan {
         /// From scratch, whatever is in force and however many moves it takes; else only what is
@@ -162,6 +174,15 @@ pub enum Response {
     AppHistory(AppHistory),
     /// To [`Request::Monitor`]: events follow.
     Monitoring {},
+    /// To [`Request::Qlog`].
+    Qlog {
+        /// The trace's first record (draft-ietf-quic-qlog-main-schema, `JSON-SEQ`).
+        header: serde_json::Value,
+        /// One qlog event each, in order.
+        events: Vec<serde_json::Value>,
+        /// Events that were not recorded because too many were waiting.
+        dropped_events: u64,
+    },
     /// To [`Request::Plan`] and [`Request::Apply`].
     Plan(PlanSnapshot),
     /// To [`Request::Explain`].

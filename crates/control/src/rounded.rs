@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use keiro_stats::{Unit, Value};
 use keiro_units::Bandwidth;
 
 use crate::units::three_digits;
@@ -44,6 +45,24 @@ pub fn percent(ratio: f64) -> String {
         // Rounding must not make nothing of something.
         p if p < 0.01 => "< 0.01 %".to_owned(),
         p => format!("{} %", three_digits(p)),
+    }
+}
+
+/// Bytes below this are shown exactly: packet sizes and MTUs are compared with configured ones.
+const EXACT_BYTES_MAX: u64 = 100_000;
+
+/// A counter or gauge: `1420 B`, `12.3 ms`, `940 Mbit/s`, `0.1 %`, `yes`, `17`.
+pub fn figure(unit: Unit, value: Value) -> String {
+    match unit {
+        Unit::Bytes if value.as_u64() < EXACT_BYTES_MAX => format!("{} B", value.as_u64()),
+        Unit::Bytes => bytes(value.as_u64()),
+        Unit::Seconds => duration(Duration::try_from_secs_f64(value.as_f64()).unwrap_or_default()),
+        Unit::BitsPerSecond => rate(Bandwidth::from_bits_per_second(value.as_u64())),
+        Unit::Ratio => percent(value.as_f64()),
+        Unit::Number => three_digits(value.as_f64()),
+        Unit::Flag if value == Value::Flag(true) => "yes".to_owned(),
+        Unit::Flag => "no".to_owned(),
+        Unit::Count(_) => value.as_u64().to_string(),
     }
 }
 
@@ -95,6 +114,26 @@ mod tests {
         assert_eq!(bytes(1_000), "1 kB");
         assert_eq!(bytes(12_345_678), "12.3 MB");
         assert_eq!(bytes(u64::MAX), "18.4 EB");
+    }
+
+    #[test]
+    fn figures_have_the_form_of_their_unit() {
+        let cases = [
+            (Unit::Bytes, Value::Integer(1_428), "1428 B"),
+            (Unit::Bytes, Value::Integer(12_345_678), "12.3 MB"),
+            (Unit::Seconds, Value::Real(0.0123), "12.3 ms"),
+            (
+                Unit::BitsPerSecond,
+                Value::Integer(940_000_000),
+                "940 Mbit/s",
+            ),
+            (Unit::Ratio, Value::Real(0.0125), "1.25 %"),
+            (Unit::Flag, Value::Flag(true), "yes"),
+            (Unit::Count("packets"), Value::Integer(17), "17"),
+        ];
+        for (unit, value, expected) in cases {
+            assert_eq!(figure(unit, value), expected);
+        }
     }
 
     #[test]

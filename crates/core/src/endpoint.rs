@@ -24,6 +24,7 @@ use crate::{
     session::{Arrived, ReceiveOverflows, Session},
     snapshot::{DropCounters, EndpointSnapshot, PathSnapshot, SessionSnapshot},
     tenant::{IpPacket, PacketError, TenantConfig, TenantError, TenantSnapshot},
+    trace::TraceBatch,
     uplink::Uplinks,
     wire::{
         DataHeader, KIND_COOKIE, KIND_DATA, KIND_INITIATION, KIND_RESPONSE, KIND_VERSION_REPLY,
@@ -92,11 +93,6 @@ impl TransmitBuf {
     /// What the last `poll_transmit` wrote.
     pub fn filled(&self) -> &[u8] {
         &self.bytes
-    }
-
-    /// Datagrams per batch from now on (1 after the kernel refused GSO).
-    pub fn set_segments_max(&mut self, segments_max: usize) {
-        self.segments_max = segments_max.clamp(1, 64);
     }
 }
 
@@ -494,6 +490,7 @@ impl Endpoint {
             .collect();
         for id in due {
             if let Some(session) = self.peers.get_mut(&id) {
+                session.tracer.on_time(now);
                 session.handle_timeout(now);
                 if session.handshake_at().is_some_and(|at| at <= now) {
                     self.begin_handshake(now, id);
@@ -615,11 +612,25 @@ impl Endpoint {
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front().or_else(|| {
-            self.peers
-                .values_mut()
-                .find_map(|session| session.events.pop_front())
-        })
+        self.events
+            .pop_front()
+            .or_else(|| self.peers.values_mut().find_map(Session::poll_event))
+    }
+
+    /// What happened on a peer's paths since this was called last, packet by packet; the first call
+    /// begins the recording and returns nothing. `None`: there is no such peer.
+    ///
+    /// At most [`TRACE_EVENTS_MAX`](crate::TRACE_EVENTS_MAX) events wait; further ones are counted and
+    /// lost. Changes of a path's state are in the trace once `poll_event` has returned them.
+    pub fn take_trace(&mut self, peer: PeerId) -> Option<TraceBatch> {
+        Some(self.peers.get_mut(&peer)?.tracer.take())
+    }
+
+    /// Ends the recording for [`Self::take_trace`].
+    pub fn stop_trace(&mut self, peer: PeerId) {
+        if let Some(session) = self.peers.get_mut(&peer) {
+            session.tracer.stop();
+        }
     }
 
     /// When to call `handle_timeout` and `poll_transmit` again if nothing arrives before.
@@ -717,6 +728,7 @@ impl Endpoint {
             self.drops.unknown_index += 1;
             return;
         };
+        session.tracer.on_time(now);
         session.handle_data(now, meta, header, data);
         for index in session.retired.drain(..) {
             self.by_index.remove(&index);

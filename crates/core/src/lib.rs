@@ -26,6 +26,7 @@ mod ranges;
 mod session;
 mod snapshot;
 mod tenant;
+mod trace;
 mod uplink;
 #[cfg(test)]
 mod vectors;
@@ -42,12 +43,14 @@ pub use event::{
 };
 pub use handshake::{PrivateKey, PublicKey};
 pub use id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId, TenantId};
+pub use keiro_stats::PathStats;
 pub use keiro_units::Instant;
 pub use snapshot::{
     AggregationSnapshot, AppSnapshot, DropCounters, EndpointSnapshot, PathSnapshot, PathState,
-    ReceivedAggregates, SessionSnapshot,
+    SessionSnapshot,
 };
 pub use tenant::{
     IpPacket, PacketDrops, PacketError, TenantConfig, TenantError, TenantPathSnapshot,
     TenantSnapshot,
 };
+pub use trace::{RecoveryMetrics, TRACE_EVENTS_MAX, TraceBatch, TraceEvent, TraceKind};

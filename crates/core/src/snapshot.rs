@@ -1,6 +1,6 @@
 //! What is active, in numbers, for `status`, `show`, metrics and tests.
 
-use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use keiro_model::{
     aggregation::{
@@ -10,6 +10,7 @@ use keiro_model::{
     workload::Workload,
 };
 use keiro_planner::steer::{PathObservation, PathSample};
+use keiro_stats::PathStats;
 use keiro_units::{Bandwidth, Instant, Probability};
 
 use crate::{
@@ -113,98 +114,25 @@ pub struct AggregationSnapshot {
     pub bandwidth: Option<Estimate>,
 }
 
-/// Aggregates of the peer that arrived here.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReceivedAggregates {
-    /// Aggregates of which something came, each counted once.
-    pub aggregates: u64,
-    /// Their packets: copies, and parity.
-    pub copies: u64,
-    /// Of the aggregates, those that parity gave back.
-    pub recovered: u64,
-}
-
 /// One path to one peer.
 #[derive(Clone, Debug)]
 pub struct PathSnapshot {
-    /// Which.
+    /// The path's id.
     pub id: PathId,
-    /// Its state.
+    /// Whether it may carry traffic.
     pub state: PathState,
-    /// How often it has died: went silent while it was up.
-    pub deaths: u64,
-    /// Where it leads, if known.
+    /// Where packets are sent; `None`: not known yet.
     pub remote: Option<SocketAddr>,
-    /// The rate it is paced at, IP bytes.
-    pub rate: Bandwidth,
-    /// What the path carries, measured; `None`: not known.
+    /// Its counters and gauges.
+    pub stats: PathStats,
+    /// Bottleneck rate by packet trains; `None`: not known.
     pub capacity: Option<Found>,
-    /// Largest IP packet that is sent.
-    pub mtu: u16,
-    /// How thin traffic is gathered; `None`: it is not.
+    /// How small packets are aggregated; `None`: they are not.
     pub aggregation: Option<AggregationSnapshot>,
-    /// Smoothed round trip (RFC 9002 §5.3); `None` before the first sample.
-    pub srtt: Option<Duration>,
-    /// Its variation.
-    pub rtt_var: Duration,
-    /// Smallest round trip seen.
-    pub rtt_min: Option<Duration>,
-    /// Smallest round trip of late, without our own packets' time at the bottleneck (the
-    /// packet's and that of those before it in its burst):
-    /// follows the path's delay up (0.6 s for what no queue explains, else 10 s) and down
-    /// (at once). A queue that never empties counts as delay. `None` before the first sample.
-    pub base_rtt: Option<Duration>,
-    /// Interarrival jitter (RFC 3550 §6.4.1) on the way to the peer, of the packets whose arrival it
-    /// reports, each without its own transmission time; `None` before the second.
-    pub jitter: Option<Duration>,
-    /// Packets lost of those sent in the last second, or in as long as has 50 of them, a minute at
-    /// most; those that were only late do not count. `None`: none was sent since the path came up.
-    pub loss: Option<Probability>,
-    /// How many packets `loss` is of.
+    /// How many packets `stats.loss` is of.
     pub loss_packets: u64,
-    /// All of these were lost within some tenths of a second.
+    /// All of the lost ones were lost within some tenths of a second.
     pub loss_is_burst: bool,
-    /// What we sent in the last second, IP bytes.
-    pub sent_rate: Bandwidth,
-    /// What others send over the bottleneck on the way to the peer, of the last 5 s in our own bursts
-    /// or else of 10 s of lone packets (see `keiro_model::capacity::cross`). `None`: not known, or
-    /// not known any more.
-    pub cross_rate: Option<Bandwidth>,
-    /// What is left of the capacity: `capacity` less `sent_rate` less `cross_rate`, not below zero.
-    /// What we may use is this and `sent_rate`. `None`: capacity or cross traffic is not known.
-    pub available: Option<Bandwidth>,
-    /// Latest one-way delay to the peer above the smallest seen.
-    pub delay_variation: Option<Duration>,
-    /// Its smoothed value.
-    pub delay_variation_smoothed: Option<Duration>,
-    /// Packets sent.
-    pub packets_sent: u64,
-    /// IP bytes sent.
-    pub bytes_sent: u64,
-    /// Packets that the peer acknowledged.
-    pub packets_acked: u64,
-    /// Packets declared lost.
-    pub packets_lost: u64,
-    /// Packets declared lost that were acknowledged later.
-    pub packets_spurious: u64,
-    /// IP bytes sent for measurement alone: padding, the marks in packets of trains, and pings
-    /// beyond keep-alives.
-    pub probe_bytes_sent: u64,
-    /// Bytes of messages sent more than once.
-    pub bytes_retransmitted: u64,
-    /// Authenticated packets received.
-    pub packets_received: u64,
-    /// IP bytes received.
-    pub bytes_received: u64,
-    /// Aggregates received of the peer, each once, and copies of them; over the peer's path that
-    /// ends at this one's socket.
-    pub aggregates_received: ReceivedAggregates,
-    /// Packets received with a congestion mark.
-    pub ecn_ce_received: u64,
-    /// IP bytes sent and neither acknowledged nor lost.
-    pub bytes_in_flight: u64,
-    /// Bytes of messages and datagrams that wait for this path.
-    pub bytes_queued: u64,
 }
 
 /// One application of one peer.
@@ -236,84 +164,57 @@ pub struct AppSnapshot {
     pub workload: Option<Workload>,
 }
 
-/// Datagrams ignored, by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DropCounters {
-    /// Shorter than its kind's header, or cut off.
-    pub truncated: u64,
-    /// A first byte that names no packet kind.
-    pub unknown_kind: u64,
-    /// No session has this receiver index.
-    pub unknown_index: u64,
-    /// Not sealed with the key that it claims, or altered on the way.
-    pub unauthentic: u64,
-    /// Received before, or older than the replay window.
-    pub replayed: u64,
-    /// Authentic, but its frames cannot be parsed.
-    pub malformed: u64,
-    /// A handshake of a key that is no peer here.
-    pub foreign_key: u64,
-    /// A handshake whose first MAC is wrong.
-    pub bad_mac: u64,
-    /// A handshake that is not newer than the last one.
-    pub stale_handshake: u64,
-    /// A handshake of another protocol version, or the answer to one of ours by a gateway that does
-    /// not speak our version.
-    pub version: u64,
-    /// A handshake that came too often from its address.
-    pub rate_limited: u64,
-    /// Part of a message or stream beyond what was granted; or a reset that was not
-    /// sent, because the peer opens streams faster than it reads.
-    pub over_credit: u64,
-    /// An IP packet of a tenant that is not configured here.
-    pub unknown_tenant: u64,
-}
-
-impl DropCounters {
-    /// Every counter with its name, in a fixed order.
-    pub fn by_reason(&self) -> [(&'static str, u64); 13] {
-        [
-            ("truncated", self.truncated),
-            ("unknown_kind", self.unknown_kind),
-            ("unknown_index", self.unknown_index),
-            ("unauthentic", self.unauthentic),
-            ("replayed", self.replayed),
-            ("malformed", self.malformed),
-            ("foreign_key", self.foreign_key),
-            ("bad_mac", self.bad_mac),
-            ("stale_handshake", self.stale_handshake),
-            ("version", self.version),
-            ("rate_limited", self.rate_limited),
-            ("over_credit", self.over_credit),
-            ("unknown_tenant", self.unknown_tenant),
-        ]
-    }
-}
-
-impl ReceivedAggregates {
-    /// Adds those of another path of the peer that ends at the same socket.
-    pub(crate) fn add(&mut self, other: Self) {
-        self.aggregates += other.aggregates;
-        self.copies += other.copies;
-        self.recovered += other.recovered;
+keiro_stats::reasons! {
+    /// Datagrams ignored, by reason.
+    pub struct DropCounters {
+        /// Shorter than its kind's header, or cut off.
+        truncated,
+        /// A first byte that names no packet kind.
+        unknown_kind,
+        /// No session has this receiver index.
+        unknown_index,
+        /// Not sealed with the key that it claims, or altered on the way.
+        unauthentic,
+        /// Received before, or older than the replay window.
+        replayed,
+        /// Authentic, but its frames cannot be parsed.
+        malformed,
+        /// A handshake of a key that is no peer here.
+        foreign_key,
+        /// A handshake whose first MAC is wrong.
+        bad_mac,
+        /// A handshake that is not newer than the last one.
+        stale_handshake,
+        /// A handshake of another protocol version, or the answer to one of ours by a gateway that
+        /// does not speak our version.
+        version,
+        /// A handshake that came too often from its address.
+        rate_limited,
+        /// Part of a message or stream beyond what was granted; or a reset that was not sent,
+        /// because the peer opens streams faster than it reads.
+        over_credit,
+        /// An IP packet of a tenant that is not configured here.
+        unknown_tenant,
     }
 }
 
 impl PathSnapshot {
-    /// What to plan with: what others leave of its capacity, as far as the path's own rate goes;
-    /// half of its recent shortest round trip; its recent loss, unless it was one short burst.
+    /// What to plan with: the part of its capacity that other traffic leaves, at most the configured
+    /// rate; half of its recent shortest round trip; its recent loss, unless that was one short burst.
     /// `None`: it is not up, or nothing was measured yet.
     pub fn sample(&self) -> Option<PathSample> {
-        let round_trip = self.base_rtt.or(self.rtt_min)?;
+        let stats = &self.stats;
+        let round_trip = stats.base_rtt.or(stats.min_rtt)?;
         let capacity = self.capacity.map(|found| found.capacity.rate);
-        let others = self.cross_rate.unwrap_or(Bandwidth::ZERO);
-        let usable = capacity.map_or(self.rate, |capacity| capacity.saturating_sub(others));
+        let others = stats.cross_traffic.unwrap_or(Bandwidth::ZERO);
+        let rate = stats.configured_rate;
+        let usable = capacity.map_or(rate, |capacity| capacity.saturating_sub(others));
         (self.state == PathState::Up).then(|| PathSample {
-            bandwidth: usable.min(self.rate),
+            bandwidth: usable.min(rate),
             delay: round_trip / 2,
             loss: match self.loss_is_burst {
                 true => Probability::ZERO,
-                false => self.loss.unwrap_or(Probability::ZERO),
+                false => stats.loss.unwrap_or(Probability::ZERO),
             },
         })
     }
@@ -321,7 +222,7 @@ impl PathSnapshot {
     /// What the plan loop sees of it now.
     pub fn observation(&self) -> PathObservation {
         PathObservation {
-            deaths: self.deaths,
+            deaths: self.stats.outages,
             sample: self.sample(),
             is_measured: self.capacity.is_some(),
         }

@@ -4,10 +4,9 @@
 //! messages, streams and datagrams; everything else belongs to tenant 0, which has no window unless
 //! one is configured.
 
-use std::time::Duration;
-
 use keiro_model::fairness::controller::{ControllerConfig, Weight};
-use keiro_units::{Bandwidth, ByteCount};
+use keiro_stats::{TenantPathStats, TenantPeerStats};
+use keiro_units::ByteCount;
 use thiserror::Error;
 
 use crate::id::{PathId, TenantId};
@@ -89,37 +88,23 @@ pub enum PacketError {
     },
 }
 
-/// IP packets of a tenant that were not sent, or not delivered, by cause.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PacketDrops {
-    /// Its own queue was full: taken from its longest flow.
-    pub queue_full: u64,
-    /// The queues of all tenants together were full: taken from its longest flow.
-    pub memory: u64,
-    /// Waited too long (CoDel, RFC 8289).
-    pub delayed: u64,
-    /// Refused: longer than the path has room for, or the path's room became less.
-    pub too_long: u64,
-    /// No path was up.
-    pub no_path: u64,
-    /// Arrived from the peer while too much waited for the driver.
-    pub arrived: u64,
-    /// Arrived at the peer, which does not know the tenant, as it says at times.
-    pub unknown_at_peer: u64,
-}
-
-impl PacketDrops {
-    /// Every counter with its name, in a fixed order.
-    pub fn by_cause(&self) -> [(&'static str, u64); 7] {
-        [
-            ("queue_full", self.queue_full),
-            ("memory", self.memory),
-            ("delayed", self.delayed),
-            ("too_long", self.too_long),
-            ("no_path", self.no_path),
-            ("arrived", self.arrived),
-            ("unknown_at_peer", self.unknown_at_peer),
-        ]
+keiro_stats::reasons! {
+    /// IP packets of a tenant that were not sent, or not delivered, by cause.
+    pub struct PacketDrops {
+        /// Its own queue was full: taken from its longest flow.
+        queue_full,
+        /// The queues of all tenants together were full: taken from its longest flow.
+        memory,
+        /// Waited too long (CoDel, RFC 8289).
+        delayed,
+        /// Refused: longer than the path has room for, or the path's room became less.
+        too_long,
+        /// No path was up.
+        no_path,
+        /// Arrived from the peer while too much waited for the driver.
+        arrived,
+        /// Arrived at the peer, which does not know the tenant, as it says at times.
+        unknown_at_peer,
     }
 }
 
@@ -132,20 +117,10 @@ pub struct TenantSnapshot {
     pub weight: Weight,
     /// The name of its controller.
     pub controller: &'static str,
-    /// Bytes of IP packets that wait.
-    pub queued_bytes: u64,
-    /// IP packets accepted.
-    pub accepted: u64,
-    /// Their bytes.
-    pub accepted_bytes: u64,
-    /// IP packets of the peer that arrived.
-    pub received: u64,
-    /// Their bytes.
-    pub received_bytes: u64,
+    /// Its counters and gauges.
+    pub stats: TenantPeerStats,
     /// What was not sent or not delivered.
     pub drops: PacketDrops,
-    /// IP packets marked instead of dropped because they waited long.
-    pub marked: u64,
     /// Where it has sent something, by path.
     pub paths: Vec<TenantPathSnapshot>,
 }
@@ -155,30 +130,8 @@ pub struct TenantSnapshot {
 pub struct TenantPathSnapshot {
     /// Which path.
     pub path: PathId,
-    /// Wire bytes that may be on the way; `None`: no controller bounds them.
-    pub window: Option<ByteCount>,
-    /// The same in packets of the size that the tenant sends.
-    pub window_packets: Option<u64>,
-    /// What its controller lets leave, wire bytes; `None`: the window alone decides.
-    pub rate: Option<Bandwidth>,
-    /// Wire bytes sent and neither acknowledged nor lost.
-    pub in_flight: u64,
-    /// Wire packets that carried it.
-    pub packets_sent: u64,
-    /// Their bytes.
-    pub bytes_sent: u64,
-    /// Of these packets, acknowledged.
-    pub packets_acked: u64,
-    /// Declared lost. Some may have been late.
-    pub packets_lost: u64,
-    /// Arrived with a congestion mark; where tenants are acknowledged together, by turns.
-    pub packets_marked: u64,
-    /// Smoothed round trip (RFC 9002 §5.3) of its packets; `None` before the first sample.
-    pub round_trip: Option<Duration>,
-    /// Wire bytes acknowledged per second, of the last second.
-    pub acked_rate: Bandwidth,
-    /// Bytes of IP packets that wait for this path.
-    pub queued_bytes: u64,
+    /// Its counters and gauges.
+    pub stats: TenantPathStats,
     /// Flows with something that waits.
     pub flows: usize,
     /// What the controller's answer follows from, by name; the unit is in the name.

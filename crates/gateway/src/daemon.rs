@@ -72,6 +72,7 @@ impl Gateway {
             if Stopwatch::now() >= next_check {
                 next_check = Stopwatch::now() + self.check_interval();
                 self.check()?;
+                self.end_idle_traces()?;
                 self.tenants.repair(&self.config, &self.data)?;
                 self.publish_device_events();
                 self.rearm();
@@ -277,7 +278,7 @@ impl Gateway {
             .map(|s| s.messages_queued as u64)
             .sum();
         self.publish(EventKind::Draining {
-            messages_waiting: waiting,
+            waiting_messages: waiting,
         });
         self.data.send(Command::Drain)
     }

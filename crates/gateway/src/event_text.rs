@@ -11,8 +11,8 @@ use keiro_units::Bandwidth;
 pub(crate) fn sentence(kind: &EventKind) -> String {
     match kind {
         EventKind::Started { version } => format!("keiro {version} is listening"),
-        EventKind::Draining { messages_waiting } => format!(
-            "stopping: {messages_waiting} messages are still to be delivered, new ones are refused"
+        EventKind::Draining { waiting_messages } => format!(
+            "stopping: {waiting_messages} messages are still to be delivered, new ones are refused"
         ),
         EventKind::Reloaded { changes } => format!("reloaded: {changes}"),
         EventKind::ConfigRejected { problems, first } => config_rejected(*problems, first),
@@ -156,9 +156,9 @@ fn app_sentence(kind: &EventKind) -> Option<String> {
             app,
             age_seconds,
             length_bytes,
-            messages_expired,
+            expired_messages,
         } => format!(
-            "{app}: a message of {length_bytes} bytes expired after {}, {messages_expired} so far",
+            "{app}: a message of {length_bytes} bytes expired after {}, {expired_messages} so far",
             millis(*age_seconds)
         ),
         _ => return None,

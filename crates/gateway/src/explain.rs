@@ -309,7 +309,7 @@ impl Subject<'_> {
                 }
                 None => format!("{app} is on {path}, the first path that is up."),
             },
-            AssignedBy::Nobody | AssignedBy::Unknown => format!("{app} is on {path}."),
+            AssignedBy::Unassigned | AssignedBy::Unknown => format!("{app} is on {path}."),
         }
     }
 
@@ -492,12 +492,12 @@ fn apart(a: ParameterValue, b: ParameterValue) -> (String, String) {
 
 /// In which aggregates thin packets travel, and why.
 fn gathered(aggregation: &AggregationSnapshot) -> String {
-    if aggregation.paused {
+    if aggregation.stats.paused {
         let why = aggregation.why.as_deref().unwrap_or_default();
         return format!(" Nothing is gathered there by the clock, packets travel singly: {why}.");
     }
     let copies = match (aggregation.spread.as_str(), aggregation.fec) {
-        _ if aggregation.parameters.copies < 2 => String::new(),
+        _ if aggregation.stats.copies < 2 => String::new(),
         ("" | "back-to-back", _) => String::new(),
         ("paths", None) => ", the copies on different paths".to_owned(),
         ("paths", Some(_)) => ", the parity on different paths".to_owned(),
@@ -507,7 +507,11 @@ fn gathered(aggregation: &AggregationSnapshot) -> String {
     let mut text = format!(
         " What is thin of it travels there in aggregates, {}: {}{copies}.",
         aggregation.mode,
-        setting(&aggregation.parameters)
+        setting(&AggregationParameters {
+            size_bytes: aggregation.stats.size_bytes,
+            interval_seconds: aggregation.stats.interval.as_secs_f64(),
+            copies: aggregation.stats.copies,
+        })
     );
     if let Some(fec) = aggregation.fec {
         text.push_str(&format!(
@@ -548,13 +552,13 @@ fn gathered(aggregation: &AggregationSnapshot) -> String {
             change.why
         ));
     }
-    if aggregation.sent_aggregates > 0 {
+    if aggregation.stats.sent_aggregates > 0 {
         text.push_str(&format!(
             " Of {} aggregates {} were lost, of {} copies {}.",
-            aggregation.sent_aggregates,
-            aggregation.lost_aggregates,
-            aggregation.sent_copies,
-            aggregation.lost_copies
+            aggregation.stats.sent_aggregates,
+            aggregation.stats.lost_aggregates,
+            aggregation.stats.sent_copies,
+            aggregation.stats.lost_copies
         ));
     }
     text

@@ -32,6 +32,7 @@ use crate::{
     },
     event_text::sentence,
     history::HistoryRecorder,
+    packet_trace::PacketTraces,
     planning::{Plan, PlannerInput},
     replan_backoff::Backoff,
     site::Site,
@@ -62,6 +63,7 @@ pub struct Gateway {
     /// Applications that an operator has put on a path, by name.
     pub(crate) operator_paths: BTreeMap<String, String>,
     pub(crate) steering: Steering,
+    pub(crate) packet_traces: PacketTraces,
     pub(crate) history: HistoryRecorder,
     pub(crate) site: Site,
     pub(crate) store_wake: Arc<Waker>,

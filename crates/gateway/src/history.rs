@@ -242,14 +242,14 @@ impl PathMeans {
         let rate = |rate: keiro_units::Bandwidth| rate.as_bits_per_second() as f64;
         self.capacity
             .add(path.capacity.map(|found| rate(found.capacity.rate)));
-        self.available.add(path.available.map(rate));
-        if let Some(round_trip) = path.base_rtt {
+        self.available.add(path.stats.available.map(rate));
+        if let Some(round_trip) = path.stats.base_rtt {
             let one_way = round_trip.as_secs_f64() / 2.0;
             self.base_delay = Some(self.base_delay.map_or(one_way, |least| least.min(one_way)));
         }
         self.jitter
-            .add(path.jitter.map(|jitter| jitter.as_secs_f64()));
-        self.loss.add(path.loss.map(Probability::get));
+            .add(path.stats.jitter.map(|jitter| jitter.as_secs_f64()));
+        self.loss.add(path.stats.loss.map(Probability::get));
     }
 
     fn sample(&self) -> PathSample {

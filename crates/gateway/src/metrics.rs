@@ -1,14 +1,15 @@
 //! The metrics page: names from `keiro_control::metrics`, values from snapshots.
 
-use std::sync::atomic::AtomicU64;
+use std::{collections::BTreeMap, sync::atomic::AtomicU64};
 
 use keiro_control::{
     metrics::{self, DELAY_BUCKETS_SECONDS, Metric},
     protocol::{
-        AggregationSnapshot, AppSnapshot, DeviceState, ModelState, PathSnapshot, PathState,
-        PeerSnapshot, PeerState, TcpListenerSnapshot, TenantPathSnapshot, TenantSnapshot,
+        AppSnapshot, DeviceState, ModelState, PathSnapshot, PathState, PeerSnapshot, PeerState,
+        TenantSnapshot,
     },
 };
+use keiro_stats::{Kind, PathSocketStats, StatSet, TcpListenerStats, UdpListenerStats};
 use keiro_store::RecorderCounts;
 use prometheus_client::{
     encoding::text::encode,
@@ -36,8 +37,6 @@ pub(crate) struct Page<'a> {
     pub(crate) switches: &'a [(String, &'static str, u64)],
     /// Of all peers and the endpoint, by reason.
     pub(crate) dropped: &'a [(&'static str, u64)],
-    /// Path, datagrams dropped by the own socket's full buffer, batches that could not be sent.
-    pub(crate) sockets: &'a [(String, u64, u64)],
     /// Plans by result.
     pub(crate) plans: &'a [(&'static str, u64)],
     pub(crate) planning_seconds: f64,
@@ -144,51 +143,15 @@ fn peers(registry: &mut Registry, page: &Page<'_>) {
         &metrics::PEER_UP,
         page.peers.iter().map(|p| (label(p), up(p))),
     );
-    let age = |p: &PeerSnapshot| Some((label(p), p.handshake_age_seconds?));
-    gauges(
-        registry,
-        &metrics::PEER_HANDSHAKE_AGE,
-        page.peers.iter().filter_map(age),
-    );
-    // Every key change is a completed handshake, and so is the first key.
-    let handshakes = |p: &PeerSnapshot| p.key_changes;
-    counters(
-        registry,
-        &metrics::PEER_HANDSHAKES,
-        page.peers.iter().map(|p| (label(p), handshakes(p))),
-    );
-    let changes = |p: &PeerSnapshot| p.key_changes.saturating_sub(1);
-    counters(
-        registry,
-        &metrics::PEER_KEY_CHANGES,
-        page.peers.iter().map(|p| (label(p), changes(p))),
-    );
-    let reassembly = |p: &PeerSnapshot| p.reassembly_bytes as f64;
-    gauges(
-        registry,
-        &metrics::PEER_REASSEMBLY,
-        page.peers.iter().map(|p| (label(p), reassembly(p))),
-    );
+    let peers = page.peers.iter();
+    stat_set(registry, peers.map(|p| (label(p), &p.stats.0)));
 }
 
 fn tenants(registry: &mut Registry, tenants: &[TenantSnapshot]) {
     let label = |t: &TenantSnapshot| vec![("tenant", t.name.clone())];
-    let mut gauge = |metric: &Metric, value: &dyn Fn(&TenantSnapshot) -> f64| {
-        let values = tenants.iter().map(|tenant| (label(tenant), value(tenant)));
-        gauges(registry, metric, values);
-    };
-    gauge(&metrics::TENANT_WEIGHT, &|t| t.weight);
-    gauge(&metrics::TENANT_DEVICE_UP, &|t| {
-        f64::from(t.device_state == DeviceState::Up)
-    });
-    let mut counter = |metric: &Metric, value: &dyn Fn(&TenantSnapshot) -> u64| {
-        let values = tenants.iter().map(|tenant| (label(tenant), value(tenant)));
-        counters(registry, metric, values);
-    };
-    counter(&metrics::TENANT_ENTERED_PACKETS, &|t| t.entered_packets);
-    counter(&metrics::TENANT_ENTERED_BYTES, &|t| t.entered_bytes);
-    counter(&metrics::TENANT_LEFT_PACKETS, &|t| t.left_packets);
-    counter(&metrics::TENANT_LEFT_BYTES, &|t| t.left_bytes);
+    stat_set(registry, tenants.iter().map(|t| (label(t), &t.stats.0)));
+    let up = |t: &TenantSnapshot| (label(t), f64::from(t.device_state == DeviceState::Up));
+    gauges(registry, &metrics::TENANT_DEVICE_UP, tenants.iter().map(up));
     let mut dropped: Vec<(Labels, u64)> = Vec::new();
     for tenant in tenants {
         let mut by_reason = tenant.dropped_packets.clone();
@@ -221,106 +184,46 @@ fn tenants(registry: &mut Registry, tenants: &[TenantSnapshot]) {
 }
 
 fn tenants_on_paths(registry: &mut Registry, tenants: &[TenantSnapshot]) {
-    let paths = || {
-        let peers = tenants
-            .iter()
-            .flat_map(|t| t.peers.iter().map(move |p| (t, p)));
-        peers.flat_map(|(tenant, peer)| {
-            peer.paths.iter().map(move |path| {
-                let (path_name, peer) = (path.path.clone(), peer.peer.clone());
-                let tenant = ("tenant", tenant.name.clone());
-                (vec![tenant, ("path", path_name), ("peer", peer)], path)
-            })
-        })
-    };
-    let mut gauge = |metric: &Metric, value: &dyn Fn(&TenantPathSnapshot) -> Option<f64>| {
-        let values = paths().filter_map(|(label, path)| Some((label, value(path)?)));
-        gauges(registry, metric, values);
-    };
-    gauge(&metrics::TENANT_WINDOW, &|p| {
-        p.window_bytes.map(|b| b as f64)
-    });
-    gauge(&metrics::TENANT_IN_FLIGHT, &|p| {
-        Some(p.in_flight_bytes as f64)
-    });
-    gauge(&metrics::TENANT_RATE, &|p| {
-        p.rate_bits_per_second.map(|r| r as f64)
-    });
-    gauge(&metrics::TENANT_ROUND_TRIP, &|p| p.round_trip_seconds);
-    gauge(&metrics::TENANT_QUEUE, &|p| Some(p.queued_bytes as f64));
-    let mut counter = |metric: &Metric, value: &dyn Fn(&TenantPathSnapshot) -> u64| {
-        counters(
-            registry,
-            metric,
-            paths().map(|(label, path)| (label, value(path))),
-        );
-    };
-    counter(&metrics::TENANT_SENT_PACKETS, &|p| p.sent_packets);
-    counter(&metrics::TENANT_SENT_BYTES, &|p| p.sent_bytes);
-    counter(&metrics::TENANT_LOST_PACKETS, &|p| p.lost_packets);
+    let mut towards_peers = Vec::new();
+    let mut on_paths = Vec::new();
+    for tenant in tenants {
+        for peer in &tenant.peers {
+            let (tenant, peer_name) =
+                (("tenant", tenant.name.clone()), ("peer", peer.peer.clone()));
+            towards_peers.push((vec![tenant.clone(), peer_name.clone()], &peer.stats.0));
+            for path in &peer.paths {
+                let path_name = ("path", path.path.clone());
+                let labels = vec![tenant.clone(), path_name, peer_name.clone()];
+                on_paths.push((labels, &path.stats.0));
+            }
+        }
+    }
+    stat_set(registry, towards_peers.into_iter());
+    stat_set(registry, on_paths.into_iter());
 }
 
 fn paths(registry: &mut Registry, page: &Page<'_>) {
     let label = |p: &PathSnapshot| vec![("path", p.name.clone()), ("peer", p.peer.clone())];
-    let mut gauge = |metric: &Metric, value: &dyn Fn(&PathSnapshot) -> Option<f64>| {
-        let values = page
-            .paths
-            .iter()
-            .filter_map(|path| Some((label(path), value(path)?)));
-        gauges(registry, metric, values);
-    };
-    gauge(&metrics::PATH_UP, &|p| {
-        Some(f64::from(p.state == PathState::Up))
-    });
-    gauge(&metrics::PATH_RTT, &|p| p.srtt_seconds);
-    gauge(&metrics::PATH_RTT_MIN, &|p| p.rtt_min_seconds);
-    gauge(&metrics::PATH_DELAY_VARIATION, &|p| {
-        p.one_way_delay_variation_seconds
-    });
-    gauge(&metrics::PATH_LOSS, &|p| p.loss_ratio);
-    gauge(&metrics::PATH_CAPACITY, &|p| {
-        p.capacity
-            .map(|measured| measured.rate_bits_per_second as f64)
-    });
-    gauge(&metrics::PATH_AVAILABLE, &|p| {
-        p.available_bits_per_second.map(|rate| rate as f64)
-    });
-    gauge(&metrics::PATH_JITTER, &|p| p.jitter_seconds);
-    gauge(&metrics::PATH_MTU, &|p| Some(p.mtu_bytes as f64));
-    gauge(&metrics::PATH_QUEUE, &|p| Some(p.queue_bytes as f64));
-    let rate = |p: &PathSnapshot| {
-        (
-            vec![("path", p.name.clone())],
-            p.rate_bits_per_second as f64,
-        )
-    };
-    gauges(registry, &metrics::PATH_RATE, page.paths.iter().map(rate));
-    let mut counter = |metric: &Metric, value: &dyn Fn(&PathSnapshot) -> u64| {
-        counters(
-            registry,
-            metric,
-            page.paths.iter().map(|path| (label(path), value(path))),
-        );
-    };
-    counter(&metrics::PATH_SENT_PACKETS, &|p| p.sent_packets);
-    counter(&metrics::PATH_SENT_BYTES, &|p| p.sent_bytes);
-    counter(&metrics::PATH_RECEIVED_PACKETS, &|p| p.received_packets);
-    counter(&metrics::PATH_RECEIVED_BYTES, &|p| p.received_bytes);
-    counter(&metrics::PATH_LOST_PACKETS, &|p| p.lost_packets);
-    counter(&metrics::PATH_RETRANSMITTED_BYTES, &|p| {
-        p.retransmitted_bytes
-    });
-    let socket = |path: &str| vec![("path", path.to_owned())];
-    let drops = page
-        .sockets
+    let up = |p: &PathSnapshot| (label(p), f64::from(p.state == PathState::Up));
+    gauges(registry, &metrics::PATH_UP, page.paths.iter().map(up));
+    stat_set(registry, page.paths.iter().map(|p| (label(p), &p.stats.0)));
+    let capacities = page.paths.iter();
+    stat_set(
+        registry,
+        capacities.filter_map(|p| Some((label(p), &p.capacity.as_ref()?.0))),
+    );
+    // One socket serves all peers of a path.
+    let sockets: BTreeMap<&str, &PathSocketStats> = page
+        .paths
         .iter()
-        .map(|(path, drops, _)| (socket(path), *drops));
-    counters(registry, &metrics::PATH_SOCKET_DROPS, drops);
-    let failures = page
-        .sockets
-        .iter()
-        .map(|(path, _, failures)| (socket(path), *failures));
-    counters(registry, &metrics::PATH_SOCKET_SEND_FAILURES, failures);
+        .filter_map(|p| Some((p.name.as_str(), &p.socket.as_ref()?.0)))
+        .collect();
+    stat_set(
+        registry,
+        sockets
+            .into_iter()
+            .map(|(path, stats)| (vec![("path", path.to_owned())], stats)),
+    );
 }
 
 fn aggregation(registry: &mut Registry, page: &Page<'_>) {
@@ -334,58 +237,10 @@ fn aggregation(registry: &mut Registry, page: &Page<'_>) {
         let paths = page.paths.iter();
         paths.filter_map(|path| Some((path, path.aggregation.as_ref()?)))
     };
-    let mut gauge = |metric: &Metric, value: &dyn Fn(&AggregationSnapshot) -> f64| {
-        let values = gathering().map(|(path, aggregation)| (label(path), value(aggregation)));
-        gauges(registry, metric, values);
-    };
-    gauge(&metrics::PATH_AGGREGATE_SIZE, &|a| {
-        a.parameters.size_bytes as f64
-    });
-    gauge(&metrics::PATH_AGGREGATE_INTERVAL, &|a| {
-        a.parameters.interval_seconds
-    });
-    gauge(&metrics::PATH_AGGREGATE_COPIES, &|a| {
-        a.parameters.copies as f64
-    });
-    gauge(&metrics::PATH_AGGREGATION_PAUSED, &|a| f64::from(a.paused));
-    let bandwidths = gathering().filter_map(|(path, aggregation)| {
-        let rate = aggregation.bandwidth_bits_per_second?;
-        let source = match aggregation.bandwidth_source.as_deref()? {
-            now @ ("copies" | "trains") => now,
-            _ => "aged",
-        };
-        Some((with(path, "source", source), rate as f64))
-    });
-    gauges(registry, &metrics::PATH_AGGREGATION_BANDWIDTH, bandwidths);
-    let mut counter = |metric: &Metric, value: &dyn Fn(&AggregationSnapshot) -> u64| {
-        let values = gathering().map(|(path, aggregation)| (label(path), value(aggregation)));
-        counters(registry, metric, values);
-    };
-    counter(&metrics::PATH_SENT_AGGREGATES, &|a| a.sent_aggregates);
-    counter(&metrics::PATH_LOST_AGGREGATES, &|a| a.lost_aggregates);
-    counter(&metrics::PATH_SENT_COPIES, &|a| a.sent_copies);
-    counter(&metrics::PATH_LOST_COPIES, &|a| a.lost_copies);
-    counter(&metrics::PATH_LEFT_OUT_COPIES, &|a| a.left_out_copies);
-    // What comes is counted whether or not anything is gathered here.
-    let mut counter = |metric: &Metric, value: &dyn Fn(&PathSnapshot) -> u64| {
-        let values = page.paths.iter().map(|path| (label(path), value(path)));
-        counters(registry, metric, values);
-    };
-    counter(&metrics::PATH_RECEIVED_AGGREGATES, &|p| {
-        p.received_aggregates
-    });
-    counter(&metrics::PATH_RECEIVED_COPIES, &|p| p.received_copies);
-    counter(&metrics::PATH_RECOVERED_AGGREGATES, &|p| {
-        p.recovered_aggregates
-    });
-    let overflows = gathering().flat_map(|(path, aggregation)| {
-        [
-            ("socket", aggregation.overflow_packets),
-            ("system", aggregation.system_overflow_packets),
-        ]
-        .map(|(place, count)| (with(path, "where", place), count))
-    });
-    counters(registry, &metrics::PATH_RECEIVER_OVERFLOWS, overflows);
+    stat_set(
+        registry,
+        gathering().map(|(path, aggregation)| (label(path), &aggregation.stats.0)),
+    );
     let decisions = gathering().flat_map(|(path, aggregation)| {
         let by_cause = aggregation.decisions.iter();
         by_cause.map(move |(cause, count)| (with(path, "cause", cause), *count))
@@ -395,28 +250,7 @@ fn aggregation(registry: &mut Registry, page: &Page<'_>) {
 
 fn apps(registry: &mut Registry, page: &Page<'_>) {
     let label = |a: &AppSnapshot| vec![("app", a.name.clone())];
-    let mut gauge = |metric: &Metric, value: &dyn Fn(&AppSnapshot) -> Option<f64>| {
-        let values = page
-            .apps
-            .iter()
-            .filter_map(|app| Some((label(app), value(app)?)));
-        gauges(registry, metric, values);
-    };
-    gauge(&metrics::APP_TARGET, &|a| a.latency_target_seconds);
-    gauge(&metrics::APP_TARGET_MET, &|a| a.target_met.map(f64::from));
-    gauge(&metrics::APP_DELAY_PREDICTED, &|a| {
-        a.predicted_delay_seconds
-    });
-    gauge(&metrics::APP_QUEUE, &|a| Some(a.queue_bytes as f64));
-    let mut counter = |metric: &Metric, value: &dyn Fn(&AppSnapshot) -> u64| {
-        counters(
-            registry,
-            metric,
-            page.apps.iter().map(|app| (label(app), value(app))),
-        );
-    };
-    counter(&metrics::APP_SENT_BYTES, &|a| a.sent_bytes);
-    counter(&metrics::APP_RECEIVED_BYTES, &|a| a.received_bytes);
+    stat_set(registry, page.apps.iter().map(|a| (label(a), &a.stats.0)));
     let names: std::collections::BTreeSet<&str> =
         page.paths.iter().map(|path| path.name.as_str()).collect();
     let on_path = page.apps.iter().flat_map(|app| {
@@ -426,22 +260,6 @@ fn apps(registry: &mut Registry, page: &Page<'_>) {
         })
     });
     gauges(registry, &metrics::APP_ON_PATH, on_path);
-    let outcomes = page.apps.iter().flat_map(|app| {
-        let outcomes = [
-            ("sent", app.messages_sent),
-            ("delivered", app.messages_delivered),
-            ("expired", app.messages_expired),
-            ("refused", app.messages_refused),
-            ("received", app.messages_received),
-        ];
-        outcomes.map(|(outcome, count)| {
-            (
-                vec![("app", app.name.clone()), ("outcome", outcome.to_owned())],
-                count,
-            )
-        })
-    });
-    counters(registry, &metrics::APP_MESSAGES, outcomes);
     connections(registry, page.apps);
     let switches = page.switches.iter().map(|(app, reason, count)| {
         (
@@ -452,47 +270,36 @@ fn apps(registry: &mut Registry, page: &Page<'_>) {
     counters(registry, &metrics::PATH_SWITCHES, switches);
 }
 
-/// Of TCP, by side: a gateway may have an application's listeners, its forward, or both.
+/// Listeners and forwards; an application's listeners are added up.
 fn connections(registry: &mut Registry, apps: &[AppSnapshot]) {
-    let mut open = Vec::new();
-    let mut outcomes = Vec::new();
-    for app in apps {
-        let labels = |side: &str| vec![("app", app.name.clone()), ("side", side.to_owned())];
-        let mut add = |side: &str, now: u64, counts: &[(&str, u64)]| {
-            open.push((labels(side), now as f64));
-            outcomes.extend(counts.iter().map(|(outcome, count)| {
-                let mut labels = labels(side);
-                labels.push(("outcome", (*outcome).to_owned()));
-                (labels, *count)
-            }));
-        };
-        if !app.tcp_listeners.is_empty() {
-            let sum =
-                |count: fn(&TcpListenerSnapshot) -> u64| app.tcp_listeners.iter().map(count).sum();
-            let counts = [
-                ("accepted", sum(|listener| listener.accepted_connections)),
-                ("refused", sum(|listener| listener.refused_connections)),
-                ("reset", sum(|listener| listener.reset_connections)),
-                ("failed", sum(|listener| listener.failed_connections)),
-            ];
-            add(
-                "listener",
-                sum(|listener| listener.open_connections),
-                &counts,
-            );
-        }
-        if let Some(forward) = &app.tcp_forward {
-            let counts = [
-                ("accepted", forward.accepted_connections),
-                ("reset", forward.reset_connections),
-                ("failed", forward.failed_connections),
-                ("forbidden", forward.forbidden_connections),
-            ];
-            add("forward", forward.open_connections, &counts);
-        }
-    }
-    gauges(registry, &metrics::APP_OPEN_CONNECTIONS, open);
-    counters(registry, &metrics::APP_CONNECTIONS, outcomes);
+    let label = |a: &AppSnapshot| vec![("app", a.name.clone())];
+    let with_udp: Vec<_> = apps.iter().filter(|a| !a.listeners.is_empty()).collect();
+    let udp: Vec<_> = with_udp
+        .iter()
+        .map(|a| UdpListenerStats::sum(a.listeners.iter().map(|l| &l.stats.0)))
+        .collect();
+    let labels = with_udp.iter().map(|a| label(a));
+    stat_set(registry, labels.zip(&udp));
+    let forwards = apps.iter();
+    stat_set(
+        registry,
+        forwards.filter_map(|a| Some((label(a), &a.forward.as_ref()?.stats.0))),
+    );
+    let with_tcp: Vec<_> = apps
+        .iter()
+        .filter(|a| !a.tcp_listeners.is_empty())
+        .collect();
+    let tcp: Vec<_> = with_tcp
+        .iter()
+        .map(|a| TcpListenerStats::sum(a.tcp_listeners.iter().map(|l| &l.stats.0)))
+        .collect();
+    let labels = with_tcp.iter().map(|a| label(a));
+    stat_set(registry, labels.zip(&tcp));
+    let forwards = apps.iter();
+    stat_set(
+        registry,
+        forwards.filter_map(|a| Some((label(a), &a.tcp_forward.as_ref()?.stats.0))),
+    );
 }
 
 fn gauges(
@@ -517,6 +324,35 @@ fn counters(
         family.get_or_create(&labels).inc_by(value);
     }
     registry.register(metric.registered_name(), metric.help, family);
+}
+
+/// Registers every figure of a set, with a value for each of `objects` that has one.
+fn stat_set<'a, S: StatSet + 'a>(
+    registry: &mut Registry,
+    objects: impl Iterator<Item = (Labels, &'a S)>,
+) {
+    let objects: Vec<_> = objects.collect();
+    for (index, stat) in S::STATS.iter().enumerate() {
+        let values = objects
+            .iter()
+            .filter_map(|(labels, stats)| Some((labels, stats.value(index)?)));
+        match stat.kind {
+            Kind::Counter => {
+                let family = Counters::default();
+                for (labels, value) in values {
+                    family.get_or_create(labels).inc_by(value.as_u64());
+                }
+                registry.register(stat.registered_metric(), stat.help, family);
+            }
+            Kind::Gauge => {
+                let family = Gauges::default();
+                for (labels, value) in values {
+                    family.get_or_create(labels).set(value.as_f64());
+                }
+                registry.register(stat.registered_metric(), stat.help, family);
+            }
+        }
+    }
 }
 
 fn by<'a>(
@@ -553,8 +389,6 @@ fn histograms(text: &mut String, delays: &[(String, DelayBuckets)]) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use serde_json::json;
 
     use super::*;
@@ -564,15 +398,13 @@ mod tests {
     fn every_figure_of_aggregates_has_the_name_that_is_its_own() {
         let path = json!({
             "name": "west", "peer": "plant", "state": "up", "why": "", "state_seconds": 1.0,
-            "local": "192.0.2.1:7000", "rate_bits_per_second": 1, "delay_configured": false,
-            "mtu_bytes": 1500, "sent_packets": 2, "sent_bytes": 3, "received_packets": 4, "received_bytes": 5,
-            "lost_packets": 6, "retransmitted_bytes": 7, "queue_bytes": 8, "in_flight_bytes": 9,
-            "received_aggregates": 101, "received_copies": 102, "recovered_aggregates": 103,
+            "local": "192.0.2.1:7000", "delay_configured": false,
+                        "received_aggregates": 101, "received_copies": 102, "recovered_aggregates": 103,
             "aggregation": {
                 "mode": "eager", "size_bytes": 104, "interval_seconds": 0.105, "copies": 106, "paused": true,
                 "decisions": { "idle": 107, "line": 108 },
                 "sent_aggregates": 109, "lost_aggregates": 110, "sent_copies": 111, "lost_copies": 112,
-                "left_out_copies": 113, "overflow_packets": 114, "system_overflow_packets": 115,
+                "unsent_copies": 113, "peer_socket_dropped_packets": 114, "peer_system_dropped_packets": 115,
                 "bandwidth_bits_per_second": 116, "bandwidth_source": "3 s ago",
             },
         });
@@ -591,7 +423,6 @@ mod tests {
             delays: &[],
             switches: &[],
             dropped: &[],
-            sockets: &[],
             plans: &[],
             planning_seconds: 0.0,
             history: None,
@@ -601,46 +432,34 @@ mod tests {
             control_clients: 0,
         };
         let text = render(&page);
-        let told: BTreeMap<&str, &str> = text
+        let shown: BTreeMap<&str, &str> = text
             .lines()
-            .filter(|line| line.contains("aggreg") || line.contains("overflow"))
+            .filter(|line| line.contains("aggreg") || line.contains("received_copies"))
             .filter_map(|line| line.strip_prefix("keiro_path_")?.rsplit_once(' '))
             .collect();
         let of = |name: &str, more: &str| format!(r#"{name}{{path="west",peer="plant"{more}}}"#);
         let wanted = [
             ("received_aggregates_total", "", "101"),
-            ("received_aggregate_copies_total", "", "102"),
+            ("received_copies_total", "", "102"),
             ("recovered_aggregates_total", "", "103"),
-            ("aggregate_size_bytes", "", "104.0"),
-            ("aggregate_interval_seconds", "", "0.105"),
-            ("aggregate_copies", "", "106.0"),
+            ("aggregation_size_bytes", "", "104.0"),
+            ("aggregation_interval_seconds", "", "0.105"),
+            ("aggregation_copies", "", "106.0"),
             ("aggregation_paused", "", "1.0"),
             ("aggregation_decisions_total", r#",cause="idle""#, "107"),
             ("aggregation_decisions_total", r#",cause="line""#, "108"),
-            ("sent_aggregates_total", "", "109"),
-            ("lost_aggregates_total", "", "110"),
-            ("sent_aggregate_copies_total", "", "111"),
-            ("lost_aggregate_copies_total", "", "112"),
-            ("left_out_aggregate_copies_total", "", "113"),
-            (
-                "receiver_overflow_packets_total",
-                r#",where="socket""#,
-                "114",
-            ),
-            (
-                "receiver_overflow_packets_total",
-                r#",where="system""#,
-                "115",
-            ),
-            (
-                "aggregation_bandwidth_bits_per_second",
-                r#",source="aged""#,
-                "116.0",
-            ),
+            ("aggregation_sent_aggregates_total", "", "109"),
+            ("aggregation_lost_aggregates_total", "", "110"),
+            ("aggregation_sent_copies_total", "", "111"),
+            ("aggregation_lost_copies_total", "", "112"),
+            ("aggregation_unsent_copies_total", "", "113"),
+            ("aggregation_peer_socket_dropped_packets_total", "", "114"),
+            ("aggregation_peer_system_dropped_packets_total", "", "115"),
+            ("aggregation_bandwidth_bits_per_second", "", "116.0"),
         ];
         for (name, more, value) in wanted {
-            assert_eq!(told.get(&*of(name, more)), Some(&value), "{name}{more}");
+            assert_eq!(shown.get(&*of(name, more)), Some(&value), "{name}{more}");
         }
-        assert_eq!(told.len(), wanted.len(), "{told:?}");
+        assert_eq!(shown.len(), wanted.len(), "{shown:?}");
     }
 }

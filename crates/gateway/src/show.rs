@@ -9,11 +9,11 @@ use std::{
 use keiro_control::{
     config::{App, AppIndex, Class, Config, PathIndex, Peer, Planner},
     protocol::{
-        AggregationChange, AggregationSnapshot, AppSnapshot, AssignedBy, CapacitySnapshot,
-        DelaySummary, ErrorResponse, EventKind, Explanation, FecSnapshot, ForwardSnapshot,
-        JudgedBy, ListenerSnapshot, ModelState, PROTOCOL_VERSION, PathSnapshot, PathState,
-        PeerSnapshot, PeerState, PlanSnapshot, PlannedApp, Response, StatusSnapshot,
-        TcpForwardSnapshot, TcpListenerSnapshot, Timestamp, VersionSnapshot, WorkloadSnapshot,
+        AggregationChange, AggregationSnapshot, AppSnapshot, AssignedBy, DelaySummary,
+        ErrorResponse, EventKind, Explanation, FecSnapshot, ForwardSnapshot, JudgedBy,
+        ListenerSnapshot, ModelState, PROTOCOL_VERSION, PathSnapshot, PathState, PeerSnapshot,
+        PeerState, PlanSnapshot, PlannedApp, Response, Stats, StatusSnapshot, TcpForwardSnapshot,
+        TcpListenerSnapshot, Timestamp, VersionSnapshot, WorkloadSnapshot,
     },
     units::Text,
 };
@@ -21,7 +21,8 @@ use keiro_core::{self as core, DropCounters, SessionSnapshot};
 use keiro_linux::tcp::Mode;
 use keiro_model::aggregation::{Cause, ControllerKind, Decision};
 use keiro_planner::queueing::Invalid;
-use keiro_units::{Bandwidth, Probability};
+use keiro_stats::{AggregationStats, AppStats, CapacityStats, PathSocketStats, PeerStats};
+use keiro_units::Probability;
 
 use crate::{
     active::app_id,
@@ -196,10 +197,14 @@ impl<'a> View<'a> {
             apps: count(apps.len()),
             apps_with_target: count(
                 apps.iter()
-                    .filter(|a| a.latency_target_seconds.is_some())
+                    .filter(|a| a.stats.latency_target.is_some())
                     .count(),
             ),
-            apps_target_met: count(apps.iter().filter(|a| a.target_met == Some(true)).count()),
+            apps_target_met: count(
+                apps.iter()
+                    .filter(|a| a.stats.target_met == Some(true))
+                    .count(),
+            ),
             apps_target_measured: {
                 let measured = Some(JudgedBy::Measurement);
                 count(apps.iter().filter(|a| a.judged_by == measured).count())
@@ -307,7 +312,10 @@ impl<'a> View<'a> {
             text: subject.text() + &self.gateway.tenants_of(index, shown.path.as_deref()),
             path: shown.path.clone(),
             assigned_by: shown.assigned_by,
-            latency_target_seconds: shown.latency_target_seconds,
+            latency_target_seconds: shown
+                .stats
+                .latency_target
+                .map(|target| target.as_secs_f64()),
             model: self.model(&self.apps()).0,
             candidates: subject.views(state),
             would_move: subject.would_move(),
@@ -359,8 +367,9 @@ impl<'a> View<'a> {
         let standing = self.gateway.status.path(name, peer_name);
         let since = standing.map(|standing| standing.since);
         let measured = live
+            .stats
             .base_rtt
-            .or(live.rtt_min)
+            .or(live.stats.min_rtt)
             .map(|round_trip| round_trip / 2);
         let level = self.gateway.steering.level(name, peer_name);
         let seconds = |duration: Duration| duration.as_secs_f64();
@@ -379,46 +388,34 @@ impl<'a> View<'a> {
             state_seconds: since.map_or(0.0, |since| self.age(since)),
             local: path.local.to_string(),
             remote: live.remote.map(|remote| remote.to_string()),
-            rate_bits_per_second: live.rate.as_bits_per_second(),
+            stats: Stats(live.stats),
+            socket: self.socket(path).copied().map(Stats),
             aggregation: live
                 .aggregation
                 .as_ref()
                 .map(|live| aggregation(live, self.snapshot.at)),
-            capacity: live.capacity.map(|measured| CapacitySnapshot {
-                rate_bits_per_second: measured.capacity.rate.as_bits_per_second(),
-                low_bits_per_second: measured.capacity.low.as_bits_per_second(),
-                high_bits_per_second: measured.capacity.high.as_bits_per_second(),
-                age_seconds: seconds(self.snapshot.at.saturating_duration_since(measured.at)),
+            capacity: live.capacity.map(|measured| {
+                Stats(CapacityStats {
+                    rate: measured.capacity.rate,
+                    low: measured.capacity.low,
+                    high: measured.capacity.high,
+                    age: self.snapshot.at.saturating_duration_since(measured.at),
+                })
             }),
             delay_seconds: level
                 .map(|level| level.delay)
                 .or(path.delay)
                 .or(measured)
                 .map(seconds),
-            base_rtt_seconds: live.base_rtt.map(seconds),
-            available_bits_per_second: live.available.map(Bandwidth::as_bits_per_second),
-            cross_traffic_bits_per_second: live.cross_rate.map(Bandwidth::as_bits_per_second),
-            jitter_seconds: live.jitter.map(seconds),
             delay_configured: path.delay.is_some(),
             configured_delay_seconds: path.delay.map(seconds),
-            srtt_seconds: live.srtt.map(seconds),
-            rtt_min_seconds: live.rtt_min.map(seconds),
-            rtt_var_seconds: live.srtt.map(|_| seconds(live.rtt_var)),
-            one_way_delay_variation_seconds: live.delay_variation_smoothed.map(seconds),
-            loss_ratio: live.loss.map(Probability::get),
-            mtu_bytes: u64::from(live.mtu),
-            sent_packets: live.packets_sent,
-            sent_bytes: live.bytes_sent,
-            received_packets: live.packets_received,
-            received_bytes: live.bytes_received,
-            received_aggregates: live.aggregates_received.aggregates,
-            received_copies: live.aggregates_received.copies,
-            recovered_aggregates: live.aggregates_received.recovered,
-            lost_packets: live.packets_lost,
-            retransmitted_bytes: live.bytes_retransmitted,
-            queue_bytes: live.bytes_queued,
-            in_flight_bytes: live.bytes_in_flight,
         })
+    }
+
+    /// The socket of a path; `None`: it is not open.
+    fn socket(&self, path: &keiro_control::config::Path) -> Option<&PathSocketStats> {
+        let id = self.gateway.active.socket_at(path.local)?;
+        self.snapshot.sockets.get(&id)
     }
 
     fn peer(&self, peer: &Peer) -> Option<PeerSnapshot> {
@@ -449,18 +446,20 @@ impl<'a> View<'a> {
             state,
             why,
             state_seconds: self.age(standing.since),
-            handshake_age_seconds: session.key_since.map(|since| self.age(since)),
-            handshakes_started: standing.handshakes_started,
-            key_changes: session.key_changes,
+            stats: Stats(PeerStats {
+                handshake_age: session.key_since.map(|since| self.duration_since(since)),
+                handshakes_started: standing.handshakes_started,
+                handshakes_completed: session.key_changes,
+                paths_up: paths_up.count() as u64,
+                reassembly_bytes: session.reassembly_bytes,
+                reassembly_max_bytes: peer.reassembly_max.get(),
+            }),
             features: session
                 .features
                 .unwrap_or_default()
                 .names()
                 .map(str::to_owned)
                 .collect(),
-            paths_up: paths_up.count() as u64,
-            reassembly_bytes: session.reassembly_bytes,
-            reassembly_bytes_max: peer.reassembly_max.get(),
             dropped_packets: dropped
                 .map(|(reason, count)| (reason.to_owned(), count))
                 .collect(),
@@ -486,19 +485,34 @@ impl<'a> View<'a> {
         let standing = self.standing.apps.get(index.0);
         let expected = standing.and_then(|standing| standing.expected);
         let forecast = standing.and_then(|standing| standing.forecast);
-        let latency_target = app
-            .latency_target
-            .map(|latency_target| latency_target.as_secs_f64());
         let verdict = gateway.status.app(name);
         let verdict = verdict.and_then(|standing| standing.latency_target.verdict());
         let verdict = verdict.filter(|_| path.is_some());
         let target_met = match path {
             Some(_) => verdict.map(|verdict| verdict.met),
             // Nothing gets anywhere.
-            None => latency_target.map(|_| false),
+            None => app.latency_target.map(|_| false),
         };
         let waiting_path = place.and_then(|path| self.path(path, &config[app.peer]));
-        let counts = live.map(Counts::of).unwrap_or_default();
+        let stats = AppStats {
+            latency_target: app.latency_target,
+            target_met,
+            predicted_delay: expected
+                .and_then(|expected| expected.predicted_seconds())
+                .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+            waiting_messages: match app.class {
+                Class::Message => live.map_or(0, waiting_messages),
+                Class::Datagram | Class::Stream => 0,
+            },
+            queued_bytes: waiting_path.map_or(0, |path| path.stats.queued_bytes),
+            senders: figures.senders,
+            receivers: figures.receivers,
+            ..live.map(app_counters).unwrap_or_default()
+        };
+        let stats = AppStats {
+            refused_messages: stats.refused_messages + figures.refused_here,
+            ..stats
+        };
         let (used, _) = workload_of(app, self.input.workloads.get(&index).copied());
         AppSnapshot {
             name: name.to_owned(),
@@ -512,34 +526,18 @@ impl<'a> View<'a> {
                     .map(|path| config[path].name.to_string()),
             },
             assigned_by: self.assigned_by(path, planned),
-            latency_target_seconds: latency_target,
+            stats: Stats(stats),
             lifetime_seconds: app.lifetime.map(|lifetime| lifetime.as_secs_f64()),
             workload: live.and_then(|live| self.workload_seen(app.class, live)),
             length_bytes: Some(used.length.get() as f64),
             interval_seconds: Some(used.interval.as_secs_f64()),
-            predicted_delay_seconds: expected.and_then(|expected| expected.predicted_seconds()),
             predicted: forecast
                 .map(|forecast| forecast.percentiles())
                 .unwrap_or_default(),
             no_forecast: forecast.and_then(|forecast| forecast.why_not()),
             margin_seconds: expected.and_then(|expected| expected.margin_seconds()),
-            target_met,
             judged_by: verdict.map(|verdict| verdict.by),
             delay: figures.delay.recent.as_ref().map(summary),
-            messages_sent: counts.sent,
-            messages_delivered: counts.delivered,
-            messages_expired: counts.expired,
-            messages_refused: counts.refused + counts.dropped + figures.refused_here,
-            messages_received: counts.received,
-            messages_waiting: match app.class {
-                Class::Message => counts.waiting(),
-                Class::Datagram | Class::Stream => 0,
-            },
-            queue_bytes: waiting_path.map_or(0, |path| path.queue_bytes),
-            sent_bytes: counts.sent_bytes,
-            received_bytes: counts.received_bytes,
-            senders: figures.senders,
-            receivers: figures.receivers,
             listeners: listeners(&figures),
             forward: forward(&figures),
             tcp_listeners: tcp_listeners(&figures),
@@ -584,7 +582,7 @@ impl<'a> View<'a> {
 
     fn assigned_by(&self, path: Option<PathIndex>, planned: Option<&AppAssignment>) -> AssignedBy {
         match (path, planned) {
-            (None, _) | (_, None) => AssignedBy::Nobody,
+            (None, _) | (_, None) => AssignedBy::Unassigned,
             (Some(path), Some(planned)) if planned.path == Some(path) => planned.by,
             _ => AssignedBy::Fallback,
         }
@@ -615,10 +613,11 @@ impl<'a> View<'a> {
                 .delay
                 .as_ref()
                 .filter(|delay| delay.count >= MEASURED_MIN);
-            let (Some(delay), Some(predicted)) = (delay, app.predicted_delay_seconds) else {
+            let (Some(delay), Some(predicted)) = (delay, app.stats.predicted_delay) else {
                 continue;
             };
             compared = true;
+            let predicted = predicted.as_secs_f64();
             let difference = (delay.mean_seconds - predicted).abs();
             if difference > (AGREEMENT_RATIO * predicted).max(AGREEMENT_MIN) {
                 let why = format!(
@@ -639,11 +638,12 @@ impl<'a> View<'a> {
         }
     }
 
+    fn duration_since(&self, since: core::Instant) -> Duration {
+        self.snapshot.at.saturating_duration_since(since)
+    }
+
     fn age(&self, since: core::Instant) -> f64 {
-        self.snapshot
-            .at
-            .saturating_duration_since(since)
-            .as_secs_f64()
+        self.duration_since(since).as_secs_f64()
     }
 
     fn metrics(&self) -> String {
@@ -674,12 +674,6 @@ impl<'a> View<'a> {
                 switches.push((app.name.clone(), *reason, *count));
             }
         }
-        let socket = |path: &keiro_control::config::Path| {
-            let id = gateway.active.socket_at(path.local)?;
-            let figures = self.snapshot.sockets.get(&id)?;
-            let failures = figures.send_failed + figures.send_buffer_full;
-            Some((path.name.to_string(), figures.receive_drops, failures))
-        };
         let counts = &gateway.counts;
         let loaded = gateway
             .config_loaded
@@ -699,12 +693,6 @@ impl<'a> View<'a> {
             delays: &delays,
             switches: &switches,
             dropped: &dropped,
-            sockets: &gateway
-                .config
-                .paths
-                .iter()
-                .filter_map(socket)
-                .collect::<Vec<_>>(),
             plans: &[
                 ("unchanged", counts.plans_unchanged),
                 ("changed", counts.plans_changed),
@@ -720,37 +708,23 @@ impl<'a> View<'a> {
     }
 }
 
-/// The core's counters of an application.
-#[derive(Default)]
-struct Counts {
-    sent: u64,
-    delivered: u64,
-    expired: u64,
-    refused: u64,
-    dropped: u64,
-    received: u64,
-    sent_bytes: u64,
-    received_bytes: u64,
+/// What the core counts of an application.
+fn app_counters(app: &core::AppSnapshot) -> AppStats {
+    AppStats {
+        sent_messages: app.sent,
+        delivered_messages: app.delivered,
+        expired_messages: app.expired,
+        refused_messages: app.refused + app.dropped,
+        received_messages: app.received,
+        sent_bytes: app.sent_bytes,
+        received_bytes: app.received_bytes,
+        ..AppStats::default()
+    }
 }
 
-impl Counts {
-    fn of(app: &core::AppSnapshot) -> Self {
-        Self {
-            sent: app.sent,
-            delivered: app.delivered,
-            expired: app.expired,
-            refused: app.refused,
-            dropped: app.dropped,
-            received: app.received,
-            sent_bytes: app.sent_bytes,
-            received_bytes: app.received_bytes,
-        }
-    }
-
-    fn waiting(&self) -> u64 {
-        self.sent
-            .saturating_sub(self.delivered + self.expired + self.refused)
-    }
+fn waiting_messages(app: &core::AppSnapshot) -> u64 {
+    app.sent
+        .saturating_sub(app.delivered + app.expired + app.refused)
 }
 
 fn path_state(state: core::PathState) -> PathState {
@@ -778,9 +752,7 @@ fn summary(delay: &DelayQuantiles) -> DelaySummary {
 fn listeners(figures: &AppFigures) -> Vec<ListenerSnapshot> {
     let listener = |listener: &crate::data::figures::ListenerFigures| ListenerSnapshot {
         udp: listener.address.to_string(),
-        received_packets: listener.received_packets,
-        received_bytes: listener.received_bytes,
-        refused_packets: listener.refused_packets,
+        stats: Stats(listener.stats),
     };
     figures.listeners.iter().map(listener).collect()
 }
@@ -788,9 +760,7 @@ fn listeners(figures: &AppFigures) -> Vec<ListenerSnapshot> {
 fn forward(figures: &AppFigures) -> Option<ForwardSnapshot> {
     figures.forward.as_ref().map(|forward| ForwardSnapshot {
         udp: forward.to.to_string(),
-        sent_packets: forward.sent_packets,
-        sent_bytes: forward.sent_bytes,
-        failed_packets: forward.failed_packets,
+        stats: Stats(forward.stats),
     })
 }
 
@@ -798,11 +768,7 @@ fn tcp_listeners(figures: &AppFigures) -> Vec<TcpListenerSnapshot> {
     let listener = |listener: &TcpListenerFigures| TcpListenerSnapshot {
         tcp: listener.address.to_string(),
         transparent: listener.mode == Mode::Transparent,
-        open_connections: listener.open,
-        accepted_connections: listener.accepted,
-        refused_connections: listener.refused,
-        reset_connections: listener.reset,
-        failed_connections: listener.failed,
+        stats: Stats(listener.stats),
     };
     figures.tcp_listeners.iter().map(listener).collect()
 }
@@ -813,11 +779,7 @@ fn tcp_forward(figures: &AppFigures) -> Option<TcpForwardSnapshot> {
         .as_ref()
         .map(|forward| TcpForwardSnapshot {
             tcp: forward.destination.to_string(),
-            open_connections: forward.open,
-            accepted_connections: forward.connected,
-            failed_connections: forward.failed,
-            forbidden_connections: forward.forbidden,
-            reset_connections: forward.reset,
+            stats: Stats(forward.stats),
         })
 }
 
@@ -849,7 +811,20 @@ fn aggregation(live: &core::AggregationSnapshot, now: core::Instant) -> Aggregat
         mode: mode.to_owned(),
         controller: live.controller.name().to_owned(),
         spread,
-        parameters: aggregation_parameters(live.parameters),
+        stats: Stats(AggregationStats {
+            size_bytes: live.parameters.size().get(),
+            interval: live.parameters.interval(),
+            copies: u64::from(live.parameters.copies()),
+            paused: live.mode == core::AggregationMode::Fixed && live.too_narrow.is_some(),
+            bandwidth: live.bandwidth.map(|estimate| estimate.bandwidth()),
+            sent_aggregates: live.aggregates.sent,
+            lost_aggregates: live.aggregates.lost,
+            sent_copies: live.copies.sent,
+            lost_copies: live.copies.lost,
+            unsent_copies: live.copies_left_out,
+            peer_socket_dropped_packets: live.socket_overflows,
+            peer_system_dropped_packets: live.system_overflows,
+        }),
         fec: match live.redundancy {
             core::Redundancy::Copies => None,
             core::Redundancy::Parity(parity) => Some(FecSnapshot {
@@ -858,22 +833,11 @@ fn aggregation(live: &core::AggregationSnapshot, now: core::Instant) -> Aggregat
                     * u64::from(live.parameters.copies().saturating_sub(1)),
             }),
         },
-        paused: live.mode == core::AggregationMode::Fixed && live.too_narrow.is_some(),
         last_change: live.last_change.map(change),
         decisions: decisions
             .map(|(cause, count)| ((*cause).to_owned(), *count))
             .collect(),
         why: narrow.or(cause),
-        sent_aggregates: live.aggregates.sent,
-        lost_aggregates: live.aggregates.lost,
-        sent_copies: live.copies.sent,
-        lost_copies: live.copies.lost,
-        left_out_copies: live.copies_left_out,
-        overflow_packets: live.socket_overflows,
-        system_overflow_packets: live.system_overflows,
-        bandwidth_bits_per_second: live
-            .bandwidth
-            .map(|told| told.bandwidth().as_bits_per_second()),
         bandwidth_source: live.bandwidth.map(|told| told.source.to_string()),
     }
 }

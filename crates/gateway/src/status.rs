@@ -291,7 +291,7 @@ impl StatusTable {
             app: app.to_owned(),
             age_seconds: age.as_secs_f64(),
             length_bytes,
-            messages_expired: status.expired,
+            expired_messages: status.expired,
         }
     }
 

@@ -101,7 +101,7 @@ impl Steering {
         let followed = self.paths.get(&(path.to_owned(), peer.to_owned()));
         match live.state {
             PathState::Up => Some(followed.map_or(PathHoldDown::Held, |followed| {
-                followed.hold_down(live.deaths)
+                followed.hold_down(live.stats.outages)
             })),
             PathState::Validating if settling => Some(PathHoldDown::Validating),
             PathState::Validating | PathState::Down => None,
@@ -116,7 +116,7 @@ impl Steering {
     ) -> Option<Duration> {
         let followed = self.paths.get(&(path.to_owned(), peer.to_owned()))?;
         let is_up = live.state == PathState::Up;
-        let doubtful = is_up && followed.hold_down(live.deaths) != PathHoldDown::Released;
+        let doubtful = is_up && followed.hold_down(live.stats.outages) != PathHoldDown::Released;
         doubtful.then(|| SAMPLE_INTERVAL * followed.observations_until_released())
     }
 

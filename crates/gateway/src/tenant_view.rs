@@ -4,11 +4,14 @@ use std::fmt::Write;
 
 use keiro_control::{
     config::{AppIndex, Tenant},
-    protocol::{DeviceState, EventKind, TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot},
+    protocol::{
+        DeviceState, EventKind, Stats, TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot,
+    },
     rounded::bytes,
 };
 use keiro_core::{self as core, PeerId, TenantId};
-use keiro_units::ByteCount;
+use keiro_stats::TenantStats;
+use keiro_units::Probability;
 
 use crate::{
     data::{command::DataThreadGone, tunnels::TenantFigures},
@@ -59,8 +62,8 @@ impl Gateway {
         let peer = config[config[app].peer].name.as_str();
         let mut text = String::new();
         for tenant in tenants.iter().filter(|t| names.contains(&t.name.as_str())) {
-            let share = tenant.share_ratio * 100.0;
-            let (name, weight) = (&tenant.name, tenant.weight);
+            let share = tenant.stats.share.get() * 100.0;
+            let (name, weight) = (&tenant.name, tenant.stats.weight);
             let _ = write!(
                 text,
                 " It carries traffic of tenant {name}: weight {weight}, {share:.0} % of all weights"
@@ -69,9 +72,9 @@ impl Gateway {
             let mut paths = peers.flat_map(|of| &of.paths);
             let on_path = paths.find(|of| Some(of.path.as_str()) == path);
             if let Some(on_path) = on_path
-                && let Some(window) = on_path.window_bytes
+                && let Some(window) = on_path.stats.window_bytes
             {
-                let in_flight = bytes(on_path.in_flight_bytes);
+                let in_flight = bytes(on_path.stats.in_flight_bytes);
                 let window = bytes(window);
                 let _ = write!(text, ", {in_flight} of its window of {window} on the way");
             }
@@ -140,8 +143,12 @@ impl Gateway {
         TenantSnapshot {
             name: tenant.name.to_string(),
             id: u64::from(tenant.id),
-            weight,
-            share_ratio: weight / all,
+            stats: Stats(TenantStats {
+                weight,
+                share: Probability::new(weight / all).unwrap_or(Probability::ZERO),
+                mtu_bytes: tenant.mtu.get(),
+                ..counts.stats
+            }),
             controller: tenant.controller(&self.config.fairness).name().to_owned(),
             device: tenant.device.clone(),
             device_present: figures.is_some_and(|figures| figures.has_device),
@@ -149,21 +156,14 @@ impl Gateway {
                 .as_ref()
                 .map_or(DeviceState::Missing, DeviceHealth::state),
             device_problem: standing.and_then(|standing| Some(standing.why()?.to_owned())),
-            mtu_bytes: tenant.mtu.get(),
             table: tenant.table.map(u64::from),
             prefixes: tenant.prefixes.iter().map(ToString::to_string).collect(),
-            entered_packets: counts.entered_packets,
-            entered_bytes: counts.entered_bytes,
-            left_packets: counts.left_packets,
-            left_bytes: counts.left_bytes,
             not_forwarded_packets: counts
                 .of_the_link()
                 .into_iter()
                 .map(|(kind, n)| (kind.to_owned(), n))
                 .collect(),
             dropped_packets: drops.map(|(cause, n)| (cause.to_owned(), n)).collect(),
-            answer_packets: counts.answers,
-            withheld_answer_packets: counts.answers_withheld,
             peers: peers.collect(),
         }
     }
@@ -174,7 +174,6 @@ impl Gateway {
         live: Option<(PeerId, &core::TenantSnapshot)>,
     ) -> TenantPeerSnapshot {
         let drops = live.map(|(_, live)| live.drops).unwrap_or_default();
-        let count = |of: fn(&core::TenantSnapshot) -> u64| live.map_or(0, |(_, live)| of(live));
         let paths = live.into_iter().flat_map(|(id, live)| {
             live.paths.iter().filter_map(move |path| {
                 let name = self.active.path_name(id, path.path)?;
@@ -185,14 +184,9 @@ impl Gateway {
             peer,
             app: String::new(),
             prefixes: Vec::new(),
-            accepted_packets: count(|live| live.accepted),
-            accepted_bytes: count(|live| live.accepted_bytes),
-            received_packets: count(|live| live.received),
-            received_bytes: count(|live| live.received_bytes),
-            queued_bytes: count(|live| live.queued_bytes),
-            marked_packets: count(|live| live.marked),
+            stats: Stats(live.map(|(_, live)| live.stats).unwrap_or_default()),
             dropped_packets: drops
-                .by_cause()
+                .by_reason()
                 .into_iter()
                 .map(|(cause, n)| (cause.to_owned(), n))
                 .collect(),
@@ -209,20 +203,8 @@ fn gives_packets_to(tenant: &Tenant, app: AppIndex) -> bool {
 }
 
 fn on_path(name: &str, path: &core::TenantPathSnapshot) -> TenantPathSnapshot {
-    let known = path.packets_acked + path.packets_lost;
     TenantPathSnapshot {
         path: name.to_owned(),
-        window_bytes: path.window.map(ByteCount::get),
-        window_packets: path.window_packets,
-        rate_bits_per_second: path.rate.map(|rate| rate.as_bits_per_second()),
-        in_flight_bytes: path.in_flight,
-        sent_packets: path.packets_sent,
-        sent_bytes: path.bytes_sent,
-        lost_packets: path.packets_lost,
-        loss_ratio: (known > 0).then(|| path.packets_lost as f64 / known as f64),
-        marked_packets: path.packets_marked,
-        round_trip_seconds: path.round_trip.map(|time| time.as_secs_f64()),
-        acked_bits_per_second: path.acked_rate.as_bits_per_second(),
-        queued_bytes: path.queued_bytes,
+        stats: Stats(path.stats),
     }
 }

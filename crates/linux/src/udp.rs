@@ -222,15 +222,6 @@ impl BatchSocket {
         self.local
     }
 
-    /// Datagrams that one send may hold: 1 once a device has refused GSO.
-    pub fn segments_max(&self) -> usize {
-        match self.gso {
-            // UDP_MAX_SEGMENTS of Linux 4.18 to 6.8.
-            true => 64,
-            false => 1,
-        }
-    }
-
     /// How often the kernel refused a batch that was then sent one by one.
     pub fn gso_refusals(&self) -> u64 {
         self.gso_refusals

@@ -186,13 +186,13 @@ impl Setting {
                     "  {} {:6.2} Mbit/s, {:6} bytes wait, {} delayed, {} too long,",
                     group + 1,
                     bytes as f64 * 8.0 / 1e6,
-                    tenant.queued_bytes,
+                    tenant.stats.queued_bytes,
                     tenant.drops.delayed,
                     tenant.drops.too_long,
                 );
                 for path in &tenant.paths {
-                    let window = path.window_packets.unwrap_or(0);
-                    print!(" {} lost, window {window},", path.packets_lost);
+                    let window = path.stats.window_packets.unwrap_or(0);
+                    print!(" {} lost, window {window},", path.stats.lost_packets);
                     for (name, value) in &path.terms {
                         print!(" {name} {value:.3}");
                     }

@@ -32,8 +32,8 @@ pub mod traffic;
 
 pub use cross::Cross;
 pub use gateway::{
-    DeliveredDatagram, DeliveredMessage, Gateway, Log, SentDatagram, SentDialogue, SentMessage,
-    StreamObservation,
+    DeliveredDatagram, DeliveredMessage, Gateway, Log, QLOG_BYTES_MAX, SentDatagram, SentDialogue,
+    SentMessage, StreamObservation,
 };
 pub use middlebox::{Attack, Injected, Middlebox};
 pub use network::{

@@ -87,6 +87,8 @@ pub struct GatewaySpec {
     pub inbox_max: usize,
     /// Datagrams per batch, 1 to 64.
     pub segments_max: usize,
+    /// Records a qlog trace in [`Log::qlog`](crate::gateway::Log::qlog).
+    pub qlog: bool,
 }
 
 /// When a gateway first runs.
@@ -444,6 +446,7 @@ impl Default for GatewaySpec {
             processing: Processing::default(),
             inbox_max: INBOX_MAX,
             segments_max: 1,
+            qlog: false,
         }
     }
 }

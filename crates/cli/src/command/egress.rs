@@ -1,4 +1,4 @@
-//! `keiro asbr`, `keiro egress`: logging, configuration, then the daemon; and what it tells.
+//! `keiro asbr`, `keiro egress`: logging, configuration, then the daemon; and its answers.
 
 mod told;
 

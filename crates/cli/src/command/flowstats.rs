@@ -39,13 +39,13 @@ const IDLE: Duration = Duration::from_secs(60);
 /// How often silent flows are looked for.
 const SWEEP: Duration = Duration::from_secs(10);
 
-/// How often a collector is told.
+/// Interval of exports to a collector.
 const EXPORT: Duration = Duration::from_secs(10);
 
 /// How long one message may wait to be sent.
 const SEND_WAIT: Duration = Duration::from_millis(100);
 
-/// Reading more often than this costs more than it tells.
+/// Reading more often than this costs more than it is worth.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 
 /// What is waited for; scrapers have the tokens behind.
@@ -132,7 +132,7 @@ fn listen(epoll: &Epoll, address: SocketAddr, public: bool) -> Result<MetricsSer
         })
 }
 
-/// Serves the scrapers that are ready. What they are told is of the last reading.
+/// Serves the scrapers that are ready, with the figures of the last reading.
 fn answer(server: &mut MetricsServer, epoll: &Epoll, ready: &ReadyList, session: &Session) {
     for event in ready.iter() {
         match event.token {
@@ -320,7 +320,7 @@ impl Session {
     }
 }
 
-/// Where flows are told as IPFIX.
+/// The collector that gets flows as IPFIX.
 struct Collector {
     socket: UdpSocket,
     exporter: Exporter,

@@ -83,8 +83,7 @@ pub(super) fn unexpected(response: &Response) -> Failure {
     .hint("are `keiro` and the running gateway of one version? `keiro --version`, `keiro status`")
 }
 
-/// Shows a value as JSON or as text; what that says of the exit status is the caller's, whoever
-/// reads it.
+/// Shows a value as JSON or as text. A reader that has gone changes nothing of the exit status.
 pub(super) fn show<T: Serialize>(
     query: &args::Query,
     value: &T,
@@ -177,6 +176,9 @@ pub(super) fn monitor(args: &args::Monitor) -> Result<(), Failure> {
     if args.egress {
         return super::egress::monitor(args);
     }
+    if let Some(peer) = &args.qlog {
+        return monitor_qlog(args, peer);
+    }
     let mut client = connect(&args.socket.socket)?;
     let failed = |error| failed(&args.socket.socket, error);
     match client.request(&Request::Monitor {}).map_err(failed)? {
@@ -204,4 +206,42 @@ pub(super) fn monitor(args: &args::Monitor) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// How often packets are fetched from the gateway. Ours: its buffer has room for 0.2 s at 100,000
+/// packets/s.
+const QLOG_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Prints the packets on the paths to a peer as qlog until the reader closes.
+fn monitor_qlog(args: &args::Monitor, peer: &str) -> Result<(), Failure> {
+    let socket = &args.socket.socket;
+    let mut client = connect(socket)?;
+    let request = Request::Qlog {
+        peer: peer.to_owned(),
+    };
+    let mut left = args.count.map(std::num::NonZeroU64::get);
+    let mut has_header = false;
+    loop {
+        let response = client
+            .request(&request)
+            .map_err(|error| failed(socket, error))?;
+        let Response::Qlog { header, events, .. } = response else {
+            return Err(unexpected(&response));
+        };
+        if !has_header {
+            output::qlog_record(&header)?;
+            has_header = true;
+        }
+        for event in &events {
+            if left == Some(0) {
+                return Ok(());
+            }
+            output::qlog_record(event)?;
+            left = left.map(|left| left - 1);
+        }
+        if left == Some(0) {
+            return Ok(());
+        }
+        std::thread::sleep(QLOG_INTERVAL);
+    }
 }

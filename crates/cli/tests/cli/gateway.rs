@@ -353,7 +353,7 @@ fn two_gateways_tell_what_is_active() {
             .is_some_and(|rtt| rtt > 0.0),
         "{paths}"
     );
-    assert_eq!(paths[0]["rate_bits_per_second"], 50_000_000);
+    assert_eq!(paths[0]["configured_rate_bits_per_second"], 50_000_000);
     assert!(
         a.ask(&["show", "path", "near"])
             .expect_code(0)

@@ -76,7 +76,7 @@ fn messages_of_all_sizes_arrive_once_and_whole() {
         let content = fs::read(file).expect("received");
         assert!(content == body(number, length), "of {length} bytes");
     }
-    assert_eq!(pair.osaka.app(APP)["messages_received"], lengths.len());
+    assert_eq!(pair.osaka.app(APP)["received_messages"], lengths.len());
 
     // Many at once, faster than the path carries them.
     let flow = Flow::start(&pair, 50_000, INTERVAL, Some(40));
@@ -357,7 +357,7 @@ fn a_stopped_gateway_delivers_what_it_took_over() {
     // Three times what the path carries, so much is under way when it is told to stop.
     let mut flow = Flow::start(&pair, 20_000, Duration::from_millis(1), None);
     flow.wait_for_more(20);
-    let taken = pair.tokyo.app(APP)["messages_sent"].as_u64();
+    let taken = pair.tokyo.app(APP)["sent_messages"].as_u64();
     let taken = taken.expect("a number");
     let before = flow.received();
     pair.tokyo.process.signal(SIGTERM).expect("signalled");
@@ -417,7 +417,7 @@ fn a_stopped_gateway_does_not_wait_for_a_dead_path_for_ever() {
     pair.lab.link("near").and_then(|l| l.cut()).expect("cut");
     let mut flow = Flow::start(&pair, 1000, INTERVAL, Some(5));
     eventually("the messages are taken over", || {
-        (pair.tokyo.app(APP)["messages_sent"] == 5).then_some(())
+        (pair.tokyo.app(APP)["sent_messages"] == 5).then_some(())
     });
     let told = SystemTime::now();
     pair.tokyo.process.signal(SIGTERM).expect("signalled");

@@ -242,7 +242,7 @@ fn packets_are_the_applications_that_rules_name() {
     }
     let count = |app: &str| {
         let shown = gateways.ask(0, &["show", "app", app]).expect("an answer");
-        shown[0]["messages_sent"].as_u64().expect("a number")
+        shown[0]["sent_messages"].as_u64().expect("a number")
     };
     for (app, expected) in [("by-prefix", 2), ("by-dscp", 3), ("by-port", 4), ("ip", 11)] {
         eventually("they are counted", || {

@@ -169,11 +169,11 @@ fn hosts_of_tenants_with_the_same_addresses_reach_their_own() {
         let found = gateways
             .ask(peer, &["show", "app", app])
             .expect("an answer");
-        let sent = found[0]["messages_sent"].as_u64();
+        let sent = found[0]["sent_messages"].as_u64();
         assert!(sent >= Some(2), "{found:#}");
     }
     let none = gateways.ask(0, &["show", "app", "ip"]).expect("an answer");
-    assert_eq!(none[0]["messages_sent"], 0, "{none:#}");
+    assert_eq!(none[0]["sent_messages"], 0, "{none:#}");
 }
 
 /// Ports where the first tenant's clients enter; those of the second are one higher.

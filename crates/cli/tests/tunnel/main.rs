@@ -18,6 +18,7 @@ use gateways::{Gateways, MIB, tenant};
 use harness::{eventually, run, shown};
 use keiro_control::{metrics, protocol::EventKind};
 use keiro_linux::process::{SIGKILL, SIGTERM};
+use keiro_stats::{StatSet, TenantPathStats, TenantPeerStats, TenantStats};
 use serde_json::Value;
 
 /// The program that [`harness`] runs.
@@ -35,10 +36,13 @@ fn ping_and_tcp_pass_in_both_versions() {
     let page = gateways.metrics(0);
     let of_tenants = metrics::ALL
         .iter()
-        .filter(|metric| metric.name.starts_with("keiro_tenant_"));
-    for metric in of_tenants {
-        let line = format!("\n{}{{tenant=\"blue\"", metric.name);
-        assert!(page.contains(&line), "no {} in {page}", metric.name);
+        .map(|metric| metric.name)
+        .filter(|metric| metric.starts_with("keiro_tenant_"));
+    let stats = TenantStats::STATS.iter().chain(TenantPeerStats::STATS);
+    let stats = stats.chain(TenantPathStats::STATS).map(|stat| stat.metric);
+    for metric in of_tenants.chain(stats) {
+        let line = format!("\n{metric}{{tenant=\"blue\"");
+        assert!(page.contains(&line), "no {metric} in {page}");
     }
 }
 
@@ -155,7 +159,7 @@ fn spoofed_sources_are_dropped_where_they_enter_and_where_they_would_leave() {
         (drops(1, "peer_spoofed") == 5).then_some(())
     });
     assert_eq!(drops(0, "spoofed"), 3);
-    assert_eq!(gateways.tenant(1, "blue")["left_packets"], 0);
+    assert_eq!(gateways.tenant(1, "blue")["egress_packets"], 0);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What `monitor` tells: one event, one line, with the reason in numbers.
+//! Events of `monitor`: one event, one line, with the reason in numbers.
 
 use std::{fmt, str::FromStr, time::SystemTime};
 
@@ -31,7 +31,7 @@ pub enum EventKind {
     /// The gateway takes nothing new and stops when what it has is delivered.
     Draining {
         /// Messages that still wait.
-        messages_waiting: u64,
+        waiting_messages: u64,
     },
     /// A session with a peer began.
     PeerUp {
@@ -212,7 +212,7 @@ pub enum EventKind {
         /// Its length.
         length_bytes: u64,
         /// Messages of this application given up so far.
-        messages_expired: u64,
+        expired_messages: u64,
     },
     /// A new configuration is in force.
     Reloaded {
@@ -236,7 +236,7 @@ pub enum EventKind {
         /// Why.
         reason: String,
     },
-    /// A peer sends packets of a tenant that is not configured here; they are dropped. Told once, and
+    /// A peer sends packets of a tenant that is not configured here; they are dropped. Sent once, and
     /// again after a minute without.
     TenantUnknown {
         /// The peer's name.
@@ -244,7 +244,7 @@ pub enum EventKind {
         /// The tenant's number on the wire.
         id: u64,
     },
-    /// A peer drops packets of a tenant, since it does not have one of that number. Told likewise.
+    /// A peer drops packets of a tenant, since it does not have one of that number. Sent once likewise.
     TenantRefused {
         /// The tenant's name.
         tenant: String,
@@ -262,8 +262,8 @@ pub enum EventKind {
         /// For how long it was not.
         lost_seconds: f64,
     },
-    /// A tenant's device is there and does not serve it: it was set down or renamed. That is left to
-    /// whoever did it.
+    /// A tenant's device is there and does not serve it: it was set down or renamed. Keiro
+    /// does not undo that.
     DeviceDown {
         /// The tenant's name.
         tenant: String,

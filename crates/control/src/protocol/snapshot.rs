@@ -1,14 +1,18 @@
-//! What `status`, `show`, `plan` and `explain` tell: what is active, in base units.
+//! Answers to `status`, `show`, `plan` and `explain`: what is active, in base units.
 //!
-//! Every field says its unit in its name: `_seconds`, `_bytes`, `_bits_per_second`, `_ratio`
+//! Every field has its unit in its name: `_seconds`, `_bytes`, `_bits_per_second`, `_ratio`
 //! (0 to 1). Counters start at zero with the gateway. `None` (absent in JSON) means not known or
 //! not applicable, never zero.
 
 use std::collections::BTreeMap;
 
+use keiro_stats::{
+    AggregationStats, AppStats, CapacityStats, PathSocketStats, PathStats, PeerStats,
+    TcpForwardStats, TcpListenerStats, UdpForwardStats, UdpListenerStats,
+};
 use serde::{Deserialize, Serialize};
 
-use super::{Event, HistorySnapshot, Timestamp};
+use super::{Event, HistorySnapshot, Timestamp, stats::Stats};
 use crate::config::{Class, Planner, Scheduler};
 
 /// Version of the gateway and of the protocol.
@@ -27,7 +31,6 @@ pub struct VersionSnapshot {
 pub struct StatusSnapshot {
     /// The gateway's name.
     pub name: String,
-    /// Its version.
     pub version: String,
     /// Its public key in base64.
     pub public_key: String,
@@ -65,12 +68,12 @@ pub struct StatusSnapshot {
     pub peers: u64,
     /// Applications.
     pub apps: u64,
-    /// Applications that demand a delay.
+    /// Applications with a latency target.
     pub apps_with_target: u64,
-    /// Of those, how many get it.
+    /// Of those, how many meet it.
     pub apps_target_met: u64,
-    /// Of those that demand a delay, how many are judged by measurement; the others are by the mean
-    /// that a plan goes by, or not at all yet.
+    /// Of those with a target, how many are judged by measurement; the others by the mean that the
+    /// planner uses, or not yet.
     #[serde(default)]
     pub apps_target_measured: u64,
     /// Tenants.
@@ -98,7 +101,7 @@ pub struct StatusSnapshot {
 pub enum ModelState {
     /// Measured delays agree with the predicted ones.
     Valid,
-    /// They do not: a demand that is predicted to be met may be missed.
+    /// They do not: a latency target that is predicted to be met may be missed.
     NotValid,
     /// Not enough was measured to say.
     Unverified,
@@ -121,8 +124,8 @@ pub struct PathSnapshot {
     pub state: PathState,
     /// Why it is in this state, in a few words.
     pub why: String,
-    /// Nobody who is well elsewhere is sent there until it has stayed up for so long; absent: they
-    /// may be, or it is not up.
+    /// An application whose path is good is not moved here until this path has stayed up for so
+    /// long; absent: it may be, or the path is not up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trusted_in_seconds: Option<f64>,
     /// How long it has been in this state.
@@ -132,12 +135,16 @@ pub struct PathSnapshot {
     /// The peer's UDP address; absent while it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<String>,
-    /// The rate in use: bit/s of IP packets, shared by all peers of this path.
-    pub rate_bits_per_second: u64,
+    /// Its counters and gauges.
+    #[serde(flatten)]
+    pub stats: Stats<PathStats>,
+    /// Its UDP socket; absent: the socket is not open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<Stats<PathSocketStats>>,
     /// What the path to the peer carries, measured; absent: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub capacity: Option<CapacitySnapshot>,
-    /// How thin traffic is gathered on it; absent: it is not, with `mode = "off"`.
+    pub capacity: Option<Stats<CapacityStats>>,
+    /// How small packets are aggregated on it; absent: they are not, with `mode = "off"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregation: Option<AggregationSnapshot>,
     /// The one-way propagation delay that the planner uses.
@@ -149,86 +156,28 @@ pub struct PathSnapshot {
     /// The delay that is configured; absent: none is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configured_delay_seconds: Option<f64>,
-    /// Smoothed round-trip time (RFC 9002 §5.3).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub srtt_seconds: Option<f64>,
-    /// Smallest round-trip time of the recent past.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rtt_min_seconds: Option<f64>,
-    /// Mean deviation of the round-trip time (RFC 9002 §5.3).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rtt_var_seconds: Option<f64>,
-    /// Recent shortest round trip: what of it is propagation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub base_rtt_seconds: Option<f64>,
-    /// What more fits on the path beside all that is on it; absent: not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub available_bits_per_second: Option<u64>,
-    /// What others than this gateway send over its bottleneck; absent: not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cross_traffic_bits_per_second: Option<u64>,
-    /// Mean deviation of the time between packets' arrivals from that between their departures
-    /// (RFC 3550 §6.4.1).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub jitter_seconds: Option<f64>,
-    /// How much the one-way delay from here to the peer varies, as the peer reports it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub one_way_delay_variation_seconds: Option<f64>,
-    /// Packets lost of those sent recently, from here to the peer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub loss_ratio: Option<f64>,
-    /// Largest IP packet that passes, as far as it was probed.
-    pub mtu_bytes: u64,
-    /// IP packets sent.
-    pub sent_packets: u64,
-    /// Bytes of IP packets sent.
-    pub sent_bytes: u64,
-    /// IP packets received and opened.
-    pub received_packets: u64,
-    /// Bytes of IP packets received and opened.
-    pub received_bytes: u64,
-    /// Aggregates of the peer received, each once.
-    #[serde(default)]
-    pub received_aggregates: u64,
-    /// Copies of them, and parity packets.
-    #[serde(default)]
-    pub received_copies: u64,
-    /// Of the aggregates, those that parity gave back.
-    #[serde(default)]
-    pub recovered_aggregates: u64,
-    /// Packets sent and declared lost.
-    pub lost_packets: u64,
-    /// Bytes sent again after a loss.
-    pub retransmitted_bytes: u64,
-    /// Bytes that wait for this path now.
-    pub queue_bytes: u64,
-    /// Bytes sent and not yet acknowledged.
-    pub in_flight_bytes: u64,
 }
 
-/// How thin traffic is gathered on a path, from here to the peer.
+/// How small packets are aggregated on a path, from here to the peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AggregationSnapshot {
     /// `eager` or `fixed`.
     pub mode: String,
     /// What adapts size, interval and copies, as `[aggregation]` has it: `adaptive`, `table2`,
-    /// `table2-printed` or `none`; empty: a gateway of an older version does not tell.
+    /// `table2-printed` or `none`; empty: an older gateway does not report it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub controller: String,
     /// Where and when the copies of one leave: `back-to-back`, `paths` or with a time between them,
-    /// as `500us`; empty: a gateway of an older version does not tell.
+    /// as `500us`; empty: an older gateway does not report it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub spread: String,
-    /// What is in force.
+    /// Its counters and gauges.
     #[serde(flatten)]
-    pub parameters: AggregationParameters,
+    pub stats: Stats<AggregationStats>,
     /// Parity of groups of aggregates takes the place of copies; absent: it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fec: Option<FecSnapshot>,
-    /// Nothing is gathered by the clock for now: the path carries no combination.
-    #[serde(default)]
-    pub paused: bool,
     /// Why, in numbers, or that no controller changes it; absent: nothing was decided yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
@@ -238,24 +187,6 @@ pub struct AggregationSnapshot {
     /// How often the controller decided, by cause; most decisions change nothing.
     #[serde(default)]
     pub decisions: BTreeMap<String, u64>,
-    /// Aggregates whose fate the peer has told.
-    pub sent_aggregates: u64,
-    /// Of those, the ones of which no copy came.
-    pub lost_aggregates: u64,
-    /// Copies of them, parity packets counted as such.
-    pub sent_copies: u64,
-    /// Of those, lost.
-    pub lost_copies: u64,
-    /// Copies that did not leave: the path that they were to take had no room for them, or was gone.
-    #[serde(default)]
-    pub left_out_copies: u64,
-    /// Packets that the peer's socket dropped because it was full.
-    pub overflow_packets: u64,
-    /// Packets that the peer's system dropped in receiving, whosever they were.
-    pub system_overflow_packets: u64,
-    /// What the spacing of the copies, or trains, tell of the bandwidth; absent: nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bandwidth_bits_per_second: Option<u64>,
     /// What that is from: `copies`, `trains` or how old it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth_source: Option<String>,
@@ -297,20 +228,6 @@ pub struct AggregationChange {
     pub why: String,
 }
 
-/// What a path carries, measured with trains of packets; bit/s of IP packets.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct CapacitySnapshot {
-    /// The rate of the slowest link.
-    pub rate_bits_per_second: u64,
-    /// Lower end of the 95 % interval, of chance alone.
-    pub low_bits_per_second: u64,
-    /// Upper end.
-    pub high_bits_per_second: u64,
-    /// Since it was last confirmed.
-    pub age_seconds: f64,
-}
-
 /// State of a path to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -327,7 +244,7 @@ pub enum PathState {
     Unknown,
 }
 
-/// How it is with the plan store.
+/// State of the plan store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StoreSnapshot {
@@ -381,7 +298,6 @@ pub enum StoreState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PeerSnapshot {
-    /// Its name.
     pub name: String,
     /// Its public key in base64.
     pub public_key: String,
@@ -391,23 +307,13 @@ pub struct PeerSnapshot {
     pub why: String,
     /// How long it has been in this state.
     pub state_seconds: f64,
-    /// Since the last complete handshake; absent before the first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub handshake_age_seconds: Option<f64>,
-    /// Handshakes begun from here.
-    pub handshakes_started: u64,
-    /// Changes of the session's keys.
-    pub key_changes: u64,
+    /// Its counters and gauges.
+    #[serde(flatten)]
+    pub stats: Stats<PeerStats>,
     /// Optional parts of the wire protocol that both gateways understand, by name; empty before the
     /// first handshake and with a peer of 0.1.0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub features: Vec<String>,
-    /// Paths to it that are up.
-    pub paths_up: u64,
-    /// Bytes of messages that are not complete.
-    pub reassembly_bytes: u64,
-    /// The bound of `reassembly_bytes`.
-    pub reassembly_bytes_max: u64,
     /// Packets from its addresses that were dropped, by reason.
     pub dropped_packets: BTreeMap<String, u64>,
 }
@@ -434,7 +340,6 @@ pub enum PeerState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AppSnapshot {
-    /// Its name.
     pub name: String,
     /// Its class.
     pub class: Class,
@@ -449,9 +354,9 @@ pub struct AppSnapshot {
     pub last_path: Option<String>,
     /// Who chose it.
     pub assigned_by: AssignedBy,
-    /// Target delay.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub latency_target_seconds: Option<f64>,
+    /// Its counters and gauges.
+    #[serde(flatten)]
+    pub stats: Stats<AppStats>,
     /// Messages older than this are given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifetime_seconds: Option<f64>,
@@ -464,10 +369,6 @@ pub struct AppSnapshot {
     /// Mean interval that predictions use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval_seconds: Option<f64>,
-    /// Mean delay that the model of the scheduler in use predicts on `path`; absent: it gives no
-    /// number, and `no_forecast` says why.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub predicted_delay_seconds: Option<f64>,
     /// Its percentiles.
     #[serde(flatten)]
     pub predicted: PredictedPercentiles,
@@ -477,38 +378,12 @@ pub struct AppSnapshot {
     /// The latency target minus the predicted delay: negative if it is missed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin_seconds: Option<f64>,
-    /// The latency target is met, judged by the measured 99th percentile where there is enough, else by the
-    /// mean that a plan goes by; absent: no latency target or nothing known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub target_met: Option<bool>,
     /// What `target_met` rests on; absent like it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged_by: Option<JudgedBy>,
     /// Measured delays; absent: none yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<DelaySummary>,
-    /// Messages or datagrams taken over from local senders.
-    pub messages_sent: u64,
-    /// Of those, acknowledged by the peer (class `message`).
-    pub messages_delivered: u64,
-    /// Of those, given up at the end of their lifetime.
-    pub messages_expired: u64,
-    /// Not taken over.
-    pub messages_refused: u64,
-    /// Messages or datagrams from the peer that were given to local receivers.
-    pub messages_received: u64,
-    /// Messages taken over and not yet acknowledged or given up.
-    pub messages_waiting: u64,
-    /// Bytes that wait to be sent.
-    pub queue_bytes: u64,
-    /// Bytes of messages taken over.
-    pub sent_bytes: u64,
-    /// Bytes of messages from the peer.
-    pub received_bytes: u64,
-    /// Senders attached to the message socket.
-    pub senders: u64,
-    /// Receivers attached to the message socket.
-    pub receivers: u64,
     /// Its UDP listeners.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listeners: Vec<ListenerSnapshot>,
@@ -595,10 +470,10 @@ pub enum AssignedBy {
     Pin,
     /// An `assign` request.
     Operator,
-    /// Nobody: its own path is down and this one is up.
+    /// The path that was chosen is down and this one is up.
     Fallback,
     /// No path was chosen.
-    Nobody,
+    Unassigned,
     /// A way of a newer gateway.
     #[serde(other)]
     Unknown,
@@ -630,42 +505,35 @@ pub struct DelaySummary {
 }
 
 /// A UDP listener.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ListenerSnapshot {
     /// Its address.
     pub udp: String,
-    /// Datagrams taken over.
-    pub received_packets: u64,
-    /// Their bytes.
-    pub received_bytes: u64,
-    /// Datagrams not taken over.
-    pub refused_packets: u64,
+    /// Its counters and gauges.
+    #[serde(flatten)]
+    pub stats: Stats<UdpListenerStats>,
 }
 
 /// A UDP forward.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ForwardSnapshot {
     /// Its destination.
     pub udp: String,
-    /// Datagrams sent to it.
-    pub sent_packets: u64,
-    /// Their bytes.
-    pub sent_bytes: u64,
-    /// Datagrams that could not be sent, for example longer than UDP allows.
-    pub failed_packets: u64,
+    /// Its counters and gauges.
+    #[serde(flatten)]
+    pub stats: Stats<UdpForwardStats>,
 }
 
 /// What the planner found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PlanSnapshot {
-    /// Which planner.
     pub planner: Planner,
     /// Its tolerance.
     pub tolerance_ratio: f64,
-    /// Nobody is unmet.
+    /// No application is unmet.
     pub feasible: bool,
     /// The result is the best there is by [path-selection eq. 3] with headers, proven.
     pub optimal: bool,
@@ -680,7 +548,7 @@ pub struct PlanSnapshot {
     /// Applications that were not unmet by a plan without what is supposed, and are with it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub newly_unmet: Vec<String>,
-    /// What of that which is supposed changes nothing, and why.
+    /// Supposed changes that change nothing, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_effect: Vec<String>,
     /// It is this gateway's alone, although a site's plan decides: that would be made when it
@@ -691,7 +559,7 @@ pub struct PlanSnapshot {
     /// one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<PlanInSite>,
-    /// By how much demands, loosened by the tolerance, are missed on average, summed up; overloaded
+    /// By how much latency targets, loosened by the tolerance, are missed on average, summed up; overloaded
     /// applications are not in it.
     pub lateness_seconds: f64,
     /// Predicted mean delays, summed up; absent: an application has none.
@@ -726,7 +594,6 @@ pub struct PlanInSite {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PlannedApp {
-    /// Its name.
     pub name: String,
     /// The gateway at the other side.
     pub peer: String,
@@ -750,7 +617,7 @@ pub struct PlannedApp {
     /// The mean delay is at most the latency target, loosened by the tolerance; absent: no latency target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_met: Option<bool>,
-    /// Which mean that is; absent: no path.
+    /// The origin of that mean; absent: no path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged_by: Option<JudgedBy>,
     /// The mean of the delays measured since the last change, where that judges: where enough were
@@ -813,11 +680,11 @@ pub struct Explanation {
     pub model: ModelState,
     /// Every path to its peer, in the order of the file.
     pub candidates: Vec<Candidate>,
-    /// The least single changes, all else staying, at which it would move; those that would not
-    /// move it however large are left out.
+    /// For each quantity, the smallest change of it alone that would move the application; quantities
+    /// that cannot move it are left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub would_move: Vec<MoveThreshold>,
-    /// How its thin traffic is gathered on the path in use; absent: it is not.
+    /// How its small packets are aggregated on the path in use; absent: they are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregation: Option<AggregationSnapshot>,
     /// Measured delays.
@@ -888,7 +755,7 @@ pub struct Candidate {
     /// The mean delay would be at most the latency target, loosened by the tolerance; absent: no latency target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_met: Option<bool>,
-    /// Which mean that is; absent: the path is not up.
+    /// The origin of that mean; absent: the path is not up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged_by: Option<JudgedBy>,
     /// Why the model gives no numbers there, if it does not.
@@ -899,41 +766,25 @@ pub struct Candidate {
 }
 
 /// A TCP listener.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TcpListenerSnapshot {
     /// Its address.
     pub tcp: String,
-    /// It takes connections to other addresses, which a firewall's rule gives to it.
+    /// It accepts connections to other addresses, which a firewall rule redirects to it.
     pub transparent: bool,
-    /// Connections that are open.
-    pub open_connections: u64,
-    /// Connections taken over.
-    pub accepted_connections: u64,
-    /// Connections reset at once: no path to the peer was up, there were too many, or they led to the
-    /// transparent listener itself.
-    pub refused_connections: u64,
-    /// Of those taken over, reset by client or server.
-    pub reset_connections: u64,
-    /// Of those taken over, ended because the server refused or could not be reached, or a gateway
-    /// stopped.
-    pub failed_connections: u64,
+    /// Its counters and gauges.
+    #[serde(flatten)]
+    pub stats: Stats<TcpListenerStats>,
 }
 
 /// A TCP forward.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TcpForwardSnapshot {
     /// Its server, or the networks that it may connect to.
     pub tcp: String,
-    /// Connections that are open or being made.
-    pub open_connections: u64,
-    /// Connections that servers accepted.
-    pub accepted_connections: u64,
-    /// Connections that servers refused or that did not come about.
-    pub failed_connections: u64,
-    /// Destinations that the configuration does not name.
-    pub forbidden_connections: u64,
-    /// Of those accepted, reset by client or server.
-    pub reset_connections: u64,
+    /// Its counters and gauges.
+    #[serde(flatten)]
+    pub stats: Stats<TcpForwardStats>,
 }

@@ -1,8 +1,11 @@
-//! Tenants as `show tenant` tells them.
+//! Answers to `show_tenant`.
 
 use std::collections::BTreeMap;
 
+use keiro_stats::{TenantPathStats, TenantPeerStats, TenantStats};
 use serde::{Deserialize, Serialize};
+
+use super::stats::Stats;
 
 /// A tenant as this gateway sees it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -12,10 +15,9 @@ pub struct TenantSnapshot {
     pub name: String,
     /// Its number on the wire.
     pub id: u64,
-    /// Its share in proportion to other tenants.
-    pub weight: f64,
-    /// Its weight among those of all tenants of this gateway.
-    pub share_ratio: f64,
+    /// Its counters and gauges.
+    #[serde(flatten)]
+    pub stats: Stats<TenantStats>,
     /// What decides its windows: `keiro`, `i2vfc` or `open`.
     pub controller: String,
     /// Its TUN device.
@@ -28,31 +30,17 @@ pub struct TenantSnapshot {
     /// Why it is not `up`; absent: it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_problem: Option<String>,
-    /// Longest IP packet of the device.
-    pub mtu_bytes: u64,
     /// The routing table of its routes; absent: the main one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table: Option<u64>,
     /// Networks behind this gateway.
     pub prefixes: Vec<String>,
-    /// Packets that the kernel gave.
-    pub entered_packets: u64,
-    /// Their bytes.
-    pub entered_bytes: u64,
-    /// Packets that the kernel took; large ones count once.
-    pub left_packets: u64,
-    /// Their bytes.
-    pub left_bytes: u64,
     /// Of those that entered, what is of its link alone and goes nowhere, by kind: packets to groups
     /// (`multicast`) and from or to `link_local` addresses. Linux sends some by itself.
     #[serde(default)]
     pub not_forwarded_packets: BTreeMap<String, u64>,
     /// Dropped before the queues or after the peer's hands, by cause.
     pub dropped_packets: BTreeMap<String, u64>,
-    /// ICMP messages to senders: too big, hop limit, no route.
-    pub answer_packets: u64,
-    /// Those not sent, because there were too many.
-    pub withheld_answer_packets: u64,
     /// By peer.
     pub peers: Vec<TenantPeerSnapshot>,
 }
@@ -86,18 +74,9 @@ pub struct TenantPeerSnapshot {
     pub app: String,
     /// Networks behind it.
     pub prefixes: Vec<String>,
-    /// IP packets taken over to be sent.
-    pub accepted_packets: u64,
-    /// Their bytes.
-    pub accepted_bytes: u64,
-    /// IP packets of the peer.
-    pub received_packets: u64,
-    /// Their bytes.
-    pub received_bytes: u64,
-    /// Bytes that wait.
-    pub queued_bytes: u64,
-    /// Marked instead of dropped because they waited long.
-    pub marked_packets: u64,
+    /// Its counters and gauges.
+    #[serde(flatten)]
+    pub stats: Stats<TenantPeerStats>,
     /// Dropped in the queues, by cause.
     pub dropped_packets: BTreeMap<String, u64>,
     /// Paths where something was sent.
@@ -110,33 +89,7 @@ pub struct TenantPeerSnapshot {
 pub struct TenantPathSnapshot {
     /// The path's name.
     pub path: String,
-    /// Wire bytes that may be on the way; absent: no controller bounds them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub window_bytes: Option<u64>,
-    /// The same in packets of the size that the tenant sends.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub window_packets: Option<u64>,
-    /// What its controller lets leave; absent: the window alone decides.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rate_bits_per_second: Option<u64>,
-    /// Wire bytes sent and neither acknowledged nor lost.
-    pub in_flight_bytes: u64,
-    /// Wire packets sent.
-    pub sent_packets: u64,
-    /// Their bytes.
-    pub sent_bytes: u64,
-    /// Of them, lost.
-    pub lost_packets: u64,
-    /// Lost, of those whose fate is known; absent: of none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub loss_ratio: Option<f64>,
-    /// Arrived with a congestion mark.
-    pub marked_packets: u64,
-    /// Smoothed round trip of its packets; absent before the first sample.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub round_trip_seconds: Option<f64>,
-    /// Acknowledged in the last second.
-    pub acked_bits_per_second: u64,
-    /// Bytes of IP packets that wait.
-    pub queued_bytes: u64,
+    /// Its counters and gauges.
+    #[serde(flatten)]
+    pub stats: Stats<TenantPathStats>,
 }

@@ -6,6 +6,7 @@ use std::{
     thread,
 };
 
+use keiro_stats::*;
 use serde_json::{Value, json};
 
 use super::{client::*, *};
@@ -116,6 +117,80 @@ fn the_published_schema_is_that_of_the_types() {
     );
 }
 
+/// The documentation's table of a set of counters and gauges.
+fn stats_table<S: StatSet>() -> String {
+    let mut table = String::from("| field | metric | unit | |\n|---|---|---|---|\n");
+    for stat in S::STATS {
+        table.push_str(&format!(
+            "| `{}` | `{}` | {}, {} | {} |\n",
+            stat.name,
+            stat.metric,
+            stat.kind.name(),
+            stat.unit.name(),
+            stat.help
+        ));
+    }
+    let labels: Vec<String> = S::LABELS.iter().map(|l| format!("`{l}`")).collect();
+    table.push_str(&format!(
+        "\nLabels of the metrics: {}.\n",
+        labels.join(", ")
+    ));
+    table
+}
+
+#[test]
+fn the_documentations_tables_are_the_declared_figures() {
+    let tables = [
+        ("PathStats", stats_table::<PathStats>()),
+        ("CapacityStats", stats_table::<CapacityStats>()),
+        ("PathSocketStats", stats_table::<PathSocketStats>()),
+        ("AggregationStats", stats_table::<AggregationStats>()),
+        ("PeerStats", stats_table::<PeerStats>()),
+        ("AppStats", stats_table::<AppStats>()),
+        ("UdpListenerStats", stats_table::<UdpListenerStats>()),
+        ("UdpForwardStats", stats_table::<UdpForwardStats>()),
+        ("TcpListenerStats", stats_table::<TcpListenerStats>()),
+        ("TcpForwardStats", stats_table::<TcpForwardStats>()),
+        ("TenantStats", stats_table::<TenantStats>()),
+        ("TenantPeerStats", stats_table::<TenantPeerStats>()),
+        ("TenantPathStats", stats_table::<TenantPathStats>()),
+    ];
+    let mut others = String::from("| metric | kind | labels | |\n|---|---|---|---|\n");
+    for metric in crate::metrics::ALL {
+        let labels: Vec<String> = metric.labels.iter().map(|l| format!("`{l}`")).collect();
+        let kind = format!("{:?}", metric.kind).to_lowercase();
+        others.push_str(&format!(
+            "| `{}` | {kind} | {} | {} |\n",
+            metric.name,
+            labels.join(", "),
+            metric.help
+        ));
+    }
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/control-api.md");
+    let published = std::fs::read_to_string(file).unwrap();
+    let mut expected = published.clone();
+    let tables = tables.map(|(name, table)| (format!("<!-- stats: {name} -->\n"), table));
+    for (start, table) in tables
+        .into_iter()
+        .chain([("<!-- metrics -->\n".to_owned(), others)])
+    {
+        let (before, rest) = expected
+            .split_once(start.as_str())
+            .unwrap_or_else(|| panic!("docs/control-api.md has no {start}"));
+        let (_, after) = rest.split_once("<!-- end -->").expect("the table ends");
+        expected = format!("{before}{start}{table}<!-- end -->{after}");
+    }
+    if std::env::var_os("KEIRO_UPDATE").is_some() {
+        std::fs::write(file, &expected).unwrap();
+        return;
+    }
+    assert!(
+        expected == published,
+        "docs/control-api.md does not list the declared figures; if the change is meant, write it with \
+         KEIRO_UPDATE=1 cargo test -p keiro-control tables"
+    );
+}
+
 #[test]
 fn numbers_say_their_unit() {
     // Counts of things, ports and the like have no unit.
@@ -124,6 +199,7 @@ fn numbers_say_their_unit() {
         "newest",
         "copies",
         "count",
+        "outages",
         "paths",
         "paths_up",
         "peers",
@@ -139,17 +215,12 @@ fn numbers_say_their_unit() {
         "senders",
         "receivers",
         "handshakes_started",
+        "handshakes_completed",
         "key_changes",
         "changes",
         "unmet",
         "problems",
         "protocol_version",
-        "messages_sent",
-        "messages_delivered",
-        "messages_expired",
-        "messages_refused",
-        "messages_received",
-        "messages_waiting",
         "dropped_packets",
         "plan_revision",
         "column",
@@ -160,11 +231,13 @@ fn numbers_say_their_unit() {
     let units = [
         "_seconds",
         "_bytes",
-        "_bytes_max",
         "_bits_per_second",
         "_ratio",
         "_packets",
         "_connections",
+        "_batches",
+        "_messages",
+        "_events",
         "_aggregates",
         "_copies",
     ];

@@ -77,6 +77,7 @@ use crate::{
     handshake::{CookieJar, Initiation, MacKeys, PublicKey},
     id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId},
     snapshot::DropCounters,
+    trace::Tracer,
     wire::{
         CREDIT_PER_MESSAGE, DATA_HEADER_LEN, DATAGRAM_LEN_MAX, MESSAGE_LEN_MAX, MessageStatus,
         TAG_LEN, VARINT_MAX,
@@ -148,6 +149,7 @@ pub(crate) struct Session {
     /// Frames that are retransmitted until they arrive, waiting for any path.
     control: VecDeque<SentFrame>,
     pub(crate) events: VecDeque<Event>,
+    pub(crate) tracer: Tracer,
     pub(crate) drops: DropCounters,
     unknown_locally: UnknownLocally,
     unknown_at_peer: UnknownAtPeer,
@@ -224,6 +226,7 @@ impl Session {
             control: VecDeque::new(),
             aggregation: endpoint.aggregation.clone(),
             events: VecDeque::new(),
+            tracer: Tracer::default(),
             drops: DropCounters::default(),
             unknown_locally: UnknownLocally::default(),
             unknown_at_peer: UnknownAtPeer::default(),

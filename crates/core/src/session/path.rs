@@ -4,6 +4,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use keiro_model::fairness::controller::RoundTrip;
+use keiro_stats::PathStats;
 use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 use rand_chacha::ChaCha20Rng;
 use rand_core::RngCore;
@@ -25,7 +26,8 @@ use crate::{
     endpoint::{DatagramMeta, Timeouts},
     event::PathDownReason,
     id::{PathId, SocketId, TenantId},
-    snapshot::{PathSnapshot, PathState, ReceivedAggregates},
+    snapshot::{PathSnapshot, PathState},
+    trace::RecoveryMetrics,
     wire::{AckFrame, DATA_HEADER_LEN, Feedback, TAG_LEN, TrainReport},
 };
 
@@ -66,22 +68,10 @@ pub(crate) struct Path {
     /// Packets that a probe timeout may still send.
     probe_credit: u32,
     last_eliciting_at: Instant,
-    /// How often it has gone silent.
-    outages: u64,
     /// CE marks that the peer has acknowledged.
     ecn_ce_acked: u64,
-    traffic: PathTraffic,
-}
-
-/// What has passed over a path.
-#[derive(Clone, Copy, Debug, Default)]
-struct PathTraffic {
-    packets_sent: u64,
-    bytes_sent: u64,
-    bytes_retransmitted: u64,
-    packets_received: u64,
-    bytes_received: u64,
-    ecn_ce_received: u64,
+    /// Its counters; [`Self::snapshot`] adds the gauges.
+    stats: PathStats,
 }
 
 /// What waited or was in flight on a path that is not used any more.
@@ -190,9 +180,8 @@ impl Path {
             ping_wanted: false,
             probe_credit: 0,
             last_eliciting_at: Instant::ZERO,
-            outages: 0,
             ecn_ce_acked: 0,
-            traffic: PathTraffic::default(),
+            stats: PathStats::default(),
         }
     }
 
@@ -387,9 +376,9 @@ impl Path {
         is_newest: bool,
         ip_bytes: u64,
     ) {
-        self.traffic.packets_received += 1;
-        self.traffic.bytes_received += ip_bytes;
-        self.traffic.ecn_ce_received += u64::from(meta.ecn == 3);
+        self.stats.received_packets += 1;
+        self.stats.received_bytes += ip_bytes;
+        self.stats.received_ce_packets += u64::from(meta.ecn == 3);
         // A late packet from an old address must not redirect the path (RFC 9000 §9.3).
         if is_newest {
             self.validation.on_packet_from(now, meta.remote);
@@ -498,6 +487,7 @@ impl Path {
         }
         let ce_marks = frame.ecn_ce.saturating_sub(self.ecn_ce_acked);
         self.ecn_ce_acked = self.ecn_ce_acked.max(frame.ecn_ce);
+        self.stats.acked_ce_packets += ce_marks;
         let mut mtu = None;
         for packet in &outcome.acked {
             mtu = self.mtu.on_acked(packet.number, packet.ip_bytes).or(mtu);
@@ -719,8 +709,8 @@ impl Path {
         };
         self.recovery.on_sent(now, packet);
         self.pacer.on_sent(now, ip_bytes);
-        self.traffic.packets_sent += 1;
-        self.traffic.bytes_sent += ip_bytes;
+        self.stats.sent_packets += 1;
+        self.stats.sent_bytes += ip_bytes;
         if kind.is_ack_eliciting() {
             self.last_eliciting_at = now;
         }
@@ -744,7 +734,7 @@ impl Path {
 
     /// `bytes` of data are sent again.
     pub(crate) fn on_retransmitted(&mut self, bytes: u64) {
-        self.traffic.bytes_retransmitted += bytes;
+        self.stats.retransmitted_bytes += bytes;
     }
 
     /// A PING has been written into a packet of so many IP bytes.
@@ -788,7 +778,7 @@ impl Path {
             .filter(|deadline| *deadline <= now)?;
         let limit = self.silence_limit();
         self.estimates.on_outage(now, self.capacity());
-        self.outages += 1;
+        self.stats.outages += 1;
         self.validation.on_silent(now);
         Some(PathDownReason::Silent {
             silent: now.saturating_duration_since(deadline) + limit,
@@ -831,7 +821,7 @@ impl Path {
             acked: stats.acked - stats.spurious_after_outage + padding_arrived,
             lost: stats.lost + padding_lost,
             spurious: stats.spurious - stats.spurious_after_outage,
-            bytes_sent: self.traffic.bytes_sent,
+            bytes_sent: self.stats.sent_bytes,
         }
     }
 
@@ -849,51 +839,62 @@ impl Path {
         self.pacer.set_rate(narrower.unwrap_or(self.rate));
     }
 
-    pub(crate) fn snapshot(&self, bytes_queued: u64) -> PathSnapshot {
-        let estimates = &self.estimates;
-        let loss = estimates.loss();
-        let sent_rate = estimates.sent_rate();
-        let capacity = self.capacity();
-        let cross_rate = capacity.and_then(|capacity| estimates.cross_rate(capacity));
-        let available = capacity
-            .zip(cross_rate)
-            .map(|(capacity, cross)| capacity.saturating_sub(sent_rate).saturating_sub(cross));
-        let stats = self.recovery.stats();
+    /// `queued_bytes` wait for it elsewhere in the session.
+    pub(crate) fn snapshot(&self, queued_bytes: u64) -> PathSnapshot {
+        let loss = self.estimates.loss();
         PathSnapshot {
             id: self.id,
             state: self.state(),
-            deaths: self.outages,
             remote: self.remote(),
-            rate: self.rate,
+            stats: self.stats(queued_bytes),
             capacity: self.trains.found(),
-            aggregation: self.aggregator.snapshot(estimates.updated_at()),
-            mtu: self.mtu.current(),
-            srtt: self.rtt().smoothed(),
-            rtt_var: self.rtt().variation(),
-            rtt_min: self.rtt().min(),
-            base_rtt: estimates.base_rtt(),
-            jitter: estimates.jitter(),
-            loss: loss.map(|loss| loss.ratio),
+            aggregation: self.aggregator.snapshot(self.estimates.updated_at()),
             loss_packets: loss.map_or(0, |loss| loss.packets),
             loss_is_burst: loss.is_some_and(|loss| loss.is_burst),
-            sent_rate,
-            cross_rate,
-            available,
-            probe_bytes_sent: self.trains.probe_bytes(),
-            delay_variation: estimates.delay_variation().latest(),
-            delay_variation_smoothed: estimates.delay_variation().smoothed(),
-            packets_sent: self.traffic.packets_sent,
-            bytes_sent: self.traffic.bytes_sent,
-            packets_acked: stats.acked,
-            packets_lost: stats.lost,
-            packets_spurious: stats.spurious,
-            bytes_retransmitted: self.traffic.bytes_retransmitted,
-            packets_received: self.traffic.packets_received,
-            bytes_received: self.traffic.bytes_received,
-            aggregates_received: ReceivedAggregates::default(),
-            ecn_ce_received: self.traffic.ecn_ce_received,
+        }
+    }
+
+    pub(crate) fn recovery_metrics(&self) -> RecoveryMetrics {
+        RecoveryMetrics {
+            smoothed_rtt: self.rtt().smoothed(),
+            rtt_variance: self.rtt().variation(),
+            min_rtt: self.rtt().min(),
             bytes_in_flight: self.recovery.bytes_in_flight(),
-            bytes_queued,
+            pacing_rate: self.pacer.rate(),
+        }
+    }
+
+    fn stats(&self, queued_bytes: u64) -> PathStats {
+        let estimates = &self.estimates;
+        let sent_rate = estimates.sent_rate();
+        let capacity = self.capacity();
+        let cross_traffic = capacity.and_then(|capacity| estimates.cross_rate(capacity));
+        let srtt = self.rtt().smoothed();
+        let recovery = self.recovery.stats();
+        PathStats {
+            configured_rate: self.rate,
+            pacing_rate: self.pacer.rate(),
+            sent_rate,
+            cross_traffic,
+            available: capacity
+                .zip(cross_traffic)
+                .map(|(capacity, cross)| capacity.saturating_sub(sent_rate).saturating_sub(cross)),
+            srtt,
+            rttvar: srtt.map(|_| self.rtt().variation()),
+            min_rtt: self.rtt().min(),
+            base_rtt: estimates.base_rtt(),
+            jitter: estimates.jitter(),
+            delay_variation: estimates.delay_variation().latest(),
+            smoothed_delay_variation: estimates.delay_variation().smoothed(),
+            loss: estimates.loss().map(|loss| loss.ratio),
+            mtu_bytes: u64::from(self.mtu.current()),
+            in_flight_bytes: self.recovery.bytes_in_flight(),
+            queued_bytes,
+            acked_packets: recovery.acked,
+            lost_packets: recovery.lost,
+            spurious_lost_packets: recovery.spurious,
+            probe_bytes: self.trains.probe_bytes(),
+            ..self.stats
         }
     }
 
@@ -906,17 +907,17 @@ impl Path {
         self.recovery.check_invariants();
         self.mtu.check_invariants();
         self.copies.check_invariants();
-        let (traffic, stats) = (&self.traffic, self.recovery.stats());
+        let (traffic, stats) = (&self.stats, self.recovery.stats());
         assert!(
-            stats.acked <= traffic.packets_sent && stats.lost <= traffic.packets_sent,
+            stats.acked <= traffic.sent_packets && stats.lost <= traffic.sent_packets,
             "only sent packets are acknowledged or lost"
         );
         assert!(
-            self.recovery.bytes_in_flight() <= traffic.bytes_sent,
+            self.recovery.bytes_in_flight() <= traffic.sent_bytes,
             "bytes in flight were sent"
         );
         assert!(
-            traffic.bytes_retransmitted <= traffic.bytes_sent,
+            traffic.retransmitted_bytes <= traffic.sent_bytes,
             "retransmitted bytes were sent"
         );
         assert!(

@@ -22,6 +22,7 @@ use crate::{
     endpoint::DatagramMeta,
     event::{Event, MessageOutcome, MoveReason, RefusalReason, ResetReason},
     id::{FlowId, PathId, StreamId, TenantId},
+    trace::TraceKind,
     wire::{AckFrame, DataHeader, Feedback, Frame, FrameError, MessageStatus, Reader},
 };
 
@@ -81,6 +82,13 @@ impl Session {
             path.on_received(now, meta, is_newest, ip_bytes);
             path.id()
         });
+        if let Some(path) = path {
+            self.tracer.record(now, path, || TraceKind::PacketReceived {
+                number,
+                ip_bytes,
+                is_ce: meta.ecn & 3 == 3,
+            });
+        }
         let context = PacketContext {
             now,
             received_at: meta.received_at,
@@ -363,6 +371,14 @@ impl Session {
             self.drops.malformed += 1;
             return;
         };
+        for packet in &result.acked {
+            self.tracer.record(now, id, || TraceKind::PacketAcked {
+                number: packet.number,
+                was_lost: packet.was_lost,
+            });
+        }
+        self.tracer
+            .record(now, id, || TraceKind::Recovery(path.recovery_metrics()));
         if let Some(sent_at) = result.clock_sample {
             self.receiver.clock_mut().on_ack(AckExchange {
                 sent_at,

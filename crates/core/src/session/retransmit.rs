@@ -6,7 +6,7 @@ use super::{
     Session,
     recovery::{ResolvedPacket, SentFrame},
 };
-use crate::{event::Event, id::PathId};
+use crate::{event::Event, id::PathId, trace::TraceKind};
 
 impl Session {
     pub(super) fn on_mtu_changed(&mut self, path: PathId, mtu: u16) {
@@ -23,6 +23,12 @@ impl Session {
     /// Packets are lost: their sizes show whether the path's MTU is smaller, and their content is queued
     /// again.
     pub(super) fn on_packets_lost(&mut self, now: Instant, id: PathId, lost: Vec<ResolvedPacket>) {
+        for packet in &lost {
+            self.tracer.record(now, id, || TraceKind::PacketLost {
+                number: packet.number,
+                ip_bytes: u64::from(packet.ip_bytes),
+            });
+        }
         let path = self.paths.get_mut(id);
         if let Some(mtu) = path.and_then(|path| path.on_packets_lost(now, &lost)) {
             self.on_mtu_changed(id, mtu);

@@ -1,9 +1,19 @@
 //! Snapshots of a session for the driver.
 
 use super::{App, Session, path::Path};
-use crate::snapshot::{AppSnapshot, PathSnapshot, SessionSnapshot};
+use crate::{
+    event::Event,
+    snapshot::{AppSnapshot, PathSnapshot, SessionSnapshot},
+};
 
 impl Session {
+    /// The next event for the driver, recorded in the trace on the way.
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front()?;
+        self.tracer.on_event(&event);
+        Some(event)
+    }
+
     pub(crate) fn snapshot(&self) -> SessionSnapshot {
         let app = |app: &App| AppSnapshot {
             id: app.config.id,
@@ -47,7 +57,7 @@ impl Session {
         let snapshot = |path: &Path| {
             let mut snapshot = path.snapshot(self.scheduler.waiting_bytes(path.id()));
             for aggregates in self.receiver.aggregates_at(path.socket()) {
-                snapshot.aggregates_received.add(aggregates.snapshot());
+                aggregates.add_to(&mut snapshot.stats);
             }
             snapshot
         };

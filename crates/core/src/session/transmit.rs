@@ -19,6 +19,7 @@ use crate::{
     endpoint::{Transmit, TransmitBuf},
     event::{Event, MoveReason, PathDownReason},
     id::{PathId, SocketId, TenantId},
+    trace::TraceKind,
     uplink::Uplinks,
     wire::{DATA_HEADER_LEN, DataHeader, Frame, TAG_LEN},
 };
@@ -726,6 +727,11 @@ impl Session {
             owner,
         } = packet;
         path.on_packet_sent(now, ip_bytes, kind, frames, owner);
+        self.tracer.record(now, id, || TraceKind::PacketSent {
+            number,
+            ip_bytes,
+            ack_eliciting: kind.is_ack_eliciting(),
+        });
     }
 
     /// A packet of a tenant has left that the scheduler has not granted.

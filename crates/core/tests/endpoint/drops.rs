@@ -267,13 +267,15 @@ fn frames_before_a_malformed_one_count() {
 #[test]
 fn acknowledgement_of_what_was_never_sent_is_malformed() {
     let mut victim = Victim::new();
-    let sent = victim.end.session(victim.peer).unwrap().paths[0].packets_sent;
+    let sent = victim.end.session(victim.peer).unwrap().paths[0]
+        .stats
+        .sent_packets;
     for largest in [sent, sent + 100, u64::MAX >> 2] {
         victim.tell(&acknowledgement(largest));
     }
     assert_eq!(victim.drops(), [("malformed", 3)]);
     let path = &victim.end.session(victim.peer).unwrap().paths[0];
-    assert_eq!(path.packets_acked, 0);
+    assert_eq!(path.stats.acked_packets, 0);
     victim.assert_alive();
 }
 
@@ -623,7 +625,9 @@ fn challenges_and_paths_without_end_are_answered_in_bounds() {
     for token in 0..100u64 {
         frames.extend(frame(3, &[&token.to_be_bytes()]));
     }
-    let before = victim.end.session(victim.peer).unwrap().paths[0].bytes_sent;
+    let before = victim.end.session(victim.peer).unwrap().paths[0]
+        .stats
+        .sent_bytes;
     let mut received = 0;
     for path in 0..=255 {
         let packet = victim.raw.packet_on(path, &frames);
@@ -631,7 +635,10 @@ fn challenges_and_paths_without_end_are_answered_in_bounds() {
         victim.give(&packet);
     }
     victim.hear();
-    let sent = victim.end.session(victim.peer).unwrap().paths[0].bytes_sent - before;
+    let sent = victim.end.session(victim.peer).unwrap().paths[0]
+        .stats
+        .sent_bytes
+        - before;
     assert!(sent < received / 10, "{sent} for {received}");
     victim.assert_alive();
 }
@@ -650,12 +657,17 @@ fn what_is_owed_to_a_peer_that_drops_does_not_pile_up() {
             .collect();
         victim.tell(&frames);
     }
-    let before = victim.end.session(victim.peer).unwrap().paths[0].bytes_sent;
+    let before = victim.end.session(victim.peer).unwrap().paths[0]
+        .stats
+        .sent_bytes;
     for _ in 0..100 {
         victim.now += Duration::from_millis(1);
         victim.hear();
     }
-    let sent = victim.end.session(victim.peer).unwrap().paths[0].bytes_sent - before;
+    let sent = victim.end.session(victim.peer).unwrap().paths[0]
+        .stats
+        .sent_bytes
+        - before;
     assert!(sent < 20_000, "{sent} bytes of credit");
 }
 

@@ -171,7 +171,7 @@ fn acknowledgement_over_another_path_is_no_sample_of_the_round_trip() {
     let packet = victim.raw.packet_on(1, &acknowledgement_of(1, number));
     give_from(&mut victim, 1, address(12), &packet);
     let before = path_1(&victim);
-    let base_rtt = before.base_rtt.expect("measured");
+    let base_rtt = before.stats.base_rtt.expect("measured");
     assert!(base_rtt > LONG * 9 / 10, "{base_rtt:?}");
 
     let number = send_over_path_1(&mut victim);
@@ -179,8 +179,8 @@ fn acknowledgement_over_another_path_is_no_sample_of_the_round_trip() {
     let packet = victim.raw.packet(&acknowledgement_of(1, number));
     give_from(&mut victim, 0, address(2), &packet);
     let after = path_1(&victim);
-    assert!(after.packets_acked > before.packets_acked);
-    assert_eq!(after.base_rtt, Some(base_rtt));
+    assert!(after.stats.acked_packets > before.stats.acked_packets);
+    assert_eq!(after.stats.base_rtt, Some(base_rtt));
 }
 
 /// Outcomes of messages that wait to be sent are bounded: beyond 4096 of them the peer gets no
@@ -297,7 +297,7 @@ fn acknowledge(victim: &mut Victim, largest: u64, count: u64) {
 fn overtake(victim: &mut Victim, count: u64) -> (u64, u64) {
     let lost = |victim: &Victim| {
         let session = victim.end.session(victim.peer).expect("it exists");
-        session.paths[0].packets_lost
+        session.paths[0].stats.lost_packets
     };
     let before = lost(victim);
     let mut last = 0;

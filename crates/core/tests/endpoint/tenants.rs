@@ -209,14 +209,16 @@ impl Net {
             }
             for tenant in self.ends[side].tenants(self.now, self.peers[side], None, usize::MAX) {
                 for path in tenant.paths {
-                    let window = path.window.map_or(u64::MAX, ByteCount::get);
-                    let before = self.bytes_sent.insert((side, tenant.id), path.bytes_sent);
-                    if before == Some(path.bytes_sent) {
+                    let window = path.stats.window_bytes.unwrap_or(u64::MAX);
+                    let before = self
+                        .bytes_sent
+                        .insert((side, tenant.id), path.stats.sent_bytes);
+                    if before == Some(path.stats.sent_bytes) {
                         // A window that became smaller does not call anything back.
                         continue;
                     }
                     // A window smaller than a packet lets one go.
-                    let over = path.in_flight.saturating_sub(window.max(1500));
+                    let over = path.stats.in_flight_bytes.saturating_sub(window.max(1500));
                     self.over_window = self.over_window.max(over);
                 }
             }
@@ -271,7 +273,7 @@ fn narrow() -> Bottleneck {
 /// Keeps both tenants backlogged.
 fn backlog(net: &mut Net) {
     for id in [ONE, TWO] {
-        while net.snapshot(id).queued_bytes < 60_000 {
+        while net.snapshot(id).stats.queued_bytes < 60_000 {
             net.send(id, 1, 1200).expect("accepted");
         }
     }
@@ -325,7 +327,7 @@ fn a_bottleneck_on_the_way_is_shared_by_weight_within_the_windows() {
         let paths = net.snapshot(TWO).paths;
         assert_eq!(paths.len(), 1);
         assert_eq!(paths[0].path, PathId(0));
-        assert!(paths[0].window.is_some() && paths[0].round_trip >= Some(20 * MS));
+        assert!(paths[0].stats.window_bytes.is_some() && paths[0].stats.srtt >= Some(20 * MS));
     }
 }
 
@@ -335,7 +337,7 @@ fn an_idle_share_is_used_by_the_other() {
     net.set(tenant(ONE, 1.0, ControllerConfig::Open));
     net.set(tenant(TWO, 9.0, ControllerConfig::Open));
     net.run(Duration::from_secs(2), |net| {
-        while net.snapshot(ONE).queued_bytes < 60_000 {
+        while net.snapshot(ONE).stats.queued_bytes < 60_000 {
             net.send(ONE, 1, 1200).expect("accepted");
         }
     });
@@ -367,8 +369,11 @@ fn packets_that_are_late_are_not_lost_to_their_tenant() {
     }
     net.run(Duration::from_secs(1), |_| {});
     let path = &net.snapshot(ONE).paths[0];
-    assert_eq!((path.packets_lost, path.in_flight), (0, 0));
-    assert_eq!(path.packets_acked, path.packets_sent);
+    assert_eq!(
+        (path.stats.lost_packets, path.stats.in_flight_bytes),
+        (0, 0)
+    );
+    assert_eq!(path.stats.acked_packets, path.stats.sent_packets);
 }
 
 #[test]
@@ -377,7 +382,7 @@ fn packets_lost_without_a_successor_are_counted_as_lost_once() {
     net.set(tenant(ONE, 1.0, keiro()));
     net.run(Duration::from_secs(2), every_12_ms());
     let before = net.snapshot(ONE).paths[0].clone();
-    assert_eq!(before.packets_lost, 0);
+    assert_eq!(before.stats.lost_packets, 0);
     // As long as a queue without room; the path stays up.
     let buffer = std::mem::take(&mut net.bottleneck.buffer);
     net.free_at = net.now + 60 * MS;
@@ -385,9 +390,12 @@ fn packets_lost_without_a_successor_are_counted_as_lost_once() {
     net.bottleneck.buffer = buffer;
     net.run(Duration::from_secs(1), |_| {});
     let path = &net.snapshot(ONE).paths[0];
-    assert_eq!(path.in_flight, 0);
-    assert!(path.packets_lost > 0);
-    assert_eq!(path.packets_acked + path.packets_lost, path.packets_sent);
+    assert_eq!(path.stats.in_flight_bytes, 0);
+    assert!(path.stats.lost_packets > 0);
+    assert_eq!(
+        path.stats.acked_packets + path.stats.lost_packets,
+        path.stats.sent_packets
+    );
 }
 
 #[test]
@@ -410,9 +418,9 @@ fn messages_have_the_weight_of_tenant_zero_and_its_window() {
     }
     net.run(Duration::from_secs(2), |_| {});
     let zero = net.snapshot(TenantId::ZERO);
-    assert!(zero.paths[0].bytes_sent > 1_000_000, "{zero:?}");
-    assert_eq!(zero.paths[0].in_flight, 0, "all was answered");
-    assert!(zero.paths[0].window.is_some());
+    assert!(zero.paths[0].stats.sent_bytes > 1_000_000, "{zero:?}");
+    assert_eq!(zero.paths[0].stats.in_flight_bytes, 0, "all was answered");
+    assert!(zero.paths[0].stats.window_bytes.is_some());
     assert_eq!(net.over_window, 0);
 }
 
@@ -422,7 +430,7 @@ fn a_removed_tenants_packets_are_gone_and_it_may_come_back() {
     net.set(tenant(ONE, 1.0, keiro()));
     net.set(tenant(TWO, 1.0, keiro()));
     net.run(50 * MS, backlog);
-    assert!(net.snapshot(ONE).queued_bytes > 0);
+    assert!(net.snapshot(ONE).stats.queued_bytes > 0);
     let peers = net.peers;
     net.ends[0].remove_tenant(peers[0], ONE);
     assert_eq!(net.tenants().len(), 1);
@@ -437,7 +445,10 @@ fn a_removed_tenants_packets_are_gone_and_it_may_come_back() {
     net.run(Duration::from_secs(10), |_| {});
     for id in [ONE, TWO] {
         let paths = net.snapshot(id).paths;
-        assert_eq!((paths[0].in_flight, paths[0].queued_bytes), (0, 0));
+        assert_eq!(
+            (paths[0].stats.in_flight_bytes, paths[0].stats.queued_bytes),
+            (0, 0)
+        );
     }
     let session = net.ends[0].session(peers[0]).expect("it exists");
     assert!(session.up);
@@ -487,7 +498,7 @@ fn every_datagram_has_the_ecn_bits_of_its_packets() {
     net.send_with_ecn(ONE, 1, 300, 2).expect("accepted");
     net.run(100 * MS, |_| {});
     assert_eq!(net.marks[&13], 2, "the mark of the way is reported");
-    assert_eq!(net.snapshot(ONE).paths[0].packets_marked, 1);
+    assert_eq!(net.snapshot(ONE).paths[0].stats.acked_ce_packets, 1);
 }
 
 #[test]
@@ -502,7 +513,7 @@ fn queues_are_bounded_and_drops_counted_by_cause() {
         net.send(ONE, 1, 1000).expect("accepted");
     }
     let snapshot = net.snapshot(ONE);
-    assert!(snapshot.queued_bytes <= 20_000);
+    assert!(snapshot.stats.queued_bytes <= 20_000);
     assert!(snapshot.drops.queue_full >= 80, "{:?}", snapshot.drops);
     // A flow that does not slow down meets CoDel.
     net.run(Duration::from_secs(2), |net| {
@@ -511,8 +522,8 @@ fn queues_are_bounded_and_drops_counted_by_cause() {
     assert!(net.snapshot(ONE).drops.delayed > 0);
     net.run(Duration::from_secs(1), |_| {});
     let last = net.snapshot(ONE);
-    assert_eq!(last.queued_bytes, 0);
-    let sent = last.accepted - last.drops.queue_full - last.drops.delayed;
+    assert_eq!(last.stats.queued_bytes, 0);
+    let sent = last.stats.accepted_packets - last.drops.queue_full - last.drops.delayed;
     assert!(net.arrived[&ONE] >= sent * 300);
 }
 
@@ -623,7 +634,7 @@ fn the_rate_of_a_tenant_that_has_become_idle_falls_to_zero() {
     net.set(tenant(ONE, 1.0, keiro()));
     net.set(tenant(TWO, 1.0, keiro()));
     net.run(Duration::from_secs(3), backlog);
-    assert!(net.snapshot(ONE).paths[0].acked_rate > Bandwidth::from_mbit_per_second(5));
+    assert!(net.snapshot(ONE).paths[0].stats.acked_rate > Bandwidth::from_mbit_per_second(5));
     net.run(Duration::from_secs(4), |_| {});
-    assert_eq!(net.snapshot(ONE).paths[0].acked_rate, Bandwidth::ZERO);
+    assert_eq!(net.snapshot(ONE).paths[0].stats.acked_rate, Bandwidth::ZERO);
 }

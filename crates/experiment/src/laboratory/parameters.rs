@@ -336,18 +336,19 @@ fn sample(gateways: &[Gateway; 2], from: Instant) -> anyhow::Result<Sample> {
         paths.into_iter().next().context("a gateway has no path")
     };
     let (sent, received) = (only(&gateways[0])?, only(&gateways[1])?);
-    let told = sent.aggregation.context("nothing is gathered")?;
+    let aggregation = sent.aggregation.context("nothing is aggregated")?.stats;
     Ok(Sample {
         at_s,
-        size_bytes: told.parameters.size_bytes,
-        interval_ms: told.parameters.interval_seconds * 1e3,
-        copies: u8::try_from(told.parameters.copies).unwrap_or(u8::MAX),
-        bytes_sent: sent.sent_bytes,
-        packets_received: received.received_packets,
+        size_bytes: aggregation.size_bytes,
+        interval_ms: aggregation.interval.as_secs_f64() * 1e3,
+        copies: u8::try_from(aggregation.copies).unwrap_or(u8::MAX),
+        bytes_sent: sent.stats.sent_bytes,
+        packets_received: received.stats.received_packets,
         cpu_s: Some(cpu_s(gateways[1].process.id())?),
-        aggregates: [told.sent_aggregates, told.lost_aggregates],
-        copies_told: [told.sent_copies, told.lost_copies],
-        overflows: told.overflow_packets + told.system_overflow_packets,
+        aggregates: [aggregation.sent_aggregates, aggregation.lost_aggregates],
+        copies_told: [aggregation.sent_copies, aggregation.lost_copies],
+        overflows: aggregation.peer_socket_dropped_packets
+            + aggregation.peer_system_dropped_packets,
     })
 }
 

@@ -12,7 +12,7 @@ use std::{
 
 use keiro_core::{
     AggregationConfig, AppId, EndpointSnapshot, Instant, PathConfig, PathSnapshot, PeerConfig,
-    PeerId, SchedulerKind, SessionSnapshot, SocketId, TenantId,
+    PeerId, SchedulerKind, SessionSnapshot, SocketId, TenantId, TraceBatch,
 };
 use keiro_linux::{
     epoll::Waker,
@@ -20,11 +20,12 @@ use keiro_linux::{
     tun::{Offloads, TunQueue},
     udp::BatchSocket,
 };
+use keiro_stats::PathSocketStats;
 use keiro_units::{Bandwidth, Probability};
 
 use super::{
     destination::{TcpDestination, UdpDestination},
-    figures::{AppFigures, SocketFigures},
+    figures::AppFigures,
     measure::{DelayQuantiles, LatenessFigures},
     messages,
     route::{AppRoute, NewApp},
@@ -129,6 +130,13 @@ pub(crate) enum Command {
     },
     /// A snapshot of all figures.
     Snapshot { reply: SyncSender<Box<Snapshot>> },
+    /// The packets of a peer's paths since the last such command.
+    TakeTrace {
+        peer: PeerId,
+        reply: SyncSender<PacketTrace>,
+    },
+    /// Packets are not recorded any more.
+    StopTrace { peer: PeerId },
     /// Accept nothing new; [`super::report::Report::Drained`] follows when everything is delivered.
     Drain,
     /// Send close notices to the peers and end the thread.
@@ -141,11 +149,19 @@ pub(crate) struct Snapshot {
     pub(crate) endpoint: EndpointSnapshot,
     pub(crate) sessions: BTreeMap<PeerId, SessionSnapshot>,
     pub(crate) apps: BTreeMap<AppId, AppFigures>,
-    pub(crate) sockets: BTreeMap<SocketId, SocketFigures>,
+    pub(crate) sockets: BTreeMap<SocketId, PathSocketStats>,
     pub(crate) lateness: LatenessFigures,
     pub(crate) message_senders: u64,
     pub(crate) message_receivers: u64,
     pub(crate) reports_lost: u64,
+}
+
+/// What happened on a peer's paths.
+pub(crate) struct PacketTrace {
+    /// When it was taken.
+    pub(crate) at: Instant,
+    /// `None`: there is no such peer.
+    pub(crate) batch: Option<TraceBatch>,
 }
 
 /// The control thread's end.
@@ -210,6 +226,11 @@ impl DataHandle {
         &self,
     ) -> Result<BTreeMap<AppId, DelayQuantiles>, DataThreadGone> {
         self.ask(|reply| Command::TakeDelayWindows { reply })
+    }
+
+    /// The packets of a peer's paths since this was asked last; the first time none.
+    pub(crate) fn take_trace(&self, peer: PeerId) -> Result<PacketTrace, DataThreadGone> {
+        self.ask(|reply| Command::TakeTrace { peer, reply })
     }
 
     /// Every tenant in numbers.

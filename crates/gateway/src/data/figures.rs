@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use keiro_linux::tcp::Mode;
+use keiro_stats::{TcpForwardStats, TcpListenerStats, UdpForwardStats, UdpListenerStats};
 
 use super::{destination::TcpDestination, measure::DelayFigures};
 
@@ -24,18 +25,14 @@ pub(crate) struct AppFigures {
 #[derive(Clone, Debug)]
 pub(crate) struct ListenerFigures {
     pub(crate) address: SocketAddr,
-    pub(crate) received_packets: u64,
-    pub(crate) received_bytes: u64,
-    pub(crate) refused_packets: u64,
+    pub(crate) stats: UdpListenerStats,
 }
 
 /// A UDP forward.
 #[derive(Clone, Debug)]
 pub(crate) struct ForwardFigures {
     pub(crate) to: SocketAddr,
-    pub(crate) sent_packets: u64,
-    pub(crate) sent_bytes: u64,
-    pub(crate) failed_packets: u64,
+    pub(crate) stats: UdpForwardStats,
 }
 
 /// A TCP listener, in connections.
@@ -43,30 +40,12 @@ pub(crate) struct ForwardFigures {
 pub(crate) struct TcpListenerFigures {
     pub(crate) address: SocketAddr,
     pub(crate) mode: Mode,
-    pub(crate) open: u64,
-    pub(crate) accepted: u64,
-    pub(crate) refused: u64,
-    pub(crate) reset: u64,
-    pub(crate) failed: u64,
+    pub(crate) stats: TcpListenerStats,
 }
 
 /// A TCP forward, in connections.
 #[derive(Clone, Debug)]
 pub(crate) struct TcpForwardFigures {
     pub(crate) destination: TcpDestination,
-    pub(crate) open: u64,
-    pub(crate) connected: u64,
-    pub(crate) failed: u64,
-    pub(crate) forbidden: u64,
-    pub(crate) reset: u64,
-}
-
-/// A WAN socket.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SocketFigures {
-    /// Dropped because the own receive buffer was full: not the path's loss.
-    pub(crate) receive_drops: u64,
-    pub(crate) send_buffer_full: u64,
-    pub(crate) send_too_large: u64,
-    pub(crate) send_failed: u64,
+    pub(crate) stats: TcpForwardStats,
 }

@@ -11,6 +11,7 @@ use keiro_linux::{
     epoll::{Epoll, Interest},
     udp,
 };
+use keiro_stats::UdpForwardStats;
 
 use super::{
     destination::UdpDestination,
@@ -113,9 +114,7 @@ impl Forwards {
         self.remove(app);
         let figures = ForwardFigures {
             to: destination.to,
-            sent_packets: 0,
-            sent_bytes: 0,
-            failed_packets: 0,
+            stats: UdpForwardStats::default(),
         };
         let forward = Forward {
             figures,
@@ -157,10 +156,10 @@ impl Forwards {
         });
         match sent {
             true => {
-                forward.figures.sent_packets += 1;
-                forward.figures.sent_bytes += data.len() as u64;
+                forward.figures.stats.sent_packets += 1;
+                forward.figures.stats.sent_bytes += data.len() as u64;
             }
-            false => forward.figures.failed_packets += 1,
+            false => forward.figures.stats.failed_packets += 1,
         }
         sent
     }
@@ -340,7 +339,7 @@ mod tests {
         let first = port_of(&mut forwards, 1);
         assert_ne!(port_of(&mut forwards, 2), first);
         assert_eq!(port_of(&mut forwards, 1), first);
-        assert_eq!(forwards.figures(APP).unwrap().sent_packets, 3);
+        assert_eq!(forwards.figures(APP).unwrap().stats.sent_packets, 3);
     }
 
     #[test]
@@ -373,7 +372,10 @@ mod tests {
             forwards.send(at(0), &epoll, from(1), b"x");
         }
         let figures = forwards.figures(APP).unwrap();
-        assert_eq!(figures.sent_packets + figures.failed_packets, 10);
+        assert_eq!(
+            figures.stats.sent_packets + figures.stats.failed_packets,
+            10
+        );
     }
 
     #[test]
@@ -395,6 +397,6 @@ mod tests {
             .allow_local = true;
         assert!(!forwards.send(at(0), &epoll, from(1), b"x"));
         assert!(forwards.send(at(1), &epoll, from(1), b"x"));
-        assert_eq!(forwards.figures(APP).unwrap().failed_packets, 2);
+        assert_eq!(forwards.figures(APP).unwrap().stats.failed_packets, 2);
     }
 }

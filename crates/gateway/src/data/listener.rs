@@ -10,6 +10,7 @@ use keiro_linux::{
     epoll::{Epoll, Interest},
     udp::{BatchSocket, Outgoing, ReceiveBuffers, Sent},
 };
+use keiro_stats::UdpListenerStats;
 
 use super::{
     figures::ListenerFigures,
@@ -55,9 +56,7 @@ impl Listeners {
         epoll.add(&socket, token::listener(number), Interest::Read)?;
         let figures = ListenerFigures {
             address: socket.local(),
-            received_packets: 0,
-            received_bytes: 0,
-            refused_packets: 0,
+            stats: UdpListenerStats::default(),
         };
         let listener = Listener {
             app,
@@ -138,10 +137,10 @@ impl Listeners {
                 // An empty datagram is one, too, and has no chunk.
                 let empty = received.data.is_empty().then_some(&[][..]);
                 for datagram in received.data.chunks(received.stride).chain(empty) {
-                    figures.received_packets += 1;
-                    figures.received_bytes += datagram.len() as u64;
+                    figures.stats.received_packets += 1;
+                    figures.stats.received_bytes += datagram.len() as u64;
                     let (Some(route), Some(flows)) = (route, flows.as_mut()) else {
-                        figures.refused_packets += 1;
+                        figures.stats.refused_packets += 1;
                         continue;
                     };
                     let (peer, app) = (route.peer, route.config.id);
@@ -160,7 +159,7 @@ impl Listeners {
                         }
                         DeliveryClass::Stream => false,
                     };
-                    figures.refused_packets += u64::from(!taken);
+                    figures.stats.refused_packets += u64::from(!taken);
                 }
             })?;
             if count == 0 {

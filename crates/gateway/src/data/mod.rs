@@ -42,7 +42,7 @@ use keiro_linux::{
 };
 
 use self::{
-    command::{Command, Snapshot},
+    command::{Command, PacketTrace, Snapshot},
     context::Context,
     drops::SystemDrops,
     figures::AppFigures,
@@ -689,6 +689,11 @@ impl DataThread {
             Command::Snapshot { reply } => {
                 let _ = reply.try_send(Box::new(self.snapshot(now)));
             }
+            Command::TakeTrace { peer, reply } => {
+                let batch = self.endpoint.take_trace(peer);
+                let _ = reply.try_send(PacketTrace { at: now, batch });
+            }
+            Command::StopTrace { peer } => self.endpoint.stop_trace(peer),
             Command::Drain => {
                 self.listeners.clear();
                 self.with_streams(StreamServer::drain);
@@ -807,7 +812,7 @@ impl DataThread {
             endpoint: self.endpoint.snapshot(),
             sessions,
             apps,
-            sockets: self.wan.figures(),
+            sockets: self.wan.stats(),
             lateness: self.lateness.figures(),
             message_senders,
             message_receivers,

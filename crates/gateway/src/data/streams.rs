@@ -21,6 +21,7 @@ use keiro_linux::{
     epoll::{Epoll, Interest, Ready},
     tcp::{self, Listener, Mode, Progress as ConnectProgress},
 };
+use keiro_stats::{TcpForwardStats, TcpListenerStats};
 
 use self::deferred_reset::{DeferredResets, ResetTimeouts};
 use super::{
@@ -65,8 +66,8 @@ struct AppListener {
 
 /// The counters of a connection.
 enum Counts<'a> {
-    Listener(&'a mut TcpListenerFigures),
-    Forward(&'a mut TcpForwardFigures),
+    Listener(&'a mut TcpListenerStats),
+    Forward(&'a mut TcpForwardStats),
 }
 
 struct Connection {
@@ -164,11 +165,7 @@ impl StreamServer {
         let figures = TcpListenerFigures {
             address,
             mode,
-            open: 0,
-            accepted: 0,
-            refused: 0,
-            reset: 0,
-            failed: 0,
+            stats: TcpListenerStats::default(),
         };
         let listener = AppListener {
             app,
@@ -208,11 +205,10 @@ impl StreamServer {
             .count();
         let figures = TcpForwardFigures {
             destination: destination.clone(),
-            open: open as u64,
-            connected: 0,
-            failed: 0,
-            forbidden: 0,
-            reset: 0,
+            stats: TcpForwardStats {
+                open_connections: open as u64,
+                ..TcpForwardStats::default()
+            },
         };
         let forward = self.forwards.entry(app).or_insert(Forward {
             interface: None,
@@ -364,7 +360,7 @@ impl StreamServer {
                     self.forbid(context, number);
                     return;
                 }
-                forward.figures.connected += 1;
+                forward.figures.stats.accepted_connections += 1;
             }
             self.connecting.remove(&(by, number));
             connection.connecting = None;
@@ -485,12 +481,12 @@ impl StreamServer {
         let Some(Ok((peer, stream))) = opened else {
             // As if the server could not be reached, which it cannot.
             tracing::debug!(app = context.routes.name(listener.app), %remote, "TCP listener: no way to the peer");
-            listener.figures.refused += 1;
+            listener.figures.stats.refused_connections += 1;
             tcp::reset(socket);
             return;
         };
-        listener.figures.accepted += 1;
-        listener.figures.open += 1;
+        listener.figures.stats.accepted_connections += 1;
+        listener.figures.stats.open_connections += 1;
         let app = listener.app;
         let connection = Connection {
             listener: Some(number),
@@ -527,22 +523,22 @@ impl StreamServer {
                     app = context.routes.name(app), to, %error, "TCP forward: cannot tell whether it leads to this machine"
                 );
             }
-            forward.failed += 1;
+            forward.stats.failed_connections += 1;
             reason_of(&error)
         })?;
         let Some(to) = server else {
-            forward.forbidden += 1;
+            forward.stats.forbidden_connections += 1;
             return Err(ResetReason::Forbidden);
         };
         let (socket, progress) = tcp::connect(to, interface.as_deref()).map_err(|error| {
             tracing::debug!(app = context.routes.name(app), %to, %error, "TCP forward");
-            forward.failed += 1;
+            forward.stats.failed_connections += 1;
             reason_of(&error)
         })?;
-        forward.open += 1;
+        forward.stats.open_connections += 1;
         let by = context.now + CONNECT_MAX;
         let connected = matches!(progress, ConnectProgress::Connected);
-        forward.connected += u64::from(connected);
+        forward.stats.accepted_connections += u64::from(connected);
         let connection = Connection {
             connecting: (!connected).then_some(Connecting { to, by }),
             reads: connected,
@@ -632,7 +628,7 @@ impl StreamServer {
                 .endpoint
                 .reset_stream(peer, stream, ResetReason::Forbidden);
             if let Some(forward) = self.forwards.get_mut(&connection.app) {
-                forward.figures.forbidden += 1;
+                forward.figures.stats.forbidden_connections += 1;
             }
             tcp::reset(connection.socket);
         }
@@ -641,16 +637,16 @@ impl StreamServer {
     fn count_reset(&mut self, connection: &Connection, reason: ResetReason) {
         match self.counts_of(connection) {
             Some(Counts::Listener(listener)) => match reason {
-                ResetReason::Application => listener.reset += 1,
-                _ => listener.failed += 1,
+                ResetReason::Application => listener.reset_connections += 1,
+                _ => listener.failed_connections += 1,
             },
             Some(Counts::Forward(forward)) => {
                 let unseen = connection.connecting.is_some();
                 if unseen && !is_connected(&connection.socket) {
-                    forward.failed += 1;
+                    forward.failed_connections += 1;
                 } else {
-                    forward.connected += u64::from(unseen);
-                    forward.reset += 1;
+                    forward.accepted_connections += u64::from(unseen);
+                    forward.reset_connections += 1;
                 }
             }
             None => {}
@@ -662,11 +658,11 @@ impl StreamServer {
         match connection.listener {
             Some(listener) => {
                 let listener = self.listeners.get_mut(&listener)?;
-                Some(Counts::Listener(&mut listener.figures))
+                Some(Counts::Listener(&mut listener.figures.stats))
             }
             None => {
                 let forward = self.forwards.get_mut(&connection.app)?;
-                Some(Counts::Forward(&mut forward.figures))
+                Some(Counts::Forward(&mut forward.figures.stats))
             }
         }
     }
@@ -697,8 +693,10 @@ impl StreamServer {
         }
         self.broken.remove(&number);
         match self.counts_of(&connection) {
-            Some(Counts::Listener(listener)) => listener.open -= 1,
-            Some(Counts::Forward(forward)) => forward.open = forward.open.saturating_sub(1),
+            Some(Counts::Listener(listener)) => listener.open_connections -= 1,
+            Some(Counts::Forward(forward)) => {
+                forward.open_connections = forward.open_connections.saturating_sub(1);
+            }
             None => {}
         }
         Some(connection)

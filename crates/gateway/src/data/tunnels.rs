@@ -453,8 +453,8 @@ impl Tunnels {
             let written = queue.write(&bytes[skip..]);
             match written {
                 Ok(true) => {
-                    tenant.counts.left_packets += 1;
-                    tenant.counts.left_bytes += (bytes.len() - VNET_HEADER_BYTES) as u64;
+                    tenant.counts.stats.egress_packets += 1;
+                    tenant.counts.stats.egress_bytes += (bytes.len() - VNET_HEADER_BYTES) as u64;
                 }
                 Ok(false) | Err(TunFault::Down | TunFault::Refused) => tenant.counts.device += 1,
                 Err(fault) => {
@@ -559,8 +559,8 @@ impl Tenant {
             self.counts.malformed += 1;
             return;
         };
-        self.counts.entered_packets += 1;
-        self.counts.entered_bytes += packet.len() as u64;
+        self.counts.stats.ingress_packets += 1;
+        self.counts.stats.ingress_bytes += packet.len() as u64;
         if is_link_scope(&header.destination) {
             self.counts.multicast += 1;
             return;
@@ -592,7 +592,7 @@ impl Tenant {
             self.counts.malformed += 1;
             return;
         };
-        self.counts.entered_packets += segments.count() as u64 - 1;
+        self.counts.stats.ingress_packets += segments.count() as u64 - 1;
         let Some(peer) = self.peers.get_mut(&to) else {
             return;
         };
@@ -665,7 +665,7 @@ impl Tenant {
             return;
         };
         if !self.answers.take(with.now) {
-            self.counts.answers_withheld += 1;
+            self.counts.stats.suppressed_icmp_error_packets += 1;
             return;
         }
         let mut bytes = [0; VNET_HEADER_BYTES + REPLY_BYTES_MAX];
@@ -675,7 +675,7 @@ impl Tenant {
         };
         bytes[skip..skip + reply.len()].copy_from_slice(reply);
         if let Ok(true) = with.device.queues[0].write(&bytes[..skip + reply.len()]) {
-            self.counts.answers += 1;
+            self.counts.stats.icmp_error_packets += 1;
         }
     }
 

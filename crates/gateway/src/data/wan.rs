@@ -7,10 +7,10 @@ use keiro_linux::{
     epoll::{Epoll, Interest},
     udp::{BatchSocket, Outgoing, Sent},
 };
+use keiro_stats::PathSocketStats;
 
 use super::{
     drops::SystemDrops,
-    figures::SocketFigures,
     report::{Report, Reporter},
     token,
 };
@@ -28,7 +28,7 @@ pub(crate) struct Wan {
 
 struct WanSocket {
     socket: BatchSocket,
-    figures: SocketFigures,
+    stats: PathSocketStats,
     /// The kernel's counter when it was read last; it wraps around.
     drops_counter: u32,
     failure_reported_at: Option<Instant>,
@@ -57,7 +57,7 @@ impl Wan {
         epoll.add(&socket, token::wan(id.0), Interest::Read)?;
         let socket = WanSocket {
             socket,
-            figures: SocketFigures::default(),
+            stats: PathSocketStats::default(),
             drops_counter: 0,
             failure_reported_at: None,
             offload_refusal_reported: false,
@@ -70,7 +70,7 @@ impl Wan {
         // Dropping the socket takes it out of the epoll set.
         if let Some(mut wan) = self.sockets.remove(&id) {
             wan.count_drops();
-            self.removed_drops += wan.figures.receive_drops;
+            self.removed_drops += wan.stats.dropped_packets;
         }
     }
 
@@ -98,10 +98,10 @@ impl Wan {
         };
         match wan.socket.send(&outgoing) {
             Sent::All => {}
-            Sent::BufferFull => wan.figures.send_buffer_full += 1,
-            Sent::TooLarge => wan.figures.send_too_large += 1,
+            Sent::BufferFull => wan.stats.buffer_full_batches += 1,
+            Sent::TooLarge => wan.stats.too_large_batches += 1,
             Sent::Failed(error) => {
-                wan.figures.send_failed += 1;
+                wan.stats.failed_batches += 1;
                 let quiet = wan.failure_reported_at.is_some_and(|told| {
                     now.saturating_duration_since(told) < FAILURE_REPORT_INTERVAL
                 });
@@ -150,20 +150,20 @@ impl Wan {
 
     fn report_drops(&self, endpoint: &mut Endpoint) {
         for (id, wan) in &self.sockets {
-            endpoint.set_overflows(*id, wan.figures.receive_drops, self.foreign_drops_reported);
+            endpoint.set_overflows(*id, wan.stats.dropped_packets, self.foreign_drops_reported);
         }
     }
 
     /// Receive drops of our sockets, including removed ones.
     fn own_drops(&self) -> u64 {
-        let present = self.sockets.values().map(|wan| wan.figures.receive_drops);
+        let present = self.sockets.values().map(|wan| wan.stats.dropped_packets);
         self.removed_drops + present.sum::<u64>()
     }
 
-    pub(crate) fn figures(&self) -> BTreeMap<SocketId, SocketFigures> {
+    pub(crate) fn stats(&self) -> BTreeMap<SocketId, PathSocketStats> {
         self.sockets
             .iter()
-            .map(|(id, wan)| (*id, wan.figures.clone()))
+            .map(|(id, wan)| (*id, wan.stats))
             .collect()
     }
 }
@@ -172,7 +172,7 @@ impl WanSocket {
     fn count_drops(&mut self) {
         if let Ok(drops) = self.socket.receive_drops() {
             let new = drops.wrapping_sub(self.drops_counter);
-            self.figures.receive_drops += u64::from(new);
+            self.stats.dropped_packets += u64::from(new);
             self.drops_counter = drops;
         }
     }
@@ -180,10 +180,10 @@ impl WanSocket {
 
 #[cfg(test)]
 mod tests {
-    use std::net::UdpSocket;
+    use std::{net::UdpSocket, sync::Arc};
 
     use keiro_core::{EndpointConfig, PrivateKey};
-    use keiro_linux::udp::Purpose;
+    use keiro_linux::{epoll::Waker, udp::Purpose};
 
     use super::*;
     use crate::privileges::Privileges;
@@ -245,5 +245,29 @@ mod tests {
         let dropped = u64::from(dropped(&wan));
         wan.remove(id);
         assert!(wan.own_drops() >= dropped);
+    }
+
+    #[test]
+    fn a_batch_that_is_too_long_for_the_system_is_counted() {
+        let epoll = Epoll::new().unwrap();
+        let mut wan = Wan::new(None);
+        let socket = BatchSocket::bind("127.0.0.1:0".parse().unwrap(), Purpose::Path).unwrap();
+        let remote = socket.local();
+        let id = SocketId(1);
+        wan.add(&epoll, id, socket).unwrap();
+        // UDP over IPv4 carries 65,507 bytes at most.
+        let data = vec![0; 65_508];
+        let transmit = Transmit {
+            socket: id,
+            remote,
+            len: data.len(),
+            segment_size: data.len(),
+            ecn: 0,
+            due: Instant::ZERO,
+        };
+        let wake = Arc::new(Waker::new().unwrap());
+        let (mut reporter, _reports) = Reporter::new(wake);
+        wan.send(Instant::ZERO, &transmit, &data, &mut reporter);
+        assert_eq!(wan.stats()[&id].too_large_batches, 1);
     }
 }

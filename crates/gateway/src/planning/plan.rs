@@ -116,7 +116,7 @@ impl AppAssignment {
 /// An application without a path.
 pub(super) const UNASSIGNED: AppAssignment = AppAssignment {
     path: None,
-    by: AssignedBy::Nobody,
+    by: AssignedBy::Unassigned,
     prediction: None,
     forecast: None,
     expected: None,

@@ -356,7 +356,12 @@ fn what_is_down_is_not_planned_with() {
         &ForecastState::default(),
     );
     assert_eq!(paths(&planned), [None; 5]);
-    assert!(planned.apps.iter().all(|app| app.by == AssignedBy::Nobody));
+    assert!(
+        planned
+            .apps
+            .iter()
+            .all(|app| app.by == AssignedBy::Unassigned)
+    );
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What the control socket and the metrics page show.
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::{Read, Write},
     net::TcpStream,
@@ -22,6 +23,7 @@ use keiro_control::{
         Request, Response, client::ClientError,
     },
 };
+use keiro_stats::{AppStats, PathSocketStats, PathStats, PeerStats, Stat, StatSet};
 
 fn demanding(name: &str, latency_target: &str) -> String {
     app(name, "message", "b")
@@ -55,10 +57,10 @@ fn status_and_show_tell_what_is_active() {
     assert_eq!(paths.len(), 2);
     for path in &paths {
         assert_eq!(
-            (path.state, path.rate_bits_per_second),
+            (path.state, path.stats.configured_rate.as_bits_per_second()),
             (PathState::Up, 200_000_000)
         );
-        assert!(path.srtt_seconds.is_some() && path.delay_seconds.is_some());
+        assert!(path.stats.srtt.is_some() && path.delay_seconds.is_some());
         assert!(!path.delay_configured);
     }
     let one = Request::ShowPath {
@@ -82,17 +84,18 @@ fn status_and_show_tell_what_is_active() {
         (peers[0].name.as_str(), peers[0].state),
         ("a", PeerState::Up)
     );
-    assert!(peers[0].handshake_age_seconds.is_some());
+    assert!(peers[0].stats.handshake_age.is_some());
 
     let shown = pair.a.app("M");
     assert!(shown.path.is_some());
     assert_eq!(shown.assigned_by, AssignedBy::Planner);
     assert!(
         shown
-            .predicted_delay_seconds
-            .is_some_and(|delay| delay < 0.05)
+            .stats
+            .predicted_delay
+            .is_some_and(|delay| delay < Duration::from_millis(50))
     );
-    assert_eq!(shown.target_met, Some(true));
+    assert_eq!(shown.stats.target_met, Some(true));
 }
 
 #[test]
@@ -223,9 +226,12 @@ fn an_application_whose_paths_are_all_down_is_on_none() {
     pair.b.stop();
     pair.a.wait_up(0);
     let shown = pair.a.app("M");
-    assert_eq!((shown.path, shown.assigned_by), (None, AssignedBy::Nobody));
+    assert_eq!(
+        (shown.path, shown.assigned_by),
+        (None, AssignedBy::Unassigned)
+    );
     assert_eq!(shown.last_path.as_ref(), Some(&on));
-    assert_eq!(shown.target_met, Some(false));
+    assert_eq!(shown.stats.target_met, Some(false));
     let explain = Request::Explain { app: "M".into() };
     let Response::Explanation(explained) = pair.a.ask(&explain) else {
         panic!()
@@ -299,18 +305,12 @@ fn the_metrics_page_has_every_metric() {
         let line = |m: &metrics::Metric| format!("# HELP {} {}", m.registered_name(), m.help);
         metrics::ALL
             .iter()
-            // Nothing bounds the loopback interface; a laboratory's test has it.
-            .filter(|metric| metric.name != metrics::PATH_CAPACITY.name)
-            .filter(|metric| metric.name != metrics::PATH_AVAILABLE.name)
-            // Nothing thin is sent; another test has what that shows.
-            .filter(|metric| metric.name != metrics::PATH_AGGREGATION_BANDWIDTH.name)
+            // Nothing small is sent; another test has what that shows.
             .filter(|metric| metric.name != metrics::PATH_AGGREGATION_DECISIONS.name)
-            // No application carries TCP; a test of streams has one that does.
-            .filter(|metric| metric.name != metrics::APP_OPEN_CONNECTIONS.name)
-            .filter(|metric| metric.name != metrics::APP_CONNECTIONS.name)
             // There is no tenant; the test of tunnels has one and its metrics.
             .filter(|metric| !metric.name.starts_with("keiro_tenant_"))
             .map(line)
+            .chain(stat_lines())
             .find(|line| !page.contains(line))
     };
     wait_for("every metric", || {
@@ -328,8 +328,65 @@ fn the_metrics_page_has_every_metric() {
         "{page}"
     );
     assert!(
-        page.contains("keiro_app_messages_total{app=\"M\",outcome=\"delivered\"} 1"),
+        page.contains("keiro_app_delivered_messages_total{app=\"M\"} 1"),
         "{page}"
+    );
+}
+
+/// Lines of the figures of paths and sockets on a page of metrics.
+fn stat_lines() -> Vec<String> {
+    let line = |stat: &Stat| format!("# HELP {} {}", stat.registered_metric(), stat.help);
+    let path = PathStats::STATS.iter();
+    let socket = PathSocketStats::STATS.iter();
+    path
+        // Nothing bounds the loopback interface, so the capacity is not found; a laboratory's test has it.
+        .filter(|stat| {
+            !matches!(
+                stat.name,
+                "cross_traffic_bits_per_second" | "available_bits_per_second"
+            )
+        })
+        .chain(socket)
+        .chain(PeerStats::STATS)
+        // No application has a latency target here.
+        .chain(AppStats::STATS.iter().filter(|stat| !stat.optional))
+        .map(line)
+        .collect()
+}
+
+#[test]
+fn packets_are_traced_for_a_client_that_asks() {
+    let pair = pair();
+    let ask = || {
+        let peer = "b".to_owned();
+        match pair.a.ask(&Request::Qlog { peer }) {
+            Response::Qlog { header, events, .. } => (header, events),
+            other => panic!("{other:?}"),
+        }
+    };
+    // The first request begins to record.
+    let (header, events) = ask();
+    assert_eq!(header["qlog_format"], "JSON-SEQ");
+    assert_eq!(header["title"], "a to b");
+    assert_eq!(events.len(), 0);
+    let mut names = BTreeSet::new();
+    wait_for("packets", || {
+        for event in ask().1 {
+            let path = event["path"].as_str().unwrap();
+            assert!(["p1", "p2"].contains(&path), "{event}");
+            names.insert(event["name"].as_str().unwrap().to_owned());
+        }
+        names.contains("transport:packet_sent")
+            && names.contains("transport:packet_received")
+            && names.contains("transport:packets_acked")
+            && names.contains("recovery:metrics_updated")
+    });
+    let unknown = pair.a.ask(&Request::Qlog {
+        peer: "nowhere".to_owned(),
+    });
+    assert!(
+        matches!(&unknown, Response::Error(error) if error.code == ErrorCode::NotFound),
+        "{unknown:?}"
     );
 }
 
@@ -422,7 +479,7 @@ fn an_application_that_says_nothing_is_planned_with_what_is_measured() {
     assert!(explanation().contains("a guess"), "{}", explanation());
     // What is a guess is no prediction.
     assert_eq!(
-        (shown.predicted_delay_seconds, shown.margin_seconds),
+        (shown.stats.predicted_delay, shown.margin_seconds),
         (None, None)
     );
     let why = shown.no_forecast.unwrap_or_default();
@@ -483,7 +540,7 @@ fn show_plan_and_explain_tell_the_same_forecast_of_now() {
     // Long enough that the forecast gets a number after the plan that the measured workload makes.
     let mut number = 0;
     let limit = Instant::now() + 3 * LIMIT;
-    while pair.a.app("S").predicted_delay_seconds.is_none() {
+    while pair.a.app("S").stats.predicted_delay.is_none() {
         let shown = pair.a.app("S");
         assert!(Instant::now() < limit, "no forecast: {shown:?}");
         sender.send(number, &[7; 3000]);
@@ -507,8 +564,8 @@ fn show_plan_and_explain_tell_the_same_forecast_of_now() {
             panic!()
         };
         let after = pair.a.app("S");
-        let told = (before.predicted_delay_seconds, before.predicted);
-        if told != (after.predicted_delay_seconds, after.predicted)
+        let told = (before.stats.predicted_delay, before.predicted);
+        if told != (after.stats.predicted_delay, after.predicted)
             || before.no_forecast != after.no_forecast
             || plan.changes > 0
         {
@@ -517,7 +574,11 @@ fn show_plan_and_explain_tell_the_same_forecast_of_now() {
         let chosen = explained.candidates.iter().find(|path| path.chosen);
         for terms in [plan.apps[0].terms, chosen.and_then(|path| path.terms)] {
             let terms = terms.expect("a path");
-            assert_eq!((terms.predicted_delay_seconds, terms.predicted), told);
+            let predicted = told.0.map(|delay| delay.as_secs_f64());
+            assert_eq!(
+                (terms.predicted_delay_seconds, terms.predicted),
+                (predicted, told.1)
+            );
         }
         assert_eq!(before.no_forecast, plan.apps[0].no_forecast);
         true

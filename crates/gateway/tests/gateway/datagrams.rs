@@ -50,9 +50,9 @@ fn every_client_gets_the_answers_to_its_own_datagrams() {
         }
     }
     let shown = pair.a.app("D");
-    assert_eq!(shown.listeners[0].received_packets, 15);
-    assert_eq!(shown.listeners[0].refused_packets, 0);
-    assert_eq!(pair.b.app("D").forward.unwrap().sent_packets, 15);
+    assert_eq!(shown.listeners[0].stats.received_packets, 15);
+    assert_eq!(shown.listeners[0].stats.refused_packets, 0);
+    assert_eq!(pair.b.app("D").forward.unwrap().stats.sent_packets, 15);
 }
 
 #[test]
@@ -85,7 +85,10 @@ fn an_empty_datagram_arrives_as_one() {
     assert_eq!(client.recv(&mut buffer).unwrap(), 0);
     let listener = &pair.a.app("D").listeners[0];
     assert_eq!(
-        (listener.received_packets, listener.refused_packets),
+        (
+            listener.stats.received_packets,
+            listener.stats.refused_packets
+        ),
         (1, 0)
     );
 }
@@ -97,7 +100,10 @@ fn an_empty_datagram_makes_no_message_and_is_counted() {
     socket().send_to(&[], at(pair.a.address, 7100)).unwrap();
     wait_for("the refusal", || {
         let listener = &pair.a.app("D").listeners[0];
-        (listener.received_packets, listener.refused_packets) == (1, 1)
+        (
+            listener.stats.received_packets,
+            listener.stats.refused_packets,
+        ) == (1, 1)
     });
 }
 
@@ -120,7 +126,7 @@ fn class_message_makes_every_datagram_a_message() {
     }
     assert_eq!(seen, [1; 20]);
     wait_for("the acknowledgements", || {
-        pair.a.app("D").messages_delivered == 20
+        pair.a.app("D").stats.delivered_messages == 20
     });
 }
 
@@ -182,7 +188,7 @@ fn an_listener_can_be_given_to_another_application() {
     let client = socket();
     client.send_to(b"for E", at(pair.a.address, 7100)).unwrap();
     wait_for("the datagram", || {
-        pair.a.app("E").listeners[0].received_packets == 1
+        pair.a.app("E").listeners[0].stats.received_packets == 1
     });
     assert!(pair.a.app("D").listeners.is_empty());
 }
@@ -249,14 +255,14 @@ fn how_thin_datagrams_are_gathered_is_explained_and_counted() {
         panic!()
     };
     let sent = paths[0].aggregation.as_ref().unwrap();
-    assert!(sent.sent_aggregates > 0 && sent.sent_copies >= sent.sent_aggregates);
+    assert!(sent.stats.sent_aggregates > 0 && sent.stats.sent_copies >= sent.stats.sent_aggregates);
     let in_force = [&sent.mode, &sent.controller, &sent.spread];
     assert_eq!(in_force, ["eager", "adaptive", "back-to-back"]);
     let Response::Paths { paths } = pair.b.ask(&show) else {
         panic!()
     };
-    assert!(paths[0].received_aggregates >= sent.sent_aggregates);
-    assert!(paths[0].received_copies >= paths[0].received_aggregates);
+    assert!(paths[0].stats.received_aggregates >= sent.stats.sent_aggregates);
+    assert!(paths[0].stats.received_copies >= paths[0].stats.received_aggregates);
 }
 
 #[test]
@@ -284,7 +290,7 @@ fn parity_takes_the_place_of_copies_with_a_reload() {
         let fec = sent.fec.unwrap();
         assert_eq!((fec.group_aggregates, fec.parity_packets), (8, 2));
         assert_eq!([sent.controller, sent.spread], ["none", "500us"]);
-        sent.sent_aggregates >= 200 && sent.sent_copies > sent.sent_aggregates
+        sent.stats.sent_aggregates >= 200 && sent.stats.sent_copies > sent.stats.sent_aggregates
     });
     let Response::Explanation(explained) = pair.a.ask(&Request::Explain { app: "D".into() }) else {
         panic!()

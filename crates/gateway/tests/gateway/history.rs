@@ -119,7 +119,7 @@ fn a_workload_is_planned_with_after_a_restart_until_it_is_measured_anew() {
         pair.a.length_is("S", 3000.0)
     });
     let shown = pair.a.app("S");
-    assert_eq!((shown.messages_sent, shown.workload), (0, None));
+    assert_eq!((shown.stats.sent_messages, shown.workload), (0, None));
     let remembered = shown.interval_seconds.unwrap();
     assert!(
         (remembered / interval - 1.0).abs() < 1e-3,

@@ -243,14 +243,17 @@ fn reloads_lose_no_message() {
     }
     acking.join().unwrap();
     drop(sending.join().unwrap());
-    assert_eq!(pair.a.app("M").messages_delivered, COUNT);
+    assert_eq!(pair.a.app("M").stats.delivered_messages, COUNT);
 }
 
 #[test]
 fn another_mtu_is_in_force_with_a_reload() {
     let pair = pair();
     let mtus = || match pair.a.ask(&Request::ShowPath { name: None }) {
-        Response::Paths { paths } => paths.iter().map(|path| path.mtu_bytes).collect::<Vec<_>>(),
+        Response::Paths { paths } => paths
+            .iter()
+            .map(|path| path.stats.mtu_bytes)
+            .collect::<Vec<_>>(),
         other => panic!("{other:?}"),
     };
     wait_for("the configured MTU", || mtus() == [1500, 1500]);
@@ -324,7 +327,7 @@ fn messages_to_a_removed_peer_end_as_such() {
     // No receiver: it stays unacknowledged for some seconds.
     sender.send(1, b"too late");
     wait_for("the message to cross", || {
-        pair.b.app("M").messages_received == 1
+        pair.b.app("M").stats.received_messages == 1
     });
     pair.a.write(&pair.a.gateway("a", ""));
     assert!(matches!(pair.a.reload(), Response::Reloaded { .. }));
@@ -349,7 +352,7 @@ fn stopping_delivers_what_was_taken_over_and_removes_the_sockets() {
     }
     // Taken over is what the gateway has read.
     wait_for("the messages to be taken over", || {
-        pair.a.app("M").messages_sent == 50
+        pair.a.app("M").stats.sent_messages == 50
     });
     let receiving = thread::spawn(move || {
         for _ in 0..50 {

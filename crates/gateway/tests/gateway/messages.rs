@@ -37,9 +37,9 @@ fn messages_of_every_length_arrive_whole_both_ways() {
     let shown = pair.a.app("M");
     assert_eq!(
         (
-            shown.messages_sent,
-            shown.messages_delivered,
-            shown.messages_received
+            shown.stats.sent_messages,
+            shown.stats.delivered_messages,
+            shown.stats.received_messages
         ),
         (7, 7, 7)
     );
@@ -118,7 +118,7 @@ fn a_message_waits_a_while_for_its_receiver() {
     let mut sender = pair.a.sender("M");
     sender.send(1, b"early");
     wait_for("the message to cross", || {
-        pair.b.app("M").messages_received == 1
+        pair.b.app("M").stats.received_messages == 1
     });
     let mut receiver = pair.b.receiver("M");
     assert_eq!(next(&mut receiver).body, b"early");
@@ -145,7 +145,7 @@ fn a_receiver_that_leaves_half_way_loses_nothing_for_the_next() {
     let sent = body(9, 8 << 20);
     sender.send(9, &sent);
     wait_for("the message to cross", || {
-        pair.b.app("M").messages_received == 1
+        pair.b.app("M").stats.received_messages == 1
     });
     drop(idle);
     let mut receiver = pair.b.receiver("M");

@@ -137,7 +137,7 @@ fn kill_and_restart() -> Result<(), String> {
     });
     let shown = pair.a.app("X");
     assert_eq!(
-        (shown.messages_delivered, shown.messages_expired),
+        (shown.stats.delivered_messages, shown.stats.expired_messages),
         (MESSAGES, 0)
     );
     Ok(())

@@ -107,16 +107,19 @@ fn a_client_talks_to_the_server_as_if_it_were_here() {
     assert_eq!(read_end(&mut client).unwrap(), b"answer");
     wait_for("both ends to close", || {
         (
-            pair.tcp_listener().open_connections,
-            pair.tcp_forward().open_connections,
+            pair.tcp_listener().stats.open_connections,
+            pair.tcp_forward().stats.open_connections,
         ) == (0, 0)
     });
     let listener = pair.tcp_listener();
     assert_eq!(
-        (listener.accepted_connections, listener.reset_connections),
+        (
+            listener.stats.accepted_connections,
+            listener.stats.reset_connections
+        ),
         (1, 0)
     );
-    assert_eq!(pair.tcp_forward().accepted_connections, 1);
+    assert_eq!(pair.tcp_forward().stats.accepted_connections, 1);
 }
 
 #[test]
@@ -164,7 +167,10 @@ fn a_reset_is_seen_at_the_other_side() {
     eprintln!("{:?}", pair.tcp_listener());
     wait_for("both to be counted", || {
         let listener = pair.tcp_listener();
-        (listener.reset_connections, listener.open_connections) == (2, 0)
+        (
+            listener.stats.reset_connections,
+            listener.stats.open_connections,
+        ) == (2, 0)
     });
 }
 
@@ -193,14 +199,12 @@ fn connections_are_on_the_metrics_page_of_either_gateway() {
     drop(client);
     assert!(read_end(&mut served).is_err());
     for (page, side) in pages.iter().zip(["listener", "forward"]) {
-        let of = format!("app=\"T\",side=\"{side}\"");
-        let outcome =
-            |outcome: &str| format!("keiro_app_connections_total{{{of},outcome=\"{outcome}\"}}");
+        let line = |figure: &str| format!("keiro_tcp_{side}_{figure}{{app=\"T\"}}");
         let wanted = [
-            format!("keiro_app_open_connections{{{of}}} 1"),
-            format!("{} 2", outcome("accepted")),
-            format!("{} 1", outcome("reset")),
-            format!("{} 0", outcome("failed")),
+            format!("{} 1", line("open_connections")),
+            format!("{} 2", line("accepted_connections_total")),
+            format!("{} 1", line("reset_connections_total")),
+            format!("{} 0", line("failed_connections_total")),
         ];
         let mut last = String::new();
         wait_for("the page to tell", || {
@@ -209,7 +213,8 @@ fn connections_are_on_the_metrics_page_of_either_gateway() {
                 .iter()
                 .all(|line| last.lines().any(|l| l.trim_end_matches(".0") == line))
         });
-        let other = ["refused", "forbidden"].map(|other| last.contains(&outcome(other)));
+        let other = ["refused", "forbidden"]
+            .map(|other| last.contains(&line(&format!("{other}_connections_total"))));
         assert_eq!(other, [side == "listener", side == "forward"], "{last}");
     }
 }
@@ -237,7 +242,10 @@ fn a_transparent_listener_at_all_addresses_refuses_who_asks_for_itself() {
         .iter()
         .find(|listener| listener.transparent)
         .unwrap();
-    let counts = (of_it.refused_connections, of_it.accepted_connections);
+    let counts = (
+        of_it.stats.refused_connections,
+        of_it.stats.accepted_connections,
+    );
     assert_eq!(counts, (1, 0));
 }
 
@@ -271,8 +279,8 @@ fn a_server_that_refuses_resets_the_client() {
     let mut client = pair.connect_client();
     let seen = read_end(&mut client).unwrap_err();
     assert_eq!(seen.kind(), io::ErrorKind::ConnectionReset);
-    assert_eq!(pair.tcp_forward().failed_connections, 1);
-    assert_eq!(pair.tcp_listener().failed_connections, 1);
+    assert_eq!(pair.tcp_forward().stats.failed_connections, 1);
+    assert_eq!(pair.tcp_listener().stats.failed_connections, 1);
 }
 
 #[test]
@@ -294,10 +302,13 @@ fn a_server_that_does_not_answer_resets_the_client_in_the_end() {
     assert!(took >= Duration::from_secs(29), "{took:?}");
     let forward = pair.tcp_forward();
     assert_eq!(
-        (forward.failed_connections, forward.accepted_connections),
+        (
+            forward.stats.failed_connections,
+            forward.stats.accepted_connections
+        ),
         (1, 0)
     );
-    assert_eq!(pair.tcp_listener().failed_connections, 1);
+    assert_eq!(pair.tcp_listener().stats.failed_connections, 1);
 }
 
 /// Closes it with a reset.
@@ -335,7 +346,9 @@ fn what_was_sent_before_a_reset_arrives_before_it() {
         reset(client);
         assert!(read_reset(&mut served) == all);
     }
-    wait_for("all to end", || pair.tcp_listener().open_connections == 0);
+    wait_for("all to end", || {
+        pair.tcp_listener().stats.open_connections == 0
+    });
 }
 
 #[test]
@@ -352,7 +365,7 @@ fn what_a_slow_reader_has_not_taken_yet_arrives_before_a_reset() {
     });
     reset(served);
     wait_for("the stream to be over", || {
-        pair.tcp_listener().open_connections == 0
+        pair.tcp_listener().stats.open_connections == 0
     });
     assert!(read_reset(&mut client) == all);
 }
@@ -378,7 +391,9 @@ fn a_server_that_answers_and_does_not_read_on_is_heard() {
             assert!(heard == answer);
         });
     }
-    wait_for("all to end", || pair.tcp_forward().open_connections == 0);
+    wait_for("all to end", || {
+        pair.tcp_forward().stats.open_connections == 0
+    });
 }
 
 #[test]
@@ -405,8 +420,8 @@ fn a_reset_is_not_kept_waiting_by_a_client_that_never_reads() {
     reset(served);
     wait_for("both gateways to give it up", || {
         (
-            pair.tcp_listener().open_connections,
-            pair.tcp_forward().open_connections,
+            pair.tcp_listener().stats.open_connections,
+            pair.tcp_forward().stats.open_connections,
         ) == (0, 0)
     });
     drop(client);
@@ -509,7 +524,10 @@ fn a_client_that_says_nothing_has_its_server_and_either_may_end_it() {
     let pair = pair(&address);
     let open = || {
         let (listener, forward) = (pair.tcp_listener(), pair.tcp_forward());
-        (listener.open_connections, forward.open_connections)
+        (
+            listener.stats.open_connections,
+            forward.stats.open_connections,
+        )
     };
     for client_ends in [true, false] {
         let silent = pair.connect_client();
@@ -536,9 +554,12 @@ fn a_client_that_says_nothing_has_its_server_and_either_may_end_it() {
         wait_for("nothing to be left", || open() == (0, 0));
     }
     let listener = pair.tcp_listener();
-    let counts = (listener.accepted_connections, listener.reset_connections);
+    let counts = (
+        listener.stats.accepted_connections,
+        listener.stats.reset_connections,
+    );
     assert_eq!(counts, (4, 0));
-    assert_eq!(pair.tcp_forward().reset_connections, 0);
+    assert_eq!(pair.tcp_forward().stats.reset_connections, 0);
 }
 
 /// How long a byte takes there and back, of fifty.
@@ -641,7 +662,7 @@ fn a_gateway_that_goes_away_resets_and_new_connections_work_when_it_is_back() {
     wait_for("the peer to be gone", || pair.a.status().paths_up == 0);
     // No server is there: the client does not have to wait.
     assert!(read_end(&mut pair.connect_client()).is_err());
-    assert_eq!(pair.tcp_listener().refused_connections, 1);
+    assert_eq!(pair.tcp_listener().stats.refused_connections, 1);
     pair.b.start();
     pair.a.wait_up(2);
     pair.b.wait_up(2);

@@ -3,6 +3,9 @@
 use keiro_core::{AppId, Event, MessageId, MessageOutcome, ResetReason, StreamId};
 use keiro_units::{ByteCount, Instant};
 
+/// Bytes after which a qlog trace takes no more events. Ours: as a capture of packets.
+pub const QLOG_BYTES_MAX: usize = 64 << 20;
+
 /// Everything that a gateway did and saw in the measured phase, and its events from the start.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
@@ -40,6 +43,9 @@ pub struct Log {
     pub streams_max: usize,
     /// Messages that the core refused to take because its queue was full; each was offered again.
     pub queue_full: u64,
+    /// What happened on its paths, packet by packet, as qlog (JSON text sequences); empty unless
+    /// [`GatewaySpec::qlog`](crate::GatewaySpec::qlog) is set. It ends at [`QLOG_BYTES_MAX`].
+    pub qlog: Vec<u8>,
 }
 
 /// A message at its sender.

@@ -24,8 +24,8 @@ use keiro_core::{
 use keiro_units::Instant;
 
 pub use self::log::{
-    DeliveredDatagram, DeliveredMessage, Log, SentDatagram, SentDialogue, SentMessage,
-    StreamObservation,
+    DeliveredDatagram, DeliveredMessage, Log, QLOG_BYTES_MAX, SentDatagram, SentDialogue,
+    SentMessage, StreamObservation,
 };
 pub(crate) use self::queues::Planned;
 use self::{
@@ -440,6 +440,7 @@ impl Gateway {
             idle &= !self.poll_events(now, running);
             idle &= !self.talk(now, running);
             if idle {
+                self.record_trace(running);
                 return;
             }
             self.offer(now, running);
@@ -546,6 +547,26 @@ impl Gateway {
             }
         }
         any
+    }
+
+    /// Appends what happened on the paths since the last call to the qlog trace.
+    fn record_trace(&mut self, running: &mut Running) {
+        if !self.spec.qlog || self.log.qlog.len() >= QLOG_BYTES_MAX {
+            return;
+        }
+        let Some(batch) = running.endpoint.take_trace(running.peer) else {
+            return;
+        };
+        if self.log.qlog.is_empty() {
+            self.write_qlog(&keiro_qlog::header("gateway", "peer", None));
+        }
+        for event in &batch.events {
+            self.write_qlog(&keiro_qlog::event(event, &format!("path{}", event.path.0)));
+        }
+    }
+
+    fn write_qlog(&mut self, record: &keiro_qlog::Record) {
+        keiro_qlog::write_record(&mut self.log.qlog, record).expect("memory takes what is written");
     }
 
     fn poll_events(&mut self, now: Instant, running: &mut Running) -> bool {

@@ -124,7 +124,9 @@ fn flood_of_datagrams_is_dropped_here_and_counted() {
     pair.set_up().unwrap_or_else(|failure| panic!("{failure}"));
     pair.begin();
     pair.run_for(SECOND);
-    let queued = pair.gateway(Side::A).session().unwrap().paths[0].bytes_queued;
+    let queued = pair.gateway(Side::A).session().unwrap().paths[0]
+        .stats
+        .queued_bytes;
     assert!(queued <= 4 << 20, "{queued} bytes queued");
     pair.finish().unwrap_or_else(|failure| panic!("{failure}"));
     let report = pair.report();

@@ -145,7 +145,7 @@ fn assert_within_share(pair: &GatewayPair, rate: Bandwidth) {
     let since = pair.now() - Instant::ZERO;
     let paid = rate.bytes_in_floor(since).get() as f64 * SHARE;
     let saved = rate.bytes_in_floor(2 * MS).get().max(3000) * 8;
-    let sent = path(pair).probe_bytes_sent;
+    let sent = path(pair).stats.probe_bytes;
     assert!(
         sent as f64 <= paid + saved as f64,
         "{sent} bytes of probes in {since:?}"
@@ -178,7 +178,7 @@ fn probes_stay_within_their_share_when_the_path_keeps_changing() {
 
 /// What probes took since the beginning, as a share of the rate.
 fn probe_share(pair: &GatewayPair, rate: Bandwidth) -> f64 {
-    let bits = path(pair).probe_bytes_sent as f64 * 8.0;
+    let bits = path(pair).stats.probe_bytes as f64 * 8.0;
     bits / (pair.now() - Instant::ZERO).as_secs_f64() / rate.as_bits_per_second() as f64
 }
 
@@ -241,21 +241,21 @@ fn a_longer_delay_is_seen_in_a_second_and_so_is_its_end() {
         };
         let mut pair = line.begun(rate + cross);
         pair.run_for(15 * SECOND);
-        let before = path(&pair).base_rtt.unwrap();
+        let before = path(&pair).stats.base_rtt.unwrap();
         assert!(
             before >= 39 * MS && before <= 42 * MS,
             "{line:?}: {before:?}"
         );
         change(&mut pair, Change::Delay(60 * MS));
         let rose = time_until(&mut pair, 5 * SECOND, |now| {
-            now.base_rtt.unwrap() >= before + 75 * MS
+            now.stats.base_rtt.unwrap() >= before + 75 * MS
         });
         pair.run_for(5 * SECOND);
-        let during = path(&pair).base_rtt.unwrap();
+        let during = path(&pair).stats.base_rtt.unwrap();
         assert!(during <= before + 85 * MS, "{line:?}: {during:?}");
         change(&mut pair, Change::Delay(20 * MS));
         let fell = time_until(&mut pair, 5 * SECOND, |now| {
-            now.base_rtt.unwrap() <= before + 5 * MS
+            now.stats.base_rtt.unwrap() <= before + 5 * MS
         });
         println!("{line:?}: from {before:?}, rose in {rose:?}, fell in {fell:?}");
         let limit = if own > 0 { SECOND } else { 1500 * MS };
@@ -275,10 +275,10 @@ fn loss_is_seen_in_a_second_under_load_and_forgotten_as_well() {
         };
         let mut pair = line.begun(rate + own);
         pair.run_for(5 * SECOND);
-        assert_eq!(path(&pair).loss, Some(Probability::ZERO), "{line:?}");
+        assert_eq!(path(&pair).stats.loss, Some(Probability::ZERO), "{line:?}");
         let ratio = Probability::new(0.05).unwrap();
         change(&mut pair, Change::Loss(Loss::Bernoulli(ratio)));
-        let loss = |now: &PathSnapshot| now.loss.map_or(0.0, Probability::get);
+        let loss = |now: &PathSnapshot| now.stats.loss.map_or(0.0, Probability::get);
         let rose = time_until(&mut pair, 20 * SECOND, |now| loss(now) >= 0.025);
         pair.run_for(5 * SECOND);
         change(&mut pair, Change::Loss(Loss::None));
@@ -306,7 +306,7 @@ fn a_steady_path_does_not_wander() {
             pair.run_for(100 * MS);
             let found = path(&pair).capacity.unwrap().capacity.rate;
             capacity_off = capacity_off.max((found.ratio_of(line.rate).unwrap() - 1.0).abs());
-            base_max = base_max.max(path(&pair).base_rtt.unwrap());
+            base_max = base_max.max(path(&pair).stats.base_rtt.unwrap());
         }
         println!("{line:?}: capacity {capacity_off:.4} off, base up to {base_max:?}");
         assert!(capacity_off <= 0.05, "{line:?}: {capacity_off}");
@@ -336,13 +336,13 @@ fn available_bandwidth_is_what_is_left() {
                     let known = |part: Option<Bandwidth>| {
                         of_rate(part.unwrap_or_else(|| panic!("{line:?}: {now:#?}")))
                     };
-                    let off = known(now.cross_rate) - cross as f64 / 100.0;
+                    let off = known(now.stats.cross_traffic) - cross as f64 / 100.0;
                     sum += off;
                     squares += off * off;
                     worst = worst.max(off.abs());
-                    let left = 1.0 - of_rate(now.sent_rate) - known(now.cross_rate);
+                    let left = 1.0 - of_rate(now.stats.sent_rate) - known(now.stats.cross_traffic);
                     assert!(
-                        (known(now.available) - left.max(0.0)).abs() < 0.05,
+                        (known(now.stats.available) - left.max(0.0)).abs() < 0.05,
                         "{now:#?}"
                     );
                 }

@@ -154,7 +154,10 @@ fn loss_without_overload_costs_about_its_share_in_retransmissions() {
     report.assert_complete();
     let session = report.sides[0].session.as_ref().unwrap();
     let (sent, again) = session.paths.iter().fold((0, 0), |(sent, again), path| {
-        (sent + path.bytes_sent, again + path.bytes_retransmitted)
+        (
+            sent + path.stats.sent_bytes,
+            again + path.stats.retransmitted_bytes,
+        )
     });
     let share = again as f64 / sent as f64;
     assert!(share < 3.0 * loss, "{share} sent again\n{report}");

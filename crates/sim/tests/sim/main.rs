@@ -24,6 +24,7 @@ mod path_death;
 mod path_selection;
 mod plan_loop;
 mod properties;
+mod qlog;
 mod readdress;
 mod restart;
 mod returns;

@@ -44,12 +44,16 @@ fn mtu_is_found_per_path() {
     for (seed, mtus) in [(1, [1500, 1400]), (2, [1420, 1280]), (3, [1499, 1301])] {
         let report = run(mtus, 1500, seed);
         let session = report.sides[0].session.as_ref().unwrap();
-        for (path, mtu) in session.paths.iter().zip(mtus) {
-            assert!(path.mtu <= mtu, "{} above {mtu}\n{report}", path.mtu);
+        for (path, mtu) in session.paths.iter().zip(mtus.map(u64::from)) {
             assert!(
-                path.mtu + 32 >= mtu,
+                path.stats.mtu_bytes <= mtu,
+                "{} above {mtu}\n{report}",
+                path.stats.mtu_bytes
+            );
+            assert!(
+                path.stats.mtu_bytes + 32 >= mtu,
                 "{} far below {mtu}\n{report}",
-                path.mtu
+                path.stats.mtu_bytes
             );
         }
         let changes = report.sides[0].count(|e| matches!(e, Event::MtuChanged { .. }));
@@ -63,8 +67,8 @@ fn mtu_is_found_per_path() {
 fn jumbo_frames_are_used_where_they_pass() {
     let report = run([9000, 1500], 9000, 4);
     let session = report.sides[0].session.as_ref().unwrap();
-    assert!(session.paths[0].mtu >= 8900, "{report}");
-    assert!(session.paths[1].mtu <= 1500, "{report}");
+    assert!(session.paths[0].stats.mtu_bytes >= 8900, "{report}");
+    assert!(session.paths[1].stats.mtu_bytes <= 1500, "{report}");
 }
 
 #[test]
@@ -92,7 +96,8 @@ fn lost_mtu_probes_are_not_counted_as_loss() {
     assert!(report.counts.too_long > 0, "{report}");
     for side in &report.sides {
         for path in &side.session.as_ref().unwrap().paths {
-            assert_eq!(path.packets_lost, path.packets_spurious, "{report}");
+            let stats = &path.stats;
+            assert_eq!(stats.lost_packets, stats.spurious_lost_packets, "{report}");
         }
     }
 }

@@ -91,7 +91,7 @@ impl Loop {
             let followed = self.paths.entry(id).or_default();
             news |= followed.on_observation(path.observation(), None);
             let standing = match path.state {
-                PathState::Up => followed.hold_down(path.deaths),
+                PathState::Up => followed.hold_down(path.stats.outages),
                 PathState::Validating if settling => PathHoldDown::Validating,
                 PathState::Validating | PathState::Down => continue,
             };

@@ -131,7 +131,7 @@ fn a_death_and_a_return_move_once_each_and_targets_are_met_soon_after_either() {
             .filter(|(at, path)| *at > back && path.state == PathState::Up)
         {
             let after = *at - back;
-            let loss = path.loss.map_or(0.0, Probability::get);
+            let loss = path.stats.loss.map_or(0.0, Probability::get);
             assert!(
                 loss < 0.01,
                 "seed {seed}, {after:?} after its return: {path:#?}"
@@ -140,12 +140,12 @@ fn a_death_and_a_return_move_once_each_and_targets_are_met_soon_after_either() {
             let capacity = path.capacity.map(|found| mbit(found.capacity.rate));
             let known = capacity.is_some_and(|capacity| (capacity - 10.0).abs() < 0.5);
             assert!(known, "seed {seed}, {after:?} after its return: {path:#?}");
-            let others = path.cross_rate.map_or(0.0, mbit);
+            let others = path.stats.cross_traffic.map_or(0.0, mbit);
             assert!(
                 others < 1.0,
                 "seed {seed}, {after:?} after its return: {path:#?}"
             );
-            let base = path.base_rtt.unwrap();
+            let base = path.stats.base_rtt.unwrap();
             assert!(
                 base < 8 * MS,
                 "seed {seed}, {after:?} after its return: {path:#?}"
@@ -165,7 +165,10 @@ fn what_others_send_is_not_forgotten_over_an_outage() {
             .iter()
             .filter(|(at, path)| *at > back && path.state == PathState::Up)
         {
-            let others = path.cross_rate.map_or(0, Bandwidth::as_bits_per_second);
+            let others = path
+                .stats
+                .cross_traffic
+                .map_or(0, Bandwidth::as_bits_per_second);
             let after = *at - back;
             assert!(
                 (3_500_000..8_500_000).contains(&others),

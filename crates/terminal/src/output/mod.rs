@@ -54,6 +54,15 @@ pub fn json_line(value: &impl Serialize) -> Result<(), Failure> {
     text(format_args!("{line}\n"))
 }
 
+/// Writes `value` as one record of a JSON text sequence (RFC 7464), as qlog has it.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn qlog_record(value: &impl Serialize) -> Result<(), Failure> {
+    let record = serde_json::to_string(value).map_err(not_json)?;
+    text(format_args!("\x1e{record}\n"))
+}
+
 /// Lets a command go on after its reader has left: its exit status is a result of its own.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 
 use keiro_control::protocol::{EventKind, Explanation};
 
-use super::{cell, known, listed, path_health, planned_met, seconds, word};
+use super::{cell, known, listed, path, planned_met, seconds, word};
 use crate::{
     command::plan::{by_equation, by_model},
     output::{
@@ -30,7 +30,11 @@ pub(in crate::command) fn explanation(explanation: &Explanation) -> String {
         let terms = candidate.terms;
         table.row([
             Cell::from(candidate.path.as_str()),
-            cell(style, &word(&candidate.state), path_health(candidate.state)),
+            cell(
+                style,
+                &word(&candidate.state),
+                path::health(candidate.state),
+            ),
             Cell::from(if candidate.chosen { "in use" } else { "" }),
             Cell::from(by_equation(terms)),
             Cell::from(by_model(terms, candidate.judged_by)),

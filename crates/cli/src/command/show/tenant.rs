@@ -1,11 +1,10 @@
 //! `keiro show tenant`.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use keiro_control::protocol::{DeviceState, TenantPathSnapshot, TenantSnapshot};
-use keiro_units::Bandwidth;
 
-use super::{Facts, Health, cell, known, listed, word};
+use super::{FieldList, Health, cell, known, listed, word};
 use crate::output::{
     Style, human,
     table::{Cell, Table},
@@ -21,9 +20,9 @@ pub(super) fn table(tenants: &[TenantSnapshot], style: Style) -> String {
         "peer",
         "path",
         "window>",
-        "on the way>",
+        "in flight>",
         "loss>",
-        "round trip>",
+        "srtt>",
         "rate>",
         "dropped>",
     ]);
@@ -49,8 +48,8 @@ pub(super) fn table(tenants: &[TenantSnapshot], style: Style) -> String {
             table.row([
                 Cell::from(once(tenant.name.clone())),
                 cell(style, &once(device), health),
-                Cell::from(once(tenant.weight.to_string())),
-                Cell::from(once(human::percent(tenant.share_ratio))),
+                Cell::from(once(tenant.stats.weight.to_string())),
+                Cell::from(once(human::percent(tenant.stats.share.get()))),
                 Cell::from(once(tenant.controller.clone())),
                 Cell::from(
                     peer.map_or(human::NONE, |peer| peer.peer.as_str())
@@ -58,10 +57,10 @@ pub(super) fn table(tenants: &[TenantSnapshot], style: Style) -> String {
                 ),
                 on(|path| path.path.clone()),
                 on(window),
-                on(|path| human::bytes(path.in_flight_bytes)),
-                on(|path| known(path.loss_ratio, human::percent)),
-                on(|path| known(path.round_trip_seconds, millis)),
-                on(|path| human::rate(Bandwidth::from_bits_per_second(path.acked_bits_per_second))),
+                on(|path| human::bytes(path.stats.in_flight_bytes)),
+                on(|path| known(path.stats.loss, |loss| human::percent(loss.get()))),
+                on(|path| known(path.stats.srtt, human::millis)),
+                on(|path| human::rate(path.stats.acked_rate)),
                 Cell::from(once(dropped(tenant).to_string())),
             ]);
         }
@@ -70,103 +69,103 @@ pub(super) fn table(tenants: &[TenantSnapshot], style: Style) -> String {
 }
 
 pub(super) fn text(tenant: &TenantSnapshot, style: Style) -> String {
-    let mut facts = Facts::new(format!("tenant {}", style.strong(&tenant.name)));
+    let mut fields = FieldList::new(format!("tenant {}", style.strong(&tenant.name)));
     let why = tenant.device_problem.as_deref().unwrap_or_default();
     let there = match tenant.device_state {
         DeviceState::Up => String::new(),
         state => style.bad(&format!(", {}: {why}", word(&state))),
     };
-    facts.add(
+    fields.add(
         "device",
-        format!("{}, MTU {} B{there}", tenant.device, tenant.mtu_bytes),
+        format!("{}, MTU {} B{there}", tenant.device, tenant.stats.mtu_bytes),
     );
-    facts.add(
+    fields.add(
         "weight",
         format!(
             "{}, {} of all tenants",
-            tenant.weight,
-            human::percent(tenant.share_ratio)
+            tenant.stats.weight,
+            human::percent(tenant.stats.share.get())
         ),
     );
-    facts.add("controller", tenant.controller.clone());
-    facts.add("number", tenant.id.to_string());
+    fields.add("controller", tenant.controller.clone());
+    fields.add("number", tenant.id.to_string());
     if let Some(table) = tenant.table {
-        facts.add("routing table", table.to_string());
+        fields.add("routing table", table.to_string());
     }
-    facts.add("networks here", tenant.prefixes.join(", "));
+    fields.add("networks here", tenant.prefixes.join(", "));
     let passed = |packets: u64, bytes: u64| format!("{packets} packets, {}", human::bytes(bytes));
-    facts.add(
-        "entered",
-        passed(tenant.entered_packets, tenant.entered_bytes),
+    fields.add(
+        "ingress",
+        passed(tenant.stats.ingress_packets, tenant.stats.ingress_bytes),
     );
-    facts.add("left", passed(tenant.left_packets, tenant.left_bytes));
+    fields.add(
+        "egress",
+        passed(tenant.stats.egress_packets, tenant.stats.egress_bytes),
+    );
     if tenant
         .not_forwarded_packets
         .values()
         .any(|count| *count > 0)
     {
         let of_the_link = causes(&tenant.not_forwarded_packets);
-        facts.add("not forwarded", format!("{of_the_link}, of the link alone"));
+        fields.add("not forwarded", format!("{of_the_link}, of the link alone"));
     }
-    facts.add("dropped", causes(&tenant.dropped_packets));
-    let withheld = tenant.withheld_answer_packets;
-    facts.add(
-        "ICMP answers",
-        format!("{}, {withheld} withheld", tenant.answer_packets),
+    fields.add("dropped", causes(&tenant.dropped_packets));
+    let suppressed = tenant.stats.suppressed_icmp_error_packets;
+    fields.add(
+        "ICMP errors",
+        format!(
+            "{}, {suppressed} suppressed by the rate limit",
+            tenant.stats.icmp_error_packets
+        ),
     );
     for peer in &tenant.peers {
-        facts.add(
+        fields.add(
             "peer",
             format!("{}: {}", style.strong(&peer.peer), peer.prefixes.join(", ")),
         );
-        facts.add("  sent", passed(peer.accepted_packets, peer.accepted_bytes));
-        facts.add(
-            "  received",
-            passed(peer.received_packets, peer.received_bytes),
+        fields.add(
+            "  sent",
+            passed(peer.stats.accepted_packets, peer.stats.accepted_bytes),
         );
-        facts.add(
+        fields.add(
+            "  received",
+            passed(peer.stats.received_packets, peer.stats.received_bytes),
+        );
+        fields.add(
             "  queue",
             format!(
                 "{}, {} marked",
-                human::bytes(peer.queued_bytes),
-                peer.marked_packets
+                human::bytes(peer.stats.queued_bytes),
+                peer.stats.marked_packets
             ),
         );
-        facts.add("  dropped", causes(&peer.dropped_packets));
+        fields.add("  dropped", causes(&peer.dropped_packets));
         for path in &peer.paths {
-            let allowed = path
-                .rate_bits_per_second
-                .map(Bandwidth::from_bits_per_second);
-            let rate = Bandwidth::from_bits_per_second(path.acked_bits_per_second);
-            facts.add(
+            fields.add(
                 "  path",
                 format!(
-                    "{}: window {}, {} on the way, {} may leave, {} arrives, loss {}, round trip {}, \
-                     {} wait",
+                    "{}: window {}, {} in flight, rate {}, {} acknowledged, loss {}, srtt {}, {} queued",
                     path.path,
                     window(path),
-                    human::bytes(path.in_flight_bytes),
-                    known(allowed, human::rate),
-                    human::rate(rate),
-                    known(path.loss_ratio, human::percent),
-                    known(path.round_trip_seconds, millis),
-                    human::bytes(path.queued_bytes),
+                    human::bytes(path.stats.in_flight_bytes),
+                    known(path.stats.rate, human::rate),
+                    human::rate(path.stats.acked_rate),
+                    known(path.stats.loss, |loss| human::percent(loss.get())),
+                    known(path.stats.srtt, human::millis),
+                    human::bytes(path.stats.queued_bytes),
                 ),
             );
         }
     }
-    facts.text()
+    fields.text()
 }
 
 fn window(path: &TenantPathSnapshot) -> String {
-    let packets = known(path.window_packets, |count| count.to_string());
-    known(path.window_bytes, |bytes| {
+    let packets = known(path.stats.window_packets, |count| count.to_string());
+    known(path.stats.window_bytes, |bytes| {
         format!("{} ({packets} packets)", human::bytes(bytes))
     })
-}
-
-fn millis(seconds: f64) -> String {
-    human::millis(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }
 
 fn dropped(tenant: &TenantSnapshot) -> u64 {

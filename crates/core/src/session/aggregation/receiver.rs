@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
+use keiro_stats::PathStats;
 use keiro_units::Instant;
 
 use super::recover::Groups;
 use crate::{
     session::received::ReplayWindow,
-    snapshot::ReceivedAggregates,
     wire::{CopySpacing, Feedback, ParityFrame},
 };
 
@@ -231,13 +231,11 @@ impl AggregateReceiver {
         self.groups.check_invariants();
     }
 
-    /// Totals since the beginning.
-    pub(crate) fn snapshot(&self) -> ReceivedAggregates {
-        ReceivedAggregates {
-            aggregates: self.aggregates,
-            copies: self.copies,
-            recovered: self.recovered,
-        }
+    /// Adds what has arrived here so far.
+    pub(crate) fn add_to(&self, stats: &mut PathStats) {
+        stats.received_aggregates += self.aggregates;
+        stats.received_copies += self.copies;
+        stats.recovered_aggregates += self.recovered;
     }
 
     fn measure(&mut self, copy: Copy) {
@@ -350,7 +348,9 @@ mod tests {
             (feedback.highest, feedback.aggregates, feedback.copies),
             (2, 3, 4)
         );
-        assert_eq!(receiver.snapshot().recovered, 1);
+        let mut stats = PathStats::default();
+        receiver.add_to(&mut stats);
+        assert_eq!(stats.recovered_aggregates, 1);
         // One without a group ends them.
         assert_eq!(receiver.on_copy(at(40_000), one(4)), Novelty::New);
         let feedback = receiver

@@ -17,6 +17,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use keiro_model::fairness::controller::{ControllerConfig, Weight};
+use keiro_stats::TenantPeerStats;
 use keiro_units::Instant;
 
 pub(crate) use self::tenant_path::DeliveryReport;
@@ -679,13 +680,15 @@ impl Tenants {
             id,
             weight: tenant.config.weight,
             controller: tenant.config.controller.name(),
-            queued_bytes: tenant.cost,
-            accepted: tenant.accepted,
-            accepted_bytes: tenant.accepted_bytes,
-            received: tenant.received,
-            received_bytes: tenant.received_bytes,
+            stats: TenantPeerStats {
+                accepted_packets: tenant.accepted,
+                accepted_bytes: tenant.accepted_bytes,
+                received_packets: tenant.received,
+                received_bytes: tenant.received_bytes,
+                marked_packets: tenant.marked,
+                queued_bytes: tenant.cost,
+            },
             drops: tenant.drops,
-            marked: tenant.marked,
             paths: path_tenants.collect(),
         }
     }

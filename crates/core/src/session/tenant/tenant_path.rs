@@ -5,7 +5,8 @@ use std::time::Duration;
 use keiro_model::fairness::controller::{
     Allowance, Controller, ControllerConfig, Feedback, RoundTrip, Weight,
 };
-use keiro_units::{Bandwidth, ByteCount, Instant};
+use keiro_stats::TenantPathStats;
+use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 
 use super::{
     FirstPacket,
@@ -306,18 +307,21 @@ impl TenantPath {
         let packets = |window: ByteCount| window.get().checked_div(packet?.max(1));
         TenantPathSnapshot {
             path,
-            window,
-            window_packets: window.and_then(packets),
-            rate: self.allowance.and_then(|allowance| allowance.rate),
-            in_flight: self.in_flight,
-            packets_sent: self.packets_sent,
-            bytes_sent: self.bytes_sent,
-            packets_acked: self.acked,
-            packets_lost: self.lost,
-            packets_marked: self.marked,
-            round_trip: self.round_trip,
-            acked_rate: self.span.rate(now),
-            queued_bytes: self.cost(),
+            stats: TenantPathStats {
+                window_bytes: window.map(ByteCount::get),
+                window_packets: window.and_then(packets),
+                rate: self.allowance.and_then(|allowance| allowance.rate),
+                acked_rate: self.span.rate(now),
+                srtt: self.round_trip,
+                loss: Probability::from_ratio(self.lost, self.acked + self.lost),
+                in_flight_bytes: self.in_flight,
+                queued_bytes: self.cost(),
+                sent_packets: self.packets_sent,
+                sent_bytes: self.bytes_sent,
+                acked_packets: self.acked,
+                lost_packets: self.lost,
+                acked_ce_packets: self.marked,
+            },
             flows: self.flows.len(),
             terms: self
                 .controller

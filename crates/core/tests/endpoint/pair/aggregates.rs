@@ -158,7 +158,11 @@ fn a_receiver_that_overflows_gets_fewer_packets_until_it_keeps_up() {
 
 #[test]
 fn what_leaves_is_s_per_interval_and_one_s_that_was_saved() {
-    let sent = |pair: &Pair| pair.ends[0].session(pair.peers[0]).unwrap().paths[1].bytes_sent;
+    let sent = |pair: &Pair| {
+        pair.ends[0].session(pair.peers[0]).unwrap().paths[1]
+            .stats
+            .sent_bytes
+    };
     for (mode, in_an_interval) in [(AggregationMode::Eager, 2), (AggregationMode::Fixed, 1)] {
         let mut pair = pair(&fixed_copies(mode, 2));
         let before = sent(&pair);
@@ -205,8 +209,11 @@ fn by_the_clock_no_more_than_m_leaves_whatever_waits() {
             let mut config = fixed_copies(AggregationMode::Fixed, copies);
             config.limits = Limits::try_from(settings).unwrap();
             let mut pair = pair(&config);
-            let sent =
-                |pair: &Pair| pair.ends[0].session(pair.peers[0]).unwrap().paths[1].bytes_sent;
+            let sent = |pair: &Pair| {
+                pair.ends[0].session(pair.peers[0]).unwrap().paths[1]
+                    .stats
+                    .sent_bytes
+            };
             let (before, begun) = (sent(&pair), pair.now);
             let (now, peer) = (pair.now, pair.peers[0]);
             for _ in 0..800_000 / length {
@@ -559,7 +566,7 @@ fn streams_are_gathered_too_and_transfers_are_not_copied() {
     assert!(pair.run(Duration::from_secs(5), all));
     assert!(pair.sides[1].read.values().all(|read| read.0 == long));
     let session = pair.ends[0].session(pair.peers[0]).unwrap();
-    let sent = session.paths[1].bytes_sent as f64;
+    let sent = session.paths[1].stats.sent_bytes as f64;
     assert!(
         sent < long.len() as f64 * 1.25,
         "{sent}: once, and one in nine again"
@@ -662,7 +669,7 @@ fn trains_are_rare_where_thin_traffic_passes() {
             let until = Instant::ZERO + Duration::from_secs(seconds);
             sent_until(&mut pair, Duration::MAX, |pair| pair.now > until);
             let session = pair.ends[0].session(pair.peers[0]).unwrap();
-            session.paths[1].probe_bytes_sent
+            session.paths[1].stats.probe_bytes
         };
         let before = at(10);
         at(20) - before

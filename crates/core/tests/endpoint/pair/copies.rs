@@ -39,12 +39,12 @@ impl Pair {
 
     /// What leaves over the first path while thin traffic of 10 Mbit/s takes the second, in Mbit/s.
     fn mbit_over_the_first(&mut self, time: Duration) -> f64 {
-        let before = self.path(0).bytes_sent;
+        let before = self.path(0).stats.sent_bytes;
         for _ in 0..time.as_micros() / 800 {
             self.send_thin(930);
             self.run(Duration::from_micros(800), |_| false);
         }
-        (self.path(0).bytes_sent - before) as f64 * 8e-6 / time.as_secs_f64()
+        (self.path(0).stats.sent_bytes - before) as f64 * 8e-6 / time.as_secs_f64()
     }
 
     /// A message of the application that [`add_app`](Self::add_app) has added.

@@ -57,6 +57,8 @@ pub(crate) struct Pair {
     loses_back_every: u64,
     /// How much later than others it comes.
     late: fn(u64) -> Duration,
+    /// The ECN bits with which every datagram arrives.
+    ecn: u8,
     /// Whether it comes twice.
     doubles: fn(u64) -> bool,
     /// What side 0 sends on the second path leaves no faster than this.
@@ -136,6 +138,7 @@ impl Pair {
             loses: |_| false,
             loses_back_every: 0,
             late: |_| Duration::ZERO,
+            ecn: 0,
             doubles: |_| false,
             line: None,
             line_free_at: Instant::ZERO,
@@ -200,7 +203,7 @@ impl Pair {
                 let meta = DatagramMeta {
                     socket,
                     remote,
-                    ecn: 0,
+                    ecn: self.ecn,
                     received_at: self.now,
                 };
                 self.ends[to].handle_datagram(self.now, meta, &mut bytes);
@@ -409,12 +412,17 @@ fn backlogged_path_is_paced_at_its_rate() {
     let mut pair = Pair::new(DeliveryClass::Message);
     pair.up();
     pair.run(Duration::from_secs(1), |_| false);
-    let before = pair.ends[0].session(pair.peers[0]).unwrap().paths[1].bytes_sent;
+    let before = pair.ends[0].session(pair.peers[0]).unwrap().paths[1]
+        .stats
+        .sent_bytes;
     let start = pair.now;
     pair.send(0, body(10_000_000)).expect("room");
     let arrived = |pair: &Pair| pair.sides[1].messages.len() == 1;
     assert!(pair.run(Duration::from_secs(10), arrived));
-    let bytes = pair.ends[0].session(pair.peers[0]).unwrap().paths[1].bytes_sent - before;
+    let bytes = pair.ends[0].session(pair.peers[0]).unwrap().paths[1]
+        .stats
+        .sent_bytes
+        - before;
     let seconds = (pair.now - start - pair.delays[1]).as_secs_f64();
     let share = bytes as f64 * 8.0 / seconds / 100e6;
     assert!((0.98..1.01).contains(&share), "{share}");
@@ -619,11 +627,32 @@ fn path_with_the_largest_mtu_carries_messages() {
     }
     pair.up();
     pair.run(Duration::from_secs(1), |_| false);
-    let mtu = pair.ends[0].session(pair.peers[0]).unwrap().paths[1].mtu;
+    let mtu = pair.ends[0].session(pair.peers[0]).unwrap().paths[1]
+        .stats
+        .mtu_bytes;
     assert!(mtu > 65_000, "{mtu}");
     pair.send(0, body(1_000_000)).expect("room");
     assert!(
         pair.run(Duration::from_secs(1), |pair| pair.sides[1].messages.len()
             == 1)
     );
+}
+
+#[test]
+fn congestion_marks_are_counted_at_both_ends() {
+    let mut pair = Pair::new(DeliveryClass::Message);
+    pair.up();
+    pair.ecn = 3;
+    pair.send(0, body(100_000)).expect("room");
+    assert!(pair.run(Duration::from_secs(1), |pair| {
+        pair.sides[1].messages.len() == 1
+    }));
+    pair.run(Duration::from_secs(1), |_| false);
+    let [sender, receiver] = [0, 1].map(|end| {
+        let session = pair.ends[end].session(pair.peers[end]).unwrap();
+        session.paths[1].stats
+    });
+    assert!(receiver.received_ce_packets >= 70, "{receiver:?}");
+    assert!(sender.acked_ce_packets >= 70, "{sender:?}");
+    assert!(sender.acked_ce_packets <= receiver.received_ce_packets);
 }

@@ -54,7 +54,11 @@ struct Seen {
 fn measure(config: &AggregationConfig, loses: fn(u64) -> bool, count: u32) -> Seen {
     let mut pair = pair(config);
     pair.loses = loses;
-    let bytes = |pair: &Pair| pair.ends[0].session(pair.peers[0]).unwrap().paths[1].bytes_sent;
+    let bytes = |pair: &Pair| {
+        pair.ends[0].session(pair.peers[0]).unwrap().paths[1]
+            .stats
+            .sent_bytes
+    };
     let (before, mut made) = (bytes(&pair), Vec::new());
     for number in 0..count {
         let mut data = vec![0; 200];
@@ -104,9 +108,9 @@ fn parity_brings_over_what_the_line_loses_and_takes_half_of_a_copy() {
     assert!(error * 50 < lost, "{lost} of {sent} lost, {seen:?}");
     assert!((2900..3200).contains(&sent), "{sent}");
     let session = pair.ends[1].session(pair.peers[1]).unwrap();
-    let received = session.paths[1].aggregates_received;
-    assert_eq!(received.aggregates, 2000);
-    assert!(received.recovered > 100, "{received:?}");
+    let received = session.paths[1].stats;
+    assert_eq!(received.received_aggregates, 2000);
+    assert!(received.recovered_aggregates > 100, "{received:?}");
 }
 
 #[test]
@@ -348,7 +352,11 @@ fn parity_of_unequal_aggregates_leaves_m_as_it_is() {
     for (copies, group, packets) in [(2, 4, 4), (2, 4, 2), (3, 4, 4)] {
         let config = parity(copies, group, packets);
         let mut pair = pair(&config);
-        let sent = |pair: &Pair| pair.ends[0].session(pair.peers[0]).unwrap().paths[1].bytes_sent;
+        let sent = |pair: &Pair| {
+            pair.ends[0].session(pair.peers[0]).unwrap().paths[1]
+                .stats
+                .sent_bytes
+        };
         let (before, begun) = (sent(&pair), pair.now);
         // They do not fit together: aggregates are short and long by turns.
         for _ in 0..300 {

@@ -181,7 +181,7 @@ fn what_small_exchanges_send_does_not_grow_with_what_was_lost_long_ago() {
     };
     let sent = |pair: &Pair| {
         let path = &pair.ends[0].session(pair.peers[0]).unwrap().paths[1];
-        (path.packets_sent, path.bytes_sent)
+        (path.stats.sent_packets, path.stats.sent_bytes)
     };
     exchange(&mut pair, 2000);
     let before = sent(&pair);

@@ -4,8 +4,8 @@
 use super::{ControllerConfig, Duration, MS, Net, ONE, app, narrow, tenant};
 
 impl Net {
-    fn mtu(&self) -> u16 {
-        self.ends[0].paths(self.peers[0])[0].mtu
+    fn mtu(&self) -> u64 {
+        self.ends[0].paths(self.peers[0])[0].stats.mtu_bytes
     }
 
     /// Has as many packets of the tenant wait as there are, each as long as the path has room for.
@@ -34,7 +34,7 @@ fn losses_of_congestion_leave_the_mtu() {
         assert_eq!(net.mtu(), 1500, "at {}", net.now);
     });
     let sent = &net.snapshot(ONE).paths[0];
-    let of_hundred = 100 * sent.packets_lost / sent.packets_sent;
+    let of_hundred = 100 * sent.stats.lost_packets / sent.stats.sent_packets;
     assert!(of_hundred > 80, "only {of_hundred} % are lost");
 }
 
@@ -48,8 +48,11 @@ fn packets_that_are_only_late_leave_the_mtu() {
         assert_eq!(net.mtu(), 1500, "at {}", net.now);
     });
     let (sent, path) = (net.snapshot(ONE), &net.ends[0].paths(net.peers[0])[0]);
-    assert_eq!(sent.paths[0].packets_lost, 0);
-    assert!(path.packets_spurious > 5, "nothing was in doubt: {path:?}");
+    assert_eq!(sent.paths[0].stats.lost_packets, 0);
+    assert!(
+        path.stats.spurious_lost_packets > 5,
+        "nothing was in doubt: {path:?}"
+    );
 }
 
 #[test]

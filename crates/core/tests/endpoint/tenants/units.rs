@@ -66,7 +66,7 @@ fn messages(net: &mut Net) {
 }
 
 fn packets(net: &mut Net, of: TenantId, len: usize) {
-    while net.snapshot(of).queued_bytes < 60_000 {
+    while net.snapshot(of).stats.queued_bytes < 60_000 {
         net.send(of, 1, len).expect("accepted");
     }
 }
@@ -162,8 +162,8 @@ fn streams_keep_to_their_tenants_window_at_a_bottleneck_on_the_way() {
     let [path] = &net.snapshot(ONE).paths[..] else {
         panic!("one path");
     };
-    assert!(path.window.is_some() && path.bytes_sent > arrived(&net, STREAMS));
-    assert!(path.packets_acked > 0 && path.round_trip >= Some(20 * MS));
+    assert!(path.stats.window_bytes.is_some() && path.stats.sent_bytes > arrived(&net, STREAMS));
+    assert!(path.stats.acked_packets > 0 && path.stats.srtt >= Some(20 * MS));
 }
 
 /// Thin datagrams are gathered with those of their tenant alone, and each copy counts.
@@ -196,11 +196,14 @@ fn copies_of_a_tenants_aggregates_count_as_its_own() {
     let app = super::app();
     assert_eq!(net.arrived_units[&app], arrived(&net, THIN));
     let path = &net.snapshot(ONE).paths[0];
-    let (bytes, packets) = (path.bytes_sent, path.packets_sent);
+    let (bytes, packets) = (path.stats.sent_bytes, path.stats.sent_packets);
     // 5000 datagrams, twice, in packets of their own or together.
     assert!(bytes > 2 * arrived(&net, THIN), "{bytes} in {packets}");
     assert!(bytes < 4 * arrived(&net, THIN), "{bytes} in {packets}");
-    assert_eq!((path.in_flight, path.packets_acked), (0, packets));
+    assert_eq!(
+        (path.stats.in_flight_bytes, path.stats.acked_packets),
+        (0, packets)
+    );
     assert_eq!(net.over_window, 0);
 }
 

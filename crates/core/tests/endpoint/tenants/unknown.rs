@@ -18,9 +18,9 @@ fn sender_learns_that_the_peer_drops_packets_of_an_unknown_tenant() {
     let sent = net.snapshot(ONE);
     let reported = sent.drops.unknown_at_peer;
     assert!(
-        reported > 1000 && reported <= sent.accepted,
+        reported > 1000 && reported <= sent.stats.accepted_packets,
         "{reported} of {}",
-        sent.accepted
+        sent.stats.accepted_packets
     );
     assert_eq!(net.snapshot(TWO).drops.unknown_at_peer, 0);
     assert!(!net.arrived.contains_key(&ONE) && net.arrived.contains_key(&TWO));

@@ -94,17 +94,17 @@ impl Laboratory {
 impl SpacingResults {
     fn of(paths: &[PathSnapshot], bandwidth: Bandwidth) -> Self {
         let aggregation = paths.iter().find_map(|path| path.aggregation.as_ref());
-        let bits = aggregation.and_then(|a| a.bandwidth_bits_per_second);
+        let bits = aggregation.and_then(|a| a.stats.bandwidth);
         let source = aggregation.and_then(|a| a.bandwidth_source.clone());
         let source = source.unwrap_or_default();
         let trains = paths.iter().find_map(|path| path.capacity.as_ref());
-        let mbit = bits.map(|bits| megabits(bits as f64));
+        let mbit = bits.map(|bits| megabits(bits.as_bits_per_second() as f64));
         let line = megabits(bandwidth.as_bits_per_second() as f64);
         let shown = |value: Option<f64>| match value {
             Some(value) => format!("{value:.2} Mbit/s"),
             None => "nothing".to_owned(),
         };
-        let trains = trains.map(|c| megabits(c.rate_bits_per_second as f64));
+        let trains = trains.map(|c| megabits(c.rate.as_bits_per_second() as f64));
         Self {
             megabits: mbit,
             error: mbit.map(|mbit| 100.0 * (mbit / line - 1.0).abs()),
@@ -126,12 +126,11 @@ impl SpacingResults {
 
 fn parameters(aggregation: Option<&keiro_control::protocol::AggregationSnapshot>) -> String {
     aggregation.map_or_else(String::new, |a| {
-        let parameters = &a.parameters;
         format!(
             "S {} B, I {} ms, N {}",
-            parameters.size_bytes,
-            parameters.interval_seconds * 1e3,
-            parameters.copies
+            a.stats.size_bytes,
+            a.stats.interval.as_secs_f64() * 1e3,
+            a.stats.copies
         )
     })
 }

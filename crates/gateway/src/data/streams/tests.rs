@@ -277,8 +277,21 @@ fn a_server_that_is_this_machine_by_the_time_it_accepts_is_forbidden() {
     server.serve(&mut context, number, list.at(0).unwrap());
 
     let figures = server.forward_figures(APP).unwrap();
-    assert_eq!((figures.forbidden, figures.connected), (1, 0));
-    assert_eq!((figures.reset, figures.failed, figures.open), (0, 0, 0));
+    assert_eq!(
+        (
+            figures.stats.forbidden_connections,
+            figures.stats.accepted_connections
+        ),
+        (1, 0)
+    );
+    assert_eq!(
+        (
+            figures.stats.reset_connections,
+            figures.stats.failed_connections,
+            figures.stats.open_connections
+        ),
+        (0, 0, 0)
+    );
     assert!(server.connections.is_empty() && server.connecting.is_empty());
     joined.exchange();
     joined.exchange();

@@ -1,14 +1,11 @@
 //! Counters of a tenant's packets at its device.
 
+use keiro_stats::TenantStats;
+
 /// Packet counters at the device; those of the core's queues are in [`keiro_core::TenantSnapshot`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Counts {
-    /// Packets read from the device, counted after segmentation.
-    pub(crate) entered_packets: u64,
-    pub(crate) entered_bytes: u64,
-    /// Packets written to the device.
-    pub(crate) left_packets: u64,
-    pub(crate) left_bytes: u64,
+    pub(crate) stats: TenantStats,
     /// To groups of one link: Linux sends some by itself on every device (RFC 4861, RFC 3810).
     pub(crate) multicast: u64,
     /// From or to addresses that hold on one link.
@@ -25,10 +22,6 @@ pub(crate) struct Counts {
     pub(crate) peer_foreign: u64,
     pub(crate) congested: u64,
     pub(crate) device: u64,
-    /// ICMP errors sent.
-    pub(crate) answers: u64,
-    /// ICMP errors withheld by the rate limit.
-    pub(crate) answers_withheld: u64,
 }
 
 impl Counts {

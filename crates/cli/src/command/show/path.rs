@@ -1,0 +1,281 @@
+//! `keiro show path`.
+
+use keiro_control::protocol::{AggregationSnapshot, PathSnapshot, PathState};
+use keiro_stats::{Kind, PathStats, Stat, StatSet};
+
+use super::{FieldList, Health, cell, known, listed, mark, seconds, word};
+use crate::output::{
+    Style, human,
+    table::{Cell, Table},
+};
+
+/// Figures in the table of all paths; `keiro show path NAME` has every one.
+const PATH_COLUMNS: [&str; 7] = [
+    "srtt_seconds",
+    "jitter_seconds",
+    "loss_ratio",
+    "pacing_rate_bits_per_second",
+    "available_bits_per_second",
+    "sent_bytes",
+    "received_bytes",
+];
+
+pub(super) fn table(paths: &[PathSnapshot], style: Style) -> String {
+    let figures = PATH_COLUMNS.map(stat_of::<PathStats>);
+    let mut headers = vec!["path".to_owned(), "peer".to_owned(), "state".to_owned()];
+    headers.extend(figures.map(|(_, stat)| format!("{}>", stat.label())));
+    headers.extend(["capacity>".to_owned(), "mtu>".to_owned()]);
+    let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+    let mut table = Table::new(&headers);
+    for path in paths {
+        let mut row = vec![
+            Cell::from(path.name.as_str()),
+            Cell::from(path.peer.as_str()),
+            cell(style, &word(&path.state), health(path.state)),
+        ];
+        row.extend(figures.map(|(index, stat)| {
+            Cell::from(known(path.stats.value(index), |value| {
+                human::figure(stat.unit, value)
+            }))
+        }));
+        row.push(Cell::from(known(path.capacity, |c| human::rate(c.rate))));
+        row.push(Cell::from(path.stats.mtu_bytes.to_string()));
+        table.row(row);
+    }
+    listed(&table, "no paths lead to a peer")
+}
+
+/// Where a figure of this name is declared.
+///
+/// # Panics
+/// If none has it: names are constants of this module.
+fn stat_of<S: StatSet>(name: &str) -> (usize, &'static Stat) {
+    let mut stats = S::STATS.iter().enumerate();
+    stats
+        .find(|(_, stat)| stat.name == name)
+        .unwrap_or_else(|| panic!("no figure `{name}`"))
+}
+
+pub(super) fn text(path: &PathSnapshot, style: Style) -> String {
+    let mut fields = FieldList::new(format!(
+        "path {} to {}",
+        style.strong(&path.name),
+        path.peer
+    ));
+    fields.add(
+        "state",
+        format!(
+            "{} for {}: {}",
+            mark(style, &word(&path.state), health(path.state)),
+            seconds(path.state_seconds),
+            path.why
+        ),
+    );
+    if let Some(left) = path.trusted_in_seconds {
+        let left = seconds(left);
+        fields.add(
+            "trusted",
+            format!("if it stays up for {left}; until then only for those who need it"),
+        );
+    }
+    fields.add(
+        "addresses",
+        format!(
+            "{} to {}",
+            path.local,
+            path.remote.as_deref().unwrap_or("not known yet")
+        ),
+    );
+    fields.add(
+        "delay",
+        known(path.delay_seconds, |delay| {
+            let configured = path.configured_delay_seconds;
+            let origin = origin(path.delay_configured, configured, delay);
+            format!("{} one way, {origin}", seconds(delay))
+        }),
+    );
+    fields.add(
+        "capacity",
+        known(path.capacity, |measured| {
+            format!(
+                "{} ({} to {}), measured {} ago",
+                human::rate(measured.rate),
+                human::rate(measured.low),
+                human::rate(measured.high),
+                human::duration(measured.age)
+            )
+        }),
+    );
+    fields.add_stats("", &path.stats.0);
+    if let Some(socket) = &path.socket {
+        fields.add_stats("socket ", &socket.0);
+    }
+    match &path.aggregation {
+        Some(aggregation) => add_aggregation(&mut fields, aggregation),
+        None => fields.add("aggregates", "off".to_owned()),
+    }
+    fields.text()
+}
+
+/// Origin of the delay that the planner uses.
+fn origin(is_configured: bool, configured: Option<f64>, delay: f64) -> String {
+    match (is_configured, configured.map(seconds)) {
+        (false, _) => "measured".to_owned(),
+        (true, Some(configured)) if configured != seconds(delay) => {
+            format!("{configured} configured and what was measured to have changed since")
+        }
+        (true, _) => "configured".to_owned(),
+    }
+}
+
+/// How small packets are aggregated, and the outcome.
+fn add_aggregation(fields: &mut FieldList, aggregation: &AggregationSnapshot) {
+    let stats = &aggregation.stats;
+    fields.add(
+        "aggregates",
+        match stats.paused {
+            true => "paused, packets travel singly".to_owned(),
+            false => format!(
+                "{}, at most {} every {}, copies {}{}",
+                aggregation.mode,
+                human::bytes(stats.size_bytes),
+                human::duration(stats.interval),
+                stats.copies,
+                aggregation.fec.map_or_else(String::new, |fec| format!(
+                    " as parity, {} packets for {}",
+                    fec.parity_packets, fec.group_aggregates
+                ))
+            ),
+        },
+    );
+    // An older gateway reports neither.
+    if !aggregation.controller.is_empty() {
+        let (controller, spread) = (&aggregation.controller, &aggregation.spread);
+        fields.add("", format!("controller {controller}, spread {spread}"));
+    }
+    if let Some(why) = &aggregation.why {
+        fields.add("", why.clone());
+    }
+    if let Some(change) = &aggregation.last_change {
+        let ago = seconds(change.age_seconds);
+        fields.add("", format!("last changed {ago} ago: {}", change.why));
+    }
+    for (stat, value) in stats
+        .values()
+        .filter(|(stat, _)| stat.kind == Kind::Counter)
+    {
+        let value = known(value, |value| human::figure(stat.unit, value));
+        fields.add(&stat.label(), value);
+    }
+    if let (Some(bandwidth), Some(source)) = (stats.bandwidth, &aggregation.bandwidth_source) {
+        fields.add(
+            "",
+            format!("bandwidth {} by {source}", human::rate(bandwidth)),
+        );
+    }
+}
+
+pub(super) fn health(state: PathState) -> Health {
+    match state {
+        PathState::Up => Health::Good,
+        PathState::Down => Health::Bad,
+        PathState::Validating | PathState::Unknown => Health::Neither,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delay_that_has_changed_is_not_called_configured() {
+        let told = |configured, delay| origin(true, configured, delay);
+        assert_eq!(told(Some(0.02), 0.02), "configured");
+        // Less than is shown.
+        assert_eq!(told(Some(0.02), 0.020_000_4), "configured");
+        assert_eq!(
+            told(Some(0.02), 0.085),
+            "20 ms configured and what was measured to have changed since"
+        );
+        // An older gateway does not say.
+        assert_eq!(told(None, 0.085), "configured");
+        assert_eq!(origin(false, None, 0.085), "measured");
+    }
+
+    #[test]
+    fn what_is_known_of_aggregates_is_shown() {
+        let told = serde_json::json!({
+            "mode": "eager", "size_bytes": 2048, "interval_seconds": 0.001, "copies": 2,
+            "controller": "adaptive", "spread": "500us", "why": "nothing calls for a change",
+            "sent_aggregates": 1000, "lost_aggregates": 3, "sent_copies": 2000, "lost_copies": 41,
+            "peer_socket_dropped_packets": 5, "peer_system_dropped_packets": 6,
+            "bandwidth_bits_per_second": 50_000_000, "bandwidth_source": "copies",
+        });
+        let mut fields = FieldList::new("path p".to_owned());
+        add_aggregation(&mut fields, &serde_json::from_value(told).unwrap());
+        let text = fields.text();
+        for what in [
+            "eager, at most 2.05 kB every 1 ms, copies 2",
+            "controller adaptive, spread 500us",
+            "nothing calls for a change",
+            "sent aggregates              1000\n",
+            "lost aggregates              3\n",
+            "lost copies                  41\n",
+            "peer socket dropped packets  5\n",
+            "peer system dropped packets  6\n",
+            "bandwidth 50 Mbit/s by copies",
+        ] {
+            assert!(text.contains(what), "{what}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_path_on_which_nothing_is_gathered_says_so() {
+        let told = serde_json::json!({
+            "name": "p", "peer": "b", "state": "up", "why": "", "state_seconds": 1.0,
+            "local": "192.0.2.1:7600", "delay_configured": false,
+        });
+        let text = text(&serde_json::from_value(told).unwrap(), Style::of_stdout());
+        let mut lines = text.lines().map(|line| line.split_whitespace().collect());
+        assert!(
+            lines.any(|line: Vec<_>| line == ["aggregates", "off"]),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn every_figure_of_a_path_is_shown() {
+        let path = serde_json::json!({
+            "name": "p", "peer": "b", "state": "up", "why": "", "state_seconds": 1.0,
+            "local": "192.0.2.1:7600", "delay_configured": false,
+            "pacing_rate_bits_per_second": 9_000_000, "configured_rate_bits_per_second": 10_000_000,
+            "delay_variation_seconds": 0.003, "spurious_lost_packets": 11, "probe_bytes": 1200,
+            "received_ce_packets": 13, "acked_ce_packets": 14, "mtu_bytes": 1428,
+            "socket": { "too_large_batches": 15 },
+        });
+        let path: PathSnapshot = serde_json::from_value(path).unwrap();
+        let text = text(&path, Style::of_stdout());
+        let lines: Vec<String> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect();
+        for line in [
+            "pacing rate 9 Mbit/s",
+            "configured rate 10 Mbit/s",
+            "delay variation 3 ms",
+            "spurious lost packets 11",
+            "probe 1200 B",
+            "received ce packets 13",
+            "acked ce packets 14",
+            "mtu 1428 B",
+            "socket too large batches 15",
+        ] {
+            assert!(lines.iter().any(|l| l == line), "{line}: {text}");
+        }
+        for stat in PathStats::STATS {
+            assert!(text.contains(&stat.label()), "{}: {text}", stat.name);
+        }
+        let table = table(&[path], Style::of_stdout());
+        assert!(table.contains("9 Mbit/s"), "{table}");
+    }
+}

@@ -1,0 +1,51 @@
+//! Answers requests for packet traces, which the core records while a client asks for them.
+
+use std::time::{Instant as Stopwatch, SystemTime, UNIX_EPOCH};
+
+use keiro_control::protocol::{ErrorResponse, Response};
+
+use crate::{
+    data::command::{Command, DataThreadGone},
+    error_response::{internal, not_found},
+    gateway::Gateway,
+};
+
+impl Gateway {
+    /// What was recorded of a peer's paths since the last request.
+    pub(crate) fn qlog_of(&mut self, name: &str) -> Result<Response, ErrorResponse> {
+        let peer = self
+            .active
+            .peer_id(name)
+            .ok_or_else(|| not_found("peer", name))?;
+        let trace = self.data.take_trace(peer).map_err(internal)?;
+        let Some(batch) = trace.batch else {
+            return Err(not_found("peer", name));
+        };
+        self.packet_traces.on_request(peer, Stopwatch::now());
+        let event = |event: &keiro_core::TraceEvent| {
+            let path = self.active.path_name(peer, event.path);
+            keiro_qlog::event(event, path.unwrap_or_default())
+        };
+        let wall_clock = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_ms = wall_clock.unwrap_or_default().as_secs_f64() * 1e3;
+        let reference = now_ms - keiro_qlog::milliseconds(trace.at);
+        let mut events: Vec<_> = batch.events.iter().map(event).collect();
+        if batch.dropped_events > 0 {
+            let at_ms = keiro_qlog::milliseconds(trace.at);
+            events.push(keiro_qlog::dropped(at_ms, batch.dropped_events));
+        }
+        Ok(Response::Qlog {
+            header: keiro_qlog::header(self.config.gateway.name.as_str(), name, Some(reference)),
+            events,
+            dropped_events: batch.dropped_events,
+        })
+    }
+
+    /// Ends recordings of clients that are gone.
+    pub(crate) fn end_idle_traces(&mut self) -> Result<(), DataThreadGone> {
+        for peer in self.packet_traces.take_idle(Stopwatch::now()) {
+            self.data.send(Command::StopTrace { peer })?;
+        }
+        Ok(())
+    }
+}

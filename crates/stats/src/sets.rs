@@ -1,0 +1,250 @@
+//! Every counter and gauge of Keiro's paths, sockets, peers, applications and tenants.
+
+crate::stats! {
+    /// One path to one peer. Rates and bytes count whole IP packets.
+    pub struct PathStats: "path" ["path", "peer"] {
+        gauge configured_rate: bits_per_second, "Rate that the configuration allows, shared by all peers of the path";
+        gauge pacing_rate: bits_per_second, "Rate at which packets leave now: the configured one, or the measured capacity if that is less";
+        gauge sent_rate: bits_per_second, "Sent in the last second";
+        gauge cross_traffic: [bits_per_second], "What others than this gateway send over the bottleneck";
+        gauge available: [bits_per_second], "Measured capacity less sent rate and cross traffic";
+        gauge srtt: [seconds], "Smoothed round-trip time (RFC 9002 §5.3)";
+        gauge rttvar: [seconds], "Mean deviation of the round-trip time (RFC 9002 §5.3)";
+        gauge min_rtt: [seconds], "Smallest round-trip time since the path came up";
+        gauge base_rtt: [seconds], "Smallest recent round-trip time without the time of own packets at the bottleneck";
+        gauge jitter: [seconds], "Interarrival jitter towards the peer (RFC 3550 §6.4.1)";
+        gauge delay_variation: [seconds], "Newest one-way delay to the peer above the smallest seen";
+        gauge smoothed_delay_variation: [seconds], "Smoothed one-way delay to the peer above the smallest seen";
+        gauge loss: [ratio], "Share of packets lost, of those sent in the last second, or of the last 50 in at most a minute";
+        gauge mtu_bytes: bytes, "Largest IP packet that passes, found by probing";
+        gauge in_flight_bytes: bytes, "Bytes sent and neither acknowledged nor lost";
+        gauge queued_bytes: bytes, "Bytes that wait for the path";
+        counter sent_packets: packets, "IP packets sent";
+        counter sent_bytes: bytes, "Bytes of IP packets sent";
+        counter received_packets: packets, "IP packets received and authenticated";
+        counter received_bytes: bytes, "Bytes of IP packets received and authenticated";
+        counter acked_packets: packets, "Packets that the peer acknowledged";
+        counter lost_packets: packets, "Packets declared lost, spurious losses among them";
+        counter spurious_lost_packets: packets, "Packets declared lost that were acknowledged later";
+        counter retransmitted_bytes: bytes, "Bytes of messages and streams sent again";
+        counter probe_bytes: bytes, "Bytes sent for measurement alone: packet trains' padding, and pings beyond keep-alives";
+        counter received_ce_packets: packets, "Packets received with the ECN mark CE";
+        counter acked_ce_packets: packets, "Packets that reached the peer with the ECN mark CE";
+        counter outages: outages, "Times that the path went silent while it was up";
+        counter received_aggregates: aggregates, "Aggregates received from the peer, each counted once";
+        counter received_copies: copies, "Copies of the peer's aggregates received, and parity packets";
+        counter recovered_aggregates: aggregates, "Aggregates of the peer that were lost and restored from parity";
+    }
+
+    /// What a path carries, measured with packet trains; bits of IP packets.
+    pub struct CapacityStats: "path_capacity" ["path", "peer"] {
+        gauge rate: bits_per_second, "Rate of the slowest link";
+        gauge low: bits_per_second, "Lower end of the 95 % confidence interval";
+        gauge high: bits_per_second, "Upper end of the 95 % confidence interval";
+        gauge age: seconds, "Time since the measurement was last confirmed";
+    }
+
+    /// The UDP socket of a path, shared by all its peers.
+    pub struct PathSocketStats: "path_socket" ["path"] {
+        counter dropped_packets: packets, "Packets dropped here because the receive buffer was full, which is not the path's loss";
+        counter buffer_full_batches: batches, "Batches not sent because the send buffer was full";
+        counter too_large_batches: batches, "Batches that the system refused as longer than the interface's MTU (EMSGSIZE)";
+        counter failed_batches: batches, "Batches that the system refused to send for another reason";
+    }
+
+    /// How small packets are aggregated on a path, from here to the peer.
+    pub struct AggregationStats: "path_aggregation" ["path", "peer"] {
+        gauge size_bytes: bytes, "S: most bytes of aggregates in an interval, one copy of each counted, whole IP packets";
+        gauge interval: seconds, "I: interval of aggregates";
+        gauge copies: copies, "N: copies of each aggregate, the first included";
+        gauge paused: flag, "The path carries no combination of S, I and N, so packets are not aggregated by the clock";
+        gauge bandwidth: [bits_per_second], "Bandwidth by the spacing of copies, or by packet trains";
+        counter sent_aggregates: aggregates, "Aggregates sent of which the peer has reported the outcome";
+        counter lost_aggregates: aggregates, "Aggregates of which no copy arrived and that parity did not restore";
+        counter sent_copies: copies, "Copies and parity packets sent of which the peer has reported the outcome";
+        counter lost_copies: copies, "Copies and parity packets lost";
+        counter unsent_copies: copies, "Copies and parity packets not sent: their path had no room for them or was down";
+        counter peer_socket_dropped_packets: packets, "Packets that the peer dropped because its socket's receive buffer was full";
+        counter peer_system_dropped_packets: packets, "Packets for any program that the peer's system dropped in receiving";
+    }
+
+    /// One peer.
+    pub struct PeerStats: "peer" ["peer"] {
+        gauge handshake_age: [seconds], "Time since the last complete handshake";
+        counter handshakes_started: count, "Handshakes begun from here";
+        counter handshakes_completed: count, "Handshakes completed, each with new keys";
+        gauge paths_up: count, "Paths to the peer that are up";
+        gauge reassembly_bytes: bytes, "Bytes of messages from the peer that are not complete or not yet taken";
+        gauge reassembly_max_bytes: bytes, "Limit of reassembly_bytes";
+    }
+
+    /// One application. Delays are from accepting a message until the peer gateway had it whole.
+    pub struct AppStats: "app" ["app"] {
+        gauge latency_target: [seconds], "Target for the delay";
+        gauge target_met: [flag], "The latency target is met: by the measured 99th percentile where enough was measured, else by the forecast";
+        gauge predicted_delay: [seconds], "Mean delay that the model of the scheduler in use predicts on its path";
+        counter sent_messages: messages, "Messages or datagrams accepted from local senders";
+        counter delivered_messages: messages, "Of the sent ones, acknowledged by the peer (class message)";
+        counter expired_messages: messages, "Of the sent ones, given up at the end of their lifetime";
+        counter refused_messages: messages, "Messages or datagrams not accepted, or refused by the peer";
+        counter received_messages: messages, "Messages or datagrams from the peer";
+        gauge waiting_messages: messages, "Sent messages that are neither acknowledged nor given up";
+        gauge queued_bytes: bytes, "Bytes that wait to be sent";
+        counter sent_bytes: bytes, "Bytes of messages or datagrams accepted from local senders";
+        counter received_bytes: bytes, "Bytes of messages or datagrams from the peer";
+        gauge senders: count, "Senders attached to the message socket";
+        gauge receivers: count, "Receivers attached to the message socket";
+    }
+
+    /// A UDP listener; the metrics add up an application's.
+    pub struct UdpListenerStats: "udp_listener" ["app"] {
+        counter received_packets: packets, "Datagrams received from clients";
+        counter received_bytes: bytes, "Their bytes";
+        counter refused_packets: packets, "Of the received datagrams, not accepted for sending";
+    }
+
+    /// A UDP forward.
+    pub struct UdpForwardStats: "udp_forward" ["app"] {
+        counter sent_packets: packets, "Datagrams sent to the destination";
+        counter sent_bytes: bytes, "Their bytes";
+        counter failed_packets: packets, "Datagrams that could not be sent, for example longer than UDP allows";
+    }
+
+    /// A TCP listener; the metrics add up an application's.
+    pub struct TcpListenerStats: "tcp_listener" ["app"] {
+        gauge open_connections: connections, "Connections that are open";
+        counter accepted_connections: connections, "Connections accepted";
+        counter refused_connections: connections, "Connections reset at once: no path to the peer was up, there were too many, or they led to the transparent listener itself";
+        counter reset_connections: connections, "Of the accepted ones, reset by client or server";
+        counter failed_connections: connections, "Of the accepted ones, ended because the server refused or could not be reached, or a gateway stopped";
+    }
+
+    /// A TCP forward.
+    pub struct TcpForwardStats: "tcp_forward" ["app"] {
+        gauge open_connections: connections, "Connections that are open or being made";
+        counter accepted_connections: connections, "Connections that servers accepted";
+        counter failed_connections: connections, "Connections that servers refused or that could not be made";
+        counter forbidden_connections: connections, "Connections to destinations that the configuration does not allow";
+        counter reset_connections: connections, "Of the accepted ones, reset by client or server";
+    }
+
+    /// One tenant at its device.
+    pub struct TenantStats: "tenant" ["tenant"] {
+        gauge weight: number, "Share in proportion to the other tenants' weights";
+        gauge share: ratio, "Weight of the tenant among the weights of all tenants of this gateway";
+        gauge mtu_bytes: bytes, "Longest IP packet of the device";
+        counter ingress_packets: packets, "IP packets that came from the device, segments of large ones counted one by one";
+        counter ingress_bytes: bytes, "Their bytes";
+        counter egress_packets: packets, "IP packets given to the device, merged ones counted once";
+        counter egress_bytes: bytes, "Their bytes";
+        counter icmp_error_packets: packets, "ICMP errors sent to senders: packet too big, hop limit, no route";
+        counter suppressed_icmp_error_packets: packets, "ICMP errors not sent because of their rate limit";
+    }
+
+    /// One tenant towards one peer.
+    pub struct TenantPeerStats: "tenant_peer" ["tenant", "peer"] {
+        counter accepted_packets: packets, "IP packets accepted for sending";
+        counter accepted_bytes: bytes, "Their bytes";
+        counter received_packets: packets, "IP packets from the peer";
+        counter received_bytes: bytes, "Their bytes";
+        counter marked_packets: packets, "IP packets marked CE here instead of dropped because they waited long";
+        gauge queued_bytes: bytes, "Bytes of IP packets that wait";
+    }
+
+    /// One tenant on one path. Bytes and packets are those on the wire.
+    pub struct TenantPathStats: "tenant_path" ["tenant", "path", "peer"] {
+        gauge window_bytes: [bytes], "Congestion window: bytes that may be in flight; absent without a controller";
+        gauge window_packets: [packets], "The window in packets of the size that the tenant sends";
+        gauge rate: [bits_per_second], "Rate that the controller allows; absent where the window alone decides";
+        gauge acked_rate: bits_per_second, "Acknowledged in the last second";
+        gauge srtt: [seconds], "Smoothed round-trip time of the tenant's packets (RFC 9002 §5.3)";
+        gauge loss: [ratio], "Share of packets lost, of all whose outcome is known";
+        gauge in_flight_bytes: bytes, "Bytes sent and neither acknowledged nor lost";
+        gauge queued_bytes: bytes, "Bytes of IP packets that wait for the path";
+        counter sent_packets: packets, "Packets sent";
+        counter sent_bytes: bytes, "Bytes sent";
+        counter acked_packets: packets, "Packets that the peer acknowledged";
+        counter lost_packets: packets, "Packets declared lost; some may have been late";
+        counter acked_ce_packets: packets, "Packets that reached the peer with the ECN mark CE";
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::{Kind, StatSet, Unit, Value};
+
+    fn check<S: StatSet>(names: &mut BTreeSet<&'static str>) {
+        for (index, stat) in S::STATS.iter().enumerate() {
+            let metric = stat.metric;
+            assert!(names.insert(metric), "{metric} twice");
+            assert_eq!(
+                stat.kind == Kind::Counter,
+                metric.ends_with("_total"),
+                "{metric}"
+            );
+            let is_plain = |c: char| c.is_ascii_lowercase() || c == '_';
+            assert!(metric.chars().all(is_plain), "{metric}");
+            assert!(!stat.help.ends_with('.'), "{metric}");
+            match stat.unit {
+                Unit::Bytes => assert!(stat.name.ends_with("_bytes"), "{metric}"),
+                Unit::Count("count") => {}
+                Unit::Count(things) => assert!(stat.name.ends_with(things), "{metric}"),
+                _ => {}
+            }
+            let value = match stat.unit {
+                Unit::Flag => Value::Flag(true),
+                Unit::Seconds | Unit::Ratio | Unit::Number => Value::Real(0.5),
+                _ => Value::Integer(7),
+            };
+            let mut set = S::default();
+            assert!(set.set(index, value), "{metric}");
+            assert_eq!(set.value(index), Some(value), "{metric}");
+            let fresh = S::default().value(index);
+            assert_eq!(fresh.is_none(), stat.optional, "{metric}");
+        }
+    }
+
+    #[test]
+    fn names_follow_the_conventions_and_values_come_back() {
+        let mut names = BTreeSet::new();
+        check::<PathStats>(&mut names);
+        check::<CapacityStats>(&mut names);
+        check::<PathSocketStats>(&mut names);
+        check::<AggregationStats>(&mut names);
+        check::<PeerStats>(&mut names);
+        check::<AppStats>(&mut names);
+        check::<UdpListenerStats>(&mut names);
+        check::<UdpForwardStats>(&mut names);
+        check::<TcpListenerStats>(&mut names);
+        check::<TcpForwardStats>(&mut names);
+        check::<TenantStats>(&mut names);
+        check::<TenantPeerStats>(&mut names);
+        check::<TenantPathStats>(&mut names);
+    }
+
+    #[test]
+    fn sums_add_whole_numbers() {
+        let one = TcpListenerStats {
+            open_connections: 1,
+            accepted_connections: 20,
+            ..TcpListenerStats::default()
+        };
+        let sum = TcpListenerStats::sum([&one, &one]);
+        assert_eq!((sum.open_connections, sum.accepted_connections), (2, 40));
+    }
+
+    #[test]
+    fn values_of_another_type_are_refused() {
+        let mut stats = PathStats::default();
+        let index = PathStats::STATS
+            .iter()
+            .position(|stat| stat.name == "loss_ratio");
+        let index = index.unwrap();
+        assert!(!stats.set(index, Value::Real(1.5)));
+        assert!(!stats.set(index, Value::Flag(true)));
+        assert_eq!(stats, PathStats::default());
+    }
+}
