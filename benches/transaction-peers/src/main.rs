@@ -105,7 +105,7 @@ async fn carry(mut tcp: TcpStream, mut other: impl AsyncRead + AsyncWrite + Unpi
     }
 }
 
-/// Does something about one connection; a failure is told and concerns no other.
+/// Does something about one connection; a failure is reported and concerns no other.
 fn spawn(task: impl Future<Output = anyhow::Result<()>> + Send + 'static) {
     tokio::spawn(async move {
         if let Err(error) = task.await {

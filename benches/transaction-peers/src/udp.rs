@@ -94,7 +94,7 @@ impl Carrier {
     }
 }
 
-/// Edge-triggered polls tell only of what is new, so that one more read has to say that it is all.
+/// Edge-triggered polls report only new events, so one more read must show that nothing is left.
 fn tcp_is_empty(tcp: &TcpStream) -> bool {
     matches!(tcp.peek(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock)
 }

@@ -84,7 +84,7 @@ pub(crate) enum Command {
     /// A latency target is met by a plan if the model's mean is at most F and the tolerance. `keiro status`
     /// and `keiro show app` hold the 99th percentile against it as soon as that is measured; the
     /// last column says what the model makes of that. Where the model gives no number the reason is
-    /// told, and equation 3 stands in, by its name.
+    /// given, and equation 3 stands in, under its name.
     #[command(
         after_help = "Exit status: 0 nothing would change, 1 failed, 2 the plan changes something, \
         3 a latency target would be missed on average or an application is overloaded or has no path, 64 the \
@@ -97,7 +97,7 @@ pub(crate) enum Command {
     /// scheduler in use, which says whether the latency target is met; for every path to its peer. The planner
     /// goes by equation 3 with headers, and by the model where that leaves a latency target unmet.
     ///
-    /// A prefix or an address: a daemon of the egress suite tells the paths that it knows and why
+    /// A prefix or an address: a daemon of the egress suite prints the paths that it knows and why
     /// the best one is it, what each egress peer's table has, and the same as the kernel has it.
     Explain(Explain),
     /// Plan now and take the result over
@@ -133,7 +133,7 @@ pub(crate) enum Command {
     ///
     /// Shows connections, their subflows, the egress peer that each leaves by, rate, round-trip
     /// time and loss, every second until interrupted. Needs CAP_BPF and CAP_NET_ADMIN, and
-    /// CAP_PERFMON to tell which subflows belong together.
+    /// CAP_PERFMON to find which subflows belong together.
     Flowstats(Flowstats),
     /// Print a shell's completion script
     ///
@@ -178,7 +178,7 @@ pub(crate) struct Flowstats {
     /// Let others than this machine read them: ADDRESS need not be a loopback address
     #[arg(long, requires = "metrics_listen")]
     pub(crate) metrics_public: bool,
-    /// Tell a collector every ten seconds what every flow has sent, as IPFIX over UDP:
+    /// Send a collector every ten seconds what every flow has sent, as IPFIX over UDP:
     /// 192.0.2.1:4739
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) ipfix: Option<std::net::SocketAddr>,
@@ -398,7 +398,7 @@ pub(crate) struct Plan {
     ///
     /// "lose PATH"; "add APP" or "add 5 APP", applications like this one; "set PATH rate=50Mbit
     /// delay=80ms loss=5%", one of the three is enough; "latency-target APP 20ms" or "latency-target APP none".
-    /// Each thing can be supposed once. What changes nothing is told
+    /// Each thing can be supposed once. What changes nothing is reported
     #[arg(long, value_name = "CHANGE", value_parser = what_if)]
     pub(crate) what_if: Vec<WhatIf>,
     /// From scratch, however many moves it takes; else only what is worth moving for
@@ -565,7 +565,7 @@ pub(crate) struct MeasureNet {
     /// With --serve: whose key may measure; may be given several times
     #[arg(long, value_name = "PUBKEY", num_args = 1.., conflicts_with_all = ["open", "target"])]
     pub(crate) allow: Vec<keiro_control::PublicKey>,
-    /// Nobody proves anything; for laboratories
+    /// No authentication; for laboratories
     #[arg(long)]
     pub(crate) open: bool,
     /// With --serve: how many may measure at once, at each address

@@ -1,5 +1,5 @@
 //! What a command line must have beyond what its definition in [`args`](crate::args) can demand,
-//! told in sentences before anything is done.
+//! reported in sentences before anything is done.
 
 use keiro_measure::net::{ProbePlan, log_spaced};
 
@@ -9,7 +9,7 @@ use crate::{
     output::human,
 };
 
-/// Whether `keiro measure` is told with which keys, and who may; and whether what is asked for can
+/// Whether `keiro measure` is given keys, and which peers are allowed; and whether what is asked for can
 /// be.
 ///
 /// # Errors
@@ -120,7 +120,7 @@ pub(crate) fn server_key_missing() -> Failure {
     )
 }
 
-/// A server is for somebody.
+/// A server needs peers that it serves.
 pub(crate) fn nobody_allowed() -> Failure {
     Failure::usage(
         "nobody may use this server",

@@ -53,7 +53,7 @@ a = { host = "b", addresses = ["10.9.0.1/24", "2001:db8:9::1/64"] }
 b = { host = "server", addresses = ["10.9.0.10/24", "10.9.0.11/24", "2001:db8:9::10/64"] }
 "#;
 
-/// Where the server is, and what nobody but the rule leads to.
+/// The server's address, which only the rule leads to.
 const SERVERS: [&str; 3] = ["10.9.0.10:443", "10.9.0.11:443", "[2001:db8:9::10]:443"];
 
 /// As in `docs/streams.md`, and the same for IPv6.
@@ -130,7 +130,7 @@ fn connections_outside_of_the_forwards_networks_are_reset_and_counted() {
         let forward = gateways.app(1)["tcp_forward"].clone();
         (forward["forbidden_connections"] == 1).then_some(())
     });
-    // The rule leaves it alone, and nobody forwards it.
+    // The rule leaves it alone, and no router forwards it.
     let other = gateways.connect("10.9.0.10:444".parse().expect("an address"));
     assert!(other.is_err(), "{other:?}");
 }
@@ -175,7 +175,7 @@ fn servers_to_which_nothing_leads_reset_their_client_and_count_as_failed() {
         add.args(["route", "add", "unreachable", prefix]);
         finish(&mut add, b"").expect_code(0);
     }
-    // Nobody has the first, which the kernel tells after three questions; to the others no route leads.
+    // No host has the first address, which the kernel reports after three requests; to the others no route leads.
     let gone = ["10.9.0.50:443", "10.9.0.77:443", "[2001:db8:9:0:1::1]:443"];
     for (count, address) in (1..).zip(gone) {
         let wanted: SocketAddr = address.parse().expect("an address");

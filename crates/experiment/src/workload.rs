@@ -364,7 +364,7 @@ impl Draw {
         low + (self.unit() * f64::from(high - low + 1)) as u32
     }
 
-    /// Everybody anywhere, but nobody's path is left empty.
+    /// Any application on any path, but no path is left empty.
     fn assignment(&mut self, applications: usize, paths: usize) -> Vec<usize> {
         (0..applications)
             .map(|app| match app < paths {

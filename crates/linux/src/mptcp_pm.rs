@@ -1,5 +1,5 @@
 //! The MPTCP path manager (generic netlink `mptcp_pm`): which of this host's addresses a connection
-//! is told, and what becomes of its subflows.
+//! is announced, and what becomes of its subflows.
 //!
 //! The kernel's own path manager announces every endpoint to every connection. With the one in user
 //! space (Linux 5.19) nothing happens by itself: [`Events`] report connections, and

@@ -339,7 +339,7 @@ impl RouteSocket {
         let Some(first) = tuns.first() else {
             return Ok(0);
         };
-        // Only groups can be removed at once. Numbers of interfaces are one's own, so this is nobody's
+        // Only groups can be removed at once. Numbers of interfaces are one's own, so this is no other program's
         // group but for other programs that count from here, too.
         let taken: BTreeSet<u32> = links.iter().filter_map(message::link_group).collect();
         let mut group = OWN_GROUPS | first;

@@ -35,7 +35,7 @@ use crate::{
 const WAITING_MAX: usize = 256;
 const WAITING_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
 
-/// Without any acknowledgement for so long, the wait is told.
+/// After so long without an acknowledgement, the wait is reported.
 const SILENCE: Duration = Duration::from_secs(2);
 /// Shorter work shows no progress bar.
 const PROGRESS_AFTER: Duration = Duration::from_secs(2);
@@ -168,7 +168,7 @@ impl Sending {
         Ok(())
     }
 
-    /// Once: nothing is wrong yet, but somebody may be looking.
+    /// Once: nothing is wrong yet, but a user may be watching.
     fn say_that_it_waits(&mut self) {
         if !std::mem::replace(&mut self.said_that_it_waits, true) {
             let messages = match self.waiting.len() {
@@ -192,7 +192,7 @@ impl Sending {
         }
         if self.json {
             let (outcome, reason) = fate(ack.outcome);
-            // The messages are what matters, and the status tells whether they are through.
+            // The messages are what matters, and the exit status says whether they arrived.
             output::allow_closed_reader(output::json_line(&SentLine {
                 id: ack.id,
                 outcome,

@@ -331,7 +331,7 @@ fn beyond_the_mean(plan: &PlanSnapshot) -> Option<String> {
     })
 }
 
-/// Of whom the model gives no numbers, by reason and by what counts instead.
+/// Applications without a forecast, by reason and by what counts instead.
 fn no_numbers(plan: &PlanSnapshot) -> impl Iterator<Item = String> {
     let mut whom: BTreeMap<(&str, String), Vec<&str>> = BTreeMap::new();
     for app in &plan.apps {

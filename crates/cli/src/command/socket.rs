@@ -44,7 +44,7 @@ impl Socket<'_> {
         }
     }
 
-    /// Whoever listens there does not answer as a gateway does.
+    /// The listener does not answer as a gateway does.
     pub(super) fn not_understood(self, why: impl fmt::Display) -> Failure {
         let what = self.what();
         Failure::new(format!("{self} does not answer as a gateway's {what} does"))
@@ -52,7 +52,7 @@ impl Socket<'_> {
             .hint(self.hint())
     }
 
-    /// Whoever listens there closed the connection without an answer.
+    /// The listener closed the connection without an answer.
     pub(super) fn closed(self, error: impl fmt::Display) -> Failure {
         let question = format!("is {self} the gateway's {}? {}", self.what(), self.hint());
         Failure::new(error.to_string()).hint(question)

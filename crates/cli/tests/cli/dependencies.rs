@@ -157,7 +157,7 @@ fn is_named(tree: &Tree, package: &Package) -> bool {
     same.count() == 1
 }
 
-/// What is built for Linux, as `cargo` resolves it from the lock file. Asks no registry: whoever
+/// What is built for Linux, as `cargo` resolves it from the lock file. Asks no registry: a machine that
 /// runs this has just built it.
 fn metadata() -> Value {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

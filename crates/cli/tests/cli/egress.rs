@@ -200,7 +200,7 @@ fn write(directory: &Path, peers: &str) {
     fs::write(directory.join("asbr.toml"), text).unwrap();
 }
 
-/// What it tells about itself, once that is so.
+/// Its status, once `holds` accepts it.
 fn wait_for(socket: &str, holds: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
@@ -249,7 +249,7 @@ fn a_running_daemon_reads_its_file_again_and_refuses_a_broken_one() {
     let table = of(&keiro(&["show", "egress", "--socket", &socket]).stdout);
     assert!(table.contains("the last reload was refused: "), "{table}");
     assert!(table.contains("192.0.2.10"), "{table}");
-    // Of the signal nobody hears but the log, and who looks.
+    // Only the log and the status show that the signal arrived.
     write(
         directory.path(),
         &OTHER.replace("[[peer]]", "[[peer]]\nfunction = 2"),

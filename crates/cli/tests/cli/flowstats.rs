@@ -24,7 +24,7 @@ b = { host = "b", addresses = ["2001:db8::b/64"] }
 const PACKETS: u64 = 25;
 const PAYLOAD: usize = 100;
 
-/// Octets and packets that records have told of a flow by its addresses and ports.
+/// Octets and packets that records have reported for a flow by its addresses and ports.
 fn told(messages: &[Vec<u8>], source: u16, destination: u16) -> (u64, u64) {
     let [a, b]: [Ipv6Addr; 2] = ["2001:db8::a", "2001:db8::b"].map(|at| at.parse().unwrap());
     let mut flow = [a.octets(), b.octets()].concat();
@@ -85,7 +85,7 @@ fn a_collector_is_told_what_every_flow_has_sent() {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let process = host.spawn(command).unwrap();
     let to = sink.local_addr().unwrap();
-    // What comes before it counts is not told: until it has told something it may not count yet.
+    // Traffic before it counts is not reported: it may not count until its first report.
     let mut out = std::io::BufReader::new(process.take_stdout().unwrap());
     let end = Instant::now() + Duration::from_secs(60);
     let first = thread::scope(|scope| {
@@ -142,7 +142,7 @@ fn a_collector_is_told_what_every_flow_has_sent() {
 
 const SCRAPED: &str = "[::1]:9479";
 
-/// What the metrics server of a host says to a request; `None`: nobody listens.
+/// What the metrics server of a host says to a request; `None`: no listener.
 fn ask(host: &Host, request: &[u8]) -> Option<String> {
     let said = host.run(|| {
         let mut stream = TcpStream::connect(SCRAPED).ok()?;

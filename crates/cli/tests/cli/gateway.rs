@@ -1,4 +1,4 @@
-//! The running gateway from the command line: why it does not start, and what two of them tell.
+//! The running gateway from the command line: why it does not start, and what two of them report.
 
 use std::{
     fs,

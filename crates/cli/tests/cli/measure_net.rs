@@ -77,7 +77,7 @@ fn only_hosts_with_the_right_keys_measure() {
     authenticated(at, &client, &client_key, &QUICK)
         .expect_code(1)
         .says(&["the server's key is not", "keiro pubkey"]);
-    // The client has a key that nobody allowed.
+    // The client's key is not allowed.
     let stranger = Site::new();
     authenticated(at, &stranger, &server_key, &QUICK)
         .expect_code(1)
@@ -224,7 +224,7 @@ fn old_files_stay_until_there_is_something_to_take_their_place() {
         let args = [&["measure", address, "--open"], &files[..], &QUICK, more].concat();
         run(args)
     };
-    // Nobody serves.
+    // No server.
     measure("127.0.0.1:1", &[])
         .expect_code(1)
         .says(&["cannot connect"]);
@@ -262,7 +262,7 @@ fn transfers_follow_the_answer_on_standard_output() {
 
 #[test]
 fn what_cannot_be_is_refused_before_the_work() {
-    // Nobody is asked: nothing could be connected to.
+    // No server is asked: no connection was possible.
     for (wrong, says) in [
         (
             &["--probe-interval", "1us"][..],
@@ -300,7 +300,7 @@ fn a_time_without_a_transfer_is_an_error() {
     };
     let ran = measure(&["--only", "tcp"]).says(&["no transfer fits into 1 µs", "as in --time "]);
     assert_eq!(ran.stdout, "");
-    // What else was measured is told.
+    // What else was measured is printed.
     let few = ["--probes", "20", "--probe-interval", "1ms"];
     let ran = measure(&[&few[..], &["--only", "tcp", "--only", "udp"]].concat());
     let found = ran.says(&["no transfer fits into 1 µs"]).json();
@@ -421,7 +421,7 @@ fn all_parts_are_measured_over_ipv6() {
 
 #[test]
 fn a_name_that_cannot_be_resolved_is_told_as_that() {
-    // Longer than a name may be, so nobody is asked.
+    // Longer than a name may be, so no resolver is asked.
     let target = format!("{}.example:7610", "x".repeat(300));
     let ran = run(["measure", &target, "--open"]).expect_code(1);
     let ran = ran.says(&["the name cannot be resolved"]);
@@ -455,7 +455,7 @@ fn a_server_that_dies_while_probing_leaves_what_was_measured() {
     let found: Value = serde_json::from_slice(&output.stdout).expect("a document");
     let probes = &found["probes"];
     let received = probes["back"]["received"].as_u64().expect("a number");
-    // None of those sent to nobody is counted as lost.
+    // Probes sent to a closed port are not counted as lost.
     assert!((100..30_000).contains(&received), "{probes:#}");
     assert!(
         probes["there"]["loss_ratio"].as_f64().expect("a number") < 0.05,

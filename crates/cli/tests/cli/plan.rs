@@ -79,7 +79,7 @@ fn a_target_that_cannot_be_met_ends_with_3() {
 
 #[test]
 fn who_is_on_an_overloaded_path_is_not_late_by_no_time() {
-    // 1 MB every millisecond, and nobody demands anything.
+    // 1 MB every millisecond, and no application has a latency target.
     let text = example().replacen("interval = \"200ms\"", "interval = \"1ms\"", 1);
     let kept = text
         .lines()
@@ -88,7 +88,7 @@ fn who_is_on_an_overloaded_path_is_not_late_by_no_time() {
     let ran = run(["plan", "--config", &file]).expect_code(3);
     let said = &ran.stdout;
     assert!(said.contains("A1: overloaded: "), "{said}");
-    // Nobody demands anything, so nothing is missed, by no time either.
+    // No application has a latency target, so none is missed.
     assert!(
         !said.contains("missed") && !said.contains("in all"),
         "{said}"

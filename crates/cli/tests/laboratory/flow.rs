@@ -232,7 +232,7 @@ fn read_acks(connection: Connection, tally: &Mutex<Tally>, stop: &AtomicBool) {
     });
 }
 
-/// Reads until the end of the stream, or until told to stop while nothing comes.
+/// Reads until the end of the stream, or until stopped while nothing arrives.
 fn read_until(stop: &AtomicBool, mut read: impl FnMut() -> Result<Option<()>, ClientError>) {
     loop {
         match read() {
@@ -248,7 +248,7 @@ fn read_until(stop: &AtomicBool, mut read: impl FnMut() -> Result<Option<()>, Cl
                     return;
                 }
             }
-            // The gateway has ended; what is missing is found by whoever counts.
+            // The gateway has ended; the caller counts what is missing.
             Err(_) => return,
         }
     }

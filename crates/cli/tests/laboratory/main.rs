@@ -221,7 +221,7 @@ fn leave_a_brownout() -> Duration {
     since(begun, &moved)
 }
 
-/// By so little that nobody takes the path for dead, while most of what was measured is from before:
+/// By so little that the path is not taken for dead, while most of what was measured is from before:
 /// the plan alone has to see it.
 #[test]
 fn a_brownout_that_kills_no_path_is_left_within_two_seconds() {
@@ -354,7 +354,7 @@ fn reload_while_messages_flow() -> Option<Event> {
 fn a_stopped_gateway_delivers_what_it_took_over() {
     let pair = Pair::start(&Setup::of(&[NEAR, FAR]));
     let monitor = Monitor::start(&pair.osaka);
-    // Three times what the path carries, so much is under way when it is told to stop.
+    // Three times what the path carries, so much is in flight when it is asked to stop.
     let mut flow = Flow::start(&pair, 20_000, Duration::from_millis(1), None);
     flow.wait_for_more(20);
     let taken = pair.tokyo.app(APP)["sent_messages"].as_u64();
@@ -477,7 +477,7 @@ fn the_service_manager_is_told() {
 #[test]
 fn what_an_idle_path_carries_is_measured() {
     let pair = Pair::start(&Setup::of(&[NEAR]));
-    // Of the link; the gateways are told less.
+    // Of the link; the gateways are configured with less.
     let carries = 50e6;
     eventually("the capacity is found", || {
         let found = pair.tokyo.path("near")["capacity"]["rate_bits_per_second"].as_f64()?;
@@ -506,7 +506,7 @@ fn messages_enter_over_loopback_tcp_where_it_is_configured() {
         .says(&["1 delivered"]);
     let received = receiving.join().expect("it ends").expect_code(0);
     assert_eq!(received.stdout, "over TCP");
-    // Of the machine's other networks nobody reaches it.
+    // It is not reachable from the machine's other networks.
     finish(&mut keiro(["send", APP, "--tcp", TCP]), b"x").expect_code(1);
     drop(pair);
 

@@ -253,7 +253,7 @@ impl Monitor {
         eventually(what, || self.find(&wanted))
     }
 
-    /// Forgets what it has told.
+    /// Forgets the events so far.
     pub(crate) fn forget(&self) {
         self.events.lock().expect("not poisoned").clear();
     }

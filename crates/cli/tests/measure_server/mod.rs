@@ -97,7 +97,7 @@ impl Endless {
         }
         let first = String::from_utf8_lossy(&first);
         assert!(first.contains("transfers over TCP"), "{first}");
-        // Some of them; how many is no matter. Nothing tells of the first before the end, and a machine
+        // Some of them; how many is no matter. Nothing reports the first before the end, and a machine
         // may be starved.
         thread::sleep(Duration::from_secs(3));
         Self { child, csv }

@@ -1,4 +1,4 @@
-//! What users meet at the edges: limits, other gateways' mistakes, packets that are nobody's, weights that
+//! What users meet at the edges: limits, other gateways' mistakes, packets of unknown tenants, weights that
 //! change under way.
 
 use std::{
@@ -138,7 +138,7 @@ fn what_is_of_a_device_alone_is_no_drop() {
     let text = run(["show", "tenant", "blue", "--socket", &control]);
     let text = text.expect_code(0).stdout;
     assert!(text.contains("1 link local, "), "{text}");
-    // Groups beyond the link are not forwarded either, and somebody may expect that.
+    // Groups beyond the link are not forwarded either, which a user may expect.
     socket.send_to(b"nowhere", "239.1.2.3:9").expect("sent");
     eventually("it is a drop", || {
         let tenant = gateways.tenant(0, "blue");
@@ -227,7 +227,7 @@ fn packets_are_the_applications_that_rules_name() {
     let expedited = Socket::from(by_device(&gateways, "t-blue", false));
     expedited.set_tos_v4(46 << 2).expect("set");
     let expedited: UdpSocket = expedited.into();
-    // How many are sent, so that the numbers tell which is which. The first rule that matches decides.
+    // How many are sent, so that the numbers identify them. The first rule that matches decides.
     let sent: [(&str, &UdpSocket, &str, u64); 5] = [
         ("by-prefix", &expedited, "10.2.0.70:5004", 2),
         ("by-dscp", &expedited, "10.2.0.1:5004", 3),
@@ -307,7 +307,7 @@ fn weights_that_change_by_reload_change_the_shares_of_what_flows_within_seconds(
                 while to.read(&mut buffer).is_ok_and(|length| length > 0) {}
             });
         }
-        // Also where an assertion fails, or nobody would end.
+        // Also where an assertion fails, or the threads would not end.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let ratio = |bytes| {
                 let (blue, red) = shares(&gateways, bytes);

@@ -140,7 +140,7 @@ fn raw(host: &Host, protocol: Protocol) -> Socket {
 fn hosts_of_tenants_with_the_same_addresses_reach_their_own() {
     let gateways = start();
     let host = |name: &str| gateways.lab.host(name).expect("a host");
-    // What comes late finds its socket: that there is none would be told by packets of its own.
+    // What comes late finds its socket: a missing socket would be reported by ICMP packets.
     let mut open = Vec::new();
     for name in ["blue", "red"] {
         let server = bound(host(&format!("server-{name}")), (SERVER, PORT).into());

@@ -108,7 +108,7 @@ impl Gateways {
         self.await_paths();
     }
 
-    /// One more gateway on the host of gateway `own`, which tells `beside.log`.
+    /// One more gateway on the host of gateway `own`, which logs to `beside.log`.
     pub(crate) fn spawn_beside(&self, own: usize, file: &str) -> Process {
         let log = File::create(self.sites[own].path("beside.log")).expect("a log");
         spawn_with(&self.lab, own, file, log)
@@ -237,7 +237,7 @@ impl Gateways {
         });
     }
 
-    /// Hears what gateway `own` tells from now on.
+    /// Receives the events of gateway `own` from now on.
     pub(crate) fn monitor(&self, own: usize) -> Monitor {
         let socket = self.sites[own].path("control.sock");
         let stream = UnixStream::connect(socket).expect("connected");
@@ -300,7 +300,7 @@ impl Monitor {
 
 const CHUNK: usize = 64 * 1024;
 
-/// Bytes that tell where they belong: repeated blocks would hide a segment in the wrong place.
+/// Bytes that identify their position: repeated blocks would hide a segment in the wrong place.
 fn fill(offset: usize, buffer: &mut [u8]) {
     for (index, word) in buffer.chunks_mut(8).enumerate() {
         let number = (offset / 8 + index) as u64;

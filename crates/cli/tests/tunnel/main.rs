@@ -263,7 +263,7 @@ fn tenants_change_by_reload_and_a_device_taken_away_comes_back() {
     }
 }
 
-/// Tells what a transfer costs over plain veth, at a rate that nothing reaches and without windows;
+/// Prints what a transfer costs over plain veth, at a rate that nothing reaches and without windows;
 /// nothing is asserted but that every byte arrives.
 #[test]
 fn a_transfer_at_full_speed_arrives_intact_and_tells_its_cost() {

@@ -2,7 +2,7 @@
 //! all tenants.
 //!
 //! It joins two components. [`SendQueues`] has the items of every tenant in order of their deadlines;
-//! [`Tenants`] has their IP packets, their windows, and the order of their turns. Nobody else asks
+//! [`Tenants`] has their IP packets, their windows, and the order of their turns. No other component asks
 //! one about the other. Tenant 0 takes its turns like any other; frames of the protocol itself are
 //! sent in its turns, and are the only thing that its window does not hold back.
 

@@ -140,7 +140,7 @@ impl Children {
     }
 }
 
-/// Ends processes that are nobody's children here: SIGTERM, and SIGKILL after `grace`.
+/// Ends processes that are not children of this one: SIGTERM, and SIGKILL after `grace`.
 pub(crate) fn end_strays(strays: &[PidFd], grace: Duration) {
     let deadline = Instant::now() + grace;
     for signal in [SIGTERM, SIGKILL] {

@@ -187,7 +187,7 @@ mod tests {
         let mut scheduler = scheduler(1000);
         for _ in 0..300 {
             assert!(scheduler.push(HOSTS[0], packet(1500)).is_none());
-            // Nobody's host is in the last class.
+            // No tenant's host is in the last class.
             assert!(scheduler.push(HOSTS[2], packet(700)).is_none());
             assert!(scheduler.push(HOSTS[1], packet(700)).is_none());
         }

@@ -14,7 +14,7 @@ fn probability(value: f64) -> Probability {
     Probability::new(value).unwrap()
 }
 
-/// A path of 10 Mbit/s that loses and reorders; the gateways are told 20 Mbit/s.
+/// A path of 10 Mbit/s that loses and reorders; the gateways are configured with 20 Mbit/s.
 fn scenario() -> Scenario {
     let mut path = PathSpec::new(Bandwidth::from_mbit_per_second(10), 20 * MS).with(|link| {
         link.loss = Loss::Bernoulli(probability(0.02));

@@ -62,7 +62,7 @@ impl<'a> Destination<'a> {
         Ok(Self { path, place })
     }
 
-    /// Writes `text` there. `kept` says for whom there is no room what there is all the same.
+    /// Writes `text` there. `kept` is what remains available where there is no room.
     ///
     /// # Errors
     /// There is no room, or it cannot be written any more; a file is as it was then.
@@ -108,7 +108,7 @@ impl Place {
 }
 
 /// The file at the end of all links, which may not be there. `None`: one of them is procfs's, behind
-/// which is what somebody has open.
+/// which another program has open.
 fn end_of_links(path: &Path) -> io::Result<Option<PathBuf>> {
     let procfs = fs::metadata("/proc").map(|found| found.dev()).ok();
     let mut end = path.to_owned();
@@ -144,7 +144,7 @@ fn can_be_replaced(path: &Path) -> io::Result<()> {
 }
 
 /// Whether the file that is there may be written all the same, though no other one may take its
-/// place: the directory is somebody else's, or the file is mounted there.
+/// place: the directory belongs to another user, or the file is mounted there.
 fn stays(error: &io::Error) -> bool {
     use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem, ResourceBusy};
     matches!(
@@ -214,7 +214,7 @@ fn is_directory(content: Content, path: &Path) -> Failure {
     .hint(format!("{option} {}", example.display()))
 }
 
-/// A file that cannot be written, and what to try. `kept` is for whom there is no room.
+/// A file that cannot be written, and what to try. `kept` is printed where there is no room.
 fn unwritable(path: &Path, error: &io::Error, kept: &str) -> Failure {
     let failure = Failure::new(format!("cannot write {}", path.display())).because(error);
     match error.kind() {

@@ -1,7 +1,7 @@
 //! `keiro measure HOST:PORT`: measures towards a server, and shows and writes what was found.
 //!
 //! Whatever ends it, what was measured so far is kept: it goes to standard output first, then to
-//! files, then the reason is told.
+//! files, then the reason is printed.
 
 use std::{
     path::Path,
@@ -236,12 +236,12 @@ fn show(
         true => output::json(&found.document()),
         false => output::text(found.text()),
     };
-    // Of several that fail, the first is told last, where it is read. That one place is full costs
+    // Of several that fail, the first is printed last, where it is read. That one place is full costs
     // nothing at the others.
     let mut failures = Vec::new();
     failures.extend(ended.map(|error| early(error, &measured.transfers)));
     failures.extend(output::allow_closed_reader(told).err());
-    // Without any, why is told already, and what is there says more.
+    // Without any, the reason is printed already, and what is there says more.
     if let Some(file) = files.csv.filter(|_| !samples.is_empty()) {
         let series = Series { samples };
         failures.extend(write_csv(&series, &found.comments(), file).err());

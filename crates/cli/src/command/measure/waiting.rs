@@ -10,9 +10,9 @@ use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 /// Shows it; clears it when dropped.
 pub(super) struct Waiting {
-    /// `None` where nobody watches.
+    /// `None` if standard error is not a terminal.
     bar: Option<ProgressBar>,
-    /// When the part is expected to end; `None`: nobody knows yet.
+    /// When the part is expected to end; `None`: not known yet.
     end: Arc<Mutex<Option<Instant>>>,
     part: usize,
     parts: usize,

@@ -266,7 +266,7 @@ impl Session {
             return;
         }
         if self.streams.deferred_resets.waits(id).is_some() {
-            // Nobody reads it any more.
+            // It is not read any more.
             return;
         }
         let Some(taken) = self.streams.on_data(id, offset, bytes, fin) else {
