@@ -38,19 +38,19 @@ demo: ## five applications over two paths, about a minute; in a laboratory as ro
 test: setup lint ## everything that a change must pass
 	$(CARGO) xtask test $(if $(CI),--strict)
 	$(CARGO) test --workspace --locked --doc
-
-test-quick: packages ## the tests that depend on nothing but their inputs, without root, in a minute or two
-	$(CARGO) xtask test --pure
-
-lint: packages ## formatting, clippy, words, and the lock files of the other workspaces
-	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) xtask words
-	$(CARGO) xtask links
 	@for manifest in fuzz/Cargo.toml benches/*/Cargo.toml; do \
 		echo "checking $$manifest"; \
 		$(CARGO) check --quiet --locked --manifest-path $$manifest --target-dir target/side || exit 1; \
 	done
+
+test-quick: packages ## the tests that depend on nothing but their inputs, without root, in a minute or two
+	$(CARGO) xtask test --pure
+
+lint: packages ## formatting, clippy, words and links
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) xtask words
+	$(CARGO) xtask links
 
 mutants: packages ## mutation tests of the lines changed since BASE (origin/main)
 	@scripts/mutants $(BASE)
