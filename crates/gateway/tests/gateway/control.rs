@@ -381,13 +381,13 @@ fn packets_are_traced_for_a_client_that_asks() {
             && names.contains("transport:packets_acked")
             && names.contains("recovery:metrics_updated")
     });
-    let unknown = pair.a.ask(&Request::Qlog {
+    let answer = pair.a.client().request(&Request::Qlog {
         peer: "nowhere".to_owned(),
     });
-    assert!(
-        matches!(&unknown, Response::Error(error) if error.code == ErrorCode::NotFound),
-        "{unknown:?}"
-    );
+    let Err(ClientError::Refused(error)) = answer else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(error.code, ErrorCode::NotFound);
 }
 
 pub(crate) fn scrape(address: &str) -> String {
