@@ -521,7 +521,7 @@ fn gathered(aggregation: &AggregationSnapshot) -> String {
     }
     match (aggregation.controller.as_str(), &aggregation.why) {
         ("none", Some(why)) if why == NO_CONTROLLER => {
-            text.push_str(" No controller changes that.")
+            text.push_str(" No controller changes that.");
         }
         ("none", Some(why)) => {
             text.push_str(&format!(

@@ -267,7 +267,7 @@ impl<'a> View<'a> {
         let app = &config[index];
         let problem = PlanningProblem::new(config, &self.input);
         let alone = PlanningProblem::new(config, &self.input.alone());
-        let candidates = problem.candidates(index, &self.gateway.steering.forecast_state());
+        let candidates = problem.candidates(index, self.gateway.steering.forecast_state());
         let shown = self.app(index, app);
         let measured = shown.delay.filter(|delay| delay.count > 0);
         let gathered = |on: &str| {
@@ -293,7 +293,7 @@ impl<'a> View<'a> {
             measured,
             seen: self.input.workloads.get(&index).copied(),
             loss: self.loss(index),
-            move_triggers: &alone.thresholds(index, &self.gateway.steering.forecast_state()),
+            move_triggers: &alone.thresholds(index, self.gateway.steering.forecast_state()),
             in_site: self.input.site.contains_key(&index),
             wanted: match self.input.operator.get(&index) {
                 Some(path) => Some((*path, AssignedBy::Operator)),
