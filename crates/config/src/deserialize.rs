@@ -108,7 +108,7 @@ fn remove(table: &mut DeTable<'_>, at: &Range<usize>) -> Option<String> {
 /// has a wrong number of them without one.
 fn remove_from(array: &mut DeArray<'_>, at: &Range<usize>) -> Option<String> {
     let place = array.iter().position(|entry| reaches(entry, at))?;
-    let DeValue::Table(table) = array.iter_mut().nth(place)?.get_mut() else {
+    let DeValue::Table(table) = array.get_mut(place)?.get_mut() else {
         return None;
     };
     if let Some(key) = remove(table, at) {

@@ -165,10 +165,10 @@ fn unknown_experiments_get_the_nearest_name() {
 }
 
 #[test]
-fn broken_toml_is_told_with_its_line() {
+fn broken_toml_is_reported_with_its_place() {
     says(
         &error("kind = \"measurement\"", "kind = "),
-        &["plan.toml", "line 5"],
+        &["plan.toml:5:8"],
     );
     says(
         &error("title =", "titel ="),

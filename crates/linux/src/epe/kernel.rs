@@ -148,7 +148,7 @@ impl Kernel {
                 }
             },
             |found: &mut Option<ResolvedRoute>, message| {
-                *found = found.or_else(|| read_resolved_route(&message))
+                *found = found.or_else(|| read_resolved_route(&message));
             },
         )
     }
