@@ -69,6 +69,7 @@ impl Failure {
 
     /// An error with its context, outermost first. Problems of a configuration are shown with their
     /// places, a daemon's answer with its hint.
+    #[allow(clippy::needless_pass_by_value, reason = "it is passed to map_err")]
     pub fn from_anyhow(error: anyhow::Error) -> Self {
         if let Some(error) = error.downcast_ref::<ConfigError>() {
             return Self::from_config(error);

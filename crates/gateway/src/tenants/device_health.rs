@@ -89,8 +89,8 @@ impl DeviceEvents {
         now: &DeviceHealth,
     ) -> Vec<EventKind> {
         let before = self.problems.remove(tenant);
-        let is_told = before.as_ref().is_some_and(|b| is_same(&b.standing, now));
-        let since = match (&before, is_told) {
+        let is_events = before.as_ref().is_some_and(|b| is_same(&b.standing, now));
+        let since = match (&before, is_events) {
             (Some(before), true) => before.since,
             _ => Instant::now(),
         };
@@ -101,7 +101,7 @@ impl DeviceEvents {
             };
             self.problems.insert(tenant.to_owned(), trouble);
         }
-        match is_told {
+        match is_events {
             true => Vec::new(),
             false => events_between(tenant, device, before, now),
         }
@@ -129,39 +129,39 @@ fn events_between(
     now: &DeviceHealth,
 ) -> Vec<EventKind> {
     let (tenant, device) = (tenant.to_owned(), device.to_owned());
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     if let Some(Problem { standing, since }) = before {
         let seconds = since.elapsed().as_secs_f64();
         match standing {
-            DeviceHealth::Lost { .. } => told.push(EventKind::DeviceRestored {
+            DeviceHealth::Lost { .. } => events.push(EventKind::DeviceRestored {
                 tenant: tenant.clone(),
                 device: device.clone(),
                 lost_seconds: seconds,
             }),
             DeviceHealth::Down { .. } if *now == DeviceHealth::Up => {
-                told.push(EventKind::DeviceUp {
+                events.push(EventKind::DeviceUp {
                     tenant: tenant.clone(),
                     device: device.clone(),
                     down_seconds: seconds,
-                })
+                });
             }
             DeviceHealth::Down { .. } | DeviceHealth::Up => {}
         }
     }
     match now {
         DeviceHealth::Up => {}
-        DeviceHealth::Down { why, .. } => told.push(EventKind::DeviceDown {
+        DeviceHealth::Down { why, .. } => events.push(EventKind::DeviceDown {
             tenant,
             device,
             reason: why.clone(),
         }),
-        DeviceHealth::Lost { why } => told.push(EventKind::DeviceLost {
+        DeviceHealth::Lost { why } => events.push(EventKind::DeviceLost {
             tenant,
             device,
             reason: why.clone(),
         }),
     }
-    told
+    events
 }
 
 #[cfg(test)]
@@ -179,10 +179,10 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_is_told_once_and_ends_once() {
-        let mut told = DeviceEvents::default();
+    fn what_begins_is_events_once_and_ends_once() {
+        let mut events = DeviceEvents::default();
         let mut names = |device: &str, now: &DeviceHealth| -> Vec<&'static str> {
-            let events_between = told.follow("blue", device, now);
+            let events_between = events.follow("blue", device, now);
             events_between.iter().map(EventKind::name).collect()
         };
         assert_eq!(names("t0", &DeviceHealth::Up), [""; 0]);
@@ -202,9 +202,9 @@ mod tests {
 
     #[test]
     fn a_tenant_that_is_removed_and_comes_back_begins_anew() {
-        let mut told = DeviceEvents::default();
-        told.follow("blue", "t0", &lost("removed"));
-        told.retain(&BTreeSet::from(["red"]));
-        assert_eq!(told.follow("blue", "t0", &DeviceHealth::Up), []);
+        let mut events = DeviceEvents::default();
+        events.follow("blue", "t0", &lost("removed"));
+        events.retain(&BTreeSet::from(["red"]));
+        assert_eq!(events.follow("blue", "t0", &DeviceHealth::Up), []);
     }
 }
