@@ -5,7 +5,7 @@
 
 use std::{
     env, fs,
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
@@ -176,9 +176,9 @@ fn execute(binary: &Binary, skips: &Path, arguments: &[&str]) -> Result<(bool, O
     let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
     let mut line = Vec::new();
     while stdout.read_until(b'\n', &mut line).map_err(wrong)? > 0 {
-        // A pipe that is closed is no reason to end the tests.
-        let _ = std::io::stdout().write_all(&line);
-        printed.push_str(&String::from_utf8_lossy(&line));
+        let text = String::from_utf8_lossy(&line);
+        print!("{text}");
+        printed.push_str(&text);
         line.clear();
     }
     let status = child.wait().map_err(wrong)?;

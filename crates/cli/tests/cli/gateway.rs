@@ -376,7 +376,7 @@ fn two_gateways_tell_what_is_active() {
         a.ask(&["show", "app", "orders"])
             .expect_code(0)
             .stdout
-            .contains("latency_target")
+            .contains("latency target")
     );
     eventually("the peer stays up", || {
         (a.json(&["show", "peer"])[0]["state"] == "up").then_some(())
