@@ -241,7 +241,7 @@ fn tenant_sentence(kind: &EventKind) -> Option<String> {
             "peer {peer} sends packets of tenant id {id}, which no tenant here has with this peer: they are dropped; compare `id` at both gateways"
         ),
         EventKind::TenantRefused { tenant, id, peer } => format!(
-            "peer {peer} drops the packets of tenant {tenant}: it has no tenant with id {id} and this gateway; compare `id` at both gateways"
+            "peer {peer} drops the packets of tenant {tenant}: it has no tenant with id {id} towards this gateway; compare `id` at both gateways"
         ),
         EventKind::DeviceLost {
             tenant,

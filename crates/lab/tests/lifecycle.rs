@@ -334,7 +334,7 @@ fn topologies_of_the_repository_are_valid() {
     assert!(
         missing
             .to_string()
-            .starts_with("there/is/none.toml: cannot be read: "),
+            .starts_with("there/is/none.toml: no such file"),
         "{missing}"
     );
     // Files without end.

@@ -112,8 +112,8 @@ fn a_tenant_that_the_peer_does_not_have_is_told_at_both_ends() {
     let drops = &peers[0]["dropped_packets"];
     assert_eq!(drops["unknown_tenant"], 1, "{peers:#}");
     let log = std::fs::read_to_string(gateways.sites[0].path("log")).expect("a log");
-    let told = "peer b drops the packets of tenant red: it has no tenant of that number, 2, with this gateway";
-    assert!(log.contains(told), "{log}");
+    let reported = "peer b drops the packets of tenant red: it has no tenant with id 2";
+    assert!(log.contains(reported), "{log}");
 }
 
 #[test]

@@ -207,7 +207,7 @@ fn what_is_too_big_is_told_to_its_sender() {
     }
     let tenant = gateways.tenant(0, "blue");
     assert_eq!(tenant["dropped_packets"]["too_big"], 2, "{tenant:#}");
-    assert_eq!(tenant["answer_packets"], 2, "{tenant:#}");
+    assert_eq!(tenant["icmp_error_packets"], 2, "{tenant:#}");
 }
 
 #[test]
