@@ -172,11 +172,11 @@ fn broken_toml_is_reported_with_its_place() {
     );
     says(
         &error("title =", "titel ="),
-        &["plan.toml", "line 3", "`titel`", "`title`"],
+        &["plan.toml:3:", "`titel`", "`title`"],
     );
     says(
         &error("\"measurement\"", "\"guess\""),
-        &["line 5", "`guess`", "`prediction`"],
+        &["toml:5:", "`guess`", "`prediction`"],
     );
     says(
         &error("shape = \"ecdf\"", "shape = \"pie\""),
