@@ -79,7 +79,7 @@ pub(crate) enum Command {
     ///
     /// Each application is shown with the terms of its prediction: T delay of the path and what its
     /// losses cost, L message length, W rate of the path, Q load by others, H mean delay (by the
-    /// paper's equation 3, and by the model of the scheduler in use), F demand.
+    /// paper's equation 3, and by the model of the scheduler in use), F latency target.
     ///
     /// A latency target is met by a plan if the model's mean is at most F and the tolerance. `keiro status`
     /// and `keiro show app` hold the 99th percentile against it as soon as that is measured; the

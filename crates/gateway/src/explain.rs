@@ -226,7 +226,7 @@ impl Subject<'_> {
                     format!("{path}'s delay were {at} (it is {now}), to {to}")
                 }
                 (Some(path), ParameterValue::Rate(_)) => {
-                    format!("{path} extrapolated {at} (it carries {now}), to {to}")
+                    format!("{path} carried {at} (it carries {now}), to {to}")
                 }
                 (None, _) => match self.app.latency_target {
                     Some(_) => format!("its latency target were {at} (it is {now}), to {to}"),

@@ -97,9 +97,10 @@ pub(super) fn text(plan: &PlanSnapshot, supposed: Supposed) -> String {
 /// What the columns are, below the table.
 const LEGEND: &str = "\
 T delay of the path and what its losses cost, L message length, W rate of the path, Q load by others
-on it, H mean delay by equation 3 and by the model of the scheduler, F demand, margin F less H model;
-met: H model is at most F; at p99: the model's 99th percentile is, as `keiro status` judges. Measured
-delays count instead where there are enough and the plan changes nothing. Both allow for the tolerance.";
+on it, H mean delay by equation 3 and by the model of the scheduler, F latency target, margin F less
+H model; met: H model is at most F; at p99: the model's 99th percentile is, as `keiro status` judges.
+Measured delays count instead where there are enough and the plan changes nothing. Both allow for the
+tolerance.";
 
 fn row(app: &PlannedApp, style: Style) -> Vec<Cell> {
     let terms = app.terms;

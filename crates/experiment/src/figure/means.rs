@@ -283,5 +283,5 @@ fn legend(canvas: &Canvas<'_>) -> PlotResult<()> {
     ))?;
     text("idle path", 306, 16)?;
     line_sample(canvas, (left + 390, y), MARK.stroke_width(2), Dash::Dotted)?;
-    text("latency_target", 390 + SAMPLE_WIDTH + 8, 16)
+    text("latency target", 390 + SAMPLE_WIDTH + 8, 16)
 }

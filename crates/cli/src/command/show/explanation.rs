@@ -21,7 +21,7 @@ pub(in crate::command) fn explanation(explanation: &Explanation) -> String {
         "",
         "eq. 3>",
         "predicted>",
-        "demand>",
+        "target>",
         "margin>",
         "met",
         "why",
