@@ -276,7 +276,7 @@ fn legend(canvas: &Canvas<'_>) -> PlotResult<()> {
     text("with 95 % interval", 28, 16)?;
     let diamond = DIAMOND.map(|(dx, dy)| (left + 176 + dx, y + dy));
     canvas.draw(&PathElement::new(diamond.to_vec(), INK.stroke_width(2)))?;
-    text("the paper's", 190, 16)?;
+    text("paper", 190, 16)?;
     canvas.draw(&PathElement::new(
         [(left + 296, y - 7), (left + 296, y + 7)],
         INK.stroke_width(2),

@@ -80,7 +80,10 @@ fn over_time(
     });
     let flow = study.flow(case);
     TimeFigure {
-        title: format!("S, I and N as {} makes them", study.name(case)),
+        title: format!(
+            "Size S, interval I and copies N under the controller {}",
+            study.name(case)
+        ),
         subtitle: format!(
             "{}; {} in datagrams of {} over {}{suffix}",
             place(source),
@@ -145,12 +148,12 @@ fn panels(run: &StudyRun, to_s: f64) -> Vec<TimePanel> {
             logarithmic: true,
             ticks: ticks(&[1.0, 10.0, 100.0, 1000.0, 10_000.0]),
             lines: vec![
-                line("99th pct.", 1, bins(Quantity::P99)),
+                line("99th percentile", 1, bins(Quantity::P99)),
                 line("mean", blue, bins(Quantity::Mean)),
             ],
         },
         TimePanel {
-            name: "lost (%, logarithmic; what is below 0.01 % stands at it)".to_owned(),
+            name: "lost (%, logarithmic; values below 0.01 % are drawn at 0.01 %)".to_owned(),
             height: 120,
             range: (0.01, 100.0),
             logarithmic: true,
