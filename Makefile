@@ -37,11 +37,6 @@ demo: ## five applications over two paths, about a minute; in a laboratory as ro
 # library among them) run once. Clippy has compiled the examples; nothing runs them here.
 test: setup lint ## everything that a change must pass
 	$(CARGO) xtask test $(if $(CI),--strict)
-	$(CARGO) test --workspace --locked --doc
-	@for manifest in fuzz/Cargo.toml benches/*/Cargo.toml; do \
-		echo "checking $$manifest"; \
-		$(CARGO) check --quiet --locked --manifest-path $$manifest --target-dir target/side || exit 1; \
-	done
 
 test-quick: packages ## the tests that depend on nothing but their inputs, without root, in a minute or two
 	$(CARGO) xtask test --pure
@@ -73,11 +68,11 @@ bench: packages ## benchmarks
 
 bench-tunnel: build ## the IP tunnel beside wireguard-go and Nebula (needs root and Go)
 	benches/tunnel/peers.sh
-	$(CARGO) run --release --quiet --manifest-path benches/tunnel/Cargo.toml
+	$(CARGO) run --release --quiet --locked --package bench-tunnel
 
 bench-egress: build ## full tables into keiro egress, BIRD and FRR (needs root)
 	@scripts/setup routers
-	$(CARGO) run --release --quiet --manifest-path benches/egress/Cargo.toml
+	$(CARGO) run --release --quiet --locked --package bench-egress
 
 experiments: build-lab ## every experiment in full, results in out/ (needs root)
 	@scripts/experiments
