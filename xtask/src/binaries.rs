@@ -11,7 +11,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     env,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -39,7 +39,7 @@ pub(crate) struct Binary {
 
 /// Builds all test binaries of the workspace.
 pub(crate) fn build() -> Result<Vec<Binary>, String> {
-    let laboratory = laboratory_targets(&metadata()?)?;
+    let packages = packages(&metadata()?)?;
     let messages = output(Command::new(cargo()).args([
         "test",
         "--workspace",
@@ -53,7 +53,7 @@ pub(crate) fn build() -> Result<Vec<Binary>, String> {
     let mut binaries: Vec<Binary> = messages
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok())
-        .filter_map(|message| binary(&message, &laboratory))
+        .filter_map(|message| binary(&message, &packages))
         .collect();
     binaries.sort();
     Ok(binaries)
@@ -85,9 +85,16 @@ fn output(command: &mut Command) -> Result<String, String> {
     String::from_utf8(output.stdout).map_err(|error| format!("{command:?}: {error}"))
 }
 
-/// Names of laboratory targets by package. A name that is no target is an error: its tests would
-/// silently count as pure.
-fn laboratory_targets(metadata: &Value) -> Result<BTreeMap<String, BTreeSet<String>>, String> {
+/// A package of the workspace.
+struct Package {
+    name: String,
+    /// Its laboratory targets; `lib`: its unit tests.
+    laboratory: BTreeSet<String>,
+}
+
+/// Packages by their manifests' paths. A laboratory target that does not exist is an error: its
+/// tests would silently count as pure.
+fn packages(metadata: &Value) -> Result<BTreeMap<String, Package>, String> {
     let mut all = BTreeMap::new();
     for package in array(&metadata["packages"]) {
         let name = text(&package["name"]);
@@ -106,41 +113,34 @@ fn laboratory_targets(metadata: &Value) -> Result<BTreeMap<String, BTreeSet<Stri
                 "{name}: laboratory target `{unknown}` is no test of it; has it been renamed?"
             ));
         }
-        all.insert(name.to_owned(), laboratory);
+        let package_found = Package {
+            name: name.strip_prefix("keiro-").unwrap_or(name).to_owned(),
+            laboratory,
+        };
+        all.insert(text(&package["manifest_path"]).to_owned(), package_found);
     }
     Ok(all)
 }
 
-fn binary(message: &Value, laboratory: &BTreeMap<String, BTreeSet<String>>) -> Option<Binary> {
+fn binary(message: &Value, packages: &BTreeMap<String, Package>) -> Option<Binary> {
     if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
         return None;
     }
     let executable = PathBuf::from(message["executable"].as_str()?);
-    let manifest = PathBuf::from(message["manifest_path"].as_str()?);
-    let directory = manifest.parent()?.to_owned();
-    let target = text(&message["target"]["name"]);
-    let tests = laboratory.iter().find(|(package, _)| {
-        let id = text(&message["package_id"]);
-        let own = directory.file_name().is_some_and(|name| {
-            package.as_str() == name || package.strip_prefix("keiro-").is_some_and(|n| n == name)
-        });
-        own || id.contains(&format!("#{package}@"))
-    });
-    let (package, tests) = tests?;
-    let of_lib = text(&message["target"]["kind"][0]) == "lib";
-    let is_laboratory = tests.contains(if of_lib { "lib" } else { target });
+    let manifest = message["manifest_path"].as_str()?;
+    let package = packages.get(manifest)?;
+    let target = match text(&message["target"]["kind"][0]) {
+        "lib" => "lib",
+        _ => text(&message["target"]["name"]),
+    };
     Some(Binary {
-        kind: match is_laboratory {
+        kind: match package.laboratory.contains(target) {
             true => Kind::Laboratory,
             false => Kind::Pure,
         },
-        name: format!(
-            "{}::{}",
-            package.strip_prefix("keiro-").unwrap_or(package),
-            if of_lib { "lib" } else { target }
-        ),
+        name: format!("{}::{target}", package.name),
         executable,
-        directory,
+        directory: Path::new(manifest).parent()?.to_owned(),
     })
 }
 
@@ -158,9 +158,12 @@ mod tests {
 
     use super::*;
 
-    fn package(laboratory: &[&str]) -> Value {
+    const MANIFEST: &str = "/s/crates/lab/Cargo.toml";
+
+    fn metadata(laboratory: &[&str]) -> Value {
         json!({"packages": [{
             "name": "keiro-lab",
+            "manifest_path": MANIFEST,
             "targets": [{"name": "keiro_lab", "kind": ["lib"]}, {"name": "traffic", "kind": ["test"]}],
             "metadata": {"keiro": {"laboratory": laboratory}},
         }]})
@@ -168,31 +171,34 @@ mod tests {
 
     #[test]
     fn a_laboratory_target_that_does_not_exist_is_an_error() {
-        assert!(laboratory_targets(&package(&["traffic", "lib"])).is_ok());
-        let refused = laboratory_targets(&package(&["trafic"])).unwrap_err();
+        assert!(packages(&metadata(&["traffic", "lib"])).is_ok());
+        let refused = packages(&metadata(&["trafic"])).err().unwrap();
         assert!(refused.contains("`trafic`"), "{refused}");
     }
 
     #[test]
     fn a_target_is_a_laboratory_test_where_the_manifest_says_so() {
-        let laboratory = laboratory_targets(&package(&["traffic"])).unwrap();
+        let packages = packages(&metadata(&["traffic"])).unwrap();
         let artifact = |target: &str, kind: &str| {
             let message = json!({
                 "reason": "compiler-artifact", "profile": {"test": true},
-                "executable": "/t/x-1", "manifest_path": "/s/crates/lab/Cargo.toml",
-                "package_id": "path+file:///s/crates/lab#keiro-lab@0.1.0",
+                "executable": "/t/x-1", "manifest_path": MANIFEST,
                 "target": {"name": target, "kind": [kind]},
             });
-            binary(&message, &laboratory).unwrap()
+            binary(&message, &packages).unwrap()
         };
         assert_eq!(artifact("traffic", "test").kind, Kind::Laboratory);
         assert_eq!(artifact("keiro_lab", "lib").kind, Kind::Pure);
         assert_eq!(artifact("keiro_lab", "lib").name, "lab::lib");
+        assert_eq!(
+            artifact("traffic", "test").directory,
+            Path::new("/s/crates/lab")
+        );
     }
 
     #[test]
     fn what_is_no_test_binary_is_left_out() {
         let message = json!({"reason": "compiler-artifact", "profile": {"test": false}});
-        assert_eq!(binary(&message, &BTreeMap::new()), None);
+        assert!(binary(&message, &BTreeMap::new()).is_none());
     }
 }

@@ -1,15 +1,18 @@
 //! `cargo xtask`: what `make test` runs beside cargo.
 //!
-//! - `test`: builds all test binaries once, runs pure tests and laboratory tests apart, retries a
-//!   failed laboratory test once alone, and reports flaky and skipped tests last.
+//! - `test`: builds all test binaries once, runs laboratory tests and, with the processor time that
+//!   they leave, pure tests, examples in documentation and checks of the other workspaces. It retries
+//!   a failed laboratory test once alone, and reports flaky and skipped tests last.
 //! - `links`: refuses links between pages, and names of source files, that lead nowhere.
 //! - `words`: refuses words that plain technical English does not need in comments and docs.
 
 mod binaries;
 mod busy;
+mod execute;
 mod links;
 mod not_tested;
 mod run;
+mod side;
 mod summary;
 mod words;
 

@@ -1,20 +1,23 @@
-//! Runs test binaries: pure ones first, then laboratory tests, each binary alone.
+//! Runs test binaries: laboratory tests one binary after the other, pure ones beside them.
 //!
-//! A pure test that fails has failed. A laboratory test depends on the machine, so a failed one is
+//! Laboratory tests mostly wait, so pure tests and other checks use the processor time that they
+//! leave. A pure test that fails has failed. A laboratory test depends on the machine, so a failed one is
 //! run once more, alone; one that passes then is reported as flaky.
 
 use std::{
     env, fs,
-    io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
+    thread,
     time::{Duration, Instant},
 };
 
 use crate::{
     binaries::{self, Binary, Kind},
     busy::Busy,
+    execute::{Run, execute},
     not_tested::{self, Skip},
+    side::{self, Check},
     summary::{self, Outcome},
 };
 
@@ -45,6 +48,11 @@ impl Options {
         Ok(options)
     }
 
+    /// Whether examples in documentation and the workspaces beside this one are checked too.
+    fn checks_everything(&self) -> bool {
+        self.kind.is_none() && self.filter.is_none() && self.rounds.is_none()
+    }
+
     fn wants(&self, binary: &Binary) -> bool {
         self.kind.is_none_or(|kind| kind == binary.kind)
             && self
@@ -70,6 +78,24 @@ struct Totals {
     durations: Vec<(String, Duration)>,
 }
 
+impl Totals {
+    fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.ignored += other.ignored;
+        self.failed.extend(other.failed);
+        self.flaky.extend(other.flaky);
+        self.durations.extend(other.durations);
+    }
+
+    /// A laboratory test that failed was run once more, alone.
+    fn retried(&mut self, name: String, succeeded: bool) {
+        match succeeded {
+            true => self.flaky.push(name),
+            false => self.failed.push(name),
+        }
+    }
+}
+
 /// Runs everything that `options` ask for; `false`: something failed.
 pub(crate) fn all(options: &Options) -> Result<bool, String> {
     let binaries: Vec<Binary> = binaries::build()?
@@ -79,6 +105,10 @@ pub(crate) fn all(options: &Options) -> Result<bool, String> {
     if binaries.is_empty() {
         return Err("no test binary has such a name".to_owned());
     }
+    let checks = match options.checks_everything() {
+        true => side::checks()?,
+        false => Vec::new(),
+    };
     let skips = skips_file()?;
     let mut totals = Totals::default();
     let rounds = options.rounds.unwrap_or(1);
@@ -90,11 +120,45 @@ pub(crate) fn all(options: &Options) -> Result<bool, String> {
             );
         }
         let _busy = Busy::start(options.busy);
-        for binary in &binaries {
-            run(binary, &skips, &mut totals)?;
-        }
+        totals.add(one_round(&binaries, &checks, &skips)?);
     }
     Ok(report(&totals, &not_tested::read(&skips), options.strict))
+}
+
+/// Pure tests, then `checks`, beside the laboratory tests; alone and in the foreground where there
+/// are no laboratory tests.
+fn one_round(binaries: &[Binary], checks: &[Check], skips: &Path) -> Result<Totals, String> {
+    let (pure, laboratory): (Vec<&Binary>, Vec<&Binary>) = binaries
+        .iter()
+        .partition(|binary| binary.kind == Kind::Pure);
+    if laboratory.is_empty() {
+        return run_all(&pure, checks, skips, Run::Foreground);
+    }
+    thread::scope(|scope| {
+        let beside = scope.spawn(|| run_all(&pure, checks, skips, Run::Background));
+        let mut totals = run_all(&laboratory, &[], skips, Run::Foreground)?;
+        totals.add(beside.join().expect("running tests does not panic")?);
+        Ok(totals)
+    })
+}
+
+fn run_all(
+    binaries: &[&Binary],
+    checks: &[Check],
+    skips: &Path,
+    how: Run,
+) -> Result<Totals, String> {
+    let mut totals = Totals::default();
+    for binary in binaries {
+        run(binary, skips, how, &mut totals)?;
+    }
+    for check in checks {
+        let finished = execute(&check.name, &check.command, how)?;
+        if !finished.succeeded {
+            totals.failed.push(check.name.clone());
+        }
+    }
+    Ok(totals)
 }
 
 /// An empty file for what is not tested, in the target directory.
@@ -106,16 +170,16 @@ fn skips_file() -> Result<PathBuf, String> {
         .map_err(|error| format!("{}: {error}", path.display()))
 }
 
-fn run(binary: &Binary, skips: &Path, totals: &mut Totals) -> Result<(), String> {
-    println!("\n     Running {}", binary.name);
+fn run(binary: &Binary, skips: &Path, how: Run, totals: &mut Totals) -> Result<(), String> {
     let began = Instant::now();
-    let (passes, outcome) = execute(binary, skips, &[])?;
+    let title = format!("Running {}", binary.name);
+    let (succeeded, outcome) = test(&title, binary, skips, &[], how)?;
     totals
         .durations
         .push((binary.name.clone(), began.elapsed()));
     totals.passed += outcome.passed;
     totals.ignored += outcome.ignored;
-    if passes {
+    if succeeded {
         return Ok(());
     }
     if binary.kind == Kind::Pure {
@@ -126,27 +190,17 @@ fn run(binary: &Binary, skips: &Path, totals: &mut Totals) -> Result<(), String>
         return Ok(());
     }
     if outcome.failed.is_empty() {
-        println!("\n     Retrying {}, which died", binary.name);
-        let (passes, outcome) = execute(binary, skips, &["--test-threads=1"])?;
+        let title = format!("Retrying {}, which died", binary.name);
+        let (succeeded, outcome) = test(&title, binary, skips, &["--test-threads=1"], how)?;
         totals.passed += outcome.passed;
-        let name = format!("{} (died)", binary.name);
-        match passes {
-            true => totals.flaky.push(name),
-            false => totals.failed.push(name),
-        }
+        totals.retried(format!("{} (died)", binary.name), succeeded);
         return Ok(());
     }
-    for test in &outcome.failed {
-        println!("\n     Retrying {} alone: {test}", binary.name);
-        let (passes, _) = execute(binary, skips, &["--exact", test])?;
-        let name = format!("{} {test}", binary.name);
-        match passes {
-            true => {
-                totals.passed += 1;
-                totals.flaky.push(name);
-            }
-            false => totals.failed.push(name),
-        }
+    for failed in &outcome.failed {
+        let title = format!("Retrying {} alone: {failed}", binary.name);
+        let (succeeded, _) = test(&title, binary, skips, &["--exact", failed], how)?;
+        totals.passed += u64::from(succeeded);
+        totals.retried(format!("{} {failed}", binary.name), succeeded);
     }
     Ok(())
 }
@@ -159,30 +213,23 @@ fn names(binary: &Binary, outcome: &Outcome) -> impl Iterator<Item = String> {
         .map(move |test| format!("{binary} {test}"))
 }
 
-/// Runs a binary and passes on what it prints.
-fn execute(binary: &Binary, skips: &Path, arguments: &[&str]) -> Result<(bool, Outcome), String> {
-    let wrong = |error| format!("{}: {error}", binary.executable.display());
-    let mut child = Command::new(&binary.executable)
+/// Runs a test binary; whether it succeeded, and its result.
+fn test(
+    title: &str,
+    binary: &Binary,
+    skips: &Path,
+    arguments: &[&str],
+    how: Run,
+) -> Result<(bool, Outcome), String> {
+    let mut command = Command::new(&binary.executable);
+    command
         .args(arguments)
         .current_dir(&binary.directory)
         .env("CARGO_MANIFEST_DIR", &binary.directory)
         .env("CARGO", binaries::cargo())
-        .env(not_tested::VARIABLE, skips)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(wrong)?;
-    let mut printed = String::new();
-    let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
-    let mut line = Vec::new();
-    while stdout.read_until(b'\n', &mut line).map_err(wrong)? > 0 {
-        let text = String::from_utf8_lossy(&line);
-        print!("{text}");
-        printed.push_str(&text);
-        line.clear();
-    }
-    let status = child.wait().map_err(wrong)?;
-    Ok((status.success(), summary::read(&printed)))
+        .env(not_tested::VARIABLE, skips);
+    let finished = execute(title, &command, how)?;
+    Ok((finished.succeeded, summary::read(&finished.stdout)))
 }
 
 /// Prints what matters last; `false`: something failed.
@@ -282,7 +329,13 @@ mod tests {
         let text = format!("[ \"$1\" = --exact ] && [ \"$2\" = a ] && exit 0\n{FAILS}");
         let mut binary = script("flaky", &text);
         let mut totals = Totals::default();
-        run(&binary, Path::new("/dev/null"), &mut totals).unwrap();
+        run(
+            &binary,
+            Path::new("/dev/null"),
+            Run::Foreground,
+            &mut totals,
+        )
+        .unwrap();
         assert_eq!(
             (&totals.flaky[..], totals.passed),
             (&["flaky a".to_owned()][..], 3)
@@ -290,16 +343,47 @@ mod tests {
         assert!(totals.failed.is_empty());
         binary.kind = Kind::Pure;
         let mut totals = Totals::default();
-        run(&binary, Path::new("/dev/null"), &mut totals).unwrap();
+        run(
+            &binary,
+            Path::new("/dev/null"),
+            Run::Foreground,
+            &mut totals,
+        )
+        .unwrap();
         assert_eq!(totals.failed, ["flaky a"]);
         fs::remove_dir_all(binary.directory).unwrap();
+    }
+
+    #[test]
+    fn pure_tests_and_checks_beside_laboratory_tests_count_too() {
+        let passes = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored'";
+        let laboratory = script("laboratory", passes);
+        let mut pure = script("pure", FAILS);
+        pure.kind = Kind::Pure;
+        let check = Check {
+            name: "a check".to_owned(),
+            command: Command::new("false"),
+        };
+        let binaries = [laboratory, pure];
+        let totals = one_round(&binaries, &[check], Path::new("/dev/null")).unwrap();
+        assert_eq!(totals.passed, 4);
+        assert_eq!(totals.failed, ["pure a", "a check"]);
+        for binary in binaries {
+            fs::remove_dir_all(binary.directory).unwrap();
+        }
     }
 
     #[test]
     fn a_laboratory_test_that_fails_twice_has_failed() {
         let binary = script("broken", FAILS);
         let mut totals = Totals::default();
-        run(&binary, Path::new("/dev/null"), &mut totals).unwrap();
+        run(
+            &binary,
+            Path::new("/dev/null"),
+            Run::Foreground,
+            &mut totals,
+        )
+        .unwrap();
         assert_eq!(totals.failed, ["broken a"]);
         fs::remove_dir_all(binary.directory).unwrap();
     }
