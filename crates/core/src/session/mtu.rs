@@ -364,4 +364,172 @@ mod tests {
         }
         assert_eq!(mtu.current(), 1500);
     }
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    #[test]
+    fn size_is_probed_again_after_100_and_400_ms_and_then_a_smaller_one_at_once() {
+        let mut mtu = MtuDiscovery::new(1500);
+        assert_eq!((mtu.max(), mtu.current()), (1500, MTU_BASE));
+        assert_eq!(mtu.due(), None);
+        let mut sent = at(0);
+        for (number, wait) in [(0, 100), (1, 400)] {
+            assert_eq!(mtu.wanted(sent), Some(1500));
+            mtu.on_probe_sent(sent, number, 1500);
+            assert_eq!(mtu.wanted(sent), None, "one at a time");
+            assert!(!mtu.on_probe_lost(sent, 77), "another packet");
+            assert!(mtu.on_probe_lost(sent + MS, number));
+            assert!(!mtu.on_probe_lost(sent + MS, number), "once");
+            let due = sent + MS * (1 + wait);
+            assert_eq!(mtu.due(), Some(due));
+            assert_eq!(mtu.wanted(due - MS), None);
+            sent = due;
+        }
+        mtu.on_probe_sent(sent, 2, 1500);
+        mtu.on_probe_lost(sent, 2);
+        assert_eq!(mtu.wanted(sent), Some(1390));
+        assert_eq!(mtu.due(), None, "nothing is waited for");
+        mtu.check_invariants();
+    }
+
+    #[test]
+    fn search_ends_within_eight_bytes_and_begins_again_after_ten_minutes() {
+        let mut mtu = MtuDiscovery::new(1500);
+        let mut number = 0;
+        let mut now = at(0);
+        // Exactly 1400 bytes pass.
+        while let Some(size) = mtu.wanted(now) {
+            mtu.on_probe_sent(now, number, size);
+            if size <= 1400 {
+                mtu.on_acked(number, size);
+            } else {
+                mtu.on_probe_lost(now, number);
+                now = mtu.due().unwrap_or(now);
+            }
+            number += 1;
+            mtu.check_invariants();
+        }
+        assert!(mtu.current() <= 1400 && mtu.too_large > 1400);
+        assert!(mtu.too_large - mtu.current() <= PRECISION, "{mtu:?}");
+        assert!(mtu.too_large - mtu.current() > PRECISION / 2, "{mtu:?}");
+        // Of the last size that was too large.
+        let raise = mtu.raise_at.expect("a size was too large");
+        assert_eq!(raise, now + Duration::from_secs(600));
+        assert_eq!(mtu.wanted(raise - MS), None);
+        assert_eq!(mtu.wanted(raise), Some(1500));
+        mtu.on_probe_sent(raise, number, 1500);
+        // Lost three times, it is halved from the maximum again.
+        for _ in 0..3 {
+            now = mtu.due().unwrap_or(raise).max(raise);
+            if mtu.wanted(now).is_some() {
+                mtu.on_probe_sent(now, number, 1500);
+            }
+            assert!(mtu.on_probe_lost(now, number));
+            number += 1;
+        }
+        let current = mtu.current();
+        let open = 1500 - current - 1;
+        assert_eq!(mtu.wanted(now), Some(current + open.div_ceil(2)));
+    }
+
+    #[test]
+    fn eight_sizes_are_searched_and_seven_are_not() {
+        let mut mtu = MtuDiscovery::new(1500);
+        mtu.too_large = MTU_BASE + 9;
+        assert_eq!(mtu.wanted(at(0)), Some(MTU_BASE + 4));
+        mtu.too_large = MTU_BASE + 8;
+        assert_eq!(mtu.wanted(at(0)), None);
+        // Up to the maximum nothing is known to be too large.
+        let mtu = MtuDiscovery::new(MTU_BASE + 1);
+        assert_eq!(mtu.wanted(at(0)), Some(MTU_BASE + 1));
+    }
+
+    #[test]
+    fn path_that_carries_the_maximum_is_not_probed_after_ten_minutes() {
+        let mtu = found();
+        assert_eq!(mtu.wanted(Instant::ZERO + RAISE_AFTER), None);
+        let mut mtu = MtuDiscovery::new(1500);
+        for number in 0..3 {
+            mtu.on_probe_sent(at(0), number, 1500);
+            mtu.on_probe_lost(at(0), number);
+        }
+        // It was only late: nothing is left to look for.
+        assert_eq!(mtu.on_acked(0, 1500), Some(1500));
+        assert_eq!(mtu.wanted(at(0) + RAISE_AFTER), None);
+    }
+
+    #[test]
+    fn six_full_packets_lost_in_a_row_are_a_black_hole_and_fewer_or_shorter_ones_are_none() {
+        let mut mtu = found();
+        for number in 1..=5 {
+            assert_eq!(mtu.on_lost(at(0), number, 1500), None);
+            assert_eq!(mtu.on_lost(at(0), 100 + number, 1499), None);
+        }
+        // One arrives that was sent after some and before others.
+        assert_eq!(mtu.on_acked(50, 1500), None);
+        for number in 51..=55 {
+            assert_eq!(mtu.on_lost(at(0), number, 1500), None, "{number}");
+        }
+        assert_eq!(mtu.on_lost(at(0), 50, 1500), Some(MTU_BASE), "the sixth");
+        mtu.check_invariants();
+        // Nothing shorter than the base is looked for.
+        for number in 60..80 {
+            assert_eq!(mtu.on_lost(at(0), number, MTU_BASE), None);
+        }
+    }
+
+    #[test]
+    fn short_packets_that_arrive_do_not_hide_a_black_hole() {
+        let mut mtu = found();
+        for number in 1..=5 {
+            assert_eq!(mtu.on_lost(at(0), number, 1500), None);
+            assert_eq!(mtu.on_acked(200 + number, 1499), None);
+        }
+        assert_eq!(mtu.on_lost(at(0), 6, 1500), Some(MTU_BASE));
+    }
+
+    #[test]
+    fn acknowledgements_of_before_the_black_hole_do_not_raise_the_mtu() {
+        let mut mtu = fallen();
+        assert_eq!(mtu.on_acked(5, 1500), None);
+        assert_eq!(mtu.on_acked(6, 1500), None);
+        assert_eq!(mtu.current(), MTU_BASE);
+        assert_eq!(mtu.on_acked(7, 1500), Some(1500));
+    }
+
+    #[test]
+    fn black_hole_voids_the_probe_in_flight_and_its_wait() {
+        let mut mtu = MtuDiscovery::new(9000);
+        mtu.on_probe_sent(at(0), 0, 1500);
+        assert_eq!(mtu.on_acked(0, 1500), Some(1500));
+        mtu.on_probe_sent(at(0), 1, 9000);
+        assert!(mtu.on_probe_lost(at(0), 1));
+        mtu.on_probe_sent(at(100), 2, 9000);
+        for number in 3..9 {
+            mtu.on_lost(at(101), number, 1500);
+        }
+        assert_eq!(mtu.current(), MTU_BASE);
+        assert!(!mtu.on_probe_lost(at(101), 2));
+        assert_eq!(mtu.wanted(at(101)), Some(1500));
+        assert_eq!(mtu.due(), None);
+    }
+
+    #[test]
+    fn other_maximum_or_another_route_begins_the_search_again() {
+        let mut mtu = found();
+        mtu.set_max(1500);
+        assert_eq!(mtu.current(), 1500, "the same maximum");
+        mtu.set_max(9000);
+        assert_eq!((mtu.max(), mtu.current()), (9000, MTU_BASE));
+        let mut mtu = found();
+        mtu.reset();
+        assert_eq!((mtu.max(), mtu.current()), (1500, MTU_BASE));
+        assert_eq!(mtu.wanted(at(0)), Some(1500));
+        let small = MtuDiscovery::new(500);
+        assert_eq!((small.max(), small.wanted(at(0))), (MTU_BASE, None));
+    }
 }

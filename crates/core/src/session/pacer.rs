@@ -277,4 +277,106 @@ mod tests {
         assert!(!pacer.may_send(later), "2 ms against a head start of 1 ms");
         assert_eq!(pacer.next(), later + Duration::from_millis(1));
     }
+
+    const NOW: Instant = Instant::from_nanos(1_000_000_000);
+    const US: Duration = Duration::from_micros(1);
+
+    /// A byte leaves per microsecond.
+    fn eight() -> Pacer {
+        Pacer::new(Bandwidth::from_mbit_per_second(8))
+    }
+
+    #[test]
+    fn after_a_pause_a_millisecond_leaves_at_once_and_the_next_packet_when_it_is_due() {
+        let mut pacer = eight();
+        assert!(pacer.may_send(NOW));
+        assert_eq!(pacer.due(NOW), NOW, "nothing waited");
+        pacer.on_sent(NOW, 500);
+        assert!(pacer.may_send(NOW));
+        pacer.on_sent(NOW, 500);
+        assert_eq!(pacer.next(), NOW);
+        assert!(pacer.may_send(NOW));
+        pacer.on_sent(NOW, 1);
+        assert!(!pacer.may_send(NOW));
+        assert!(pacer.may_send(NOW + US));
+        assert_eq!(pacer.due(NOW + US * 9), NOW + US * 9);
+        pacer.on_blocked();
+        assert_eq!(pacer.due(NOW + US * 9), NOW + US);
+        assert_eq!(pacer.due(NOW), NOW, "what leaves early is due now");
+    }
+
+    #[test]
+    fn late_driver_makes_up_for_1750_us_and_no_more() {
+        let mut pacer = eight();
+        pacer.on_sent(NOW, 1000);
+        pacer.on_blocked();
+        let late = NOW + US * 5000;
+        assert_eq!(pacer.burst_bytes(late), 2000);
+        assert!(!pacer.is_rested(NOW + US * 1749));
+        assert!(pacer.is_rested(NOW + US * 1750));
+        pacer.on_sent(late, 1750);
+        assert_eq!(pacer.next(), late);
+        pacer.on_sent(late, 1);
+        assert_eq!(pacer.next(), late + US);
+    }
+
+    #[test]
+    fn what_waited_before_a_pause_is_not_made_up_for_after_it() {
+        let mut pacer = eight();
+        pacer.on_sent(NOW, 1000);
+        pacer.on_blocked();
+        pacer.on_idle();
+        let later = NOW + US * 5000;
+        assert_eq!(pacer.burst_bytes(later), 1250);
+        assert_eq!(pacer.due(later), later);
+    }
+
+    #[test]
+    fn batch_is_a_quarter_of_a_millisecond_of_the_rate() {
+        assert_eq!(eight().batch_bytes(), 250);
+    }
+
+    #[test]
+    fn rate_of_zero_lets_nothing_go_and_charges_nothing() {
+        let mut pacer = eight();
+        pacer.set_rate(Bandwidth::ZERO);
+        assert_eq!(pacer.rate(), Bandwidth::ZERO);
+        assert!(!pacer.may_send(NOW));
+        assert!(!pacer.may_take_copy(NOW, Duration::from_secs(1)));
+        assert_eq!(pacer.ack_spacing(), ACK_SPACING_MAX);
+        pacer.on_sent(NOW, 1500);
+        assert!(pacer.next() <= NOW);
+        pacer.set_rate(Bandwidth::from_mbit_per_second(8));
+        assert_eq!(pacer.rate(), Bandwidth::from_mbit_per_second(8));
+        assert!(pacer.may_send(NOW));
+    }
+
+    #[test]
+    fn acknowledgements_take_a_tenth_of_the_rate_but_are_never_50_ms_apart() {
+        assert_eq!(eight().ack_spacing(), US * 1000);
+        let slow = Pacer::new(Bandwidth::from_bits_per_second(100_000));
+        assert_eq!(slow.ack_spacing(), US * 50_000);
+    }
+
+    #[test]
+    fn copy_is_taken_while_those_before_it_are_paid_for_in_time() {
+        let mut pacer = eight();
+        assert!(pacer.may_take_copy(NOW, Duration::ZERO));
+        pacer.on_copy_taken(NOW, 1000);
+        assert!(!pacer.may_take_copy(NOW, US * 1999));
+        assert!(pacer.may_take_copy(NOW, US * 2000));
+        pacer.on_copy_taken(NOW, 500);
+        assert!(!pacer.may_take_copy(NOW, US * 2999));
+        assert!(pacer.may_take_copy(NOW + US * 1000, US * 2000));
+    }
+
+    #[test]
+    fn what_does_not_ask_is_debited_up_to_ten_seconds_ahead() {
+        let mut pacer = Pacer::new(Bandwidth::from_mbit_per_second(1));
+        // A millisecond each; the first one is the head start.
+        for _ in 0..20_000 {
+            pacer.on_sent(NOW, 125);
+        }
+        assert_eq!(pacer.next(), NOW + US * 10_001_000);
+    }
 }

@@ -363,4 +363,189 @@ mod tests {
         received.write_ack(now, 0, &mut Vec::new());
         assert_eq!(received.ack_due(), None);
     }
+
+    /// Records an ack-eliciting packet; when an acknowledgement is due after it.
+    fn take(
+        received: &mut Received,
+        now: Instant,
+        number: u64,
+        policy: AckPolicy,
+    ) -> Option<Instant> {
+        received.on_packet(number, now, false);
+        received.on_eliciting(now, number, policy);
+        received.check_invariants();
+        received.ack_due()
+    }
+
+    fn acknowledge(received: &mut Received, now: Instant) -> Vec<u8> {
+        let mut written = Vec::new();
+        received
+            .write_ack(now, 3, &mut written)
+            .expect("something was received");
+        received.check_invariants();
+        written
+    }
+
+    #[test]
+    fn every_sixteenth_packet_is_acknowledged_at_once() {
+        let mut received = Received::default();
+        let now = Instant::from_nanos(5_000_000);
+        for round in 0..2 {
+            for number in 0..15 {
+                let due = take(&mut received, now, round * 16 + number, POLICY);
+                assert_eq!(due, Some(now + POLICY.delay_max), "packet {number}");
+                assert!(received.has_unacknowledged());
+            }
+            let due = take(&mut received, now, round * 16 + 15, POLICY);
+            assert_eq!(due, Some(now));
+            acknowledge(&mut received, now);
+            assert!(!received.has_unacknowledged());
+        }
+    }
+
+    #[test]
+    fn late_and_early_packets_are_acknowledged_at_once() {
+        let now = Instant::from_nanos(5_000_000);
+        let later = now + POLICY.delay_max;
+        // (packet, is it acknowledged at once), each after an acknowledgement.
+        let packets = [
+            (7, false),
+            (8, false),
+            (10, true),
+            (11, false),
+            (9, true),
+            (12, false),
+            (14, true),
+        ];
+        let mut received = Received::default();
+        for (number, at_once) in packets {
+            let due = take(&mut received, now, number, POLICY);
+            let expected = if at_once { now } else { later };
+            assert_eq!(due, Some(expected), "packet {number}");
+            acknowledge(&mut received, now);
+        }
+    }
+
+    #[test]
+    fn acknowledgements_keep_their_spacing_and_the_earliest_time_stays() {
+        let policy = AckPolicy {
+            delay_max: Duration::from_millis(1),
+            spacing: Duration::from_millis(4),
+        };
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let mut received = Received::default();
+        assert_eq!(take(&mut received, at(10), 0, policy), Some(at(11)));
+        assert_eq!(take(&mut received, at(10), 1, policy), Some(at(11)));
+        acknowledge(&mut received, at(11));
+        assert_eq!(
+            take(&mut received, at(12), 5, policy),
+            Some(at(15)),
+            "a gap"
+        );
+        assert_eq!(take(&mut received, at(14), 6, policy), Some(at(15)));
+        acknowledge(&mut received, at(15));
+        assert_eq!(take(&mut received, at(30), 7, policy), Some(at(31)));
+    }
+
+    #[test]
+    fn acknowledgement_reports_what_was_received_when_and_with_which_marks() {
+        let us = |us: u64| Instant::from_nanos(us * 1000);
+        let mut received = Received::default();
+        assert_eq!(received.write_ack(us(1), 3, &mut Vec::new()), None);
+        for (number, at, is_ce) in [(4, 1000, true), (9, 2000, false), (8, 3000, true)] {
+            received.on_packet(number, us(at), is_ce);
+        }
+        let written = acknowledge(&mut received, us(3500));
+        assert!(written.len() <= received.ack_len_max());
+        let mut reader = crate::wire::Reader::new(&written);
+        let frame = crate::wire::Frame::decode(&mut reader);
+        let Ok(Some(crate::wire::Frame::Ack(ack))) = frame else {
+            panic!("{frame:?}");
+        };
+        assert_eq!((ack.path, ack.largest, ack.ecn_ce), (3, 9, 2));
+        // The largest arrived at 2 ms.
+        assert_eq!((ack.received_at_us, ack.delay_us), (2000, 1500));
+        assert_eq!(ack.ranges.iter().collect::<Vec<_>>(), [(8, 9), (4, 4)]);
+    }
+
+    #[test]
+    fn longest_acknowledgement_is_as_long_as_foreseen() {
+        let mut received = Received::default();
+        let first = 1 << 40;
+        let mut number = first;
+        for gap in 0..70 {
+            number += (1 << 31) + gap;
+            received.on_packet(number, Instant::from_nanos(1 << 62), true);
+        }
+        assert_eq!(
+            received.ranges.len(),
+            RANGES_MAX,
+            "the lowest are forgotten"
+        );
+        assert_eq!(
+            received.ranges.iter_down().next(),
+            Some((number, number + 1))
+        );
+        let len = acknowledge(&mut received, Instant::from_nanos(1 << 63)).len();
+        assert!(len <= received.ack_len_max(), "{len}");
+    }
+
+    #[test]
+    fn late_packet_stays_acknowledged_until_an_acknowledgement_that_has_it_arrived() {
+        let mut received = Received::default();
+        for number in [0, 1, 3, 4] {
+            received.on_packet(number, Instant::ZERO, false);
+        }
+        // The acknowledgement up to 4 was sent before 2 arrived.
+        received.on_packet(2, Instant::ZERO, false);
+        received.on_ack_of_ack(4);
+        assert_eq!(received.ranges.iter().collect::<Vec<_>>(), [(2, 5)]);
+        received.on_packet(5, Instant::ZERO, false);
+        received.on_ack_of_ack(5);
+        // The newest stays.
+        assert_eq!(received.ranges.iter().collect::<Vec<_>>(), [(5, 6)]);
+    }
+
+    #[test]
+    fn window_of_8192_numbers_slides_and_a_jump_clears_it() {
+        let mut window = ReplayWindow::default();
+        assert!(!window.is_replay(5) && !window.is_too_old(5) && window.is_newest(0));
+        window.note(5);
+        assert!(window.is_replay(5) && !window.is_replay(4) && !window.is_newest(5));
+        assert_eq!(window.largest(), Some(5));
+        window.note(5 + 8191);
+        assert!(window.is_replay(5), "still known");
+        assert!(!window.is_too_old(5) && window.is_too_old(4));
+        assert!(
+            !window.is_replay(6) && window.is_replay(4),
+            "unknown is refused"
+        );
+        window.note(5 + 8192);
+        assert!(window.is_too_old(5));
+        // A jump of a whole window leaves nothing of what was.
+        let far = 5 + 8192 + 8192;
+        window.note(far);
+        for number in far - 8191..far {
+            assert!(!window.is_replay(number), "{number}");
+        }
+        // Numbers that are passed over are not received.
+        window.note(far + 100);
+        assert!(!window.is_replay(far + 50) && window.is_replay(far));
+    }
+
+    #[test]
+    fn half_a_number_is_that_nearest_to_the_next_expected() {
+        let mut received = Received::default();
+        assert_eq!(received.expand(7), 7);
+        let number = (1 << 32) + 3;
+        received.on_packet(number, Instant::ZERO, false);
+        assert!(received.is_newest(number + 1) && !received.is_newest(number));
+        assert_eq!(received.expand(4), number + 1);
+        assert_eq!(received.expand(u32::MAX), u64::from(u32::MAX));
+        // Half of all numbers from the next expected one it is the later of the two.
+        let mut received = Received::default();
+        received.on_packet(1 << 40, Instant::ZERO, false);
+        assert_eq!(received.expand((1 << 31) + 1), (1 << 40) + (1 << 31) + 1);
+        assert_eq!(received.expand((1 << 31) + 2), (1 << 40) - (1 << 31) + 2);
+    }
 }

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use keiro_core::{
-    AppId, DatagramMeta, Event, PathConfig, PathId, PathState, SocketId,
+    AppId, DatagramMeta, Event, PathConfig, PathDownReason, PathId, PathState, SocketId,
     wire::{Frame, Reader},
 };
 use keiro_units::Bandwidth;
@@ -335,4 +335,115 @@ fn reordering_threshold_follows_spurious_losses_up_to_its_bound() {
     acknowledge(&mut victim, last, last + 1);
     let (lost, _) = overtake(&mut victim, 300);
     assert!((1..100).contains(&lost), "beyond 256 is lost: {lost}");
+}
+
+/// Sends a message and returns the number of the last packet that leaves for it.
+fn send_message(victim: &mut Victim) -> u64 {
+    let (now, app) = (victim.now, AppId::of_name(MESSAGES));
+    victim
+        .end
+        .send_message(now, now, victim.peer, app, b"hi".to_vec())
+        .expect("room");
+    sent(victim).last().expect("a packet").number
+}
+
+/// Sends messages that are acknowledged after 40 ms, until the round trip is known.
+fn victim_with_round_trip() -> Victim {
+    let mut victim = Victim::new();
+    for _ in 0..40 {
+        let last = send_message(&mut victim);
+        victim.now += Duration::from_millis(40);
+        acknowledge(&mut victim, last, last + 1);
+    }
+    victim
+}
+
+#[test]
+fn path_is_given_up_after_two_round_trips_80_ms_and_two_full_packets_of_silence() {
+    let mut victim = victim_with_round_trip();
+    let session = victim.end.session(victim.peer).expect("it exists");
+    let round_trip = session.paths[0].stats.srtt.expect("measured");
+    assert!(round_trip > Duration::from_millis(35), "{round_trip:?}");
+    // 1500 bytes at 100 Mbit/s.
+    let full_packet = Duration::from_micros(120);
+    let expected = round_trip * 2 + Duration::from_millis(80) + full_packet * 2;
+
+    send_message(&mut victim);
+    let sent_at = victim.now;
+    let reason = loop {
+        victim.now = victim.end.poll_timeout().expect("an answer is awaited");
+        assert!(victim.now <= sent_at + expected, "it is still up");
+        victim.end.handle_timeout(victim.now);
+        let events = drain(&mut victim.end, victim.now).events;
+        let down = events.into_iter().find_map(|event| match event {
+            Event::PathDown { reason, .. } => Some(reason),
+            _ => None,
+        });
+        if let Some(reason) = down {
+            break reason;
+        }
+    };
+    assert_eq!(victim.now, sent_at + expected);
+    let PathDownReason::Silent { silent, limit } = reason else {
+        panic!("{reason:?}");
+    };
+    assert_eq!((silent, limit), (expected, expected));
+}
+
+/// RFC 9002 §6.2.1: the row of probe timeouts ends with an acknowledgement.
+#[test]
+fn probes_are_15_ms_apart_until_something_is_acknowledged() {
+    let mut victim = victim_with_round_trip();
+    let last = send_message(&mut victim);
+    let mut left = Vec::new();
+    let end = victim.now + Duration::from_millis(140);
+    let mut number = last;
+    while let Some(due) = victim.end.poll_timeout().filter(|due| *due < end) {
+        victim.now = due;
+        if let Some(probe) = sent(&mut victim).last() {
+            left.push(victim.now);
+            number = probe.number;
+        }
+    }
+    let gaps: Vec<u128> = left
+        .windows(2)
+        .map(|two| (two[1] - two[0]).as_millis())
+        .collect();
+    assert!(
+        gaps.len() >= 2 && gaps.iter().all(|gap| *gap == 15),
+        "{gaps:?}"
+    );
+    acknowledge(&mut victim, number, number + 1);
+    let acknowledged_at = victim.now;
+    send_message(&mut victim);
+    victim.now = victim.end.poll_timeout().expect("an answer is awaited");
+    while sent(&mut victim).is_empty() {
+        victim.now = victim.end.poll_timeout().expect("an answer is awaited");
+    }
+    let wait = victim.now - acknowledged_at;
+    assert!(wait > Duration::from_millis(40), "a full timeout: {wait:?}");
+}
+
+#[test]
+fn mtu_probe_is_a_padded_ping_of_the_largest_size_and_its_acknowledgement_raises_the_mtu() {
+    let mut victim = Victim::new();
+    let mut path = peer(2, None).paths[0].clone();
+    path.mtu_max = 1400;
+    victim.end.set_paths(victim.now, victim.peer, &[path]);
+    let probes = sent(&mut victim);
+    let probe = probes.iter().find(|packet| packet.clear.len() > 1300);
+    let probe = probe.expect("the path is probed");
+    // Headers of IPv4 and UDP, of the data packet, and its tag.
+    assert_eq!(probe.clear.len() + 28 + 10 + 16, 1400);
+    assert_eq!(frames_of(&probe.clear)[0], Frame::Ping);
+    let mtu = |victim: &Victim| {
+        let session = victim.end.session(victim.peer).expect("it exists");
+        session.paths[0].stats.mtu_bytes
+    };
+    assert_eq!(mtu(&victim), 1280);
+    acknowledge(&mut victim, probe.number, 1);
+    assert_eq!(mtu(&victim), 1400);
+    let events = drain(&mut victim.end, victim.now).events;
+    let raised = |event: &Event| matches!(event, Event::MtuChanged { mtu: 1400, .. });
+    assert!(events.iter().any(raised), "{events:?}");
 }

@@ -3,6 +3,7 @@
 mod mtu;
 mod units;
 mod unknown;
+mod window;
 
 use std::{collections::BTreeMap, time::Duration};
 
