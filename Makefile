@@ -47,7 +47,7 @@ lint: packages ## formatting, clippy, words and links
 	$(CARGO) xtask words
 	$(CARGO) xtask links
 
-mutants: packages ## mutation tests of the lines changed since BASE (origin/main)
+mutants: packages ## mutation tests of the lines changed since BASE (origin/main), or of FILES
 	@scripts/mutants $(BASE)
 
 rounds: setup ## twenty rounds of the pure and ten of the laboratory tests, half beside two busy loops
@@ -80,7 +80,8 @@ experiments: build-lab ## every experiment in full, results in out/ (needs root)
 soak: build-lab ## an hour of traffic with paths that come and go (needs root)
 	@scripts/soak
 
-fuzz: packages ## inputs that reach new code, FUZZ_SECONDS (60) for each of seven targets (needs g++)
+fuzz: ## inputs that reach new code, FUZZ_SECONDS (60) for each of seven targets
+	@scripts/setup fuzz
 	@scripts/fuzz
 
 bpf: ## the BPF object of FlowStats from its source (clang-14, libbpf-dev)
