@@ -51,7 +51,6 @@ struct Kept {
 /// A path's capacity and when it was last confirmed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Found {
-    /// What was found.
     pub capacity: Capacity,
     /// When the newest train had come.
     pub at: Instant,

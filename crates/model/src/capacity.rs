@@ -30,14 +30,12 @@ pub struct Train {
     pub received: Vec<Stamp>,
 }
 
-/// A packet's arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Its place in the train as sent, from zero.
     pub index: u32,
     /// When it came, in nanoseconds of any epoch that the whole train shares.
     pub at_nanos: u64,
-    /// Its length.
     pub bytes: u32,
 }
 
@@ -51,7 +49,6 @@ pub struct Settings {
     pub trains_min: usize,
 }
 
-/// The estimate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Capacity {
     /// Rate of the bottleneck.
@@ -71,12 +68,7 @@ pub struct Capacity {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NoCapacity {
     /// Too few trains of at least two packets came.
-    TooFewTrains {
-        /// Trains that count.
-        trains: usize,
-        /// Needed.
-        needed: usize,
-    },
+    TooFewTrains { trains: usize, needed: usize },
     /// Too few trains agree: load leaves none undisturbed, or the path has no steady rate.
     NoAgreement {
         /// Trains in the largest cluster.
@@ -347,7 +339,6 @@ fn of_cluster(cluster: &[Run], runs: usize) -> Capacity {
 /// A median with its interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MedianInterval {
-    /// The median.
     pub value: f64,
     /// Lower end of the interval of at least 95 %.
     pub low: f64,

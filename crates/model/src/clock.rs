@@ -15,11 +15,9 @@ use std::{collections::VecDeque, time::Duration};
 /// All in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// When we asked.
     pub asked_at: u64,
     /// When the other host had the question.
     pub received_at: u64,
-    /// When it answered.
     pub replied_at: u64,
     /// When we had the answer.
     pub heard_at: u64,

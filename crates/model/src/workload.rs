@@ -301,7 +301,6 @@ impl Block {
         second
     }
 
-    /// All intervals.
     fn all(&self) -> Sums {
         self.longest
             .iter()

@@ -283,11 +283,6 @@ impl Tolerance {
             .then_some(Self(ppm as u32))
     }
 
-    /// In millionths of the latency target.
-    pub const fn as_ppm(self) -> u32 {
-        self.0
-    }
-
     /// F·(1 + t), rounded down to nanoseconds; saturates.
     pub fn loosen(self, latency_target: Duration) -> Duration {
         if self.0 == 0 {

@@ -1,9 +1,7 @@
 //! The worked example of `[path-selection §4.2, §5]`: its applications, its paths, and what it
 //! prints.
 //!
-//! What is printed stands here beside [`crate::delay`], which computes it: table 4 differs from
-//! eq. 3 in four of five rows, and both are to be shown. Index 0 is application A1, path index 0
-//! is path 1.
+//! [`crate::delay`] computes what the paper prints. Index 0 is application A1, path index 0 is path 1.
 
 use std::time::Duration;
 
@@ -27,51 +25,15 @@ pub const APPS: [AppSpec; 5] = [
 pub const PATHS: [PathSpec; 2] = [path(100, 100), path(100, 2)];
 
 /// The assignment that the paper's algorithm chose, `[path-selection table 4]`: A3 and A5 on
-/// path 2.
+/// path 2. The table prints delays of 200, 115, 10, 100 and 2 ms; equation 3 gives 187.7, 113.5, 10.1,
+/// 101.5 and 2.9 ms.
 pub const ASSIGNMENT: [usize; 5] = [0, 0, 1, 0, 1];
 
 /// Everything on path 2, the conventional way, `[path-selection table 5]`.
 pub const CONVENTIONAL: [usize; 5] = [1; 5];
 
-/// Mean delays predicted for [`ASSIGNMENT`], as printed in `[path-selection table 4]`.
-///
-/// Equation 3 gives 187.7, 113.5, 10.1, 101.5 and 2.9 ms.
-pub const TABLE_4: [Duration; 5] = [millis(200), millis(115), millis(10), millis(100), millis(2)];
-
 /// Mean delays predicted for [`CONVENTIONAL`], as printed in `[path-selection table 5]`.
 pub const TABLE_5: [Duration; 5] = [millis(100), millis(18), millis(18), millis(4), millis(4)];
-
-/// A row of `[path-selection table 6]`: measured mean delays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MeasuredMean {
-    /// Index into [`APPS`].
-    pub app: usize,
-    /// With [`CONVENTIONAL`].
-    pub conventional: Duration,
-    /// With [`ASSIGNMENT`].
-    pub proposed: Duration,
-    /// The reduction as printed, in per cent.
-    pub reduction_percent: u8,
-}
-
-/// Measured mean delays, `[path-selection table 6]`; the paper gives A3 and A5 only.
-pub const TABLE_6: [MeasuredMean; 2] = [
-    MeasuredMean {
-        app: 2,
-        conventional: Duration::from_micros(27_400),
-        proposed: Duration::from_micros(17_700),
-        reduction_percent: 36,
-    },
-    MeasuredMean {
-        app: 4,
-        conventional: Duration::from_micros(27_500),
-        proposed: Duration::from_micros(15_900),
-        reduction_percent: 42,
-    },
-];
-
-/// The width of the bins of `[path-selection figs. 7, 8]`.
-pub const HISTOGRAM_BIN: Duration = Duration::from_millis(5);
 
 const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)

@@ -62,22 +62,22 @@ impl PlanningProblem {
         let own = incumbent.path_of(app_id(number));
         let other = incumbent.next_best(app_id(number)).map(|best| best.path);
         let of_path = |path: PathId| [Parameter::PathDelay(path), Parameter::PathBandwidth(path)];
-        let knobs = own.into_iter().chain(other).flat_map(of_path);
-        let threshold = |knob: Parameter| {
-            let found = incumbent.threshold(app_id(number), knob)?;
+        let parameters = own.into_iter().chain(other).flat_map(of_path);
+        let threshold = |parameter: Parameter| {
+            let found = incumbent.threshold(app_id(number), parameter)?;
             // The planner would move it, but refinement moves it back.
             if found.now == found.at {
                 return None;
             }
             let path_of = |path: PathId| self.paths.get(path.0 as usize).copied();
-            let setting = |setting: ParameterValue| match (knob, setting) {
+            let setting = |setting: ParameterValue| match (parameter, setting) {
                 (Parameter::PathBandwidth(path), ParameterValue::Rate(rate)) => {
                     ParameterValue::Rate(self.wire.bandwidth(path.0 as usize, rate))
                 }
                 _ => setting,
             };
             let (mut now, at) = (setting(found.now), setting(found.at));
-            if let (Parameter::LatencyTarget, Some(latency_target)) = (knob, latency_target) {
+            if let (Parameter::LatencyTarget, Some(latency_target)) = (parameter, latency_target) {
                 // The configured target, not the relaxed one that the planner got.
                 now = ParameterValue::Time(latency_target);
                 match at {
@@ -86,7 +86,7 @@ impl PlanningProblem {
                 }
             }
             Some(MoveTrigger {
-                path: match knob {
+                path: match parameter {
                     Parameter::PathDelay(path) | Parameter::PathBandwidth(path) => {
                         Some(path_of(path)?)
                     }
@@ -97,7 +97,7 @@ impl PlanningProblem {
                 to: path_of(found.to)?,
             })
         };
-        knobs
+        parameters
             .chain([Parameter::LatencyTarget])
             .filter_map(threshold)
             .collect()

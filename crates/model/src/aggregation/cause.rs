@@ -13,12 +13,11 @@ pub enum Cause {
     Bandwidth {
         /// M of what is wanted.
         wanted: Bandwidth,
-        /// B.
+        /// The path's bandwidth.
         bandwidth: Bandwidth,
     },
     /// The receiver drops what it has no room for: it gets fewer aggregates, or smaller ones.
     Overflows {
-        /// How many.
         per_second: f64,
         /// From how many on something is done.
         threshold: u32,
@@ -100,7 +99,6 @@ pub enum Cause {
         line: f64,
         /// Queueing delay. `None`: not known.
         queueing: Option<Duration>,
-        /// What arrived.
         arrived: Bandwidth,
     },
     /// More copies would take the room of what is to be carried.
@@ -111,10 +109,7 @@ pub enum Cause {
         bandwidth: Bandwidth,
     },
     /// Nothing has happened for long enough to try one step back.
-    Calm {
-        /// For how long.
-        calm: Duration,
-    },
+    Calm { calm: Duration },
 }
 
 impl Cause {

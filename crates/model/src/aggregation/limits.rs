@@ -1,7 +1,11 @@
 //! The values that S, I and N may take, and the thresholds of the controllers: checked once, then known
 //! to be sound.
 
-use std::{fmt, time::Duration};
+mod error;
+
+use std::time::Duration;
+
+pub use error::LimitsError;
 
 use super::Parameters;
 use keiro_units::{Bandwidth, ByteCount, Probability};
@@ -20,7 +24,6 @@ pub struct Settings {
     pub copies_initial: u8,
     /// The least S, IP bytes of a copy.
     pub size_min: ByteCount,
-    /// The largest S.
     pub size_max: ByteCount,
     /// S without control.
     pub size_initial: ByteCount,
@@ -50,141 +53,6 @@ pub struct Thresholds {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
     settings: Settings,
-}
-
-/// Why [`Settings`] are refused, and by its [`Display`](fmt::Display) what to write instead.
-#[derive(Clone, Debug, PartialEq)]
-pub enum LimitsError {
-    /// There is no value of I.
-    NoIntervals,
-    /// There is no value of N.
-    NoCopies,
-    /// More than [`VALUES_MAX`] values of one parameter.
-    TooManyValues {
-        /// Which parameter.
-        parameter: &'static str,
-        /// How many there are.
-        count: usize,
-    },
-    /// A value of I is not larger than the one before it.
-    IntervalsUnsorted {
-        /// The value.
-        interval: Duration,
-        /// The one before.
-        after: Duration,
-    },
-    /// A value of N is not larger than the one before it.
-    CopiesUnsorted {
-        /// The value.
-        copies: u8,
-        /// The one before.
-        after: u8,
-    },
-    /// I of zero: an aggregate would be sent without end.
-    IntervalZero {
-        /// `interval` or `intervals`.
-        key: &'static str,
-    },
-    /// I below [`INTERVAL_MIN`].
-    IntervalTooShort {
-        /// `interval` or `intervals`.
-        key: &'static str,
-        /// It.
-        interval: Duration,
-    },
-    /// I above [`INTERVAL_MAX`].
-    IntervalTooLong {
-        /// `interval` or `intervals`.
-        key: &'static str,
-        /// It.
-        interval: Duration,
-    },
-    /// N of zero: nothing would be sent.
-    CopiesZero {
-        /// `copies` or `copies_values`.
-        key: &'static str,
-    },
-    /// N above [`COPIES_MAX`].
-    CopiesTooMany {
-        /// `copies` or `copies_values`.
-        key: &'static str,
-        /// It.
-        copies: u8,
-    },
-    /// The initial I is none of the values of I.
-    IntervalNotListed {
-        /// It.
-        interval: Duration,
-        /// The values.
-        intervals: Vec<Duration>,
-    },
-    /// The initial N is none of the values of N.
-    CopiesNotListed {
-        /// It.
-        copies: u8,
-        /// The values.
-        listed: Vec<u8>,
-    },
-    /// The least S leaves no room for payload.
-    SizeBelowHeader {
-        /// The least S.
-        size: ByteCount,
-        /// What a packet carries beside payload.
-        header: ByteCount,
-    },
-    /// The largest S is above [`SIZE_MAX`].
-    SizeTooLarge(ByteCount),
-    /// The least S is above the largest.
-    SizesCrossed {
-        /// The least.
-        min: ByteCount,
-        /// The largest.
-        max: ByteCount,
-    },
-    /// The initial S is not between the least and the largest.
-    SizeOutside {
-        /// It.
-        size: ByteCount,
-        /// The least.
-        min: ByteCount,
-        /// The largest.
-        max: ByteCount,
-    },
-    /// `overflow_low` is not below `overflow_high`.
-    OverflowsCrossed {
-        /// `overflow_low`.
-        low: u32,
-        /// `overflow_high`.
-        high: u32,
-    },
-    /// `overflow_high` of zero: it would act where nothing overflows.
-    OverflowZero,
-    /// `loss_low` is not below `loss_high`.
-    LossesCrossed {
-        /// `loss_low`.
-        low: Probability,
-        /// `loss_high`.
-        high: Probability,
-    },
-    /// `loss_low` or `loss_target` of zero: no measurement ever shows a loss of zero.
-    LossZero {
-        /// Which of them.
-        key: &'static str,
-    },
-    /// `loss_high` or `loss_target` of [`LOSS_MAX`] or more: it would never act.
-    LossTooLarge {
-        /// Which of them.
-        key: &'static str,
-        /// It.
-        loss: Probability,
-    },
-    /// `loss_high`, `loss_low` or `loss_target` below [`LOSS_MIN`]: no count shows so little.
-    LossTooSmall {
-        /// Which of them.
-        key: &'static str,
-        /// It.
-        loss: Probability,
-    },
 }
 
 /// Values of I or N at most.
@@ -437,12 +305,10 @@ impl Limits {
         &self.settings.copies
     }
 
-    /// The least S.
     pub fn size_min(&self) -> ByteCount {
         self.settings.size_min
     }
 
-    /// The largest S.
     pub fn size_max(&self) -> ByteCount {
         self.settings.size_max
     }
@@ -452,7 +318,6 @@ impl Limits {
         self.settings.header
     }
 
-    /// The thresholds.
     pub fn thresholds(&self) -> &Thresholds {
         &self.settings.thresholds
     }
@@ -475,17 +340,14 @@ impl Limits {
         }
     }
 
-    /// The shortest I.
     pub fn interval_min(&self) -> Duration {
         self.intervals()[0]
     }
 
-    /// The longest I.
     pub fn interval_max(&self) -> Duration {
         self.intervals()[self.intervals().len() - 1]
     }
 
-    /// The least N.
     pub fn copies_min(&self) -> u8 {
         self.copies()[0]
     }
@@ -521,188 +383,6 @@ impl Limits {
     /// The least bandwidth on which any combination is possible.
     pub fn bandwidth_min(&self) -> Bandwidth {
         self.smallest().rate()
-    }
-}
-
-impl LimitsError {
-    /// The keys of a configuration whose values are at fault, the likeliest first.
-    pub fn keys(&self) -> Vec<&'static str> {
-        match self {
-            Self::NoIntervals | Self::IntervalsUnsorted { .. } => vec!["intervals"],
-            Self::NoCopies | Self::CopiesUnsorted { .. } => vec!["copies_values"],
-            Self::TooManyValues { parameter: "I", .. } => vec!["intervals"],
-            Self::TooManyValues { .. } => vec!["copies_values"],
-            Self::IntervalZero { key }
-            | Self::IntervalTooShort { key, .. }
-            | Self::IntervalTooLong { key, .. }
-            | Self::CopiesZero { key }
-            | Self::CopiesTooMany { key, .. }
-            | Self::LossZero { key }
-            | Self::LossTooLarge { key, .. }
-            | Self::LossTooSmall { key, .. } => vec![key],
-            Self::IntervalNotListed { .. } => vec!["interval", "intervals"],
-            Self::CopiesNotListed { .. } => vec!["copies", "copies_values"],
-            Self::SizeBelowHeader { .. } => vec!["size_min"],
-            Self::SizeTooLarge(_) => vec!["size_max"],
-            Self::SizesCrossed { .. } => vec!["size_min", "size_max"],
-            Self::SizeOutside { size, min, .. } if size < min => vec!["size", "size_min"],
-            Self::SizeOutside { .. } => vec!["size", "size_max"],
-            Self::OverflowZero => vec!["overflow_high"],
-            Self::OverflowsCrossed { .. } => vec!["overflow_low", "overflow_high"],
-            Self::LossesCrossed { .. } => vec!["loss_low", "loss_high"],
-        }
-    }
-}
-
-/// A loss that the key may have: its default.
-fn example(key: &str) -> Percent {
-    let default = Thresholds::default();
-    Percent(match key {
-        "loss_high" => default.loss_high,
-        "loss_low" => default.loss_low,
-        _ => default.loss_target,
-    })
-}
-
-/// A size as a configuration writes it.
-struct Bytes(ByteCount);
-
-impl fmt::Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}B", self.0.get())
-    }
-}
-
-/// A loss as a configuration writes it.
-struct Percent(Probability);
-
-impl fmt::Display for Percent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let percent = self.0.get() * 100.0;
-        // Nine digits: as many as a share of a count has; no 0.30000000000000004. But two losses that
-        // differ are not written as one.
-        let written = format!("{percent:.9}");
-        let short = written.trim_end_matches('0').trim_end_matches('.');
-        let is_near = short
-            .parse()
-            .is_ok_and(|short: f64| (short - percent).abs() <= 4.0 * f64::EPSILON * percent);
-        match is_near {
-            true => write!(f, "{short}%"),
-            false => write!(f, "{percent}%"),
-        }
-    }
-}
-
-impl std::error::Error for LimitsError {}
-
-impl fmt::Display for LimitsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoIntervals => f.write_str("no interval I is given; give at least one, as 1 ms"),
-            Self::NoCopies => {
-                f.write_str("no number of copies N is given; give at least one, as 2")
-            }
-            Self::TooManyValues { parameter, count } => write!(
-                f,
-                "{count} values of {parameter} are too many; give at most {VALUES_MAX}"
-            ),
-            Self::IntervalsUnsorted { interval, after } => write!(
-                f,
-                "interval {interval:?} stands behind {after:?}; give each once, the shortest first"
-            ),
-            Self::CopiesUnsorted { copies, after } => write!(
-                f,
-                "N = {copies} stands behind N = {after}; give each once, the smallest first"
-            ),
-            Self::IntervalZero { .. } => write!(
-                f,
-                "an interval I of zero never ends; give at least {INTERVAL_MIN:?}"
-            ),
-            Self::IntervalTooShort { interval, .. } => write!(
-                f,
-                "an interval I of {interval:?} is too short; give at least {INTERVAL_MIN:?}"
-            ),
-            Self::IntervalTooLong { interval, .. } => write!(
-                f,
-                "an interval I of {interval:?} is too long; give at most {INTERVAL_MAX:?}"
-            ),
-            Self::CopiesZero { .. } => {
-                f.write_str("N = 0 sends nothing; N = 1 sends without redundancy")
-            }
-            Self::CopiesTooMany { copies, .. } => {
-                write!(f, "N = {copies} is too many; give at most {COPIES_MAX}")
-            }
-            Self::IntervalNotListed {
-                interval,
-                intervals,
-            } => write!(
-                f,
-                "the initial interval {interval:?} is none of {intervals:?}; list it or take one \
-                 of them"
-            ),
-            Self::CopiesNotListed { copies, listed } => write!(
-                f,
-                "the initial N = {copies} is none of {listed:?}; list it or take one of them"
-            ),
-            Self::SizeBelowHeader { size, header } => write!(
-                f,
-                "a size S of {} leaves no room for payload behind {} of headers; give more, as 512B",
-                Bytes(*size),
-                Bytes(*header)
-            ),
-            Self::SizeTooLarge(size) => write!(
-                f,
-                "a size S of {} is more than a packet can be; give at most {}",
-                Bytes(*size),
-                Bytes(SIZE_MAX)
-            ),
-            Self::SizesCrossed { min, max } => write!(
-                f,
-                "the least size {} is above the largest, {}; take a smaller or a larger one",
-                Bytes(*min),
-                Bytes(*max)
-            ),
-            Self::SizeOutside { size, min, max } => write!(
-                f,
-                "the initial size {} is outside {} to {}; take one inside",
-                Bytes(*size),
-                Bytes(*min),
-                Bytes(*max)
-            ),
-            Self::OverflowZero => f.write_str(
-                "overflow_high of 0 would act where nothing overflows; give at least 1, and \
-                 less as overflow_low",
-            ),
-            Self::OverflowsCrossed { low, high } => write!(
-                f,
-                "overflow_low, {low} per second, is not below overflow_high, {high} per second; \
-                 between the two nothing changes, so leave a gap"
-            ),
-            Self::LossesCrossed { low, high } => write!(
-                f,
-                "loss_low, {}, is not below loss_high, {}; between the two nothing changes, so \
-                 leave a gap",
-                Percent(*low),
-                Percent(*high)
-            ),
-            Self::LossZero { key } => write!(
-                f,
-                "{key} of zero can never be shown to hold; give a small loss, as {}",
-                example(key)
-            ),
-            Self::LossTooLarge { key, loss } => write!(
-                f,
-                "{key} of {} asks for nothing, as a line that loses so much is of no use; give \
-                 less than 50%, as 0.5%",
-                Percent(*loss)
-            ),
-            Self::LossTooSmall { key, loss } => write!(
-                f,
-                "{key} of {} is less than a count can show; give at least 0.0001%, as {}",
-                Percent(*loss),
-                example(key)
-            ),
-        }
     }
 }
 

@@ -23,7 +23,6 @@ pub(super) struct LineLoss {
 /// What periods have shown of the path, what the receiver dropped left out.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LossSample {
-    /// Copies.
     pub(super) copies: DeliveryCounts,
     /// Of the periods in which the receiver dropped nothing, copies and aggregates: these show which
     /// copies were lost together.
@@ -70,6 +69,13 @@ struct EarlierPairs {
 #[derive(Clone, Copy, Debug)]
 struct BeliefDuration(Duration);
 
+/// N goes down.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FewerCopies {
+    pub(super) before: u8,
+    pub(super) after: u8,
+}
+
 /// What N is to reach, and when one copy more is worth it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LossGoal {
@@ -81,7 +87,7 @@ pub(super) struct LossGoal {
 
 /// Memories for news. Ours: two hundred and a thousand aggregates at 1 ms.
 const NEWEST: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(1)];
-/// Memory else.
+/// Memory for everything else.
 const LONG: Duration = Duration::from_secs(10);
 /// News is what lies so many standard deviations off. Ours: once in thirty thousand by chance.
 const NEWS: f64 = 4.0;
@@ -131,9 +137,9 @@ impl LineLoss {
 
     /// N goes down although that leaves more than `target`: those that go were not worth it. What one copy leaves shows
     /// nothing of that, and is believed otherwise.
-    pub(super) fn on_fewer(&mut self, now: Instant, (before, after): (u8, u8), target: f64) {
-        if after > 1 && self.losses(now).residual(after) > target {
-            self.worthless = Some((before, now + self.worthless_for.next()));
+    pub(super) fn on_fewer(&mut self, now: Instant, change: FewerCopies, target: f64) {
+        if change.after > 1 && self.losses(now).residual(change.after) > target {
+            self.worthless = Some((change.before, now + self.worthless_for.next()));
         }
     }
 

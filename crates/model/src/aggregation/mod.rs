@@ -95,7 +95,6 @@ pub struct Decision {
     pub before: Parameters,
     /// In force from now on; M ≤ B.
     pub parameters: Parameters,
-    /// Why, in numbers.
     pub cause: Cause,
 }
 
@@ -112,7 +111,6 @@ pub trait Controller: fmt::Debug + Send {
     fn on_period(&mut self, now: Instant, seen: &Observation) -> Result<Decision, TooNarrow>;
 }
 
-/// Which controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ControllerKind {
     /// [`Adaptive`].
@@ -233,7 +231,6 @@ impl DeliveryCounts {
         }
     }
 
-    /// Adds others.
     pub fn add(&mut self, other: Self) {
         self.sent = self.sent.saturating_add(other.sent);
         let lost = other.lost.min(other.sent);
@@ -242,7 +239,6 @@ impl DeliveryCounts {
 }
 
 impl Decision {
-    /// Whether something changes.
     pub fn is_change(&self) -> bool {
         self.before != self.parameters
     }

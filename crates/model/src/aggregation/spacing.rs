@@ -208,7 +208,7 @@ impl Found {
 }
 
 impl Estimate {
-    /// B.
+    /// The path's bandwidth.
     pub fn bandwidth(&self) -> Bandwidth {
         self.capacity.rate
     }
@@ -265,9 +265,9 @@ mod tests {
             let now = Instant::ZERO + Duration::from_millis(20) * number;
             estimator.on_copies(now, pair);
         }
-        let told = estimator.estimate(at(1)).unwrap();
+        let estimate = estimator.estimate(at(1)).unwrap();
         assert_eq!(
-            (told.source, told.bandwidth()),
+            (estimate.source, estimate.bandwidth()),
             (Source::Trains, found(100, at(0)).capacity.rate)
         );
         // Trains that are new and say the same leave no doubt.

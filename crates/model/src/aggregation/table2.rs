@@ -49,12 +49,15 @@ pub struct Table2 {
 /// Where N stands between "raise it first" and "lower it if the loss grows".
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trial {
-    /// Nothing was tried.
     None,
     /// N was raised at this loss.
-    Raised { before: f64 },
+    Raised {
+        before: f64,
+    },
     /// More copies did not help: N falls as long as there is too much loss, and no more of it than before.
-    Lowering { before: f64 },
+    Lowering {
+        before: f64,
+    },
 }
 
 /// S grows by so much in a period. Ours: a quarter of what it may at least be, so that from the

@@ -23,7 +23,7 @@ pub struct RoundTrip {
     /// Its packet had three quarters of the largest length or more. Short ones are sooner through a
     /// slow line, and no measure of what long ones wait.
     pub is_long: bool,
-    /// Smallest one of the path, by anybody's long packets; `None`: not known.
+    /// Smallest one of the path, by any tenant's long packets; `None`: not known.
     pub min: Option<Duration>,
 }
 
@@ -104,7 +104,6 @@ impl Weight {
             .then_some(Self(thousandths as u32))
     }
 
-    /// As a number.
     pub fn get(self) -> f64 {
         f64::from(self.0) / 1000.0
     }

@@ -42,7 +42,7 @@ pub(super) struct I2vfc {
     provider: Provider,
     weight: Weight,
     packet: ByteCount,
-    /// Packets.
+    /// In packets.
     window: f64,
     /// Packets per second of weight 1; `None`: something was lost.
     start: Option<f64>,
@@ -52,7 +52,7 @@ pub(super) struct I2vfc {
     decreased_at: Option<Instant>,
     /// The window may become no smaller within the round trip that began then.
     floor: f64,
-    told_at: Instant,
+    last_feedback_at: Instant,
 }
 
 impl I2vfc {
@@ -66,7 +66,7 @@ impl I2vfc {
             round_trip: None,
             decreased_at: None,
             floor: WINDOW_MIN,
-            told_at: now,
+            last_feedback_at: now,
         }
     }
 }
@@ -109,8 +109,10 @@ impl Controller for I2vfc {
     }
 
     fn on_feedback(&mut self, feedback: &Feedback) {
-        let gap = feedback.now.saturating_duration_since(self.told_at);
-        self.told_at = feedback.now;
+        let gap = feedback
+            .now
+            .saturating_duration_since(self.last_feedback_at);
+        self.last_feedback_at = feedback.now;
         self.packet = feedback.packet;
         if let Some(RoundTrip { sample, .. }) = feedback.round_trip {
             let known = self.round_trip;

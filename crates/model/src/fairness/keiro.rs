@@ -109,7 +109,7 @@ const WINDOW_PACKETS: f64 = 4.0;
 
 #[derive(Debug)]
 pub(super) struct Keiro {
-    /// bit/s.
+    /// In bit/s.
     unit: f64,
     weight: f64,
     packet: f64,
@@ -132,7 +132,7 @@ pub(super) struct Keiro {
     queue_slow: f64,
     /// Share of packets lost.
     loss: f64,
-    told_at: Instant,
+    last_feedback_at: Instant,
 }
 
 /// A look whether the queue is one.
@@ -160,7 +160,7 @@ impl Keiro {
             queue: 0.0,
             queue_slow: 0.0,
             loss: 0.0,
-            told_at: now,
+            last_feedback_at: now,
         }
     }
 
@@ -298,19 +298,21 @@ impl Controller for Keiro {
     }
 
     fn on_feedback(&mut self, feedback: &Feedback) {
-        let gap = feedback.now.saturating_duration_since(self.told_at);
+        let gap = feedback
+            .now
+            .saturating_duration_since(self.last_feedback_at);
         let gap = gap.as_secs_f64();
-        self.told_at = feedback.now;
+        self.last_feedback_at = feedback.now;
         self.packet = feedback.packet.get() as f64;
         let passed = |constant: f64| (gap / constant).min(1.0);
         // A mark says what a loss says, without the loss (RFC 3168 §5).
         let bad = feedback
             .lost_packets
             .saturating_add(feedback.marked_packets) as f64;
-        let told = feedback.lost_packets.saturating_add(feedback.acked_packets) as f64;
-        if told > 0.0 {
-            let share = (bad / told).min(1.0);
-            let weight = passed(SMOOTHING_LOSS).min(told / SMOOTHING_LOSS_PACKETS);
+        let resolved = feedback.lost_packets.saturating_add(feedback.acked_packets) as f64;
+        if resolved > 0.0 {
+            let share = (bad / resolved).min(1.0);
+            let weight = passed(SMOOTHING_LOSS).min(resolved / SMOOTHING_LOSS_PACKETS);
             self.loss += (share - self.loss) * weight;
         }
         let change = feedback.round_trip.map_or(0.0, |round_trip| {
@@ -348,7 +350,7 @@ impl Controller for Keiro {
         self.starting = true;
         self.free = Some(0.0);
         (self.queue, self.queue_slow, self.loss) = (0.0, 0.0, 0.0);
-        self.told_at = now;
+        self.last_feedback_at = now;
     }
 }
 
@@ -360,13 +362,13 @@ mod tests {
     const UNIT: Bandwidth = Bandwidth::from_mbit_per_second(4);
 
     /// A controller with its clock, fed one packet at a time.
-    struct Told {
+    struct Driven {
         controller: Keiro,
         now: Instant,
         is_long: bool,
     }
 
-    impl Told {
+    impl Driven {
         fn new() -> Self {
             let (now, packet) = (Instant::ZERO, ByteCount::new(1500));
             let controller = Keiro::new(now, UNIT, Weight::ONE, packet);
@@ -378,7 +380,7 @@ mod tests {
         }
 
         /// Feedback after `gap`, all in ms.
-        fn tell(&mut self, gap: u64, round_trip: f64, lost: bool) {
+        fn feed(&mut self, gap: u64, round_trip: f64, lost: bool) {
             self.now += Duration::from_millis(gap);
             let lost = u64::from(lost);
             self.controller.on_feedback(&Feedback {
@@ -410,87 +412,87 @@ mod tests {
 
     #[test]
     fn without_a_queue_the_rate_leaves_a_unit_that_is_too_small_behind() {
-        let mut told = Told::new();
+        let mut driven = Driven::new();
         for _ in 0..3000 {
-            told.tell(1, 20.0, false);
+            driven.feed(1, 20.0, false);
         }
-        assert!(told.rate() > 100.0 * MBIT, "{}", told.rate());
+        assert!(driven.rate() > 100.0 * MBIT, "{}", driven.rate());
         for _ in 0..10_000 {
-            told.tell(1, 60.0, false);
+            driven.feed(1, 60.0, false);
         }
-        assert!(told.rate() < 4.0 * MBIT, "{}", told.rate());
+        assert!(driven.rate() < 4.0 * MBIT, "{}", driven.rate());
     }
 
     /// A rest of 2 s on a way of 20 ms, and what a round trip may take then, packets.
-    fn rested(told: &mut Told) -> f64 {
-        told.now += Duration::from_secs(2);
-        told.controller.on_resume(told.now);
-        told.rate() * 0.02 / 8.0 / 1500.0
+    fn rested(driven: &mut Driven) -> f64 {
+        driven.now += Duration::from_secs(2);
+        driven.controller.on_resume(driven.now);
+        driven.rate() * 0.02 / 8.0 / 1500.0
     }
 
     #[test]
     fn a_short_flow_after_a_rest_does_not_wait_where_there_is_no_queue() {
-        let mut told = Told::new();
-        told.tell(20, 20.0, false);
-        let window = told.controller.allowance().window;
-        assert!(rested(&mut told) >= 10.0);
+        let mut driven = Driven::new();
+        driven.feed(20, 20.0, false);
+        let window = driven.controller.allowance().window;
+        assert!(rested(&mut driven) >= 10.0);
         assert!(window >= ByteCount::new(15_000));
         // Twenty packets arrive, a millisecond apart.
         for _ in 0..20 {
-            told.tell(1, 20.0, false);
+            driven.feed(1, 20.0, false);
         }
-        assert!(told.rate() * 0.02 / 8.0 / 1500.0 >= 20.0);
+        assert!(driven.rate() * 0.02 / 8.0 / 1500.0 >= 20.0);
     }
 
     #[test]
     fn who_returns_to_a_full_line_begins_with_a_part_of_its_unit() {
         for (round_trip, lost) in [(24.0, false), (20.0, true)] {
-            let mut told = Told::new();
-            told.tell(20, 20.0, false);
-            rested(&mut told);
-            told.tell(20, round_trip, lost);
-            assert!(told.rate() <= 4.0 * MBIT, "{}", told.rate());
+            let mut driven = Driven::new();
+            driven.feed(20, 20.0, false);
+            rested(&mut driven);
+            driven.feed(20, round_trip, lost);
+            assert!(driven.rate() <= 4.0 * MBIT, "{}", driven.rate());
         }
     }
 
     #[test]
     fn short_packets_on_a_way_that_has_become_longer_see_no_queue() {
-        let mut told = Told::new();
+        let mut driven = Driven::new();
         for step in 0..5500 {
             let round_trip = match step {
                 0..1000 => 21.8,
                 1000..4500 => 51.0,
                 _ => 52.8,
             };
-            told.tell(10, round_trip, false);
+            driven.feed(10, round_trip, false);
         }
-        let before = told.rate();
+        let before = driven.rate();
         for step in 0..1000 {
-            told.is_long = step % 2 == 0;
-            told.tell(10, if told.is_long { 52.8 } else { 52.0 }, false);
+            driven.is_long = step % 2 == 0;
+            driven.feed(10, if driven.is_long { 52.8 } else { 52.0 }, false);
         }
-        let ratio = told.rate() / before;
+        let ratio = driven.rate() / before;
         assert!((0.7..2.5).contains(&ratio), "{ratio} of {before}");
     }
 
     #[test]
     fn what_a_short_packet_takes_less_is_no_queue_of_long_ones() {
         let rates = [false, true].map(|begins_short| {
-            let mut told = Told::new();
-            told.is_long = !begins_short;
-            told.tell(20, if begins_short { 19.0 } else { 20.0 }, false);
-            told.is_long = true;
+            let mut driven = Driven::new();
+            driven.is_long = !begins_short;
+            driven.feed(20, if begins_short { 19.0 } else { 20.0 }, false);
+            driven.is_long = true;
             for _ in 0..3000 {
-                told.tell(1, 21.8, false);
+                driven.feed(1, 21.8, false);
             }
-            told.rate()
+            driven.rate()
         });
         assert!((rates[0] / rates[1] - 1.0).abs() < 0.01, "{rates:?}");
     }
 
-    fn feedback(told: &Told, acked: u64, marked: u64, limited: bool) -> Feedback {
+    fn feedback(driven: &Driven, acked: u64, marked: u64, limited: bool) -> Feedback {
         Feedback {
-            now: told.now,
+            now: driven.now,
             acked: ByteCount::new(1500 * acked),
             acked_packets: acked,
             lost_packets: 0,
@@ -505,16 +507,16 @@ mod tests {
     #[test]
     fn a_marked_packet_lowers_the_rate_as_a_lost_one_does() {
         let rates = [0, 1].map(|marked| {
-            let mut told = Told::new();
+            let mut driven = Driven::new();
             for _ in 0..2000 {
-                told.tell(1, 21.8, false);
+                driven.feed(1, 21.8, false);
             }
             for _ in 0..2000 {
-                told.now += Duration::from_millis(1);
-                let feedback = feedback(&told, 1, marked, true);
-                told.controller.on_feedback(&feedback);
+                driven.now += Duration::from_millis(1);
+                let feedback = feedback(&driven, 1, marked, true);
+                driven.controller.on_feedback(&feedback);
             }
-            told.rate()
+            driven.rate()
         });
         assert!(rates[1] < 0.5 * rates[0], "{rates:?}");
     }
@@ -522,22 +524,22 @@ mod tests {
     #[test]
     fn a_tenant_that_sends_less_than_it_may_does_not_rise() {
         let rates = [true, false].map(|limited| {
-            let mut told = Told::new();
+            let mut driven = Driven::new();
             for _ in 0..1000 {
-                told.tell(1, 21.8, false);
+                driven.feed(1, 21.8, false);
             }
-            let before = told.rate();
+            let before = driven.rate();
             for _ in 0..3000 {
-                told.now += Duration::from_millis(1);
-                let mut feedback = feedback(&told, 1, 0, limited);
+                driven.now += Duration::from_millis(1);
+                let mut feedback = feedback(&driven, 1, 0, limited);
                 feedback.round_trip = Some(RoundTrip {
                     sample: Duration::from_millis(20),
                     is_long: true,
                     min: Some(Duration::from_millis(20)),
                 });
-                told.controller.on_feedback(&feedback);
+                driven.controller.on_feedback(&feedback);
             }
-            told.rate() / before
+            driven.rate() / before
         });
         assert!(rates[0] > 2.0, "{rates:?}");
         // The queue fell by 1.8 ms, which is answered whether the tenant is limited or not.
@@ -546,53 +548,57 @@ mod tests {
 
     #[test]
     fn after_a_rest_the_rate_begins_below_the_unit_again() {
-        let mut told = Told::new();
+        let mut driven = Driven::new();
         for _ in 0..3000 {
-            told.tell(1, 20.0, false);
+            driven.feed(1, 20.0, false);
         }
-        assert!(told.rate() > 100.0 * MBIT, "{}", told.rate());
-        rested(&mut told);
-        assert!(told.rate() < 10.0 * MBIT, "{}", told.rate());
+        assert!(driven.rate() > 100.0 * MBIT, "{}", driven.rate());
+        rested(&mut driven);
+        assert!(driven.rate() < 10.0 * MBIT, "{}", driven.rate());
     }
 
     #[test]
     fn a_line_without_any_queue_is_not_kept_to_a_small_unit() {
-        let mut told = Told::new();
+        let mut driven = Driven::new();
         for _ in 0..5000 {
-            told.tell(1, 20.0, false);
+            driven.feed(1, 20.0, false);
         }
-        assert!(told.rate() > 4000.0 * MBIT, "{}", told.rate());
+        assert!(driven.rate() > 4000.0 * MBIT, "{}", driven.rate());
     }
 
     #[test]
     fn one_loss_among_few_packets_costs_little() {
-        let mut told = Told::new();
+        let mut driven = Driven::new();
         for _ in 0..5000 {
-            told.tell(1, 21.5, false);
+            driven.feed(1, 21.5, false);
         }
-        let before = told.rate();
+        let before = driven.rate();
         // Three packets a second, and one of them is lost.
         for step in 0..30 {
-            told.tell(333, 21.5, step == 5);
-            assert!(told.rate() > before / 3.0, "{} of {before}", told.rate());
+            driven.feed(333, 21.5, step == 5);
+            assert!(
+                driven.rate() > before / 3.0,
+                "{} of {before}",
+                driven.rate()
+            );
         }
     }
 
     #[test]
     fn a_way_that_has_become_longer_is_learnt_and_a_queue_is_not() {
         for is_way in [true, false] {
-            let mut told = Told::new();
+            let mut driven = Driven::new();
             for _ in 0..1000 {
-                told.tell(10, 21.0, false);
+                driven.feed(10, 21.0, false);
             }
-            let before = told.rate();
+            let before = driven.rate();
             for _ in 0..3500 {
                 // A queue goes away while all send little.
-                let drained = told.controller.drain.is_some() && !is_way;
-                told.tell(10, if drained { 22.0 } else { 51.0 }, false);
+                let drained = driven.controller.drain.is_some() && !is_way;
+                driven.feed(10, if drained { 22.0 } else { 51.0 }, false);
             }
-            let ratio = told.rate() / before;
-            let base = told.controller.base().expect("samples were told");
+            let ratio = driven.rate() / before;
+            let base = driven.controller.base().expect("samples were driven");
             if is_way {
                 assert!(
                     (base - 0.051).abs() < 1e-9 && ratio > 0.9,

@@ -9,7 +9,6 @@ use keiro_units::Bandwidth;
 /// A flow: its weight and the links that it takes, as indices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flow {
-    /// Its weight.
     pub weight: Weight,
     /// Links by index; one named twice counts once.
     pub route: Vec<usize>,
@@ -19,13 +18,9 @@ pub struct Flow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoShare {
     /// It takes no link: nothing bounds it.
-    Unbounded {
-        /// Which flow.
-        flow: usize,
-    },
+    Unbounded { flow: usize },
     /// It takes a link that does not exist.
     UnknownLink {
-        /// Which flow.
         flow: usize,
         /// The index that it names.
         link: usize,

@@ -31,7 +31,6 @@ pub(super) struct Bin {
 pub(super) struct Noise {
     /// What does not grow with the time, in seconds.
     steady: f64,
-    /// What does.
     share: f64,
 }
 

@@ -22,9 +22,7 @@ use keiro_units::ByteCount;
 /// One of the two that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Network {
-    /// The first one.
     A,
-    /// The second one.
     B,
 }
 
@@ -42,7 +40,6 @@ pub struct Comparison {
 /// A size at which another network becomes the faster one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crossover {
-    /// The size.
     pub bytes: ByteCount,
     /// Its 95 % interval, over the draws in which it occurs; `None` if it occurs in too few.
     pub interval: Option<Interval<ByteCount>>,
@@ -57,9 +54,7 @@ pub struct Crossover {
 /// Sizes for which one network is the faster.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stretch {
-    /// The least size.
     pub from: ByteCount,
-    /// The largest size.
     pub to: ByteCount,
     /// The faster one; `None` if both are exactly as fast.
     pub faster: Option<Network>,
@@ -98,7 +93,6 @@ const SURE: f64 = 0.95;
 const OCCURRENCE_MIN: f64 = 0.5;
 
 impl Network {
-    /// The other one.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
@@ -132,7 +126,10 @@ impl Comparison {
             b: Curve::of(b),
         };
         let found = both.changes(low, high);
-        let mut crossovers: Vec<Seen> = found.iter().map(|&change| Seen::new(change)).collect();
+        let mut crossovers: Vec<CrossoverDraws> = found
+            .iter()
+            .map(|&change| CrossoverDraws::new(change))
+            .collect();
         let mut random = ChaCha12Rng::seed_from_u64(seed);
         let draw = |_| Both {
             a: Curve::draw(a, &mut random),
@@ -149,7 +146,7 @@ impl Comparison {
         let stretch = |ends: &[f64]| Agreement::over(ends[0], ends[1], &both, &draws).stretch();
         Ok(Self {
             range,
-            crossovers: crossovers.into_iter().map(Seen::finish).collect(),
+            crossovers: crossovers.into_iter().map(CrossoverDraws::finish).collect(),
             stretches: edges.windows(2).map(stretch).collect(),
         })
     }
@@ -224,9 +221,9 @@ impl Break {
             return crossing;
         }
         let likelihood = |excess: f64| (-excess / 2.0).exp();
-        let all: f64 = self.places.iter().map(|p| likelihood(p.excess)).sum();
+        let all: f64 = self.candidates.iter().map(|c| likelihood(c.excess)).sum();
         let mut left = all * uniform(random);
-        for place in &self.places {
+        for place in &self.candidates {
             left -= likelihood(place.excess);
             if left <= 0.0 {
                 let share = uniform(random);
@@ -298,12 +295,12 @@ fn faster(a_minus_b: f64) -> Option<Network> {
 }
 
 /// A crossover and where the draws have it.
-struct Seen {
+struct CrossoverDraws {
     change: Change,
     at: Vec<f64>,
 }
 
-impl Seen {
+impl CrossoverDraws {
     fn new(change: Change) -> Self {
         Self {
             change,

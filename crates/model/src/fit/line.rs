@@ -9,7 +9,7 @@ use super::{bins::Bin, statistics::weighted_median};
 /// A line by its value at its centre and its slope, whose errors are independent of each other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Line {
-    /// Bytes.
+    /// In bytes.
     pub(super) centre: f64,
     /// Seconds at the centre.
     pub(super) value: f64,

@@ -47,7 +47,7 @@ use std::{fmt, ops::RangeInclusive};
 use self::{
     bins::{Binned, Noise},
     line::Line,
-    segment::{Place, Segmentation},
+    segment::{BreakCandidate, Segmentation},
     statistics::student_t_95,
 };
 use keiro_units::{Bandwidth, ByteCount};
@@ -64,7 +64,6 @@ pub const BREAK_COST: f64 = 6.0;
 /// The fewest points that are fitted.
 pub const POINTS_MIN: usize = 4;
 
-/// One transfer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     bytes: ByteCount,
@@ -91,10 +90,7 @@ pub enum FitError {
         points: usize,
     },
     /// All transfers have one size: overhead and bandwidth cannot be separated.
-    OneSize {
-        /// That size.
-        bytes: ByteCount,
-    },
+    OneSize { bytes: ByteCount },
     /// Times do not rise with size: the bandwidth would be infinite.
     NotRising {
         /// The slope that was found, in seconds per byte.
@@ -105,9 +101,7 @@ pub enum FitError {
 /// The ends of a 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval<T> {
-    /// The lower end.
     pub low: T,
-    /// The upper end.
     pub high: T,
 }
 
@@ -162,12 +156,12 @@ pub struct Break {
     /// Its 95 % interval.
     pub jump_interval: Interval<f64>,
     /// Where it may be, with the logarithm of the likelihood.
-    places: Vec<Somewhere>,
+    candidates: Vec<BreakRange>,
 }
 
-/// Between two measured sizes.
+/// A break that lies between two measured sizes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Somewhere {
+struct BreakRange {
     low: f64,
     high: f64,
     /// exp(−excess/2) is the likelihood.
@@ -179,7 +173,6 @@ struct Somewhere {
 pub struct SizeSummary {
     /// The size, or the mean of the sizes.
     pub bytes: f64,
-    /// How many transfers.
     pub points: usize,
     /// The robust middle of their times.
     pub seconds: f64,
@@ -207,7 +200,6 @@ pub struct Prediction {
 /// A point beside the line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Residual {
-    /// The transfer.
     pub sample: Sample,
     /// The line's time.
     pub fitted_seconds: f64,
@@ -227,7 +219,6 @@ impl Sample {
         }
     }
 
-    /// Its size.
     pub const fn bytes(&self) -> ByteCount {
         self.bytes
     }
@@ -456,26 +447,29 @@ impl Break {
         above: &Piece,
         samples: &[Sample],
         binned: &Binned,
-        places: &[Place],
+        candidates: &[BreakCandidate],
     ) -> Self {
         let bins = &binned.bins;
-        let somewhere = |place: &Place| {
-            let (left, right) = (&bins[place.before - 1], &bins[place.before]);
+        let located = candidates.iter().map(|candidate| {
+            let (left, right) = (&bins[candidate.before - 1], &bins[candidate.before]);
             // A bin of several sizes may itself hold the break.
-            Somewhere {
+            BreakRange {
                 low: samples[left.points.start].size(),
                 high: samples[right.points.end - 1].size(),
-                excess: place.excess,
+                excess: candidate.excess,
             }
-        };
-        let places: Vec<Somewhere> = places.iter().map(somewhere).collect();
-        let low = places.iter().map(|p| p.low).fold(f64::INFINITY, f64::min);
-        let high = places.iter().map(|p| p.high).fold(0.0, f64::max);
-        let likeliest = places
+        });
+        let candidates: Vec<BreakRange> = located.collect();
+        let low = candidates
+            .iter()
+            .map(|p| p.low)
+            .fold(f64::INFINITY, f64::min);
+        let high = candidates.iter().map(|p| p.high).fold(0.0, f64::max);
+        let likeliest = candidates
             .iter()
             .min_by(|a, b| a.excess.total_cmp(&b.excess))
             .copied()
-            .unwrap_or(Somewhere {
+            .unwrap_or(BreakRange {
                 low,
                 high,
                 excess: 0.0,
@@ -504,7 +498,7 @@ impl Break {
             },
             jump_seconds: jump,
             jump_interval: Interval::around(jump, half),
-            places,
+            candidates,
         }
     }
 }
@@ -515,7 +509,7 @@ fn gap(
     below: &Piece,
     above: &Piece,
     samples: &[Sample],
-    within: Somewhere,
+    within: BreakRange,
     deviation: impl Fn(f64) -> f64,
 ) -> Interval<f64> {
     const FAR: f64 = 4.0;

@@ -19,7 +19,7 @@ pub(super) struct Segmentation {
     /// The pieces, by rising size.
     pub(super) segments: Vec<Segment>,
     /// For every break, the places where it may be.
-    pub(super) breaks: Vec<Vec<Place>>,
+    pub(super) breaks: Vec<Vec<BreakCandidate>>,
     /// The criterion for no break, one, two, …, as far as pieces had enough points.
     pub(super) criterion: Vec<f64>,
     /// By how much standard errors are larger than bins say.
@@ -36,11 +36,11 @@ pub(super) struct Segment {
     pub(super) line: Line,
 }
 
-/// A place for a break: before the bin `before`.
+/// Where a break may be: before the bin `before`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct BreakCandidate {
     pub(super) before: usize,
-    /// How much costlier than the best place; the likelihood falls by exp(−excess/2).
+    /// How much costlier than the best candidate; the likelihood falls by exp(−excess/2).
     pub(super) excess: f64,
 }
 
@@ -256,7 +256,7 @@ impl<'a> Search<'a> {
     }
 
     /// Where the middle one of three edges may be, the other two held.
-    fn places(&self, edges: &[usize]) -> Vec<Place> {
+    fn places(&self, edges: &[usize]) -> Vec<BreakCandidate> {
         let (start, end) = (edges[0], edges[2]);
         let costs = (start + 1..end).map(|before| {
             let cost = self.costs[start][before] + self.costs[before][end];
@@ -266,7 +266,7 @@ impl<'a> Search<'a> {
         let least = costs.iter().map(|c| c.1).fold(f64::INFINITY, f64::min);
         costs
             .iter()
-            .map(|&(before, cost)| Place {
+            .map(|&(before, cost)| BreakCandidate {
                 before,
                 excess: cost - least,
             })

@@ -1,5 +1,6 @@
 //! The mathematics from outside: one file per subject.
 
+mod adaptive;
 mod aggregation;
 mod aggregation_spacing;
 mod fairness;

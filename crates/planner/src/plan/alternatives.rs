@@ -6,7 +6,6 @@ use crate::delay::Prediction;
 /// One application on one path, the others where an assignment has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alternative {
-    /// The path.
     pub path: usize,
     /// Whether the assignment has the application there.
     pub current: bool,

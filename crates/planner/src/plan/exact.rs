@@ -36,10 +36,7 @@ pub enum Optimality {
     Proven,
     /// The budget ran out. No assignment has a score less than `bound`, compared in the order
     /// asked for: the first difference decides.
-    Within {
-        /// The bound.
-        bound: Score,
-    },
+    Within { bound: Score },
 }
 
 /// A part of the objective, in the order of importance if lateness comes before the delay.
@@ -81,7 +78,7 @@ pub struct Gap {
 /// beside the delay.
 ///
 /// Any other model is searched through or not at all: [`greedy()`]'s answer and the bound of
-/// everybody alone on a path are poor if the budget ends first.
+/// every application alone on a path are poor if the budget ends first.
 ///
 /// Stops when `budget` is used up and then says, in [`ExactPlan::optimality`], how far from the
 /// best its answer can be. It is never worse than [`greedy()`]. Deterministic.
@@ -118,7 +115,6 @@ impl Budget {
     /// little less delay is worth waiting for.
     pub const THOROUGH: Self = Self(4_000_000);
 
-    /// `units` of work.
     pub const fn new(units: u64) -> Self {
         Self(units)
     }

@@ -93,7 +93,7 @@ pub enum Order {
     LatenessFirst,
     /// Least delay, of the unmet as well, then least lateness. A latency target is met or not: to be a
     /// little less late without being met is had by filling the other paths to the brim of
-    /// everybody else's demand, and can cost all of them half as much delay again.
+    /// the others' demands, and can cost all of them half as much delay again.
     DelayFirst,
 }
 
@@ -158,17 +158,14 @@ impl<'a, M: DelayModel> Problem<'a, M> {
         self
     }
 
-    /// The paths.
     pub fn paths(&self) -> &'a [PathSpec] {
         self.paths
     }
 
-    /// The applications.
     pub fn apps(&self) -> &'a [AppSpec] {
         self.apps
     }
 
-    /// The tolerance.
     pub fn tolerance(&self) -> Tolerance {
         self.tolerance
     }

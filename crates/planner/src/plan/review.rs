@@ -235,7 +235,7 @@ impl<'a, F: FnMut(usize, &[usize]) -> ReviewScore> Review<'a, F> {
             .collect()
     }
 
-    /// Steps downhill, the steepest first, while anybody is in violations; of those that were looked at, once
+    /// Steps downhill, the steepest first, while violations are left; of those that were looked at, once
     /// the work is spent.
     fn descend(&mut self, start: &[usize]) -> ReviewedPlan {
         let mut assignment = start.to_vec();

@@ -98,14 +98,10 @@ pub enum Scheduler {
 /// Which number of a delay's distribution is the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Statistic {
-    /// The mean.
     #[default]
     Mean,
-    /// The median.
     P50,
-    /// The 95th percentile.
     P95,
-    /// The 99th percentile.
     P99,
 }
 
@@ -140,7 +136,6 @@ pub struct Forecast {
     pub terms: Terms,
     /// F: the delay wanted.
     pub latency_target: Option<Duration>,
-    /// The delay.
     pub outcome: Outcome,
 }
 
@@ -175,13 +170,9 @@ pub enum Outcome {
 /// From the moment that a message is made until its last byte is received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DelayDistribution {
-    /// The mean.
     pub mean: Duration,
-    /// The median.
     pub p50: Duration,
-    /// The 95th percentile.
     pub p95: Duration,
-    /// The 99th percentile.
     pub p99: Duration,
 }
 

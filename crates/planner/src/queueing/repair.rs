@@ -186,7 +186,7 @@ mod tests {
                 loss: Probability::new(loss).unwrap(),
                 round: seconds(round),
             };
-            let Outcome::Stable(told) = repair.of(without, packets).outcome else {
+            let Outcome::Stable(predicted) = repair.of(without, packets).outcome else {
                 panic!("{loss}, {packets}")
             };
             let mut drawn: Vec<f64> = (0..DRAWN)
@@ -206,16 +206,16 @@ mod tests {
                 .collect();
             drawn.sort_by(f64::total_cmp);
             let mean = drawn.iter().sum::<f64>() / DRAWN as f64;
-            for (what, told, drawn) in [
-                ("mean", told.mean, mean),
-                ("p50", told.p50, drawn[DRAWN / 2]),
-                ("p95", told.p95, drawn[DRAWN * 95 / 100]),
-                ("p99", told.p99, drawn[DRAWN * 99 / 100]),
+            for (what, predicted, drawn) in [
+                ("mean", predicted.mean, mean),
+                ("p50", predicted.p50, drawn[DRAWN / 2]),
+                ("p95", predicted.p95, drawn[DRAWN * 95 / 100]),
+                ("p99", predicted.p99, drawn[DRAWN * 99 / 100]),
             ] {
-                let error = told.as_secs_f64() / drawn - 1.0;
+                let error = predicted.as_secs_f64() / drawn - 1.0;
                 assert!(
                     error.abs() < 0.03,
-                    "loss {loss}, {packets} packets, {what}: {told:?}, drawn {drawn}"
+                    "loss {loss}, {packets} packets, {what}: {predicted:?}, drawn {drawn}"
                 );
             }
         }
@@ -236,11 +236,14 @@ mod tests {
             loss: Probability::new(0.02).unwrap(),
             round: seconds(18.0 * MS),
         };
-        let Outcome::Stable(told) = repair.of(constant, 1).outcome else {
+        let Outcome::Stable(predicted) = repair.of(constant, 1).outcome else {
             panic!()
         };
-        let near = |told: Duration, ms: f64| (told.as_secs_f64() - ms * MS).abs() < 1e-5;
-        assert!(near(told.p50, 8.0) && near(told.p95, 8.0), "{told:?}");
-        assert!(near(told.p99, 26.0), "{told:?}");
+        let near = |predicted: Duration, ms: f64| (predicted.as_secs_f64() - ms * MS).abs() < 1e-5;
+        assert!(
+            near(predicted.p50, 8.0) && near(predicted.p95, 8.0),
+            "{predicted:?}"
+        );
+        assert!(near(predicted.p99, 26.0), "{predicted:?}");
     }
 }

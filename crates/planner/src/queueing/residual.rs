@@ -15,7 +15,6 @@ use super::{DelayDistribution, Forecast, Outcome, Statistic, validity::Invalid};
 /// What was measured of one application in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
-    /// The delays.
     pub delay: DelayDistribution,
     /// The messages behind them.
     pub messages: u64,
@@ -37,7 +36,6 @@ pub struct Residual {
 /// A corrected forecast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrected {
-    /// The delay.
     pub delay: DelayDistribution,
     /// Standard deviation of the mean.
     pub mean_deviation: Duration,
@@ -103,7 +101,7 @@ impl Residual {
     ///
     /// Ignores overloaded forecasts and fewer than twenty messages.
     pub fn observe(&mut self, forecast: &Forecast, measured: &Measured) {
-        let Outcome::Stable(told) = forecast.outcome else {
+        let Outcome::Stable(predicted) = forecast.outcome else {
             return;
         };
         if measured.messages < MESSAGES_MIN {
@@ -112,11 +110,12 @@ impl Residual {
         self.keep(KEPT);
         let floor = floor_s(forecast);
         let waiting = |delay: Duration| (delay.as_secs_f64() - floor).max(0.0);
-        let mean = waiting(told.mean);
+        let mean = waiting(predicted.mean);
         let independent = (measured.messages as f64 / MESSAGES_ALIKE).max(1.0);
         for (statistic, scatter) in STATISTICS {
-            let x = waiting(told.get(statistic));
-            let y = measured.delay.get(statistic).as_secs_f64() - told.get(statistic).as_secs_f64();
+            let x = waiting(predicted.get(statistic));
+            let y = measured.delay.get(statistic).as_secs_f64()
+                - predicted.get(statistic).as_secs_f64();
             let variance =
                 mean * mean * scatter / independent + (SCATTER * x).powi(2) + NOISE_MIN * NOISE_MIN;
             // The four numbers of one window are hardly more than one.
@@ -137,7 +136,7 @@ impl Residual {
     /// [`Invalid::Overloaded`] where nothing was forecast, [`Invalid::ModelOff`] where what was
     /// measured asks for more than a correction.
     pub fn correct(&self, forecast: &Forecast) -> Result<Corrected, Invalid> {
-        let Outcome::Stable(told) = forecast.outcome else {
+        let Outcome::Stable(predicted) = forecast.outcome else {
             let load = forecast.terms.load;
             return Err(Invalid::Overloaded { load });
         };
@@ -150,11 +149,11 @@ impl Residual {
         }
         let floor = floor_s(forecast);
         let corrected = |delay: Duration| {
-            let told = delay.as_secs_f64();
-            let waiting = (told - floor).max(0.0);
+            let predicted = delay.as_secs_f64();
+            let waiting = (predicted - floor).max(0.0);
             // Nothing is quicker than without any waiting, shorter messages than the mean included.
-            let least = told - waiting;
-            Duration::from_secs_f64((told + offset + (factor - 1.0) * waiting).max(least))
+            let least = predicted - waiting;
+            Duration::from_secs_f64((predicted + offset + (factor - 1.0) * waiting).max(least))
         };
         let deviation = |delay: Duration| {
             let waiting = (delay.as_secs_f64() - floor).max(0.0);
@@ -162,13 +161,13 @@ impl Residual {
         };
         Ok(Corrected {
             delay: DelayDistribution {
-                mean: corrected(told.mean),
-                p50: corrected(told.p50),
-                p95: corrected(told.p95),
-                p99: corrected(told.p99),
+                mean: corrected(predicted.mean),
+                p50: corrected(predicted.p50),
+                p95: corrected(predicted.p95),
+                p99: corrected(predicted.p99),
             },
-            mean_deviation: deviation(told.mean),
-            p99_deviation: deviation(told.p99),
+            mean_deviation: deviation(predicted.mean),
+            p99_deviation: deviation(predicted.p99),
         })
     }
 
@@ -302,10 +301,10 @@ mod tests {
         let mut residual = Residual::new();
         for window in 0..windows {
             let forecast = forecast((15.0 + f64::from(window % 5) * 10.0) * MS);
-            let Outcome::Stable(told) = forecast.outcome else {
+            let Outcome::Stable(predicted) = forecast.outcome else {
                 unreachable!("made stable");
             };
-            let delay = moved(told, offset, factor);
+            let delay = moved(predicted, offset, factor);
             let messages = 2000;
             residual.observe(&forecast, &Measured { delay, messages });
         }
@@ -387,10 +386,10 @@ mod tests {
         assert_eq!(corrected.delay.mean, Duration::from_millis(10));
         // Half of the messages are shorter than the mean.
         let mut varied = forecast(12.0 * MS);
-        let Outcome::Stable(told) = &mut varied.outcome else {
+        let Outcome::Stable(predicted) = &mut varied.outcome else {
             unreachable!("made stable");
         };
-        told.p50 = Duration::from_millis(9);
+        predicted.p50 = Duration::from_millis(9);
         let corrected = Residual::new().correct(&varied).unwrap();
         assert_eq!(corrected.delay.p50, Duration::from_millis(9));
         let corrected = residual.correct(&varied).unwrap();

@@ -225,7 +225,7 @@ pub(super) fn terms_of(gateway: &Gateway, path: &PathSpec, app: &AppSpec) -> Ter
     }
 }
 
-/// What everybody waits, `None` where overloaded.
+/// The wait of every application, `None` where overloaded.
 fn waits(gateway: &Gateway, path: &PathSpec, classes: &[Class], ask: Ask) -> Vec<Option<Wait>> {
     match gateway.scheduler {
         Scheduler::Fifo => fifo(gateway, classes, ask),
@@ -271,7 +271,7 @@ fn steps_of(mass: &[f64], step: f64, class: &Class, blocking: &Blocking) -> Quan
 /// Steps of time and their number.
 #[derive(Clone, Copy, Debug)]
 struct Lattice {
-    /// Seconds.
+    /// In seconds.
     step: f64,
     points: usize,
 }
@@ -379,7 +379,8 @@ fn with_target(
     }
 }
 
-/// After everybody who has a latency target: preemptive-resume priority, so the mean is known exactly.
+/// Applications without a latency target wait for all that have one. Priority is preemptive-resume, so the
+/// mean is known exactly.
 fn without_target(gateway: &Gateway, classes: &[Class], ask: Ask, waits: &mut [Option<Wait>]) {
     if classes.iter().all(|class| class.latency_target.is_some()) {
         return;
@@ -485,12 +486,12 @@ impl Overtakers {
 struct Responses {
     /// Probabilities by step beyond `shortest`.
     mass: Vec<f64>,
-    /// Seconds.
+    /// In seconds.
     step: f64,
     /// By how much the shortest message's own time is longer than the mean one's, in s: negative,
     /// or zero if lengths do not vary.
     shortest: f64,
-    /// Seconds.
+    /// In seconds.
     mean: f64,
 }
 

@@ -31,7 +31,6 @@ use keiro_units::{Bandwidth, ByteCount, Instant};
 pub struct Sampling {
     /// Messages of all applications together, at most; about 0.1 µs of work each.
     pub messages_max: u32,
-    /// Which ones.
     pub seed: u64,
 }
 
@@ -433,20 +432,20 @@ impl Batches {
             true => ((corrected - shortest as f64) / waited).clamp(0.5, 2.0),
             false => 1.0,
         };
-        let told = |ns: f64| {
-            let ns = shortest as f64 + (ns - shortest as f64) * scale;
-            propagation.saturating_add(Duration::from_nanos(ns.ceil() as u64))
-        };
         let mut quantile = |share: f64| {
             let rank = ((share * delays.len() as f64).ceil() as usize).clamp(1, delays.len()) - 1;
             *delays.select_nth_unstable(rank).1 as f64
         };
-        let (p50, p95, p99) = (quantile(0.50), quantile(0.95), quantile(0.99));
+        let drawn = [mean, quantile(0.50), quantile(0.95), quantile(0.99)];
+        let [mean, p50, p95, p99] = drawn.map(|ns| {
+            let ns = shortest as f64 + (ns - shortest as f64) * scale;
+            propagation.saturating_add(Duration::from_nanos(ns.ceil() as u64))
+        });
         Outcome::Stable(DelayDistribution {
-            mean: told(mean),
-            p50: told(p50),
-            p95: told(p95),
-            p99: told(p99),
+            mean,
+            p50,
+            p95,
+            p99,
         })
     }
 

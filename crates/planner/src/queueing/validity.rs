@@ -19,7 +19,6 @@ pub struct Evidence {
 /// Half of a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Half {
-    /// Messages made.
     pub messages: u64,
     /// Their mean length in bytes; of no meaning without messages.
     pub length_mean: f64,
@@ -37,14 +36,12 @@ pub enum Invalid {
     },
     /// Too few messages to know what the application sends.
     TooLittleData {
-        /// Messages seen.
         messages: u64,
         /// Messages needed, [`MESSAGES_MIN`].
         needed: u64,
     },
     /// The two halves of the window are not of one kind: the queue never settles.
     NotStationary {
-        /// What changed.
         what: Change,
         /// In the earlier half.
         before: f64,
@@ -219,14 +216,14 @@ impl fmt::Display for Invalid {
             Self::Bursty { interval_spread } => {
                 write!(
                     f,
-                    "bursty: the variance of intervals is {:.1} times their mean squared, at most {INTERVAL_SPREAD_MAX} can be told",
+                    "bursty: the variance of intervals is {:.1} times their mean squared, forecasts need at most {INTERVAL_SPREAD_MAX}",
                     interval_spread.ratio()
                 )
             }
             Self::Together { part } => {
                 write!(
                     f,
-                    "bursty: {:.0} % of the messages come together with another, at most {:.0} can be told",
+                    "bursty: {:.0} % of the messages come together with another, forecasts need at most {:.0} %",
                     part * 100.0,
                     TOGETHER_MAX * 100.0
                 )

@@ -7,7 +7,7 @@ use super::DelayDistribution;
 /// What a message waits beyond its own transmission.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
-    /// Seconds.
+    /// In seconds.
     pub(super) mean: f64,
     /// `None` if it was not requested.
     pub(super) quantiles: Option<Quantiles>,

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Who goes where, by application and path; see the module.
 #[derive(Clone, Debug)]
 pub struct BackupPaths<A, P> {
-    /// Where everybody was when it was found.
+    /// Where every application was when it was found.
     places: BTreeMap<A, P>,
     /// By the path that fails: the applications that move, and where to.
     moves: BTreeMap<P, BTreeMap<A, P>>,
@@ -31,7 +31,7 @@ impl<A, P> Default for BackupPaths<A, P> {
 }
 
 impl<A: Copy + Ord, P: Copy + Ord> BackupPaths<A, P> {
-    /// Finds backup_paths from each of `paths`, everybody being where `places` says. `without` plans
+    /// Finds backup_paths from each of `paths`, every application being where `places` says. `without` plans
     /// without a path: the whole assignment, or only the moves.
     pub fn find(
         places: BTreeMap<A, P>,
@@ -54,9 +54,9 @@ impl<A: Copy + Ord, P: Copy + Ord> BackupPaths<A, P> {
         self.moves.get(&path)?.get(&app).copied()
     }
 
-    /// Corrects `now`, where everybody is: if just one path is no longer among those that are
+    /// Corrects `now`, where every application is: if just one path is no longer among those that are
     /// `up`, applications that it led to its end count as being on their backup, which is where the
-    /// first of them are already; if it leads nowhere any more, so does everybody who was to make
+    /// first of them are already; if it leads nowhere any more, so does every application that was to make
     /// room for them.
     ///
     /// `before` and `up` are paths and their ends; `end` is where an application's path has to
@@ -117,7 +117,7 @@ mod tests {
         all.filter(|pair| !gone.contains(pair)).collect()
     }
 
-    /// Where everybody is taken to be when `gone` are gone, from where they were.
+    /// Where every application is taken to be when `gone` are gone, from where they were.
     fn expected(gone: &[(u32, char)]) -> Vec<u32> {
         let backup_paths = backup_paths();
         let mut now = backup_paths.places.clone();

@@ -54,7 +54,6 @@ const PROMPT: usize = 2;
 const HELD_MAX: u32 = 6;
 
 impl Level {
-    /// Nothing is known yet.
     pub fn new(floors: Floors) -> Self {
         Self {
             floors,
@@ -171,11 +170,9 @@ mod tests {
     fn a_large_change_is_news_after_three_samples_and_only_once() {
         let mut level = steady(100.0, 2.0, 300);
         let news: Vec<Option<f64>> = (0..100).map(|_| level.on_sample(50.0)).collect();
-        let told = |number: usize| (number == 2).then_some(50.0);
-        assert!(
-            (0..100).all(|number| news[number] == told(number)),
-            "{news:?}"
-        );
+        let mut expected = vec![None; 100];
+        expected[2] = Some(50.0);
+        assert_eq!(news, expected);
     }
 
     #[test]
@@ -185,6 +182,16 @@ mod tests {
         let news: Vec<f64> = ramp.filter_map(|sample| level.on_sample(sample)).collect();
         assert!(news.len() <= 2, "{news:?}");
         assert_eq!(level.get(), Some(10.0), "{news:?}");
+    }
+
+    #[test]
+    fn what_does_not_stop_running_is_news_after_six_samples_of_waiting() {
+        let mut level = steady(0.0, 0.1, 300);
+        // Three of five samples show the change; news waits for six more.
+        let mut samples = (1..=30).map(|number| f64::from(number) * 10.0);
+        let first = samples.position(|sample| level.on_sample(sample).is_some());
+        assert_eq!(first, Some(3 + 6 - 1));
+        assert_eq!(level.get(), Some(70.0), "the median of the newest five");
     }
 
     #[test]

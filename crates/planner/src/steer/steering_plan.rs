@@ -10,7 +10,6 @@ use crate::{
     },
 };
 
-/// One application.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SteeredApp {
     /// Its name for the planner.
@@ -35,7 +34,6 @@ pub enum PlanMode {
     FromScratch,
 }
 
-/// An answer.
 #[derive(Clone, Debug)]
 pub struct SteeringPlan {
     /// All applications, placed.

@@ -22,7 +22,7 @@ pub struct PathObservation {
 ///
 /// A path that comes up is held down at first: its first packets show little, and a path that
 /// died just now may die again. Until it is released, applications that are met elsewhere are not sent there
-/// ([`eligible_paths`](super::eligible_paths)), so that a return moves everybody once, with figures that hold.
+/// ([`eligible_paths`](super::eligible_paths)), so that a return moves every application once, with figures that hold.
 #[derive(Clone, Debug, Default)]
 pub struct TrackedPath {
     levels: PathLevels,
@@ -33,7 +33,7 @@ pub struct TrackedPath {
     before: Option<PathSample>,
     /// The configured delay, with the shortest that was measured at first.
     reference: Option<Reference>,
-    /// Looks so far.
+    /// Observations so far.
     observations: u64,
     deaths: u64,
     /// The observations that found the deaths of the last minute, oldest first.
@@ -301,14 +301,14 @@ mod tests {
         let mut took = Vec::new();
         for deaths in 1..=6 {
             followed.on_observation(observation(deaths, None), None);
-            let told = followed.observations_until_released();
+            let reported = followed.observations_until_released();
             let until_trusted = (1..1000).find(|_| {
                 followed.on_observation(observation(deaths, Some(5)), None);
                 followed.hold_down(deaths) == PathHoldDown::Released
             });
             took.push(until_trusted.unwrap());
             // As long as no death is a minute ago meanwhile.
-            assert!(deaths > 4 || Some(told) == until_trusted, "{told}");
+            assert!(deaths > 4 || Some(reported) == until_trusted, "{reported}");
         }
         // The first of them is a minute ago when the fifth has stayed up.
         assert_eq!(took[..4], [5, 20, 80, 300]);

@@ -559,7 +559,7 @@ fn a_threshold_is_where_a_revision_moves_and_just_before_it_does_not() {
         let paths = world.paths.clone();
         let apps: Vec<u32> = world.apps.iter().copied().take(3).collect();
         for app in apps {
-            let knobs = paths
+            let parameters = paths
                 .iter()
                 .flat_map(|&path| {
                     [
@@ -568,14 +568,14 @@ fn a_threshold_is_where_a_revision_moves_and_just_before_it_does_not() {
                     ]
                 })
                 .chain([Parameter::LatencyTarget]);
-            for knob in knobs {
-                let Some(threshold) = world.incumbent.threshold(AppId(app), knob) else {
+            for parameter in parameters {
+                let Some(threshold) = world.incumbent.threshold(AppId(app), parameter) else {
                     continue;
                 };
                 found += 1;
                 let moves = |value: ParameterValue| {
                     let mut copy = world.incumbent.clone();
-                    match (knob, value) {
+                    match (parameter, value) {
                         (Parameter::PathDelay(id), ParameterValue::Time(delay)) => {
                             let (_, spec) = copy.paths().find(|path| path.0 == id).unwrap();
                             copy.set_path(id, PathSpec { delay, ..spec }).unwrap();

@@ -283,7 +283,7 @@ fn what_was_found_before_the_work_was_spent_is_taken() {
         ..ReviewScore::default()
     };
     let start = vec![0; APPS];
-    // The plan itself, everybody alone, and some sets of all.
+    // The plan itself, every application alone, and some sets of all.
     let work = 6 * (APPS * APPS) as u64;
     let mut review = Review::new(&may, work, opinion);
     let mended = review.improve(&[&start], &start).expect("one moves");
@@ -311,7 +311,7 @@ fn a_search_that_finds_nothing_ends() {
     });
     let start: Vec<usize> = (0..APPS).map(|app| app % 4).collect();
     let mended = review.improve(&[&start], &start);
-    // Beyond the work allowed: the plan itself, everybody alone, and the last that was asked.
+    // Beyond the work allowed: the plan itself, every application alone, and the last that was asked.
     let alone = (APPS * 4) as u64;
     let most = WORK + 2 * (APPS * APPS) as u64 + alone;
     assert!(review.work() <= most, "{}", review.work());

@@ -309,7 +309,6 @@ impl Walk {
 }
 
 impl Path {
-    /// No members.
     fn new(loads: &Loads, path: usize) -> Self {
         let bears = (0..loads.apps()).map(|app| {
             let limit = loads.limit(path, app);

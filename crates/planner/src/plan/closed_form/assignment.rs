@@ -22,7 +22,6 @@ struct PathLoad {
 }
 
 impl<'a> Assignment<'a> {
-    /// Nothing placed.
     pub(super) fn empty(loads: &'a Loads) -> Self {
         Self {
             loads,

@@ -34,7 +34,6 @@ pub(super) fn first(loads: &Loads, best: &mut Best, meter: &mut Meter) -> Result
     Walk::new(loads, order, Goal::First, best).descend(0, meter)
 }
 
-/// The best known.
 #[derive(Clone, Debug)]
 pub(super) struct Best {
     pub(super) cost: Cost,

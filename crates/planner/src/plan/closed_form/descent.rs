@@ -1,7 +1,7 @@
 //! Local search: better assignments by moving and exchanging applications.
 //!
 //! Where every latency target on two paths is met, most changes between them are turned down before they
-//! are computed: by the largest load that everybody on a path bears, and by a bound on the gain. Delays are convex in
+//! are computed: by the largest load that every application on a path bears, and by a bound on the gain. Delays are convex in
 //! the load, so the others on a path lose at least, and gain at most, what the tangent at the
 //! present load says.
 
@@ -241,7 +241,7 @@ impl Gauge {
         gauge
     }
 
-    /// Whether everybody on the path but `out` is met with the whole load `load`.
+    /// Whether every application on the path but `out` is met with the whole load `load`.
     fn bears(&self, load: u64, out: Option<usize>) -> bool {
         let index = usize::from(out.is_some() && out == self.strictest);
         load <= self.limits[index]

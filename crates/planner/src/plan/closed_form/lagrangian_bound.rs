@@ -93,7 +93,6 @@ struct Ascent<'b, 'a> {
 
 /// What all paths answer to prices.
 struct Round {
-    /// The bound.
     value: f64,
     slope: Slope,
     /// By path and application: which part of it is served there.
@@ -224,7 +223,7 @@ impl<'b, 'a> Ascent<'b, 'a> {
         best.0.max(finely.value).max(0.0).min(part(&found, goal))
     }
 
-    /// The better of two first guesses: what everybody costs now, or what everybody would cost
+    /// The better of two first guesses: what every application costs now, or what it would cost
     /// alone. The latter is a bound by itself.
     fn start(&mut self, goal: Goal, meter: &mut Meter) -> (Prices, Round) {
         let [now, alone] = [self.prices_now(goal), self.prices_alone(goal)].map(|prices| {
@@ -375,10 +374,10 @@ impl<'b, 'a> Ascent<'b, 'a> {
 }
 
 /// Where all applications together are more than all paths carry, one path at least is overloaded,
-/// and everybody on it unmet: the path that gains least otherwise becomes that one. What that adds
+/// and every application on it unmet: the path that gains least otherwise becomes that one. What that adds
 /// to the bound.
 fn sacrifice(offers: &mut [PathBound], prices: &Prices) -> f64 {
-    // On it everybody gains who pays more than being unmet costs.
+    // On it every application gains that pays more than being unmet costs.
     let gain = |price: &f64| (prices.parts.unmet - price).min(0.0);
     let beyond: f64 = prices.apps.iter().map(gain).sum();
     let least = offers

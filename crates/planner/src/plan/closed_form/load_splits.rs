@@ -211,8 +211,8 @@ impl<'a> Spreads<'a> {
         best
     }
 
-    /// Everybody where it costs least at these prices of room: a bound, the load of every path, and
-    /// where everybody is.
+    /// Every application where it costs least at these prices of room: a bound, the load of every path, and
+    /// where every application is.
     fn choose(&self, levels: &[&Level], prices: &[f64]) -> (f64, Vec<f64>, Vec<usize>) {
         let mut used = vec![0.0; levels.len()];
         let rooms = levels.iter().zip(prices);

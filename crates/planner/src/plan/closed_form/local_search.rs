@@ -18,7 +18,6 @@ use crate::{delay::Saturation, plan::Order};
 pub(super) enum Goal {
     /// Fewer unmet; next comes by how much load the unmet are too many on their paths.
     Fewer,
-    /// The best score.
     Best,
 }
 
@@ -142,7 +141,7 @@ struct Member {
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct PathMembers {
     /// By rising load that they bear.
     members: Vec<Member>,
     load: u64,
@@ -154,7 +153,7 @@ struct Place {
 
 struct Places<'a> {
     table: &'a Table,
-    paths: Vec<Place>,
+    paths: Vec<PathMembers>,
     place: Vec<usize>,
 }
 
@@ -258,7 +257,7 @@ impl<'a> Places<'a> {
     fn new(table: &'a Table, assignment: &[usize]) -> Self {
         let mut places = Self {
             table,
-            paths: table.paths.iter().map(|_| Place::default()).collect(),
+            paths: table.paths.iter().map(|_| PathMembers::default()).collect(),
             place: assignment.to_vec(),
         };
         for (app, &path) in assignment.iter().enumerate() {
@@ -511,7 +510,7 @@ impl<'a> Places<'a> {
         true
     }
 
-    /// Whether everybody on a path without `out` and with `into` is met, `load` in all.
+    /// Whether every application on a path without `out` and with `into` is met, `load` in all.
     fn bears(&self, path: usize, load: u64, out: Option<&Member>, into: Option<&Member>) -> bool {
         let members = &self.paths[path].members;
         let out = out.map(|member| member.app);
@@ -630,7 +629,7 @@ impl Clone for Places<'_> {
     }
 }
 
-impl Clone for Place {
+impl Clone for PathMembers {
     fn clone(&self) -> Self {
         let mut copy = Self::default();
         copy.clone_from(self);

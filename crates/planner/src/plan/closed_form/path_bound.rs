@@ -267,7 +267,7 @@ impl PathBounder {
         offer
     }
 
-    /// A bound on what serving anybody costs with a load in `interval`.
+    /// A bound on what serving one application costs with a load in `interval`.
     fn least(
         &mut self,
         path: usize,

@@ -43,7 +43,6 @@ pub struct AppId(pub u32);
 /// The paths that an application may take.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Allowed {
-    /// All there are.
     #[default]
     All,
     /// These, as far as they exist.
@@ -95,7 +94,6 @@ pub enum Refused {
     TooManyApps,
     /// More than [`Incumbent::PATHS_MAX`] paths.
     TooManyPaths,
-    /// No such application.
     UnknownApp,
     /// No such path, or one that the application may not take.
     UnknownPath,
@@ -132,13 +130,10 @@ pub struct Gain {
 /// One application goes elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Move {
-    /// Who.
     pub app: AppId,
     /// `None`: it was nowhere.
     pub from: Option<PathId>,
-    /// Where it goes.
     pub to: PathId,
-    /// Why.
     pub reason: Reason,
     /// What that gains; `None` for who was nowhere.
     pub gain: Option<Gain>,
@@ -183,7 +178,6 @@ impl Incumbent {
     /// More paths are refused.
     pub const PATHS_MAX: usize = 256;
 
-    /// Nothing yet.
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,

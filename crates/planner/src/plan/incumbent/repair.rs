@@ -12,6 +12,25 @@ use super::{RevisionBuilder, table::Tally};
 /// The applications that leave a path together at most, to make a latency target met.
 const TOGETHER_MAX: usize = 16;
 
+/// An unmet application that looks for a place on another path.
+#[derive(Clone, Copy, Debug)]
+struct Arrival {
+    app: usize,
+    /// Where it is.
+    from: usize,
+    /// Where it would go.
+    to: usize,
+}
+
+/// An application that makes room for an [`Arrival`].
+#[derive(Clone, Copy, Debug)]
+struct Displacement {
+    arrival: Arrival,
+    displaced: usize,
+    /// Where the displaced application goes.
+    backup: usize,
+}
+
 impl RevisionBuilder<'_> {
     pub(super) fn repair(&mut self) {
         // Where the last one was spent, not to spend this one on the same paths.
@@ -147,7 +166,7 @@ impl RevisionBuilder<'_> {
     }
 
     /// Lets an unmet member take the place of an application that is served as well elsewhere; whether
-    /// anybody could.
+    /// any could.
     fn displace(&mut self, path: usize) -> bool {
         let mut unmet: Vec<usize> = self.table.paths[path].unmet().collect();
         let apps = &self.table.apps;
@@ -156,18 +175,18 @@ impl RevisionBuilder<'_> {
             if self.is_spent() {
                 return false;
             }
-            if let Some((displaced, there, elsewhere)) = self.place_of_another(app, path) {
-                self.shift(displaced, elsewhere);
-                self.shift(app, there);
+            if let Some(displacement) = self.place_of_another(app, path) {
+                self.shift(displacement.displaced, displacement.backup);
+                self.shift(app, displacement.arrival.to);
                 return true;
             }
         }
         false
     }
 
-    /// Whose place `app` could take so that more latency targets are met: who, where, and where that one
-    /// goes.
-    fn place_of_another(&mut self, app: usize, path: usize) -> Option<(usize, usize, usize)> {
+    /// The application whose place `app`, which is on `path`, could take so that more latency targets are
+    /// met.
+    fn place_of_another(&mut self, app: usize, path: usize) -> Option<Displacement> {
         let relief = self.relief(app, path);
         let rate = self.table.apps[app].rate;
         for there in 0..self.table.paths.len() {
@@ -197,33 +216,36 @@ impl RevisionBuilder<'_> {
                     continue;
                 }
                 let unmet_max = (relief - (after - before) - 1) as usize;
-                let refuge = self.backup(other, there, (app, path), unmet_max);
-                if let Some(elsewhere) = refuge {
-                    return Some((other, there, elsewhere));
+                let arrival = Arrival {
+                    app,
+                    from: path,
+                    to: there,
+                };
+                if let Some(backup) = self.backup(other, arrival, unmet_max) {
+                    return Some(Displacement {
+                        arrival,
+                        displaced: other,
+                        backup,
+                    });
                 }
             }
         }
         None
     }
 
-    /// Where `other` harms least if it leaves `there` to an application that comes from a path,
-    /// and at most `unmet_max` demands are made unmet where it goes, its own included.
-    fn backup(
-        &mut self,
-        other: usize,
-        there: usize,
-        (app, path): (usize, usize),
-        unmet_max: usize,
-    ) -> Option<usize> {
+    /// The path where `other` harms least if it makes room for `arrival`, and at most `unmet_max`
+    /// demands are made unmet where it goes, its own included.
+    fn backup(&mut self, other: usize, arrival: Arrival, unmet_max: usize) -> Option<usize> {
+        let Arrival { app, from, to } = arrival;
         self.work += 3 * self.table.paths.len() as u64;
         let mut best: Option<(Tally, usize)> = None;
         let mut unmet_max = unmet_max;
         for (elsewhere, may) in self.table.may.row(other).iter().enumerate() {
-            if elsewhere == there || !may {
+            if elsewhere == to || !may {
                 continue;
             }
-            let harm = match elsewhere == path {
-                true => Some(self.harm_in_place_of(app, other, path)),
+            let harm = match elsewhere == from {
+                true => Some(self.harm_in_place_of(app, other, from)),
                 false => self.harm(other, elsewhere, unmet_max),
             };
             if let Some(harm) = harm.filter(|harm| harm.unmet <= unmet_max as i64)

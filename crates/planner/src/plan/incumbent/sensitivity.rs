@@ -6,10 +6,9 @@ use super::{Aim, AppId, Gain, Incumbent, PathId, RevisionBuilder, table::Tally};
 use crate::delay::Prediction;
 use keiro_units::Bandwidth;
 
-/// What one path would do for one application, everybody else staying where they are.
+/// What one path would do for one application, all others staying where they are.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PathOption {
-    /// The path.
     pub path: PathId,
     /// Whether the application is there.
     pub current: bool,
@@ -25,7 +24,7 @@ pub struct PathOption {
     pub worth: bool,
 }
 
-/// What is turned to see when an application would move.
+/// What is changed to see when an application would move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Parameter {
     /// A path's propagation delay: longer if the application is there, else shorter.
@@ -41,20 +40,17 @@ pub enum Parameter {
 pub enum ParameterValue {
     /// A delay, or a latency target.
     Time(Duration),
-    /// A bandwidth.
     Rate(Bandwidth),
 }
 
 /// The least change of one thing at which a revision would move the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threshold {
-    /// What changes.
-    pub knob: Parameter,
+    pub parameter: Parameter,
     /// What it is now; for an application without a latency target, the delay predicted for it.
     pub now: ParameterValue,
     /// From here on it would move.
     pub at: ParameterValue,
-    /// Where to.
     pub to: PathId,
 }
 
@@ -83,7 +79,7 @@ impl Incumbent {
             .collect()
     }
 
-    /// The best other path for `app`, everybody else staying; `None` if there is none.
+    /// The best other path for `app`, all others staying; `None` if there is none.
     pub fn next_best(&self, app: AppId) -> Option<PathOption> {
         let loss = |option: &PathOption| {
             let gain = option.gain.unwrap_or_default();
@@ -120,12 +116,12 @@ impl Incumbent {
     /// Found by trying revisions on a copy: some forty of them, each change ten or so per cent
     /// larger than the last, so an even smaller change that would move it, but a larger one
     /// would not, can be missed.
-    pub fn threshold(&self, app: AppId, knob: Parameter) -> Option<Threshold> {
-        let now = self.value(app, knob)?;
-        let end = self.end_of(app, knob)?;
+    pub fn threshold(&self, app: AppId, parameter: Parameter) -> Option<Threshold> {
+        let now = self.value(app, parameter)?;
+        let end = self.end_of(app, parameter)?;
         let moves = |value: ParameterValue| {
             let mut copy = self.clone();
-            copy.turn(app, knob, value)?;
+            copy.set_parameter(app, parameter, value)?;
             let moves = copy.revise().moves;
             let step = moves.iter().find(|step| step.app == app)?;
             Some(step.to)
@@ -152,12 +148,17 @@ impl Incumbent {
                 None => still = middle,
             }
         }
-        Some(Threshold { knob, now, at, to })
+        Some(Threshold {
+            parameter,
+            now,
+            at,
+            to,
+        })
     }
 
-    /// Where a knob stands.
-    fn value(&self, app: AppId, knob: Parameter) -> Option<ParameterValue> {
-        match knob {
+    /// The present value of a parameter.
+    fn value(&self, app: AppId, parameter: Parameter) -> Option<ParameterValue> {
+        match parameter {
             Parameter::PathDelay(path) => {
                 let &path = self.path_index.get(&path)?;
                 Some(ParameterValue::Time(self.table.paths[path].spec.delay))
@@ -174,11 +175,11 @@ impl Incumbent {
         }
     }
 
-    /// How far a knob is turned at most.
-    fn end_of(&self, app: AppId, knob: Parameter) -> Option<ParameterValue> {
+    /// The value up to which a parameter is changed at most.
+    fn end_of(&self, app: AppId, parameter: Parameter) -> Option<ParameterValue> {
         let here = self.path_of(app)?;
-        let now = self.value(app, knob)?;
-        Some(match (knob, now) {
+        let now = self.value(app, parameter)?;
+        Some(match (parameter, now) {
             (Parameter::PathDelay(path), ParameterValue::Time(now)) if path == here => {
                 ParameterValue::Time(now.saturating_add(DELAY_MAX))
             }
@@ -196,8 +197,13 @@ impl Incumbent {
         })
     }
 
-    fn turn(&mut self, app: AppId, knob: Parameter, value: ParameterValue) -> Option<()> {
-        let turned = match (knob, value) {
+    fn set_parameter(
+        &mut self,
+        app: AppId,
+        parameter: Parameter,
+        value: ParameterValue,
+    ) -> Option<()> {
+        let result = match (parameter, value) {
             (Parameter::PathDelay(id), ParameterValue::Time(delay)) => {
                 let &path = self.path_index.get(&id)?;
                 let spec = self.table.paths[path].spec;
@@ -217,7 +223,7 @@ impl Incumbent {
             }
             (_, _) => return None,
         };
-        turned.ok()
+        result.ok()
     }
 }
 
