@@ -437,6 +437,35 @@ mod tests {
     }
 
     #[test]
+    fn late_packet_leaves_a_larger_probe_in_flight_and_voids_one_of_its_size() {
+        let mut mtu = MtuDiscovery::new(9000);
+        mtu.on_probe_sent(at(0), 5, 9000);
+        assert_eq!(mtu.on_acked(4, MTU_BASE), None);
+        assert_eq!(mtu.wanted(at(0)), None, "the probe is in flight");
+        assert_eq!(mtu.on_acked(3, 1500), Some(1500));
+        assert_eq!(mtu.wanted(at(0)), None, "still");
+        assert!(mtu.on_probe_lost(at(0), 5));
+        mtu.on_probe_sent(at(100), 6, 9000);
+        assert_eq!(mtu.on_acked(5, 9000), Some(9000));
+        assert!(!mtu.on_probe_lost(at(100), 6));
+    }
+
+    #[test]
+    fn size_that_seemed_to_fail_is_probed_before_larger_ones() {
+        let mut mtu = MtuDiscovery::new(9000);
+        mtu.on_probe_sent(at(0), 0, 1500);
+        assert_eq!(mtu.on_acked(0, 1500), Some(1500));
+        for number in 1..=6 {
+            mtu.on_lost(at(0), number, 1500);
+        }
+        assert_eq!(mtu.current(), MTU_BASE);
+        assert_eq!(mtu.on_acked(20, 1400), Some(1400));
+        assert_eq!(mtu.wanted(at(0)), Some(1500));
+        assert_eq!(mtu.on_acked(21, 1500), Some(1500));
+        assert_eq!(mtu.wanted(at(0)), Some(9000));
+    }
+
+    #[test]
     fn eight_sizes_are_searched_and_seven_are_not() {
         let mut mtu = MtuDiscovery::new(1500);
         mtu.too_large = MTU_BASE + 9;
