@@ -102,6 +102,7 @@ mod tests {
     #[test]
     fn arithmetic_saturates_at_both_ends() {
         let early = Instant::from_nanos(5);
+        assert_eq!(early.as_nanos(), 5);
         assert_eq!(Instant::MAX + Duration::from_secs(1), Instant::MAX);
         assert_eq!(early - Duration::MAX, Instant::ZERO);
         assert_eq!(early - Instant::MAX, Duration::ZERO);

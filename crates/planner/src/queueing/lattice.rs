@@ -27,17 +27,14 @@ impl Workload {
         let mut mass = Vec::with_capacity(points_max);
         // Sums of `mass` up to each point, so that a range's probability is a difference.
         let mut sums: Vec<f64> = Vec::with_capacity(points_max);
-        let push = |mass: &mut Vec<f64>, sums: &mut Vec<f64>, p: f64| {
-            mass.push(p);
-            sums.push(sums.last().copied().unwrap_or(0.0) + p);
-        };
-        push(
-            &mut mass,
-            &mut sums,
-            ((1.0 - work.mean()) / work.none).max(0.0),
-        );
-        while mass.len() < points_max && sums[sums.len() - 1] < 1.0 - NEGLIGIBLE {
-            let last = mass.len() - 1;
+        let mut next = ((1.0 - work.mean()) / work.none).max(0.0);
+        let whole = loop {
+            let last = mass.len();
+            mass.push(next);
+            sums.push(sums.last().copied().unwrap_or(0.0) + next);
+            if mass.len() >= points_max || sums[last] >= 1.0 - NEGLIGIBLE {
+                break sums[last];
+            }
             let up: f64 = work
                 .atoms
                 .iter()
@@ -49,9 +46,8 @@ impl Workload {
                     p * (sums[last] - below)
                 })
                 .sum();
-            push(&mut mass, &mut sums, up / work.none);
-        }
-        let whole = sums[sums.len() - 1];
+            next = up / work.none;
+        };
         for p in &mut mass {
             *p /= whole;
         }

@@ -148,26 +148,27 @@ impl Residual {
             });
         }
         let floor = floor_s(forecast);
-        let corrected = |delay: Duration| {
+        let delays = [predicted.mean, predicted.p50, predicted.p95, predicted.p99];
+        let [mean, p50, p95, p99] = delays.map(|delay| {
             let predicted = delay.as_secs_f64();
             let waiting = (predicted - floor).max(0.0);
             // Nothing is quicker than without any waiting, shorter messages than the mean included.
             let least = predicted - waiting;
             Duration::from_secs_f64((predicted + offset + (factor - 1.0) * waiting).max(least))
-        };
-        let deviation = |delay: Duration| {
+        });
+        let [mean_deviation, p99_deviation] = [predicted.mean, predicted.p99].map(|delay| {
             let waiting = (delay.as_secs_f64() - floor).max(0.0);
             Duration::from_secs_f64(self.deviation_s(waiting))
-        };
+        });
         Ok(Corrected {
             delay: DelayDistribution {
-                mean: corrected(predicted.mean),
-                p50: corrected(predicted.p50),
-                p95: corrected(predicted.p95),
-                p99: corrected(predicted.p99),
+                mean,
+                p50,
+                p95,
+                p99,
             },
-            mean_deviation: deviation(predicted.mean),
-            p99_deviation: deviation(predicted.p99),
+            mean_deviation,
+            p99_deviation,
         })
     }
 

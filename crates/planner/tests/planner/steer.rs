@@ -11,7 +11,9 @@ use keiro_planner::{
         Budget,
         incumbent::{Allowed, AppId, PathId, Settings},
     },
-    steer::{PathLevels, PathSample, PlanMode, SteeredApp, SteeringPlan, plan_moves},
+    steer::{
+        PathLevels, PathSample, PlanMode, SteeredApp, SteeringPlan, placed_incumbent, plan_moves,
+    },
 };
 use keiro_units::{Bandwidth, ByteCount, Probability};
 use rand_chacha::{
@@ -300,4 +302,67 @@ fn only_whose_target_is_met_on_no_other_path_goes_to_a_spare_one() {
         assert_eq!(arrangement.moves, []);
         assert_eq!(arrangement.unmet, [AppId(1)]);
     }
+}
+
+fn app_on(id: u32, bytes: u64, latency_target_ms: u64, path: u32) -> SteeredApp {
+    SteeredApp {
+        id: AppId(id),
+        spec: AppSpec {
+            length: ByteCount::new(bytes),
+            interval: Duration::from_millis(10),
+            latency_target: Some(Duration::from_millis(latency_target_ms)),
+        },
+        allowed: Allowed::All,
+        fallback: BTreeSet::new(),
+        path: Some(PathId(path)),
+    }
+}
+
+/// Few moves leave an application unmet that a plan from scratch meets.
+#[test]
+fn plan_from_scratch_is_taken_where_it_leaves_fewer_unmet() {
+    let path = |id: u32, mbit: u64, delay_ms: u64| {
+        let spec = PathSpec {
+            bandwidth: Bandwidth::from_mbit_per_second(mbit),
+            delay: Duration::from_millis(delay_ms),
+        };
+        (PathId(id), spec)
+    };
+    let paths = [path(0, 30, 20), path(1, 10, 5), path(2, 10, 10)];
+    let apps = [
+        app_on(0, 4000, 10, 2),
+        app_on(1, 9000, 20, 2),
+        app_on(2, 8000, 50, 2),
+    ];
+    let (settings, budget) = (Settings::default(), Budget::default());
+    let revision = placed_incumbent(settings, &paths, &apps).unwrap().revise();
+    assert_eq!(revision.unmet, [AppId(0)], "it takes more than few moves");
+    let plan = plan_moves(settings, &paths, &apps, PlanMode::Revise, budget).unwrap();
+    assert_eq!(plan.unmet, []);
+    assert_eq!(plan.moves.len(), 2);
+    let places = plan.places();
+    for change in &plan.moves {
+        assert_eq!(places[&change.app], change.to);
+    }
+}
+
+/// A target that no plan meets is no reason to move those that are served.
+#[test]
+fn plan_from_scratch_that_leaves_as_many_unmet_is_not_taken() {
+    let path = |id: u32, delay_us: u64| {
+        let spec = PathSpec {
+            bandwidth: Bandwidth::from_mbit_per_second(100),
+            delay: Duration::from_micros(delay_us),
+        };
+        (PathId(id), spec)
+    };
+    let paths = [path(0, 10_000), path(1, 9_900)];
+    let apps = [app_on(0, 1000, 100, 0), app_on(1, 1000, 1, 1)];
+    let (settings, budget) = (Settings::default(), Budget::default());
+    let plan = |mode| plan_moves(settings, &paths, &apps, mode, budget).unwrap();
+    let revised = plan(PlanMode::Revise);
+    assert_eq!((revised.moves.len(), revised.unmet), (0, vec![AppId(1)]));
+    // From scratch the hundred microseconds count.
+    let anew = plan(PlanMode::FromScratch);
+    assert_eq!((anew.moves.len(), anew.unmet), (1, vec![AppId(1)]));
 }

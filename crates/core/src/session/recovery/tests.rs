@@ -428,10 +428,13 @@ fn outcomes_are_in_flight_until_their_packet_is_acknowledged_or_lost() {
         packets.on_sent(at(ms), packet(100, PacketKind::AckEliciting, frames));
         assert!(packets.has_outstanding_outcomes());
     }
+    assert_eq!(packets.bytes_in_flight(), 200);
     ack(&mut packets, 1, 1);
     assert!(packets.has_outstanding_outcomes());
+    assert_eq!(packets.bytes_in_flight(), 100);
     packets.lose_all();
     assert!(!packets.has_outstanding_outcomes());
+    assert_eq!(packets.bytes_in_flight(), 0);
     send(&mut packets, 3, 0);
     assert!(!packets.has_outstanding_outcomes());
 }

@@ -687,6 +687,19 @@ impl Tally {
     }
 }
 
+impl Gain {
+    /// Which is more worth, for an aim.
+    fn compare(&self, other: &Self, aim: Aim) -> std::cmp::Ordering {
+        let counts = (self.met, self.not_overloaded).cmp(&(other.met, other.not_overloaded));
+        let lateness = self.lateness_seconds.total_cmp(&other.lateness_seconds);
+        let delay = self.delay_seconds.total_cmp(&other.delay_seconds);
+        counts.then(match aim {
+            Aim::LeastDelay => delay.then(lateness),
+            Aim::Frugal => lateness.then(delay),
+        })
+    }
+}
+
 impl From<Tally> for Gain {
     fn from(tally: Tally) -> Self {
         Self {

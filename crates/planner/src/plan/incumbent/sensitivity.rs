@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Aim, AppId, Gain, Incumbent, PathId, RevisionBuilder, table::Tally};
+use super::{AppId, Gain, Incumbent, PathId, RevisionBuilder, table::Tally};
 use crate::delay::Prediction;
 use keiro_units::Bandwidth;
 
@@ -81,27 +81,13 @@ impl Incumbent {
 
     /// The best other path for `app`, all others staying; `None` if there is none.
     pub fn next_best(&self, app: AppId) -> Option<PathOption> {
-        let loss = |option: &PathOption| {
-            let gain = option.gain.unwrap_or_default();
-            (gain.met, gain.not_overloaded)
-        };
         let others = self
             .path_options(app)
             .into_iter()
             .filter(|other| !other.current);
         others.reduce(|best, next| {
-            let value = |option: &PathOption| {
-                let gain = option.gain.unwrap_or_default();
-                match self.settings.aim {
-                    Aim::LeastDelay => (gain.delay_seconds, gain.lateness_seconds),
-                    Aim::Frugal => (gain.lateness_seconds, gain.delay_seconds),
-                }
-            };
-            let (counts, [next_value, best_value]) =
-                (loss(&next).cmp(&loss(&best)), [&next, &best].map(value));
-            let times = next_value.0.total_cmp(&best_value.0);
-            let times = times.then(next_value.1.total_cmp(&best_value.1));
-            match counts.then(times).is_gt() {
+            let [gain, least] = [&next, &best].map(|option| option.gain.unwrap_or_default());
+            match gain.compare(&least, self.settings.aim).is_gt() {
                 true => next,
                 false => best,
             }
@@ -119,13 +105,6 @@ impl Incumbent {
     pub fn threshold(&self, app: AppId, parameter: Parameter) -> Option<Threshold> {
         let now = self.value(app, parameter)?;
         let end = self.end_of(app, parameter)?;
-        let moves = |value: ParameterValue| {
-            let mut copy = self.clone();
-            copy.set_parameter(app, parameter, value)?;
-            let moves = copy.revise().moves;
-            let step = moves.iter().find(|step| step.app == app)?;
-            Some(step.to)
-        };
         let (mut still, mut moved) = (now, None);
         for step in 0..=STEPS {
             // The first steps are a thousandth of the whole way and less.
@@ -134,7 +113,7 @@ impl Incumbent {
                 _ => 1e-6_f64.powf(1.0 - f64::from(step) / f64::from(STEPS)),
             };
             let value = now.towards(end, part);
-            if let Some(to) = moves(value) {
+            if let Some(to) = self.target_with(app, parameter, value) {
                 moved = Some((value, to));
                 break;
             }
@@ -143,7 +122,7 @@ impl Incumbent {
         let (mut at, mut to) = moved?;
         for _ in 0..BISECTIONS {
             let middle = still.towards(at, 0.5);
-            match moves(middle) {
+            match self.target_with(app, parameter, middle) {
                 Some(target) => (at, to) = (middle, target),
                 None => still = middle,
             }
@@ -154,6 +133,20 @@ impl Incumbent {
             at,
             to,
         })
+    }
+
+    /// Where a revision would move `app` if a parameter had another value; `None` if it would not.
+    fn target_with(
+        &self,
+        app: AppId,
+        parameter: Parameter,
+        value: ParameterValue,
+    ) -> Option<PathId> {
+        let mut copy = self.clone();
+        copy.set_parameter(app, parameter, value)?;
+        let moves = copy.revise().moves;
+        let step = moves.iter().find(|step| step.app == app)?;
+        Some(step.to)
     }
 
     /// The present value of a parameter.
