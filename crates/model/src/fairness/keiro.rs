@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn who_returns_to_a_full_line_begins_with_a_part_of_its_unit() {
+    fn return_to_a_full_line_begins_with_a_part_of_the_unit() {
         for (round_trip, lost) in [(24.0, false), (20.0, true)] {
             let mut driven = Driven::new();
             driven.feed(20, 20.0, false);

@@ -73,7 +73,7 @@ fn round_trips_do_not_matter() {
 }
 
 #[test]
-fn who_begins_later_has_its_share_within_five_seconds() {
+fn late_starter_has_its_share_within_five_seconds() {
     let starts = [0.0, 5.0, 10.0, 15.0];
     let tenants = starts.map(|start| Tenant::new(1.0, 4.0, start)).to_vec();
     let outcome = lab(keiro(12_500), 0.0, tenants, 40).run();

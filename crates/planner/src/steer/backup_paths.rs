@@ -126,18 +126,18 @@ mod tests {
     }
 
     #[test]
-    fn a_death_to_one_end_moves_its_applications_only() {
+    fn outage_to_one_end_moves_its_applications_only() {
         assert_eq!(expected(&[(7, 'b')]), [8, 7, 8, 9]);
         assert_eq!(expected(&[(7, 'c')]), [7, 8, 8, 9]);
     }
 
     #[test]
-    fn a_death_to_all_ends_moves_everybody_that_has_to() {
+    fn outage_to_all_ends_moves_every_application_that_has_to() {
         assert_eq!(expected(&[(7, 'b'), (7, 'c')]), [8, 8, 9, 9]);
     }
 
     #[test]
-    fn a_death_to_one_end_after_the_other_moves_the_rest() {
+    fn outage_to_one_end_after_the_other_moves_the_rest() {
         let backup_paths = backup_paths();
         let mut now = BTreeMap::from([(1, 8), (2, 7), (3, 8), (4, 9)]);
         let before = up(&[(7, 'b')]);

@@ -55,14 +55,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_sent_to_a_path_that_is_not_trusted_while_there_is_another() {
+    fn path_on_hold_takes_no_application_while_another_is_released() {
         let paths = [(1, Released), (2, Held), (3, Validating)];
         assert_eq!(of(&paths, None), [1]);
         assert_eq!(of(&paths, Some(1)), [1]);
     }
 
     #[test]
-    fn who_is_there_may_stay() {
+    fn application_may_stay_on_its_path_during_probation() {
         let paths = [(1, Released), (2, Held), (3, Validating)];
         assert_eq!(of(&paths, Some(2)), [1, 2]);
         assert_eq!(of(&paths, Some(3)), [1, 3]);

@@ -91,12 +91,12 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_a_path_that_is_up_has_another_home() {
+    fn application_that_leaves_a_path_that_is_up_prefers_its_new_path() {
         assert_eq!(preferred_after(&[(0, 'p', "pq"), (1, 'q', "pq")]), 'q');
     }
 
     #[test]
-    fn who_is_driven_from_one_dying_path_to_the_next_belongs_where_it_was_first() {
+    fn application_keeps_its_first_path_through_a_series_of_outages() {
         let seen = [
             (0, 'p', "pqr"),
             (1, 'q', "qr"),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_driven_out_for_long_or_until_its_path_is_back_has_another_home() {
+    fn long_displacement_or_a_path_that_is_back_makes_the_new_path_preferred() {
         assert_eq!(
             preferred_after(&[(0, 'p', "pq"), (1, 'q', "q"), (11, 'q', "q")]),
             'q'
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_home_again_may_be_driven_out_for_as_long_again() {
+    fn return_restarts_the_time_of_displacement() {
         let seen = [
             (0, 'p', "pq"),
             (1, 'q', "q"),

@@ -372,7 +372,7 @@ fn the_same_again_is_no_change_and_unknown_things_are_refused() {
 }
 
 #[test]
-fn without_paths_everybody_is_nowhere_and_housed_when_one_comes() {
+fn without_paths_no_application_is_placed_and_all_are_when_one_comes() {
     let mut incumbent = Incumbent::new(Settings::default());
     incumbent
         .set_app(AppId(3), app(1_000, 100, Some(20)), Allowed::All)

@@ -204,7 +204,7 @@ fn three_on_two(set: &[usize]) -> ReviewScore {
 }
 
 #[test]
-fn who_need_not_move_stays() {
+fn application_that_need_not_move_stays() {
     let may = vec![vec![true; 2]; 3];
     let mut review = Review::new(&may, 1_000, |_, members| three_on_two(members));
     let mended = review

@@ -138,7 +138,7 @@ fn site() -> Site {
 }
 
 #[test]
-fn a_day_of_noise_moves_nobody() {
+fn a_day_of_noise_moves_no_application() {
     const SEED: u64 = 0x5eed_0024;
     println!("seed {SEED:#x}");
     let mut random = ChaCha12Rng::seed_from_u64(SEED);
@@ -228,7 +228,7 @@ fn every_change_of_a_path_is_answered_in_half_a_second_by_one_move_each() {
 }
 
 #[test]
-fn a_death_moves_everybody_once_to_where_the_plan_without_the_path_says() {
+fn outage_moves_every_application_once_as_the_plan_without_the_path_says() {
     for path in (0..4).map(PathId) {
         let mut site = site();
         let paths: Vec<(PathId, PathSpec)> = site
