@@ -463,3 +463,16 @@ fn restart_begins_the_numbers_again_and_keeps_the_statistics() {
     assert_eq!(packets.bytes_in_flight(), 0);
     assert!(packets.on_ack(0, [(0, 0)].into_iter()).is_none());
 }
+
+#[test]
+fn pto_retransmitted_packet_is_confirmed_lost_by_the_packet_threshold() {
+    // Time confirms nothing yet.
+    let rtt = rtt_of(1000);
+    let mut packets = sent(6);
+    packets.on_pto(at(20));
+    for (acked, confirmed) in [(2, vec![]), (3, vec![0]), (4, vec![1])] {
+        ack(&mut packets, acked, acked);
+        let lost = packets.detect_lost(at(20), &rtt);
+        assert_eq!(numbers(&lost), confirmed, "{acked} is acknowledged");
+    }
+}
