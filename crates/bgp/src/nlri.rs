@@ -13,7 +13,6 @@ use crate::{
     srv6::Label,
 };
 
-/// One NLRI entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nlri {
     pub destination: Destination,
@@ -90,7 +89,6 @@ pub fn decode(
     Ok(())
 }
 
-/// Appends one entry.
 pub fn encode(nlri: &Nlri, add_path: bool, withdrawn: bool, out: &mut Vec<u8>) {
     if add_path {
         out.extend(nlri.path_id.to_be_bytes());
@@ -203,7 +201,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read(
+        fn written_values_parse_to_the_same(
             address: u128, length in 0u8..=128, rd: u64, label in 0u32..1 << 20, path_id: u32
         ) {
             let v6 = Ipv6Net::new(address.into(), length).unwrap().trunc();

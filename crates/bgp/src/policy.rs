@@ -73,7 +73,6 @@ pub struct AttributeChanges {
 }
 
 impl Policy {
-    /// Permits everything unchanged.
     pub fn permit_all() -> Self {
         Self {
             rules: vec![Rule {
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_passes_without_a_rule() {
+    fn a_route_without_a_matching_rule_is_denied() {
         let policy = Policy::default();
         assert_eq!(
             policy.evaluate(
@@ -243,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_rpki_says_decides_where_a_rule_asks() {
+    fn origin_validation_decides_where_a_rule_matches_on_it() {
         let rule = |validity: &[Validity], action| Rule {
             validity: validity.to_vec(),
             action,

@@ -229,19 +229,19 @@ impl Rib {
         if let Some(count) = self.counts.get_mut(&(source, destination.family())) {
             *count = count.saturating_sub(1);
         }
-        let gone = match occupied.get_mut() {
+        let removed = match occupied.get_mut() {
             Paths::One(_) => match occupied.remove() {
                 Paths::One(path) => Some(path),
                 Paths::Many(_) => None,
             },
             Paths::Many(paths) => {
-                let gone = paths.swap_remove(place);
+                let removed = paths.swap_remove(place);
                 occupied.get_mut().shrink();
                 occupied.get_mut().put_best_first(peers);
-                Some(gone)
+                Some(removed)
             }
         };
-        let next_hop = gone.and_then(|path| next_hops::next_hop_of(&destination, &path));
+        let next_hop = removed.and_then(|path| next_hops::next_hop_of(&destination, &path));
         self.release(next_hop, &destination);
         RouteChange {
             path: true,
@@ -261,12 +261,12 @@ impl Rib {
         let (counts, next_hops) = (&mut self.counts, &mut self.next_hops);
         self.routes.retain(|destination, paths| {
             let goes = |path: &Path| path.source == source && goes(destination, path);
-            let gone = paths.as_slice().iter().filter(|path| goes(path)).count();
-            if gone == 0 {
+            let removed = paths.as_slice().iter().filter(|path| goes(path)).count();
+            if removed == 0 {
                 return true;
             }
             if let Some(count) = counts.get_mut(&(source, destination.family())) {
-                *count = count.saturating_sub(gone);
+                *count = count.saturating_sub(removed);
             }
             let best = goes(paths.best());
             let of = |path: &Path| next_hops::next_hop_of(destination, path);

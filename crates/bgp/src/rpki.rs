@@ -202,7 +202,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn looking_up_is_the_definition(
+        fn validation_agrees_with_the_definition(
             all in prop::collection::vec((prefix(), 0u8..8, 0u32..3), 0..40),
             asked in prop::collection::vec((prefix(), prop::option::of(0u32..3)), 40),
         ) {

@@ -35,7 +35,6 @@ pub(crate) struct Encoding {
     pub(crate) extended_next_hop: bool,
 }
 
-/// A decoded UPDATE.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Update {
     /// Withdrawn destinations, including those of malformed announcements.
@@ -63,7 +62,6 @@ struct Reach<'a> {
     list: &'a [u8],
 }
 
-/// Attribute types (IANA).
 mod kind {
     pub(super) const MP_REACH: u8 = 14;
     pub(super) const MP_UNREACH: u8 = 15;
@@ -93,22 +91,7 @@ pub(crate) fn decode_update(
         withdrawn: &message.withdrawn_routes,
         announced: &message.nlri,
     };
-    let mut body_nlri = Vec::new();
-    if encoding.families.contains(&Family::Ipv4) {
-        let add_path = encoding.add_path.contains(&Family::Ipv4);
-        let bad = |error: nlri::NlriError| UpdateError {
-            subcode: subcode::NETWORK_FIELD,
-            detail: error.to_string(),
-        };
-        nlri::decode(
-            in_body.withdrawn,
-            Family::Ipv4,
-            add_path,
-            &mut update.withdrawn,
-        )
-        .map_err(bad)?;
-        nlri::decode(in_body.announced, Family::Ipv4, add_path, &mut body_nlri).map_err(bad)?;
-    }
+    let body_nlri = decode_body(&in_body, encoding, &mut update)?;
     let Split {
         rest,
         reach,
@@ -141,26 +124,13 @@ pub(crate) fn decode_update(
     }
     match decode_attributes(&rest, encoding) {
         Ok((attributes, body_next_hop)) => {
-            let mut announce = |next_hop: Option<_>, list: Vec<Nlri>| match next_hop {
-                _ if list.is_empty() => {}
-                Some((next_hop, link_local)) => {
-                    let attributes = Attributes {
-                        next_hop,
-                        link_local,
-                        ..attributes.clone()
-                    };
-                    update.announced.push((attributes, list));
-                }
-                None => {
-                    update.malformed = Some("no usable next hop".to_owned());
-                    update.withdrawn.extend(list);
-                }
-            };
-            let of_body = body_next_hop
+            let body_next_hop = body_next_hop
                 .map(IpAddr::V4)
                 .filter(|address| usable(*address));
-            announce(of_body.map(|address| (address, None)), body_nlri);
-            announce(reach.and_then(|reach| reach.next_hop), mp_nlri);
+            let body_next_hop = body_next_hop.map(|address| (address, None));
+            let mp_next_hop = reach.and_then(|reach| reach.next_hop);
+            update.announce(&attributes, body_next_hop, body_nlri);
+            update.announce(&attributes, mp_next_hop, mp_nlri);
         }
         Err(malformed) => {
             update.malformed = Some(malformed);
@@ -169,6 +139,52 @@ pub(crate) fn decode_update(
         }
     }
     Ok(update)
+}
+
+impl Update {
+    /// Adds announced routes with this next hop; without a usable one they are withdrawn.
+    fn announce(
+        &mut self,
+        attributes: &Attributes,
+        next_hop: Option<(IpAddr, Option<Ipv6Addr>)>,
+        list: Vec<Nlri>,
+    ) {
+        if list.is_empty() {
+            return;
+        }
+        let Some((next_hop, link_local)) = next_hop else {
+            self.malformed = Some("no usable next hop".to_owned());
+            self.withdrawn.extend(list);
+            return;
+        };
+        let attributes = Attributes {
+            next_hop,
+            link_local,
+            ..attributes.clone()
+        };
+        self.announced.push((attributes, list));
+    }
+}
+
+/// Decodes the IPv4 routes outside of the attributes: adds the withdrawn ones to `update` and returns
+/// the announced ones.
+fn decode_body(
+    body: &Body<'_>,
+    encoding: &Encoding,
+    update: &mut Update,
+) -> Result<Vec<Nlri>, UpdateError> {
+    let mut announced = Vec::new();
+    if encoding.families.contains(&Family::Ipv4) {
+        let add_path = encoding.add_path.contains(&Family::Ipv4);
+        let withdrawn = &mut update.withdrawn;
+        nlri::decode(body.withdrawn, Family::Ipv4, add_path, withdrawn)
+            .and_then(|()| nlri::decode(body.announced, Family::Ipv4, add_path, &mut announced))
+            .map_err(|error| UpdateError {
+                subcode: subcode::NETWORK_FIELD,
+                detail: error.to_string(),
+            })?;
+    }
+    Ok(announced)
 }
 
 struct Body<'a> {

@@ -83,12 +83,12 @@ impl NextHops {
             return;
         };
         let known = occupied.get_mut();
-        let gone = match destination {
+        let removed = match destination {
             Destination::V4(net) => self.v4.remove(&key4(known.number, net)),
             Destination::V6(net) => self.v6.remove(&key6(known.number, net)),
             Destination::Vpn6(..) => false,
         };
-        known.routes -= usize::from(gone);
+        known.routes -= usize::from(removed);
         if known.routes == 0 {
             let Tracked {
                 number,
@@ -134,7 +134,6 @@ impl NextHops {
         v4.chain(v6)
     }
 
-    /// See [`super::Rib::take_unused_next_hops`].
     pub(super) fn take_unused(&mut self) -> BTreeSet<NextHop> {
         std::mem::take(&mut self.unused)
     }

@@ -81,10 +81,10 @@ fn a_path_whose_next_hop_cannot_be_reached_is_not_considered() {
     rib.insert(at, near.clone(), &peers);
     rib.insert(at, far.clone(), &peers);
     assert_eq!(rib.best(&at), Some(&far));
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let of_far = (NeighbourId(2), hop(9));
-    rib.set_reachable(of_far, false, &peers, |at, c| told.push((at, c.best)));
-    assert_eq!(told, [(at, true)]);
+    rib.set_reachable(of_far, false, &peers, |at, c| reported.push((at, c.best)));
+    assert_eq!(reported, [(at, true)]);
     assert_eq!(rib.best(&at), Some(&near));
     assert_eq!(rib.best_from(&at, far.source, &peers), None);
     assert_eq!(rib.paths(&at).len(), 2, "it is kept");
@@ -115,9 +115,9 @@ fn a_next_hop_that_is_lost_or_found_costs_what_its_own_routes_cost() {
         rib.insert(at, path(1, |a| a.next_hop = hop(by)), &peers);
     }
     let set = |rib: &mut Rib, next_hop, reachable| {
-        let mut told = 0;
-        let visited = rib.set_reachable(next_hop, reachable, &peers, |_, _| told += 1);
-        (visited, told)
+        let mut reported = 0;
+        let visited = rib.set_reachable(next_hop, reachable, &peers, |_, _| reported += 1);
+        (visited, reported)
     };
     assert_eq!(set(&mut rib, of(2), false), (3, 3));
     assert_eq!(set(&mut rib, of(2), false), (0, 0), "nothing new");
@@ -294,13 +294,13 @@ proptest! {
             let (before, lost) = (bests(&rib), naive.lost.clone());
             // Destinations whose best path may have changed, and those reported as changed.
             let mut touched = BTreeSet::new();
-            let mut told = BTreeSet::new();
+            let mut reported = BTreeSet::new();
             match what {
                 0 => {
                     rib.sweep(source, |_, _| true, &peers, |d, c| {
                         touched.insert(d);
                         if c.best {
-                            told.insert(d);
+                            reported.insert(d);
                         }
                     });
                     let of_source = naive.paths.keys().filter(|key| key.1 == source);
@@ -312,7 +312,7 @@ proptest! {
                     let visited = rib.set_reachable(next_hop, reachable, &peers, |d, c| {
                         touched.insert(d);
                         if c.best {
-                            told.insert(d);
+                            reported.insert(d);
                         }
                     });
                     let of = naive.next_hops().remove(&next_hop).unwrap_or_default();
@@ -326,7 +326,7 @@ proptest! {
                 3 => {
                     naive.paths.remove(&(destination, source, path_id));
                     if rib.remove(destination, source, path_id, &peers).best {
-                        told.insert(destination);
+                        reported.insert(destination);
                     }
                     touched.insert(destination);
                 }
@@ -338,7 +338,7 @@ proptest! {
                     let new = Path { path_id, source, ..new };
                     naive.paths.insert((destination, source, path_id), new.clone());
                     if rib.insert(destination, new, &peers).best {
-                        told.insert(destination);
+                        reported.insert(destination);
                     }
                     touched.insert(destination);
                 }
@@ -362,7 +362,7 @@ proptest! {
             let after = bests(&rib);
             for at in before.keys().chain(after.keys()) {
                 if before.get(at) != after.get(at) {
-                    prop_assert!(told.contains(at), "{at} silently");
+                    prop_assert!(reported.contains(at), "{at} silently");
                 }
                 let all: Vec<&Path> = naive.paths.iter()
                     .filter(|(key, _)| key.0 == *at).map(|(_, path)| path).collect();

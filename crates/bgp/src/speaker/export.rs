@@ -148,12 +148,12 @@ impl Speaker {
         }
         for neighbour in &mut self.neighbours {
             let first = Destination::Vpn6(rd, Ipv6Net::default());
-            let told = neighbour.adj_rib_out.routes.range(first..);
-            let told: Vec<Destination> = told
+            let advertised = neighbour.adj_rib_out.routes.range(first..);
+            let advertised: Vec<Destination> = advertised
                 .map(|(destination, _)| *destination)
                 .take_while(|d| matches!(d, Destination::Vpn6(of, _) if *of == rd))
                 .collect();
-            neighbour.adj_rib_out.pending.extend(told);
+            neighbour.adj_rib_out.pending.extend(advertised);
         }
     }
 

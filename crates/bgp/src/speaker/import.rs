@@ -252,7 +252,7 @@ impl Speaker {
         }
     }
 
-    /// Called when the session is up again: routes whose forwarding state the neighbour unreachable go
+    /// Called when the session is up again. Routes whose forwarding state the neighbour has lost are removed
     /// now, the others stay until End-of-RIB.
     pub(super) fn on_restarted(&mut self, now: Instant, id: NeighbourId) {
         if self.neighbour_mut(id).stale_until.is_none() {
@@ -291,14 +291,14 @@ impl Speaker {
 
     fn sweep(&mut self, id: NeighbourId, goes: impl Fn(Family, bool) -> bool) {
         let source = Source::Neighbour(id);
-        let mut gone = Vec::new();
+        let mut removed = Vec::new();
         self.rib.sweep(
             source,
             |destination, path| goes(destination.family(), path.stale),
             &peer_attributes(&self.neighbours),
-            |destination, changed| gone.push((destination, changed)),
+            |destination, changed| removed.push((destination, changed)),
         );
-        for (destination, changed) in gone {
+        for (destination, changed) in removed {
             self.on_route_changed(source, destination, changed);
         }
     }

@@ -6,11 +6,12 @@
 //! plain values: replaying the inputs of a run with their times gives the same tables
 //! ([`crate::record`]).
 //!
-//! This module handles connection collisions (RFC 4271 §6.8) and retries. `import` handles received
-//! routes, `export` advertised routes, and `reconfigure` configuration changes while sessions are
-//! up.
+//! This module handles sessions and retries, `collision` connection collisions (RFC 4271 §6.8),
+//! `import` received routes, `export` advertised routes, and `reconfigure` configuration changes
+//! while sessions are up.
 
 mod adj_rib_in;
+mod collision;
 mod export;
 mod import;
 mod reconfigure;
@@ -114,12 +115,11 @@ pub enum Input {
     IncomingConnection(NeighbourId),
     /// A connection is established; the address is the local one.
     Connected(ConnectionId, IpAddr),
-    /// A connection attempt failed, or a connection was unreachable other than by [`Action::Close`].
+    /// A connection attempt failed, or a connection was lost other than by [`Action::Close`].
     Disconnected(ConnectionId),
     Received(ConnectionId, Vec<u8>),
     /// The time of [`Speaker::poll_timeout`] has come.
     Timeout,
-    /// Originates a route.
     Originate(IpNet),
     /// Withdraws an originated route.
     Retract(IpNet),
@@ -195,7 +195,7 @@ pub struct Status {
     pub last_error: Option<String>,
     /// Malformed UPDATEs whose routes were treated as withdrawn.
     pub malformed_updates: u64,
-    /// How often the session received up.
+    /// How often the session came up.
     pub times_up: u64,
 }
 
@@ -409,43 +409,6 @@ impl Speaker {
         self.drop_stale(id);
     }
 
-    /// Accepts or refuses a connection that the neighbour made.
-    fn on_incoming_connection(&mut self, now: Instant, id: NeighbourId) {
-        let neighbour = self.neighbour_mut(id);
-        let held = neighbour.idle_hold_until.is_some_and(|until| until > now);
-        let verdict = match neighbour.up {
-            _ if !neighbour.enabled || held => Action::Refuse(id),
-            // The collision is resolved when the neighbour's OPEN arrives.
-            Some(Direction::Outgoing)
-                if neighbour.has_just_come_up(now) || neighbour.supports_graceful_restart() =>
-            {
-                Action::Accept(id)
-            }
-            // A restarted neighbour connects again before its old connection times out (RFC 4724
-            // §4.2).
-            Some(Direction::Incoming)
-                if neighbour.supports_graceful_restart() && !neighbour.has_just_come_up(now) =>
-            {
-                self.drop_connection(now, ConnectionId::new(id, Direction::Incoming));
-                Action::Accept(id)
-            }
-            Some(_) => Action::Refuse(id),
-            None => Action::Accept(id),
-        };
-        if verdict == Action::Accept(id) {
-            let incoming = &self.neighbour_mut(id).sessions[Direction::Incoming as usize];
-            if incoming.state() != State::Idle {
-                self.drop_connection(now, ConnectionId::new(id, Direction::Incoming));
-            }
-        }
-        self.actions.push_back(verdict);
-        if verdict == Action::Accept(id) {
-            // The connection exists already, so the session must not ask for one.
-            let connection = &mut self.neighbour_mut(id).sessions[Direction::Incoming as usize];
-            connection.start(now, &mut Vec::new());
-        }
-    }
-
     /// Closes a connection and handles it as lost.
     fn drop_connection(&mut self, now: Instant, connection: ConnectionId) {
         self.actions.push_back(Action::Close(connection));
@@ -542,55 +505,6 @@ impl Speaker {
         }
     }
 
-    /// Resolves a connection collision; returns whether `connection` is kept.
-    ///
-    /// The other connection counts even before its OPEN: both belong to the same configured
-    /// neighbour, and otherwise each side might establish the connection that the other one closes.
-    fn resolve_collision(
-        &mut self,
-        now: Instant,
-        connection: ConnectionId,
-        router_id: Ipv4Addr,
-    ) -> bool {
-        let ConnectionId {
-            neighbour: id,
-            direction,
-        } = connection;
-        let preferred = self.preferred(id, router_id);
-        let neighbour = self.neighbour_mut(id);
-        let kept = match neighbour.sessions[direction.other() as usize].state() {
-            // RFC 4271 §6.8 keeps an established session; but both may have come up at the same
-            // time, or the neighbour may have restarted (RFC 4724 §4.2).
-            State::Established if neighbour.has_just_come_up(now) => preferred,
-            State::Established if neighbour.supports_graceful_restart() => {
-                self.drop_connection(now, ConnectionId::new(id, direction.other()));
-                return true;
-            }
-            State::Established => direction.other(),
-            State::OpenSent | State::OpenConfirm => preferred,
-            State::Idle | State::Connecting => return true,
-        };
-        self.with_session(now, ConnectionId::new(id, kept.other()), |session, out| {
-            session.cease(
-                CEASE_COLLISION,
-                "connection collision: the other connection was kept",
-                out,
-            );
-        });
-        kept == direction
-    }
-
-    /// The connection opened by the side with the greater identifier (RFC 4271 §6.8, RFC 6286
-    /// §2.3).
-    fn preferred(&self, id: NeighbourId, router_id: Ipv4Addr) -> Direction {
-        let own = (self.config.router_id, self.config.asn);
-        let asn = self.neighbours[usize::from(id.0)].config.asn;
-        match own > (router_id, asn) {
-            true => Direction::Outgoing,
-            false => Direction::Incoming,
-        }
-    }
-
     fn on_up(&mut self, now: Instant, connection: ConnectionId) {
         let ConnectionId {
             neighbour: id,
@@ -610,17 +524,7 @@ impl Speaker {
         let may_stay = matches!(other, State::OpenSent | State::OpenConfirm)
             && preferred == Some(direction.other());
         if other != State::Idle && !may_stay {
-            self.with_session(
-                now,
-                ConnectionId::new(id, direction.other()),
-                |session, out| {
-                    session.cease(
-                        CEASE_COLLISION,
-                        "connection collision: the other connection was kept",
-                        out,
-                    );
-                },
-            );
+            self.cease_collision(now, ConnectionId::new(id, direction.other()));
         }
         self.events.push_back(Event::Up(id));
         self.on_restarted(now, id);
@@ -798,8 +702,7 @@ impl Neighbour {
         }
     }
 
-    /// Whether the session received up so recently that a second connection may belong to the same
-    /// attempt.
+    /// Whether the session came up so recently that a second connection may belong to the same attempt.
     fn has_just_come_up(&self, now: Instant) -> bool {
         self.up_since
             .is_some_and(|since| now - since < COLLISION_TIME)
@@ -835,8 +738,6 @@ fn peer_attributes(neighbours: &[Neighbour]) -> impl Fn(Source) -> PeerAttribute
     }
 }
 
-/// Cease subcode: connection collision resolution (RFC 4486).
-const CEASE_COLLISION: u8 = 7;
 /// Connections that come up within this time belong to one attempt. Ours.
 const COLLISION_TIME: Duration = Duration::from_secs(5);
 /// Cease subcode: maximum number of prefixes reached (RFC 4486).

@@ -35,9 +35,9 @@ impl Speaker {
         let source = Source::Neighbour(id);
         let routes = |family: &Family| self.rib.count(source, *family);
         let before = &self.neighbours[usize::from(id.0)];
-        let gone = before.sessions.iter().all(idle) && !before.enabled;
+        let removed = before.sessions.iter().all(idle) && !before.enabled;
         let none = before.config.families.iter().map(routes).sum::<usize>() == 0;
-        assert!(gone && none, "only a stopped neighbour can be replaced");
+        assert!(removed && none, "only a stopped neighbour can be replaced");
         self.neighbours[usize::from(id.0)] = Neighbour::new(&self.config, config);
     }
 

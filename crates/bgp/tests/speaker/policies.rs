@@ -98,7 +98,7 @@ fn heard(network: &Network) -> usize {
 }
 
 #[test]
-fn what_was_denied_is_taken_and_what_is_denied_goes_without_asking_the_neighbour() {
+fn a_new_policy_is_applied_without_a_route_refresh() {
     let preferred = |value| AttributeChanges {
         local_pref: Some(value),
         ..AttributeChanges::default()
@@ -133,7 +133,7 @@ fn what_was_denied_is_taken_and_what_is_denied_goes_without_asking_the_neighbour
 }
 
 #[test]
-fn what_is_withdrawn_while_it_is_denied_does_not_come_back() {
+fn a_denied_route_that_was_withdrawn_does_not_come_back() {
     let (mut network, id) = network(Policy::default());
     network.hand(0, Input::Retract("2001:db8:1::/48".parse().unwrap()));
     network.settle();
@@ -150,7 +150,7 @@ fn what_is_withdrawn_while_it_is_denied_does_not_come_back() {
 }
 
 #[test]
-fn what_is_denied_counts_where_routes_are_limited() {
+fn denied_routes_count_towards_the_limit() {
     let mut limited = neighbour(65001, V6);
     limited.import = Policy::default();
     limited.routes_max = Some(2);
@@ -171,7 +171,7 @@ fn what_is_denied_counts_where_routes_are_limited() {
 }
 
 #[test]
-fn another_rpki_counts_at_once_and_without_asking_the_neighbour() {
+fn new_vrps_apply_at_once_without_a_route_refresh() {
     let rule = |validity, action| Rule {
         validity: vec![validity],
         action,

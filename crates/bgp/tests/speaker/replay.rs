@@ -48,7 +48,7 @@ fn a_recorded_run_makes_the_same_table_again() {
 /// them withdrawn and announced again, and all routes withdrawn and announced again with the
 /// session of the egress peer. The log ends before the server was stopped.
 #[test]
-fn what_frr_reflected_makes_the_same_table_again() {
+fn a_recording_of_frr_replays_to_the_same_table() {
     let log = include_str!("recorded/frr-8.4.4-reflector.txt");
     let mut speaker = Speaker::new(SpeakerConfig {
         asn: 65000,

@@ -111,7 +111,7 @@ fn every_peers_route_reaches_the_server_with_its_own_sid() {
 }
 
 #[test]
-fn a_route_whose_next_hop_cannot_be_reached_is_told_to_nobody_until_it_can() {
+fn a_route_with_an_unreachable_next_hop_is_not_advertised_until_it_is_reachable() {
     let (mut network, [at_a, at_b]) = suite();
     for (id, number) in [(at_a, 1), (at_b, 2)] {
         let rd = format!("65000:{number}").parse().unwrap();
@@ -166,7 +166,7 @@ fn a_route_whose_next_hop_cannot_be_reached_is_told_to_nobody_until_it_can() {
 }
 
 #[test]
-fn vpn_routes_are_told_before_best_paths() {
+fn vpn_routes_are_advertised_before_best_paths() {
     let (mut network, [at_a, _]) = suite();
     let rd: RouteDistinguisher = "65000:1".parse().unwrap();
     network.hand(2, Input::Export(rd, export(at_a, 0x100, 0)));
@@ -215,7 +215,7 @@ fn a_peer_that_withdraws_everything_at_once_leaves_nothing() {
 }
 
 #[test]
-fn transits_are_told_our_prefixes_and_nothing_of_each_other_unless_allowed() {
+fn transits_get_our_prefixes_and_each_others_only_if_allowed() {
     let mut network = Network::new();
     let (a, b, border) = (network.add(65001), network.add(65002), network.add(65000));
     let own = Policy {
@@ -266,7 +266,7 @@ fn without_a_policy_nothing_passes_in_either_direction() {
 }
 
 #[test]
-fn routes_of_this_as_come_back_to_nobody() {
+fn routes_of_this_as_are_not_advertised_back_to_it() {
     let (mut network, _) = suite();
     // From the server through the border router to both transits and no further.
     originate(&mut network, 3, "2001:db8:5::/48");
@@ -295,7 +295,7 @@ fn initial_routes_end_with_a_mark_and_a_refresh_brings_them_again() {
 }
 
 #[test]
-fn a_slow_reader_is_told_the_last_state_only() {
+fn a_slow_reader_gets_the_last_state_only() {
     let (mut network, [at_a, _]) = suite();
     let connection = network.connection_of(2, NeighbourId(2));
     for i in 0..50u32 {

@@ -94,7 +94,7 @@ fn a_session_that_flaps_is_tried_less_and_less() {
 }
 
 #[test]
-fn stopping_says_so_and_withdraws_everything() {
+fn stopping_sends_a_notification_and_withdraws_all_routes() {
     let mut network = pair(|config| config.graceful_restart = Some(120));
     originate(&mut network, 1, "2001:db8:1::/48");
     network.hand(1, Input::Stop(FIRST));
@@ -148,8 +148,8 @@ fn too_many_routes_end_the_session_for_a_minute() {
         originate(&mut network, 1, prefix);
     }
     let events = &network.nodes[0].events;
-    let told = events.contains(&Event::MaxPrefixExceeded(FIRST, Family::Ipv6));
-    assert!(told, "{events:?}");
+    let exceeded = events.contains(&Event::MaxPrefixExceeded(FIRST, Family::Ipv6));
+    assert!(exceeded, "{events:?}");
     assert!(network.nodes[0].prefixes().is_empty());
     network.pass(Duration::from_secs(50));
     assert!(!network.nodes[0].speaker.is_up(FIRST));
@@ -159,7 +159,7 @@ fn too_many_routes_end_the_session_for_a_minute() {
 }
 
 #[test]
-fn another_bound_of_routes_counts_at_once() {
+fn a_new_limit_of_routes_applies_at_once() {
     let mut network = pair(|_| {});
     for prefix in ["2001:db8:1::/48", "2001:db8:2::/48", "2001:db8:3::/48"] {
         originate(&mut network, 1, prefix);
@@ -177,8 +177,8 @@ fn another_bound_of_routes_counts_at_once() {
     // No route was announced since.
     set(&mut network, 2);
     let events = &network.nodes[0].events;
-    let told = events.contains(&Event::MaxPrefixExceeded(FIRST, Family::Ipv6));
-    assert!(told, "{events:?}");
+    let exceeded = events.contains(&Event::MaxPrefixExceeded(FIRST, Family::Ipv6));
+    assert!(exceeded, "{events:?}");
     assert!(network.nodes[0].prefixes().is_empty());
     assert!(!network.nodes[0].speaker.is_up(FIRST));
     // Nor is there a wait for the rest of the idle hold time of the old bound.

@@ -283,7 +283,7 @@ fn a_bad_update_costs_its_routes_and_not_the_session() {
 }
 
 #[test]
-fn destinations_that_cannot_be_told_end_the_session() {
+fn undecodable_destinations_end_the_session() {
     for (what, attributes) in [
         (
             "a prefix beyond the list",
@@ -310,7 +310,7 @@ fn destinations_that_cannot_be_told_end_the_session() {
 }
 
 #[test]
-fn routes_that_have_been_here_are_not_taken() {
+fn looped_routes_are_not_accepted() {
     let reflected = |extra: Vec<u8>| {
         let mut attributes = vec![
             reach(1, &global(), &prefix(1)),
@@ -388,7 +388,7 @@ fn ipv4_routes_by_a_next_hop_that_is_no_host_are_withdrawn() {
 }
 
 #[test]
-fn of_next_hops_that_come_and_go_nothing_stays() {
+fn changing_next_hops_leave_no_state_behind() {
     let mut network = listener(65001, |_| ());
     let next_hop = |number: u16| {
         let mut octets = global();
@@ -430,7 +430,7 @@ fn of_next_hops_that_come_and_go_nothing_stays() {
 }
 
 #[test]
-fn several_paths_of_one_neighbour_are_kept_apart() {
+fn several_paths_of_one_neighbour_are_distinguished() {
     let mut network = listener(65001, |config| config.add_path = true);
     // Both sides only receive, so ADD-PATH is not negotiated and NLRI have no path identifiers.
     hear(&mut network, good(1));
