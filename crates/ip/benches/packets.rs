@@ -1,8 +1,8 @@
-//! What a packet costs in this crate: checks, flow numbers, prefixes, cutting, putting together.
+//! Cost per packet: validation, flow numbers, prefixes, segmentation, coalescing.
 //!
-//! Run with `cargo bench -p keiro-ip`. Cutting and putting together are per batch of 44 segments
-//! of 1,448 bytes, or of 64 datagrams of 200 bytes; `items` are packets, so that the throughput
-//! column has packets per second.
+//! Run with `cargo bench -p keiro-ip`. Segmentation and coalescing are measured per batch of 44 segments of
+//! 1,448 bytes, or of 64 datagrams of 200 bytes. `items` are packets, so that the throughput column has
+//! packets per second.
 
 use std::{hint::black_box, net::IpAddr};
 
@@ -118,15 +118,15 @@ fn put_udp_together(bencher: Bencher) {
     put_together(bencher, &datagrams(), 1);
 }
 
-/// Packets of 64 flows in turns: each is looked for among 64 open ones.
+/// Packets of 64 flows in turn: each is looked up among 64 open ones.
 #[divan::bench]
 fn put_64_flows_together(bencher: Bencher) {
     let mut packets = Vec::new();
     for index in 0..8u32 {
         for flow in 0..64u8 {
             let mut packet = tcp(Version::V4, index * 64, 64);
-            // Another source for each flow, and no checksum of either header minds: 1 is added
-            // to one word and taken from another.
+            // Another source for each flow, with valid checksums: 1 is added to one word and subtracted from
+            // another.
             packet[15] = packet[15].wrapping_add(flow);
             packet[19] = packet[19].wrapping_sub(flow);
             packets.push(packet);
@@ -184,7 +184,8 @@ fn classify(bencher: Bencher, rules: usize) {
 
 /// Random prefixes of 8 to 24 or 16 to 64 bits; random addresses.
 #[divan::bench(args = [(Version::V4, 10), (Version::V4, 1000), (Version::V4, 100_000), (Version::V6, 10), (Version::V6, 1000), (Version::V6, 100_000)])]
-fn longest_match(bencher: Bencher, (version, prefixes): (Version, usize)) {
+fn longest_match(bencher: Bencher, size: (Version, usize)) {
+    let (version, prefixes) = size;
     const ASKED: usize = 1024;
     let mut random = ChaCha12Rng::seed_from_u64(SEED);
     let mut address = || match version {
@@ -203,7 +204,7 @@ fn longest_match(bencher: Bencher, (version, prefixes): (Version, usize)) {
             Version::V6 => 16 + index % 49,
         };
         let prefix = IpNet::new(address(), length as u8).expect("a length that fits");
-        // The same prefix may come twice.
+        // The same prefix may be drawn twice.
         let _ = table.insert(prefix, index);
     }
     let asked: Vec<_> = (0..ASKED).map(|_| address()).collect();

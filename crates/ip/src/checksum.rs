@@ -1,21 +1,20 @@
-//! The Internet checksum: sums (RFC 1071) and what a changed word makes of one (RFC 1624).
+//! The Internet checksum: sums (RFC 1071) and updates for a changed word (RFC 1624).
 
 use crate::Version;
 
 /// Ones' complement sum of 16-bit words.
 ///
-/// It is kept in the machine's byte order, which the sum does not mind (RFC 1071 §2 (B)).
+/// It is kept in the machine's byte order, which does not affect the sum (RFC 1071 §2 (B)).
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use]
 pub struct Sum(u64);
 
 impl Sum {
-    /// Adds `bytes` as words. Only the last bytes added may be odd in number: a zero byte is
-    /// taken to follow.
+    /// Adds `bytes` as words. Only the last call may have an odd number of bytes, which are padded with zero.
     #[inline]
     pub fn bytes(self, bytes: &[u8]) -> Self {
-        // 2^16 and 2^32 are both 1 modulo 2^16 - 1, so words may be added two and two, and a carry
-        // out of 32 bits can wait: four billion steps would be needed to overflow.
+        // 2^16 and 2^32 are both 1 modulo 2^16 - 1, so words may be added in pairs, and a carry out of 32
+        // bits can wait: it would take four billion steps to overflow.
         let mut lanes = [0u64; 4];
         let (blocks, rest) = bytes.as_chunks::<16>();
         for block in blocks {
@@ -35,14 +34,13 @@ impl Sum {
         Self(self.0 + sum + lanes.iter().sum::<u64>())
     }
 
-    /// Adds one word.
     #[inline]
     pub fn word(self, word: u16) -> Self {
         Self(self.0 + u64::from(word.to_be()))
     }
 
-    /// Adds what TCP, UDP and ICMPv6 checksums hold besides the segment itself (RFC 9293 §3.1,
-    /// RFC 8200 §8.1): the addresses of `packet`, the protocol, and the segment's length in bytes.
+    /// Adds the pseudo header of TCP, UDP and ICMPv6 checksums (RFC 9293 §3.1, RFC 8200 §8.1): the addresses
+    /// of `packet`, the protocol, and the segment's length in bytes.
     ///
     /// # Panics
     /// `packet` is shorter than the IP header of its version.
@@ -57,14 +55,14 @@ impl Sum {
             .word(protocol.into())
     }
 
-    /// The checksum as it stands in a header.
+    /// The checksum as in a header.
     #[inline]
     #[must_use]
     pub fn checksum(self) -> [u8; 2] {
         (!fold(self.0)).to_ne_bytes()
     }
 
-    /// The sum itself, not complemented: what stands in a checksum that is left to a device.
+    /// The sum, not complemented: the value of a checksum that is left to a device.
     #[inline]
     #[must_use]
     pub fn folded(self) -> [u8; 2] {
@@ -79,7 +77,7 @@ impl Sum {
     }
 }
 
-/// What `checksum` becomes when the aligned word `old` becomes `new` (RFC 1624 eq. 3).
+/// The value of `checksum` after the aligned word `old` was replaced by `new` (RFC 1624 eq. 3).
 #[inline]
 #[must_use]
 pub fn updated(checksum: [u8; 2], old: [u8; 2], new: [u8; 2]) -> [u8; 2] {
@@ -131,7 +129,7 @@ mod tests {
 
     #[test]
     fn an_update_equals_a_new_sum_for_every_word() {
-        // RFC 1624 §4: where eq. 2 of RFC 1141 goes wrong.
+        // RFC 1624 §4: a case in which eq. 2 of RFC 1141 is wrong.
         assert_eq!(
             updated([0xdd, 0x2f], [0x55, 0x55], [0x32, 0x85]),
             [0x00, 0x00]

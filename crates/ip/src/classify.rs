@@ -18,7 +18,7 @@ pub struct Match {
     pub destination: Option<IpNet>,
     /// The protocol above IP.
     pub protocol: Option<u8>,
-    /// The source port. Packets without ports, and fragments but the first, do not match.
+    /// The source port. Packets without ports do not match, nor do fragments other than the first.
     pub source_ports: Option<RangeInclusive<u16>>,
     /// The destination port, likewise.
     pub destination_ports: Option<RangeInclusive<u16>>,
@@ -44,15 +44,14 @@ pub enum RuleError {
     /// No packet can match.
     #[error("rule {number} can never match: {reason}")]
     Impossible {
-        /// The rule's place, from 1.
+        /// Index of the rule, from 1.
         number: usize,
-        /// What contradicts what.
         reason: &'static str,
     },
 }
 
 impl Match {
-    /// Whether a packet with this header is meant.
+    /// Whether a packet with this header matches.
     #[inline]
     pub fn admits(&self, header: &Header) -> bool {
         self.protocol
@@ -198,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn first_match_wins_and_no_match_is_told() {
+    fn the_first_match_wins_and_no_match_is_none() {
         let udp = Match {
             protocol: Some(protocol::UDP),
             ..Match::default()

@@ -1,7 +1,7 @@
 //! DSCP and ECN across a tunnel: RFC 6040 for ECN, RFC 2983 §4.1 (uniform) for DSCP.
 //!
-//! An outer packet that carries several inner ones has one mark for all: each inner packet is
-//! taken out with that mark, as if it had travelled alone.
+//! An outer packet that carries several inner ones has one mark for all: each inner packet is decapsulated
+//! with that mark, as if it had travelled alone.
 
 use crate::packet::{Version, replace_v4_word};
 
@@ -19,7 +19,7 @@ pub enum Ecn {
     Ce = 3,
 }
 
-/// What the tunnel's egress does with an inner packet.
+/// Result of decapsulation for an inner packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decapsulated {
     /// It goes on, with these bits.
@@ -41,9 +41,8 @@ impl Ecn {
         }
     }
 
-    /// What the outer header gets at the ingress: the same, in normal mode (RFC 6040 §4.1). Where
-    /// the egress is not known to follow RFC 6040 or RFC 3168, compatibility mode is asked for, and
-    /// the outer header is Not-ECT.
+    /// ECN of the outer header at the ingress: the same, in normal mode (RFC 6040 §4.1). Compatibility mode,
+    /// for an egress that may not follow RFC 6040 or RFC 3168, uses Not-ECT.
     #[inline]
     pub fn encapsulated(self, egress_understands: bool) -> Self {
         match egress_understands {
@@ -52,7 +51,7 @@ impl Ecn {
         }
     }
 
-    /// What the inner header gets at the egress (RFC 6040 §4.2, figure 4). `self` is the inner one.
+    /// ECN of the inner header at the egress (RFC 6040 §4.2, figure 4). `self` is the inner one.
     #[inline]
     pub fn decapsulated(self, outer: Self) -> Decapsulated {
         use Ecn::{Ce, Ect0, Ect1, NotEct};

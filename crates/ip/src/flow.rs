@@ -1,4 +1,4 @@
-//! The flow of a packet, and a hash of it that outsiders cannot predict.
+//! The flow of a packet, and a keyed hash of it.
 
 use std::{hash::Hasher, net::IpAddr};
 
@@ -9,9 +9,7 @@ use crate::{Header, Ports};
 /// Packets that must stay in order and share a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowKey {
-    /// The packets' source.
     pub source: IpAddr,
-    /// The packets' destination.
     pub destination: IpAddr,
     /// The protocol above IP.
     pub protocol: u8,
@@ -22,19 +20,16 @@ pub struct FlowKey {
 /// Distinguishes flows between two addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
-    /// Ports, of packets in one piece.
+    /// Ports of an unfragmented packet.
     Ports(Ports),
-    /// All fragments of one packet, the first too: only that one has ports.
-    Fragments {
-        /// The packet's identification.
-        id: u32,
-    },
+    /// All fragments of one packet, including the first, which alone has ports.
+    Fragments { id: u32 },
     /// Nothing: the protocol has no ports.
     All,
 }
 
-/// The seed of flow numbers. Without it an attacker can neither aim at a flow's queue nor fill one
-/// queue with many flows.
+/// The seed of flow numbers. Without it an attacker can neither target a flow's queue nor fill one queue with
+/// many flows.
 #[derive(Clone, Copy)]
 pub struct FlowSeed(SipHasher13);
 
@@ -62,7 +57,7 @@ impl FlowSeed {
         Self(SipHasher13::new_with_key(seed))
     }
 
-    /// The number of a flow, evenly spread over all of `u64` (SipHash-1-3).
+    /// The number of a flow, uniformly distributed over `u64` (SipHash-1-3).
     #[inline]
     pub fn number(&self, flow: &FlowKey) -> u64 {
         let mut bytes = [0; 40];

@@ -8,10 +8,10 @@ use crate::{
 /// Why a packet is not fragmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Uncut {
-    /// Its sender forbids it, or it is IPv6: answer [`crate::icmp::Reason::TooBig`].
+    /// Its sender forbids it, or it is IPv6: answer with [`crate::icmp::Reason::TooBig`].
     #[error("the packet must not be fragmented")]
     Forbidden,
-    /// Its header and eight bytes do not fit, or the checksum of a large packet is unfinished.
+    /// The header and eight bytes do not fit, or the checksum of a large packet is unfinished.
     #[error("an MTU of {mtu} bytes is too small for this packet's header")]
     Mtu {
         /// In bytes.
@@ -19,15 +19,15 @@ pub enum Uncut {
     },
 }
 
-/// Cuts `packet`, which [`Header::parse`] has read as `header`, into fragments of at most `mtu`
-/// bytes, each given to `send` in order. A packet that fits is given as it is. A fragment may be
-/// cut again.
+/// Fragments `packet`, which [`Header::parse`] has parsed as `header`, into fragments of at most `mtu` bytes,
+/// and passes each to `send` in order. A packet that fits is passed unchanged. Fragments may be fragmented
+/// again.
 ///
 /// # Errors
-/// It may not be cut; nothing was given to `send`.
+/// It must not be fragmented; `send` was not called.
 ///
 /// # Panics
-/// `packet` is not the one that `header` was read from.
+/// `packet` is not the one that `header` was parsed from.
 pub fn fragment(
     packet: &[u8],
     header: &Header,
@@ -68,7 +68,7 @@ pub fn fragment(
     Ok(())
 }
 
-/// The header of fragments after the first: with only those options that are to be copied.
+/// The header of fragments after the first, with only those options that must be copied.
 fn later_header(first: &[u8]) -> Vec<u8> {
     const NO_OPERATION: u8 = 1;
     const COPIED: u8 = 0x80;
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_not_be_cut_is_not() {
+    fn packets_that_must_not_be_fragmented_are_not() {
         let mut packet = may_be_cut(&[7; 1000], &[]);
         set_word(&mut packet, 6, 0x4000);
         set_v4_checksum(&mut packet[..20]);

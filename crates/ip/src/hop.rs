@@ -1,17 +1,17 @@
-//! The hop limit: what a router takes from it.
+//! The hop limit.
 
 use crate::packet::{Version, replace_v4_word, word};
 
-/// A packet may not go on; its sender gets [`crate::icmp::Reason::HopLimitExceeded`].
+/// The hop limit is exhausted; the sender gets [`crate::icmp::Reason::HopLimitExceeded`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("hop limit exceeded")]
 pub struct HopLimitExceeded;
 
-/// Takes one from the hop limit or time to live of `packet`, which [`crate::Header::parse`] has
-/// accepted (RFC 1812 §5.3.1, RFC 8200 §3). A tunnel is one hop, so one of its two ends does this.
+/// Decrements the hop limit or time to live of `packet`, which [`crate::Header::parse`] has accepted (RFC
+/// 1812 §5.3.1, RFC 8200 §3). A tunnel is one hop, so only one of its ends does this.
 ///
 /// # Errors
-/// Nothing would be left; `packet` is unchanged.
+/// The hop limit would be zero; `packet` is unchanged.
 ///
 /// # Panics
 /// `packet` is shorter than an IP header.
@@ -52,7 +52,7 @@ mod tests {
             let last = packet.clone();
             assert_eq!(decrement(&mut packet, version), Err(HopLimitExceeded));
             assert_eq!(packet, last);
-            // A limit of zero should not have been sent at all.
+            // A packet with a limit of zero should not have been sent at all.
             match version {
                 Version::V4 => replace_v4_word(&mut packet, 8, [0, last[9]]),
                 Version::V6 => packet[7] = 0,

@@ -11,7 +11,7 @@ use crate::{
     packet::{V4_HEADER_BYTES, V6_HEADER_BYTES, protocol, set_v4_checksum, set_word},
 };
 
-/// The longest ICMP error, in bytes: an IPv6 packet that every link carries (RFC 4443 §2.4 (c)).
+/// Maximum length of an ICMP error, in bytes: an IPv6 packet that every link carries (RFC 4443 §2.4 (c)).
 pub const REPLY_BYTES_MAX: usize = 1280;
 
 /// Smallest MTU of an IPv6 link (RFC 8200 §5), in bytes.
@@ -31,58 +31,58 @@ const V4_TYPE_OF_SERVICE: u8 = 0xc0;
 pub enum Reason {
     /// An MTU below that of the smallest link is raised to that.
     TooBig {
-        /// What the sender may send, in bytes of IP packet.
+        /// The MTU for the sender, in bytes of IP packet.
         mtu: u16,
     },
-    /// Its hop limit is used up: Time Exceeded.
+    /// Hop limit exhausted: Time Exceeded.
     HopLimitExceeded,
-    /// No prefix leads there: Network Unreachable, No Route to Destination.
+    /// No prefix matches: Network Unreachable, No Route to Destination.
     NoRoute,
-    /// The source or the destination is not one that this tenant may use: Communication
-    /// Administratively Prohibited.
+    /// The source or the destination is not permitted for this tenant: Communication Administratively
+    /// Prohibited.
     Prohibited,
 }
 
 /// Why no ICMP error is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 pub enum NoReply {
-    /// The packet is itself an ICMP error or redirect, or may be one: its type is not in it.
+    /// The packet is an ICMP error or redirect, or may be one because its type is missing.
     #[error("an ICMP error is not answered")]
     Error,
-    /// It is a fragment and not the first.
+    /// It is a fragment other than the first.
     #[error("a fragment that is not the first is not answered")]
     Fragment,
-    /// It goes to a group or to all.
+    /// Its destination is a multicast or broadcast address.
     #[error("a packet to a group or to all is not answered")]
     Destination,
-    /// Its source is no single host.
+    /// Its source is not a unicast address.
     #[error("the source is no single host")]
     Source,
-    /// The gateway has no address of that IP version to answer from.
+    /// The gateway has no source address of that IP version.
     #[error("no address of the packet's IP version to answer from")]
     NoAddress,
-    /// IPv4 without "don't fragment" that is too big: it is cut instead, see [`crate::fragment`].
+    /// IPv4 without "don't fragment" that is too big: it is fragmented instead, see [`crate::fragment`].
     #[error("the packet may be fragmented")]
     MayBeFragmented,
 }
 
-/// Addresses that answers are sent from; without one of a version there are none of that version.
+/// Source addresses of errors; without one of an IP version there are no errors of that version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplyFrom {
-    /// An IPv4 address of the gateway's, in the tenant's network.
+    /// An IPv4 address of the gateway in the tenant's network.
     pub v4: Option<Ipv4Addr>,
-    /// An IPv6 address of the gateway's, likewise.
+    /// An IPv6 address of the gateway in the tenant's network.
     pub v6: Option<Ipv6Addr>,
 }
 
-/// Writes the ICMP error for `packet`, which [`Header::parse`] has read as `header`, into `out` and
-/// returns it.
+/// Writes the ICMP error for `packet`, which [`Header::parse`] has parsed as `header`, into `out` and returns
+/// it.
 ///
 /// # Errors
-/// No answer is due.
+/// No error must be sent.
 ///
 /// # Panics
-/// `packet` is not the one that `header` was read from.
+/// `packet` is not the one that `header` was parsed from.
 pub fn reply<'a>(
     packet: &[u8],
     header: &Header,
@@ -103,8 +103,8 @@ pub fn reply<'a>(
     }
 }
 
-/// RFC 1122 §3.2.2, RFC 1812 §4.3.2.7, RFC 4443 §2.4 (e). Departing from the last: a packet to a
-/// group is not answered with Packet Too Big either, since groups are not forwarded.
+/// RFC 1122 §3.2.2, RFC 1812 §4.3.2.7, RFC 4443 §2.4 (e). Departing from the last, a multicast packet is not
+/// answered with Packet Too Big either, because multicast is not forwarded.
 fn judge(packet: &[u8], header: &Header, reason: Reason) -> Result<(), NoReply> {
     if !header.is_first() {
         return Err(NoReply::Fragment);
@@ -165,7 +165,7 @@ fn reply_v4<'a>(
     ip[0] = 0x45;
     ip[1] = V4_TYPE_OF_SERVICE;
     set_word(ip, 2, total as u16);
-    // Don't fragment: an identification of zero will do (RFC 6864 §4.1).
+    // Don't fragment, so that an identification of zero is permitted (RFC 6864 §4.1).
     set_word(ip, 6, 0x4000);
     ip[8] = HOP_LIMIT;
     ip[9] = protocol::ICMP;
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_odd_sources_and_later_fragments_are_not_answered() {
+    fn multicast_odd_sources_and_later_fragments_are_not_answered() {
         let packet = sample::udp(Version::V4, &[7; 64]);
         let cases = [
             (v4(&packet, |p| p[16] = 224), NoReply::Destination),
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_cut_is_not_answered_with_too_big() {
+    fn packets_that_may_be_fragmented_are_not_answered_with_too_big() {
         let packet = v4(&sample::udp(Version::V4, &[7; 1500]), |p| set_word(p, 6, 0));
         assert_eq!(answer(&packet, TOO_BIG), Err(NoReply::MayBeFragmented));
         assert!(answer(&packet, Reason::HopLimitExceeded).is_ok());

@@ -1,9 +1,8 @@
-//! IP packets on their way into and out of a tunnel: validation, flows, prefixes, classification,
-//! the changes that a router makes, ICMP errors, and segmentation and coalescing of the kernel's
-//! large packets.
+//! IP packets entering and leaving a tunnel: validation, flows, prefixes, classification, a router's changes
+//! to headers, ICMP errors, and segmentation and coalescing of the kernel's large packets.
 //!
-//! Pure functions and small tables: no device, no clock, no thread. Devices, addresses and routes
-//! are `keiro-linux`'s; queues and rates are the caller's.
+//! Pure functions and small tables without devices, clocks and threads. `keiro-linux` has devices, addresses
+//! and routes; the callers have queues and rates.
 #![forbid(unsafe_code)]
 
 pub mod checksum;

@@ -1,5 +1,5 @@
-//! Lowering the segment size that TCP's SYN offers, so that segments fit the tunnel at once and
-//! need no Packet Too Big, which many a firewall loses.
+//! MSS clamping of TCP SYNs, so that segments fit the tunnel at once and need no Packet Too Big, which many
+//! firewalls drop.
 
 use crate::{
     Header, Version, checksum,
@@ -8,20 +8,20 @@ use crate::{
 
 const TCP_HEADER_BYTES: usize = 20;
 const SYN: u8 = 0x02;
-/// Linux takes none below (`TCP_MIN_MSS`), in bytes.
+/// Linux's minimum (`TCP_MIN_MSS`), in bytes.
 const MSS_MIN: u16 = 88;
 
-/// Lowers the maximum segment size option of a SYN in `packet` to what fits into `mtu` bytes of IP
-/// packet without options (RFC 6691), and updates the checksum (RFC 1624). `header` is what
-/// [`Header::parse`] gave for `packet`. Gives the size that was offered; `None` if nothing was
-/// lowered: no SYN, no such option (none is added), or a size that fits. It is never lowered below
-/// 88 bytes, which no real MTU asks for.
+/// Lowers the maximum segment size option of a SYN in `packet` to what fits into `mtu` bytes of IP packet
+/// without options (RFC 6691), and updates the checksum (RFC 1624). `header` is the result of
+/// [`Header::parse`] for `packet`. Returns the original value; `None` if nothing was lowered: not a SYN, no
+/// such option (none is added), or a value that fits. Never lowers it below 88 bytes, which no real MTU
+/// requires.
 ///
-/// The packet's checksum must be complete: of a SYN that a device left unfinished,
-/// [`crate::offload::Segments`] finishes it.
+/// The packet's checksum must be complete: [`crate::offload::Segments`] finishes that of a SYN that a device
+/// left unfinished.
 ///
 /// # Panics
-/// `packet` is not the one that `header` was read from.
+/// `packet` is not the one that `header` was parsed from.
 pub fn clamp(packet: &mut [u8], header: &Header, mtu: u16) -> Option<u16> {
     if header.protocol != protocol::TCP || !header.is_first() {
         return None;
@@ -44,7 +44,7 @@ pub fn clamp(packet: &mut [u8], header: &Header, mtu: u16) -> Option<u16> {
     Some(offered)
 }
 
-/// Where the value of the option is in the TCP header `tcp`.
+/// Offset of the option's value in the TCP header `tcp`.
 fn position(tcp: &[u8]) -> Option<usize> {
     const END: u8 = 0;
     const NO_OPERATION: u8 = 1;
@@ -70,7 +70,7 @@ fn position(tcp: &[u8]) -> Option<usize> {
     }
 }
 
-/// Options may begin anywhere, so the value may lie across two words of the checksum.
+/// Options may begin anywhere, so the value may span two words of the checksum.
 fn replace(tcp: &mut [u8], at: usize, value: u16) {
     let start = at & !1;
     let end = (at + 3) & !1;

@@ -1,8 +1,8 @@
-//! The kernel's large packets: what a TUN device with a virtio-net header reads and writes.
+//! The kernel's large packets, as read from and written to a TUN device with a virtio-net header.
 //!
-//! One read may give up to 64 KiB of one flow, to be cut as a network card would do it
-//! ([`Segments`]); one write may give the kernel many packets of a flow as one ([`Coalescer`]).
-//! Which of them a device takes is the device's to say, `keiro-linux`'s `tun`.
+//! One read may return up to 64 KiB of one flow, to be segmented as a network card would ([`Segments`]). One
+//! write may pass many packets of a flow to the kernel as one ([`Coalescer`]). `keiro-linux`'s `tun` reports
+//! which kinds a device supports.
 
 mod coalesce;
 mod segment;
@@ -12,65 +12,59 @@ pub use segment::{Segments, Uncuttable};
 
 use crate::packet::word;
 
-/// `struct virtio_net_hdr` of `linux/virtio_net.h`, which precedes each packet, in bytes.
+/// Length of `struct virtio_net_hdr` (`linux/virtio_net.h`), which precedes each packet.
 pub const VNET_HEADER_BYTES: usize = 10;
 
-/// What precedes a packet that a TUN device reads or writes.
+/// Header of a packet that a TUN device reads or writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnetHeader {
-    /// The transport checksum is to be finished: in its place stands the sum of the pseudo header.
+    /// The transport checksum has to be finished: its field contains the sum of the pseudo header.
     pub checksum: Option<Unfinished>,
-    /// The packet is several; `None`: it is one.
+    /// The packet stands for several; `None` if it is one.
     pub large: Option<Large>,
 }
 
 /// A checksum that is left to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unfinished {
-    /// The first byte that it covers; it covers all from there.
+    /// Offset of the first byte that it covers; it covers everything from there.
     pub start: u16,
-    /// Where its two bytes are, from `start`.
+    /// Offset of its two bytes, from `start`.
     pub offset: u16,
 }
 
 /// Several packets of one flow as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Large {
-    /// Of what protocol.
     pub kind: LargeKind,
     /// All headers together, in bytes: a hint that readers should not believe.
     pub header_bytes: u16,
-    /// Payload of each packet but the last, in bytes.
+    /// Payload of each packet except the last, in bytes.
     pub segment_bytes: u16,
 }
 
-/// Protocols that have large packets.
+/// Protocols with large packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LargeKind {
-    /// TCP over IPv4.
     Tcp4,
-    /// TCP over IPv6.
     Tcp6,
-    /// UDP over either: datagrams of one size, the last may be shorter. Linux 6.2 and later.
+    /// UDP over IPv4 or IPv6: datagrams of one size, the last may be shorter. Linux 6.2 and later.
     Udp,
 }
 
-/// A virtio-net header that is not understood.
+/// An invalid virtio-net header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadVnetHeader {
-    /// Not as long as the header.
+    /// Shorter than the header.
     #[error("{bytes} bytes are too few for a virtio-net header")]
     Truncated {
-        /// What there is, in bytes.
+        /// Available bytes.
         bytes: usize,
     },
-    /// Segmentation that was not asked for.
+    /// A kind of segmentation that was not requested.
     #[error("segmentation type {kind} of the virtio-net header is unknown")]
-    Kind {
-        /// The type's number.
-        kind: u8,
-    },
-    /// Several packets of no size.
+    Kind { kind: u8 },
+    /// Segments of zero bytes.
     #[error("segments of zero bytes")]
     SegmentBytes,
 }
@@ -84,10 +78,10 @@ const GSO_UDP: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
 impl VnetHeader {
-    /// Takes the header off what a TUN device gave, and gives the packet too.
+    /// Splits the bytes read from a TUN device into header and packet.
     ///
     /// # Errors
-    /// It is not understood.
+    /// The header is invalid.
     pub fn split(bytes: &[u8]) -> Result<(Self, &[u8]), BadVnetHeader> {
         let (header, packet) = bytes
             .split_first_chunk::<VNET_HEADER_BYTES>()
@@ -115,7 +109,6 @@ impl VnetHeader {
         Ok((Self { checksum, large }, packet))
     }
 
-    /// The header's bytes.
     pub fn bytes(&self) -> [u8; VNET_HEADER_BYTES] {
         let mut header = [0; VNET_HEADER_BYTES];
         let mut set =
@@ -138,7 +131,7 @@ impl VnetHeader {
     }
 }
 
-/// Places within TCP and UDP headers, in bytes.
+/// Offsets in TCP and UDP headers, in bytes.
 mod tcp {
     pub(super) const HEADER_BYTES_MIN: usize = 20;
     pub(super) const SEQUENCE: usize = 4;

@@ -1,8 +1,8 @@
 //! Parses and validates the headers of one IP packet.
 //!
-//! The rules are those of a router that also looks at ports: RFC 791, RFC 1812 §5.2, RFC 8200, and
-//! against attacks RFC 1858, RFC 3128, RFC 5095, RFC 7112 and RFC 7126. The payload above IP is not
-//! validated: a damaged TCP header is the destination's to refuse.
+//! The rules are those of a router that also inspects ports: RFC 791, RFC 1812 §5.2, RFC 8200, and against
+//! attacks RFC 1858, RFC 3128, RFC 5095, RFC 7112 and RFC 7126. The payload above IP is not validated: the
+//! destination refuses a damaged TCP header.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -31,7 +31,7 @@ pub(crate) const V4_HEADER_BYTES: usize = 20;
 /// The IPv6 header, in bytes.
 pub(crate) const V6_HEADER_BYTES: usize = 40;
 
-/// Ours: RFC 8200 §4.1 lists six that make sense in one packet, destination options twice.
+/// Ours: RFC 8200 §4.1 lists six that are sensible in one packet, destination options twice.
 const EXTENSIONS_MAX: usize = 8;
 
 const HOP_BY_HOP: u8 = 0;
@@ -40,73 +40,65 @@ const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION_OPTIONS: u8 = 60;
 
-/// Which Internet Protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
-    /// IPv4.
     V4,
-    /// IPv6.
     V6,
 }
 
-/// What the headers of a well-formed packet say.
+/// The headers of a well-formed packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Source address; whether the sender may use it is for [`crate::prefix`] to decide.
+    /// Source address; [`crate::prefix`] decides whether the sender may use it.
     pub source: IpAddr,
-    /// Where it goes.
     pub destination: IpAddr,
     /// DSCP and ECN: the type of service or traffic class.
     pub traffic_class: u8,
     /// Time to live or hop limit.
     pub hop_limit: u8,
-    /// What follows the IP headers. In a fragment that is not the first: what its fragment header
-    /// says.
+    /// Protocol after the IP headers. In a fragment other than the first: as in its fragment header.
     pub protocol: u8,
-    /// Where that begins, in bytes from the start of the packet.
+    /// Offset of its header, in bytes from the start of the packet.
     pub transport: usize,
-    /// Present in fragments. A packet in one piece has none, even if it has a fragment header
-    /// (RFC 6946).
+    /// `Some` in fragments. An unfragmented packet has none, even if it has a fragment header (RFC 6946).
     pub fragment: Option<Fragment>,
     /// IPv4's "don't fragment"; always set for IPv6, which routers never fragment.
     pub dont_fragment: bool,
-    /// Present where the protocol has ports and they are in this packet.
+    /// `Some` if the protocol has ports and they are in this packet.
     pub ports: Option<Ports>,
 }
 
-/// A part of a packet.
+/// Position of a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
     /// Distinguishes the packets of two addresses and a protocol; 16 bits in IPv4.
     pub id: u32,
-    /// Where its payload belongs, in bytes.
+    /// Offset of its payload, in bytes.
     pub offset: u16,
-    /// Others follow.
+    /// More fragments follow.
     pub more: bool,
 }
 
 /// Ports of TCP, UDP, UDP-Lite, DCCP and SCTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ports {
-    /// The sender's.
     pub source: u16,
-    /// The receiver's.
     pub destination: u16,
 }
 
-/// Why a packet is refused. Each is a reason to count, none an error of the gateway's.
+/// Why a packet is refused. Each is counted by reason; none is an error of the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 pub enum Malformed {
-    /// It has no byte at all.
+    /// It is empty.
     #[error("empty packet")]
     Empty,
     /// Neither IPv4 nor IPv6.
     #[error("IP version is neither 4 nor 6")]
     Version,
-    /// It ends before its headers do, or before the length that it states.
+    /// It ends before its headers do, or before its stated length.
     #[error("packet ends before its stated length")]
     Truncated,
-    /// There is more than the length that it states.
+    /// It is longer than its stated length.
     #[error("bytes follow after the packet's stated length")]
     TrailingBytes,
     /// IPv4: the header's length is below 20 bytes.
@@ -124,8 +116,7 @@ pub enum Malformed {
     /// IPv6: an authentication header without its fixed fields (RFC 4302 §2).
     #[error("IPv6 authentication header is below 12 bytes")]
     ExtensionLength,
-    /// The sender chooses the route: IPv4 source routes (RFC 7126 §4.3, 4.4), IPv6 routing header 0
-    /// (RFC 5095).
+    /// Source routing: IPv4 source routes (RFC 7126 §4.3, 4.4), IPv6 routing header 0 (RFC 5095).
     #[error("source routing is refused")]
     SourceRoute,
     /// IPv6: longer than 65,575 bytes by the jumbo payload option (RFC 2675).
@@ -137,11 +128,10 @@ pub enum Malformed {
     /// IPv6: hop-by-hop options that are not first, or two fragment headers.
     #[error("IPv6 extension headers in an order that is not allowed")]
     ExtensionOrder,
-    /// A fragment without payload, or one that is not the last with a length that is no multiple
-    /// of eight.
+    /// A fragment without payload, or one other than the last with a length that is not a multiple of eight.
     #[error("fragment of a length that is not allowed")]
     FragmentLength,
-    /// The whole would be longer than an IP packet can be ("ping of death").
+    /// The whole would exceed the maximum IP packet ("ping of death").
     #[error("fragment reaches beyond the longest packet")]
     FragmentBeyondEnd,
     /// A first fragment without the whole transport header, or one that would overwrite it
@@ -173,10 +163,10 @@ impl Malformed {
 }
 
 impl Header {
-    /// Parses and validates the headers of `packet`, which is exactly one IP packet.
+    /// Parses and validates the headers of `packet`, which must be exactly one IP packet.
     ///
     /// # Errors
-    /// The first reason found to refuse it.
+    /// The first reason to refuse it.
     pub fn parse(packet: &[u8]) -> Result<Self, Malformed> {
         match packet.first().ok_or(Malformed::Empty)? >> 4 {
             4 => parse_v4(packet),
@@ -185,7 +175,6 @@ impl Header {
         }
     }
 
-    /// Which Internet Protocol.
     #[inline]
     pub fn version(&self) -> Version {
         match self.source {
@@ -194,13 +183,13 @@ impl Header {
         }
     }
 
-    /// Whether it carries a transport header: it is in one piece, or is the first of several.
+    /// Whether it contains a transport header: it is unfragmented, or a first fragment.
     #[inline]
     pub fn is_first(&self) -> bool {
         self.fragment.is_none_or(|fragment| fragment.offset == 0)
     }
 
-    /// Whether it is from or to an address that holds on one link (RFC 3927, RFC 4291 §2.5.6).
+    /// Whether its source or destination is link-local (RFC 3927, RFC 4291 §2.5.6).
     pub fn is_link_local(&self) -> bool {
         let on_link = |address: &IpAddr| match address {
             IpAddr::V4(a) => a.is_link_local(),
@@ -209,9 +198,9 @@ impl Header {
         on_link(&self.source) || on_link(&self.destination)
     }
 
-    /// Whether a router may forward a packet between these addresses at all: no loopback,
-    /// link-local, unspecified, IPv4-mapped or broadcast ones, and no source that is a group
-    /// (RFC 1812 §5.3.7, RFC 4291 §2.5).
+    /// Whether a router may forward a packet between these addresses at all: no loopback, link-local,
+    /// unspecified, IPv4-mapped or broadcast addresses, and no multicast source (RFC 1812 §5.3.7, RFC 4291
+    /// §2.5).
     pub fn is_routable(&self) -> bool {
         let confined = |address: &IpAddr| match address {
             IpAddr::V4(a) => {
@@ -229,7 +218,7 @@ impl Header {
     }
 }
 
-/// A group within one interface or link (RFC 4291 §2.7).
+/// A multicast address with interface or link scope (RFC 4291 §2.7).
 fn scope_is_link(address: &Ipv6Addr) -> bool {
     let [first, second, ..] = address.octets();
     first == 0xff && matches!(second & 0xf, 0..=2)
@@ -311,7 +300,7 @@ fn parse_v6(packet: &[u8]) -> Result<Header, Malformed> {
     let fixed: &[u8; V6_HEADER_BYTES] = packet.first_chunk().ok_or(Malformed::Truncated)?;
     let payload_bytes = usize::from(word(fixed, 4));
     let protocol = fixed[6];
-    // A jumbogram states a length of zero, so its option is looked for before the length is judged.
+    // A jumbogram states a length of zero, so its option is checked before the length.
     if protocol == HOP_BY_HOP {
         judge_v6_options(packet, V6_HEADER_BYTES)?;
     }
@@ -347,7 +336,7 @@ fn parse_v6(packet: &[u8]) -> Result<Header, Malformed> {
     })
 }
 
-/// A walk along IPv6 extension headers.
+/// An iterator over IPv6 extension headers.
 struct Chain {
     protocol: u8,
     at: usize,
@@ -361,7 +350,7 @@ impl Chain {
                 return Ok(());
             }
             match self.step(packet) {
-                // RFC 7112 §5: the first fragment holds all headers.
+                // RFC 7112 §5: the first fragment contains all headers.
                 Err(Malformed::Truncated) if self.fragment.is_some() => {
                     return Err(Malformed::TinyFragment);
                 }
@@ -378,8 +367,8 @@ impl Chain {
         }
     }
 
-    /// RFC 7112 §5: the first fragment holds the transport header too, behind whatever extension headers
-    /// follow that of the fragment.
+    /// RFC 7112 §5: the first fragment contains the transport header too, behind all extension headers after
+    /// the fragment header.
     fn judge_first_fragment(&self, packet: &[u8]) -> Result<(), Malformed> {
         let is_first = |fragment: Fragment| fragment.offset == 0 && fragment.more;
         let has = packet.len() - self.at;
@@ -395,7 +384,7 @@ impl Chain {
         let bytes = match self.protocol {
             FRAGMENT => 8,
             AUTHENTICATION if start[1] == 0 => return Err(Malformed::ExtensionLength),
-            // RFC 4302 §2.2: in words of four bytes, less two.
+            // RFC 4302 §2.2: in words of four bytes, minus two.
             AUTHENTICATION => (usize::from(start[1]) + 2) * 4,
             _ => (usize::from(start[1]) + 1) * 8,
         };
@@ -433,7 +422,7 @@ fn is_extension(protocol: u8) -> bool {
     )
 }
 
-/// Judges the options of the extension header at `at`.
+/// Checks the options of the extension header at `at`.
 fn judge_v6_options(packet: &[u8], at: usize) -> Result<(), Malformed> {
     const PAD_1: u8 = 0;
     const JUMBO_PAYLOAD: u8 = 0xc2;
@@ -454,7 +443,7 @@ fn judge_v6_options(packet: &[u8], at: usize) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// `room` is how many bytes of payload the longest packet with these headers has.
+/// `room` is the maximum payload of a packet with these headers, in bytes.
 fn judge_fragment(
     fragment: Fragment,
     protocol: u8,
@@ -479,7 +468,7 @@ fn judge_fragment(
     }
 }
 
-/// How long the header of a protocol above IP is at least.
+/// Minimum header length of a protocol above IP.
 fn transport_header_bytes(protocol: u8) -> usize {
     match protocol {
         protocol::TCP => 20,
@@ -512,7 +501,7 @@ fn whole(packet: &[u8], stated: usize) -> Result<(), Malformed> {
     }
 }
 
-/// The big-endian word at `at`, which the caller knows to be there.
+/// The big-endian word at `at`, which must be in bounds.
 #[inline]
 pub(crate) fn word(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
@@ -523,7 +512,7 @@ pub(crate) fn set_word(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Writes the checksum of the IPv4 header that `header` is, options included.
+/// Writes the checksum of the IPv4 header `header`, options included.
 #[inline]
 pub(crate) fn set_v4_checksum(header: &mut [u8]) {
     header[10..12].fill(0);

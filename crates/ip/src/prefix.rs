@@ -1,5 +1,5 @@
-//! The prefixes of one tenant: which peer an address belongs to by longest match, and whether a
-//! sender may use a source address.
+//! The prefixes of one tenant: the peer of an address by longest match, and whether a sender may use a source
+//! address.
 //!
 //! Every tenant has its own table, so address plans of different tenants may overlap.
 
@@ -8,23 +8,22 @@ use std::net::IpAddr;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::{Prefix, PrefixMap};
 
-/// Prefixes of one tenant and what they lead to: a peer, the own network.
+/// Prefixes of one tenant with their owners: a peer or the local network.
 ///
-/// IPv4 and IPv6 are apart: `0.0.0.0/0` has nothing to say about IPv6.
+/// IPv4 and IPv6 are separate: `0.0.0.0/0` does not cover IPv6.
 #[derive(Clone, Debug)]
 pub struct PrefixTable<V> {
-    // An empty trie already takes memory, and many a tenant has one version only.
+    // An empty trie already takes memory, and many tenants have one IP version only.
     v4: Option<Box<PrefixMap<Ipv4Net, V>>>,
     v6: Option<Box<PrefixMap<Ipv6Net, V>>>,
 }
 
-/// A prefix has addresses in common with one that is there.
+/// A prefix overlaps an existing one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("prefix {prefix} overlaps {present} of the same tenant")]
 pub struct Overlap {
-    /// The new prefix.
     pub prefix: IpNet,
-    /// The one that is there.
+    /// The existing one.
     pub present: IpNet,
 }
 
@@ -35,17 +34,15 @@ impl<V> Default for PrefixTable<V> {
 }
 
 impl<V> PrefixTable<V> {
-    /// No prefix.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a prefix; bits of the address beyond its length do not count. A longer or shorter
-    /// prefix with addresses in common is no obstacle: the longest match decides. Where that is
-    /// not wanted, [`Self::overlapping`] is asked before.
+    /// Adds a prefix; bits beyond its length are ignored. It may overlap longer or shorter prefixes, because
+    /// the longest match decides. Where overlaps are not desired, check [`Self::overlapping`] first.
     ///
     /// # Errors
-    /// The same prefix is there already; the table is unchanged.
+    /// The same prefix exists already; the table is unchanged.
     pub fn insert(&mut self, prefix: IpNet, value: V) -> Result<(), Overlap> {
         let prefix = prefix.trunc();
         if self.exactly(&prefix).is_some() {
@@ -59,7 +56,7 @@ impl<V> PrefixTable<V> {
         Ok(())
     }
 
-    /// Removes exactly this prefix and gives what it led to; `None` if it was not there.
+    /// Removes exactly this prefix and returns its owner; `None` if it does not exist.
     pub fn remove(&mut self, prefix: IpNet) -> Option<V> {
         match prefix.trunc() {
             IpNet::V4(prefix) => self.v4.as_mut()?.remove(&prefix),
@@ -67,7 +64,7 @@ impl<V> PrefixTable<V> {
         }
     }
 
-    /// What exactly this prefix leads to; `None` if it is not there.
+    /// The owner of exactly this prefix; `None` if it does not exist.
     pub fn exactly(&self, prefix: &IpNet) -> Option<&V> {
         match prefix.trunc() {
             IpNet::V4(prefix) => self.v4.as_ref()?.get(&prefix),
@@ -75,8 +72,8 @@ impl<V> PrefixTable<V> {
         }
     }
 
-    /// A prefix that has addresses in common with `prefix`: the shortest that contains it, else
-    /// the first inside; `None` if there is none.
+    /// A prefix that overlaps `prefix`: the shortest that contains it, otherwise the first inside; `None` if
+    /// there is none.
     pub fn overlapping(&self, prefix: IpNet) -> Option<IpNet> {
         match prefix.trunc() {
             IpNet::V4(prefix) => overlapping(self.v4.as_ref()?, &prefix).map(IpNet::V4),
@@ -84,10 +81,10 @@ impl<V> PrefixTable<V> {
         }
     }
 
-    /// What the longest prefix around `address` leads to; `None` if no prefix contains it.
+    /// The owner of the longest prefix that contains `address`; `None` if none does.
     ///
-    /// It answers both questions of a tunnel: where a destination goes, and whether a source may
-    /// come from where it came: only if it would be sent back there.
+    /// It answers both questions of a tunnel: the peer of a destination, and whether a source may send from a
+    /// peer, which requires that packets to it would be sent to that peer.
     #[inline]
     pub fn longest_match(&self, address: IpAddr) -> Option<&V> {
         match address {
@@ -102,7 +99,7 @@ impl<V> PrefixTable<V> {
         }
     }
 
-    /// Every prefix and what it leads to: IPv4 first, each in the order of addresses.
+    /// All prefixes with their owners: IPv4 first, each in the order of addresses.
     pub fn iter(&self) -> impl Iterator<Item = (IpNet, &V)> {
         let v4 = self.v4.iter().flat_map(|map| map.iter());
         let v6 = self.v6.iter().flat_map(|map| map.iter());
@@ -110,20 +107,19 @@ impl<V> PrefixTable<V> {
             .chain(v6.map(|(prefix, value)| (prefix.into(), value)))
     }
 
-    /// How many prefixes there are.
+    /// Number of prefixes.
     pub fn len(&self) -> usize {
         self.v4.as_ref().map_or(0, |map| map.len()) + self.v6.as_ref().map_or(0, |map| map.len())
     }
 
-    /// Whether there is none: nothing can be sent or received.
+    /// Whether the table is empty, so that nothing can be sent or received.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl<V: PartialEq> PrefixTable<V> {
-    /// Whether a packet from `source` may have been sent by `sender`: the longest match leads
-    /// there.
+    /// Whether a packet from `source` may have been sent by `sender`: the longest match has that owner.
     #[inline]
     pub fn admits_source(&self, source: IpAddr, sender: &V) -> bool {
         self.longest_match(source) == Some(sender)
@@ -158,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn longest_prefix_wins_and_versions_are_apart() {
+    fn the_longest_prefix_wins_and_ip_versions_are_separate() {
         let table = table(&[
             "0.0.0.0/0",
             "10.0.0.0/8",

@@ -1,4 +1,4 @@
-//! What a link is like. A value: it can be compared, generated and shrunk.
+//! Configuration of a link: a value that can be compared, generated and shrunk.
 
 use std::time::Duration;
 
@@ -6,62 +6,60 @@ use keiro_units::{Bandwidth, ByteCount, Probability};
 
 /// One direction of one link.
 ///
-/// The default is a perfect link: no limit of rate, no delay, no loss, no limit of buffer.
+/// The default is a perfect link: unlimited rate, no delay, no loss, unlimited buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinkConfig {
     /// Rate of the transmitter in bit/s, counting packet lengths plus
-    /// [`overhead_per_packet`](Self::overhead_per_packet). `None`: a packet takes no time to send
-    /// and nothing ever waits. Zero: nothing leaves until the rate changes.
+    /// [`overhead_per_packet`](Self::overhead_per_packet). `None` is unlimited: packets take no time and
+    /// nothing ever waits. At zero nothing leaves until the rate changes.
     pub rate: Option<Bandwidth>,
-    /// Propagation delay, one way.
+    /// One-way propagation delay.
     pub delay: Duration,
-    /// Each packet's delay grows by a value drawn uniformly from 0..=`jitter`.
+    /// Each packet's delay is increased by a value drawn uniformly from 0..=`jitter`.
     pub jitter: Duration,
-    /// Whether a packet with little jitter may overtake one with much. If not (the default), it
-    /// waits and leaves at the same instant, behind it.
+    /// Whether a packet with little jitter may overtake one with much. Otherwise (the default) it waits and
+    /// leaves at the same instant, behind it.
     pub jitter_overtakes: bool,
-    /// Packets lost on the wire, behind the transmitter.
+    /// Packets lost in flight, after transmission.
     pub loss: Loss,
-    /// A packet arrives twice, back to back. The copy is made on the wire: it uses no rate.
+    /// Probability that a packet arrives twice, back to back. The duplicate uses no transmission time.
     pub duplicate: Probability,
-    /// One bit of the packet is flipped.
+    /// Probability that one bit of a packet is flipped.
     pub corrupt: Probability,
-    /// Packets held back on the wire so that later ones overtake them.
+    /// Packets delayed in flight so that later ones overtake them.
     pub reorder: Reorder,
-    /// How much may wait for the transmitter.
+    /// Capacity of the transmitter's buffer.
     pub buffer: Buffer,
     /// Layer-2 bytes that a packet takes beside its length, for the rate and for a buffer in
     /// bytes. Zero counts exactly the length given to [`arrive`](crate::Link::arrive), by
     /// convention the IP packet; 38 counts Ethernet with header, check sequence, preamble and gap.
-    /// Negative values take a header away; a packet never counts less than zero bytes.
+    /// Negative values subtract a header; a packet never counts less than zero bytes.
     pub overhead_per_packet: i32,
-    /// Cut: every arrival is dropped. What the link holds when it is cut is lost as well.
+    /// Cut: every arrival is dropped, and packets in the link when it is cut are lost as well.
     pub down: bool,
 }
 
-/// How much may wait for the transmitter. The packet in service does not count, and a packet that
-/// finds the transmitter idle is always accepted.
+/// Capacity of the transmitter's buffer. The packet in transmission does not count, and a packet that finds
+/// the transmitter idle is always accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Buffer {
     /// As much as [`PACKETS_MAX`](crate::PACKETS_MAX) allows.
     #[default]
     Unlimited,
-    /// Packets, whatever their length.
+    /// Number of packets, whatever their length.
     Packets(u32),
-    /// Bytes, with [`overhead_per_packet`](LinkConfig::overhead_per_packet). A packet that would
-    /// go beyond is dropped whole.
+    /// Bytes, including [`overhead_per_packet`](LinkConfig::overhead_per_packet). A packet that would exceed
+    /// the limit is dropped completely.
     Bytes(ByteCount),
 }
 
-/// Which packets are lost on the wire.
+/// Loss model of packets in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Loss {
-    /// None.
     #[default]
     None,
-    /// Each by itself, with this probability.
+    /// Independent losses with this probability.
     Bernoulli(Probability),
-    /// In bursts.
     GilbertElliott(GilbertElliott),
 }
 
@@ -78,17 +76,17 @@ pub struct GilbertElliott {
     pub loss_bad: Probability,
 }
 
-/// Packets held back so that later ones overtake them.
+/// Packets delayed so that later ones overtake them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reorder {
-    /// Share of packets held back.
+    /// Fraction of delayed packets.
     pub probability: Probability,
-    /// For how long, beyond delay and jitter.
+    /// Extra delay, in addition to delay and jitter.
     pub extra_delay: Duration,
 }
 
 impl LinkConfig {
-    /// The bytes for which a packet of length `len` counts.
+    /// The bytes that a packet of length `len` counts.
     pub fn counted(&self, len: ByteCount) -> ByteCount {
         ByteCount::new(
             len.get()
@@ -98,8 +96,8 @@ impl LinkConfig {
 }
 
 impl GilbertElliott {
-    /// Bursts in which everything is lost: `mean_loss` of all packets, in bursts of
-    /// `mean_burst_packets` on average.
+    /// Bursts in which all packets are lost: `mean_loss` of all packets, in bursts of `mean_burst_packets` on
+    /// average.
     ///
     /// `None` if bursts are shorter than one packet, or if so much loss needs longer bursts
     /// (`mean_loss / (1 − mean_loss) > mean_burst_packets`, or all packets lost).
@@ -120,8 +118,7 @@ impl GilbertElliott {
         })
     }
 
-    /// The share of packets lost in the long run; `None` if neither state is ever left, so that
-    /// there is no long run to speak of.
+    /// Long-term fraction of lost packets; `None` if neither state is ever left, so that it is undefined.
     pub fn mean_loss(&self) -> Option<f64> {
         let (enter, leave) = (self.good_to_bad.get(), self.bad_to_good.get());
         let bad = (enter + leave > 0.0).then(|| enter / (enter + leave))?;
@@ -138,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_have_the_mean_loss_asked_for() {
+    fn bursts_have_the_configured_mean_loss() {
         for (loss, burst) in [(0.01, 1.0), (0.01, 5.0), (0.3, 20.0), (0.5, 1.0)] {
             let chain = GilbertElliott::from_mean_loss_and_burst(probability(loss), burst).unwrap();
             let mean = chain.mean_loss().unwrap();

@@ -1,4 +1,4 @@
-//! What chance does to a packet on the wire: a fixed number of random words per arrival.
+//! Random impairments of packets in flight: a fixed number of random words per arrival.
 
 use std::time::Duration;
 
@@ -8,35 +8,34 @@ use rand_core::{RngCore, SeedableRng};
 
 use crate::config::{GilbertElliott, LinkConfig, Loss};
 
-/// Draws the fates of packets, one after the other.
+/// Draws the impairments of packets, one after the other.
 #[derive(Clone, Debug)]
 pub(crate) struct Dice {
     rng: ChaCha12Rng,
-    /// State of the Gilbert–Elliott chain. It starts good and is kept while another kind of loss
-    /// is configured.
+    /// State of the Gilbert–Elliott chain. It starts good and is kept while another loss model is configured.
     in_bad_state: bool,
-    /// Throws whose words nothing depended on; they are passed over when one matters again.
+    /// Draws that did not affect anything; the generator skips them when one matters again.
     skipped: u64,
 }
 
-/// What happens to one packet on the wire.
+/// Impairments of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fate {
     pub(crate) lost: bool,
     pub(crate) duplicated: bool,
     pub(crate) corruption: Option<Corruption>,
-    /// Beyond the propagation delay.
+    /// In addition to the propagation delay.
     pub(crate) jitter: Duration,
-    /// Beyond delay and jitter; others may overtake.
+    /// In addition to delay and jitter; others may overtake.
     pub(crate) held: Option<Duration>,
 }
 
-/// Which bit of a packet is flipped; chosen when the packet arrived, whatever its content.
+/// The bit of a packet that is flipped, drawn when the packet arrives, independently of its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corruption(u64);
 
 impl Corruption {
-    /// Flips one bit of `bytes`; nothing if there are none.
+    /// Flips one bit of `bytes`; does nothing if it is empty.
     pub fn apply(self, bytes: &mut [u8]) {
         let bits = (bytes.len() as u64).saturating_mul(8);
         if let Some(bit) = self.0.checked_rem(bits) {
@@ -54,8 +53,8 @@ impl Dice {
         }
     }
 
-    /// Always draws seven words, in this order, so that changing one impairment leaves the other
-    /// impairments' draws alone. Where nothing depends on them they are counted instead.
+    /// Always draws seven words in this order, so that changing one impairment does not affect the draws of
+    /// others. If nothing depends on them, they are only counted.
     pub(crate) fn throw(&mut self, config: &LinkConfig) -> Fate {
         if !is_random(config) {
             self.skipped += 1;
@@ -82,7 +81,7 @@ impl Dice {
         }
     }
 
-    /// Takes a step of the chain and gives the loss of the state it is in then.
+    /// Advances the chain and returns the loss probability of its new state.
     fn step(&mut self, word: u64, chain: &GilbertElliott) -> Probability {
         self.in_bad_state = if self.in_bad_state {
             !happens(word, chain.bad_to_good)
@@ -107,10 +106,10 @@ impl Fate {
     };
 }
 
-/// The generator's words of 32 bits in a throw.
+/// Number of 32-bit words in a draw.
 const WORDS_PER_THROW: u128 = 14;
 
-/// Whether anything depends on chance.
+/// Whether anything is random.
 fn is_random(config: &LinkConfig) -> bool {
     let never = |p: Probability| p.get() == 0.0;
     config.loss != Loss::None
@@ -122,7 +121,7 @@ fn happens(word: u64, p: Probability) -> bool {
     unit(word) < p.get()
 }
 
-/// In 0..1, with the 53 bits that an f64 holds exactly.
+/// In [0, 1), with the 53 bits that an f64 holds exactly.
 fn unit(word: u64) -> f64 {
     (word >> 11) as f64 / (1u64 << 53) as f64
 }

@@ -1,8 +1,8 @@
 //! One direction of one emulated link, as a state machine without clock or I/O.
 //!
-//! The simulator drives it in virtual time, the lab's emulator with the kernel's receive stamps;
-//! both therefore mean the same by "100 Mbit/s, 2 ms, 50 packets". The crate knows packet lengths
-//! and instants only: the caller keeps the bytes, under the [`Ticket`] that it was given.
+//! The simulator drives it in virtual time, the lab's emulator with the kernel's receive time stamps, so both
+//! have the same definition of "100 Mbit/s, 2 ms, 50 packets". The crate handles packet lengths and instants
+//! only: the caller keeps the bytes, by the [`Ticket`] that it gets.
 //!
 //! A packet passes three stages, in this order:
 //!
@@ -10,11 +10,11 @@
 //! 2. **Transmitter**: one packet at a time at the configured rate, exact over any number of
 //!    packets (the remainder below a nanosecond is carried).
 //! 3. **Wire**: propagation delay, jitter, loss, duplication, corruption, reordering. A packet
-//!    lost here has taken its place in the buffer and its time at the transmitter.
+//!    lost here has used the buffer and the transmitter.
 //!
-//! Every arrival draws the same number of random words, whatever becomes of it. So the n-th
-//! packet's fate on the wire depends on the seed, on n and on the configuration in force when it
-//! arrived, never on timing or on how often the link is polled.
+//! Every arrival draws the same number of random words, whatever its fate. So the fate of the n-th packet
+//! depends on the seed, on n and on the configuration in force when it arrived, never on timing or on how
+//! often the link is polled.
 #![forbid(unsafe_code)]
 
 mod config;

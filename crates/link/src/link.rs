@@ -1,8 +1,8 @@
 //! The link itself: buffer, transmitter and wire in one queue of computed departures.
 //!
-//! Because the queue is first in, first out and the rate is known, a packet's departure is
-//! computed when it arrives; a change of configuration computes it anew for the packets that have
-//! not yet left the transmitter. Nothing therefore depends on how often the link is polled.
+//! Because the queue is first in, first out and the rate is known, a packet's departure is computed when it
+//! arrives. A change of configuration recomputes it for the packets that have not left the transmitter. So
+//! nothing depends on how often the link is polled.
 
 use std::collections::VecDeque;
 
@@ -13,14 +13,14 @@ use crate::{
     impairment::{Corruption, Dice, Fate},
 };
 
-/// The most packets that one direction of a link holds, waiting and on the wire together,
-/// whatever its buffer: enough for 1 s of 1 Gbit/s in packets of 120 bytes.
+/// Maximum of packets in one direction of a link, queued and in flight together, whatever its buffer: enough
+/// for 1 s of 1 Gbit/s in packets of 120 bytes.
 pub const PACKETS_MAX: usize = 1 << 20;
 
 /// Bits times this, divided by a rate in bit/s, are nanoseconds.
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
-/// One direction of one link. See the crate's documentation for what happens in which order.
+/// One direction of one link. The crate's documentation defines the order of its stages.
 #[derive(Clone, Debug)]
 pub struct Link {
     config: LinkConfig,
@@ -28,79 +28,79 @@ pub struct Link {
     /// The latest instant given to [`arrive`](Self::arrive) or [`apply`](Self::apply).
     clock: Instant,
     next_ticket: u64,
-    /// The packet in service, then those that wait, by arrival. Lost packets are among them.
+    /// The packet in transmission, then the queued ones, by arrival. Lost packets are included.
     service: VecDeque<Service>,
-    /// Counted bytes of `service`, the packet in service included.
+    /// Counted bytes of `service`, the packet in transmission included.
     service_bytes: u64,
-    /// Packets to come out, by instant, then by arrival: on the wire or not yet sent.
+    /// Packets that will leave, by instant, then by arrival: in flight or not yet sent.
     departures: VecDeque<Pending>,
     /// The latest departure of a packet that must not be overtaken.
     last_due: Instant,
     counters: Counters,
 }
 
-/// Names one packet that a link holds. A link's tickets count up from zero in order of arrival.
+/// Identifies one packet in a link. A link's tickets count up from zero in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u64);
 
-/// What became of an arriving packet.
+/// Fate of an arriving packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Arrival {
-    /// It will come out of [`Link::poll_departure`] unless [`Link::apply`] cuts the link before.
+    /// [`Link::poll_departure`] will return it unless [`Link::apply`] cuts the link before.
     Accepted(Ticket),
-    /// It never comes out.
+    /// It will never leave the link.
     Dropped(DropReason),
 }
 
-/// Why a packet never came out.
+/// Why a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// The link was down, or was cut while it held the packet.
+    /// The link was down, or was cut while it contained the packet.
     Down,
     /// The buffer was full.
     Buffer,
-    /// Lost on the wire, after it took its time at the transmitter.
+    /// Lost in flight, after its transmission.
     Loss,
-    /// The link held [`PACKETS_MAX`] packets.
+    /// The link contained [`PACKETS_MAX`] packets.
     Overload,
 }
 
-/// A packet that comes out.
+/// A packet that leaves the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
-    /// The packet; this ticket will not be seen again.
+    /// Its ticket, which will not be returned again.
     pub ticket: Ticket,
     /// When it is due: the end of its transmission plus its delay, rounded up to a nanosecond.
     pub at: Instant,
-    /// A bit is to be flipped, and which.
+    /// The bit to flip, if any.
     pub corruption: Option<Corruption>,
     /// Deliver it twice, back to back.
     pub duplicated: bool,
 }
 
-/// What a link has done so far. `arrived` = `departed` + all drops + packets still held.
+/// Counters of a link. `arrived` = `departed` + all drops + packets still in the link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets given to [`Link::arrive`].
+    /// Packets passed to [`Link::arrive`].
     pub arrived_packets: u64,
     /// Their lengths, without overhead.
     pub arrived_bytes: u64,
-    /// Packets that came out, copies not counted.
+    /// Packets that left, duplicates not counted.
     pub departed_packets: u64,
     /// Their lengths, without overhead.
     pub departed_bytes: u64,
-    /// Packets that came out twice.
+    /// Packets that left twice.
     pub duplicated_packets: u64,
-    /// Packets that came out with a bit flipped.
+    /// Packets that left with a bit flipped.
     pub corrupted_packets: u64,
-    /// Packets that never came out.
+    /// Packets that were dropped.
     pub drops: Drops,
-    /// The most that ever waited, the packet in service not counted.
+    /// Maximum of the queue, the packet in transmission not counted.
     pub queue_max: Queue,
 }
 
-/// Packets that never came out, by [`DropReason`].
+/// Dropped packets, by [`DropReason`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drops {
     /// [`DropReason::Down`].
@@ -113,10 +113,10 @@ pub struct Drops {
     pub overload: u64,
 }
 
-/// What waits for the transmitter; the packet in service does not count.
+/// Content of the transmitter's queue; the packet in transmission does not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
-    /// In packets.
+    /// Length in packets.
     pub packets: u64,
     /// In bytes, with the overhead per packet.
     pub bytes: u64,
@@ -132,9 +132,9 @@ struct Packet {
 #[derive(Clone, Copy, Debug)]
 struct Service {
     packet: Packet,
-    /// Length with overhead.
+    /// Length with the link's overhead.
     counted: u64,
-    /// Bits still to be sent when the rate was last set, times [`NANOS_PER_SECOND`].
+    /// Bits that remained to be sent when the rate was last set, times [`NANOS_PER_SECOND`].
     work: u128,
     finish: Finish,
 }
@@ -153,7 +153,7 @@ struct Pending {
 }
 
 impl Link {
-    /// An idle link. `seed` decides about loss, duplication, corruption, reordering and jitter.
+    /// An idle link. `seed` determines loss, duplication, corruption, reordering and jitter.
     pub fn new(config: LinkConfig, seed: u64) -> Self {
         Self {
             config,
@@ -173,10 +173,10 @@ impl Link {
         &self.config
     }
 
-    /// A packet of `len` bytes arrives.
+    /// Handles the arrival of a packet of `len` bytes.
     ///
-    /// `now` may lie before an instant given to [`poll_departure`](Self::poll_departure), which
-    /// makes up for a late caller; before an earlier arrival or change it counts as that instant.
+    /// `now` may precede an instant passed to [`poll_departure`](Self::poll_departure), which compensates for
+    /// a late caller. If it precedes an earlier arrival or change, it counts as that instant.
     pub fn arrive(&mut self, now: Instant, len: ByteCount) -> Arrival {
         self.advance(now);
         self.counters.arrived_packets += 1;
@@ -237,14 +237,14 @@ impl Link {
         (due < Instant::MAX).then_some(due)
     }
 
-    /// Changes the link.
+    /// Changes the configuration.
     ///
-    /// Packets that have not left the transmitter get the new rate for what is left of them, and
-    /// the new delay; packets on the wire keep theirs, and without permission to overtake later
-    /// ones queue up behind them. Jitter, loss and the like of all packets held are those drawn
-    /// at their arrival. A smaller buffer drops nothing that already waits.
+    /// Packets that have not left the transmitter get the new rate for their remaining bits, and the new
+    /// delay. Packets in flight keep theirs, and unless overtaking is allowed later ones queue behind them.
+    /// Jitter, loss and other random impairments of all packets in the link are those drawn at their arrival.
+    /// A smaller buffer drops no queued packet.
     ///
-    /// The result is what a cut ([`LinkConfig::down`]) destroyed, in order of departure; empty
+    /// Returns the packets that a cut ([`LinkConfig::down`]) destroyed, in order of departure; empty
     /// otherwise.
     #[must_use = "the caller keeps the bytes of the packets destroyed"]
     pub fn apply(&mut self, now: Instant, config: LinkConfig) -> Vec<Ticket> {
@@ -260,7 +260,7 @@ impl Link {
         Vec::new()
     }
 
-    /// What waits for the transmitter at `now` if nothing more arrives.
+    /// Content of the transmitter's queue at `now` if nothing more arrives.
     pub fn queue(&self, now: Instant) -> Queue {
         let waiting = self
             .service
@@ -273,7 +273,7 @@ impl Link {
         })
     }
 
-    /// Packets that the link holds and that will come out, waiting or on the wire.
+    /// Packets in the link that will leave it, queued or in flight.
     pub fn held_packets(&self) -> usize {
         self.departures.len()
     }
@@ -283,7 +283,7 @@ impl Link {
         &self.counters
     }
 
-    /// Moves the clock on and forgets transmissions that have ended.
+    /// Advances the clock and removes completed transmissions.
     fn advance(&mut self, now: Instant) {
         self.clock = self.clock.max(now);
         while let Some(entry) = self.service.front() {
@@ -306,7 +306,7 @@ impl Link {
         }
     }
 
-    /// Puts a packet behind all others at the transmitter and computes its departure.
+    /// Queues a packet at the transmitter and computes its departure.
     fn transmit(&mut self, packet: Packet, counted: u64) {
         let work = u128::from(counted) * 8 * NANOS_PER_SECOND;
         let start = match self.service.back() {
@@ -331,7 +331,7 @@ impl Link {
         self.depart(packet, finish);
     }
 
-    /// Computes when a packet comes out and puts it in its place among the departures.
+    /// Computes when a packet leaves and inserts it into the departures.
     fn depart(&mut self, packet: Packet, finish: Finish) {
         let Fate {
             lost, jitter, held, ..
@@ -357,7 +357,7 @@ impl Link {
         }
     }
 
-    /// Computes anew what is in service or waits.
+    /// Recomputes the packets in transmission and in the queue.
     fn reschedule(&mut self) {
         let Some(first) = self.service.front().map(|entry| entry.packet.ticket) else {
             return;
@@ -394,7 +394,7 @@ impl Link {
 }
 
 impl Ticket {
-    /// How many packets the link took in before this one, those lost on the wire included.
+    /// Number of packets that arrived before this one, including lost ones.
     pub const fn index(self) -> u64 {
         self.0
     }
@@ -436,7 +436,7 @@ impl Finish {
         Instant::from_nanos(self.nanos.saturating_add((self.remainder > 0) as u64))
     }
 
-    /// How much of the transmission that ends here at `rate` is left at `now`, at most `work`.
+    /// The part of the transmission ending here at `rate` that remains at `now`, at most `work`.
     fn work_left(self, now: Instant, rate: Bandwidth, work: u128) -> u128 {
         if self.nanos == u64::MAX {
             return work;

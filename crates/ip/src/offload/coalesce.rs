@@ -1,11 +1,11 @@
-//! Putting consecutive packets of a flow together, so that the kernel is called and its stack
-//! passed once for all of them.
+//! Coalesces consecutive packets of a flow, so that the kernel is called and its stack traversed once for all
+//! of them.
 //!
-//! What is put together can be cut again into exactly the same packets, [`super::Segments`] does
-//! it, but for the identification of IPv4 packets that must not be fragmented and all have the
-//! same one; it means nothing (RFC 6864 §4.1). So packets join only if they differ in nothing but
-//! what cutting makes anew. The kernel does not look at checksums of large packets: those that
-//! join are checked here, one that is wrong goes alone and the kernel refuses it.
+//! Coalesced packets can be segmented again into exactly the same packets by [`super::Segments`], except for
+//! the identification of IPv4 packets that must not be fragmented and all have the same one, which has no
+//! meaning (RFC 6864 §4.1). So packets are coalesced only if they differ in nothing but what segmentation
+//! regenerates. The kernel does not verify checksums of large packets, so those of coalesced packets are
+//! verified here; one with a wrong checksum is passed alone and the kernel drops it.
 
 use super::{Large, LargeKind, Unfinished, VNET_HEADER_BYTES, VnetHeader, double_word, tcp, udp};
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     packet::{V4_HEADER_BYTES, V6_HEADER_BYTES, protocol, set_v4_checksum, set_word, word},
 };
 
-/// A packet's length field has 16 bits.
+/// Maximum of a packet's 16-bit length field.
 const BYTES_MAX: usize = u16::MAX as usize;
 
 /// Linux gives at most this many datagrams to a socket at once (`UDP_GRO_CNT_MAX`).
@@ -23,24 +23,24 @@ const DATAGRAMS_MAX: usize = 64;
 const TCP_CHECKSUM: u16 = tcp::CHECKSUM as u16;
 const UDP_CHECKSUM: u16 = udp::CHECKSUM as u16;
 
-/// Gathers packets and gives fewer, larger ones; packets of one flow stay in order.
+/// Coalesces packets into fewer, larger ones; packets of one flow stay in order.
 #[derive(Debug)]
 pub struct Coalescer {
     items: Vec<Item>,
     used: usize,
-    /// Of the items in use: the number of the flow that may still join it, or `CLOSED`.
+    /// For each item in use: the number of the flow that may still join it, or `CLOSED`.
     open: Vec<u64>,
     kinds: Kinds,
 }
 
-/// Which packets may be put together.
+/// Kinds of packets that may be coalesced.
 #[derive(Clone, Copy, Debug)]
 struct Kinds {
     tcp: bool,
     udp: bool,
 }
 
-/// There is no room for another packet: [`Coalescer::drain`] comes first.
+/// There is no room for another packet: call [`Coalescer::drain`] first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no room for another packet before those gathered are taken")]
 pub struct Full;
@@ -48,7 +48,7 @@ pub struct Full;
 /// No flow has this number.
 const CLOSED: u64 = 0;
 
-/// Packets put together, or one alone.
+/// Coalesced packets, or a single one.
 #[derive(Debug, Default)]
 struct Item {
     /// A virtio-net header, then the packet.
@@ -56,29 +56,29 @@ struct Item {
     joined: Option<Joined>,
 }
 
-/// What is known of an item that others may join, or have joined.
+/// State of an item that others may join, or have joined.
 #[derive(Clone, Copy, Debug)]
 struct Joined {
     candidate: Candidate,
     count: usize,
     next_sequence: u32,
-    /// The checksum of the first packet was found right.
+    /// The checksum of the first packet was verified.
     is_checked: bool,
     ids: Ids,
 }
 
-/// How IPv4 identifications go on from packet to packet.
+/// Progression of IPv4 identifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ids {
-    /// Only one packet so far, or no IPv4.
+    /// Only one packet so far, or not IPv4.
     Unknown,
-    /// Each is one more.
+    /// Incremented per packet.
     Rising,
-    /// All are the same, and fragmenting is forbidden.
+    /// All are the same, and fragmentation is forbidden.
     Same,
 }
 
-/// A TCP or UDP packet in one piece, without IP options or extension headers.
+/// An unfragmented TCP or UDP packet, without IP options or extension headers.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     flow: u64,
@@ -90,8 +90,8 @@ struct Candidate {
 }
 
 impl Coalescer {
-    /// At most `packets_max` packets, large or not, are gathered; each takes up to 64 KiB, kept for
-    /// the next ones. `tcp`, `udp`: what the device takes in large packets.
+    /// Holds at most `packets_max` packets, large or not, with buffers of up to 64 KiB that are reused.
+    /// `tcp`, `udp`: kinds of large packets that the device supports.
     pub fn new(packets_max: usize, tcp: bool, udp: bool) -> Self {
         let mut items = Vec::new();
         items.resize_with(packets_max.max(1), Item::default);
@@ -106,13 +106,13 @@ impl Coalescer {
     /// Adds a packet that [`crate::Header::parse`] has accepted.
     ///
     /// # Errors
-    /// There is no room; nothing was taken.
+    /// There is no room; the packet was not added.
     pub fn push(&mut self, packet: &[u8]) -> Result<(), Full> {
         let candidate = match Candidate::of(packet, self.kinds) {
             Shape::Joinable(candidate) => Some(candidate),
             Shape::Alone => None,
             Shape::Unknown => {
-                // A fragment or a packet with options: of which flow is not looked for.
+                // A fragment or a packet with options, whose flow is not determined.
                 self.open.fill(CLOSED);
                 None
             }
@@ -140,7 +140,7 @@ impl Coalescer {
         self.begin(candidate, packet)
     }
 
-    /// Gives all that was gathered, each with its virtio-net header before it, and is empty then.
+    /// Passes all packets, each preceded by its virtio-net header, and becomes empty.
     pub fn drain(&mut self, mut write: impl FnMut(&[u8])) {
         for item in &mut self.items[..self.used] {
             item.finish();
@@ -150,7 +150,7 @@ impl Coalescer {
         self.open.clear();
     }
 
-    /// How many packets, large or not, [`Self::drain`] would give.
+    /// Number of packets, large or not, that [`Self::drain`] would pass.
     pub fn len(&self) -> usize {
         self.used
     }
@@ -184,9 +184,9 @@ impl Coalescer {
 
 enum Shape {
     Joinable(Candidate),
-    /// Of a protocol that is never put together.
+    /// Of a protocol that is never coalesced.
     Alone,
-    /// TCP or UDP in a packet whose flow is not looked for.
+    /// TCP or UDP in a packet whose flow is not determined.
     Unknown,
 }
 
@@ -194,7 +194,7 @@ enum Outcome {
     Joined {
         is_open: bool,
     },
-    /// Of the same flow, and must follow by itself.
+    /// Of the same flow, but cannot join.
     Refused,
     OtherFlow,
 }
@@ -322,7 +322,7 @@ impl Item {
         Outcome::Joined { is_open }
     }
 
-    /// Writes what the whole's headers say.
+    /// Writes the headers of the whole.
     fn finish(&mut self) {
         let Some(joined) = self.joined.filter(|joined| joined.count > 1) else {
             return;
@@ -374,7 +374,7 @@ impl Item {
 }
 
 impl Joined {
-    /// How identifications go on if `packet` follows; `None` if it cannot.
+    /// Progression of identifications if `packet` follows; `None` if it cannot.
     fn ids_with(&self, first: &[u8], packet: &[u8]) -> Option<Ids> {
         if self.candidate.version == Version::V6 {
             return Some(Ids::Unknown);
@@ -403,7 +403,7 @@ fn same_flow(one: &Candidate, first: &[u8], other: &Candidate, packet: &[u8]) ->
         && first[ports.clone()] == packet[ports]
 }
 
-/// Whether a packet of the same flow differs only in what cutting makes anew.
+/// Whether a packet of the same flow differs only in what segmentation regenerates.
 fn same_headers(joined: &Joined, first: &[u8], candidate: &Candidate, packet: &[u8]) -> bool {
     let same_ip = match candidate.version {
         // Type of service; flags; time to live.
@@ -430,7 +430,7 @@ fn same_headers(joined: &Joined, first: &[u8], candidate: &Candidate, packet: &[
         && one[tcp::URGENT..] == other[tcp::URGENT..]
 }
 
-/// A number of the flow, for a first comparison; who makes two equal ones gains nothing.
+/// A hash of the flow, for a first comparison; an attacker gains nothing by a collision.
 fn flow(packet: &[u8], version: Version, transport: usize, protocol: u8) -> u64 {
     // 2^64 divided by the golden ratio, as Fibonacci hashing has it.
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;

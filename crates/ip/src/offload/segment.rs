@@ -1,4 +1,4 @@
-//! Cutting a large packet into those that it stands for, and finishing checksums.
+//! Segments a large packet, and finishes checksums.
 
 use super::{Large, LargeKind, Unfinished, VnetHeader, double_word, tcp, udp};
 use crate::{
@@ -19,7 +19,6 @@ pub struct Segments<'a> {
 enum Cut {
     /// One packet; its checksum may be unfinished.
     One(Option<Unfinished>),
-    /// Several.
     Large(Layout),
 }
 
@@ -33,13 +32,13 @@ struct Layout {
     count: usize,
 }
 
-/// Why a packet of a TUN device cannot be cut.
+/// Why a packet of a TUN device cannot be segmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Uncuttable {
-    /// Its IP headers are refused.
+    /// Its IP headers are invalid.
     #[error("large packet refused: {0}")]
     Malformed(#[from] Malformed),
-    /// It is not of the protocol that its virtio-net header says, or a fragment.
+    /// It is not of the protocol in its virtio-net header, or a fragment.
     #[error("large packet is not of the protocol that its header says")]
     Protocol,
     /// Its transport header does not fit, or is of a kind that is never large: SYN, RST.
@@ -51,13 +50,13 @@ pub enum Uncuttable {
 }
 
 impl<'a> Segments<'a> {
-    /// Prepares `packet`, which `vnet` preceded, for cutting.
+    /// Prepares `packet`, which followed `vnet`, for segmentation.
     ///
-    /// Sizes are those that the sending kernel chose. Whether they fit a path is the caller's to
-    /// compare with [`Self::largest`], and to answer with [`crate::icmp::Reason::TooBig`].
+    /// The sending kernel chose the sizes. The caller compares them with a path by [`Self::largest`], and
+    /// answers with [`crate::icmp::Reason::TooBig`].
     ///
     /// # Errors
-    /// It is not what its virtio-net header says.
+    /// It does not match its virtio-net header.
     pub fn new(vnet: VnetHeader, packet: &'a [u8]) -> Result<Self, Uncuttable> {
         let cut = match vnet.large {
             Some(large) => Cut::Large(Layout::new(large, packet)?),
@@ -75,7 +74,7 @@ impl<'a> Segments<'a> {
         Ok(Self { packet, cut, next })
     }
 
-    /// How many packets it stands for.
+    /// Number of packets for which it stands.
     pub fn count(&self) -> usize {
         match &self.cut {
             Cut::One(_) => 1,
@@ -91,8 +90,8 @@ impl<'a> Segments<'a> {
         }
     }
 
-    /// Writes the next packet to the start of `out` and gives its length in bytes; `None` when
-    /// there are no more.
+    /// Writes the next packet to the start of `out` and returns its length in bytes; `None` if there are no
+    /// more.
     ///
     /// # Panics
     /// `out` is shorter than [`Self::largest`].
@@ -146,7 +145,7 @@ impl Layout {
         })
     }
 
-    /// Writes segment `index` and gives its length.
+    /// Writes segment `index` and returns its length.
     fn write(&self, packet: &[u8], index: usize, out: &mut [u8]) -> usize {
         let offset = index * self.segment_bytes;
         let start = self.payload + offset;
@@ -188,7 +187,7 @@ impl Layout {
     }
 }
 
-/// Makes the header of a large segment that of the part `offset` bytes into it.
+/// Turns the header of a large segment into that of the part at `offset` bytes.
 fn set_tcp(header: &mut [u8], offset: usize, is_first: bool, is_last: bool) {
     let sequence = double_word(header, tcp::SEQUENCE).wrapping_add(offset as u32);
     header[tcp::SEQUENCE..tcp::SEQUENCE + 4].copy_from_slice(&sequence.to_be_bytes());
@@ -196,11 +195,11 @@ fn set_tcp(header: &mut [u8], offset: usize, is_first: bool, is_last: bool) {
         header[tcp::FLAGS] &= !(tcp::FIN | tcp::PSH);
     }
     if !is_first {
-        // Said once (RFC 3168 §6.1.2).
+        // In the first segment only (RFC 3168 §6.1.2).
         header[tcp::FLAGS] &= !tcp::CWR;
     }
     if header[tcp::FLAGS] & tcp::URG != 0 {
-        // It counts from the segment's own sequence number (RFC 9293 §3.8.5).
+        // It is relative to the segment's own sequence number (RFC 9293 §3.8.5).
         match usize::from(word(header, tcp::URGENT)).checked_sub(offset) {
             None | Some(0) if !is_first => {
                 header[tcp::FLAGS] &= !tcp::URG;
@@ -224,7 +223,7 @@ fn tcp_header_bytes(segment: &[u8]) -> Result<usize, Uncuttable> {
     }
 }
 
-/// Finishes a checksum as a device does: over everything from its start, whatever stands in it.
+/// Finishes a checksum as a device does: over everything from its start.
 fn finish(packet: &mut [u8], place: Unfinished) {
     let start = usize::from(place.start);
     let at = start + usize::from(place.offset);
@@ -232,7 +231,7 @@ fn finish(packet: &mut [u8], place: Unfinished) {
     packet[at..at + 2].copy_from_slice(&never_zero(sum, place.offset.into()));
 }
 
-/// UDP's checksum, known by its place, is never zero: that says there is none (RFC 768).
+/// UDP's checksum, recognised by its offset, is never zero, which would mean that there is none (RFC 768).
 fn never_zero(sum: [u8; 2], offset: usize) -> [u8; 2] {
     match (sum, offset) {
         ([0, 0], udp::CHECKSUM) => [0xff, 0xff],

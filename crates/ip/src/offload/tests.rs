@@ -33,7 +33,7 @@ fn gathered(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     all
 }
 
-/// What a kernel gives for large packets: one packet, its checksum unfinished.
+/// What a kernel passes as large packet: one packet with an unfinished checksum.
 fn large(packet: &[u8], segment_bytes: usize) -> Vec<u8> {
     let header = Header::parse(packet).unwrap();
     let (kind, offset, header_bytes) = match (header.protocol, header.version()) {
@@ -97,7 +97,7 @@ fn headers_that_are_not_understood_are_refused() {
         VnetHeader::split(&[0; 9]),
         Err(BadVnetHeader::Truncated { bytes: 9 })
     );
-    // UDP fragmentation offload, which is not asked for.
+    // UDP fragmentation offload, which is not requested.
     assert_eq!(
         VnetHeader::split(&[0, 3, 0, 0, 1, 1, 0, 0, 0, 0]),
         Err(BadVnetHeader::Kind { kind: 3 })
@@ -234,7 +234,7 @@ fn an_unfinished_checksum_is_finished() {
 }
 
 #[test]
-fn what_is_not_what_it_says_is_not_cut() {
+fn packets_that_contradict_their_virtio_header_are_not_segmented() {
     let tcp = sample::tcp(Version::V4, |_| {}, &payload(3000));
     let refused = |vnet: VnetHeader, packet: &[u8]| Segments::new(vnet, packet).unwrap_err();
     let of = |kind| VnetHeader {
@@ -266,7 +266,7 @@ fn what_is_not_what_it_says_is_not_cut() {
     }
 }
 
-/// A stream in segments of `size` bytes; identifications rise.
+/// A stream in segments of `size` bytes with ascending identifications.
 fn stream(version: Version, port: u16, sizes: &[usize]) -> Vec<Vec<u8>> {
     let mut sequence = 1000u32;
     let mut id = 65_534u16;
@@ -304,9 +304,9 @@ fn datagrams(version: Version, sizes: &[usize]) -> Vec<Vec<u8>> {
 fn consecutive_segments_become_one_and_can_be_cut_again() {
     for version in [Version::V4, Version::V6] {
         let packets = stream(version, 1, &[1448, 1448, 1448, 100]);
-        let whole = gathered(&packets);
-        assert_eq!(whole.len(), 1);
-        assert_eq!(cut(&whole[0]), packets);
+        let large = gathered(&packets);
+        assert_eq!(large.len(), 1);
+        assert_eq!(cut(&large[0]), packets);
     }
 }
 
@@ -316,10 +316,10 @@ fn a_short_segment_or_a_push_ends_a_large_packet() {
     assert_eq!(gathered(&packets).len(), 2);
     let mut packets = stream(Version::V4, 1, &[1000; 4]);
     packets[1] = repaired(packets[1].clone(), |p| p[33] |= tcp::PSH);
-    let whole = gathered(&packets);
-    assert_eq!(whole.len(), 2);
+    let large = gathered(&packets);
+    assert_eq!(large.len(), 2);
     assert_eq!(
-        whole.iter().flat_map(|w| cut(w)).collect::<Vec<_>>(),
+        large.iter().flat_map(|w| cut(w)).collect::<Vec<_>>(),
         packets
     );
 }
@@ -336,11 +336,11 @@ fn a_longer_segment_begins_another() {
 fn a_large_packet_is_never_longer_than_ip_allows() {
     for version in [Version::V4, Version::V6] {
         let packets = stream(version, 1, &[1448; 50]);
-        let whole = gathered(&packets);
-        assert_eq!(whole.len(), 2);
-        assert!(whole.iter().all(|w| w.len() <= VNET_HEADER_BYTES + 65_535));
+        let large = gathered(&packets);
+        assert_eq!(large.len(), 2);
+        assert!(large.iter().all(|w| w.len() <= VNET_HEADER_BYTES + 65_535));
         assert_eq!(
-            whole.iter().flat_map(|w| cut(w)).collect::<Vec<_>>(),
+            large.iter().flat_map(|w| cut(w)).collect::<Vec<_>>(),
             packets
         );
     }
@@ -350,15 +350,15 @@ fn a_large_packet_is_never_longer_than_ip_allows() {
 fn datagrams_of_one_size_become_one_and_no_more_than_a_socket_takes() {
     for version in [Version::V4, Version::V6] {
         let packets = datagrams(version, &[200; 70]);
-        let whole = gathered(&packets);
+        let large = gathered(&packets);
         assert_eq!(
-            whole.iter().map(|w| cut(w).len()).collect::<Vec<_>>(),
+            large.iter().map(|w| cut(w).len()).collect::<Vec<_>>(),
             [64, 6]
         );
     }
 }
 
-/// Changes a TCP/IPv4 or UDP/IPv4 packet without options and makes its checksums right again.
+/// Changes a TCP/IPv4 or UDP/IPv4 packet without options and corrects its checksums.
 fn repaired(mut packet: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     change(&mut packet);
     set_v4_checksum(&mut packet[..20]);
@@ -400,9 +400,9 @@ fn segments_that_differ_in_anything_stay_apart() {
     for (what, change) in changes {
         let changed = repaired(packets[1].clone(), change);
         let all = [packets[0].clone(), changed];
-        let whole = gathered(&all);
-        assert_eq!(whole.len(), 2, "{what}");
-        assert_eq!([cut(&whole[0]), cut(&whole[1])].concat(), all);
+        let large = gathered(&all);
+        assert_eq!(large.len(), 2, "{what}");
+        assert_eq!([cut(&large[0]), cut(&large[1])].concat(), all);
     }
 }
 
@@ -415,13 +415,13 @@ fn a_wrong_checksum_goes_alone_so_that_the_kernel_sees_it() {
         for damaged in 0..3 {
             let mut packets = packets.clone();
             *packets[damaged].last_mut().unwrap() ^= 1;
-            let whole = gathered(&packets);
+            let large = gathered(&packets);
             assert_eq!(
-                whole.iter().flat_map(|w| cut(w)).collect::<Vec<_>>(),
+                large.iter().flat_map(|w| cut(w)).collect::<Vec<_>>(),
                 packets
             );
             let holds = |w: &&Vec<u8>| w.ends_with(&packets[damaged]);
-            let alone = whole.iter().find(holds).expect("it is there by itself");
+            let alone = large.iter().find(holds).expect("it is there by itself");
             assert_eq!(alone[..VNET_HEADER_BYTES], [0; VNET_HEADER_BYTES]);
         }
     }
@@ -446,8 +446,8 @@ fn fragments_and_options_stay_alone_and_are_not_overtaken() {
     set_word(&mut fragment, 2, total);
     set_v4_checksum(&mut fragment[..20]);
     let all = [stream[0].clone(), fragment, stream[1].clone()];
-    let whole = gathered(&all);
-    assert_eq!(whole.iter().flat_map(|w| cut(w)).collect::<Vec<_>>(), all);
+    let large = gathered(&all);
+    assert_eq!(large.iter().flat_map(|w| cut(w)).collect::<Vec<_>>(), all);
 }
 
 #[test]
@@ -472,7 +472,7 @@ fn only_what_the_device_takes_is_put_together() {
 }
 
 #[test]
-fn a_full_gatherer_takes_nothing_new_but_what_joins() {
+fn a_full_coalescer_accepts_only_packets_that_join() {
     let stream = stream(Version::V4, 1, &[100; 3]);
     let mut coalescer = Coalescer::new(1, true, true);
     coalescer.push(&stream[0]).unwrap();
@@ -481,7 +481,7 @@ fn a_full_gatherer_takes_nothing_new_but_what_joins() {
     assert_eq!(coalescer.push(&other), Err(Full));
     coalescer.push(&stream[2]).unwrap();
     let mut count = 0;
-    coalescer.drain(|whole| count += cut(whole).len());
+    coalescer.drain(|large| count += cut(large).len());
     assert_eq!(count, 3);
     assert!(coalescer.is_empty());
     coalescer.push(&other).unwrap();
@@ -500,7 +500,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// Packets of four flows with what real ones do: gaps, pushes, closes, other options, other marks.
+/// Packets of four flows with features of real ones: gaps, pushes, closes, other options, other marks.
 fn packets(steps: &[Step], version: Version) -> Vec<Vec<u8>> {
     let mut sequences = [u32::MAX - 3000; 4];
     let mut ids = [65_530u16; 4];
@@ -570,8 +570,8 @@ proptest! {
     fn cutting_undoes_putting_together(steps in steps(), is_v6 in any::<bool>()) {
         let version = if is_v6 { Version::V6 } else { Version::V4 };
         let packets = packets(&steps, version);
-        let whole = gathered(&packets);
-        let again: Vec<_> = whole.iter().flat_map(|w| cut(w)).collect();
+        let large = gathered(&packets);
+        let again: Vec<_> = large.iter().flat_map(|w| cut(w)).collect();
         prop_assert_eq!(again.len(), packets.len());
         prop_assert_eq!(by_flow(&again), by_flow(&packets));
     }
@@ -581,9 +581,9 @@ proptest! {
         let version = if is_v6 { Version::V6 } else { Version::V4 };
         let packet = sample::tcp(version, |tcp| tcp.ack = true, &payload(bytes));
         let segments = cut(&large(&packet, size));
-        let whole = gathered(&segments);
-        prop_assert_eq!(whole.len(), 1);
-        prop_assert_eq!(cut(&whole[0]), segments);
+        let large = gathered(&segments);
+        prop_assert_eq!(large.len(), 1);
+        prop_assert_eq!(cut(&large[0]), segments);
     }
 
     #[test]

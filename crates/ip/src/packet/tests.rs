@@ -65,7 +65,7 @@ fn fields_are_read() {
 }
 
 #[test]
-fn every_reason_to_refuse_is_told() {
+fn every_reason_to_refuse_is_reported() {
     use Malformed as M;
     let udp = &sample::udp(Version::V6, &[7; 32])[40..];
     let hop = |options: [u8; 6]| {
@@ -309,7 +309,7 @@ fn every_reason_to_refuse_is_told() {
 }
 
 #[test]
-fn fragments_are_told_and_have_no_ports_but_the_first() {
+fn fragments_are_recognised_and_only_the_first_has_ports() {
     let first = Header::parse(&v4(|p| set_word(p, 6, 0x2000))).unwrap();
     let later = Header::parse(&v4(|p| set_word(p, 6, 0x2010))).unwrap();
     assert_eq!(
@@ -341,7 +341,7 @@ fn fragments_are_told_and_have_no_ports_but_the_first() {
 }
 
 #[test]
-fn what_is_of_one_link_is_told_from_the_rest() {
+fn link_local_addresses_are_recognised() {
     let header = Header::parse(&sample::udp(Version::V6, b"")).unwrap();
     for (source, destination, expected) in [
         ("fe80::1", "fd00::1", true),
@@ -362,7 +362,7 @@ fn what_is_of_one_link_is_told_from_the_rest() {
 }
 
 #[test]
-fn only_addresses_with_a_way_there_are_routable() {
+fn only_forwardable_addresses_are_routable() {
     let header = Header::parse(&sample::udp(Version::V6, b"")).unwrap();
     let between = |source: &str, destination: &str| {
         let header = Header {
@@ -395,7 +395,7 @@ fn only_addresses_with_a_way_there_are_routable() {
     }
 }
 
-/// Everything that is done to a packet that was accepted.
+/// All operations on an accepted packet.
 fn use_all(packet: &[u8], header: &Header) {
     let version = header.version();
     let flow = FlowKey::of(header);
@@ -435,8 +435,8 @@ fn use_all(packet: &[u8], header: &Header) {
 }
 
 fn agrees_with_another_implementation(packet: &[u8], header: &Header) {
-    // It judges two things that are payload to a router: IPv4's authentication header, and what
-    // follows the fragment header where the fragment is not the first.
+    // Two checks concern payload from a router's point of view: IPv4's authentication header, and the data
+    // after the fragment header in fragments other than the first.
     let judges_payload = match header.version() {
         Version::V4 => header.protocol == AUTHENTICATION,
         Version::V6 => !header.is_first() && is_extension(header.protocol),
@@ -457,7 +457,7 @@ fn agrees_with_another_implementation(packet: &[u8], header: &Header) {
     assert_eq!(payload.fragmented, header.fragment.is_some());
 }
 
-/// A good packet, then some bytes changed, then an end cut off or added.
+/// A valid packet with some bytes changed, then truncated or extended.
 fn damaged() -> impl Strategy<Value = Vec<u8>> {
     let udp = || sample::udp(Version::V6, &[7; 32])[40..].to_vec();
     let good = prop_oneof![
@@ -520,7 +520,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_packets_are_survived_and_accepted_ones_read_as_others_read_them(packet in damaged()) {
+    fn accepted_packets_parse_as_in_another_implementation(packet in damaged()) {
         if let Ok(header) = Header::parse(&packet) {
             agrees_with_another_implementation(&packet, &header);
             use_all(&packet, &header);

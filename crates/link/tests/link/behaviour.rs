@@ -1,4 +1,4 @@
-//! What a link does to single packets, in virtual time.
+//! Effects of a link on single packets, in virtual time.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn accepted(arrival: Arrival) -> Ticket {
     }
 }
 
-/// Everything that will come out, in order.
+/// All packets that will leave, in order.
 fn drain(link: &mut Link) -> Vec<Departure> {
     std::iter::from_fn(|| link.poll_departure(link.poll_timeout()?)).collect()
 }
@@ -75,7 +75,7 @@ fn rate_is_exact_over_a_million_packets() {
     let mut last = Instant::ZERO;
     for _ in 0..1_000_000 {
         let _ = link.arrive(last, ByteCount::new(61));
-        // Two are always there, so that the transmitter never idles.
+        // Two are always queued, so that the transmitter is never idle.
         if link.held_packets() > 1 {
             last = link.poll_departure(Instant::MAX).unwrap().at;
         }
@@ -202,7 +202,7 @@ fn rate_of_zero_stops_and_a_later_rate_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn unlimited_rate_releases_what_waits() {
+fn an_unlimited_rate_releases_queued_packets() {
     let config = LinkConfig {
         rate: Some(GIGABIT),
         ..LinkConfig::default()
@@ -254,7 +254,7 @@ fn waiting_packets_take_the_new_delay() {
 }
 
 #[test]
-fn cut_destroys_what_the_link_holds_and_what_arrives() {
+fn a_cut_destroys_packets_in_the_link_and_arrivals() {
     let config = LinkConfig {
         rate: Some(GIGABIT),
         delay: Duration::from_micros(10),
@@ -302,7 +302,7 @@ fn lost_packet_still_takes_its_time_at_the_transmitter() {
 }
 
 #[test]
-fn held_packet_is_overtaken_and_holds_nobody_up() {
+fn a_delayed_packet_is_overtaken_and_delays_no_other() {
     let held = LinkConfig {
         delay: Duration::from_micros(10),
         reorder: Reorder {
@@ -344,7 +344,7 @@ fn jitter_overtakes_only_if_allowed() {
 }
 
 #[test]
-fn duplicate_and_corruption_are_told_with_the_departure() {
+fn duplication_and_corruption_are_reported_with_the_departure() {
     let config = LinkConfig {
         duplicate: Probability::ONE,
         corrupt: Probability::ONE,
@@ -359,7 +359,7 @@ fn duplicate_and_corruption_are_told_with_the_departure() {
 }
 
 #[test]
-fn what_a_link_holds_is_bounded() {
+fn the_packets_in_a_link_are_bounded() {
     let config = LinkConfig {
         delay: Duration::from_secs(1),
         ..LinkConfig::default()

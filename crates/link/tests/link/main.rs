@@ -1,4 +1,4 @@
-//! The link from outside.
+//! The link through its public interface.
 
 mod behaviour;
 mod properties;

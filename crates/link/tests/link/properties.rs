@@ -1,4 +1,4 @@
-//! What holds for every link and every sequence of arrivals and changes.
+//! Properties of every link under every sequence of arrivals and changes.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -93,8 +93,8 @@ struct Trace {
     cut: Vec<Ticket>,
 }
 
-/// Takes the steps; polls after each one if `eager`, otherwise only at changes, before which a
-/// caller must take out what is due.
+/// Performs the steps. Polls after each one if `eager`, otherwise only at changes, before which a caller must
+/// take packets that are due.
 fn run(config: LinkConfig, steps: &[Step], eager: bool) -> (Link, Trace) {
     let mut link = Link::new(config, 42);
     let mut trace = Trace::default();
