@@ -1,11 +1,12 @@
-//! TCP flows of this machine's kernel over 50 Mbit/s, 50 packets, 25 ms one way, where the simulator's
-//! hosts are held against them (docs/simulator.md): `bottleneck FLOWS CONTROL [SEED]`, as root, a
-//! minute. The control is one of `net.ipv4.tcp_available_congestion_control`.
+//! Kernel TCP flows over 50 Mbit/s with a buffer of 50 packets and 25 ms one way, for comparison with the
+//! simulator's hosts (docs/simulator.md): `bottleneck FLOWS CONTROL [SEED]`, as root, one minute. CONTROL is
+//! one of `net.ipv4.tcp_available_congestion_control`.
 
 use std::{
     env,
     io::{self, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
+    ops::Range,
     process::ExitCode,
     sync::atomic::{AtomicU64, Ordering},
     thread,
@@ -33,10 +34,10 @@ b = { host = "sink", addresses = ["192.0.2.2/30"] }
 each_way = { rate = "50Mbit", delay = "25ms", buffer = "50 packets" }
 "#;
 
-/// Flows begin within the first second, as the simulator's do; what counts begins and ends here.
+/// Flows begin within the first second, as in the simulator; this is the counted time.
 const WARM_UP: Duration = Duration::from_secs(10);
 const SECONDS: usize = 60;
-/// How often a transfer looks whether its time is over.
+/// Period of checking whether a transfer's time is over.
 const LOOK: Duration = Duration::from_millis(200);
 
 fn main() -> ExitCode {
@@ -99,7 +100,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// Bytes read in each second.
 type Seconds = Vec<AtomicU64>;
 
-/// Of every flow, and what the emulator had done when counting began.
+/// Bytes of every flow, and the emulator's counters when counting began.
 fn carry(
     lab: &Lab,
     flows: usize,
@@ -130,7 +131,7 @@ fn carry(
             let listener = &listener;
             running.push(scope.spawn(move || {
                 let (stream, _) = listener.accept()?;
-                receive(stream, seconds, (began, ends))
+                receive(stream, seconds, began..ends)
             }));
         }
         thread::sleep(WARM_UP.saturating_sub(began.elapsed()));
@@ -160,7 +161,7 @@ fn send(mut stream: TcpStream, ends: Instant) -> io::Result<()> {
         match stream.write(&chunk) {
             Ok(_) => {}
             Err(error) if is_pause(&error) => {}
-            // The other end has noticed first that the time is over.
+            // The other end may have noticed the end first.
             Err(_) if Instant::now() >= ends => {}
             Err(error) => return Err(error),
         }
@@ -168,17 +169,13 @@ fn send(mut stream: TcpStream, ends: Instant) -> io::Result<()> {
     Ok(())
 }
 
-fn receive(
-    mut stream: TcpStream,
-    seconds: &[AtomicU64],
-    (began, ends): (Instant, Instant),
-) -> io::Result<()> {
+fn receive(mut stream: TcpStream, seconds: &[AtomicU64], time: Range<Instant>) -> io::Result<()> {
     stream.set_read_timeout(Some(LOOK))?;
     let mut chunk = vec![0; 1 << 16];
-    while Instant::now() < ends {
+    while Instant::now() < time.end {
         match stream.read(&mut chunk) {
             Ok(count) => {
-                if let Some(second) = seconds.get(began.elapsed().as_secs() as usize) {
+                if let Some(second) = seconds.get(time.start.elapsed().as_secs() as usize) {
                     second.fetch_add(count as u64, Ordering::Relaxed);
                 }
             }

@@ -1,14 +1,14 @@
-//! How exact the link emulator is on this machine: delay at 2 and 100 ms, rate at 100 Mbit/s.
+//! Accuracy of the link emulator on this machine: delay at 2 and 100 ms, rate at 100 Mbit/s.
 //!
 //! ```text
 //! emulator_accuracy [RUNS]               all cases with Keiro's emulator, RUNS times (5)
 //! emulator_accuracy own CASE             one case with Keiro's emulator
-//! emulator_accuracy path CASE FROM TO    one case over a path that is there already;
+//! emulator_accuracy path CASE FROM TO    one case over an existing path;
 //!                                        FROM and TO are NAMESPACE:INTERFACE:ADDRESS
 //! ```
 //!
-//! CASE is `delay-2ms`, `delay-100ms` or `rate-100Mbit`. Needs root. Runs in which the emulator
-//! itself was too late are void and repeated, at most three times.
+//! CASE is `delay-2ms`, `delay-100ms` or `rate-100Mbit`. Needs root. Runs in which the emulator was late are
+//! void and repeated, at most three times.
 
 use std::{error::Error, fmt, net::Ipv4Addr, process::ExitCode, time::Duration};
 
@@ -19,14 +19,14 @@ use keiro_lab::{
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// A void run is repeated this often.
+/// Maximum of repeats of a void run.
 const REPEATS_MAX: u32 = 3;
 
-/// What the emulator is held to.
+/// Bounds of the emulator's errors.
 const DELAY_P99_MICROS_MAX: f64 = 50.0;
 const RATE_ERROR_MAX: f64 = 0.005;
 
-/// What a rate needs before the queue has filled.
+/// Time until the queue has filled, in a test of the rate.
 const WARM_UP: Duration = Duration::from_millis(300);
 
 #[derive(Clone, Copy)]
@@ -38,13 +38,13 @@ enum Case {
 
 enum Figure {
     Delay(DelayError),
-    /// Measured over configured, less 1.
+    /// Measured over configured, minus 1.
     RateError(f64),
 }
 
 struct Run {
     figure: Figure,
-    /// What the emulator says about itself; `None` over a path that is not emulated.
+    /// The emulator's own report; `None` over a path that is not emulated.
     remarks: Option<String>,
     void: bool,
 }
@@ -110,8 +110,8 @@ fn one(case: &str) -> Result<()> {
 
 fn path(name: &str, from: &str, to: &str) -> Result<()> {
     let case = Case::of(name)?;
-    let seen = measure::observe(&end(from)?, &end(to)?, case.traffic())?;
-    println!("{name} path {}", case.figure(&seen)?);
+    let observation = measure::observe(&end(from)?, &end(to)?, case.traffic())?;
+    println!("{name} path {}", case.figure(&observation)?);
     Ok(())
 }
 
@@ -138,7 +138,7 @@ fn run_until_valid(name: &str, interrupts: &Interrupts) -> Result<Figure> {
 fn run(case: Case, interrupts: &Interrupts) -> Result<Run> {
     let emulated = match case {
         Case::Delay(delay) => format!("delay = \"{}us\"", delay.as_micros()),
-        // The buffer must outlast a sender that sleeps: 120 ms.
+        // The buffer must outlast a sender that is delayed by up to 120 ms.
         Case::Rate(rate) => format!("rate = \"{rate}bit\", buffer = \"1000packets\""),
     };
     let text = format!(
@@ -163,7 +163,7 @@ fn run(case: Case, interrupts: &Interrupts) -> Result<Run> {
     let from = end("a", Ipv4Addr::new(192, 0, 2, 1))?;
     let to = end("b", Ipv4Addr::new(192, 0, 2, 2))?;
     lab.measure_from_now()?;
-    let seen = measure::observe(&from, &to, case.traffic())?;
+    let observation = measure::observe(&from, &to, case.traffic())?;
     let report = lab.emulator_report()?.ok_or("the link is not emulated")?;
     lab.down()?;
     let counters = report.links[0].a_to_b;
@@ -180,7 +180,7 @@ fn run(case: Case, interrupts: &Interrupts) -> Result<Run> {
         },
     );
     Ok(Run {
-        figure: case.figure(&seen)?,
+        figure: case.figure(&observation)?,
         remarks: Some(remarks),
         void: report.void(),
     })
@@ -205,7 +205,7 @@ impl Case {
                 ip_bytes: 200,
                 patience: Duration::from_secs(1),
             },
-            // A fifth more than goes through.
+            // 20 % more than the link carries.
             Self::Rate(rate) => Traffic {
                 packets: (3.0 * 1.2 * rate / (1500.0 * 8.0)) as u32,
                 interval: Duration::from_secs_f64(1500.0 * 8.0 / (1.2 * rate)),
@@ -215,12 +215,14 @@ impl Case {
         }
     }
 
-    fn figure(self, seen: &Observation) -> Result<Figure> {
+    fn figure(self, observation: &Observation) -> Result<Figure> {
         let nothing = "no packet arrived";
         match self {
-            Self::Delay(delay) => Ok(Figure::Delay(seen.delay_error(delay).ok_or(nothing)?)),
+            Self::Delay(delay) => Ok(Figure::Delay(
+                observation.delay_error(delay).ok_or(nothing)?,
+            )),
             Self::Rate(rate) => Ok(Figure::RateError(
-                seen.rate(WARM_UP).ok_or(nothing)? / rate - 1.0,
+                observation.rate(WARM_UP).ok_or(nothing)? / rate - 1.0,
             )),
         }
     }

@@ -1,6 +1,6 @@
-//! Routers of FRR in hosts of a laboratory: its zebra and bgpd, as Debian's package has them.
+//! FRR routers in hosts of a laboratory: zebra and bgpd of Debian's package.
 //!
-//! What they are configured with is the caller's.
+//! The caller provides the configuration.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::{Host, LabError, Process};
 
-/// A running router. Dropping it ends it.
+/// A running router. Dropping it stops it.
 #[derive(Debug)]
 pub struct Router {
     host: String,
@@ -25,62 +25,49 @@ pub struct Router {
     processes: Vec<Process>,
 }
 
-/// A client that gives commands to a router's bgpd over one connection, so that a command takes
-/// effect as soon as it is given.
+/// Sends commands to a router's bgpd over one connection; a command takes effect at once.
 #[derive(Debug)]
 pub struct Operator {
     stream: UnixStream,
 }
 
-/// Another host's network namespace as a VRF of a router (zebra's `-n`): for kernels without VRF
-/// devices. zebra puts no segments there, so that only what BGP says can be looked at.
+/// Another host's network namespace as a VRF of a router (zebra's `-n`), for kernels without VRF devices.
+/// zebra installs no segments there, so that only BGP's state can be examined.
 #[derive(Clone, Copy, Debug)]
 pub struct Vrf<'a> {
-    /// What the router calls it.
+    /// Name in the router.
     pub name: &'a str,
-    /// Whose namespace it is.
+    /// Host that has the namespace.
     pub host: &'a Host,
 }
 
-/// Why a router does not do what it should.
+/// Errors of a router.
 #[derive(Debug, thiserror::Error)]
 pub enum FrrError {
-    /// There is no FRR.
+    /// FRR is not installed.
     #[error("FRR is missing: run `make setup`, or install Debian's package `frr`")]
     Missing,
-    /// A file, a directory or a socket of it.
+    /// A file, directory or socket of it failed.
     #[error("{}: {source}", path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// It cannot be started.
     #[error(transparent)]
     Lab(#[from] LabError),
-    /// It was started, and does not answer.
+    /// It was started, but does not answer.
     #[error("{daemon} of {host} does not start: {log}")]
     Start {
         /// `zebra` or `bgpd`.
         daemon: &'static str,
-        /// Where.
         host: String,
-        /// What it printed.
         log: String,
     },
     /// It refuses a command.
     #[error("`{command}`: {said}")]
-    Command {
-        /// The command.
-        command: String,
-        /// What it says.
-        said: String,
-    },
+    Command { command: String, said: String },
 }
 
 impl Router {
-    /// Starts both daemons in a host and waits until they take commands; `config` is bgpd's.
+    /// Starts both daemons in a host and waits until they accept commands; `config` is bgpd's.
     ///
     /// # Errors
     /// See [`FrrError`].
@@ -117,7 +104,7 @@ impl Router {
         Self::start(host, &config)
     }
 
-    /// Starts both with a configuration for zebra as well, and with namespaces as VRFs.
+    /// Starts both daemons with a configuration for zebra, too, and with namespaces as VRFs.
     ///
     /// # Errors
     /// See [`FrrError`].
@@ -159,7 +146,7 @@ impl Router {
         let process = host.spawn(self.command(host, daemon, vrfs, &out)?)?;
         let end = Instant::now() + START_WAIT;
         let vty = self.path(&format!("{daemon}.vty"));
-        // The socket's file is there a moment before anybody listens.
+        // The socket's file exists a moment before the daemon listens.
         while UnixStream::connect(&vty).is_err() {
             let ended = !matches!(process.wait(Duration::ZERO), Ok(None));
             if ended || Instant::now() >= end {
@@ -182,7 +169,7 @@ impl Router {
         vrfs: &[Vrf<'_>],
         out: &Path,
     ) -> Result<Command, FrrError> {
-        // A mount namespace of its own: zebra would look at every named network namespace there is.
+        // A mount namespace of its own, because zebra looks at every named network namespace.
         let mut command = host.command("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-ec"]);
         command.arg(format!(
@@ -198,7 +185,7 @@ impl Router {
         command.arg("-i").arg(of("pid"));
         command.arg("-z").arg(self.path("zserv.api"));
         command.arg("--vty_socket").arg(self.directory.path());
-        // No port for operators; their socket is enough.
+        // No TCP port for operators; the Unix socket is enough.
         command.args(["-P", "0", "-A", "127.0.0.1"]);
         let file = fs::File::create(out).map_err(at(out))?;
         command.stdin(Stdio::null());
@@ -207,7 +194,7 @@ impl Router {
         Ok(command)
     }
 
-    /// Commands that leave those of `vrfs` alone in the directory of named network namespaces.
+    /// Commands that leave only the namespaces of `vrfs` in the directory of named network namespaces.
     fn namespaces(&self, vrfs: &[Vrf<'_>]) -> String {
         let kept = |vrf: &Vrf<'_>| {
             self.path(&format!("vrf-{}", vrf.name))
@@ -222,7 +209,7 @@ impl Router {
             let (kept, name) = (kept(vrf), vrf.name);
             format!("touch {NAMESPACES}/{name}; mount --bind {kept} {NAMESPACES}/{name}; ")
         });
-        // Where it is no mount yet there is nothing to take away; what is mounted hides the rest.
+        // If it is not a mount yet there is nothing to unmount; the new mount hides the rest.
         let alone = format!(
             "umount -l {NAMESPACES} 2>/dev/null || true; mount -t tmpfs tmpfs {NAMESPACES}; "
         );
@@ -256,18 +243,18 @@ impl Router {
 impl Drop for Router {
     fn drop(&mut self) {
         for process in self.processes.iter().rev() {
-            // Whatever stays is ended with the laboratory.
+            // A process that does not end is killed with the laboratory.
             let _ = process.end(END_GRACE);
         }
     }
 }
 
 impl Operator {
-    /// Gives one command, and gives what it printed. Commands that lead into a section of the
-    /// configuration count for those that follow.
+    /// Sends one command and returns its output. Commands that enter a section of the configuration affect
+    /// the following ones.
     ///
     /// # Errors
-    /// It is refused, or bgpd is gone.
+    /// The command is refused, or bgpd has ended.
     pub fn command(&mut self, command: &str) -> Result<String, FrrError> {
         let refused = |said: String| FrrError::Command {
             command: command.to_owned(),
@@ -308,16 +295,16 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> FrrError {
     move |source| FrrError::File { path, source }
 }
 
-/// Where Debian's package has the daemons.
+/// Directory of the daemons in Debian's package.
 const DAEMONS: &str = "/usr/lib/frr";
-/// Where network namespaces have their names (ip-netns(8)).
+/// Directory of named network namespaces (ip-netns(8)).
 const NAMESPACES: &str = "/run/netns";
-/// How long a daemon may take to start; ours, for a busy machine.
+/// Time for a daemon to start; ours, for a busy machine.
 const START_WAIT: Duration = Duration::from_secs(20);
 const START_STEP: Duration = Duration::from_millis(5);
-/// How long an answer may take. Ours.
+/// Time for an answer. Ours.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
-/// The longest answer. Ours.
+/// Maximum length of an answer. Ours.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// How long a daemon may take to end. Ours.
+/// Time for a daemon to end. Ours.
 const END_GRACE: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! gobgpd as a route reflector in a host of a laboratory, as Debian's package has it.
+//! gobgpd of Debian's package as a route reflector in a host of a laboratory.
 
 use std::{
     fs, io,
@@ -13,47 +13,37 @@ use tempfile::TempDir;
 
 use crate::{Host, LabError, Process};
 
-/// A running reflector of IPv6 unicast and VPNv6 routes. Dropping it ends it.
+/// A running reflector of IPv6 unicast and VPNv6 routes. Dropping it stops it.
 #[derive(Debug)]
 pub struct Reflector {
     process: Process,
     _directory: TempDir,
 }
 
-/// Why there is no reflector.
+/// Errors of a reflector.
 #[derive(Debug, thiserror::Error)]
 pub enum GobgpError {
-    /// There is no gobgpd.
+    /// gobgpd is not installed.
     #[error("gobgpd is missing: run `make setup`, or install Debian's package `gobgpd`")]
     Missing,
-    /// A file of it.
+    /// A file of it failed.
     #[error("{}: {source}", path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// It cannot be started.
     #[error(transparent)]
     Lab(#[from] LabError),
-    /// It was started, and takes no connections.
+    /// It was started, but accepts no connections.
     #[error("gobgpd of {host} does not start: {log}")]
-    Start {
-        /// Where.
-        host: String,
-        /// What it printed.
-        log: String,
-    },
+    Start { host: String, log: String },
 }
 
 impl Reflector {
-    /// Whether there is a gobgpd on this machine.
+    /// Whether gobgpd is installed.
     pub fn is_possible() -> bool {
         program().is_some()
     }
 
-    /// Starts it in a host, for clients of its own AS, and waits until it takes connections.
+    /// Starts it in a host, for clients of its own AS, and waits until it accepts connections.
     ///
     /// # Errors
     /// See [`GobgpError`].
@@ -73,7 +63,7 @@ impl Reflector {
         let mut command = host.command(program);
         command.arg("--config-file").arg(&file);
         command.args(["--log-plain", "--pprof-disable", "--api-hosts"]);
-        // Its namespace is its own.
+        // Its port is free, because the namespace is its own.
         command.arg("[::1]:50051");
         command.stdin(Stdio::null());
         command.stdout(out.try_clone().map_err(at(&log))?);
@@ -99,7 +89,7 @@ impl Reflector {
 
 impl Drop for Reflector {
     fn drop(&mut self) {
-        // Whatever stays is ended with the laboratory.
+        // A process that does not end is killed with the laboratory.
         let _ = self.process.end(END_GRACE);
     }
 }
@@ -146,10 +136,10 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> GobgpError {
     move |source| GobgpError::File { path, source }
 }
 
-/// RFC 4271 §8.2.1.
+/// The BGP port (RFC 4271 §8.2.1).
 const PORT: u16 = 179;
-/// How long it may take to start; ours, for a busy machine.
+/// Time to start; ours, for a busy machine.
 const START_WAIT: Duration = Duration::from_secs(20);
 const START_STEP: Duration = Duration::from_millis(5);
-/// How long it may take to end. Ours.
+/// Time to end. Ours.
 const END_GRACE: Duration = Duration::from_secs(2);

@@ -1,5 +1,5 @@
-//! Measuring on a host that disturbs: where a hypervisor gives the processors to others, no emulator
-//! is on time, and what was measured meanwhile says nothing about what was to be measured.
+//! Measurements on a noisy host: if a hypervisor gives the processors to others, no emulator is punctual, and
+//! measurements made meanwhile are meaningless.
 //!
 //! [`retry_until_on_time`] repeats a measurement until the emulator was on time. If it never is, the
 //! caller decides: an experiment is void, and a test reports that it tested nothing
@@ -30,10 +30,10 @@ use crate::{
     emulator::{LATENESS_P99_MAX, Lateness},
 };
 
-/// From this share of stolen processor time on, lateness is the host's fault. Ours.
+/// Above this share of stolen processor time, lateness is attributed to the host. Ours.
 const STOLEN_MIN: f64 = 0.01;
 
-/// From this 99th percentile of the probes' delay on, lateness is the host's fault. Ours.
+/// Above this 99th percentile of the probes' delay, lateness is attributed to the host. Ours.
 const WAKEUP_DELAY_MIN: Duration = Duration::from_micros(100);
 
 /// Pause between two writes of a [`DiskProbe`].
@@ -90,8 +90,8 @@ impl CpuTime {
     }
 }
 
-/// One thread per processor that wakes up every millisecond. At the highest priority its delay is
-/// caused by the host alone, at ordinary priority by everything that runs.
+/// One thread per processor that wakes up every millisecond. At the highest priority its delay is caused by
+/// the host alone, at ordinary priority by all other threads, too.
 #[derive(Debug)]
 struct WakeupProbes {
     done: Arc<AtomicBool>,
@@ -118,7 +118,7 @@ impl WakeupProbes {
         Self { done, threads }
     }
 
-    /// Ends the probes; the largest value of each figure over all processors.
+    /// Stops the probes; returns the greatest value of each figure over all processors.
     fn late(mut self) -> WakeupDelay {
         self.done.store(true, Ordering::Relaxed);
         let late = self.threads.drain(..).map(|probe| probe.join());
@@ -130,7 +130,7 @@ impl WakeupProbes {
     }
 }
 
-/// Finds the longest pause of a processor, which stops everything that runs on it.
+/// Finds the longest pause of a processor, which delays all threads on it.
 #[derive(Debug)]
 pub struct PauseMonitor(WakeupProbes);
 
@@ -139,7 +139,7 @@ impl PauseMonitor {
         Self(WakeupProbes::start(true))
     }
 
-    /// The longest delay of a thread of the highest priority; zero without the right to that priority.
+    /// Longest delay of a thread of the highest priority; zero if that priority is not permitted.
     pub fn longest(self) -> Duration {
         self.0.late().max
     }
@@ -152,7 +152,7 @@ impl Drop for WakeupProbes {
 }
 
 fn probe(processor: usize, first: bool, done: &AtomicBool) -> WakeupDelay {
-    // Without the right to this priority a probe would also measure other threads: it gives zero.
+    // At a lower priority a probe would also measure other threads, so it returns zero.
     let all = FifoPriority::new(99).map(|all| match first {
         true => realtime::schedule_fifo(all),
         false => Ok(()),
@@ -201,7 +201,7 @@ impl fmt::Display for EmulatorLate {
 impl EmulatorLate {
     /// Reports with [`not_tested`] that a test tested nothing.
     ///
-    /// # Panics
+    /// If the host was not noisy: then the emulator is too slow, and that is a failure.
     /// Where the machine was not late: then the emulator is too slow, and that is a failure.
     pub fn skip_test(&self, test: &str) {
         assert!(
@@ -212,8 +212,8 @@ impl EmulatorLate {
     }
 }
 
-/// Runs `once` until the laboratory's emulator was on time meanwhile, or the result
-/// `counts_if_late`; begins no attempt after `patience`.
+/// Runs `once` until the laboratory's emulator was punctual meanwhile, or the result `counts_if_late`; starts
+/// no attempt after `patience`.
 ///
 /// # Errors
 /// The outer one: the laboratory has ended. The inner one: the emulator was late every time.
@@ -236,7 +236,7 @@ pub fn retry_until_on_time<T>(
             return Ok(Ok(done));
         }
         if began.elapsed() >= patience {
-            // Without the counters nothing counts as stolen.
+            // Without the counters no time counts as stolen.
             let stolen = before.and_then(|before| Ok(CpuTime::now()?.stolen_since(before)));
             return Ok(Err(EmulatorLate {
                 attempts,
@@ -256,16 +256,17 @@ pub struct Disturbed {
     disk_write_max: Duration,
 }
 
-/// How much noise of the host still lets a missed deadline count.
+/// Host noise up to which a missed deadline still counts.
 #[derive(Clone, Copy, Debug)]
 pub struct NoiseAllowance {
     /// Probe threads on every processor wake up with less delay than this.
     pub processor: Duration,
-    /// A small write to temporary files is synced in less than this; `None`: the code under test does not write.
+    /// A small synced write to temporary files takes less than this; `None` if the code under test does not
+    /// write.
     pub disk: Option<Duration>,
 }
 
-/// A thread that repeatedly syncs a few bytes to the disk of temporary files, and times it.
+/// A thread that repeatedly writes and syncs a few bytes to the disk of temporary files, and times it.
 #[derive(Debug)]
 struct DiskProbe {
     done: Arc<AtomicBool>,
@@ -322,8 +323,8 @@ impl Disturbed {
     }
 }
 
-/// Runs `once` until the result `is_in_time`, or the host stayed within `allowance` meanwhile; begins
-/// no attempt after `patience`.
+/// Runs `once` until the result `is_in_time`, or the host stayed within `allowance` meanwhile; starts no
+/// attempt after `patience`.
 ///
 /// # Errors
 /// Every attempt was late while the host exceeded the allowance.
@@ -362,13 +363,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_stolen_is_a_share_of_all_processors_time() {
+    fn stolen_time_is_a_share_of_all_processors_time() {
         let of = |stat| CpuTime::parse(stat).unwrap();
         let before = of("cpu  100 0 100 700 50 0 20 30 0 0\ncpu0 1 2 3\n");
         let after = of("cpu  150 0 150 1400 50 0 20 130 70 0\n");
         assert!((after.stolen_since(before) - 100.0 / 900.0).abs() < 1e-12);
         assert_eq!(before.stolen_since(before), 0.0);
-        // Counters of virtual machines have been seen to go back.
+        // Counters of virtual machines have been observed to decrease.
         assert_eq!(before.stolen_since(after), 0.0);
     }
 
@@ -390,7 +391,7 @@ mod tests {
         let probes = WakeupProbes::start(true);
         thread::sleep(Duration::from_millis(50));
         let (late, waited) = (probes.late(), began.elapsed());
-        // No kernel wakes a thread up within 100 ns. Without the right to come first they give zero.
+        // No kernel wakes a thread up within 100 ns. Without permission for the priority they return zero.
         let first = FifoPriority::new(99).map(realtime::schedule_fifo);
         let right = matches!(first, Some(Ok(())));
         assert_eq!(late.p99 > Duration::from_nanos(100), right, "{late:?}");
@@ -418,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_time_or_late_on_a_free_machine_counts_at_once() {
+    fn results_in_time_or_late_on_a_quiet_machine_count_at_once() {
         let mut attempts = 0;
         let mut once = || {
             attempts += 1;
@@ -432,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_late_on_a_machine_that_is_late_is_done_again_until_patience_ends() {
+    fn late_results_on_a_noisy_machine_are_repeated_until_the_limit() {
         let mut attempts = 0;
         let once = || {
             attempts += 1;
@@ -455,7 +456,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "does not explain it")]
-    fn a_slow_emulator_on_a_free_machine_is_no_excuse() {
+    fn a_slow_emulator_on_a_quiet_machine_is_a_failure() {
         EmulatorLate {
             attempts: 3,
             lateness: Lateness::default(),

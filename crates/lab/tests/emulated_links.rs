@@ -1,4 +1,4 @@
-//! Emulated links as hosts see them: delay, and changes while the laboratory runs.
+//! Emulated links as seen by hosts: delay, and changes while the laboratory runs.
 
 mod support;
 
@@ -25,7 +25,7 @@ a = { host = "tokyo", addresses = ["198.51.100.1/24"] }
 b = { host = "osaka", addresses = ["198.51.100.2/24"] }
 "#;
 
-/// Answers whatever comes to `address` in osaka until it hears "end", and asks from tokyo.
+/// Echoes packets to `address` in osaka until it receives "end"; requests are sent from tokyo.
 struct Echo<'a> {
     lab: &'a Lab,
     socket: UdpSocket,
@@ -71,7 +71,7 @@ impl<'a> Echo<'a> {
         }
     }
 
-    /// The shortest of some round trips: what the path takes when the machine is not busy.
+    /// The shortest of some round trips: that of the path, without the machine's delays.
     fn best_of(&self, count: u32) -> Duration {
         let trips = (0..count).filter_map(|_| self.round_trip(Duration::from_secs(2)));
         trips.min().expect("no answer at all")
@@ -98,7 +98,7 @@ fn two_paths() -> Topology {
 fn echo_takes_two_delays_and_the_plain_link_none() {
     let lab = up(&two_paths(), &unique_name());
     let echo = Echo::new(&lab, PATH1.0, PATH1.1);
-    // The very first packet pays no address resolution.
+    // The very first packet needs no address resolution.
     let first = echo.round_trip(Duration::from_secs(2)).unwrap();
     assert!(first >= Duration::from_millis(4), "{first:?}");
     let best = echo.best_of(50);
@@ -138,14 +138,14 @@ fn cut_link_is_silent_until_mended() {
     path1.cut().unwrap();
     assert_eq!(echo.round_trip(Duration::from_millis(200)), None);
     let report = lab.emulator_report().unwrap().unwrap();
-    // The hosts' kernels say something of their own now and then (RFC 3810).
+    // The hosts' kernels occasionally send packets of their own (RFC 3810).
     assert!(report.link("path1").unwrap().a_to_b.link.drops.down >= 1);
     path1.mend().unwrap();
     assert!(echo.round_trip(Duration::from_secs(2)).is_some());
 }
 
 #[test]
-fn unplugged_link_takes_the_carrier_and_gives_it_back() {
+fn unplugging_removes_the_carrier_and_replugging_restores_it() {
     let lab = up(&two_paths(), &unique_name());
     let echo = Echo::new(&lab, PATH1.0, PATH1.1);
     let has_carrier = |host: &str| {

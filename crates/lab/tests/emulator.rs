@@ -1,4 +1,4 @@
-//! The link emulator carries packets as its configuration says. Needs root.
+//! The link emulator carries packets as configured. Needs root.
 
 mod support;
 
@@ -25,10 +25,10 @@ use keiro_units::{Bandwidth, Probability};
 const A: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const B: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 
-/// A run in which the emulator was too late says nothing; it is repeated for so long.
+/// Time limit for repeating runs in which the emulator was late.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Tests that run beside each other would make each other late.
+/// Tests that run in parallel would make each other late.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -59,15 +59,17 @@ fn observe(lab: &Lab, config: LinkConfig, traffic: Traffic) -> (Observation, Rep
         .set(Direction::AToB, config)
         .unwrap();
     lab.measure_from_now().unwrap();
-    let seen = measure::observe(&end(lab, "a", A), &end(lab, "b", B), traffic).unwrap();
-    (seen, lab.emulator_report().unwrap().unwrap())
+    let observation = measure::observe(&end(lab, "a", A), &end(lab, "b", B), traffic).unwrap();
+    (observation, lab.emulator_report().unwrap().unwrap())
 }
 
-/// As [`observe`], until the emulator was punctual; `None`, said aloud, where the machine is kept
-/// waiting by its hypervisor for so long that it never is.
+/// Like [`observe`], repeated until the emulator was punctual; `None`, with a report, if the host's
+/// hypervisor prevents that.
 fn observe_valid(lab: &Lab, config: LinkConfig, traffic: Traffic) -> Option<Observation> {
-    let seen = retry_until_on_time(lab, PATIENCE, || observe(lab, config, traffic).0, |_| false);
-    seen.unwrap()
+    let observation =
+        retry_until_on_time(lab, PATIENCE, || observe(lab, config, traffic).0, |_| false);
+    observation
+        .unwrap()
         .inspect_err(|late| late.skip_test(thread::current().name().unwrap_or("a test")))
         .ok()
 }
@@ -95,14 +97,17 @@ fn delay_is_the_one_configured_and_order_is_kept() {
             ..LinkConfig::default()
         };
         let traffic = packets(200, Duration::from_micros(3_137));
-        let Some(seen) = observe_valid(&lab, config, traffic) else {
+        let Some(observation) = observe_valid(&lab, config, traffic) else {
             return;
         };
-        assert_eq!((seen.packets_sent(), seen.packets_received()), (200, 200));
-        assert_eq!(seen.packets_overtaken(), 0);
-        let error = seen.delay_error(delay).unwrap();
-        // How exact it is, is a figure of examples/emulator_accuracy.rs. Here: never early, and
-        // no later than a run may be that is not void.
+        assert_eq!(
+            (observation.packets_sent(), observation.packets_received()),
+            (200, 200)
+        );
+        assert_eq!(observation.packets_overtaken(), 0);
+        let error = observation.delay_error(delay).unwrap();
+        // For its accuracy see examples/emulator_accuracy.rs. Here packets must never be early, and no later
+        // than a valid run permits.
         assert!(
             (-5.0..200.0).contains(&error.p50_micros),
             "{delay:?}: {error:?}"
@@ -116,7 +121,7 @@ fn rate_is_exact() {
     let lab = lab();
     let config = LinkConfig {
         rate: Some(Bandwidth::from_mbit_per_second(100)),
-        // Outlasts a sender that does not get its time: 60 ms.
+        // Outlasts a sender that is delayed by up to 60 ms.
         buffer: Buffer::Packets(500),
         ..LinkConfig::default()
     };
@@ -126,11 +131,11 @@ fn rate_is_exact() {
         ip_bytes: 1500,
         patience: Duration::from_millis(500),
     };
-    let Some(seen) = observe_valid(&lab, config, traffic) else {
+    let Some(observation) = observe_valid(&lab, config, traffic) else {
         return;
     };
-    assert_eq!(seen.packets_overtaken(), 0);
-    let rate = seen.rate(Duration::from_millis(300)).unwrap();
+    assert_eq!(observation.packets_overtaken(), 0);
+    let rate = observation.rate(Duration::from_millis(300)).unwrap();
     assert!((rate / 100e6 - 1.0).abs() <= 0.005, "{rate} bit/s");
 }
 
@@ -143,13 +148,13 @@ fn impairments_do_what_they_say_in_their_direction_only() {
         duplicate: Probability::ONE,
         ..LinkConfig::default()
     };
-    let (seen, report) = observe(&lab, config, packets(1000, Duration::from_micros(200)));
-    let arrived = seen
+    let (observation, report) = observe(&lab, config, packets(1000, Duration::from_micros(200)));
+    let arrived = observation
         .arrived()
         .into_iter()
         .filter(|arrived| *arrived)
         .count();
-    assert_eq!(seen.packets_received(), 2 * arrived);
+    assert_eq!(observation.packets_received(), 2 * arrived);
     // Six standard deviations around 700.
     assert!((613..=787).contains(&arrived), "{arrived}");
     let counters = report.link("path").unwrap().a_to_b.link;
@@ -157,8 +162,12 @@ fn impairments_do_what_they_say_in_their_direction_only() {
     assert_eq!(report.frames_lost(), 0);
 
     let (from, to) = (end(&lab, "b", B), end(&lab, "a", A));
-    let seen = measure::observe(&from, &to, packets(200, Duration::from_micros(200))).unwrap();
-    assert_eq!((seen.packets_sent(), seen.packets_received()), (200, 200));
+    let observation =
+        measure::observe(&from, &to, packets(200, Duration::from_micros(200))).unwrap();
+    assert_eq!(
+        (observation.packets_sent(), observation.packets_received()),
+        (200, 200)
+    );
 }
 
 #[test]
@@ -169,9 +178,9 @@ fn corrupted_packets_fail_their_checksum() {
         corrupt: Probability::ONE,
         ..LinkConfig::default()
     };
-    let (seen, report) = observe(&lab, config, packets(300, Duration::from_micros(200)));
-    // The tap sits before the checksums; a flipped bit in what makes a packet ours hides it.
-    assert!(seen.packets_received() <= 300);
+    let (observation, report) = observe(&lab, config, packets(300, Duration::from_micros(200)));
+    // The tap captures before checksums are verified. A bit error in the magic hides a packet.
+    assert!(observation.packets_received() <= 300);
     assert!(report.link("path").unwrap().a_to_b.link.corrupted_packets >= 300);
     let delivered = lab.host("b").unwrap().run(|| {
         let counters = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
@@ -201,18 +210,18 @@ fn change_comes_into_force_while_packets_are_under_way() {
         delay: Duration::from_secs(20),
         ..LinkConfig::default()
     };
-    let (seen, _) = observe(&lab, slow, packets(10, Duration::from_millis(1)));
-    assert_eq!(seen.packets_received(), 0);
-    // What is on the wire stays there, and those behind must not overtake unless allowed.
+    let (observation, _) = observe(&lab, slow, packets(10, Duration::from_millis(1)));
+    assert_eq!(observation.packets_received(), 0);
+    // Packets in transit stay there, and later ones must not overtake unless allowed.
     let fast = LinkConfig {
         jitter_overtakes: true,
         ..LinkConfig::default()
     };
-    let (seen, report) = observe(&lab, fast, packets(10, Duration::from_millis(1)));
-    assert_eq!(seen.packets_received(), 10);
+    let (observation, report) = observe(&lab, fast, packets(10, Duration::from_millis(1)));
+    assert_eq!(observation.packets_received(), 10);
     let counters = report.link("path").unwrap().a_to_b.link;
     assert!(counters.arrived_packets - counters.departed_packets >= 10);
-    // A cut destroys it.
+    // Cutting the link destroys them.
     lab.link("path").unwrap().cut().unwrap();
     let report = lab.emulator_report().unwrap().unwrap();
     let counters = report.link("path").unwrap().a_to_b.link;

@@ -1,5 +1,5 @@
-//! Laboratories are made, and always removed: by dropping them, by a panic, by a signal, and
-//! after their process was killed.
+//! Laboratories are made, and always removed: by dropping, by a panic, by a signal, and after their process
+//! was killed.
 
 mod support;
 
@@ -123,7 +123,7 @@ fn programs_and_strays_are_ended_with_the_lab() {
     let name = unique_name();
     let lab = up(&two_hosts(), &name);
     let tokyo = lab.host("tokyo").unwrap();
-    // The first is asked and refuses, the second is started behind the lab's back.
+    // The first process is asked to end and refuses; the second was started without the lab's knowledge.
     let mut stubborn = tokyo.command("sh");
     stubborn
         .args(["-c", "trap '' TERM; echo ready; while :; do sleep 1; done"])
@@ -222,7 +222,7 @@ fn lab_in_use_is_refused_and_removed_by_asking_its_owner() {
             .iter()
             .any(|record| record.name == name && record.is_alive())
     );
-    // The owner is this process's child: reap it, so that it can be seen to have ended.
+    // The owner is this process's child: reap it, so that its end is visible.
     let reaper = std::thread::spawn(move || holder.wait());
     lab::remove(&name, Duration::from_secs(20)).unwrap();
     reaper.join().unwrap();
@@ -268,7 +268,7 @@ fn leftovers_of_a_killed_process_are_detected_and_removed() {
 }
 
 #[test]
-fn namespace_of_somebody_else_is_left_alone() {
+fn namespaces_of_others_are_left_alone() {
     let name = unique_name();
     let foreign = format!("keiro-{name}-osaka");
     let ip = |arguments: [&str; 3]| Command::new("ip").args(arguments).status().unwrap();
@@ -283,7 +283,7 @@ fn namespace_of_somebody_else_is_left_alone() {
 }
 
 #[test]
-fn labs_that_are_not_there_are_refused() {
+fn unknown_labs_are_refused() {
     let error = lab::remove("there-is-none", Duration::ZERO).unwrap_err();
     assert!(
         error
@@ -352,8 +352,8 @@ fn topologies_of_the_repository_are_valid() {
 
 const HOLD: &str = "KEIRO_LAB_TEST_HOLD";
 
-/// The other process of the tests above: this test binary once more, with a name to hold. In an
-/// ordinary run there is nothing to hold, and this test does nothing.
+/// The other process of the tests above: this test binary once more, with the name of a laboratory to make.
+/// In an ordinary run there is none, and this test does nothing.
 #[test]
 fn holder() {
     let Ok(name) = env::var(HOLD) else { return };

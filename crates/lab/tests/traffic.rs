@@ -88,7 +88,7 @@ fn tcp_delays_are_those_of_its_link() {
             .all(|record| record.received_ns.is_some())
     );
     assert_eq!((exchange.duplicates, exchange.strangers), (0, 0));
-    // 10 kB take 4 ms at 20 Mbit/s, and 2 ms on the way.
+    // 10 kB take 4 ms at 20 Mbit/s, plus 2 ms of delay.
     let least = exchange
         .records
         .iter()
@@ -99,7 +99,7 @@ fn tcp_delays_are_those_of_its_link() {
     let summaries = summarize(&exchange.records);
     assert!(summaries[0].mean < Duration::from_secs(1), "{summaries:?}");
     let report = lab.emulator_report().unwrap().unwrap();
-    // What the host itself says over IPv6 is no message.
+    // The host's own IPv6 packets are not messages.
     let bytes = report.link("slow").unwrap().a_to_b.link.arrived_bytes;
     assert!(bytes < 1000, "{bytes} bytes over the other link");
 }

@@ -115,14 +115,14 @@ fn losses_cost_time_and_no_transaction() {
     }
     let durations = milliseconds(&run(&lab, &plan(), 16));
     assert_eq!(durations.len(), 400);
-    // TCP's shortest timeout is 200 ms.
+    // TCP's minimum timeout is 200 ms.
     assert!(durations.iter().any(|ms| *ms > 100.0));
 }
 
 #[test]
 fn time_counts_from_when_a_transaction_should_have_begun() {
     let lab = up(&topology(ONE_MILLISECOND), &unique_name());
-    // Two clients carry out at most 2000 / 12 = 166 transactions of 12 ms a second.
+    // Two clients can run at most 2000 / 12 = 166 transactions of 12 ms per second.
     let plan = Transactions {
         round_trips: 12,
         per_second: 250,
@@ -137,7 +137,7 @@ fn time_counts_from_when_a_transaction_should_have_begun() {
 }
 
 #[test]
-fn transactions_that_cannot_end_are_told() {
+fn unfinished_transactions_are_reported() {
     let lab = up(&topology(ONE_MILLISECOND), &unique_name());
     let server = server(&lab);
     let clients = Clients::connect(&hosts(&lab), 2, server.address(), None).unwrap();
@@ -178,7 +178,7 @@ fn a_connection_that_breaks_is_an_error_with_its_client() {
 }
 
 #[test]
-fn what_is_no_message_is_closed_and_others_go_on() {
+fn a_client_without_valid_messages_is_closed_and_others_go_on() {
     let lab = up(&topology(ONE_MILLISECOND), &unique_name());
     let server = server(&lab);
     let client = lab.host("client1").unwrap();
@@ -189,9 +189,9 @@ fn what_is_no_message_is_closed_and_others_go_on() {
     stranger
         .set_read_timeout(Some(Duration::from_secs(10)))
         .unwrap();
-    // An end, or a reset for what was not read.
+    // An end, or a reset for unread data.
     assert!(matches!(stranger.read(&mut [0; 64]), Ok(0) | Err(_)));
-    // One that never says a whole message stays and disturbs no other.
+    // A client that never sends a complete message stays connected and does not disturb others.
     let mut slow = connect();
     slow.write_all(b"KTX1").unwrap();
     let clients = Clients::connect(&hosts(&lab), 4, address, None).unwrap();
@@ -230,13 +230,13 @@ b = { host = "gateway", addresses = ["192.0.2.2/24"] }
     let running = RunningLoad::start(from, load).unwrap();
     wait_until("the queue overflows", || drops() > before + 100);
     assert!(running.stop().unwrap() >= 1000);
-    // Of this machine's other CPU counters nothing is asked: others use them too.
+    // This machine's other CPU counters are not checked, because other processes use them too.
     let after = ReceiveCounters::read(to).unwrap();
     assert!(after.devices["up"].received_packets > 0);
 }
 
 #[test]
-fn a_client_that_never_reads_is_stopped_and_nobody_else() {
+fn a_client_that_never_reads_is_stopped_and_no_other() {
     let lab = up(&topology(ONE_MILLISECOND), &unique_name());
     let server = server(&lab);
     let [host, _] = hosts(&lab);
@@ -247,7 +247,7 @@ fn a_client_that_never_reads_is_stopped_and_nobody_else() {
     clients.append(Clients::connect(&[host], 1, server.address(), None).unwrap());
     assert_eq!(clients.count(), 81);
     assert_eq!(clients.use_once(plan().message).unwrap(), 0);
-    // The server knows messages of one length only.
+    // The server accepts messages of one length only.
     assert!(clients.use_once(ByteCount::new(8)).is_err());
     assert!(stalled.stop().unwrap(), "its connection broke");
     server.stop().unwrap();

@@ -1,7 +1,7 @@
-//! A listener that rests when it cannot accept.
+//! A listener that pauses when it cannot accept.
 //!
-//! Where a process is out of descriptors, say, who waits at a listener stays there and it stays
-//! ready: a thread that looked again at once would do nothing else.
+//! If, for example, the process is out of descriptors, the connection stays in the backlog and the listener
+//! stays readable. A thread that tried again at once would spin.
 
 use std::{
     io::{self, ErrorKind},
@@ -15,19 +15,19 @@ use crate::epoll::{Epoll, Interest};
 pub struct Acceptor<L> {
     listener: L,
     token: u64,
-    /// For the log.
+    /// Name in log messages.
     name: String,
-    /// Out of the epoll set until [`rearm`](Self::rearm).
+    /// Removed from the epoll set until [`rearm`](Self::rearm).
     rests: bool,
-    /// Its failure has been logged.
-    told: bool,
+    /// The failure has been logged.
+    is_logged: bool,
 }
 
 impl<L: AsFd> Acceptor<L> {
-    /// Takes over a listener that is non-blocking already; `name` is for the log.
+    /// Takes over a non-blocking listener; `name` is for log messages.
     ///
     /// # Errors
-    /// It cannot be waited for.
+    /// It cannot be added to the epoll set.
     pub fn new(
         epoll: &Epoll,
         listener: L,
@@ -40,7 +40,7 @@ impl<L: AsFd> Acceptor<L> {
             token,
             name: name.into(),
             rests: false,
-            told: false,
+            is_logged: false,
         })
     }
 
@@ -49,7 +49,7 @@ impl<L: AsFd> Acceptor<L> {
         &self.listener
     }
 
-    /// Who waits, by way of `accept`; `None` if no connection waits, or none can be accepted now.
+    /// Accepts one connection with `accept`; `None` if none waits, or none can be accepted now.
     pub fn accept<S>(
         &mut self,
         epoll: &Epoll,
@@ -60,15 +60,15 @@ impl<L: AsFd> Acceptor<L> {
             Err(error) => error,
         };
         match error.kind() {
-            ErrorKind::WouldBlock => self.told = false,
-            // About the one that was to be accepted; the next one may be whole.
+            ErrorKind::WouldBlock => self.is_logged = false,
+            // The error concerns the connection that was to be accepted; the next one may be fine.
             ErrorKind::Interrupted
             | ErrorKind::ConnectionAborted
             | ErrorKind::ConnectionReset
             | ErrorKind::InvalidInput
             | ErrorKind::NotConnected => {}
             _ => {
-                if !std::mem::replace(&mut self.told, true) {
+                if !std::mem::replace(&mut self.is_logged, true) {
                     tracing::warn!(
                         %error,
                         "{}: cannot accept clients; is the limit of open files reached?",
@@ -81,7 +81,7 @@ impl<L: AsFd> Acceptor<L> {
         None
     }
 
-    /// Tries again after a rest.
+    /// Adds the listener to the epoll set again after a pause.
     pub fn rearm(&mut self, epoll: &Epoll) {
         if self.rests {
             let added = epoll.add(&self.listener, self.token, Interest::Read);
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_that_cannot_accept_rests_until_it_is_rearmed() {
+    fn a_listener_that_cannot_accept_pauses_until_it_is_rearmed() {
         const EMFILE: i32 = 24;
         let epoll = Epoll::new().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,5 +1,5 @@
-//! TCP sockets as BGP wants them: keys (RFC 2385), distance (RFC 5082), and a limit for what the
-//! other end does not take (RFC 9687 asks for one).
+//! TCP sockets for BGP: TCP-MD5 keys (RFC 2385), GTSM (RFC 5082), and a time limit for data that the peer
+//! does not acknowledge (RFC 9687).
 
 use std::{
     io,
@@ -12,18 +12,17 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::tcp::Progress;
 
-/// What a connection has to be like.
+/// Options of a connection.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The key with which both ends sign; `None`: neither does.
+    /// The TCP-MD5 key of both ends; `None` for no signatures.
     pub md5: Option<Md5Key>,
-    /// Packets from farther away than one hop are dropped, which is what a neighbour on the link
-    /// can promise.
+    /// Packets from more than one hop away are dropped (GTSM), which requires a neighbour on the link.
     pub one_hop: bool,
-    /// Our end; `None`: the kernel chooses.
+    /// Our address; `None` leaves it to the kernel.
     pub local: Option<IpAddr>,
-    /// The connection breaks when nothing was taken for so long; `None`: the kernel's quarter of an
-    /// hour.
+    /// The connection breaks if nothing is acknowledged for this long (TCP_USER_TIMEOUT); `None` is the
+    /// kernel's default of about 15 minutes.
     pub unsent_max: Option<Duration>,
 }
 
@@ -32,7 +31,7 @@ pub struct Options {
 pub struct Md5Key(Box<[u8]>);
 
 impl Md5Key {
-    /// The key; `None`: it is empty or longer than the 80 octets that the kernel takes.
+    /// The key; `None` if it is empty or longer than the kernel's 80 octets.
     pub fn new(key: &[u8]) -> Option<Self> {
         (1..=libc::TCP_MD5SIG_MAXKEYLEN)
             .contains(&key.len())
@@ -46,10 +45,10 @@ impl std::fmt::Debug for Md5Key {
     }
 }
 
-/// A non-blocking listener; connections from the addresses of `keys` have to be signed.
+/// A non-blocking listener. Connections from the addresses in `keys` must be signed.
 ///
 /// # Errors
-/// The address is not here or in use, the port needs a privilege, or the kernel has no TCP-MD5.
+/// The address is not local or in use, the port needs a privilege, or the kernel has no TCP-MD5.
 pub fn listen(address: SocketAddr, keys: &[(IpAddr, Md5Key)]) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -62,15 +61,15 @@ pub fn listen(address: SocketAddr, keys: &[(IpAddr, Md5Key)]) -> io::Result<TcpL
             set_key(&socket, *peer, key)?;
         }
     }
-    // The answer to a first packet has to pass the other end's check of distance already.
+    // The answer to a SYN must already pass the other end's check of the hop limit.
     send_from_afar(&socket, address.ip())?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
 
-/// From now on connections from `peer` to a listener have to be signed with another key, or not at
-/// all. Does nothing where the listener is of the other family.
+/// Replaces or removes the key with which connections from `peer` to a listener must be signed. Does nothing
+/// if the listener is of the other address family.
 ///
 /// # Errors
 /// The kernel has no TCP-MD5.
@@ -85,7 +84,7 @@ pub fn set_listener_key(
     let socket = socket2::SockRef::from(listener);
     let octets = key.map_or(&[][..], |key| &key.0);
     match set_octets(&socket, peer, octets) {
-        // It had none.
+        // The peer had no key.
         Err(error) if key.is_none() && error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
         Err(error) if key.is_none() && error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
         result => result,
@@ -105,7 +104,7 @@ pub fn prepare_accepted(stream: &TcpStream, options: &Options) -> io::Result<()>
 /// Begins a connection.
 ///
 /// # Errors
-/// Errors that show at once: no route, no such address here, no TCP-MD5.
+/// Errors that are known at once: no route, no such local address, no TCP-MD5.
 pub fn connect(to: SocketAddr, options: &Options) -> io::Result<(TcpStream, Progress)> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     prepare(&socket, to.ip(), options)?;
@@ -138,7 +137,7 @@ fn prepare(socket: &Socket, remote: IpAddr, options: &Options) -> io::Result<()>
     Ok(())
 }
 
-/// Lets packets begin with as many hops as there can be (RFC 5082 §3).
+/// Sends packets with the maximum hop limit (RFC 5082 §3).
 fn send_from_afar(socket: &Socket, family: IpAddr) -> io::Result<()> {
     match family {
         IpAddr::V4(_) => socket.set_ttl_v4(HOPS_MAX as u32),
@@ -161,7 +160,7 @@ fn set_key(socket: &Socket, peer: IpAddr, key: &Md5Key) -> io::Result<()> {
     set_octets(socket, peer, &key.0)
 }
 
-/// Without octets the key of that peer goes.
+/// An empty key removes that of the peer.
 fn set_octets(socket: &Socket, peer: IpAddr, key: &[u8]) -> io::Result<()> {
     let address = SockAddr::from(SocketAddr::new(peer, 0));
     let mut value = TcpMd5Sig {
@@ -216,9 +215,9 @@ fn set_int(socket: &Socket, level: i32, option: i32, value: libc::c_int) -> io::
     }
 }
 
-/// The most hops that a packet can begin with.
+/// Maximum hop limit of a packet.
 const HOPS_MAX: libc::c_int = 255;
-/// Neighbours that connect at once. Ours.
+/// Backlog for neighbours that connect at once. Ours.
 const BACKLOG: i32 = 128;
 
 #[cfg(test)]
@@ -249,7 +248,7 @@ mod tests {
         Md5Key::new(text.as_bytes()).unwrap()
     }
 
-    /// Whether octets pass between a listener and a connection to it; `None`: no TCP-MD5 here.
+    /// Whether data passes between a listener and a connection to it; `None` without TCP-MD5.
     fn passes(at_listener: Option<&str>, at_client: Option<&str>, limit: Duration) -> Option<bool> {
         let loopback = IpAddr::from([127, 0, 0, 1]);
         let keys: Vec<_> = at_listener
@@ -315,13 +314,13 @@ mod tests {
         set(None).unwrap();
         set(None).unwrap();
         assert!(reaches(&listener, None, long));
-        // Of the other family: nothing is to be done.
+        // Of the other address family, so there is nothing to do.
         let other = IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1u16]);
         set_listener_key(&listener, other, Some(&key("secret"))).unwrap();
     }
 
     #[test]
-    fn keys_that_the_kernel_would_refuse_are_none() {
+    fn invalid_keys_are_refused() {
         assert_eq!(Md5Key::new(b""), None);
         assert_eq!(Md5Key::new(&[b'x'; 81]), None);
         assert!(!format!("{:?}", key("secret")).contains("secret"));

@@ -1,19 +1,19 @@
-//! Reading hash maps of BPF programs many entries at a time (`bpf(2)`, Linux 5.6), which costs a
-//! hundredth of asking for them one by one. Loading programs is left to others.
+//! Batch reads of BPF hash maps (`bpf(2)`, Linux 5.6), at a hundredth of the cost of single look-ups. Does
+//! not load programs.
 
 use std::{
     io,
     os::fd::{AsFd, AsRawFd},
 };
 
-/// Reads maps with keys of `K` and values of `V` bytes, as they are in memory.
+/// Reads maps with keys of `K` and values of `V` bytes, in memory layout.
 #[derive(Debug)]
 pub struct MapReader<const K: usize, const V: usize> {
     keys: Vec<[u8; K]>,
     values: Vec<[u8; V]>,
 }
 
-/// Entries that are read at once: more than one hash bucket ever has.
+/// Entries per batch: more than any hash bucket has.
 const BATCH: usize = 2048;
 
 // `enum bpf_cmd` of `include/uapi/linux/bpf.h`
@@ -55,19 +55,19 @@ impl<const K: usize, const V: usize> Default for MapReader<K, V> {
 }
 
 impl<const K: usize, const V: usize> MapReader<K, V> {
-    /// Gives every entry of a hash map to `each`. Entries that come or go meanwhile may be missed
-    /// or be given twice.
+    /// Passes every entry of a hash map to `each`. Entries that are added or removed meanwhile may be missed
+    /// or passed twice.
     ///
     /// # Errors
-    /// The descriptor is no hash map with keys and values of these sizes, or the process may not
-    /// read it (CAP_BPF).
+    /// The descriptor is not a hash map with keys and values of these sizes, or the process may not read it
+    /// (CAP_BPF).
     pub fn read(
         &mut self,
         map: &impl AsFd,
         mut each: impl FnMut(&[u8; K], &[u8; V]),
     ) -> io::Result<()> {
         check::<K, V>(map)?;
-        // Where the kernel goes on; hash maps use four bytes, room is made for more.
+        // Position of the next batch; hash maps use four bytes, other maps may need more.
         let mut place = [0_u64; 2];
         let mut begun = false;
         loop {
@@ -100,8 +100,7 @@ impl<const K: usize, const V: usize> MapReader<K, V> {
         }
     }
 
-    /// Removes an entry of a hash map and gives its last value (Linux 5.14); `None` if it was not
-    /// there.
+    /// Removes an entry of a hash map and returns its last value (Linux 5.14); `None` if it did not exist.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -124,7 +123,7 @@ impl<const K: usize, const V: usize> MapReader<K, V> {
     }
 }
 
-/// The size of a map's keys and values is what the kernel's memory safety towards us hangs on.
+/// The memory safety of reads depends on the sizes of the map's keys and values.
 fn check<const K: usize, const V: usize>(map: &impl AsFd) -> io::Result<()> {
     let (mut keys, mut values) = (None, None);
     let path = format!("/proc/self/fdinfo/{}", map.as_fd().as_raw_fd());
@@ -172,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_map_of_that_size_is_refused() {
+    fn maps_of_another_size_are_refused() {
         let file = std::fs::File::open("/dev/null").unwrap();
         let mut reader = MapReader::<8, 8>::default();
         let error = reader.read(&file, |_, _| {}).unwrap_err();

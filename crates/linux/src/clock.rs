@@ -1,4 +1,4 @@
-//! The kernel's clocks in nanoseconds, and the conversion of receive stamps between them.
+//! The kernel's clocks in nanoseconds, and the conversion of receive time stamps between them.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ pub fn monotonic() -> Duration {
     read(libc::CLOCK_MONOTONIC)
 }
 
-/// CLOCK_REALTIME: time since the Unix epoch by the clock that may be set; zero before it.
+/// CLOCK_REALTIME: time since the Unix epoch on a clock that may be set; zero if before it.
 pub fn unix_time() -> Duration {
     read(libc::CLOCK_REALTIME)
 }
 
-/// Both clocks at one moment, to convert the kernel's receive stamps (CLOCK_REALTIME).
+/// Both clocks at one moment, to convert receive time stamps, which are of CLOCK_REALTIME.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockPair {
     /// CLOCK_MONOTONIC in nanoseconds.
@@ -27,13 +27,13 @@ pub struct ClockPair {
 }
 
 impl ClockPair {
-    /// Reads both, some 50 ns apart; on a busy machine the thread may have to wait in between.
+    /// Reads both clocks about 50 ns apart; a busy machine may preempt the thread between them.
     pub fn now() -> Self {
         Self::read(|| nanos_of(unix_time()), monotonic_nanos)
     }
 
-    /// The monotonic clock last, so that a pause in between makes stamps seem later and never
-    /// earlier: what was on its way for too long does no harm to a minimum, too short does.
+    /// The monotonic clock is read last, so that preemption makes time stamps seem later and never earlier: a
+    /// delay that is too long does not affect a minimum, one that is too short would.
     fn read(realtime: impl FnOnce() -> u64, monotonic: impl FnOnce() -> u64) -> Self {
         let realtime_nanos = realtime();
         Self {
@@ -42,9 +42,9 @@ impl ClockPair {
         }
     }
 
-    /// The monotonic time of a realtime stamp: never later than this pair, never before the stamp,
-    /// and this pair's time where the stamp is more than 4 s old (the realtime clock was set in
-    /// between).
+    /// The monotonic time of a realtime stamp: never later than this pair and never before the stamp. If the
+    /// stamp is more than 4 s old, because the realtime clock was set in between, it is the time of this
+    /// pair.
     pub fn monotonic_of(&self, stamp: Duration) -> u64 {
         let stamp = nanos_of(stamp);
         let age = self.realtime_nanos.saturating_sub(stamp);
@@ -55,7 +55,7 @@ impl ClockPair {
     }
 }
 
-/// A datagram does not wait this long in a receive buffer: 4 s. Ours.
+/// No datagram waits this long in a receive buffer: 4 s. Ours.
 const AGE_MAX_NANOS: u64 = 4_000_000_000;
 
 fn read(clock: libc::clockid_t) -> Duration {
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn a_pause_between_the_clocks_makes_no_stamp_earlier() {
         const REAL: u64 = 1_700_000_000_000_000_000;
-        // Both run at the same pace; each reading is followed by a pause of 8 ms.
+        // Both clocks run at the same pace; each reading is followed by a pause of 8 ms.
         let time = std::cell::Cell::new(1_000_000_000);
         let read = |offset: u64| {
             let now = time.get();

@@ -1,4 +1,4 @@
-//! A client's stream in an epoll set: input in pieces, output that waits in memory.
+//! A client's stream in an epoll set: input in pieces, buffered output.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -7,7 +7,7 @@ use std::{
 
 use crate::epoll::{Epoll, Interest};
 
-/// A non-blocking stream and what waits to be written to it.
+/// A non-blocking stream with its output buffer.
 #[derive(Debug)]
 pub struct Connection<S> {
     stream: S,
@@ -21,10 +21,10 @@ pub struct Connection<S> {
 const READ_BYTES: usize = 16 << 10;
 
 impl<S: Read + Write + AsFd> Connection<S> {
-    /// Registers a stream that is non-blocking already.
+    /// Registers a stream that is already non-blocking.
     ///
     /// # Errors
-    /// It cannot be waited for.
+    /// It cannot be added to the epoll set.
     pub fn new(epoll: &Epoll, token: u64, stream: S) -> io::Result<Self> {
         epoll.add(&stream, token, Interest::Read)?;
         Ok(Self {
@@ -36,7 +36,7 @@ impl<S: Read + Write + AsFd> Connection<S> {
         })
     }
 
-    /// Reads once; `None`: the client has closed or is gone. Empty: nothing there now.
+    /// Reads once; `None` if the client has closed or is gone, empty if there is no data now.
     pub fn read<'a>(&mut self, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         buffer.resize(READ_BYTES, 0);
         match self.stream.read(buffer) {
@@ -48,17 +48,17 @@ impl<S: Read + Write + AsFd> Connection<S> {
         }
     }
 
-    /// Appends to what waits.
+    /// Appends to the output buffer.
     pub fn push(&mut self, bytes: &[u8]) {
         self.output.extend_from_slice(bytes);
     }
 
-    /// Bytes that wait.
+    /// Bytes not yet written.
     pub fn waiting(&self) -> usize {
         self.output.len() - self.written
     }
 
-    /// Writes as much as goes; `false`: the client is gone.
+    /// Writes as much as possible; `false` if the client is gone.
     pub fn flush(&mut self, epoll: &Epoll) -> bool {
         while self.waiting() > 0 {
             match self.stream.write(&self.output[self.written..]) {

@@ -1,10 +1,10 @@
-//! Egress peer engineering in the kernel: tables per egress peer, segments, the rules that lead to
-//! them, kept as wanted by a [`Reconciler`].
+//! Egress peer engineering in the kernel: a table per egress peer, segments, and the rules that select them,
+//! maintained by a [`Reconciler`].
 //!
-//! What is wanted is a [`State`]. Everything that is made carries the routing protocol number of
-//! its [`Owner`], so that what an earlier run left behind is taken over or removed, and what others
-//! made is never touched: where it is in the way, it is named ([`Obstacle`]). Which state is wanted
-//! is left to the border router's and the content server's daemons. Calls wait for the kernel.
+//! The desired state is a [`State`]. All entries carry the routing protocol number of their [`Owner`], so
+//! that those of an earlier run are taken over or removed, and those of others are never touched. Entries of
+//! others that collide with desired ones are reported as [`Obstacle`]s. The daemons of border router and
+//! content server decide the desired state. Calls block until the kernel has answered.
 
 mod kernel;
 mod lookup;
@@ -34,15 +34,15 @@ use crate::{
     seg6::{Behaviour, Sid},
 };
 
-/// Routing protocol number (`/etc/iproute2/rt_protos`) of the content server's Endpoint Manager:
-/// ours, one more than the gateway's ([`crate::route::PROTOCOL`]).
+/// Routing protocol number (`/etc/iproute2/rt_protos`) of the content server's Endpoint Manager. Ours, one
+/// more than the gateway's ([`crate::route::PROTOCOL`]).
 pub const PROTOCOL_EGRESS: u8 = 76;
 
 /// Routing protocol number of the border router: ours.
 pub const PROTOCOL_ASBR: u8 = 77;
 
-/// How a change that found no memory is tried again: the kernel fetches memory of every CPU in the
-/// background. The sum is about a quarter of a second.
+/// Delays between retries after ENOMEM: the kernel refills per-CPU memory asynchronously. Their sum is about
+/// 0.25 s.
 const NO_MEMORY_PAUSES: [Duration; 6] = [
     Duration::from_millis(2),
     Duration::from_millis(5),
@@ -52,19 +52,19 @@ const NO_MEMORY_PAUSES: [Duration; 6] = [
     Duration::from_millis(120),
 ];
 
-/// Failures are described up to this number, and counted beyond it.
+/// Failures are described up to this number, and only counted beyond it.
 const DESCRIBED_MAX: usize = 100;
 
-/// Whose entries a [`Reconciler`] keeps.
+/// The owner of the entries of a [`Reconciler`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// Routing protocol number that they carry.
     pub protocol: u8,
-    /// Priorities that no other rules may have.
+    /// Priorities that are reserved for its rules.
     pub priorities: RangeInclusive<u32>,
 }
 
-/// Keeps a [`State`] in the kernel.
+/// Maintains a [`State`] in the kernel.
 #[derive(Debug)]
 pub struct Reconciler {
     kernel: Kernel,
@@ -74,18 +74,18 @@ pub struct Reconciler {
     in_step: bool,
 }
 
-/// What came of changes.
+/// Result of changes.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Changes that the kernel has carried out.
+    /// Number of changes that the kernel has carried out.
     pub carried_out: usize,
-    /// How often changes were tried again because the kernel had no memory.
+    /// Number of retries because the kernel had no memory.
     pub tried_again: usize,
-    /// Changes that it refused, the first hundred of them.
+    /// Refused changes, the first hundred of them.
     pub failures: Vec<Failure>,
-    /// Further failures, which are not described.
+    /// Number of further failures.
     pub failures_more: usize,
-    /// What others made that is in the way; what would collide with it was left out.
+    /// Entries of others that are in the way; what would collide with them was left out.
     pub obstacles: Vec<Obstacle>,
 }
 
@@ -93,24 +93,21 @@ pub struct Report {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {change}: {source}")]
 pub struct Failure {
-    /// The change.
     pub change: Change,
-    /// Why.
     pub source: io::Error,
 }
 
-/// Something that Keiro did not make, and that what is wanted would collide with.
+/// An entry that is not ours and collides with a desired one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
-    /// A nexthop object of a wanted number.
+    /// A nexthop object with a desired number.
     #[error(
         "nexthop {id} is there already, made by routing protocol {protocol}; remove it \
          (`ip nexthop del id {id}`) or configure other numbers"
     )]
     Nexthop {
-        /// Its number.
         id: u32,
-        /// The routing protocol number of who made it.
+        /// The routing protocol number of its owner.
         protocol: u8,
     },
     /// A route in one of our tables.
@@ -119,24 +116,21 @@ pub enum Obstacle {
          /etc/iproute2/rt_protos); remove it or configure another table"
     )]
     Route {
-        /// The table.
         table: u32,
-        /// Where to.
         destination: ipnet::IpNet,
-        /// The routing protocol number of who made it.
+        /// The routing protocol number of its owner.
         protocol: u8,
     },
-    /// A rule with a priority that is ours, or asked before ours and catching its packets.
+    /// A rule with a priority of ours, or an earlier one that catches the packets of one of ours.
     #[error("{description} is in the way of {wanted}; remove it or configure other priorities")]
     Rule {
-        /// The rule that is there.
+        /// The existing rule.
         description: String,
-        /// Ours.
         wanted: String,
     },
 }
 
-/// Why the kernel's state could not be read or changed at all.
+/// Why the kernel's state could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum EpeError {
     /// The process may not.
@@ -151,11 +145,11 @@ pub enum EpeError {
 }
 
 impl Reconciler {
-    /// For the calling thread's network namespace; it stays with that one. Nothing is wanted yet,
-    /// and nothing is changed.
+    /// For the calling thread's network namespace, permanently. Nothing is desired yet, and nothing is
+    /// changed.
     ///
     /// # Errors
-    /// No socket can be had.
+    /// No netlink socket is available.
     pub fn open(owner: Owner) -> Result<Self, EpeError> {
         Ok(Self {
             kernel: Kernel::open().map_err(EpeError::Kernel)?,
@@ -166,26 +160,25 @@ impl Reconciler {
         })
     }
 
-    /// For `netns`; the calling thread stays where it is, and may use it.
+    /// For `netns`; the calling thread stays in its namespace, and may use the reconciler.
     ///
     /// # Errors
-    /// The namespace cannot be entered, or no socket can be had.
+    /// The namespace cannot be entered, or no netlink socket is available.
     pub fn open_in(netns: &Netns, owner: Owner) -> Result<Self, EpeError> {
         netns.run(|| Self::open(owner))?
     }
 
-    /// What is wanted.
     pub fn wanted(&self) -> &State {
         &self.wanted
     }
 
-    /// Whether the kernel has what is wanted, as far as is known: [`Self::reconcile`] went through
-    /// and no change has failed since.
+    /// Whether the kernel is known to have the desired state: [`Self::reconcile`] succeeded and no change has
+    /// failed since.
     pub fn in_step(&self) -> bool {
         self.in_step
     }
 
-    /// What of ours the kernel has.
+    /// The owner's entries in the kernel.
     ///
     /// # Errors
     /// The kernel does not answer.
@@ -193,19 +186,18 @@ impl Reconciler {
         Ok(self.kernel.read(&self.owner, &State::default())?.state)
     }
 
-    /// Wants `wanted` from now on, and makes it so: takes over what is there already, removes what
-    /// is ours and not wanted, adds what is missing. What collides with others' entries is left
-    /// out, and named.
+    /// Replaces the desired state and applies it: takes over existing entries, removes those of ours that are
+    /// not desired, adds missing ones. Entries that collide with others' are left out and reported.
     ///
     /// # Errors
-    /// The kernel's state cannot be read or changed at all. Single refusals are in the report.
+    /// The kernel's state cannot be read or changed. Refused changes are in the report.
     pub fn replace(&mut self, wanted: State) -> Result<Report, EpeError> {
         self.wanted = wanted;
         self.reconcile()
     }
 
-    /// Compares the kernel with what is wanted, and puts right what differs: after interfaces went
-    /// and came, or after failures.
+    /// Compares the kernel with the desired state and corrects differences, for example after interfaces were
+    /// replaced or changes failed.
     ///
     /// # Errors
     /// As [`Self::replace`].
@@ -232,11 +224,11 @@ impl Reconciler {
         Ok(report)
     }
 
-    /// Changes what is wanted and the kernel with it, without reading the kernel's state. A change
-    /// that is refused stays wanted; [`Self::reconcile`] tries it again.
+    /// Changes the desired state and the kernel, without reading the kernel's state. A refused change stays
+    /// desired; [`Self::reconcile`] tries it again.
     ///
     /// # Errors
-    /// The kernel cannot be talked to. Single refusals are in the report.
+    /// The kernel does not answer. Refused changes are in the report.
     pub fn apply(&mut self, changes: &[Change]) -> Result<Report, EpeError> {
         let mut report = Report::default();
         let result = self.kernel.carry_out(
@@ -250,7 +242,7 @@ impl Reconciler {
         result.map(|()| report)
     }
 
-    /// Wants nothing from now on, and removes everything of the owner's, also what this value has
+    /// Clears the desired state, and removes all entries of the owner, including those that this value has
     /// not made.
     ///
     /// # Errors
@@ -260,12 +252,12 @@ impl Reconciler {
     }
 }
 
-/// What is wanted and there already, but not ours: neither changed nor removed.
+/// Desired entries that exist but are not ours; they are neither changed nor removed.
 #[derive(Clone, Debug, Default)]
 struct Others {
     /// Numbers of nexthop objects.
     nexthops: BTreeSet<u32>,
-    /// Addresses that the operator added himself.
+    /// Addresses that the operator has added.
     addresses: BTreeSet<OwnAddress>,
 }
 
@@ -281,10 +273,10 @@ impl Others {
     }
 }
 
-/// What of `wanted` does not collide: neither nexthop numbers that others have, with their routes,
-/// nor rules that would not be reached or would lead to a table with others' routes, nor their
-/// addresses, whose packets would leave by the best path instead.
-fn without(wanted: &State, found: &kernel::Found) -> State {
+/// The part of `wanted` that does not collide. Left out are nexthop numbers of others with their routes,
+/// rules that would not be reached or would select a table with others' routes, and the addresses of such
+/// rules, whose packets would otherwise take the best path.
+fn without(wanted: &State, found: &kernel::KernelState) -> State {
     let mut rest = wanted.clone();
     let mut tables = BTreeSet::new();
     for obstacle in &found.obstacles {
@@ -320,7 +312,7 @@ fn without(wanted: &State, found: &kernel::Found) -> State {
 }
 
 impl Report {
-    /// Everything is as wanted.
+    /// Everything is as desired.
     pub fn is_clean(&self) -> bool {
         self.failures.is_empty() && self.obstacles.is_empty()
     }
@@ -364,7 +356,7 @@ impl From<io::Error> for EpeError {
 }
 
 /// Reports when others change interfaces, nexthop objects or rules, so that it is time to
-/// [`Reconciler::reconcile`]. Nexthop objects and their routes go with their interface.
+/// [`Reconciler::reconcile`]. Nexthop objects and their routes disappear with their interface.
 #[derive(Debug)]
 pub struct Watch {
     socket: Socket,
@@ -374,10 +366,10 @@ pub struct Watch {
 const LINKS: u32 = 1;
 
 impl Watch {
-    /// Of the calling thread's network namespace, from now on.
+    /// For the calling thread's network namespace, from now on.
     ///
     /// # Errors
-    /// No socket can be had.
+    /// No netlink socket is available.
     pub fn open() -> Result<Self, EpeError> {
         let socket = Socket::open(libc::NETLINK_ROUTE)?;
         socket.join(LINKS)?;
@@ -388,16 +380,16 @@ impl Watch {
         Ok(Self { socket })
     }
 
-    /// Of `netns`; the calling thread stays where it is.
+    /// For `netns`; the calling thread stays in its namespace.
     ///
     /// # Errors
-    /// The namespace cannot be entered, or no socket can be had.
+    /// The namespace cannot be entered, or no netlink socket is available.
     pub fn open_in(netns: &Netns) -> Result<Self, EpeError> {
         netns.run(Self::open)?
     }
 
-    /// Whether something has changed since the last call, by `reconciler` itself not counted.
-    /// Does not wait.
+    /// Whether something has changed since the last call, not counting changes by `reconciler`. Does not
+    /// block.
     ///
     /// # Errors
     /// The socket is broken.

@@ -1,8 +1,8 @@
 //! epoll(7) with nanosecond waits, and eventfd(2) to wake a waiting thread from another.
 //!
-//! Waits use `epoll_pwait2` (Linux 5.11). How late a wake-up is depends on the thread's timer slack,
-//! see [`crate::realtime`]. A thread that waits thousands of times a second and is seldom woken by
-//! the time keeps an [`Alarm`] instead.
+//! Waits use `epoll_pwait2` (Linux 5.11). The thread's timer slack determines how late a wake-up is, see
+//! [`crate::realtime`]. A thread that waits thousands of times per second and is rarely woken by the timeout
+//! should use an [`Alarm`].
 
 use std::{
     io,
@@ -16,17 +16,16 @@ use nix::sys::{
     timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
 };
 
-/// Ends waits at a time, without being set for each of them.
+/// Ends waits at a time without setting a timer for each of them.
 ///
-/// A wait with a time limit sets a timer and takes it away again. Where that is the next timer of its
-/// CPU, as one of a millisecond mostly is, the CPU's own timer is set twice, which on a virtual
-/// machine takes 3 µs. This one stays set: a wait that may last longer leaves it as it is, and is
-/// ended by it too early now and then.
+/// A wait with a timeout sets and cancels a timer. If that is the next timer of its CPU, as a timeout of a
+/// millisecond mostly is, the CPU's timer is programmed twice, which takes 3 µs on a virtual machine. An
+/// alarm stays set: a wait with a later deadline leaves it unchanged, and is sometimes ended early by it.
 #[derive(Debug)]
 pub struct Alarm {
     timer: TimerFd,
     token: u64,
-    /// When it goes off, nanoseconds of CLOCK_MONOTONIC; `None`: it is not set.
+    /// Time of the alarm, nanoseconds of CLOCK_MONOTONIC; `None` if not set.
     set_for: Option<u64>,
 }
 
@@ -36,16 +35,13 @@ pub struct Epoll {
     descriptor: OwnedFd,
 }
 
-/// What to wait for. Hang-ups and errors are always reported.
+/// Events to wait for. Hang-ups and errors are always reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
     /// Only hang-ups and errors.
     None,
-    /// Input.
     Read,
-    /// Room for output.
     Write,
-    /// Either.
     ReadWrite,
 }
 
@@ -54,15 +50,15 @@ pub enum Interest {
 pub struct Ready {
     /// The token passed to [`Epoll::add`].
     pub token: u64,
-    /// There is input, or the other side has closed.
+    /// Input is available, or the other side has closed.
     pub readable: bool,
     /// There is room for output.
     pub writable: bool,
-    /// The other side is gone or the descriptor is broken; what was received may still be read.
+    /// The other side is gone or the descriptor is broken; received data may still be read.
     pub hangup: bool,
 }
 
-/// Memory for what one wait returns.
+/// Buffer for the events of one wait.
 pub struct ReadyList {
     events: Vec<libc::epoll_event>,
     filled: usize,
@@ -90,15 +86,15 @@ impl Epoll {
         Ok(Self { descriptor })
     }
 
-    /// Waits for `descriptor` too, level-triggered, and calls it `token`.
+    /// Adds `descriptor`, level-triggered, with this token.
     ///
     /// # Errors
-    /// It is already in the set, or is no pollable descriptor.
+    /// It is already in the set, or cannot be polled.
     pub fn add(&self, descriptor: &impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, descriptor, token, interest)
     }
 
-    /// Changes what is waited for.
+    /// Changes the events to wait for.
     ///
     /// # Errors
     /// It is not in the set.
@@ -106,7 +102,7 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_MOD, descriptor, token, interest)
     }
 
-    /// Waits for it no longer. Closing a descriptor that was not duplicated does the same.
+    /// Removes it. Closing a descriptor that was not duplicated does the same.
     ///
     /// # Errors
     /// It is not in the set.
@@ -114,7 +110,7 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_DEL, descriptor, 0, Interest::None)
     }
 
-    /// Waits until something is ready or `timeout` has passed (`None`: for ever).
+    /// Waits until something is ready or `timeout` has passed (`None`: no timeout).
     ///
     /// A signal that interrupts the wait ends it with nothing ready.
     ///
@@ -186,7 +182,7 @@ impl Epoll {
 }
 
 impl Alarm {
-    /// One for waits of `epoll`. `token` must be no other descriptor's; it is never reported.
+    /// An alarm for waits of `epoll`. `token` must not belong to another descriptor; it is never reported.
     ///
     /// # Errors
     /// Too many open descriptors, or no memory.
@@ -202,8 +198,8 @@ impl Alarm {
         })
     }
 
-    /// Waits until something is ready or CLOCK_MONOTONIC has reached `until_nanos`. It may end before
-    /// with nothing ready.
+    /// Waits until something is ready or CLOCK_MONOTONIC has reached `until_nanos`. May return early with
+    /// nothing ready.
     ///
     /// # Errors
     /// Those of [`Epoll::wait`] and `timerfd_settime(2)`.
@@ -221,7 +217,7 @@ impl Alarm {
         Ok(())
     }
 
-    /// Looks what is ready now.
+    /// Polls without waiting.
     ///
     /// # Errors
     /// Those of [`Epoll::wait`].
@@ -232,7 +228,7 @@ impl Alarm {
     }
 
     fn set(&mut self, at_nanos: u64) -> io::Result<()> {
-        // Zero would take it away; what is past goes off at once.
+        // Zero would disarm it; a time in the past fires at once.
         let at = TimeSpec::from_duration(Duration::from_nanos(at_nanos.max(1)));
         let flags = TimerSetTimeFlags::TFD_TIMER_ABSTIME;
         self.timer.set(Expiration::OneShot(at), flags)?;
@@ -266,7 +262,7 @@ impl Interest {
 }
 
 impl ReadyList {
-    /// Room for `capacity` descriptors per wait (at least 1); what is ready beyond comes next time.
+    /// Room for `capacity` descriptors per wait (at least 1); further ones are reported by the next wait.
     pub fn new(capacity: usize) -> Self {
         let event = libc::epoll_event { events: 0, u64: 0 };
         Self {
@@ -275,7 +271,7 @@ impl ReadyList {
         }
     }
 
-    /// How many are ready.
+    /// Number of ready descriptors.
     pub fn len(&self) -> usize {
         self.filled
     }
@@ -285,7 +281,7 @@ impl ReadyList {
         self.filled == 0
     }
 
-    /// The `index`th that is ready; `None` from [`len`](Self::len) on.
+    /// The ready descriptor at `index`; `None` from [`len`](Self::len) on.
     pub fn at(&self, index: usize) -> Option<Ready> {
         // Copied: the kernel's structure is packed on some machines.
         let event = *self.events[..self.filled].get(index)?;
@@ -299,14 +295,14 @@ impl ReadyList {
         })
     }
 
-    /// All that are ready.
+    /// All ready descriptors.
     pub fn iter(&self) -> impl Iterator<Item = Ready> + '_ {
         (0..self.filled).filter_map(|index| self.at(index))
     }
 }
 
 impl Waker {
-    /// One that has not been used yet. Add it to an [`Epoll`] with [`Interest::Read`].
+    /// A new one. Add it to an [`Epoll`] with [`Interest::Read`].
     ///
     /// # Errors
     /// Too many open descriptors, or no memory.
@@ -318,13 +314,13 @@ impl Waker {
 
     /// Makes it ready until [`reset`](Self::reset).
     pub fn wake(&self) {
-        // Fails only when the counter is full, and then it is ready already.
+        // Fails only if the counter is full, and then it is ready already.
         let _ = self.event.write(1);
     }
 
     /// Makes it no longer ready.
     pub fn reset(&self) {
-        // Fails only when it was not ready.
+        // Fails only if it was not ready.
         let _ = self.event.read();
     }
 }
@@ -381,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_is_not_shorter_than_asked() {
+    fn a_wait_is_not_shorter_than_its_timeout() {
         let epoll = Epoll::new().unwrap();
         let mut ready = ReadyList::new(1);
         let start = Instant::now();
@@ -400,7 +396,7 @@ mod tests {
         epoll.add(&waker, 1, Interest::Read).unwrap();
         let mut alarm = Alarm::new(&epoll, 2).unwrap();
         let mut ready = ReadyList::new(4);
-        // It is set for the first of these, and ends the second too early.
+        // The alarm is set for the first of these, and ends the second wait early.
         let (soon, later) = (now() + 2_000_000, now() + 20_000_000);
         waker.wake();
         alarm.wait(&epoll, &mut ready, soon).unwrap();
@@ -412,7 +408,7 @@ mod tests {
             alarm.wait(&epoll, &mut ready, later).unwrap();
             assert!(ready.is_empty());
         }
-        // What is past, and what is sooner than what it was set for.
+        // A time in the past, and one before that of the alarm.
         alarm.wait(&epoll, &mut ready, soon).unwrap();
         alarm.look(&epoll, &mut ready).unwrap();
         assert!(ready.is_empty());

@@ -1,4 +1,4 @@
-//! What the network interfaces of this namespace have: addresses, number and MTU.
+//! Network interfaces of this namespace: addresses, index and MTU.
 
 use std::{
     fmt, io,
@@ -15,9 +15,7 @@ use socket2::Socket;
 /// An address of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceAddress {
-    /// The interface's name.
     pub interface: String,
-    /// The address.
     pub address: IpAddr,
     /// The interface is up and has a carrier.
     pub running: bool,
@@ -42,8 +40,8 @@ pub fn addresses() -> io::Result<Vec<InterfaceAddress>> {
     Ok(getifaddrs()?.filter_map(of).collect())
 }
 
-/// Has a socket, not bound to an interface so far, send and receive by `interface` alone; `None`:
-/// by all. Linux asks no privilege for that.
+/// Binds a socket that is not bound to an interface yet to `interface`; `None` leaves it unbound. Linux
+/// requires no privilege for that.
 ///
 /// # Errors
 /// There is no such interface.
@@ -55,7 +53,7 @@ pub(crate) fn bind_to(socket: &Socket, interface: Option<&str>) -> io::Result<()
     socket.bind_device(Some(name.as_bytes())).map_err(failed)
 }
 
-/// The number of an interface of this namespace, another one whenever it is made anew; `None`:
+/// The index of an interface of this namespace, which changes whenever the interface is made anew; `None` if
 /// there is none of that name.
 pub fn index(interface: &str) -> Option<u32> {
     if_nametoindex(interface).ok()
@@ -92,10 +90,10 @@ pub fn mtu(interface: &str) -> io::Result<u32> {
     u32::try_from(mtu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// Bytes in front of the network header on `interface`: 14 on Ethernet, none on IP tunnels.
+/// Length of the link-layer header on `interface`, in bytes: 14 on Ethernet, none on IP tunnels.
 ///
 /// # Errors
-/// There is no such interface, or it is of another kind.
+/// There is no such interface, or it is of an unknown kind.
 pub fn link_header_bytes(interface: &str) -> io::Result<u32> {
     let mut all = getifaddrs()?.filter(|entry| entry.interface_name == interface);
     let kind = all.find_map(|entry| Some(entry.address?.as_link_addr()?.hatype()));
@@ -125,7 +123,7 @@ const RAW_IP: u16 = 519;
 pub fn mtu_of_address(address: IpAddr) -> io::Result<Option<u32>> {
     let all = addresses()?;
     let Some(found) = all.iter().find(|a| a.address == address) else {
-        // Every address of 127.0.0.0/8 is the loopback interface's, listed or not.
+        // Every address of 127.0.0.0/8 belongs to the loopback interface, listed or not.
         return match address.is_loopback() {
             true => mtu("lo").map(Some),
             false => Ok(None),
@@ -173,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_interfaces_and_addresses_are_told() {
+    fn unknown_interfaces_and_addresses_are_errors() {
         assert!(mtu("keiro-none").is_err());
         assert!(link_header_bytes("keiro-none").is_err());
         assert!(mtu("a-name-that-is-longer-than-any-interface").is_err());

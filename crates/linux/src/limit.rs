@@ -4,7 +4,7 @@ use std::io;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Raises the number of descriptors that the process may open to what the system allows it.
+/// Raises the limit of open descriptors to the hard limit.
 pub fn raise_open_files() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < hard
@@ -14,10 +14,10 @@ pub fn raise_open_files() {
     }
 }
 
-/// Lets the process, and those that it starts from now on, open `count` descriptors at least.
+/// Lets the process and its future children open at least `count` descriptors.
 ///
 /// # Errors
-/// The system's, where that is more than it allows and the process is not privileged.
+/// The system's error, if that exceeds the hard limit and the process is not privileged.
 pub fn allow_open_files(count: u64) -> io::Result<()> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft >= count {

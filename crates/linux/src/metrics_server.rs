@@ -1,6 +1,6 @@
-//! `GET /metrics` over HTTP: just enough of RFC 9112 for a scraper.
+//! `GET /metrics` over HTTP: the part of RFC 9112 that a scraper needs.
 //!
-//! One response per connection. What the metrics are is left to who makes the page.
+//! One response per connection. The caller makes the page.
 
 use std::{
     collections::BTreeMap,
@@ -28,13 +28,13 @@ struct Client {
     opened: Instant,
 }
 
-/// Scrapers at once; further ones are closed.
+/// Maximum of concurrent scrapers; further ones are closed.
 const CLIENTS_MAX: usize = 16;
-/// A request's head; longer ones are refused.
+/// Maximum length of a request's head; longer ones are refused.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
-/// A connection lasts at most this long.
+/// Maximum duration of a connection.
 const CLIENT_TIME: Duration = Duration::from_secs(10);
-/// Of OpenMetrics, which prometheus-client writes.
+/// Content type of OpenMetrics, which prometheus-client writes.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 impl MetricsServer {
@@ -48,10 +48,10 @@ impl MetricsServer {
         Ok(listener)
     }
 
-    /// Takes over what [`Self::bind`] gave; it is ready under `token`.
+    /// Takes over the listener of [`Self::bind`]; it is ready under `token`.
     ///
     /// # Errors
-    /// It cannot be waited for.
+    /// It cannot be added to the epoll set.
     pub fn new(epoll: &Epoll, listener: TcpListener, token: u64) -> io::Result<Self> {
         Ok(Self {
             listener: Acceptor::new(epoll, listener, token, "metrics")?,
@@ -61,12 +61,12 @@ impl MetricsServer {
         })
     }
 
-    /// Lets a listener that rests accept again.
+    /// Lets a paused listener accept again.
     pub fn rearm(&mut self, epoll: &Epoll) {
         self.listener.rearm(epoll);
     }
 
-    /// Accepts all waiting connections; `token` makes a client's token from its number.
+    /// Accepts all waiting connections; `token` maps a client's number to its token.
     pub fn accept(&mut self, epoll: &Epoll, token: impl Fn(u64) -> u64) {
         while let Some((stream, _)) = self.listener.accept(epoll, TcpListener::accept) {
             if self.clients.len() >= CLIENTS_MAX || stream.set_nonblocking(true).is_err() {
@@ -87,7 +87,7 @@ impl MetricsServer {
         }
     }
 
-    /// Serves client `number`; `metrics` gives the page.
+    /// Serves client `number`; `metrics` makes the page.
     pub fn serve(
         &mut self,
         epoll: &Epoll,
@@ -126,7 +126,7 @@ impl MetricsServer {
     }
 }
 
-/// The response, once the request's head is whole.
+/// The response, once the request's head is complete.
 fn respond(request: &[u8], metrics: impl FnOnce() -> String) -> Option<Vec<u8>> {
     let whole = request.windows(4).any(|bytes| bytes == b"\r\n\r\n");
     let (status, more, body) = match whole {
@@ -153,15 +153,15 @@ fn respond(request: &[u8], metrics: impl FnOnce() -> String) -> Option<Vec<u8>> 
     Some([head.into_bytes(), body.into_bytes()].concat())
 }
 
-/// What is wrong with a request.
+/// Faults of a request.
 enum Bad {
-    /// Its first line is none of HTTP/1.
+    /// Its first line is not HTTP/1.
     Line,
-    /// It is not GET.
+    /// The method is not GET.
     Method,
 }
 
-/// What a whole head asks for, without a query.
+/// The path of a complete head, without the query.
 fn target(request: &[u8]) -> Result<&str, Bad> {
     let line = request.split(|byte| *byte == b'\r').next();
     let line = line.and_then(|line| std::str::from_utf8(line).ok());
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_told_so() {
+    fn invalid_requests_get_an_error_status() {
         for request in [
             "\r\n\r\n",
             "GET\r\n\r\n",
@@ -232,7 +232,7 @@ mod tests {
 
     const LISTENER: u64 = 1 << 32;
 
-    /// A server with its epoll set, and where it listens.
+    /// A server with its epoll set and address.
     fn server() -> (Epoll, MetricsServer, SocketAddr) {
         let listener = MetricsServer::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,5 +1,5 @@
-//! What the kernel reports about the subflows of an MPTCP connection (`include/uapi/linux/mptcp.h`,
-//! Linux 5.16 or newer), and listeners to which they can join.
+//! The kernel's reports about subflows of an MPTCP connection (`include/uapi/linux/mptcp.h`, Linux 5.16 or
+//! newer), and listeners that subflows can join.
 
 use std::{
     io, mem,
@@ -16,15 +16,13 @@ const MPTCP_SUBFLOW_ADDRS: libc::c_int = 3;
 /// `TCP_ESTABLISHED` of the kernel's `net/tcp_states.h`.
 const ESTABLISHED: u8 = 1;
 
-/// The most subflows asked for; the kernel itself allows eight beside the first.
+/// Maximum of subflows in a report; the kernel allows eight in addition to the first.
 const SUBFLOWS_MAX: usize = 16;
 
 /// One subflow of an MPTCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subflow {
-    /// The address here.
     pub local: SocketAddr,
-    /// The address there.
     pub remote: SocketAddr,
     /// Whether its TCP connection is established.
     pub established: bool,
@@ -37,8 +35,8 @@ pub struct Subflow {
 pub fn subflows(socket: &impl AsFd) -> io::Result<Vec<Subflow>> {
     let addresses = option::<Addresses>(socket, MPTCP_SUBFLOW_ADDRS)?;
     let states = option::<State>(socket, MPTCP_TCPINFO)?;
-    // The two calls list the subflows in the same order; one that came or went in between makes
-    // the lists differ in length, and the surplus is left out.
+    // The two calls list the subflows in the same order. If one was added or removed between the calls, the
+    // lists differ in length, and the surplus is left out.
     let subflow = |(addresses, state): (&Addresses, &State)| {
         Some(Subflow {
             local: addresses.local.address()?,
@@ -49,15 +47,15 @@ pub fn subflows(socket: &impl AsFd) -> io::Result<Vec<Subflow>> {
     Ok(addresses.iter().zip(&states).filter_map(subflow).collect())
 }
 
-/// A listener for joins to connections of whatever process: the kernel finds those by their token. What it
-/// accepts are connections that are no joins. Does not block.
+/// A non-blocking listener for joins to connections of any process: the kernel finds those by their token. It
+/// also accepts connections that are not joins.
 ///
 /// # Errors
-/// The address is taken, or not one of this host's; or the kernel has no MPTCP.
+/// The address is in use or not local, or the kernel has no MPTCP.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let protocol = Some(Protocol::from(libc::IPPROTO_MPTCP));
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, protocol)?;
-    // A daemon that restarts finds its port again although old connections linger.
+    // A daemon that restarts can bind its port although old connections linger.
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
@@ -68,7 +66,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Connections that wait to be accepted; while there are so many, joins are refused as well. Ours.
+/// Backlog; while it is full, joins are refused as well. Ours.
 const BACKLOG: i32 = 1024;
 
 /// `struct mptcp_subflow_data`, before the array.

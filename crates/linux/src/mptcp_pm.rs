@@ -1,10 +1,9 @@
-//! The MPTCP path manager (generic netlink `mptcp_pm`): which of this host's addresses a connection
-//! is announced, and what becomes of its subflows.
+//! The MPTCP path manager (generic netlink `mptcp_pm`): the local addresses announced on a connection, and
+//! its subflows.
 //!
-//! The kernel's own path manager announces every endpoint to every connection. With the one in user
-//! space (Linux 5.19) nothing happens by itself: [`Events`] report connections, and
-//! [`PathManager`] announces to one connection the addresses that lead to it. Deciding that is left
-//! to the Endpoint Manager.
+//! The kernel's own path manager announces every endpoint to every connection. With the userspace path
+//! manager (Linux 5.19) nothing happens automatically: [`Events`] report connections, and [`PathManager`]
+//! announces to one connection the addresses that lead to it. The Endpoint Manager decides.
 
 use std::{
     fs, io,
@@ -21,101 +20,95 @@ use crate::{
     seg6::octets,
 };
 
-/// Who decides about subflows of the connections of a namespace that begin from now on.
+/// Manages subflows of connections that begin from now on in a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manager {
     /// The kernel, by its endpoints and limits.
     Kernel,
-    /// A program, by [`PathManager`].
+    /// A program, through [`PathManager`].
     UserSpace,
 }
 
-/// A connection, by the token that the kernel gave it here.
+/// A connection, by the local token that the kernel assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u32);
 
-/// An address of this host's as the kernel's own path manager has it.
+/// A local address in the kernel's own path manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
-    /// The address.
     pub address: IpAddr,
-    /// Its number in the protocol; `None`: the kernel chooses one.
+    /// Its address ID; `None` leaves it to the kernel.
     pub id: Option<NonZeroU8>,
     /// It is announced to peers (`signal`).
     pub signal: bool,
-    /// Used where no other subflow works (`backup`).
+    /// Used if no other subflow works (`backup`).
     pub backup: bool,
-    /// It has more: other flags, an interface, a port. Set only by [`PathManager::endpoints`].
+    /// It has other flags, an interface or a port. Set only by [`PathManager::endpoints`].
     pub more: bool,
 }
 
-/// Who managed a namespace's connections before.
+/// The previous path manager of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Before {
+pub struct PreviousManager {
     file: &'static str,
     value: String,
 }
 
-/// How many addresses and subflows connections of a namespace may have, beside the first.
+/// Limits of addresses and subflows of connections of a namespace, in addition to the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Addresses of the peer that are connected to.
+    /// Addresses of the peer to which subflows are opened.
     pub accepted_addresses: u32,
-    /// Subflows.
     pub subflows: u32,
 }
 
 /// Both ends of a subflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ends {
-    /// Here.
     pub local: SocketAddr,
-    /// There.
     pub remote: SocketAddr,
 }
 
-/// What happened to a connection.
+/// An event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It is there; whether it stays with MPTCP is not known yet.
+    /// Created; it is not known yet whether it stays with MPTCP.
     Created(Token, Ends),
-    /// Both sides have shown that they speak MPTCP: addresses may be announced.
+    /// Both sides have confirmed MPTCP: addresses may be announced.
     Established(Token, Ends),
-    /// It is gone.
     Closed(Token),
     /// The peer announced an address with this ID.
     Announced(Token, u8),
-    /// The peer took an address back, with this number.
+    /// The peer withdrew the address with this ID.
     Removed(Token, u8),
-    /// A further subflow is there.
+    /// A further subflow is established.
     SubflowEstablished(Token, Ends),
-    /// A subflow is gone.
+    /// A subflow is closed.
     SubflowClosed(Token, Ends),
-    /// The peer prefers other subflows to this one, or no longer.
+    /// The peer set or cleared the backup flag of this subflow.
     SubflowPriority(Token, Ends, bool),
 }
 
-/// Why the path manager did not do something.
+/// Errors of the path manager.
 #[derive(Debug, thiserror::Error)]
 pub enum PathManagerError {
-    /// The kernel has none.
+    /// The kernel has no path manager.
     #[error("this kernel has no MPTCP path manager; Linux 5.6 or newer with MPTCP is needed")]
     Missing,
-    /// The process may not.
+    /// Missing privilege.
     #[error("not permitted to manage MPTCP connections; CAP_NET_ADMIN or root is needed")]
     NotPermitted,
-    /// There is no such connection, or none of that subflow: it may have just closed.
+    /// There is no such connection or subflow; it may have just closed.
     #[error("cannot {what}: it is gone")]
     Gone {
-        /// What was to be done.
+        /// The attempted operation.
         what: String,
     },
     /// The kernel refuses it.
     #[error("cannot {what}: {source}")]
     Refused {
-        /// What was to be done.
+        /// The attempted operation.
         what: String,
-        /// The kernel's words.
         source: io::Error,
     },
     /// There is no socket, or the kernel does not answer.
@@ -126,14 +119,14 @@ pub enum PathManagerError {
     Namespace(#[from] NetnsError),
 }
 
-/// Does things to connections of one namespace.
+/// Controls connections of one namespace.
 #[derive(Debug)]
 pub struct PathManager {
     socket: Socket,
     family: u16,
 }
 
-/// Reports the MPTCP events of one namespace.
+/// Receives the MPTCP events of one namespace.
 #[derive(Debug)]
 pub struct Events {
     socket: Socket,
@@ -141,17 +134,17 @@ pub struct Events {
 }
 
 impl PathManager {
-    /// For the calling thread's network namespace; it stays with that one.
+    /// For the calling thread's network namespace, permanently.
     ///
     /// # Errors
-    /// The kernel has no path manager, or no socket can be had.
+    /// The kernel has no path manager, or no netlink socket is available.
     pub fn open() -> Result<Self, PathManagerError> {
         let mut socket = Socket::open(libc::NETLINK_GENERIC).map_err(PathManagerError::Socket)?;
         let Family { id: family, .. } = family(&mut socket)?;
         Ok(Self { socket, family })
     }
 
-    /// For `netns`; the calling thread stays where it is, and may use it.
+    /// For `netns`; the calling thread stays in its namespace, and may use the path manager.
     ///
     /// # Errors
     /// As [`Self::open`], or the namespace cannot be entered.
@@ -162,7 +155,7 @@ impl PathManager {
     /// Announces a local address on a connection, so that the peer may join it.
     ///
     /// # Errors
-    /// [`PathManagerError::Gone`] where the connection is; others of that type.
+    /// [`PathManagerError::Gone`] if the connection is; others of that type.
     pub fn announce(
         &mut self,
         token: Token,
@@ -180,7 +173,7 @@ impl PathManager {
         })
     }
 
-    /// Takes an announced address back: the peer closes its subflows to it.
+    /// Withdraws an announced address: the peer closes its subflows to it.
     ///
     /// # Errors
     /// As [`Self::announce`].
@@ -192,8 +185,8 @@ impl PathManager {
         })
     }
 
-    /// Makes a subflow a backup, to be used where no other works, or an ordinary one again; here
-    /// and, by MP_PRIO, at the peer.
+    /// Makes a subflow a backup, to be used if no other works, or an ordinary one again; locally and, by
+    /// MP_PRIO, at the peer.
     ///
     /// # Errors
     /// As [`Self::announce`].
@@ -215,7 +208,7 @@ impl PathManager {
         })
     }
 
-    /// Ends a subflow with a reset; the connection goes on over the others.
+    /// Closes a subflow with a reset; the connection goes on over the others.
     ///
     /// # Errors
     /// As [`Self::announce`].
@@ -247,22 +240,22 @@ impl PathManager {
     /// Adds an endpoint to the kernel's own path manager.
     ///
     /// # Errors
-    /// There is one of this address already (`EEXIST`), or those of [`Self::announce`].
+    /// There is one with this address already (`EEXIST`), or those of [`Self::announce`].
     pub fn add_endpoint(&mut self, endpoint: &Endpoint) -> Result<(), PathManagerError> {
         let what = || format!("add endpoint {}", endpoint.address);
         self.command(ADD_ADDR, what, |batch| write_endpoint(batch, endpoint))
     }
 
-    /// Makes an endpoint a backup or an ordinary one, with all its subflows.
+    /// Makes an endpoint with all its subflows a backup or an ordinary one.
     ///
     /// # Errors
-    /// There is none of this address, or those of [`Self::announce`].
+    /// There is none with this address, or those of [`Self::announce`].
     pub fn change_endpoint(&mut self, endpoint: &Endpoint) -> Result<(), PathManagerError> {
         let what = || format!("change endpoint {}", endpoint.address);
         self.command(SET_FLAGS, what, |batch| write_endpoint(batch, endpoint))
     }
 
-    /// Removes the endpoint of an address, with its subflows. `false`: there is none.
+    /// Removes the endpoint of an address with its subflows; `false` if there is none.
     ///
     /// # Errors
     /// Those of [`Self::announce`].
@@ -279,7 +272,7 @@ impl PathManager {
         }
     }
 
-    /// Bounds of this namespace's connections.
+    /// Limits of this namespace's connections.
     ///
     /// # Errors
     /// The kernel does not answer.
@@ -321,10 +314,10 @@ impl PathManager {
 }
 
 impl Events {
-    /// Of the calling thread's network namespace, from now on.
+    /// For the calling thread's network namespace, from now on.
     ///
     /// # Errors
-    /// The kernel has no path manager, no socket can be had, or CAP_NET_ADMIN is missing.
+    /// The kernel has no path manager, no netlink socket is available, or CAP_NET_ADMIN is missing.
     pub fn open() -> Result<Self, PathManagerError> {
         let mut socket = Socket::open(libc::NETLINK_GENERIC).map_err(PathManagerError::Socket)?;
         let Family { id: family, events } = family(&mut socket)?;
@@ -337,7 +330,7 @@ impl Events {
         Ok(Self { socket, family })
     }
 
-    /// Of `netns`; the calling thread stays where it is.
+    /// For `netns`; the calling thread stays in its namespace.
     ///
     /// # Errors
     /// As [`Self::open`], or the namespace cannot be entered.
@@ -345,8 +338,8 @@ impl Events {
         netns.run(Self::open)?
     }
 
-    /// Gives what has happened since the last call to `each`, in order. Does not wait. `false`:
-    /// the kernel's buffer was full, and events were lost.
+    /// Passes all events since the last call to `each`, in order. Does not block. `false` if the kernel's
+    /// buffer was full, so that events were lost.
     ///
     /// # Errors
     /// The socket is broken.
@@ -381,11 +374,12 @@ impl AsFd for Events {
     }
 }
 
-/// Sets who manages connections of the calling thread's namespace that begin from now on; who did before.
+/// Sets the path manager of future connections of the calling thread's namespace, and returns the previous
+/// one.
 ///
 /// # Errors
-/// The process may not, or the kernel has no MPTCP.
-pub fn set_manager(manager: Manager) -> io::Result<Before> {
+/// The process has no privilege, or the kernel has no MPTCP.
+pub fn set_manager(manager: Manager) -> io::Result<PreviousManager> {
     let (name, number) = match manager {
         Manager::Kernel => ("kernel", "0"),
         Manager::UserSpace => ("userspace", "1"),
@@ -399,14 +393,14 @@ pub fn set_manager(manager: Manager) -> io::Result<Before> {
     Ok(before)
 }
 
-/// Who manages connections of the calling thread's namespace that begin now.
+/// The path manager of connections of the calling thread's namespace that begin now.
 ///
 /// # Errors
 /// The kernel has no MPTCP.
-pub fn now_managed() -> io::Result<Before> {
-    let read = |file: &'static str| -> io::Result<Before> {
+pub fn now_managed() -> io::Result<PreviousManager> {
+    let read = |file: &'static str| -> io::Result<PreviousManager> {
         let value = fs::read_to_string(file)?.trim().to_owned();
-        Ok(Before { file, value })
+        Ok(PreviousManager { file, value })
     };
     match read(BY_NAME) {
         Err(error) if io::ErrorKind::NotFound == error.kind() => read(BY_NUMBER),
@@ -414,27 +408,27 @@ pub fn now_managed() -> io::Result<Before> {
     }
 }
 
-impl Before {
-    /// Whether that was a program.
+impl PreviousManager {
+    /// Whether it was a program.
     pub fn is_user_space(&self) -> bool {
         self.value == "userspace" || self.value == "1"
     }
 
-    /// Lets it manage again what begins from now on.
+    /// Restores it for connections that begin from now on.
     ///
     /// # Errors
-    /// The process may not.
+    /// The process has no privilege.
     pub fn restore(&self) -> io::Result<()> {
         fs::write(self.file, &self.value)
     }
 }
 
-/// Since Linux 6.15.
+/// Exists since Linux 6.15.
 const BY_NAME: &str = "/proc/sys/net/mptcp/path_manager";
-/// Before.
+/// Exists before Linux 6.15.
 const BY_NUMBER: &str = "/proc/sys/net/mptcp/pm_type";
 
-/// The numbers that a kernel has given the family.
+/// IDs of the generic netlink family in this kernel.
 #[derive(Clone, Copy, Debug, Default)]
 struct Family {
     id: u16,
@@ -485,7 +479,7 @@ fn refused(refusal: Refusal, what: String) -> PathManagerError {
     match refusal.error.raw_os_error() {
         Some(libc::EPERM) => PathManagerError::NotPermitted,
         Some(libc::ENOENT | libc::ESRCH | libc::ENOTCONN) => PathManagerError::Gone { what },
-        // The kernel's word for an unknown token.
+        // The kernel's error for an unknown token.
         Some(libc::EINVAL) if refusal.words.as_deref() == Some("invalid token") => {
             PathManagerError::Gone { what }
         }

@@ -1,8 +1,7 @@
-//! Netlink as bytes: a blocking socket, messages with attributes written and read.
+//! Netlink as bytes: a blocking socket, and messages with attributes.
 //!
-//! For what `netlink-packet-route` has no types for (nexthop objects, generic netlink) and where
-//! hundreds of thousands of messages go in one breath. What the messages mean is left to the
-//! modules that make them.
+//! For messages without types in `netlink-packet-route` (nexthop objects, generic netlink), and where
+//! hundreds of thousands of messages are sent at once. The modules that use it define the messages.
 
 use std::{
     io,
@@ -13,7 +12,7 @@ use nix::sys::socket::{MsgFlags, NetlinkAddr, bind, getsockname, recvmsg, sendto
 
 /// `NLM_F_REQUEST`.
 pub(crate) const REQUEST: u16 = 0x1;
-/// `NLM_F_ACK`: acknowledges success, too. Failures always are acknowledged.
+/// `NLM_F_ACK`: acknowledges success, too. Failures are always acknowledged.
 pub(crate) const ACK: u16 = 0x4;
 /// `NLM_F_DUMP`.
 pub(crate) const DUMP: u16 = 0x300;
@@ -24,7 +23,7 @@ pub(crate) const EXCLUSIVE: u16 = 0x200;
 /// `NLM_F_CREATE`.
 pub(crate) const CREATE: u16 = 0x400;
 
-/// `NLM_F_DUMP_INTR`: what is listed changed meanwhile.
+/// `NLM_F_DUMP_INTR`: the listed entries changed meanwhile.
 const CHANGED: u16 = 0x10;
 /// `NLM_F_CAPPED`: the request is not repeated in the answer.
 const CAPPED: u16 = 0x100;
@@ -44,15 +43,15 @@ const RECEIVE_BYTES: usize = 64 * 1024;
 /// Room for the answers to a batch of which every message failed.
 const QUEUE_BYTES: libc::c_int = 4 << 20;
 
-/// A list that changed while it was read is read again, this often.
+/// Maximum of retries of a list that changed while it was read.
 const TRIES: u32 = 5;
 
-/// The kernel answers at once; without this a lost answer would be waited for for ever.
+/// The kernel answers at once; this bounds the wait for a lost answer.
 const ANSWER_SECONDS: libc::time_t = 5;
 
 /// `NLA_F_NESTED`.
 const NESTED: u16 = 0x8000;
-/// Without `NLA_F_NESTED` and `NLA_F_NET_BYTEORDER`.
+/// Attribute type without `NLA_F_NESTED` and `NLA_F_NET_BYTEORDER`.
 const KIND: u16 = 0x3fff;
 
 const HEADER_BYTES: usize = 16;
@@ -71,28 +70,28 @@ pub(crate) struct Message<'a> {
     pub(crate) kind: u16,
     flags: u16,
     pub(crate) sequence: u32,
-    /// Of a notification: the socket that caused it.
+    /// For a notification: the port of the socket that caused it.
     pub(crate) port: u32,
-    /// All behind the netlink header.
+    /// Everything behind the netlink header.
     pub(crate) body: &'a [u8],
 }
 
-/// A refusal, with the kernel's own words where it has some.
+/// A refusal, with the kernel's explanation if there is one.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) error: io::Error,
     pub(crate) words: Option<String>,
 }
 
-/// Messages to be sent as one.
+/// Messages to be sent as one datagram.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     bytes: Vec<u8>,
-    /// Where the message begins that is being written.
+    /// Start of the message that is being written.
     start: usize,
 }
 
-/// Where an attribute that has attributes begins.
+/// Start of a nested attribute.
 #[must_use]
 pub(crate) struct Nest(usize);
 
@@ -112,7 +111,7 @@ impl Socket {
         }
         // SAFETY: the kernel has just given this descriptor to us alone.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        // Without a number of its own it would hear nothing of what the kernel itself begins.
+        // Without a port of its own the socket would not receive the kernel's own notifications.
         bind(descriptor.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
         let socket = Self {
             descriptor,
@@ -124,14 +123,14 @@ impl Socket {
             tv_usec: 0,
         };
         socket.set_option(libc::SOL_SOCKET, libc::SO_RCVTIMEO, &timeout)?;
-        // Beyond the machine's bound only CAP_NET_ADMIN may go.
+        // Only CAP_NET_ADMIN permits more than the system's maximum.
         if socket
             .set_option(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &QUEUE_BYTES)
             .is_err()
         {
             socket.set_option(libc::SOL_SOCKET, libc::SO_RCVBUF, &QUEUE_BYTES)?;
         }
-        // What is listed is chosen by the kernel, not here: a table may have a million routes.
+        // The kernel filters lists, not this process: a table may have a million routes.
         let options = [
             libc::NETLINK_GET_STRICT_CHK,
             libc::NETLINK_CAP_ACK,
@@ -148,13 +147,13 @@ impl Socket {
         self.set_option(libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, &group)
     }
 
-    /// The kernel's number of this socket.
+    /// The port that the kernel assigned to this socket.
     pub(crate) fn port(&self) -> io::Result<u32> {
         let address: NetlinkAddr = getsockname(self.descriptor.as_raw_fd())?;
         Ok(address.pid())
     }
 
-    /// Numbers that answers to the next `count` messages will carry; the first of them.
+    /// Sequence numbers of the answers to the next `count` messages; returns the first.
     pub(crate) fn reserve(&mut self, count: usize) -> u32 {
         let first = self.sequence.wrapping_add(1);
         self.sequence = self.sequence.wrapping_add(count as u32);
@@ -197,8 +196,8 @@ impl Socket {
         }
     }
 
-    /// Asks for a list, or for one thing without [`DUMP`], and gives every message of the answer
-    /// to `each`, which is begun anew (`restart`) where the list changed meanwhile.
+    /// Requests a list, or a single entry without [`DUMP`]. Passes every message of the answer to `each`;
+    /// calls `restart` and begins again if the list changed meanwhile.
     pub(crate) fn list<T: Default>(
         &mut self,
         kind: u16,
@@ -221,7 +220,7 @@ impl Socket {
         Err(io::Error::other("it changes faster than it can be read").into())
     }
 
-    /// Whether it did not change while it was read.
+    /// Whether it was complete, that is, did not change while it was read.
     fn listed(
         &mut self,
         sequence: u32,
@@ -243,8 +242,8 @@ impl Socket {
         }
     }
 
-    /// The messages of one datagram. Other processes can send to this socket, too; only the
-    /// kernel's are looked at. With `at_once`, none where none has come.
+    /// The messages of one datagram. Messages that are not from the kernel are ignored. With `at_once`, none
+    /// if none has arrived.
     pub(crate) fn receive(&mut self, at_once: bool) -> io::Result<Messages<'_>> {
         let flags = match at_once {
             true => MsgFlags::MSG_DONTWAIT,
@@ -296,7 +295,7 @@ pub(crate) struct Messages<'a>(&'a [u8]);
 
 #[cfg(test)]
 impl<'a> Messages<'a> {
-    /// Of bytes that did not come from the kernel.
+    /// The datagram did not come from the kernel.
     pub(crate) fn of(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
@@ -326,7 +325,7 @@ impl<'a> Iterator for Messages<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// What became of a request; `None` of other messages.
+    /// The result of a request; `None` for other messages.
     pub(crate) fn answer(&self) -> Option<Result<(), Refusal>> {
         if self.kind != ERROR && self.kind != DONE {
             return None;
@@ -345,7 +344,7 @@ impl<'a> Message<'a> {
         }))
     }
 
-    /// The kernel's words (`NETLINK_EXT_ACK`).
+    /// The kernel's explanation (`NETLINK_EXT_ACK`).
     fn words(&self) -> Option<String> {
         if self.flags & EXPLAINED == 0 {
             return None;
@@ -364,7 +363,7 @@ impl<'a> Message<'a> {
         Some(String::from_utf8_lossy(text).into_owned())
     }
 
-    /// The family's own header, `N` bytes, and the attributes behind it.
+    /// The family's header of `N` bytes, and the attributes behind it.
     pub(crate) fn split<const N: usize>(&self) -> Option<(&'a [u8; N], Attributes<'a>)> {
         let header = self.body.first_chunk()?;
         Some((header, attributes(self.body.get(N..)?)))
@@ -415,7 +414,7 @@ impl Batch {
         self.bytes.extend([0; 4]);
     }
 
-    /// The family's own header.
+    /// Writes the family's header.
     pub(crate) fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -432,7 +431,7 @@ impl Batch {
         self.attribute(kind, &value.to_ne_bytes());
     }
 
-    /// Begins an attribute that has attributes.
+    /// Begins a nested attribute.
     pub(crate) fn nest(&mut self, kind: u16) -> Nest {
         let nest = Nest(self.bytes.len());
         self.attribute(kind | NESTED, &[]);
@@ -450,7 +449,7 @@ impl Batch {
         self.pad();
     }
 
-    /// Asks for an acknowledgement of the message that was written last.
+    /// Requests an acknowledgement of the message that was written last.
     pub(crate) fn acknowledge_last(&mut self) {
         let at = self.start + 6;
         let flags = u16::from_ne_bytes([self.bytes[at], self.bytes[at + 1]]) | ACK;
@@ -477,12 +476,12 @@ impl From<io::Error> for Refusal {
 }
 
 impl Refusal {
-    /// Whether the kernel gave this number.
+    /// Whether the error has this number.
     pub(crate) fn is(&self, number: i32) -> bool {
         self.error.raw_os_error() == Some(number)
     }
 
-    /// As one error whose text has the kernel's words.
+    /// One error whose text includes the kernel's explanation.
     pub(crate) fn into_io(self) -> io::Error {
         match self.words {
             Some(words) => io::Error::new(self.error.kind(), format!("{words} ({})", self.error)),
@@ -496,7 +495,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_values_parse_to_the_same() {
         let mut batch = Batch::default();
         batch.begin(24, REQUEST, 7);
         batch.raw(&[1, 2, 3, 4]);

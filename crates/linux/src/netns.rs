@@ -1,8 +1,8 @@
-//! Named network namespaces: opening them, entering them with a thread or a new process, and
-//! finding who is inside.
+//! Named network namespaces: opening them, entering them with a thread or a new process, and finding the
+//! processes inside.
 //!
-//! Making and removing namespaces is left to `ip netns`; so are `/etc/netns` and the mount of
-//! `/sys` that `ip netns exec` makes: what runs inside sees the machine's `/sys/class/net`.
+//! `ip netns` makes and removes namespaces. It also handles `/etc/netns` and the mount of `/sys`, which this
+//! module does not: processes see the machine's `/sys/class/net`.
 
 use std::{
     fs::{self, File},
@@ -22,7 +22,7 @@ use crate::process::PidFd;
 /// Where iproute2 keeps its named namespaces, `NETNS_RUN_DIR` in its source.
 pub const NETNS_DIRECTORY: &str = "/run/netns";
 
-/// An open network namespace. It lives at least as long as this value, even if its name goes.
+/// An open network namespace. It exists at least as long as this value, even if its name is removed.
 #[derive(Debug)]
 pub struct Netns {
     name: String,
@@ -32,7 +32,7 @@ pub struct Netns {
 
 /// Identifies a namespace: device and inode number of the namespace's file.
 ///
-/// The kernel may use a number again after the namespace is gone.
+/// The kernel may reuse a number after the namespace is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NetnsId {
     /// The device of the kernel's namespace file system.
@@ -46,34 +46,16 @@ pub struct NetnsId {
 pub enum NetnsError {
     /// There is no namespace of that name.
     #[error("there is no network namespace `{name}` (`ip netns list` shows those that exist)")]
-    Missing {
-        /// The name asked for.
-        name: String,
-    },
+    Missing { name: String },
     /// The namespace exists but cannot be opened.
     #[error("cannot open network namespace `{name}`: {source}")]
-    Open {
-        /// The name asked for.
-        name: String,
-        /// The system's error.
-        source: io::Error,
-    },
+    Open { name: String, source: io::Error },
     /// The thread may not enter it.
     #[error("cannot enter network namespace `{name}`: {source}; root is needed (CAP_SYS_ADMIN)")]
-    Enter {
-        /// The namespace's name.
-        name: String,
-        /// The system's error.
-        source: io::Error,
-    },
+    Enter { name: String, source: io::Error },
     /// No thread could be started for it.
     #[error("cannot start a thread for network namespace `{name}`: {source}")]
-    Thread {
-        /// The namespace's name.
-        name: String,
-        /// The system's error.
-        source: io::Error,
-    },
+    Thread { name: String, source: io::Error },
 }
 
 impl Netns {
@@ -117,8 +99,8 @@ impl Netns {
 
     /// Moves the calling thread into the namespace, for the rest of its life.
     ///
-    /// Sockets and `/proc/thread-self/net` of this thread are the namespace's from here on; other
-    /// threads of the process stay where they are.
+    /// Sockets and `/proc/thread-self/net` of this thread belong to the namespace from here on. Other threads
+    /// of the process stay where they are.
     ///
     /// # Errors
     /// [`NetnsError::Enter`], mostly for lack of CAP_SYS_ADMIN.
@@ -129,12 +111,12 @@ impl Netns {
         })
     }
 
-    /// Runs `f` in a thread of its own inside the namespace and returns what it returns.
+    /// Runs `f` in a new thread inside the namespace and returns its result.
     ///
-    /// A panic of `f` goes on in the caller.
+    /// A panic of `f` propagates to the caller.
     ///
     /// # Errors
-    /// Where the thread cannot be started or cannot enter.
+    /// The thread cannot be started or cannot enter.
     pub fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
         thread::scope(|scope| {
             let thread = thread::Builder::new()
@@ -151,7 +133,7 @@ impl Netns {
         })
     }
 
-    /// Makes `command` start its process inside the namespace, which it keeps open.
+    /// Makes `command` start its process inside the namespace, which `command` keeps open.
     pub fn enter_on_exec(self: &Arc<Self>, command: &mut Command) {
         let netns = Arc::clone(self);
         // SAFETY: the closure runs between fork and exec and makes one system call on a file that
@@ -163,9 +145,8 @@ impl Netns {
 
     /// The processes whose main thread is in the namespace.
     ///
-    /// Threads that entered it while their process is elsewhere are not found. Each process is
-    /// held by a descriptor that was checked after it was opened, so that a process identifier
-    /// used again meanwhile cannot be mistaken for it.
+    /// Does not find threads that entered it while their process is elsewhere. Each process is held by a
+    /// descriptor that was checked after opening, so that a reused process number cannot be mistaken for it.
     pub fn processes(&self) -> Vec<PidFd> {
         let Ok(entries) = fs::read_dir("/proc") else {
             return Vec::new();

@@ -1,9 +1,8 @@
-//! Nexthop objects: where routes lead, kept apart from the routes (`ip nexthop`, Linux 5.3).
+//! Nexthop objects: nexthops separate from routes (`ip nexthop`, Linux 5.3).
 //!
-//! Two hundred thousand routes that put the same segment on their packets share one object. The
-//! encapsulation of its own that every route would otherwise have takes memory of every CPU, and
-//! the kernel runs out of it. Replacing an object leads all its routes elsewhere at once, removing
-//! it removes them. Objects carry the routing protocol number of who made them.
+//! Two hundred thousand routes with the same segment share one object. An encapsulation per route would take
+//! per-CPU memory, of which the kernel runs out. Replacing an object redirects all its routes at once,
+//! removing it removes them. Objects carry the routing protocol number of their owner.
 
 use std::{
     fmt,
@@ -12,27 +11,27 @@ use std::{
 
 use crate::{
     netlink::{Batch, Message, u16_of, u32_of},
-    seg6::{Encapsulation, octets, read_encapsulation, write_encapsulation},
+    seg6::{
+        Encapsulation, EncapsulationAttributes, octets, read_encapsulation, write_encapsulation,
+    },
 };
 
-/// Where the routes of a nexthop object lead.
+/// Nexthop of the routes of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Nexthop {
-    /// Into an outer IPv6 packet to a segment, which is routed by the main table.
+    /// Encapsulated in an outer IPv6 packet to a segment, which the main table routes.
     Segment {
         /// The segment, the outer packet's destination.
         sid: Ipv6Addr,
-        /// How it is put on.
+        /// Encapsulation mode.
         mode: Encapsulation,
-        /// The number of an interface with which the object comes and goes. It does not decide
-        /// where the outer packet leaves.
+        /// Index of the interface with which the object disappears. It does not determine where the outer
+        /// packet leaves.
         interface: u32,
     },
-    /// To a neighbour.
     Gateway {
-        /// Its address.
         address: IpAddr,
-        /// The number of the interface that it is behind.
+        /// Index of the interface of the neighbour.
         interface: u32,
     },
 }
@@ -41,9 +40,9 @@ pub enum Nexthop {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Listed {
     pub(crate) id: u32,
-    /// The routing protocol number of who made it.
+    /// The routing protocol number of its owner.
     pub(crate) protocol: u8,
-    /// `None`: of a kind that this module does not make.
+    /// `None` if of a kind that this module does not make.
     pub(crate) nexthop: Option<Nexthop>,
 }
 
@@ -58,14 +57,14 @@ pub(crate) const GET: u16 = 106;
 pub(crate) const GROUP: u32 = 32;
 
 impl Nexthop {
-    /// The number of its interface.
+    /// Index of its interface.
     pub fn interface(&self) -> u32 {
         match *self {
             Self::Segment { interface, .. } | Self::Gateway { interface, .. } => interface,
         }
     }
 
-    /// The body of [`NEW`].
+    /// The message body of [`NEW`].
     pub(crate) fn write(&self, batch: &mut Batch, id: u32, protocol: u8) {
         let family = match self {
             Self::Gateway {
@@ -79,7 +78,7 @@ impl Nexthop {
         batch.u32(NHA_OIF, self.interface());
         match *self {
             Self::Segment { sid, mode, .. } => {
-                write_encapsulation(batch, (NHA_ENCAP_TYPE, NHA_ENCAP), sid, mode);
+                write_encapsulation(batch, ENCAPSULATION, sid, mode);
             }
             Self::Gateway { address, .. } => match address {
                 IpAddr::V4(address) => batch.attribute(NHA_GATEWAY, &address.octets()),
@@ -89,18 +88,18 @@ impl Nexthop {
     }
 }
 
-/// The body of [`DELETE`].
+/// The message body of [`DELETE`].
 pub(crate) fn write_id(batch: &mut Batch, id: u32) {
     batch.raw(&header(0, 0));
     batch.u32(NHA_ID, id);
 }
 
-/// The body of [`GET`], for all.
+/// The message body of [`GET`], for all objects.
 pub(crate) fn write_all(batch: &mut Batch) {
     batch.raw(&header(0, 0));
 }
 
-/// An object of a list.
+/// Parses a listed object.
 pub(crate) fn read(message: &Message<'_>) -> Option<Listed> {
     if message.kind != NEW {
         return None;
@@ -154,7 +153,7 @@ fn header(family: u8, protocol: u8) -> [u8; 8] {
 }
 
 impl fmt::Display for Nexthop {
-    /// As `ip` would have it.
+    /// In the syntax of `ip`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Segment {
@@ -175,4 +174,8 @@ const NHA_OIF: u16 = 5;
 const NHA_GATEWAY: u16 = 6;
 const NHA_ENCAP_TYPE: u16 = 7;
 const NHA_ENCAP: u16 = 8;
+const ENCAPSULATION: EncapsulationAttributes = EncapsulationAttributes {
+    kind: NHA_ENCAP_TYPE,
+    data: NHA_ENCAP,
+};
 const NHA_FDB: u16 = 11;

@@ -1,4 +1,4 @@
-//! Switching what a network interface does in the kernel's stead, without the `ethtool` program.
+//! Switches offloads of a network interface, without the `ethtool` program.
 
 use std::{
     io, mem,
@@ -15,15 +15,13 @@ const FEATURES: [(u32, &str); 4] = [
 
 const GRO: (u32, &str) = (0x2c, "merging of received packets (ETHTOOL_SGRO)");
 
-/// Why offloads stay as they are.
+/// Why offloads could not be switched.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot switch {feature} of interface `{interface}`: {source}")]
 pub struct OffloadError {
-    /// The interface's name.
     pub interface: String,
-    /// What could not be switched.
+    /// Name of the offload.
     pub feature: &'static str,
-    /// The system's error.
     pub source: io::Error,
 }
 
@@ -34,15 +32,15 @@ struct EthtoolValue {
     data: u32,
 }
 
-/// Makes the kernel itself cut packets to the MTU and fill in their checksums before they enter
-/// `interface`, and merge none that come out of it. For both ends of a veth pair whose frames an
-/// emulated link carries, above all the host's.
+/// Makes the kernel segment packets to the MTU and fill in their checksums before they enter `interface`, and
+/// not merge packets that come out of it. Needed on both ends of a veth pair whose frames an emulated link
+/// carries, above all the host's.
 ///
-/// The interface is looked up in the calling thread's network namespace. What it cannot do anyway
-/// counts as switched off.
+/// The interface is looked up in the calling thread's network namespace. Offloads that it does not support
+/// count as switched off.
 ///
 /// # Errors
-/// Where there is no such interface, or CAP_NET_ADMIN is missing.
+/// There is no such interface, or CAP_NET_ADMIN is missing.
 pub fn disable_offloads(interface: &str) -> Result<(), OffloadError> {
     let socket = control_socket().map_err(failed(interface, "anything"))?;
     for (command, feature) in FEATURES {
@@ -56,12 +54,11 @@ pub fn disable_offloads(interface: &str) -> Result<(), OffloadError> {
     Ok(())
 }
 
-/// Lets the kernel merge the packets that come out of `interface` where it can. A veth device
-/// receives through a ring of 256 packets of its own from then on, as a network card does, and
-/// loses what does not fit.
+/// Enables GRO on `interface`. From then on a veth device receives through a ring of 256 packets, like a
+/// network card, and drops packets that do not fit.
 ///
 /// # Errors
-/// Where there is no such interface, it cannot, or CAP_NET_ADMIN is missing.
+/// There is no such interface, it has no GRO, or CAP_NET_ADMIN is missing.
 pub fn enable_gro(interface: &str) -> Result<(), OffloadError> {
     let (command, feature) = GRO;
     control_socket()
@@ -102,7 +99,7 @@ pub(crate) fn control_socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// A request about `interface`; `ENODEV` where no interface can have this name.
+/// A request about `interface`; `ENODEV` if no interface can have this name.
 pub(crate) fn request(interface: &str) -> io::Result<libc::ifreq> {
     // SAFETY: all-zero bytes are a valid ifreq.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };

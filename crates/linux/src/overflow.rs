@@ -1,4 +1,4 @@
-//! What the kernel and network cards drop in receiving because a buffer is full, system-wide.
+//! System-wide counters of received packets that were dropped because a buffer was full.
 
 use std::{
     collections::BTreeMap,
@@ -18,14 +18,14 @@ pub struct ReceiveOverflows {
     text: String,
 }
 
-/// A longer file is not read to its end. Ours: a line of 200 bytes for each of 300 processors.
+/// Maximum length of a file that is read. Ours: a line of 200 bytes for each of 300 processors.
 const FILE_BYTES_MAX: u64 = 1 << 16;
 
 impl ReceiveOverflows {
     /// Opens the counters.
     ///
     /// # Errors
-    /// `/proc` is not there.
+    /// `/proc` is not mounted.
     pub fn open() -> io::Result<Self> {
         Ok(Self {
             udp: File::open("/proc/net/snmp")?,
@@ -36,9 +36,9 @@ impl ReceiveOverflows {
         })
     }
 
-    /// Datagrams that full sockets dropped, whosever they were, and packets that full backlogs of
-    /// processors dropped, since the system or the namespace began; and packets for which network
-    /// cards' rings had no room, since the counters were opened.
+    /// Datagrams dropped by full sockets of any process, and packets dropped by full backlogs of processors,
+    /// since the start of the system or the namespace; plus packets dropped by full rings of network cards
+    /// since the counters were opened.
     ///
     /// # Errors
     /// A counter cannot be read.
@@ -58,16 +58,16 @@ impl ReceiveOverflows {
     }
 }
 
-/// The network cards' counters. Devices without hardware have no ring that a driver counts.
+/// The network cards' counters. Devices without hardware have no ring with a driver's counter.
 ///
-/// Files and not netlink, which waits for the lock of all interfaces and routes.
+/// Reads files instead of netlink, which waits for the lock of all interfaces and routes.
 #[derive(Debug)]
 struct Rings {
     directory: PathBuf,
     cards: BTreeMap<PathBuf, Card>,
-    /// When cards are looked for again.
+    /// When cards are searched again.
     look_at: Instant,
-    /// All that cards have dropped since they were found, also those that are gone.
+    /// Drops of all cards since they were found, including removed ones.
     total: u64,
 }
 
@@ -79,21 +79,21 @@ struct Card {
 #[derive(Debug)]
 struct Counter {
     file: File,
-    /// A driver that is loaded anew begins at nothing.
+    /// A reloaded driver begins at zero.
     seen: Option<u64>,
 }
 
-/// What drivers count packets among that found the ring full (`rtnl_link_stats64`).
+/// Counters in which drivers count packets that found the ring full (`rtnl_link_stats64`).
 const RING_COUNTERS: [&str; 2] = ["rx_missed_errors", "rx_fifo_errors"];
 
-/// More are not read. Ours.
+/// Maximum of cards. Ours.
 const CARDS_MAX: usize = 16;
 
-/// How soon a card is found that was plugged in. Ours.
+/// Period of searching for new cards. Ours.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
 impl Rings {
-    /// Those of the interfaces that `directory` has, as `/sys/class/net` does.
+    /// Cards of the interfaces in `directory`, which is like `/sys/class/net`.
     fn below(directory: &Path) -> Self {
         let mut rings = Self {
             directory: directory.to_owned(),
@@ -111,7 +111,7 @@ impl Rings {
             self.look_at = now + LOOK_EVERY;
         }
         let total = &mut self.total;
-        // One that is taken out fails, and is looked for again.
+        // Reading a removed card fails; it is searched again.
         self.cards.retain(|_, card| {
             let mut counters = card.counters.iter_mut();
             counters.all(|counter| match counter.grown(text) {
@@ -144,7 +144,7 @@ impl Rings {
 }
 
 impl Counter {
-    /// By how much since the last time; the first time there is nothing to compare with.
+    /// Increase since the last reading; zero at the first one.
     fn grown(&mut self, text: &mut String) -> io::Result<u64> {
         reread(&mut self.file, text)?;
         let value = text.trim().parse().unwrap_or(0);
@@ -171,7 +171,7 @@ fn udp_overflows(text: &str) -> u64 {
     value.and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
-/// `/proc/net/snmp6`: a name and a number a line.
+/// `/proc/net/snmp6`: a name and a number per line.
 fn udp6_overflows(text: &str) -> u64 {
     let line = text
         .lines()
@@ -180,7 +180,7 @@ fn udp6_overflows(text: &str) -> u64 {
     value.and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
-/// `/proc/net/softnet_stat`: a line of hexadecimal numbers a processor, the second what it dropped.
+/// `/proc/net/softnet_stat`: a line of hexadecimal numbers per processor; the second number is its drops.
 fn backlog_overflows(text: &str) -> u64 {
     let dropped = |line: &str| u64::from_str_radix(line.split(' ').nth(1)?, 16).ok();
     text.lines().filter_map(dropped).sum()
@@ -229,7 +229,7 @@ mod tests {
         set("eth0", "rx_fifo_errors", "6\n");
         set("veth0", "rx_missed_errors", "70\n");
         assert_eq!(read(&mut rings, begun), 4);
-        // Loaded anew, plugged in, or nonsense.
+        // Reloaded, plugged in, or invalid.
         set("eth0", "rx_missed_errors", "2\n");
         set("eth0", "rx_fifo_errors", "many");
         set("eth1", "rx_missed_errors", "50\n");

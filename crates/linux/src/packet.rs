@@ -1,8 +1,7 @@
-//! Whole Ethernet frames of one interface (AF_PACKET): a receive ring shared with the kernel,
-//! which stamps every frame, and sending in batches past the queueing discipline.
+//! Ethernet frames of one interface (AF_PACKET): a receive ring shared with the kernel, which stamps every
+//! frame, and batched sending that bypasses the queueing discipline.
 //!
-//! TPACKET_V2 and not V3: V3 hands frames over by the block and so holds back single ones. What to
-//! do with the frames is left to the lab's emulator.
+//! TPACKET_V2 and not V3, because V3 hands frames over in blocks and so delays single ones.
 
 mod ring;
 
@@ -19,11 +18,11 @@ use ring::Ring;
 /// Bytes of an Ethernet header without VLAN tag.
 pub const ETHERNET_HEADER_BYTES: usize = 14;
 
-/// Frames given to one `sendmmsg` call; ours: enough to make the call's cost small, few enough
-/// that the last frame does not wait long for the first.
+/// Frames per `sendmmsg` call. Ours: enough to make the call's cost small, few enough that the last frame
+/// does not wait long for the first.
 pub const SEND_BATCH_MAX: usize = 32;
 
-/// All protocols, as the kernel wants it: in network byte order.
+/// All protocols, in network byte order.
 const ALL_PROTOCOLS: u16 = (libc::ETH_P_ALL as u16).to_be();
 
 /// The frames of one interface.
@@ -37,20 +36,20 @@ pub struct PacketSocket {
 /// How a [`PacketSocket`] is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct PacketOptions {
-    /// Frames that the ring holds until they are read, rounded up to a power of two of at least
-    /// 32. What arrives while it is full is lost and counted.
+    /// Capacity of the ring in frames, rounded up to a power of two of at least 32. Frames that arrive while
+    /// it is full are lost and counted.
     pub ring_frames: usize,
-    /// Whether frames that leave by the interface are seen as well.
+    /// Whether outgoing frames are captured as well.
     pub outgoing: bool,
 }
 
-/// A received frame. Dropping it gives its place in the ring back.
+/// A received frame. Dropping it frees its slot in the ring.
 #[derive(Debug)]
 pub struct Frame<'a> {
     slot: ring::Slot<'a>,
 }
 
-/// An 802.1Q or 802.1ad tag, which the kernel has taken out of the frame.
+/// An 802.1Q or 802.1ad tag, which the kernel has removed from the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VlanTag {
     /// The EtherType that announces the tag, 0x8100 in most cases.
@@ -59,40 +58,29 @@ pub struct VlanTag {
     pub control: u16,
 }
 
-/// How many frames of a batch went out.
+/// Result of sending a batch.
 #[derive(Debug, Default)]
 pub struct Sent {
-    /// Handed to the interface.
+    /// Number of frames handed to the interface.
     pub sent: usize,
-    /// Refused.
     pub failed: usize,
-    /// Why the last of the refused was.
+    /// Error of the last refused frame.
     pub error: Option<io::Error>,
 }
 
-/// Why an interface's frames cannot be had.
+/// Why an interface's frames are not available.
 #[derive(Debug, thiserror::Error)]
 pub enum PacketError {
-    /// No such interface in the thread's namespace.
+    /// There is no such interface in the thread's namespace.
     #[error("there is no interface `{interface}` in this network namespace")]
-    NoInterface {
-        /// The name asked for.
-        interface: String,
-    },
-    /// No privileges.
+    NoInterface { interface: String },
     #[error("cannot open a packet socket on `{interface}`: root is needed (CAP_NET_RAW)")]
-    Privileges {
-        /// The name asked for.
-        interface: String,
-    },
+    Privileges { interface: String },
     /// The kernel refused a step.
     #[error("cannot {step} for the frames of `{interface}`: {source}")]
     Refused {
-        /// The name asked for.
         interface: String,
-        /// What was tried.
         step: &'static str,
-        /// The system's error.
         source: io::Error,
     },
 }
@@ -101,10 +89,10 @@ impl PacketSocket {
     /// Opens the frames of `interface` in the calling thread's network namespace.
     ///
     /// # Errors
-    /// Where there is no such interface, no CAP_NET_RAW, or no memory for the ring.
+    /// There is no such interface, no CAP_NET_RAW, or no memory for the ring.
     pub fn open(interface: &str, options: PacketOptions) -> Result<Self, PacketError> {
         let (index, mtu) = index_and_mtu(interface)?;
-        // Protocol 0: nothing is received before the ring stands and the socket is bound.
+        // Protocol 0: nothing is received before the ring exists and the socket is bound.
         // SAFETY: takes three integers and gives a new descriptor or -1.
         let descriptor =
             unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -130,8 +118,7 @@ impl PacketSocket {
         .map_err(refused(interface, "ignore outgoing frames"))?;
         set_option(socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)
             .map_err(refused(interface, "bypass the queueing discipline"))?;
-        // Makes the kernel stamp a frame when the interface receives it, rather than when it is
-        // copied into the ring.
+        // Makes the kernel stamp a frame when the interface receives it, not when it is copied into the ring.
         set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
             .map_err(refused(interface, "have frames stamped"))?;
 
@@ -152,14 +139,14 @@ impl PacketSocket {
 
     /// The next frame, in order of arrival; `None` if there is none yet.
     ///
-    /// No system call: it looks into the ring.
+    /// Makes no system call: it looks into the ring.
     pub fn next_frame(&mut self) -> Option<Frame<'_>> {
         self.ring.next_slot().map(|slot| Frame { slot })
     }
 
     /// Sends frames, each with its Ethernet header, in order and without waiting.
     ///
-    /// A frame that the interface refuses is counted and left out; those behind it still go.
+    /// A frame that the interface refuses is counted and left out; later ones are still sent.
     pub fn send(&self, frames: &[IoSlice<'_>]) -> Sent {
         let mut outcome = Sent::default();
         for batch in frames.chunks(SEND_BATCH_MAX) {
@@ -185,7 +172,7 @@ impl PacketSocket {
     /// Frames lost because the ring was full, since the last call.
     ///
     /// # Errors
-    /// None that is known for an open socket.
+    /// None is known for an open socket.
     pub fn take_ring_drops(&self) -> io::Result<u64> {
         // SAFETY: all-zero bytes are a valid tpacket_stats, which holds two integers.
         let mut statistics: libc::tpacket_stats = unsafe { mem::zeroed() };
@@ -206,10 +193,10 @@ impl PacketSocket {
         }
     }
 
-    /// The error that waits on the socket, cleared by asking; `None` if there is none.
+    /// The pending error of the socket, which is cleared; `None` if there is none.
     ///
-    /// An interface that is set down or removed leaves one (`ENETDOWN`), and until it is taken
-    /// the socket counts as ready.
+    /// An interface that is set down or removed leaves one (`ENETDOWN`). Until it is read, the socket counts
+    /// as ready.
     pub fn take_error(&self) -> Option<io::Error> {
         let mut code: libc::c_int = 0;
         let mut length = size_of::<libc::c_int>() as libc::socklen_t;
@@ -243,7 +230,7 @@ impl Frame<'_> {
         self.slot.bytes()
     }
 
-    /// How long the frame was; longer than [`Self::bytes`] where it did not fit into the ring.
+    /// Original length of the frame; greater than that of [`Self::bytes`] if it did not fit into the ring.
     pub fn original_len(&self) -> usize {
         self.slot.header().tp_len as usize
     }
@@ -255,7 +242,7 @@ impl Frame<'_> {
         Duration::new(u64::from(header.tp_sec), header.tp_nsec)
     }
 
-    /// The VLAN tag that stood before the frame's EtherType.
+    /// The VLAN tag that preceded the frame's EtherType.
     pub fn vlan(&self) -> Option<VlanTag> {
         let header = self.slot.header();
         let has = |bit| header.tp_status & bit != 0;
@@ -269,14 +256,14 @@ impl Frame<'_> {
         })
     }
 
-    /// Whether its sender left the checksum to the hardware, so that the one inside is wrong and
-    /// a copy sent on will be thrown away. [`crate::offload::disable_offloads`] prevents it.
+    /// Whether its sender left the checksum to the hardware, so that the checksum inside is wrong and a
+    /// forwarded copy would be dropped. [`crate::offload::disable_offloads`] prevents it.
     pub fn checksum_missing(&self) -> bool {
         self.slot.header().tp_status & libc::TP_STATUS_CSUMNOTREADY != 0
     }
 }
 
-/// One `sendmmsg` call; how many frames it took, at least one.
+/// One `sendmmsg` call; returns how many frames it took, at least one.
 fn send_some(socket: BorrowedFd<'_>, frames: &[IoSlice<'_>]) -> io::Result<usize> {
     // SAFETY: all-zero bytes are a valid mmsghdr: no address, no control data, no buffers.
     let mut messages: [libc::mmsghdr; SEND_BATCH_MAX] = unsafe { mem::zeroed() };
@@ -340,7 +327,7 @@ fn bind(socket: BorrowedFd<'_>, index: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// The interface's number and MTU in bytes.
+/// Index and MTU of the interface.
 fn index_and_mtu(interface: &str) -> Result<(libc::c_int, usize), PacketError> {
     let missing = || PacketError::NoInterface {
         interface: interface.into(),

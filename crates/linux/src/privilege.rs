@@ -1,10 +1,10 @@
-//! Giving up privileges: capabilities per thread, and no way to gain them again.
+//! Drops privileges: capabilities per thread, and the ability to regain them.
 
 use std::{fmt, io};
 
 use caps::{CapSet, Capability as Cap, CapsHashSet};
 
-/// A capability that a gateway may have a use for.
+/// A capability that a gateway may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
     /// CAP_NET_ADMIN: receive buffers above `net.core.rmem_max`.
@@ -13,18 +13,18 @@ pub enum Capability {
     NetBindService,
 }
 
-/// Whether the calling thread may use it now.
+/// Whether the calling thread has it now.
 pub fn has(capability: Capability) -> bool {
     caps::has_cap(None, CapSet::Effective, capability.raw()).unwrap_or(false)
 }
 
-/// Leaves the calling thread only those capabilities of `keep` that it has, and nothing to threads
-/// that it starts beyond that. Call it in every thread: capabilities are each thread's own.
+/// Reduces the calling thread's capabilities to those of `keep` that it has, also for threads that it starts
+/// later. Call it in every thread, because capabilities are per thread.
 ///
-/// Returns what is left.
+/// Returns the remaining ones.
 ///
 /// # Errors
-/// The kernel refuses; nothing is then to be relied on.
+/// The kernel refuses; the resulting capabilities are undefined then.
 pub fn reduce_thread(keep: &[Capability]) -> io::Result<Vec<Capability>> {
     let failed = |error: caps::errors::CapsError| io::Error::other(error.to_string());
     let permitted = caps::read(None, CapSet::Permitted).map_err(failed)?;
@@ -34,7 +34,7 @@ pub fn reduce_thread(keep: &[Capability]) -> io::Result<Vec<Capability>> {
         .filter(|capability| permitted.contains(&capability.raw()))
         .collect();
     let set: CapsHashSet = left.iter().map(|capability| capability.raw()).collect();
-    // The bounding set first: it takes CAP_SETPCAP, which the next steps give away.
+    // The bounding set first, because that takes CAP_SETPCAP, which the next steps drop.
     if caps::has_cap(None, CapSet::Effective, Cap::CAP_SETPCAP).unwrap_or(false) {
         for capability in caps::read(None, CapSet::Bounding).map_err(failed)? {
             if !set.contains(&capability) {
@@ -49,11 +49,10 @@ pub fn reduce_thread(keep: &[Capability]) -> io::Result<Vec<Capability>> {
     Ok(left)
 }
 
-/// Makes sure that no program started by this thread or its children gains privileges
-/// (`PR_SET_NO_NEW_PRIVS`).
+/// Prevents programs started by this thread or its children from gaining privileges (`PR_SET_NO_NEW_PRIVS`).
 ///
 /// # Errors
-/// None that is known.
+/// None is known.
 pub fn refuse_new_privileges() -> io::Result<()> {
     // SAFETY: takes integers only.
     match unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } {

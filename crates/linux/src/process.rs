@@ -1,6 +1,6 @@
-//! Processes held by a descriptor (`pidfd_open(2)`): signalled, waited for and asked for their sockets without
-//! the danger that their number has been given to another process meanwhile. And [`apart`]: something run in
-//! another process that has this one's memory.
+//! Processes held by a descriptor (`pidfd_open(2)`): signalled, waited for and asked for their sockets
+//! without the risk that their number was reused. Also [`run_in_child`], which runs a closure in another process
+//! that shares this one's memory.
 
 use std::{
     ffi::{c_int, c_void},
@@ -14,15 +14,15 @@ use std::{
 
 use socket2::{Socket, Type};
 
-/// Ask a process to end.
+/// Asks a process to end.
 pub const SIGTERM: i32 = libc::SIGTERM;
-/// End a process; it cannot refuse.
+/// Kills a process.
 pub const SIGKILL: i32 = libc::SIGKILL;
-/// Interrupt, as Ctrl-C does.
+/// Interrupts, as Ctrl-C does.
 pub const SIGINT: i32 = libc::SIGINT;
-/// Stop a process where it is; it cannot refuse.
+/// Stops a process unconditionally.
 pub const SIGSTOP: i32 = libc::SIGSTOP;
-/// Let a stopped process go on.
+/// Continues a stopped process.
 pub const SIGCONT: i32 = libc::SIGCONT;
 
 /// A process, held by descriptor.
@@ -36,7 +36,7 @@ impl PidFd {
     /// Holds the process that has number `pid` now.
     ///
     /// # Errors
-    /// `ESRCH` where there is none.
+    /// `ESRCH` if there is none.
     pub fn open(pid: i32) -> io::Result<Self> {
         // SAFETY: takes two integers and gives a new descriptor or -1.
         let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -48,7 +48,6 @@ impl PidFd {
         Ok(Self { pid, descriptor })
     }
 
-    /// Its number.
     pub fn pid(&self) -> i32 {
         self.pid
     }
@@ -56,7 +55,7 @@ impl PidFd {
     /// Sends a signal, for example [`SIGTERM`].
     ///
     /// # Errors
-    /// `ESRCH` where the process has ended and been reaped.
+    /// `ESRCH` if the process has ended and been reaped.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         // SAFETY: the descriptor is open, and a null siginfo asks for the one of kill(2).
         let result = unsafe {
@@ -74,10 +73,10 @@ impl PidFd {
         }
     }
 
-    /// Its UDP socket that is bound to `address`, shared with it (`pidfd_getfd(2)`); `None` if it has none.
+    /// Its UDP socket that is bound to `address`, shared with it (`pidfd_getfd(2)`); `None` if there is none.
     ///
     /// # Errors
-    /// `EPERM` where this process may not trace it; those of reading its descriptors in `/proc`.
+    /// `EPERM` if this process may not trace it; errors of reading its descriptors in `/proc`.
     pub fn udp_socket(&self, address: SocketAddr) -> io::Result<Option<UdpSocket>> {
         for entry in fs::read_dir(format!("/proc/{}/fd", self.pid))? {
             let entry = entry?;
@@ -101,7 +100,7 @@ impl PidFd {
         Ok(None)
     }
 
-    /// One of its descriptors, in this process.
+    /// Duplicates one of its descriptors into this process.
     fn duplicate(&self, number: i32) -> io::Result<OwnedFd> {
         let held = self.descriptor.as_raw_fd();
         // SAFETY: takes three integers and gives a new descriptor or -1.
@@ -113,9 +112,9 @@ impl PidFd {
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
     }
 
-    /// Waits until the process has ended, at most for `timeout`; whether it has.
+    /// Waits until the process has ended, at most for `timeout`. Returns whether it has.
     ///
-    /// It reaps nothing: a child's exit status remains for its parent.
+    /// Does not reap it: a child's exit status remains for its parent.
     ///
     /// # Errors
     /// Those of `poll(2)`.
@@ -150,26 +149,26 @@ impl PidFd {
     }
 }
 
-/// Runs something in a process of its own with this one's memory and descriptors, and waits for it:
-/// for what the kernel keeps by process and not by thread, such as the control group (version 2).
-/// The calling thread stands still meanwhile, others go on.
+/// Runs a closure in a process of its own that shares this one's memory and descriptors, and waits for it.
+/// For state that the kernel keeps per process and not per thread, such as the control group (version 2). The
+/// calling thread is suspended meanwhile, others go on.
 ///
 /// # Errors
-/// There can be no such process, or it was killed.
+/// The process cannot be created, or it was killed.
 ///
 /// # Panics
-/// Where `what` does.
-pub fn apart<T: Send, F: FnOnce() -> T + Send>(what: F) -> io::Result<T> {
+/// If `what` panics.
+pub fn run_in_child<T: Send, F: FnOnce() -> T + Send>(what: F) -> io::Result<T> {
     let mut task = Task {
         what: Some(what),
         done: None,
     };
     let mut stack = vec![0_u8; STACK_BYTES];
-    // It grows downwards, and begins where the ABI wants it to.
+    // The stack grows downwards; its start is aligned as the ABI requires.
     let top = stack.as_mut_ptr_range().end;
     let top = top.wrapping_sub(top.addr() % 16);
-    // CLONE_VFORK: this thread goes on when the process has ended or been killed. Until then the two
-    // are never at work at the same time, so that they may have one thread's local storage.
+    // CLONE_VFORK: this thread resumes when the process has ended or been killed. The two never run at the
+    // same time, so that they can share thread-local storage.
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_FS;
     // SAFETY: `top` is the end of memory that has no other user and outlives the process, and so
     // does `task`, of which `begin` has the type; this thread touches neither before the process is
@@ -199,14 +198,14 @@ pub fn apart<T: Send, F: FnOnce() -> T + Send>(what: F) -> io::Result<T> {
     }
 }
 
-/// What [`apart`] runs, and what comes of it.
+/// The closure of [`run_in_child`], and its result.
 struct Task<T, F> {
     what: Option<F>,
     done: Option<thread::Result<T>>,
 }
 
 extern "C" fn begin<T, F: FnOnce() -> T>(task: *mut c_void) -> c_int {
-    // SAFETY: `apart` gives one of this type, which it leaves alone until this process is over.
+    // SAFETY: `run_in_child` gives one of this type, which it leaves alone until this process is over.
     let task = unsafe { &mut *task.cast::<Task<T, F>>() };
     if let Some(what) = task.what.take() {
         task.done = Some(catch_unwind(AssertUnwindSafe(what)));
@@ -214,7 +213,7 @@ extern "C" fn begin<T, F: FnOnce() -> T>(task: *mut c_void) -> c_int {
     0
 }
 
-/// Of a process of [`apart`]: what a thread has.
+/// Clone flags of a process of [`run_in_child`]: those of a thread.
 const STACK_BYTES: usize = 2 << 20;
 
 #[cfg(test)]
@@ -224,20 +223,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_runs_apart_is_another_process_with_the_same_memory() {
+    fn a_closure_runs_in_another_process_with_the_same_memory() {
         let mut list = vec![1];
-        let pid = apart(|| {
+        let pid = run_in_child(|| {
             list.extend(2..1000);
-            // Threads of it are of that process, too.
+            // Threads that it starts belong to that process, too.
             thread::scope(|scope| scope.spawn(std::process::id).join().unwrap())
         });
         assert_ne!(pid.unwrap(), std::process::id());
         assert_eq!(list.len(), 999);
-        let panicked = catch_unwind(|| apart(|| -> u32 { panic!("apart") }));
+        let panicked = catch_unwind(|| run_in_child(|| -> u32 { panic!("apart") }));
         let panic = panicked.unwrap_err();
         assert_eq!(panic.downcast_ref(), Some(&"apart"));
-        // Who is killed has done nothing.
-        let killed: io::Result<()> = apart(|| {
+        // A killed process returns nothing.
+        let killed: io::Result<()> = run_in_child(|| {
             let own = PidFd::open(std::process::id() as i32).unwrap();
             own.signal(SIGKILL).unwrap();
             loop {
@@ -252,7 +251,7 @@ mod tests {
         let own = PidFd::open(std::process::id() as i32).unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
-        // A TCP socket at the same port is none.
+        // A TCP socket at the same port does not count.
         let _listener = std::net::TcpListener::bind(address);
         let shared = own.udp_socket(address).unwrap().unwrap();
         shared.set_nonblocking(true).unwrap();
@@ -264,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn signalled_child_is_seen_to_end() {
+    fn the_end_of_a_signalled_child_is_detected() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let process = PidFd::open(child.id() as i32).unwrap();
         assert!(!process.wait(Duration::ZERO).unwrap());

@@ -1,7 +1,7 @@
-//! Being on time: real-time scheduling, timers without slack, memory that stays, one CPU, CPUs that
-//! stay awake.
+//! Real-time behaviour: scheduling, timers without slack, locked memory, CPU affinity, CPUs that do not
+//! sleep.
 //!
-//! Waiting until a deadline is [`crate::epoll`]'s, reading clocks is [`crate::clock`]'s.
+//! For waiting until a deadline see [`crate::epoll`], for clocks [`crate::clock`].
 
 use std::{
     fs::{File, OpenOptions},
@@ -15,7 +15,6 @@ use std::{
 pub struct FifoPriority(u8);
 
 impl FifoPriority {
-    /// Its number.
     pub const fn get(self) -> u8 {
         self.0
     }
@@ -30,10 +29,10 @@ impl FifoPriority {
     }
 }
 
-/// Schedules the calling thread before all that are not real-time, first in, first out.
+/// Schedules the calling thread with SCHED_FIFO, ahead of all threads that are not real-time.
 ///
-/// It then runs until it waits: a thread that never does takes a CPU from everybody else, but for
-/// the 5 % that the kernel keeps back (`sched_rt_runtime_us`).
+/// It runs until it waits. A thread that never waits takes a CPU from all others, except for the 5 % that the
+/// kernel reserves (`sched_rt_runtime_us`).
 ///
 /// # Errors
 /// `EPERM` without CAP_SYS_NICE or an `RLIMIT_RTPRIO`.
@@ -41,11 +40,10 @@ pub fn schedule_fifo(priority: FifoPriority) -> io::Result<()> {
     schedule_fifo_of(0, priority)
 }
 
-/// Does with another thread what [`schedule_fifo`] does with the calling one; `thread` is its
-/// number, 0 the caller's.
+/// Like [`schedule_fifo`] for another thread; `thread` is its number, 0 that of the caller.
 ///
 /// # Errors
-/// `ESRCH` where there is none; `EPERM` without CAP_SYS_NICE.
+/// `ESRCH` if there is none; `EPERM` without CAP_SYS_NICE.
 pub fn schedule_fifo_of(thread: i32, priority: FifoPriority) -> io::Result<()> {
     // SAFETY: all-zero bytes are a valid sched_param.
     let mut parameters: libc::sched_param = unsafe { mem::zeroed() };
@@ -60,7 +58,7 @@ pub fn schedule_fifo_of(thread: i32, priority: FifoPriority) -> io::Result<()> {
 /// Zero is taken as 1 ns. Real-time threads have none anyway.
 ///
 /// # Errors
-/// None that is known.
+/// None is known.
 pub fn set_timer_slack(slack: Duration) -> io::Result<()> {
     let nanos = libc::c_ulong::try_from(slack.as_nanos())
         .unwrap_or(libc::c_ulong::MAX)
@@ -69,7 +67,7 @@ pub fn set_timer_slack(slack: Duration) -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, nanos) })
 }
 
-/// Keeps the whole process's memory in RAM from the moment that it is first touched.
+/// Keeps the process's memory in RAM once it was touched.
 ///
 /// # Errors
 /// `ENOMEM` or `EPERM` beyond `RLIMIT_MEMLOCK` without CAP_IPC_LOCK.
@@ -82,7 +80,7 @@ pub fn lock_memory() -> io::Result<()> {
 /// Binds the calling thread to one CPU, counted from zero.
 ///
 /// # Errors
-/// `EINVAL` where there is no such CPU or the process may not use it.
+/// `EINVAL` if there is no such CPU or the process may not use it.
 pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     // SAFETY: all-zero bytes are a valid, empty set.
     let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
@@ -95,8 +93,8 @@ pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     check(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) })
 }
 
-/// Keeps every CPU of the machine awake while it lives: idle ones poll instead of halting, and wake
-/// up in about 1 µs instead of, on a virtual machine, some 25 µs.
+/// Keeps every CPU of the machine awake while it exists: idle CPUs poll instead of halting, and wake up in
+/// about 1 µs instead of some 25 µs on a virtual machine.
 #[derive(Debug)]
 pub struct CpusAwake(#[expect(dead_code, reason = "the kernel looks whether it is open")] File);
 
@@ -104,7 +102,7 @@ impl CpusAwake {
     /// Asks for a CPU latency of 0 µs by the kernel's PM QoS interface.
     ///
     /// # Errors
-    /// Those of opening and writing `/dev/cpu_dma_latency`, which is root's, and missing in most
+    /// Those of opening and writing `/dev/cpu_dma_latency`, which requires root and is missing in most
     /// containers.
     pub fn hold() -> io::Result<Self> {
         let mut file = OpenOptions::new()

@@ -1,12 +1,12 @@
 //! Addresses, routes and policy rules of a network namespace: added, recognised as ours, removed.
 //!
-//! Routes and rules carry a protocol number of our own ([`PROTOCOL`]), and so do addresses where
-//! the kernel has that (Linux 5.18), so that what an earlier run left behind is found and what
-//! others made is never removed. [`Installed`] keeps a wanted set in place. Every call waits for
-//! the kernel's answer, so none belongs on a thread that forwards packets.
+//! Routes and rules carry a protocol number of our own ([`PROTOCOL`]), and so do addresses since Linux 5.18.
+//! So entries of an earlier run are recognised, and those of others are never removed. [`Installed`]
+//! maintains a desired set. Every call waits for the kernel's answer, so none belongs on a thread that
+//! forwards packets.
 //!
-//! Tenants whose addresses overlap have routing tables of their own: their routes name the table,
-//! and rules lead packets to it by the interface that they enter from or by their mark.
+//! Tenants whose addresses overlap have routing tables of their own. Their routes name the table, and rules
+//! select it by incoming interface or mark.
 
 mod message;
 mod netlink;
@@ -25,75 +25,69 @@ pub use self::{own::is_own, watch::RouteWatch};
 use self::netlink::Netlink;
 use crate::netns::{Netns, NetnsError};
 
-/// Routing protocol number (`/etc/iproute2/rt_protos`) of what Keiro adds: ours, `K`, which no
-/// program listed there has.
+/// Routing protocol number (`/etc/iproute2/rt_protos`) of Keiro's entries: ours, `K`, which no program listed
+/// there uses.
 pub const PROTOCOL: u8 = 75;
 
 /// The main routing table (`RT_TABLE_MAIN`).
 pub const TABLE_MAIN: u32 = 254;
 
-/// Groups of interfaces that are removed together begin here. Ours.
+/// First number of interface groups for removal in bulk. Ours.
 const OWN_GROUPS: u32 = 1 << 30;
 
-/// Since when the kernel keeps who added an address (`IFA_PROTO`).
+/// First Linux version that stores the owner of an address (`IFA_PROTO`).
 const ADDRESS_OWNERS_SINCE: (u32, u32) = (5, 18);
 
-/// Something that can be added to a namespace's network configuration.
+/// An entry of a namespace's network configuration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Entry {
-    /// An interface's address.
     Address(Address),
-    /// A route.
     Route(Route),
-    /// A policy rule.
     Rule(Rule),
 }
 
-/// An address of an interface. No route to the rest of its prefix comes with it: [`Route`]s are
-/// named one by one, so that tables of tenants stay apart. The kernel begins to take packets for an
-/// IPv6 address in the background, some milliseconds after it was added.
+/// An address of an interface, without the prefix route: [`Route`]s are added one by one, so that tables of
+/// tenants stay separate. The kernel accepts packets for an IPv6 address some milliseconds after it was
+/// added.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
-    /// The interface's number.
     pub interface: u32,
-    /// The address, and how many bits of it are the prefix.
+    /// The address with its prefix length.
     pub address: IpNet,
 }
 
 /// A route to a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Route {
-    /// Where to; bits beyond the prefix length do not count.
+    /// The destination; bits beyond the prefix length are ignored.
     pub destination: IpNet,
-    /// The table it is in, from 1; the main one is [`TABLE_MAIN`].
+    /// Its table, from 1; the main one is [`TABLE_MAIN`].
     pub table: u32,
-    /// Where packets go.
     pub via: Via,
-    /// Smaller is better, of routes to the same prefix. The kernel takes 0 for 1,024 in IPv6.
+    /// Among routes to the same prefix, the smallest wins. The kernel takes 0 for 1,024 in IPv6.
     pub metric: u32,
 }
 
-/// Where packets of a route go.
+/// Nexthop of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Via {
-    /// Out of an interface, by its number.
+    /// Out of an interface, by its index.
     Interface(u32),
-    /// Unreachable; the sender gets an ICMP error. At the end of a tenant's table it keeps packets from being
-    /// looked up in other tables.
+    /// Unreachable; the sender gets an ICMP error. At the end of a tenant's table it prevents look-ups in
+    /// other tables.
     Unreachable,
 }
 
-/// A rule that leads packets to a table. Fields that are `None` admit every packet.
+/// A rule that selects a table. Fields that are `None` match every packet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rule {
-    /// For which Internet Protocol.
+    /// Address family.
     pub version: RuleVersion,
-    /// Rules are asked in this order, the smallest first; 0 is the kernel's own, 32,766 the main
-    /// table's.
+    /// Rules are evaluated in ascending order; 0 is the kernel's own, 32,766 the main table's.
     pub priority: u32,
     /// The table to look up, from 1.
     pub table: u32,
-    /// Packets that enter from the interface of this name.
+    /// Packets that enter by the interface of this name.
     pub incoming: Option<String>,
     /// Packets of sockets that are bound to the interface of this name.
     pub outgoing: Option<String>,
@@ -103,74 +97,54 @@ pub struct Rule {
     pub source: Option<IpNet>,
 }
 
-/// Which Internet Protocol a rule is for.
+/// Address family of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RuleVersion {
-    /// IPv4.
     V4,
-    /// IPv6.
     V6,
 }
 
-/// A packet's mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mark {
-    /// What it must be.
+    /// Value of the mark.
     pub value: u32,
-    /// In these bits.
+    /// The bits of the mark that are compared.
     pub mask: u32,
 }
 
-/// What adding did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Added {
-    /// It was not there.
+    /// It did not exist.
     New,
-    /// It was there and is ours, from an earlier run.
+    /// It existed and is ours, from an earlier run.
     Ours,
-    /// Another program had already added exactly this; it is not ours to remove. Not of rules: newer
-    /// kernels add ours beside another one.
+    /// Another program had added exactly this; we must not remove it. Not for rules: newer kernels add ours
+    /// beside another one.
     Foreign,
 }
 
-/// Why an entry could not be added, removed or looked for.
+/// Why an entry could not be added, removed or listed.
 #[derive(Debug, thiserror::Error)]
 pub enum RouteError {
-    /// The process may not.
+    /// Missing privilege.
     #[error("not permitted to change {entry}; CAP_NET_ADMIN or root is needed")]
-    NotPermitted {
-        /// What was to be changed.
-        entry: String,
-    },
-    /// Its interface is not there.
+    NotPermitted { entry: String },
+    /// Its interface does not exist.
     #[error("cannot change {entry}: there is no such interface")]
-    NoInterface {
-        /// What was to be changed.
-        entry: String,
-    },
-    /// Another one for the same prefix, table and metric is there.
+    NoInterface { entry: String },
+    /// There is another one for the same prefix, table and metric.
     #[error(
         "{entry} would replace {present}, which is not this gateway's; remove that one or choose \
          another table"
     )]
-    Taken {
-        /// What was to be added.
-        entry: String,
-        /// What is there.
-        present: String,
-    },
+    Taken { entry: String, present: String },
     /// The kernel refuses it.
     #[error("the kernel refuses {entry}: {source}")]
-    Refused {
-        /// What was to be changed.
-        entry: String,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// There is no socket, or the kernel does not answer.
+    Refused { entry: String, source: io::Error },
+    /// There is no netlink socket, or the kernel does not answer.
     #[error("cannot talk to the kernel about routes: {0}")]
     Socket(io::Error),
-    /// The kernel's answer is not understood.
+    /// The kernel's answer is invalid.
     #[error("the kernel's answer about routes is not understood: {0}")]
     Answer(String),
     /// The namespace cannot be entered.
@@ -179,21 +153,21 @@ pub enum RouteError {
 }
 
 impl RouteError {
-    /// Its interface is down; the kernel reports when it is up.
+    /// Its interface is down; the kernel notifies when it is up.
     #[must_use]
     pub fn is_down(&self) -> bool {
         matches!(self, Self::Refused { source, .. } if source.raw_os_error() == Some(libc::ENETDOWN))
     }
 }
 
-/// What [`Installed::set`] did.
+/// Result of [`Installed::set`].
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Entries that were in place and that another program has removed since; they are there again.
+    /// Entries that another program had removed and that were restored.
     pub put_back: Vec<Entry>,
-    /// Wanted entries that another program had already added, and will not be removed.
+    /// Desired entries that another program had already added, and that will not be removed.
     pub foreign: Vec<Entry>,
-    /// What could not be added or removed.
+    /// Entries that could not be added or removed.
     pub errors: Vec<(Entry, RouteError)>,
 }
 
@@ -201,11 +175,11 @@ pub struct Outcome {
 #[derive(Debug)]
 pub struct RouteSocket {
     netlink: Netlink,
-    /// The kernel keeps who added an address.
+    /// The kernel stores the owner of an address.
     keeps_owners: bool,
 }
 
-/// Entries that are kept in place as long as this value lives.
+/// Entries that are installed as long as this value exists.
 #[derive(Debug)]
 pub struct Installed {
     socket: RouteSocket,
@@ -213,7 +187,7 @@ pub struct Installed {
 }
 
 impl Entry {
-    /// The interface that it goes with, by its number.
+    /// Index of its interface.
     pub fn interface(&self) -> Option<u32> {
         match self {
             Self::Address(address) => Some(address.interface),
@@ -227,10 +201,10 @@ impl Entry {
 }
 
 impl RouteSocket {
-    /// For the calling thread's network namespace; it stays with that one.
+    /// For the calling thread's network namespace, permanently.
     ///
     /// # Errors
-    /// No socket can be had.
+    /// No netlink socket is available.
     pub fn open() -> Result<Self, RouteError> {
         let netlink = Netlink::open().map_err(RouteError::Socket)?;
         let keeps_owners = kernel().is_none_or(|version| version >= ADDRESS_OWNERS_SINCE);
@@ -240,15 +214,15 @@ impl RouteSocket {
         })
     }
 
-    /// For `netns`; the calling thread stays where it is, and may use it.
+    /// For `netns`; the calling thread stays in its namespace, and may use the socket.
     ///
     /// # Errors
-    /// The namespace cannot be entered, or no socket can be had.
+    /// The namespace cannot be entered, or no netlink socket is available.
     pub fn open_in(netns: &Netns) -> Result<Self, RouteError> {
         netns.run(Self::open)?
     }
 
-    /// Adds an entry. One that is there already is no error; see [`Added`].
+    /// Adds an entry. An existing one is not an error; see [`Added`].
     ///
     /// # Errors
     /// Those of [`RouteError`]; nothing was changed.
@@ -260,8 +234,8 @@ impl RouteSocket {
         }
     }
 
-    /// Removes an entry of ours. `false`: it was not there, or is not ours. Before Linux 5.18 the
-    /// kernel does not keep who added an address, and any that is the same is removed.
+    /// Removes an entry of ours; `false` if it did not exist or is not ours. Before Linux 5.18 the kernel
+    /// does not store the owner of an address, and any equal one is removed.
     ///
     /// # Errors
     /// Those of [`RouteError`].
@@ -274,8 +248,8 @@ impl RouteSocket {
                 return Ok(false);
             }
         }
-        // ESRCH is a route's, ENOENT a rule's, EADDRNOTAVAIL an address's. With a device its
-        // addresses and routes go.
+        // ESRCH is the error for a route, ENOENT for a rule, EADDRNOTAVAIL for an address. Addresses and
+        // routes of a device disappear with it.
         const GONE: [i32; 4] = [libc::ESRCH, libc::ENOENT, libc::EADDRNOTAVAIL, libc::ENODEV];
         match self.netlink.change(message::remove(entry)) {
             Ok(()) => Ok(true),
@@ -284,8 +258,8 @@ impl RouteSocket {
         }
     }
 
-    /// Every entry of ours: what an earlier run left behind, for instance. Entries that this
-    /// module cannot have made are not among them.
+    /// All entries with our protocol number, including those of an earlier run. Entries that this module
+    /// cannot have made are left out.
     ///
     /// # Errors
     /// The kernel does not answer.
@@ -315,8 +289,8 @@ impl RouteSocket {
         Ok(all)
     }
 
-    /// Keeps the kernel from giving interface `index` an IPv6 link-local address when it is set
-    /// up, with which it would send router solicitations into a tunnel.
+    /// Keeps the kernel from giving interface `index` an IPv6 link-local address when it is set up, from
+    /// which it would send router solicitations into a tunnel.
     ///
     /// # Errors
     /// No such interface, IPv6 is off, or CAP_NET_ADMIN is missing.
@@ -326,11 +300,11 @@ impl RouteSocket {
         result.map_err(|error| by_kind(what(), error))
     }
 
-    /// Removes TUN devices by their numbers, all at once, and gives how many: one by one, as when they are
+    /// Removes TUN devices by their indices in bulk, and returns their number. One by one, as when they are
     /// closed, the kernel takes some 20 ms for each. Interfaces of other kinds are left alone.
     ///
     /// # Errors
-    /// The kernel does not do it; those devices that are there still go when they are closed.
+    /// The kernel refuses; remaining devices are removed when they are closed.
     pub fn remove_tuns(&mut self, interfaces: &BTreeSet<u32>) -> Result<usize, RouteError> {
         let links = self.netlink.dump(&message::list_links())?;
         let tuns = links.iter().filter(|link| message::is_tun(link));
@@ -339,8 +313,8 @@ impl RouteSocket {
         let Some(first) = tuns.first() else {
             return Ok(0);
         };
-        // Only groups can be removed at once. Numbers of interfaces are one's own, so this is no other program's
-        // group but for other programs that count from here, too.
+        // Only groups can be removed in bulk. The group's number is derived from an interface's index, so
+        // that no other program has it, unless it uses the same scheme.
         let taken: BTreeSet<u32> = links.iter().filter_map(message::link_group).collect();
         let mut group = OWN_GROUPS | first;
         while taken.contains(&group) {
@@ -362,7 +336,7 @@ impl RouteSocket {
         }
     }
 
-    /// An entry with its interface's name, where there is one.
+    /// An entry with its interface's name, if known.
     fn describe(&mut self, entry: &Entry) -> String {
         let interface = entry.interface();
         let link = interface.and_then(|index| self.netlink.one(message::link(index)).ok()?);
@@ -382,7 +356,7 @@ impl RouteSocket {
         }
     }
 
-    /// What is there in place of an entry that could not be added.
+    /// The existing entry that prevented an addition.
     fn present(&mut self, entry: &Entry) -> Result<Added, RouteError> {
         let mut other = None;
         let owner = match entry {
@@ -422,7 +396,7 @@ impl RouteSocket {
         }
     }
 
-    /// Addresses of an interface, 0 for all, and who added them, where the kernel knows.
+    /// Addresses of an interface (0 for all) with their owners, if the kernel stores them.
     fn addresses(&mut self, interface: u32) -> Result<Vec<(Address, Option<u8>)>, RouteError> {
         let all = self.netlink.dump(&message::list_addresses(interface))?;
         let all = all.iter().filter_map(message::address);
@@ -438,7 +412,6 @@ impl RouteSocket {
 }
 
 impl Installed {
-    /// Nothing yet.
     pub fn new(socket: RouteSocket) -> Self {
         Self {
             socket,
@@ -446,12 +419,12 @@ impl Installed {
         }
     }
 
-    /// Makes `wanted` what is in place: removes what is wanted no longer, adds what is missing or
-    /// was taken away, and leaves the rest untouched. What cannot be changed keeps nothing else
-    /// from being changed; it is tried again when this is called again.
+    /// Replaces the set: removes entries that are no longer desired, adds those that are missing or were
+    /// removed by others, and leaves the rest unchanged. A failed change does not prevent the others and is
+    /// tried again at the next call.
     ///
     /// # Errors
-    /// The kernel does not answer. What was changed is known, so that this can be called again.
+    /// The kernel does not answer. Completed changes are recorded, so that this can be called again.
     pub fn set(&mut self, wanted: &[Entry]) -> Result<Outcome, RouteError> {
         let mut outcome = Outcome::default();
         self.remove_all_but(wanted, &mut outcome.errors)?;
@@ -470,7 +443,7 @@ impl Installed {
         errors: &mut Vec<(Entry, RouteError)>,
     ) -> Result<(), RouteError> {
         let keep: BTreeSet<&Entry> = wanted.iter().collect();
-        // The last first: rules go before the routes that they lead to, routes before addresses.
+        // In reverse order: rules before the routes that they select, routes before addresses.
         for index in (0..self.entries.len()).rev() {
             let (entry, added) = &self.entries[index];
             if keep.contains(entry) {
@@ -502,13 +475,13 @@ impl Installed {
                 continue;
             }
             match (self.socket.add(entry), known) {
-                // It is restored, whatever removed it; the kernel does so itself with the routes of an
-                // interface that lost its last address or was set down.
+                // Restored after any removal. The kernel itself removes the routes of an interface that lost
+                // its last address or was set down.
                 (Ok(Added::New), Some(index)) => {
                     self.entries[index].1 = Added::New;
                     outcome.put_back.push(entry.clone());
                 }
-                // Another program's, or an address whose owner the kernel does not keep.
+                // Another program's, or an address whose owner the kernel does not store.
                 (Ok(Added::Ours | Added::Foreign), Some(_)) => {}
                 (Ok(added), None) => self.entries.push((entry.clone(), added)),
                 (Err(error), _) => outcome.errors.push((entry.clone(), error.of_one()?)),
@@ -517,7 +490,7 @@ impl Installed {
         Ok(())
     }
 
-    /// Entries of Keiro's that are not of this set: another gateway's of this namespace, or left
+    /// Keiro's entries that are not in this set: those of another gateway in this namespace, or those left
     /// behind by one that was killed. Devices take their addresses and routes with them; rules and
     /// unreachable routes stay.
     ///
@@ -530,16 +503,16 @@ impl Installed {
         Ok(all)
     }
 
-    /// Takes over an entry of [`Self::others`] that the caller knows to be left behind by itself:
-    /// the next [`Self::set`] removes it unless it is wanted.
+    /// Takes over an entry of [`Self::others`] that the caller recognises as its own: the next [`Self::set`]
+    /// removes it unless it is desired.
     pub fn adopt(&mut self, entry: Entry) {
         if !self.entries().any(|known| *known == entry) {
             self.entries.push((entry, Added::Ours));
         }
     }
 
-    /// Whether an interface of this name is there and is a program's, TUN or TAP. One that is a
-    /// gateway's is there as long as the gateway runs.
+    /// Whether an interface of this name exists and belongs to a program (TUN or TAP). A gateway's exists as
+    /// long as the gateway runs.
     ///
     /// # Errors
     /// The kernel does not answer.
@@ -547,20 +520,20 @@ impl Installed {
         self.socket.is_tun(name)
     }
 
-    /// An entry with its interface's name, for people.
+    /// An entry with its interface's name, for messages.
     pub fn describe(&mut self, entry: &Entry) -> String {
         self.socket.describe(entry)
     }
 
-    /// Removes TUN devices, whose addresses and routes go with them; see [`RouteSocket::remove_tuns`].
+    /// Removes TUN devices with their addresses and routes; see [`RouteSocket::remove_tuns`].
     ///
     /// # Errors
-    /// The kernel does not do it; those devices that are still there go when they are closed.
+    /// The kernel refuses; remaining devices are removed when they are closed.
     pub fn remove_tuns(&mut self, interfaces: &BTreeSet<u32>) -> Result<usize, RouteError> {
         self.socket.remove_tuns(interfaces)
     }
 
-    /// Removes all, and the TUN devices that it is of. What would stay behind without this goes first.
+    /// Removes all entries and their TUN devices. Entries that would stay behind go first.
     ///
     /// # Errors
     /// Those of [`Self::remove_tuns`]; the rest is removed on drop.
@@ -576,12 +549,12 @@ impl Installed {
         Ok(())
     }
 
-    /// What is in place.
+    /// The installed entries.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().map(|(entry, _)| entry)
     }
 
-    /// Removes all and gives the errors; on drop they are ignored.
+    /// Removes all and returns the errors; on drop they are ignored.
     pub fn remove_all(&mut self) -> Vec<RouteError> {
         let mut errors = Vec::new();
         while let Some((entry, added)) = self.entries.pop() {
@@ -601,7 +574,7 @@ impl Drop for Installed {
     }
 }
 
-/// Linux's version, `None` if it does not begin with two numbers.
+/// Linux's version; `None` if it does not begin with two numbers.
 fn kernel() -> Option<(u32, u32)> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
@@ -629,7 +602,7 @@ fn by_kind(entry: String, source: io::Error) -> RouteError {
 }
 
 impl RouteError {
-    /// This error if it is of one entry, `Err` if no other one can be had either.
+    /// Keeps the error if it concerns one entry; `Err` if no other entry can succeed either.
     fn of_one(self) -> Result<Self, Self> {
         match self {
             Self::Socket(_) | Self::Answer(_) | Self::Namespace(_) => Err(self),
@@ -639,7 +612,7 @@ impl RouteError {
 }
 
 impl fmt::Display for Entry {
-    /// As `ip` would have it, but with the number of an interface.
+    /// In the syntax of `ip`, but with the index of an interface.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = Shown {
             entry: self,
@@ -649,7 +622,7 @@ impl fmt::Display for Entry {
     }
 }
 
-/// An entry, with its interface's name if that is known.
+/// An entry with its interface's name, if known.
 struct Shown<'a> {
     entry: &'a Entry,
     name: Option<&'a str>,

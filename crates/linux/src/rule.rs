@@ -1,5 +1,5 @@
-//! Policy rules that lead the packets of one source address to one table or drop those of an interface
-//! to a prefix, and rules of others that would be asked before them.
+//! Policy rules that select a table by source address or drop packets of an interface to a prefix, and rules
+//! of others that would be evaluated before them.
 
 use std::{fmt, net::IpAddr};
 
@@ -10,8 +10,7 @@ use crate::netlink::{Batch, Message, u8_of, u32_of};
 /// Packets from an address look up a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceRule {
-    /// Rules are asked in this order, the smallest first; 0 is the kernel's own, 32,766 the main
-    /// table's.
+    /// Rules are evaluated in ascending order; 0 is the kernel's own, 32,766 the main table's.
     pub priority: u32,
     /// The packets' source address.
     pub source: IpAddr,
@@ -19,25 +18,25 @@ pub struct SourceRule {
     pub table: u32,
 }
 
-/// Packets that come in by an interface to a prefix are dropped.
+/// Drops packets that come in by an interface to a prefix.
 ///
-/// It is there as long as wanted, whether or not there is such an interface.
+/// It exists as long as desired, whether or not there is such an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DropRule {
-    /// As of [`SourceRule`].
+    /// As in [`SourceRule`].
     pub priority: u32,
-    /// By which packets come in.
+    /// The incoming interface.
     pub interface: InterfaceName,
-    /// Where they go to.
+    /// The destination.
     pub destination: Ipv6Net,
 }
 
-/// The name of an interface: 1 to 15 bytes, neither zero nor a slash nor white space.
+/// The name of an interface: 1 to 15 bytes without zeros, slashes and white space.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InterfaceName([u8; 16]);
 
 impl InterfaceName {
-    /// `None`: it cannot be one.
+    /// `None` if it is not a valid name.
     pub fn new(name: &str) -> Option<Self> {
         let fits = (1..16).contains(&name.len());
         let odd = |byte: u8| byte == 0 || byte == b'/' || byte.is_ascii_whitespace();
@@ -49,13 +48,13 @@ impl InterfaceName {
         Some(Self(bytes))
     }
 
-    /// Of a message, ended by a zero.
+    /// From a zero-terminated attribute.
     pub(crate) fn read(value: &[u8]) -> Option<Self> {
         let length = value.iter().position(|byte| *byte == 0)?;
         Self::new(std::str::from_utf8(&value[..length]).ok()?)
     }
 
-    /// For a message, ended by a zero.
+    /// As a zero-terminated attribute.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0[..=self.length()]
     }
@@ -69,19 +68,19 @@ impl InterfaceName {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listed {
     pub(crate) priority: u32,
-    /// The routing protocol number of who made it.
+    /// The routing protocol number of its owner.
     pub(crate) protocol: u8,
-    /// Packets from these addresses; `None`: from all.
+    /// Source prefix; `None` matches all.
     pub(crate) source: Option<IpNet>,
-    /// Packets to these addresses; `None`: to all.
+    /// Destination prefix; `None` matches all.
     pub(crate) destination: Option<IpNet>,
-    /// Packets that come in by an interface; `None`: any.
+    /// Incoming interface; `None` matches any.
     pub(crate) interface: Option<InterfaceName>,
-    /// The table that is looked up; `None`: it does something else.
+    /// The table that is looked up; `None` for another action.
     pub(crate) table: Option<u32>,
-    /// It drops what it catches.
+    /// It drops the packets that it matches.
     pub(crate) drops: bool,
-    /// It asks for more than that, and may let packets pass.
+    /// It has further conditions, and may not match.
     pub(crate) choosy: bool,
     pub(crate) v6: bool,
 }
@@ -97,7 +96,7 @@ pub(crate) const GET: u16 = 34;
 pub(crate) const GROUPS: [u32; 2] = [8, 19];
 
 impl SourceRule {
-    /// The body of [`NEW`] and of [`DELETE`].
+    /// The message body of [`NEW`] and [`DELETE`].
     pub(crate) fn write(&self, batch: &mut Batch, protocol: u8) {
         let (family, bits) = match self.source {
             IpAddr::V4(_) => (libc::AF_INET, 32),
@@ -115,7 +114,7 @@ impl SourceRule {
 }
 
 impl DropRule {
-    /// The body of [`NEW`] and of [`DELETE`].
+    /// The message body of [`NEW`] and [`DELETE`].
     pub(crate) fn write(&self, batch: &mut Batch, protocol: u8) {
         let mut header = header(libc::AF_INET6 as u8, 0, BLACKHOLE);
         header[1] = self.destination.prefix_len();
@@ -128,12 +127,12 @@ impl DropRule {
 }
 
 impl Listed {
-    /// Whether it asks for more than the source.
+    /// Whether it has conditions other than the source.
     fn is_selective(&self) -> bool {
         self.choosy || self.destination.is_some() || self.interface.is_some()
     }
 
-    /// As one that this module makes; `None` of others.
+    /// Converts to a rule of this module; `None` for others.
     pub(crate) fn as_drop_rule(&self) -> Option<DropRule> {
         if self.choosy || !self.drops || self.source.is_some() {
             return None;
@@ -148,18 +147,18 @@ impl Listed {
         })
     }
 
-    /// Whether packets that `rule` is to drop may be led on by this one, which is asked before it.
+    /// Whether packets that `rule` is to drop may be forwarded by this rule, which is evaluated before it.
     pub(crate) fn forestalls(&self, rule: &DropRule) -> bool {
         let before = self.priority <= rule.priority;
         before && self.v6 && !self.is_selective() && self.source.is_none() && self.is_not_local()
     }
 
-    /// The table of the host's own addresses has no others.
+    /// The local table has only the host's own addresses.
     fn is_not_local(&self) -> bool {
         self.table != Some(TABLE_LOCAL)
     }
 
-    /// As one that this module makes; `None` of others.
+    /// Converts to a rule of this module; `None` for others.
     pub(crate) fn as_source_rule(&self) -> Option<SourceRule> {
         let source = self.source?;
         if self.is_selective() || source.prefix_len() != source.max_prefix_len() {
@@ -172,7 +171,7 @@ impl Listed {
         })
     }
 
-    /// Whether every packet for `rule` would be caught by this one, which is asked before it.
+    /// Whether every packet for `rule` would be matched by this rule, which is evaluated before it.
     pub(crate) fn hides(&self, rule: &SourceRule) -> bool {
         let before = self.priority <= rule.priority;
         let catches = self.source.is_none_or(|s| s.contains(&rule.source));
@@ -180,13 +179,13 @@ impl Listed {
     }
 }
 
-/// The body of [`GET`], for all of one family.
+/// The message body of [`GET`], for all rules of one family.
 pub(crate) fn write_all(batch: &mut Batch, v6: bool) {
     let family = if v6 { libc::AF_INET6 } else { libc::AF_INET };
     batch.raw(&header(family as u8, 0, 0));
 }
 
-/// A rule of a list.
+/// Parses a listed rule.
 pub(crate) fn read(message: &Message<'_>) -> Option<Listed> {
     if message.kind != NEW {
         return None;
@@ -220,7 +219,7 @@ pub(crate) fn read(message: &Message<'_>) -> Option<Listed> {
                 listed.interface = InterfaceName::read(value);
                 listed.choosy |= listed.interface.is_none();
             }
-            // The first two are listed of every rule, and say nothing when all ones.
+            // The first two are listed for every rule, and mean nothing if all bits are ones.
             FRA_SUPPRESS_IFGROUP | FRA_SUPPRESS_PREFIXLEN => {
                 listed.choosy |= u32_of(value)? != u32::MAX;
             }
@@ -248,7 +247,7 @@ fn header(family: u8, source_bits: u8, action: u8) -> [u8; 12] {
 }
 
 impl fmt::Display for SourceRule {
-    /// As `ip` would have it.
+    /// In the syntax of `ip`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             priority,
@@ -260,7 +259,7 @@ impl fmt::Display for SourceRule {
 }
 
 impl fmt::Display for DropRule {
-    /// As `ip` would have it.
+    /// In the syntax of `ip`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             priority,
@@ -287,7 +286,7 @@ impl fmt::Debug for InterfaceName {
 }
 
 impl fmt::Display for Listed {
-    /// As `ip` would have it.
+    /// In the syntax of `ip`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rule priority {} from ", self.priority)?;
         match self.source {

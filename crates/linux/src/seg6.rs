@@ -1,8 +1,7 @@
-//! Segment routing over IPv6: how a packet is given a segment, and what a border router does with
-//! one (RFC 8986).
+//! Segment routing over IPv6 (RFC 8986): encapsulation of packets, and behaviours of a border router.
 //!
-//! Only what egress peer engineering needs: one segment per packet, put on by encapsulation, and
-//! taken off again by the behaviours that hand the inner packet to an egress peer.
+//! Only what egress peer engineering needs: one segment per packet, added by encapsulation, and removed by
+//! the behaviours that hand the inner packet to an egress peer.
 
 use std::{fmt, net::Ipv6Addr};
 
@@ -11,33 +10,34 @@ use crate::{
     route::TABLE_MAIN,
 };
 
-/// How a packet is given its segment.
+/// Encapsulation mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Encapsulation {
     /// An outer IPv6 header with a segment routing header: H.Encaps (RFC 8986 §5.1), 64 bytes
     /// with one segment.
     Full,
-    /// One segment needs no segment routing header: H.Encaps.Red (RFC 8986 §5.2), 40 bytes.
+    /// Without segment routing header, which one segment does not need: H.Encaps.Red (RFC 8986 §5.2), 40
+    /// bytes.
     Reduced,
 }
 
-/// What is done with a packet whose destination is the segment.
+/// Behaviour of a segment: handling of packets whose destination it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Behaviour {
-    /// The inner packet is looked up in a table: End.DT6 (RFC 8986 §4.6). What the table does not
-    /// have is not forwarded, so a peer gets nothing that it has not announced.
+    /// The inner packet is looked up in a table: End.DT6 (RFC 8986 §4.6). Without a route there it is
+    /// dropped, so that a peer gets only packets to prefixes that it has announced.
     EndDt6 {
         /// The table, from 1.
         table: u32,
     },
-    /// The inner packet goes to a neighbour, whatever its destination: End.DX6 (RFC 8986 §4.4).
+    /// The inner packet goes to a neighbour, regardless of its destination: End.DX6 (RFC 8986 §4.4).
     EndDx6 {
-        /// The neighbour, in a network of this host's.
+        /// The neighbour, in a network of this host.
         neighbour: Ipv6Addr,
     },
 }
 
-/// A segment that this host serves: an address in the main table with a behaviour.
+/// A local segment: an address in the main table with a behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sid {
     address: Ipv6Addr,
@@ -45,7 +45,7 @@ pub struct Sid {
     interface: u32,
 }
 
-/// The loopback interface's number, in every namespace (`LOOPBACK_IFINDEX`).
+/// Index of the loopback interface, in every namespace (`LOOPBACK_IFINDEX`).
 const LOOPBACK: u32 = 1;
 
 /// A segment on the loopback interface.
@@ -57,7 +57,7 @@ const LOOPBACK: u32 = 1;
 pub struct OnLoopback(pub Ipv6Addr);
 
 impl Sid {
-    /// A segment that is there as long as `interface` is up; packets may enter by any.
+    /// A segment that exists as long as `interface` is up; packets may enter by any interface.
     ///
     /// # Errors
     /// `interface` is the loopback interface: Linux 6.18 drops the packets of a segment there.
@@ -76,22 +76,21 @@ impl Sid {
         })
     }
 
-    /// The segment's address.
     pub fn address(&self) -> Ipv6Addr {
         self.address
     }
 
-    /// What is done with its packets.
+    /// Behaviour for its packets.
     pub fn behaviour(&self) -> Behaviour {
         self.behaviour
     }
 
-    /// The number of the interface with which it comes and goes.
+    /// Index of the interface with which it disappears.
     pub fn interface(&self) -> u32 {
         self.interface
     }
 
-    /// The table that the segment itself is in.
+    /// The table that contains the segment itself.
     pub(crate) const TABLE: u32 = TABLE_MAIN;
 
     /// The attributes of its route.
@@ -112,7 +111,7 @@ impl Sid {
         batch.end(nest);
     }
 
-    /// The segment of a listed route; `None` if the route is none of ours.
+    /// The segment of a listed route; `None` if the route is not one of ours.
     pub(crate) fn read(address: Ipv6Addr, all: Attributes<'_>) -> Option<Self> {
         let (mut interface, mut kind, mut encapsulation) = (None, None, None);
         for (name, value) in all {
@@ -146,15 +145,24 @@ impl Sid {
     }
 }
 
-/// The two attributes that put segment `sid` on a packet.
+/// Numbers of the two attributes of an encapsulation, which depend on the message that contains them.
+#[derive(Clone, Copy)]
+pub(crate) struct EncapsulationAttributes {
+    /// The kind of encapsulation.
+    pub(crate) kind: u16,
+    /// Its nested data.
+    pub(crate) data: u16,
+}
+
+/// Writes the two attributes that encapsulate packets towards segment `sid`.
 pub(crate) fn write_encapsulation(
     batch: &mut Batch,
-    (kind, data): (u16, u16),
+    attributes: EncapsulationAttributes,
     sid: Ipv6Addr,
     mode: Encapsulation,
 ) {
-    batch.attribute(kind, &SEG6.to_ne_bytes());
-    let nest = batch.nest(data);
+    batch.attribute(attributes.kind, &SEG6.to_ne_bytes());
+    let nest = batch.nest(attributes.data);
     // `struct seg6_iptunnel_encap`: the mode, then the segment routing header with one segment.
     let mut bytes = [0; 28];
     let mode: u32 = match mode {
@@ -169,7 +177,7 @@ pub(crate) fn write_encapsulation(
     batch.end(nest);
 }
 
-/// What [`write_encapsulation`] wrote; `None` of anything else.
+/// Parses the attributes of [`write_encapsulation`]; `None` for others.
 pub(crate) fn read_encapsulation(kind: u16, data: &[u8]) -> Option<(Ipv6Addr, Encapsulation)> {
     if kind != SEG6 {
         return None;
@@ -190,7 +198,7 @@ pub(crate) fn octets(bytes: &[u8]) -> Option<Ipv6Addr> {
 }
 
 impl fmt::Display for Encapsulation {
-    /// As `ip` would have it.
+    /// In the syntax of `ip`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Full => "encap",
@@ -200,7 +208,7 @@ impl fmt::Display for Encapsulation {
 }
 
 impl fmt::Display for Sid {
-    /// As `ip` would have it.
+    /// In the syntax of `ip`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "segment {} ", self.address)?;
         match self.behaviour {
@@ -268,7 +276,8 @@ mod tests {
         }
         for mode in [Encapsulation::Full, Encapsulation::Reduced] {
             let mut batch = Batch::default();
-            write_encapsulation(&mut batch, (7, 8), address, mode);
+            let numbers = EncapsulationAttributes { kind: 7, data: 8 };
+            write_encapsulation(&mut batch, numbers, address, mode);
             let mut all = attributes(batch.bytes());
             let kind = u16_of(all.next().unwrap().1).unwrap();
             let data = all.next().unwrap().1;

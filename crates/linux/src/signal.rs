@@ -10,7 +10,7 @@ use nix::sys::{
     signalfd::{SfdFlags, SignalFd},
 };
 
-/// A signal that a daemon acts on.
+/// A signal that a daemon handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// SIGHUP.
@@ -26,8 +26,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks SIGHUP, SIGTERM and SIGINT for the calling thread and those that it starts from now
-    /// on, and gives them out here instead. SIGPIPE is blocked too: writes report it as an error.
+    /// Blocks SIGHUP, SIGTERM and SIGINT for the calling thread and the threads that it starts from now on,
+    /// and returns them here instead. SIGPIPE is blocked too: writes report it as an error.
     ///
     /// # Errors
     /// Too many open descriptors, or no memory.
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn raised_signals_are_given_out_one_by_one() {
-        // In a thread of its own: the mask is the thread's.
+        // In a separate thread, because the mask is the thread's.
         std::thread::spawn(|| {
             let mut signals = Signals::block().unwrap();
             assert_eq!(signals.take().unwrap(), None);

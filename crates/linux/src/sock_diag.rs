@@ -1,4 +1,4 @@
-//! What the kernel reports about TCP and MPTCP connections of any process (`sock_diag`), asked for one at a time:
+//! The kernel's reports about TCP and MPTCP connections of any process (`sock_diag`), queried one at a time:
 //! an MPTCP connection by its token, a subflow by its ends.
 
 use std::{
@@ -12,46 +12,45 @@ use crate::{
     netlink::{Attributes, Batch, Message, Refusal, Socket},
 };
 
-/// Asks about connections of one namespace.
+/// Queries connections of one namespace.
 #[derive(Debug)]
 pub struct SocketDiag {
     socket: Socket,
 }
 
-/// What a TCP connection has carried.
+/// Transfer counters of a TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carried {
-    /// Bytes that the other side has acknowledged; of a subflow, those that others carry as well among them.
+    /// Acknowledged bytes; for a subflow, including bytes that other subflows carry as well.
     pub bytes_acked: u64,
-    /// For how long it had data under way, in ticks of the kernel's (`CONFIG_HZ`).
+    /// Time with data in flight, in ticks of the kernel (`CONFIG_HZ`).
     pub busy: Duration,
 }
 
-/// Why the kernel does not answer.
+/// Why a query failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DiagError {
-    /// It cannot.
     #[error(
         "this kernel does not tell what MPTCP connections carry; Linux 6.5 or newer with mptcp_diag and tcp_diag is \
          needed"
     )]
     Missing,
-    /// There is no socket, or it is broken.
+    /// There is no netlink socket, or it is broken.
     #[error("cannot ask about connections: {0}")]
     Socket(#[from] io::Error),
 }
 
 impl SocketDiag {
-    /// For the calling thread's network namespace; it stays with that one.
+    /// For the calling thread's network namespace, permanently.
     ///
     /// # Errors
-    /// No socket can be had.
+    /// No netlink socket is available.
     pub fn open() -> Result<Self, DiagError> {
         let socket = Socket::open(libc::NETLINK_SOCK_DIAG)?;
         Ok(Self { socket })
     }
 
-    /// Bytes of an MPTCP connection that the other side has acknowledged, each once; `None`: it is gone.
+    /// Distinct bytes of an MPTCP connection that the other side has acknowledged; `None` if it is closed.
     ///
     /// # Errors
     /// The kernel does not answer.
@@ -67,14 +66,14 @@ impl SocketDiag {
         }
     }
 
-    /// What a connected TCP socket, or a subflow, has carried; `None`: it is gone, or about to be.
+    /// Counters of a connected TCP socket or a subflow; `None` if it is closed or about to be.
     ///
     /// # Errors
     /// The kernel does not answer.
     pub fn carried(&mut self, ends: Ends) -> Result<Option<Carried>, DiagError> {
         let port = ends.remote.port().to_be_bytes();
         let found = self.ask(&Asked::Subflow(ends), |message| {
-            // Where there is no such connection, its listener is what is found.
+            // Without such a connection the kernel returns its listener.
             let of_it = message.body.get(REMOTE_PORT..)?.starts_with(&port);
             let info = info(message).filter(|_| of_it)?;
             Some(Carried {
@@ -104,19 +103,19 @@ impl SocketDiag {
     }
 }
 
-/// What is asked about.
+/// The queried socket.
 enum Asked {
     Connection(Token),
     Subflow(Ends),
 }
 
 impl Asked {
-    /// `struct inet_diag_req_v2`, and what did not fit into it.
+    /// `struct inet_diag_req_v2`, and the protocol number if it does not fit.
     fn write(&self, batch: &mut Batch) {
         let mut id = [0; ID_BYTES];
         let (family, protocol) = match self {
             Self::Connection(token) => {
-                // It is found by its token alone.
+                // The token alone identifies it.
                 id[COOKIE..COOKIE + 4].copy_from_slice(&token.0.to_ne_bytes());
                 (libc::AF_INET6, libc::IPPROTO_RAW)
             }
@@ -134,7 +133,7 @@ impl Asked {
         batch.raw(&u32::MAX.to_ne_bytes());
         batch.raw(&id);
         if let Self::Connection(_) = self {
-            // Its number does not fit into an octet.
+            // Its protocol number does not fit into an octet.
             batch.u32(REQUEST_PROTOCOL, libc::IPPROTO_MPTCP as u32);
         }
     }
@@ -164,7 +163,7 @@ fn u64_at(info: &[u8], at: usize) -> Option<u64> {
         .map(|c| u64::from_ne_bytes(*c))
 }
 
-/// The answer to a question about what is gone.
+/// The answer to a query for a closed socket.
 fn none_of<T>(refusal: &Refusal) -> Option<Option<T>> {
     refusal.is(libc::ENOENT).then_some(None)
 }
@@ -181,15 +180,15 @@ const BY_FAMILY: u16 = 20;
 const ID_BYTES: usize = 48;
 const COOKIE: usize = 40;
 const ANSWER_BYTES: usize = 72;
-/// Behind family, state, timer and retransmissions, and the local port.
+/// Offset behind family, state, timer and retransmissions, and the local port.
 const REMOTE_PORT: usize = 6;
 const INFO: u16 = 2;
 const INFO_WANTED: u8 = 1 << (INFO - 1);
 const REQUEST_PROTOCOL: u16 = 3;
-/// Of `struct tcp_info` (`include/uapi/linux/tcp.h`).
+/// Offset in `struct tcp_info` (`include/uapi/linux/tcp.h`).
 const TCP_BYTES_ACKED: usize = 120;
 const TCP_BUSY_TIME: usize = 168;
-/// Of `struct mptcp_info` (`include/uapi/linux/mptcp.h`), since Linux 6.5.
+/// Offset in `struct mptcp_info` (`include/uapi/linux/mptcp.h`), since Linux 6.5.
 const MPTCP_BYTES_ACKED: usize = 72;
 
 #[cfg(test)]
@@ -203,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_tells_what_it_has_carried_until_it_is_gone() {
+    fn a_connection_reports_its_bytes_until_it_is_closed() {
         let listener = TcpListener::bind("[::1]:0").unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut far, _) = listener.accept().unwrap();
@@ -228,20 +227,20 @@ mod tests {
         assert_eq!(carried.bytes_acked, 10_001);
         drop(near);
         drop(far);
-        // On a busy machine the last of what was sent may still be under way.
+        // On a busy machine the last bytes may still be in flight.
         let deadline = Instant::now() + Duration::from_secs(10);
         while diag.carried(ends).unwrap().is_some() {
             assert!(Instant::now() < deadline, "it never goes");
             std::thread::yield_now();
         }
-        // Its listener is not taken for it.
+        // It is not confused with its listener.
         assert_eq!(diag.carried(ends).unwrap(), None);
-        // No connection has this number.
+        // No connection has this token.
         assert_eq!(diag.acknowledged(Token(0)).unwrap(), None);
     }
 
     #[test]
-    fn ends_are_written_as_the_kernel_wants_them() {
+    fn ends_are_encoded_as_the_kernel_expects() {
         let ends = Ends {
             local: "192.0.2.1:80".parse().unwrap(),
             remote: "192.0.2.2:4000".parse().unwrap(),

@@ -1,5 +1,4 @@
-//! TCP as a proxy uses it: listeners (transparent ones too), connections that are made without
-//! waiting, and resets.
+//! TCP for a proxy: listeners (also transparent), non-blocking connects, and resets.
 
 use std::{
     fmt, io,
@@ -13,24 +12,22 @@ use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::interface::{self, AddressList, InterfaceAddress};
 
-/// Connections that wait to be accepted: a site's clients that all come back at once. The kernel
-/// cuts it to `net.core.somaxconn`.
+/// Backlog: all clients of a site may reconnect at once. The kernel limits it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
-/// A peer that vanished without a word is noticed after 60 s + 4 · 15 s.
+/// A vanished peer is detected after 60 s + 4 · 15 s.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 4;
 
-/// How a listener takes connections.
+/// Which connections a listener accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
     /// Those to its own address.
     Plain,
-    /// Also those to other addresses that a rule of the firewall (`TPROXY`) gives to it.
+    /// Also those to other addresses that a firewall rule (`TPROXY`) redirects to it.
     Transparent,
 }
 
-/// A non-blocking listener.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
@@ -46,41 +43,29 @@ pub enum ListenError {
         AddressList(here)
     )]
     NotHere {
-        /// The address asked for.
         address: SocketAddr,
-        /// What there is.
         here: Vec<InterfaceAddress>,
     },
     /// Another socket has the port.
     #[error("{address}: the TCP port is in use; `ss -tlpn sport = :{}` shows by whom; stop that, or use another port", address.port())]
-    InUse {
-        /// The address asked for.
-        address: SocketAddr,
-    },
-    /// The port, or being transparent, needs a privilege.
+    InUse { address: SocketAddr },
+    /// The port or transparent mode needs a privilege.
     #[error(
         "{address}: no permission to listen there; a port below 1024 needs CAP_NET_BIND_SERVICE, a transparent listener CAP_NET_ADMIN"
     )]
-    NotPermitted {
-        /// The address asked for.
-        address: SocketAddr,
-    },
-    /// Anything else.
+    NotPermitted { address: SocketAddr },
     #[error("{address}: cannot listen: {source}")]
     System {
-        /// The address asked for.
         address: SocketAddr,
-        /// The system's error.
         source: io::Error,
     },
 }
 
-/// How far a connection that was begun has come.
+/// Progress of a connect.
 #[derive(Debug)]
 pub enum Progress {
-    /// It is there.
     Connected,
-    /// Wait until it is writable and ask again.
+    /// Wait until it is writable and check again.
     Waits,
 }
 
@@ -93,7 +78,7 @@ impl Listener {
         Self::bind_on(address, mode, None)
     }
 
-    /// The same for connections that come in by an interface; what is said on them leaves by it.
+    /// The same for connections that come in by an interface; answers leave by it.
     ///
     /// # Errors
     /// See [`ListenError`].
@@ -115,14 +100,12 @@ impl Listener {
         Ok(Self { socket, local })
     }
 
-    /// Where it listens.
     pub fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// Whether a connection from this machine to `target` would come to this listener: it has the port, and
-    /// the address is the listener's or another of this machine's. It is asked as it is now, since
-    /// addresses come and go.
+    /// Whether a connection from this machine to `target` would reach this listener: it has the port, and the
+    /// address is the listener's or another local one. Asks the kernel each time, because addresses change.
     pub fn is_reached_at(&self, target: SocketAddr) -> bool {
         let of_machine = || {
             let here = interface::addresses().unwrap_or_default();
@@ -132,11 +115,11 @@ impl Listener {
             && (target == self.local || target.ip().is_loopback() || of_machine())
     }
 
-    /// The next connection, non-blocking, without delay and to be reset by whatever but [`close`] ends it,
-    /// and who made it.
+    /// Accepts the next connection: non-blocking, with TCP_NODELAY, and reset by any end other than
+    /// [`close`]. Returns its source address, too.
     ///
     /// # Errors
-    /// `WouldBlock`: there is none. Others: that one failed, or descriptors have run out.
+    /// `WouldBlock` if there is none. Others: that connection failed, or descriptors have run out.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let (stream, remote) = self.socket.accept()?;
         prepare(&SockRef::from(&stream))?;
@@ -159,11 +142,11 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Begins a connection to `to`, over `interface` if one is named; it is non-blocking, without
-/// delay, and reset by whatever but [`close`] ends it.
+/// Connects to `to`, over `interface` if given; non-blocking, with TCP_NODELAY, and reset by any end other
+/// than [`close`].
 ///
 /// # Errors
-/// Errors that show at once: no route, no port, no descriptor, no such interface.
+/// Errors that are known at once: no route, no port, no descriptor, no such interface.
 pub fn connect(to: SocketAddr, interface: Option<&str>) -> io::Result<(TcpStream, Progress)> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     prepare(&socket)?;
@@ -178,14 +161,14 @@ pub fn connect(to: SocketAddr, interface: Option<&str>) -> io::Result<(TcpStream
 
 /// Closes a connection so that its other end sees a reset, not an end.
 pub fn reset(stream: TcpStream) {
-    // On failure it is closed as it was prepared.
+    // On failure it is closed as configured before.
     let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
     drop(stream);
 }
 
-/// Closes a connection that has come to its end both ways: what was written still arrives.
+/// Closes a connection that has ended in both directions; written data still arrives.
 pub fn close(stream: TcpStream) {
-    // On failure it is reset, although all was said: better than the other way round.
+    // On failure it is reset although it was complete, which is better than the opposite.
     let _ = SockRef::from(&stream).set_linger(None);
     drop(stream);
 }
@@ -193,7 +176,7 @@ pub fn close(stream: TcpStream) {
 /// Bytes written to a connection that its other end has not acknowledged (`SIOCOUTQ`, tcp(7)).
 ///
 /// # Errors
-/// `EINVAL` where it does not exist any more.
+/// `EINVAL` if it does not exist any more.
 pub fn unacknowledged(stream: &TcpStream) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SIOCOUTQ has TIOCOUTQ's number.
@@ -208,7 +191,7 @@ pub fn unacknowledged(stream: &TcpStream) -> io::Result<usize> {
 fn listen(address: SocketAddr, mode: Mode, interface: Option<&str>) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
-    // A gateway that restarts finds its port again although old connections linger.
+    // A gateway that restarts can bind its port although old connections linger.
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
@@ -227,9 +210,10 @@ fn listen(address: SocketAddr, mode: Mode, interface: Option<&str>) -> io::Resul
 
 fn prepare(socket: &Socket) -> io::Result<()> {
     socket.set_nonblocking(true)?;
-    // Every byte leaves at once: gathering is the overlay's business.
+    // Every byte leaves at once, because the overlay does its own aggregation.
     socket.set_tcp_nodelay(true)?;
-    // If this process dies, the receiver must not take partial data for complete: only `close` ends in order.
+    // If this process dies, the receiver must not take partial data for complete, so only `close` ends in
+    // order.
     socket.set_linger(Some(Duration::ZERO))?;
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
@@ -238,7 +222,7 @@ fn prepare(socket: &Socket) -> io::Result<()> {
     socket.set_tcp_keepalive(&keepalive)
 }
 
-/// `IPV6_TRANSPARENT`, which the libraries do not have.
+/// `IPV6_TRANSPARENT`, which the libraries lack.
 fn set_ipv6_transparent(socket: &Socket) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: the descriptor is open, and the option is an int that outlives the call.
@@ -279,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_is_seen_as_one() {
+    fn a_reset_is_distinguished_from_an_end() {
         let listener = Listener::bind(LOOPBACK, Mode::Plain).unwrap();
         let (mut client, _) = connect(listener.local(), None).unwrap();
         client.set_nonblocking(false).unwrap();
@@ -289,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_end_of_a_connection_holds_back_what_is_short() {
+    fn small_writes_are_sent_at_once_at_both_ends() {
         let listener = Listener::bind(LOOPBACK, Mode::Plain).unwrap();
         let (made, _) = connect(listener.local(), None).unwrap();
         assert!(made.nodelay().unwrap());
@@ -297,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_closed_in_order_ends_in_order() {
+    fn only_an_orderly_close_ends_in_order() {
         let listener = Listener::bind(LOOPBACK, Mode::Plain).unwrap();
         for in_order in [true, false] {
             let (mut client, _) = connect(listener.local(), None).unwrap();
@@ -306,7 +290,7 @@ mod tests {
             served.write_all(b"all").unwrap();
             match in_order {
                 true => close(served),
-                // As the kernel does where the process is killed.
+                // As the kernel does if the process is killed.
                 false => drop(served),
             }
             let mut seen = Vec::new();
@@ -329,7 +313,7 @@ mod tests {
             assert!(!open.is_reached_at(SocketAddr::new(entry.address, port ^ 1)));
         }
         assert!(open.is_reached_at(at("127.9.9.9")));
-        // Another program's socket, to which a rule of the firewall has led a client here.
+        // Another program's socket, to which a firewall rule has redirected a client.
         assert!(!open.is_reached_at(at("192.0.2.77")));
     }
 

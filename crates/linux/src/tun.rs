@@ -1,8 +1,8 @@
 //! TUN devices: network interfaces whose packets a process reads and writes.
 //!
-//! Where the kernel can, packets come and go with a virtio-net header (`linux/virtio_net.h`), which
-//! lets one of them stand for up to 64 KiB of a flow; `keiro-ip`'s `offload` cuts them and puts
-//! them together. Addresses and routes are [`crate::route`]'s.
+//! If the kernel supports it, packets have a virtio-net header (`linux/virtio_net.h`), with which one packet
+//! can stand for up to 64 KiB of a flow. `keiro-ip`'s `offload` segments and coalesces them. For addresses
+//! and routes see [`crate::route`].
 
 use std::{
     io,
@@ -19,11 +19,11 @@ use crate::{
     offload::{control_socket, request},
 };
 
-/// The longest that one read gives: a virtio-net header, an IPv6 header, 65,535 bytes. A shorter
-/// buffer loses the rest of a packet.
+/// Maximum length of one read: a virtio-net header, an IPv6 header, 65,535 bytes. A shorter buffer loses the
+/// rest of a packet.
 pub const READ_BYTES_MAX: usize = VNET_HEADER_BYTES + 40 + 65_535;
 
-/// What precedes each packet of a device with [`Offloads::vnet_header`], in bytes.
+/// Length of the header of each packet of a device with [`Offloads::vnet_header`], in bytes.
 pub const VNET_HEADER_BYTES: usize = 10;
 
 /// The kernel's bound (`MAX_TAP_QUEUES`).
@@ -41,136 +41,109 @@ const TUN_F_USO6: libc::c_uint = 0x40;
 const TCP_OFFLOADS: libc::c_uint = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN;
 const UDP_OFFLOADS: libc::c_uint = TUN_F_USO4 | TUN_F_USO6;
 
-/// What device is wanted.
+/// Options of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunOptions {
     /// The interface's name, 1 to 15 bytes.
     pub name: String,
-    /// How many descriptors share its packets, by flow; 1 to [`QUEUES_MAX`].
+    /// Number of descriptors that share its packets, by flow; 1 to [`QUEUES_MAX`].
     pub queues: usize,
-    /// Use checksum and segmentation offloads, as far as the kernel has them.
+    /// Use checksum and segmentation offloads that the kernel supports.
     pub offloads: bool,
-    /// Whether the device is to be made or to be there.
+    /// Whether to create the device or open an existing one.
     pub existing: Existing,
 }
 
-/// Whether a device is to be made or to be there.
+/// Whether to create a device or open an existing one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// It is made, and goes when its last queue is closed. One that is there is left alone.
+    /// Creates it; it is removed when its last queue is closed. An existing device is refused.
     Refuse,
-    /// It was made persistent by the administrator (`ip tuntap add`), and stays.
+    /// The administrator made it persistent (`ip tuntap add`), and it stays.
     Require,
 }
 
-/// What packets of a device may be.
+/// Offloads of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offloads {
-    /// Each packet read or written has a virtio-net header before it.
+    /// Each packet read or written is preceded by a virtio-net header.
     pub vnet_header: bool,
     /// Packets may have unfinished checksums, and large TCP packets are read and written.
     pub tcp: bool,
-    /// Large UDP packets are, too: Linux 6.2 and later.
+    /// The same for large UDP packets: Linux 6.2 and later.
     pub udp: bool,
 }
 
-/// A TUN device. Unless it was there before, it goes when this and all queues taken from it are
-/// dropped.
+/// A TUN device. Unless it existed before, it is removed when this and all queues taken from it are dropped.
 #[derive(Debug)]
 pub struct Tun {
     name: String,
     index: u32,
     offloads: Offloads,
     queues: Vec<TunQueue>,
-    /// In the device's namespace, wherever the thread that asks is.
+    /// A socket in the device's namespace, whatever that of the calling thread.
     control: OwnedFd,
 }
 
-/// One descriptor of a device, nonblocking; waited for with [`crate::epoll::Epoll`].
+/// A non-blocking descriptor of a device; wait for it with [`crate::epoll::Epoll`].
 #[derive(Debug)]
 pub struct TunQueue {
     descriptor: OwnedFd,
 }
 
-/// What has become of a device's interface since it was opened.
+/// State of a device's interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceState {
-    /// It is up.
     Up,
-    /// It was set down: the kernel gives and takes no packets.
+    /// It was set down: the kernel passes no packets.
     Down,
-    /// It has another name now. Packets go on; what names the interface does not find it.
+    /// It was renamed. Packets still pass, but configuration by name does not find it.
     Renamed {
-        /// What it is called.
+        /// The new name.
         name: String,
     },
     /// It is not in this namespace: removed, or moved to another one.
     Absent,
 }
 
-/// Why there is no device.
+/// Why a device could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum TunError {
-    /// No interface can have that name.
+    /// The name is invalid.
     #[error(
         "`{name}` cannot be an interface's name: 1 to 15 bytes without `/`, `:`, `%` or spaces"
     )]
-    Name {
-        /// The name asked for.
-        name: String,
-    },
-    /// The number of queues is impossible.
+    Name { name: String },
+    /// The number of queues is out of range.
     #[error("{queues} queues; 1 to {QUEUES_MAX} are possible")]
-    Queues {
-        /// The number asked for.
-        queues: usize,
-    },
+    Queues { queues: usize },
     /// The kernel has no TUN devices.
     #[error("there are no TUN devices here ({DEVICE}: {source}); load the kernel's `tun` module")]
-    Unsupported {
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The process may not make or open it.
+    Unsupported { source: io::Error },
+    /// Missing privilege.
     #[error("not permitted to open TUN device `{name}`; CAP_NET_ADMIN or root is needed")]
-    NotPermitted {
-        /// The name asked for.
-        name: String,
-    },
-    /// An interface of that name is there, or the TUN device is in use.
+    NotPermitted { name: String },
+    /// An interface of that name exists, or the TUN device is in use.
     #[error(
         "interface `{name}` is there already or in use by another process (`ip link show {name}`)"
     )]
-    Taken {
-        /// The name asked for.
-        name: String,
-    },
-    /// There is no device of that name, and none was to be made.
+    Taken { name: String },
+    /// There is no device of that name, and none was to be created.
     #[error("there is no TUN device `{name}` (`ip tuntap add {name} mode tun` makes one)")]
-    Missing {
-        /// The name asked for.
-        name: String,
-    },
-    /// The device that is there is of another kind.
+    Missing { name: String },
+    /// The existing device is of another kind.
     #[error(
         "interface `{name}` is no TUN device, or was made for another number of queues \
          (`ip tuntap add {name} mode tun multi_queue` for more than one)"
     )]
-    Unfit {
-        /// The name asked for.
-        name: String,
-    },
+    Unfit { name: String },
     /// The namespace cannot be entered.
     #[error(transparent)]
     Namespace(#[from] NetnsError),
-    /// Anything else.
     #[error("cannot {action} TUN device `{name}`: {source}")]
     System {
-        /// The name asked for.
         name: String,
-        /// What failed.
         action: &'static str,
-        /// The system's error.
         source: io::Error,
     },
 }
@@ -178,22 +151,22 @@ pub enum TunError {
 /// Why a packet was not read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum TunFault {
-    /// The device was removed. Nothing works any more; it may be made again.
+    /// The device was removed. It may be created again.
     #[error("the TUN device was removed")]
     Gone,
-    /// The device is there and not up.
+    /// The device exists and is not up.
     #[error("the TUN device is down")]
     Down,
-    /// The kernel takes no such packet: malformed, or an offload that it does not have.
+    /// The kernel refuses the packet: malformed, or an offload that it does not support.
     #[error("the kernel refuses the packet")]
     Refused,
-    /// Anything else, no memory for instance.
+    /// Other errors, such as lack of memory.
     #[error("TUN device: {0}")]
     System(io::Error),
 }
 
 impl Tun {
-    /// Makes or opens a device in the calling thread's network namespace.
+    /// Creates or opens a device in the calling thread's network namespace.
     ///
     /// # Errors
     /// Those of [`TunError`]; nothing is left behind.
@@ -242,7 +215,7 @@ impl Tun {
         })
     }
 
-    /// Makes or opens a device in `netns`; the calling thread stays where it is, and may use the
+    /// Creates or opens a device in `netns`; the calling thread stays in its namespace, and may use the
     /// device.
     ///
     /// # Errors
@@ -256,12 +229,12 @@ impl Tun {
         &self.name
     }
 
-    /// The interface's number, which [`crate::route`] asks for.
+    /// The interface's index, for [`crate::route`].
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// What its packets may be.
+    /// Its offloads.
     pub fn offloads(&self) -> Offloads {
         self.offloads
     }
@@ -271,16 +244,15 @@ impl Tun {
         &self.queues
     }
 
-    /// Gives the queues away, to other threads for instance.
+    /// Moves the queues out, for example to other threads.
     pub fn take_queues(&mut self) -> Vec<TunQueue> {
         std::mem::take(&mut self.queues)
     }
 
-    /// Sets the longest IP packet that the kernel sends into the device, in bytes: 68 to 65,535,
-    /// and 1,280 at least if it is to have IPv6.
+    /// Sets the MTU in bytes: 68 to 65,535, and at least 1,280 for IPv6.
     ///
     /// # Errors
-    /// Out of that range, the device is gone, or CAP_NET_ADMIN is missing.
+    /// Out of that range, the device is removed, or CAP_NET_ADMIN is missing.
     pub fn set_mtu(&self, mtu: u32) -> Result<(), TunError> {
         let set = || {
             let mtu = i32::try_from(mtu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
@@ -291,10 +263,10 @@ impl Tun {
         set().map_err(|source| self.error("set the MTU of", source))
     }
 
-    /// The longest IP packet that the kernel sends into the device, in bytes.
+    /// The MTU in bytes.
     ///
     /// # Errors
-    /// The device is gone.
+    /// The device is removed.
     pub fn mtu(&self) -> Result<u32, TunError> {
         let get = || {
             let mut request = request(&self.name_now()?)?;
@@ -306,10 +278,10 @@ impl Tun {
         get().map_err(|source| self.error("ask the MTU of", source))
     }
 
-    /// Sets the device up: the kernel sends and takes packets from here on.
+    /// Sets the device up: the kernel passes packets from here on.
     ///
     /// # Errors
-    /// The device is gone, or CAP_NET_ADMIN is missing.
+    /// The device is removed, or CAP_NET_ADMIN is missing.
     pub fn set_up(&self) -> Result<(), TunError> {
         let set = || {
             let mut request = request(&self.name_now()?)?;
@@ -322,7 +294,7 @@ impl Tun {
         set().map_err(|source| self.error("set up", source))
     }
 
-    /// What has become of the interface.
+    /// The state of the interface.
     ///
     /// # Errors
     /// The kernel does not answer.
@@ -349,7 +321,7 @@ impl Tun {
         }
     }
 
-    /// By its number, which stays when it is renamed.
+    /// By its index, which survives renaming.
     fn name_now(&self) -> io::Result<String> {
         // SAFETY: an all-zero ifreq is a valid one without a name.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -385,27 +357,27 @@ impl Tun {
 }
 
 impl TunQueue {
-    /// Reads one packet, with its virtio-net header if the device has them, and gives its length
-    /// in bytes; `None`: none waits. [`READ_BYTES_MAX`] is enough for any.
+    /// Reads one packet, preceded by its virtio-net header if the device has them, and returns its length in
+    /// bytes; `None` if none waits. [`READ_BYTES_MAX`] is enough for any.
     ///
     /// # Errors
-    /// The device is gone, mostly.
+    /// Usually that the device is removed.
     #[inline]
     pub fn read(&self, buffer: &mut [u8]) -> Result<Option<usize>, TunFault> {
         match nix::unistd::read(&self.descriptor, buffer) {
             Ok(length) => Ok(Some(length)),
             Err(nix::Error::EAGAIN | nix::Error::EINTR) => Ok(None),
-            // What the kernel says to a reader while it removes the device; the buffer is good.
+            // The kernel's error for a read during removal of the device; the buffer is valid.
             Err(nix::Error::EFAULT) => Err(TunFault::Gone),
             Err(error) => Err(fault(error)),
         }
     }
 
-    /// Writes one packet, after its virtio-net header if the device has them. `false`: there is no
-    /// room at present, and nothing was written.
+    /// Writes one packet, after its virtio-net header if the device has them. `false` if there is no room now
+    /// and nothing was written.
     ///
     /// # Errors
-    /// The device is gone or down, or does not take such a packet.
+    /// The device is removed or down, or refuses the packet.
     #[inline]
     pub fn write(&self, packet: &[u8]) -> Result<bool, TunFault> {
         loop {
@@ -468,7 +440,7 @@ fn attach_error(name: &str, source: io::Error) -> TunError {
     match source.raw_os_error() {
         Some(libc::EPERM) => TunError::NotPermitted { name },
         Some(libc::EBUSY | libc::EEXIST) => TunError::Taken { name },
-        // An interface of another kind, or of another number of queues.
+        // An interface of another kind, or with another number of queues.
         Some(libc::EINVAL) => TunError::Unfit { name },
         _ => TunError::System {
             name,
@@ -511,8 +483,8 @@ fn attach(descriptor: &OwnedFd, name: &str, flags: libc::c_int) -> io::Result<()
     }
 }
 
-/// Asks for all offloads, then for those that older kernels have. They are the device's, not the
-/// queue's.
+/// Requests all offloads, and if refused those that older kernels support. They are set for the device, not
+/// for the queue.
 fn set_offloads(descriptor: &OwnedFd) -> io::Result<Offloads> {
     let set = |offloads: libc::c_uint| {
         // SAFETY: TUNSETOFFLOAD takes its flags as the argument itself.
@@ -594,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_device_is_told_and_not_made() {
+    fn a_missing_device_is_reported_and_not_created() {
         let error = Tun::open(&options("keiro-none")).unwrap_err();
         assert!(matches!(error, TunError::Missing { .. }), "{error}");
         assert_eq!(index_of("keiro-none"), None);

@@ -1,7 +1,7 @@
-//! UDP in batches: GSO and GRO, ECN, receive stamps, large buffers, and drops by the own socket.
+//! UDP in batches: GSO and GRO, ECN, receive time stamps, large buffers, and drops of the socket.
 //!
-//! The system calls are quinn-udp's. What is added here: bind errors that say what to try, going on
-//! without GSO when a device refuses it, stamps on the monotonic clock, and `SO_MEMINFO`.
+//! The system calls are quinn-udp's. This module adds bind errors that say what to try, a fallback without
+//! GSO if a device refuses it, time stamps on the monotonic clock, and `SO_MEMINFO`.
 
 use std::{
     fmt,
@@ -18,8 +18,7 @@ use crate::{
     interface::{self, AddressList, InterfaceAddress},
 };
 
-/// A non-blocking UDP socket that sends to `to` and receives from no other address, over `interface` if one is
-/// named.
+/// A non-blocking UDP socket that is connected to `to`, over `interface` if given.
 ///
 /// # Errors
 /// No route, no port, no descriptor, no such interface.
@@ -42,66 +41,64 @@ pub struct BatchSocket {
     receive_buffer_bytes: usize,
 }
 
-/// What a socket is for.
+/// Purpose of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Our own packets over a WAN: never fragmented, not even below the kernel's guess of the path's
-    /// MTU (so that it can be probed); with ECN; without the local address of what arrives.
+    /// Our own packets over a WAN: never fragmented, not even below the kernel's estimate of the path's MTU
+    /// (so that it can be probed); with ECN; without the local address of received datagrams.
     Path,
-    /// Other people's datagrams: the kernel may fragment them; without ECN; with the local address.
+    /// Datagrams of users: the kernel may fragment them; without ECN; with the local address.
     Application,
 }
 
-/// Memory for one batch of received datagrams; shared by all sockets of a thread.
+/// Buffers for one batch of received datagrams; shared by all sockets of a thread.
 pub struct ReceiveBuffers {
     bytes: Vec<u8>,
     metas: [RecvMeta; BUFFERS],
 }
 
-/// One or, with GRO, several datagrams of equal size from one sender.
+/// One datagram or, with GRO, several of equal size from one sender.
 #[derive(Debug)]
 pub struct Received<'a> {
-    /// Their source.
     pub remote: SocketAddr,
-    /// The local address that they were sent to; `None` on a [`Purpose::Path`] socket.
+    /// Their destination address; `None` on a [`Purpose::Path`] socket.
     pub local: Option<IpAddr>,
     /// The two ECN bits.
     pub ecn: u8,
-    /// When the kernel had them, CLOCK_MONOTONIC in nanoseconds.
+    /// When the kernel received them, CLOCK_MONOTONIC in nanoseconds.
     pub received_at_nanos: u64,
-    /// When they were read from the socket, never before the kernel had them; the same clock.
+    /// When they were read from the socket, never before the kernel received them; the same clock.
     pub read_at_nanos: u64,
-    /// Their bytes, cut every `stride`.
+    /// Their bytes; every `stride` bytes are a datagram.
     pub data: &'a mut [u8],
-    /// Bytes of each datagram but the last, at least 1.
+    /// Length of each datagram but the last, at least 1.
     pub stride: usize,
 }
 
 /// Datagrams for one destination.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
-    /// Where to.
     pub remote: SocketAddr,
-    /// The local address to send from; `None`: the kernel chooses.
+    /// Source address; `None` leaves it to the kernel.
     pub source: Option<IpAddr>,
     /// The two ECN bits.
     pub ecn: u8,
-    /// Their bytes, cut every `segment_size`.
+    /// Their bytes; every `segment_size` bytes are a datagram.
     pub data: &'a [u8],
-    /// Bytes of each datagram but the last; zero means one datagram.
+    /// Length of each datagram but the last; zero means one datagram.
     pub segment_size: usize,
 }
 
-/// What became of an [`Outgoing`].
+/// Result of sending an [`Outgoing`].
 #[derive(Debug)]
 pub enum Sent {
-    /// The kernel took it all.
+    /// The kernel took all of it.
     All,
-    /// The socket's send buffer is full; what the kernel did not take is dropped.
+    /// The socket's send buffer is full; the rest is dropped.
     BufferFull,
-    /// Larger than the interface's MTU: normal for a probe.
+    /// Larger than the interface's MTU, which is normal for an MTU probe.
     TooLarge,
-    /// Anything else, for example no route.
+    /// Other errors, for example no route.
     Failed(io::Error),
 }
 
@@ -114,43 +111,32 @@ pub enum BindError {
         AddressList(here)
     )]
     NotHere {
-        /// The address asked for.
         address: SocketAddr,
-        /// What there is.
         here: Vec<InterfaceAddress>,
     },
     /// Another socket has the port.
     #[error("{address}: the UDP port is in use; `ss -ulpn sport = :{}` shows by whom; stop that, or use another port", address.port())]
-    InUse {
-        /// The address asked for.
-        address: SocketAddr,
-    },
+    InUse { address: SocketAddr },
     /// The port needs a privilege.
     #[error(
         "{address}: no permission to use this port; use one from 1024 up, or give keiro CAP_NET_BIND_SERVICE"
     )]
-    NotPermitted {
-        /// The address asked for.
-        address: SocketAddr,
-    },
-    /// Anything else.
+    NotPermitted { address: SocketAddr },
     #[error("{address}: cannot open a UDP socket: {source}")]
     System {
-        /// The address asked for.
         address: SocketAddr,
-        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Parts that one receive call gives at most: where it gives fewer, nothing more waits. With GRO each
-/// has up to 64 datagrams.
+/// Maximum of parts per receive call; fewer mean that nothing more waits. With GRO each has up to 64
+/// datagrams.
 pub const RECEIVE_PARTS_MAX: usize = 8;
 const BUFFERS: usize = RECEIVE_PARTS_MAX;
-/// A GRO buffer is at most an IP packet's length field.
+/// A GRO buffer is limited by an IP packet's length field.
 const BUFFER_BYTES: usize = 1 << 16;
-/// Wanted size of the kernel's socket buffers: 40 ms at 1 Gbit/s, with the kernel's own overhead
-/// of about a factor of two. Ours.
+/// Requested size of the kernel's socket buffers: 40 ms at 1 Gbit/s, with the kernel's own overhead of about
+/// a factor of two. Ours.
 const SOCKET_BUFFER_BYTES: usize = 10 << 20;
 
 impl BatchSocket {
@@ -162,7 +148,7 @@ impl BatchSocket {
         Self::bind_on(address, purpose, None)
     }
 
-    /// The same for datagrams that come in by an interface; what is sent leaves by it.
+    /// The same for datagrams that come in by an interface; sent datagrams leave by it.
     ///
     /// # Errors
     /// See [`BindError`].
@@ -196,8 +182,8 @@ impl BatchSocket {
         socket.bind(&address.into())?;
         let socket = UdpSocket::from(socket);
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
-        // quinn-udp 0.6 has room for three of stamp, GRO size, local address and ECN per datagram,
-        // and the kernel cuts off what comes last: turn off what is not wanted.
+        // quinn-udp 0.6 has room for three of time stamp, GRO size, local address and ECN per datagram, and
+        // the kernel cuts off the last ones. Disable those that are not needed.
         match purpose {
             Purpose::Path => report_local_address(&socket, address, false)?,
             Purpose::Application => {
@@ -217,17 +203,17 @@ impl BatchSocket {
         })
     }
 
-    /// The address it is bound to.
+    /// The bound address.
     pub fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// How often the kernel refused a batch that was then sent one by one.
+    /// Number of batches that the kernel refused and that were then sent one by one.
     pub fn gso_refusals(&self) -> u64 {
         self.gso_refusals
     }
 
-    /// What the kernel granted as receive buffer, its own overhead included.
+    /// The granted receive buffer, with the kernel's own overhead.
     pub fn receive_buffer_bytes(&self) -> usize {
         self.receive_buffer_bytes
     }
@@ -236,7 +222,7 @@ impl BatchSocket {
     /// wraps around.
     ///
     /// # Errors
-    /// None that is known.
+    /// None is known.
     pub fn receive_drops(&self) -> io::Result<u32> {
         // SK_MEMINFO_DROPS of linux/sock_diag.h; nine values since Linux 4.12.
         const DROPS: usize = 8;
@@ -258,11 +244,11 @@ impl BatchSocket {
         }
     }
 
-    /// Receives at most one batch and gives each part of it to `take`. Returns how many parts there
-    /// were; zero when nothing waits.
+    /// Receives at most one batch and passes each part of it to `take`. Returns the number of parts; zero if
+    /// nothing waits.
     ///
     /// # Errors
-    /// Those of `recvmmsg(2)` but `EAGAIN`.
+    /// Those of `recvmmsg(2)` except `EAGAIN`.
     pub fn receive(
         &self,
         buffers: &mut ReceiveBuffers,
@@ -300,7 +286,7 @@ impl BatchSocket {
         Ok(count)
     }
 
-    /// Sends a batch. A device that refuses GSO gets the datagrams one by one, now and from now on.
+    /// Sends a batch. If a device refuses GSO, datagrams are sent one by one, now and from now on.
     pub fn send(&mut self, outgoing: &Outgoing<'_>) -> Sent {
         let whole = outgoing.segment_size == 0 || outgoing.segment_size >= outgoing.data.len();
         if whole {
@@ -313,7 +299,7 @@ impl BatchSocket {
                     self.gso = false;
                     self.gso_refusals += 1;
                 }
-                // Segments above the interface's MTU; single ones are handled below.
+                // Segments exceed the interface's MTU; single datagrams are handled below.
                 Err(e) if e.raw_os_error() == Some(libc::EMSGSIZE) => {}
                 _ => return outcome(sent),
             }
@@ -353,7 +339,7 @@ impl AsFd for BatchSocket {
 }
 
 impl ReceiveBuffers {
-    /// Half a mebibyte.
+    /// Room for 512 KiB.
     pub fn new() -> Self {
         Self {
             bytes: vec![0; BUFFERS * BUFFER_BYTES],
@@ -385,7 +371,7 @@ fn outcome(result: io::Result<()>) -> Sent {
     }
 }
 
-/// Beyond `rmem_max` where CAP_NET_ADMIN allows it, else up to it. Small buffers work too.
+/// Beyond `rmem_max` if CAP_NET_ADMIN permits it, otherwise up to it. Small buffers work too.
 fn enlarge_buffers(socket: &Socket) {
     for (forced, ordinary) in [
         (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
@@ -465,7 +451,7 @@ mod tests {
         BatchSocket::bind(address.parse().unwrap(), Purpose::Path).unwrap()
     }
 
-    /// Receives until `bytes` have come or ten seconds have passed.
+    /// Receives until `bytes` have arrived or ten seconds have passed.
     fn receive_bytes(socket: &BatchSocket, bytes: usize) -> Vec<(Vec<u8>, usize, u8)> {
         let epoll = Epoll::new().unwrap();
         epoll.add(socket, 0, Interest::Read).unwrap();
@@ -520,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn an_application_socket_tells_the_local_address() {
+    fn an_application_socket_reports_the_local_address() {
         for (wildcard, local) in [("0.0.0.0:0", "127.0.0.3"), ("[::]:0", "::1")] {
             let to = BatchSocket::bind(wildcard.parse().unwrap(), Purpose::Application).unwrap();
             let local: IpAddr = local.parse().unwrap();
@@ -559,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn too_large_datagrams_are_told_apart() {
+    fn too_large_datagrams_are_distinguished_from_other_errors() {
         let (mut from, to) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
         let data = vec![0; 65_530];
         let outgoing = Outgoing {
@@ -587,7 +573,7 @@ mod tests {
         for _ in 0..100 {
             assert!(matches!(from.send(&outgoing), Sent::All));
         }
-        // On a busy machine the kernel may still be handing them over.
+        // On a busy machine the kernel may still be delivering them.
         let deadline = Instant::now() + Duration::from_secs(10);
         while to.receive_drops().unwrap() == 0 {
             assert!(Instant::now() < deadline, "nothing was dropped");

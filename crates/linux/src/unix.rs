@@ -1,4 +1,4 @@
-//! Local sockets: Unix listeners with a mode and a group, and who is at the other end.
+//! Unix sockets: listeners with a mode and a group, and credentials of the peer.
 
 use std::{
     fs, io,
@@ -22,76 +22,58 @@ use nix::{
 };
 use socket2::{Domain, SockAddr, Socket, Type};
 
-/// Connections that wait to be accepted.
+/// Backlog of the listener.
 const BACKLOG: i32 = 64;
 
 /// Why a local socket could not be opened. `Display` says what to try.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Something answers on it.
+    /// A process listens on it.
     #[error("{}: a running process listens here; stop it first, or name another socket", .0.display())]
     InUse(PathBuf),
-    /// There is a file, and it is no socket.
+    /// The file exists and is not a socket.
     #[error("{}: exists and is no socket; move it away, or name another socket", .0.display())]
     NotASocket(PathBuf),
     /// The group does not exist.
     #[error("{}: there is no group `{group}`; `groupadd --system {group}` makes it", path.display())]
-    NoSuchGroup {
-        /// The socket.
-        path: PathBuf,
-        /// The group asked for.
-        group: String,
-    },
+    NoSuchGroup { path: PathBuf, group: String },
     /// The socket cannot be given to the group.
     #[error("{}: cannot give the socket to group `{group}`: {source}; keiro must be in that group or be started as root", path.display())]
     Group {
-        /// The socket.
         path: PathBuf,
-        /// The group asked for.
         group: String,
-        /// The system's error.
         source: io::Error,
     },
-    /// Anything else.
     #[error("{}: cannot listen here: {source}; its directory must exist and be writable by the user keiro runs as", path.display())]
-    System {
-        /// The socket.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    System { path: PathBuf, source: io::Error },
 }
 
-/// Who is at the other end of a local socket, as of its connect.
+/// Credentials of the other end of a local socket, at the time of its connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
-    /// Process.
     pub pid: i32,
-    /// Effective user.
     pub uid: u32,
-    /// Effective group.
     pub gid: u32,
-    /// Supplementary groups.
     pub groups: Vec<u32>,
 }
 
-/// What one process of a network namespace holds at a time, until it is dropped or the process ends.
+/// A lock that one process of a network namespace holds until it is dropped or the process ends.
 ///
-/// It is a socket with an abstract name: the kernel keeps those for each network namespace, and
-/// leaves nothing behind.
+/// It is a socket with an abstract name: the kernel keeps those per network namespace, and leaves nothing
+/// behind.
 #[derive(Debug)]
 pub struct NamespaceLock {
-    /// `None`: another user has the name, so that it proves nothing.
+    /// `None` if another user has the name, so that it proves nothing.
     _listener: Option<UnixListener>,
 }
 
-/// Why a [`NamespaceLock`] was not had.
+/// Why a [`NamespaceLock`] was not acquired.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Another process holds it.
     #[error("process {pid} does that here already")]
     Held {
-        /// Its number, as this process's namespace of processes has it.
+        /// Its number in this process's PID namespace.
         pid: i32,
     },
     /// The system refuses a socket.
@@ -100,10 +82,9 @@ pub enum LockError {
 }
 
 impl NamespaceLock {
-    /// Takes the lock of this name in the calling thread's network namespace.
+    /// Acquires the lock of this name in the calling thread's network namespace.
     ///
-    /// Abstract names are anybody's. That a user who is neither root nor this process's has taken
-    /// it does not keep anybody out.
+    /// Any user can bind abstract names. A user other than root and this process's cannot block it.
     ///
     /// # Errors
     /// See [`LockError`].
@@ -118,7 +99,7 @@ impl NamespaceLock {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
             Err(error) => return Err(error.into()),
         };
-        // Connecting does not block: the backlog of a legitimate holder never fills.
+        // Connecting does not block, because the backlog of a legitimate holder never fills.
         let Ok(stream) = UnixStream::connect_addr(&address) else {
             return Err(held.into());
         };
@@ -130,10 +111,10 @@ impl NamespaceLock {
     }
 }
 
-/// Listens at `path`, mode 0660, owned by `group` (`None`: the process's own), non-blocking.
+/// Listens at `path`: mode 0660, owned by `group` (`None`: that of the process), non-blocking.
 ///
-/// A socket without a listener is replaced. The directory is made (0755) if only the
-/// last part of it is missing.
+/// A socket without a listener is replaced. The directory is created (0755) if only its last component is
+/// missing.
 ///
 /// # Errors
 /// See [`ListenError`].
@@ -155,7 +136,7 @@ pub fn listen(path: &Path, group: Option<&str>) -> Result<UnixListener, ListenEr
             .map_err(system)?;
     }
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(system)?;
-    // Before bind, so that the file never has a wider mode (unix_bind_bsd takes the socket's).
+    // Before bind, so that the file never has a wider mode (unix_bind_bsd uses the socket's).
     fchmod(&socket, Mode::from_bits_truncate(0o660)).map_err(|e| system(e.into()))?;
     let address = SockAddr::unix(path).map_err(system)?;
     socket.bind(&address).map_err(system)?;
@@ -166,14 +147,14 @@ pub fn listen(path: &Path, group: Option<&str>) -> Result<UnixListener, ListenEr
             source,
         })?;
     }
-    // The umask may have taken the group's bits away.
+    // The umask may have removed the group's bits.
     fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(system)?;
     socket.listen(BACKLOG).map_err(system)?;
     socket.set_nonblocking(true).map_err(system)?;
     Ok(UnixListener::from(std::os::fd::OwnedFd::from(socket)))
 }
 
-/// The number of a group.
+/// The ID of a group.
 ///
 /// # Errors
 /// There is no such group.
@@ -205,7 +186,7 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
             fs::remove_file(path).map_err(system)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // A full backlog would be EAGAIN: there is a listener.
+        // A full backlog would be EAGAIN, so there is a listener.
         Ok(_) => Err(ListenError::InUse(path.into())),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err(ListenError::InUse(path.into()))
@@ -215,7 +196,7 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
 }
 
 impl PeerCredentials {
-    /// Those of the other end of `stream`.
+    /// The credentials of the other end of `stream`.
     ///
     /// # Errors
     /// It is not a connected Unix socket.
@@ -235,7 +216,7 @@ impl PeerCredentials {
     }
 }
 
-/// Asks for a send buffer of `bytes`; what the system allows is taken.
+/// Requests a send buffer of `bytes`; the system may grant less.
 pub fn enlarge_send_buffer(socket: &impl AsFd, bytes: usize) {
     let _ = socket2::SockRef::from(socket).set_send_buffer_size(bytes);
 }
@@ -254,7 +235,7 @@ pub fn effective_uid() -> u32 {
 }
 
 fn peer_groups(stream: &impl AsFd) -> io::Result<Vec<u32>> {
-    // NGROUPS_MAX of Linux; a larger set does not exist.
+    // NGROUPS_MAX of Linux, the maximum.
     let mut groups = vec![0u32; 64];
     loop {
         let mut bytes = libc::socklen_t::try_from(groups.len() * size_of::<u32>())
@@ -275,7 +256,7 @@ fn peer_groups(stream: &impl AsFd) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // The kernel says how many there are; it cannot be fewer than we asked for.
+        // The kernel returns their number, which cannot be less than requested.
         if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() {
             return Err(error);
         }

@@ -1,7 +1,7 @@
-//! VRF devices: a routing table with a name, for what is bound to it.
+//! VRF devices: a named routing table for bound sockets and interfaces.
 //!
-//! Those that are made here carry an alias, by which they are known again. Others' are used as they are, and
-//! what is something else is never touched. What a table leads to is left to those who fill it.
+//! Devices that are created here carry an alias, by which they are recognised. Others' VRF devices are used
+//! as they are, and other interfaces are never touched. The callers fill the tables.
 
 use std::{fmt, io};
 
@@ -12,71 +12,62 @@ use crate::{
     rule::InterfaceName,
 };
 
-/// A device with a table.
+/// A device with its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Vrf {
-    /// The device's name.
     pub name: InterfaceName,
     /// Its table, from 1.
     pub table: u32,
 }
 
-/// Makes and removes them in one namespace.
+/// Creates and removes them in one namespace.
 #[derive(Debug)]
 pub struct Vrfs {
     socket: Socket,
 }
 
-/// Why there is no such device.
+/// Why a device could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum VrfError {
-    /// The kernel has none.
+    /// The kernel does not support VRF.
     #[error(
         "cannot make the VRF device `{0}`: this kernel has none (CONFIG_NET_VRF; `modprobe vrf` where it is a module); \
          without `vrf` the table is the same"
     )]
     Missing(InterfaceName),
-    /// The process may not.
+    /// Missing privilege.
     #[error("not permitted to make VRF devices; CAP_NET_ADMIN or root is needed")]
     NotPermitted,
-    /// Something else has its name, or another device its table.
+    /// An interface that is not a VRF has its name, or another device its table.
     #[error("{there} is in the way of the VRF `{wanted}` of table {}; remove it or configure another", wanted.table)]
     InTheWay {
-        /// What is there.
         there: Device,
-        /// What was to be there.
+        /// The desired device.
         wanted: Vrf,
     },
     /// The kernel refuses it.
     #[error("cannot {what}: {source}")]
-    Refused {
-        /// What was to be done.
-        what: String,
-        /// The kernel's words.
-        source: io::Error,
-    },
-    /// There is no socket, or the kernel does not answer.
+    Refused { what: String, source: io::Error },
+    /// There is no netlink socket, or the kernel does not answer.
     #[error("cannot talk to the kernel about devices: {0}")]
     Socket(io::Error),
 }
 
-/// A network device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Its name.
     pub name: InterfaceName,
-    /// Its table; `None`: it is no VRF.
+    /// Its table; `None` if it is not a VRF.
     pub table: Option<u32>,
-    /// Whether Keiro has made it.
+    /// Whether Keiro has created it.
     pub ours: bool,
     up: bool,
 }
 
 impl Vrfs {
-    /// For the calling thread's network namespace; it stays with that one.
+    /// For the calling thread's network namespace, permanently.
     ///
     /// # Errors
-    /// No socket can be had.
+    /// No netlink socket is available.
     pub fn open() -> Result<Self, VrfError> {
         let socket = Socket::open(libc::NETLINK_ROUTE).map_err(VrfError::Socket)?;
         Ok(Self { socket })
@@ -96,10 +87,10 @@ impl Vrfs {
         found.map_err(|refusal| refused(refusal, || "list devices".to_owned()))
     }
 
-    /// Makes a device that is not there, and sets it up. `false`: it was there.
+    /// Creates a device if it does not exist, and sets it up. `false` if it existed.
     ///
     /// # Errors
-    /// The kernel has no VRF devices, or something is in the way.
+    /// The kernel does not support VRF devices, or an interface is in the way.
     pub fn make(&mut self, wanted: Vrf) -> Result<bool, VrfError> {
         let devices = self.devices()?;
         let same =
@@ -127,7 +118,7 @@ impl Vrfs {
             }
             other => other,
         })?;
-        // Not taken when a device is made.
+        // The kernel ignores it when the device is created.
         self.change(
             SET,
             0,
@@ -137,7 +128,7 @@ impl Vrfs {
         Ok(true)
     }
 
-    /// Removes those that Keiro has made, but for these; how many there were.
+    /// Removes the devices that Keiro has created, except these; returns their number.
     ///
     /// # Errors
     /// The kernel refuses it.
@@ -176,7 +167,7 @@ impl Vrfs {
 }
 
 impl Vrf {
-    /// The body of [`NEW`].
+    /// The message body of [`NEW`].
     fn write(&self, batch: &mut Batch) {
         batch.raw(&header(UP));
         batch.attribute(IFLA_IFNAME, self.name.as_bytes());
@@ -204,7 +195,7 @@ fn write_up(batch: &mut Batch, name: InterfaceName) {
     batch.attribute(IFLA_IFNAME, name.as_bytes());
 }
 
-/// `struct ifinfomsg`; `flags` are to be set.
+/// `struct ifinfomsg`; `flags` are the flags to set.
 fn header(flags: u32) -> [u8; 16] {
     let mut header = [0; 16];
     header[8..12].copy_from_slice(&flags.to_ne_bytes());
@@ -234,7 +225,7 @@ fn read(message: &Message<'_>) -> Option<Device> {
     })
 }
 
-/// Of `IFLA_LINKINFO`; `None`: it is no VRF's.
+/// Parses `IFLA_LINKINFO`; `None` if it is not a VRF.
 fn table_of(about: &[u8]) -> Option<u32> {
     let find = |of: &[u8], wanted: u16| -> Option<Vec<u8>> {
         let mut all = attributes(of);
@@ -246,9 +237,9 @@ fn table_of(about: &[u8]) -> Option<u32> {
     u32_of(&find(&data, VRF_TABLE)?)
 }
 
-/// What the kernel says of a kind of device that it does not know.
+/// The kernel's error for an unknown kind of device.
 fn is_unknown(error: &io::Error) -> bool {
-    // With its own words the number is in the text alone.
+    // If the kernel explains, the error number is in the text only.
     let kind = io::Error::from_raw_os_error(libc::EOPNOTSUPP).kind();
     error.raw_os_error() == Some(libc::EOPNOTSUPP) || error.kind() == kind
 }
@@ -279,7 +270,7 @@ impl fmt::Display for Device {
     }
 }
 
-/// By which those that Keiro has made are known. Ours.
+/// Alias of devices that Keiro has created. Ours.
 const ALIAS: &[u8] = b"keiro egress";
 
 // `include/uapi/linux/rtnetlink.h`, `if_link.h`, `if.h`
@@ -306,7 +297,7 @@ mod tests {
         Vrf { name, table }
     }
 
-    /// As the kernel would list what was written.
+    /// As the kernel would list the written message.
     fn read_back(write: impl FnOnce(&mut Batch)) -> Option<Device> {
         let mut batch = Batch::default();
         batch.begin(NEW, 0, 1);
@@ -337,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_values_parse_to_the_same() {
         let epe = vrf("epe-a", 7600);
         let found = read_back(|batch| epe.write(batch)).unwrap();
         let expected = Device {
@@ -364,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_way_is_named() {
+    fn obstacles_are_named() {
         let there = read_back(|batch| vrf("red", 7600).write(batch)).unwrap();
         let wanted = vrf("epe-a", 7600);
         let error = VrfError::InTheWay { there, wanted }.to_string();

@@ -14,16 +14,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a test waits for a condition.
+/// Time limit of waiting for a condition.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// How long it rests between two looks.
+/// Pause between two checks.
 const STEP: Duration = Duration::from_millis(2);
 
 /// The variable that names a file to which tests append what they have not tested.
 pub const NOT_TESTED: &str = "KEIRO_NOT_TESTED";
 
-/// Waits until `condition` gives a value.
+/// Waits until `condition` returns a value.
 ///
 /// # Panics
 /// With `what` if it gives none within [`LIMIT`].
@@ -50,7 +50,7 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     start.elapsed()
 }
 
-/// Waits until what `look` returns satisfies `holds`, and returns it.
+/// Waits until the result of `look` satisfies `holds`, and returns it.
 ///
 /// # Panics
 /// With `what` and the last value if it does not within [`LIMIT`].

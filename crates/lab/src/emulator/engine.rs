@@ -1,4 +1,4 @@
-//! The emulator's thread: reads rings, asks links, releases frames on time.
+//! The emulator's thread: reads rings, passes frames to links, releases them on time.
 
 use std::{
     fs,
@@ -29,24 +29,24 @@ use super::{
 /// Frames read from one interface before due ones are released; ours.
 const READ_BATCH_MAX: usize = 64;
 
-/// Frames that all rings together hold; ours: 128 MiB.
+/// Capacity of all rings together, in frames; ours: 128 MiB.
 const RING_FRAMES_TOTAL: usize = 1 << 16;
 
-/// Lateness is recorded up to this; ours.
+/// Greater lateness is recorded as this; ours.
 const LATENESS_MAX: Duration = Duration::from_secs(60);
 
-/// A pair of clock readings further apart than this was interrupted and is not used; ours.
+/// A pair of clock readings further apart than this was interrupted and is discarded; ours.
 const CLOCK_PAIR_SPREAD_MAX: Duration = Duration::from_micros(2);
 
-/// What ends a wait: a frame at some port, a command, or the time.
+/// Events that end a wait: a frame at a port, a command, or the time.
 const FRAME: u64 = 0;
 const COMMAND: u64 = 1;
 const ALARM: u64 = 2;
 
 /// See the module's documentation.
 pub(super) struct Engine {
-    /// Ends a and b of link 0, of link 1, and so on. What comes in at port `i` goes through lane
-    /// `i` and leaves by port `i ^ 1`.
+    /// Ends a and b of link 0, of link 1, and so on. A frame received at port `i` goes through lane `i` and
+    /// leaves by port `i ^ 1`.
     ports: Vec<PacketSocket>,
     lanes: Vec<Lane>,
     names: Vec<String>,
@@ -77,13 +77,13 @@ struct Lane {
     report: DirectionReport,
 }
 
-/// Converts the kernel's stamps, which are on the clock that may be set, to the monotonic clock.
+/// Converts the kernel's time stamps from the realtime clock to the monotonic clock.
 struct StampClock {
-    /// CLOCK_REALTIME less CLOCK_MONOTONIC, in nanoseconds.
+    /// CLOCK_REALTIME minus CLOCK_MONOTONIC, in nanoseconds.
     offset: i128,
 }
 
-/// Whether to go on.
+/// Whether to continue.
 #[derive(PartialEq, Eq)]
 enum Next {
     Continue,
@@ -154,7 +154,7 @@ impl Engine {
         })
     }
 
-    /// Asks for everything that makes the calling thread punctual.
+    /// Requests real-time scheduling, locked memory, and awake CPUs for the calling thread.
     pub(super) fn take_real_time(&mut self, priority: FifoPriority) {
         fn tell<T>(what: &str, result: std::io::Result<T>) -> Option<T> {
             let warn = |error: &_| tracing::warn!("link emulator runs without {what}: {error}");
@@ -190,7 +190,7 @@ impl Engine {
         }
     }
 
-    /// Takes what the rings hold, at most a batch from each; whether one may hold more.
+    /// Reads at most a batch from each ring; returns whether one may hold more.
     fn read_rings(&mut self) -> bool {
         let mut more = false;
         for index in 0..self.ports.len() {
@@ -199,7 +199,7 @@ impl Engine {
         more
     }
 
-    /// How many frames were taken.
+    /// Returns the number of frames read.
     fn read_ring(&mut self, index: usize) -> usize {
         let Lane {
             link,
@@ -221,7 +221,7 @@ impl Engine {
             }
             let tag = if frame.vlan().is_some() { 4 } else { 0 };
             let length = (frame.bytes().len() + tag).saturating_sub(self.header_bytes);
-            // The clock may have been set since the stamps were compared with it.
+            // The realtime clock may have been set since the offset was computed.
             let arrived = self.stamps.instant_of(frame.stamp()).min(now());
             match link.arrive(arrived, ByteCount::new(length as u64)) {
                 Arrival::Accepted(ticket) => frames.put(ticket, self.pool.copy(&frame)),
@@ -231,7 +231,7 @@ impl Engine {
         READ_BATCH_MAX
     }
 
-    /// Sends what is due; gives the time afterwards.
+    /// Sends due frames; returns the time afterwards.
     fn release(&mut self) -> Instant {
         let mut time = now();
         for index in 0..self.lanes.len() {
@@ -246,7 +246,7 @@ impl Engine {
         time
     }
 
-    /// Sends at most a batch from one lane; gives the time afterwards.
+    /// Sends at most a batch from one lane; returns the time afterwards.
     fn release_batch(&mut self, index: usize, before: Instant) -> Instant {
         let Lane {
             link,
@@ -294,8 +294,7 @@ impl Engine {
         after
     }
 
-    /// Waits for a frame, a command, or until shortly before a frame is due; gives the time
-    /// afterwards.
+    /// Waits for a frame, a command, or until shortly before a frame is due; returns the time afterwards.
     fn sleep(&mut self, before: Instant) -> Instant {
         let timeouts = self
             .lanes
@@ -305,7 +304,7 @@ impl Engine {
             .min()
             .map(|due| self.margin.sleep_for(due - before))
         {
-            // So near that it is better to stay awake.
+            // Too close to sleep.
             Some(None) => {
                 thread::yield_now();
                 return now();
@@ -320,7 +319,7 @@ impl Engine {
             tracing::error!("link emulator cannot wait: {error}");
         }
         let after = now();
-        // It may be woken by the time of a frame that has gone since, which is too early.
+        // The alarm may have been set for a frame that has been sent meanwhile.
         if let (Some(asked), Some(until)) = (asked, until)
             && self.ready.is_empty()
             && after >= until
@@ -328,8 +327,8 @@ impl Engine {
             self.margin.learn(asked, after - until);
         }
         if self.ready.iter().any(|ready| ready.token == COMMAND) {
-            // Before the commands are looked for, and here only: a command may be seen before its
-            // sender wakes the thread, and a wake that then stays would end every wait at once.
+            // Reset here only, before looking for commands: a command may be received before its sender wakes
+            // the thread, and a wake-up that was never reset would end every wait at once.
             self.waker.reset();
         }
         if self.ready.iter().any(|ready| ready.hangup) {
@@ -344,7 +343,7 @@ impl Engine {
 
     fn obey(&mut self, now: Instant) -> Next {
         while let Ok(command) = self.commands.try_recv() {
-            // The asking thread may have ended; then the answer is not needed.
+            // The requesting thread may have ended; then the answer is not needed.
             match command {
                 Command::Apply {
                     lane,
@@ -376,7 +375,7 @@ impl Engine {
     fn report(&mut self) -> Report {
         let now = now();
         for (lane, port) in self.lanes.iter_mut().zip(&self.ports) {
-            // An open socket always answers; if not, the count is merely not newer.
+            // An open socket always answers; otherwise the count is merely outdated.
             lane.report.ring_drops += port.take_ring_drops().unwrap_or_default();
             lane.report.link = *lane.link.counters();
             lane.report.queue = lane.link.queue(now);
@@ -412,7 +411,7 @@ impl StampClock {
         clock
     }
 
-    /// Follows changes of the clock that may be set.
+    /// Follows changes of the realtime clock.
     fn refresh(&mut self) {
         let pair = ClockPair::now();
         let spread = clock::monotonic_nanos().saturating_sub(pair.monotonic_nanos);
@@ -431,14 +430,14 @@ impl StampClock {
     }
 }
 
-/// Opens an interface and keeps the kernel's own packets off it.
+/// Opens an interface and keeps the kernel from sending packets of its own on it.
 fn open(
     link: &LinkSpec,
     interface: &str,
     ring_frames: usize,
 ) -> Result<PacketSocket, EmulatorError> {
-    // The namespace has no addresses, but an interface with IPv6 would give itself one and send
-    // neighbour discovery past the link. Where there is no IPv6, there is no such file.
+    // The namespace has no addresses, but an interface with IPv6 would assign itself one and send neighbour
+    // discovery past the link. Without IPv6 there is no such file.
     let path = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
     if let Err(error) = fs::write(path, "1") {
         tracing::debug!("interface `{interface}` keeps IPv6: {error}");

@@ -1,17 +1,17 @@
-//! The bytes of frames that links hold, under the links' tickets, in buffers that are used again.
+//! The bytes of frames in links, by the links' tickets, in reused buffers.
 
 use std::collections::HashMap;
 
 use keiro_link::Ticket;
 use keiro_linux::packet::Frame;
 
-/// Bytes that all links of an emulator hold together, at most; ours: 1 Gbit/s for two seconds.
+/// Maximum of bytes in all links of an emulator; ours: 1 Gbit/s for two seconds.
 pub(super) const HELD_BYTES_MAX: usize = 256 << 20;
 
-/// Unused buffers that are kept; ours: what 1 Gbit/s with 100 ms holds.
+/// Maximum of unused buffers; ours: the content of 1 Gbit/s with 100 ms.
 const SPARE_MAX: usize = 8192;
 
-/// Where a VLAN tag stands: behind the two addresses.
+/// Offset of a VLAN tag: behind the two addresses.
 const VLAN_OFFSET: usize = 12;
 
 /// Buffers for one frame each.
@@ -28,12 +28,12 @@ pub(super) struct Store {
 }
 
 impl Pool {
-    /// Whether another frame may be held.
+    /// Whether there is room for another frame.
     pub(super) fn has_room(&self) -> bool {
         self.held_bytes < HELD_BYTES_MAX
     }
 
-    /// A copy of the frame, with its VLAN tag in place.
+    /// A copy of the frame with its VLAN tag inserted.
     pub(super) fn copy(&mut self, frame: &Frame<'_>) -> Vec<u8> {
         let mut buffer = self.spare.pop().unwrap_or_default();
         let bytes = frame.bytes();
@@ -51,7 +51,7 @@ impl Pool {
         buffer
     }
 
-    /// Takes a buffer back that [`copy`](Self::copy) gave.
+    /// Returns a buffer of [`copy`](Self::copy).
     pub(super) fn give_back(&mut self, buffer: Vec<u8>) {
         self.held_bytes = self.held_bytes.saturating_sub(buffer.capacity());
         if self.spare.len() < SPARE_MAX {

@@ -1,29 +1,28 @@
-//! How long before a deadline the thread must be awake, learnt from how late timers wake it.
+//! How long before a deadline the thread must be awake, learnt from the lateness of its timers.
 //!
-//! A virtual machine's timers are late by tens of microseconds, and by more after a longer sleep,
-//! when the CPU has gone to sleep as well. A margin that covers most of it keeps releases
-//! punctual; a margin that covers all of it would cost a CPU.
+//! A virtual machine's timers are late by tens of microseconds, and by more after a longer sleep, when the
+//! CPU has gone to sleep as well. A margin that covers most of the lateness keeps releases punctual; one that
+//! covers all of it would use a whole CPU.
 
 use std::time::Duration;
 
-/// Sleeps up to this are short; ours: the kernel's guest halt polling keeps a CPU awake for about
-/// as long.
+/// Sleeps up to this are short; ours: the kernel's guest halt polling keeps a CPU awake for about as long.
 const SHORT_MAX: Duration = Duration::from_micros(300);
 
-/// Where learning starts: about right for a virtual machine, so that little is late meanwhile.
+/// Initial margin: about right for a virtual machine, so that little is late while it learns.
 const START_SHORT_NANOS: u64 = 30_000;
 const START_LONG_NANOS: u64 = 80_000;
 
-/// What is never gone below and beyond. Ours: an exact clock's wake-up; and a tenth of a CPU at a
-/// thousand wake-ups a second.
+/// Minimum and maximum of the margin. Ours: the wake-up time with an exact clock; a tenth of a CPU at a
+/// thousand wake-ups per second.
 const NANOS_MIN: u64 = 10_000;
 const NANOS_MAX: u64 = 120_000;
 
-/// Out of this many wake-ups one may come after the margin; a step up is as much larger.
+/// One of this many wake-ups may exceed the margin; a step up is as much larger.
 const ONE_IN: u64 = 150;
 
-/// A step down; a step up is [`ONE_IN`] − 1 of them. The margin so settles where one in `ONE_IN`
-/// is late, and a single stall of many milliseconds hardly moves it.
+/// A step down; a step up is [`ONE_IN`] − 1 of them. So the margin settles where one in `ONE_IN` is late, and
+/// a single stall of many milliseconds hardly changes it.
 const STEP_NANOS: u64 = 25;
 
 /// See the module's documentation.
@@ -41,7 +40,7 @@ impl Margin {
         }
     }
 
-    /// How long to sleep where a frame is due in `left`; `None` if it is too near to sleep.
+    /// How long to sleep if a frame is due in `left`; `None` if that is too close to sleep.
     pub(super) fn sleep_for(&self, left: Duration) -> Option<Duration> {
         let after = |nanos| {
             let sleep = left.checked_sub(Duration::from_nanos(nanos))?;
@@ -53,7 +52,7 @@ impl Margin {
         }
     }
 
-    /// A timer woke the thread `late` after it had asked to sleep for `asked`.
+    /// Records that a timer woke the thread `late` after it had asked to sleep for `asked`.
     pub(super) fn learn(&mut self, asked: Duration, late: Duration) {
         let nanos = if asked > SHORT_MAX {
             &mut self.long_nanos
@@ -84,7 +83,7 @@ mod tests {
     fn margin_covers_most_wake_ups() {
         let mut margin = Margin::new();
         for round in 0..20_000u64 {
-            // 20 to 69 µs, evenly.
+            // Evenly from 20 to 69 µs.
             margin.learn(LONG, Duration::from_micros(20 + round * 7 % 50));
         }
         let learnt = margin_of(&margin, LONG).as_micros();
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_near_is_slept_for() {
+    fn near_deadlines_are_not_slept_for() {
         let near = Duration::from_nanos(START_SHORT_NANOS);
         assert_eq!(Margin::new().sleep_for(near), None);
         assert_eq!(Margin::new().sleep_for(Duration::ZERO), None);

@@ -1,7 +1,7 @@
-//! How exact an emulated path is, measured from outside: numbered packets between two hosts,
-//! stamped by the kernel where they leave the one's interface and where they reach the other's.
+//! Accuracy of an emulated path, measured from outside: numbered packets between two hosts, stamped by the
+//! kernel where they leave one interface and where they arrive at the other.
 //!
-//! Neither sender nor receiver has to be punctual, and nothing here knows who emulates the path.
+//! Neither sender nor receiver has to be punctual, and the measurement does not depend on the emulator.
 
 use std::{
     collections::BTreeMap,
@@ -25,100 +25,94 @@ const HEADER_BYTES: usize = 28;
 /// Ethernet header, IPv4 header and UDP header.
 const PAYLOAD_OFFSET: usize = 14 + HEADER_BYTES;
 
-/// Mark and number at the start of a payload.
+/// Magic and sequence number at the start of a payload.
 const PAYLOAD_MIN: usize = 12;
 
-/// Marks our packets, beside their port.
+/// Magic of our packets, in addition to their port.
 const MARK: [u8; 8] = *b"keiro-lm";
 
-/// The port that packets are sent to: "discard".
+/// The destination port: "discard".
 const PORT: u16 = 9;
 
-/// The most packets of one measurement; ours.
+/// Maximum of packets in one measurement; ours.
 pub const PACKETS_MAX: u32 = 1_000_000;
 
-/// Frames between two looks into a ring; ours: 80 ms of 100 Mbit/s in long packets.
+/// Capacity of a ring in frames; ours: 80 ms of 100 Mbit/s in long packets.
 const RING_FRAMES: usize = 8192;
 
-/// How often rings are emptied; ours.
+/// Period of emptying rings; ours.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// Below the emulator, above ordinary threads, so that the offered load holds.
+/// Below the emulator, above ordinary threads, so that the offered load is steady.
 const SENDER_PRIORITY: FifoPriority = FifoPriority::new(20).unwrap();
 
 /// One end of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathEnd {
-    /// The network namespace.
     pub netns: String,
-    /// The interface in it that the path leads to.
+    /// Its interface towards the path.
     pub interface: String,
-    /// Its address.
     pub address: Ipv4Addr,
 }
 
-/// What is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
-    /// How many packets, at most [`PACKETS_MAX`].
+    /// Number of packets, at most [`PACKETS_MAX`].
     pub packets: u32,
-    /// From one to the next; a late sender catches up.
+    /// Interval of packets; a late sender catches up.
     pub interval: Duration,
-    /// Length of the IP packet, 40 to 1500.
+    /// Length of the IP packet, 40 to 1500 bytes.
     pub ip_bytes: u16,
-    /// How long to wait for packets after the last one was sent.
+    /// Time to wait for packets after the last one was sent.
     pub patience: Duration,
 }
 
-/// What came of it.
+/// Result of a measurement.
 #[derive(Clone, Debug, Default)]
 pub struct Observation {
-    /// Stamps by packet number; `received` in the order of arrival.
+    /// Time stamps by packet number; `received` in the order of arrival.
     sent: BTreeMap<u32, Duration>,
     received: Vec<(u32, Duration)>,
     ip_bytes: u16,
 }
 
-/// How far delays are from what they should be.
+/// Differences between measured and expected delays.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DelayError {
-    /// Packets that it is made of.
+    /// Number of packets.
     pub packets: usize,
-    /// Mean, in microseconds; negative where packets come too early.
+    /// Mean, in microseconds; negative if packets are early.
     pub mean_micros: f64,
     /// Median, in microseconds, with sign.
     pub p50_micros: f64,
-    /// 99th percentile of the amount, in microseconds.
+    /// 99th percentile of the absolute value, in microseconds.
     pub p99_micros: f64,
-    /// Largest amount, in microseconds.
+    /// Greatest absolute value, in microseconds.
     pub max_micros: f64,
 }
 
-/// Why nothing was measured.
+/// Why the measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
     /// A namespace cannot be used.
     #[error(transparent)]
     Netns(#[from] NetnsError),
-    /// An interface cannot be listened on.
+    /// An interface cannot be captured.
     #[error(transparent)]
     Packet(#[from] PacketError),
     /// Packets cannot be sent.
     #[error("cannot send packets from {from} to {to}: {source}")]
     Send {
-        /// The sender's address.
         from: Ipv4Addr,
-        /// The receiver's.
         to: Ipv4Addr,
-        /// The system's error.
         source: io::Error,
     },
-    /// The ring of a tap was full, so that stamps are missing.
+    /// The ring of a tap was full, so that time stamps are missing.
     #[error("{0} packets passed unseen: the machine was too busy to measure")]
     Unseen(u64),
 }
 
-/// Sends `traffic` along the path and watches it at both ends.
+/// Sends `traffic` along the path and captures it at both ends.
 ///
 /// # Errors
 /// See [`MeasureError`].
@@ -129,10 +123,10 @@ pub fn observe(
 ) -> Result<Observation, MeasureError> {
     let mut leaving = tap(from, true)?;
     let mut arriving = tap(to, false)?;
-    // Takes the packets, so that none is answered as unreachable.
+    // Receives the packets, so that they are not answered as unreachable.
     let sink = socket(to, PORT)?;
     let source = socket(from, 0)?;
-    let mut seen = Observation {
+    let mut observation = Observation {
         ip_bytes: traffic.ip_bytes,
         ..Observation::default()
     };
@@ -141,8 +135,8 @@ pub fn observe(
         let sender = scope.spawn(|| send(&source, to.address, traffic));
         let mut patience_ends = None;
         let total = traffic.packets.min(PACKETS_MAX) as usize;
-        while seen.received.len() < total {
-            seen.take(&mut leaving, &mut arriving);
+        while observation.received.len() < total {
+            observation.take(&mut leaving, &mut arriving);
             if sender.is_finished() {
                 let now = clock::monotonic_nanos();
                 let end = *patience_ends.get_or_insert(now + traffic.patience.as_nanos() as u64);
@@ -156,7 +150,7 @@ pub fn observe(
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
-    seen.take(&mut leaving, &mut arriving);
+    observation.take(&mut leaving, &mut arriving);
     drop(sink);
     sent.map_err(|source| MeasureError::Send {
         from: from.address,
@@ -164,23 +158,22 @@ pub fn observe(
         source,
     })?;
     match [&leaving, &arriving].map(|tap| tap.take_ring_drops().unwrap_or_default()) {
-        [0, 0] => Ok(seen),
+        [0, 0] => Ok(observation),
         [left, arrived] => Err(MeasureError::Unseen(left + arrived)),
     }
 }
 
 impl Observation {
-    /// Packets that left.
     pub fn packets_sent(&self) -> usize {
         self.sent.len()
     }
 
-    /// Packets that arrived, copies included.
+    /// Packets that arrived, duplicates included.
     pub fn packets_received(&self) -> usize {
         self.received.len()
     }
 
-    /// Packets that arrived behind one that was sent later.
+    /// Packets that arrived after one that was sent later.
     pub fn packets_overtaken(&self) -> usize {
         let mut latest = 0;
         let overtaken = self.received.iter().filter(|(number, _)| {
@@ -201,7 +194,7 @@ impl Observation {
         arrived.into_iter().map(|(_, whether)| whether).collect()
     }
 
-    /// Measured one-way delays less `expected`; `None` if nothing arrived.
+    /// Measured one-way delays minus `expected`; `None` if nothing arrived.
     pub fn delay_error(&self, expected: Duration) -> Option<DelayError> {
         let nanos = |time: Duration| time.as_nanos() as f64;
         let errors = self.received.iter().filter_map(|(number, at)| {
@@ -211,8 +204,8 @@ impl Observation {
         DelayError::of(errors.collect())
     }
 
-    /// The rate at which IP packets arrived, in bit/s, from `warm_up` after the first arrival to
-    /// the last; `None` if fewer than two arrived then.
+    /// The rate of arriving IP packets in bit/s, from `warm_up` after the first arrival to the last; `None`
+    /// if fewer than two arrived in that time.
     pub fn rate(&self, warm_up: Duration) -> Option<f64> {
         let begin = self.received.first()?.1 + warm_up;
         let mut counted = self
@@ -221,7 +214,7 @@ impl Observation {
             .map(|(_, at)| *at)
             .filter(|at| *at >= begin);
         let first = counted.next()?;
-        // The first packet's transmission lies before the time that is counted.
+        // The first packet's transmission precedes the counted time.
         let (packets, last) = counted.fold((0u64, first), |(n, _), at| (n + 1, at));
         let bits = ByteCount::new(packets * u64::from(self.ip_bytes)).get() * 8;
         let seconds = last.saturating_sub(first).as_secs_f64();
@@ -296,7 +289,7 @@ fn send(socket: &UdpSocket, to: Ipv4Addr, traffic: Traffic) -> io::Result<()> {
     Ok(())
 }
 
-/// The number of one of our packets; `None` for everything else.
+/// The number of one of our packets; `None` for others.
 fn number_of(frame: &Frame<'_>) -> Option<u32> {
     let bytes = frame.bytes();
     let is_udp = bytes.get(12..15)? == [0x08, 0x00, 0x45] && *bytes.get(23)? == 17;
@@ -344,10 +337,10 @@ mod tests {
 
     #[test]
     fn rate_counts_from_the_end_of_the_first_packet() {
-        let seen = observation(&[0; 11]);
-        assert!((seen.rate(Duration::ZERO).unwrap() - 8_000_000.0).abs() < 1.0);
-        assert!((seen.rate(Duration::from_millis(5)).unwrap() - 8_000_000.0).abs() < 1.0);
-        assert_eq!(seen.rate(Duration::from_millis(10)), None);
+        let observation = observation(&[0; 11]);
+        assert!((observation.rate(Duration::ZERO).unwrap() - 8_000_000.0).abs() < 1.0);
+        assert!((observation.rate(Duration::from_millis(5)).unwrap() - 8_000_000.0).abs() < 1.0);
+        assert_eq!(observation.rate(Duration::from_millis(10)), None);
     }
 
     #[test]

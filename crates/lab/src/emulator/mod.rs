@@ -5,13 +5,13 @@
 //! the inner ends are in the hosts. ARP, neighbour discovery and everything else pass through the
 //! link like any packet and are subject to its rate, delay and loss.
 //!
-//! One thread serves all links. When a frame is released follows from the **kernel's** receive
-//! stamp, so that the thread's own lateness in reading does not add to the delay; its lateness in
-//! sending does, is measured, and voids a run when it is too large ([`Report::void`]).
+//! One thread serves all links. The release time of a frame is computed from the **kernel's** receive time
+//! stamp, so that lateness in reading does not add to the delay. Lateness in sending does; it is measured,
+//! and voids a run if it is too great ([`Report::void`]).
 //!
-//! Frames longer than the MTU or without checksum come from offloads that the hosts' ends have
-//! switched on: [`keiro_linux::offload::disable_offloads`] switches them off. Making interfaces
-//! and namespaces is left to [`crate::lab`].
+//! Frames longer than the MTU or without checksum come from offloads at the hosts' ends;
+//! [`keiro_linux::offload::disable_offloads`] switches them off. [`crate::lab`] makes interfaces and
+//! namespaces.
 
 mod engine;
 mod frames;
@@ -40,44 +40,43 @@ use keiro_units::Instant;
 use engine::Engine;
 pub use report::{DirectionReport, LATENESS_P99_MAX, Lateness, LinkReport, Report};
 
-/// The most links of one emulator; ours: one thread has to look after all of them.
+/// Maximum of links of one emulator; ours: one thread serves all of them.
 pub const LINKS_MAX: usize = 128;
 
-/// The thread's: above what else runs in a laboratory with real-time priority, below the kernel's own
-/// threads (50). What has the same priority and CPU takes turns with it, and runs while it only waits
-/// for the time at which a frame is due. Ours.
+/// Priority of the thread: above other real-time threads of a laboratory, below the kernel's own (50). A
+/// thread with the same priority on the same CPU runs only while it waits for a frame. Ours.
 pub const PRIORITY: FifoPriority = FifoPriority::new(40).unwrap();
 
-/// What an emulator carries.
+/// Configuration of an emulator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmulatorConfig {
-    /// The namespace in which the interfaces are; `None` for the caller's.
+    /// The namespace of the interfaces; `None` for the caller's.
     pub netns: Option<String>,
     /// The links, each with a name of its own.
     pub links: Vec<LinkSpec>,
-    /// Decides about loss, jitter and the like on all links.
+    /// Seed of loss, jitter and other randomness of all links.
     pub seed: u64,
-    /// Bytes at the start of a frame that do not count as the packet, and that are never
-    /// corrupted: 14 by default, which leaves the IP packet.
+    /// Length of the frame's head that does not count as packet and is never corrupted: 14 by default, which
+    /// leaves the IP packet.
     pub header_bytes: usize,
-    /// Let no CPU of the machine halt, where that is allowed; off by default.
+    /// Keep the machine's CPUs from halting, if permitted; off by default.
     pub keep_cpus_awake: bool,
-    /// The CPU on which the emulator runs, counted from zero; `None`: any, the default.
+    /// The CPU of the emulator, counted from zero; `None` for any, the default.
     pub cpu: Option<usize>,
 }
 
 /// One link between two interfaces.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkSpec {
-    /// By which name changes and reports call it.
+    /// Its name in changes and reports.
     pub name: String,
     /// The interface at end a.
     pub a: String,
     /// The interface at end b.
     pub b: String,
-    /// What frames received from `a` and sent to `b` meet.
+    /// Emulation of frames from `a` to `b`.
     pub a_to_b: LinkConfig,
-    /// What frames received from `b` and sent to `a` meet.
+    /// Emulation of frames from `b` to `a`.
     pub b_to_a: LinkConfig,
 }
 
@@ -90,7 +89,7 @@ pub enum Direction {
     BToA,
 }
 
-/// A running emulator. Dropping it stops it; what its links hold is lost then.
+/// A running emulator. Dropping it stops it; frames in its links are lost.
 #[derive(Debug)]
 pub struct EmulatorHandle {
     /// Names of the links in order.
@@ -101,13 +100,13 @@ pub struct EmulatorHandle {
     thread: Option<JoinHandle<Report>>,
 }
 
-/// Why an emulator does not start, or does not do what it is asked.
+/// Why an emulator does not start or does not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum EmulatorError {
     /// The namespace cannot be used.
     #[error(transparent)]
     Netns(#[from] NetnsError),
-    /// An interface's frames cannot be had.
+    /// An interface's frames are not available.
     #[error("link `{link}`: {source}")]
     Interface {
         /// The link that uses the interface.
@@ -127,20 +126,19 @@ pub enum EmulatorError {
     /// No link of that name.
     #[error("there is no link `{name}`; there are: {}", known.join(", "))]
     NoSuchLink {
-        /// The name asked for.
         name: String,
-        /// The names that exist.
+        /// The existing names.
         known: Vec<String>,
     },
     /// The machine refused a thread or a descriptor.
     #[error("cannot start the link emulator: {0}")]
     System(io::Error),
-    /// It has ended by itself, which a programmer's error causes.
+    /// Its thread has ended, which is a bug.
     #[error("the link emulator has stopped by itself")]
     Stopped,
 }
 
-/// What a handle asks of the thread.
+/// A request to the thread.
 enum Command {
     Apply {
         lane: usize,
@@ -168,8 +166,8 @@ impl Default for EmulatorConfig {
 impl EmulatorConfig {
     /// Starts to carry frames, in a thread of its own.
     ///
-    /// The thread asks for real-time scheduling and locked memory. Where it may not have them, it
-    /// runs without, and the report says so.
+    /// The thread requests real-time scheduling and locked memory. If they are refused it runs without, and
+    /// the report says so.
     ///
     /// # Errors
     /// See [`EmulatorError`]; nothing is left running then.
@@ -218,12 +216,12 @@ impl EmulatorConfig {
 }
 
 impl EmulatorHandle {
-    /// Changes one direction of a link, and says when the change came into force, on the clock of
-    /// [`keiro_linux::clock::monotonic_nanos`]. What happens to packets under way is described at
-    /// [`keiro_link::Link::apply`].
+    /// Changes one direction of a link, and returns the time of the change on the clock of
+    /// [`keiro_linux::clock::monotonic_nanos`]. [`keiro_link::Link::apply`] describes what happens to packets
+    /// in transit.
     ///
     /// # Errors
-    /// Where there is no such link, or the emulator has stopped.
+    /// There is no such link, or the emulator has stopped.
     pub fn apply(
         &self,
         link: &str,
@@ -243,27 +241,27 @@ impl EmulatorHandle {
         })
     }
 
-    /// What the links have done since the start, and how late the emulator has been since the
-    /// start or the last [`measure_from_now`](Self::measure_from_now).
+    /// Counters of the links since the start, and lateness of the emulator since the start or the last
+    /// [`measure_from_now`](Self::measure_from_now).
     ///
     /// # Errors
-    /// Where the emulator has stopped.
+    /// The emulator has stopped.
     pub fn report(&self) -> Result<Report, EmulatorError> {
         self.ask(Command::Report)
     }
 
-    /// Forgets lateness so far, so that the set-up of an experiment does not count.
+    /// Resets the recorded lateness, so that the set-up of an experiment does not count.
     ///
     /// # Errors
-    /// Where the emulator has stopped.
+    /// The emulator has stopped.
     pub fn measure_from_now(&self) -> Result<(), EmulatorError> {
         self.ask(Command::MeasureFromNow)
     }
 
-    /// Stops and gives the last report.
+    /// Stops and returns the last report.
     ///
     /// # Errors
-    /// Where the emulator had stopped by itself.
+    /// The emulator had already stopped.
     pub fn stop(mut self) -> Result<Report, EmulatorError> {
         self.join().ok_or(EmulatorError::Stopped)
     }
@@ -279,7 +277,7 @@ impl EmulatorHandle {
 
     fn join(&mut self) -> Option<Report> {
         let thread = self.thread.take()?;
-        // Fails only when the thread has ended already.
+        // Fails only if the thread has ended already.
         let _ = self.commands.send(Command::Stop);
         self.waker.wake();
         thread.join().ok()
@@ -292,7 +290,6 @@ impl Drop for EmulatorHandle {
     }
 }
 
-/// The emulator's thread.
 fn run(
     config: &EmulatorConfig,
     netns: Option<&Netns>,

@@ -1,54 +1,47 @@
-//! What an emulator reports about its links and about itself.
+//! The emulator's report on its links and on itself.
 
 use std::{fmt, time::Duration};
 
 use hdrhistogram::Histogram;
 use keiro_link::{Counters, Queue};
 
-/// A run whose lateness at the 99th percentile is beyond this is void; ours: four times the delay
-/// error that the emulator is held to.
+/// A run is void if the lateness at the 99th percentile exceeds this; ours: four times the bound of the
+/// emulator's delay error.
 pub const LATENESS_P99_MAX: Duration = Duration::from_micros(200);
 
 /// See [`EmulatorHandle::report`](super::EmulatorHandle::report).
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// How late frames were released, all links together, since measuring began.
+    /// Lateness of released frames of all links, since measuring began.
     pub lateness: Lateness,
-    /// Since when lateness is measured: how long ago.
+    /// How long ago measuring began.
     pub measured: Duration,
     /// CPU time of the emulator's thread since its start.
     pub cpu_time: Duration,
-    /// Since its start.
     pub running: Duration,
     /// Whether the thread got real-time scheduling.
     pub real_time: bool,
     /// Whether memory is locked.
     pub memory_locked: bool,
-    /// Whether idle CPUs poll instead of halting, so that a thread that a frame wakes runs at once.
+    /// Whether idle CPUs poll instead of halting, so that a thread woken by a frame runs at once.
     pub cpus_awake: bool,
-    /// One for each link, in order of configuration.
+    /// One per link, in order of configuration.
     pub links: Vec<LinkReport>,
 }
 
 /// Actual minus due release of frames, measured after the system call that sends them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lateness {
-    /// Frames released.
     pub count: u64,
-    /// Mean.
     pub mean: Duration,
-    /// Median.
     pub p50: Duration,
-    /// 99th percentile.
     pub p99: Duration,
-    /// Largest.
     pub max: Duration,
 }
 
-/// What one link has done since the start.
+/// Counters of one link since the start.
 #[derive(Clone, Debug, Default)]
 pub struct LinkReport {
-    /// The link's name.
     pub name: String,
     /// From interface a to interface b.
     pub a_to_b: DirectionReport,
@@ -56,30 +49,27 @@ pub struct LinkReport {
     pub b_to_a: DirectionReport,
 }
 
-/// What one direction of a link has done since the start.
+/// Counters of one direction of a link since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectionReport {
     /// The link's own counters: packets, bytes, drops by reason.
     pub link: Counters,
-    /// What waits for the transmitter now.
+    /// Content of the transmitter's queue.
     pub queue: Queue,
-    /// Frames lost before they were read, because the emulator was too slow: not the link's doing.
+    /// Frames lost before they were read because the emulator was too slow; not emulated loss.
     pub ring_drops: u64,
-    /// Frames that were longer than the interface's MTU and so left out: the sender's
-    /// segmentation offload is on.
+    /// Frames longer than the interface's MTU, which were left out: the sender's segmentation offload is on.
     pub oversized: u64,
-    /// Frames carried on whose checksum the sender's offload had not filled in; their receiver
-    /// throws them away.
+    /// Forwarded frames whose checksum the sender's offload had not filled in; the receiver drops them.
     pub checksum_missing: u64,
-    /// Frames lost because all links together held more than the emulator has room for.
+    /// Frames lost because all links together exceeded the emulator's capacity.
     pub no_room: u64,
     /// Frames that the outgoing interface refused, for example because it was down.
     pub send_failures: u64,
 }
 
 impl Report {
-    /// Whether what was measured meanwhile must not be used: the emulator was too late, by
-    /// [`LATENESS_P99_MAX`].
+    /// Whether measurements of this time are void: the emulator's lateness exceeded [`LATENESS_P99_MAX`].
     pub fn void(&self) -> bool {
         self.lateness.p99 > LATENESS_P99_MAX
     }
@@ -89,7 +79,7 @@ impl Report {
         self.links.iter().find(|link| link.name == name)
     }
 
-    /// Frames lost by the emulator's own doing, all links together: ring, room and interfaces.
+    /// Frames lost by the emulator itself, over all links: ring, capacity and interfaces.
     pub fn frames_lost(&self) -> u64 {
         let both = self
             .links

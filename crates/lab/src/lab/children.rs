@@ -1,4 +1,4 @@
-//! Programs started in hosts, and how they are ended.
+//! Programs started in hosts, and how they are stopped.
 
 use std::{
     io,
@@ -10,7 +10,7 @@ use std::{
 
 use keiro_linux::process::{PidFd, SIGKILL, SIGTERM};
 
-/// A program running in a host. It is ended with the laboratory, if not before.
+/// A program running in a host. It is stopped with the laboratory, if not before.
 ///
 /// Dropping this value leaves the program running until then.
 #[derive(Clone, Debug)]
@@ -20,7 +20,6 @@ pub struct Process {
 }
 
 impl Process {
-    /// Its process number.
     pub fn id(&self) -> i32 {
         self.handle.pid()
     }
@@ -43,18 +42,18 @@ impl Process {
     /// Waits at most `timeout` for it to end; `None` if it still runs.
     ///
     /// # Errors
-    /// The system's, when the status cannot be had.
+    /// The status is not available.
     pub fn wait(&self, timeout: Duration) -> io::Result<Option<ExitStatus>> {
         self.handle.wait(timeout)?;
         lock(&self.child).try_wait()
     }
 
-    /// Sends a signal, for example [`keiro_linux::process::SIGTERM`]; nothing if it has ended.
+    /// Sends a signal, for example [`keiro_linux::process::SIGTERM`]; does nothing if it has ended.
     ///
     /// # Errors
-    /// The system's, other than that it has ended.
+    /// The system's error, unless the process has ended.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
-        // Under the lock no thread can reap it, so the handle means this process still.
+        // No thread can reap it while the lock is held, so the handle still means this process.
         match lock(&self.child).try_wait()? {
             Some(_) => Ok(()),
             None => self.handle.signal(signal),
@@ -64,15 +63,15 @@ impl Process {
     /// Its UDP socket that is bound to `address`, shared with it; `None` if it has none.
     ///
     /// # Errors
-    /// The system's, also where it has ended.
+    /// The system's error, also if the process has ended.
     pub fn udp_socket(&self, address: SocketAddr) -> io::Result<Option<UdpSocket>> {
         self.handle.udp_socket(address)
     }
 
-    /// Ends it: SIGTERM, and SIGKILL after `grace`.
+    /// Stops it: SIGTERM, and SIGKILL after `grace`.
     ///
     /// # Errors
-    /// The system's, when the status cannot be had.
+    /// The status is not available.
     pub fn end(&self, grace: Duration) -> io::Result<ExitStatus> {
         self.signal(SIGTERM)?;
         if let Some(status) = self.wait(grace)? {
@@ -83,7 +82,7 @@ impl Process {
     }
 }
 
-/// All that were started in one laboratory.
+/// All programs started in one laboratory.
 #[derive(Debug, Default)]
 pub(crate) struct Children {
     list: Mutex<List>,
@@ -92,12 +91,12 @@ pub(crate) struct Children {
 #[derive(Debug, Default)]
 struct List {
     running: Vec<Process>,
-    /// Nothing may be started any more.
+    /// No further program may be started.
     closed: bool,
 }
 
 impl Children {
-    /// Takes care of a program from here on.
+    /// Takes over a program.
     pub(crate) fn adopt(&self, mut child: Child) -> io::Result<Process> {
         let handle = PidFd::open(child.id().cast_signed());
         let mut list = lock(&self.list);
@@ -112,15 +111,14 @@ impl Children {
         };
         let child = Arc::new(Mutex::new(child));
         let process = Process { child, handle };
-        // Bounds the list by what runs, however many are started one after the other.
+        // The list is bounded by the running programs, however many are started one after the other.
         list.running
             .retain(|process| matches!(process.wait(Duration::ZERO), Ok(None)));
         list.running.push(process.clone());
         Ok(process)
     }
 
-    /// Ends all that still run and drops their status. Nothing can be started after
-    /// that.
+    /// Stops all that still run and reaps them. Nothing can be started after that.
     pub(crate) fn end_all(&self, grace: Duration) {
         let running = {
             let mut list = lock(&self.list);
@@ -140,12 +138,12 @@ impl Children {
     }
 }
 
-/// Ends processes that are not children of this one: SIGTERM, and SIGKILL after `grace`.
+/// Stops processes that are not children of this one: SIGTERM, and SIGKILL after `grace`.
 pub(crate) fn end_strays(strays: &[PidFd], grace: Duration) {
     let deadline = Instant::now() + grace;
     for signal in [SIGTERM, SIGKILL] {
         for stray in strays {
-            // It may have ended by itself.
+            // It may have ended meanwhile.
             let _ = stray.signal(signal);
         }
         let deadline = if signal == SIGKILL {
@@ -163,10 +161,10 @@ pub(crate) fn end_strays(strays: &[PidFd], grace: Duration) {
     }
 }
 
-/// How long a killed process may take to vanish; ours: it cannot refuse, but may be in the kernel.
+/// Time for a killed process to vanish; ours: it cannot refuse, but may be in the kernel.
 const KILL_WAIT: Duration = Duration::from_secs(5);
 
-/// A panic elsewhere must not keep programs from being ended.
+/// A panic elsewhere must not keep programs from being stopped.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

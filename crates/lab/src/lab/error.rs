@@ -10,18 +10,17 @@ use crate::emulator::EmulatorError;
 /// Why a laboratory could not be made, used or removed, and what to try.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// Namespaces are root's.
+    /// Only root can make namespaces.
     #[error("a laboratory needs root, to make network namespaces; try again with sudo")]
     NotRoot,
     /// A program is not installed.
     #[error("`{tool}` is missing; install it, as in `apt-get install {package}`")]
     ToolMissing {
-        /// The program.
         tool: &'static str,
-        /// The Debian package that has it.
+        /// The Debian package that contains it.
         package: &'static str,
     },
-    /// The laboratory has no name, or one that cannot be a namespace's.
+    /// The laboratory has no name, or an invalid one.
     #[error(
         "`{0}` cannot be a laboratory's name; use at most 64 lower-case letters, digits and \
          hyphens, beginning with a letter"
@@ -32,12 +31,7 @@ pub enum LabError {
         "laboratory `{name}` is in use by process {pid}; remove it with `keiro-lab down {name}`, \
          or choose another name"
     )]
-    InUse {
-        /// The laboratory.
-        name: String,
-        /// Whose it is.
-        pid: i32,
-    },
+    InUse { name: String, pid: i32 },
     /// A laboratory of this name was left by a process that has ended.
     #[error(
         "laboratory `{name}` was left over by process {pid}, which has ended (namespaces: {}); \
@@ -45,14 +39,12 @@ pub enum LabError {
         list(namespaces)
     )]
     LeftOver {
-        /// The laboratory.
         name: String,
-        /// Whose it was.
         pid: i32,
         /// Its namespaces that still exist.
         namespaces: Vec<String>,
     },
-    /// Namespaces of these names exist, and no record says that a laboratory made them.
+    /// Namespaces with these names exist, but are not on record as a laboratory's.
     #[error(
         "namespace {} exists already, and no laboratory on record made it; if it may go, remove it \
          with `ip netns delete` or make the laboratory with --force",
@@ -61,20 +53,13 @@ pub enum LabError {
     NamespaceExists(Vec<String>),
     /// There is no such laboratory.
     #[error("there is no laboratory `{name}`{}", near(name, known))]
-    NoSuchLab {
-        /// The name asked for.
-        name: String,
-        /// Those on record.
-        known: Vec<String>,
-    },
+    NoSuchLab { name: String, known: Vec<String> },
     /// The laboratory has no host or link of this name.
     #[error("the laboratory has no {what} `{name}`{}", near(name, known))]
     Unknown {
         /// `host` or `link`.
         what: &'static str,
-        /// The name asked for.
         name: String,
-        /// Those there are.
         known: Vec<String>,
     },
     /// Only emulated links can be changed.
@@ -83,25 +68,22 @@ pub enum LabError {
          loss, in the topology"
     )]
     NotEmulated(String),
-    /// The laboratory belongs to the process that asks.
+    /// The laboratory belongs to the calling process.
     #[error("laboratory `{0}` is this process's own; drop it instead")]
     OwnLab(String),
     /// The process that owns the laboratory did not end when asked to.
     #[error("process {pid}, which owns laboratory `{name}`, did not end within {waited:?}")]
     OwnerStays {
-        /// The laboratory.
         name: String,
-        /// Whose it is.
         pid: i32,
-        /// How long it was waited for.
+        /// Time waited.
         waited: Duration,
     },
     /// `ip` refused a command.
     #[error("`ip {command}` failed: {message}")]
     Ip {
-        /// What it was asked to do.
+        /// Arguments of the command.
         command: String,
-        /// What it said.
         message: String,
     },
     /// A namespace could not be used.
@@ -109,56 +91,39 @@ pub enum LabError {
     Netns(#[from] NetnsError),
     /// Offloads of a host's device could not be switched off.
     #[error("host `{host}`: {source}")]
-    Offload {
-        /// The host.
-        host: String,
-        /// The system's error.
-        source: OffloadError,
-    },
+    Offload { host: String, source: OffloadError },
     /// The emulator does not start or does not answer.
     #[error(transparent)]
     Emulator(#[from] EmulatorError),
     /// A value of `/proc/sys` could not be set.
     #[error("host `{host}`: cannot set sysctl `{key}` to `{value}`: {source}")]
     Sysctl {
-        /// The host.
         host: String,
         /// The sysctl's dotted name.
         key: String,
-        /// The value.
         value: String,
-        /// The system's error.
         source: io::Error,
     },
     /// The record of laboratories cannot be read or written.
     #[error("record {}: {message}", path.display())]
-    Record {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        message: String,
-    },
-    /// A link is not usable in time.
+    Record { path: PathBuf, message: String },
+    /// A link was not usable in time.
     #[error("host `{host}`: {what} after {waited:?}")]
     NotReady {
-        /// The host.
         host: String,
-        /// What is not ready.
+        /// What was not ready.
         what: String,
-        /// How long it was waited for.
+        /// Time waited.
         waited: Duration,
     },
     /// A program could not be started.
     #[error("host `{host}`: cannot start `{program}`: {source}")]
     Spawn {
-        /// The host.
         host: String,
-        /// The program.
         program: String,
-        /// The system's error.
         source: io::Error,
     },
-    /// The laboratory was removed, by a signal, while it was being used.
+    /// The laboratory was removed because of a signal while it was in use.
     #[error("laboratory `{0}` was removed meanwhile")]
     Closed(String),
 }

@@ -35,19 +35,18 @@ impl Host {
         self.netns.name()
     }
 
-    /// A command that will run in the host. Give it to [`spawn`](Self::spawn), or run it yourself:
-    /// whatever is still inside when the laboratory is removed is ended.
+    /// A command that will run in the host. Pass it to [`spawn`](Self::spawn), or run it yourself: processes
+    /// that are still inside when the laboratory is removed are stopped.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         self.netns.enter_on_exec(&mut command);
         command
     }
 
-    /// Starts a command made by [`command`](Self::command) and sees to it that it is ended and
-    /// reaped with the laboratory.
+    /// Starts a command made by [`command`](Self::command). It is stopped and reaped with the laboratory.
     ///
     /// # Errors
-    /// [`LabError::Spawn`], mostly because the program does not exist.
+    /// [`LabError::Spawn`], usually because the program does not exist.
     pub fn spawn(&self, mut command: Command) -> Result<Process, LabError> {
         let spawned = command.spawn().and_then(|child| self.children.adopt(child));
         spawned.map_err(|source| LabError::Spawn {
@@ -57,11 +56,11 @@ impl Host {
         })
     }
 
-    /// Runs `f` in a thread inside the host and returns what it returns. Sockets that it opens
-    /// stay the host's, wherever they are used afterwards.
+    /// Runs `f` in a thread inside the host and returns its result. Sockets that it opens belong to the host,
+    /// wherever they are used afterwards.
     ///
     /// # Errors
-    /// Where the thread cannot be started or may not enter the namespace.
+    /// The thread cannot be started or cannot enter the namespace.
     pub fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
         self.netns.run(f)
     }

@@ -15,11 +15,10 @@ use signal_hook::{
 
 use super::{LabError, children::lock, teardown::Teardown};
 
-/// Takes SIGINT, SIGTERM and SIGHUP of this process from when it is installed.
+/// Handles SIGINT, SIGTERM and SIGHUP of this process once it is installed.
 ///
-/// On the first of them, waiting threads wake up. When `grace` has passed, or on a second signal,
-/// the laboratories that are still there are removed and the signal ends the process as it would
-/// have done.
+/// The first of them wakes waiting threads. When `grace` has passed, or on a second signal, the remaining
+/// laboratories are removed and the signal ends the process as it would have done.
 #[derive(Clone, Debug)]
 pub struct Interrupts {
     shared: Arc<Shared>,
@@ -35,7 +34,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Labs {
     made: Vec<Weak<Teardown>>,
-    /// The process ends: whatever is made now would stay.
+    /// The process is ending: a laboratory that is made now would remain.
     ending: bool,
 }
 
@@ -48,11 +47,11 @@ struct Received {
 impl Interrupts {
     /// Installs the handlers, once per process, before the first laboratory is made.
     ///
-    /// With a `grace` of zero the first signal ends the process. In a build where a panic aborts,
-    /// a panic removes the laboratories too.
+    /// With a `grace` of zero the first signal ends the process. In builds where a panic aborts, a panic
+    /// removes the laboratories too.
     ///
     /// # Errors
-    /// The system's, when handlers or threads cannot be had.
+    /// Handlers or threads are not available.
     pub fn install(grace: Duration) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
@@ -69,7 +68,7 @@ impl Interrupts {
             let report = panic::take_hook();
             panic::set_hook(Box::new(move |info| {
                 report(info);
-                // Who panics while a laboratory begins has them locked, and would wait for itself.
+                // A thread that panics while a laboratory begins holds the lock, and would wait for itself.
                 if aborting.labs.try_lock().is_ok() {
                     aborting.close_labs();
                 }
@@ -78,12 +77,12 @@ impl Interrupts {
         Ok(Self { shared })
     }
 
-    /// The signal that has been received; `None` as long as there was none.
+    /// The signal that has been received; `None` if none.
     pub fn received(&self) -> Option<i32> {
         lock(&self.shared.received).first
     }
 
-    /// Waits for a signal, at most for `timeout`, and gives it; `None` if there was none.
+    /// Waits for a signal at most for `timeout` and returns it; `None` if there was none.
     pub fn wait(&self, timeout: Duration) -> Option<i32> {
         let received = lock(&self.shared.received);
         let waiting = |received: &mut Received| received.first.is_none();
@@ -95,20 +94,19 @@ impl Interrupts {
         received.first
     }
 
-    /// Ends the process as the signal that was received would have done, once the laboratories are
-    /// removed: what a command calls when it has finished early because of it. Returns if there
-    /// was none.
+    /// Ends the process as the received signal would have done, once the laboratories are removed. A command
+    /// calls this after it has finished early because of a signal. Returns if there was no signal.
     pub fn end_if_received(&self) {
         if let Some(signal) = self.received() {
             self.shared.end_by(signal);
         }
     }
 
-    /// Lets a laboratory begin, which is removed on signals from then on.
+    /// Begins a laboratory, which is removed on signals from then on.
     ///
     /// # Errors
-    /// [`LabError::Closed`] if the process ends: who has seen a laboratory of its own vanish may try again at once,
-    /// and what was made then would stay. Or what `begin` says.
+    /// [`LabError::Closed`] if the process is ending: a caller that has seen its laboratory vanish may try
+    /// again at once, and the new one would remain. Otherwise the error of `begin`.
     pub(super) fn admit(
         &self,
         name: &str,
@@ -124,7 +122,7 @@ impl Shared {
         name: &str,
         begin: impl FnOnce() -> Result<Arc<Teardown>, LabError>,
     ) -> Result<Arc<Teardown>, LabError> {
-        // Kept while it begins, so that a signal finds either nothing of it or all.
+        // Held while it begins, so that a signal finds either nothing or all of it.
         let mut labs = lock(&self.labs);
         if labs.ending {
             return Err(LabError::Closed(name.to_owned()));
@@ -159,7 +157,7 @@ impl Shared {
 
     fn end_by(&self, signal: i32) {
         self.close_labs();
-        // Fails only for signals that have no default action; these have.
+        // Fails only for signals without default action; these have one.
         let _ = emulate_default_handler(signal);
     }
 
@@ -186,7 +184,7 @@ mod tests {
     use crate::lab::record::Record;
 
     #[test]
-    fn nothing_begins_once_the_process_ends() {
+    fn no_laboratory_begins_once_the_process_ends() {
         let shared = Shared::default();
         let name = "before-the-signal";
         let begin = || {

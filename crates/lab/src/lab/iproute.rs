@@ -8,7 +8,7 @@ use std::{
 
 use super::LabError;
 
-/// Runs one command and gives what it printed.
+/// Runs one command and returns its output.
 pub(crate) fn run(arguments: &[&str]) -> Result<String, LabError> {
     let output = Command::new("ip")
         .args(arguments)
@@ -43,7 +43,7 @@ impl<'a> Batch<'a> {
         self.commands.push(command);
     }
 
-    /// Runs what was added; nothing if nothing was.
+    /// Runs the commands, if there are any.
     pub(crate) fn run(self) -> Result<(), LabError> {
         if self.commands.is_empty() {
             return Ok(());
@@ -99,7 +99,7 @@ fn message_of(output: &Output) -> String {
     }
 }
 
-/// The line number of "Command failed -:3".
+/// The line number in "Command failed -:3".
 fn failed_line(message: &str) -> Option<usize> {
     let (_, rest) = message.rsplit_once("Command failed -:")?;
     let digits = rest
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failed_line_of_a_batch_is_found() {
+    fn the_failed_line_of_a_batch_is_named() {
         let message = "RTNETLINK answers: File exists; Command failed -:12";
         assert_eq!(failed_line(message), Some(12));
         assert_eq!(failed_line("Cannot open network namespace"), None);

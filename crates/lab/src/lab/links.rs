@@ -1,4 +1,4 @@
-//! Changing links while the laboratory runs, and what the emulator says about them.
+//! Changes of links while the laboratory runs, and the emulator's reports.
 
 use std::sync::Mutex;
 
@@ -24,7 +24,7 @@ pub struct Link<'a> {
     lab: &'a Lab,
     name: &'a str,
     plan: &'a LinkPlan,
-    /// What is in force; `None` for a plain link.
+    /// The configuration in force; `None` for a plain link.
     current: Option<&'a Mutex<Emulation>>,
 }
 
@@ -32,7 +32,7 @@ impl Lab {
     /// The link called `name`.
     ///
     /// # Errors
-    /// [`LabError::Unknown`], with the nearest name that there is.
+    /// [`LabError::Unknown`], with the nearest existing name.
     pub fn link(&self, name: &str) -> Result<Link<'_>, LabError> {
         let (name, plan) = self
             .topology
@@ -47,10 +47,10 @@ impl Lab {
         })
     }
 
-    /// What the emulator has done and how late it was; `None` if no link is emulated.
+    /// The emulator's report; `None` if no link is emulated.
     ///
     /// # Errors
-    /// Where the emulator or the laboratory has ended.
+    /// The emulator or the laboratory has ended.
     pub fn emulator_report(&self) -> Result<Option<Report>, LabError> {
         self.teardown.step(|made| {
             let report = made.emulator.as_ref().map(|emulator| emulator.report());
@@ -58,11 +58,11 @@ impl Lab {
         })
     }
 
-    /// Forgets how late the emulator was so far, so that the set-up of an experiment does not
-    /// count. Nothing happens where no link is emulated.
+    /// Resets the emulator's recorded lateness, so that the set-up of an experiment does not count. Does
+    /// nothing if no link is emulated.
     ///
     /// # Errors
-    /// Where the emulator or the laboratory has ended.
+    /// The emulator or the laboratory has ended.
     pub fn measure_from_now(&self) -> Result<(), LabError> {
         self.teardown.step(|made| {
             let measured = made
@@ -80,21 +80,21 @@ impl Link<'_> {
         self.name
     }
 
-    /// What the topology says about it.
+    /// Its definition in the topology.
     pub fn plan(&self) -> &LinkPlan {
         self.plan
     }
 
-    /// What is emulated now; `None` for a plain link.
+    /// The configuration in force; `None` for a plain link.
     pub fn current(&self) -> Option<Emulation> {
         self.current.map(|current| lock(current).clone())
     }
 
-    /// Changes one direction, and says when on the machine's monotonic clock. Packets under way
-    /// are treated as [`keiro_link::Link::apply`] says.
+    /// Changes one direction, and returns the time on the machine's monotonic clock.
+    /// [`keiro_link::Link::apply`] describes what happens to packets in transit.
     ///
     /// # Errors
-    /// [`LabError::NotEmulated`] for a plain link; where the emulator or the laboratory has ended.
+    /// [`LabError::NotEmulated`] for a plain link; the emulator or the laboratory has ended.
     pub fn set(&self, direction: Direction, config: LinkConfig) -> Result<Instant, LabError> {
         let mut current = lock(self.emulation()?);
         let at = self.apply(direction, &config)?;
@@ -105,8 +105,7 @@ impl Link<'_> {
         Ok(at)
     }
 
-    /// Changes both directions by what `change` makes of them, one after the other; says when the
-    /// second was changed.
+    /// Applies `change` to both directions, one after the other; returns the time of the second change.
     ///
     /// # Errors
     /// As for [`set`](Self::set).
@@ -118,7 +117,7 @@ impl Link<'_> {
         self.apply(Direction::BToA, &current.b_to_a)
     }
 
-    /// Cuts it somewhere along the path: all packets are lost, and both ends keep their carrier.
+    /// Cuts the path: all packets are lost, and both ends keep their carrier.
     ///
     /// # Errors
     /// As for [`set`](Self::set).
@@ -126,7 +125,7 @@ impl Link<'_> {
         self.change(|config| config.down = true)
     }
 
-    /// Mends what [`cut`](Self::cut) has cut.
+    /// Undoes [`cut`](Self::cut).
     ///
     /// # Errors
     /// As for [`set`](Self::set).
@@ -134,7 +133,7 @@ impl Link<'_> {
         self.change(|config| config.down = false)
     }
 
-    /// Pulls the plug at both ends: the hosts lose the carrier and keep addresses and routes.
+    /// Unplugs both ends: the hosts lose the carrier and keep addresses and routes.
     ///
     /// # Errors
     /// As for [`set`](Self::set).
@@ -142,7 +141,7 @@ impl Link<'_> {
         self.set_carrier("down")
     }
 
-    /// Puts in the plug that [`unplug`](Self::unplug) has pulled.
+    /// Undoes [`unplug`](Self::unplug).
     ///
     /// # Errors
     /// As for [`set`](Self::set).

@@ -1,5 +1,4 @@
-//! Turns a topology into namespaces, devices, addresses and routes, in an order in which each
-//! finds what it needs.
+//! Turns a topology into namespaces, devices, addresses and routes, in the order of their dependencies.
 
 use std::{
     collections::BTreeMap,
@@ -24,16 +23,16 @@ use crate::{
     topology::{HostPlan, LINKS_MAX, LinkPlan, Topology},
 };
 
-/// How long devices may take to come up; ours: it takes milliseconds where it works.
+/// Time for devices to come up; ours: normally it takes milliseconds.
 const READY_WAIT: Duration = Duration::from_secs(10);
 
-/// How often readiness is looked at.
+/// Period of checking readiness.
 const READY_STEP: Duration = Duration::from_millis(2);
 
-/// What every host gets before its own sysctls. Links are usable at once, and nothing but the
-/// topology decides what a host sends.
+/// Sysctls of every host, before its own. Links are usable at once, and only the topology determines what a
+/// host sends.
 const HOST_SYSCTLS: [(&str, &str); 8] = [
-    // No second of duplicate address detection, no router solicitations on links without routers.
+    // No duplicate address detection, no router solicitations on links without routers.
     ("net.ipv6.conf.all.accept_dad", "0"),
     ("net.ipv6.conf.default.accept_dad", "0"),
     ("net.ipv6.conf.all.accept_ra", "0"),
@@ -45,13 +44,13 @@ const HOST_SYSCTLS: [(&str, &str); 8] = [
     ("net.ipv4.conf.default.rp_filter", "0"),
 ];
 
-/// The wire carries frames and sends none of its own.
+/// The wire namespace forwards frames and sends none of its own.
 const WIRE_SYSCTLS: [(&str, &str); 2] = [
     ("net.ipv6.conf.all.disable_ipv6", "1"),
     ("net.ipv6.conf.default.disable_ipv6", "1"),
 ];
 
-/// Makes everything that `lab`'s topology says.
+/// Makes everything in `lab`'s topology.
 pub(super) fn make(lab: &mut Lab, seed: u64, cpus: Cpus) -> Result<(), LabError> {
     let topology = lab.topology.clone();
     let wire = make_namespaces(lab, &topology)?;
@@ -65,11 +64,11 @@ pub(super) fn make(lab: &mut Lab, seed: u64, cpus: Cpus) -> Result<(), LabError>
     for (name, plan) in &topology.hosts {
         configure_host(lab, name, plan, &topology)?;
     }
-    start_emulator(lab, &topology, (seed, cpus))?;
+    start_emulator(lab, &topology, seed, cpus)?;
     wait_until_ready(lab, &topology)
 }
 
-/// Makes the hosts' namespaces, and gives the wire's if there is one.
+/// Makes the hosts' namespaces, and returns the wire's if there is one.
 fn make_namespaces(lab: &mut Lab, topology: &Topology) -> Result<Option<Netns>, LabError> {
     let teardown = lab.teardown.clone();
     let mut opened = teardown.step(|made| {
@@ -136,7 +135,7 @@ fn make_links(lab: &Lab, topology: &Topology) -> Result<(), LabError> {
     lab.teardown.step(|_| wire_up.run())
 }
 
-/// Gives a host its sysctls, addresses, neighbours and routes.
+/// Configures a host's sysctls, addresses, neighbours and routes.
 fn configure_host(
     lab: &Lab,
     name: &str,
@@ -175,8 +174,8 @@ fn add_end(batch: &mut Batch<'_>, index: usize, name: &str, link: &LinkPlan, sid
         batch.add(format!("address add {prefix} dev {name}{nodad}"));
     }
     batch.add(format!("link set dev {name} up"));
-    // Resolving addresses would cost the first packets a round trip of the emulated path, which
-    // on a real one is between routers at each end, and could be lost there.
+    // Address resolution would cost the first packets a round trip of the emulated path, and could be lost
+    // there. On a real path it happens between routers at each end.
     for prefix in &side.other().end(link).addresses {
         let (address, mac) = (prefix.address(), mac(index, side.other()));
         batch.add(format!(
@@ -185,11 +184,12 @@ fn add_end(batch: &mut Batch<'_>, index: usize, name: &str, link: &LinkPlan, sid
     }
 }
 
-/// Lets the emulated links carry packets.
+/// Starts the emulator of the emulated links.
 fn start_emulator(
     lab: &mut Lab,
     topology: &Topology,
-    (seed, cpus): (u64, Cpus),
+    seed: u64,
+    cpus: Cpus,
 ) -> Result<(), LabError> {
     let mut links = Vec::new();
     for (name, link) in &topology.links {
@@ -285,7 +285,6 @@ fn what_is_not_ready(devices: &[&str]) -> Option<String> {
     })
 }
 
-/// From linux/if_addr.h.
 const IFA_F_TENTATIVE: u8 = 0x40;
 
 fn set_sysctls(host: &str, netns: &Netns, sysctls: &[(&str, &str)]) -> Result<(), LabError> {
@@ -348,21 +347,21 @@ pub(super) fn outer_device(link: &str, side: Side) -> String {
     }
 }
 
-/// The index of a host's device, the same in every run. No two devices of a laboratory share one:
-/// the kernel reports a change of carrier at once only where the peer's index is another
-/// (`linkwatch_urgent_event`), and up to a second later otherwise.
+/// The index of a host's device, the same in every run. All indices of a laboratory are distinct: the kernel
+/// reports a change of carrier at once only if the peer's index differs (`linkwatch_urgent_event`), and up to
+/// a second later otherwise.
 fn device_index(link: usize, side: Side) -> usize {
     FIRST_INDEX + 2 * link + side as usize
 }
 
-/// Beyond what the kernel gives to the devices of a new namespace; ours.
+/// Above the indices that the kernel gives to the devices of a new namespace; ours.
 const FIRST_INDEX: usize = 100;
 
-/// From a host's device to the outer one at the same end: two for each link; ours.
+/// Offset from a host's device to the outer one at the same end: two per link; ours.
 const OUTER_INDEX: usize = 2 * LINKS_MAX;
 
-/// A locally administered address (IEEE 802 §8.4) that identifies the link by its place in the
-/// topology, and the end.
+/// A locally administered address (IEEE 802 §8.4) that identifies the link by its index in the topology, and
+/// the end.
 fn mac(index: usize, side: Side) -> String {
     let [.., high, low] = index.to_be_bytes();
     format!("02:6b:65:{high:02x}:{low:02x}:{:02x}", side as u8 + 1)

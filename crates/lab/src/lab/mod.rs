@@ -4,16 +4,16 @@
 //! them. An emulated link is two veth pairs whose outer ends lie in `keiro-LAB-wire`, where one
 //! thread of this process carries the packets from one to the other.
 //!
-//! A [`Lab`] removes everything when it is dropped: programs that it started and any other process
-//! inside, the emulator, the namespaces, its record. With [`Interrupts`] it does so on SIGINT,
-//! SIGTERM and SIGHUP too, and in builds where a panic aborts. What a killed process leaves is
-//! found by its record and removed by [`remove`].
+//! A [`Lab`] removes everything when it is dropped: its programs and any other process inside, the emulator,
+//! the namespaces, its record. With [`Interrupts`] it does so on SIGINT, SIGTERM and SIGHUP too, and in
+//! builds where a panic aborts. The remains of a killed process are found by its record and removed by
+//! [`remove`].
 //!
-//! | file | does |
+//! | file | contents |
 //! |---|---|
 //! | `make` | turns the topology into commands |
-//! | `teardown` | what must be removed, in which order |
-//! | `record` | who made what, on disk |
+//! | `teardown` | what must be removed, and in which order |
+//! | `record` | owners and namespaces of laboratories, on disk |
 //! | `host`, `children` | running things inside |
 //! | `links` | changing links |
 //! | `interrupts` | signals |
@@ -52,24 +52,24 @@ pub use record::{RECORD_DIRECTORY, Record, RecordedNamespace};
 use record::Record as LabRecord;
 use teardown::Teardown;
 
-/// The last part of the name of the namespace that holds emulated links' outer ends.
+/// Suffix of the name of the namespace that holds emulated links' outer ends.
 pub(crate) const WIRE: &str = "wire";
 
-/// How long programs may take to end after SIGTERM, unless said otherwise.
+/// Time for programs to end after SIGTERM, by default.
 const GRACE_DEFAULT: Duration = Duration::from_secs(2);
 
-/// What to do with what an earlier laboratory of the same name left.
+/// What to do with the remains of an earlier laboratory of the same name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Leftovers {
-    /// Make nothing, and say what is there.
+    /// Make nothing, and report the remains.
     #[default]
     Refuse,
-    /// Remove it first: namespaces of exactly the names needed, also foreign ones. The laboratory
-    /// of a process that still runs is never removed this way.
+    /// Remove them first: namespaces of exactly the needed names, also foreign ones. The laboratory of a
+    /// running process is never removed this way.
     Remove,
 }
 
-/// How to make a laboratory.
+/// Options for making a laboratory.
 #[derive(Debug)]
 pub struct Builder<'a> {
     topology: &'a Topology,
@@ -81,11 +81,11 @@ pub struct Builder<'a> {
     cpus: Cpus,
 }
 
-/// What a laboratory asks of the machine's CPUs.
+/// Use of the machine's CPUs.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cpus {
     awake: bool,
-    /// On which the emulator runs; `None`: any.
+    /// The CPU of the emulator; `None` for any.
     emulator: Option<usize>,
 }
 
@@ -102,27 +102,27 @@ impl<'a> Builder<'a> {
         self
     }
 
-    /// How long programs may take to end after SIGTERM before they are killed; 2 s by default.
+    /// Time for programs to end after SIGTERM before they are killed; 2 s by default.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// Decides all that is random on the emulated links; 0 by default.
+    /// Seed of all randomness on the emulated links; 0 by default.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// Lets no CPU of the machine halt while links are emulated, so that whatever a packet wakes
-    /// runs at once; off by default. For measuring: it takes the CPUs' whole time and power.
+    /// Keeps the machine's CPUs from halting while links are emulated, so that a thread woken by a packet
+    /// runs at once; off by default. For measurements: it uses the CPUs completely.
     pub fn keep_cpus_awake(mut self) -> Self {
         self.cpus.awake = true;
         self
     }
 
-    /// Keeps the link emulator to one CPU, counted from zero; it may use any by default. For measuring: what
-    /// is bound to another CPU does not stand still while packets are on the line.
+    /// Binds the link emulator to one CPU, counted from zero; any by default. For measurements: the emulator
+    /// then does not delay threads that are bound to another CPU.
     pub fn emulator_cpu(mut self, cpu: usize) -> Self {
         self.cpus.emulator = Some(cpu);
         self
@@ -137,7 +137,7 @@ impl<'a> Builder<'a> {
     /// Makes the laboratory and waits until its links are usable.
     ///
     /// # Errors
-    /// What is missing or in the way, see [`LabError`]. Nothing is left then.
+    /// What is missing or in the way, see [`LabError`]. Nothing is left behind.
     pub fn up(self) -> Result<Lab, LabError> {
         if !nix::unistd::geteuid().is_root() {
             return Err(LabError::NotRoot);
@@ -176,13 +176,13 @@ pub struct Lab {
     name: String,
     topology: Topology,
     hosts: BTreeMap<String, Host>,
-    /// What is in force on the emulated links, by name.
+    /// The configurations in force on the emulated links, by name.
     emulations: BTreeMap<String, Mutex<Emulation>>,
     teardown: Arc<Teardown>,
 }
 
 impl Lab {
-    /// Starts to make a laboratory of `topology`.
+    /// Begins a laboratory of `topology`.
     pub fn builder(topology: &Topology) -> Builder<'_> {
         Builder {
             topology,
@@ -195,12 +195,11 @@ impl Lab {
         }
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it was made of.
+    /// Its topology.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
@@ -208,7 +207,7 @@ impl Lab {
     /// The host called `name`.
     ///
     /// # Errors
-    /// [`LabError::Unknown`], with the nearest name that there is.
+    /// [`LabError::Unknown`], with the nearest existing name.
     pub fn host(&self, name: &str) -> Result<&Host, LabError> {
         self.hosts
             .get(name)
@@ -220,10 +219,10 @@ impl Lab {
         self.hosts.values()
     }
 
-    /// Removes it, and says what could not be removed.
+    /// Removes it, and reports what could not be removed.
     ///
     /// # Errors
-    /// The first failure; the rest has been removed all the same.
+    /// The first failure; the rest has been removed.
     pub fn down(self) -> Result<(), LabError> {
         self.teardown.close()
     }
@@ -242,9 +241,9 @@ pub fn list() -> Vec<Record> {
     record::read_all()
 }
 
-/// The host of a laboratory that another process owns, to run something in.
+/// The host of a laboratory that another process owns, to run something in it.
 ///
-/// What is started there is ended with the laboratory.
+/// Processes that are started there are stopped with the laboratory.
 ///
 /// # Errors
 /// [`LabError::NoSuchLab`] and [`LabError::Unknown`], with the nearest names.
@@ -264,12 +263,11 @@ pub fn attach(lab: &str, host: &str) -> Result<Host, LabError> {
 
 /// Removes laboratory `name`, also one of another process.
 ///
-/// A process that still owns it is asked to end (SIGTERM) and waited for, at most `timeout`.
-/// What a process left that has ended is removed here.
+/// A process that still owns it is asked to end (SIGTERM) and waited for, at most `timeout`. The remains of
+/// an ended process are removed.
 ///
 /// # Errors
-/// [`LabError::NoSuchLab`], [`LabError::OwnLab`], [`LabError::OwnerStays`], or what could not be
-/// removed.
+/// [`LabError::NoSuchLab`], [`LabError::OwnLab`], [`LabError::OwnerStays`], or what could not be removed.
 pub fn remove(name: &str, timeout: Duration) -> Result<(), LabError> {
     if !nix::unistd::geteuid().is_root() {
         return Err(LabError::NotRoot);
@@ -279,7 +277,7 @@ pub fn remove(name: &str, timeout: Duration) -> Result<(), LabError> {
         return Err(LabError::OwnLab(name.to_owned()));
     }
     if let Some(owner) = record.owner() {
-        // It may end by itself meanwhile, which is as good.
+        // It may end meanwhile, which has the same effect.
         let _ = owner.signal(SIGTERM);
         if !matches!(owner.wait(timeout), Ok(true)) {
             return Err(LabError::OwnerStays {
@@ -297,7 +295,7 @@ pub fn remove(name: &str, timeout: Duration) -> Result<(), LabError> {
 }
 
 fn find(name: &str) -> Result<Record, LabError> {
-    // A name that cannot be one must not become a path.
+    // An invalid name must not become a path.
     let record = match is_name(name, crate::topology::LAB_NAME_BYTES_MAX) {
         true => record::read(name)?,
         false => None,
@@ -313,7 +311,7 @@ fn namespace_name(lab: &str, part: &str) -> String {
     format!("keiro-{lab}-{part}")
 }
 
-/// Takes the laboratory's name, and makes sure that the names of its namespaces are free.
+/// Reserves the laboratory's name, and checks that the names of its namespaces are free.
 fn reserve(name: &str, topology: &Topology, leftovers: Leftovers) -> Result<LabRecord, LabError> {
     let namespaces: Vec<_> = planned_namespaces(name, topology);
     let names = namespaces.iter().map(|ns| ns.name.clone());
@@ -324,8 +322,8 @@ fn reserve(name: &str, topology: &Topology, leftovers: Leftovers) -> Result<LabR
             .filter(|ns| netns::exists(ns))
             .collect::<Vec<_>>()
     };
-    // Each round removes one obstacle, so this ends; ours: two could be found, a third means that
-    // another process makes them as fast.
+    // Each round removes one obstacle, so this ends. Ours: there can be two; a third means that another
+    // process makes them as fast.
     for _ in 0..3 {
         if let Some(old) = record::read(name)? {
             if old.is_alive() {

@@ -1,9 +1,9 @@
-//! The record of laboratories in `/run/keiro/lab`: one JSON file each, with the process that owns
-//! it and the namespaces that it made.
+//! Records of laboratories in `/run/keiro/lab`: one JSON file each, with the process that owns it and the
+//! namespaces that it made.
 //!
-//! The record is written before the first namespace is made, so that whatever a killed process
-//! leaves can be found. A namespace counts as a laboratory's own only if the record names it and
-//! the kernel's number of it is still the recorded one.
+//! The record is written before the first namespace is made, so that the remains of a killed process can be
+//! found. A namespace counts as a laboratory's own only if the record names it and its inode number is still
+//! the recorded one.
 
 use std::{
     fs, io,
@@ -19,18 +19,17 @@ use serde::{Deserialize, Serialize};
 
 use super::LabError;
 
-/// Where laboratories are recorded.
+/// Directory of the records.
 pub const RECORD_DIRECTORY: &str = "/run/keiro/lab";
 
 /// One laboratory on record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// The laboratory's name.
     pub name: String,
     /// The process that owns it.
     pub pid: i32,
-    /// When that process started, in clock ticks since boot (field 22 of `/proc/PID/stat`): distinguishes
-    /// it from a later process of the same number.
+    /// When that process started, in clock ticks since boot (field 22 of `/proc/PID/stat`), to distinguish it
+    /// from a later process with the same number.
     pub start_ticks: u64,
     /// The namespaces that it made or is about to make.
     pub namespaces: Vec<RecordedNamespace>,
@@ -39,16 +38,15 @@ pub struct Record {
 /// A namespace on record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedNamespace {
-    /// Its name.
     pub name: String,
-    /// The host that it is; `None` for the one that holds the emulated links' outer ends.
+    /// Its host; `None` for the one that holds the emulated links' outer ends.
     pub host: Option<String>,
-    /// The kernel's device and inode number of it; `None` until it has been made.
+    /// Its device and inode number; `None` until it has been made.
     pub id: Option<(u64, u64)>,
 }
 
 impl Record {
-    /// A record of `name` as the calling process's own.
+    /// A record of `name`, owned by the calling process.
     pub(crate) fn of_this_process(
         name: &str,
         namespaces: Vec<RecordedNamespace>,
@@ -73,14 +71,14 @@ impl Record {
         start_ticks(self.pid) == Some(self.start_ticks)
     }
 
-    /// The owning process, held; `None` if it has ended.
+    /// The owning process, held by a descriptor; `None` if it has ended.
     pub(crate) fn owner(&self) -> Option<PidFd> {
         let owner = PidFd::open(self.pid).ok()?;
         // Checked after it is held: from here on the number cannot mean another process.
         self.is_alive().then_some(owner)
     }
 
-    /// The recorded namespaces that still exist and are the recorded ones.
+    /// The recorded namespaces that still exist with their recorded numbers.
     pub(crate) fn remaining(&self) -> Vec<Netns> {
         self.namespaces
             .iter()
@@ -94,13 +92,12 @@ impl Record {
 
     /// Writes a new record.
     ///
-    /// `Ok(false)`: there is one of that name already.
+    /// `Ok(false)` if there is one of that name already.
     pub(crate) fn create(&self) -> Result<bool, LabError> {
         let path = path_of(&self.name);
         let fail = |error: io::Error| LabError::record(&path, error);
         let draft = self.draft(&path)?;
-        // A link, unlike a rename, fails where the name is taken; and the record is never seen
-        // half written.
+        // A link, unlike a rename, fails if the name is taken, and the record is never visible half written.
         let linked = fs::hard_link(&draft, &path);
         let removed = fs::remove_file(&draft);
         match linked {
@@ -109,7 +106,6 @@ impl Record {
         }
     }
 
-    /// Replaces the record.
     pub(crate) fn update(&self) -> Result<(), LabError> {
         let path = path_of(&self.name);
         let draft = self.draft(&path)?;
@@ -183,13 +179,13 @@ fn numbers(id: NetnsId) -> (u64, u64) {
     (id.device, id.inode)
 }
 
-/// When process `pid` started; `None` if it has ended, even if it has not been reaped.
+/// Start time of process `pid`; `None` if it has ended, even if it has not been reaped.
 fn start_ticks(pid: i32) -> Option<u64> {
     parse_start_ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 fn parse_start_ticks(stat: &str) -> Option<u64> {
-    // The second field is the program's name in parentheses, which may hold anything.
+    // The second field is the program's name in parentheses, which may contain anything.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?;

@@ -1,5 +1,5 @@
-//! What a laboratory has made so far, and how it is removed: once, completely, from any thread,
-//! also while it is still being made.
+//! Everything that a laboratory has made so far, and its removal: once, completely, from any thread, also
+//! while it is still being made.
 
 use std::{
     sync::{Arc, Mutex},
@@ -24,11 +24,11 @@ pub(crate) struct Teardown {
     made: Mutex<Made>,
 }
 
-/// What there is to remove.
+/// What must be removed.
 #[derive(Debug)]
 pub(crate) struct Made {
     pub(crate) record: Record,
-    /// `None` where no link is emulated, or not yet.
+    /// `None` if no link is emulated, or not yet.
     pub(crate) emulator: Option<EmulatorHandle>,
     closed: bool,
 }
@@ -50,8 +50,8 @@ impl Teardown {
         Arc::clone(&self.children)
     }
 
-    /// Does one step of making. A step is done wholly or, once the laboratory is closed, not at
-    /// all: nothing can be made behind the back of a signal that removes everything.
+    /// Performs one step of making, completely or, once the laboratory is closed, not at all: nothing can be
+    /// made behind the back of a signal handler that removes everything.
     pub(crate) fn step<T>(
         &self,
         step: impl FnOnce(&mut Made) -> Result<T, LabError>,
@@ -63,10 +63,10 @@ impl Teardown {
         step(&mut made)
     }
 
-    /// Removes everything; the second time there is nothing to do.
+    /// Removes everything; does nothing the second time.
     ///
     /// # Errors
-    /// The first failure, after everything has been tried. The record stays then.
+    /// The first failure, after everything has been tried. The record is kept then.
     pub(crate) fn close(&self) -> Result<(), LabError> {
         self.children.end_all(self.grace);
         let mut made = lock(&self.made);
@@ -74,7 +74,7 @@ impl Teardown {
             return Ok(());
         }
         made.closed = true;
-        // Before its interfaces go.
+        // Before its interfaces disappear.
         drop(made.emulator.take());
         let mut result = Ok(());
         for namespace in made.record.remaining() {
@@ -84,7 +84,7 @@ impl Teardown {
     }
 }
 
-/// Removes a namespace and ends the processes inside it.
+/// Removes a namespace and stops the processes inside it.
 pub(crate) fn remove_namespace(namespace: &Netns, grace: Duration) -> Result<(), LabError> {
     let own = std::process::id().cast_signed();
     let strays: Vec<PidFd> = namespace

@@ -1,4 +1,4 @@
-//! The topology file: its keys as serde sees them, and the checks that make a [`Topology`] of it.
+//! The topology file: its keys for serde, and the checks that make a [`Topology`] of it.
 //!
 //! ```toml
 //! name = "two-paths"
@@ -28,7 +28,7 @@ use super::{
     Emulation, End, HOSTS_MAX, HostPlan, LINKS_MAX, LinkPlan, Prefix, Route, Topology, is_name,
 };
 
-/// Reads and checks a topology; `file` is what messages call it.
+/// Reads and checks a topology; `file` is its name in messages.
 pub(super) fn read(text: &str, file: &str) -> Result<Topology, ConfigError> {
     let mut report = Report::new(file, text);
     let parsed = deserialize_into(&mut report);
@@ -80,7 +80,7 @@ struct LinkFile {
     a: EndFile,
     b: EndFile,
     mtu: Option<Spanned<u32>>,
-    /// Emulate even where nothing is limited yet, so that it can be changed later.
+    /// Emulate even if nothing is limited yet, so that it can be changed later.
     #[serde(default)]
     emulated: bool,
     each_way: Option<Spanned<DirectionFile>>,
@@ -96,7 +96,7 @@ struct EndFile {
     addresses: Vec<Spanned<FromText<Prefix>>>,
 }
 
-/// One direction as written; a key that is absent falls back to `each_way`, then to a perfect link.
+/// One direction as written. An absent key falls back to `each_way`, then to a perfect link.
 #[derive(Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DirectionFile {
@@ -153,7 +153,7 @@ impl DirectionFile {
         }
     }
 
-    /// The whole direction; single values have been checked.
+    /// The complete direction; single values have been checked.
     fn config(self) -> Result<LinkConfig, String> {
         if self.rate.is_some() && self.buffer.is_none() {
             return Err(
@@ -191,7 +191,7 @@ fn overhead(text: Text<ByteCount>) -> Option<i32> {
 /// Ours: no link-layer framing takes more than this.
 const OVERHEAD_BYTES_MAX: i32 = 1500;
 
-/// Ours: more is a slip of the pen, and would hold packets for as long.
+/// Ours: more is probably a typing error, and would hold packets for as long.
 const DELAY_MAX: Duration = Duration::from_secs(60);
 
 fn loss(mean: Probability, burst_packets: Option<u32>) -> Result<Loss, String> {
@@ -224,7 +224,7 @@ where
     }
 }
 
-/// `"5 packets"`.
+/// A value such as `"5 packets"`.
 #[derive(Clone)]
 struct Packets(u32);
 
@@ -261,10 +261,10 @@ impl FromStr for BufferText {
     }
 }
 
-/// Checks what one key alone cannot show.
+/// Checks that involve several keys.
 #[derive(Default)]
 struct Checker {
-    /// The host and the link that have an address.
+    /// The host and the link of each address.
     addresses: BTreeMap<IpAddr, (String, String)>,
 }
 
@@ -297,7 +297,7 @@ impl Checker {
             let named = report.keep(host_name(key));
             host_files.extend(named.map(|name| (name, host)));
         }
-        // What follows names hosts, of which those with problems would be missing.
+        // The following checks name hosts, of which those with problems would be missing.
         if !report.is_empty() {
             return None;
         }
@@ -500,7 +500,6 @@ fn route(
     })
 }
 
-/// A host's name.
 fn host_name(key: Spanned<String>) -> Result<String, LocatedError> {
     let at = key.span();
     let name = name(key, "host", HOST_NAME_BYTES_MAX)?;
@@ -538,8 +537,8 @@ fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str> + Cl
     }
 }
 
-/// `net.` and further parts of letters, digits, underscores and hyphens: nothing that could lead
-/// out of `/proc/sys/net`, where every value is the namespace's own.
+/// `net.` and further parts of letters, digits, underscores and hyphens. Nothing leads out of
+/// `/proc/sys/net`, where every value belongs to the namespace.
 fn is_namespace_sysctl(key: &str) -> bool {
     let part = |part: &str| {
         !part.is_empty()
@@ -552,10 +551,10 @@ fn is_namespace_sysctl(key: &str) -> bool {
 
 pub(crate) const LAB_NAME_BYTES_MAX: usize = 64;
 const HOST_NAME_BYTES_MAX: usize = 64;
-/// A network device's name has 15 bytes (`IFNAMSIZ` less one); the wire's devices add two.
+/// A network device's name has 15 bytes (`IFNAMSIZ` minus one); the wire's devices add two.
 const LINK_NAME_BYTES_MAX: usize = 13;
 const MTU_DEFAULT: u32 = 1500;
-/// From IPv6's least (RFC 8200 §5) to what the emulator's frames hold.
+/// From IPv6's minimum (RFC 8200 §5) to the maximum of the emulator's frames.
 const MTU_RANGE: Range<u32> = 1280..9001;
 
 #[cfg(test)]
@@ -679,7 +678,7 @@ mtu = 9000
     }
 
     #[test]
-    fn what_does_not_fit_together_is_refused() {
+    fn inconsistent_topologies_are_refused() {
         for (from, to, what) in [
             (
                 "192.0.2.2/30",

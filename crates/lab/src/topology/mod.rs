@@ -1,8 +1,7 @@
-//! What a laboratory consists of: hosts, and links between two of them.
+//! Topologies: hosts, and links between two of them.
 //!
-//! Reads a topology file, checks it as a whole, and gives values that [`crate::lab`] can make
-//! without asking again. How a file is written is in [`file`]; what is made from it is left to
-//! [`crate::lab`].
+//! Reads a topology file and checks it as a whole, so that [`crate::lab`] can make it without further checks.
+//! [`file`] describes the format.
 
 mod file;
 mod prefix;
@@ -18,44 +17,41 @@ pub use keiro_config::ConfigError as TopologyError;
 pub use prefix::{Prefix, PrefixError};
 
 const FILE_LIMITS: FileLimits = FileLimits {
-    // Ours: hundreds of times what `HOSTS_MAX` hosts need.
+    // Ours: hundreds of times the need of `HOSTS_MAX` hosts.
     bytes_max: 1 << 20,
     missing_hint: "name a topology file",
     too_long_hint: "is this the right file?",
 };
 
-/// The most hosts of one laboratory; ours: each is a namespace that must be made and removed.
+/// Maximum of hosts of one laboratory; ours: each is a namespace that must be made and removed.
 pub const HOSTS_MAX: usize = 64;
 
-/// A checked topology: every name that it uses exists, every address is its host's alone.
+/// A checked topology: every name that it uses exists, and no address is used twice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
-    /// The laboratory's name if the caller gives none. `None`: the caller must.
+    /// The laboratory's default name; `None` if the caller must give one.
     pub name: Option<String>,
-    /// By name.
+    /// Keyed by name.
     pub hosts: BTreeMap<String, HostPlan>,
-    /// By name.
+    /// Keyed by name.
     pub links: BTreeMap<String, LinkPlan>,
 }
 
-/// One host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostPlan {
-    /// Beside the routes that its addresses bring.
+    /// In addition to the routes of its addresses.
     pub routes: Vec<Route>,
-    /// Values of `/proc/sys` by dotted name; all begin with `net.`, which a namespace has to
-    /// itself.
+    /// Values of `/proc/sys` by dotted name; all begin with `net.`, which is per namespace.
     pub sysctls: BTreeMap<String, String>,
 }
 
-/// A static route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Where to. A length of zero is the default route.
+    /// The destination. A length of zero is the default route.
     pub to: Prefix,
     /// The next hop: an address of the other end of `link`.
     pub via: IpAddr,
-    /// The link that leads there.
+    /// The link of the next hop.
     pub link: String,
 }
 
@@ -64,11 +60,9 @@ pub struct Route {
 pub struct LinkPlan {
     /// Largest IP packet in bytes, both directions.
     pub mtu: u32,
-    /// One end.
     pub a: End,
-    /// The other end.
     pub b: End,
-    /// What is emulated. `None`: a plain veth pair, as fast as the machine.
+    /// The emulation; `None` for a plain veth pair, as fast as the machine.
     pub emulation: Option<Emulation>,
 }
 
@@ -84,7 +78,6 @@ pub struct Emulation {
 /// One end of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// The host's name.
     pub host: String,
     /// Its addresses on this link, with their prefix lengths.
     pub addresses: Vec<Prefix>,
@@ -94,7 +87,7 @@ impl Topology {
     /// Reads a topology file.
     ///
     /// # Errors
-    /// Everything that is wrong, with file, line, column and what to write instead.
+    /// All faults, with file, line, column and a suggestion.
     pub fn load(path: &Path) -> Result<Self, TopologyError> {
         let text = FILE_LIMITS.read(path)?;
         Self::parse(&text, &path.display().to_string())
@@ -103,19 +96,19 @@ impl Topology {
     /// Reads a topology from text; `file` is what errors call it.
     ///
     /// # Errors
-    /// Everything that is wrong, with file, line, column and what to write instead.
+    /// All faults, with file, line, column and a suggestion.
     pub fn parse(text: &str, file: &str) -> Result<Self, TopologyError> {
         file::read(text, file)
     }
 }
 
 impl LinkPlan {
-    /// The end at `host`; `None` if the link does not lead there.
+    /// The end at `host`; `None` if the link does not connect it.
     pub fn end(&self, host: &str) -> Option<&End> {
         [&self.a, &self.b].into_iter().find(|end| end.host == host)
     }
 
-    /// The end that is not at `host`; `None` if the link does not lead there.
+    /// The end that is not at `host`; `None` if the link does not connect it.
     pub fn far_end(&self, host: &str) -> Option<&End> {
         match host {
             _ if self.a.host == host => Some(&self.b),
@@ -125,8 +118,8 @@ impl LinkPlan {
     }
 }
 
-/// Whether `name` can be a host's, link's or laboratory's: lower-case letters, digits and hyphens,
-/// beginning with a letter, at most `length_max` bytes.
+/// Whether `name` is valid for a host, link or laboratory: lower-case letters, digits and hyphens, beginning
+/// with a letter, at most `length_max` bytes.
 pub(crate) fn is_name(name: &str, length_max: usize) -> bool {
     name.len() <= length_max
         && name.starts_with(|c: char| c.is_ascii_lowercase())

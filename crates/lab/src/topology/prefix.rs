@@ -1,4 +1,4 @@
-//! An IP address with the length of its network's prefix.
+//! An IP address with a prefix length.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
@@ -9,10 +9,10 @@ pub struct Prefix {
     length: u8,
 }
 
-/// Why a text is no prefix.
+/// Why a text is not a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PrefixError {
-    /// No `/length`.
+    /// The prefix length is missing.
     #[error("`{0}` has no prefix length; write it as in \"192.0.2.1/24\"")]
     NoLength(String),
     /// The part before the slash.
@@ -24,7 +24,7 @@ pub enum PrefixError {
 }
 
 impl Prefix {
-    /// The network in which everything lies: the destination of a default route.
+    /// The prefix of all addresses: the destination of a default route.
     pub fn everything_like(address: IpAddr) -> Self {
         let address = match address {
             IpAddr::V4(_) => IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
@@ -38,7 +38,7 @@ impl Prefix {
         self.address
     }
 
-    /// Bits of the network part.
+    /// Number of bits of the network part.
     pub fn length(&self) -> u8 {
         self.length
     }
@@ -49,7 +49,7 @@ impl Prefix {
             && network(self.address, self.length) == network(address, self.length)
     }
 
-    /// Whether the host part is zero, as a route's destination needs it.
+    /// Whether the host part is zero, as required of a route's destination.
     pub fn is_network(&self) -> bool {
         network(self.address, self.length) == bits(self.address)
     }
@@ -83,7 +83,7 @@ fn is_v4(address: IpAddr) -> bool {
     address.is_ipv4()
 }
 
-/// The address as a number, IPv4 in the upper bits so that both families shift alike.
+/// The address as a number, with IPv4 in the upper bits so that both families shift alike.
 fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => u128::from(v4.to_bits()) << 96,

@@ -1,4 +1,4 @@
-//! What a user would take without Keiro: kernel TCP over one link, or kernel MPTCP over several.
+//! Baselines without Keiro: kernel TCP over one link, or kernel MPTCP over several.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -15,19 +15,19 @@ use super::{
 };
 use crate::lab::{Host, Lab, iproute};
 
-/// A way to carry messages without Keiro.
+/// Transport of messages without Keiro.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// TCP, one connection for each application.
     Tcp {
-        /// The link that all of them use.
+        /// The link of all connections.
         link: String,
     },
     /// MPTCP, one connection for each application.
     Mptcp {
         /// The link over which connections start.
         first: String,
-        /// The links over which a further subflow of each connection is made.
+        /// The links over which each connection has a further subflow.
         also: Vec<String>,
     },
 }
@@ -39,20 +39,19 @@ pub struct Baseline {
     pub from: String,
     /// The host of the sinks.
     pub to: String,
-    /// What carries the messages.
+    /// Transport of the messages.
     pub transport: Transport,
     /// See [`Connections::congestion`]; `Some("cubic")` is the default of Linux.
     pub congestion: Option<String>,
 }
 
 /// Sends `plan` from one host of `lab` to another and logs every message.
-///
-/// Connections are made, and for MPTCP all subflows established, before the first message. The
-/// emulator's lateness counts from then on. `on_received` and `stop` are [`exchange()`]'s.
+/// Connections, and for MPTCP all subflows, are established before the first message. The emulator's lateness
+/// counts from then on. `on_received` and `stop` are those of [`exchange()`].
 ///
 /// # Errors
-/// [`TrafficError::Subflows`] where MPTCP does not use all of its links; [`TrafficError::Connect`];
-/// names that the laboratory does not have.
+/// [`TrafficError::Subflows`] if MPTCP does not use all of its links; [`TrafficError::Connect`]; names that
+/// the laboratory does not have.
 pub fn run_baseline(
     lab: &Lab,
     baseline: &Baseline,
@@ -97,10 +96,10 @@ pub fn run_baseline(
     exchange(plan, senders, receivers, on_received, stop)
 }
 
-/// How long subflows may take; ours: a few round trips of the longest path, and a lost packet.
+/// Time for subflows to be established; ours: a few round trips of the longest path, and a lost packet.
 const SUBFLOW_WAIT: Duration = Duration::from_secs(10);
 
-/// How often subflows are looked at.
+/// Period of checking subflows.
 const SUBFLOW_STEP: Duration = Duration::from_millis(5);
 
 /// The addresses of a link's two ends.
@@ -134,14 +133,14 @@ fn addresses(lab: &Lab, name: &str, host: &Host) -> Result<Path, TrafficError> {
         })
 }
 
-/// The path manager's settings in both hosts; taken back when dropped.
+/// The path manager's settings in both hosts; reset when dropped.
 struct Endpoints<'a> {
     hosts: [&'a Host; 2],
 }
 
 impl<'a> Endpoints<'a> {
-    /// Lets `to` announce its addresses on `links`. `from` then makes a subflow to each, over the
-    /// link that leads there.
+    /// Makes `to` announce its addresses on `links`. `from` then opens a subflow to each, over the respective
+    /// link.
     fn set(
         from: &'a Host,
         to: &'a Host,
@@ -154,7 +153,7 @@ impl<'a> Endpoints<'a> {
         };
         for host in endpoints.hosts {
             mptcp(host, &["endpoint", "flush"])?;
-            // The kernel's bound, eight, leaves the choice to the endpoints.
+            // The kernel's maximum of eight leaves the choice to the endpoints.
             mptcp(
                 host,
                 &["limits", "set", "subflows", "8", "add_addr_accepted", "8"],
@@ -171,7 +170,7 @@ impl<'a> Endpoints<'a> {
 impl Drop for Endpoints<'_> {
     fn drop(&mut self) {
         for host in self.hosts {
-            // Fails only where the laboratory has gone, and the settings with it.
+            // Fails only if the laboratory has been removed, and the settings with it.
             let _ = iproute::run(&["-n", host.namespace(), "mptcp", "endpoint", "flush"]);
         }
     }

@@ -1,4 +1,4 @@
-//! What a message contains: who made it when, and a pattern that shows damage.
+//! Content of a message: its source and time, and a pattern that shows damage.
 //!
 //! | bytes | content, big endian |
 //! |---|---|
@@ -10,7 +10,7 @@
 
 use super::{AppTraffic, MESSAGE_BYTES_MAX};
 
-/// Bytes before the pattern; the shortest message.
+/// Bytes before the pattern; the minimum length of a message.
 pub const HEADER_BYTES: usize = 24;
 
 const MAGIC: [u8; 4] = *b"KLM1";
@@ -18,21 +18,20 @@ const MAGIC: [u8; 4] = *b"KLM1";
 /// What a message's header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The application's number.
     pub app: u32,
-    /// Counts the application's messages from 0.
+    /// Sequence number of the application's message, from 0.
     pub seq: u64,
-    /// When it was made, ns of CLOCK_MONOTONIC.
+    /// Scheduled time, ns of CLOCK_MONOTONIC.
     pub made_ns: u64,
 }
 
-/// Why a received message is none of ours, or not as it was sent.
+/// Why a received message is not one of ours, or damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
-    /// Shorter than a header, or without its beginning.
+    /// Shorter than a header, or without its magic.
     #[error("not a message of the laboratory's sources")]
     Foreign,
-    /// The pattern is not as it was sent.
+    /// The pattern is damaged.
     #[error("damaged on the way")]
     Damaged,
 }
@@ -53,7 +52,7 @@ pub fn write(header: Header, length: usize) -> Vec<u8> {
 }
 
 /// Reads a received message and checks all of it.
-///
+/// Parses a received message and checks all of it.
 /// # Errors
 /// See [`BodyError`].
 pub fn read(body: &[u8]) -> Result<Header, BodyError> {
@@ -76,7 +75,7 @@ pub fn read(body: &[u8]) -> Result<Header, BodyError> {
     is_whole.then_some(header).ok_or(BodyError::Damaged)
 }
 
-/// Why an application's messages cannot have their length; `None` if they can.
+/// Why an application's messages cannot have this length; `None` if they can.
 pub(super) fn length_fault(app: &AppTraffic) -> Option<String> {
     let (low, high) = (HEADER_BYTES, MESSAGE_BYTES_MAX);
     let length = app.length.get();
@@ -84,7 +83,7 @@ pub(super) fn length_fault(app: &AppTraffic) -> Option<String> {
     (!fits).then(|| format!("messages of {length} bytes; they must have {low} to {high}"))
 }
 
-/// The pattern from the end of the header on, until it repeats.
+/// One period of the pattern, from the end of the header on.
 fn period(seq: u64) -> [u8; 256] {
     let first = (HEADER_BYTES as u8).wrapping_add(seq as u8);
     std::array::from_fn(|i| first.wrapping_add(i as u8))
@@ -112,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_and_foreign_bytes_are_told_apart() {
+    fn damage_is_distinguished_from_foreign_bytes() {
         let mut body = write(HEADER, 1000);
         body[999] ^= 1;
         assert_eq!(read(&body), Err(BodyError::Damaged));

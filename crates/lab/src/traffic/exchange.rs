@@ -1,4 +1,4 @@
-//! Sources and sinks, each a thread: messages are made by the schedule and logged as they arrive.
+//! Sources and sinks, each a thread: messages are sent by the schedule and logged as they arrive.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,38 +24,38 @@ use super::{
 };
 use crate::lab::lock;
 
-/// What is to be sent.
+/// Messages to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The applications, each with a number of its own.
+    /// The applications, each with its own number.
     pub apps: Vec<AppTraffic>,
-    /// Chooses the schedule; the same seed makes the same messages at the same times.
+    /// Seed of the schedule; the same seed gives the same messages at the same times.
     pub seed: u64,
-    /// For how long messages are made.
+    /// Time during which messages are sent.
     pub duration: Duration,
-    /// For how long the last messages are waited for after that.
+    /// Time to wait for the last messages after that.
     pub drain: Duration,
 }
 
-/// What became of a plan.
+/// Result of a plan.
 #[derive(Clone, Debug, Default)]
 pub struct Exchange {
-    /// Every message that was made, by application and number.
+    /// Every message that was sent, by application and sequence number.
     pub records: Vec<MessageRecord>,
-    /// Messages that were received once more.
+    /// Duplicates that were received.
     pub duplicates: u64,
-    /// Received messages that were damaged, or that no source of this plan made.
+    /// Received messages that were damaged, or not of this plan.
     pub strangers: u64,
-    /// How late sources were, other than because the carrier held them up: a machine that is too
-    /// busy shows here. At the 99th percentile of all messages.
+    /// Lateness of sources at the 99th percentile of all messages, unless the carrier held them up. It shows
+    /// a machine that is too busy.
     pub source_lateness_p99: Duration,
-    /// The same at the worst.
+    /// The greatest such lateness.
     pub source_lateness_max: Duration,
 }
 
-/// Sends what `plan` says, one sender for each of its applications in their order, and logs what
-/// the receivers bring. `on_received` sees every message as it arrives. Once `stop` is set, no
-/// more messages are made, and those under way are still waited for.
+/// Sends the messages of `plan`, with one sender per application in their order, and logs arrivals.
+/// `on_received` gets every message as it arrives. Once `stop` is set, no more messages are sent; those in
+/// flight are still waited for.
 ///
 /// # Errors
 /// [`TrafficError::Plan`], or the first error of a sender or receiver.
@@ -105,21 +105,21 @@ pub fn exchange(
     }
 }
 
-/// Between the start of the threads and the schedule's zero; ours: ample for starting threads.
+/// Time from the start of the threads to the schedule's zero; ours: ample for starting threads.
 const LEAD: Duration = Duration::from_millis(50);
 
-/// How often a waiting sink or source looks whether it should end.
+/// Period of checking whether a waiting sink or source should end.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Sources wake this long before a message is due and look at the clock until then; ours, about
-/// what a thread needs to be woken.
+/// Sources wake up this long before a message is due and poll the clock until then; ours, about the time to
+/// wake a thread.
 const SPIN: Duration = Duration::from_micros(60);
 
-/// Below the emulator's, above all that is not real-time; ours. What a source or sink does at a
-/// time takes well under a millisecond.
+/// Priority below the emulator's, above ordinary threads; ours. Each activity of a source or sink takes well
+/// under a millisecond.
 const PRIORITY: FifoPriority = FifoPriority::new(10).unwrap();
 
-/// What all threads of one exchange share.
+/// State shared by all threads of one exchange.
 struct Run<'a> {
     plan: &'a Plan,
     /// The schedule's zero on the monotonic clock.
@@ -132,21 +132,21 @@ struct Run<'a> {
     on_received: &'a (dyn Fn(&MessageRecord) + Sync),
 }
 
-/// What one source has made.
+/// Messages of one source.
 #[derive(Default)]
 struct Sent {
     records: Vec<MessageRecord>,
-    /// Of the messages that the carrier did not hold up.
+    /// Only for messages that the carrier did not hold up.
     lateness: Vec<Duration>,
-    /// Kept until the sinks are done: closing a connection early may lose what is under way.
+    /// Kept until the sinks are done: closing a connection early may lose data in flight.
     _sender: Option<Box<dyn MessageSender>>,
 }
 
-/// What one sink has seen.
+/// Messages of one sink.
 #[derive(Default)]
 struct Arrived {
     messages: Vec<(Header, u64)>,
-    /// Application and number of each: a copy is not one more of those that are waited for.
+    /// Application and sequence number of each; a duplicate does not count as one of those waited for.
     seen: BTreeSet<(u32, u64)>,
     damaged: u64,
 }
@@ -205,7 +205,7 @@ impl Run<'_> {
         sent
     }
 
-    /// Whether the time has come; `false`: the exchange is to end.
+    /// Waits until the time; `false` if the exchange is to end.
     fn wait_until(&self, due: Instant) -> bool {
         loop {
             if self.is_stopped() {
@@ -226,7 +226,7 @@ impl Run<'_> {
     fn sink(&self, mut receiver: Box<dyn MessageReceiver>) -> Arrived {
         be_punctual(None);
         let mut arrived = Arrived::default();
-        // Set when the last message has been made.
+        // Set when the last message has been sent.
         let mut deadline = None;
         loop {
             match receiver.receive(LOOK) {
@@ -281,9 +281,8 @@ impl Run<'_> {
     }
 }
 
-/// Makes the calling thread a measuring instrument: it runs when it has to, whatever else the
-/// machine does, and wakes without slack. Where that is not allowed it is an ordinary thread, and
-/// [`Exchange::source_lateness_max`] shows the difference.
+/// Gives the calling thread real-time priority and no timer slack. If not permitted, it stays an ordinary
+/// thread, and [`Exchange::source_lateness_max`] shows the difference.
 pub(super) fn be_punctual(cpu: Option<usize>) {
     let _ = cpu.map(realtime::pin_to_cpu);
     let _ = realtime::set_timer_slack(Duration::from_nanos(1));
@@ -319,7 +318,7 @@ fn check(plan: &Plan, senders: usize) -> Result<(), TrafficError> {
     Ok(())
 }
 
-/// What the threads gave; a panic in one of them goes on here.
+/// Results of the threads; a panic in one of them propagates.
 fn join<T: Default>(
     run: &Run<'_>,
     threads: Vec<Result<thread::ScopedJoinHandle<'_, T>, TrafficError>>,
@@ -342,7 +341,7 @@ fn join<T: Default>(
     results
 }
 
-/// Puts together what was made and what arrived.
+/// Merges sent and received messages.
 fn merge(sent: Vec<Sent>, arrived: Vec<Arrived>) -> Exchange {
     let mut exchange = Exchange::default();
     let mut messages = BTreeMap::new();
@@ -364,7 +363,7 @@ fn merge(sent: Vec<Sent>, arrived: Vec<Arrived>) -> Exchange {
                 Some(record) if record.received_ns.is_none() => {
                     record.received_ns = Some(received_ns);
                 }
-                // Receivers are not in order of time: the first arrival counts.
+                // Receivers are not merged in order of time; the first arrival counts.
                 Some(record) => {
                     exchange.duplicates += 1;
                     record.received_ns = record.received_ns.min(Some(received_ns));
@@ -435,7 +434,8 @@ mod tests {
             apps: vec![app(1), app(2)],
             seed: 5,
             duration: Duration::from_millis(300),
-            // What is lost is waited for as long; a machine that is kept waiting is not for so long.
+            // Lost messages are waited for until the drain time is over; a delayed machine must not end the
+            // wait.
             drain: Duration::from_secs(2),
         }
     }

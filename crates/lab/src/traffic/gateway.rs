@@ -20,7 +20,7 @@ use keiro_control::{
 use super::{MessageReceiver, MessageSender, Received};
 use crate::lab::{Host, LabError, lock};
 
-/// Where a gateway takes and gives messages.
+/// The message socket of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageSocket {
     /// A Unix socket; its path is the machine's, not the host's.
@@ -32,12 +32,10 @@ pub enum MessageSocket {
 /// Why a gateway's message socket could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// No connection, or the gateway refused it.
+    /// The connection failed, or the gateway refused it.
     #[error("host `{host}`, application `{app}`: {source}")]
     Client {
-        /// The host.
         host: String,
-        /// The application.
         app: String,
         /// What the client says.
         source: ClientError,
@@ -47,14 +45,14 @@ pub enum SocketError {
     Lab(#[from] LabError),
 }
 
-/// What the gateway said became of the messages handed over.
+/// Acknowledgements of the gateway, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcomes {
     /// The peer gateway has them.
     pub delivered: u64,
-    /// Given up at the end of their lifetime.
+    /// Expired at the end of their lifetime.
     pub expired: u64,
-    /// Not taken over.
+    /// Not accepted by the gateway.
     pub refused: u64,
 }
 
@@ -64,8 +62,7 @@ pub struct GatewaySender {
     writer: MessageWriter<Connection>,
     next_id: u64,
     outcomes: Arc<Mutex<Outcomes>>,
-    /// Reads acknowledgements all the time, or the gateway would have to keep them. `None` once
-    /// joined.
+    /// Reads acknowledgements continuously, because the gateway would have to keep them. `None` once joined.
     acks: Option<JoinHandle<()>>,
 }
 
@@ -73,7 +70,7 @@ pub struct GatewaySender {
 #[derive(Debug)]
 pub struct GatewayReceiver {
     reader: MessageReader<Connection>,
-    /// The same stream, for its time limit.
+    /// The same stream, to set its timeout.
     stream: Connection,
     timeout: Option<Duration>,
 }
@@ -113,7 +110,7 @@ impl GatewaySender {
         let outcomes = Arc::new(Mutex::new(Outcomes::default()));
         let counting = Arc::clone(&outcomes);
         let acks = thread::Builder::new().name("acks".into()).spawn(move || {
-            // An error ends the connection, which the next message finds out.
+            // An error ends the connection, which the next message will notice.
             while let Ok(Some(ack)) = reader.next_ack() {
                 lock(&counting).count(ack.outcome);
             }
@@ -126,7 +123,7 @@ impl GatewaySender {
         })
     }
 
-    /// A view of what has become of the messages, which outlives the sender.
+    /// A view of the acknowledgements that outlives the sender.
     pub fn outcomes(&self) -> Arc<Mutex<Outcomes>> {
         Arc::clone(&self.outcomes)
     }
@@ -156,7 +153,7 @@ impl MessageSender for GatewaySender {
 
 impl Drop for GatewaySender {
     fn drop(&mut self) {
-        // Fails only where the gateway has closed it already; either way the thread ends.
+        // Fails only if the gateway has closed it already; the thread ends in either case.
         let _ = self.writer.stream().shutdown(Shutdown::Both);
         if let Some(acks) = self.acks.take() {
             let _ = acks.join();
@@ -244,7 +241,7 @@ mod tests {
         sender.finish().unwrap();
         assert_eq!(gateway.read(&mut [0; 1]).unwrap(), 0);
         drop(gateway);
-        // The thread has read what was sent before the end.
+        // The thread has read everything that was sent before the end.
         sender.acks.take().unwrap().join().unwrap();
         let expected = Outcomes {
             delivered: 1,

@@ -1,4 +1,4 @@
-//! What became of every message: records, CSV files, and summaries.
+//! Records of messages, CSV files, and summaries.
 
 use std::{
     collections::BTreeMap,
@@ -8,16 +8,15 @@ use std::{
 
 use keiro_model::quantiles::nearest_rank;
 
-/// One message that an application made.
+/// One message of an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MessageRecord {
-    /// The application's number.
     pub app: u32,
-    /// Counts the application's messages from 0.
+    /// Sequence number of the application's message, from 0.
     pub seq: u64,
-    /// When the schedule made it, ns of CLOCK_MONOTONIC.
+    /// Scheduled time, ns of CLOCK_MONOTONIC.
     pub made_ns: u64,
-    /// When its last byte was received, ns of CLOCK_MONOTONIC; `None` if it never was.
+    /// Arrival of its last byte, ns of CLOCK_MONOTONIC; `None` if it never arrived.
     pub received_ns: Option<u64>,
     /// Its length in bytes.
     pub length: u64,
@@ -26,31 +25,25 @@ pub struct MessageRecord {
 /// The delays of one application's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// The application's number.
     pub app: u32,
-    /// Messages made.
     pub made: usize,
-    /// Messages that were never received; the delays below leave them out.
+    /// Messages that never arrived; the delays below leave them out.
     pub lost: usize,
-    /// Mean.
     pub mean: Duration,
-    /// Median.
     pub p50: Duration,
-    /// 99th percentile.
     pub p99: Duration,
-    /// Largest.
     pub max: Duration,
 }
 
 impl MessageRecord {
-    /// From when it was made until its last byte was received; `None` if it never was.
+    /// From its scheduled time until the arrival of its last byte; `None` if it never arrived.
     pub fn delay(&self) -> Option<Duration> {
         let received = self.received_ns?;
         Some(Duration::from_nanos(received.saturating_sub(self.made_ns)))
     }
 }
 
-/// One summary for each application, by number.
+/// One summary per application, by number.
 pub fn summarize(records: &[MessageRecord]) -> Vec<Summary> {
     let mut delays: BTreeMap<u32, Vec<Option<Duration>>> = BTreeMap::new();
     for record in records {
@@ -75,7 +68,7 @@ pub fn summarize(records: &[MessageRecord]) -> Vec<Summary> {
     delays.into_iter().map(summary).collect()
 }
 
-/// The smallest value that `percent` % of the values do not exceed; zero where there are none.
+/// The smallest value that `percent` % of the values do not exceed; zero if there are none.
 pub(super) fn quantile(sorted: &[Duration], percent: usize) -> Duration {
     let rank = nearest_rank(sorted.len(), percent as f64 / 100.0);
     rank.map_or(Duration::ZERO, |rank| sorted[rank])
@@ -83,7 +76,7 @@ pub(super) fn quantile(sorted: &[Duration], percent: usize) -> Duration {
 
 const CSV_HEADER: &str = "app,seq,made_ns,received_ns,length";
 
-/// Writes records as CSV with a header; `received_ns` is empty where a message was never received.
+/// Writes records as CSV with a header; `received_ns` is empty if a message never arrived.
 ///
 /// # Errors
 /// The writer's.
@@ -104,10 +97,10 @@ pub fn write_csv(records: &[MessageRecord], out: &mut impl Write) -> io::Result<
     Ok(())
 }
 
-/// Reads what [`write_csv`] wrote.
+/// Reads the output of [`write_csv`].
 ///
 /// # Errors
-/// The reader's; `InvalidData`, with the line, where a line is none of ours.
+/// The reader's; `InvalidData` with the line number if a line is invalid.
 pub fn read_csv(input: impl BufRead) -> io::Result<Vec<MessageRecord>> {
     let mut records = Vec::new();
     for (index, line) in input.lines().enumerate() {
@@ -173,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn summaries_count_what_was_lost_apart() {
+    fn summaries_count_losses_separately() {
         let mut records: Vec<_> = (1..=100).map(|n| record(7, n, Some(n))).collect();
         records.push(record(7, 101, None));
         records.push(record(8, 0, None));

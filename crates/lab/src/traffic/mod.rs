@@ -1,23 +1,23 @@
-//! Message traffic whose every message is timed: sources that follow a schedule, sinks that log.
+//! Timed message traffic: sources that follow a schedule, and sinks that log.
 //!
-//! A message's delay runs from the moment at which the schedule makes it until its last byte has
-//! been received. A source that is held up sends late, but the clock of its messages has run from
-//! their scheduled time all the same (no coordinated omission). Both instants are on the machine's
-//! CLOCK_MONOTONIC, which namespaces share; the first travels in the message.
+//! A message's delay runs from its scheduled time until its last byte has been received. A source that is
+//! held up sends late, but the delay still counts from the scheduled time (no coordinated omission). Both
+//! instants are on the machine's CLOCK_MONOTONIC, which namespaces share; the first is carried in the
+//! message.
 //!
-//! What carries the messages is behind [`MessageSender`] and [`MessageReceiver`]; kernel TCP and
-//! MPTCP are in [`stream`], Keiro's message socket in [`gateway`].
+//! Transports implement [`MessageSender`] and [`MessageReceiver`]: kernel TCP and MPTCP in [`stream`],
+//! Keiro's message socket in [`gateway`].
 //!
-//! | file | does |
+//! | file | contents |
 //! |---|---|
-//! | [`body`] | what a message contains |
+//! | [`body`] | the content of a message |
 //! | [`exchange`] | threads that send and receive |
 //! | [`log`] | records, CSV, summaries |
 //! | [`stream`] | kernel TCP and MPTCP |
 //! | [`gateway`] | Keiro's message socket |
-//! | [`baseline`] | what a user would take without Keiro |
+//! | [`baseline`] | transports without Keiro |
 //! | [`transactions`] | many clients' requests and responses, and their server |
-//! | [`load`] | what overflows a host's receive path, and the counters that show it |
+//! | [`load`] | overload of a host's receive path, and the counters that show it |
 
 pub mod baseline;
 pub mod body;
@@ -40,54 +40,52 @@ pub use gateway::{GatewayReceiver, GatewaySender, MessageSocket, Outcomes, Socke
 pub use log::{MessageRecord, Summary, read_csv, summarize, write_csv};
 pub use stream::{Connections, Protocol, StreamReceiver, StreamSender, connect};
 
-/// The largest message that sources make and sinks accept [the `message` class's bound].
+/// Maximum message that sources send and sinks accept [the `message` class's bound].
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
 /// One application that sends messages [path-selection table 2].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppTraffic {
-    /// Identifies its messages and chooses its schedule.
+    /// Identifies its messages and seeds its schedule.
     pub number: u32,
-    /// What people call it.
+    /// Its name for messages and tables.
     pub name: String,
-    /// The length of each message, which begins with [`body::HEADER_BYTES`] of its own.
+    /// Length of each message, of which the first [`body::HEADER_BYTES`] are a header.
     pub length: ByteCount,
-    /// The mean of the exponential intervals between messages.
+    /// Mean of the exponential intervals between messages.
     pub mean_interval: Duration,
 }
 
-/// Something that carries messages away.
+/// The sending end of a transport.
 pub trait MessageSender: Send {
-    /// Hands over one message. It may wait while what carries it is full.
+    /// Sends one message. May block while the transport is full.
     ///
     /// # Errors
-    /// The carrier's; the source ends then.
+    /// The transport's; the source ends then.
     fn send(&mut self, body: Vec<u8>) -> io::Result<()>;
 
-    /// Says that no more will come.
+    /// Signals the end of messages.
     ///
     /// # Errors
-    /// The carrier's.
+    /// The transport's.
     fn finish(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// Something that brings messages.
+/// The receiving end of a transport.
 pub trait MessageReceiver: Send {
     /// Waits for the next message, at most about `timeout`.
     ///
     /// # Errors
-    /// The carrier's; the sink ends then.
+    /// The transport's; the sink ends then.
     fn receive(&mut self, timeout: Duration) -> io::Result<Received>;
 }
 
-/// What a receiver has.
+/// Result of a receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// A whole message.
     Message(Vec<u8>),
-    /// Nothing in time.
     TimedOut,
     /// The other side has finished.
     Ended,
@@ -96,34 +94,22 @@ pub enum Received {
 /// Why messages could not be exchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum TrafficError {
-    /// The plan cannot be carried out.
+    /// The plan is invalid.
     #[error("application `{app}`: {what}")]
-    Plan {
-        /// The application's name.
-        app: String,
-        /// What is wrong.
-        what: String,
-    },
+    Plan { app: String, what: String },
     /// A source could not send.
     #[error("application `{app}`: cannot send: {source}")]
-    Send {
-        /// The application's name.
-        app: String,
-        /// The carrier's error.
-        source: io::Error,
-    },
+    Send { app: String, source: io::Error },
     /// A sink could not receive.
     #[error("a sink cannot receive: {0}")]
     Receive(io::Error),
     /// A connection could not be made.
     #[error("cannot connect to {to}: {source}")]
     Connect {
-        /// The address.
         to: std::net::SocketAddr,
-        /// The system's error.
         source: io::Error,
     },
-    /// MPTCP does not use the paths that it should.
+    /// MPTCP does not use the intended paths.
     #[error(
         "MPTCP uses {got} instead of {wanted}; look at `ip mptcp endpoint` in both hosts and at \
          `sysctl net.mptcp.enabled`"
@@ -131,40 +117,29 @@ pub enum TrafficError {
     Subflows {
         /// Local addresses of the established subflows.
         got: String,
-        /// What there should be.
+        /// The intended ones.
         wanted: String,
     },
-    /// Transactions cannot be carried out as asked.
+    /// The transactions are invalid.
     #[error("transactions: {what}")]
-    Transactions {
-        /// What is wrong.
-        what: String,
-    },
-    /// A client's connection broke, or brought what it should not.
+    Transactions { what: String },
+    /// A client's connection broke, or received something unexpected.
     #[error("client {client}: {source}")]
     Client {
         /// The client's number, from 0.
         client: usize,
-        /// The connection's error.
         source: io::Error,
     },
     /// A host's receive path cannot be prepared or watched.
     #[error("host `{host}`: {what}: {source}")]
     ReceivePath {
-        /// The host.
         host: String,
-        /// What was tried.
         what: String,
-        /// The system's error.
         source: io::Error,
     },
     /// The hosts have no addresses of one family on a link.
     #[error("link `{link}` has no addresses of one family at both ends")]
-    NoAddresses {
-        /// The link.
-        link: String,
-    },
-    /// The laboratory.
+    NoAddresses { link: String },
     #[error(transparent)]
     Lab(#[from] LabError),
     /// The system refused a thread or a socket.

@@ -14,12 +14,12 @@ use socket2::{Domain, Socket, Type};
 use super::{MESSAGE_BYTES_MAX, MessageReceiver, MessageSender, Received, TrafficError};
 use crate::lab::{Host, LabError};
 
-/// What the kernel speaks on a connection.
+/// Transport protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// TCP as the hosts' sysctls have it.
     Tcp,
-    /// Multipath TCP (RFC 8684); which paths it uses is `ip mptcp`'s.
+    /// Multipath TCP (RFC 8684); `ip mptcp` configures its paths.
     Mptcp,
 }
 
@@ -41,31 +41,27 @@ pub struct StreamReceiver {
     filled: usize,
 }
 
-/// How long a connection may take to be made; ours: three tries of TCP's first second, and paths
-/// of a second.
+/// Time to establish a connection; ours: three tries of TCP's initial second, and paths of a second.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 
-/// Connections to be made, all alike.
+/// Options of connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connections {
-    /// What they speak.
     pub protocol: Protocol,
-    /// The congestion control, as in `sysctl net.ipv4.tcp_available_congestion_control`. `None`:
-    /// the sending host's default, which it has from the machine.
+    /// The congestion control, as in `sysctl net.ipv4.tcp_available_congestion_control`; `None` is the
+    /// sending host's default, which it inherits from the machine.
     pub congestion: Option<String>,
-    /// The address that they come from.
+    /// Source address.
     pub local: IpAddr,
-    /// The address that they go to. Port 0 lets the kernel choose one.
+    /// Destination address. Port 0 lets the kernel choose one.
     pub remote: SocketAddr,
-    /// How many.
     pub count: usize,
 }
 
-/// Makes connections from host `from` to host `to`, where they are accepted, and passes a greeting
-/// over each.
+/// Establishes connections from host `from` to host `to`, and passes a greeting over each.
 ///
 /// # Errors
-/// [`TrafficError::Connect`], or that a host cannot be entered.
+/// [`TrafficError::Connect`], or a host cannot be entered.
 pub fn connect(
     from: &Host,
     to: &Host,
@@ -83,7 +79,7 @@ pub fn connect(
     })?;
     let mut pairs = Vec::new();
     for mut stream in opened.map_err(failed)? {
-        // The connection is not the same one as accepted next, but all are alike.
+        // Connections may be accepted in another order, but all are alike.
         stream.write_all(&0_u32.to_be_bytes()).map_err(failed)?;
         let (accepted, _) = listener.accept().map_err(failed)?;
         let mut accepted = TcpStream::from(accepted);
@@ -141,7 +137,7 @@ pub(super) fn open(connections: &Connections, remote: SocketAddr) -> io::Result<
 }
 
 impl StreamSender {
-    /// The connection, to ask the kernel about it.
+    /// The connection, for queries to the kernel.
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
@@ -181,7 +177,7 @@ impl StreamReceiver {
         }
     }
 
-    /// Reads what there is into the current part; whether the part is full. `None` at the end.
+    /// Reads available data into the current part; returns whether the part is full. `None` at the end.
     fn fill(&mut self) -> io::Result<Option<bool>> {
         let part = self.body.as_deref_mut().unwrap_or(&mut self.length);
         let read = self.stream.read(&mut part[self.filled..])?;
@@ -192,7 +188,7 @@ impl StreamReceiver {
         Ok(Some(self.filled == part.len()))
     }
 
-    /// Takes a full part: a message, or the length of the next one.
+    /// Completes a full part: a message, or the length of the next one.
     fn take_part(&mut self) -> io::Result<Option<Vec<u8>>> {
         self.filled = 0;
         if let Some(body) = self.body.take() {

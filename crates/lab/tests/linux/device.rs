@@ -1,4 +1,4 @@
-//! Devices: made, opened, taken, removed.
+//! Devices: made, opened, handed over, removed.
 
 use caps::{CapSet, Capability};
 use keiro_linux::tun::{
@@ -37,7 +37,7 @@ fn a_device_is_made_in_a_namespace_and_goes_with_its_owner() {
     );
     assert!(shown.starts_with(&format!("{}: ", tun.index())), "{shown}");
     drop(tun);
-    // A program that another test is just starting has what was open until it has begun.
+    // A process that another test is just spawning may hold inherited descriptors until it execs.
     wait_until("it is gone", || {
         !namespace.ip("link show").contains("tenant0")
     });
@@ -62,7 +62,7 @@ fn offloads_are_those_of_the_kernel_or_none() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_told_and_its_owner_unharmed() {
+fn a_name_in_use_is_an_error_and_its_owner_unaffected() {
     if !is_root("a_name_that_is_taken_is_told_and_its_owner_unharmed") {
         return;
     }
@@ -113,7 +113,7 @@ fn a_persistent_device_is_opened_and_stays() {
 }
 
 #[test]
-fn lack_of_the_capability_is_told() {
+fn lack_of_the_capability_is_reported() {
     if !is_root("lack_of_the_capability_is_told") {
         return;
     }
@@ -130,7 +130,7 @@ fn lack_of_the_capability_is_told() {
 }
 
 #[test]
-fn a_device_that_is_down_or_removed_is_told_to_readers_and_writers() {
+fn readers_and_writers_get_an_error_for_a_device_that_is_down_or_removed() {
     if !is_root("a_device_that_is_down_or_removed_is_told_to_readers_and_writers") {
         return;
     }
@@ -148,13 +148,13 @@ fn a_device_that_is_down_or_removed_is_told_to_readers_and_writers() {
     assert!(matches!(queue.read(&mut buffer), Ok(None)));
     tun.set_up().unwrap();
     assert!(matches!(queue.write(&packet), Ok(true)));
-    // Neither IPv4 nor IPv6.
+    // A first byte that is neither IPv4 nor IPv6.
     packet[0] = 0x05;
     assert!(matches!(queue.write(&packet), Err(TunFault::Refused)));
     packet[0] = 0x45;
     namespace.ip("link delete tenant0");
     assert!(matches!(queue.write(&packet), Err(TunFault::Gone)));
-    // What the kernel had sent before may still be read.
+    // Packets that the kernel sent before may still be read.
     let mut fault = None;
     wait_until("the reader is told", || match queue.read(&mut buffer) {
         Err(error) => {
@@ -171,7 +171,7 @@ fn a_device_that_is_down_or_removed_is_told_to_readers_and_writers() {
 }
 
 #[test]
-fn what_becomes_of_a_device_is_seen() {
+fn the_state_of_a_device_is_reported() {
     if !is_root("what_becomes_of_a_device_is_seen") {
         return;
     }
@@ -193,7 +193,7 @@ fn what_becomes_of_a_device_is_seen() {
     assert_eq!(state(), DeviceState::Up);
     namespace.ip("link delete tenant0");
     assert_eq!(state(), DeviceState::Absent);
-    // Another one of that name is not this one.
+    // Another device of that name is not this one.
     let another = Tun::open_in(&namespace.0, &options("tenant0")).unwrap();
     assert_eq!(state(), DeviceState::Absent);
     assert_eq!(another.state().unwrap(), DeviceState::Down);

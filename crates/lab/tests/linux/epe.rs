@@ -1,5 +1,5 @@
-//! Egress peer engineering: a packet's way from the server through a segment to an egress peer, and
-//! what becomes of it when routes are withdrawn, with Linux as the judge.
+//! Egress peer engineering in the kernel: a packet's path from the server through a segment to an egress
+//! peer, and the effect of withdrawn routes.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,6 @@ use crate::{
     network::{DEFAULT, Network},
 };
 
-/// EPE addresses.
 pub(crate) const OWN: [&str; 2] = ["fd00:e::a", "fd00:e::b"];
 const SIDS: [&str; 2] = ["fd00:51d::a", "fd00:51d::b"];
 const CLIENTS: &str = "fd00:c::/64";
@@ -46,7 +45,7 @@ fn asbr() -> Owner {
 }
 
 fn state(changes: &[Change]) -> State {
-    // A state of one's own is built as the daemons do it: by what is to change.
+    // Builds a state by applying changes, as the daemons do.
     let mut state = State::default();
     for change in changes {
         match *change {
@@ -193,21 +192,21 @@ fn a_cross_connect_sends_to_its_neighbour_whatever_the_tables_say() {
 }
 
 #[test]
-fn what_the_border_router_no_longer_has_goes_to_nobody() {
+fn packets_to_withdrawn_routes_are_dropped_at_the_border_router() {
     if !is_root("what_the_border_router_no_longer_has_goes_to_nobody") {
         return;
     }
     let (network, mut server, mut border) = set_up(Encapsulation::Reduced);
-    // The peer withdraws; the server has not heard of it yet.
+    // The peer withdraws, and the server does not know yet.
     apply(&mut border, Change::RemoveRoute(clients(202)));
     let sent = network.send(OWN[1]).unwrap();
     assert_eq!((sent.arrived, sent.by), (false, [0, 0]), "{sent:?}");
     assert!(sent.unreachable, "the border router says so");
-    // Now it has: not even the first link is used, and the best path neither.
+    // Now it knows: the packet is dropped before the first link, and does not take the best path.
     apply(&mut server, Change::RemoveRoute(clients(102)));
     let error = network.send(OWN[1]).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EHOSTUNREACH), "{error}");
-    // The other peer is untouched, and the one that withdrew can announce again.
+    // The other peer is not affected, and the one that withdrew can announce again.
     assert!(network.send(OWN[0]).unwrap().arrived);
     apply(&mut border, Change::SetRoute(clients(202), 2));
     apply(&mut server, Change::SetRoute(clients(102), 2));
@@ -247,7 +246,7 @@ fn a_nexthop_that_is_replaced_leads_all_its_routes_elsewhere() {
 }
 
 #[test]
-fn what_an_earlier_run_left_is_taken_over_and_cleanup_leaves_nothing() {
+fn entries_of_an_earlier_run_are_taken_over_and_cleanup_leaves_nothing() {
     if !is_root("what_an_earlier_run_left_is_taken_over_and_cleanup_leaves_nothing") {
         return;
     }
@@ -260,7 +259,7 @@ fn what_an_earlier_run_left_is_taken_over_and_cleanup_leaves_nothing() {
     assert_eq!(report.carried_out, 0, "all was there: {report:?}");
     assert_eq!(everything(&network), before);
     drop(server);
-    // Cleaning up needs no memory of what was made.
+    // Cleaning up does not depend on the process that made the entries.
     for (namespace, owner) in [(&network.server, egress()), (&network.asbr, asbr())] {
         let mut reconciler = Reconciler::open_in(&namespace.0, owner).unwrap();
         let report = reconciler.cleanup().unwrap();
@@ -277,7 +276,7 @@ fn what_an_earlier_run_left_is_taken_over_and_cleanup_leaves_nothing() {
     assert_eq!(network.asbr.ip("nexthop"), "");
 }
 
-/// Whatever `ip` shows of the server.
+/// Everything that `ip` shows of the server.
 fn everything(network: &Network) -> String {
     let namespace = &network.server;
     ["-6 route show table all", "-6 rule", "nexthop", "-6 addr"]
@@ -286,7 +285,7 @@ fn everything(network: &Network) -> String {
 }
 
 #[test]
-fn others_entries_are_named_and_left_alone() {
+fn colliding_entries_of_others_are_named_and_left_alone() {
     if !is_root("others_entries_are_named_and_left_alone") {
         return;
     }
@@ -309,7 +308,7 @@ fn others_entries_are_named_and_left_alone() {
         .iter()
         .find(|text| text.starts_with("table 102 has a route to fd00:c::/48"));
     assert!(route.is_some(), "{texts:?}");
-    // Neither rule of ours is there, nor their addresses, so that nothing goes a wrong way.
+    // None of our rules and addresses is installed, so that nothing takes a wrong path.
     let present = server.present().unwrap();
     assert!(
         present.rules.is_empty() && present.addresses.is_empty(),
@@ -319,13 +318,13 @@ fn others_entries_are_named_and_left_alone() {
     assert!(server.cleanup().unwrap().is_clean());
     assert_eq!(everything(&network), before);
 
-    // Where the way is free again, all is made.
+    // After the obstacles are removed, everything is installed.
     namespace.ip("-6 rule delete from fd00:e::a lookup 77 priority 500");
     namespace.ip("-6 route delete fd00:c::/48 table 102");
     clean(&mut server, wanted.clone());
     server.cleanup().unwrap();
 
-    // A number of a nexthop is taken.
+    // The number of a nexthop is in use.
     namespace.ip("nexthop add id 2 via fd00:1::1 dev s0");
     let report = server.replace(wanted).unwrap();
     let taken = |obstacle: &Obstacle| matches!(obstacle, Obstacle::Nexthop { id: 2, .. });
@@ -336,7 +335,7 @@ fn others_entries_are_named_and_left_alone() {
             .ip("nexthop")
             .contains("id 2 via fd00:1::1 dev s0")
     );
-    // Nor is it changed or removed by single changes.
+    // Single changes neither change nor remove it.
     let segment = server.wanted().nexthops[&1];
     for change in [Change::SetNexthop(2, segment), Change::RemoveNexthop(2)] {
         server.apply(&[change]).unwrap();
@@ -368,7 +367,7 @@ fn an_address_that_the_operator_added_is_used_and_never_removed() {
 }
 
 #[test]
-fn what_went_with_an_interface_is_made_again() {
+fn entries_lost_with_an_interface_are_restored() {
     if !is_root("what_went_with_an_interface_is_made_again") {
         return;
     }
@@ -402,7 +401,7 @@ fn what_went_with_an_interface_is_made_again() {
     });
 }
 
-/// A server's state without rules, and what adds them.
+/// A server's state without rules, and the changes that add them.
 fn rules_to_come(namespace: &Namespace) -> (Reconciler, Vec<Change>) {
     let mut server = Reconciler::open_in(&namespace.0, egress()).unwrap();
     let mut wanted = server_state(namespace, Encapsulation::Reduced);
@@ -414,9 +413,10 @@ fn rules_to_come(namespace: &Namespace) -> (Reconciler, Vec<Change>) {
 /// Attempts are up to 120 ms apart, the last of them 262 ms after the first.
 const LOOKS_APART_MAX: Duration = Duration::from_millis(50);
 
-/// Has memory when there was none at several attempts, or when all are `over`. The longest time between two looks.
+/// Grants memory after several failed attempts, or when `over` is true. Returns the longest time between two
+/// looks.
 fn relieve_when_refused_again(group: &NoMemory, over: &AtomicBool) -> Duration {
-    // One attempt asks several times in a moment; a rise between two looks is another one.
+    // One attempt asks several times at once; a rise between two looks is another attempt.
     let (mut rises, mut last) = (0, 0);
     let (mut looked, mut longest) = (Instant::now(), Duration::ZERO);
     wait_until("it was refused more than once", || {
@@ -432,7 +432,7 @@ fn relieve_when_refused_again(group: &NoMemory, over: &AtomicBool) -> Duration {
 }
 
 #[test]
-fn a_kernel_without_memory_is_asked_again_until_it_has_some() {
+fn changes_refused_for_lack_of_memory_are_retried() {
     let test = "a_kernel_without_memory_is_asked_again_until_it_has_some";
     if !is_root(test) {
         return;
@@ -451,8 +451,8 @@ fn a_kernel_without_memory_is_asked_again_until_it_has_some() {
             over.store(true, Ordering::Release);
             (report, relieving.join().unwrap())
         });
-        // Where several looks fell into one attempt memory came too soon, and too late where no retry came for
-        // long: either is the machine's doing.
+        // If several attempts fell between two looks, memory came too early; if no retry came for long, too
+        // late. The machine's timing causes both.
         let too_soon = report.is_clean() && report.tried_again < rules.len();
         let too_late = !report.is_clean() && longest >= LOOKS_APART_MAX;
         if !(too_soon || too_late) || begun.elapsed() > TIMEOUT {
@@ -468,7 +468,7 @@ fn a_kernel_without_memory_is_asked_again_until_it_has_some() {
 }
 
 #[test]
-fn a_kernel_that_never_has_memory_is_told_of_and_tried_later() {
+fn lasting_lack_of_memory_is_reported_and_retried_later() {
     let test = "a_kernel_that_never_has_memory_is_told_of_and_tried_later";
     if !is_root(test) {
         return;
@@ -479,7 +479,7 @@ fn a_kernel_that_never_has_memory_is_told_of_and_tried_later() {
     let network = Network::new();
     let (mut server, mut changes) = rules_to_come(&network.server);
     let rules = changes.len();
-    // What is asked for together and needs no such memory is done.
+    // Changes of the same batch that need no such memory succeed.
     changes.insert(1, Change::RemoveRoute(clients(101)));
     let report = group.run(|| server.apply(&changes)).unwrap();
     assert_eq!(report.carried_out, 1, "{report:?}");
@@ -491,7 +491,7 @@ fn a_kernel_that_never_has_memory_is_told_of_and_tried_later() {
     assert_eq!(report.tried_again, 6 * rules, "{report:?}");
     assert!(!server.in_step());
     assert!(server.present().unwrap().rules.is_empty());
-    // There is memory again.
+    // Memory is available again.
     let report = server.reconcile().unwrap();
     assert!(report.is_clean() && server.in_step(), "{report:?}");
     assert_eq!(server.present().unwrap(), *server.wanted());
@@ -538,18 +538,18 @@ fn two_hundred_thousand_routes_come_and_go() {
 }
 
 #[test]
-fn the_way_beneath_is_that_of_the_longest_route_of_others() {
+fn the_underlay_route_is_the_longest_prefix_of_other_protocols() {
     if !is_root("the_way_beneath_is_that_of_the_longest_route_of_others") {
         return;
     }
     let network = Network::new();
     for route in [
         "default via fd00:a::2",
-        // Ours, longer than what is beneath.
+        // Ours, with a longer prefix than the underlay route.
         "fd00:99::/32 via fd00:b::2",
         "fd00:99::/40 via fd00:a::2 proto 77",
         "fd00:99::/48 via fd00:a::2 proto 76",
-        // The smaller metric, several routers, no way, and another table.
+        // The smaller metric, several routers, no route, and another table.
         "fd00:98::/32 via fd00:a::2 metric 500",
         "fd00:98::/32 via fd00:b::2 metric 400",
         "fd00:97::/32 nexthop via fd00:b::2 nexthop via fd00:a::2",

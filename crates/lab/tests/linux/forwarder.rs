@@ -34,18 +34,18 @@ pub(crate) struct End {
     _installed: Installed,
 }
 
-/// What the loop does to packets.
+/// How the loop modifies packets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
-    /// The longest packet that passes, in bytes.
+    /// Maximum length of forwarded packets, in bytes.
     pub(crate) mtu: u16,
-    /// TCP gets that MSS.
+    /// Clamps TCP's MSS to this.
     pub(crate) clamp: bool,
 }
 
-/// What the loop saw, of both directions.
+/// What the loop counted in both directions.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct LoopCounters {
     pub(crate) reads: u64,
     pub(crate) packets: u64,
     pub(crate) writes: u64,
@@ -58,7 +58,7 @@ pub(crate) struct Seen {
 pub(crate) struct Forwarder {
     pub(crate) ends: [Arc<End>; 2],
     stop: Arc<AtomicBool>,
-    seen: Arc<Mutex<Seen>>,
+    counters: Arc<Mutex<LoopCounters>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn address(end: usize, v6: bool) -> &'static str {
 }
 
 impl End {
-    /// End `0` or `1`: addresses of its own, routes to the other's.
+    /// End `0` or `1`: its own addresses, routes to the other's.
     fn new(end: usize, offloads: bool, mtu: u32) -> Self {
         let namespace = Namespace::new();
         let wanted = TunOptions {
@@ -104,7 +104,7 @@ impl End {
         let mut installed = Installed::new(socket);
         let done = installed.set(&entries).unwrap();
         assert!(done.foreign.is_empty() && done.errors.is_empty());
-        // The kernel makes an IPv6 address work in the background.
+        // The kernel enables an IPv6 address asynchronously.
         let own = format!("local {}", address(end, true));
         wait_until("the address works", || {
             namespace.ip("-6 route show table local").contains(&own)
@@ -121,22 +121,22 @@ impl Forwarder {
     pub(crate) fn start(offloads: [bool; 2], mtus: [u32; 2], settings: Settings) -> Self {
         let ends = [0, 1].map(|end| Arc::new(End::new(end, offloads[end], mtus[end])));
         let stop = Arc::new(AtomicBool::new(false));
-        let seen = Arc::default();
-        let forwarding = Loop::new(ends.clone(), settings, Arc::clone(&seen));
+        let counters = Arc::default();
+        let forwarding = Loop::new(ends.clone(), settings, Arc::clone(&counters));
         let stopping = Arc::clone(&stop);
         let thread = thread::spawn(move || forwarding.run(&stopping));
         Self {
             ends,
             stop,
-            seen,
+            counters,
             thread: Some(thread),
         }
     }
 
-    /// Ends the forwarding. What it had written before is counted: the receiver may have had it earlier.
-    pub(crate) fn end(&mut self) -> Seen {
+    /// Stops forwarding. Packets written before are counted, because the receiver may have them already.
+    pub(crate) fn end(&mut self) -> LoopCounters {
         self.join();
-        *self.seen.lock().unwrap()
+        *self.counters.lock().unwrap()
     }
 
     fn join(&mut self) {
@@ -159,14 +159,14 @@ impl Drop for Forwarder {
 struct Loop {
     ends: [Arc<End>; 2],
     settings: Settings,
-    seen: Arc<Mutex<Seen>>,
-    /// To be written to each end.
+    counters: Arc<Mutex<LoopCounters>>,
+    /// Packets to write to each end.
     outgoing: [Coalescer; 2],
     segment: Vec<u8>,
 }
 
 impl Loop {
-    fn new(ends: [Arc<End>; 2], settings: Settings, seen: Arc<Mutex<Seen>>) -> Self {
+    fn new(ends: [Arc<End>; 2], settings: Settings, counters: Arc<Mutex<LoopCounters>>) -> Self {
         let outgoing = [0, 1].map(|end: usize| {
             let offloads = ends[end].tun.offloads();
             Coalescer::new(128, offloads.tcp, offloads.udp)
@@ -174,7 +174,7 @@ impl Loop {
         Self {
             ends,
             settings,
-            seen,
+            counters,
             outgoing,
             segment: vec![0; READ_BYTES_MAX],
         }
@@ -214,9 +214,9 @@ impl Loop {
         };
         let mut segments = Segments::new(vnet, packet).expect("what the kernel sends can be cut");
         let count = segments.count() as u64;
-        self.count(|seen| {
-            seen.reads += 1;
-            seen.packets += count;
+        self.count(|counters| {
+            counters.reads += 1;
+            counters.packets += count;
         });
         let mut out = std::mem::take(&mut self.segment);
         while let Some(length) = segments.write_next(&mut out) {
@@ -227,7 +227,7 @@ impl Loop {
 
     fn forward(&mut self, from: usize, packet: &mut [u8]) {
         let Ok(header) = Header::parse(packet) else {
-            self.count(|seen| seen.malformed += 1);
+            self.count(|counters| counters.malformed += 1);
             return;
         };
         if !header.is_routable() {
@@ -245,12 +245,12 @@ impl Loop {
         match fragment::fragment(packet, &header, mtu, |part| parts.push(part.to_vec())) {
             Ok(()) => {}
             Err(_) => {
-                self.count(|seen| seen.too_big += 1);
+                self.count(|counters| counters.too_big += 1);
                 return self.answer(from, packet, &header, Reason::TooBig { mtu });
             }
         }
         for part in parts {
-            self.count(|seen| seen.largest = seen.largest.max(part.len()));
+            self.count(|counters| counters.largest = counters.largest.max(part.len()));
             self.push(1 - from, &part);
         }
     }
@@ -286,18 +286,18 @@ impl Loop {
                 errors += 1;
             }
         });
-        self.count(|seen| {
-            seen.writes += writes;
-            seen.write_errors += errors;
+        self.count(|counters| {
+            counters.writes += writes;
+            counters.write_errors += errors;
         });
     }
 
-    fn count(&self, f: impl FnOnce(&mut Seen)) {
-        f(&mut self.seen.lock().unwrap());
+    fn count(&self, f: impl FnOnce(&mut LoopCounters)) {
+        f(&mut self.counters.lock().unwrap());
     }
 }
 
-/// What left the cutting has right checksums, compared with a plain sum.
+/// Segments have correct checksums, compared with a plain sum.
 fn assert_checksum(packet: &[u8], header: &Header) {
     if header.fragment.is_none() && matches!(header.protocol, 6 | 17) {
         let segment = &packet[header.transport..];

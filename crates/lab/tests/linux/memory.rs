@@ -1,10 +1,10 @@
-//! A process for which the kernel finds no memory: in a memory control group whose limit is nothing.
+//! A process that the kernel gives no memory: in a memory control group with a limit of zero.
 //!
-//! Of such a process the kernel refuses what it charges to groups, rules and addresses among it, with ENOMEM,
-//! as it refuses everybody when there is none. Routes and messages are not charged. Nor is the process's own
-//! memory, because it is that of the process that waits for it; for the same reason version 2, which has no setting
-//! against killing, finds no process to kill there, and says so in the kernel's log. Where there are no such groups,
-//! tests say aloud that they have tested nothing.
+//! The kernel refuses such a process memory that it charges to groups (rules and addresses, for example) with
+//! ENOMEM, as it would if the machine were out of memory. Routes and messages are not charged. Nor is the
+//! process's own memory, because it shares that of the process that waits for it. For the same reason control
+//! groups version 2, which cannot disable the OOM killer, find no process to kill and only log that. On
+//! machines without such groups the tests report that they tested nothing.
 
 use std::{
     fs::{self, OpenOptions},
@@ -18,11 +18,11 @@ use std::{
 use keiro_linux::process;
 use keiro_testing::not_tested;
 
-/// How groups of a version are spoken to.
+/// Interface files of a version of control groups.
 struct Version {
-    /// Where they are made.
+    /// Where groups are made.
     groups: &'static str,
-    /// What is there, if they are of this version.
+    /// A file that exists in this version only.
     mark: &'static str,
     limit: &'static str,
     unlimited: &'static str,
@@ -43,14 +43,14 @@ const VERSIONS: [Version; 2] = [
     },
 ];
 
-/// A group of processes without memory, gone with this value.
+/// A group of processes without memory, removed when dropped.
 pub(crate) struct NoMemory {
     path: PathBuf,
     version: &'static Version,
 }
 
 impl NoMemory {
-    /// For a test; `None`: this machine has no such groups, which is said.
+    /// `None` if this machine has no such groups; the test then reports that it tested nothing.
     pub(crate) fn new(test: &str) -> Option<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -74,7 +74,7 @@ impl NoMemory {
         let path = Path::new(version.groups).join(name);
         make(&path)?;
         let group = Self { path, version };
-        // Without it the first kills a process; the second has no such file.
+        // Without it, version 1 kills a process; version 2 has no such file.
         match group.set("memory.oom_control", "1") {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -83,17 +83,17 @@ impl NoMemory {
         Ok(group)
     }
 
-    /// Runs something in a process of this group.
+    /// Runs `f` in a process of this group.
     pub(crate) fn run<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
         let member = || {
-            // 0 is who writes it.
+            // 0 stands for the writing process.
             self.set("cgroup.procs", "0").expect("the group takes it");
             what()
         };
-        process::apart(member).expect("a process")
+        process::run_in_child(member).expect("a process")
     }
 
-    /// How often memory was asked for in vain.
+    /// Number of refused allocations.
     pub(crate) fn refused(&self) -> u64 {
         let read = |name: &str| fs::read_to_string(self.path.join(name));
         let count = match read("memory.failcnt") {
@@ -108,7 +108,7 @@ impl NoMemory {
         count.trim().parse().expect("a number")
     }
 
-    /// There is enough from now on.
+    /// Removes the limit.
     pub(crate) fn relieve(&self) {
         let Version {
             limit, unlimited, ..
@@ -117,7 +117,7 @@ impl NoMemory {
     }
 
     fn set(&self, name: &str, value: &str) -> io::Result<()> {
-        // Files that are not there are not to be made: that would be refused in other words.
+        // Does not create a missing file, which would fail with another error.
         let mut file = OpenOptions::new().write(true).open(self.path.join(name))?;
         file.write_all(value.as_bytes())
     }
@@ -136,8 +136,8 @@ fn make(path: &Path) -> io::Result<()> {
 
 impl Drop for NoMemory {
     fn drop(&mut self) {
-        // Its processes have ended, which the group may hear a moment later.
-        let until = Instant::now() + Duration::from_secs(1);
+        // The group notices the end of its processes with a delay.
+        let until = Instant::now() + Duration::from_secs(30);
         let mut removed = fs::remove_dir(&self.path);
         while let Err(error) = &removed {
             if error.kind() != io::ErrorKind::ResourceBusy || Instant::now() >= until {

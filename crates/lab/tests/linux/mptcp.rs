@@ -1,4 +1,4 @@
-//! MPTCP over egress peers: what is announced, which way subflows go, and how they are moved.
+//! MPTCP over egress peers: announced addresses, paths of subflows, and how they are moved.
 
 use std::{
     io::{Read, Write},
@@ -42,8 +42,8 @@ fn path_manager(namespace: &Namespace) -> PathManager {
     PathManager::open_in(&namespace.0).unwrap()
 }
 
-/// A connection from the client to the server's ordinary address: the server's end, the client's,
-/// and the listener, without which further subflows would be refused.
+/// A connection from the client to the server's ordinary address: the server's end, the client's, and the
+/// listener, without which further subflows would be refused.
 fn connect(network: &Network) -> (Socket, Socket, Socket) {
     let listener = network.server.run(|| {
         let listener = socket();
@@ -61,7 +61,7 @@ fn connect(network: &Network) -> (Socket, Socket, Socket) {
     });
     let (mut server, _) = listener.accept().unwrap();
     server.set_write_timeout(Some(TIMEOUT)).unwrap();
-    // Only with data in both directions does each side know that the other speaks MPTCP.
+    // Each side knows that the other speaks MPTCP only after data in both directions.
     client.write_all(b"?").unwrap();
     server.read_exact(&mut [0]).unwrap();
     server.write_all(b"!").unwrap();
@@ -77,13 +77,13 @@ fn own(index: usize) -> IpAddr {
     OWN[index].parse().unwrap()
 }
 
-/// Events so far, and those that come.
-struct Heard {
+/// Events so far, and those that arrive.
+struct EventLog {
     events: Events,
     all: Vec<Event>,
 }
 
-impl Heard {
+impl EventLog {
     fn find<T>(&mut self, what: &str, pick: impl Fn(&Event) -> Option<T>) -> T {
         let mut found = None;
         wait_until(what, || {
@@ -117,18 +117,18 @@ impl Heard {
     }
 }
 
-fn set_up_user_space() -> (Network, Reconciler, Reconciler, PathManager, Heard) {
+fn set_up_user_space() -> (Network, Reconciler, Reconciler, PathManager, EventLog) {
     let (network, server, border) = set_up(Encapsulation::Reduced);
     let set = network.server.run(|| set_manager(Manager::UserSpace));
     set.unwrap();
     path_manager(&network.client).set_limits(LIMITS).unwrap();
     let events = Events::open_in(&network.server.0).unwrap();
     let manager = path_manager(&network.server);
-    let heard = Heard {
+    let events = EventLog {
         events,
         all: Vec::new(),
     };
-    (network, server, border, manager, heard)
+    (network, server, border, manager, events)
 }
 
 #[test]
@@ -136,10 +136,10 @@ fn an_own_address_is_announced_where_its_table_reaches_the_client_and_subflows_f
     if !is_root("an_own_address_is_announced_where_its_table_reaches_the_client") {
         return;
     }
-    let (network, mut server, _border, mut manager, mut heard) = set_up_user_space();
+    let (network, mut server, _border, mut manager, mut events) = set_up_user_space();
     apply(&mut server, Change::RemoveRoute(clients(102)));
     let (mut here, there, _listener) = connect(&network);
-    let (token, first) = heard.established();
+    let (token, first) = events.established();
     assert_eq!(first.remote.ip(), CLIENT.parse::<IpAddr>().unwrap());
     let reaching: Vec<usize> = (0..2)
         .filter(|&index| {
@@ -151,14 +151,14 @@ fn an_own_address_is_announced_where_its_table_reaches_the_client_and_subflows_f
         .collect();
     assert_eq!(reaching, [0]);
     manager.announce(token, own(0), id(1)).unwrap();
-    let by_a = heard.subflow(own(0));
-    // The peer announces: now the other address is announced, too.
+    let by_a = events.subflow(own(0));
+    // The peer announces, so the other address is announced, too.
     apply(&mut server, Change::SetRoute(clients(102), 2));
     manager.announce(token, own(1), id(2)).unwrap();
-    let by_b = heard.subflow(own(1));
+    let by_b = events.subflow(own(1));
     assert_eq!(mptcp::subflows(&here).unwrap().len(), 3);
 
-    // With the others as backups all goes by peer B.
+    // With the others as backups, all packets go by peer B.
     for ends in [first, by_a] {
         manager.set_backup(token, ends, true).unwrap();
     }
@@ -171,24 +171,24 @@ fn an_own_address_is_announced_where_its_table_reaches_the_client_and_subflows_f
         "{a} packets by peer A, {b} by peer B"
     );
 
-    // What was announced is taken back, a subflow is ended; the first one carries on.
+    // The announcement is withdrawn and a subflow closed; the first one carries on.
     manager.set_backup(token, first, false).unwrap();
     manager.remove(token, id(1)).unwrap();
-    heard.closed(own(0));
+    events.closed(own(0));
     manager.destroy(token, by_b).unwrap();
-    heard.closed(own(1));
+    events.closed(own(1));
     let received = transfer(&mut here, received, 100_000);
     drop((here, received));
-    heard.find("the connection is gone", |event| {
+    events.find("the connection is gone", |event| {
         (*event == Event::Closed(token)).then_some(())
     });
-    // The kernel may keep its half for a while; of a connection that never was it says so.
+    // The kernel may keep its half for a while. For an unknown connection it reports an error.
     let never = Token(token.0 ^ 1);
     let error = manager.announce(never, own(0), id(1)).unwrap_err();
     assert!(matches!(error, PathManagerError::Gone { .. }), "{error}");
 }
 
-/// Sends bytes from the server's end to the client's, which is given back when it has them.
+/// Sends bytes from the server's end to the client's, which is returned when it has them.
 fn transfer(here: &mut Socket, mut there: Socket, bytes: usize) -> Socket {
     let reader = std::thread::spawn(move || {
         let mut all = vec![0; bytes];

@@ -1,4 +1,4 @@
-//! Network namespaces without names, and waiting.
+//! Unnamed network namespaces, and waiting.
 
 use std::{
     process::{Command, Stdio},
@@ -11,10 +11,10 @@ use std::{
 
 use keiro_linux::netns::Netns;
 
-/// Nothing here takes longer unless it is broken.
+/// Timeout of every wait; nothing takes longer unless it is broken.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A network namespace, gone with this value.
+/// A network namespace, removed when dropped.
 pub(crate) struct Namespace(pub(crate) Arc<Netns>);
 
 impl Namespace {
@@ -31,14 +31,14 @@ impl Namespace {
         };
         netns("add");
         let opened = Netns::open(&name);
-        // It lives on as long as it is open.
+        // It exists as long as it is open.
         netns("delete");
         let namespace = Self(Arc::new(opened.expect("the namespace is there")));
         namespace.ip("link set lo up");
         namespace
     }
 
-    /// Runs `ip` inside, which must succeed, and gives what it printed.
+    /// Runs `ip` inside, which must succeed, and returns its output.
     pub(crate) fn ip(&self, arguments: &str) -> String {
         let mut command = Command::new("ip");
         command

@@ -6,8 +6,8 @@
 //!                          └── pb ── peer B ── cb ──┘
 //! ```
 //!
-//! Every node is a namespace; routing is as the provider's and the peers' ordinary routes would be,
-//! with peer A as the best path.
+//! Every node is a namespace. Routing is as the provider's and the peers' ordinary routes would be, with peer
+//! A as the best path.
 
 use std::{
     fs, io,
@@ -36,7 +36,7 @@ pub(crate) struct Network {
     pub(crate) client: Namespace,
 }
 
-/// A namespace's name, removed with this value.
+/// The name of a namespace, removed when dropped.
 struct Named(String);
 
 impl Named {
@@ -57,7 +57,7 @@ impl Named {
         let namespace = Namespace(Arc::new(Netns::open(&self.0).expect("it was just made")));
         namespace.ip("link set lo up");
         namespace.sysctl("all/forwarding", "1");
-        // Addresses are used at once, without looking for duplicates first.
+        // Addresses are usable at once, without duplicate address detection.
         namespace.sysctl("default/accept_dad", "0");
         namespace.sysctl("default/seg6_enabled", "1");
         namespace.sysctl("all/seg6_enabled", "1");
@@ -117,8 +117,8 @@ impl Network {
         }
     }
 
-    /// Sends a packet from an address of the server's to the client, and waits until it has arrived
-    /// or the server got an unreachable error.
+    /// Sends a packet from one of the server's addresses to the client, and waits until it has arrived or the
+    /// server got an ICMP error.
     ///
     /// # Errors
     /// The server's kernel has no route.
@@ -126,7 +126,7 @@ impl Network {
         self.send_and_wait(from, TIMEOUT)
     }
 
-    /// Sends one of which nothing will be heard.
+    /// Sends a packet without waiting for a result.
     pub(crate) fn send_in_vain(&self, from: &str) -> io::Result<Arrived> {
         self.send_and_wait(from, Duration::from_millis(300))
     }
@@ -178,11 +178,11 @@ impl Network {
     }
 }
 
-/// What became of a packet.
+/// Fate of a packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Arrived {
     pub(crate) arrived: bool,
-    /// How many packets peer A and peer B forwarded.
+    /// Number of packets forwarded by peer A and peer B.
     pub(crate) by: [u64; 2],
     /// The server got an error.
     pub(crate) unreachable: bool,
@@ -210,8 +210,8 @@ impl Namespace {
         self.run(|| nix::net::if_::if_nametoindex(name).expect("such an interface"))
     }
 
-    /// Waits until an IPv6 address can be bound to, and packets to it are taken, which the kernel sees to in the
-    /// background.
+    /// Waits until an IPv6 address can be bound and receives packets, which the kernel enables
+    /// asynchronously.
     pub(crate) fn wait_for(&self, address: &str) {
         let bound: Ipv6Addr = address.parse().unwrap();
         let route = format!("local {address} ");

@@ -1,9 +1,6 @@
-//! Addresses, routes and rules, seen by `ip`.
+//! Addresses, routes and rules, checked with `ip`.
 
-use std::{
-    slice, thread,
-    time::{Duration, Instant},
-};
+use std::slice;
 
 use caps::{CapSet, Capability};
 use keiro_linux::{
@@ -146,7 +143,7 @@ fn routes_and_rules_carry_our_number_and_no_connected_route_comes_with_an_addres
 }
 
 #[test]
-fn what_others_made_is_never_removed() {
+fn entries_of_others_are_never_removed() {
     if !is_root("what_others_made_is_never_removed") {
         return;
     }
@@ -170,7 +167,7 @@ fn what_others_made_is_never_removed() {
     let mut installed = Installed::new(RouteSocket::open_in(&namespace.0).unwrap());
     assert_eq!(installed.set(&same).unwrap().foreign, same[..2]);
     let mut socket = RouteSocket::open_in(&namespace.0).unwrap();
-    // A rule of ours is beside the other one.
+    // Our rule is added beside the other one.
     assert_eq!(socket.ours().unwrap(), same[2..]);
     for entry in &same[..2] {
         assert!(!socket.remove(entry).unwrap(), "{entry}");
@@ -187,7 +184,7 @@ fn what_others_made_is_never_removed() {
 }
 
 #[test]
-fn a_route_in_another_ones_place_is_refused() {
+fn a_route_that_collides_with_another_is_refused() {
     if !is_root("a_route_in_another_ones_place_is_refused") {
         return;
     }
@@ -216,7 +213,7 @@ fn a_route_in_another_ones_place_is_refused() {
 }
 
 #[test]
-fn lack_of_the_capability_is_told() {
+fn lack_of_the_capability_is_reported() {
     if !is_root("lack_of_the_capability_is_told") {
         return;
     }
@@ -288,7 +285,7 @@ fn a_changed_set_changes_only_what_differs_and_ends_with_its_owner() {
 }
 
 #[test]
-fn what_cannot_be_had_keeps_nothing_else_away_and_is_tried_again() {
+fn a_refused_entry_does_not_prevent_others_and_is_retried() {
     if !is_root("what_cannot_be_had_keeps_nothing_else_away_and_is_tried_again") {
         return;
     }
@@ -326,7 +323,7 @@ fn what_cannot_be_had_keeps_nothing_else_away_and_is_tried_again() {
 }
 
 #[test]
-fn what_the_kernel_took_with_a_device_set_down_is_told_and_put_back() {
+fn entries_lost_with_a_device_set_down_are_reported_and_restored() {
     if !is_root("what_the_kernel_took_with_a_device_set_down_is_told_and_put_back") {
         return;
     }
@@ -334,7 +331,7 @@ fn what_the_kernel_took_with_a_device_set_down_is_told_and_put_back() {
     let tun = up(&namespace, "tenant0");
     let entries = all_kinds(&tun);
     let mut installed = Installed::new(RouteSocket::open_in(&namespace.0).unwrap());
-    // The kernel makes IPv6 addresses work in the background, and reports that, too.
+    // The kernel enables IPv6 addresses asynchronously, and notifies of that, too.
     let settled = |addresses: &[&str]| {
         wait_until("the addresses work", || {
             let local = namespace.ip("-6 route show table local dev tenant0");
@@ -369,7 +366,7 @@ fn what_the_kernel_took_with_a_device_set_down_is_told_and_put_back() {
 }
 
 #[test]
-fn what_a_killed_run_left_behind_is_found_and_removed() {
+fn entries_of_a_killed_run_are_found_and_removed() {
     if !is_root("what_a_killed_run_left_behind_is_found_and_removed") {
         return;
     }
@@ -388,7 +385,7 @@ fn what_a_killed_run_left_behind_is_found_and_removed() {
     installed.set(&own).unwrap();
     let others = installed.others().unwrap();
     assert_eq!(others.len(), 3, "{others:?}");
-    // Table 2001 is another gateway's.
+    // Table 2001 belongs to another gateway.
     let is_own = |entry: &Entry| !matches!(entry, Entry::Rule(Rule { table: 2001, .. }));
     for entry in others.into_iter().filter(is_own) {
         installed.adopt(entry);
@@ -420,7 +417,7 @@ fn tenants_with_the_same_addresses_are_kept_apart_by_tables() {
     let namespace = Namespace::new();
     let mut installed = Installed::new(RouteSocket::open_in(&namespace.0).unwrap());
     let mut entries = Vec::new();
-    // Without it the kernel looks up no route for packets that enter.
+    // Without forwarding, the kernel looks up no route for incoming packets.
     namespace.run(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
     let tenants = ["tenant0", "tenant1"].map(|name| up(&namespace, name));
     for (number, tun) in (1u32..).zip(&tenants) {
@@ -451,7 +448,7 @@ fn tenants_with_the_same_addresses_are_kept_apart_by_tables() {
         ));
         assert!(shown.contains(name), "{shown}");
     }
-    // Outside its prefixes a tenant does not fall through to anybody's table.
+    // Packets outside a tenant's prefixes do not fall through to another table.
     namespace.ip("route add 10.200.0.0/16 dev tenant0");
     let outside = std::panic::catch_unwind(|| namespace.ip("route get 10.200.0.1 mark 1"));
     assert!(outside.is_err());
@@ -480,7 +477,7 @@ fn devices_are_removed_at_once_and_others_left() {
     assert!(installed.set(&wanted).unwrap().errors.is_empty());
     let is_there = |name: &str| namespace.ip("link show").contains(&format!(" {name}"));
 
-    // Of another kind, and not there at all.
+    // Of another kind, or missing.
     let mut socket = RouteSocket::open_in(&namespace.0).unwrap();
     let veth = namespace.ip("link show veth0");
     let veth = veth.split(':').next().unwrap().trim().parse().unwrap();
@@ -520,19 +517,12 @@ fn an_address_is_the_machines_from_the_moment_it_has_it() {
         ("10.9.0.78", "10.9.0.78/32"),
         ("2001:db8:9::77", "2001:db8:9::77/128"),
     ] {
-        // The kernel leads packets to a new IPv6 address here a moment after it has reported it.
-        let becomes = |own: bool| {
-            let deadline = Instant::now() + Duration::from_secs(2);
-            while is_own(address) != own {
-                assert!(Instant::now() < deadline, "{address}: not {own}");
-                thread::sleep(Duration::from_millis(1));
-            }
-        };
+        // The kernel delivers packets to a new IPv6 address a moment after it has reported it.
         assert!(!is_own(address), "{address}");
         namespace.ip(&format!("address add {prefix} dev lo nodad"));
-        becomes(true);
+        wait_until("the address is local", || is_own(address));
         namespace.ip(&format!("address delete {prefix} dev lo"));
-        becomes(false);
+        wait_until("the address is not local", || !is_own(address));
     }
     for own in [
         "10.9.0.1",
@@ -543,7 +533,7 @@ fn an_address_is_the_machines_from_the_moment_it_has_it() {
     ] {
         assert!(is_own(own), "{own}");
     }
-    // Nothing leads there.
+    // No route leads there.
     assert!(!is_own("192.0.2.1") && !is_own("2001:db8::1"));
     for kind in ["unreachable", "prohibit", "blackhole"] {
         namespace.ip(&format!("route add {kind} 10.9.0.64/26"));

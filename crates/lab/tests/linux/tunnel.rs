@@ -1,4 +1,4 @@
-//! Real traffic of the kernel through cutting and putting together.
+//! Real traffic of the kernel through segmentation and coalescing (GSO and GRO).
 
 use std::{
     io::{Read, Write},
@@ -12,7 +12,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{
-    forwarder::{Forwarder, Seen, Settings, address},
+    forwarder::{Forwarder, LoopCounters, Settings, address},
     namespace::{TIMEOUT, is_root},
 };
 
@@ -64,10 +64,14 @@ fn transfer(forwarder: &Forwarder, from: usize, v6: bool, bytes: usize) {
     sending.join().unwrap();
 }
 
-/// Ends the forwarding; gives what it counted.
-fn assert_clean(forwarder: &mut Forwarder) -> Seen {
-    let seen = forwarder.end();
-    assert_eq!((seen.malformed, seen.write_errors), (0, 0), "{seen:?}");
+/// Stops forwarding and returns the counters.
+fn assert_clean(forwarder: &mut Forwarder) -> LoopCounters {
+    let counters = forwarder.end();
+    assert_eq!(
+        (counters.malformed, counters.write_errors),
+        (0, 0),
+        "{counters:?}"
+    );
     for end in &forwarder.ends {
         for (group, name) in [
             ("Ip", "InHdrErrors"),
@@ -78,7 +82,7 @@ fn assert_clean(forwarder: &mut Forwarder) -> Seen {
             assert_eq!(end.namespace.counter(group, name), 0, "{group} {name}");
         }
     }
-    seen
+    counters
 }
 
 #[test]
@@ -89,15 +93,15 @@ fn tcp_arrives_intact_through_large_packets() {
     for v6 in [false, true] {
         let mut forwarder = Forwarder::start([true, true], [1500, 1500], WIDE);
         transfer(&forwarder, 0, v6, 64 * MIB);
-        let seen = assert_clean(&mut forwarder);
-        eprintln!("IPv{}: {seen:?}", if v6 { 6 } else { 4 });
+        let counters = assert_clean(&mut forwarder);
+        eprintln!("IPv{}: {counters:?}", if v6 { 6 } else { 4 });
         // Acknowledgements are single packets, data is not.
-        assert!(seen.packets > 2 * seen.reads, "{seen:?}");
-        assert!(seen.packets > 2 * seen.writes, "{seen:?}");
+        assert!(counters.packets > 2 * counters.reads, "{counters:?}");
+        assert!(counters.packets > 2 * counters.writes, "{counters:?}");
     }
 }
 
-/// Here the kernel checks every segment that was cut, since none are put together.
+/// The kernel checks every segment here, because none are coalesced.
 #[test]
 fn every_segment_is_judged_by_a_kernel_without_offloads() {
     if !is_root("every_segment_is_judged_by_a_kernel_without_offloads") {
@@ -120,8 +124,12 @@ fn a_smaller_mtu_on_one_side_holds_for_both_directions() {
         let mut forwarder = Forwarder::start([true, true], [1500, 1300], WIDE);
         transfer(&forwarder, 0, v6, 4 * MIB);
         transfer(&forwarder, 1, v6, 4 * MIB);
-        let seen = assert_clean(&mut forwarder);
-        assert_eq!((seen.largest, seen.too_big), (1300, 0), "{seen:?}");
+        let counters = assert_clean(&mut forwarder);
+        assert_eq!(
+            (counters.largest, counters.too_big),
+            (1300, 0),
+            "{counters:?}"
+        );
     }
 }
 
@@ -137,8 +145,11 @@ fn packet_too_big_makes_the_kernel_send_smaller_ones() {
     for v6 in [false, true] {
         let mut forwarder = Forwarder::start([true, true], [1500, 1500], narrow);
         transfer(&forwarder, 0, v6, 4 * MIB);
-        let seen = assert_clean(&mut forwarder);
-        assert!(seen.too_big > 0 && seen.largest == 1400, "{seen:?}");
+        let counters = assert_clean(&mut forwarder);
+        assert!(
+            counters.too_big > 0 && counters.largest == 1400,
+            "{counters:?}"
+        );
         let to = address(1, v6);
         let route = forwarder.ends[0].namespace.ip(&format!("route get {to}"));
         assert!(route.contains("mtu 1400"), "{route}");
@@ -158,13 +169,17 @@ fn a_clamped_handshake_needs_no_packet_too_big() {
         let mut forwarder = Forwarder::start([true, true], [1500, 1500], clamped);
         transfer(&forwarder, 0, v6, 4 * MIB);
         transfer(&forwarder, 1, v6, 4 * MIB);
-        let seen = assert_clean(&mut forwarder);
-        assert_eq!((seen.largest, seen.too_big), (1400, 0), "{seen:?}");
+        let counters = assert_clean(&mut forwarder);
+        assert_eq!(
+            (counters.largest, counters.too_big),
+            (1400, 0),
+            "{counters:?}"
+        );
     }
 }
 
 #[test]
-fn large_udp_is_cut_and_put_together_without_moving_a_boundary() {
+fn large_udp_is_segmented_and_coalesced_without_moving_a_boundary() {
     if !is_root("large_udp_is_cut_and_put_together_without_moving_a_boundary") {
         return;
     }
@@ -190,17 +205,17 @@ fn large_udp_is_cut_and_put_together_without_moving_a_boundary() {
             let length = receiver.recv(&mut datagram).unwrap();
             assert!(datagram[..length] == *expected);
         }
-        let seen = assert_clean(&mut forwarder);
-        assert_eq!(seen.packets, DATAGRAMS as u64, "{seen:?}");
+        let counters = assert_clean(&mut forwarder);
+        assert_eq!(counters.packets, DATAGRAMS as u64, "{counters:?}");
         if forwarder.ends[0].tun.offloads().udp {
-            assert_eq!((seen.reads, seen.writes), (1, 1), "{seen:?}");
+            assert_eq!((counters.reads, counters.writes), (1, 1), "{counters:?}");
         }
     }
 }
 
-/// IPv4 datagrams that may be fragmented are cut on the way and joined by the kernel.
+/// IPv4 datagrams that may be fragmented are fragmented on the way and reassembled by the kernel.
 #[test]
-fn a_datagram_that_may_be_cut_arrives_whole() {
+fn a_fragmented_datagram_is_reassembled() {
     if !is_root("a_datagram_that_may_be_cut_arrives_whole") {
         return;
     }
@@ -271,7 +286,7 @@ fn receive(mut socket: &Socket, v6: bool, kind: u8) -> (Vec<u8>, Option<u8>) {
 }
 
 #[test]
-fn ping_is_answered_over_one_hop_and_a_used_up_hop_limit_is_told() {
+fn ping_is_answered_over_one_hop_and_an_exhausted_hop_limit_is_reported() {
     if !is_root("ping_is_answered_over_one_hop_and_a_used_up_hop_limit_is_told") {
         return;
     }

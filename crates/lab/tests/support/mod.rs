@@ -1,6 +1,6 @@
-//! What the laboratory's tests share: names of their own, waiting for conditions, root.
+//! Shared by the laboratory's tests: unique names, waiting for conditions, root.
 
-// Every test binary uses a part of it.
+// Every test binary uses only a part of it.
 #![allow(dead_code)]
 
 use std::{
@@ -12,7 +12,7 @@ use std::{
 
 use keiro_lab::{Lab, Topology};
 
-/// A laboratory's name that no other test and no other run has.
+/// A laboratory name that no other test and no other run uses.
 pub(crate) fn unique_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -23,7 +23,7 @@ pub(crate) fn topology(text: &str) -> Topology {
     Topology::parse(text, "test").unwrap()
 }
 
-/// Makes a laboratory; fails loudly where the tests run without root.
+/// Makes a laboratory; fails if the tests run without root.
 pub(crate) fn up(topology: &Topology, name: &str) -> Lab {
     Lab::builder(topology)
         .name(name)
@@ -32,7 +32,7 @@ pub(crate) fn up(topology: &Topology, name: &str) -> Lab {
         .unwrap_or_else(|error| panic!("the laboratory's tests need root and iproute2: {error}"))
 }
 
-/// The namespaces and records that laboratory `name` has left.
+/// The remaining namespaces and records of laboratory `name`.
 pub(crate) fn remains(name: &str) -> Vec<String> {
     let prefix = format!("keiro-{name}-");
     let mut remains: Vec<String> = std::fs::read_dir("/run/netns")

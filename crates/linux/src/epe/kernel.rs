@@ -1,4 +1,4 @@
-//! The kernel's side: reading what it has, and carrying out changes, many at once.
+//! The kernel's side: reading its state, and carrying out changes in batches.
 
 use std::{
     cmp::Reverse,
@@ -30,18 +30,19 @@ const BATCH_MESSAGES: usize = 512;
 /// Metric of routes: IPv6's default (`IP6_RT_PRIO_USER`).
 const METRIC: u32 = 1024;
 
-/// Metric of what closes a table: a default route that the peer has announced comes first.
+/// Metric of the unreachable route of a closed table: a default route that the peer has announced takes
+/// precedence.
 const METRIC_CLOSED: u32 = u32::MAX;
 
-/// What the kernel says when it is asked for a way and has none.
-pub(super) const NO_WAY: [i32; 4] = [
+/// The kernel's error for a look-up without a route.
+pub(super) const NO_ROUTE: [i32; 4] = [
     libc::ENETUNREACH,
     libc::EHOSTUNREACH,
     libc::EACCES,
     libc::EINVAL,
 ];
 
-/// `RTPROT_KERNEL`: connected routes and the like, in the tables of VRF devices.
+/// `RTPROT_KERNEL`: connected routes and others that the kernel makes in the tables of VRF devices.
 const PROTOCOL_KERNEL: u8 = 2;
 
 #[derive(Debug)]
@@ -50,24 +51,22 @@ pub(super) struct Kernel {
     batch: Batch,
 }
 
-/// What there is.
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    /// Ours.
+pub(super) struct KernelState {
     pub(super) state: State,
-    /// Ours by the protocol number, but nothing that we make now.
-    pub(super) strays: Vec<Stray>,
-    /// Others', in the way.
+    /// Has our protocol number, but is of a kind that we do not make now.
+    pub(super) strays: Vec<StrayEntry>,
+    /// Entries of others that are in the way.
     pub(super) obstacles: Vec<Obstacle>,
-    /// Wanted rules that would not be reached.
+    /// Desired rules that would not be reached.
     pub(super) hidden: BTreeSet<SourceRule>,
-    /// What of the wanted is there, but not ours.
+    /// Desired entries that exist, but are not ours.
     pub(super) others: Others,
 }
 
-/// Something with our protocol number of another kind or metric.
+/// Has our protocol number, but another kind or metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stray {
+pub(super) enum StrayEntry {
     Nexthop(u32),
     Route {
         key: RouteKey,
@@ -87,7 +86,7 @@ struct ListedRoute<'a> {
     message: Message<'a>,
 }
 
-/// For each address the best route so far: the longest prefix, then the smallest metric.
+/// The best route so far for each address: the longest prefix, then the smallest metric.
 #[derive(Debug, Default)]
 struct LongestRoutes(BTreeMap<IpAddr, (u8, Reverse<u32>, Option<ResolvedRoute>)>);
 
@@ -95,7 +94,7 @@ impl LongestRoutes {
     fn take(&mut self, route: &ListedRoute<'_>, asked: &BTreeSet<IpAddr>) {
         let RouteKey { table, destination } = route.key;
         let header = route.message.body;
-        // Those of one source or kind of service (`rtm_src_len`, `rtm_tos`) are not for all packets.
+        // Routes for one source or type of service (`rtm_src_len`, `rtm_tos`) are not for all packets.
         if table != TABLE_MAIN || header.get(2..4) != Some(&[0, 0]) {
             return;
         }
@@ -129,7 +128,7 @@ impl Kernel {
         self.socket.port()
     }
 
-    /// Asks for the route by which packets for an address would go.
+    /// Looks up the route of packets to an address.
     pub(super) fn resolve(&mut self, to: IpAddr) -> Result<Option<ResolvedRoute>, Refusal> {
         let (family, bits) = match to {
             IpAddr::V4(_) => (libc::AF_INET, 32),
@@ -153,7 +152,7 @@ impl Kernel {
         )
     }
 
-    /// Reads the main table, and finds the longest prefix of others' for each address in it.
+    /// Reads the main table and finds the longest prefix for each address among routes of other protocols.
     pub(super) fn resolve_excluding(
         &mut self,
         protocols: &[u8],
@@ -177,15 +176,15 @@ impl Kernel {
         );
         match found {
             Ok(found) => Ok(found.ways()),
-            // A namespace that never had a route of this family.
+            // The namespace never had a route of this family.
             Err(refusal) if refusal.is(libc::ENOENT) => Ok(BTreeMap::new()),
             Err(refusal) => Err(refusal),
         }
     }
 
-    /// Reads what there is of the owner's, and what is in the way of `wanted`.
-    pub(super) fn read(&mut self, owner: &Owner, wanted: &State) -> Result<Found, EpeError> {
-        let mut found = Found::default();
+    /// Reads the owner's entries, and obstacles of `wanted`.
+    pub(super) fn read(&mut self, owner: &Owner, wanted: &State) -> Result<KernelState, EpeError> {
+        let mut found = KernelState::default();
         self.read_nexthops(owner, wanted, &mut found)?;
         for v6 in [false, true] {
             self.read_routes(owner, wanted, v6, &mut found)?;
@@ -199,7 +198,7 @@ impl Kernel {
         &mut self,
         owner: &Owner,
         wanted: &State,
-        found: &mut Found,
+        found: &mut KernelState,
     ) -> Result<(), EpeError> {
         let all: Vec<nexthop::Listed> = self.socket.list(
             nexthop::GET,
@@ -221,7 +220,7 @@ impl Kernel {
                 Some(nexthop) => {
                     found.state.nexthops.insert(listed.id, nexthop);
                 }
-                None => found.strays.push(Stray::Nexthop(listed.id)),
+                None => found.strays.push(StrayEntry::Nexthop(listed.id)),
             }
         }
         Ok(())
@@ -232,7 +231,7 @@ impl Kernel {
         owner: &Owner,
         wanted: &State,
         v6: bool,
-        found: &mut Found,
+        found: &mut KernelState,
     ) -> Result<(), EpeError> {
         let family = if v6 { libc::AF_INET6 } else { libc::AF_INET };
         // `struct rtmsg`
@@ -241,13 +240,13 @@ impl Kernel {
             GET_ROUTE,
             DUMP,
             |batch| batch.raw(&header),
-            |(state, strays, obstacles): &mut (State, Vec<Stray>, Vec<Obstacle>), message| {
+            |(state, strays, obstacles): &mut (State, Vec<StrayEntry>, Vec<Obstacle>), message| {
                 let Some(route) = read_route(message) else {
                     return;
                 };
                 if route.protocol == owner.protocol {
                     take(&route, state, strays);
-                } else if is_in_the_way(&route, wanted) {
+                } else if collides(&route, wanted) {
                     obstacles.push(Obstacle::Route {
                         table: route.key.table,
                         destination: route.key.destination,
@@ -272,7 +271,7 @@ impl Kernel {
         owner: &Owner,
         wanted: &State,
         v6: bool,
-        found: &mut Found,
+        found: &mut KernelState,
     ) -> Result<(), EpeError> {
         let all: Vec<rule::Listed> = self.socket.list(
             rule::GET,
@@ -317,7 +316,7 @@ impl Kernel {
         &mut self,
         owner: &Owner,
         wanted: &State,
-        found: &mut Found,
+        found: &mut KernelState,
     ) -> Result<(), EpeError> {
         let all: Vec<(OwnAddress, Option<u8>)> = self.socket.list(
             GET_ADDRESS,
@@ -330,7 +329,7 @@ impl Kernel {
             if ours || wanted.addresses.contains(&address) {
                 found.state.addresses.insert(address);
             }
-            // One that the operator added himself is taken as it is.
+            // An address that the operator has added is accepted as it is.
             if !ours {
                 found.others.addresses.insert(address);
             }
@@ -341,15 +340,15 @@ impl Kernel {
     pub(super) fn remove_strays(
         &mut self,
         owner: &Owner,
-        strays: &[Stray],
+        strays: &[StrayEntry],
         report: &mut Report,
     ) -> Result<(), EpeError> {
         for stray in strays {
             let result = match *stray {
-                Stray::Nexthop(id) => self
+                StrayEntry::Nexthop(id) => self
                     .socket
                     .change(nexthop::DELETE, 0, |batch| nexthop::write_id(batch, id)),
-                Stray::Route { key, kind, metric } => {
+                StrayEntry::Route { key, kind, metric } => {
                     self.socket.change(DELETE_ROUTE, 0, |batch| {
                         write_key(batch, key, kind, metric, owner.protocol);
                     })
@@ -364,7 +363,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Carries out changes of `state`, which is what the kernel has.
+    /// Carries out changes of `state`, which is the state of the kernel.
     pub(super) fn carry_out(
         &mut self,
         owner: &Owner,
@@ -416,7 +415,7 @@ impl Kernel {
                 if refusal.is(libc::ENOMEM) {
                     again.push((sent[index], refusal));
                 } else if effect == Effect::Removes && is_gone(&refusal) {
-                    // Whatever took it away: it is gone, as wanted.
+                    // The entry does not exist any more, as desired.
                 } else if let Change::SetAddress(own) = change
                     && refusal.is(libc::EEXIST)
                 {
@@ -445,7 +444,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Sends changes as one, and gives those that were refused, by their number in `sent`.
+    /// Sends changes as one batch. Returns the refused ones by their index in `sent`.
     fn send(
         &mut self,
         owner: &Owner,
@@ -458,7 +457,7 @@ impl Kernel {
             write(&mut self.batch, change, *effect, owner.protocol, sequence);
             sequence = sequence.wrapping_add(1);
         }
-        // Failures are acknowledged in any case; with the last one's success all have been looked at.
+        // Failures are always acknowledged. After the success of the last one, all have been handled.
         self.batch.acknowledge_last();
         self.socket.send(self.batch.bytes())?;
         let mut refused = Vec::new();
@@ -479,9 +478,9 @@ impl Kernel {
     }
 }
 
-/// Puts a route of ours where it belongs.
-fn take(route: &ListedRoute<'_>, state: &mut State, strays: &mut Vec<Stray>) {
-    let stray = || Stray::Route {
+/// Adds a listed route of ours to the state.
+fn take(route: &ListedRoute<'_>, state: &mut State, strays: &mut Vec<StrayEntry>) {
+    let stray = || StrayEntry::Route {
         key: route.key,
         kind: route.kind,
         metric: route.metric,
@@ -514,9 +513,9 @@ fn take(route: &ListedRoute<'_>, state: &mut State, strays: &mut Vec<Stray>) {
     }
 }
 
-/// Whether another's route would catch packets of ours: any in a closed table, which is ours alone,
-/// and just the same in others.
-fn is_in_the_way(route: &ListedRoute<'_>, wanted: &State) -> bool {
+/// Whether another's route would catch our packets: any route in a closed table, which is ours alone, and one
+/// with the same prefix in other tables.
+fn collides(route: &ListedRoute<'_>, wanted: &State) -> bool {
     if route.protocol == PROTOCOL_KERNEL {
         return false;
     }
@@ -536,12 +535,12 @@ fn is_in_the_way(route: &ListedRoute<'_>, wanted: &State) -> bool {
 }
 
 fn is_gone(refusal: &Refusal) -> bool {
-    // A route's, a rule's or nexthop's, an address's, a device's with all that was on it.
+    // The errors of a missing route, rule or nexthop, address, and device.
     const GONE: [i32; 4] = [libc::ESRCH, libc::ENOENT, libc::EADDRNOTAVAIL, libc::ENODEV];
     GONE.iter().any(|&number| refusal.is(number))
 }
 
-/// Writes the message of a change.
+/// Encodes a change as message.
 fn write(batch: &mut Batch, change: &Change, effect: Effect, protocol: u8, sequence: u32) {
     let create = match effect {
         Effect::Replaces => REQUEST | CREATE | REPLACE,
@@ -616,7 +615,7 @@ fn key_of(sid: Ipv6Addr) -> RouteKey {
     }
 }
 
-/// `struct rtmsg` and the attributes that say which route.
+/// `struct rtmsg` and the attributes that identify a route.
 fn write_key(batch: &mut Batch, key: RouteKey, kind: u8, metric: u32, protocol: u8) {
     let bits = key.destination.prefix_len();
     let family = match key.destination {
@@ -665,7 +664,7 @@ fn read_route(message: Message<'_>) -> Option<ListedRoute<'_>> {
     })
 }
 
-/// `None`: the address is the host's own, or its packets go nowhere.
+/// `None` if the address is local, or its packets are dropped.
 fn read_resolved_route(message: &Message<'_>) -> Option<ResolvedRoute> {
     if message.kind != NEW_ROUTE {
         return None;
@@ -676,9 +675,9 @@ fn read_resolved_route(message: &Message<'_>) -> Option<ResolvedRoute> {
         match name {
             RTA_OIF => interface = u32_of(value),
             RTA_GATEWAY => gateway = address(value),
-            // Of a route of IPv4 by a router of IPv6: its family, then the address.
+            // For an IPv4 route with an IPv6 router: its family, then the address.
             RTA_VIA => gateway = value.get(2..).and_then(address),
-            // The first of several (`struct rtnexthop`).
+            // The first of several routers (`struct rtnexthop`).
             RTA_MULTIPATH => {
                 let bytes = usize::from(u16_of(value)?);
                 interface = value.get(4..8).and_then(u32_of);
@@ -714,10 +713,11 @@ fn write_address(batch: &mut Batch, own: OwnAddress, protocol: u8) {
             IpAddr::V6(address) => batch.attribute(name, &address.octets()),
         }
     }
-    // No duplicates are looked for, so that it works at once; no route comes with it.
+    // Without duplicate address detection it works at once; without a prefix route.
     batch.u32(IFA_FLAGS, IFA_F_NODAD | IFA_F_NOPREFIXROUTE);
-    // Deprecated from the start (`struct ifa_cacheinfo`): nothing chooses it as a source by itself.
-    // The outer packets of segments would, and be led to the peer's table, which has no segments.
+    // Deprecated from the start (`struct ifa_cacheinfo`), so that source address selection never takes it. It
+    // would for the outer packets of segments, which would then be led to the peer's table, which has no
+    // segments.
     let [preferred, valid] = [0, u32::MAX].map(u32::to_ne_bytes);
     let lifetimes = [preferred, valid, [0; 4], [0; 4]].concat();
     batch.attribute(IFA_CACHEINFO, &lifetimes);

@@ -1,5 +1,5 @@
-//! Where the kernel would send packets for an address: a next hop that BGP names need not be on a
-//! link, and routes are not followed from one to another by the kernel.
+//! Resolves addresses by the kernel's routes: a BGP next hop need not be on-link, and the kernel does not
+//! resolve routes recursively.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use super::{EpeError, Reconciler, kernel};
 /// The kernel's resolution of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ResolvedRoute {
-    /// The first router; `None`: the address is on-link.
+    /// The first router; `None` if the address is on-link.
     pub gateway: Option<IpAddr>,
     /// The index of the outgoing interface.
     pub interface: u32,
@@ -20,25 +20,25 @@ pub struct ResolvedRoute {
 }
 
 impl Reconciler {
-    /// Looks up the route to `address` without a source address. `None`: there is no route, or the
-    /// address is local.
+    /// Looks up the route to `address` without a source address. `None` if there is no route, or the address
+    /// is local.
     ///
     /// # Errors
     /// The kernel does not answer.
     pub fn resolve(&mut self, address: IpAddr) -> Result<Option<ResolvedRoute>, EpeError> {
         match self.kernel.resolve(address) {
-            Ok(way) => Ok(way),
-            Err(refusal) if kernel::NO_WAY.iter().any(|&number| refusal.is(number)) => Ok(None),
+            Ok(resolved) => Ok(resolved),
+            Err(refusal) if kernel::NO_ROUTE.iter().any(|&number| refusal.is(number)) => Ok(None),
             Err(refusal) => Err(refusal.into()),
         }
     }
 }
 
-/// Resolves addresses by the main tables as if they had no routes of these routing protocols.
-/// Unreachable addresses are not in the result.
+/// Resolves addresses by the main tables, ignoring routes of these protocols. Unreachable addresses are not
+/// in the result.
 ///
-/// The kernel has no such lookup, so the whole main tables of the calling thread's network
-/// namespace are read: use a thread of its own for it.
+/// The kernel has no such look-up, so this reads the whole main tables of the calling thread's network
+/// namespace. Use a helper thread.
 ///
 /// # Errors
 /// The kernel does not answer, or its routes change faster than they can be read.
@@ -47,11 +47,11 @@ pub fn resolve_excluding(
     asked: &BTreeSet<IpAddr>,
 ) -> Result<BTreeMap<IpAddr, ResolvedRoute>, EpeError> {
     let mut kernel = kernel::Kernel::open().map_err(EpeError::Kernel)?;
-    let mut ways = BTreeMap::new();
+    let mut resolved = BTreeMap::new();
     for v6 in [false, true] {
         if asked.iter().any(|address| address.is_ipv6() == v6) {
-            ways.extend(kernel.resolve_excluding(protocols, asked, v6)?);
+            resolved.extend(kernel.resolve_excluding(protocols, asked, v6)?);
         }
     }
-    Ok(ways)
+    Ok(resolved)
 }

@@ -1,32 +1,30 @@
-//! Numbers of nexthop objects: one for each table and place that its routes lead to, as long as
-//! there are such routes.
+//! Assigns numbers to nexthop objects: one for each table and nexthop, as long as routes use it.
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
 use super::{Change, RouteKey, State};
 use crate::nexthop::Nexthop;
 
-/// Gives numbers to nexthop objects, and turns routes that name where they lead into [`Change`]s.
+/// Assigns numbers to nexthop objects, and turns routes with their nexthops into [`Change`]s.
 #[derive(Clone, Debug)]
 pub struct Numbers {
     range: RangeInclusive<u32>,
     next: u32,
-    by_place: BTreeMap<(u32, Nexthop), u32>,
+    by_nexthop: BTreeMap<(u32, Nexthop), u32>,
     uses: BTreeMap<u32, Use>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Use {
-    place: (u32, Nexthop),
+    nexthop_of_table: (u32, Nexthop),
     routes: usize,
 }
 
-/// A route, or that there is none.
+/// A route with its nexthop, or its removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Which route.
     pub key: RouteKey,
-    /// Where it leads from now on; `None`: it is removed.
+    /// The new nexthop; `None` removes the route.
     pub nexthop: Option<Nexthop>,
 }
 
@@ -36,12 +34,12 @@ pub struct Wanted {
 pub struct Exhausted(pub RangeInclusive<u32>);
 
 impl Numbers {
-    /// Numbers of `range`, of which `state` uses some already.
+    /// Numbers of `range`, some of which `state` uses already.
     pub fn new(range: RangeInclusive<u32>, state: &State) -> Self {
         let mut numbers = Self {
             next: *range.start(),
             range,
-            by_place: BTreeMap::new(),
+            by_nexthop: BTreeMap::new(),
             uses: BTreeMap::new(),
         };
         for (&table, content) in &state.tables {
@@ -49,21 +47,23 @@ impl Numbers {
                 let Some(&nexthop) = state.nexthops.get(id) else {
                     continue;
                 };
-                let place = (table, nexthop);
-                numbers.by_place.insert(place, *id);
-                let fresh = Use { place, routes: 0 };
+                let nexthop_of_table = (table, nexthop);
+                numbers.by_nexthop.insert(nexthop_of_table, *id);
+                let fresh = Use {
+                    nexthop_of_table,
+                    routes: 0,
+                };
                 numbers.uses.entry(*id).or_insert(fresh).routes += 1;
             }
         }
         numbers
     }
 
-    /// The changes that make routes lead where they are wanted to, in order, if `state` is what
-    /// there is and all of them are carried out. Nexthop objects come before their first route and
-    /// go with their last.
+    /// The changes that give routes their nexthops, in order, if `state` is the present state and all of them
+    /// are carried out. A nexthop object is made before its first route and removed after its last.
     ///
     /// # Errors
-    /// There are too few numbers; nothing is to be carried out then, and nothing was noted.
+    /// There are too few numbers; then nothing must be carried out, and nothing was recorded.
     pub fn changes(&mut self, state: &State, wanted: &[Wanted]) -> Result<Vec<Change>, Exhausted> {
         let before = self.clone();
         let result = self.all_changes(state, wanted);
@@ -73,9 +73,12 @@ impl Numbers {
         result
     }
 
-    /// The changes that remove all routes of a table: as many as it has nexthop objects.
+    /// The changes that remove all routes of a table: one per nexthop object.
     pub fn clear(&mut self, table: u32) -> Vec<Change> {
-        let of_table = self.uses.iter().filter(|(_, u)| u.place.0 == table);
+        let of_table = self
+            .uses
+            .iter()
+            .filter(|(_, u)| u.nexthop_of_table.0 == table);
         let ids: Vec<u32> = of_table.map(|(&id, _)| id).collect();
         for id in &ids {
             self.free(*id);
@@ -85,7 +88,7 @@ impl Numbers {
 
     fn all_changes(&mut self, state: &State, wanted: &[Wanted]) -> Result<Vec<Change>, Exhausted> {
         let mut all = Vec::with_capacity(wanted.len());
-        // What the changes so far make of the routes.
+        // The routes after the changes so far.
         let mut made: BTreeMap<RouteKey, Option<u32>> = BTreeMap::new();
         for Wanted { key, nexthop } in wanted {
             let key = RouteKey {
@@ -121,9 +124,13 @@ impl Numbers {
         Ok(all)
     }
 
-    /// The number of a place, a new one if it has none.
-    fn number(&mut self, place: (u32, Nexthop), all: &mut Vec<Change>) -> Result<u32, Exhausted> {
-        if let Some(&id) = self.by_place.get(&place) {
+    /// The number of a nexthop, a new one if it has none.
+    fn number(
+        &mut self,
+        nexthop_of_table: (u32, Nexthop),
+        all: &mut Vec<Change>,
+    ) -> Result<u32, Exhausted> {
+        if let Some(&id) = self.by_nexthop.get(&nexthop_of_table) {
             return Ok(id);
         }
         let (from, to) = (*self.range.start(), *self.range.end());
@@ -132,9 +139,15 @@ impl Numbers {
             .find(|id| !self.uses.contains_key(id));
         let id = free.ok_or_else(|| Exhausted(self.range.clone()))?;
         self.next = if id == to { from } else { id + 1 };
-        self.by_place.insert(place, id);
-        self.uses.insert(id, Use { place, routes: 0 });
-        all.push(Change::SetNexthop(id, place.1));
+        self.by_nexthop.insert(nexthop_of_table, id);
+        self.uses.insert(
+            id,
+            Use {
+                nexthop_of_table,
+                routes: 0,
+            },
+        );
+        all.push(Change::SetNexthop(id, nexthop_of_table.1));
         Ok(id)
     }
 
@@ -151,7 +164,7 @@ impl Numbers {
 
     fn free(&mut self, id: u32) {
         if let Some(found) = self.uses.remove(&id) {
-            self.by_place.remove(&found.place);
+            self.by_nexthop.remove(&found.nexthop_of_table);
         }
     }
 }
@@ -200,7 +213,7 @@ mod tests {
         let changes = numbers.changes(&state, &all).unwrap();
         carry_out(&mut state, &changes);
         assert_eq!(changes.len(), 7, "three objects, four routes: {changes:?}");
-        // All three numbers are used; what fails leaves nothing behind.
+        // All three numbers are in use; a failed assignment leaves no trace.
         let error = numbers
             .changes(&state, &[wanted(2, 7, Some(9))])
             .unwrap_err();
@@ -209,7 +222,7 @@ mod tests {
         let changes = numbers.changes(&state, &back).unwrap();
         carry_out(&mut state, &changes);
         assert_eq!(changes[1..], [Change::RemoveNexthop(10)]);
-        // An earlier run's state gives the same numbers.
+        // The state of an earlier run gives the same numbers.
         let again = Numbers::new(10..=12, &state).changes(&state, &[wanted(2, 3, Some(1))]);
         assert_eq!(again.unwrap().len(), 1);
         let changes = numbers.clear(1);
@@ -248,14 +261,14 @@ mod tests {
                 expected.retain(|key, _| key.table != table);
                 carry_out(&mut state, &numbers.clear(table));
             }
-            let mut places = std::collections::BTreeSet::new();
+            let mut nexthops_of_tables = std::collections::BTreeSet::new();
             for (key, nexthop) in &expected {
                 let table = state.tables.get(&key.table);
                 let id = table.and_then(|t| t.routes.get(&key.destination));
                 assert_eq!(id.map(|id| state.nexthops[id]), *nexthop, "{key}");
-                places.extend(nexthop.map(|nexthop| (key.table, nexthop)));
+                nexthops_of_tables.extend(nexthop.map(|nexthop| (key.table, nexthop)));
             }
-            assert_eq!(state.nexthops.len(), places.len());
+            assert_eq!(state.nexthops.len(), nexthops_of_tables.len());
         }
     }
 }

@@ -1,7 +1,7 @@
-//! What egress peer engineering keeps in the kernel, and the way from one such state to another.
+//! The kernel state of egress peer engineering, and the changes from one such state to another.
 //!
-//! Nothing here talks to the kernel: [`State::difference`] gives changes, and
-//! [`State::carry_out`] says what each of them does to a state.
+//! Nothing here talks to the kernel: [`State::difference`] returns changes, and [`State::carry_out`] applies
+//! one to a state.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,95 +26,80 @@ pub struct State {
     pub tables: BTreeMap<u32, Table>,
     /// Segments by their address.
     pub sids: BTreeMap<Ipv6Addr, Sid>,
-    /// Rules that lead to tables.
+    /// Rules that select tables.
     pub rules: BTreeSet<SourceRule>,
-    /// Rules that drop.
     pub drops: BTreeSet<DropRule>,
-    /// Addresses.
     pub addresses: BTreeSet<OwnAddress>,
 }
 
-/// Our part of a routing table.
+/// The owner's part of a routing table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
-    /// What has no IPv6 route here is unreachable, instead of being looked up in other tables: for an
-    /// egress peer's table, so that nothing that the peer has not announced leaks to the best path.
+    /// Closed: a packet without an IPv6 route here is unreachable, and not looked up in other tables. An
+    /// egress peer's table is closed so that only announced prefixes use the peer.
     pub closed: bool,
-    /// To where, by which nexthop object.
+    /// Nexthop object of each prefix.
     pub routes: BTreeMap<IpNet, u32>,
 }
 
-/// An address of this host's that has a rule: an EPE address [egress §4.1.3]. No route to a prefix
-/// comes with it, and it is deprecated: used where it is bound to or announced, never chosen.
+/// A local address with a rule: an EPE address [egress §4.1.3]. It has no prefix route and is deprecated:
+/// used if bound or announced, but never selected as a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnAddress {
-    /// The address.
     pub address: IpAddr,
-    /// The number of the interface that it is of.
+    /// Index of its interface.
     pub interface: u32,
 }
 
 /// One change of a [`State`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Makes a nexthop object, or leads all routes of one that is there elsewhere.
+    /// Makes a nexthop object, or replaces one, which redirects all its routes.
     SetNexthop(u32, Nexthop),
     /// Removes a nexthop object and all its routes.
     RemoveNexthop(u32),
-    /// Makes what a table has no route for unreachable.
+    /// Closes a table.
     CloseTable(u32),
-    /// Takes that back.
     OpenTable(u32),
-    /// Makes a route, or leads one that is there elsewhere.
+    /// Makes a route, or changes its nexthop.
     SetRoute(RouteKey, u32),
-    /// Removes a route.
     RemoveRoute(RouteKey),
-    /// Serves a segment, or gives one another behaviour.
+    /// Makes a segment, or changes its behaviour.
     SetSid(Sid),
-    /// Serves a segment no longer.
+    /// Removes a segment.
     RemoveSid(Ipv6Addr),
-    /// Makes a rule.
     SetRule(SourceRule),
-    /// Removes a rule.
     RemoveRule(SourceRule),
-    /// Makes a rule that drops.
+    /// Makes a rule that drops packets.
     SetDrop(DropRule),
-    /// Removes one.
     RemoveDrop(DropRule),
-    /// Adds an address.
     SetAddress(OwnAddress),
-    /// Removes an address.
     RemoveAddress(OwnAddress),
 }
 
-/// Which route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteKey {
     /// The table, from 1.
     pub table: u32,
-    /// Where to; bits beyond the prefix length do not count.
+    /// The destination; bits beyond the prefix length are ignored.
     pub destination: IpNet,
 }
 
-/// What a change does to a state.
+/// Effect of a change on a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// It adds something.
     Adds,
-    /// It changes something.
     Replaces,
-    /// It removes something.
     Removes,
-    /// It changes nothing.
     Nothing,
-    /// There is no such nexthop object.
+    /// The nexthop object does not exist.
     NoNexthop,
 }
 
 impl State {
-    /// The changes that make `wanted` of this, in an order in which no packet leaks: what drops is
-    /// there first and gone last; what is not wanted goes, a table is closed before it is filled, filled before a rule leads to it,
-    /// and a rule is there before its address.
+    /// The changes that turn this state into `wanted`, in an order in which no packet leaks. Rules that drop
+    /// come first and go last. Unwanted entries are removed first, a table is closed before it is filled and
+    /// filled before a rule selects it, and a rule precedes its address.
     pub fn difference(&self, wanted: &Self) -> Vec<Change> {
         let mut all = Vec::new();
         let new = wanted.drops.difference(&self.drops);
@@ -153,7 +138,7 @@ impl State {
         all
     }
 
-    /// Routes that are not wanted; those that go with their nexthop object are left to it.
+    /// Unwanted routes, except those that are removed with their nexthop object.
     fn routes_removed(&self, wanted: &Self, all: &mut Vec<Change>) {
         let none = Table::default();
         for (&table, present) in &self.tables {
@@ -182,7 +167,7 @@ impl State {
         }
     }
 
-    /// Carries out a change, and says what it does to this state.
+    /// Applies a change, and returns its effect.
     pub(crate) fn carry_out(&mut self, change: &Change) -> Effect {
         let set = |before: Option<bool>| match before {
             None => Effect::Adds,
@@ -240,12 +225,12 @@ impl State {
         }
     }
 
-    /// The nexthop object by which `address` is reached through a table: the longest prefix's.
-    /// `None`: it is not.
+    /// The nexthop object by which a table reaches `address`: that of the longest prefix. `None` if
+    /// unreachable.
     pub fn route(&self, table: u32, address: IpAddr) -> Option<u32> {
         let routes = &self.tables.get(&table)?.routes;
         let host = IpNet::from(address);
-        // Tables have up to millions of routes, addresses 128 prefixes.
+        // Tables have up to millions of routes, addresses only 128 prefixes.
         let mut prefixes = (0..=host.prefix_len()).rev();
         prefixes.find_map(|bits| {
             let prefix = IpNet::new(address, bits).ok()?.trunc();
@@ -253,7 +238,7 @@ impl State {
         })
     }
 
-    /// How many routes there are.
+    /// Number of routes.
     pub fn routes(&self) -> usize {
         self.tables.values().map(|table| table.routes.len()).sum()
     }
@@ -289,7 +274,7 @@ impl fmt::Display for RouteKey {
 }
 
 impl fmt::Display for Change {
-    /// As `ip` would have it.
+    /// In the syntax of `ip`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SetNexthop(id, nexthop) => write!(f, "set nexthop {id} {nexthop}"),

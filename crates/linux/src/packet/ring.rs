@@ -1,7 +1,7 @@
-//! The receive ring: memory shared with the kernel, cut into slots of one frame each.
+//! The receive ring: memory shared with the kernel, divided into slots of one frame each.
 //!
-//! A slot belongs to the kernel while its status is zero, otherwise to us. We go round in the
-//! kernel's order and give each slot back before we look at the next.
+//! A slot belongs to the kernel while its status is zero, otherwise to us. Slots are read in the kernel's
+//! order, and each is returned before the next one is read.
 
 use std::{
     io,
@@ -10,8 +10,8 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Room for the slot's header, the link-layer address behind it, and alignment; the kernel starts
-/// the frame at about 82 bytes.
+/// Room for the slot's header, the link-layer address behind it, and alignment; the frame starts at about 82
+/// bytes.
 const SLOT_OVERHEAD_BYTES: usize = 128;
 
 /// The smallest slot: holds a frame of the usual MTU of 1500 bytes.

@@ -22,7 +22,7 @@ use super::{Address, Entry, Mark, PROTOCOL, Route, Rule, RuleVersion, Via, versi
 /// A message and the flags it is sent with, besides those of every request.
 pub(super) type Request = (Message, u16);
 
-/// What the kernel takes IPv6's metric 0 for (`IP6_RT_PRIO_USER`).
+/// The kernel's value of IPv6's metric 0 (`IP6_RT_PRIO_USER`).
 const V6_METRIC: u32 = 1024;
 
 pub(super) fn add(entry: &Entry) -> Request {
@@ -59,7 +59,6 @@ pub(super) fn link(index: u32) -> Message {
     Message::GetLink(message)
 }
 
-/// All interfaces.
 pub(super) fn list_links() -> Message {
     Message::GetLink(LinkMessage::default())
 }
@@ -187,7 +186,7 @@ pub(super) fn as_listed(entry: &Entry) -> Entry {
     }
 }
 
-/// The address of a listed message and who added it, where the kernel knows.
+/// The address in a listed message and its owner, if the kernel stores it.
 pub(super) fn address(message: &Message) -> Option<(Address, Option<u8>)> {
     let Message::NewAddress(message) = message else {
         return None;
@@ -208,7 +207,7 @@ pub(super) fn address(message: &Message) -> Option<(Address, Option<u8>)> {
     Some((Address { interface, address }, owner))
 }
 
-/// The route of a listed message and who added it; `None` if it is not of a kind that we add.
+/// The route in a listed message and its owner; `None` if it is not of a kind that we add.
 pub(super) fn route(message: &Message) -> Option<(Route, u8)> {
     let Message::NewRoute(message) = message else {
         return None;
@@ -255,7 +254,7 @@ pub(super) fn route(message: &Message) -> Option<(Route, u8)> {
     Some((route, header.protocol.into()))
 }
 
-/// The rule of a listed message and who added it; `None` if it is not of a kind that we add.
+/// The rule in a listed message and its owner; `None` if it is not of a kind that we add.
 pub(super) fn rule(message: &Message) -> Option<(Rule, u8)> {
     let Message::NewRule(message) = message else {
         return None;
@@ -313,7 +312,7 @@ fn address_message(address: &Address) -> AddressMessage {
     message.header.prefix_len = address.address.prefix_len();
     message.header.index = address.interface;
     message.header.scope = AddressScope::Universe;
-    // No duplicates are looked for: no other host is on the link, and the address works at once.
+    // No duplicate address detection: no other host is on the link, and the address works at once.
     message.header.flags = AddressHeaderFlags::Nodad;
     message.attributes = vec![
         AddressAttribute::Local(address.address.addr()),

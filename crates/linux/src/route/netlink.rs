@@ -1,4 +1,4 @@
-//! One blocking netlink socket: a request, its acknowledgement or what it lists.
+//! A blocking netlink socket: one request at a time, with its acknowledgement or list.
 
 use std::{
     io,
@@ -16,10 +16,10 @@ use super::{RouteError, message::Request};
 /// The kernel sends at most 32 KiB at once (`NLMSG_GOODSIZE` and `max_recvmsg_len`).
 const RECEIVE_BYTES: usize = 64 * 1024;
 
-/// A list that changed while it was read is read again, this often.
+/// Maximum of retries of a list that changed while it was read.
 const TRIES: u32 = 5;
 
-/// The kernel answers at once; without this a lost answer would be waited for for ever.
+/// The kernel answers at once; this bounds the wait for a lost answer.
 const ANSWER_SECONDS: libc::time_t = 5;
 
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Netlink {
             tv_usec: 0,
         };
         set_option(&descriptor, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &timeout)?;
-        // What is listed is chosen by the kernel, not here: a table may have a million routes.
+        // The kernel filters lists, not this process: a table may have a million routes.
         let on: libc::c_int = 1;
         set_option(
             &descriptor,
@@ -65,11 +65,12 @@ impl Netlink {
     }
 
     /// Sends a request that changes something, and waits for its acknowledgement.
-    pub(super) fn change(&mut self, (message, flags): Request) -> io::Result<()> {
+    pub(super) fn change(&mut self, request: Request) -> io::Result<()> {
+        let (message, flags) = request;
         self.acknowledged(message, flags).map(drop)
     }
 
-    /// What a request for one thing is answered with.
+    /// The answer to a request for one entry.
     pub(super) fn one(&mut self, message: Message) -> io::Result<Option<Message>> {
         self.acknowledged(message, 0)
     }
@@ -97,7 +98,7 @@ impl Netlink {
         }
     }
 
-    /// What a request lists.
+    /// The answer to a request for a list.
     pub(super) fn dump(&mut self, message: &Message) -> Result<Vec<Message>, RouteError> {
         for _ in 0..TRIES {
             if let Some(all) = self.dump_once(message.clone())? {
@@ -109,7 +110,7 @@ impl Netlink {
         ))
     }
 
-    /// `None`: it changed while it was read.
+    /// `None` if it changed while it was read.
     fn dump_once(&mut self, message: Message) -> Result<Option<Vec<Message>>, RouteError> {
         self.send(message, NLM_F_DUMP).map_err(RouteError::Socket)?;
         let mut all = Vec::new();
@@ -157,8 +158,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// The messages of one datagram. Other processes can send to this socket too; only the
-    /// kernel's are looked at.
+    /// The messages of one datagram. Messages that are not from the kernel are ignored.
     fn receive(&mut self) -> io::Result<Vec<Result<NetlinkMessage<Message>, String>>> {
         let length = loop {
             let received = recvfrom::<NetlinkAddr>(self.descriptor.as_raw_fd(), &mut self.buffer);
@@ -174,7 +174,7 @@ impl Netlink {
         let mut all = Vec::new();
         while !rest.is_empty() {
             let message = NetlinkMessage::<Message>::deserialize(rest);
-            // Messages begin at multiples of four bytes; a length of nothing ends it all.
+            // Messages begin at multiples of four bytes; a length of zero ends the list.
             let bytes = rest
                 .first_chunk()
                 .map_or(0, |length| u32::from_ne_bytes(*length) as usize);
@@ -188,7 +188,7 @@ impl Netlink {
     }
 }
 
-/// A table without a route does not exist, the kernel says: nothing is listed.
+/// The kernel reports that a table without routes does not exist; the list is empty.
 fn none_of_that_table(error: io::Error) -> Result<Vec<Message>, RouteError> {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ESRCH | libc::ENODEV) => Ok(Vec::new()),

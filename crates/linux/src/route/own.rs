@@ -1,4 +1,4 @@
-//! Whether packets for an address stay on this machine.
+//! Whether an address is local.
 
 use std::{io, net::IpAddr};
 
@@ -9,10 +9,10 @@ use netlink_packet_route::{
 
 use super::netlink::Netlink;
 
-/// Whether the kernel would deliver a packet for `address` to this machine itself, or to several machines this one
-/// among them, from this network namespace and now; by `interface` (its number) alone if one is given. Some 10 µs.
+/// Whether the kernel would now deliver a packet for `address` locally, or by multicast or broadcast also
+/// locally, in this network namespace; with `interface` (an index), only by that one. Takes some 10 µs.
 ///
-/// An address to which nothing leads is not this machine's.
+/// An unreachable address is not local.
 ///
 /// # Errors
 /// The kernel does not answer.
@@ -31,7 +31,7 @@ pub fn is_own(address: IpAddr, interface: Option<u32>) -> io::Result<bool> {
         .attributes
         .extend(interface.map(RouteAttribute::Oif));
     let answer = match Netlink::open()?.one(Message::GetRoute(message)) {
-        Err(error) if is_no_way(&error) => return Ok(false),
+        Err(error) if is_no_route(&error) => return Ok(false),
         answer => answer?,
     };
     let Some(Message::NewRoute(route)) = answer else {
@@ -40,9 +40,9 @@ pub fn is_own(address: IpAddr, interface: Option<u32>) -> io::Result<bool> {
     Ok(!matches!(route.header.kind, RouteType::Unicast))
 }
 
-/// What the kernel says of addresses to which it sends nothing.
-fn is_no_way(error: &io::Error) -> bool {
-    let ways = [
+/// The kernel's errors for unreachable addresses.
+fn is_no_route(error: &io::Error) -> bool {
+    let unreachable = [
         libc::ENETUNREACH,
         libc::EHOSTUNREACH,
         libc::EACCES,
@@ -52,5 +52,5 @@ fn is_no_way(error: &io::Error) -> bool {
     ];
     error
         .raw_os_error()
-        .is_some_and(|number| ways.contains(&number))
+        .is_some_and(|number| unreachable.contains(&number))
 }

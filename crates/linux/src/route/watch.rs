@@ -7,18 +7,18 @@ use std::{
 
 use nix::sys::socket::{MsgFlags, NetlinkAddr, bind, recv, setsockopt, sockopt::RcvBuf};
 
-/// Hears of every change of links, addresses, routes and rules of the namespace in which it was
-/// opened. It does not report what changed: list the entries for that.
+/// Receives a notification for every change of links, addresses, routes and rules of the namespace in which
+/// it was opened. It does not report what changed: list the entries for that.
 #[derive(Debug)]
 pub struct RouteWatch {
     descriptor: OwnedFd,
 }
 
-/// Room for notifications. One is as good as a thousand, and where a routing daemon makes many the
-/// kernel makes none for a socket that is full. Ours.
+/// Size of the receive buffer. One notification is as good as a thousand, and the kernel makes none for a
+/// full socket, which saves work while a routing daemon changes many routes. Ours.
 const QUEUE_BYTES: usize = 16 << 10;
 
-/// Notifications that are taken out at once; more do not fit into the queue.
+/// Notifications read at once; more do not fit into the buffer.
 const DRAINED_MAX: u32 = 1024;
 
 const GROUPS: [u32; 7] = [
@@ -35,7 +35,7 @@ impl RouteWatch {
     /// For the calling thread's network namespace.
     ///
     /// # Errors
-    /// No socket can be had.
+    /// No netlink socket is available.
     pub fn open() -> io::Result<Self> {
         // SAFETY: takes three integers and gives a new descriptor or -1.
         let descriptor = unsafe {
@@ -56,16 +56,16 @@ impl RouteWatch {
         Ok(Self { descriptor })
     }
 
-    /// Whether anything changed since this was asked last. It does not wait.
+    /// Whether anything changed since the last call. Does not block.
     ///
     /// # Errors
     /// Notifications from the kernel have ended.
     pub fn changed(&mut self) -> io::Result<bool> {
         let mut changed = false;
         for _ in 0..DRAINED_MAX {
-            // The rest of a longer one is dropped with it.
+            // A longer notification is truncated.
             match recv(self.descriptor.as_raw_fd(), &mut [0; 16], MsgFlags::empty()) {
-                // ENOBUFS: there were more than the queue holds.
+                // ENOBUFS: there were more than fit into the buffer.
                 Ok(_) | Err(nix::Error::ENOBUFS) => changed = true,
                 Err(nix::Error::EINTR) => {}
                 Err(nix::Error::EAGAIN) => break,

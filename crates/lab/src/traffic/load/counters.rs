@@ -1,4 +1,4 @@
-//! What the kernel counts along a host's receive path.
+//! The kernel's counters along a host's receive path.
 
 use std::{collections::BTreeMap, fs, io};
 
@@ -7,31 +7,29 @@ use crate::{
     traffic::TrafficError,
 };
 
-/// What a host's receive path has lost so far, from `/proc/net`.
+/// Losses of a host's receive path so far, from `/proc/net`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReceiveCounters {
-    /// Packets that did not fit into a CPU's backlog; of the whole machine, for the kernel counts
-    /// them so (`softnet_stat`).
+    /// Packets that did not fit into a CPU's backlog; machine-wide (`softnet_stat`).
     pub backlog_drops: u64,
-    /// How often the kernel left off receiving with work undone; of the whole machine.
+    /// Number of times that the kernel stopped receiving with work undone; machine-wide.
     pub backlog_squeezed: u64,
     /// Datagrams that did not fit into a socket's receive buffer (`RcvbufErrors`).
     pub udp_receive_buffer_errors: u64,
     /// Datagrams for a port without a listener (`NoPorts`).
     pub udp_no_ports: u64,
-    /// Of each device of the host, by name.
+    /// By device of the host.
     pub devices: BTreeMap<String, DeviceCounters>,
 }
 
-/// What one device has carried and lost.
+/// Packets carried and lost by one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
-    /// Packets received.
     pub received_packets: u64,
     /// Packets lost in receiving.
     pub receive_drops: u64,
-    /// Packets lost in sending. A veth device counts here what did not fit into the receive ring
-    /// at its other end.
+    /// Packets lost in sending. A veth device counts here what did not fit into the receive ring at its other
+    /// end.
     pub send_drops: u64,
 }
 
@@ -39,7 +37,7 @@ impl ReceiveCounters {
     /// Reads a host's counters.
     ///
     /// # Errors
-    /// Where the host cannot be entered, or `/proc` does not have them.
+    /// The host cannot be entered, or `/proc` lacks them.
     pub fn read(host: &Host) -> Result<Self, TrafficError> {
         host.run(read_here)
             .map_err(LabError::from)?
@@ -50,7 +48,7 @@ impl ReceiveCounters {
             })
     }
 
-    /// All counters by name, as in `udp_receive_buffer_errors` and `uplink_send_drops`.
+    /// All counters by name, such as `udp_receive_buffer_errors` and `uplink_send_drops`.
     pub fn named(&self) -> Vec<(String, u64)> {
         let mut named = vec![
             ("backlog_drops".to_owned(), self.backlog_drops),
@@ -70,7 +68,7 @@ impl ReceiveCounters {
     }
 }
 
-/// Of the calling thread's namespace.
+/// Those of the calling thread's namespace.
 fn read_here() -> io::Result<ReceiveCounters> {
     let read = |name: &str| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
     let mut counters = ReceiveCounters::default();
@@ -81,7 +79,7 @@ fn read_here() -> io::Result<ReceiveCounters> {
 }
 
 impl ReceiveCounters {
-    /// One line for each CPU, hexadecimal: processed, dropped, squeezed.
+    /// One line per CPU, hexadecimal: processed, dropped, squeezed.
     fn add_softnet(&mut self, text: &str) {
         for line in text.lines() {
             let mut values = line
@@ -111,7 +109,7 @@ impl ReceiveCounters {
         }
     }
 
-    /// Two lines of headings; then name, colon, eight columns of receiving, eight of sending.
+    /// Two header lines; then name, colon, eight columns of receiving, eight of sending.
     fn add_devices(&mut self, text: &str) {
         for line in text.lines().skip(2) {
             let Some((name, columns)) = line.split_once(':') else {
@@ -168,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_lines_count_for_nothing() {
+    fn damaged_lines_are_ignored() {
         let mut counters = ReceiveCounters::default();
         counters.add_softnet("\nzz\n");
         counters.add_snmp("Udp: RcvbufErrors\n");

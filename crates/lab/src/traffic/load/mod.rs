@@ -1,11 +1,10 @@
-//! Load on a host's receive path: datagrams in bursts, faster than the host takes them.
+//! Load on a host's receive path: bursts of datagrams, faster than the host processes them.
 //!
-//! A burst is sent from the CPU to which the host's [`ReceiveQueue`] is bound, by a thread that
-//! goes before it. The queue is served only when the burst is over; what of the burst, and of all
-//! else that arrives meanwhile, does not fit into the device's ring is lost, as on a server whose
-//! CPU is busy. [`ReceiveCounters`] of both ends show how much.
+//! A burst is sent from the CPU to which the host's [`ReceiveQueue`] is bound, by a thread with higher
+//! priority. The queue is served only when the burst is over. Packets that do not fit into the device's ring
+//! meanwhile are lost, as on a server whose CPU is busy. [`ReceiveCounters`] of both ends show how many.
 //!
-//! Another load is a receiver's own: a [`SlowReceiver`] does not read its socket in time.
+//! The other load is a slow receiver: a [`SlowReceiver`] does not read its socket in time.
 
 mod counters;
 mod queue;
@@ -37,51 +36,49 @@ pub use counters::{DeviceCounters, ReceiveCounters};
 pub use queue::ReceiveQueue;
 pub use slow::{SlowReceiver, Slowness};
 
-/// What is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
     /// The destination, where a [`Sink`] receives.
     pub target: SocketAddr,
     /// Datagrams in a burst.
     pub burst: u32,
-    /// From the beginning of a burst to that of the next on average; each time something from half to one
-    /// and a half of it, so that nothing that has a clock of its own keeps step with it.
+    /// Mean interval from start to start of bursts. Each is drawn between 0.5 and 1.5 times this, so that no
+    /// periodic traffic keeps step with it.
     pub every: Duration,
-    /// The bytes of a datagram.
+    /// Size of a datagram.
     pub datagram_bytes: usize,
-    /// The CPU that sends, counted from 0: that of the receiver's [`ReceiveQueue`].
+    /// The sending CPU, counted from 0: that of the receiver's [`ReceiveQueue`].
     pub cpu: usize,
 }
 
-/// Load that is being sent, until it is dropped.
+/// A running load; stopped when dropped.
 #[derive(Debug)]
 pub struct RunningLoad {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<io::Result<u64>>>,
 }
 
-/// Takes and forgets what arrives at a UDP port, until it is dropped: the load's own receiver, as
-/// iperf has one.
+/// Receives and discards datagrams at a UDP port until it is dropped: the load's own receiver, like iperf's.
 ///
-/// Its receive buffer is small, so that it overflows with the host's ring and the host's own
-/// counters show the load: what a veth device's ring loses is counted at the sender's end only.
-/// What the sink loses by itself is no loss of anybody else's.
+/// Its receive buffer is small, so that it overflows with the host's ring and the host's own counters show
+/// the load: drops of a veth device's ring are counted at the sender's end only. Drops of the sink itself
+/// affect nothing else.
 #[derive(Debug)]
 pub struct Sink {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Below what measures and what is measured, above all that is not real-time; ours.
+/// Priority below the measurement and its subject, above ordinary threads; ours.
 const PRIORITY: FifoPriority = FifoPriority::new(5).unwrap();
 
-/// Chooses when bursts are sent. Ours.
+/// Seed of the times of bursts. Ours.
 const SEED: u64 = 2020;
 
-/// How often a sink looks whether to end.
+/// Period of checking whether a sink should end.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What the kernel doubles and fills with some 80 small datagrams: fewer than a ring has. Ours.
+/// The kernel doubles it and fills it with some 80 small datagrams, fewer than a ring has. Ours.
 const SINK_BUFFER_BYTES: usize = 32 << 10;
 
 /// The largest UDP payload over IPv4 (RFC 768, RFC 791).
@@ -91,7 +88,7 @@ impl RunningLoad {
     /// Starts to send from `host`.
     ///
     /// # Errors
-    /// A socket, CPU or thread that cannot be had.
+    /// A socket, CPU or thread is not available.
     pub fn start(host: &Host, load: Load) -> Result<Self, TrafficError> {
         let socket = host
             .run(|| bind_any(load.target))
@@ -109,10 +106,10 @@ impl RunningLoad {
         })
     }
 
-    /// Stops, and gives the number of datagrams that were sent.
+    /// Stops, and returns the number of datagrams sent.
     ///
     /// # Errors
-    /// What ended it before, and how many had been sent does not matter then.
+    /// The error that ended it early.
     pub fn stop(mut self) -> Result<u64, TrafficError> {
         self.join().map_err(TrafficError::System)
     }
@@ -137,7 +134,7 @@ impl Sink {
     /// Binds `address` of `host`.
     ///
     /// # Errors
-    /// Where the address or a thread cannot be had.
+    /// The address or a thread is not available.
     pub fn start(host: &Host, address: SocketAddr) -> Result<Self, TrafficError> {
         let bind = || {
             let socket = UdpSocket::bind(address)?;
@@ -159,7 +156,7 @@ impl Sink {
             .spawn(move || {
                 let mut datagram = [0; 2048];
                 while !stopped.load(Ordering::Relaxed) {
-                    // An error is a look at the flag, or an ICMP message of no interest.
+                    // A timeout to check the flag, or an irrelevant ICMP error.
                     let _ = socket.recv(&mut datagram);
                 }
             })
@@ -193,7 +190,7 @@ fn send(socket: &UdpSocket, load: &Load, stop: &AtomicBool) -> io::Result<u64> {
     let mut cpus = CpuSet::new();
     cpus.set(load.cpu)?;
     sched_setaffinity(Pid::from_raw(0), &cpus)?;
-    // Where it may not have it the queue keeps up, which the counters show.
+    // Without the priority the queue keeps up, which the counters show.
     let _ = realtime::schedule_fifo(PRIORITY);
     let datagram = vec![0; load.datagram_bytes.min(DATAGRAM_BYTES_MAX)];
     let mut random = ChaCha12Rng::seed_from_u64(SEED);
@@ -203,7 +200,7 @@ fn send(socket: &UdpSocket, load: &Load, stop: &AtomicBool) -> io::Result<u64> {
         for _ in 0..load.burst {
             match socket.send(&datagram) {
                 Ok(_) => sent += 1,
-                // The last one may not have found the sink.
+                // The last one may not have reached the sink.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
                 Err(error) => return Err(error),
             }
@@ -213,7 +210,7 @@ fn send(socket: &UdpSocket, load: &Load, stop: &AtomicBool) -> io::Result<u64> {
             .mul_f64(0.5 + f64::from(random.next_u32()) / f64::from(u32::MAX));
         let left = due.saturating_duration_since(std::time::Instant::now());
         if left.is_zero() {
-            // Bursts must never take the CPU for good.
+            // Bursts must never take the CPU completely.
             due = std::time::Instant::now() + load.every / 2;
         }
         thread::sleep(left.max(load.every / 2));

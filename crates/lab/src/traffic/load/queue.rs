@@ -1,8 +1,8 @@
-//! A device's receive queue: a ring that a kernel thread on one CPU serves, as a network card's.
+//! A device's receive queue: a ring that a kernel thread on one CPU serves, like a network card's.
 //!
-//! A plain veth device has none: the sender's own system call carries a packet through the
-//! receiving host. With GRO, and without segmentation offload at the sending end, packets pass a
-//! ring of 256 (`VETH_RING_SIZE`), and with threaded NAPI a thread serves the ring.
+//! A plain veth device has none: the sender's own system call carries a packet through the receiving host.
+//! With GRO, and without segmentation offload at the sending end, packets pass a ring of 256
+//! (`VETH_RING_SIZE`). With threaded NAPI a thread serves the ring.
 
 use std::{
     collections::BTreeSet,
@@ -26,7 +26,7 @@ use crate::{
     traffic::TrafficError,
 };
 
-/// The receive queue of one device, and where it is served.
+/// The receive queue of one device, and its CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiveQueue {
     /// The kernel threads that serve it.
@@ -35,21 +35,20 @@ pub struct ReceiveQueue {
     pub cpu: usize,
 }
 
-/// Below the load's sender, above whatever else the machine does; ours.
+/// Priority below the load's sender, above everything else; ours.
 const PRIORITY: FifoPriority = FifoPriority::new(4).unwrap();
 
-/// How long the kernel may take to start the threads; ours: it does so at once.
+/// Time for the kernel to start the threads; ours: it does so at once.
 const START_WAIT: Duration = Duration::from_secs(2);
 
 const START_STEP: Duration = Duration::from_millis(2);
 
 impl ReceiveQueue {
-    /// Gives the plain link `device` a receive ring in `host`, served on `cpu`, for what comes from
-    /// `sender`. It stays for as long as the link does.
+    /// Gives the plain link `device` a receive ring in `host`, served on `cpu`, for packets from `sender`. It
+    /// stays as long as the link.
     ///
     /// # Errors
-    /// [`TrafficError::ReceivePath`]: what the kernel refuses. Threaded NAPI is there from Linux
-    /// 5.12 on.
+    /// [`TrafficError::ReceivePath`] if the kernel refuses. Threaded NAPI needs Linux 5.12.
     pub fn make(
         host: &Host,
         sender: &Host,
@@ -69,7 +68,7 @@ impl ReceiveQueue {
         host.run(|| enable_gro(device))
             .map_err(LabError::from)?
             .map_err(|error| failed("the receive ring")(error.source))?;
-        // `ip` shows the host's /sys to what it starts; ours is the machine's.
+        // `ip` mounts the host's /sys for its child; ours is the machine's.
         let file = format!("/sys/class/net/{device}/threaded");
         let script = format!("echo 1 > {file}");
         iproute::run(&["netns", "exec", host.namespace(), "sh", "-c", &script])?;
@@ -98,7 +97,7 @@ impl ReceiveQueue {
     }
 }
 
-/// The kernel threads that serve a device of this name, in whatever namespace.
+/// The kernel threads that serve a device of this name, in any namespace.
 fn threads_of(device: &str) -> BTreeSet<i32> {
     let prefix = format!("napi/{device}-");
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();

@@ -1,5 +1,4 @@
-//! A program that is too slow for what it receives: it runs for a moment at a time only, and little may wait at
-//! its socket meanwhile.
+//! Makes a program a slow receiver: it runs only briefly at a time, and its socket has a small buffer.
 
 use std::{
     io,
@@ -21,20 +20,20 @@ use socket2::SockRef;
 use super::PRIORITY;
 use crate::lab::Process;
 
-/// How slow a receiver is.
+/// Parameters of a slow receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slowness {
-    /// The time that a packet takes it on average, if `room` packets are always there.
+    /// Mean time per packet, if `room` packets are always waiting.
     pub each: Duration,
-    /// Small packets that may wait at its socket.
+    /// Capacity of its socket in small packets.
     pub room: u32,
 }
 
-/// A program that is slow in receiving, until this is dropped.
+/// A program that is slowed down until this is dropped.
 ///
-/// It is stopped for as long as `room` packets take it, and then runs until it has read what came
-/// meanwhile. As with every socket, it is the packets' memory that is counted, so that long ones
-/// take more room, though less than their bytes.
+/// It is stopped for the time that `room` packets take it, and then runs until it has read the packets that
+/// arrived meanwhile. As for every socket, the packets' memory counts, so that long packets need more room,
+/// though less than in proportion to their length.
 #[derive(Debug)]
 pub struct SlowReceiver {
     stop: Arc<AtomicBool>,
@@ -43,18 +42,18 @@ pub struct SlowReceiver {
     usual_buffer_bytes: usize,
 }
 
-/// What the kernel counts for a packet of up to some 600 bytes behind a veth device: a kilobyte, and
-/// the packet's description.
+/// The kernel's accounting of a packet of up to some 600 bytes behind a veth device: a kilobyte, and the
+/// packet's descriptor.
 const PACKET_BYTES: usize = 1280;
 
 /// How long the program runs at a time. Ours: enough to read a hundred packets and to answer.
 const AWAKE: Duration = Duration::from_millis(2);
 
 impl SlowReceiver {
-    /// Makes `process` slow in reading from its UDP socket bound to `address`.
+    /// Slows down `process` in reading from its UDP socket bound to `address`.
     ///
     /// # Errors
-    /// It has no such socket; its descriptors, the buffer or a thread cannot be had.
+    /// It has no such socket; its descriptors, the buffer or a thread are not available.
     pub fn start(process: &Process, address: SocketAddr, slow: Slowness) -> io::Result<Self> {
         let socket = process.udp_socket(address)?;
         let socket = socket.ok_or_else(|| {
@@ -79,8 +78,8 @@ impl SlowReceiver {
     }
 
     fn set_buffer(&self, bytes: usize) -> io::Result<()> {
-        // The kernel takes twice what is asked for, and returns that. A buffer may have been larger than what
-        // is asked for without the right to.
+        // The kernel doubles the requested size, and returns the doubled one. Without privileges a buffer may
+        // have been larger than can be requested.
         nix::sys::socket::setsockopt(
             &self.socket,
             nix::sys::socket::sockopt::RcvBufForce,
@@ -102,9 +101,9 @@ impl Drop for SlowReceiver {
     }
 }
 
-/// Until it is stopped; the program runs in the end.
+/// Until it is stopped; finally the program runs.
 fn hold_up(process: &Process, asleep: Duration, stop: &AtomicBool) {
-    // Where it may not have it, the program is stopped for longer.
+    // Without real-time priority, the program is stopped for longer.
     let _ = realtime::schedule_fifo(PRIORITY);
     while !stop.load(Ordering::Relaxed) && process.signal(SIGSTOP).is_ok() {
         thread::sleep(asleep);

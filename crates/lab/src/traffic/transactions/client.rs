@@ -33,11 +33,11 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Connects `each` clients in every host to `server`, with TCP_NODELAY and with `congestion`
-    /// for what they send (`None`: the host's default).
+    /// Connects `each` clients in every host to `server`, with TCP_NODELAY and with the congestion control
+    /// `congestion` (`None`: the host's default).
     ///
     /// # Errors
-    /// [`TrafficError::Connect`], or that a host cannot be entered.
+    /// [`TrafficError::Connect`], or a host cannot be entered.
     pub fn connect(
         hosts: &[&Host],
         each: usize,
@@ -68,16 +68,16 @@ impl Clients {
         Ok(Self { streams })
     }
 
-    /// Takes the others over too.
+    /// Adds the other connections.
     pub fn append(&mut self, mut others: Self) {
         self.streams.append(&mut others.streams);
     }
 
-    /// Sends a message of `length` on every connection and waits for it to come back; how many
-    /// have broken, brought something else, or nothing in time.
+    /// Sends a message of `length` on every connection and waits for its echo. Returns the number of
+    /// connections that broke, returned something else, or nothing in time.
     ///
     /// # Errors
-    /// [`TrafficError::Transactions`] if no message has this length.
+    /// [`TrafficError::Transactions`] if the length is invalid.
     pub fn use_once(&self, length: ByteCount) -> Result<usize, TrafficError> {
         let bytes = length.get();
         if !(HEADER_BYTES as u64..=MESSAGE_BYTES_MAX).contains(&bytes) {
@@ -117,16 +117,15 @@ impl Clients {
     }
 }
 
-/// Carries out transactions and logs each; ends when all have ended or the drain time is over.
+/// Runs transactions and logs each; ends when all have ended or the drain time is over.
 ///
-/// Every connection is used once first, so that whatever leads to the server is there, and
-/// `on_begin` is called before the schedule's zero. `on_ended` sees every transaction as it ends.
-/// Once `stop` is set no more begin, and those under way are still waited for. Messages are as
-/// long as the server's must be.
+/// Every connection is used once first, so that the whole path to the server is established. `on_begin` is
+/// called before the schedule's zero, `on_ended` for every transaction as it ends. Once `stop` is set no more
+/// begin, and those in flight are still waited for. The message length must be the server's.
 ///
 /// # Errors
-/// [`TrafficError::Transactions`] where the plan cannot be carried out; [`TrafficError::Client`]
-/// with the first connection that broke or brought something else than it should have.
+/// [`TrafficError::Transactions`] if the plan is invalid; [`TrafficError::Client`] with the first connection
+/// that broke or received something unexpected.
 pub fn carry(
     plan: &Transactions,
     clients: Clients,
@@ -139,7 +138,7 @@ pub fn carry(
     }
     let schedule = plan.schedule(clients.count());
     let mut run = Run::new(plan, &schedule, clients, on_ended, stop)?;
-    // In a thread of its own, which becomes a real-time one.
+    // In a separate thread, which becomes a real-time one.
     thread::scope(|scope| {
         let driver = thread::Builder::new()
             .name("transactions".into())
@@ -157,22 +156,20 @@ pub fn carry(
     })
 }
 
-/// Between the greetings and the schedule's zero; ours: whatever they set in motion ends.
+/// Time from the greetings to the schedule's zero; ours: for their after-effects to end.
 const LEAD: Duration = Duration::from_millis(100);
 
-/// How long a connection's first use may take; ours: a relay may have to connect to the server,
-/// and to repeat what is lost.
+/// Timeout of a connection's first use; ours: a relay may have to connect to the server, and to retransmit.
 const GREETING_WAIT: Duration = Duration::from_secs(10);
 
-/// Connections that are used at once where all of them are used once; ours: a burst that every
+/// Connections that are used at once in the first round; ours: a burst that every queue takes.
 /// queue takes.
 const USED_AT_ONCE: usize = 64;
 
-/// How often it is looked whether to end.
+/// Period of checking whether to end.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Ready connections that one look at the set returns; ours: few, so that no beginning waits for
-/// many responses.
+/// Maximum of ready connections per wait; ours: few, so that no transaction is delayed by many responses.
 const READY_MAX: usize = 8;
 
 struct Run<'a> {
@@ -182,7 +179,7 @@ struct Run<'a> {
     epoll: Epoll,
     /// The schedule's zero on the monotonic clock.
     zero: Instant,
-    /// Transactions for which no client was free, in order; at most the whole schedule.
+    /// Transactions that wait for a free client, in order; at most the whole schedule.
     waiting: VecDeque<usize>,
     open: usize,
     records: Vec<TransactionRecord>,
@@ -194,14 +191,14 @@ struct Run<'a> {
 
 struct Client {
     stream: TcpStream,
-    /// What was sent last, and is expected back.
+    /// The message that was sent last, and is expected back.
     expected: Vec<u8>,
     response: Vec<u8>,
     filled: usize,
     current: Option<Current>,
 }
 
-/// A transaction under way.
+/// A transaction in progress.
 #[derive(Clone, Copy)]
 struct Current {
     transaction: usize,
@@ -250,7 +247,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Uses every connection once, then lets the set watch it.
+    /// Uses every connection once, then adds it to the epoll set.
     fn greet(&mut self) -> Result<(), TrafficError> {
         for (number, client) in self.clients.iter_mut().enumerate() {
             let greeted = client.greet(number).and_then(|()| {
@@ -303,7 +300,7 @@ impl<'a> Run<'a> {
         self.zero + Duration::from_nanos(due.at.as_nanos())
     }
 
-    /// Begins a transaction with its client or the next free one; lets it wait if there is none.
+    /// Begins a transaction with its client or the next free one; queues it if there is none.
     fn begin(&mut self, transaction: usize) -> Result<(), TrafficError> {
         let (count, first) = (self.clients.len(), self.schedule[transaction].client);
         let free = (0..count)
@@ -323,7 +320,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Sends a transaction's first request; when that was, since the schedule's zero.
+    /// Sends a transaction's first request; returns the time since the schedule's zero.
     fn start(&mut self, transaction: usize, client: usize) -> Result<Duration, TrafficError> {
         let started = now().saturating_duration_since(self.zero);
         self.open += 1;
@@ -351,7 +348,7 @@ impl<'a> Run<'a> {
         client.send(message).map_err(|e| failed(number, e))
     }
 
-    /// Takes what a client has received, and goes on where that is a whole response.
+    /// Reads what a client has received, and continues if it is a complete response.
     fn take(&mut self, number: usize) -> Result<(), TrafficError> {
         let client = &mut self.clients[number];
         if !client.receive().map_err(|e| failed(number, e))? {
@@ -402,14 +399,14 @@ impl Client {
 
     fn send(&mut self, message: Message) -> io::Result<()> {
         message.write(&mut self.expected);
-        // The response to the last request has said that the socket's buffer is empty.
+        // The response to the last request shows that the socket's send buffer is empty.
         self.stream.write_all(&self.expected)
     }
 
-    /// Whether a whole response has arrived.
+    /// Whether a complete response has arrived.
     fn receive(&mut self) -> io::Result<bool> {
         if self.current.is_none() {
-            // Nothing is to come, so there is an end or an error, or something that is not ours.
+            // No response is due, so it is an end, an error, or unexpected data.
             self.stream.read_exact(&mut [0])?;
             return Err(stranger());
         }
@@ -421,7 +418,7 @@ impl Client {
         }
     }
 
-    /// Reads once; whether the response is complete.
+    /// Reads once; returns whether the response is complete.
     fn receive_some(&mut self) -> io::Result<bool> {
         match self.stream.read(&mut self.response[self.filled..]) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),

@@ -1,4 +1,4 @@
-//! What clients send, and servers send back as it is.
+//! Messages that clients send and servers echo.
 //!
 //! | bytes | content, big endian |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | 16..20 | the exchange, from 0 |
 //! | 20.. | byte `i` is `(i + exchange) mod 256` |
 
-/// Bytes before the pattern; the shortest message.
+/// Bytes before the pattern; the minimum length of a message.
 pub const HEADER_BYTES: usize = 20;
 
 const MAGIC: [u8; 4] = *b"KTX1";
@@ -22,7 +22,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// Writes the message over `bytes`, which is as long as it is to be, [`HEADER_BYTES`] at least.
+    /// Writes the message into `bytes`, which has its length: at least [`HEADER_BYTES`].
     pub(super) fn write(self, bytes: &mut [u8]) {
         bytes[..4].copy_from_slice(&MAGIC);
         bytes[4..8].copy_from_slice(&self.client.to_be_bytes());
@@ -34,7 +34,7 @@ impl Message {
     }
 }
 
-/// Whether these bytes begin as a message does.
+/// Whether these bytes begin like a message.
 pub(super) fn is_message(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC)
 }

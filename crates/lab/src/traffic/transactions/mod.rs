@@ -1,18 +1,17 @@
-//! Transactions: short conversations of many clients with one server, begun at random times.
+//! Transactions: short request-response exchanges of many clients with one server, begun at random times.
 //!
-//! A transaction is a number of round trips of small messages on a TCP connection that was there
-//! before and stays [aggregation §4]. Which way the connection takes to the server is the
-//! caller's: clients connect to an address, and something there or behind it leads on.
+//! A transaction is a number of round trips of small messages on a persistent TCP connection [aggregation
+//! §4]. Clients connect to an address; the caller decides how the connection reaches the server from there.
 //!
-//! **Clients.** The paper has client processes. Here every client is a connection of its own from
-//! its host's namespace, and one thread drives all of them, as another does for the server's side:
-//! on the wire there is no difference, while processes would be woken some 10,000 times a second
-//! on the CPUs that carry what is measured, and their waiting for a CPU would be measured with it.
+//! **Clients.** The paper has client processes. Here every client is a connection from its host's namespace,
+//! and one thread drives all of them, as another does on the server's side. There is no difference on the
+//! wire. Processes would be woken some 10,000 times per second on the CPUs that carry the measured traffic,
+//! and their waiting for a CPU would be measured, too.
 //!
-//! **Load is open.** The schedule does not know how long transactions take. A transaction whose
-//! client is still busy goes to the next free one, so that the rate stays; where none is free it
-//! waits, and its time counts from when it should have begun. How late transactions began with
-//! a client free is the generator's own fault and is reported ([`Carried::lateness_max`]).
+//! **Load is open.** The schedule does not depend on how long transactions take. A transaction whose client
+//! is still busy uses the next free one, so that the rate is constant. If none is free it waits, and its time
+//! counts from its scheduled start. The lateness of transactions with a free client is the generator's fault
+//! and is reported ([`Carried::lateness_max`]).
 
 mod client;
 mod message;
@@ -30,72 +29,70 @@ pub use message::HEADER_BYTES;
 pub use server::{CONNECTIONS_MAX, Server};
 pub use stalled::Stalled;
 
-/// The longest message; ours: transactions are of small messages, which a socket takes whole.
+/// Maximum length of a message; ours: transactions use small messages, which a socket takes in one write.
 pub const MESSAGE_BYTES_MAX: u64 = 1 << 14;
 
-/// What clients do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transactions {
-    /// How many begin in every second, at random times in it [aggregation §4]; one at least.
+    /// Number of transactions per second, at random times in it [aggregation §4]; at least one.
     pub per_second: u32,
-    /// Exchanges of a request and a response, one after the other; one at least.
+    /// Sequential exchanges of a request and a response; at least one.
     pub round_trips: u32,
     /// The length of a request and of a response, [`HEADER_BYTES`] to [`MESSAGE_BYTES_MAX`].
     pub message: ByteCount,
-    /// Chooses the times and the clients.
+    /// Seed of the times and the clients.
     pub seed: u64,
-    /// For how long transactions begin; whole seconds are used fully, a last part in proportion.
+    /// Time during which transactions begin; a fraction of a second at the end counts in proportion.
     pub duration: Duration,
-    /// For how long the last ones are waited for after that.
+    /// Time to wait for the last ones after that.
     pub drain: Duration,
-    /// The CPU on which the clients run, counted from zero; `None`: any.
+    /// The CPU of the clients, counted from zero; `None` for any.
     pub cpu: Option<usize>,
 }
 
-/// One transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransactionRecord {
-    /// The client that carried it out; the one that should have, where it never began.
+    /// The client that ran it; the scheduled one, if it never began.
     pub client: usize,
-    /// When it should have begun, ns since the schedule's zero.
+    /// Scheduled start, ns since the schedule's zero.
     pub scheduled_ns: u64,
     /// When its first request was sent; `None` if no client became free.
     pub started_ns: Option<u64>,
-    /// When its last response was there as a whole; `None` if it never was.
+    /// When its last response was complete; `None` if it never was.
     pub ended_ns: Option<u64>,
 }
 
-/// What became of all transactions.
+/// Result of all transactions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
-    /// All that should have begun, in order of their times.
+    /// All scheduled transactions, in order of their times.
     pub records: Vec<TransactionRecord>,
-    /// Transactions that found no client free.
+    /// Transactions that found no free client.
     pub waited: u64,
-    /// How late the others began, at the 99th percentile: the generator's own lateness.
+    /// Lateness of the others at the 99th percentile: the generator's own lateness.
     pub lateness_p99: Duration,
-    /// The same at the worst.
+    /// The greatest such lateness.
     pub lateness_max: Duration,
 }
 
 impl TransactionRecord {
-    /// From when it should have begun until its end; `None` if it never ended.
+    /// From its scheduled start until its end; `None` if it never ended.
     pub fn duration(&self) -> Option<Duration> {
         let nanos = self.ended_ns?.saturating_sub(self.scheduled_ns);
         Some(Duration::from_nanos(nanos))
     }
 }
 
-/// A transaction that is to begin.
+/// A scheduled transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Due {
-    /// Since the schedule's zero.
+    /// Time since the schedule's zero.
     at: Instant,
     client: usize,
 }
 
 impl Transactions {
-    /// Why this cannot be carried out with so many clients; `None` if it can.
+    /// Why this plan is invalid with this number of clients; `None` if it is valid.
     fn fault(&self, clients: usize) -> Option<String> {
         let (low, high) = (HEADER_BYTES as u64, MESSAGE_BYTES_MAX);
         if self.per_second == 0 || self.round_trips == 0 || clients == 0 {
@@ -115,8 +112,8 @@ impl Transactions {
         u128::from(self.per_second) * (u128::from(self.duration.as_secs()) + 1)
     }
 
-    /// When transactions begin and whose they are, in rising order: in every second as many as
-    /// asked for, independently of each other, evenly distributed over it.
+    /// Times and clients of transactions, in ascending order: in every second the required number,
+    /// independently and uniformly distributed.
     fn schedule(&self, clients: usize) -> Vec<Due> {
         let mut random = ChaCha12Rng::seed_from_u64(self.seed);
         let end = u64::try_from(self.duration.as_nanos()).unwrap_or(u64::MAX);
@@ -143,12 +140,12 @@ impl Transactions {
 /// Ours: an hour at 1000 transactions a second and more, in some hundred megabytes.
 const SCHEDULED_MAX: u128 = 4_000_000;
 
-/// Ours: far fewer than there are nanoseconds, so that distinct times are found at once.
+/// Ours: far fewer than nanoseconds in a second, so that distinct times are found quickly.
 const PER_SECOND_MAX: u32 = 4_000_000;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// A number below `bound`, each as likely as the next but for one part in 2^32.
+/// A number below `bound`, uniform up to one part in 2^32.
 fn below(random: &mut ChaCha12Rng, bound: u64) -> u64 {
     let wide = u128::from(random.next_u64()) * u128::from(bound);
     (wide >> 64) as u64
@@ -202,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_carried_out_is_refused() {
+    fn invalid_plans_are_refused() {
         assert_eq!(plan().fault(64), None);
         let refused = |plan: Transactions| plan.fault(64).unwrap();
         let nothing = Transactions {

@@ -1,4 +1,4 @@
-//! The server: sends back every message as it is.
+//! The server: echoes every message.
 
 use std::{
     io::{self, Read, Write},
@@ -20,12 +20,12 @@ use crate::{
     traffic::{TrafficError, exchange::be_punctual},
 };
 
-/// Connections at a time; further ones are closed at once. Ours: far beyond any experiment here.
+/// Maximum of connections; further ones are closed at once. Ours: far beyond any experiment here.
 pub const CONNECTIONS_MAX: usize = 20_000;
 
 /// A server in a host, stopped when dropped.
 ///
-/// A client that sends anything but messages, or closes, is closed.
+/// A client that sends anything but messages, or closes, is disconnected.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -40,12 +40,12 @@ struct Stop {
 }
 
 impl Server {
-    /// Listens at `address` of `host`; port 0 lets the kernel choose one. Messages are `message`
-    /// long; `congestion` is for what the server sends, `None` the host's default; it runs on `cpu`,
-    /// counted from zero, `None` any.
+    /// Listens at `address` of `host`; port 0 lets the kernel choose one. Messages are `message` bytes long.
+    /// `congestion` is the server's congestion control, `None` the host's default. It runs on `cpu`, counted
+    /// from zero, `None` for any.
     ///
     /// # Errors
-    /// [`TrafficError::Connect`] with the address that cannot be listened at.
+    /// [`TrafficError::Connect`] with the address that is not available.
     pub fn start(
         host: &Host,
         address: SocketAddr,
@@ -102,15 +102,14 @@ impl Server {
         })
     }
 
-    /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Stops, and says whether it served until then.
+    /// Stops, and returns whether it served until then.
     ///
     /// # Errors
-    /// [`TrafficError::System`] with what ended it before.
+    /// [`TrafficError::System`] with the error that ended it.
     pub fn stop(mut self) -> Result<(), TrafficError> {
         self.join().map_err(TrafficError::System)
     }
@@ -140,7 +139,7 @@ fn listen(address: SocketAddr, congestion: Option<&str>) -> io::Result<Socket> {
     )?;
     socket.set_reuse_address(true)?;
     if let Some(congestion) = congestion {
-        // What is accepted inherits it.
+        // Accepted connections inherit it.
         socket.set_tcp_congestion(congestion.as_bytes())?;
     }
     socket.bind(&address.into())?;
@@ -152,7 +151,7 @@ fn listen(address: SocketAddr, congestion: Option<&str>) -> io::Result<Socket> {
 const LISTENER: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
 
-/// Ready connections that one look at the set returns; ours, so that none waits long for others.
+/// Maximum of ready connections per wait; ours, so that none waits long for others.
 const READY_MAX: usize = 64;
 
 struct Serving {
@@ -160,7 +159,7 @@ struct Serving {
     epoll: Epoll,
     stop: Arc<Stop>,
     length: usize,
-    /// By token; `None` where one was closed.
+    /// By token; `None` if closed.
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
 }
@@ -169,9 +168,9 @@ struct Connection {
     stream: TcpStream,
     message: Vec<u8>,
     filled: usize,
-    /// How much of a whole message has been sent back; `None`: it is being received.
+    /// Bytes of a complete message that have been sent back; `None` while it is being received.
     sent: Option<usize>,
-    /// The set is asked for room instead of input.
+    /// The epoll set waits for room instead of input.
     waits_for_room: bool,
 }
 
@@ -211,7 +210,7 @@ impl Serving {
             let (socket, _) = match self.listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                // The client has gone meanwhile.
+                // The client has disconnected meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => return Err(error),
             };
@@ -243,7 +242,7 @@ impl Serving {
         let mut served = connection.echo();
         let is_full = connection.sent.is_some();
         if served.is_ok() && is_full != connection.waits_for_room {
-            // A client that does not read is not read from either.
+            // While a client does not read, nothing is read from it.
             let interest = if is_full {
                 Interest::Write
             } else {
@@ -255,7 +254,7 @@ impl Serving {
                 .modify(&connection.stream, token as u64, interest);
         }
         if served.is_err() {
-            // Closed with the descriptor, which leaves the set by that.
+            // Closing the descriptor removes it from the set.
             self.connections[token] = None;
             self.free.push(token);
         }
@@ -263,10 +262,10 @@ impl Serving {
 }
 
 impl Connection {
-    /// Sends back what has arrived as a whole.
+    /// Echoes a message that has arrived completely.
     ///
     /// # Errors
-    /// Whatever is a reason to close.
+    /// Any reason to close the connection.
     fn echo(&mut self) -> io::Result<()> {
         if self.sent.is_some() {
             return self.send_back();
@@ -293,7 +292,7 @@ impl Connection {
     /// Sends as much of the message as there is room for.
     ///
     /// # Errors
-    /// Whatever is a reason to close.
+    /// Any reason to close the connection.
     fn send_back(&mut self) -> io::Result<()> {
         while let Some(sent) = self.sent.filter(|sent| *sent < self.message.len()) {
             match self.stream.write(&self.message[sent..]) {

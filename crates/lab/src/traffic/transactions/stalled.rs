@@ -1,4 +1,4 @@
-//! A client that asks all the time and never reads an answer.
+//! A client that keeps sending requests and never reads a response.
 
 use std::{
     io::{self, Write},
@@ -20,7 +20,7 @@ use crate::{
     traffic::TrafficError,
 };
 
-/// One such client, which keeps its connection until it is stopped.
+/// A stalled client, which keeps its connection until it is stopped.
 #[derive(Debug)]
 pub struct Stalled {
     written: Arc<AtomicU64>,
@@ -28,14 +28,13 @@ pub struct Stalled {
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
-/// How often it tries to write once it can write no more.
+/// Period of its attempts once it can write no more.
 const STEP: Duration = Duration::from_millis(10);
 
-/// It can write no more if it could not for so long.
+/// It counts as stuck after this long without a successful write.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
 
-/// What it lets the kernel keep of the answers, so that they stop early; the kernel's least is a
-/// little more.
+/// Its receive buffer, small so that responses stop early; the kernel's minimum is slightly larger.
 const RECEIVE_BUFFER_BYTES: usize = 4096;
 
 impl Stalled {
@@ -64,10 +63,10 @@ impl Stalled {
         })
     }
 
-    /// Waits until it can write no more; what it has written until then, in bytes.
+    /// Waits until it can write no more; returns the bytes written until then.
     ///
     /// # Errors
-    /// [`TrafficError::Transactions`] if it can after `limit` still.
+    /// [`TrafficError::Transactions`] if it can still write after `limit`.
     pub fn wait_until_stuck(&self, limit: Duration) -> Result<u64, TrafficError> {
         let deadline = Instant::now() + limit;
         let mut seen = (0, Instant::now());
@@ -87,10 +86,10 @@ impl Stalled {
         }
     }
 
-    /// Stops it; whether its connection was there until now.
+    /// Stops it; returns whether its connection existed until now.
     ///
     /// # Errors
-    /// [`TrafficError::System`] where its thread panicked.
+    /// [`TrafficError::System`] if its thread panicked.
     pub fn stop(mut self) -> Result<bool, TrafficError> {
         self.stop.store(true, Ordering::Relaxed);
         match self.thread.take().map(JoinHandle::join) {

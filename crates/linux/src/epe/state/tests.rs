@@ -1,13 +1,13 @@
-//! The way from one state to another, without a kernel. States come from a seed.
+//! Differences of random states, without a kernel. A seed determines the states.
 
 use super::*;
 use crate::seg6::{Behaviour, Encapsulation};
 
-/// Small numbers of all kinds, so that two states have much in common.
+/// Small numbers of each kind, so that two states have much in common.
 struct Dice(u64);
 
 impl Dice {
-    /// Below `below`.
+    /// A number in `0..below`.
     fn roll(&mut self, below: u64) -> u64 {
         // Knuth's linear congruential generator (MMIX).
         self.0 = self
