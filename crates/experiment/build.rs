@@ -1,4 +1,4 @@
-//! Notes the compiler's version, which every manifest of an experiment states.
+//! Records the compiler's version, which every manifest of an experiment states.
 
 use std::{env, process::Command};
 

@@ -1,10 +1,10 @@
-//! How far forecasts lie from what is measured: random workloads, carried by the runners until
-//! their delays are known well enough.
+//! Accuracy of forecasts: random workloads run until their delays are known precisely, and compared with the
+//! model.
 //!
-//! Which workloads there are is `workload`'s; what is forecast is `predict`'s. Rows and figures of
-//! the comparison are made in `accuracy/report.rs`.
+//! `workload` draws the workloads and `predict` computes the forecasts. `accuracy/report.rs` makes rows and
+//! figures of the comparison.
 
-mod followed;
+mod control_variate;
 mod reference;
 mod report;
 
@@ -24,7 +24,7 @@ use crate::{
     setup::{Scheduler, Setup},
     stats::{self, Estimate},
 };
-use followed::Followed;
+use control_variate::ControlVariate;
 use reference::{Class, LongRun, Message, Queue, nanos};
 
 pub(crate) use report::{drawings, rows};
@@ -41,38 +41,38 @@ pub(crate) const STATISTICS: [Statistic; 4] = [
 #[derive(Clone, Debug)]
 pub(crate) struct Comparison {
     pub(crate) source: Source,
-    /// From 0.
+    /// Counted from 0.
     pub(crate) workload: usize,
-    /// The scheduler's name, that is the variant's.
+    /// Name of the scheduler's variant.
     pub(crate) scheduler: String,
     pub(crate) application: String,
     /// The mean load of its path.
     pub(crate) load: f64,
     pub(crate) length_bytes: u64,
-    /// Over the run's own messages, in ms, in the order of [`STATISTICS`].
+    /// Over the messages of the runs, in ms, in the order of [`STATISTICS`].
     pub(crate) run: [Estimate; 4],
-    /// In the long run, in ms, in the order of [`STATISTICS`]; see `reference`.
+    /// Over the long run, in ms, in the order of [`STATISTICS`]; see `reference`.
     pub(crate) measured: [Estimate; 4],
-    /// In ms, in the order of [`STATISTICS`]; `None` where the model says overloaded.
+    /// In ms, in the order of [`STATISTICS`]; `None` if the model predicts overload.
     pub(crate) forecast: [Option<f64>; 4],
-    /// The mean by [path-selection eq. 3] as printed, in ms; `None` where it says overloaded.
+    /// The mean by [path-selection eq. 3] as printed, in ms; `None` if it predicts overload.
     pub(crate) eq3: Option<f64>,
-    /// Whether the runs count.
+    /// Whether the runs are void: the emulator was late in every repeat.
     pub(crate) void: bool,
 }
 
-/// What a measurement of workloads gave.
+/// Result of measuring workloads.
 #[derive(Debug, Default)]
 pub(crate) struct Compared {
     pub(crate) comparisons: Vec<Comparison>,
-    /// Every workload's runs, for the manifest.
+    /// The runs of every workload, for the manifest.
     pub(crate) runs: Vec<RunsReport>,
 }
 
-/// Carries all workloads with all runners, and compares.
+/// Runs all workloads with all runners and compares forecasts with the measurements.
 ///
 /// # Errors
-/// What kept a workload from being carried.
+/// A workload could not be run.
 pub(crate) fn measure(
     runners: &mut [Box<dyn Runner + '_>],
     accuracy: &Accuracy,
@@ -92,7 +92,7 @@ pub(crate) fn measure(
         let mut done = 0.0;
         for (workload, setup) in setups.into_iter().enumerate() {
             for variant in 0..setup.variants.len() {
-                let carry = Carry {
+                let carry = WorkloadRun {
                     setup: &setup,
                     variant,
                     rounds: family.rounds,
@@ -118,17 +118,17 @@ pub(crate) fn measure(
     Ok(compared)
 }
 
-/// Carrying one workload under one scheduler.
-struct Carry<'a> {
+/// Runs one workload under one scheduler.
+struct WorkloadRun<'a> {
     setup: &'a Setup,
     variant: usize,
     rounds: [u32; 2],
     interval: f64,
 }
 
-impl Carry<'_> {
-    /// Round after round until every 99th percentile is known well enough, or there were enough
-    /// rounds; the reference's long run comes last.
+impl WorkloadRun<'_> {
+    /// Runs rounds until every 99th percentile is known within the interval, or the maximum of rounds is
+    /// reached. Then simulates the reference's long run.
     fn run(
         &self,
         runner: &mut dyn Runner,
@@ -161,7 +161,7 @@ impl Carry<'_> {
                 watch(f64::from(round) / f64::from(most), status);
             };
             delays.add(&run_until_valid(runner, &request, &mut notice)?);
-            // The long run may take as much of the interval again.
+            // Half of the interval is left for the uncertainty of the long run.
             if round + 1 >= least && delays.is_known_within(self.interval / 2.0) {
                 break;
             }
@@ -171,21 +171,21 @@ impl Carry<'_> {
     }
 }
 
-/// The delays of a workload's counted messages, and what its runs were.
+/// Delays of a workload's counted messages, and statistics of its runs.
 ///
-/// Records are not kept: there may be millions.
+/// Records are not kept, because there may be millions.
 #[derive(Debug)]
 struct Delays {
     window: Window,
-    /// Into how many batches a run is cut.
+    /// Number of batches into which a run is cut.
     parts: usize,
-    /// The reference, by path.
+    /// The reference queues, one per path.
     queues: Vec<PathQueue>,
-    /// By application, by batch, in ms.
+    /// Delays in ms, indexed by application and batch.
     batches: Vec<Vec<Vec<f64>>>,
-    /// The same of the reference over the same messages.
-    followed: Vec<Vec<Vec<f64>>>,
-    /// The reference's long run, by application.
+    /// Delays of the reference for the same messages, indexed the same way.
+    reference: Vec<Vec<Vec<f64>>>,
+    /// The reference's long run, indexed by application.
     long: Vec<Option<LongRun>>,
     runs: usize,
     messages: usize,
@@ -205,7 +205,7 @@ impl Delays {
             },
             parts,
             batches: vec![Vec::new(); applications],
-            followed: vec![Vec::new(); applications],
+            reference: vec![Vec::new(); applications],
             long: vec![None; applications],
             runs: 0,
             messages: 0,
@@ -222,7 +222,7 @@ impl Delays {
         self.void_runs += usize::from(run.is_void());
         self.emulators.extend(run.emulator);
         let first = self.batches.first().map_or(0, Vec::len);
-        for batches in self.batches.iter_mut().chain(&mut self.followed) {
+        for batches in self.batches.iter_mut().chain(&mut self.reference) {
             batches.resize(first + self.parts, Vec::new());
         }
         for path in &self.queues {
@@ -238,30 +238,31 @@ impl Delays {
                 class: class(record.application).unwrap_or(0),
                 tag,
             });
-            let mut followed = vec![0; records.len()];
-            let done = |message: &Message, delay| followed[message.tag] = delay;
+            let mut reference = vec![0; records.len()];
+            let done = |message: &Message, delay| reference[message.tag] = delay;
             path.queue.serve(messages, done);
-            for (record, followed) in records.into_iter().zip(followed) {
+            for (record, reference) in records.into_iter().zip(reference) {
                 if let Some(part) = self.window.part(record.made_ns, self.parts) {
                     let (app, batch) = (record.application, first + part);
                     self.batches[app][batch].push(record.delay_ms());
-                    self.followed[app][batch].push(followed as f64 / 1e6);
+                    self.reference[app][batch].push(reference as f64 / 1e6);
                 }
             }
         }
     }
 
-    /// Whether the reference follows the runs so closely that no 99th percentile is off by more.
+    /// Whether the reference is so strongly correlated with the runs that every 99th percentile is known
+    /// within `interval`.
     fn is_known_within(&self, interval: f64) -> bool {
         (0..self.batches.len())
-            .all(|application| self.followed(application).is_known_within(interval))
+            .all(|application| self.control_variate(application).is_known_within(interval))
     }
 
-    fn followed(&self, application: usize) -> Followed {
-        Followed::new(&self.batches[application], &self.followed[application])
+    fn control_variate(&self, application: usize) -> ControlVariate {
+        ControlVariate::new(&self.batches[application], &self.reference[application])
     }
 
-    /// Lets the references run long, as many at once as there are processors.
+    /// Simulates the long run of each reference, in parallel on all processors.
     fn run_long(&mut self, seed: u64, interval: f64) {
         let (queues, long) = (&self.queues, &mut self.long);
         std::thread::scope(|scope| {
@@ -276,12 +277,12 @@ impl Delays {
                 })
                 .collect();
             for (path, running) in running {
-                let told = match running.join() {
-                    Ok(told) => told,
+                let classes = match running.join() {
+                    Ok(classes) => classes,
                     Err(panic) => std::panic::resume_unwind(panic),
                 };
-                for (&member, told) in path.members.iter().zip(told) {
-                    long[member] = told;
+                for (&member, class) in path.members.iter().zip(classes) {
+                    long[member] = class;
                 }
             }
         });
@@ -298,11 +299,11 @@ impl Delays {
         ])
     }
 
-    /// Over the run's own messages, and in the long run; `None` without messages.
-    fn told(&self, application: usize) -> Option<([Estimate; 4], [Estimate; 4])> {
+    /// Over the messages of the runs, and over the long run; `None` without messages.
+    fn estimates(&self, application: usize) -> Option<([Estimate; 4], [Estimate; 4])> {
         let run = self.statistics(&self.batches[application])?;
         let long = self.long[application].as_ref()?;
-        Some((run, self.followed(application).told(long)?))
+        Some((run, self.control_variate(application).estimates(long)?))
     }
 
     fn report(&self, setup: &Setup, variant: usize, source: Source) -> RunsReport {
@@ -318,11 +319,10 @@ impl Delays {
     }
 }
 
-/// A path's reference, and whose messages it serves.
+/// A path's reference queue and the applications that it serves.
 #[derive(Debug)]
 struct PathQueue {
     queue: Queue,
-    /// Applications by class.
     members: Vec<usize>,
 }
 
@@ -361,7 +361,7 @@ fn queues(setup: &Setup, variant: usize) -> Option<Vec<PathQueue>> {
         .collect()
 }
 
-/// The width of an estimate's interval as a part of its value; infinite where there is none.
+/// Width of an estimate's interval relative to its value; infinite if it has none.
 pub(crate) fn relative_width(estimate: &Estimate) -> f64 {
     estimate.interval.map_or(f64::INFINITY, |interval| {
         (interval.high - interval.low) / estimate.value
@@ -379,9 +379,9 @@ fn compare(
         return Vec::new();
     };
     let application = |index: usize| {
-        let (run, measured) = delays.told(index)?;
+        let (run, measured) = delays.estimates(index)?;
         let forecast = &predicted.forecasts[index];
-        let told = |statistic| match forecast.outcome {
+        let forecast_of = |statistic| match forecast.outcome {
             Outcome::Overloaded => None,
             Outcome::Stable(delay) => Some(delay.get(statistic).as_secs_f64() * 1e3),
         };
@@ -394,7 +394,7 @@ fn compare(
             length_bytes: setup.applications[index].length.0.get(),
             run,
             measured,
-            forecast: STATISTICS.map(told),
+            forecast: STATISTICS.map(forecast_of),
             eq3: predicted.eq3_ms[index],
             void: delays.void_runs > 0,
         })

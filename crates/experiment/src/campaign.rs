@@ -1,4 +1,4 @@
-//! Carrying out plans: measurements in interleaved rounds, each made once for all its plans.
+//! Runs plans: measurements in interleaved rounds, each made once for all plans that share it.
 
 use std::{
     collections::BTreeMap,
@@ -20,57 +20,53 @@ use crate::{
     subject::Findings,
 };
 
-/// One invocation of `keiro-lab experiment run`: runs plans, and keeps measurements for further plans
-/// with the same setup.
+/// One invocation of `keiro-lab experiment run`. Measurements are kept for later plans with the same setup.
 pub struct Campaign<'a> {
     options: Options,
     runners: Vec<Box<dyn Runner + 'a>>,
     measured: BTreeMap<String, Measured>,
 }
 
-/// How plans are run.
+/// Options of a campaign.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Measure the shortened extent; such figures are not for publication.
+    /// Measure the shortened extent; its results are not for publication.
     pub quick: bool,
     /// The names of the variants to run; empty for all.
     pub variants: Vec<String>,
-    /// Under this directory results are written, as `<id>/<time>`.
+    /// Results are written to `<id>/<time>` below this directory.
     pub results: PathBuf,
-    /// What runs, for the manifest: version and commit that it was built from.
+    /// Version and commit of this build, for the manifest.
     pub version: &'static str,
 }
 
 /// Progress of a campaign.
 #[derive(Clone, Debug)]
 pub struct Status<'a> {
-    /// How much of the whole measurement is done, 0 to 1.
+    /// Fraction of the whole measurement that is done, 0 to 1.
     pub fraction: f64,
-    /// Laboratory or simulator.
     pub source: Source,
-    /// What is measured.
     pub setup: &'a Setup,
     /// Index of the variant that runs.
     pub variant: usize,
     /// The round, from 0.
     pub round: u32,
-    /// How often this run is being repeated because it was disturbed.
+    /// How often this run was repeated because it was void.
     pub repeat: u32,
-    /// The run itself.
     pub run: &'a Progress,
 }
 
-/// A run that was disturbed is repeated at most so often.
+/// Maximum of repeats of a void run.
 pub const REPEATS_MAX: u32 = 3;
 
-/// What an experiment measures with, and writes through.
+/// Options, runners and report writer that an experiment gets.
 pub(crate) struct Bench<'s, 'r> {
     pub(crate) options: &'s Options,
     pub(crate) runners: &'s mut [Box<dyn Runner + 'r>],
     pub(crate) writer: ReportWriter<'s>,
 }
 
-/// Writes the report of one plan, also several times while it is measured.
+/// Writes the report of one plan. May be called repeatedly while the plan is measured.
 pub(crate) struct ReportWriter<'s> {
     plan: &'s Plan,
     options: &'s Options,
@@ -89,7 +85,7 @@ impl ReportWriter<'_> {
         manifest.notes = notes;
         let mut report = self
             .begun
-            .report(self.plan, (findings.rows, findings.basis), manifest);
+            .report(self.plan, findings.rows, findings.basis, manifest);
         let files: Vec<(&str, &str)> = findings
             .files
             .iter()
@@ -107,7 +103,7 @@ struct Measured {
 }
 
 impl<'a> Campaign<'a> {
-    /// A campaign with these runners; one per source at most.
+    /// Creates a campaign with at most one runner per source.
     pub fn new(options: Options, runners: Vec<Box<dyn Runner + 'a>>) -> Self {
         Self {
             options,
@@ -116,11 +112,10 @@ impl<'a> Campaign<'a> {
         }
     }
 
-    /// Runs a plan, or evaluates it where its setup has been measured before in this campaign, and
-    /// writes its files.
+    /// Runs a plan and writes its files. A setup that this campaign has already measured is only evaluated.
     ///
     /// # Errors
-    /// What kept it from being carried out, and what to try.
+    /// The plan could not be run; the error says what to try.
     pub fn run(
         &mut self,
         plan: &Plan,
@@ -143,7 +138,7 @@ impl<'a> Campaign<'a> {
         bench.writer.write(findings)
     }
 
-    /// Measures a setup unless an earlier plan of this campaign has, and evaluates it.
+    /// Measures a setup unless this campaign already has, and evaluates it.
     fn messages(
         &mut self,
         plan: &Plan,
@@ -176,7 +171,7 @@ impl<'a> Campaign<'a> {
             |m| (m.started, m.duration),
         );
         let manifest = Manifest::gather(plan, &self.options, measurement, started, duration);
-        let mut report = begun.report(plan, (rows, basis), manifest);
+        let mut report = begun.report(plan, rows, basis, manifest);
         let messages = measurement.map(|m| m.csv(&plan.setup));
         let extra: Vec<(&str, &str)> = messages
             .iter()
@@ -266,7 +261,7 @@ impl<'a> Campaign<'a> {
     }
 }
 
-/// Runs messages until the emulator kept its time.
+/// Runs messages, and repeats the run while the emulator was late.
 pub(crate) fn run_until_valid(
     runner: &mut dyn Runner,
     request: &Request<'_>,
@@ -293,8 +288,8 @@ pub(crate) fn run_until_valid(
     Ok(run)
 }
 
-/// Runs, given how often before, until a run counts or [`REPEATS_MAX`] repeats did not help; the
-/// last one, and how often it was repeated.
+/// Calls `once` with the number of repeats so far until the result is not void or [`REPEATS_MAX`] is reached.
+/// Returns the last result and the number of repeats.
 pub(crate) fn until_valid<T>(
     mut once: impl FnMut(u32) -> anyhow::Result<T>,
     is_void: impl Fn(&T) -> bool,
@@ -316,20 +311,15 @@ fn directory_name(started: SystemTime) -> String {
         .replace(':', "")
 }
 
-/// The wall clock for the date, the monotonic one for the duration.
+/// Wall clock for the date, monotonic clock for the duration.
 struct Clock {
     started: SystemTime,
     monotonic: std::time::Instant,
 }
 
 impl Clock {
-    /// What was measured since.
-    fn report(
-        &self,
-        plan: &Plan,
-        (rows, basis): (Vec<Row>, Vec<Basis>),
-        manifest: Manifest,
-    ) -> Report {
+    /// The report of what was measured since `start`.
+    fn report(&self, plan: &Plan, rows: Vec<Row>, basis: Vec<Basis>, manifest: Manifest) -> Report {
         Report {
             id: plan.id.clone(),
             title: plan.title.clone(),
@@ -369,7 +359,7 @@ mod tests {
     struct Fake {
         source: Source,
         factor: f64,
-        /// Runs that are still late, by their count.
+        /// Runs that are still to be late.
         late: Rc<Cell<u32>>,
         order: Rc<std::cell::RefCell<Vec<(u32, usize)>>>,
     }
@@ -571,7 +561,7 @@ mod tests {
         let plan = Plan::find("path-selection/table6").unwrap();
         let report = campaign.run(&plan, &mut |_| {}).unwrap();
         assert!(report.rows.iter().all(|r| r.name != "A3 mean keiro"));
-        // Nothing is asked of the simulator's mean but to agree with the laboratory's.
+        // The only target of the simulator's mean is to agree with the laboratory's.
         assert_eq!(row(&report, "A3 mean keiro sim").verdict, Verdict::Reported);
     }
 
@@ -604,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_variant_is_refused_with_those_there_are() {
+    fn an_unknown_variant_is_refused_with_the_known_ones() {
         let bench = Bench::new(0);
         let mut campaign = bench.campaign();
         campaign.options.variants = vec!["kiero".to_owned()];

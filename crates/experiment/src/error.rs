@@ -1,22 +1,17 @@
-//! What can be wrong with a plan.
+//! Errors of plans.
 
 use keiro_config::ConfigError;
 
-/// A plan or setup that cannot be used. Names the file, says what is wrong and what to try.
+/// A plan or setup that cannot be used. Names the file, the fault and what to try.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// Not TOML, unknown or missing keys, or values of the wrong form: all of them, with their places.
+    /// Not TOML, unknown or missing keys, or values of the wrong form. Lists all, with their locations.
     #[error(transparent)]
     Form(#[from] ConfigError),
-    /// Well-formed, but it contradicts itself or names what is not there.
+    /// Well-formed, but inconsistent or with a reference to something that does not exist.
     #[error("{file}: {what}")]
-    Meaning {
-        /// The plan's file.
-        file: String,
-        /// What is wrong.
-        what: String,
-    },
-    /// No experiment of this name.
+    Meaning { file: String, what: String },
+    /// There is no experiment of this name.
     #[error("there is no experiment `{id}`{suggestion} (`keiro-lab experiment list` shows all)")]
     Unknown {
         /// The name as given.

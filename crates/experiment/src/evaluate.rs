@@ -1,4 +1,4 @@
-//! From a plan and a measurement to rows, their basis and figures.
+//! Turns a plan and a measurement into rows, their basis and figures.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,38 +17,37 @@ use crate::{
     stats::{self, Estimate, Histogram},
 };
 
-/// What a row rests on, beside the row itself.
+/// Evidence of a row: samples, floor and targets.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Basis {
-    /// The row's name.
     pub name: String,
-    /// The messages behind it; `None` for computed values.
+    /// Number of messages; `None` for computed values.
     pub samples: Option<usize>,
-    /// The batches behind its interval; `None` for computed values.
+    /// Number of batches behind the interval; `None` for computed values.
     pub batches: Option<usize>,
-    /// What an idle path would take with the transport's headers, in ms.
+    /// Delay of an idle path with the transport's headers, in ms.
     pub floor_with_headers: Option<f64>,
-    /// What was asked of it.
-    pub targets: Vec<Asked>,
+    /// The row's targets.
+    pub targets: Vec<TargetResult>,
 }
 
-/// A target and what became of it.
+/// A target and its result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Asked {
-    /// The target as the plan has it.
+pub struct TargetResult {
+    /// The target's text in the plan.
     pub target: String,
-    /// Whether it holds; `None` where a value is missing or void.
+    /// Whether it is met; `None` if a value is missing or void.
     pub holds: Option<bool>,
 }
 
 impl Verdict {
-    /// Of a row of which this was asked; `is_void`: what it rests on does not count.
-    pub(crate) fn of(is_void: bool, asked: &[Asked]) -> Self {
-        if is_void || asked.iter().any(|one| one.holds.is_none()) {
+    /// The verdict over `targets`; `is_void` if the row's measurement is void.
+    pub(crate) fn of(is_void: bool, results: &[TargetResult]) -> Self {
+        if is_void || results.iter().any(|one| one.holds.is_none()) {
             Self::Void
-        } else if asked.iter().any(|one| one.holds == Some(false)) {
+        } else if results.iter().any(|one| one.holds == Some(false)) {
             Self::Missed
-        } else if asked.is_empty() {
+        } else if results.is_empty() {
             Self::Reported
         } else {
             Self::Reached
@@ -56,11 +55,11 @@ impl Verdict {
     }
 }
 
-/// A figure's file name, without its ending, and its content.
+/// A figure with its file name without extension.
 pub type NamedDrawing = (String, Drawing);
 
-/// Evaluates a plan. Rows whose variant was not run in their source are left out, and so is what
-/// is asked of others in comparison with them.
+/// Evaluates a plan. Leaves out rows whose variant was not run in their source, and targets that compare with
+/// such rows.
 pub fn rows(plan: &Plan, measurement: Option<&Measurement>, quick: bool) -> (Vec<Row>, Vec<Basis>) {
     let evaluation = Evaluation::new(plan, measurement, quick);
     plan.rows
@@ -70,7 +69,7 @@ pub fn rows(plan: &Plan, measurement: Option<&Measurement>, quick: bool) -> (Vec
         .unzip()
 }
 
-/// Draws a plan's figures, one for every source that was measured.
+/// Draws a plan's figures, one per source.
 ///
 /// # Errors
 /// See [`DrawError`].
@@ -96,7 +95,7 @@ struct Evaluation<'a> {
     predicted: Vec<Option<Predicted>>,
     floors: BTreeMap<(usize, usize), Floor>,
     estimates: BTreeMap<RowName, Option<Estimate>>,
-    /// The values that targets are judged by: measured or computed, and not void.
+    /// The values that targets are compared with: measured or computed, and not void.
     values: BTreeMap<RowName, f64>,
 }
 
@@ -104,9 +103,9 @@ impl<'a> Evaluation<'a> {
     fn new(plan: &'a Plan, measurement: Option<&'a Measurement>, quick: bool) -> Self {
         let setup = &plan.setup;
         let variants: BTreeSet<usize> = plan.rows.iter().map(|r| r.variant).collect();
-        let wanted = |variant: usize| variants.contains(&variant);
+        let is_selected = |variant: usize| variants.contains(&variant);
         let predicted = (0..setup.variants.len())
-            .map(|v| wanted(v).then(|| predict::predict(setup, v)).flatten())
+            .map(|v| is_selected(v).then(|| predict::predict(setup, v)).flatten())
             .collect();
         let floors = variants
             .iter()
@@ -135,25 +134,26 @@ impl<'a> Evaluation<'a> {
         evaluation
     }
 
-    /// Whether there can be such a row: computed, or its variant was run in its source. Where
-    /// something is measured, computed rows are only those of variants that were run.
+    /// Whether the row can exist: it is computed, or its variant was run in its source. If anything was
+    /// measured, computed rows are limited to variants that were run.
     fn has(&self, name: &RowName) -> bool {
-        let was_run = |source, variant| {
-            let runs = self.measurement.map(|m| m.runs(source, variant));
-            runs.is_some_and(|runs| !runs.is_empty())
-        };
         match name.quantity {
             quantity if quantity.is_computed() => {
                 let any = [Source::Lab, Source::Sim]
                     .into_iter()
-                    .any(|source| was_run(source, name.variant));
+                    .any(|source| self.was_run(source, name.variant));
                 self.measurement.is_none() || any
             }
             Quantity::Reduction => {
-                was_run(name.source, BASELINE) && was_run(name.source, name.variant)
+                self.was_run(name.source, BASELINE) && self.was_run(name.source, name.variant)
             }
-            _ => was_run(name.source, name.variant),
+            _ => self.was_run(name.source, name.variant),
         }
+    }
+
+    fn was_run(&self, source: Source, variant: usize) -> bool {
+        let runs = self.measurement.map(|m| m.runs(source, variant));
+        runs.is_some_and(|runs| !runs.is_empty())
     }
 
     fn row(&self, name: &RowName) -> Row {
@@ -188,7 +188,7 @@ impl<'a> Evaluation<'a> {
             floor_with_headers: self.floor(name).map(|floor| rounded(floor.with_headers_ms)),
             targets: self
                 .targets(name)
-                .map(|target| Asked {
+                .map(|target| TargetResult {
                     target: target.text.clone(),
                     holds: self.holds(target),
                 })
@@ -203,7 +203,7 @@ impl<'a> Evaluation<'a> {
         let mut verdict = Verdict::Reported;
         for target in self.targets(name) {
             match self.holds(target) {
-                // Whatever else holds: one miss is a miss.
+                // One missed target decides, whatever the others are.
                 Some(false) => return Verdict::Missed,
                 None => verdict = Verdict::Void,
                 Some(true) if verdict == Verdict::Reported => verdict = Verdict::Reached,
@@ -213,29 +213,32 @@ impl<'a> Evaluation<'a> {
         verdict
     }
 
-    /// What is asked of a row; nothing that speaks of a row that cannot be there.
+    /// The targets of a row that refer only to rows that can exist.
     fn targets(&self, name: &RowName) -> impl Iterator<Item = &Target> {
-        let asked =
+        let results =
             move |target: &&Target| target.row == *name && target.rows().all(|row| self.has(&row));
-        self.plan.targets.iter().filter(asked)
+        self.plan.targets.iter().filter(results)
     }
 
-    /// Whether a target holds. A value that could not be had, though its runs count, misses.
+    /// Whether a target is met. A value that is missing although its runs are valid counts as missed.
     fn holds(&self, target: &Target) -> Option<bool> {
         let holds = target.holds(&self.values, &self.plan.paper, &self.plan.setup);
         let lost = !self.is_void(&target.row) && self.value(&target.row).is_none();
         holds.or(lost.then_some(false))
     }
 
+    fn is_variant_void(&self, source: Source, variant: usize) -> bool {
+        self.measurement.is_some_and(|m| m.is_void(source, variant))
+    }
+
     fn is_void(&self, name: &RowName) -> bool {
-        let void = |variant| {
-            self.measurement
-                .is_some_and(|m| m.is_void(name.source, variant))
-        };
         match name.quantity {
             quantity if quantity.is_computed() => false,
-            Quantity::Reduction => void(BASELINE) || void(name.variant),
-            _ => void(name.variant),
+            Quantity::Reduction => {
+                self.is_variant_void(name.source, BASELINE)
+                    || self.is_variant_void(name.source, name.variant)
+            }
+            _ => self.is_variant_void(name.source, name.variant),
         }
     }
 
@@ -485,10 +488,10 @@ const BASELINE: usize = 0;
 /// The bins of [path-selection figs. 7, 8].
 const BIN_MS: f64 = 5.0;
 
-/// Delays beyond these bins are counted together: 150 ms, which leaves the bins wide enough to read.
+/// Greater delays are counted together: 150 ms keeps the bins wide enough to read.
 const BINS_MAX: usize = 30;
 
-/// More steps than pixels show nothing.
+/// A figure cannot show more steps than it has pixels.
 const ECDF_POINTS_MAX: usize = 2000;
 
 fn exact(value: f64, samples: usize) -> Estimate {
@@ -515,7 +518,7 @@ fn scaled(estimate: Estimate, factor: f64) -> Estimate {
     }
 }
 
-/// A tenth of a microsecond in ms; more digits are noise.
+/// Rounds to 0.1 µs, in ms; further digits are noise.
 fn rounded(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }

@@ -1,11 +1,10 @@
 //! Experiments: plans, statistics, figures and verdicts.
 //!
-//! A [`plan::Plan`] says which rows and figures an experiment has and what is asked of them; its
-//! [`setup::Setup`] what is measured. A [`campaign::Campaign`] lets [`runner::Runner`]s measure it,
-//! [`evaluate`]s the measurement and leaves a [`report::Report`] with its files. How the messages
-//! travel is left to the runners. Some kinds of plan go other ways: random workloads against which
-//! forecasts are held, [`transactions`], [`trials`], studies of aggregates' [`parameters`], and [`tenants`] that share
-//! bottlenecks.
+//! A [`plan::Plan`] defines the rows and figures of an experiment and their targets, its [`setup::Setup`]
+//! defines what is measured. A [`campaign::Campaign`] measures it with [`runner::Runner`]s, [`evaluate`]s the
+//! measurement and writes a [`report::Report`]. The runners carry the messages. Other kinds of plan have
+//! pipelines of their own: forecasts compared over random workloads, [`transactions`], [`trials`], studies of
+//! the [`parameters`] of aggregation, and [`tenants`] that share bottlenecks.
 #![forbid(unsafe_code)]
 
 mod accuracy;

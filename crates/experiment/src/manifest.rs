@@ -1,6 +1,6 @@
-//! Where a result is from: commit, seeds, versions, machine, time, and how the emulator did.
+//! Provenance of a result: commit, seeds, versions, machine, time, and lateness of the emulator.
 //!
-//! A manifest has no absolute path, so that it can be published as it is.
+//! A manifest has no absolute path, so that it can be published.
 
 use std::{
     path::Path,
@@ -20,74 +20,66 @@ use crate::{
     subject::Subject,
 };
 
-/// Where a result is from.
+/// Provenance of a result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Manifest {
-    /// The experiment.
     pub experiment: String,
-    /// The source's state.
     pub source: SourceState,
-    /// What ran.
     pub versions: Versions,
-    /// Where it ran.
     pub machine: Machine,
-    /// When it began, RFC 3339, UTC.
+    /// Start time, RFC 3339 in UTC.
     pub date: String,
-    /// How long it took, in s.
+    /// Duration, in s.
     pub duration_s: f64,
-    /// The command, absolute paths shortened to their last part.
+    /// The command; absolute paths are shortened to their last component.
     pub command: Vec<String>,
-    /// What was measured; `None` for predictions.
+    /// Extent of the measurement; `None` for predictions.
     pub extent: Option<ExtentReport>,
-    /// Every variant's runs, by source; empty for predictions.
+    /// Runs of every variant, by source; empty for predictions.
     pub runs: Vec<RunsReport>,
-    /// What a reader must know.
+    /// Remarks for the reader.
     pub notes: Vec<String>,
 }
 
-/// The state of the source tree that the command was run in.
+/// State of the source tree in which the command was run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SourceState {
     /// The commit, or `unknown` outside Keiro's repository.
     pub commit: String,
-    /// Whether files differ from that commit; `None` where that is unknown.
+    /// Whether files differ from that commit; `None` if unknown.
     pub dirty: Option<bool>,
 }
 
-/// What ran.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Versions {
-    /// Keiro's version and the commit that it was built from.
+    /// Keiro's version and the commit of the build.
     pub keiro: &'static str,
     /// `release` or `debug`.
     pub profile: &'static str,
     /// The compiler that built it.
     pub rustc: &'static str,
-    /// The running kernel.
     pub kernel: String,
 }
 
-/// Where it ran.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Machine {
-    /// The processor's name.
     pub cpu: String,
-    /// The processors that this process may use.
+    /// Processors that this process may use.
     pub cpus: usize,
 }
 
-/// How much was measured.
+/// Extent of a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExtentReport {
-    /// Whether it was shortened; such figures are not for publication.
+    /// Whether the extent was shortened; such results are not for publication.
     pub quick: bool,
     /// Runs of every variant.
     pub rounds: u32,
     /// The seeds of the rounds.
     pub seeds: Vec<u64>,
-    /// For how long messages were made in each run, in s.
+    /// Time during which messages were sent in each run, in s.
     pub run_s: f64,
-    /// The uncounted first part of each run, in s.
+    /// Warm-up of each run, in s.
     pub warm_up_s: f64,
     /// The counted time of each variant, in s.
     pub counted_s: f64,
@@ -96,43 +88,41 @@ pub struct ExtentReport {
 /// The runs of one variant.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunsReport {
-    /// The variant.
     pub variant: String,
-    /// Laboratory or simulator.
     pub source: Source,
     /// Runs that were kept.
     pub runs: usize,
     /// Messages sent in them.
     pub messages: usize,
-    /// Runs that were thrown away and repeated because the emulator was late, or of transactions, for another reason
-    /// not to count or a pause of the machine.
+    /// Discarded and repeated runs: the emulator was late, or a run of transactions was void for another
+    /// reason or paused by the machine.
     pub void_repeats: u32,
     /// Kept runs whose emulator was late in every repeat.
     pub void_runs: usize,
-    /// How the emulator did in them.
+    /// Lateness of the emulator in these runs.
     #[serde(flatten)]
     pub emulator: EmulatorsReport,
 }
 
-/// How the emulator did in several runs; `None` in the simulator.
+/// Lateness of the emulator over several runs; `None` in the simulator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct EmulatorsReport {
     /// Median over the runs of the emulator's own p99 lateness, in µs.
     pub emulator_lateness_p99_us_median: Option<f64>,
-    /// The worst of them, in µs.
+    /// The greatest p99 lateness of a run, in µs.
     pub emulator_lateness_p99_us_worst: Option<f64>,
-    /// How late it was at most, in µs: a percentile does not show that it stood still once.
+    /// The greatest lateness of a packet, in µs: a percentile does not show a single standstill.
     pub emulator_lateness_max_us: Option<f64>,
-    /// Whether idle processors polled instead of halting in all of them: where they halt, a thread
-    /// that a packet wakes runs later.
+    /// Whether idle processors polled instead of halting in all runs. Where they halt, a thread that a packet
+    /// wakes runs later.
     pub emulator_cpus_awake: Option<bool>,
 }
 
 impl Manifest {
-    /// The manifest of a result that was begun at `started` and took `duration`.
+    /// The manifest of a result that started at `started` and took `duration`.
     ///
-    /// `measurement` is `None` for predictions. Reads the repository's state with `git`, the
-    /// machine's from `/proc`; what cannot be read is `unknown`.
+    /// `measurement` is `None` for predictions. Reads the repository's state with `git` and the machine's
+    /// from `/proc`; what cannot be read is `unknown`.
     pub fn gather(
         plan: &Plan,
         options: &Options,
@@ -160,7 +150,7 @@ impl Manifest {
             command: std::env::args()
                 .map(|arg| without_directories(&arg))
                 .collect(),
-            // Forecasts have many workloads, each with its own: `runs` says how much was measured.
+            // Forecasts have many workloads with their own extents; `runs` has the amounts.
             extent: (measured && plan.accuracy().is_none())
                 .then(|| ExtentReport::new(plan.setup.extent(quick), quick)),
             runs: measurement.map(|m| runs(plan, m)).unwrap_or_default(),
@@ -170,7 +160,7 @@ impl Manifest {
 }
 
 impl SourceState {
-    /// The state of Keiro's repository around `directory`; unknown where that is another one.
+    /// State of Keiro's repository around `directory`; unknown if it is another repository.
     pub fn read(directory: &Path) -> Self {
         let unknown = Self {
             commit: "unknown".to_owned(),
@@ -289,7 +279,7 @@ fn notes(plan: &Plan, quick: bool, measurement: Option<&Measurement>) -> Vec<Str
     notes
 }
 
-/// An argument whose absolute path, if it is one or assigns one, is cut to its last part.
+/// Shortens an absolute path, also after `=`, to its last component.
 fn without_directories(argument: &str) -> String {
     let (key, value) = match argument.split_once('=') {
         Some((key, value)) if key.starts_with('-') => (format!("{key}="), value),
@@ -313,7 +303,7 @@ fn first_line(path: &str) -> String {
 
 fn cpu_model() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    // x86 says "model name", some ARM kernels "Processor" or nothing at all.
+    // x86 has "model name"; some ARM kernels have "Processor" or neither.
     text.lines()
         .filter_map(|line| line.split_once(':'))
         .find(|(key, _)| matches!(key.trim(), "model name" | "Processor"))

@@ -1,7 +1,7 @@
-//! Plans: which rows and figures an experiment gives, and what is asked of them.
+//! Plans: the rows and figures of an experiment, and their targets.
 //!
-//! A plan is `experiments/<id>/plan.toml`; the plans of this repository are compiled in, so that
-//! an installed `keiro-lab` knows them. Their form is in `docs/experiments.md`.
+//! A plan is `experiments/<id>/plan.toml`. The plans of this repository are compiled in, so that an installed
+//! `keiro-lab` has them. `docs/experiments.md` describes their format.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -24,16 +24,16 @@ use crate::{
 /// An experiment: one table or figure.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Its name, as in `path-selection/table6`.
+    /// Its name, such as `path-selection/table6`.
     pub id: String,
-    /// One line for people.
+    /// Title in one line.
     pub title: String,
-    /// Where in the paper the values stand, as in `[path-selection table 6]`.
+    /// Location of the values in the paper, such as `[path-selection table 6]`.
     pub source: String,
-    /// Whether anything is measured.
+    /// Whether the plan measures or only computes.
     pub kind: Kind,
-    /// What is measured or computed. If the subject is not messages: its extent, and its cases as
-    /// variants; of forecasts the first workload.
+    /// What is measured or computed. If the subject is not messages: its extent, with its cases as variants;
+    /// for forecasts, the first workload.
     pub setup: Setup,
     /// What the experiment is about.
     pub subject: Subject,
@@ -41,36 +41,33 @@ pub struct Plan {
     pub rows: Vec<RowName>,
     /// The paper's values, in the unit of the row.
     pub paper: BTreeMap<RowName, f64>,
-    /// What is asked.
     pub targets: Vec<Target>,
     /// The figures that are drawn.
     pub figures: Vec<Figure>,
 }
 
-/// How good forecasts are asked to be, and over what.
+/// Accuracy targets of forecasts and their workloads.
 #[derive(Clone, Debug)]
 pub struct Accuracy {
-    /// What they are held against.
+    /// The workloads.
     pub workloads: Workloads,
-    /// How far they may lie from what is measured.
-    pub asked: AskedErrors,
+    /// Bounds of the relative error.
+    pub bounds: ErrorBounds,
 }
 
-/// How far forecasts may lie from what is measured, in per cent of it.
+/// Bounds of the forecasts' error, in percent of the measured value.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct AskedErrors {
-    /// Means.
+pub struct ErrorBounds {
     pub mean: f64,
-    /// 99th percentiles.
     pub p99: f64,
 }
 
-/// Whether anything is measured.
+/// Whether a plan measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Everything is computed from the setup; takes no time and no privileges.
+    /// Everything is computed from the setup; needs no time and no privileges.
     Prediction,
     /// Messages are sent in the laboratory and the simulator.
     Measurement,
@@ -79,11 +76,10 @@ pub enum Kind {
 /// A figure of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Figure {
-    /// What it shows.
     pub shape: Shape,
     /// Index of the application; `None` for [`Shape::Means`], which shows all of them.
     pub application: Option<usize>,
-    /// Indices of the variants that are compared, in the order of the setup.
+    /// Indices of the compared variants, in the order of the setup.
     pub variants: Vec<usize>,
 }
 
@@ -95,7 +91,7 @@ pub enum Shape {
     Histogram,
     /// The distribution function of the delays.
     Ecdf,
-    /// Mean delays with intervals, beside the paper's and the floor.
+    /// Mean delays with intervals, with the paper's values and the floor.
     Means,
 }
 
@@ -116,7 +112,7 @@ struct PlanFile {
     figures: Vec<FigureFile>,
 }
 
-/// A plan that holds forecasts against many workloads.
+/// A plan that compares forecasts over many workloads.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AccuracyFile {
@@ -124,7 +120,8 @@ struct AccuracyFile {
     title: String,
     source: String,
     workloads: String,
-    asked: AskedErrors,
+    #[serde(rename = "asked")]
+    bounds: ErrorBounds,
 }
 
 #[derive(Deserialize)]
@@ -136,7 +133,7 @@ struct FigureFile {
 }
 
 impl Plan {
-    /// Set if forecasts are held against measurements.
+    /// Set if forecasts are compared with measurements.
     pub fn accuracy(&self) -> Option<&Accuracy> {
         match &self.subject {
             Subject::Forecasts(accuracy) => Some(accuracy),
@@ -144,7 +141,7 @@ impl Plan {
         }
     }
 
-    /// Set if transactions are carried.
+    /// Set if transactions are measured.
     pub fn transactions(&self) -> Option<&Transactions> {
         match &self.subject {
             Subject::Transactions(transactions) => Some(transactions),
@@ -176,17 +173,17 @@ impl Plan {
         }
     }
 
-    /// Reads a plan; `file` names it in errors, `setup_text` gives the text of the setup that it
+    /// Reads a plan. `file` names it in errors; `setup_text` returns the text of the setup that the plan
     /// names, `None` if there is none.
     ///
     /// # Errors
-    /// What is wrong with the plan or its setup, and where.
+    /// The fault in the plan or its setup, and its location.
     pub fn parse(
         file: &str,
         text: &str,
         setup_text: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, PlanError> {
-        // Each kind has a key that no other has.
+        // Each kind has a key of its own.
         if let Some(plan) = read_if::<AccuracyFile>(&["workloads"], file, text)? {
             return plan.resolve(file, setup_text);
         }
@@ -240,8 +237,8 @@ impl Plan {
     }
 }
 
-/// What may be meant by a name that is none: those of its group, those of its name in other groups, or
-/// the nearest.
+/// Suggestions for an unknown name: those of its group, those of the same name in other groups, or the
+/// nearest.
 fn suggestion(id: &str) -> String {
     let known = || PLANS.iter().map(|(known, _)| *known);
     let group = id.trim_end_matches(['/', '*']);
@@ -259,11 +256,11 @@ fn suggestion(id: &str) -> String {
 }
 
 impl Plan {
-    /// The same with runs that last so long, their warm-up included.
+    /// The plan with runs of this duration, warm-up included.
     ///
     /// # Errors
-    /// Its runs are no transactions: they have phases, patterns or an end of their own. Or nothing but
-    /// the warm-up would be left.
+    /// Only transactions can be extended, because other runs have phases, patterns or an end of their own.
+    /// The duration must exceed the warm-up.
     pub fn with_run_time(mut self, run_time: Duration) -> Result<Self, PlanError> {
         let refused = |what: String| PlanError::meaning(&self.id, what);
         if self.transactions().is_none() {
@@ -282,11 +279,10 @@ impl Plan {
         Ok(self)
     }
 
-    /// The same with runs that are repeated so often at most because the machine stood still in them; [`REPEATS_MAX`]
-    /// without.
+    /// The plan with this limit of repeats due to pauses of the machine; [`REPEATS_MAX`] by default.
     ///
     /// # Errors
-    /// Its runs are no transactions: where the machine stands still is not known then.
+    /// Only runs of transactions detect pauses of the machine.
     pub fn with_pause_repeats(mut self, repeats: u32) -> Result<Self, PlanError> {
         let Subject::Transactions(transactions) = &mut self.subject else {
             return Err(PlanError::meaning(
@@ -342,7 +338,7 @@ impl PlanFile {
     }
 }
 
-/// A plan with one of `keys`; `None` if it has none of them, being of another kind.
+/// Whether a plan has one of `keys`; `None` if it is of another kind.
 fn read_if<T: DeserializeOwned>(
     keys: &[&str],
     file: &str,
@@ -375,7 +371,7 @@ impl AccuracyFile {
             setup: setups.swap_remove(0),
             subject: Subject::Forecasts(Accuracy {
                 workloads,
-                asked: self.asked,
+                bounds: self.bounds,
             }),
             rows: Vec::new(),
             paper: BTreeMap::new(),

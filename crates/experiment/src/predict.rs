@@ -1,7 +1,7 @@
-//! What the model says of a setup: paths, delays, floors.
+//! Predictions for a setup: paths, delays, floors.
 //!
-//! Thin: the mathematics are `keiro_model`'s. This module turns a setup's variants into its
-//! problems and gives every answer in milliseconds.
+//! The mathematics is in `keiro_model`. This module maps a setup's variants to its problems and returns
+//! answers in milliseconds.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use keiro_units::ByteCount;
 
 use crate::setup::{Assignment, Headers, Scheduler, Setup, Transport, Variant};
 
-/// What is computed for one variant.
+/// Predictions for one variant.
 #[derive(Clone, Debug)]
 pub struct Predicted {
     /// The path of every application, as an index into the setup's paths.
@@ -33,7 +33,7 @@ impl Predicted {
     }
 }
 
-/// What is computed for a variant; `None` where its transport chooses paths by itself.
+/// Predictions for a variant; `None` if its transport chooses paths itself.
 pub fn predict(setup: &Setup, variant: usize) -> Option<Predicted> {
     let (paths, applications) = (paths(setup), applications(setup));
     let variant = &setup.variants[variant];
@@ -61,11 +61,10 @@ pub fn predict(setup: &Setup, variant: usize) -> Option<Predicted> {
     })
 }
 
-/// The path of every application, as an index into the setup's paths; `None` where the transport
-/// chooses by itself.
+/// The path of every application, as an index into the setup's paths; `None` if the transport chooses.
 ///
-/// [`Assignment::Planned`] is what the gateway plans by itself: the frugal planner's answer by
-/// [path-selection eq. 3], latency targets held strictly. A run in the laboratory makes sure of it.
+/// [`Assignment::Planned`] is the gateway's own plan: the frugal planner with [path-selection eq. 3] and
+/// strict latency targets. The laboratory checks that the gateways agree.
 pub fn assignment(setup: &Setup, variant: &Variant) -> Option<Vec<usize>> {
     let (paths, applications) = (paths(setup), applications(setup));
     match variant.assignment.as_ref()? {
@@ -85,7 +84,7 @@ pub fn assignment(setup: &Setup, variant: &Variant) -> Option<Vec<usize>> {
     }
 }
 
-/// What an idle path takes for an application's message, in ms: [path-selection eq. 1].
+/// Delay of an idle path for an application's message, in ms: [path-selection eq. 1].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Floor {
     /// Without headers: no protocol can be faster.
@@ -94,8 +93,8 @@ pub struct Floor {
     pub with_headers_ms: f64,
 }
 
-/// The floor of an application in a variant: on its path, or over all paths together where the
-/// transport uses them so.
+/// The floor of an application in a variant: on its path, or over all paths together if the transport uses
+/// them so.
 pub fn floor(setup: &Setup, variant: usize, application: usize) -> Floor {
     let variant = &setup.variants[variant];
     let paths = paths(setup);
@@ -113,15 +112,15 @@ pub fn floor(setup: &Setup, variant: usize, application: usize) -> Floor {
     }
 }
 
-/// The time in ms until all of `length` has arrived over idle `paths` used together: the least t
-/// with Σ Wᵢ·(t − Tᵢ)⁺ ≥ length. For one path that is eq. 1.
+/// Time in ms until `length` bytes have arrived over the idle `paths` used together: the least t with Σ Wᵢ·(t
+/// − Tᵢ)⁺ ≥ length. For one path this is eq. 1.
 fn idle_ms(paths: &[PathSpec], length: ByteCount) -> f64 {
     let mut paths: Vec<&PathSpec> = paths.iter().collect();
     paths.sort_by_key(|path| path.delay);
     let bits = length.get() as f64 * 8.0;
     let mut best = f64::INFINITY;
-    // With the k fastest paths in use, t = (bits + Σ Wᵢ·Tᵢ) / Σ Wᵢ; a further path only helps
-    // where t exceeds its delay, and then the least t is the answer.
+    // With the k fastest paths in use, t = (bits + Σ Wᵢ·Tᵢ) / Σ Wᵢ. A further path helps only if t exceeds
+    // its delay; the first such t is the answer.
     let (mut rate, mut under_way) = (0.0, 0.0);
     for path in paths {
         let bandwidth = path.bandwidth.as_bits_per_second() as f64;
@@ -149,32 +148,32 @@ fn applications(setup: &Setup) -> Vec<AppSpec> {
     setup.applications.iter().map(spec).collect()
 }
 
-/// The variant's way of sending as a model; plain TCP counts as first in, first out, which is what
-/// connections that share a path without loss come nearest to.
+/// The queueing model of a variant. Plain TCP counts as first in, first out, which is closest to connections
+/// that share a path without loss.
 fn gateway(variant: &Variant, wire: WireFormat) -> Gateway {
     let scheduler = match variant.scheduler {
         Some(Scheduler::Deadline) => queueing::Scheduler::Deadline,
         Some(Scheduler::Fifo) | None => queueing::Scheduler::Fifo,
     };
-    // Kernel TCP's order is not the gateway's to change, and its forecast has no urgent messages.
+    // Kernel TCP cannot reorder messages, and its forecast has no urgent ones.
     Gateway {
         ahead: AHEAD,
         ..Gateway::new(scheduler, wire)
     }
 }
 
-/// What Keiro's pacer hands to a path ahead of its rate after a pause.
+/// Work that Keiro's pacer hands to an idle path ahead of its rate.
 pub(crate) const AHEAD: Duration = Duration::from_millis(1);
 
-/// An acknowledgement as a part of a packet with data: type, path, number 4, time of arrival 4,
-/// delay 2, marks, ranges and the one range 4. Early in a session two of them are shorter.
+/// Size of an acknowledgement within a packet with data: type, path, number 4, arrival time 4, delay 2,
+/// marks, ranges and the single range 4. Two of them are shorter early in a session.
 const ACKNOWLEDGEMENT: ByteCount = ByteCount::new(18);
 
-/// The cost of headers on one of the setup's paths; `None` if packets have no room.
+/// Header cost on one of the setup's paths; `None` if packets have no room.
 ///
-/// Between gateways the outcome of every message, whatever its path, comes back at once and over
-/// the quickest path, as a packet that asks for an acknowledgement. So that path's packets carry
-/// acknowledgements of all paths' messages.
+/// Between gateways, the outcome of every message is returned at once over the path with the lowest delay, as
+/// a packet that requests an acknowledgement. So packets on that path carry acknowledgements for the messages
+/// of all paths.
 pub(crate) fn wire_format_on(setup: &Setup, variant: &Variant, path: usize) -> Option<WireFormat> {
     let wire = wire_format(variant.headers)?;
     let quickest = (0..setup.paths.len()).min_by_key(|index| setup.paths[*index].delay.0);
@@ -266,9 +265,9 @@ mod tests {
     fn several_paths_help_only_beyond_the_slower_ones_delay() {
         let setup = setup();
         let paths = paths(&setup);
-        // 100 kB are over path 2 alone before path 1 could deliver a byte.
+        // All 100 kB go over path 2 before path 1 could deliver a byte.
         assert!((idle_ms(&paths, ByteCount::new(100_000)) - 10.0).abs() < 1e-9);
-        // 10 MB: 2 ms + 80 Mbit over 200 Mbit/s, and the 98 ms that path 1 starts later, halved.
+        // 10 MB: 2 ms + 80 Mbit over 200 Mbit/s, plus half of the 98 ms that path 1 starts later.
         let both = idle_ms(&paths, ByteCount::new(10_000_000));
         assert!((both - (400.0 + 51.0)).abs() < 1e-9, "{both}");
     }
@@ -281,10 +280,10 @@ mod tests {
             let wire = wire_format_on(setup, &setup.variants[variant], path).unwrap();
             wire.overhead_per_packet().get() - setup.variants[variant].headers.overhead.0.get()
         };
-        // Some outcomes a second: hardly a packet carries any.
+        // With few outcomes per second, hardly a packet carries one.
         assert_eq!(overhead(&setup, keiro, 1), 0);
         setup.applications[0].interval.0 = Duration::from_micros(10);
-        // Path 2 is the quicker one, and has an outcome for every packet.
+        // Path 2 has the lower delay, and an outcome for every packet.
         assert_eq!([0, 1].map(|path| overhead(&setup, keiro, path)), [0, 18]);
         let tcp = |variant: &Variant| variant.transport == Transport::Tcp;
         let tcp = setup.variants.iter().position(tcp).unwrap();

@@ -1,4 +1,4 @@
-//! What a run leaves: a record for every message, and how the emulator kept its time.
+//! Records of runs: one per message, and the lateness of the emulator.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -6,24 +6,22 @@ use serde::Serialize;
 
 use crate::{figure::csv_text, row::Source, setup::Setup};
 
-/// One message, from its making to its arrival.
+/// One message, from its sending to its arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageRecord {
     /// Index of the application in the setup.
     pub application: usize,
-    /// Its number among the application's messages of this run, from 0.
+    /// Sequence number among the application's messages of this run, from 0.
     pub sequence: u64,
-    /// When it was made, in ns since the run began: the moment of the schedule, whether or not
-    /// the sender was late to hand it over.
+    /// Scheduled time in ns since the run began, even if the sender handed the message over late.
     pub made_ns: u64,
-    /// When its last byte was received, in ns since the run began; `None` if it never was.
+    /// Arrival of its last byte in ns since the run began; `None` if it never arrived.
     pub received_ns: Option<u64>,
-    /// Its payload bytes.
     pub length: u64,
 }
 
 impl MessageRecord {
-    /// The delay in ms; infinite for a message that never arrived.
+    /// Delay in ms; infinite for a message that never arrived.
     pub fn delay_ms(&self) -> f64 {
         match self.received_ns {
             Some(received) => received.saturating_sub(self.made_ns) as f64 / 1e6,
@@ -32,14 +30,13 @@ impl MessageRecord {
     }
 }
 
-/// How late the link emulator released packets against its own schedule.
+/// Lateness of the link emulator's packets against its own schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct EmulatorReport {
-    /// Packets released.
     pub packets: u64,
     /// Median lateness in µs.
     pub lateness_p50_us: f64,
-    /// 99th percentile of the lateness in µs; above [`LATENESS_VOID_US`] the run is void.
+    /// 99th percentile of the lateness in µs; the run is void above [`LATENESS_VOID_US`].
     pub lateness_p99_us: f64,
     /// The greatest lateness in µs.
     pub lateness_max_us: f64,
@@ -47,11 +44,11 @@ pub struct EmulatorReport {
     pub cpus_awake: bool,
 }
 
-/// A run whose emulator was later than this at the 99th percentile does not count, in µs.
+/// A run is void if the emulator's lateness at the 99th percentile exceeds this, in µs.
 pub const LATENESS_VOID_US: f64 = 200.0;
 
 impl EmulatorReport {
-    /// Whether the run may not count.
+    /// Whether the run is void.
     pub fn is_void(&self) -> bool {
         self.lateness_p99_us.is_nan() || self.lateness_p99_us > LATENESS_VOID_US
     }
@@ -64,7 +61,7 @@ pub struct Run {
     pub round: u32,
     /// The seed of the arrivals.
     pub seed: u64,
-    /// All messages, those of the warm-up included.
+    /// All messages, including those of the warm-up.
     pub records: Vec<MessageRecord>,
     /// `None` in the simulator.
     pub emulator: Option<EmulatorReport>,
@@ -73,7 +70,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Whether it does not count even after its repeats.
+    /// Whether it is still void after its repeats.
     pub fn is_void(&self) -> bool {
         self.emulator.is_some_and(|e| e.is_void())
     }
@@ -82,9 +79,9 @@ impl Run {
 /// All runs of a measurement.
 #[derive(Clone, Debug, Default)]
 pub struct Measurement {
-    /// The runs by source and variant, in the order of their rounds.
+    /// Runs by source and variant, in the order of their rounds.
     pub runs: BTreeMap<(Source, usize), Vec<Run>>,
-    /// What a reader of the results must know, as that a source was not available.
+    /// Remarks for the reader, such as that a source was not available.
     pub notes: Vec<String>,
 }
 
@@ -94,15 +91,15 @@ impl Measurement {
         self.runs.get(&(source, variant)).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether a run of this variant does not count, so that none of its values does.
+    /// Whether a run of this variant is void, which voids all its values.
     pub fn is_void(&self, source: Source, variant: usize) -> bool {
         self.runs(source, variant).iter().any(Run::is_void)
     }
 
-    /// The delays in ms of an application's counted messages, in batches.
+    /// Delays in ms of an application's counted messages, in batches.
     ///
-    /// Each run is cut into [`parts`] of equal time; runs are independent of each other, parts
-    /// of one run nearly so, because a part is much longer than a queue's memory.
+    /// Each run is cut into [`parts`] of equal time. Runs are independent of each other; parts of one run
+    /// nearly so, because a part is much longer than the correlation of a queue.
     pub fn batches(
         &self,
         source: Source,
@@ -123,7 +120,7 @@ impl Measurement {
         batches
     }
 
-    /// Messages, of all applications and the warm-up included, that never arrived.
+    /// Messages that never arrived, of all applications, warm-up included.
     pub fn undelivered(&self, source: Source, variant: usize) -> usize {
         let records = self.runs(source, variant).iter().flat_map(|r| &r.records);
         records.filter(|r| r.received_ns.is_none()).count()
@@ -152,7 +149,7 @@ impl Measurement {
     }
 }
 
-/// The part of a run whose messages count.
+/// The part of a run in which messages count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// Messages made before this are warm-up.
@@ -162,7 +159,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// The part, of `parts` of equal length, in which a message made at `made_ns` falls; `None`
+    /// Index of the part, out of `parts` of equal length, in which a message sent at `made_ns` falls; `None`
     /// outside the window.
     pub(crate) fn part(&self, made_ns: u64, parts: usize) -> Option<usize> {
         let (from, to) = (self.from.as_nanos(), self.to.as_nanos());
@@ -175,13 +172,12 @@ impl Window {
     }
 }
 
-/// The parts into which each of `runs` runs is cut, so that there are at least
-/// [`BATCHES_MIN`] batches; one where there are runs enough.
+/// Number of parts into which each of `runs` runs is cut to have at least [`BATCHES_MIN`] batches.
 pub fn parts(runs: usize) -> usize {
     BATCHES_MIN.div_ceil(runs.max(1))
 }
 
-/// Fewer batches make Student's t wide; ours, after the usual advice of 10 to 30.
+/// Fewer batches make Student's t wide. Ours, after the usual advice of 10 to 30.
 pub const BATCHES_MIN: usize = 10;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A finished experiment: rows, basis, manifest, and the directory in which they lie.
+//! A finished experiment: rows, basis, manifest, and its directory.
 
 use std::{
     fmt::Write as _,
@@ -15,24 +15,22 @@ use crate::{
     row::{Row, Verdict},
 };
 
-/// What `keiro-lab experiment run ID --json` prints.
+/// The output of `keiro-lab experiment run ID --json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The experiment.
     pub id: String,
-    /// One line for people.
+    /// Title in one line.
     pub title: String,
-    /// Where in the paper the values stand.
+    /// Location of the values in the paper.
     pub source: String,
-    /// The result.
     pub rows: Vec<Row>,
-    /// What each row rests on, in the same order.
+    /// Evidence of each row, in the same order.
     pub basis: Vec<Basis>,
-    /// Where the result is from.
+    /// Provenance of the result.
     pub manifest: Manifest,
-    /// The files' directory, relative to the results directory that was asked for.
+    /// Directory of the files, relative to the results directory.
     pub directory: PathBuf,
-    /// The files in it.
+    /// Names of the files in it.
     pub files: Vec<String>,
 }
 
@@ -45,8 +43,8 @@ pub struct WriteError {
 }
 
 impl Report {
-    /// Writes `rows.json`, `rows.csv`, `manifest.json` and the figures to `results`/`directory`,
-    /// and notes their names in [`files`](Self::files).
+    /// Writes `rows.json`, `rows.csv`, `manifest.json` and the figures to `results`/`directory`, and records
+    /// their names in [`files`](Self::files).
     ///
     /// `extra` are further files: name and content.
     ///
@@ -81,11 +79,11 @@ impl Report {
                 .iter()
                 .map(|(name, text)| ((*name).to_owned(), (*text).to_owned())),
         );
-        // Last: where it says how much was measured, the other files hold that much.
+        // The manifest is last: the other files contain at least what it says.
         files.push(("manifest.json".to_owned(), json(&self.manifest)));
         for (name, content) in &files {
             let path = directory.join(name);
-            // What an earlier round wrote is there until this has been written whole.
+            // The previous file stays until the new one is written completely.
             let part = directory.join(format!("{name}.part"));
             fs::write(&part, content).map_err(failed(&part))?;
             fs::rename(&part, &path).map_err(failed(&path))?;
@@ -102,12 +100,12 @@ impl Report {
             .count()
     }
 
-    /// Whether nothing was missed and nothing is void.
+    /// Whether no row is missed or void.
     pub fn is_reached(&self) -> bool {
         self.count(Verdict::Missed) == 0 && self.count(Verdict::Void) == 0
     }
 
-    /// The rows as a table for people, without colour.
+    /// The rows as a plain-text table without colour.
     pub fn table(&self) -> String {
         let header = [
             "",
@@ -147,7 +145,7 @@ impl Report {
         for line in lines {
             for (column, (text, width)) in line.iter().zip(&widths).enumerate() {
                 let pad = " ".repeat(width - text.chars().count());
-                // Names, units and verdicts stand left, numbers right.
+                // Names, units and verdicts are left-aligned, numbers right-aligned.
                 let _ = match column {
                     0 | 1 => write!(table, "{text}{pad}  "),
                     6 => writeln!(table, "{text}"),
@@ -183,7 +181,7 @@ struct Rows<'a> {
     basis: &'a [Basis],
 }
 
-/// Two digits after the point at most, none where the value is whole.
+/// At most two decimals, none for whole values.
 fn shown(value: f64) -> String {
     if value.fract() == 0.0 {
         format!("{value:.0}")
@@ -195,8 +193,8 @@ fn shown(value: f64) -> String {
 }
 
 fn json<T: Serialize>(value: &T) -> String {
-    // Only maps with other keys than strings and types that refuse to serialise can fail here;
-    // the report has neither.
+    // Serialisation fails only for maps with keys other than strings and for types that refuse it; the report
+    // has neither.
     let mut text = serde_json::to_string_pretty(value).expect("a report is plain data");
     text.push('\n');
     text

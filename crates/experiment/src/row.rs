@@ -1,8 +1,7 @@
-//! Rows of a result: their names, values, targets and verdicts.
+//! Rows of a result: names, values, targets and verdicts.
 //!
-//! A row's name says what it is: `A3 mean keiro`, `A3 p99 keiro sim`, `undelivered tcp`. It is
-//! parsed, so that a plan cannot ask for what is not measured. Where the values come from is left
-//! to `evaluate`.
+//! A row's name states what it is: `A3 mean keiro`, `A3 p99 keiro sim`, `undelivered tcp`. It is parsed, so
+//! that a plan cannot ask for what is not measured. `evaluate` provides the values.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -19,29 +18,29 @@ pub struct Row {
     pub unit: &'static str,
     /// The paper's value; `None` where the paper has none.
     pub paper: Option<f64>,
-    /// The measured or computed value; `None` where nothing could be measured.
+    /// The measured or computed value; `None` if nothing could be measured.
     pub measured: Option<f64>,
-    /// The lower end of the 95 % interval; `None` for computed values and too few batches.
+    /// Lower end of the 95 % interval; `None` for computed values and too few batches.
     pub low: Option<f64>,
     /// The upper end of the 95 % interval.
     pub high: Option<f64>,
-    /// What an idle path would take, without headers [path-selection eq. 1].
+    /// Delay of an idle path without headers [path-selection eq. 1].
     pub floor: Option<f64>,
     /// The verdict over all targets of this row.
     pub verdict: Verdict,
 }
 
-/// What became of a row's targets.
+/// Result of a row's targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Every target of this row holds.
+    /// All targets are met.
     Reached,
-    /// One at least does not.
+    /// At least one target is missed.
     Missed,
-    /// Nothing was asked of this row.
+    /// The row has no target.
     Reported,
-    /// The measurement, or one that it is compared with, does not count.
+    /// The measurement, or one that it is compared with, is void.
     Void,
 }
 
@@ -56,16 +55,16 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What a row reports.
+/// The quantity of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Quantity {
     /// `mean`: the mean delay of all messages.
     Mean,
     /// `p50`, `p99`, …: a percentile of their delays, 1 to 99.
     Percentile(u8),
-    /// `met`: the share of messages within their latency target.
+    /// `met`: the share of messages that meet their latency target.
     Met,
-    /// `reduction`: how far the mean lies below the conventional variant's.
+    /// `reduction`: reduction of the mean relative to the conventional variant's.
     Reduction,
     /// `undelivered`: messages that never arrived, of all applications.
     Undelivered,
@@ -93,7 +92,7 @@ impl Quantity {
         matches!(self, Self::Predicted | Self::Eq3 | Self::Path)
     }
 
-    /// Whether it is reported of one application, rather than of a variant as a whole.
+    /// Whether it belongs to one application, not to a variant as a whole.
     pub fn has_application(self) -> bool {
         self != Self::Undelivered
     }
@@ -138,7 +137,7 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// Where a measured value is from.
+/// Source of a measured value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
@@ -153,11 +152,10 @@ pub enum Source {
 pub struct RowName {
     /// Index of the application; `None` for quantities of a whole variant.
     pub application: Option<usize>,
-    /// What is reported.
     pub quantity: Quantity,
     /// Index of the variant.
     pub variant: usize,
-    /// Laboratory or simulator; computed values count as the laboratory's.
+    /// Laboratory or simulator; computed values have the laboratory.
     pub source: Source,
 }
 
@@ -165,7 +163,7 @@ impl RowName {
     /// Reads a name.
     ///
     /// # Errors
-    /// Which word is wrong, and what there is.
+    /// The word that is wrong, and the alternatives.
     pub fn parse(text: &str, setup: &Setup) -> Result<Self, String> {
         let mut words: Vec<&str> = text.split_whitespace().collect();
         let source = if words.last() == Some(&SIMULATED_SUFFIX) {
@@ -237,11 +235,11 @@ impl RowName {
     }
 }
 
-/// Every name that a template stands for: `{app}` and `{variant}` become all applications and all
-/// variants, of which those that cannot have such a row are left out.
+/// All names that a template stands for: `{app}` and `{variant}` are replaced by every application and every
+/// variant. Combinations that cannot have such a row are left out.
 ///
 /// # Errors
-/// If the template has a wrong word, or no variant can have such a row.
+/// The template has a wrong word, or no variant can have such a row.
 pub(crate) fn expand(template: &str, setup: &Setup) -> Result<Vec<RowName>, String> {
     let texts = substitute(template, setup);
     if let [text] = &texts[..] {
@@ -258,7 +256,7 @@ pub(crate) fn expand(template: &str, setup: &Setup) -> Result<Vec<RowName>, Stri
     }
 }
 
-/// `{app}` and `{variant}` in a text replaced by every application and variant.
+/// A text with `{app}` and `{variant}` replaced by every application and variant.
 pub(crate) fn substitute(template: &str, setup: &Setup) -> Vec<String> {
     let applications: Vec<&str> = setup.applications.iter().map(|a| a.name.as_str()).collect();
     let variants: Vec<&str> = setup.variants.iter().map(|v| v.name.as_str()).collect();
@@ -280,12 +278,12 @@ fn replace_all(texts: &[String], placeholder: &str, values: &[&str]) -> Vec<Stri
     replaced
 }
 
-/// What is asked of a row, as in `A3 mean keiro <= 11.5 ms`.
+/// A target, such as `A3 mean keiro <= 11.5 ms`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
     /// The row that is judged.
     pub row: RowName,
-    /// The text as the plan has it.
+    /// Its text in the plan.
     pub text: String,
     relation: Relation,
     bound: Bound,
@@ -296,7 +294,7 @@ enum Relation {
     AtMost,
     AtLeast,
     Equal,
-    /// Within this share of the bound, or within this much of it if that is more.
+    /// Within this fraction of the bound, or this absolute difference if that is more.
     Within {
         ratio: f64,
         absolute: f64,
@@ -319,7 +317,7 @@ impl Target {
     /// another row.
     ///
     /// # Errors
-    /// Which part is wrong, and what to write.
+    /// The part that is wrong, and what to write.
     pub fn parse(text: &str, setup: &Setup) -> Result<Self, String> {
         let spaced = text.replace('%', " % ");
         let words: Vec<&str> = spaced.split_whitespace().collect();
@@ -360,9 +358,9 @@ impl Target {
         })
     }
 
-    /// Whether the target holds; `None` where a value is missing or does not count.
+    /// Whether the target is met; `None` if a value is missing or void.
     ///
-    /// `values` has the measured value of every row that counts, `paper` the paper's.
+    /// `values` has the measured value of every valid row, `paper` the paper's.
     pub fn holds(
         &self,
         values: &BTreeMap<RowName, f64>,
@@ -392,7 +390,7 @@ impl Target {
         })
     }
 
-    /// The rows that the target speaks of.
+    /// The rows to which the target refers.
     pub(crate) fn rows(&self) -> impl Iterator<Item = RowName> {
         let other = match self.bound {
             Bound::Row(row) => Some(row),

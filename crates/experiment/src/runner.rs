@@ -1,4 +1,4 @@
-//! What carries a variant's messages: the laboratory's real processes, or the simulator.
+//! Runners carry a variant's messages: in the laboratory with real processes, or in the simulator.
 
 use std::time::Duration;
 
@@ -17,43 +17,43 @@ use crate::{
 
 /// Carries the messages of one run.
 pub trait Runner {
-    /// Where its values are from.
+    /// The source of its values.
     fn source(&self) -> Source;
 
     /// Whether it can run this variant.
     fn can_run(&self, setup: &Setup, variant: usize) -> bool;
 
-    /// Runs one variant once: makes every message of the schedule at its time, waits until all
-    /// have arrived or the drain time is over, and returns what became of each.
+    /// Runs one variant once: sends every message of the schedule at its time, waits until all have arrived
+    /// or the drain time is over, and returns a record of each.
     ///
-    /// Calls `progress` several times a second where it runs in real time. Leaves nothing behind,
-    /// whether it succeeds or not.
+    /// Calls `progress` several times per second if it runs in real time. Leaves nothing behind, also on
+    /// failure.
     ///
     /// # Errors
-    /// What kept the run from being carried out, and what to try. A late emulator or an
-    /// undelivered message is no error.
+    /// Why the run could not be carried out, and what to try. A late emulator or an undelivered message is
+    /// not an error.
     fn run(
         &mut self,
         request: &Request<'_>,
         progress: &mut dyn FnMut(&Progress),
     ) -> anyhow::Result<Outcome>;
 
-    /// What carries out transactions here; `None` where nothing does.
+    /// Runner of transactions; `None` if not available.
     fn transactions(&mut self) -> Option<&mut dyn TransactionRunner> {
         None
     }
 
-    /// What carries out trials here; `None` where nothing does.
+    /// Runner of trials; `None` if not available.
     fn trials(&mut self) -> Option<&mut dyn TrialRunner> {
         None
     }
 
-    /// What carries out studies of aggregates' parameters here; `None` where nothing does.
+    /// Runner of studies of the parameters of aggregation; `None` if not available.
     fn study(&mut self) -> Option<&mut dyn StudyRunner> {
         None
     }
 
-    /// What has tenants share bottlenecks here; `None` where nothing does.
+    /// Runner of tenants that share bottlenecks; `None` if not available.
     fn sharing(&mut self) -> Option<&mut dyn SharingRunner> {
         None
     }
@@ -62,13 +62,12 @@ pub trait Runner {
 /// One run to carry out.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// What is measured.
     pub setup: &'a Setup,
     /// Index of the variant.
     pub variant: usize,
     /// The round, from 0.
     pub round: u32,
-    /// How much is measured.
+    /// Extent of the measurement.
     pub extent: &'a Extent,
     /// The messages, the same for every variant and source of a round.
     pub schedule: &'a Schedule,
@@ -77,9 +76,9 @@ pub struct Request<'a> {
 /// Every application's messages of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// The seed that the messages follow from.
+    /// The seed from which the messages are drawn.
     pub seed: u64,
-    /// By application, when its messages are made, since the beginning of the run; rising.
+    /// Ascending times at which each application's messages are sent, since the beginning of the run.
     pub made: Vec<Vec<Instant>>,
 }
 
@@ -100,27 +99,25 @@ impl Schedule {
     }
 }
 
-/// How a run stands.
+/// Progress of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
-    /// The time of the schedule that has passed, at most its duration.
+    /// Time of the schedule that has passed, at most its duration.
     pub elapsed: Duration,
-    /// What has arrived so far, by application.
+    /// Arrivals so far, by application.
     pub applications: Vec<Arrived>,
 }
 
 /// One application's messages so far in a run, warm-up included.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Arrived {
-    /// Messages made.
     pub made: u64,
-    /// Messages that arrived.
     pub received: u64,
     /// Messages that arrived within their latency target.
     pub met: u64,
-    /// The mean delay of those that arrived, in ms; 0 as long as there is none.
+    /// Mean delay of those that arrived, in ms; 0 before the first.
     pub mean_ms: f64,
-    /// The last delay, in ms.
+    /// Delay of the last arrival, in ms.
     pub last_ms: f64,
 }
 
@@ -134,11 +131,11 @@ impl Arrived {
     }
 }
 
-/// What a run gave.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// One record for every message of the schedule.
     pub records: Vec<MessageRecord>,
-    /// How the emulator kept its time; `None` in the simulator.
+    /// Lateness of the emulator; `None` in the simulator.
     pub emulator: Option<EmulatorReport>,
 }

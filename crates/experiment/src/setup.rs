@@ -1,7 +1,7 @@
-//! What an experiment runs: paths, applications, ways of sending, rounds.
+//! Setups of experiments: paths, applications, variants, rounds.
 //!
-//! Reads `experiments/**/*.toml` files that several plans share, so that tables and figures of
-//! one measurement come from one run. Carrying it out is left to `measure` and the runners.
+//! Reads `experiments/**/*.toml` files that several plans share, so that tables and figures of one
+//! measurement come from one run. `measure` and the runners carry it out.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ pub(crate) use keiro_config::did_you_mean as nearest;
 
 use crate::{error::PlanError, record::Window};
 
-/// A measurement that one or more plans evaluate.
+/// A measurement that is evaluated by one or more plans.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setup {
     /// Its name, a path below `experiments/` without `.toml`.
     pub id: String,
-    /// One line for people.
+    /// Title in one line.
     pub title: String,
     /// The laboratory's topology, a path below `experiments/` without `.toml`, or `generated` from
     /// the paths.
@@ -28,11 +28,11 @@ pub struct Setup {
     pub paths: Vec<Path>,
     /// The applications, in the paper's order; at least one.
     pub applications: Vec<Application>,
-    /// The ways of sending that are compared; at least one.
+    /// The compared variants; at least one.
     pub variants: Vec<Variant>,
-    /// How much is measured.
+    /// Extent of the measurement.
     pub run: Extent,
-    /// How much is measured with `--quick`; such figures are not for publication.
+    /// Extent with `--quick`; its results are not for publication.
     pub quick: Extent,
 }
 
@@ -40,9 +40,9 @@ pub struct Setup {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Path {
-    /// Its name, as the topology and the gateways call it.
+    /// Its name in the topology and the gateways.
     pub name: String,
-    /// W, wire bytes, one way.
+    /// W, IP bytes per second, one way.
     pub bandwidth: Text<Bandwidth>,
     /// T, the one-way propagation delay.
     pub delay: Text<Duration>,
@@ -52,38 +52,37 @@ pub struct Path {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Application {
-    /// Its name.
     pub name: String,
     /// L, the payload bytes of every message.
     pub length: Text<ByteCount>,
     /// E, the mean of the exponential intervals between two messages.
     pub interval: Text<Duration>,
-    /// F, the delay that the application asks for.
+    /// F, the latency target.
     pub latency_target: Text<Duration>,
 }
 
-/// One way of sending.
+/// One variant of sending.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
     /// Its letter, for tables and files.
     pub id: String,
-    /// Its name, the last part of a row's name.
+    /// Its name, the last part of the names of rows.
     pub name: String,
-    /// What carries the messages.
+    /// Transport of the messages.
     pub transport: Transport,
-    /// Which path an application's messages take; `None` where the transport decides.
+    /// Paths of the applications; `None` if the transport decides.
     pub assignment: Option<Assignment>,
-    /// The order in which waiting messages are served; `None` where the transport decides.
+    /// Order in which waiting messages are served; `None` if the transport decides.
     pub scheduler: Option<Scheduler>,
-    /// Whether the simulator runs it too.
+    /// Whether it also runs in the simulator.
     #[serde(default)]
     pub simulated: bool,
-    /// The cost of headers on this transport.
+    /// Header cost of this transport.
     pub headers: Headers,
 }
 
-/// What carries the messages.
+/// Transport of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
@@ -95,15 +94,15 @@ pub enum Transport {
     Mptcp,
 }
 
-/// How the applications are spread over the paths.
+/// Assignment of the applications to paths.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Assignment {
-    /// Everything on the path of this name: the conventional way.
+    /// All applications on the path of this name: the conventional way.
     OnePath(String),
-    /// The algorithm of [path-selection fig. 4]; predictions may exceed a latency target by this ratio.
+    /// The algorithm of [path-selection fig. 4]; predictions may exceed a latency target by `tolerance`.
     Paper {
-        /// By how much a prediction may exceed the latency target.
+        /// Fraction by which a prediction may exceed the latency target.
         tolerance: Text<Probability>,
     },
     /// Keiro's planner, latency targets held strictly.
@@ -116,33 +115,33 @@ pub enum Assignment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduler {
-    /// In the order of their making.
+    /// First in, first out.
     Fifo,
-    /// The earliest deadline (time of making + latency target) first.
+    /// Earliest deadline (sending time + latency target) first.
     Deadline,
 }
 
-/// What a full-sized packet spends on headers. Decides the floor with headers.
+/// Headers of a full-sized packet. They determine the floor with headers.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Headers {
     /// Message bytes in a full packet.
     pub payload: Text<ByteCount>,
-    /// All other bytes of that packet that the path's bandwidth pays for.
+    /// All other bytes of that packet that use the path's bandwidth.
     pub overhead: Text<ByteCount>,
 }
 
-/// How much is measured.
+/// Extent of a measurement.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Extent {
     /// Runs of every variant; round r uses seed `seed` + r.
     pub rounds: u32,
-    /// For how long messages are made in one run, the warm-up included.
+    /// Time during which messages are sent in one run, warm-up included.
     pub duration: Text<Duration>,
-    /// Messages made in this first part are sent but not counted.
+    /// Messages sent in this first part are not counted.
     pub warm_up: Text<Duration>,
-    /// How long a run may wait for what is still under way after the last message was made.
+    /// Time to wait for messages in flight after the last one was sent.
     pub drain: Text<Duration>,
     /// The first round's seed.
     pub seed: u64,
@@ -152,7 +151,7 @@ impl Setup {
     /// Reads a setup; `file` names it in errors.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// The fault and its location.
     pub fn parse(file: &str, text: &str) -> Result<Self, PlanError> {
         let setup: Self = keiro_config::deserialize(text, file)?;
         setup
@@ -176,7 +175,7 @@ impl Setup {
         self.variants.iter().position(|v| v.name == name)
     }
 
-    /// The part of each run whose messages count.
+    /// The part of each run in which messages count.
     pub fn window(&self, quick: bool) -> Window {
         let extent = self.extent(quick);
         Window {
@@ -280,7 +279,7 @@ impl Extent {
         self.seed.wrapping_add(u64::from(round))
     }
 
-    /// The time in which counted messages are made, over all rounds.
+    /// Time in which counted messages are sent, over all rounds.
     pub fn counted(&self) -> Duration {
         self.duration.0.saturating_sub(self.warm_up.0) * self.rounds
     }

@@ -14,7 +14,7 @@ use crate::{
     tenants::SharingRunner,
 };
 
-/// Runs two gateways over faultless simulated paths, on machines that take no time.
+/// Runs two gateways over loss-free simulated paths, on machines without processing time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Simulator;
 

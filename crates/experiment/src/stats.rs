@@ -1,22 +1,22 @@
 //! Statistics of delay samples: means, percentiles, intervals, distributions.
 //!
-//! Pure functions on plain numbers; the unit is the caller's (milliseconds throughout this crate).
-//! Intervals are two-sided 95 % intervals. Delays on a shared queue are correlated from message to
-//! message, so intervals come from *batches*: the samples of one run, or of one part of a run.
-//! What a batch is, and how many there are, is the caller's to decide and to publish.
+//! Pure functions on plain numbers; the caller defines the unit (milliseconds throughout this crate).
+//! Intervals are two-sided 95 % intervals. Delays on a shared queue are correlated from message to message,
+//! so intervals come from *batches*: the samples of one run, or of one part of a run. The caller decides what
+//! a batch is and how many there are, and publishes it.
 
 use keiro_model::quantiles;
 use statrs::distribution::{Beta, Binomial, ContinuousCDF, DiscreteCDF};
 
-/// The share of intervals that cover the true value.
+/// Confidence level of the intervals.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// A value with the interval in which the true one lies with 95 % confidence.
+/// A value with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// The point estimate, from all samples.
     pub value: f64,
-    /// `None` where there are too few samples or batches for an interval.
+    /// `None` if there are too few samples or batches.
     pub interval: Option<Interval>,
     /// The number of samples.
     pub samples: usize,
@@ -27,9 +27,7 @@ pub struct Estimate {
 /// A closed interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// The lower end.
     pub low: f64,
-    /// The upper end.
     pub high: f64,
 }
 
@@ -68,33 +66,33 @@ pub fn variance(samples: &[f64]) -> Option<f64> {
     (samples.len() >= 2).then(|| squares / (samples.len() - 1) as f64)
 }
 
-/// The samples in rising order.
+/// The samples in ascending order.
 pub fn sorted(samples: impl IntoIterator<Item = f64>) -> Vec<f64> {
     let mut sorted: Vec<f64> = samples.into_iter().collect();
     sorted.sort_by(f64::total_cmp);
     sorted
 }
 
-/// The exact `quantile` (0 < quantile ≤ 1) of samples in rising order, by nearest rank: the least
-/// sample that at least this share of all samples does not exceed.
+/// The exact `quantile` (0 < quantile ≤ 1) of ascending samples by nearest rank: the smallest sample such
+/// that at least this share of the samples does not exceed it.
 ///
-/// `None` without samples. Never interpolates, so the answer is a delay that a message really had.
+/// `None` without samples. Never interpolates, so the result is the delay of a real message.
 pub fn percentile(sorted: &[f64], quantile: f64) -> Option<f64> {
     sorted
         .get(quantiles::nearest_rank(sorted.len(), quantile)?)
         .copied()
 }
 
-/// The middle value, or the mean of the two in the middle; `None` without values.
+/// The median; the mean of the two middle values if their number is even. `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     quantiles::median(&mut values.to_vec())
 }
 
 /// The mean over all samples; its interval by Student's t over the batches.
 ///
-/// Batches may differ in size: the mean is Σ sums / Σ sizes, and its variance that of the ratio
-/// estimator, k/(k − 1) · Σ (nᵢ/n)² (mᵢ − m)². For equal sizes that is the textbook interval of
-/// batch means. Empty batches count for nothing. `None` without samples.
+/// Batches may differ in size: the mean is Σ sums / Σ sizes, and its variance that of the ratio estimator,
+/// k/(k − 1) · Σ (nᵢ/n)² (mᵢ − m)². For equal sizes that is the textbook interval of batch means. Empty
+/// batches are ignored. `None` without samples.
 pub fn mean_of_batches<B: AsRef<[f64]>>(batches: &[B]) -> Option<Estimate> {
     let batches = filled(batches);
     let samples: usize = batches.iter().map(|b| b.len()).sum();
@@ -118,11 +116,11 @@ pub fn mean_of_batches<B: AsRef<[f64]>>(batches: &[B]) -> Option<Estimate> {
     })
 }
 
-/// The exact `quantile` over all samples; its interval is the hull of two.
+/// The exact `quantile` over all samples; its interval is the hull of two intervals.
 ///
-/// One is by order statistics, which takes the samples for independent; the other by sectioning,
-/// Student's t over the batches' own quantiles around the overall one, which does not. Where
-/// either has too few samples, the other stands alone. `None` without samples.
+/// One is by order statistics, which assumes independent samples. The other is by sectioning, which does not:
+/// Student's t over the batches' own quantiles around the overall one. If either has too few samples, the
+/// other is used. `None` without samples.
 pub fn percentile_of_batches<B: AsRef<[f64]>>(batches: &[B], quantile: f64) -> Option<Estimate> {
     let batches = filled(batches);
     let all = sorted(batches.iter().flat_map(|b| b.iter().copied()));
@@ -147,16 +145,16 @@ pub fn percentile_of_batches<B: AsRef<[f64]>>(batches: &[B], quantile: f64) -> O
     })
 }
 
-/// The interval around a value that all batches together have, by Student's t over the batches'
-/// own values; `None` for fewer than two batches.
+/// Interval around the value of all batches together, by Student's t over the batches' own values; `None` for
+/// fewer than two batches.
 pub fn sections(value: f64, by_batch: &[f64]) -> Option<Interval> {
     let squares: f64 = by_batch.iter().map(|own| (own - value).powi(2)).sum();
     half_width(by_batch.len(), |count| squares / (count * (count - 1.0)))
         .map(|half| Interval::around(value, half))
 }
 
-/// The share (0..=1) of true samples; its interval is the hull of Clopper and Pearson's and that
-/// of the batches' shares. `None` without samples.
+/// Share (0..=1) of true samples. Its interval is the hull of Clopper and Pearson's and that of the batches'
+/// shares. `None` without samples.
 pub fn proportion_of_batches<B: AsRef<[bool]>>(batches: &[B]) -> Option<Estimate> {
     let shares: Vec<Vec<f64>> = batches
         .iter()
@@ -186,8 +184,8 @@ pub fn proportion_of_batches<B: AsRef<[bool]>>(batches: &[B]) -> Option<Estimate
 /// The relative change (after/before − 1) of two means measured in the same batches; its interval
 /// by Student's t over the batches' own changes around the overall one.
 ///
-/// Pairs the batches in order, as common random numbers allow; a batch that is empty on either
-/// side is left out. `None` where nothing is left or the mean before is zero.
+/// Pairs the batches in order, as common random numbers allow. Leaves out a batch that is empty on either
+/// side. `None` if nothing is left or the mean before is zero.
 pub fn change_of_paired_batches<B: AsRef<[f64]>>(before: &[B], after: &[B]) -> Option<Estimate> {
     let pairs: Vec<(&[f64], &[f64])> = before
         .iter()
@@ -234,7 +232,7 @@ pub fn ecdf(sorted: &[f64], points_max: usize) -> Vec<(f64, f64)> {
     steps
 }
 
-/// Counts of samples in bins of equal width from zero, as in figs. 7 and 8 of path-selection.
+/// Counts of samples in bins of equal width from zero, as in [path-selection figs. 7, 8].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     /// The width of a bin, in the unit of the samples.
@@ -246,8 +244,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Sorts `samples` into at most `bins_max` bins of `bin_width`; negative samples, which no
-    /// delay has, go to the first.
+    /// Sorts `samples` into at most `bins_max` bins of `bin_width`. Negative samples go to the first bin.
     pub fn of(samples: impl IntoIterator<Item = f64>, bin_width: f64, bins_max: usize) -> Self {
         let mut histogram = Self {
             bin_width,
@@ -255,7 +252,7 @@ impl Histogram {
             beyond: 0,
         };
         for sample in samples {
-            // A float cast saturates: what is negative or not a number becomes bin 0.
+            // A float cast saturates: negative values and NaN become bin 0.
             let bin = (sample / bin_width).floor() as usize;
             if bin >= bins_max {
                 histogram.beyond += 1;

@@ -1,5 +1,5 @@
-//! What an experiment is about. Each kind measures in its own way and hands back [`Findings`] of one
-//! form, from which the report and its files are written.
+//! Kinds of experiment. Each measures in its own way and returns [`Findings`], from which the report and its
+//! files are written.
 
 use anyhow::bail;
 
@@ -21,11 +21,11 @@ use crate::{
 pub enum Subject {
     /// Messages of one setup, measured or computed.
     Messages,
-    /// Forecasts, held against many random workloads.
+    /// Forecasts compared with measurements over many random workloads.
     Forecasts(Accuracy),
-    /// Transactions over several ways.
+    /// Transactions over several transports.
     Transactions(Transactions),
-    /// What gateways carry, withstand or find out.
+    /// Trials of gateways, kernels or routing daemons.
     Trials(Trials),
     /// The parameters of aggregation: size, interval, copies.
     Aggregation(Study),
@@ -35,10 +35,10 @@ pub enum Subject {
 
 /// A kind of experiment.
 pub(crate) trait Experiment {
-    /// Measures the plan on the bench.
+    /// Measures the plan with the bench's runners.
     ///
     /// # Errors
-    /// What kept it from being carried out, and what to try.
+    /// Why it could not be carried out, and what to try.
     fn carry_out(
         &self,
         plan: &Plan,
@@ -47,15 +47,14 @@ pub(crate) trait Experiment {
     ) -> anyhow::Result<Findings>;
 }
 
-/// What an experiment found.
+/// Results of an experiment.
 #[derive(Default)]
 pub(crate) struct Findings {
     pub(crate) rows: Vec<Row>,
-    /// One per row.
     pub(crate) basis: Vec<Basis>,
     pub(crate) drawings: Vec<NamedDrawing>,
     pub(crate) runs: Vec<RunsReport>,
-    /// Come before the manifest's own notes.
+    /// Precede the manifest's own notes.
     pub(crate) notes: Vec<String>,
     /// Further files: name and content.
     pub(crate) files: Vec<(&'static str, String)>,
@@ -103,7 +102,7 @@ impl Experiment for Accuracy {
 }
 
 impl Experiment for Transactions {
-    /// Writes what there is after every round: a run takes hours, and may be cut short.
+    /// Writes a report after every round, because a run takes hours and may be interrupted.
     fn carry_out(
         &self,
         plan: &Plan,
@@ -113,7 +112,7 @@ impl Experiment for Transactions {
         let options = bench.options;
         let cases = transactions::select(self, &options.variants)?;
         let Some(runner) = bench.runners.iter_mut().find_map(|r| r.transactions()) else {
-            // As with messages, what the laboratory would measure is left out without it.
+            // As with messages, rows of the laboratory are left out without it.
             let missing = transactions::Measured::without_laboratory(&cases);
             return transactions_found(self, &[], &missing, options.quick);
         };
@@ -126,9 +125,9 @@ impl Experiment for Transactions {
                     kept_in = Some(options.results.join(report.directory));
                     Ok(())
                 }
-                // Nothing can be written: better now than after hours.
+                // Nothing can be written: fail now, not after hours.
                 Err(error) if kept_in.is_none() => Err(error),
-                // It may be possible again by the end, which fails if it is not.
+                // Writing may work again at the end; otherwise that attempt reports the error.
                 Err(_) => Ok(()),
             }
         };
@@ -173,16 +172,18 @@ impl Experiment for Trials {
         bench: &mut Bench<'_, '_>,
         watch: &mut dyn FnMut(&Status<'_>),
     ) -> anyhow::Result<Findings> {
-        let asked = (bench.options.variants.as_slice(), bench.options.quick);
+        let options = bench.options;
         let measured = match bench.runners.iter_mut().find_map(|r| r.trials()) {
-            Some(runner) => trials::measure(runner, plan, self, asked, watch)?,
+            Some(runner) => {
+                trials::measure(runner, plan, self, &options.variants, options.quick, watch)?
+            }
             None => trials::Measured::default(),
         };
         let (rows, basis) = trials::rows(self, &measured);
         Ok(Findings {
             rows,
             basis,
-            drawings: trials::drawings(self, &measured, bench.options.quick)?,
+            drawings: trials::drawings(self, &measured, options.quick)?,
             runs: trials::runs_reports(self, &measured),
             notes: trials::notes(self, &measured),
             files: vec![("runs.csv", trials::runs_csv(self, &measured))],

@@ -1,4 +1,4 @@
-//! Random workloads: paths, applications and who goes where, from a seed.
+//! Random workloads drawn from a seed: paths, applications and assignments.
 //!
 //! Each is a [`Setup`] with one variant per scheduler, so that the same runners carry it.
 
@@ -23,19 +23,19 @@ use crate::{
     },
 };
 
-/// Which random workloads there are; a file below `experiments/`.
+/// A file of random workloads below `experiments/`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workloads {
     /// Its name, a path below `experiments/` without `.toml`.
     pub id: String,
-    /// One line for people.
+    /// Title in one line.
     pub title: String,
-    /// The cost of headers.
+    /// Header cost.
     pub headers: Headers,
-    /// What the simulator runs.
+    /// Workloads for the simulator.
     pub simulated: Family,
-    /// What the laboratory runs.
+    /// Workloads for the laboratory.
     pub laboratory: Family,
 }
 
@@ -43,34 +43,32 @@ pub struct Workloads {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Family {
-    /// How many.
     pub workloads: u32,
-    /// Workload i follows from this and i alone.
+    /// Workload i depends on this and i alone.
     pub seed: u64,
-    /// Paths, least and most.
+    /// Minimum and maximum of paths.
     pub paths: [u32; 2],
-    /// Applications, least and most.
+    /// Minimum and maximum of applications.
     pub applications: [u32; 2],
-    /// Least and most.
     pub bandwidth: [Text<Bandwidth>; 2],
-    /// One-way propagation, least and most.
+    /// Minimum and maximum of the one-way propagation delay.
     pub delay: [Text<Duration>; 2],
-    /// Message lengths, least and most.
+    /// Minimum and maximum of message lengths.
     pub length: [Text<ByteCount>; 2],
-    /// Mean load of each used path, headers included, least and most.
+    /// Minimum and maximum of the mean load of each used path, headers included.
     pub load: [f64; 2],
-    /// Packets that one round of one scheduler sends, about.
+    /// Approximate number of packets that one scheduler sends in a round.
     pub round_packets: u64,
-    /// Rounds, least and most.
+    /// Minimum and maximum of rounds.
     pub rounds: [u32; 2],
-    /// Rounds end when the 95 % interval of every 99th percentile is narrower than this part of
-    /// it.
+    /// Rounds end when the 95 % interval of every 99th percentile is narrower than this fraction of its
+    /// value.
     pub interval: f64,
-    /// What is less with `--quick`.
+    /// Values with `--quick`.
     pub quick: Quick,
 }
 
-/// What is less with `--quick`.
+/// Values with `--quick`.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quick {
@@ -82,17 +80,17 @@ pub struct Quick {
     pub rounds: [u32; 2],
 }
 
-/// Messages made in the first tenth of a round are sent but not counted.
+/// Warm-up: the first tenth of a round.
 const WARM_UP: u32 = 10;
 
-/// How long a round may wait for what is under way after its last message was made.
+/// Time to wait for messages in flight after the last one was sent.
 const DRAIN: Duration = Duration::from_secs(120);
 
 impl Workloads {
     /// Reads the file; `file` names it in errors.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// The fault and its location.
     pub fn parse(file: &str, text: &str) -> Result<Self, PlanError> {
         let workloads: Self = keiro_config::deserialize(text, file)?;
         for (name, family) in [
@@ -112,7 +110,7 @@ impl Workloads {
 }
 
 impl Family {
-    /// As it is, or as little as `--quick` wants.
+    /// The full family, or the quick one.
     #[must_use]
     pub fn extent(&self, quick: bool) -> Self {
         let mut family = self.clone();
@@ -124,7 +122,6 @@ impl Family {
         family
     }
 
-    /// All workloads.
     pub fn setups(&self, headers: Headers) -> Vec<Setup> {
         (0..self.workloads)
             .map(|index| self.setup(index, headers))
@@ -135,7 +132,7 @@ impl Family {
         let mut draw = Draw::new(self.seed, index);
         let wire = WireFormat::new(headers.payload.0, headers.overhead.0)
             .expect("a payload was checked for");
-        // Stratified over the workloads, in an order of its own: neighbours differ.
+        // Stratified over the workloads in a random order, so that neighbours differ.
         let stratum = (index * 7 + 3) % self.workloads.max(1);
         let part = (f64::from(stratum) + draw.unit()) / f64::from(self.workloads.max(1));
         let load = self.load[0] + (self.load[1] - self.load[0]) * part;
@@ -158,14 +155,14 @@ impl Family {
             lengths: &lengths,
             weights: &weights,
         };
-        let patience: Vec<f64> = (0..applications)
+        let target_factors: Vec<f64> = (0..applications)
             .map(|_| draw.logarithmic([2.0, 20.0]))
             .collect();
-        // Every other workload goes where the planner puts it, if that loads no path too much.
+        // Every other workload has the planner's assignment, unless that overloads a path.
         let planned = (index % 2 == 1)
-            .then(|| drawn.planned(&patience, self.load[1]))
+            .then(|| drawn.planned(&target_factors, self.load[1]))
             .flatten();
-        let (assignment, specs) = planned.unwrap_or_else(|| drawn.loaded(random, &patience));
+        let (assignment, specs) = planned.unwrap_or_else(|| drawn.loaded(random, &target_factors));
         let extent = self.extent_of(index, &specs, &wire);
         Setup {
             id: format!("workload {}", index + 1),
@@ -178,7 +175,10 @@ impl Family {
             variants: [Scheduler::Fifo, Scheduler::Deadline]
                 .map(|scheduler| variant(scheduler, &assignment, &paths, headers))
                 .to_vec(),
-            applications: (1..).zip(&specs).map(application).collect(),
+            applications: (1..)
+                .zip(&specs)
+                .map(|(number, spec)| application(number, spec))
+                .collect(),
             paths,
             run: extent.clone(),
             quick: extent,
@@ -197,7 +197,7 @@ impl Family {
                     bandwidth: Text(Bandwidth::from_mbit_per_second(
                         draw.logarithmic(self.bandwidth.map(mbit)).round() as u64,
                     )),
-                    // Whole tenths of a millisecond: easy to read, and no rounding anywhere.
+                    // Whole tenths of a millisecond are easy to read and need no rounding.
                     delay: Text(Duration::from_micros(
                         (draw.logarithmic(self.delay.map(micros)) / 100.0).round() as u64 * 100,
                     )),
@@ -206,7 +206,7 @@ impl Family {
             .collect()
     }
 
-    /// As long as it takes to send so many packets.
+    /// The time to send this many packets.
     fn extent_of(&self, index: u32, apps: &[AppSpec], wire: &WireFormat) -> Extent {
         let packets_per_second: f64 = apps
             .iter()
@@ -259,20 +259,20 @@ impl Family {
     }
 }
 
-/// What is drawn of a workload before its intervals are set.
+/// A workload without its intervals.
 struct Drawn<'a> {
     load: f64,
     wire: WireFormat,
     paths: &'a [Path],
     lengths: &'a [ByteCount],
-    /// How much of its path's load each application brings, in proportion.
+    /// The relative load of each application on its path.
     weights: &'a [f64],
 }
 
 impl Drawn<'_> {
-    /// Intervals with which every used path has the load; latency targets are this many times what the
-    /// idle path takes.
-    fn loaded(&self, assignment: Vec<usize>, patience: &[f64]) -> (Vec<usize>, Vec<AppSpec>) {
+    /// Sets intervals so that every used path has the load. Latency targets are this multiple of the idle
+    /// path's delay.
+    fn loaded(&self, assignment: Vec<usize>, target_factors: &[f64]) -> (Vec<usize>, Vec<AppSpec>) {
         let specs = (0..self.lengths.len()).map(|app| {
             let path = assignment[app];
             let on_path = (0..self.lengths.len()).filter(|other| assignment[*other] == path);
@@ -281,15 +281,14 @@ impl Drawn<'_> {
             let path = &self.paths[path];
             let idle = self.wire_bits(app) / path.bandwidth.0.as_bits_per_second() as f64;
             let idle = path.delay.0 + Duration::from_secs_f64(idle);
-            self.spec(app, rate, idle.mul_f64(patience[app]))
+            self.spec(app, rate, idle.mul_f64(target_factors[app]))
         });
         let specs = specs.collect();
         (assignment, specs)
     }
 
-    /// The planner's assignment at this load of all paths together; `None` if a path would then
-    /// have more than `load_max`.
-    fn planned(&self, patience: &[f64], load_max: f64) -> Option<(Vec<usize>, Vec<AppSpec>)> {
+    /// The planner's assignment at this total load; `None` if a path would exceed `load_max`.
+    fn planned(&self, target_factors: &[f64], load_max: f64) -> Option<(Vec<usize>, Vec<AppSpec>)> {
         let capacity: f64 = (0..self.paths.len()).map(|path| self.bits(path)).sum();
         let whole: f64 = self.weights.iter().sum();
         let fastest = self.paths.iter().map(|p| p.delay.0).min()?;
@@ -298,7 +297,7 @@ impl Drawn<'_> {
                 let rate = capacity * self.load * self.weights[app] / whole;
                 let idle = self.wire_bits(app) / (capacity / self.paths.len() as f64);
                 let idle = fastest + Duration::from_secs_f64(idle);
-                self.spec(app, rate, idle.mul_f64(patience[app]))
+                self.spec(app, rate, idle.mul_f64(target_factors[app]))
             })
             .collect();
         let paths: Vec<PathSpec> = self
@@ -341,7 +340,6 @@ impl Drawn<'_> {
     }
 }
 
-/// One workload's generator.
 struct Draw(ChaCha12Rng);
 
 impl Draw {
@@ -351,7 +349,7 @@ impl Draw {
         Self(random)
     }
 
-    /// In [0, 1).
+    /// Uniform in [0, 1).
     fn unit(&mut self) -> f64 {
         (self.0.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -364,7 +362,7 @@ impl Draw {
         low + (self.unit() * f64::from(high - low + 1)) as u32
     }
 
-    /// Any application on any path, but no path is left empty.
+    /// A random assignment that leaves no path empty.
     fn assignment(&mut self, applications: usize, paths: usize) -> Vec<usize> {
         (0..applications)
             .map(|app| match app < paths {
@@ -375,7 +373,7 @@ impl Draw {
     }
 }
 
-fn application((number, spec): (u32, &AppSpec)) -> Application {
+fn application(number: u32, spec: &AppSpec) -> Application {
     Application {
         name: format!("A{number}"),
         length: Text(spec.length),
@@ -421,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn the_repositorys_workloads_are_as_many_and_as_large_as_asked() {
+    fn the_repositorys_workloads_have_the_specified_sizes() {
         let workloads = workloads();
         for (family, least, load_max) in [
             (&workloads.simulated, 20, 0.9),

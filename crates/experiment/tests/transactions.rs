@@ -1,4 +1,4 @@
-//! A comparison of ways of carrying transactions, from its plan to its files.
+//! A comparison of transports of transactions, from plan to files.
 
 use keiro_experiment::{
     campaign::{Campaign, Options},
@@ -12,12 +12,12 @@ use keiro_experiment::{
 
 const PLAN: &str = include_str!("../../../experiments/aggregation/table5/plan.toml");
 
-/// The plan with six round trips only, and much less of it.
+/// The plan with six round trips only, and a shorter extent.
 fn short_plan() -> Plan {
     let of_six = PLAN.lines().filter(|line| !line.contains("12rt"));
     let text: String = of_six.flat_map(|line| [line, "\n"]).collect();
     let text = text.replace("round_trips = [6, 12]", "round_trips = [6]");
-    // The second second counts, which has 400.
+    // Only the second second counts, with 400 transactions.
     let text = text.replace("duration = \"6s\"", "duration = \"2s\"");
     Plan::parse("plan.toml", &text, |_| None).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -42,7 +42,7 @@ fn value(report: &Report, name: &str) -> Option<f64> {
 }
 
 #[test]
-fn ways_are_measured_and_told_with_their_counters() {
+fn transports_are_reported_with_their_counters() {
     if !Laboratory::is_possible() {
         eprintln!("not root: nothing was run in the laboratory");
         return;
@@ -77,7 +77,7 @@ fn ways_are_measured_and_told_with_their_counters() {
 }
 
 #[test]
-fn a_way_that_cannot_be_measured_is_void_and_named() {
+fn a_transport_that_cannot_be_measured_is_void_and_named() {
     let laboratory = Laboratory::new(programs("keiro-is-not-used"), None);
     let (report, _directory) = run(&["kcp"], Box::new(laboratory));
     assert!(report.rows.iter().all(|row| row.verdict == Verdict::Void));
@@ -88,14 +88,14 @@ fn a_way_that_cannot_be_measured_is_void_and_named() {
 }
 
 #[test]
-fn without_the_laboratory_all_rows_are_left_out_and_that_is_said() {
+fn without_the_laboratory_rows_are_left_out_with_a_note() {
     let (report, _directory) = run(&["tcp-cubic"], Box::new(Simulator));
     assert!(report.rows.is_empty());
     assert!(report.manifest.notes[0].starts_with("NOT MEASURED: all rows of tcp-cubic"));
 }
 
 #[test]
-fn an_unknown_way_is_refused_with_the_nearest() {
+fn an_unknown_transport_is_refused_with_the_nearest() {
     let directory = tempfile::tempdir().unwrap();
     let options = Options {
         quick: true,

@@ -1,10 +1,10 @@
-//! Axes that stay behind what they measure.
+//! Axes that stay in the background.
 
 use plotters::{chart::MeshStyle, coord::ranged1d::Ranged, prelude::*};
 
 use crate::{FONT, GRID, INK, LABEL_SIZE};
 
-/// Fine horizontal lines, none upwards; labels in the figures' type.
+/// Fine horizontal lines only; labels in the figures' font.
 pub fn quiet_axes<'m, 'a, 'b, X, Y, B>(
     mesh: &'m mut MeshStyle<'a, 'b, X, Y, B>,
 ) -> &'m mut MeshStyle<'a, 'b, X, Y, B>

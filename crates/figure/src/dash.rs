@@ -1,4 +1,4 @@
-//! Lines in dashes, and samples of them for legends.
+//! Dashed lines, and samples of them for legends.
 
 use plotters::{element::PathElement, style::ShapeStyle};
 
@@ -7,11 +7,8 @@ use crate::{Canvas, PlotResult};
 /// How a line is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dash {
-    /// Without gaps.
     Solid,
-    /// Long pieces.
     Dashed,
-    /// Short ones.
     Dotted,
 }
 
@@ -28,7 +25,7 @@ impl Dash {
         }
     }
 
-    /// Where a sample is drawn.
+    /// Ranges of a sample's pieces, in pixels.
     fn pieces(self) -> Vec<(i32, i32)> {
         match self {
             Self::Solid => vec![(0, SAMPLE_WIDTH)],
@@ -38,16 +35,17 @@ impl Dash {
     }
 }
 
-/// A sample of a line for a legend, from `(x, y)` to the right.
+/// A sample of a line for a legend, from the pixel `at` to the right.
 ///
 /// # Errors
 /// It cannot be drawn.
 pub fn line_sample(
     area: &Canvas<'_>,
-    (x, y): (i32, i32),
+    at: (i32, i32),
     style: ShapeStyle,
     dash: Dash,
 ) -> PlotResult<()> {
+    let (x, y) = at;
     for (from, to) in dash.pieces() {
         area.draw(&PathElement::new([(x + from, y), (x + to, y)], style))?;
     }

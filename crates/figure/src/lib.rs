@@ -1,7 +1,7 @@
-//! What Keiro's figures have in common: a canvas with a title, the palette, labels, dashes, axes,
-//! and the marks of logarithmic ones.
+//! Parts that all of Keiro's figures use: a canvas with a title, the palette, labels, dashes, axes, and marks
+//! of logarithmic axes.
 //!
-//! What a figure shows is left to the crate that draws it.
+//! Each crate that draws a figure decides about its content.
 #![forbid(unsafe_code)]
 
 mod axes;
@@ -20,7 +20,7 @@ pub use dash::{Dash, SAMPLE_WIDTH, line_sample};
 pub use marks::{LogChart, decades, x_marks};
 pub use palette::{BLUE, COLOURS, GRID, INK, MARK, PURPLE, VERMILION, colour};
 
-/// The typeface of all text; the viewer's own.
+/// The font of all text: the viewer's default.
 pub const FONT: &str = "sans-serif";
 /// Height of a title in pixels.
 pub const TITLE_SIZE: i32 = 19;
@@ -31,10 +31,9 @@ pub const WIDTH: u32 = 860;
 
 /// An area to draw on.
 pub type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-/// What drawing gives.
 pub type PlotResult<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// Drawing failed; only ever a defect of the program, since it draws into memory.
+/// Drawing failed, which is a bug because it draws into memory.
 #[derive(Debug, thiserror::Error)]
 #[error("figure `{title}` could not be drawn: {reason}")]
 pub struct DrawError {
@@ -42,8 +41,8 @@ pub struct DrawError {
     reason: String,
 }
 
-/// An SVG picture, [`WIDTH`] by `height` pixels: white, with the title and a second line in the
-/// uppermost 60 pixels. `body` draws the rest, on the whole of it.
+/// An SVG picture, [`WIDTH`] by `height` pixels: white, with title and subtitle in the uppermost 60 pixels.
+/// `body` draws the rest and gets the whole area.
 ///
 /// # Errors
 /// See [`DrawError`].

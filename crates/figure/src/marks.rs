@@ -1,4 +1,6 @@
-//! Marks of logarithmic axes. plotters' own are at uneven numbers.
+//! Marks of logarithmic axes; those of plotters are at uneven numbers.
+
+use std::ops::Range;
 
 use plotters::{
     chart::ChartContext,
@@ -15,11 +17,11 @@ pub type LogChart<'a, 'b, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<LogC
 /// Fewer marks do not show an axis's scale. Ours.
 const FEW: usize = 3;
 
-/// And so many are enough where they are evenly apart. Ours.
+/// Enough marks if they are equally spaced. Ours.
 const EVEN_MAX: usize = 6;
 
-/// Powers of ten within `low..=high`, both above zero, with their 2 and 5 times if that makes
-/// `most` marks at most. Where these are too few for an axis, round numbers that are evenly apart.
+/// Powers of ten within `low..=high`, both positive, with their multiples by 2 and 5 if that makes at most
+/// `most` marks. If these are too few for an axis: equally spaced round numbers.
 pub fn decades(low: f64, high: f64, most: usize) -> Vec<f64> {
     let exponents = low.log10().floor() as i32..=high.log10().ceil() as i32;
     let marks = |digits: &[f64]| -> Vec<f64> {
@@ -56,8 +58,8 @@ fn even(low: f64, high: f64, most: usize) -> Vec<f64> {
         .unwrap_or_default()
 }
 
-/// A line over the whole height, from `bottom` to `top` of the other axis, at each of `ticks`, and
-/// with `text` a label below it. `area` is what the chart was built on.
+/// Draws a line over `height` of the other axis at each of `ticks`, with a label below it if `text` is given.
+/// `area` is the canvas of the chart.
 ///
 /// # Errors
 /// They cannot be drawn.
@@ -65,7 +67,7 @@ pub fn x_marks<Y>(
     area: &Canvas<'_>,
     chart: &mut LogChart<'_, '_, Y>,
     ticks: &[f64],
-    (bottom, top): (f64, f64),
+    height: Range<f64>,
     text: Option<&dyn Fn(f64) -> String>,
 ) -> PlotResult<()>
 where
@@ -73,9 +75,12 @@ where
 {
     let (left, above) = area.get_base_pixel();
     for &tick in ticks {
-        chart.draw_series(LineSeries::new([(tick, bottom), (tick, top)], GRID))?;
+        chart.draw_series(LineSeries::new(
+            [(tick, height.start), (tick, height.end)],
+            GRID,
+        ))?;
         if let Some(text) = text {
-            let (x, y) = chart.backend_coord(&(tick, bottom));
+            let (x, y) = chart.backend_coord(&(tick, height.start));
             let at = (x - left, y - above + 14);
             label(area, &text(tick), at, LABEL_SIZE - 1, INK, HPos::Center)?;
         }

@@ -1,7 +1,7 @@
-//! Time, residuals and throughput against size, in the manner of [latency-bandwidth figs. 2–4].
+//! Time, residuals and throughput against size, like [latency-bandwidth figs. 2–4].
 //!
-//! One picture of three panels over a common axis of sizes. The paper's axes are linear; ours are
-//! logarithmic, so that overhead and bandwidth are both seen.
+//! One picture with three panels and a common axis of sizes. The paper's axes are linear; ours are
+//! logarithmic, so that overhead and bandwidth are both visible.
 
 use keiro_control::units::three_digits;
 use keiro_figure::{
@@ -15,7 +15,7 @@ use plotters::{
     style::text_anchor::HPos,
 };
 
-/// A fit as an SVG picture; `title` says what was measured.
+/// A fit as SVG; `title` names the measurement.
 ///
 /// # Errors
 /// See [`DrawError`].
@@ -30,16 +30,16 @@ pub fn draw(title: &str, fit: &Fit) -> Result<String, DrawError> {
 const HEAD: i32 = 96;
 const TIME_HEIGHT: i32 = 320;
 const RESIDUAL_HEIGHT: i32 = 182;
-/// Above the residuals' frame, for what does not fit into it.
+/// Height above the residuals' frame for outliers.
 const NOTE: u32 = 18;
 const RATE_HEIGHT: i32 = 320;
 const LEFT: u32 = 84;
 const AXIS: u32 = 48;
 
-/// So many points are drawn one by one; of more, evenly chosen ones are.
+/// Up to this many points are drawn individually; of more, an even selection.
 const POINTS_MAX: usize = 4000;
 
-/// Along a line's length; curved by the axes.
+/// Points per line; lines are curved on logarithmic axes.
 const STEPS: usize = 64;
 
 struct Picture<'a> {
@@ -49,7 +49,7 @@ struct Picture<'a> {
     sizes: (f64, f64),
 }
 
-/// One panel's axes and what stands beside them.
+/// Axes and labels of one panel.
 struct Axes {
     values: (f64, f64),
     logarithmic: bool,
@@ -193,7 +193,7 @@ impl<'a> Picture<'a> {
         let (inside, outside): (Vec<_>, Vec<_>) = points.partition(|p| near(&p.1));
         let dot = |at| Circle::new(at, 2, POINT.mix(0.45).filled());
         chart.draw_series(inside.into_iter().map(dot))?;
-        // What is further off stands at the edge.
+        // Values further off are drawn at the edge.
         let edge = |(x, y): (f64, f64)| (x, y.signum() * reach * 0.97);
         let triangle = |at| TriangleMarker::new(at, 4, LEFT_OUT.filled());
         let count = outside.len();
@@ -235,7 +235,7 @@ impl<'a> Picture<'a> {
         Ok(())
     }
 
-    /// Every line over its sizes and up to the break, as points.
+    /// Points of every line over its sizes and up to the break.
     fn lines(&self) -> Vec<Vec<(f64, f64)>> {
         let breaks: Vec<f64> = self.fit.breaks().iter().map(middle).collect();
         let (first, last) = self.fit.range().into_inner();
@@ -248,14 +248,14 @@ impl<'a> Picture<'a> {
                 (0..=STEPS)
                     .map(|i| ends[0] * (ends[1] / ends[0]).powf(i as f64 / STEPS as f64))
                     .map(|n| (n, piece.seconds(n)))
-                    // A line that meets the axis below zero has no place on a logarithmic one.
+                    // The part of a line below zero cannot be shown on a logarithmic axis.
                     .filter(|at| at.1 > 0.0)
                     .collect()
             })
             .collect()
     }
 
-    /// Frame, marks of both axes, and the intervals of breaks.
+    /// Frame, marks of both axes, and intervals of breaks.
     fn grid<Y>(
         &self,
         area: &Canvas<'_>,
@@ -283,7 +283,7 @@ impl<'a> Picture<'a> {
         }
         let text: Option<&dyn Fn(f64) -> String> = if is_last { Some(&size_text) } else { None };
         let ticks = decades(x_low, x_high, 9);
-        x_marks(area, chart, &ticks, (low, high), text)?;
+        x_marks(area, chart, &ticks, low..high, text)?;
         let ticks = match axes.logarithmic {
             true => decades(low, high, 7),
             false => even(low, high),
@@ -302,7 +302,7 @@ impl<'a> Picture<'a> {
             (x_low, low),
         ];
         chart.draw_series(LineSeries::new(frame, MARK))?;
-        // Neither time nor throughput is ever high at small sizes.
+        // Neither time nor throughput is high at small sizes, so the legend fits there.
         let (x, y) = chart.backend_coord(&(x_low, high));
         let at = (x - left + 10, y - top + 16);
         anchored(area, axes.name, at, HPos::Left)?;
@@ -336,7 +336,7 @@ fn greatest(values: impl Iterator<Item = f64>) -> f64 {
     values.fold(0.0, f64::max)
 }
 
-/// How far the residuals' axis goes, in per cent: a few times the typical one.
+/// Range of the residuals' axis, in percent: a few times the typical residual.
 fn reach(mut ratios: Vec<f64>) -> f64 {
     ratios.iter_mut().for_each(|r| *r = r.abs());
     ratios.sort_by(f64::total_cmp);
@@ -353,7 +353,7 @@ fn reach(mut ratios: Vec<f64>) -> f64 {
         .unwrap_or(wanted)
 }
 
-/// Zero, and both ways to half and nearly the whole.
+/// Marks at zero, and in both directions at about half and nearly all of the range.
 fn even(low: f64, high: f64) -> Vec<f64> {
     vec![low, low / 2.0, 0.0, high / 2.0, high]
 }
@@ -388,7 +388,7 @@ fn time_text(seconds: f64) -> String {
 }
 
 fn scaled(value: f64, units: &[(f64, &str)]) -> String {
-    // What is drawn at a mark may have lost the last digit on its way.
+    // Removes floating-point noise from a mark.
     let fits = |unit: &&(f64, &str)| value >= unit.0 * 0.9999;
     match units.iter().find(fits).or(units.last()) {
         Some((unit, name)) => format!("{} {name}", three_digits(value / unit)),

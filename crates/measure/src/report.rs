@@ -1,53 +1,50 @@
-//! A fit and a comparison as data: units in the names of fields, absent what is not known.
+//! Fits and comparisons as data: field names include units, unknown values are absent.
 //!
-//! How they look on a terminal is left to the command.
+//! The command formats them for the terminal.
 
 use keiro_model::fit::{self, Comparison, Fit, Interval, Network};
 use keiro_units::ByteCount;
 use serde::Serialize;
 
-/// A fitted series.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FitReport {
-    /// Where the series is from.
+    /// Origin of the series.
     pub series: String,
-    /// How many transfers were fitted.
+    /// Number of fitted transfers.
     pub points: usize,
-    /// The least measured size.
+    /// The smallest measured size.
     pub min_bytes: u64,
     /// The largest measured size.
     pub max_bytes: u64,
-    /// The lines, by rising size.
+    /// The lines, by ascending size.
     pub pieces: Vec<PieceReport>,
-    /// Where one gives way to the next.
+    /// The breaks between them.
     pub breaks: Vec<BreakReport>,
-    /// The information criterion with no break, with one, and so on.
+    /// The information criterion without breaks, with one, and so on.
     pub criterion: Vec<f64>,
-    /// Every size beside its line.
+    /// Every size with its fit.
     pub sizes: Vec<SizeReport>,
 }
 
-/// One line T(n) = 8n/B + oh; intervals are of 95 %.
+/// One line T(n) = 8n/B + oh with 95 % intervals.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PieceReport {
-    /// The least measured size on it.
+    /// The smallest measured size on it.
     pub min_bytes: u64,
-    /// The largest.
     pub max_bytes: u64,
-    /// B, of payload.
+    /// B of the payload.
     pub bandwidth_bits_per_second: u64,
-    /// The lower end of its interval.
+    /// Lower end of its interval.
     pub bandwidth_low_bits_per_second: u64,
-    /// The upper end; absent if the data do not bound it.
+    /// Upper end; absent if the data do not bound it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bandwidth_high_bits_per_second: Option<u64>,
-    /// oh; negative where the line meets the axis below zero.
+    /// oh; negative if the line's intercept is negative.
     pub overhead_seconds: f64,
-    /// The lower end of its interval.
+    /// Lower end of its interval.
     pub overhead_low_seconds: f64,
-    /// The upper end.
     pub overhead_high_seconds: f64,
-    /// The same line as the paper writes it.
+    /// The same line in the paper's form.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paper: Option<PaperReport>,
 }
@@ -55,126 +52,108 @@ pub struct PieceReport {
 /// A line in the units of [latency-bandwidth]: MB of 10^6 bytes, and seconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PaperReport {
-    /// The slope.
     pub slope_seconds_per_megabyte: f64,
-    /// The lower end of its interval.
+    /// Lower end of its interval.
     pub slope_low_seconds_per_megabyte: f64,
-    /// The upper end.
     pub slope_high_seconds_per_megabyte: f64,
-    /// The intercept.
     pub intercept_seconds: f64,
-    /// The lower end of its interval.
+    /// Lower end of its interval.
     pub intercept_low_seconds: f64,
-    /// The upper end.
     pub intercept_high_seconds: f64,
 }
 
-/// A break; intervals are of 95 %.
+/// A break with its 95 % interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BreakReport {
-    /// Where it is.
     pub at_bytes: u64,
-    /// The lower end of its interval.
+    /// Lower end of its interval.
     pub low_bytes: u64,
-    /// The upper end.
     pub high_bytes: u64,
-    /// The largest size measured below it: nothing is known between this and the next.
+    /// The largest size measured below it; nothing is known between this and the next.
     pub measured_below_bytes: u64,
-    /// The least size measured above it.
+    /// The smallest size measured above it.
     pub measured_above_bytes: u64,
-    /// By how much the time jumps.
+    /// Jump of the time at the break.
     pub jump_seconds: f64,
-    /// The lower end of its interval.
+    /// Lower end of its interval.
     pub jump_low_seconds: f64,
-    /// The upper end.
     pub jump_high_seconds: f64,
 }
 
-/// A size beside its line; of very many sizes, neighbours are taken together.
+/// A size with its fit; if there are very many sizes, neighbours are merged.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SizeReport {
     /// The size, or the mean of several.
     pub mean_bytes: f64,
-    /// How many transfers.
     pub points: usize,
-    /// The robust middle of their times.
+    /// Robust centre of their times.
     pub middle_seconds: f64,
-    /// Its standard error.
     pub standard_error_seconds: f64,
-    /// The line's time.
     pub fitted_seconds: f64,
-    /// Middle less line, as a share of the line.
+    /// Centre minus fit, relative to the fit.
     pub residual_ratio: f64,
-    /// Whether it is so far off that the line was fitted without it.
+    /// Whether it is an outlier that the fit ignores.
     pub left_out: bool,
 }
 
-/// Two networks side by side.
+/// A comparison of two networks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparisonReport {
     /// The first network.
     pub a: FitReport,
     /// The second network.
     pub b: FitReport,
-    /// The least size that is compared.
+    /// The smallest compared size.
     pub min_bytes: u64,
-    /// The largest.
     pub max_bytes: u64,
-    /// The networks that were not measured over all of these sizes, `a` or `b`: beyond what was
-    /// measured their lines go on.
+    /// The networks, `a` or `b`, that were not measured over all of these sizes, so that their lines are
+    /// extrapolated.
     pub extrapolated: Vec<char>,
-    /// Where the faster one changes.
+    /// The sizes at which the faster network changes.
     pub crossovers: Vec<CrossoverReport>,
-    /// What lies between.
     pub stretches: Vec<StretchReport>,
 }
 
-/// A size at which another network becomes the faster one.
+/// A size at which the other network becomes the faster one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CrossoverReport {
-    /// Where it is.
     pub at_bytes: u64,
-    /// The lower end of its 95 % interval; absent if it is too unsure to have one.
+    /// Lower end of its 95 % interval; absent if too uncertain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub low_bytes: Option<u64>,
-    /// The upper end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub high_bytes: Option<u64>,
-    /// The faster one below, `a` or `b`.
+    /// The faster network below, `a` or `b`.
     pub faster_below: &'static str,
-    /// The faster one above.
+    /// The faster network above.
     pub faster_above: &'static str,
-    /// Whether a jump of one network's time makes it.
+    /// Whether it is due to a jump of one network's time.
     pub at_break: bool,
-    /// How likely it is that there is one.
+    /// Probability that it exists.
     pub probability: f64,
 }
 
-/// Sizes for which one network is the faster.
+/// Sizes for which one network is faster.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StretchReport {
-    /// The least size.
     pub min_bytes: u64,
-    /// The largest.
     pub max_bytes: u64,
-    /// The faster one, `a` or `b`; absent if both are exactly as fast.
+    /// The faster one, `a` or `b`; absent if both are equally fast.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub faster: Option<&'static str>,
-    /// How likely it is that it is, at the middle.
+    /// Probability that it is faster, at the centre.
     pub probability: f64,
-    /// The time that it saves at the middle, as a share of the slower one's.
+    /// Time saved at the centre, relative to the slower one's.
     pub saving_ratio: f64,
-    /// From here on it is so with at least 95 %; absent if nowhere.
+    /// Size from which its probability is at least 95 %; absent if nowhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sure_min_bytes: Option<u64>,
-    /// Until here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sure_max_bytes: Option<u64>,
 }
 
 impl FitReport {
-    /// Of `fit`; `series` says where it is from. With `paper_units`, lines are also as the paper
-    /// writes them.
+    /// Report of `fit`; `series` names its origin. `paper_units` adds lines in the paper's form.
     pub fn of(series: &str, fit: &Fit, paper_units: bool) -> Self {
         let (first, last) = fit.range().into_inner();
         Self {
@@ -259,7 +238,7 @@ impl SizeReport {
 }
 
 impl ComparisonReport {
-    /// Of `comparison` between two fits, under the names by which they are reported.
+    /// Report of `comparison` between two fits, with their names.
     pub fn of(names: [&str; 2], fits: [&Fit; 2], comparison: &Comparison) -> Self {
         let (first, last) = comparison.range.clone().into_inner();
         let extrapolates = |fit: &Fit| [first, last].iter().any(|n| fit.predict(*n).extrapolated);

@@ -1,8 +1,7 @@
-//! Measured transfer times as files: CSV with the columns `bytes` and `seconds`, or JSON with an
-//! array `samples` of such objects.
+//! Files of measured transfer times: CSV with the columns `bytes` and `seconds`, or JSON with an array
+//! `samples` of such objects.
 //!
-//! Reading is strict: what is not understood is refused with its line. Fitting is left to
-//! `keiro_model::fit`.
+//! Parsing is strict: invalid input is refused with its line. Fitting is in `keiro_model::fit`.
 
 use std::{
     fmt,
@@ -15,83 +14,68 @@ use keiro_model::fit::{Sample, SampleError};
 use keiro_units::ByteCount;
 use serde::{Deserialize, Serialize};
 
-/// The most points that are read from a file; ours: 16 MB of memory, and a day of ten transfers a
-/// second.
+/// Maximum of points in a file; ours: 16 MB of memory, and a day of ten transfers per second.
 pub const POINTS_MAX: usize = 1_000_000;
 
-/// The most bytes that are read from a file; ours: a hundred per point.
+/// Maximum of bytes in a file; ours: a hundred per point.
 pub const FILE_BYTES_MAX: u64 = 100_000_000;
 
 /// Transfer times of one network, in the order in which they were measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series {
-    /// The transfers.
     pub samples: Vec<Sample>,
 }
 
-/// One transfer as it stands in a file.
+/// One transfer in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Its size.
     pub bytes: u64,
-    /// How long it took.
+    /// Duration of the transfer.
     pub seconds: f64,
 }
 
-/// A series that cannot be read. `Display` says what is wrong and where; [`hint`](Self::hint) what
-/// to try.
+/// Why a series cannot be read. `Display` gives the fault and its location; [`hint`](Self::hint) says what to
+/// try.
 #[derive(Debug, thiserror::Error)]
 pub enum SeriesError {
     /// The file cannot be opened or read.
     #[error("{file}: cannot be read: {reason}")]
-    Read {
-        /// The file.
-        file: String,
-        /// Why.
-        reason: io::Error,
-    },
-    /// It is larger than is read.
+    Read { file: String, reason: io::Error },
+    /// The file is too large.
     #[error("{file}: {excess}")]
     TooLarge {
-        /// The file.
         file: String,
-        /// Which bound it exceeds.
+        /// The bound that it exceeds.
         excess: Excess,
     },
-    /// A line that is not understood.
+    /// An invalid line.
     #[error("{file}:{line}: {problem}")]
     Line {
-        /// The file.
         file: String,
-        /// Its line, from 1.
+        /// Line number, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The fault.
         problem: LineProblem,
     },
-    /// JSON that is not understood.
+    /// Invalid JSON.
     #[error("{file}: {reason}")]
     Json {
-        /// The file.
         file: String,
-        /// What is wrong, with line and column where they are known.
+        /// The fault, with line and column if known.
         reason: String,
     },
-    /// An object among `samples` that is no transfer.
+    /// An object in `samples` that is not a transfer.
     #[error("{file}: samples[{index}]: {problem}")]
     Element {
-        /// The file.
         file: String,
-        /// Its place, from 0.
+        /// Index, from 0.
         index: usize,
-        /// What is wrong with it.
+        /// The fault.
         problem: SampleError,
     },
-    /// Nothing but comments and a header.
+    /// The file has nothing but comments and a header.
     #[error("{file}: no transfers")]
-    Empty {
-        /// The file.
-        file: String,
-    },
+    Empty { file: String },
 }
 
 /// The bound that a file exceeds.
@@ -103,7 +87,7 @@ pub enum Excess {
     Bytes,
 }
 
-/// What is wrong with a line of CSV.
+/// Faults of a line of CSV.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LineProblem {
     /// The first line is neither numbers nor a header that names the columns.
@@ -112,59 +96,53 @@ pub enum LineProblem {
         /// The column that was not found.
         missing: &'static str,
     },
-    /// Columns are separated by something else than a comma.
+    /// Columns are not separated by commas.
     #[error("columns are separated by {name}, where commas are needed")]
     Separator {
-        /// How it is called.
+        /// Name of the separator.
         name: &'static str,
     },
     /// Two columns have the same name.
     #[error("two columns are named `{column}`")]
-    Twice {
-        /// The name.
-        column: &'static str,
-    },
+    Twice { column: &'static str },
     /// A column is missing.
     #[error("no `{column}`: {fields} where column {position} is needed")]
     Missing {
-        /// Its name.
         column: &'static str,
         /// Its position, from 1.
         position: usize,
-        /// What is there.
         fields: Fields,
     },
-    /// Text where a number should be.
+    /// Text in place of a number.
     #[error("`{column}` is `{text}`, which is no number")]
     NotANumber {
-        /// The column.
         column: &'static str,
-        /// What stands there, shortened.
+        /// The text, shortened.
         text: String,
     },
-    /// A number of bytes that is negative, broken or too large to be exact.
+    /// A number of bytes that is negative, fractional or too large to be exact.
     #[error("`bytes` is {text}, which is not a whole number from 1 to 2^53")]
     NotACount {
-        /// What stands there, shortened.
+        /// The text, shortened.
         text: String,
     },
-    /// Numbers that are no transfer.
+    /// Numbers that are not a transfer.
     #[error("{0}")]
     Sample(SampleError),
-    /// Not text in UTF-8, or broken quotes.
+    /// Not UTF-8, or broken quotes.
     #[error("{0}")]
     Syntax(String),
 }
 
-/// How many fields a line has.
+/// Number of fields in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fields(pub usize);
 
 impl Series {
-    /// Reads a file: JSON if its first character is `{` or `[`, else CSV.
+    /// Reads a file: JSON if its first character is `{` or `[`, otherwise CSV.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault, see [`SeriesError`].
     pub fn load(path: &Path) -> Result<Self, SeriesError> {
         let file = path.display().to_string();
         let opened = File::open(path).map_err(|reason| SeriesError::Read {
@@ -174,10 +152,10 @@ impl Series {
         Self::read(&file, opened)
     }
 
-    /// As [`load`](Self::load), from anything that can be read; `file` is for messages.
+    /// As [`load`](Self::load), from any reader; `file` is for messages.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault, see [`SeriesError`].
     pub fn read(file: &str, from: impl Read) -> Result<Self, SeriesError> {
         let mut text = Vec::new();
         // One byte beyond the bound shows that there is more.
@@ -299,7 +277,7 @@ impl Series {
         Ok(())
     }
 
-    /// The transfers as they stand in files.
+    /// The transfers in the form of files.
     pub fn records(&self) -> impl Iterator<Item = Record> {
         self.samples.iter().map(|sample| Record {
             bytes: sample.bytes().get(),
@@ -309,7 +287,6 @@ impl Series {
 }
 
 impl SeriesError {
-    /// What to try.
     pub fn hint(&self) -> String {
         match self {
             Self::Read { .. } => "name a file that is there and that you may read".to_owned(),
@@ -369,10 +346,10 @@ impl fmt::Display for Fields {
 const BYTES: &str = "bytes";
 const SECONDS: &str = "seconds";
 
-/// Below this every whole number is exact in a double, which is how sizes are calculated with.
+/// Below this every integer is exact in a double, in which sizes are calculated.
 const BYTES_MAX: u64 = 1 << 53;
 
-/// Both forms of JSON; further fields are left alone.
+/// Both forms of JSON; further fields are ignored.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Records {
@@ -380,7 +357,7 @@ enum Records {
     Bare(Vec<Record>),
 }
 
-/// An untagged enum's own error says nothing, so the form that was meant is tried alone.
+/// The error of an untagged enum is not helpful, so the intended form is parsed alone.
 fn json_reason(text: &[u8], error: &serde_json::Error) -> String {
     #[derive(Deserialize)]
     struct Document {
@@ -395,7 +372,7 @@ fn json_reason(text: &[u8], error: &serde_json::Error) -> String {
     exact.as_ref().unwrap_or(error).to_string()
 }
 
-/// Where the two columns are.
+/// Indices of the two columns.
 #[derive(Clone, Copy)]
 struct Columns {
     bytes: usize,
@@ -403,7 +380,7 @@ struct Columns {
 }
 
 impl Columns {
-    /// From the first line, and whether that is a header.
+    /// From the first line; also returns whether that is a header.
     fn find(first: &csv::StringRecord) -> Result<(Self, bool), LineProblem> {
         if first.get(0).is_some_and(|text| text.parse::<f64>().is_ok()) {
             let (bytes, seconds) = (0, 1);
@@ -443,14 +420,14 @@ impl Columns {
     }
 }
 
-/// The whole number that `text` says, `value` as a float. `None`: it is none, or beyond 2^53.
+/// Parses an integer; `value` is `text` as a float. `None` if it is not one, or beyond 2^53.
 fn whole(text: &str, value: f64) -> Option<u64> {
-    // A float may be another number than was written; digits alone are exact.
+    // A float may differ from the number that was written; digits alone are exact.
     let digits = text.strip_prefix('+').unwrap_or(text);
     if digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return digits.parse().ok().filter(|bytes| *bytes <= BYTES_MAX);
     }
-    // Where two floats lie a whole number apart, fractions are no longer representable.
+    // Where two floats are an integer apart, fractions are not representable.
     let exact = 0.0..(BYTES_MAX / 2) as f64;
     (exact.contains(&value) && value.fract() == 0.0).then_some(value as u64)
 }
@@ -471,7 +448,7 @@ fn number(
     })
 }
 
-/// Enough of a field to find it by.
+/// The beginning of a field, enough to find it.
 fn shortened(text: &str) -> String {
     const SHOWN: usize = 40;
     match text.char_indices().nth(SHOWN) {
@@ -480,8 +457,8 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// Ends lines as everybody else does where a carriage return alone ends them: it is a record's end
-/// for the parser, but neither a comment's nor a line's.
+/// Replaces bare carriage returns by line feeds: the parser takes them as the end of a record, but not of a
+/// comment or a line.
 fn end_lines(text: &mut [u8]) {
     for at in 0..text.len() {
         if text[at] == b'\r' && text.get(at + 1) != Some(&b'\n') {
@@ -490,8 +467,7 @@ fn end_lines(text: &mut [u8]) {
     }
 }
 
-/// The line of a record that was read from `position`, where comments and empty lines may come
-/// first.
+/// The line number of a record that was read from `position`, after comments and empty lines.
 fn line_of(text: &[u8], position: Option<&csv::Position>) -> u64 {
     let Some(position) = position else {
         return 0;
@@ -554,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn faults_are_reported_with_their_line() {
         refused(
             "bytes,seconds\n1000,0.5\n# a comment\n2000,fast\n",
             "x.csv:4: `seconds` is `fast`, which is no number",
@@ -623,7 +599,7 @@ mod tests {
             "size,time\n1000,0.5\n",
             "x.csv:1: neither two numbers nor a header with `bytes`",
         );
-        // As old systems end lines, and as two that were put together do.
+        // Line ends of old systems, and of two systems in one file.
         for mixed in [
             "# a comment\rbytes,seconds\r1000,0.5\r\r2000,fast\r",
             "# a comment\rbytes,seconds\r\n1000,0.5\r\r\n2000,fast\n",
@@ -635,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_refused() {
+    fn invalid_utf8_is_refused() {
         let error = Series::read("x.csv", &b"1000,0.5\n\xff\xfe,0.5\n"[..]).unwrap_err();
         assert_eq!(error.to_string(), "x.csv:2: not text in UTF-8");
     }
@@ -684,7 +660,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_values_parse_to_the_same() {
         let sample = |bytes, seconds| Sample::new(ByteCount::new(bytes), seconds).unwrap();
         let series = Series {
             samples: vec![sample(1000, 0.1), sample(100_000_000, 8.000_000_123)],
@@ -697,7 +673,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_told() {
+    fn a_missing_file_is_an_error() {
         let error = Series::load(Path::new("/nowhere/x.csv")).unwrap_err();
         assert!(
             error

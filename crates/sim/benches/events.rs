@@ -1,7 +1,6 @@
 //! Events per second of the bare simulator: `cargo bench -p keiro-sim`.
 //!
-//! Two nodes throw packets to and fro over a link. For the ratio between two versions, not for a
-//! test.
+//! Two nodes exchange packets over a link. For the ratio between two versions, not for a test.
 
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use keiro_link::LinkConfig;
 use keiro_sim::{Interface, LinkSpec, Network, Never, Node, Outbox, Packet};
 use keiro_units::{Bandwidth, Instant};
 
-/// Packets under way at any time.
+/// Packets in flight at any time.
 const UNDER_WAY: usize = 64;
 
 struct Wall {

@@ -1,10 +1,10 @@
 //! Simulated time over real time with TCP hosts: `cargo bench -p keiro-sim --bench hosts`.
 //!
-//! The first lines are the setting of `[fairness §3.1]`: five tenants of 30 flows over 50 Mbit/s with
-//! 30 % background, 50 s, without gateways and with gateways whose protocol is that of the daemon.
-//! What is asked of them stands beside what was reached. The others look for what grows with the
-//! number of flows or with the window. An argument runs only the lines whose name contains it. For
-//! the ratio between two versions, not for a test: the machine must have nothing else to do.
+//! The first lines are the setting of `[fairness §3.1]`: five tenants of 30 flows over 50 Mbit/s with 30 %
+//! background, 50 s, without gateways and with gateways that run the daemon's protocol. Each is printed with
+//! its target. The others look for costs that grow with the number of flows or with the window. An argument
+//! selects lines whose name contains it. For the ratio between two versions, not for a test: the machine must
+//! be otherwise idle.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use keiro_sim::traffic::{Bottleneck, Chain, ChainRun, Device, HasHost, TcpConfig
 use keiro_units::{Bandwidth, Instant, Probability};
 
 const RUNS: u64 = 5;
-/// Times real time that is asked of hosts and routers alone, and of gateways between them.
-const ASKED_PLAIN: f64 = 100.0;
-const ASKED_WITH_PROTOCOL: f64 = 20.0;
-/// The lines of gateways, and what a weight of 1 gets of the bottleneck.
+/// Targets of simulated over real time, for hosts and routers alone, and with gateways between them.
+const TARGET_PLAIN: f64 = 100.0;
+const TARGET_WITH_PROTOCOL: f64 = 20.0;
+/// Rate of the gateways' access lines, and the expected rate of a weight of 1 at the bottleneck.
 const LINE: Bandwidth = Bandwidth::from_mbit_per_second(1000);
 const UNIT: Bandwidth = Bandwidth::from_bits_per_second(50_000_000 / 12);
 
@@ -36,17 +36,15 @@ fn main() {
     let mut fast = Chain::reference(1, TcpConfig::LINUX);
     fast.bottlenecks = vec![Bottleneck::new(1000, 8000, delay, Probability::ZERO)];
     fast.groups[0].tcp.receive_buffer = keiro_units::ByteCount::new(64 << 20);
-    line("1 flow, 1 Gbit/s, 100 ms", (10, None), || fast.build(1));
+    line("1 flow, 1 Gbit/s, 100 ms", 10, None, || fast.build(1));
     let mut many = Chain::reference(10_000, TcpConfig::LINUX);
     many.bottlenecks = vec![Bottleneck::new(1000, 8000, delay, Probability::ZERO)];
-    line("10,000 flows, 1 Gbit/s, 100 ms", (10, None), || {
-        many.build(1)
-    });
+    line("10,000 flows, 1 Gbit/s, 100 ms", 10, None, || many.build(1));
 }
 
 fn paper(name: &str, tcp: TcpConfig) {
     let chain = Chain::one_bottleneck(tcp);
-    line(name, (50, Some(ASKED_PLAIN)), || chain.build(1));
+    line(name, 50, Some(TARGET_PLAIN), || chain.build(1));
 }
 
 fn with_protocol(name: &str, controller: ControllerConfig) {
@@ -57,7 +55,7 @@ fn with_protocol(name: &str, controller: ControllerConfig) {
         ..TenantConfig::new(TenantId(id))
     });
     let tenants: Vec<TenantConfig> = tenants.collect();
-    line(name, (50, Some(ASKED_WITH_PROTOCOL)), || {
+    line(name, 50, Some(TARGET_WITH_PROTOCOL), || {
         chain.build_with_edges(1, LINE, &tenants)
     });
 }
@@ -66,7 +64,8 @@ fn with_protocol(name: &str, controller: ControllerConfig) {
 #[allow(clippy::disallowed_methods)]
 fn line<D: Device + HasHost>(
     name: &str,
-    (seconds, asked): (u64, Option<f64>),
+    seconds: u64,
+    target: Option<f64>,
     build: impl Fn() -> ChainRun<D>,
 ) {
     let wanted = std::env::args()
@@ -87,9 +86,9 @@ fn line<D: Device + HasHost>(
         used = run.port(0).utilisation.unwrap_or(0.0);
     }
     let times = seconds as f64 / shortest.as_secs_f64();
-    let verdict = asked.map_or_else(String::new, |asked| {
-        let verdict = if times >= asked { "reached" } else { "MISSED" };
-        format!(" (asked {asked:.0}: {verdict})")
+    let verdict = target.map_or_else(String::new, |target| {
+        let verdict = if times >= target { "reached" } else { "MISSED" };
+        format!(" (asked {target:.0}: {verdict})")
     });
     println!(
         "{name:31} {seconds} s in {shortest:.3?} (shortest of {RUNS}): {times:.1} times real \

@@ -1,7 +1,7 @@
-//! What streams reach, in virtual time, and what that takes of a processor:
-//! `cargo bench -p keiro-sim --bench streams -- [files|dialogues|stalled|fairness|many|churn]`.
+//! Goodput of streams in virtual time, and its CPU time: `cargo bench -p keiro-sim --bench streams --
+//! [files|dialogues|stalled|fairness|many|churn]`.
 //!
-//! Virtual figures are the same at every run; real times are for the ratio between two versions.
+//! Virtual values are the same in every run; real times are for the ratio between two versions.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ fn scenario(mbit: u64, rtt: Duration, loss: f64) -> Scenario {
     scenario
 }
 
-/// A run, and the real time that it took.
+/// A run with its real time.
 #[allow(clippy::disallowed_methods)]
 fn run(scenario: &Scenario, seed: u64) -> (Report, Duration) {
     let begun = std::time::Instant::now();
@@ -65,7 +65,7 @@ fn files() {
         scenario.dialogues.push(Dialogues::once(app, 1, bytes, 1));
         let (report, took) = run(&scenario, 1);
         let delay = report.dialogues[0].delay().expect("complete");
-        // IP bytes: the overlay's own overhead counts against it.
+        // IP bytes, so that the overlay's own overhead counts against it.
         let carries = f64::from(mbit) * 1e6 * (1.0 - loss);
         let reached = bytes as f64 * 8.0 / delay.as_secs_f64();
         let [forward, backward] = &report.links[0];
@@ -81,7 +81,7 @@ fn files() {
     }
 }
 
-/// Dialogues of 64 clients, 400 a second.
+/// Dialogues of 64 clients, 400 per second.
 fn dialogues() {
     for rounds in [6, 12] {
         for loss in [0.0, 0.01] {
@@ -118,7 +118,7 @@ fn dialogues() {
     }
 }
 
-/// One client that never reads: what it does to others.
+/// One client that never reads, and its effect on others.
 fn stalled() {
     let without = stalled_run(false);
     let with = stalled_run(true);
@@ -163,7 +163,7 @@ fn stalled_run(with: bool) -> Vec<Duration> {
         .collect()
 }
 
-/// Many transfers share a path, and thin dialogues go beside them.
+/// Many transfers share a path with small dialogues.
 fn fairness() {
     for (count, loss) in [
         (0_u32, 0.0),
@@ -235,12 +235,12 @@ fn timed<T>(what: impl FnOnce() -> T) -> (T, Duration) {
     (result, begun.elapsed())
 }
 
-/// A round trip on each of many open streams a second.
+/// A round trip per second on each of many open streams.
 fn many() {
     for count in [100_u32, 1000, 10_000] {
         let mut scenario = scenario(1000, 20 * MS, 0.01);
         let app = scenario.add_stream_app(Some(50 * MS), &[0]);
-        // Everyone opens within the first second, then each speaks every other second.
+        // All open within the first second, then each sends every other second.
         let made = Arrivals::Every {
             interval: SECOND / count,
             count: count * 5,
@@ -260,7 +260,7 @@ fn many() {
     }
 }
 
-/// Clients that come and go.
+/// Clients that connect and disconnect.
 fn churn() {
     for rate in [100_u32, 2000] {
         let mut scenario = scenario(1000, 20 * MS, 0.01);

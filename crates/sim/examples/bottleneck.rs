@@ -1,6 +1,5 @@
-//! TCP flows over one bottleneck, beside what Linux and ns-3 got there, and the setting of the
-//! fairness paper without control:
-//! `cargo run --release -p keiro-sim --example bottleneck [seeds]`.
+//! TCP flows over one bottleneck, compared with results of Linux and ns-3, and the setting of the fairness
+//! paper without control: `cargo run --release -p keiro-sim --example bottleneck [seeds]`.
 
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use keiro_units::Instant;
 const WARM_UP: Instant = second(10);
 const END: Instant = second(60);
 
-/// The least timeouts of the sweep; Linux adds 200 ms to the round trip, RFC 6298 asks for 1 s.
+/// Minimum timeouts of the sweep. Linux adds 200 ms to the round trip, RFC 6298 requires 1 s.
 const FLOORS: [RtoFloor; 4] = [
     RtoFloor::BeyondRoundTrip(Duration::from_millis(200)),
     RtoFloor::Timeout(Duration::from_millis(200)),

@@ -1,9 +1,10 @@
 //! The fairness paper's simulations with gateways, real windows and TCP hosts:
 //! `cargo run --release -p keiro-sim --example fairness [setting [row [seeds [linux|rfc [seconds]]]]]`.
 //!
-//! Settings: `one` (figs. 2, 3), `three` (fig. 7), `inside` (figs. 4, 5), `all`; rows by a part of
-//! their names. With a fifth argument the first seed is printed second by second: goodput of every
-//! tenant, and what its controller goes by at the ingress. Every run lasts 50 s, flows begin between 5 s and 6 s, everything is from 10 s on.
+//! Settings: `one` (figs. 2, 3), `three` (fig. 7), `inside` (figs. 4, 5), `all`; rows are selected by a part
+//! of their names. With a fifth argument the first seed is printed second by second: goodput of every tenant,
+//! and the inputs of its controller at the ingress. Every run lasts 50 s, flows begin between 5 s and 6 s,
+//! all statistics are from 10 s on.
 
 use std::time::Duration;
 
@@ -19,40 +20,36 @@ use keiro_units::{Bandwidth, Instant};
 const BEGIN: Instant = second(5);
 const FROM: Instant = second(10);
 const END: Instant = second(50);
-/// The lines of gateways: far above every bottleneck, as the paper's are without limit.
+/// Access lines of gateways: far above every bottleneck, as the paper's are unlimited.
 const LINE: Bandwidth = Bandwidth::from_mbit_per_second(1000);
 
-/// A topology with its flows, and what its provider knows of it.
+/// A topology with its flows, and its provider's parameters.
 struct Setting {
     name: String,
     chain: Chain,
-    /// What a weight of 1 gets, about.
+    /// Expected rate of a weight of 1.
     unit: Bandwidth,
-    /// Of a and b₁.
+    /// Values of a and b₁.
     parameters: Vec<(f64, f64)>,
 }
 
-/// Who controls.
 #[derive(Clone, Copy)]
 enum Row {
-    /// Hosts alone.
     None,
-    /// Gateways without windows.
     Open,
-    /// A window per tenant as TCP has it, blind to weights and round trips.
+    /// A window per tenant as in TCP, regardless of weights and round trips.
     Aimd,
     /// The paper's controller: a and b of tenant 1.
     I2vfc(f64, f64),
-    /// Keiro's.
     Keiro,
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Default)]
 struct Outcome {
     by_second: Vec<f64>,
     whole: f64,
-    /// Inside tenants, mean over them: by second, and over all of the time.
+    /// Jain's index within tenants, mean over tenants: per second, and over all of the time.
     inside_by_second: f64,
     inside: f64,
     goodput: f64,
@@ -213,7 +210,7 @@ impl Setting {
         };
         let (controller, weight) = match row {
             Row::None | Row::Open => (ControllerConfig::Open, weight),
-            // Its own round trip is the reference: a and b are the same for all then.
+            // Its own round trip is the reference, so that a and b are the same for all.
             Row::Aimd => (window((1.0, 0.5), group, false), Weight::ONE),
             Row::I2vfc(a, b) => (window((a, b), 0, true), weight),
             Row::Keiro => (ControllerConfig::Keiro { unit: self.unit }, weight),
@@ -225,7 +222,7 @@ impl Setting {
         }
     }
 
-    /// Of a tenant, with half of the buffers on its way full.
+    /// Round trip of a tenant with half-full buffers on its path.
     fn round_trip(&self, group: usize) -> Duration {
         let group = &self.chain.groups[group];
         let crossed = &self.chain.bottlenecks[group.crosses.clone()];
@@ -318,7 +315,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-// What runs cost is one of the questions; nothing simulated depends on it.
+// The cost of runs is one of the results; nothing simulated depends on it.
 #[allow(clippy::disallowed_methods)]
 fn wall_clock() -> std::time::Instant {
     std::time::Instant::now()

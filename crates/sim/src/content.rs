@@ -1,5 +1,5 @@
-//! Distinguishable bodies: random bytes from a key, so that nothing altered, mixed up or
-//! cut passes for them.
+//! Distinguishable bodies: pseudo-random bytes from a key, so that altered, mixed up or truncated content is
+//! detected.
 
 use crate::seed::mix;
 
@@ -34,7 +34,8 @@ pub(crate) fn fill(key: u64, offset: u64, out: &mut [u8]) {
     }
 }
 
-/// The first of `bytes` that is not what [`fill`] makes of `key` from `offset` on; `None`: all are.
+/// Index of the first of `bytes` that differs from the output of [`fill`] for `key` from `offset` on; `None`
+/// if none differs.
 pub(crate) fn first_wrong(key: u64, offset: u64, bytes: &[u8]) -> Option<u64> {
     let mut at = 0;
     while at < bytes.len() {
@@ -58,7 +59,7 @@ pub(crate) fn first_wrong(key: u64, offset: u64, bytes: &[u8]) -> Option<u64> {
     None
 }
 
-/// As [`body`], with `index` in front where there is room.
+/// Like [`body`], with `index` in front if there is room.
 pub(crate) fn datagram(key: u64, index: u64, len: usize) -> Vec<u8> {
     let mut datagram = body(key, len);
     if let Some(front) = datagram.first_chunk_mut::<INDEX_LEN>() {

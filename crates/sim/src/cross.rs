@@ -1,8 +1,8 @@
-//! Traffic of others over a path's link.
+//! Cross traffic over a path's link.
 //!
-//! A node between gateway `a` and the link: what the gateway sends comes to it at the rate of the
-//! gateway's own interface, and what others send joins it there. The far end of the link does not
-//! take what is not addressed to it.
+//! A node between gateway `a` and the link. The gateway's packets arrive at the rate of its own interface,
+//! and the cross traffic joins them there. The far end of the link ignores packets that are not addressed to
+//! it.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -16,20 +16,19 @@ use crate::{
     packet::{Packet, headers},
 };
 
-/// What others send over a path, from `a` to `b`.
+/// Cross traffic of a path, from `a` to `b`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cross {
-    /// The mean of it, IP bytes: a Poisson process of packets.
+    /// Its mean rate in IP bytes: a Poisson process of packets.
     pub rate: Bandwidth,
-    /// Rate of gateway `a`'s interface, from which its packets come to the link.
+    /// Rate of gateway `a`'s interface, at which its packets reach the link.
     pub feed: Bandwidth,
 }
 
-/// The others.
 #[derive(Debug)]
 pub(crate) struct CrossTraffic {
     arrivals: Arrivals,
-    /// From when on they count.
+    /// Start of the traffic.
     since: Instant,
     seed: u64,
     next: Option<Instant>,
@@ -39,7 +38,8 @@ pub(crate) struct CrossTraffic {
     payload: Vec<u8>,
 }
 
-/// IP bytes of the others' packets, by tenths. Ours: full ones carry most, acknowledgements are
+/// Lengths of the packets in IP bytes, by tenths. Ours: full ones carry most bytes, acknowledgements are
+/// numerous.
 /// many.
 const LENGTHS: [u64; 10] = [64, 64, 64, 576, 576, 1500, 1500, 1500, 1500, 1500];
 
@@ -64,7 +64,7 @@ impl CrossTraffic {
         others
     }
 
-    /// Sends `rate` in the mean from now on.
+    /// Sends at a mean of `rate` from now on.
     pub(crate) fn set_rate(&mut self, now: Instant, rate: Bandwidth) {
         let sum: u64 = LENGTHS.iter().sum();
         let mean = ByteCount::new(sum / LENGTHS.len() as u64);

@@ -1,10 +1,10 @@
-//! What a link holds: something per ticket. Tickets count up, so it is a queue with a few holes.
+//! Items in a link, by ticket. Tickets ascend, so it is a queue with a few holes.
 
 use std::collections::VecDeque;
 
 use keiro_link::Ticket;
 
-/// Packets, or what stands for them, by ticket.
+/// Packets, or their identifiers, by ticket.
 #[derive(Debug)]
 pub(crate) struct InTransit<T> {
     first: u64,
@@ -12,7 +12,6 @@ pub(crate) struct InTransit<T> {
 }
 
 impl<T> InTransit<T> {
-    /// Nothing yet.
     pub(crate) const fn new() -> Self {
         Self {
             first: 0,
@@ -20,7 +19,7 @@ impl<T> InTransit<T> {
         }
     }
 
-    /// Keeps `what` under a ticket later than all before.
+    /// Stores `what` under a ticket greater than all before.
     pub(crate) fn put(&mut self, ticket: Ticket, what: T) {
         if self.slots.is_empty() {
             self.first = ticket.index();
@@ -33,7 +32,7 @@ impl<T> InTransit<T> {
         self.slots.push_back(Some(what));
     }
 
-    /// Gives out what is kept under a ticket; `None` if nothing is.
+    /// Removes the item of a ticket; `None` if there is none.
     pub(crate) fn take(&mut self, ticket: Ticket) -> Option<T> {
         let position = usize::try_from(ticket.index().checked_sub(self.first)?).ok()?;
         let what = self.slots.get_mut(position)?.take();

@@ -1,15 +1,15 @@
 //! Discrete-event simulator that runs core endpoints in virtual time.
 //!
-//! - [`Network`]: nodes joined by links, an own event queue, virtual time from zero.
+//! - [`Network`]: nodes joined by links, an event queue, virtual time from zero.
 //! - [`Scenario`]: topology, traffic and timed events as plain values.
-//! - [`GatewayPair`]: runs a scenario with two gateways and gives a [`Report`].
+//! - [`GatewayPair`]: runs a scenario with two gateways and returns a [`Report`].
 //! - [`path_selection`]: the path-selection paper's experiment.
-//! - [`traffic`]: TCP and UDP hosts, routers and links of any topology, and what each flow got.
+//! - [`traffic`]: TCP and UDP hosts, routers and links of any topology, with the goodput of each flow.
 //! - [`Capture`]: packet captures in virtual time.
 //!
-//! Everything is drawn from one seed; the same scenario and seed give the same
-//! [`trace_hash`](Report::trace_hash). There is no I/O: captures are bytes that the caller may
-//! write to a file. `docs/simulator.md` says how to use it.
+//! One seed determines all randomness: the same scenario and seed give the same
+//! [`trace_hash`](Report::trace_hash). There is no I/O: captures are bytes that the caller may write to a
+//! file. `docs/simulator.md` describes how to use it.
 #![forbid(unsafe_code)]
 
 mod content;

@@ -1,7 +1,7 @@
-//! Who stands in the middle of a path and tampers with it.
+//! An on-path attacker.
 //!
-//! It sees every datagram but has no keys. What a link does by chance (losing, delaying, flipping
-//! bits) is the link's; here is what takes intent: repeating, cutting, forging, sending back.
+//! It sees every datagram but has no keys. A link loses, delays and corrupts at random; this node does what
+//! takes intent: replay, truncate, forge, reflect.
 
 use std::{collections::VecDeque, net::SocketAddr};
 
@@ -14,17 +14,16 @@ use crate::{
     packet::Packet,
 };
 
-/// Datagrams that an attacker remembers for repetition; ours: beyond a replay window's reach and
-/// little memory.
+/// Datagrams that an attacker stores for replay. Ours: beyond a replay window, with little memory.
 const REMEMBERED_MAX: usize = 4096;
 
-/// What an attacker adds, each with this probability per datagram that passes. The datagram itself
-/// is always sent on.
+/// Packets that an attacker injects, each with this probability per forwarded datagram. The datagram itself
+/// is always forwarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Attack {
     /// Random bytes of random length up to 1400.
     pub garbage: Probability,
-    /// The datagram's beginning, cut anywhere.
+    /// A prefix of the datagram of random length.
     pub truncated: Probability,
     /// The datagram with one byte changed.
     pub altered: Probability,
@@ -32,13 +31,13 @@ pub struct Attack {
     pub replayed: Probability,
     /// The datagram back to its sender.
     pub reflected: Probability,
-    /// The datagram from another source address, before itself.
+    /// The datagram from another source address, before the original.
     pub stolen: Probability,
     /// A datagram of a gateway that the receiver does not know.
     pub foreign: Probability,
 }
 
-/// Datagrams that an attacker added, by kind.
+/// Injected datagrams, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Injected {
     /// [`Attack::garbage`].
@@ -62,17 +61,17 @@ pub struct Injected {
 pub struct Middlebox {
     attack: Attack,
     random: ChaCha12Rng,
-    /// Where a stolen datagram claims to come from.
+    /// Source address of stolen datagrams.
     elsewhere: SocketAddr,
     /// Foreign datagrams, taken in turn.
     foreign: Vec<Vec<u8>>,
-    /// By direction.
+    /// Indexed by direction.
     remembered: [VecDeque<Packet>; 2],
     injected: Injected,
 }
 
 impl Middlebox {
-    /// An attacker who claims to be `elsewhere` where it steals, and knows these foreign datagrams.
+    /// An attacker with `elsewhere` as the source of stolen datagrams, and with these foreign datagrams.
     pub fn new(attack: Attack, seed: u64, elsewhere: SocketAddr, foreign: Vec<Vec<u8>>) -> Self {
         Self {
             attack,
@@ -84,12 +83,12 @@ impl Middlebox {
         }
     }
 
-    /// Changes what it does.
+    /// Changes its behaviour.
     pub const fn set_attack(&mut self, attack: Attack) {
         self.attack = attack;
     }
 
-    /// What it has added.
+    /// Its injected datagrams.
     pub const fn injected(&self) -> Injected {
         self.injected
     }

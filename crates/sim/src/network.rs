@@ -1,4 +1,4 @@
-//! Nodes joined by links, and the loop that moves virtual time from event to event.
+//! Nodes joined by links, and the event loop of virtual time.
 
 use keiro_link::{Arrival, Counters, Link, LinkConfig};
 use keiro_units::Instant;
@@ -13,54 +13,53 @@ use crate::{
     trace::TraceHash,
 };
 
-/// Events at one instant after which time is said to stand still; ours: far above what any
-/// topology here does at once.
+/// Events at one instant after which the run counts as a livelock. Ours: far above the events of any topology
+/// here.
 pub const EVENTS_PER_INSTANT_MAX: u64 = 1 << 20;
 
-/// Hosts, links and what is under way between them. Same seed and same calls, same run.
+/// Hosts, links and packets in flight. The same seed and calls give the same run.
 #[derive(Debug)]
 pub struct Network<N> {
     seed: u64,
     now: Instant,
     queue: EventQueue,
-    /// By [`Source`].
+    /// Indexed by [`Source`].
     sources: Vec<What>,
     slab: Slab,
     nodes: Vec<N>,
     sites: Vec<Site>,
     wires: Vec<Wire>,
-    /// Lent to the node that is being driven.
+    /// Output buffer of the node that is being driven.
     outbox: Vec<(usize, Slot)>,
     trace: TraceHash,
     counts: Counts,
     events_at_now: u64,
 }
 
-/// Names a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeId(usize);
 
-/// Names a link, which has two directions.
+/// Identifies a link, which has two directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkId(usize);
 
-/// A direction of a link.
+/// Direction of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
-    /// From the end named first to the one named second.
+    /// From the end that was named first to the other.
     Forward,
-    /// From the end named second to the one named first.
+    /// From the end that was named second to the first.
     Backward,
 }
 
-/// What [`Network::connect`] puts between two interfaces.
+/// Parameters of [`Network::connect`] for a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkSpec {
-    /// First end to second.
+    /// From the first end to the second.
     pub forward: LinkConfig,
-    /// Second end to first.
+    /// From the second end to the first.
     pub backward: LinkConfig,
-    /// Longer IP packets vanish without a word, as behind a filtered ICMP; bytes.
+    /// Longer IP packets are dropped silently, as with filtered ICMP; in bytes.
     pub mtu: u16,
 }
 
@@ -70,26 +69,26 @@ pub struct LinkSpec {
 pub enum Stop {
     /// The goal was reached.
     Goal,
-    /// The time given is over; there is more to happen later.
+    /// The time limit was reached; events remain.
     Time,
-    /// Nothing will ever happen again.
+    /// There are no further events.
     Idle,
-    /// [`EVENTS_PER_INSTANT_MAX`] events happened at one instant: time stands still.
+    /// Livelock: [`EVENTS_PER_INSTANT_MAX`] events happened at one instant.
     Livelock,
 }
 
-/// What the network as a whole has done.
+/// Counters of the whole network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Events: node timers and packets that came out of a link.
+    /// Events: timers of nodes, and packets that left a link.
     pub events: u64,
     /// Packets that nodes sent.
     pub sent: u64,
-    /// Packets that nodes took, copies included.
+    /// Packets that nodes received, duplicates included.
     pub delivered: u64,
     /// Packets longer than their link's MTU.
     pub too_long: u64,
-    /// Packets to an address that the host at the end of the link does not have.
+    /// Packets whose destination is not the address of the host at the end of the link.
     pub misaddressed: u64,
     /// Packets sent on an interface without a link.
     pub unconnected: u64,
@@ -106,12 +105,12 @@ enum What {
 struct Site {
     timer: Source,
     interfaces: Vec<Interface>,
-    /// By interface: the wire that leads away from it.
+    /// By interface: the outgoing wire.
     wires: Vec<Option<usize>>,
     captures: Vec<Option<Capture>>,
 }
 
-/// One direction of a link with the packets that it holds.
+/// One direction of a link with its packets.
 #[derive(Debug)]
 struct Wire {
     link: Link,
@@ -122,7 +121,7 @@ struct Wire {
 }
 
 impl<N: Node> Network<N> {
-    /// An empty network at time zero. What chance does on links is drawn from `seed`.
+    /// An empty network at time zero. `seed` determines the links' randomness.
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
@@ -155,7 +154,7 @@ impl<N: Node> Network<N> {
         NodeId(id)
     }
 
-    /// Adds an interface to a node and gives its number there.
+    /// Adds an interface to a node and returns its index.
     pub fn add_interface(&mut self, node: NodeId, interface: Interface) -> usize {
         let site = &mut self.sites[node.0];
         site.interfaces.push(interface);
@@ -164,11 +163,11 @@ impl<N: Node> Network<N> {
         site.interfaces.len() - 1
     }
 
-    /// Joins two interfaces, each given as node and number.
+    /// Connects two interfaces, each given by node and index.
     ///
     /// # Panics
     ///
-    /// If one of them has a link already or does not exist.
+    /// If one of them is connected already or does not exist.
     pub fn connect(&mut self, a: (NodeId, usize), b: (NodeId, usize), spec: LinkSpec) -> LinkId {
         let id = LinkId(self.wires.len() / 2);
         for (from, to, config) in [(a, b, spec.forward), (b, a, spec.backward)] {
@@ -198,12 +197,11 @@ impl<N: Node> Network<N> {
         &self.nodes
     }
 
-    /// One node.
     pub fn node(&self, node: NodeId) -> &N {
         &self.nodes[node.0]
     }
 
-    /// Does something to a node now; what it sends goes out, and its timer is asked for again.
+    /// Applies a closure to a node now, then sends its output and updates its timer.
     pub fn drive<R>(
         &mut self,
         node: NodeId,
@@ -231,13 +229,13 @@ impl<N: Node> Network<N> {
         self.rearm_wire(index);
     }
 
-    /// What one direction of a link has done.
+    /// Counters of one direction of a link.
     pub fn link_counters(&self, link: LinkId, direction: Direction) -> &Counters {
         self.wires[wire_index(link, direction)].link.counters()
     }
 
-    /// Gives an interface another address, as a provider or an address translator does. What is
-    /// under way to the old one will be misaddressed.
+    /// Changes the address of an interface, as a provider or a NAT does. Packets in flight to the old one
+    /// will not be received.
     pub fn set_interface(&mut self, node: NodeId, interface: usize, to: Interface) {
         self.sites[node.0].interfaces[interface] = to;
     }
@@ -247,7 +245,7 @@ impl<N: Node> Network<N> {
         self.sites[node.0].interfaces[interface]
     }
 
-    /// Captures from now on what passes an interface, both ways; starts anew if it does already.
+    /// Captures packets of an interface in both directions from now on; restarts a running capture.
     pub fn capture(&mut self, node: NodeId, interface: usize) {
         self.sites[node.0].captures[interface] = Some(Capture::new());
     }
@@ -257,17 +255,16 @@ impl<N: Node> Network<N> {
         self.sites[node.0].captures[interface].as_ref()
     }
 
-    /// A hash of everything that links took in and gave out, in order and with time.
+    /// A hash of all packets entering and leaving links, in order and with time.
     pub const fn trace_hash(&self) -> u64 {
         self.trace.value()
     }
 
-    /// What the network as a whole has done.
+    /// Counters of the whole network.
     pub const fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Packets under way.
     pub fn packets_under_way(&self) -> usize {
         self.slab.in_use()
     }
@@ -322,7 +319,7 @@ impl<N: Node> Network<N> {
         });
     }
 
-    /// One packet comes out of a wire.
+    /// Handles one packet that leaves a wire.
     fn deliver(&mut self, index: usize) {
         let wire = &mut self.wires[index];
         let Some(departure) = wire.link.poll_departure(self.now) else {
@@ -391,7 +388,7 @@ impl<N: Node> Network<N> {
         result
     }
 
-    /// A packet leaves a node.
+    /// Handles a packet from a node.
     fn send(&mut self, node: usize, interface: usize, slot: Slot) {
         self.counts.sent += 1;
         let packet = self.slab.packet(slot);
@@ -447,6 +444,5 @@ const fn wire_index(link: LinkId, direction: Direction) -> usize {
 }
 
 impl Direction {
-    /// Both.
     pub const BOTH: [Self; 2] = [Self::Forward, Self::Backward];
 }

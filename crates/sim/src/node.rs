@@ -1,8 +1,7 @@
-//! What stands in a network: hosts and whatever tampers with packets, under one trait.
+//! Nodes of a network: hosts and middleboxes, under one trait.
 //!
-//! A node is a state machine like the core: it takes packets and the time, puts packets into an
-//! [`Outbox`], and says when it wants to be woken. A gateway, a traffic source, an address
-//! translator and an attacker in the middle are all nodes.
+//! A node is a state machine like the core: it takes packets and the time, writes packets to an [`Outbox`],
+//! and names the time of its timer. Gateways, traffic sources, address translators and attackers are nodes.
 
 use std::net::SocketAddr;
 
@@ -12,7 +11,7 @@ use crate::packet::{Packet, Slab, Slot};
 
 /// Takes part in a [`Network`](crate::Network).
 pub trait Node {
-    /// A packet arrived on the node's interface number `interface`. Its payload may be scribbled on.
+    /// A packet arrived on interface number `interface`. Its payload may be overwritten.
     fn handle_packet(
         &mut self,
         now: Instant,
@@ -21,11 +20,10 @@ pub trait Node {
         out: &mut Outbox<'_>,
     );
 
-    /// The instant of [`poll_timeout`](Self::poll_timeout) has come.
+    /// The time of [`poll_timeout`](Self::poll_timeout) has come.
     fn handle_timeout(&mut self, now: Instant, out: &mut Outbox<'_>);
 
-    /// When the node wants to be woken if nothing arrives; an instant that has passed means at
-    /// once. Asked again after every call.
+    /// When the node's timer fires; a time in the past means at once. Polled after every call.
     fn poll_timeout(&self) -> Option<Instant>;
 }
 
@@ -41,7 +39,7 @@ impl<N, F: FnMut(Instant, &[N]) -> bool> Goal<N> for F {
     }
 }
 
-/// Runs until its time is over.
+/// Runs until the time limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Never;
 
@@ -54,13 +52,13 @@ impl<N> Goal<N> for Never {
 /// An interface of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interface {
-    /// Of a host: takes what is addressed to it and nothing else.
+    /// Of a host: receives packets to this address only.
     Host(SocketAddr),
-    /// Of something in the middle: takes everything.
+    /// Of a middlebox: receives all packets.
     Transparent,
 }
 
-/// Where a node puts the packets that it sends.
+/// Output of a node.
 #[derive(Debug)]
 pub struct Outbox<'a> {
     pub(crate) slab: &'a mut Slab,
@@ -94,7 +92,7 @@ impl Outbox<'_> {
         self.sent.push((interface, slot));
     }
 
-    /// Sends a packet on as it is.
+    /// Forwards a packet unchanged.
     pub fn forward(&mut self, interface: usize, packet: &Packet) {
         self.send_from(
             interface,

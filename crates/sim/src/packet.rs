@@ -1,7 +1,7 @@
-//! Packets in flight and the memory in which they lie.
+//! Packets in flight and their memory.
 //!
-//! A packet is written into a slot, its slot number travels, and the slot's buffer is used again:
-//! once a simulation runs, it allocates nothing per packet.
+//! A packet is written into a slot, and its slot number travels. Slots are reused, so that a running
+//! simulation does not allocate per packet.
 
 use std::net::SocketAddr;
 
@@ -12,12 +12,12 @@ pub const HEADERS_V4: u64 = 28;
 /// Bytes of an IPv6 and a UDP header (RFC 8200 without extensions, RFC 768).
 pub const HEADERS_V6: u64 = 48;
 
-/// A UDP datagram on its way.
+/// A UDP datagram in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Where it comes from.
+    /// Its source.
     pub source: SocketAddr,
-    /// Where it goes to.
+    /// Its destination.
     pub destination: SocketAddr,
     /// The two ECN bits of its IP header.
     pub ecn: u8,
@@ -41,7 +41,7 @@ pub fn headers(source: SocketAddr) -> u64 {
     }
 }
 
-/// Names a packet in a [`Slab`].
+/// Identifies a packet in a [`Slab`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot(u32);
 
@@ -81,7 +81,7 @@ impl Slab {
         slot
     }
 
-    /// A second packet with the same content.
+    /// Adds a duplicate of a packet.
     pub(crate) fn duplicate(&mut self, slot: Slot) -> Slot {
         let original = std::mem::take(&mut self.packets[slot.0 as usize].payload);
         let Packet {
@@ -103,7 +103,7 @@ impl Slab {
         &mut self.packets[slot.0 as usize]
     }
 
-    /// Lends the payload out, so that the slab can be written to meanwhile.
+    /// Lends the payload, so that the slab can be modified meanwhile.
     pub(crate) fn lend(&mut self, slot: Slot) -> Packet {
         let packet = &mut self.packets[slot.0 as usize];
         Packet {
@@ -118,12 +118,12 @@ impl Slab {
         self.remove(slot);
     }
 
-    /// Frees a slot; its buffer is kept for the next packet.
+    /// Frees a slot; its buffer is reused for the next packet.
     pub(crate) fn remove(&mut self, slot: Slot) {
         self.free.push(slot);
     }
 
-    /// Packets that exist now.
+    /// Number of packets in the slab.
     pub(crate) fn in_use(&self) -> usize {
         self.packets.len() - self.free.len()
     }

@@ -1,8 +1,8 @@
 //! Two gateways joined by paths: runs a [`Scenario`] with a seed and reports.
 //!
-//! A run has two phases: set-up (handshake, path validation) and the measured phase, in which
-//! traffic is made and events happen. It ends when everything sent has come to an end. A run that
-//! stops moving, or does not end in the scenario's patience, fails with its seed and scenario.
+//! A run has two phases: set-up (handshake, path validation) and the measured phase, in which traffic is
+//! generated and events happen. It ends when all traffic has come to an end. A run that stalls, or exceeds
+//! the scenario's patience, fails with its seed and scenario.
 
 use std::{collections::VecDeque, fmt, time::Duration};
 
@@ -29,14 +29,14 @@ use crate::{
     seed,
 };
 
-/// How often the fill of the core's queues is looked at.
+/// Period of sampling the fill of the core's queues.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
-/// Virtual time after the end in which late copies may still do harm.
+/// Virtual time after the end in which late duplicates may still do harm.
 const LINGER: Duration = Duration::from_secs(1);
 /// An arbitrary date in 2023: gateways order their handshakes by it.
 const UNIX_TIME_AT_ZERO: Duration = Duration::from_secs(1_700_000_000);
 const PORT: u16 = 51820;
-/// Handshakes of a gateway that is no peer, for attackers to replay.
+/// Handshakes of a gateway that is not a peer, for attackers to replay.
 const FOREIGN_DATAGRAMS_MAX: usize = 8;
 
 /// Two gateways and the paths between them.
@@ -47,10 +47,10 @@ pub struct GatewayPair {
     network: Network<PairNode>,
     gateways: [NodeId; 2],
     paths: Vec<PathNodes>,
-    /// Events of the measured phase that are still to come.
+    /// Events of the measured phase that are still to happen.
     events: VecDeque<(Instant, ScenarioEvent)>,
     measured_from: Option<Instant>,
-    /// Address changes so far: each gives a new one.
+    /// Number of address changes so far: each gives a new address.
     readdressed: u16,
     next_sample: Instant,
 }
@@ -58,19 +58,19 @@ pub struct GatewayPair {
 /// A run that did not come to its end.
 #[derive(Debug)]
 pub struct Failure {
-    /// What did not happen.
+    /// The condition that was not reached.
     pub what: String,
-    /// When it was given up.
+    /// When the run was given up.
     pub at: Instant,
     /// The seed of the run.
     pub seed: u64,
     /// The scenario of the run.
     pub scenario: Box<Scenario>,
-    /// What came of it until then.
+    /// The report until then.
     pub report: Box<Report>,
 }
 
-/// What stands in the network of a pair.
+/// A node in the network of a pair.
 #[derive(Debug)]
 pub(crate) enum PairNode {
     Gateway(Box<Gateway>),
@@ -78,12 +78,11 @@ pub(crate) enum PairNode {
     Cross(Box<CrossTraffic>),
 }
 
-/// Where a path's parts are.
+/// Nodes and links of a path.
 #[derive(Debug)]
 struct PathNodes {
     link: LinkId,
     middlebox: Option<NodeId>,
-    /// Who else sends.
     cross: Option<NodeId>,
 }
 
@@ -124,7 +123,7 @@ impl GatewayPair {
         }
     }
 
-    /// As [`run`](Self::run), with the failure as a value.
+    /// Like [`run`](Self::run), with the failure as a value.
     pub fn try_run(mut self) -> Result<Report, Box<Failure>> {
         self.set_up()?;
         self.begin();
@@ -132,12 +131,12 @@ impl GatewayPair {
         Ok(self.report())
     }
 
-    /// As [`run`](Self::run), but ends `duration` after the beginning of the measured phase,
-    /// whatever is unfinished then: for faults that never end.
+    /// Like [`run`](Self::run), but ends `duration` after the beginning of the measured phase, with any
+    /// unfinished traffic: for faults that never end.
     ///
     /// # Panics
     ///
-    /// With seed and scenario if time stands still.
+    /// With seed and scenario on a livelock.
     pub fn run_for_measured(mut self, duration: Duration) -> Report {
         if let Err(failure) = self.set_up() {
             panic!("{failure}");
@@ -165,7 +164,7 @@ impl GatewayPair {
         }
     }
 
-    /// Begins the measured phase now: plans the traffic and the events.
+    /// Begins the measured phase now: schedules the traffic and the events.
     pub fn begin(&mut self) {
         let from = self.now();
         self.measured_from = Some(from);
@@ -199,7 +198,7 @@ impl GatewayPair {
             .collect();
     }
 
-    /// Runs until everything has come to an end.
+    /// Runs until all traffic has come to an end.
     pub fn finish(&mut self) -> Result<(), Box<Failure>> {
         let last = self.last_planned();
         let limit = last + self.scenario.patience;
@@ -215,11 +214,11 @@ impl GatewayPair {
         Ok(())
     }
 
-    /// Runs for this long.
+    /// Runs for this time.
     ///
     /// # Panics
     ///
-    /// With seed and scenario if time stands still.
+    /// With seed and scenario on a livelock.
     pub fn run_for(&mut self, duration: Duration) {
         let until = self.now() + duration;
         if self.advance(until, &mut crate::node::Never) == Stop::Livelock {
@@ -228,7 +227,7 @@ impl GatewayPair {
         }
     }
 
-    /// Runs until `holds` for the gateway on one side, for at most `limit`; whether it did.
+    /// Runs until `holds` for the gateway on one side, for at most `limit`; returns whether it did.
     pub fn run_until(
         &mut self,
         side: Side,
@@ -241,10 +240,14 @@ impl GatewayPair {
         self.advance(until, &mut goal) == Stop::Goal
     }
 
-    /// Makes something happen now.
+    /// Applies an event now.
     pub fn apply(&mut self, what: &ScenarioEvent) {
         match what {
-            ScenarioEvent::Path { path, way, change } => self.change_path(*path, *way, *change),
+            ScenarioEvent::Path {
+                path,
+                direction,
+                change,
+            } => self.change_path(*path, *direction, *change),
             ScenarioEvent::Readdress { side, path } => self.readdress(*side, *path),
             ScenarioEvent::Restart {
                 side,
@@ -276,7 +279,7 @@ impl GatewayPair {
         self.drive(from, |gateway, now, _| gateway.plan(now, app, bytes));
     }
 
-    /// Does something to the endpoint on one side, if it runs.
+    /// Applies a closure to the endpoint on one side, if it runs.
     pub fn act(&mut self, side: Side, act: impl FnOnce(&mut Endpoint, keiro_core::PeerId)) {
         self.drive(side, |gateway, now, out| gateway.act(now, out, act));
     }
@@ -293,7 +296,7 @@ impl GatewayPair {
         self.network.now()
     }
 
-    /// Captures what passes a gateway's interface on a path, from now on.
+    /// Captures packets of a gateway's interface on a path, from now on.
     pub fn capture(&mut self, side: Side, path: usize) {
         self.network.capture(self.gateways[side.index()], path);
     }
@@ -303,7 +306,7 @@ impl GatewayPair {
         self.network.captured(self.gateways[side.index()], path)
     }
 
-    /// What came of the run so far.
+    /// The report of the run so far.
     pub fn report(&mut self) -> Report {
         self.sample();
         let gateways = Side::BOTH.map(|side| self.gateway(side));
@@ -313,7 +316,8 @@ impl GatewayPair {
         report.counts = self.network.counts();
         report.trace_hash = self.network.trace_hash();
         for path in &self.paths {
-            let counters = Direction::BOTH.map(|way| *self.network.link_counters(path.link, way));
+            let counters =
+                Direction::BOTH.map(|direction| *self.network.link_counters(path.link, direction));
             report.links.push(counters);
             let middlebox = path.middlebox.map(|id| self.network.node(id));
             report.injected.push(match middlebox {
@@ -324,7 +328,7 @@ impl GatewayPair {
         report
     }
 
-    /// Lays a path: one link, or two with an attacker between.
+    /// Makes a path: one link, or two with an attacker between.
     fn lay_path(&mut self, path: usize) {
         let spec = self.scenario.paths[path];
         let ends = Side::BOTH.map(|side| {
@@ -369,7 +373,7 @@ impl GatewayPair {
         });
     }
 
-    /// Lays a path on which others send as well.
+    /// Makes a path with cross traffic.
     fn lay_shared_path(&mut self, path: usize, ends: [(NodeId, usize); 2], cross: Cross) {
         let seed = seed::derive(self.seed, "cross", path as u64);
         let others = [77, 78].map(|host| address(self.scenario.ipv6, path, host, PORT));
@@ -434,9 +438,9 @@ impl GatewayPair {
             })
     }
 
-    fn change_path(&mut self, path: usize, way: PathDirection, change: Change) {
+    fn change_path(&mut self, path: usize, direction: PathDirection, change: Change) {
         let link = self.paths[path].link;
-        let directions: &[Direction] = match way {
+        let directions: &[Direction] = match direction {
             PathDirection::Forward => &[Direction::Forward],
             PathDirection::Backward => &[Direction::Backward],
             PathDirection::Both => &Direction::BOTH,
@@ -481,7 +485,7 @@ impl GatewayPair {
         }
     }
 
-    /// The last instant at which anything is planned.
+    /// The last instant at which traffic or an event is scheduled.
     fn last_planned(&self) -> Instant {
         let from = self.measured_from.unwrap_or(Instant::ZERO);
         let traffic = self.scenario.traffic.iter();
@@ -579,7 +583,7 @@ impl Node for PairNode {
 }
 
 impl Arrivals {
-    /// From the beginning until the last may be made.
+    /// From the beginning to the time after which no more may be made.
     const fn duration(self) -> Duration {
         match self {
             Self::Exponential { duration, .. } => duration,
@@ -588,8 +592,8 @@ impl Arrivals {
     }
 }
 
-/// The messages of one kind of traffic. Instants depend on the seed and the application only, so
-/// that variants of a scenario see the same ones.
+/// The messages of one kind of traffic. Times depend on the seed and the application only, so that variants
+/// of a scenario have the same ones.
 fn plan(traffic: &Traffic, seed: u64, index: usize, from: Instant) -> Vec<Planned> {
     let offsets = offsets(traffic.made, seed, traffic.app);
     let lengths = seed::derive(seed, "lengths", index as u64);
@@ -607,7 +611,7 @@ fn plan(traffic: &Traffic, seed: u64, index: usize, from: Instant) -> Vec<Planne
     planned.collect()
 }
 
-/// When things are made, from the beginning of their traffic on.
+/// The times of items, from the beginning of their traffic on.
 fn offsets(made: Arrivals, seed: u64, app: usize) -> Vec<Duration> {
     match made {
         Arrivals::Exponential { mean, duration } => {
@@ -685,7 +689,7 @@ fn host_address(scenario: &Scenario, side: Side, path: usize) -> std::net::Socke
     address(scenario.ipv6, path, side.index() as u8 + 1, PORT)
 }
 
-/// What a gateway with an unknown key sends to both sides.
+/// Packets of a gateway with an unknown key to both sides.
 fn foreign_datagrams(scenario: &Scenario, seed: u64) -> Vec<Vec<u8>> {
     let mut datagrams = Vec::new();
     for side in Side::BOTH {

@@ -1,7 +1,6 @@
 //! The experiment of `[path-selection §5]` in virtual time: five applications, two paths.
 //!
-//! Gives every message's record; statistics, the paper's values and verdicts are left to the
-//! experiment.
+//! Returns the record of every message; the experiment has statistics, the paper's values and verdicts.
 
 use std::time::Duration;
 
@@ -14,32 +13,31 @@ use crate::{
     scenario::{Arrivals, Length, PathSpec, Processing, Scenario},
 };
 
-/// Who decides where messages go and which goes first.
+/// Assignment of messages to paths, and their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// Everything on path 2, in order of making: the conventional way `[path-selection §5]`.
+    /// Everything on path 2, first in first out: the conventional way `[path-selection §5]`.
     Conventional,
-    /// The paper's assignment (`[path-selection table 4]`), in order of making.
+    /// The paper's assignment (`[path-selection table 4]`), first in first out.
     PaperAssignment,
-    /// Path index by application, as a planner gave it, and earliest deadline first.
+    /// Path index by application, from a planner, and earliest deadline first.
     Planned([usize; 5]),
 }
 
-/// Runs one variant and gives the record of every message that was made in `duration`, each
-/// application's number being its index in [`paper::APPS`].
+/// Runs one variant and returns the record of every message that was made in `duration`. An application's
+/// number is its index in [`paper::APPS`].
 ///
-/// The same seed gives the same arrivals to every variant. The run goes on until all messages are
-/// delivered and acknowledged, with machines that take no time.
+/// All variants have the same arrivals for the same seed. The run goes on until all messages are delivered
+/// and acknowledged, on machines without processing time.
 ///
 /// # Panics
 ///
-/// With the seed if a message is lost or the run does not end: on these faultless paths that is a
-/// bug.
+/// With the seed if a message is lost or the run does not end, which is a bug on these loss-free paths.
 pub fn run(variant: Variant, seed: u64, duration: Duration) -> Vec<MessageRecord> {
     report(variant, seed, duration, Processing::default()).messages
 }
 
-/// As [`run`], with machines that take time, and with everything else that there is to know.
+/// Like [`run`], with processing times of machines, and returning the whole report.
 ///
 /// # Panics
 ///

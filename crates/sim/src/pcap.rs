@@ -1,8 +1,7 @@
 //! Packet captures in virtual time: classic pcap with nanoseconds, LINKTYPE_RAW.
 //!
-//! A packet in the simulator is a UDP payload with two addresses; the IP and UDP headers are made
-//! here, with lengths and checksums, so that any reader takes the file. Writing it to disk is left
-//! to the caller.
+//! A packet in the simulator is a UDP payload with two addresses. IP and UDP headers are generated here, with
+//! lengths and checksums, so that any reader accepts the file. The caller writes it to disk.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,7 +9,7 @@ use keiro_units::Instant;
 
 use crate::packet::Packet;
 
-/// Bytes after which a capture takes no more packets; ours: what a viewer still opens quickly.
+/// Maximum length of a capture; ours: a viewer still opens it quickly.
 pub const CAPTURE_BYTES_MAX: usize = 64 << 20;
 
 /// Nanosecond variant of the classic magic number (draft-ietf-opsawg-pcap §4).
@@ -47,8 +46,8 @@ impl Capture {
         }
     }
 
-    /// Adds a packet as it passed at `at`. One that no longer fits is only counted, and so is one
-    /// whose two addresses are of different families.
+    /// Adds a packet that passed at `at`. One that no longer fits is only counted, and so is one whose
+    /// addresses are of different families.
     pub fn record(&mut self, at: Instant, packet: &Packet) {
         let Some(datagram) = ip_datagram(packet) else {
             self.omitted += 1;
@@ -72,12 +71,11 @@ impl Capture {
         &self.bytes
     }
 
-    /// Packets in it.
     pub const fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// Packets that are not in it.
+    /// Packets that were left out.
     pub const fn omitted(&self) -> u64 {
         self.omitted
     }
@@ -89,7 +87,7 @@ impl Default for Capture {
     }
 }
 
-/// The packet with its headers; `None` if it is longer than IP can say or mixes families.
+/// The packet with its headers; `None` if it is too long for IP or mixes families.
 fn ip_datagram(packet: &Packet) -> Option<Vec<u8>> {
     let udp_len = u16::try_from(UDP_HEADER + packet.payload.len()).ok()?;
     let mut datagram = match (packet.source.ip(), packet.destination.ip()) {

@@ -1,10 +1,10 @@
-//! What happens next: a binary heap on (time, order).
+//! The event queue: a binary heap ordered by (time, sequence).
 //!
-//! Every source of events (a node's timer, one direction of a link) stands in the heap at most
-//! once, at its next instant; moving that instant moves the entry. So the heap is as large as the
-//! topology, however often timers change, and no outdated entries have to be skipped. Two sources
-//! of the same instant come in the order in which they were set to it, so that a run never depends
-//! on the heap's inner order. What a source means is left to the caller.
+//! Every source of events (a node's timer, one direction of a link) is in the heap at most once, with its
+//! next instant; changing that instant moves the entry. So the heap is as large as the topology, however
+//! often timers change, and there are no outdated entries to skip. Sources with the same instant are ordered
+//! by when they were set to it, so that a run never depends on the heap's inner order. The caller defines the
+//! sources.
 
 use keiro_units::Instant;
 
@@ -13,13 +13,13 @@ use keiro_units::Instant;
 pub struct EventQueue {
     /// Sources that have an instant, as a binary heap: no entry is before its parent.
     heap: Vec<Entry>,
-    /// By source, where it stands in the heap; `None`: it has no instant.
+    /// Position of each source in the heap; `None` without an instant.
     positions: Vec<Option<u32>>,
-    /// Instants set so far: the order among equal ones.
+    /// Number of instants set so far: the order among equal ones.
     set: u64,
 }
 
-/// Names a source; counts up from zero.
+/// Identifies a source; counts up from zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Source(u32);
 
@@ -42,7 +42,7 @@ impl EventQueue {
         Source(self.positions.len() as u32 - 1)
     }
 
-    /// Says when the source is next; `None`: not by itself. An unchanged instant keeps its order.
+    /// Sets the source's next instant; `None` removes it. An unchanged instant keeps its order.
     pub fn set(&mut self, source: Source, at: Option<Instant>) {
         let position = self.positions[source.0 as usize].map(|position| position as usize);
         let Some(at) = at else {
@@ -67,12 +67,12 @@ impl EventQueue {
         self.put(position, entry);
     }
 
-    /// When the next event is; `None` if there is none.
+    /// Time of the next event; `None` if there is none.
     pub fn next_at(&self) -> Option<Instant> {
         Some(self.heap.first()?.at)
     }
 
-    /// Takes the next event if it is not later than `until`; its source has no instant any more.
+    /// Takes the next event if it is not later than `until`; its source has no instant afterwards.
     pub fn pop_until(&mut self, until: Instant) -> Option<(Instant, Source)> {
         let first = *self.heap.first()?;
         if first.at > until {
@@ -82,7 +82,7 @@ impl EventQueue {
         Some((first.at, Source(first.source)))
     }
 
-    /// Sources that have an instant.
+    /// Number of sources with an instant.
     pub fn len(&self) -> usize {
         self.heap.len()
     }
@@ -100,8 +100,7 @@ impl EventQueue {
         }
     }
 
-    /// Puts an entry where it belongs, in place of whatever stands at `position`: others move into
-    /// the gap until it is at the right height.
+    /// Inserts an entry at `position`, moving others until the heap property holds.
     fn put(&mut self, mut position: usize, entry: Entry) {
         while position > 0 {
             let parent = (position - 1) / 2;
@@ -145,7 +144,6 @@ impl Entry {
 }
 
 impl Source {
-    /// Its number.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -188,9 +186,9 @@ mod tests {
     }
 
     proptest! {
-        /// Against the obvious model: a list searched for its smallest (time, order).
+        /// Compared with the obvious model: a list searched for its smallest (time, sequence).
         #[test]
-        fn comes_out_as_from_a_sorted_list(
+        fn events_come_out_as_from_a_sorted_list(
             steps in prop::collection::vec((0..8_u32, prop::option::of(0..20_u64), any::<bool>()), 1..200)
         ) {
             let mut queue = EventQueue::new();

@@ -1,8 +1,7 @@
-//! What a run of two gateways came to: every message from its making to its acknowledgement, and
-//! everything that must never happen.
+//! The result of a run of two gateways: every message from sending to acknowledgement, and all violations of
+//! invariants.
 //!
-//! It puts what both sides logged together; nothing here depends on what the core says about
-//! itself.
+//! It joins the logs of both sides; nothing here depends on the core's own counters.
 
 mod streams;
 
@@ -22,16 +21,16 @@ use crate::{
     scenario::{Scenario, Side},
 };
 
-/// The largest burst ahead of a path's rate.
+/// The largest permitted burst ahead of a path's rate.
 const BURST_MAX: Duration = Duration::from_millis(2);
-/// Bytes beside that burst and the packet that ends it: acknowledgements, challenges and handshakes
-/// do not wait for the pacer, though it pays for them.
+/// Permitted bytes beyond that burst and the packet that ends it: acknowledgements, challenges and handshakes
+/// do not wait for the pacer, though they are charged to it.
 const UNPACED_MAX: ByteCount = ByteCount::new(1000);
-/// The core never lets a peer have less than one message of the greatest length in reassembly.
+/// The core always grants a peer at least one message of maximum length in reassembly.
 const REASSEMBLY_MIN: ByteCount =
     ByteCount::new(keiro_core::wire::MESSAGE_LEN_MAX as u64 + keiro_core::wire::CREDIT_PER_MESSAGE);
 
-/// The outcome of a run.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The seed of the run.
@@ -40,23 +39,22 @@ pub struct Report {
     pub measured_from: Instant,
     /// When the run ended.
     pub ended: Instant,
-    /// Every message made, those of side A first, each side's in order of making.
+    /// Every message, those of side A first, in the order of their sending.
     pub messages: Vec<MessageRecord>,
-    /// Every datagram made, in the same order.
+    /// Every datagram, in the same order.
     pub datagrams: Vec<DatagramRecord>,
-    /// Every dialogue made, in the same order.
+    /// Every dialogue, in the same order.
     pub dialogues: Vec<DialogueRecord>,
     /// Every stream opened, in the same order.
     pub streams: Vec<StreamRecord>,
-    /// Streams of which a server never heard whose they are.
+    /// Streams whose server never received a header.
     pub nameless_streams: Vec<StreamObservation>,
-    /// What must never happen and did, in words.
+    /// Violations of invariants, as texts.
     pub violations: Vec<String>,
-    /// Both gateways.
     pub sides: [SideReport; 2],
     /// By path: forward and backward direction of its link.
     pub links: Vec<[Counters; 2]>,
-    /// By path: what an attacker added.
+    /// By path: packets injected by an attacker.
     pub injected: Vec<Injected>,
     /// The network as a whole.
     pub counts: Counts,
@@ -67,65 +65,60 @@ pub struct Report {
 /// A message from one end to the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageRecord {
-    /// Who sent it.
     pub from: Side,
-    /// Application, by index.
+    /// Index of the application.
     pub app: usize,
-    /// What its sender's core called it; `None`: never took it.
+    /// Its number in the sender's core; `None` if it was never accepted.
     pub id: Option<MessageId>,
-    /// Length.
     pub bytes: usize,
     /// When it was made.
     pub made: Instant,
-    /// When the core took it; `None`: never.
+    /// When the core accepted it; `None` if never.
     pub accepted: Option<Instant>,
-    /// When it was first delivered whole; `None`: never.
+    /// When it was first delivered; `None` if never.
     pub delivered_at: Option<Instant>,
-    /// Deliveries in all. More than one only if the receiver was restarted.
+    /// Number of deliveries. More than one only if the receiver was restarted.
     pub deliveries: u32,
-    /// When the sender got its outcome; `None`: never.
+    /// When the sender got its outcome; `None` if never.
     pub done: Option<Instant>,
-    /// The outcome; `None`: none.
+    /// The outcome; `None` if there is none.
     pub outcome: Option<MessageOutcome>,
-    /// Its sender was restarted before its end.
+    /// Its sender was restarted before its outcome.
     pub forgotten: bool,
 }
 
 /// A datagram from one end to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramRecord {
-    /// Who sent it.
     pub from: Side,
-    /// Application, by index.
+    /// Index of the application.
     pub app: usize,
-    /// Length.
     pub bytes: usize,
     /// When it was made.
     pub made: Instant,
-    /// When it was first delivered; `None`: never, or it is too short to be recognised.
+    /// When it was first delivered; `None` if never, or if it is too short to be recognised.
     pub delivered_at: Option<Instant>,
 }
 
-/// One gateway.
 #[derive(Clone, Debug)]
 pub struct SideReport {
     /// The core's events with their times.
     pub events: Vec<(Instant, Event)>,
-    /// The endpoint in numbers; `None` if the gateway does not run.
+    /// The endpoint's statistics; `None` if the gateway does not run.
     pub endpoint: Option<EndpointSnapshot>,
-    /// Its session in numbers; `None` if the gateway does not run.
+    /// Its session's statistics; `None` if the gateway does not run.
     pub session: Option<SessionSnapshot>,
-    /// By path: the most that was sent ahead of the configured rate.
+    /// By path: the largest excess over the configured rate.
     pub bursts: Vec<ByteCount>,
-    /// The most bytes of messages queued at a sample.
+    /// Maximum of bytes of queued messages over all samples.
     pub queued_bytes_max: u64,
-    /// The most bytes of messages in reassembly at a sample.
+    /// Maximum of bytes of messages in reassembly over all samples.
     pub reassembly_bytes_max: u64,
-    /// The most bytes of streams queued or not acknowledged at a sample.
+    /// Maximum of stream bytes queued or not acknowledged over all samples.
     pub streams_queued_bytes_max: u64,
-    /// The most bytes of streams received and not taken at a sample.
+    /// Maximum of stream bytes received and not read over all samples.
     pub streams_kept_bytes_max: u64,
-    /// The most streams at a sample.
+    /// Maximum of streams over all samples.
     pub streams_max: usize,
     /// Messages that were refused because the queue was full, and offered again.
     pub queue_full: u64,
@@ -134,7 +127,7 @@ pub struct SideReport {
 }
 
 impl MessageRecord {
-    /// From its making to its whole delivery; `None`: never delivered.
+    /// From sending to complete delivery; `None` if never delivered.
     pub fn delay(&self) -> Option<Duration> {
         self.delivered_at.map(|at| at - self.made)
     }
@@ -170,7 +163,7 @@ impl Report {
                 .collect();
             report.match_messages(side, &apps, sender, receiver);
             report.match_datagrams(side, &apps, sender, receiver);
-            report.match_streams(scenario, side, &apps, (sender, receiver));
+            report.match_streams(scenario, side, &apps, sender, receiver);
             for fault in &sender.faults {
                 report.violations.push(format!("{side:?}: {fault}"));
             }
@@ -186,8 +179,8 @@ impl Report {
             .filter(move |message| message.app == app)
     }
 
-    /// Messages that have no good end: neither delivered (and said so) nor given up for the
-    /// lifetime or the refusal that the scenario asked for.
+    /// Messages without an expected outcome: neither delivered and acknowledged, nor expired or refused as
+    /// the scenario specifies.
     pub fn incomplete(&self) -> impl Iterator<Item = &MessageRecord> {
         self.messages.iter().filter(|message| {
             !message.forgotten
@@ -199,20 +192,21 @@ impl Report {
         })
     }
 
-    /// Nothing happened that must never happen.
+    /// Asserts that there are no violations.
     ///
     /// # Panics
     ///
-    /// With the seed and what happened, otherwise.
+    /// With the seed and the violations.
     pub fn assert_safe(&self) {
         assert!(self.violations.is_empty(), "{self}");
     }
 
-    /// Nothing wrong, and every message, stream and dialogue came to a good end.
+    /// Asserts that there are no violations, and that every message, stream and dialogue has its expected
+    /// outcome.
     ///
     /// # Panics
     ///
-    /// With the seed and what is missing, otherwise.
+    /// With the seed and the incomplete items.
     pub fn assert_complete(&self) {
         self.assert_safe();
         assert!(self.incomplete().next().is_none(), "{self}");
@@ -244,7 +238,7 @@ impl Report {
             }
             self.messages.push(MessageRecord::new(from, message));
         }
-        let mut lives: BTreeMap<usize, u32> = BTreeMap::new();
+        let mut incarnations: BTreeMap<usize, u32> = BTreeMap::new();
         for delivery in &receiver.deliveries {
             let key = (delivery.app, delivery.bytes, delivery.hash);
             let Some(candidates) = known.get(&key) else {
@@ -253,10 +247,10 @@ impl Report {
                 ));
                 continue;
             };
-            // Of those that are equal, one that may still be delivered and whose end comes first.
+            // Among equal messages, take one that may still be delivered and whose end comes first.
             let merit = |index: &&usize| {
                 let record = &self.messages[**index];
-                let again = lives.get(index) == Some(&delivery.life);
+                let again = incarnations.get(index) == Some(&delivery.incarnation);
                 let done = record.done.unwrap_or(Instant::MAX);
                 (again, done < delivery.at, done, **index)
             };
@@ -269,7 +263,8 @@ impl Report {
                 self.violations.push(violation);
                 continue;
             };
-            let twice = lives.insert(index, delivery.life) == Some(delivery.life);
+            let twice =
+                incarnations.insert(index, delivery.incarnation) == Some(delivery.incarnation);
             let record = &mut self.messages[index];
             record.deliveries += 1;
             record.delivered_at.get_or_insert(delivery.at);
@@ -366,7 +361,8 @@ impl Report {
     }
 }
 
-/// What the core may keep of so many streams in one direction: an initial window each, and 64 MiB.
+/// Maximum that the core may buffer for this many streams in one direction: an initial window each, and 64
+/// MiB.
 const fn stream_bytes_max(streams: usize) -> ByteCount {
     ByteCount::new((64 << 20) + ((streams as u64) << 14))
 }
@@ -389,13 +385,13 @@ impl SideReport {
         }
     }
 
-    /// When the first event for which `matches` holds happened; `None`: never.
+    /// Time of the first event for which `matches` holds; `None` if there is none.
     pub fn first(&self, matches: impl Fn(&Event) -> bool) -> Option<Instant> {
         let mut events = self.events.iter();
         events.find(|(_, event)| matches(event)).map(|(at, _)| *at)
     }
 
-    /// How many events there are for which `matches` holds.
+    /// Number of events for which `matches` holds.
     pub fn count(&self, matches: impl Fn(&Event) -> bool) -> usize {
         let events = self.events.iter();
         events.filter(|(_, event)| matches(event)).count()
@@ -421,7 +417,7 @@ impl MessageRecord {
 }
 
 impl fmt::Display for Report {
-    /// A summary for people, with what is wrong in front.
+    /// A readable summary, with violations first.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 10;
         writeln!(f, "seed {} ended at {}", self.seed, self.ended)?;

@@ -1,7 +1,7 @@
-//! What is simulated, as plain values: topology, traffic and timed events.
+//! Scenarios as plain values: topology, traffic and timed events.
 //!
-//! A scenario with a seed determines a run. Scenarios can be printed, generated and shrunk; running
-//! them is left to [`GatewayPair`](crate::GatewayPair).
+//! A scenario with a seed determines a run. Scenarios can be printed, generated and shrunk;
+//! [`GatewayPair`](crate::GatewayPair) runs them.
 
 mod dialogues;
 
@@ -16,11 +16,11 @@ use keiro_units::{Bandwidth, ByteCount, Probability};
 pub use self::dialogues::{Dialogues, Reading, StreamEnd};
 use crate::{cross::Cross, middlebox::Attack, network::LinkSpec};
 
-/// Datagrams that a gateway's sockets hold unless said otherwise; ours: about 4 MiB of receive
-/// buffers as the daemon asks for.
+/// Default capacity of a gateway's sockets in datagrams. Ours: about the 4 MiB of receive buffers that the
+/// daemon requests.
 const INBOX_MAX: usize = 4096;
 
-/// Two gateways, the paths between them, what they send and what happens to them.
+/// Two gateways, the paths between them, their traffic and events.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The gateway on the left.
@@ -31,38 +31,35 @@ pub struct Scenario {
     pub paths: Vec<PathSpec>,
     /// The applications that both gateways know.
     pub apps: Vec<AppSpec>,
-    /// What is sent in the measured phase.
+    /// Messages and datagrams of the measured phase.
     pub traffic: Vec<Traffic>,
-    /// What clients and servers say over streams in the measured phase.
+    /// Dialogues over streams of the measured phase.
     pub dialogues: Vec<Dialogues>,
-    /// What happens in the measured phase, in any order.
+    /// Events of the measured phase, in any order.
     pub events: Vec<TimedEvent>,
     /// When the measured phase begins.
     pub set_up: SetUp,
-    /// Addresses of IPv6 instead of IPv4.
+    /// Use IPv6 addresses instead of IPv4.
     pub ipv6: bool,
-    /// Virtual time that set-up may take, and that may pass between the last event or message and
-    /// the end of the run, before the run counts as stalled.
+    /// Maximum virtual time of set-up, and between the last event or message and the end of the run, after
+    /// which the run counts as stalled.
     pub patience: Duration,
 }
 
 /// One of the two gateways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
-    /// [`Scenario::a`].
     A,
-    /// [`Scenario::b`].
     B,
 }
 
-/// How a gateway is configured and how its driver behaves.
+/// Configuration of a gateway and its driver.
 #[derive(Clone, Debug)]
 pub struct GatewaySpec {
     /// Order in which waiting data leaves.
     pub scheduler: SchedulerKind,
-    /// The packet cipher that it prefers.
+    /// Preferred packet cipher.
     pub cipher: Cipher,
-    /// The protocol's timers.
     pub timing: TimingConfig,
     /// See [`keiro_core::EndpointConfig`].
     pub handshakes_per_second_max: u32,
@@ -72,18 +69,17 @@ pub struct GatewaySpec {
     pub reassembly_bytes_max: ByteCount,
     /// See [`keiro_core::PeerConfig`].
     pub send_queue_bytes_max: ByteCount,
-    /// How thin traffic is gathered; off by default.
+    /// Aggregation of small messages; off by default.
     pub aggregation: AggregationConfig,
-    /// Whether it knows the other's addresses and so may begin.
+    /// Whether it has the other's addresses, so that it may initiate.
     pub knows_peer: bool,
-    /// When it first runs.
+    /// When it starts.
     pub start: Start,
-    /// What it does with messages that arrive.
+    /// Handling of received messages.
     pub receiver: Receiver,
-    /// How long its machine takes.
+    /// Processing times of its machine.
     pub processing: Processing,
-    /// Datagrams that its sockets hold before the machine looks at them; what comes beyond is
-    /// dropped and counted.
+    /// Capacity of its sockets in datagrams; further ones are dropped and counted.
     pub inbox_max: usize,
     /// Datagrams per batch, 1 to 64.
     pub segments_max: usize,
@@ -91,31 +87,28 @@ pub struct GatewaySpec {
     pub qlog: bool,
 }
 
-/// When a gateway first runs.
+/// When a gateway starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// From time zero.
     AtOnce,
-    /// After this time.
     After(Duration),
-    /// Not at all: it never answers.
+    /// Never: it does not answer.
     Never,
 }
 
-/// What becomes of messages that arrive.
+/// Handling of received messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receiver {
-    /// Each is taken at once.
+    /// Each is finished at once.
     Takes,
-    /// Each is taken after this time.
+    /// Each is finished after this time.
     TakesAfter(Duration),
-    /// Each is refused.
     Refuses(RefusalReason),
     /// None is ever finished.
     Holds,
 }
 
-/// How long a gateway's machine takes. All zero: no time at all.
+/// Processing times of a gateway's machine; zero by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Processing {
     /// Per datagram received, one after the other.
@@ -126,36 +119,33 @@ pub struct Processing {
     pub timer_late_max: Duration,
 }
 
-/// What others send to a gateway's machine, faster than it takes it, through the device by which its
-/// paths' packets come as well.
+/// Bursts of cross traffic at a gateway's machine, faster than it can process, through the device of its
+/// paths.
 ///
-/// The device's ring is emptied after a burst. From when it is full until the burst is over it has
-/// no room for anything.
+/// The device's ring is emptied after a burst. Once full, it drops packets until the burst is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bursts {
     /// Datagrams in a burst.
     pub datagrams: u32,
-    /// From one datagram of a burst to the next.
+    /// Interval of datagrams in a burst.
     pub gap: Duration,
-    /// From the beginning of a burst to that of the next on average; half as much to one and a half times
-    /// as much.
+    /// Mean interval from start to start of bursts; each is drawn between 0.5 and 1.5 times this.
     pub every: Duration,
-    /// Datagrams that the ring holds.
+    /// Capacity of the ring in datagrams.
     pub ring: u32,
 }
 
 /// A path between the gateways.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathSpec {
-    /// What it is.
     pub link: LinkSpec,
-    /// The rate that both gateways are configured with, IP bytes.
+    /// The rate configured at both gateways, in IP bytes.
     pub rate: Bandwidth,
-    /// Largest IP packet that the gateways try, bytes.
+    /// Largest IP packet that the gateways try, in bytes.
     pub mtu_max: u16,
-    /// Who stands in the middle.
+    /// The on-path attacker.
     pub attack: Option<Attack>,
-    /// What others send over it; not where there is an attacker.
+    /// Cross traffic; not together with an attacker.
     pub cross: Option<Cross>,
 }
 
@@ -164,11 +154,10 @@ pub struct PathSpec {
 pub struct AppSpec {
     /// Its name, unique in the scenario.
     pub name: String,
-    /// How its data is carried.
+    /// Class of its data.
     pub class: DeliveryClass,
-    /// Target delay.
     pub latency_target: Option<Duration>,
-    /// Age at which its messages are given up.
+    /// Lifetime of its messages.
     pub lifetime: Option<Duration>,
     /// Paths in order of preference, by index.
     pub paths: Vec<usize>,
@@ -177,117 +166,89 @@ pub struct AppSpec {
 /// Messages or datagrams of one application; for streams there are [`Dialogues`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Traffic {
-    /// Which gateway sends.
     pub from: Side,
-    /// Which application, by index.
+    /// Index of the application.
     pub app: usize,
     /// When they are made.
     pub made: Arrivals,
-    /// How long they are.
+    /// Their lengths.
     pub length: Length,
     /// Offset from the beginning of the measured phase.
     pub start: Duration,
 }
 
-/// When messages are made, from the beginning of their traffic on.
+/// Times of messages, from the beginning of their traffic on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Arrivals {
     /// At exponential intervals, see [`keiro_model::arrivals`].
-    Exponential {
-        /// The mean interval.
-        mean: Duration,
-        /// For how long.
-        duration: Duration,
-    },
+    Exponential { mean: Duration, duration: Duration },
     /// At equal intervals, the first at once.
-    Every {
-        /// The interval.
-        interval: Duration,
-        /// How many.
-        count: u32,
-    },
+    Every { interval: Duration, count: u32 },
 }
 
-/// How long messages are, bytes.
+/// Lengths of messages, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// All the same.
     Fixed(usize),
     /// Uniform between two lengths, both included.
     Uniform(usize, usize),
 }
 
-/// Something that happens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimedEvent {
     /// Offset from the beginning of the measured phase.
     pub at: Duration,
-    /// What.
     pub what: ScenarioEvent,
 }
 
-/// What may happen.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ScenarioEvent {
-    /// A path changes.
     Path {
-        /// Which, by index.
+        /// Index into the scenario's paths.
         path: usize,
-        /// Which way.
-        way: PathDirection,
-        /// How.
+        direction: PathDirection,
         change: Change,
     },
-    /// A gateway's address on a path changes, as behind a translator that forgot it.
+    /// A gateway's address on a path changes, as behind a NAT that lost its state.
     Readdress {
-        /// Whose.
         side: Side,
-        /// On which path, by index.
+        /// Index of the path.
         path: usize,
     },
-    /// A gateway stops and starts again; keys and unfinished messages are forgotten.
+    /// A gateway stops and starts again, losing keys and unfinished messages.
     Restart {
-        /// Which.
         side: Side,
-        /// It says good-bye first.
+        /// It notifies its peer first.
         orderly: bool,
-        /// How long it is away.
+        /// Time until it starts again.
         away: Duration,
     },
-    /// A gateway's machine takes another time for each datagram received, and its sockets hold as
-    /// many from now on.
+    /// Changes a gateway's processing time per received datagram, and the capacity of its sockets.
     Receive {
-        /// Whose.
         side: Side,
         /// Per datagram, one after the other.
         each: Duration,
         /// As [`GatewaySpec::inbox_max`].
         inbox_max: usize,
     },
-    /// Others' bursts begin at a gateway's device; `None`: they end.
-    Bursts {
-        /// Whose.
-        side: Side,
-        /// What they send.
-        bursts: Option<Bursts>,
-    },
-    /// Others send another mean over a path; only where there is a [`PathSpec::cross`].
+    /// Bursts of cross traffic begin at a gateway's device; `None` stops them.
+    Bursts { side: Side, bursts: Option<Bursts> },
+    /// Changes the rate of cross traffic on a path; only if there is a [`PathSpec::cross`].
     Cross {
-        /// Which, by index.
+        /// Index into the scenario's paths.
         path: usize,
         /// See [`Cross::rate`].
         rate: Bandwidth,
     },
-    /// A gateway's plan gives an application other paths.
+    /// A gateway's plan changes the paths of an application.
     Assign {
-        /// At which gateway.
         side: Side,
-        /// Which application, by index.
+        /// Index of the application.
         app: usize,
         /// Paths in order of preference, by index.
         paths: Vec<usize>,
     },
-    /// All faults end: every path is up and does nothing but delay, attackers give up.
+    /// All faults end: every path is up and has only its delay, attackers stop.
     Heal,
 }
 
@@ -298,30 +259,27 @@ pub enum PathDirection {
     Forward,
     /// From `b` to `a`.
     Backward,
-    /// Both.
     Both,
 }
 
-/// How a path changes.
+/// Change of a path.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Change {
-    /// It is cut.
     Down,
-    /// It carries again.
     Up,
-    /// Another propagation delay.
+    /// New one-way propagation delay.
     Delay(Duration),
-    /// Another rate.
+    /// New rate; `None` is unlimited.
     Rate(Option<Bandwidth>),
-    /// Other losses.
+    /// New loss model.
     Loss(Loss),
-    /// No longer cut, lossy, reordering, duplicating, corrupting or jittering.
+    /// Removes cuts, loss, reordering, duplication, corruption and jitter.
     Heal,
-    /// Everything at once.
+    /// New configuration of the link.
     Replace(LinkConfig),
 }
 
-/// When set-up is over.
+/// End of set-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetUp {
     /// At time zero: the measured phase contains the handshake.
@@ -331,8 +289,8 @@ pub enum SetUp {
 }
 
 impl Scenario {
-    /// Two gateways with defaults that know each other's addresses, joined by `paths`, with
-    /// neither applications nor traffic. Set-up lasts until all paths are up.
+    /// Two gateways with defaults that have each other's addresses, joined by `paths`, without applications
+    /// and traffic. Set-up lasts until all paths are up.
     pub fn new(paths: Vec<PathSpec>) -> Self {
         Self {
             a: GatewaySpec::default(),
@@ -348,17 +306,17 @@ impl Scenario {
         }
     }
 
-    /// Adds an application of class `message` and gives its index.
+    /// Adds an application of class `message` and returns its index.
     pub fn add_message_app(&mut self, latency_target: Option<Duration>, paths: &[usize]) -> usize {
         self.add_app(DeliveryClass::Message, latency_target, paths)
     }
 
-    /// Adds an application of class `datagram` and gives its index.
+    /// Adds an application of class `datagram` and returns its index.
     pub fn add_datagram_app(&mut self, latency_target: Option<Duration>, paths: &[usize]) -> usize {
         self.add_app(DeliveryClass::Datagram, latency_target, paths)
     }
 
-    /// Adds an application of class `stream` and gives its index.
+    /// Adds an application of class `stream` and returns its index.
     pub fn add_stream_app(&mut self, latency_target: Option<Duration>, paths: &[usize]) -> usize {
         self.add_app(DeliveryClass::Stream, latency_target, paths)
     }
@@ -405,7 +363,7 @@ impl Scenario {
 }
 
 impl fmt::Display for Scenario {
-    /// Everything, a line for each part.
+    /// The whole scenario, one line per part.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "set-up {:?}, ipv6 {}", self.set_up, self.ipv6)?;
         writeln!(f, "a: {:?}", self.a)?;
@@ -452,7 +410,7 @@ impl Default for GatewaySpec {
 }
 
 impl PathSpec {
-    /// A faultless path of this rate and one-way delay whose buffer holds 1000 packets each way.
+    /// A loss-free link of this rate and one-way delay, with buffers of 1000 packets.
     pub fn new(rate: Bandwidth, delay: Duration) -> Self {
         Self::over(
             LinkConfig {
@@ -465,7 +423,7 @@ impl PathSpec {
         )
     }
 
-    /// A path over such a link in both directions, of which the gateways know `rate`.
+    /// A path over such a link in both directions, with `rate` configured at the gateways.
     pub const fn over(link: LinkConfig, rate: Bandwidth) -> Self {
         Self {
             link: LinkSpec::symmetric(link),
@@ -486,7 +444,7 @@ impl PathSpec {
 }
 
 impl Change {
-    /// What becomes of a link.
+    /// Applies a change to a link.
     pub fn applied_to(self, link: LinkConfig) -> LinkConfig {
         match self {
             Self::Down => LinkConfig { down: true, ..link },
@@ -512,10 +470,8 @@ impl Change {
 }
 
 impl Side {
-    /// Both.
     pub const BOTH: [Self; 2] = [Self::A, Self::B];
 
-    /// The other one.
     pub const fn other(self) -> Self {
         match self {
             Self::A => Self::B,

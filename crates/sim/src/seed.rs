@@ -1,7 +1,7 @@
-//! Seeds of parts from the seed of the whole.
+//! Derives seeds of components from the seed of a run.
 //!
-//! Every part that draws (a link, a gateway, a traffic source) has its own generator, so that
-//! adding one changes nothing for the others.
+//! Every component that draws random numbers (a link, a gateway, a traffic source) has its own generator, so
+//! that adding one does not affect the others.
 
 use crate::trace::TraceHash;
 
@@ -14,7 +14,7 @@ pub fn derive(seed: u64, what: &str, index: u64) -> u64 {
     mix(hash.value())
 }
 
-/// As [`derive()`], as many bytes as a key has.
+/// Like [`derive()`], with the length of a key.
 pub fn derive_key(seed: u64, what: &str, index: u64) -> [u8; 32] {
     let mut key = [0; 32];
     for (part, chunk) in (0_u64..).zip(key.chunks_mut(8)) {

@@ -1,4 +1,4 @@
-//! One number that says whether two runs were the same.
+//! A hash that compares runs.
 
 use keiro_units::Instant;
 
@@ -6,23 +6,22 @@ use keiro_units::Instant;
 const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// A running hash over everything that links did: FNV-1a on words of 64 bit instead of bytes,
-/// with a rotation so that high bits reach low ones. It distinguishes runs; it is not cryptographic.
+/// A running hash over all activity of links: FNV-1a on words of 64 bits instead of bytes, with a rotation so
+/// that high bits reach low ones. It distinguishes runs; it is not cryptographic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceHash(u64);
 
 impl TraceHash {
-    /// Nothing happened yet.
     pub const fn new() -> Self {
         Self(OFFSET)
     }
 
-    /// Takes in one number.
+    /// Adds a number.
     pub const fn word(&mut self, word: u64) {
         self.0 = (self.0 ^ word).wrapping_mul(PRIME).rotate_left(23);
     }
 
-    /// Takes in bytes and their number.
+    /// Adds bytes and their length.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.word(bytes.len() as u64);
         let (words, rest) = bytes.as_chunks::<8>();
@@ -34,7 +33,7 @@ impl TraceHash {
         self.word(u64::from_le_bytes(last));
     }
 
-    /// Takes in an instant.
+    /// Adds an instant.
     pub const fn instant(&mut self, at: Instant) {
         self.word(at.as_nanos());
     }

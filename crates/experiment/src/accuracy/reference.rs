@@ -1,12 +1,13 @@
-//! A reference queue, message by message: what lets a run of minutes speak for the long run.
+//! A reference queue, simulated message by message. With it, runs of minutes give the statistics of the long
+//! run.
 //!
-//! Delays at high load are alike over so long a time that no run of packets that ends today knows
-//! their 99th percentile to a tenth. But the reference queue, served the very same messages,
-//! follows a run so closely that what the two differ by is soon known, and on its own it takes
-//! some hundred nanoseconds per message. `followed.rs` has what follows from that.
+//! At high load, delays are correlated over so long a time that a packet-level run cannot give their 99th
+//! percentile within 10 %. The reference queue, serving the same messages, follows a run so closely that
+//! their difference is soon known, and on its own it takes some hundred nanoseconds per message.
+//! `followed.rs` combines the two.
 //!
-//! The reference has nothing of the forecasts: it draws messages and serves them, in order of
-//! arrival or by deadline, each path handed 1 ms of work ahead as Keiro's pacer does.
+//! The reference shares no code with the forecasts. It draws messages and serves them in order of arrival or
+//! by deadline; each path is handed 1 ms of work ahead, as Keiro's pacer does.
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
@@ -22,11 +23,11 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
     pub(super) scheduler: Scheduler,
-    /// Propagation.
+    /// Propagation delay, in ns.
     pub(super) delay: u64,
-    /// The path is given work until it has this much.
+    /// The path is handed work until it has this much ahead.
     pub(super) ahead: u64,
-    /// In pieces of this, at least 1.
+    /// Size of the pieces in which work is handed over, at least 1.
     pub(super) piece: u64,
     pub(super) classes: Vec<Class>,
 }
@@ -36,7 +37,7 @@ pub(super) struct Queue {
 pub(super) struct Class {
     /// Mean of the exponential interval between messages.
     pub(super) interval: f64,
-    /// What the path takes to send one.
+    /// Time to transmit one message.
     pub(super) work: u64,
     pub(super) latency_target: u64,
 }
@@ -46,7 +47,7 @@ pub(super) struct Class {
 pub(super) struct Message {
     pub(super) made: u64,
     pub(super) class: usize,
-    /// The applications that it follows.
+    /// The classes of the messages.
     pub(super) tag: usize,
 }
 
@@ -76,25 +77,24 @@ impl Queue {
         }
     }
 
-    /// The delays of the long run by class, the 99th percentiles known within `width` (the 95 %
-    /// interval as a part of the value) or as well as the bound on the work allows. `None` for a
-    /// class of which no message was drawn.
+    /// Delays of the long run by class. Ends when every 99th percentile is known within `width` (its 95 %
+    /// interval relative to its value), or at the bound on work. `None` for a class without messages.
     pub(super) fn long_run(&self, seed: u64, width: f64) -> Vec<Option<LongRun>> {
         let mut messages = MESSAGES_LEAST;
         loop {
-            let told = self.run(seed, messages);
-            let known = told.iter().flatten().all(|class| {
+            let classes = self.run(seed, messages);
+            let known = classes.iter().flatten().all(|class| {
                 let p99 = class.quantile(0.99);
                 super::relative_width(&p99) < width
             });
             if known || messages >= MESSAGES_MOST {
-                return told;
+                return classes;
             }
             messages *= 4;
         }
     }
 
-    /// The delays of so many messages by class; `None` for a class of which there was none.
+    /// Delays of `messages` messages by class; `None` for a class without messages.
     pub(super) fn run(&self, seed: u64, messages: u64) -> Vec<Option<LongRun>> {
         let mut batches: Vec<Vec<Histogram>> = vec![Vec::new(); self.classes.len()];
         let per_batch = messages / (BATCHES + 1);
@@ -105,7 +105,7 @@ impl Queue {
             counts[message.class].add(delay);
             arrived += 1;
             if arrived.is_multiple_of(per_batch) {
-                // The first batch is for the queue to fill.
+                // The queue fills during the first batch, so it is not counted.
                 let is_first = arrived == per_batch;
                 for (batches, count) in batches.iter_mut().zip(&mut counts) {
                     let full = std::mem::replace(count, Histogram::new());
@@ -119,15 +119,15 @@ impl Queue {
     }
 }
 
-/// The queue by deadline while it is served.
+/// The state of the queue by deadline.
 struct Server<'a> {
     queue: &'a Queue,
-    /// Until when the path has something to send.
+    /// The path is busy until this time.
     free: u64,
-    /// Deadline, number and place.
+    /// Deadline, sequence number and index of the message.
     waiting: BinaryHeap<Reverse<(u64, u64, usize)>>,
-    /// Messages and what is left of them.
-    places: Vec<(Message, u64)>,
+    /// Messages and their remaining work.
+    slots: Vec<(Message, u64)>,
     unused: Vec<usize>,
     accepted: u64,
 }
@@ -138,19 +138,19 @@ impl<'a> Server<'a> {
             queue,
             free: 0,
             waiting: BinaryHeap::new(),
-            places: Vec::new(),
+            slots: Vec::new(),
             unused: Vec::new(),
             accepted: 0,
         }
     }
 
-    /// Gives the path work as long as it has none beyond `until`.
+    /// Hands work to the path until it is busy beyond `until`.
     fn hand_over(&mut self, until: u64, done: &mut impl FnMut(&Message, u64)) {
         while self.free <= until {
-            let Some(&Reverse((_, _, place))) = self.waiting.peek() else {
+            let Some(&Reverse((_, _, slot))) = self.waiting.peek() else {
                 return;
             };
-            let (message, left) = &mut self.places[place];
+            let (message, left) = &mut self.slots[slot];
             let pieces = (until - self.free) / self.queue.piece + 1;
             let handed = (*left).min(pieces.saturating_mul(self.queue.piece));
             self.free += handed;
@@ -158,7 +158,7 @@ impl<'a> Server<'a> {
             if *left == 0 {
                 done(message, self.free - message.made + self.queue.delay);
                 self.waiting.pop();
-                self.unused.push(place);
+                self.unused.push(slot);
             }
         }
     }
@@ -168,23 +168,23 @@ impl<'a> Server<'a> {
             self.free = self.free.max(message.made);
         }
         let class = &self.queue.classes[message.class];
-        let place = self.unused.pop().unwrap_or(self.places.len());
-        if place == self.places.len() {
-            self.places.push((message, class.work));
+        let slot = self.unused.pop().unwrap_or(self.slots.len());
+        if slot == self.slots.len() {
+            self.slots.push((message, class.work));
         } else {
-            self.places[place] = (message, class.work);
+            self.slots[slot] = (message, class.work);
         }
         let deadline = message.made + class.latency_target;
-        self.waiting.push(Reverse((deadline, self.accepted, place)));
+        self.waiting.push(Reverse((deadline, self.accepted, slot)));
         self.accepted += 1;
     }
 }
 
-/// Messages of all classes together at exponential intervals.
+/// Messages of all classes at exponential intervals.
 pub(super) struct Arrivals {
     random: ChaCha12Rng,
     mean: f64,
-    /// By class, the part of messages that are its or an earlier one's.
+    /// Cumulative shares of the classes.
     shares: Vec<f64>,
     now: f64,
 }
@@ -205,7 +205,7 @@ impl Arrivals {
         }
     }
 
-    /// In (0, 1].
+    /// Uniform in (0, 1].
     fn uniform(&mut self) -> f64 {
         ((self.random.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
@@ -226,11 +226,11 @@ impl Iterator for Arrivals {
     }
 }
 
-/// Enough batches for Student's t, each long enough to be nearly independent.
+/// Enough batches for Student's t; each is long enough to be nearly independent.
 const BATCHES: u64 = 32;
-/// About a tenth of a second of work.
+/// About 0.1 s of CPU time.
 const MESSAGES_LEAST: u64 = 1 << 20;
-/// About half a minute of work.
+/// About 30 s of CPU time.
 const MESSAGES_MOST: u64 = 1 << 28;
 
 /// The delays of one class in the long run.
@@ -319,14 +319,14 @@ impl Histogram {
         ((octave - Self::BITS) << Self::BITS) as usize + part as usize
     }
 
-    /// Where a bin begins, in ns.
+    /// Lower bound of a bin, in ns.
     fn begin(bin: usize) -> f64 {
         let octave = (bin >> Self::BITS) as i32;
         let part = (bin & ((1 << Self::BITS) - 1)) as f64;
         (f64::from(1 << Self::BITS) + part) * 2_f64.powi(octave)
     }
 
-    /// In ns, evenly within the bin.
+    /// In ns, interpolated linearly within the bin.
     fn quantile(&self, share: f64) -> f64 {
         let wanted = share * self.total as f64;
         let mut below = 0.0;
@@ -369,8 +369,8 @@ mod tests {
     fn one_class_waits_as_pollaczek_and_khinchine_say() {
         // M/D/1 at a load of one half: the mean wait is half a service time.
         for scheduler in [Scheduler::Fifo, Scheduler::Deadline] {
-            let told = queue(scheduler).long_run(1, 0.02);
-            let mean = told[0].as_ref().unwrap().mean();
+            let classes = queue(scheduler).long_run(1, 0.02);
+            let mean = classes[0].as_ref().unwrap().mean();
             assert!((mean.value - 2.5).abs() < 0.02, "{mean:?}");
             let interval = mean.interval.unwrap();
             assert!(interval.low < 2.5 && 2.5 < interval.high, "{mean:?}");
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn the_more_urgent_overtakes_what_was_not_handed_over() {
+    fn urgent_messages_overtake_work_not_yet_handed_over() {
         let mut queue = queue(Scheduler::Deadline);
         queue.delay = 0;
         queue.classes.push(Class {

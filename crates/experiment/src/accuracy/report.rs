@@ -2,7 +2,7 @@
 
 use super::{Comparison, relative_width};
 use crate::{
-    evaluate::{Asked, Basis, NamedDrawing},
+    evaluate::{Basis, NamedDrawing, TargetResult},
     figure::{self, DrawError, ErrorCurve, ErrorPanel, ErrorsFigure},
     plan::Accuracy,
     row::{Row, Source, Verdict},
@@ -15,15 +15,15 @@ const NAMES: [&str; 4] = ["mean", "p50", "p95", "p99"];
 const MEAN: usize = 0;
 const P99: usize = 3;
 
-/// What is asked of the measurement itself, see `docs/experiments.md`.
+/// Requirements on the measurement itself, see `docs/experiments.md`.
 const WORKLOADS_MIN: f64 = 20.0;
 const LABORATORY_WORKLOADS_MIN: f64 = 3.0;
 const INTERVAL_MAX_PERCENT: f64 = 10.0;
 
-/// Rows and what they rest on, for every source and scheduler that was measured.
+/// Rows and their basis, for every source and scheduler that was measured.
 pub(crate) fn rows(
     comparisons: &[Comparison],
-    asked: &Accuracy,
+    accuracy: &Accuracy,
     quick: bool,
 ) -> (Vec<Row>, Vec<Basis>) {
     let mut rows = Vec::new();
@@ -44,19 +44,19 @@ pub(crate) fn rows(
                 scheduler,
                 quick,
             };
-            group.add_rows(asked, &mut rows);
+            group.add_rows(accuracy, &mut rows);
         }
     }
     rows.into_iter().unzip()
 }
 
-/// The figure of the errors' distribution, for every source that was measured.
+/// The figure of the errors' distribution, one per source.
 ///
 /// # Errors
 /// See [`DrawError`].
 pub(crate) fn drawings(
     comparisons: &[Comparison],
-    asked: &Accuracy,
+    accuracy: &Accuracy,
     quick: bool,
 ) -> Result<Vec<NamedDrawing>, DrawError> {
     let mut drawings = Vec::new();
@@ -80,7 +80,7 @@ pub(crate) fn drawings(
                 compared.len() / 2,
                 workloads(&compared),
             ),
-            panels: [(MEAN, asked.asked.mean), (P99, asked.asked.p99)]
+            panels: [(MEAN, accuracy.bounds.mean), (P99, accuracy.bounds.p99)]
                 .map(|(statistic, bound)| panel(&compared, statistic, bound))
                 .to_vec(),
         };
@@ -89,7 +89,7 @@ pub(crate) fn drawings(
     Ok(drawings)
 }
 
-/// Everything that was measured in one source under one scheduler.
+/// All comparisons of one source and one scheduler.
 struct Group<'a> {
     compared: Vec<&'a Comparison>,
     source: Source,
@@ -98,19 +98,19 @@ struct Group<'a> {
 }
 
 impl Group<'_> {
-    fn add_rows(&self, asked: &Accuracy, rows: &mut Vec<(Row, Basis)>) {
-        let asked_of = |statistic| match statistic {
-            MEAN => Some(asked.asked.mean),
-            P99 => Some(asked.asked.p99),
+    fn add_rows(&self, accuracy: &Accuracy, rows: &mut Vec<(Row, Basis)>) {
+        let bound_of = |statistic| match statistic {
+            MEAN => Some(accuracy.bounds.mean),
+            P99 => Some(accuracy.bounds.p99),
             _ => None,
         };
         for (statistic, name) in NAMES.into_iter().enumerate() {
             let errors = self.errors(|c| error_of(c, statistic));
-            let bound = asked_of(statistic);
+            let bound = bound_of(statistic);
             self.add_errors(name, &errors, bound, true, rows);
         }
         let eq3 = self.errors(eq3_error_of);
-        self.add_errors("eq3", &eq3, Some(asked.asked.mean), false, rows);
+        self.add_errors("eq3", &eq3, Some(accuracy.bounds.mean), false, rows);
         let widest = |p99: &dyn Fn(&Comparison) -> Estimate| {
             let widths = self
                 .compared
@@ -135,21 +135,21 @@ impl Group<'_> {
         rows.push(self.row("applications", "applications", Some(applications), None));
     }
 
-    /// Median, worst, and the share within the bound.
+    /// The median, the greatest error, and the share of forecasts within the bound.
     fn add_errors(
         &self,
         name: &str,
         errors: &[f64],
         bound: Option<f64>,
-        is_asked: bool,
+        has_target: bool,
         rows: &mut Vec<(Row, Basis)>,
     ) {
         let sorted = stats::sorted(errors.iter().map(|error| error.abs()));
         let median = stats::percentile(&sorted, 0.5);
         rows.push(self.row(&format!("{name} error median"), "%", median, None));
-        let asked = bound.filter(|_| is_asked).map(AtMost);
+        let target = bound.filter(|_| has_target).map(AtMost);
         let worst = sorted.last().copied();
-        rows.push(self.row(&format!("{name} error worst"), "%", worst, asked));
+        rows.push(self.row(&format!("{name} error worst"), "%", worst, target));
         if let Some(bound) = bound {
             let within = sorted.iter().filter(|error| **error <= bound).count();
             let share = 100.0 * within as f64 / sorted.len().max(1) as f64;
@@ -158,7 +158,7 @@ impl Group<'_> {
         }
     }
 
-    /// In per cent of what was measured, signed; infinite where nothing was forecast.
+    /// In percent of the measured value, signed; infinite without a forecast.
     fn errors(&self, error: impl Fn(&Comparison) -> f64) -> Vec<f64> {
         self.compared.iter().map(|c| error(c)).collect()
     }
@@ -168,7 +168,7 @@ impl Group<'_> {
         what: &str,
         unit: &'static str,
         value: Option<f64>,
-        asked: Option<Bound>,
+        bound: Option<Bound>,
     ) -> (Row, Basis) {
         let suffix = match self.source {
             Source::Lab => "",
@@ -176,14 +176,14 @@ impl Group<'_> {
         };
         let name = format!("{what} {}{suffix}", self.scheduler);
         let void = self.compared.iter().any(|c| c.void);
-        let holds = asked.map(|bound| value.is_some_and(|value| bound.holds(value)));
+        let holds = bound.map(|bound| value.is_some_and(|value| bound.holds(value)));
         let verdict = match holds {
             _ if void => Verdict::Void,
             None => Verdict::Reported,
             Some(true) => Verdict::Reached,
             Some(false) => Verdict::Missed,
         };
-        let targets = asked.map(|bound| Asked {
+        let targets = bound.map(|bound| TargetResult {
             target: format!("{name} {} {unit}", bound.text()),
             holds: holds.filter(|_| !void),
         });
@@ -255,7 +255,7 @@ fn error_of(comparison: &Comparison, statistic: usize) -> f64 {
     )
 }
 
-/// Equation 3 is a mean and knows no scheduler.
+/// Equation 3 gives only means and does not depend on the scheduler.
 fn eq3_error_of(comparison: &Comparison) -> f64 {
     percent(comparison.eq3, comparison.measured[MEAN].value)
 }

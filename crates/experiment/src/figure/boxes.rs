@@ -1,4 +1,4 @@
-//! Distributions side by side as boxes: quartiles, the range without outliers, and these.
+//! Box plots: quartiles, the range without outliers, and the outliers.
 
 use keiro_figure::{Canvas, DrawError, GRID, INK, LABEL_SIZE, MARK, PlotResult, label};
 use plotters::{element::PathElement, prelude::*, style::text_anchor::HPos};
@@ -17,24 +17,24 @@ pub struct BoxesFigure {
     pub quantity: String,
     /// The groups; a box of one name has one colour in all of them.
     pub groups: Vec<BoxGroup>,
-    /// Values that belong to no group: dashed lines across.
+    /// Reference values: dashed lines across all groups.
     pub levels: Vec<(String, f64)>,
 }
 
 /// Boxes that are compared with each other.
 #[derive(Clone, Debug)]
 pub struct BoxGroup {
-    /// Written below, a line for each.
+    /// Label below the group, one line per element.
     pub name: Vec<String>,
-    /// Name and values of each box; without values nothing is drawn.
+    /// Name and values of each box; a box without values is not drawn.
     pub boxes: Vec<(String, Vec<f64>)>,
 }
 
-/// What a box shows. Quartiles are values that were measured (nearest rank).
+/// Statistics of a box. Quartiles are measured values (nearest rank).
 #[derive(Clone, Debug, PartialEq)]
 struct Shape {
     quartiles: [f64; 3],
-    /// The least and the greatest value within one and a half times the box's height from it.
+    /// The smallest and the greatest value within 1.5 times the interquartile range of the box.
     whiskers: (f64, f64),
     outliers: Vec<f64>,
     count: usize,
@@ -47,7 +47,7 @@ const HEIGHT: i32 = 320;
 const BOTTOM: i32 = 52;
 /// Half of the widest box, in pixels.
 const HALF_MAX: i32 = 22;
-/// The share of a group's width that its boxes take.
+/// Fraction of a group's width that its boxes take.
 const FILLED: f64 = 0.75;
 const WHISKER_REACH: f64 = 1.5;
 const HEADROOM: f64 = 1.08;
@@ -89,7 +89,7 @@ impl BoxesFigure {
         })
     }
 
-    /// The names of boxes, each once, in the order in which they come.
+    /// The distinct names of boxes, in order of first appearance.
     fn names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for (name, _) in self.groups.iter().flat_map(|group| &group.boxes) {
@@ -100,7 +100,7 @@ impl BoxesFigure {
         names
     }
 
-    /// The greatest value, and from mark to mark.
+    /// End of the value axis, and the distance of its marks.
     fn axis(&self) -> (f64, f64) {
         let boxes = self.groups.iter().flat_map(|group| &group.boxes);
         let values = boxes.flat_map(|(_, values)| values.iter().copied());
@@ -110,7 +110,7 @@ impl BoxesFigure {
         let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * decade);
         let step = steps.into_iter().find(|step| step * 5.0 >= greatest);
         let step = step.unwrap_or(steps[3]);
-        // Room for what is written above the highest box.
+        // Leaves room for the labels above the highest box.
         ((greatest * HEADROOM / step).ceil() * step, step)
     }
 
@@ -141,21 +141,21 @@ impl BoxesFigure {
         self.legend(canvas)?;
         let names = self.names();
         let of_group = f64::from(width) / self.groups.len().max(1) as f64;
-        for (place, group) in self.groups.iter().enumerate() {
-            let middle = LEFT + (of_group * (place as f64 + 0.5)).round() as i32;
+        for (index, group) in self.groups.iter().enumerate() {
+            let middle = LEFT + (of_group * (index as f64 + 0.5)).round() as i32;
             for (line, text) in group.name.iter().enumerate() {
                 let at = (middle, bottom + 14 + 16 * line as i32);
                 label(canvas, text, at, LABEL_SIZE - 2, INK, HPos::Center)?;
             }
             let count = group.boxes.len().max(1) as i32;
-            let apart = (of_group * FILLED / f64::from(count)) as i32;
+            let spacing = (of_group * FILLED / f64::from(count)) as i32;
             for (number, (name, values)) in group.boxes.iter().enumerate() {
-                let x = middle + apart * (2 * number as i32 + 1 - count) / 2;
+                let x = middle + spacing * (2 * number as i32 + 1 - count) / 2;
                 let colour = names.iter().position(|known| known == name);
                 let colour = super::colour(colour.unwrap_or_default());
                 if let Some(shape) = Shape::of(values) {
-                    let half = (apart * 2 / 5).clamp(3, HALF_MAX);
-                    shape.draw(canvas, (x, half), &y, colour)?;
+                    let half = (spacing * 2 / 5).clamp(3, HALF_MAX);
+                    shape.draw(canvas, x, half, &y, colour)?;
                 }
             }
         }
@@ -207,11 +207,12 @@ impl BoxesFigure {
 }
 
 impl Shape {
-    /// Around `x`, `half` to each side.
+    /// Draws the box with its centre at `x` and a width of twice `half`, in pixels.
     fn draw(
         &self,
         canvas: &Canvas<'_>,
-        (x, half): (i32, i32),
+        x: i32,
+        half: i32,
         y: &dyn Fn(f64) -> i32,
         colour: RGBColor,
     ) -> PlotResult<()> {

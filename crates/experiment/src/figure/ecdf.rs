@@ -8,37 +8,31 @@ use plotters::{prelude::*, style::text_anchor::HPos};
 
 use super::{Drawing, csv_text, draw, shares::ShareAxes, tick_text};
 
-/// The share of messages that arrive within a delay, or of anything else that takes time, one
-/// curve per variant.
+/// Distribution functions of delays or other durations, one curve per variant.
 #[derive(Clone, Debug)]
 pub struct EcdfFigure {
     /// What the figure is.
     pub title: String,
     /// Where and how it was measured.
     pub subtitle: String,
-    /// The variants.
     pub curves: Vec<Curve>,
-    /// What the shares are of.
+    /// Label of the vertical axis.
     pub share: String,
-    /// A delay to compare with.
+    /// A delay to compare with, as a dotted line.
     pub mark: Mark,
 }
 
-/// A value that a figure shows as a dotted line.
+/// A reference value, as a dotted line.
 #[derive(Clone, Debug)]
 pub struct Mark {
-    /// What it is, as in `latency_target`.
+    /// Its label, such as `latency_target`.
     pub name: String,
-    /// The value.
     pub ms: f64,
 }
 
-/// One variant's distribution.
 #[derive(Clone, Debug)]
 pub struct Curve {
-    /// The variant's name.
     pub name: String,
-    /// The variant's colour.
     pub colour: RGBColor,
     /// Whether the line is dashed.
     pub dashed: bool,
@@ -47,8 +41,8 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// Whether the curve with this index is dashed: neighbours differ in it, and so do curves of the same
-    /// [`colour`](keiro_figure::colour), twelve in all.
+    /// Whether the curve with this index is dashed. Neighbours differ, and so do curves of the same
+    /// [`colour`](keiro_figure::colour); twelve curves are distinguishable.
     pub fn is_dashed(index: usize) -> bool {
         (index / keiro_figure::COLOURS + index) % 2 == 1
     }
@@ -98,7 +92,7 @@ impl EcdfFigure {
                 let style = curve.style(2);
                 chart.draw_series(DashedLineSeries::new(points, dash, gap, style))?;
             } else {
-                // Narrower from one to the next, so that each shows beneath the later ones.
+                // Later curves are narrower, so that earlier ones show beneath them.
                 let later = self.curves[index + 1..]
                     .iter()
                     .filter(|c| !c.dashed)
@@ -110,7 +104,7 @@ impl EcdfFigure {
         self.legend(canvas)
     }
 
-    /// What the lines mean, in the lower right corner, where few distributions pass.
+    /// The legend, in the lower right corner, where few curves pass.
     fn legend(&self, canvas: &Canvas<'_>) -> PlotResult<()> {
         let (width, height) = canvas.dim_in_pixel();
         let rows = self.curves.len() as i32 + 1;
@@ -160,7 +154,7 @@ impl EcdfFigure {
     }
 }
 
-/// Where the logarithmic axis begins at the latest; no path of any experiment is faster.
+/// Greatest start of the logarithmic axis; no path of any experiment is faster.
 const LOWEST_MS: f64 = 0.01;
 
 /// The corners of the step function between `low` and `high`.

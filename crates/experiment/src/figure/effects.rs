@@ -1,12 +1,11 @@
-//! What one factor at a time does to several quantities: a column for each factor, a row for each
-//! quantity.
+//! Effects of one factor at a time on several quantities: a column per factor, a row per quantity.
 
 use keiro_figure::{Canvas, DrawError, GRID, INK, LABEL_SIZE, MARK, PlotResult, label};
 use plotters::{element::PathElement, prelude::*, style::text_anchor::HPos};
 
 use super::{Drawing, csv_text, csv_value, draw, short};
 
-/// Small plots side by side, every row over one axis.
+/// Small plots side by side; plots of one row share an axis.
 #[derive(Clone, Debug)]
 pub struct EffectsFigure {
     /// What the figure is.
@@ -15,27 +14,22 @@ pub struct EffectsFigure {
     pub subtitle: String,
     /// The factors, each with its values in rising order.
     pub columns: Vec<(String, Vec<String>)>,
-    /// The quantities.
     pub rows: Vec<EffectRow>,
 }
 
-/// One quantity.
 #[derive(Clone, Debug)]
 pub struct EffectRow {
     /// Its name with its unit.
     pub name: String,
-    /// Its lines.
     pub lines: Vec<EffectLine>,
 }
 
 /// One condition's values of a quantity.
 #[derive(Clone, Debug)]
 pub struct EffectLine {
-    /// The condition.
     pub name: String,
-    /// Its colour.
     pub colour: RGBColor,
-    /// By column and value; `None` where there is none.
+    /// Indexed by column and value; `None` if not measured.
     pub values: Vec<Vec<Option<f64>>>,
 }
 
@@ -160,7 +154,7 @@ impl EffectsFigure {
     }
 }
 
-/// The end of a row's axis, and its marks; it begins at zero.
+/// End of a row's axis and its marks; the axis begins at zero.
 fn axis(row: &EffectRow) -> (f64, Vec<f64>) {
     let values = row
         .lines

@@ -8,7 +8,7 @@ use plotters::{prelude::*, style::text_anchor::HPos};
 
 use super::{Drawing, csv_text, draw, shares::ShareAxes};
 
-/// The share of forecasts whose error is within a bound, one panel per statistic.
+/// The share of forecasts with an error within a bound, one panel per statistic.
 #[derive(Clone, Debug)]
 pub struct ErrorsFigure {
     /// What the figure is.
@@ -19,32 +19,25 @@ pub struct ErrorsFigure {
     pub panels: Vec<ErrorPanel>,
 }
 
-/// One statistic's errors.
 #[derive(Clone, Debug)]
 pub struct ErrorPanel {
-    /// The statistic.
     pub name: String,
-    /// What is asked, in per cent.
+    /// The required bound, in percent.
     pub bound_percent: f64,
-    /// The forecasts.
     pub curves: Vec<ErrorCurve>,
 }
 
-/// One forecast's errors.
 #[derive(Clone, Debug)]
 pub struct ErrorCurve {
-    /// Its name.
     pub name: String,
-    /// Its colour.
     pub colour: RGBColor,
     /// Whether the line is dashed.
     pub dashed: bool,
-    /// Relative errors without their signs, in per cent, rising; infinite where nothing was
-    /// forecast.
+    /// Absolute relative errors in percent, sorted; infinite without a forecast.
     pub errors: Vec<f64>,
 }
 
-/// Errors outside of this range are drawn at its ends, in per cent.
+/// Errors outside this range are drawn at its ends, in percent.
 const RANGE: (f64, f64) = (0.1, 1000.0);
 
 impl ErrorCurve {
@@ -65,7 +58,7 @@ impl ErrorCurve {
         for (index, error) in self.errors.iter().enumerate() {
             let at = error.clamp(low, high);
             points.push((at, share));
-            // What lies beyond the range never counts as reached.
+            // Errors beyond the range never count as reached.
             if *error > high {
                 break;
             }
@@ -115,7 +108,7 @@ impl ErrorPanel {
     fn draw(&self, canvas: &Canvas<'_>) -> PlotResult<()> {
         let mut chart = ShareAxes {
             values: RANGE,
-            // Powers of ten: there is no room for more.
+            // Powers of ten only, for lack of room.
             ticks: decades(RANGE.0, RANGE.1, 0),
             margins: (24, 16),
             left: 56,
@@ -138,7 +131,7 @@ impl ErrorPanel {
         self.legend(canvas)
     }
 
-    /// What the lines mean, in the lower right corner, where good forecasts' curves do not pass.
+    /// The legend, in the lower right corner, where the curves of good forecasts do not pass.
     fn legend(&self, canvas: &Canvas<'_>) -> PlotResult<()> {
         let (width, height) = canvas.dim_in_pixel();
         let rows = self.curves.len() as i32 + 1;

@@ -1,4 +1,4 @@
-//! Histograms in the manner of [path-selection figs. 7, 8].
+//! Histograms like [path-selection figs. 7, 8].
 
 use keiro_figure::{
     Canvas, Dash, DrawError, INK, LABEL_SIZE, MARK, PlotResult, SAMPLE_WIDTH, label, line_sample,
@@ -9,31 +9,27 @@ use plotters::{prelude::*, style::text_anchor::HPos};
 use super::{Drawing, csv_text, draw, short, tick_text};
 use crate::stats::Histogram;
 
-/// Delays in bins against frequency, one panel per variant over a common axis.
+/// Histograms of delays, one panel per variant with a common axis.
 #[derive(Clone, Debug)]
 pub struct HistogramFigure {
     /// What the figure is.
     pub title: String,
     /// Where and how it was measured.
     pub subtitle: String,
-    /// The variants; all histograms have one bin width.
+    /// The variants; all histograms have the same bin width.
     pub panels: Vec<Panel>,
-    /// The delay that the application asks for.
+    /// The application's latency target.
     pub latency_target_ms: f64,
 }
 
-/// One variant's distribution.
 #[derive(Clone, Debug)]
 pub struct Panel {
-    /// The variant's name.
     pub name: String,
-    /// The variant's colour.
     pub colour: RGBColor,
     /// Its delays in ms.
     pub histogram: Histogram,
-    /// The measured mean.
     pub mean_ms: Option<f64>,
-    /// The paper's mean for this way of sending.
+    /// The paper's mean for this variant.
     pub paper_mean_ms: Option<f64>,
 }
 
@@ -113,7 +109,7 @@ impl HistogramFigure {
         legend(self, panel, area)
     }
 
-    /// The vertical lines of a panel, with their meaning.
+    /// The vertical lines of a panel and their labels.
     fn lines(&self, panel: &Panel) -> Vec<Line> {
         let mean = panel.mean_ms.map(|ms| Line {
             ms,
@@ -139,7 +135,7 @@ impl HistogramFigure {
             .collect()
     }
 
-    /// Up to the last bin that any panel fills, and beyond the latency target in any case.
+    /// Reaches the last bin that any panel fills, and at least beyond the latency target.
     fn x_max(&self) -> f64 {
         let paper = self
             .panels
@@ -183,7 +179,7 @@ impl HistogramFigure {
     }
 }
 
-/// The panel's name and what its lines mean, in its upper right corner.
+/// The panel's name and legend, in its upper right corner.
 fn legend(figure: &HistogramFigure, panel: &Panel, area: &Canvas<'_>) -> PlotResult<()> {
     let left = area.dim_in_pixel().0 as i32 - LEGEND_WIDTH;
     let mut y = 22;

@@ -1,50 +1,44 @@
-//! Values at a few places, a line for each series, with intervals and levels beside them.
+//! Values at a few categories, one line per series, with intervals and reference levels.
 
 use keiro_figure::{Canvas, DrawError, GRID, INK, LABEL_SIZE, MARK, PlotResult, label};
 use plotters::{element::PathElement, prelude::*, style::text_anchor::HPos};
 
 use super::{Drawing, csv_text, draw};
 
-/// Lines over places at equal distances.
+/// Lines over categories at equal distances.
 #[derive(Clone, Debug)]
 pub struct LinesFigure {
     /// What the figure is.
     pub title: String,
     /// Where and how it was measured.
     pub subtitle: String,
-    /// What the places are.
+    /// Name of the horizontal axis.
     pub across: String,
-    /// Their names, from left to right.
-    pub places: Vec<String>,
-    /// Ends of the axis; what lies outside is drawn at its end.
+    /// Names of the categories, from left to right.
+    pub categories: Vec<String>,
+    /// Range of the axis; values outside are drawn at its ends.
     pub range: (f64, f64),
-    /// From mark to mark.
+    /// Distance of the axis marks.
     pub step: f64,
-    /// The series.
     pub lines: Vec<ValueLine>,
-    /// Values that belong to no place: dashed lines across.
+    /// Reference values: dashed lines across.
     pub levels: Vec<Level>,
 }
 
-/// A value that belongs to no place.
+/// A reference value.
 #[derive(Clone, Debug)]
 pub struct Level {
-    /// Written beside it, with the value.
+    /// Its label, followed by the value.
     pub name: String,
-    /// Its colour.
     pub colour: RGBColor,
-    /// The value.
     pub value: f64,
 }
 
-/// A series.
 #[derive(Clone, Debug)]
 pub struct ValueLine {
-    /// Written beside it.
     pub name: String,
-    /// Its colour.
     pub colour: RGBColor,
-    /// Value and interval at each place; `None`: there is none.
+    /// Value and interval in each category; `None` if there is none.
     pub values: Vec<Option<(f64, (f64, f64))>>,
 }
 
@@ -79,11 +73,11 @@ impl LinesFigure {
 
     fn body(&self, canvas: &Canvas<'_>) -> PlotResult<()> {
         let width = canvas.dim_in_pixel().0 as i32 - LEFT - RIGHT;
-        let x = |place: usize| {
-            LEFT + width * (2 * place as i32 + 1) / (2 * self.places.len().max(1) as i32)
+        let x = |category: usize| {
+            LEFT + width * (2 * category as i32 + 1) / (2 * self.categories.len().max(1) as i32)
         };
         self.axes(canvas, width, &x)?;
-        // Names beside the plot, moved apart where they would meet.
+        // Labels beside the plot are moved apart where they would overlap.
         let mut names: Vec<(i32, String, RGBColor)> = Vec::new();
         for level in &self.levels {
             let y = self.y(level.value);
@@ -100,11 +94,11 @@ impl LinesFigure {
         for line in &self.lines {
             let points = line.values.iter().enumerate();
             let points: Vec<(i32, i32)> = points
-                .filter_map(|(place, value)| Some((x(place), self.y(value.as_ref()?.0))))
+                .filter_map(|(category, value)| Some((x(category), self.y(value.as_ref()?.0))))
                 .collect();
-            for (place, value) in line.values.iter().enumerate() {
+            for (category, value) in line.values.iter().enumerate() {
                 if let Some((_, (low, high))) = value {
-                    let bar = [(x(place), self.y(*low)), (x(place), self.y(*high))];
+                    let bar = [(x(category), self.y(*low)), (x(category), self.y(*high))];
                     canvas.draw(&PathElement::new(bar, line.colour.stroke_width(1)))?;
                 }
             }
@@ -143,8 +137,8 @@ impl LinesFigure {
         let bottom = TOP + HEIGHT;
         let frame = [(LEFT, TOP), (LEFT, bottom), (right, bottom)];
         canvas.draw(&PathElement::new(frame, MARK.stroke_width(1)))?;
-        for (place, name) in self.places.iter().enumerate() {
-            let at = (x(place), bottom + 14);
+        for (category, name) in self.categories.iter().enumerate() {
+            let at = (x(category), bottom + 14);
             label(canvas, name, at, LABEL_SIZE - 2, INK, HPos::Center)?;
         }
         let at = (LEFT + width / 2, bottom + 34);
@@ -154,10 +148,12 @@ impl LinesFigure {
     fn csv(&self) -> String {
         let mut csv = "series,place,value,low,high\n".to_owned();
         for line in &self.lines {
-            for (place, value) in self.places.iter().zip(&line.values) {
+            for (category, value) in self.categories.iter().zip(&line.values) {
                 if let Some((value, (low, high))) = value {
-                    let (series, place) = (csv_text(&line.name), csv_text(place));
-                    csv.push_str(&format!("{series},{place},{value:.6},{low:.6},{high:.6}\n"));
+                    let (series, category) = (csv_text(&line.name), csv_text(category));
+                    csv.push_str(&format!(
+                        "{series},{category},{value:.6},{low:.6},{high:.6}\n"
+                    ));
                 }
             }
         }
@@ -178,7 +174,7 @@ mod tests {
             title: "Inside".to_owned(),
             subtitle: "nowhere".to_owned(),
             across: "b".to_owned(),
-            places: vec!["0.1".to_owned(), "0.5".to_owned()],
+            categories: vec!["0.1".to_owned(), "0.5".to_owned()],
             range: (0.5, 1.0),
             step: 0.1,
             lines: vec![ValueLine {
@@ -192,7 +188,7 @@ mod tests {
                 value: 0.6,
             }],
         };
-        // What lies outside is drawn at the end.
+        // Values outside the range are drawn at its end.
         assert_eq!(figure.y(1.2), TOP);
         let drawing = figure.draw().expect("it can be drawn");
         for text in ["Inside", "a = 1", "none 0.600", "0.5"] {

@@ -1,49 +1,43 @@
-//! Mean delays with their intervals, in the manner of [path-selection table 6].
+//! Mean delays with their intervals, like [path-selection table 6].
+
+use std::ops::Range;
 
 use keiro_figure::{
-    Canvas, Dash, DrawError, GRID, INK, LABEL_SIZE, MARK, PlotResult, SAMPLE_WIDTH, decades, label,
-    line_sample, x_marks,
+    Canvas, Dash, DrawError, GRID, INK, LABEL_SIZE, LogChart, MARK, PlotResult, SAMPLE_WIDTH,
+    decades, label, line_sample, x_marks,
 };
-use plotters::{prelude::*, style::text_anchor::HPos};
+use plotters::{coord::types::RangedCoordf64, prelude::*, style::text_anchor::HPos};
 
 use super::{Drawing, csv_text, csv_value, draw, short, tick_text};
 
-/// A dot with its interval for every application and variant, beside the paper's value and floor.
+/// A dot with its interval for every application and variant, with the paper's value and the floor.
 #[derive(Clone, Debug)]
 pub struct MeansFigure {
     /// What the figure is.
     pub title: String,
     /// Where and how it was measured.
     pub subtitle: String,
-    /// The applications.
     pub groups: Vec<Group>,
 }
 
-/// One application's dots.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// The application's name.
     pub name: String,
-    /// The delay that it asks for.
+    /// The application's latency target.
     pub latency_target_ms: f64,
-    /// Its variants.
     pub dots: Vec<Dot>,
 }
 
-/// One variant's mean.
 #[derive(Clone, Debug)]
 pub struct Dot {
-    /// The variant's name.
     pub name: String,
-    /// The variant's colour.
     pub colour: RGBColor,
-    /// The measured mean; without one, nothing is drawn but what follows.
+    /// The measured mean; `None` draws only the paper's value and the floor.
     pub mean_ms: Option<f64>,
     /// The ends of its 95 % interval.
     pub interval_ms: Option<(f64, f64)>,
-    /// The paper's mean.
     pub paper_ms: Option<f64>,
-    /// What an idle path takes.
+    /// Delay of an idle path.
     pub floor_ms: Option<f64>,
 }
 
@@ -58,7 +52,7 @@ impl Group {
         self.dots.len() as f64 * LINE_HEIGHT
     }
 
-    /// Every dot with the height of its line, the first being at `first`.
+    /// Every dot with its vertical position; `first` is that of the first.
     fn positions(&self, first: f64) -> impl Iterator<Item = (&Dot, f64)> {
         self.dots
             .iter()
@@ -67,7 +61,36 @@ impl Group {
     }
 }
 
-/// The mark of the paper's values, in pixels around its centre.
+impl Dot {
+    /// Draws floor, interval, mean and the paper's value at height `y`; the axis begins at `low`.
+    fn draw(
+        &self,
+        chart: &mut LogChart<'_, '_, RangedCoordf64>,
+        y: f64,
+        low: f64,
+    ) -> PlotResult<()> {
+        if let Some(floor) = self.floor_ms {
+            let tick = [(floor, y - 7.0), (floor, y + 7.0)];
+            chart.draw_series(LineSeries::new(tick, INK.stroke_width(2)))?;
+        }
+        if let Some((from, to)) = self.interval_ms {
+            let whisker = [(from.max(low), y), (to, y)];
+            chart.draw_series(LineSeries::new(whisker, self.colour.stroke_width(3)))?;
+        }
+        if let Some(mean) = self.mean_ms {
+            let circle = Circle::new((mean, y), 5, self.colour.filled());
+            chart.draw_series(std::iter::once(circle))?;
+        }
+        if let Some(paper) = self.paper_ms {
+            let diamond = EmptyElement::at((paper, y))
+                + PathElement::new(DIAMOND.to_vec(), INK.stroke_width(2));
+            chart.draw_series(std::iter::once(diamond))?;
+        }
+        Ok(())
+    }
+}
+
+/// Marker of the paper's values, in pixels around its centre.
 const DIAMOND: [(i32, i32); 5] = [(0, -6), (6, 0), (0, 6), (-6, 0), (0, -6)];
 
 impl MeansFigure {
@@ -89,8 +112,8 @@ impl MeansFigure {
     fn body(&self, canvas: &Canvas<'_>) -> PlotResult<()> {
         let (low, high) = self.range();
         let plot_height = self.plot_height();
-        // The vertical axis counts pixels from the top, so that labels beside the plot can be
-        // placed at their dots.
+        // The vertical axis counts pixels from the top, so that labels beside the plot can be aligned with
+        // their dots.
         let mut chart = ChartBuilder::on(canvas)
             .set_label_area_size(LabelAreaPosition::Left, LEFT)
             .set_label_area_size(LabelAreaPosition::Right, RIGHT)
@@ -102,7 +125,7 @@ impl MeansFigure {
             .disable_y_axis()
             .axis_style(INK)
             .x_labels(0)
-            // plotters labels one mark even so; the marks are drawn below.
+            // plotters labels a mark even when asked for none, so the marks are drawn below.
             .x_label_formatter(&|_| String::new())
             .draw()?;
         let top = canvas.get_base_pixel().1;
@@ -111,82 +134,61 @@ impl MeansFigure {
             canvas,
             &mut chart,
             &ticks,
-            (plot_height, 0.0),
+            plot_height..0.0,
             Some(&tick_text),
         )?;
-        let pixel = |y: f64| chart.backend_coord(&(low, y)).1 - top;
+        self.labels(canvas, |y| chart.backend_coord(&(low, y)).1 - top)?;
+        for (group, y) in self.positions() {
+            self.draw_group(&mut chart, group, y, low..high)?;
+        }
+        legend(canvas)
+    }
+
+    /// Names of groups and variants on the left, means on the right. `pixel` maps vertical positions.
+    fn labels(&self, canvas: &Canvas<'_>, pixel: impl Fn(f64) -> i32) -> PlotResult<()> {
         let right = canvas.dim_in_pixel().0 as i32 - RIGHT as i32 + 10;
         for (group, y) in self.positions() {
-            label(
-                canvas,
-                &group.name,
-                (8, pixel(y)),
-                LABEL_SIZE,
-                INK,
-                HPos::Left,
-            )?;
+            let at = (8, pixel(y));
+            label(canvas, &group.name, at, LABEL_SIZE, INK, HPos::Left)?;
             for (dot, y) in group.positions(y) {
                 let at = (LEFT as i32 - 10, pixel(y));
                 label(canvas, &dot.name, at, LABEL_SIZE, dot.colour, HPos::Right)?;
                 if let Some(mean) = dot.mean_ms {
                     let text = format!("{} ms", short(mean));
-                    label(
-                        canvas,
-                        &text,
-                        (right, pixel(y)),
-                        LABEL_SIZE,
-                        INK,
-                        HPos::Left,
-                    )?;
+                    let at = (right, pixel(y));
+                    label(canvas, &text, at, LABEL_SIZE, INK, HPos::Left)?;
                 }
             }
         }
-        for (group, y) in self.positions() {
-            let (above, below) = (
-                y - LINE_HEIGHT / 2.0,
-                y + group.height() - LINE_HEIGHT / 2.0,
-            );
-            if above > GROUP_GAP {
-                let rule = [
-                    (low, above - GROUP_GAP / 2.0),
-                    (high, above - GROUP_GAP / 2.0),
-                ];
-                chart.draw_series(LineSeries::new(rule, GRID.stroke_width(2)))?;
-            }
-            let latency_target = [
-                (group.latency_target_ms, above),
-                (group.latency_target_ms, below),
-            ];
-            chart.draw_series(DashedLineSeries::new(
-                latency_target,
-                2,
-                4,
-                MARK.stroke_width(2),
-            ))?;
-            for (dot, y) in group.positions(y) {
-                if let Some(floor) = dot.floor_ms {
-                    let tick = [(floor, y - 7.0), (floor, y + 7.0)];
-                    chart.draw_series(LineSeries::new(tick, INK.stroke_width(2)))?;
-                }
-                if let Some((from, to)) = dot.interval_ms {
-                    let whisker = [(from.max(low), y), (to, y)];
-                    chart.draw_series(LineSeries::new(whisker, dot.colour.stroke_width(3)))?;
-                }
-                if let Some(mean) = dot.mean_ms {
-                    let circle = Circle::new((mean, y), 5, dot.colour.filled());
-                    chart.draw_series(std::iter::once(circle))?;
-                }
-                if let Some(paper) = dot.paper_ms {
-                    let diamond = EmptyElement::at((paper, y))
-                        + PathElement::new(DIAMOND.to_vec(), INK.stroke_width(2));
-                    chart.draw_series(std::iter::once(diamond))?;
-                }
-            }
-        }
-        legend(canvas)
+        Ok(())
     }
 
-    /// Every group with the height of its first line.
+    /// Draws a group whose first line is at `y`, with a rule above all but the first.
+    fn draw_group(
+        &self,
+        chart: &mut LogChart<'_, '_, RangedCoordf64>,
+        group: &Group,
+        y: f64,
+        range: Range<f64>,
+    ) -> PlotResult<()> {
+        let above = y - LINE_HEIGHT / 2.0;
+        let below = y + group.height() - LINE_HEIGHT / 2.0;
+        if above > GROUP_GAP {
+            let height = above - GROUP_GAP / 2.0;
+            let rule = [(range.start, height), (range.end, height)];
+            chart.draw_series(LineSeries::new(rule, GRID.stroke_width(2)))?;
+        }
+        let target = group.latency_target_ms;
+        let line = [(target, above), (target, below)];
+        let style = MARK.stroke_width(2);
+        chart.draw_series(DashedLineSeries::new(line, 2, 4, style))?;
+        for (dot, y) in group.positions(y) {
+            dot.draw(chart, y, range.start)?;
+        }
+        Ok(())
+    }
+
+    /// Every group with the vertical position of its first line.
     fn positions(&self) -> impl Iterator<Item = (&Group, f64)> {
         let mut next = GROUP_GAP / 2.0;
         self.groups.iter().map(move |group| {
@@ -252,7 +254,7 @@ impl MeansFigure {
     }
 }
 
-/// What the marks mean, below the axis.
+/// The legend, below the axis.
 fn legend(canvas: &Canvas<'_>) -> PlotResult<()> {
     let bottom = canvas.dim_in_pixel().1 as i32;
     let left = LEFT as i32;

@@ -1,7 +1,7 @@
-//! Figures: SVG for people, and CSV with the same numbers beside it.
+//! Figures: SVG, and CSV with the same numbers.
 //!
-//! A figure is a plain value, so that it can be drawn from a stored measurement or in a test.
-//! Which figures an experiment has, and where they are written, is left to `plan` and `evaluate`.
+//! A figure is a plain value, so that it can be drawn from a stored measurement or in a test. `plan` and
+//! `evaluate` decide which figures an experiment has and where they are written.
 
 mod boxes;
 mod ecdf;
@@ -25,16 +25,14 @@ pub use over_time::{TimeFigure, TimeLine, TimePanel};
 use keiro_figure::{Canvas, PlotResult};
 pub use keiro_figure::{DrawError, colour};
 
-/// A drawn figure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drawing {
-    /// The picture.
     pub svg: String,
-    /// Its numbers; the first line names the columns with their units.
+    /// Its numbers as CSV; the header names the columns with their units.
     pub csv: String,
 }
 
-/// Draws on a white canvas with the title and its second line, and hands out the rest of it.
+/// Draws title and subtitle on a white canvas and returns the remaining area.
 fn draw(
     title: &str,
     subtitle: &str,
@@ -46,7 +44,7 @@ fn draw(
     })
 }
 
-/// A tick's text without the noise of its binary form.
+/// Formats a tick without floating-point noise.
 fn tick_text(ms: f64) -> String {
     format!("{}", (ms * 1e6).round() / 1e6)
 }
@@ -65,7 +63,7 @@ pub(crate) fn csv_text(text: &str) -> String {
     }
 }
 
-/// Milliseconds with as many digits as a reader can use.
+/// Formats milliseconds with a sensible number of digits.
 fn short(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => format!("{value:.0}"),

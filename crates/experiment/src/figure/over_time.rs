@@ -1,62 +1,60 @@
-//! Several quantities over the same time, one panel below the other, with phases shaded and named.
+//! Several quantities over time, one panel below the other, with shaded and named phases.
 
 use keiro_figure::{Canvas, DrawError, GRID, INK, LABEL_SIZE, MARK, PlotResult, label};
 use plotters::{element::PathElement, prelude::*, style::text_anchor::HPos};
 
 use super::{Drawing, csv_text, draw};
 
-/// Panels over one axis of time.
+/// Panels with a common time axis.
 #[derive(Clone, Debug)]
 pub struct TimeFigure {
     /// What the figure is.
     pub title: String,
     /// Where and how it was measured.
     pub subtitle: String,
-    /// The end of the axis, in s; it begins at zero.
+    /// End of the time axis, in s; it begins at zero.
     pub to_s: f64,
-    /// Stretches that are shaded and named: from, to, name.
+    /// Shaded phases: from, to, name.
     pub spans: Vec<(f64, f64, String)>,
     /// From top to bottom.
     pub panels: Vec<TimePanel>,
 }
 
-/// One quantity, or several of one unit.
+/// One quantity, or several with the same unit.
 #[derive(Clone, Debug)]
 pub struct TimePanel {
     /// What it shows, with its unit.
     pub name: String,
-    /// Height in pixels.
     pub height: i32,
-    /// Ends of the axis; what lies outside is drawn at its end.
+    /// Range of the axis; values outside are drawn at its ends.
     pub range: (f64, f64),
-    /// Whether the axis is logarithmic; then the range is above zero.
+    /// Whether the axis is logarithmic; if so, the range must be positive.
     pub logarithmic: bool,
-    /// Marks, with what is written at them.
+    /// Axis marks with their labels.
     pub ticks: Vec<(f64, String)>,
-    /// The lines; later ones are drawn above.
+    /// The lines; later ones are drawn on top.
     pub lines: Vec<TimeLine>,
 }
 
 /// A line of a panel.
 #[derive(Clone, Debug)]
 pub struct TimeLine {
-    /// Written beside the panel in the line's colour; empty where the panel's name says all.
+    /// Label beside the panel, in the line's colour; empty if the panel's name is enough.
     pub name: String,
-    /// Its colour.
     pub colour: RGBColor,
-    /// Values that hold from an instant in s to the next point's; `None`: there is none.
+    /// Steps: each value holds from its instant, in s, to the next; `None` leaves a gap.
     pub steps: Vec<(f64, Option<f64>)>,
 }
 
 const LEFT: i32 = 76;
 const RIGHT: i32 = 92;
-/// Above the first panel: the names of the spans in two lines.
+/// Height above the first panel for the names of the phases, in two lines.
 const TOP: i32 = 44;
 const GAP: i32 = 24;
 const BOTTOM: i32 = 44;
 const SHADE: RGBColor = RGBColor(244, 238, 226);
 
-/// Where a panel lies and what it maps.
+/// Pixel area of a panel and the ranges that it maps.
 struct Plot<'a> {
     panel: &'a TimePanel,
     top: i32,
@@ -116,7 +114,7 @@ impl TimeFigure {
         self.time(canvas, width, top - GAP)
     }
 
-    /// The names of the spans, in two lines by turns, so that neighbours do not meet.
+    /// The names of the phases, alternating between two lines so that neighbours do not overlap.
     fn names(&self, canvas: &Canvas<'_>, width: i32) -> PlotResult<()> {
         for (index, (from, to, name)) in self.spans.iter().enumerate() {
             let middle = (from + to) / 2.0 / self.to_s;
@@ -216,7 +214,7 @@ impl TimeFigure {
     }
 }
 
-/// The stairs of a line, broken where there is no value.
+/// The steps of a line, interrupted where there is no value.
 fn pieces(plot: &Plot<'_>, steps: &[(f64, Option<f64>)]) -> Vec<Vec<(i32, i32)>> {
     let mut pieces = Vec::new();
     let mut piece: Vec<(i32, i32)> = Vec::new();

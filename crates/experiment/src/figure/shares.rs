@@ -1,33 +1,33 @@
-//! The axes of distribution functions: shares over values on a logarithmic axis.
+//! Axes of distribution functions: shares over values on a logarithmic axis.
 
 use keiro_figure::{Canvas, Dash, LogChart, MARK, PlotResult, quiet_axes, x_marks};
 use plotters::{coord::types::RangedCoordf64, prelude::*};
 
 use super::tick_text;
 
-/// A little above 1, so that a curve at 1 is seen in full.
+/// Slightly above 1, so that a curve at 1 is fully visible.
 const Y_MAX: f64 = 1.02;
 
-/// What differs between figures.
+/// The parts of the axes that differ between figures.
 pub(super) struct ShareAxes<'a> {
-    /// Where the logarithmic axis begins and ends.
+    /// Range of the logarithmic axis.
     pub(super) values: (f64, f64),
     /// Where it has marks.
     pub(super) ticks: Vec<f64>,
-    /// Above and to the right, in pixels.
+    /// Margins above and to the right, in pixels.
     pub(super) margins: (u32, u32),
-    /// Room for the labels of shares, in pixels.
+    /// Width of the labels of shares, in pixels.
     pub(super) left: u32,
-    /// What the logarithmic axis is.
+    /// Name of the logarithmic axis.
     pub(super) name: &'a str,
-    /// What the shares are of.
+    /// Name of the vertical axis.
     pub(super) share: Option<&'a str>,
-    /// The value that is asked for: a dotted line.
+    /// The required value, as a dotted line.
     pub(super) mark: f64,
 }
 
 impl ShareAxes<'_> {
-    /// Draws them, and gives the chart for the curves.
+    /// Draws the axes and returns the chart for the curves.
     pub(super) fn draw<'a, 'b>(
         &self,
         canvas: &'a Canvas<'b>,
@@ -42,7 +42,7 @@ impl ShareAxes<'_> {
         let mut mesh = chart.configure_mesh();
         quiet_axes(&mut mesh)
             .x_labels(0)
-            // plotters labels one mark even so; the marks are drawn below.
+            // plotters labels a mark even when asked for none, so the marks are drawn below.
             .x_label_formatter(&|_| String::new())
             .y_labels(11)
             .y_label_formatter(&|share| format!("{:.0} %", share * 100.0))
@@ -55,7 +55,7 @@ impl ShareAxes<'_> {
             canvas,
             &mut chart,
             &self.ticks,
-            (0.0, Y_MAX),
+            0.0..Y_MAX,
             Some(&tick_text),
         )?;
         let (dash, gap) = Dash::Dotted.pattern();

@@ -46,7 +46,6 @@ pub(super) struct Gateways {
     _directory: tempfile::TempDir,
 }
 
-/// One gateway's process.
 #[derive(Debug)]
 pub(super) struct Gateway {
     name: String,
@@ -54,27 +53,26 @@ pub(super) struct Gateway {
     pub(super) process: Process,
 }
 
-/// How long the paths may take to come up; ours: handshakes and challenges take some round trips,
-/// and a busy machine longer.
+/// Time for the paths to come up. Ours: handshakes and path validation take some round trips, and a busy
+/// machine needs longer.
 pub(super) const READY_WAIT: Duration = Duration::from_secs(20);
 
-/// How long a gateway may take to put every application where its plan has it; ours: it plans
-/// every second.
+/// Time for a gateway to move every application to its planned path. Ours: it plans every second.
 const PLAN_WAIT: Duration = Duration::from_secs(5);
 
-/// How often readiness is asked for.
+/// Period of asking for readiness.
 pub(super) const READY_STEP: Duration = Duration::from_millis(20);
 
-/// How long a gateway may take to drain when it is ended.
+/// Time for a gateway to drain when it is stopped.
 const END_GRACE: Duration = Duration::from_secs(2);
 
-/// How long an answer on the control socket may take.
+/// Timeout of an answer on the control socket.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// The gateways' UDP port on every path.
 const PORT: u16 = 7600;
 
-/// The lines of a gateway's log that an error quotes.
+/// Lines of a gateway's log that an error quotes.
 const LOG_LINES_SHOWN: usize = 12;
 
 /// The data thread's real-time priority, below the emulator's.
@@ -115,7 +113,7 @@ impl Gateways {
             .and_then(|()| gateways.wait_for_assignment(request));
         match ready {
             Ok(()) => Ok(gateways),
-            Err(error) => Err(error.context(gateways.last_words())),
+            Err(error) => Err(error.context(gateways.log_tail())),
         }
     }
 
@@ -144,8 +142,8 @@ impl Gateways {
         Ok((senders, receivers))
     }
 
-    /// Makes sure that the applications are where the setup's plan has them, so that what was
-    /// measured is what is predicted.
+    /// Checks that the applications are on the paths of the setup's plan, so that the measurement matches the
+    /// prediction.
     pub(super) fn check_assignment(&self, request: &Request<'_>) -> anyhow::Result<()> {
         match self.misplaced(request)? {
             None => Ok(()),
@@ -153,7 +151,7 @@ impl Gateways {
         }
     }
 
-    /// Waits until the applications are where the setup's plan has them.
+    /// Waits until the applications are on the paths of the setup's plan.
     fn wait_for_assignment(&self, request: &Request<'_>) -> anyhow::Result<()> {
         let deadline = Instant::now() + PLAN_WAIT;
         while let Some(what) = self.misplaced(request)? {
@@ -165,7 +163,7 @@ impl Gateways {
         Ok(())
     }
 
-    /// The first application that is not where the setup's plan has it, in words.
+    /// Describes the first application that is not on the path of the setup's plan.
     fn misplaced(&self, request: &Request<'_>) -> anyhow::Result<Option<String>> {
         let expected = assignment(request)?;
         let apps = self.from.apps()?;
@@ -187,9 +185,9 @@ impl Gateways {
         Ok(None)
     }
 
-    /// The end of both logs, for an error.
-    pub(super) fn last_words(&self) -> String {
-        last_words([&self.from, &self.to])
+    /// The tail of both logs, for an error.
+    pub(super) fn log_tail(&self) -> String {
+        log_tail([&self.from, &self.to])
     }
 
     fn wait_until_ready(&self, setup: &Setup) -> anyhow::Result<()> {
@@ -223,7 +221,7 @@ impl Gateways {
 
 impl Drop for Gateways {
     fn drop(&mut self) {
-        end_all([&self.from, &self.to]);
+        stop_all([&self.from, &self.to]);
     }
 }
 
@@ -253,7 +251,7 @@ impl Gateway {
         Ok(up.count())
     }
 
-    /// What `keiro show path --json` says.
+    /// The answer of `keiro show path --json`.
     pub(super) fn paths(&self) -> anyhow::Result<Vec<PathSnapshot>> {
         match self.ask(&ControlRequest::ShowPath { name: None })? {
             Response::Paths { paths } => Ok(paths),
@@ -269,21 +267,19 @@ impl Gateway {
     }
 }
 
-/// What gateways are started from.
+/// The program that gateways are started from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Program<'a> {
-    /// The `keiro` command.
     pub(super) keiro: &'a Path,
-    /// Where the data thread of each runs; `None`: on any processor.
-    pub(super) places: Option<[Place; 2]>,
+    /// CPU and priority of each data thread; `None` leaves them to the system.
+    pub(super) placements: Option<[Placement; 2]>,
 }
 
-/// Where what carries packets runs.
+/// CPU and priority of a thread that carries packets.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    /// The processor that it keeps to.
+pub(super) struct Placement {
+    /// The CPU that it is bound to.
     pub(super) cpu: usize,
-    /// Its real-time priority.
     pub(super) priority: FifoPriority,
 }
 
@@ -291,14 +287,14 @@ impl<'a> Program<'a> {
     pub(super) fn anywhere(keiro: &'a Path) -> Self {
         Self {
             keiro,
-            places: None,
+            placements: None,
         }
     }
 }
 
-/// Starts a gateway in each of two hosts: each with a key of its own, in a directory of its own that
-/// is removed with what is returned. `configuration` is given which of the two, that directory and
-/// the other's public key.
+/// Starts a gateway in each of two hosts, each with its own key and directory. The directories are removed
+/// with the returned value. `configuration` is called with the gateway's index, its directory and the other's
+/// public key.
 pub(super) fn start_pair(
     lab: &Lab,
     hosts: [&str; 2],
@@ -312,7 +308,7 @@ pub(super) fn start_pair(
     Ok((directory, pair.map_err(|_| anyhow!("two were started"))?))
 }
 
-/// As [`start_pair`], for any number; `configuration` is given all public keys.
+/// As [`start_pair`], for any number of gateways; `configuration` is called with all public keys.
 pub(super) fn start_all(
     lab: &Lab,
     hosts: &[&str],
@@ -334,8 +330,10 @@ pub(super) fn start_all(
         write_secret(&home.join("private.key"), keys[own].to_base64().as_bytes())?;
         let file = home.join("gateway.toml");
         fs::write(&file, configuration(own, &home, &publics)?)?;
-        let place = program.places.and_then(|places| places.get(own).copied());
-        spawn(lab, host, &home, &file, (program.keiro, place))
+        let placement = program
+            .placements
+            .and_then(|placements| placements.get(own).copied());
+        spawn(lab, host, &home, &file, program.keiro, placement)
     };
     let gateways = hosts
         .iter()
@@ -345,17 +343,14 @@ pub(super) fn start_all(
     Ok((directory, gateways))
 }
 
-/// Waits until each has a path that is up.
-pub(super) fn until_a_path_is_up(gateways: &[Gateway]) -> anyhow::Result<()> {
+/// Waits until each gateway has a path that is up.
+pub(super) fn wait_for_path(gateways: &[Gateway]) -> anyhow::Result<()> {
     let deadline = Instant::now() + READY_WAIT;
     for gateway in gateways {
         while !matches!(gateway.paths_up(), Ok(1..)) {
-            make_sure_they_run(gateways)?;
+            ensure_running(gateways)?;
             if Instant::now() >= deadline {
-                bail!(
-                    "after {READY_WAIT:?} no path is up\n{}",
-                    last_words(gateways)
-                );
+                bail!("after {READY_WAIT:?} no path is up\n{}", log_tail(gateways));
             }
             thread::sleep(READY_STEP);
         }
@@ -363,7 +358,7 @@ pub(super) fn until_a_path_is_up(gateways: &[Gateway]) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(super) fn make_sure_they_run(gateways: &[Gateway]) -> anyhow::Result<()> {
+pub(super) fn ensure_running(gateways: &[Gateway]) -> anyhow::Result<()> {
     for gateway in gateways {
         if let Some(status) = gateway.process.wait(Duration::ZERO)? {
             bail!("a gateway ended with {status}");
@@ -372,18 +367,18 @@ pub(super) fn make_sure_they_run(gateways: &[Gateway]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Ends gateways. All are asked first, so that none waits for another in vain.
-pub(super) fn end_all<'a>(gateways: impl IntoIterator<Item = &'a Gateway> + Clone) {
+/// Stops gateways. All are signalled before any is waited for.
+pub(super) fn stop_all<'a>(gateways: impl IntoIterator<Item = &'a Gateway> + Clone) {
     for gateway in gateways.clone() {
         let _ = gateway.process.signal(keiro_linux::process::SIGTERM);
     }
     for gateway in gateways {
-        // Whatever stays is ended with the laboratory.
+        // A process that does not end is killed with the laboratory.
         let _ = gateway.process.end(END_GRACE);
     }
 }
 
-/// A configuration's table `gateway` with what every gateway needs; more keys may follow.
+/// The table `gateway` of a configuration with the keys that every gateway needs. More keys may follow.
 pub(super) fn gateway_table(name: &str, home: &Path) -> String {
     let file = |name: &str| quoted(&home.join(name).display().to_string());
     format!(
@@ -395,8 +390,8 @@ pub(super) fn gateway_table(name: &str, home: &Path) -> String {
     )
 }
 
-/// The end of the gateways' logs, for an error.
-pub(super) fn last_words<'a>(gateways: impl IntoIterator<Item = &'a Gateway>) -> String {
+/// The tail of the gateways' logs, for an error.
+pub(super) fn log_tail<'a>(gateways: impl IntoIterator<Item = &'a Gateway>) -> String {
     let mut words = String::from("the gateways' last words:");
     for gateway in gateways {
         let log = fs::read_to_string(gateway.log()).unwrap_or_default();
@@ -408,7 +403,7 @@ pub(super) fn last_words<'a>(gateways: impl IntoIterator<Item = &'a Gateway>) ->
     words
 }
 
-/// What one gateway's configuration is made of.
+/// Inputs of one gateway's configuration.
 struct Configuration<'a> {
     home: &'a Path,
     host: &'a str,
@@ -476,17 +471,18 @@ fn spawn(
     host: &str,
     home: &Path,
     file: &Path,
-    (keiro, place): (&Path, Option<Place>),
+    keiro: &Path,
+    placement: Option<Placement>,
 ) -> anyhow::Result<Gateway> {
     let log = fs::File::create(home.join("log"))?;
     let host = lab.host(host)?;
     let mut command = host.command(keiro);
-    // Experiments compare the papers' own variants, which a gateway refuses otherwise.
+    // Experiments use paper-only variants, which a gateway otherwise refuses.
     command.args(["gateway", "--lab-variants"]);
-    if let Some(place) = place {
-        command.arg("--cpu").arg(place.cpu.to_string());
+    if let Some(placement) = placement {
+        command.arg("--cpu").arg(placement.cpu.to_string());
     }
-    let priority = place.map_or(PRIORITY, |place| place.priority);
+    let priority = placement.map_or(PRIORITY, |placement| placement.priority);
     command
         .arg("--config")
         .arg(file)
@@ -524,7 +520,6 @@ fn write_secret(path: &Path, content: &[u8]) -> io::Result<()> {
     file.write_all(content)
 }
 
-/// A TOML string.
 pub(super) fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }

@@ -1,4 +1,4 @@
-//! Handing messages to a gateway's message socket, and taking them from one.
+//! Senders and receivers of messages over a gateway's message socket.
 
 use std::{io, path::Path, thread, time::Duration};
 
@@ -11,8 +11,8 @@ use keiro_control::{
 };
 use keiro_lab::traffic::{MessageReceiver, MessageSender, Received};
 
-/// Sends one application's messages. A thread takes the acknowledgements, so that they never
-/// hold up messages; what arrived is counted by the receiver.
+/// Sends one application's messages. A thread reads the acknowledgements so that they never block sending;
+/// arrivals are counted by the receiver.
 #[derive(Debug)]
 pub(super) struct SocketSender {
     writer: MessageWriter<Connection>,

@@ -1,7 +1,6 @@
 //! Runs variants in the laboratory: real processes in network namespaces over emulated links.
 //!
-//! Every run has a laboratory of its own, made before and removed after it, so that no run
-//! inherits anything from another.
+//! Every run has its own laboratory, so that no run inherits state from another.
 
 mod egress;
 mod gateways;
@@ -9,8 +8,10 @@ mod messages;
 mod parameters;
 mod transactions;
 mod trials;
+mod usage;
 
 use std::{
+    net::SocketAddr,
     path::PathBuf,
     sync::{
         Mutex, PoisonError,
@@ -39,12 +40,13 @@ use crate::{
 };
 use gateways::Gateways;
 
-/// The programs that run in a laboratory's hosts.
+/// Programs that run in a laboratory's hosts.
 #[derive(Clone, Debug)]
 pub struct Programs {
-    /// Gateways, the egress suite's daemons, `keiro flowstats`.
+    /// `keiro`: gateways, the egress daemons, `keiro flowstats`.
     pub keiro: PathBuf,
-    /// The server of clients that are too many for one process with it: `keiro-lab echo`.
+    /// `keiro-lab`, for `keiro-lab echo`: a server process of its own, for clients that would need too many
+    /// descriptors together with it.
     pub keiro_lab: PathBuf,
 }
 
@@ -52,25 +54,25 @@ pub struct Programs {
 #[derive(Debug)]
 pub struct Laboratory {
     programs: Programs,
-    /// The program that relays transactions over KCP and QUIC, if it is there.
+    /// The program that relays transactions over KCP and QUIC; `None` if not given.
     peers: Option<PathBuf>,
     interrupts: Option<Interrupts>,
     name: String,
 }
 
-/// The default of Linux, set explicitly so that every machine measures the same.
+/// Linux's default, set explicitly so that all machines measure the same.
 const CONGESTION_CONTROL: &str = "cubic";
 
-/// The runners that this process has had.
+/// Number of runners that this process has created.
 static LABORATORIES: AtomicU32 = AtomicU32::new(0);
 
-/// How often progress is reported.
+/// Period of progress reports.
 const PROGRESS_STEP: Duration = Duration::from_millis(100);
 
 impl Laboratory {
-    /// With `interrupts`, laboratories are removed on signals too.
+    /// With `interrupts`, laboratories are also removed on SIGINT and SIGTERM.
     pub fn new(programs: Programs, interrupts: Option<Interrupts>) -> Self {
-        // Neither other processes nor other runners of this one make the same names.
+        // No other process, and no other runner of this process, uses these names.
         let count = LABORATORIES.fetch_add(1, Ordering::Relaxed);
         let name = format!("exp-{}-{count}", std::process::id());
         Self {
@@ -81,14 +83,13 @@ impl Laboratory {
         }
     }
 
-    /// With the program of `benches/transaction-peers`, which carries transactions over KCP and
-    /// QUIC.
+    /// Sets the program of `benches/transaction-peers`, which carries transactions over KCP and QUIC.
     pub fn with_peers(mut self, program: Option<PathBuf>) -> Self {
         self.peers = program;
         self
     }
 
-    /// Whether laboratories can be made here: only root can.
+    /// Whether laboratories can be made here; requires root.
     pub fn is_possible() -> bool {
         nix::unistd::geteuid().is_root()
     }
@@ -97,8 +98,7 @@ impl Laboratory {
         self.lab_with_line_on(None, topology, seed)
     }
 
-    /// With the emulated line on one CPU, counted from zero: what is bound to another one does not stand still
-    /// for it.
+    /// Binds the emulator to one CPU, counted from zero, so that processes on other CPUs do not delay it.
     fn lab_with_line_on(
         &self,
         cpu: Option<usize>,
@@ -202,7 +202,7 @@ impl Laboratory {
                     gateways.check_assignment(request)?;
                     anyhow::Ok(carried)
                 })();
-                return carried.with_context(|| gateways.last_words());
+                return carried.with_context(|| gateways.log_tail());
             }
             Transport::Tcp => match &variant.assignment {
                 Some(Assignment::OnePath(link)) => traffic::Transport::Tcp { link: link.clone() },
@@ -215,7 +215,7 @@ impl Laboratory {
                 let mut paths: Vec<_> = request.setup.paths.iter().collect();
                 paths.sort_by_key(|path| path.delay);
                 let mut names = paths.into_iter().map(|path| path.name.clone());
-                // Connections begin where a user's would: on the nearest path.
+                // Connections begin on the path with the lowest delay, as a user's would.
                 let first = names.next().context("the setup has no path")?;
                 traffic::Transport::Mptcp {
                     first,
@@ -251,7 +251,7 @@ fn micros(duration: Duration) -> f64 {
     duration.as_nanos() as f64 / 1e3
 }
 
-/// The topology of a setup, and the two hosts between which messages travel.
+/// The topology of a setup, and the hosts between which messages travel.
 #[derive(Debug)]
 struct Sites {
     topology: Topology,
@@ -260,7 +260,7 @@ struct Sites {
 }
 
 impl Sites {
-    /// Reads the setup's topology and holds it against the setup's paths.
+    /// Reads the setup's topology and checks it against the setup's paths.
     fn of(setup: &Setup) -> anyhow::Result<Self> {
         let file = format!("experiments/{}.toml", setup.topology);
         let topology = match setup.topology == GENERATED_TOPOLOGY {
@@ -277,9 +277,9 @@ impl Sites {
                 .emulation
                 .as_ref()
                 .with_context(|| format!("{file}: link `{}` is not emulated", path.name))?;
-            let way = emulation.a_to_b;
+            let config = emulation.a_to_b;
             ensure!(
-                way.rate == Some(path.bandwidth.0) && way.delay == path.delay.0,
+                config.rate == Some(path.bandwidth.0) && config.delay == path.delay.0,
                 "{file}: link `{}` is not as setup {} says: {}, {}",
                 path.name,
                 setup.id,
@@ -299,7 +299,16 @@ impl Sites {
     }
 }
 
-/// The topology of this repository with this name.
+/// The first address of a host's end of a link, with this port.
+fn address(lab: &Lab, link: &str, host: &str, port: u16) -> anyhow::Result<SocketAddr> {
+    let link_of_lab = lab.link(link)?;
+    let end = link_of_lab.plan().end(host);
+    let first = end.and_then(|end| end.addresses.first());
+    let first = first.with_context(|| format!("{host} has no address on link {link}"))?;
+    Ok(SocketAddr::new(first.address(), port))
+}
+
+/// The topology with this name below `experiments/`.
 fn built_in_topology(id: &str) -> anyhow::Result<Topology> {
     let file = format!("experiments/{id}.toml");
     let found = TOPOLOGIES.iter().find(|(known, _)| *known == id);
@@ -307,8 +316,8 @@ fn built_in_topology(id: &str) -> anyhow::Result<Topology> {
     Ok(Topology::parse(text, &file)?)
 }
 
-/// Two hosts and the setup's paths between them, each with a buffer that a sender which keeps to
-/// its rate never fills.
+/// A topology of two hosts with the setup's paths between them. A sender that keeps to a path's rate never
+/// fills its buffer.
 fn generated_topology(setup: &Setup) -> String {
     let mut text = "name = \"generated\"\n\n[host.tokyo]\n\n[host.osaka]\n".to_owned();
     for (number, path) in (1..).zip(&setup.paths) {
@@ -372,7 +381,7 @@ fn traffic_plan(request: &Request<'_>) -> traffic::Plan {
     }
 }
 
-/// The exchange's records, their instants counted from the beginning of the schedule.
+/// The exchange's records, with instants relative to the beginning of the schedule.
 fn records(exchange: &Exchange, request: &Request<'_>) -> anyhow::Result<Vec<MessageRecord>> {
     let offset = |record: &traffic::MessageRecord| {
         let application = usize::try_from(record.app).ok()?;
@@ -396,7 +405,7 @@ fn records(exchange: &Exchange, request: &Request<'_>) -> anyhow::Result<Vec<Mes
     Ok(records)
 }
 
-/// What has arrived so far, for those who watch.
+/// What has arrived so far, for progress reports.
 #[derive(Debug)]
 struct Watch<'a> {
     request: Request<'a>,
@@ -455,8 +464,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// The path of every application by the setup's own plan; gateways get none where they plan
-/// themselves.
+/// The path of every application by the setup's own plan; `None` if gateways plan themselves.
 fn assignment(request: &Request<'_>) -> anyhow::Result<Vec<usize>> {
     let variant = &request.setup.variants[request.variant];
     predict::assignment(request.setup, variant)

@@ -1,8 +1,7 @@
-//! Studies of S, I and N in the laboratory: datagrams through two gateways, and what troubles them.
+//! Studies of S, I and N in the laboratory: datagrams through two gateways under impairments.
 
 use std::{
     fmt::Write as _,
-    fs,
     net::{SocketAddr, UdpSocket},
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
@@ -22,16 +21,15 @@ use keiro_model::arrivals;
 use keiro_units::{Bandwidth, ByteCount};
 
 use super::{
-    Laboratory, built_in_topology, emulator_report,
-    gateways::{
-        Gateway, Program, end_all, gateway_table, last_words, start_pair, until_a_path_is_up,
-    },
+    Laboratory, address, built_in_topology, emulator_report,
+    gateways::{Gateway, Program, gateway_table, log_tail, start_pair, stop_all, wait_for_path},
     transactions::{compare, counters},
+    usage::cpu_seconds,
 };
 use crate::{
     parameters::{
-        Case, Controller, Datagram, Flow, Sample, Study, StudyOutcome, StudyRequest, StudyRunner,
-        Trouble,
+        Case, Controller, Datagram, Flow, Impairment, Sample, Study, StudyOutcome, StudyRequest,
+        StudyRunner,
     },
     row::Source,
     runner::Progress,
@@ -51,22 +49,19 @@ const LISTENER_PORT: u16 = 7001;
 const SINK_PORT: u16 = 7000;
 const LOAD_PORT: u16 = 7900;
 
-/// How often counters are looked at.
+/// Period of sampling counters.
 const SAMPLE_EVERY: Duration = Duration::from_millis(200);
 
-/// How long the receiver waits for a datagram before it looks whether to end.
+/// Timeout of the receiver's reads, after which it checks whether to end.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The kernel's clock ticks in a second, in which it counts CPU time (proc(5), `USER_HZ`).
-const TICKS_PER_SECOND: f64 = 100.0;
-
-/// The payload of others' packets on the line, and how many come at once. Ours: full packets, and bursts that
-/// the smallest buffer holds.
-const OTHERS_BYTES: usize = 1172;
-const OTHERS_BURST: u32 = 2;
+/// Payload of cross traffic on the line, and packets per burst. Ours: full packets, and bursts that the
+/// smallest buffer holds.
+const CROSS_BYTES: usize = 1172;
+const CROSS_BURST: u32 = 2;
 
 /// The IP and UDP headers of such a packet.
-const OTHERS_HEADERS: u64 = 28;
+const CROSS_HEADERS: u64 = 28;
 
 impl StudyRunner for Laboratory {
     fn source(&self) -> Source {
@@ -108,7 +103,7 @@ impl Laboratory {
             },
         )?;
         let studied = (|| {
-            until_a_path_is_up(&gateways)?;
+            wait_for_path(&gateways)?;
             let flow = request.study.flow(request.case);
             let duration = request.warm_up + request.each * request.phases.len() as u32;
             let sender = bound(lab.host(SOURCE)?, "0.0.0.0:0")?;
@@ -120,7 +115,7 @@ impl Laboratory {
                 Sink::start(gateway, addresses.load)?,
                 Sink::start(router, addresses.others)?,
             ];
-            let troubles = Troubles {
+            let impairments = Impairments {
                 lab,
                 line: &line,
                 addresses: &addresses,
@@ -134,7 +129,7 @@ impl Laboratory {
             let (followed, made, arrived) = thread::scope(|scope| {
                 let made = scope.spawn(|| send(&sender, flow, request.seed, duration, started));
                 let arrived = scope.spawn(|| receive(&receiver, started, &stop));
-                let followed = follow(request, &gateways, &troubles, started, progress);
+                let followed = follow(request, &gateways, &impairments, started, progress);
                 thread::sleep(request.drain);
                 stop.store(true, Ordering::Relaxed);
                 (followed, joined(made), joined(arrived))
@@ -148,46 +143,39 @@ impl Laboratory {
                 emulator: Some(emulator_report(lab)?),
             })
         })();
-        let outcome = studied.with_context(|| last_words(&gateways));
-        end_all(&gateways);
+        let outcome = studied.with_context(|| log_tail(&gateways));
+        stop_all(&gateways);
         outcome
     }
 }
 
-/// The addresses that matter.
+/// Addresses of the topology that are used.
 struct Addresses {
     overlay: [SocketAddr; 2],
     listener: SocketAddr,
     sink: SocketAddr,
-    /// Where the load's packets go.
+    /// Destination of the load's packets.
     load: SocketAddr,
-    /// Where those go that others send over the line.
+    /// Destination of cross traffic on the line.
     others: SocketAddr,
 }
 
 impl Addresses {
     fn of(lab: &Lab) -> anyhow::Result<Self> {
-        let address = |link: &str, host: &str, port| {
-            let link_of_lab = lab.link(link)?;
-            let end = link_of_lab.plan().end(host);
-            let first = end.and_then(|end| end.addresses.first());
-            let first = first.with_context(|| format!("{host} has no address on link {link}"))?;
-            anyhow::Ok(SocketAddr::new(first.address(), port))
-        };
         Ok(Self {
             overlay: [
-                address(WAN, GATEWAY_A, OVERLAY_PORT)?,
-                address(UPLINK, GATEWAY_B, OVERLAY_PORT)?,
+                address(lab, WAN, GATEWAY_A, OVERLAY_PORT)?,
+                address(lab, UPLINK, GATEWAY_B, OVERLAY_PORT)?,
             ],
-            listener: address("lan1", GATEWAY_A, LISTENER_PORT)?,
-            sink: address("lan2", SINK, SINK_PORT)?,
-            load: address(UPLINK, GATEWAY_B, LOAD_PORT)?,
-            others: address(WAN, ROUTER, LOAD_PORT)?,
+            listener: address(lab, "lan1", GATEWAY_A, LISTENER_PORT)?,
+            sink: address(lab, "lan2", SINK, SINK_PORT)?,
+            load: address(lab, UPLINK, GATEWAY_B, LOAD_PORT)?,
+            others: address(lab, WAN, ROUTER, LOAD_PORT)?,
         })
     }
 }
 
-/// The line as the plan has it.
+/// The line as configured in the plan.
 struct Line {
     usual: LinkConfig,
 }
@@ -207,8 +195,7 @@ impl Line {
     }
 }
 
-/// What makes troubles.
-struct Troubles<'a> {
+struct Impairments<'a> {
     lab: &'a Lab,
     line: &'a Line,
     addresses: &'a Addresses,
@@ -216,35 +203,35 @@ struct Troubles<'a> {
     cpu: usize,
 }
 
-/// What makes a trouble, until it is dropped.
+/// Applies impairments; each ends when its guard is dropped.
 enum Running {
     Load { _load: RunningLoad },
     Receiver { _receiver: SlowReceiver },
 }
 
-impl Troubles<'_> {
-    /// Begins a trouble, or ends that of the line; what is given back ends with its value.
-    fn begin(&self, trouble: Option<Trouble>) -> anyhow::Result<Option<Running>> {
+impl Impairments<'_> {
+    /// Begins an impairment, or ends that of the line. Dropping the returned guard ends the others.
+    fn begin(&self, impairment: Option<Impairment>) -> anyhow::Result<Option<Running>> {
         let mut way = self.line.usual;
         let mut load = None;
         let mut slow = None;
-        match trouble {
+        match impairment {
             None => {}
-            Some(Trouble::Loss(loss)) => way.loss = Loss::Bernoulli(loss.0),
-            Some(Trouble::Rate(rate)) => way.rate = Some(rate.0),
-            Some(Trouble::Bursts { packets, every, .. }) => {
+            Some(Impairment::Loss(loss)) => way.loss = Loss::Bernoulli(loss.0),
+            Some(Impairment::Rate(rate)) => way.rate = Some(rate.0),
+            Some(Impairment::Bursts { packets, every, .. }) => {
                 load = Some((LOAD, self.addresses.load, packets, every.0, SMALL_BYTES));
             }
-            Some(Trouble::Others(rate)) => load = Some(self.others(rate.0)),
-            Some(Trouble::Crowded { loss, others }) => {
+            Some(Impairment::Others(rate)) => load = Some(self.others(rate.0)),
+            Some(Impairment::Crowded { loss, others }) => {
                 way.loss = Loss::Bernoulli(loss.0);
                 load = Some(self.others(others.0));
             }
-            Some(Trouble::Shallow { buffer, others }) => {
+            Some(Impairment::Shallow { buffer, others }) => {
                 way.buffer = Buffer::Bytes(buffer.0);
                 load = Some(self.others(others.0));
             }
-            Some(Trouble::Receiver { each, room }) => {
+            Some(Impairment::Receiver { each, room }) => {
                 let each = each.0;
                 slow = Some(Slowness { each, room });
             }
@@ -272,33 +259,33 @@ impl Troubles<'_> {
         Ok(Some(Running::Load { _load: load }))
     }
 
-    /// Sender, receiver, packets in a burst, interval of bursts, and length of packets.
+    /// Sender, receiver, packets per burst, interval of bursts, and length of packets.
     fn others(&self, rate: Bandwidth) -> (&'static str, SocketAddr, u32, Duration, usize) {
-        let every = others_every(rate);
+        let every = cross_burst_interval(rate);
         (
             SOURCE,
             self.addresses.others,
-            OTHERS_BURST,
+            CROSS_BURST,
             every,
-            OTHERS_BYTES,
+            CROSS_BYTES,
         )
     }
 }
 
-/// The payload of the packets that overflow a receiver's ring, as in aggregation/table5.
+/// Payload of the packets that overflow a receiver's ring, as in aggregation/table5.
 const SMALL_BYTES: usize = 64;
 
-/// From one burst of others' on the line to the next, on average.
-fn others_every(rate: Bandwidth) -> Duration {
-    let bytes = u64::from(OTHERS_BURST) * (OTHERS_BYTES as u64 + OTHERS_HEADERS);
+/// Mean interval of the bursts of cross traffic on the line.
+fn cross_burst_interval(rate: Bandwidth) -> Duration {
+    let bytes = u64::from(CROSS_BURST) * (CROSS_BYTES as u64 + CROSS_HEADERS);
     rate.transmission_time_nearest(ByteCount::new(bytes))
 }
 
-/// Goes through the phases and looks at the counters.
+/// Goes through the phases and samples the counters.
 fn follow(
     request: &StudyRequest<'_>,
     gateways: &[Gateway; 2],
-    troubles: &Troubles<'_>,
+    impairments: &Impairments<'_>,
     started: Instant,
     progress: &mut dyn FnMut(&Progress),
 ) -> anyhow::Result<Vec<Sample>> {
@@ -307,7 +294,7 @@ fn follow(
     sleep_until(from);
     samples.push(sample(gateways, from)?);
     for (index, phase) in (0..).zip(request.phases) {
-        let _running = troubles.begin(phase.trouble)?;
+        let _running = impairments.begin(phase.impairment)?;
         let end = from + request.each * (index + 1);
         let begun = from + request.each * index;
         let mut tick = 1;
@@ -325,17 +312,13 @@ fn follow(
             tick += 1;
         }
     }
-    troubles.begin(None)?;
+    impairments.begin(None)?;
     Ok(samples)
 }
 
 fn sample(gateways: &[Gateway; 2], from: Instant) -> anyhow::Result<Sample> {
     let at_s = Instant::now().saturating_duration_since(from).as_secs_f64();
-    let only = |gateway: &Gateway| -> anyhow::Result<PathSnapshot> {
-        let paths = gateway.paths()?;
-        paths.into_iter().next().context("a gateway has no path")
-    };
-    let (sent, received) = (only(&gateways[0])?, only(&gateways[1])?);
+    let (sent, received) = (only_path(&gateways[0])?, only_path(&gateways[1])?);
     let aggregation = sent.aggregation.context("nothing is aggregated")?.stats;
     Ok(Sample {
         at_s,
@@ -344,34 +327,24 @@ fn sample(gateways: &[Gateway; 2], from: Instant) -> anyhow::Result<Sample> {
         copies: u8::try_from(aggregation.copies).unwrap_or(u8::MAX),
         bytes_sent: sent.stats.sent_bytes,
         packets_received: received.stats.received_packets,
-        cpu_s: Some(cpu_s(gateways[1].process.id())?),
+        cpu_s: Some(cpu_seconds(gateways[1].process.id())?),
         aggregates: [aggregation.sent_aggregates, aggregation.lost_aggregates],
-        copies_told: [aggregation.sent_copies, aggregation.lost_copies],
+        copies_reported: [aggregation.sent_copies, aggregation.lost_copies],
         overflows: aggregation.peer_socket_dropped_packets
             + aggregation.peer_system_dropped_packets,
     })
 }
 
-/// CPU time of a process, user's and system's (proc(5), fields 14 and 15 of `stat`).
-fn cpu_s(process: i32) -> anyhow::Result<f64> {
-    let file = format!("/proc/{process}/stat");
-    let text = fs::read_to_string(&file).with_context(|| format!("{file} cannot be read"))?;
-    // The second field is a name in brackets, which may have spaces.
-    let rest = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let field = |index: usize| -> Option<f64> {
-        let field = rest.split_ascii_whitespace().nth(index - 3)?;
-        field.parse().ok()
-    };
-    let ticks = field(14).zip(field(15)).map(|(user, system)| user + system);
-    let ticks = ticks.with_context(|| format!("{file} is not as proc(5) says"))?;
-    Ok(ticks / TICKS_PER_SECOND)
+fn only_path(gateway: &Gateway) -> anyhow::Result<PathSnapshot> {
+    let paths = gateway.paths()?;
+    paths.into_iter().next().context("a gateway has no path")
 }
 
 fn sleep_until(instant: Instant) {
     thread::sleep(instant.saturating_duration_since(Instant::now()));
 }
 
-/// Sends the flow's datagrams at their times, each with its number; when each should have been made.
+/// Sends the flow's numbered datagrams at their times. Returns when each should have been sent.
 fn send(
     socket: &UdpSocket,
     flow: Flow,
@@ -386,14 +359,14 @@ fn send(
         let offset = at - keiro_units::Instant::ZERO;
         sleep_until(started + offset);
         datagram[..8].copy_from_slice(&number.to_le_bytes());
-        // What the kernel refuses is lost.
+        // A datagram that the kernel refuses counts as lost.
         let _ = socket.send(&datagram);
         made.push(offset);
     }
     Ok(made)
 }
 
-/// The numbers of the datagrams that came, and when.
+/// Numbers and arrival times of the received datagrams.
 fn receive(
     socket: &UdpSocket,
     started: Instant,
@@ -402,7 +375,7 @@ fn receive(
     let mut arrived = Vec::new();
     let mut buffer = [0; 2048];
     while !stop.load(Ordering::Relaxed) {
-        // An error is a look at the flag.
+        // A timeout only makes the loop check the flag.
         let Ok(len) = socket.recv(&mut buffer) else {
             continue;
         };
@@ -420,7 +393,7 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     }
 }
 
-/// What became of every counted datagram; one that came twice came the first time.
+/// The fate of every counted datagram; of a duplicate, the first arrival counts.
 fn datagrams(made: &[Duration], arrived: &[(u64, Duration)], warm_up: Duration) -> Vec<Datagram> {
     let mut at: Vec<Option<Duration>> = vec![None; made.len()];
     for (number, arrival) in arrived {
@@ -442,7 +415,7 @@ fn bound(host: &Host, address: &str) -> anyhow::Result<UdpSocket> {
     socket.with_context(|| format!("{} cannot bind {address}", host.name()))
 }
 
-/// Room for a tenth of a second of the fastest flow, so that the receiver itself loses nothing.
+/// Room for 0.1 s of the fastest flow, so that the receiver itself loses nothing.
 fn make_room(socket: &UdpSocket) -> anyhow::Result<()> {
     nix::sys::socket::setsockopt(
         socket,
@@ -454,7 +427,7 @@ fn make_room(socket: &UdpSocket) -> anyhow::Result<()> {
 
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 
-/// The configuration of gateway A (`own` 0) or B.
+/// The configuration of gateway A (`own` = 0) or B (`own` = 1).
 fn configuration(
     study: &Study,
     case: Case,
@@ -526,18 +499,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_has_used_cpu_time() {
-        let own = cpu_s(std::process::id() as i32).unwrap();
-        assert!((0.0..3600.0).contains(&own), "{own} s");
-    }
-
-    #[test]
     fn datagrams_count_from_the_end_of_the_warm_up() {
         let ms = Duration::from_millis;
         let made = [ms(5), ms(20), ms(30)];
         let arrived = [(1, ms(22)), (1, ms(29)), (9, ms(30))];
-        let told = datagrams(&made, &arrived, ms(10));
+        let counted = datagrams(&made, &arrived, ms(10));
         let of = |made_s, delay_ms| Datagram { made_s, delay_ms };
-        assert_eq!(told, vec![of(0.01, Some(2.0)), of(0.02, None)]);
+        assert_eq!(counted, vec![of(0.01, Some(2.0)), of(0.02, None)]);
     }
 }

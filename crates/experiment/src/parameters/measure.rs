@@ -1,4 +1,4 @@
-//! Carries out all cases of a study in interleaved rounds.
+//! Measures all cases of a study in interleaved rounds.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::{
     setup::{Extent, nearest},
 };
 
-/// What a study gave.
+/// Result of a study.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
     /// Every case's runs, in order of rounds.
@@ -23,32 +23,32 @@ pub(crate) struct Measured {
 /// One run of a case.
 #[derive(Debug)]
 pub(crate) struct StudyRun {
-    /// From 0.
+    /// Counted from 0.
     pub(crate) round: u32,
     /// How often it was repeated because the emulator was late.
     pub(crate) repeats: u32,
-    /// What it went through.
+    /// Result of the run.
     pub(crate) phases: Vec<Phase>,
-    /// How long a phase was, in s.
+    /// Length of a phase, in s.
     pub(crate) each_s: f64,
     pub(crate) outcome: StudyOutcome,
 }
 
 impl StudyOutcome {
-    /// Whether the emulator was too late for it to count.
+    /// Whether the emulator was too late for the run to count.
     fn is_void(&self) -> bool {
         self.emulator.is_some_and(|e| e.is_void())
     }
 }
 
 impl StudyRun {
-    /// Whether it does not count.
+    /// Whether the run is void.
     pub(crate) fn is_void(&self) -> bool {
         self.outcome.is_void()
     }
 }
 
-/// The cases of these names; all if there are none.
+/// The cases with these names; all if there are none.
 pub(crate) fn select(study: &Study, names: &[String]) -> anyhow::Result<Vec<Case>> {
     let cases = study.cases();
     let known: Vec<String> = cases.iter().map(|case| study.name(*case)).collect();
@@ -63,10 +63,10 @@ pub(crate) fn select(study: &Study, names: &[String]) -> anyhow::Result<Vec<Case
     Ok(cases.into_iter().filter(is_selected).collect())
 }
 
-/// Carries out `cases` wherever the study is measured and there is a runner.
+/// Measures `cases` in every source of the study that has a runner.
 ///
 /// # Errors
-/// What kept a run from being carried out.
+/// A run could not be carried out.
 pub(crate) fn measure(
     runners: &mut [Box<dyn Runner + '_>],
     plan: &Plan,
@@ -136,7 +136,7 @@ pub(crate) fn measure(
     Ok(measured)
 }
 
-/// How much is measured in a source.
+/// The extent in a source.
 fn extent<'a>(plan: &'a Plan, study: &'a Study, source: Source, quick: bool) -> &'a Extent {
     match (&study.lab, source) {
         (Some(lab), Source::Lab) if !quick => lab,

@@ -1,9 +1,9 @@
-//! What S, I and N of aggregates do, and what controllers make of them.
+//! Effects of S, I and N of aggregates, and of the controllers that adapt them.
 //!
-//! Two kinds of study. Where [`Controllers`] are followed, the same traffic meets one trouble after the
-//! other, once under each controller, and every change of S, I and N is noted [aggregation table 2]. Where
-//! there are [`Cells`], S, I and N are fixed, every combination in every condition
-//! [aggregation table 1, §3.2.3]. How datagrams travel is the [`StudyRunner`]'s.
+//! There are two kinds of study. With [`Controllers`], the same traffic meets one impairment after the other,
+//! once per controller, and every change of S, I and N is recorded [aggregation table 2]. With [`Cells`], S,
+//! I and N are fixed, and every combination is measured in every condition [aggregation table 1, §3.2.3]. A
+//! [`StudyRunner`] carries the datagrams.
 
 mod measure;
 mod plan;
@@ -33,202 +33,190 @@ pub(crate) use report::{counters_csv, drawings, notes, rows, runs_reports, trace
 pub struct Study {
     /// The laboratory's topology, a path below `experiments/` without `.toml`.
     pub topology: String,
-    /// Where it is measured.
+    /// The sources that measure it.
     pub sources: Vec<Source>,
-    /// What is sent.
     pub flow: Flow,
     /// The line between the gateways.
     pub line: Line,
-    /// What is studied.
-    pub of: Of,
-    /// How much a full run measures in the laboratory, if not as much as in the simulator.
+    pub kind: StudyKind,
+    /// Extent of a full run in the laboratory; `None` is that of the simulator.
     pub lab: Option<Extent>,
-    /// What is asked of rows.
+    /// Targets of rows.
     pub targets: Vec<Target>,
 }
 
-/// What is studied.
 #[derive(Clone, Debug)]
-pub enum Of {
-    /// Controllers, over time.
+pub enum StudyKind {
     Controllers(Controllers),
-    /// Fixed combinations.
     Cells(Cells),
 }
 
-/// Small datagrams from one site to the other, at exponential intervals.
+/// Small datagrams from one site to the other at exponential intervals.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Flow {
-    /// Payload a second, in the mean.
+    /// Mean payload rate.
     pub offered: Text<Bandwidth>,
-    /// The payload of a datagram.
+    /// Payload of a datagram.
     pub datagram: Text<ByteCount>,
 }
 
-/// The line between the gateways, the same both ways.
+/// The line between the gateways, symmetric.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Line {
-    /// What it carries, IP bytes; the gateways are configured with the same.
+    /// Rate including IP headers; the gateways are configured with the same.
     pub rate: Text<Bandwidth>,
-    /// One-way propagation delay.
     pub delay: Text<Duration>,
-    /// What may wait for it.
+    /// Buffer of the line.
     pub buffer: Text<ByteCount>,
 }
 
-/// Controllers that meet one trouble after the other.
+/// Controllers that meet one impairment after the other.
 #[derive(Clone, Debug)]
 pub struct Controllers {
-    /// Which, in the order in which they take turns.
+    /// The controllers, in the order in which they take turns.
     pub controllers: Vec<Controller>,
-    /// The troubles, with a calm phase before each and after the last.
-    pub troubles: Vec<NamedTrouble>,
+    /// The impairments, with a calm phase before each and after the last.
+    pub impairments: Vec<NamedImpairment>,
 }
 
-/// A controller with the mode in which it is followed.
+/// A controller with its aggregation mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Controller {
-    /// Keiro's controller, aggregates by the clock.
+    /// Keiro's controller, fixed intervals.
     Adaptive,
-    /// The paper's controller as meant, aggregates by the clock.
+    /// The paper's controller as intended, fixed intervals.
     Table2,
-    /// The paper's controller as printed, aggregates by the clock.
+    /// The paper's controller as printed, fixed intervals.
     Table2Printed,
-    /// No controller, aggregates by the clock.
+    /// No controller, fixed intervals.
     None,
-    /// Keiro's controller, aggregates at once where the budget allows: Keiro's default.
+    /// Keiro's controller, eager aggregation where the budget allows: Keiro's default.
     Eager,
 }
 
-/// A trouble and its name.
+/// A named impairment.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct NamedTrouble {
-    /// The second part of its rows' names.
+pub struct NamedImpairment {
+    /// The second part of the names of its rows.
     pub name: String,
-    /// What happens.
-    pub trouble: Trouble,
+    #[serde(rename = "trouble")]
+    pub impairment: Impairment,
 }
 
-/// What happens to a line or a receiver.
+/// An impairment of the line or the receiver.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Trouble {
-    /// The receiving gateway's machine takes its time.
+pub enum Impairment {
+    /// The receiving gateway's machine is slow.
     Receiver {
-        /// For each packet.
+        /// Extra delay of each packet.
         each: Text<Duration>,
-        /// Packets that wait for it at most.
+        /// Maximum of packets that wait for it.
         room: u32,
     },
-    /// Others' packets come to the receiving gateway's device faster than it is emptied.
+    /// Cross traffic overflows the receiving gateway's device.
     Bursts {
         /// Packets in a burst.
         packets: u32,
-        /// From one to the next, in the simulator.
+        /// Interval of packets in a burst, in the simulator.
         gap: Text<Duration>,
-        /// From the beginning of a burst to that of the next.
+        /// Interval from start to start of bursts.
         every: Text<Duration>,
-        /// Packets that the device holds.
+        /// Capacity of the device's ring, in packets.
         ring: u32,
     },
-    /// The line loses this part, each packet by itself.
+    /// The line loses this share of packets, independently.
     Loss(Text<Probability>),
-    /// Others send so much over the line.
+    /// Cross traffic of this rate on the line.
     Others(Text<Bandwidth>),
-    /// The line loses packets, and carries others' as well.
+    /// The line loses packets and carries cross traffic.
     Crowded {
-        /// This part is lost, each packet by itself.
+        /// Loss probability, independent per packet.
         loss: Text<Probability>,
-        /// Others send so much.
+        /// Rate of cross traffic.
         others: Text<Bandwidth>,
     },
-    /// Others send over the line, whose buffer is small.
+    /// Cross traffic on a line with a small buffer.
     Shallow {
-        /// What the buffer holds.
+        /// Buffer of the line.
         buffer: Text<ByteCount>,
-        /// Others send so much.
+        /// Rate of cross traffic.
         others: Text<Bandwidth>,
     },
-    /// The line carries so much only.
+    /// The line's rate drops to this.
     Rate(Text<Bandwidth>),
 }
 
 /// Every combination in every condition.
 #[derive(Clone, Debug)]
 pub struct Cells {
-    /// S, I and N.
+    /// Combinations of S, I and N.
     pub combinations: Vec<Combination>,
-    /// What they meet.
     pub conditions: Vec<Condition>,
 }
 
-/// S, I and N, fixed.
+/// Fixed S, I and N.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Combination {
-    /// The first part of its rows' names.
+    /// The first part of the names of its rows.
     pub name: String,
-    /// S.
     pub size: Text<ByteCount>,
-    /// I.
     pub interval: Text<Duration>,
-    /// N.
     pub copies: u8,
-    /// The columns of the figure in which it stands, with what is written below it.
+    /// The figure's columns in which it appears, with the label below.
     pub columns: Vec<(String, String)>,
 }
 
-/// What combinations meet.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Condition {
-    /// The second part of its rows' names.
+    /// The second part of the names of its rows.
     pub name: String,
-    /// What goes wrong all the time.
-    pub trouble: Option<Trouble>,
-    /// Another flow than the study's.
+    /// An impairment during the whole run.
+    pub impairment: Option<Impairment>,
+    /// A flow that replaces the study's.
     pub flow: Option<Flow>,
-    /// Whether it is left out of figures, whose axes it would stretch.
+    /// Whether figures leave it out, because it would stretch their axes.
     #[serde(default)]
     pub hidden: bool,
-    /// Largest IP packet between the gateways, bytes; 1500 without it.
+    /// Largest IP packet between the gateways, in bytes; 1500 by default.
     pub mtu: Option<u16>,
 }
 
-/// What one run measures: a controller by index, or a combination in a condition.
+/// What one run measures: a controller, or a combination in a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Case {
-    /// A controller.
     Controller(Controller),
-    /// A combination and a condition, by index.
+    /// Indices of a combination and a condition.
     Cell(usize, usize),
 }
 
-/// A stretch of time of [`Controllers`].
+/// A phase of [`Controllers`].
 #[derive(Clone, Debug)]
 pub struct Phase {
-    /// The second part of its rows' names.
+    /// The second part of the names of its rows.
     pub name: String,
-    /// What goes wrong in it; `None`: nothing.
-    pub trouble: Option<Trouble>,
+    /// Its impairment; `None` in a calm phase.
+    pub impairment: Option<Impairment>,
 }
 
-/// Ethernet's.
+/// Ethernet's MTU, in bytes.
 const MTU_DEFAULT: u16 = 1500;
 
 /// Carries out runs of studies.
 pub trait StudyRunner {
-    /// Where its values are from.
+    /// The source of its values.
     fn source(&self) -> Source;
 
-    /// Carries out one run. Leaves nothing behind, whether it succeeds or not.
+    /// Carries out one run. Leaves nothing behind, also on failure.
     ///
     /// # Errors
-    /// What kept the run from being carried out, and what to try.
+    /// Why the run could not be carried out, and what to try.
     fn run(
         &mut self,
         request: &StudyRequest<'_>,
@@ -239,71 +227,67 @@ pub trait StudyRunner {
 /// One run to carry out.
 #[derive(Clone, Copy, Debug)]
 pub struct StudyRequest<'a> {
-    /// What is studied.
     pub study: &'a Study,
-    /// The case.
     pub case: Case,
-    /// Chooses when datagrams are made, and what is lost.
+    /// Seed of the datagrams' times and of losses.
     pub seed: u64,
-    /// The uncounted beginning.
+    /// Time at the start of a run that is not counted.
     pub warm_up: Duration,
-    /// What follows, in order, each as long as `each`: the phases of controllers, or one for a cell.
+    /// Phases after the warm-up, each as long as `each`: those of controllers, or one for a cell.
     pub phases: &'a [Phase],
-    /// How long a phase is.
+    /// Length of a phase.
     pub each: Duration,
-    /// How long a run may wait for what is still under way.
+    /// Time to wait for packets in flight at the end.
     pub drain: Duration,
 }
 
-/// What a run gave. All times count from the end of the warm-up.
+/// Result of a run. All times count from the end of the warm-up.
 #[derive(Clone, Debug, Default)]
 pub struct StudyOutcome {
-    /// Counters at equal intervals, the first at the beginning and the last at the end.
+    /// Samples at equal intervals, including start and end.
     pub samples: Vec<Sample>,
-    /// Every datagram made after the warm-up, in order.
+    /// Every datagram sent after the warm-up, in order.
     pub datagrams: Vec<Datagram>,
-    /// The kernel's counters at the receiving gateway, before and after; none in the simulator.
+    /// The kernel's counters at the receiving gateway, before and after; empty in the simulator.
     pub counters: Vec<Counter>,
-    /// How the emulator kept its time; `None` in the simulator.
+    /// Lateness of the emulator; `None` in the simulator.
     pub emulator: Option<EmulatorReport>,
 }
 
-/// How things stand; all counts since the start of the gateways.
+/// Counters and parameters at one time; all counts since the start of the gateways.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// When, in s.
+    /// In seconds since the start of the run.
     pub at_s: f64,
-    /// S in bytes.
+    /// S, in bytes.
     pub size_bytes: u64,
-    /// I in ms.
+    /// I, in ms.
     pub interval_ms: f64,
-    /// N.
     pub copies: u8,
-    /// IP bytes sent, all packets.
+    /// IP bytes sent in all packets.
     pub bytes_sent: u64,
     /// Packets that the receiving gateway's core got.
     pub packets_received: u64,
     /// CPU time of the receiving gateway in s; `None` in the simulator.
     pub cpu_s: Option<f64>,
-    /// Aggregates that the peer reported on, and those of them of which no copy came.
+    /// Aggregates on which the peer reported, and those of which no copy arrived.
     pub aggregates: [u64; 2],
-    /// The same of copies.
-    pub copies_told: [u64; 2],
-    /// Packets that the receiving side's buffers had no room for.
+    /// Copies on which the peer reported, and those that did not arrive.
+    pub copies_reported: [u64; 2],
+    /// Packets dropped by buffers of the receiving side.
     pub overflows: u64,
 }
 
-/// What became of a datagram.
+/// The fate of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Datagram {
-    /// When it was made, in s.
+    /// When it was sent, in s.
     pub made_s: f64,
-    /// From then to its arrival, in ms; `None`: it never arrived.
+    /// Its delay in ms; `None` if it never arrived.
     pub delay_ms: Option<f64>,
 }
 
 impl Controller {
-    /// All of them.
     pub const ALL: [Self; 5] = [
         Self::Adaptive,
         Self::Table2,
@@ -312,16 +296,16 @@ impl Controller {
         Self::Eager,
     ];
 
-    /// The first part of its rows' names.
+    /// The first part of the names of its rows.
     pub const fn name(self) -> &'static str {
         match self {
-            // Its controller is the adaptive one. What distinguishes it is the mode.
+            // It differs from the adaptive one by its mode.
             Self::Eager => "eager",
             controller => controller.kind().name(),
         }
     }
 
-    /// What adapts S, I and N.
+    /// The controller of S, I and N.
     pub const fn kind(self) -> aggregation::ControllerKind {
         match self {
             Self::Adaptive | Self::Eager => aggregation::ControllerKind::Adaptive,
@@ -341,13 +325,13 @@ impl fmt::Display for Controller {
 impl Study {
     /// All cases, in the order in which they take turns.
     pub fn cases(&self) -> Vec<Case> {
-        match &self.of {
-            Of::Controllers(controllers) => controllers
+        match &self.kind {
+            StudyKind::Controllers(controllers) => controllers
                 .controllers
                 .iter()
                 .map(|controller| Case::Controller(*controller))
                 .collect(),
-            Of::Cells(cells) => {
+            StudyKind::Cells(cells) => {
                 let conditions = 0..cells.conditions.len();
                 conditions
                     .flat_map(|condition| {
@@ -359,25 +343,25 @@ impl Study {
         }
     }
 
-    /// What a case is called.
+    /// Name of a case.
     pub fn name(&self, case: Case) -> String {
-        match (case, &self.of) {
+        match (case, &self.kind) {
             (Case::Controller(controller), _) => controller.to_string(),
-            (Case::Cell(combination, condition), Of::Cells(cells)) => format!(
+            (Case::Cell(combination, condition), StudyKind::Cells(cells)) => format!(
                 "{} {}",
                 cells.combinations[combination].name, cells.conditions[condition].name
             ),
-            (Case::Cell(..), Of::Controllers(_)) => unreachable!("cells are cases of cells"),
+            (Case::Cell(..), StudyKind::Controllers(_)) => unreachable!("cells are cases of cells"),
         }
     }
 
-    /// What is sent in a case.
+    /// The flow of a case.
     pub fn flow(&self, case: Case) -> Flow {
         let condition = self.condition(case);
         condition.and_then(|c| c.flow).unwrap_or(self.flow)
     }
 
-    /// The largest IP packet between the gateways in a case, bytes.
+    /// The largest IP packet between the gateways in a case, in bytes.
     pub fn mtu(&self, case: Case) -> u16 {
         let condition = self.condition(case);
         condition.and_then(|c| c.mtu).unwrap_or(MTU_DEFAULT)
@@ -385,44 +369,46 @@ impl Study {
 
     /// S, I and N of a case; `None` for controllers.
     pub fn combination(&self, case: Case) -> Option<&Combination> {
-        match (case, &self.of) {
-            (Case::Cell(combination, _), Of::Cells(cells)) => cells.combinations.get(combination),
+        match (case, &self.kind) {
+            (Case::Cell(combination, _), StudyKind::Cells(cells)) => {
+                cells.combinations.get(combination)
+            }
             _ => None,
         }
     }
 
-    /// What a case meets; `None` for controllers.
+    /// The condition of a case; `None` for controllers.
     pub fn condition(&self, case: Case) -> Option<&Condition> {
-        match (case, &self.of) {
-            (Case::Cell(_, condition), Of::Cells(cells)) => cells.conditions.get(condition),
+        match (case, &self.kind) {
+            (Case::Cell(_, condition), StudyKind::Cells(cells)) => cells.conditions.get(condition),
             _ => None,
         }
     }
 
     /// The phases of a case.
     pub(crate) fn phases(&self, case: Case) -> Vec<Phase> {
-        let controllers = match &self.of {
-            Of::Controllers(controllers) => controllers,
-            Of::Cells(_) => {
+        let controllers = match &self.kind {
+            StudyKind::Controllers(controllers) => controllers,
+            StudyKind::Cells(_) => {
                 let condition = self.condition(case);
                 return vec![Phase {
                     name: "all".to_owned(),
-                    trouble: condition.and_then(|condition| condition.trouble),
+                    impairment: condition.and_then(|condition| condition.impairment),
                 }];
             }
         };
         let mut phases = vec![Phase {
             name: "before".to_owned(),
-            trouble: None,
+            impairment: None,
         }];
-        for trouble in &controllers.troubles {
+        for impairment in &controllers.impairments {
             phases.push(Phase {
-                name: trouble.name.clone(),
-                trouble: Some(trouble.trouble),
+                name: impairment.name.clone(),
+                impairment: Some(impairment.impairment),
             });
             phases.push(Phase {
-                name: format!("after {}", trouble.name),
-                trouble: None,
+                name: format!("after {}", impairment.name),
+                impairment: None,
             });
         }
         phases
@@ -430,7 +416,7 @@ impl Study {
 }
 
 impl Flow {
-    /// The mean interval between two datagrams.
+    /// The mean interval of datagrams.
     pub fn interval(&self) -> Duration {
         self.offered.0.transmission_time_nearest(self.datagram.0)
     }

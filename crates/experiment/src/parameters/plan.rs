@@ -1,4 +1,4 @@
-//! Plans of studies: which controllers or combinations, and what they meet.
+//! Plans of studies: controllers or combinations, and their conditions.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use keiro_units::ByteCount;
 use serde::Deserialize;
 
 use super::{
-    Cells, Combination, Condition, Controller, Controllers, Flow, Line, NamedTrouble, Of, Study,
-    report,
+    Cells, Combination, Condition, Controller, Controllers, Flow, Line, NamedImpairment, Study,
+    StudyKind, report,
 };
 use crate::{
     error::PlanError,
@@ -27,16 +27,16 @@ pub(crate) struct StudyFile {
     title: String,
     source: String,
     topology: String,
-    /// Where it is measured.
+    /// The sources that measure it.
     measured_in: Vec<Source>,
     #[serde(rename = "study")]
-    of: OfFile,
+    kind: StudyKindFile,
     flow: Flow,
     line: Line,
     #[serde(default)]
     controllers: Vec<Controller>,
-    #[serde(default)]
-    troubles: Vec<NamedTrouble>,
+    #[serde(default, rename = "troubles")]
+    impairments: Vec<NamedImpairment>,
     #[serde(default)]
     combinations: Vec<Combination>,
     #[serde(default)]
@@ -50,7 +50,7 @@ pub(crate) struct StudyFile {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum OfFile {
+enum StudyKindFile {
     Controllers,
     Cells,
 }
@@ -62,12 +62,12 @@ impl StudyFile {
 
     fn plan(self) -> Result<Plan, String> {
         self.check()?;
-        let of = match self.of {
-            OfFile::Controllers => Of::Controllers(Controllers {
+        let kind = match self.kind {
+            StudyKindFile::Controllers => StudyKind::Controllers(Controllers {
                 controllers: self.controllers,
-                troubles: self.troubles,
+                impairments: self.impairments,
             }),
-            OfFile::Cells => Of::Cells(Cells {
+            StudyKindFile::Cells => StudyKind::Cells(Cells {
                 combinations: self.combinations,
                 conditions: self.conditions,
             }),
@@ -77,7 +77,7 @@ impl StudyFile {
             sources: self.measured_in,
             flow: self.flow,
             line: self.line,
-            of,
+            kind,
             lab: self.lab,
             targets: Vec::new(),
         };
@@ -102,19 +102,19 @@ impl StudyFile {
     }
 
     fn check(&self) -> Result<(), String> {
-        let (with, without): (&[&str], &[&str]) = match self.of {
-            OfFile::Controllers => (
+        let (with, without): (&[&str], &[&str]) = match self.kind {
+            StudyKindFile::Controllers => (
                 &["controllers", "troubles"],
                 &["combinations", "conditions"],
             ),
-            OfFile::Cells => (
+            StudyKindFile::Cells => (
                 &["combinations", "conditions"],
                 &["controllers", "troubles"],
             ),
         };
         let filled = |key: &&&str| match **key {
             "controllers" => !self.controllers.is_empty(),
-            "troubles" => !self.troubles.is_empty(),
+            "troubles" => !self.impairments.is_empty(),
             "combinations" => !self.combinations.is_empty(),
             _ => !self.conditions.is_empty(),
         };
@@ -126,7 +126,7 @@ impl StudyFile {
         }
         distinct("measured_in", self.measured_in.iter())?;
         distinct("controllers", self.controllers.iter())?;
-        distinct("troubles", self.troubles.iter().map(|t| &t.name))?;
+        distinct("troubles", self.impairments.iter().map(|t| &t.name))?;
         distinct("combinations", self.combinations.iter().map(|c| &c.name))?;
         distinct("conditions", self.conditions.iter().map(|c| &c.name))?;
         if self.measured_in.is_empty() {
@@ -157,10 +157,10 @@ impl StudyFile {
     }
 }
 
-/// A datagram says its number. Ours.
+/// Room for the sequence number of a datagram. Ours.
 const DATAGRAM_BYTES_MIN: u64 = 16;
 
-/// What fits into one packet of 1500 bytes with all headers. Ours.
+/// Fits into one packet of 1500 bytes with all headers. Ours.
 const DATAGRAM_BYTES_MAX: u64 = 1200;
 
 fn distinct<T: Ord>(key: &str, values: impl Iterator<Item = T>) -> Result<(), String> {
@@ -174,7 +174,7 @@ fn distinct<T: Ord>(key: &str, values: impl Iterator<Item = T>) -> Result<(), St
     }
 }
 
-/// What status and manifest need to know of a study: cases as variants.
+/// A study's cases as variants, for status and manifest.
 fn as_setup(id: &str, title: &str, study: &Study, run: Extent, quick: Extent) -> Setup {
     let variant = |(number, case)| Variant {
         id: format!("{number}"),

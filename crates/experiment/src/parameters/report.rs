@@ -1,4 +1,4 @@
-//! Report of a study: rows, files, notes. Its figures are drawn in [`figures`].
+//! Reports of studies: rows, files, notes. [`figures`] draws their figures.
 
 mod figures;
 
@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use super::{Case, Datagram, Measured, Phase, Sample, Study, StudyOutcome, measure::StudyRun};
 use crate::{
-    evaluate::{Asked, Basis},
+    evaluate::{Basis, TargetResult},
     manifest::{EmulatorsReport, RunsReport},
     record::EmulatorReport,
     row::{Row, Source, Verdict},
@@ -14,20 +14,19 @@ use crate::{
 };
 pub(crate) use figures::drawings;
 
-/// A number that is reported of a phase or of a cell.
+/// A reported quantity of a phase or of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Quantity {
     /// Mean delay of the datagrams that arrived.
     Mean,
-    /// Their 99th percentile.
     P99,
     /// Datagrams that never arrived.
     Lost,
-    /// Aggregates of which no copy arrived, as the peer reports.
+    /// Aggregates of which no copy arrived, as reported by the peer.
     AggregatesLost,
     /// IP bytes sent, all packets.
     Sent,
-    /// Packets that the receiving gateway got, a second.
+    /// Packets per second at the receiving gateway.
     Packets,
     /// CPU time of the receiving gateway.
     Cpu,
@@ -36,7 +35,8 @@ pub(super) enum Quantity {
 }
 
 impl Quantity {
-    /// Of every phase of a controller, and of all of them together but [`Settled`](Self::Settled).
+    /// Quantities of each phase of a controller, and of all phases together except
+    /// [`Settled`](Self::Settled).
     pub(super) const OF_PHASES: [Self; 6] = [
         Self::Mean,
         Self::P99,
@@ -46,7 +46,7 @@ impl Quantity {
         Self::Settled,
     ];
 
-    /// Of every cell.
+    /// The quantities of each cell.
     pub(super) const OF_CELLS: [Self; 7] = [
         Self::Mean,
         Self::P99,
@@ -80,7 +80,7 @@ impl Quantity {
         }
     }
 
-    /// Its value in a stretch of a run; `None`: there is none.
+    /// Its value in a span of a run; `None` if there is none.
     pub(super) fn value(self, outcome: &StudyOutcome, from_s: f64, to_s: f64) -> Option<f64> {
         let datagrams = within(&outcome.datagrams, from_s, to_s);
         let samples = samples_within(&outcome.samples, from_s, to_s);
@@ -121,23 +121,23 @@ impl Quantity {
     }
 }
 
-/// The datagrams made in a stretch.
+/// The datagrams sent in a span.
 pub(super) fn within(datagrams: &[Datagram], from_s: f64, to_s: f64) -> &[Datagram] {
     let before = |at_s: f64| datagrams.partition_point(|d| d.made_s < at_s);
     &datagrams[before(from_s)..before(to_s).max(before(from_s))]
 }
 
-/// The samples of a stretch, those at its ends included.
+/// The samples of a span, including its ends.
 pub(super) fn samples_within(samples: &[Sample], from_s: f64, to_s: f64) -> &[Sample] {
     let from = samples.partition_point(|s| s.at_s < from_s - CLOSE_S);
     let to = samples.partition_point(|s| s.at_s <= to_s + CLOSE_S);
     &samples[from..to.max(from)]
 }
 
-/// What rounding of instants may amount to.
+/// Tolerance for the rounding of instants.
 const CLOSE_S: f64 = 1e-6;
 
-/// The word for all phases together.
+/// Name of all phases together in rows.
 const ALL: &str = "all";
 
 fn row_name(study: &Study, case: Case, phase: &str, quantity: Quantity, source: Source) -> String {
@@ -152,7 +152,7 @@ fn row_name(study: &Study, case: Case, phase: &str, quantity: Quantity, source: 
     name
 }
 
-/// What is reported of each stretch of a case: its name, and which phases it is of.
+/// The spans of a case: name, and indices of phases.
 fn stretches(case: Case, phases: &[Phase]) -> Vec<(String, std::ops::Range<usize>)> {
     let each = phases.iter().enumerate();
     let mut stretches: Vec<_> = each
@@ -177,7 +177,7 @@ fn quantities(case: Case, stretch: &str, source: Source) -> Vec<Quantity> {
     all.iter().copied().filter(is_there).collect()
 }
 
-/// The names and units of all rows that there can be.
+/// Names and units of all possible rows.
 pub(super) fn names(study: &Study) -> Vec<(String, &'static str)> {
     let mut names = Vec::new();
     for &source in &study.sources {
@@ -193,19 +193,19 @@ pub(super) fn names(study: &Study) -> Vec<(String, &'static str)> {
     names
 }
 
-/// A row before it is judged.
+/// A row without its verdict.
 struct PhaseResults {
     name: String,
     quantity: Quantity,
-    /// The runs' own values.
+    /// Values of the single runs.
     by_run: Vec<f64>,
     samples: usize,
     is_void: bool,
 }
 
-/// All rows of what was measured, and what they rest on.
+/// All rows of the measurement, and their basis.
 pub(crate) fn rows(study: &Study, measured: &Measured) -> (Vec<Row>, Vec<Basis>) {
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for (&(source, case), runs) in in_order(study, measured) {
         let Some(first) = runs.first() else { continue };
         for (stretch, phases) in stretches(case, &first.phases) {
@@ -224,16 +224,19 @@ pub(crate) fn rows(study: &Study, measured: &Measured) -> (Vec<Row>, Vec<Basis>)
                         .extend(quantity.value(&run.outcome, from_s, to_s));
                     one.samples += within(&run.outcome.datagrams, from_s, to_s).len();
                 }
-                told.push(one);
+                reported.push(one);
             }
         }
     }
-    let values: BTreeMap<String, f64> = told
+    let values: BTreeMap<String, f64> = reported
         .iter()
         .filter(|one| !one.is_void)
         .filter_map(|one| Some((one.name.clone(), stats::mean(&one.by_run)?)))
         .collect();
-    told.iter().map(|one| judged(study, one, &values)).unzip()
+    reported
+        .iter()
+        .map(|one| judged(study, one, &values))
+        .unzip()
 }
 
 /// Cases in the plan's order, the laboratory's first.
@@ -248,17 +251,17 @@ fn in_order<'a>(
 }
 
 fn judged(study: &Study, one: &PhaseResults, values: &BTreeMap<String, f64>) -> (Row, Basis) {
-    let asked: Vec<Asked> = study
+    let targets: Vec<TargetResult> = study
         .targets
         .iter()
         .filter(|target| target.row == one.name)
         .filter(|target| target.other().is_none_or(|row| values.contains_key(row)))
-        .map(|target| Asked {
+        .map(|target| TargetResult {
             target: target.text.clone(),
             holds: target.holds(values),
         })
         .collect();
-    let verdict = Verdict::of(one.is_void, &asked);
+    let verdict = Verdict::of(one.is_void, &targets);
     let mean = stats::mean(&one.by_run);
     let interval = mean.and_then(|mean| stats::sections(mean, &one.by_run));
     let row = Row {
@@ -276,7 +279,7 @@ fn judged(study: &Study, one: &PhaseResults, values: &BTreeMap<String, f64>) -> 
         samples: Some(one.samples),
         batches: Some(one.by_run.len()),
         floor_with_headers: None,
-        targets: asked,
+        targets,
     };
     (row, basis)
 }
@@ -305,8 +308,8 @@ pub(crate) fn trace_csv(study: &Study, measured: &Measured) -> String {
                     s.packets_received,
                     s.aggregates[0],
                     s.aggregates[1],
-                    s.copies_told[0],
-                    s.copies_told[1],
+                    s.copies_reported[0],
+                    s.copies_reported[1],
                     s.overflows
                 );
             }
@@ -344,7 +347,7 @@ pub(super) const fn source_name(source: Source) -> &'static str {
     }
 }
 
-/// What the manifest says of every case's runs.
+/// Every case's runs, for the manifest.
 pub(crate) fn runs_reports(study: &Study, measured: &Measured) -> Vec<RunsReport> {
     let report = |(&(source, case), runs): (&(Source, Case), &Vec<StudyRun>)| {
         let emulators: Vec<EmulatorReport> =
@@ -362,7 +365,7 @@ pub(crate) fn runs_reports(study: &Study, measured: &Measured) -> Vec<RunsReport
     in_order(study, measured).into_iter().map(report).collect()
 }
 
-/// What a reader must know, what was not measured first.
+/// Remarks for the reader; missing measurements come first.
 pub(crate) fn notes(study: &Study, measured: &Measured) -> Vec<String> {
     let mut notes = Vec::new();
     for source in &study.sources {

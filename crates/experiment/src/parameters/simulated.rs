@@ -1,5 +1,4 @@
-//! Studies in the simulator: real sessions over a simulated line, and a receiver whose buffers
-//! overflow.
+//! Studies in the simulator: real sessions over a simulated line, and a receiver whose buffers overflow.
 
 use std::time::Duration;
 
@@ -14,18 +13,18 @@ use keiro_sim::{
 use keiro_units::{Bandwidth, Instant, Probability};
 
 use super::{
-    Case, Combination, Controller, Datagram, Phase, Sample, Study, StudyOutcome, StudyRequest,
-    StudyRunner, Trouble,
+    Case, Combination, Controller, Datagram, Impairment, Phase, Sample, Study, StudyOutcome,
+    StudyRequest, StudyRunner,
 };
 use crate::{row::Source, runner::Progress, simulator::Simulator};
 
-/// How often counters are looked at; ours: finer than a period of any controller but at its shortest.
+/// Period of sampling counters. Ours: shorter than a controller's period, except its shortest.
 const SAMPLE_EVERY: Duration = Duration::from_millis(100);
-/// What trains may take of the path, as in the gateway unless configured otherwise.
+/// Share of the path for packet trains: the gateway's default.
 const PROBE_SHARE: f64 = 0.005;
-/// How late a gateway's timers are at most, as the gateway's are measured to be. Ours.
+/// Greatest lateness of a gateway's timers, as measured on gateways. Ours.
 const TIMER_LATE_MAX: Duration = Duration::from_micros(50);
-/// The interface of the sending gateway; it is as fast as the lines' bandwidth estimate can see.
+/// Rate of the sending gateway's interface: the upper limit of the bandwidth estimator.
 const FEED: Bandwidth = Bandwidth::from_mbit_per_second(1000);
 
 impl StudyRunner for Simulator {
@@ -72,7 +71,7 @@ impl StudyRunner for Simulator {
     }
 }
 
-/// S, I and N fixed as the combination says, or as the controller makes them.
+/// S, I and N fixed by the combination, or set by the controller.
 pub(crate) fn aggregation(study: &Study, case: Case) -> anyhow::Result<AggregationConfig> {
     let config = |mode, controller| AggregationConfig {
         mode,
@@ -94,7 +93,7 @@ pub(crate) fn aggregation(study: &Study, case: Case) -> anyhow::Result<Aggregati
     })
 }
 
-/// The paper's limits, with a combination as what is in force at first.
+/// The paper's limits; the combination is the initial setting.
 pub(super) fn limits(combination: &Combination) -> Result<Limits, LimitsError> {
     let paper = Settings::default();
     let mut intervals = paper.intervals.clone();
@@ -158,7 +157,7 @@ fn scenario(request: &StudyRequest<'_>) -> anyhow::Result<Scenario> {
     Ok(scenario)
 }
 
-/// What makes a phase's trouble, each with what ends it.
+/// Events that begin a phase's impairment, and those that end it.
 fn happenings(
     scenario: &Scenario,
     phase: &Phase,
@@ -166,7 +165,7 @@ fn happenings(
 ) -> Vec<(ScenarioEvent, ScenarioEvent)> {
     let forward = |change| ScenarioEvent::Path {
         path: 0,
-        way: PathDirection::Forward,
+        direction: PathDirection::Forward,
         change,
     };
     let lost = |loss: Probability| {
@@ -178,11 +177,11 @@ fn happenings(
         (cross(others), cross(Bandwidth::ZERO))
     };
     let side = Side::B;
-    let Some(trouble) = phase.trouble else {
+    let Some(impairment) = phase.impairment else {
         return Vec::new();
     };
-    match trouble {
-        Trouble::Receiver { each, room } => {
+    match impairment {
+        Impairment::Receiver { each, room } => {
             let receive = |each, inbox_max| ScenarioEvent::Receive {
                 side,
                 each,
@@ -194,7 +193,7 @@ fn happenings(
                 receive(usual.processing.receive, usual.inbox_max),
             )]
         }
-        Trouble::Bursts {
+        Impairment::Bursts {
             packets,
             gap,
             every,
@@ -209,15 +208,15 @@ fn happenings(
             let bursts = |bursts| ScenarioEvent::Bursts { side, bursts };
             vec![(bursts(Some(load)), bursts(None))]
         }
-        Trouble::Loss(loss) => vec![lost(loss.0)],
-        Trouble::Others(others) => vec![crossed(others.0)],
-        Trouble::Crowded { loss, others } => vec![lost(loss.0), crossed(others.0)],
-        Trouble::Shallow { buffer, others } => {
+        Impairment::Loss(loss) => vec![lost(loss.0)],
+        Impairment::Others(others) => vec![crossed(others.0)],
+        Impairment::Crowded { loss, others } => vec![lost(loss.0), crossed(others.0)],
+        Impairment::Shallow { buffer, others } => {
             let holds = |buffer| forward(Change::Replace(LinkConfig { buffer, ..usual }));
             let shallow = holds(Buffer::Bytes(buffer.0));
             vec![(shallow, holds(usual.buffer)), crossed(others.0)]
         }
-        Trouble::Rate(less) => vec![(
+        Impairment::Rate(less) => vec![(
             forward(Change::Rate(Some(less.0))),
             forward(Change::Rate(usual.rate)),
         )],
@@ -240,7 +239,7 @@ fn sample(pair: &GatewayPair, from: Instant) -> anyhow::Result<Sample> {
         packets_received: received.stats.received_packets,
         cpu_s: None,
         aggregates: [aggregation.aggregates.sent, aggregation.aggregates.lost],
-        copies_told: [aggregation.copies.sent, aggregation.copies.lost],
+        copies_reported: [aggregation.copies.sent, aggregation.copies.lost],
         overflows: aggregation.socket_overflows + aggregation.system_overflows,
     })
 }

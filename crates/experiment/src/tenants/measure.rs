@@ -1,4 +1,4 @@
-//! Carries out all cases in interleaved rounds.
+//! Measures all cases in interleaved rounds.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,11 @@ use crate::{
     setup::nearest,
 };
 
-/// What sharing gave.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
     /// Every case's runs, in order of rounds.
     pub(crate) runs: BTreeMap<Case, Vec<SharingRun>>,
-    /// Seconds that count: from, to.
+    /// Counted seconds: from, to.
     pub(crate) counted: (usize, usize),
 }
 
@@ -28,7 +27,7 @@ pub(crate) struct SharingRun {
     pub(crate) shared: Shared,
 }
 
-/// The cases of these names; all if there are none. A control's name stands for all its cases.
+/// The cases with these names; all if there are none. A control's name selects all its cases.
 pub(crate) fn select(sharing: &Sharing, names: &[String]) -> anyhow::Result<Vec<Case>> {
     let cases = sharing.cases();
     let of = |case: &Case| {
@@ -45,10 +44,10 @@ pub(crate) fn select(sharing: &Sharing, names: &[String]) -> anyhow::Result<Vec<
     Ok(cases.into_iter().filter(is_selected).collect())
 }
 
-/// Carries out `cases`; nothing where no runner does.
+/// Measures `cases`; nothing without a runner.
 ///
 /// # Errors
-/// What kept a run from being carried out.
+/// A run could not be carried out.
 pub(crate) fn measure(
     runners: &mut [Box<dyn Runner + '_>],
     plan: &Plan,

@@ -1,7 +1,7 @@
-//! Tenants that share bottlenecks: who gets what, second by second [fairness §3].
+//! Tenants that share bottlenecks: the rate of each, second by second [fairness §3].
 //!
-//! Every setting is run under every control, with TCP hosts as they are today or as the RFCs have
-//! them. How packets travel is the [`SharingRunner`]'s.
+//! Every setting is run under every control, with TCP hosts as they are today or as the RFCs specify. A
+//! [`SharingRunner`] carries the packets.
 
 mod measure;
 mod plan;
@@ -19,33 +19,31 @@ pub(crate) use measure::{Measured, measure, select};
 pub(crate) use plan::SharingFile;
 pub(crate) use report::{drawings, notes, rows, runs_reports, seconds_csv};
 
-/// Settings and what controls them.
+/// Settings and the controls that are compared.
 #[derive(Clone, Debug)]
 pub struct Sharing {
     /// Bottlenecks with their tenants.
     pub settings: Vec<Setting>,
-    /// What controls them, in the order in which they take turns.
+    /// The controls, in the order in which they take turns.
     pub controls: Vec<Control>,
-    /// How the tenants' hosts behave.
+    /// Behaviour of the tenants' hosts.
     pub hosts: Vec<Hosts>,
-    /// When flows begin that have no times of their own; each begins within a second from then.
+    /// Start of flows without times of their own; each begins within a second from then.
     pub begin: Duration,
-    /// What is drawn.
     pub figure: Shape,
-    /// What is asked of rows.
+    /// Targets of rows.
     pub targets: Vec<Target>,
 }
 
-/// Bottlenecks in a row, and the tenants that cross them.
+/// A chain of bottlenecks, and the tenants that cross them.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// A part of its rows' names where there are several.
+    /// Part of the names of its rows if there are several settings.
     pub name: String,
-    /// In order.
     pub bottlenecks: Vec<Bottleneck>,
-    /// What a weight of 1 gets, about: controller `keiro`'s unit.
+    /// Rate that a weight of 1 is expected to get: the unit of controller `keiro`.
     pub unit: Text<Bandwidth>,
-    /// In the order of their numbers, from 1.
+    /// Tenants in the order of their numbers, from 1.
     pub tenants: Vec<Tenant>,
 }
 
@@ -53,52 +51,48 @@ pub struct Setting {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bottleneck {
-    /// Its rate, IP bytes, each way.
+    /// Its rate including IP headers, in each direction.
     pub rate: Text<Bandwidth>,
-    /// Packets that wait before it at most.
+    /// Maximum of packets in its queue.
     pub buffer_packets: u32,
-    /// Unresponsive Poisson packets of 1500 bytes, as a part of its rate.
+    /// Unresponsive Poisson traffic of 1500-byte packets, as a fraction of its rate.
     pub background: Text<Probability>,
 }
 
-/// A tenant with an ingress and an egress of its own.
+/// A tenant with its own ingress and egress.
 #[derive(Clone, Debug)]
 pub struct Tenant {
-    /// What it is to get, as a multiple of what others get.
+    /// Its weight.
     pub weight: f64,
-    /// TCP flows without end.
+    /// Number of endless TCP flows.
     pub flows: u32,
-    /// An unresponsive UDP flow of this rate; `None`: none.
+    /// Rate of an unresponsive UDP flow; `None` for none.
     pub udp: Option<Text<Bandwidth>>,
-    /// Propagation delay, one way.
+    /// One-way propagation delay.
     pub delay: Text<Duration>,
-    /// The first and the last bottleneck that it crosses, from 1; the first one without it.
+    /// The first and the last bottleneck that it crosses, counted from 1; the first one by default.
     pub crosses: Option<[usize; 2]>,
-    /// When it has something to send: from, to. Empty: from [`Sharing::begin`] on.
+    /// Times in which it has data to send: from, to. Empty: from [`Sharing::begin`] on.
     pub active: Vec<[Text<Duration>; 2]>,
-    /// Its weight from a time on.
+    /// Changes of its weight.
     pub changes: Vec<Change>,
 }
 
-/// Another weight.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// From when on.
+    /// When the new weight takes effect.
     pub at: Text<Duration>,
-    /// The weight.
     pub weight: f64,
 }
 
-/// What controls tenants.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Control {
-    /// The first part of its rows' names.
+    /// The first part of the names of its rows.
     pub name: String,
-    /// What it is.
     pub controller: Controller,
-    /// Whether it is left out of figures.
+    /// Whether figures leave it out.
     #[serde(default)]
     pub hidden: bool,
 }
@@ -107,26 +101,23 @@ pub struct Control {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Controller {
-    /// Hosts and routers alone.
+    /// Neither gateways nor tenant queues.
     None,
-    /// Hosts and routers alone, with a class for every tenant at every router: what only the core
-    /// of the network could do.
+    /// No gateways, but a class per tenant at every router, which only the operator of the core network could
+    /// configure.
     Classes,
-    /// Gateways without windows.
     Open,
-    /// One window per tenant as TCP has it, a = 1 and b = 0.5, blind to weights and round trips.
+    /// One window per tenant as in TCP, a = 1 and b = 0.5, regardless of weights and round trips.
     Aimd,
-    /// The paper's.
     I2vfc {
-        /// Linear increase, packets per round trip.
+        /// Additive increase, packets per round trip.
         a: f64,
         /// Multiplicative decrease of tenant 1.
         b: f64,
-        /// A window's packets leave as they come, instead of spread over the round trip.
+        /// Sends a window's packets in a burst, not paced over the round trip.
         #[serde(default)]
         bursts: bool,
     },
-    /// Keiro's.
     Keiro {
         /// The unit as a multiple of [`Setting::unit`].
         #[serde(default = "one")]
@@ -134,59 +125,56 @@ pub enum Controller {
     },
 }
 
-/// TCP hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts {
-    /// The last part of rows' names where there are several.
+    /// The last part of the names of rows if there are several.
     pub name: String,
-    /// How they behave.
     pub like: HostsLike,
-    /// Their least retransmission timeout, if it is not [`HostsLike`]'s.
+    /// Minimum retransmission timeout; `None` is that of [`HostsLike`].
     pub least_timeout: Option<Duration>,
 }
 
-/// How TCP hosts behave.
+/// Behaviour of TCP hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HostsLike {
-    /// CUBIC; the least timeout is added to the round trip: 200 ms.
+    /// CUBIC; the minimum of 200 ms applies to the variance term, as in Linux.
     Linux,
-    /// NewReno; the least timeout is that of the whole: 1 s (RFC 6298).
+    /// NewReno; the minimum of 1 s applies to the timeout (RFC 6298).
     Rfc,
 }
 
-/// What is drawn of every setting.
+/// The figure of every setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shape {
-    /// F over time, a line for every control [fairness figs. 2, 3, 7].
+    /// F over time, one line per control [fairness figs. 2, 3, 7].
     Index,
-    /// What every tenant gets per weight over time, a panel for every control [fairness fig. 10].
+    /// Goodput per weight of every tenant over time, one panel per control [fairness fig. 10].
     Shares,
-    /// Jain's index inside tenants over b, a line for every a [fairness figs. 4, 5].
+    /// Jain's index within tenants over b, one line per a [fairness figs. 4, 5].
     Inside,
 }
 
-/// A setting under a control with hosts, each by index.
+/// Indices of a setting, a control and hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Case {
-    /// Of [`Sharing::settings`].
+    /// Index into [`Sharing::settings`].
     pub setting: usize,
-    /// Of [`Sharing::hosts`].
+    /// Index into [`Sharing::hosts`].
     pub hosts: usize,
-    /// Of [`Sharing::controls`].
+    /// Index into [`Sharing::controls`].
     pub control: usize,
 }
 
-/// Carries out runs.
 pub trait SharingRunner {
-    /// Where its values are from.
+    /// The source of its values.
     fn source(&self) -> Source;
 
     /// Carries out one run.
     ///
     /// # Errors
-    /// What kept the run from being carried out, and what to try.
+    /// Why the run could not be carried out, and what to try.
     fn run(
         &mut self,
         request: &SharingRequest<'_>,
@@ -197,30 +185,28 @@ pub trait SharingRunner {
 /// One run to carry out.
 #[derive(Clone, Copy, Debug)]
 pub struct SharingRequest<'a> {
-    /// What is shared.
     pub sharing: &'a Sharing,
-    /// The case.
     pub case: Case,
-    /// Its length and what of it counts.
+    /// Its length and the counted part.
     pub extent: &'a Extent,
-    /// Chooses when flows begin and when background packets come.
+    /// Seed of the flows' starts and of background packets.
     pub seed: u64,
 }
 
-/// What a run gave. Seconds count from its beginning.
+/// Result of a run. Seconds count from its beginning.
 #[derive(Clone, Debug, Default)]
 pub struct Shared {
-    /// Payload of each tenant by second, Mbit/s.
+    /// Payload of each tenant per second, in Mbit/s.
     pub goodput: Vec<Vec<f64>>,
-    /// F by second, over those that have something to send in it; `None`: no tenant has.
+    /// F per second, over the tenants that have data to send; `None` if there are none.
     pub index: Vec<Option<f64>>,
-    /// Jain's index over a tenant's flows, mean over tenants: by counted second, and of the whole.
+    /// Jain's index over a tenant's flows, mean over tenants: per counted second, and over the whole time.
     pub inside: [f64; 2],
-    /// Part of each bottleneck that is used in counted seconds, background included.
+    /// Utilisation of each bottleneck in counted seconds, background included.
     pub used: Vec<f64>,
-    /// Mean wait before each bottleneck, ms.
+    /// Mean queueing delay of each bottleneck, in ms.
     pub queue_ms: Vec<f64>,
-    /// Part of the packets that found each bottleneck's buffer full.
+    /// Share of packets dropped by each bottleneck.
     pub dropped: Vec<f64>,
 }
 
@@ -240,7 +226,7 @@ impl Sharing {
         cases
     }
 
-    /// What a case is called: its control, and its setting and hosts where there are several.
+    /// Name of a case: its control, and its setting and hosts if there are several.
     pub fn name(&self, case: Case) -> String {
         let mut name = self.controls[case.control].name.clone();
         let place = self.place(case);
@@ -251,7 +237,7 @@ impl Sharing {
         name
     }
 
-    /// The same without the control; empty where there is one place only.
+    /// The name without the control; empty if there is one setting and one kind of hosts.
     pub(crate) fn place(&self, case: Case) -> String {
         let setting = (self.settings.len() > 1).then(|| self.settings[case.setting].name.as_str());
         let hosts = (self.hosts.len() > 1).then(|| self.hosts[case.hosts].name.as_str());
@@ -259,7 +245,7 @@ impl Sharing {
         words.join(" ")
     }
 
-    /// The case without control in the same place.
+    /// The case without control, with the same setting and hosts.
     pub(crate) fn uncontrolled(&self, case: Case) -> Option<Case> {
         let control = self
             .controls
@@ -268,7 +254,7 @@ impl Sharing {
         Some(Case { control, ..case })
     }
 
-    /// When the last tenant of a setting has begun, or changed, or ended, before `end`.
+    /// Last time before `end` at which a tenant of a setting starts, changes or ends.
     pub(crate) fn last_event(&self, setting: &Setting, end: Duration) -> Duration {
         let second = Duration::from_secs(1);
         let tenants = setting.tenants.iter();
@@ -284,7 +270,7 @@ impl Sharing {
 }
 
 impl Tenant {
-    /// When it has something to send: from, to.
+    /// Times in which it has data to send: from, to.
     pub(crate) fn stretches(&self, begin: Duration) -> Vec<(Duration, Duration)> {
         if self.active.is_empty() {
             return vec![(begin, NEVER)];
@@ -303,7 +289,7 @@ impl Tenant {
 }
 
 impl HostsLike {
-    /// As plans name it.
+    /// Names in plans.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Linux => "linux",

@@ -1,4 +1,4 @@
-//! Plans of sharing: which settings, controls and hosts.
+//! Plans of sharing: settings, controls and hosts.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -45,7 +45,7 @@ pub(crate) struct SharingFile {
     targets: Vec<String>,
 }
 
-/// Hosts by what they are like, or with a least timeout of their own.
+/// Hosts by their kind, or with a minimum timeout of their own.
 #[derive(Deserialize)]
 #[serde(
     untagged,
@@ -75,15 +75,15 @@ struct SettingFile {
     tenants: Vec<TenantFile>,
 }
 
-/// Where weights are from.
+/// Source of weights.
 #[derive(Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Weights {
-    /// Every tenant names its own.
+    /// Every tenant has its own.
     #[default]
     Named,
-    /// What the tenants get of the bottlenecks when all are alike and shares are max-min fair, as
-    /// multiples of what the first one gets [fairness table 3].
+    /// Max-min fair shares of the tenants with equal weights, as multiples of the first tenant's [fairness
+    /// table 3].
     MaxMin,
 }
 
@@ -103,7 +103,7 @@ struct TenantFile {
     changes: Vec<Change>,
 }
 
-/// How much is simulated.
+/// Extent of the simulation.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Amount {
@@ -113,7 +113,7 @@ struct Amount {
     seed: u64,
 }
 
-/// A second of 150 flows with the protocol takes 30 ms; ours: a run does not take hours.
+/// Simulating a second of 150 flows takes 30 ms. Ours: a run must not take hours.
 const DURATION_MAX: Duration = Duration::from_secs(3600);
 const FLOWS_MAX: u32 = 1000;
 const CROSSES: &str = "`crosses` names the first and the last bottleneck, from 1";
@@ -337,7 +337,7 @@ fn distinct<'a>(key: &str, names: impl Iterator<Item = &'a str>) -> Result<(), S
     }
 }
 
-/// What people are shown while it runs, and the extent.
+/// Extent and variants, for status and manifest.
 fn as_setup(id: &str, title: &str, sharing: &Sharing, run: Extent, quick: Extent) -> Setup {
     let variant = |(number, case): (u32, super::Case)| Variant {
         id: format!("{number}"),
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_what_to_write() {
+    fn invalid_values_are_refused_with_a_hint() {
         for (from, to, what) in [
             ("a = 0.5", "a = 0.0", "a must be above 0"),
             (

@@ -9,7 +9,7 @@ use std::{
 
 use super::{Case, Controller, HostsLike, Measured, Shape, Shared, Sharing, measure::SharingRun};
 use crate::{
-    evaluate::{Asked, Basis, NamedDrawing},
+    evaluate::{Basis, NamedDrawing, TargetResult},
     figure::{
         self, DrawError, Level, LinesFigure, TimeFigure, TimeLine, TimePanel, ValueLine, csv_text,
     },
@@ -18,35 +18,34 @@ use crate::{
     stats::{self, Estimate},
 };
 
-/// F from which on tenants count as settled; ours.
+/// F from which tenants count as converged; ours.
 const SETTLED: f64 = 0.95;
 
-/// A number that is reported of a case. Links and tenants by index.
+/// A reported quantity of a case. Links and tenants by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Quantity {
-    /// F, mean over counted seconds.
+    /// Mean F over counted seconds.
     Index,
-    /// Its 5th percentile.
     IndexLow,
-    /// From the last start or change until F, mean over runs, stays at [`SETTLED`].
+    /// Time from the last start or change until the mean F over runs stays above [`SETTLED`].
     Settled,
-    /// Jain's index inside tenants in seconds, mean.
+    /// Mean of Jain's index within tenants per second.
     Inside,
-    /// The same over all of the counted time.
+    /// Jain's index within tenants over all counted time.
     InsideWhole,
-    /// Payload of all tenants.
+    /// Goodput of all tenants.
     Goodput,
-    /// Payload of a tenant as a part of what its weight gives it of the whole.
+    /// Goodput of a tenant relative to its weighted share of the total.
     Share(usize),
-    /// Use of a bottleneck.
+    /// Utilisation of a bottleneck.
     Used(usize),
-    /// Least ratio of a bottleneck's use to that without control.
+    /// Smallest ratio of a bottleneck's utilisation to that without control.
     UsedOfNone,
-    /// Mean wait before a bottleneck.
+    /// Mean queueing delay of a bottleneck.
     Queue(usize),
-    /// Greatest ratio of a wait to that without control.
+    /// Greatest ratio of a queueing delay to that without control.
     QueueOfNone,
-    /// Packets dropped before a bottleneck.
+    /// Packets dropped by a bottleneck.
     Dropped(usize),
 }
 
@@ -87,7 +86,7 @@ impl Quantity {
     }
 }
 
-/// What is reported of a case.
+/// Quantities of a case.
 fn quantities(sharing: &Sharing, case: Case) -> Vec<Quantity> {
     let setting = &sharing.settings[case.setting];
     let links = setting.bottlenecks.len();
@@ -114,7 +113,7 @@ fn row_name(sharing: &Sharing, case: Case, quantity: Quantity) -> String {
     format!("{} {}", sharing.name(case), quantity.name(links))
 }
 
-/// All rows that there can be, with their units.
+/// All possible rows, with their units.
 pub(super) fn names(sharing: &Sharing) -> Vec<(String, &'static str)> {
     let mut names = Vec::new();
     for case in sharing.cases() {
@@ -124,33 +123,33 @@ pub(super) fn names(sharing: &Sharing) -> Vec<(String, &'static str)> {
     names
 }
 
-/// All rows of the cases that were run, and what they rest on.
+/// All rows of the cases that were run, and their basis.
 pub(crate) fn rows(sharing: &Sharing, measured: &Measured) -> (Vec<Row>, Vec<Basis>) {
-    let mut told: Vec<(String, Quantity, Option<Estimate>)> = Vec::new();
+    let mut reported: Vec<(String, Quantity, Option<Estimate>)> = Vec::new();
     for &case in measured.runs.keys() {
         let none = sharing.uncontrolled(case);
         let has_none = none.is_some_and(|none| measured.runs.contains_key(&none));
         for quantity in quantities(sharing, case) {
-            // What compares with a case that was not run is left out, as the case is.
+            // Rows that compare with a case that was not run are left out, like the case.
             if matches!(quantity, Quantity::UsedOfNone | Quantity::QueueOfNone) && !has_none {
                 continue;
             }
             let estimate = estimate(sharing, measured, case, quantity);
-            told.push((row_name(sharing, case, quantity), quantity, estimate));
+            reported.push((row_name(sharing, case, quantity), quantity, estimate));
         }
     }
-    let values: BTreeMap<String, f64> = told
+    let values: BTreeMap<String, f64> = reported
         .iter()
         .filter_map(|(name, _, estimate)| Some((name.clone(), estimate.as_ref()?.value)))
         .collect();
-    let rows: BTreeSet<String> = told.iter().map(|(name, ..)| name.clone()).collect();
+    let rows: BTreeSet<String> = reported.iter().map(|(name, ..)| name.clone()).collect();
     let row = |(name, quantity, estimate): (String, Quantity, Option<Estimate>)| {
         let of_row = sharing.targets.iter().filter(|target| target.row == name);
         let of_row = of_row.filter(|t| t.other().is_none_or(|other| rows.contains(other)));
-        let asked: Vec<Asked> = of_row
-            .map(|target| Asked {
+        let targets: Vec<TargetResult> = of_row
+            .map(|target| TargetResult {
                 target: target.text.clone(),
-                // Who never settles has missed the time to settle in.
+                // A case that never converges has missed a target on its convergence time.
                 holds: match (quantity, estimate.is_none()) {
                     (Quantity::Settled, true) => Some(false),
                     _ => target.holds(&values),
@@ -166,18 +165,18 @@ pub(crate) fn rows(sharing: &Sharing, measured: &Measured) -> (Vec<Row>, Vec<Bas
             low: interval.map(|i| i.low),
             high: interval.map(|i| i.high),
             floor: None,
-            verdict: Verdict::of(false, &asked),
+            verdict: Verdict::of(false, &targets),
         };
         let basis = Basis {
             name,
             samples: Some(estimate.map_or(0, |e| e.samples)),
             batches: Some(estimate.map_or(0, |e| e.batches)),
             floor_with_headers: None,
-            targets: asked,
+            targets,
         };
         (row, basis)
     };
-    told.into_iter().map(row).unzip()
+    reported.into_iter().map(row).unzip()
 }
 
 fn estimate(
@@ -249,7 +248,7 @@ fn mean_of(seconds: &[f64], counted: &Range<usize>) -> f64 {
     stats::mean(counted).unwrap_or(0.0)
 }
 
-/// F of every counted second in which there is one, by run.
+/// F of every counted second that has one, by run.
 fn indices(runs: &[SharingRun], counted: &Range<usize>) -> Vec<Vec<f64>> {
     let of_run = |run: &SharingRun| {
         let seconds = run.shared.index.get(counted.clone()).unwrap_or_default();
@@ -267,7 +266,7 @@ fn index_at(runs: &[SharingRun], second: usize) -> Option<f64> {
     stats::mean(&values)
 }
 
-/// `None`: never.
+/// `None` if it never settled.
 fn settled(sharing: &Sharing, case: Case, runs: &[SharingRun]) -> Option<Estimate> {
     let setting = &sharing.settings[case.setting];
     let end = runs.first()?.shared.index.len();
@@ -283,7 +282,7 @@ fn settled(sharing: &Sharing, case: Case, runs: &[SharingRun]) -> Option<Estimat
     })
 }
 
-/// The figures of every place.
+/// The figures of every setting and kind of hosts.
 ///
 /// # Errors
 /// See [`DrawError`].
@@ -384,7 +383,7 @@ fn index_panel(sharing: &Sharing, measured: &Measured, cases: &[Case], height: i
     }
 }
 
-/// After the sixth, colours would come again.
+/// Colours repeat after the sixth.
 fn line_colour(index: usize) -> plotters::style::RGBColor {
     match index {
         0..6 => figure::colour(index),
@@ -398,7 +397,7 @@ fn index_steps(runs: &[SharingRun]) -> Vec<(f64, Option<f64>)> {
     seconds.map(|s| (s as f64, index_at(runs, s))).collect()
 }
 
-/// F of all controls, and below what every tenant gets per weight of each.
+/// F of all controls, and goodput per weight of every tenant under each control.
 fn shares_figure(
     sharing: &Sharing,
     measured: &Measured,
@@ -519,7 +518,7 @@ fn inside_figure(
             about.subtitle
         ),
         across: "b of tenant 1".to_owned(),
-        places: decreases.iter().map(|b| format!("{b}")).collect(),
+        categories: decreases.iter().map(|b| format!("{b}")).collect(),
         range: (0.8, 1.0),
         step: 0.05,
         lines: increases.iter().enumerate().map(line).collect(),
@@ -527,7 +526,7 @@ fn inside_figure(
     }
 }
 
-/// F and every tenant's payload, by run and second.
+/// F and the payload of every tenant, by run and second.
 pub(crate) fn seconds_csv(sharing: &Sharing, measured: &Measured) -> String {
     let mut csv = "case,seed,second,F,tenant,goodput_mbit_s\n".to_owned();
     for (case, runs) in &measured.runs {
@@ -548,7 +547,7 @@ pub(crate) fn seconds_csv(sharing: &Sharing, measured: &Measured) -> String {
     csv
 }
 
-/// What the manifest says of every case's runs.
+/// Every case's runs, for the manifest.
 pub(crate) fn runs_reports(sharing: &Sharing, measured: &Measured) -> Vec<RunsReport> {
     let report = |(case, runs): (&Case, &Vec<SharingRun>)| RunsReport {
         variant: sharing.name(*case),
@@ -562,7 +561,7 @@ pub(crate) fn runs_reports(sharing: &Sharing, measured: &Measured) -> Vec<RunsRe
     measured.runs.iter().map(report).collect()
 }
 
-/// What a reader must know.
+/// Remarks for the reader.
 pub(crate) fn notes(sharing: &Sharing, measured: &Measured) -> Vec<String> {
     let mut notes = vec![
         "F is of what receivers' applications got in order, in bins of 1 s, over the tenants that \

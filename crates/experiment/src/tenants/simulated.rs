@@ -23,9 +23,9 @@ use super::{
 };
 use crate::{row::Source, runner::Progress, simulator::Simulator};
 
-/// The lines of gateways: far above every bottleneck, as the paper's are without limit.
+/// Access lines of gateways: far above every bottleneck, as the paper's are unlimited.
 const LINE: Bandwidth = Bandwidth::from_mbit_per_second(1000);
-/// How often progress is reported, in simulated time.
+/// Period of progress reports, in simulated time.
 const STEP: Duration = Duration::from_secs(5);
 
 impl SharingRunner for Simulator {
@@ -77,7 +77,7 @@ impl SharingRunner for Simulator {
     }
 }
 
-/// Runs to the end; `change` is called at every time at which something of the setting does.
+/// Runs to the end; calls `change` at every time at which the setting changes.
 fn go<D: Device + HasHost>(
     run: &mut ChainRun<D>,
     request: &SharingRequest<'_>,
@@ -177,7 +177,7 @@ fn add_classes<D: Device + HasHost>(run: &mut ChainRun<D>, setting: &Setting) {
     }
 }
 
-/// The classes of a time.
+/// The classes at a time.
 fn set_classes<D: Device + HasHost>(run: &mut ChainRun<D>, setting: &Setting, at: Duration) {
     for (index, link) in setting.bottlenecks.iter().enumerate() {
         let weights = class_weights(setting, link, at);
@@ -187,7 +187,7 @@ fn set_classes<D: Device + HasHost>(run: &mut ChainRun<D>, setting: &Setting, at
     }
 }
 
-/// The tenants' weights, and one for the background with which it gets its part.
+/// The tenants' weights, and one for the background that gives it its share.
 fn class_weights(setting: &Setting, link: &super::Bottleneck, at: Duration) -> Vec<f64> {
     let tenants = setting.tenants.iter();
     let mut weights: Vec<f64> = tenants.map(|tenant| tenant.weight_at(at)).collect();
@@ -196,7 +196,7 @@ fn class_weights(setting: &Setting, link: &super::Bottleneck, at: Duration) -> V
     weights
 }
 
-/// A tenant as it is at a time; `None`: out of bounds.
+/// A tenant at a time; `None` if out of bounds.
 fn tenant(
     setting: &Setting,
     controller: Controller,
@@ -215,7 +215,7 @@ fn tenant(
         Controller::None | Controller::Classes | Controller::Open => {
             (ControllerConfig::Open, weight)
         }
-        // Its own round trip is the reference: a and b are the same for all then.
+        // Its own round trip is the reference, so that a and b are the same for all.
         Controller::Aimd => (window((1.0, 0.5), index, false)?, Weight::ONE),
         Controller::I2vfc { a, b, bursts } => (window((a, b), 0, !bursts)?, weight),
         Controller::Keiro { unit } => {
@@ -231,7 +231,7 @@ fn tenant(
     })
 }
 
-/// Of a tenant, with half of the buffers on its way full.
+/// Round trip of a tenant with half-full buffers on its path.
 fn round_trip(setting: &Setting, index: usize) -> Duration {
     let tenant = &setting.tenants[index];
     let [first, last] = tenant.crosses.unwrap_or([1, 1]);

@@ -1,10 +1,13 @@
-//! Carries out all cases in interleaved rounds.
+//! Measures all cases in interleaved rounds.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
 
-use super::{Case, TransactionOutcome, TransactionRequest, TransactionRunner, Transactions, Way};
+use super::{
+    Case, TransactionOutcome, TransactionRequest, TransactionRunner, TransactionTransport,
+    Transactions,
+};
 use crate::{
     campaign::{REPEATS_MAX, Status},
     plan::Plan,
@@ -13,13 +16,13 @@ use crate::{
     setup::{Extent, nearest},
 };
 
-/// What a measurement of transactions gave.
+/// Result of measuring transactions.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
     /// Every case's runs, in order of rounds.
     pub(crate) runs: BTreeMap<Case, Vec<TransactionRun>>,
-    /// Ways that were asked for and cannot be measured here, and why.
-    pub(crate) missing: Vec<(Way, String)>,
+    /// Selected transports that cannot be measured here, with the reason.
+    pub(crate) missing: Vec<(TransactionTransport, String)>,
     /// Rounds that were not carried out.
     pub(crate) rounds_left: u32,
 }
@@ -27,32 +30,38 @@ pub(crate) struct Measured {
 /// One run of a case.
 #[derive(Debug)]
 pub(crate) struct TransactionRun {
-    /// From 0.
+    /// Counted from 0.
     pub(crate) round: u32,
     pub(crate) seed: u64,
-    /// How often it was repeated because it did not count, or the machine stood still in it.
+    /// How often it was repeated because it was void or the machine paused.
     pub(crate) repeats: u32,
     pub(crate) outcome: TransactionOutcome,
 }
 
 impl Measured {
-    /// What there is where only the simulator measures: nothing, and the reason.
+    /// The result without a laboratory: no runs, only the reason.
     pub(crate) fn without_laboratory(cases: &[Case]) -> Self {
-        let is_asked_for = |way: &Way| cases.iter().any(|case| case.way == *way);
-        let why = |way| {
+        let is_selected = |transport: &TransactionTransport| {
+            cases.iter().any(|case| case.transport == *transport)
+        };
+        let why = |transport| {
             (
-                way,
+                transport,
                 "only the laboratory, which needs root, has it".to_owned(),
             )
         };
         Self {
             runs: BTreeMap::new(),
-            missing: Way::ALL.into_iter().filter(is_asked_for).map(why).collect(),
+            missing: TransactionTransport::ALL
+                .into_iter()
+                .filter(is_selected)
+                .map(why)
+                .collect(),
             rounds_left: 0,
         }
     }
 
-    /// Whether one of a case's runs does not count, so that none of its values does.
+    /// Whether one of a case's runs is void, which voids all its values.
     pub(crate) fn is_void(&self, case: Case) -> bool {
         self.runs.get(&case).is_none_or(|runs| {
             let is_void = |run: &TransactionRun| run.outcome.void(case.load).is_some();
@@ -61,8 +70,9 @@ impl Measured {
     }
 }
 
-/// Runs `case`, given how often before, until a run counts in which the machine did not stand still, or repeats did not
-/// help: [`REPEATS_MAX`] in all, and `pause_repeats` of runs that count. The best run, and how often it was repeated.
+/// Runs `case` until a run is valid and without a pause of the machine. Repeats at most [`REPEATS_MAX`] times
+/// in all, and at most `pause_repeats` times because of pauses. `once` gets the number of repeats so far.
+/// Returns the best run and the number of repeats.
 fn undisturbed(
     mut once: impl FnMut(u32) -> anyhow::Result<TransactionOutcome>,
     case: Case,
@@ -74,7 +84,7 @@ fn undisturbed(
         let outcome = once(repeats)?;
         let is_void = outcome.void(case.load).is_some();
         counted += u32::from(!is_void);
-        let is_good = !is_void && !outcome.stood_still();
+        let is_good = !is_void && !outcome.has_pause();
         let kept = match best {
             Some(best) if !outcome.is_kept_over(&best, case.load) => best,
             _ => outcome,
@@ -87,15 +97,19 @@ fn undisturbed(
     }
 }
 
-/// The cases of the ways of these names; all if there are none.
+/// The cases of the transports with these names; all if there are none.
 pub(crate) fn select(transactions: &Transactions, names: &[String]) -> anyhow::Result<Vec<Case>> {
-    let ways = || transactions.cases.iter().map(|case| case.way.name());
+    let transports = || transactions.cases.iter().map(|case| case.transport.name());
     for name in names {
-        if !ways().any(|way| way == name) {
-            bail!("there is no way `{name}`{}", nearest(name, ways()));
+        if !transports().any(|transport| transport == name) {
+            bail!(
+                "there is no transport `{name}`{}",
+                nearest(name, transports())
+            );
         }
     }
-    let is_selected = |case: &&Case| names.is_empty() || names.iter().any(|n| n == case.way.name());
+    let is_selected =
+        |case: &&Case| names.is_empty() || names.iter().any(|n| n == case.transport.name());
     Ok(transactions
         .cases
         .iter()
@@ -104,10 +118,10 @@ pub(crate) fn select(transactions: &Transactions, names: &[String]) -> anyhow::R
         .collect())
 }
 
-/// Carries out `cases`, and calls `keep` with what there is after every round but the last.
+/// Measures `cases`, and calls `keep` with the measurement after every round but the last.
 ///
 /// # Errors
-/// What kept a run from being carried out, and errors of `keep`.
+/// A run could not be carried out, or `keep` failed.
 pub(crate) fn measure(
     runner: &mut dyn TransactionRunner,
     plan: &Plan,
@@ -119,15 +133,20 @@ pub(crate) fn measure(
     let transactions = plan.transactions();
     let transactions = transactions.context("the plan has no transactions")?;
     let mut measured = Measured::default();
-    for way in Way::ALL {
-        if !cases.iter().any(|case| case.way == way) {
+    for transport in TransactionTransport::ALL {
+        if !cases.iter().any(|case| case.transport == transport) {
             continue;
         }
-        if let Some(why) = runner.missing(way) {
-            measured.missing.push((way, why));
+        if let Some(why) = runner.missing(transport) {
+            measured.missing.push((transport, why));
         }
     }
-    let is_there = |case: &&Case| !measured.missing.iter().any(|(way, _)| *way == case.way);
+    let is_there = |case: &&Case| {
+        !measured
+            .missing
+            .iter()
+            .any(|(transport, _)| *transport == case.transport)
+    };
     let cases: Vec<Case> = cases.iter().filter(is_there).copied().collect();
     let total = f64::from(extent.rounds) * cases.len() as f64;
     for round in 0..extent.rounds {

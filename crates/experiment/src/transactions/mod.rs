@@ -1,9 +1,9 @@
-//! Transactions of many clients with one server, over several ways to reach it.
+//! Transactions of many clients with one server, over several transports.
 //!
-//! [aggregation table 5] is such a comparison: how long a transaction takes through the gateways
-//! and over plain TCP, without and with load on the server. A *case* is a way, with or without
-//! load, and a number of round trips; cases take turns in rounds, every round with transactions at
-//! other times. How a way reaches the server is the [`TransactionRunner`]'s.
+//! [aggregation table 5] is such a comparison: the duration of transactions through gateways and over plain
+//! TCP, without and with load on the server's gateway. A *case* is a transport, with or without load, and a
+//! number of round trips. Cases take turns in rounds; every round has other transaction times. A
+//! [`TransactionRunner`] carries the transactions.
 
 mod measure;
 mod plan;
@@ -27,81 +27,78 @@ pub(crate) use measure::{Measured, measure, select};
 pub(crate) use plan::TransactionsFile;
 pub(crate) use report::{counters_csv, drawings, notes, rows, runs_csv, runs_reports, slowest_csv};
 
-/// What is measured.
 #[derive(Clone, Debug)]
 pub struct Transactions {
     /// The laboratory's topology, a path below `experiments/` without `.toml`.
     pub topology: String,
     /// All cases, in the order in which they take turns.
     pub cases: Vec<Case>,
-    /// What the clients do.
+    /// Traffic of the clients.
     pub traffic: Traffic,
-    /// What loads the server's gateway in cases with load.
+    /// Load on the server's gateway, in cases with load.
     pub load: LoadPlan,
-    /// How often a run is repeated at most because the machine stood still in it.
+    /// Maximum of repeats of a run because the machine paused in it.
     pub pause_repeats: u32,
     /// The paper's values in ms, by row.
     pub paper: BTreeMap<String, f64>,
-    /// What is asked of rows.
+    /// Targets of rows.
     pub targets: Vec<Target>,
 }
 
-/// What the clients do [aggregation table 4].
+/// Traffic of the clients [aggregation table 4].
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Traffic {
-    /// Transactions a second, of all clients together.
+    /// Transactions per second of all clients together.
     pub per_second: u32,
     /// Clients on each of the two client hosts.
     pub clients_per_host: usize,
-    /// The bytes of a request, and of a response.
+    /// Size of a request, and of a response.
     pub message: Text<ByteCount>,
 }
 
-/// Datagrams that arrive faster than the host takes them.
+/// Bursts of datagrams that overflow the receiving host.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoadPlan {
     /// Datagrams in a burst.
     pub burst: u32,
-    /// From the beginning of a burst to that of the next on average; each time from half to one and a
-    /// half of it.
+    /// Mean interval from start to start of bursts; each is drawn between 0.5 and 1.5 times this.
     pub every: Text<Duration>,
-    /// The bytes of a datagram.
+    /// Size of a datagram.
     pub datagram: Text<ByteCount>,
 }
 
-/// A way from the clients to the server.
+/// A transport from the clients to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Way {
-    /// Kernel TCP over the same links without loss: the floor of the whole set-up.
+pub enum TransactionTransport {
+    /// Kernel TCP over the same links without loss: the floor of the setup.
     TcpLossless,
     /// Kernel TCP from client to server, CUBIC at both ends.
     TcpCubic,
     /// Kernel TCP from client to server, BBR at both ends.
     TcpBbr,
-    /// Keiro as it is unless configured otherwise.
+    /// Keiro with default settings.
     Keiro,
-    /// Keiro without aggregates and copies: what is lost is repaired by retransmission alone.
+    /// Keiro without aggregates and copies: losses are repaired by retransmission alone.
     KeiroOff,
-    /// Keiro with aggregates by the clock and no controller: the paper's control off.
+    /// Keiro with fixed aggregation intervals and no controller: the paper's control off.
     KeiroFixed,
-    /// Keiro with aggregates by the clock and the paper's controller: its control on.
+    /// Keiro with fixed aggregation intervals and the paper's controller: its control on.
     KeiroFixedController,
-    /// A relay in each gateway that does nothing but pass messages on in datagrams, over the same
-    /// links without loss: what two gateways in user space cost at least.
+    /// A relay in each gateway that only passes messages on in datagrams, over the same links without loss:
+    /// the minimum cost of two gateways in user space.
     UdpLossless,
-    /// A relay in each gateway, between them one KCP session per client.
+    /// A relay in each gateway, with one KCP session per client between them.
     Kcp,
-    /// A relay in each gateway, between them one QUIC connection with a stream per client.
+    /// A relay in each gateway, with one QUIC connection and a stream per client between them.
     QuicShared,
-    /// A relay in each gateway, between them one QUIC connection per client.
+    /// A relay in each gateway, with one QUIC connection per client between them.
     QuicEach,
 }
 
-impl Way {
-    /// All of them.
+impl TransactionTransport {
     pub const ALL: [Self; 11] = [
         Self::TcpLossless,
         Self::UdpLossless,
@@ -116,7 +113,7 @@ impl Way {
         Self::QuicEach,
     ];
 
-    /// The first part of its rows' names.
+    /// The first part of the names of its rows.
     pub fn name(self) -> &'static str {
         match self {
             Self::TcpLossless => "tcp-lossless",
@@ -133,18 +130,18 @@ impl Way {
         }
     }
 
-    /// Whether what is lost comes nevertheless.
+    /// Whether it repairs losses.
     pub fn repairs(self) -> bool {
         self != Self::UdpLossless
     }
 
-    /// It is a floor, and the links lose nothing.
+    /// It is a floor: its links lose nothing.
     pub fn is_lossless(self) -> bool {
         matches!(self, Self::TcpLossless | Self::UdpLossless)
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for TransactionTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -153,11 +150,11 @@ impl fmt::Display for Way {
 /// What one run measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Case {
-    /// How the clients reach the server.
-    pub way: Way,
-    /// Whether the server's gateway is loaded.
+    /// Transport from the clients to the server.
+    pub transport: TransactionTransport,
+    /// Whether the server's gateway is under load.
     pub load: bool,
-    /// Round trips of a transaction.
+    /// Round trips per transaction.
     pub round_trips: u32,
 }
 
@@ -165,7 +162,10 @@ impl Case {
     /// The name of the row of this case that reports `statistic`.
     pub fn row(&self, statistic: &str) -> String {
         let load = self.load_name();
-        format!("{} {load} {statistic} {}rt", self.way, self.round_trips)
+        format!(
+            "{} {load} {statistic} {}rt",
+            self.transport, self.round_trips
+        )
     }
 
     fn load_name(&self) -> &'static str {
@@ -178,25 +178,20 @@ impl fmt::Display for Case {
         write!(
             f,
             "{} {} {}rt",
-            self.way,
+            self.transport,
             self.load_name(),
             self.round_trips
         )
     }
 }
 
-/// A number that is reported of a case's transactions.
+/// A reported statistic of a case's transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Statistic {
-    /// The least.
     Min,
-    /// The mean.
     Mean,
-    /// The 99th percentile.
     P99,
-    /// The 99.9th percentile.
     P999,
-    /// The greatest.
     Max,
 }
 
@@ -218,15 +213,15 @@ impl Statistic {
 
 /// Carries out runs of transactions.
 pub trait TransactionRunner {
-    /// Why this way cannot be measured here, and what to try; `None` if it can.
-    fn missing(&self, way: Way) -> Option<String>;
+    /// Why this transport cannot be measured here, and what to try; `None` if it can.
+    fn missing(&self, transport: TransactionTransport) -> Option<String>;
 
-    /// Carries out one run. Calls `progress` several times a second. Leaves nothing behind,
-    /// whether it succeeds or not.
+    /// Carries out one run. Calls `progress` several times per second. Leaves nothing behind, also on
+    /// failure.
     ///
     /// # Errors
-    /// What kept the run from being carried out, and what to try. A late emulator or a transaction
-    /// that never ends is no error.
+    /// Why the run could not be carried out, and what to try. A late emulator or a transaction that never
+    /// ends is not an error.
     fn run(
         &mut self,
         request: &TransactionRequest<'_>,
@@ -237,82 +232,76 @@ pub trait TransactionRunner {
 /// One run to carry out.
 #[derive(Clone, Copy, Debug)]
 pub struct TransactionRequest<'a> {
-    /// What is measured.
     pub transactions: &'a Transactions,
-    /// The case.
     pub case: Case,
-    /// Chooses when transactions begin, and what is lost.
+    /// Seed of the transactions' times and of losses.
     pub seed: u64,
-    /// How much is measured.
+    /// Extent of the measurement.
     pub extent: &'a Extent,
 }
 
-/// What a run gave.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TransactionOutcome {
-    /// How long each counted transaction took, in ms, from when it should have begun; infinite
-    /// where it never ended.
+    /// Duration of each counted transaction in ms, from its scheduled start; infinite if it never ended.
     pub durations_ms: Vec<f64>,
     /// The slowest of them, slowest first.
-    pub slowest: Vec<Slow>,
-    /// Transactions that found no client free.
+    pub slowest: Vec<SlowTransaction>,
+    /// Transactions that found no free client.
     pub waited: u64,
-    /// How late transactions began with a client free, at the 99th percentile, in µs.
+    /// Lateness of transactions that had a free client, at the 99th percentile, in µs.
     pub late_p99_us: f64,
-    /// The same at the worst, in µs.
+    /// The greatest such lateness, in µs.
     pub late_max_us: f64,
-    /// Packets that the receive ring of the server's gateway had no room for.
+    /// Packets dropped by the receive ring of the server's gateway.
     pub overflows: u64,
     /// The kernel's counters along the receive path, before and after.
     pub counters: Vec<Counter>,
-    /// How the emulator kept its time.
+    /// Lateness of the emulator.
     pub emulator: EmulatorReport,
-    /// How long a processor stood still at most, in ms, by a thread that does nothing and comes before all others. Who
-    /// runs there stands still too, whatever the way.
-    pub stood_still_ms: f64,
+    /// Longest pause of a processor in ms, measured by an idle thread with the highest priority. A pause
+    /// delays everything on that processor, whatever the transport.
+    pub pause_ms: f64,
 }
 
-/// A transaction that took long.
+/// A slow transaction.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Slow {
-    /// When it should have begun, in s since the run's beginning. Several at one time are a pause of
-    /// the line or of the machine, one alone is its own.
+pub struct SlowTransaction {
+    /// Scheduled start, in s since the run's beginning. Several at the same time show a pause of the line or
+    /// of the machine; a single one is its own.
     pub at_s: f64,
-    /// How long it took from then, in ms; infinite if it never ended.
+    /// Duration from then, in ms; infinite if it never ended.
     pub took_ms: f64,
 }
 
-/// One of the kernel's counters over a run.
+/// One of the kernel's counters before and after a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counter {
-    /// The host that was asked.
+    /// Name of the host.
     pub host: String,
-    /// What is counted.
     pub name: String,
-    /// Before the run.
     pub before: u64,
-    /// After it.
     pub after: u64,
 }
 
 impl TransactionOutcome {
-    /// Whether the machine's pauses are in its maximum.
-    pub fn stood_still(&self) -> bool {
-        self.stood_still_ms > STOOD_STILL_MS
+    /// Whether the machine's pauses affect its maximum.
+    pub fn has_pause(&self) -> bool {
+        self.pause_ms > PAUSE_MS_MAX
     }
 
-    /// Whether it is the one to keep of two runs of the same: what counts is, and where both do, the one with the
-    /// shorter pause.
+    /// Whether it is the better of two repeats: a valid run before a void one, then the one with the shorter
+    /// pause.
     pub fn is_kept_over(&self, other: &Self, load: bool) -> bool {
-        let order = |run: &Self| (run.void(load).is_some(), run.stood_still_ms);
+        let order = |run: &Self| (run.void(load).is_some(), run.pause_ms);
         order(self) < order(other)
     }
 
-    /// Why the run does not count; `None` if it does.
+    /// Why the run is void; `None` if it is valid.
     pub fn void(&self, load: bool) -> Option<&'static str> {
         if self.emulator.is_void() {
             Some("the emulator was late")
-        } else if self.late_p99_us > BEGUN_LATE_VOID_US {
+        } else if self.late_p99_us > START_LATENESS_VOID_US {
             Some("transactions began late")
         } else if load && self.overflows == 0 {
             Some("the load overflowed nothing")
@@ -322,14 +311,15 @@ impl TransactionOutcome {
     }
 }
 
-/// Pauses of a processor up to this are no reason to repeat a run, in ms. Ours: a third of what maxima are compared by.
-const STOOD_STILL_MS: f64 = 2.0;
+/// Shorter pauses of a processor do not repeat a run, in ms. Ours: a third of the difference that targets on
+/// maxima allow.
+const PAUSE_MS_MAX: f64 = 2.0;
 
-/// A run whose transactions began later than this at the 99th percentile, though a client was
-/// free, does not count, in µs. Ours: a twelfth of the shortest transaction here.
-pub const BEGUN_LATE_VOID_US: f64 = 500.0;
+/// A run is void if transactions that had a free client began later than this at the 99th percentile, in µs.
+/// Ours: a twelfth of the shortest transaction here.
+pub const START_LATENESS_VOID_US: f64 = 500.0;
 
-/// What status and manifest need to know of transactions: cases as variants.
+/// Cases of transactions as variants, for status and manifest.
 fn as_setup(
     id: &str,
     title: &str,

@@ -1,11 +1,14 @@
-//! Plans of transactions: which ways are compared, and how much is measured.
+//! Plans of transactions: transports and extent.
 
 use std::collections::BTreeMap;
 
 use keiro_lab::traffic::transactions::{HEADER_BYTES, MESSAGE_BYTES_MAX};
 use serde::Deserialize;
 
-use super::{Case, LoadPlan, Statistic, Target, Traffic, Transactions, Way, as_setup, report};
+use super::{
+    Case, LoadPlan, Statistic, Target, Traffic, TransactionTransport, Transactions, as_setup,
+    report,
+};
 use crate::{
     campaign::REPEATS_MAX,
     error::PlanError,
@@ -14,7 +17,7 @@ use crate::{
     subject::Subject,
 };
 
-/// A plan that compares ways of carrying transactions, as its file has it.
+/// The file of a plan that compares transports of transactions.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TransactionsFile {
@@ -22,7 +25,7 @@ pub(crate) struct TransactionsFile {
     title: String,
     source: String,
     topology: String,
-    ways: Vec<Way>,
+    transports: Vec<TransactionTransport>,
     round_trips: Vec<u32>,
     transactions: Traffic,
     load: LoadPlan,
@@ -45,9 +48,12 @@ impl TransactionsFile {
         for &round_trips in &self.round_trips {
             for load in [false, true] {
                 // The load makes the server's gateway lose packets.
-                let ways = self.ways.iter().filter(|way| way.repairs() || !load);
-                cases.extend(ways.map(|&way| Case {
-                    way,
+                let transports = self
+                    .transports
+                    .iter()
+                    .filter(|transport| transport.repairs() || !load);
+                cases.extend(transports.map(|&transport| Case {
+                    transport,
                     load,
                     round_trips,
                 }));
@@ -107,8 +113,12 @@ impl TransactionsFile {
         if repeated(self.round_trips.len(), distinct(&mut trips)) || trips.contains(&0) {
             return Err("`round_trips` needs at least one number above zero, each once".into());
         }
-        let mut ways: Vec<u64> = self.ways.iter().map(|way| *way as u64).collect();
-        if repeated(self.ways.len(), distinct(&mut ways)) {
+        let mut transports: Vec<u64> = self
+            .transports
+            .iter()
+            .map(|transport| *transport as u64)
+            .collect();
+        if repeated(self.transports.len(), distinct(&mut transports)) {
             return Err("`ways` needs at least one way, each once".into());
         }
         let traffic = &self.transactions;
@@ -141,15 +151,21 @@ mod tests {
     }
 
     #[test]
-    fn cases_are_ways_with_and_without_load() {
+    fn cases_are_transports_with_and_without_load() {
         let plan = parse(GOOD).unwrap();
         let transactions = plan.transactions().unwrap().clone();
-        // One way is for links that lose nothing, so that it has no row with load.
-        assert_eq!(transactions.cases.len(), Way::ALL.len() * 4 - 2);
+        // One transport is for links without loss, so it has no row with load.
+        assert_eq!(
+            transactions.cases.len(),
+            TransactionTransport::ALL.len() * 4 - 2
+        );
         let names: Vec<String> = transactions.cases.iter().map(Case::to_string).collect();
         assert!(names.contains(&"tcp-cubic no load 6rt".to_owned()));
         let last = transactions.cases.last().unwrap();
-        assert_eq!(last.row("p99.9"), format!("{} load p99.9 12rt", last.way));
+        assert_eq!(
+            last.row("p99.9"),
+            format!("{} load p99.9 12rt", last.transport)
+        );
         assert_eq!(plan.setup.variants.len(), transactions.cases.len());
         let counted = plan.setup.run.duration.0 - plan.setup.run.warm_up.0;
         let a_run = counted.as_secs() * u64::from(transactions.traffic.per_second);
@@ -157,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_what_to_write() {
+    fn invalid_values_are_refused_with_a_hint() {
         for (from, to, what) in [
             ("\"tcp-cubic\"", "\"tcp-cubik\"", "tcp-cubik"),
             ("[6, 12]", "[6, 6]", "`round_trips` needs"),

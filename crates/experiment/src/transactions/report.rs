@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use super::{Case, Measured, Statistic, Target, Transactions, measure::TransactionRun, target};
 use crate::{
-    evaluate::{Asked, Basis, NamedDrawing},
+    evaluate::{Basis, NamedDrawing, TargetResult},
     figure::{self, Curve, DrawError, EcdfFigure, Mark},
     manifest::{EmulatorsReport, RunsReport},
     record::EmulatorReport,
@@ -12,14 +12,14 @@ use crate::{
     stats::{self, Estimate},
 };
 
-/// The round trip of the line between the sites in ms, which every round trip of a transaction
-/// takes at least [aggregation §4].
+/// Round trip of the line between the sites in ms, the minimum of each round trip of a transaction
+/// [aggregation §4].
 const ROUND_TRIP_MS: f64 = 1.0;
 
-/// The steps of a curve in a figure; ours: as many as can be seen.
+/// Steps of a curve in a figure. Ours: as many as are visible.
 const STEPS_MAX: usize = 2000;
 
-/// What transactions without an end are counted in.
+/// Unit of transactions without an end.
 pub(super) const UNENDED_UNIT: &str = "transactions";
 
 /// The row that counts a case's transactions without an end.
@@ -27,7 +27,7 @@ pub(super) fn unended_row(case: &Case) -> String {
     case.row("unended")
 }
 
-/// All rows of `cases`, and what they rest on.
+/// All rows of `cases`, and their basis.
 pub(crate) fn rows(
     transactions: &Transactions,
     cases: &[Case],
@@ -36,12 +36,12 @@ pub(crate) fn rows(
     let mut values = BTreeMap::new();
     for &case in cases.iter().filter(|case| !measured.is_void(**case)) {
         for statistic in Statistic::ALL {
-            let told = estimate(measured, case, statistic);
-            if let Some(told) = told.filter(|told| told.value.is_finite()) {
+            let reported = estimate(measured, case, statistic);
+            if let Some(reported) = reported.filter(|reported| reported.value.is_finite()) {
                 let row = case.row(statistic.name());
-                let interval = told.interval;
+                let interval = reported.interval;
                 values.extend(interval.map(|interval| (target::high_of(&row), interval.high)));
-                values.insert(row, told.value);
+                values.insert(row, reported.value);
             }
         }
     }
@@ -57,24 +57,24 @@ pub(crate) fn rows(
         };
         target.other().is_none_or(is_told)
     };
-    let asked_of = |name: &str| -> Vec<Asked> {
+    let asked_of = |name: &str| -> Vec<TargetResult> {
         let targets = transactions.targets.iter().filter(asked_of_other_ways);
         targets
             .filter(|target| target.row == name && !target.lacks_interval(&values))
-            .map(|target| Asked {
+            .map(|target| TargetResult {
                 target: target.text.clone(),
                 holds: target.holds(&values),
             })
             .collect()
     };
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for &case in cases {
         for statistic in Statistic::ALL {
             let name = case.row(statistic.name());
-            let asked = asked_of(&name);
+            let targets = asked_of(&name);
             let estimate = estimate(measured, case, statistic);
             let interval = estimate.and_then(|e| e.interval);
-            told.push((
+            reported.push((
                 Row {
                     unit: "ms",
                     paper: transactions.paper.get(&name).copied(),
@@ -82,20 +82,19 @@ pub(crate) fn rows(
                     low: interval.map(|i| i.low),
                     high: interval.map(|i| i.high),
                     floor: Some(f64::from(case.round_trips) * ROUND_TRIP_MS),
-                    verdict: Verdict::of(measured.is_void(case), &asked),
+                    verdict: Verdict::of(measured.is_void(case), &targets),
                     name: name.clone(),
                 },
-                basis(name, estimate, asked),
+                basis(name, estimate, targets),
             ));
         }
-        let asked = asked_of(&unended_row(&case));
-        told.push(told_of_unended(measured, &case, asked));
+        let targets = asked_of(&unended_row(&case));
+        reported.push(unended_result(measured, &case, targets));
     }
-    told.into_iter().unzip()
+    reported.into_iter().unzip()
 }
 
-/// The median of the runs' own values, and an interval by Student's t over the runs; `None`
-/// without runs.
+/// The median of the runs' own values, with an interval by Student's t over the runs; `None` without runs.
 fn estimate(measured: &Measured, case: Case, statistic: Statistic) -> Option<Estimate> {
     let runs = measured.runs.get(&case)?;
     let by_run: Vec<f64> = runs
@@ -123,7 +122,7 @@ fn value(durations_ms: &[f64], statistic: Statistic) -> Option<f64> {
     }
 }
 
-fn basis(name: String, estimate: Option<Estimate>, targets: Vec<Asked>) -> Basis {
+fn basis(name: String, estimate: Option<Estimate>, targets: Vec<TargetResult>) -> Basis {
     Basis {
         name,
         samples: Some(estimate.map_or(0, |e| e.samples)),
@@ -133,7 +132,7 @@ fn basis(name: String, estimate: Option<Estimate>, targets: Vec<Asked>) -> Basis
     }
 }
 
-/// Transactions that never ended, of all runs, and all there were; `None` without runs.
+/// Transactions that never ended, and all transactions, over all runs; `None` without runs.
 fn unended(measured: &Measured, case: &Case) -> Option<(usize, usize)> {
     let runs = measured.runs.get(case)?;
     let durations = || runs.iter().flat_map(|run| &run.outcome.durations_ms);
@@ -141,7 +140,7 @@ fn unended(measured: &Measured, case: &Case) -> Option<(usize, usize)> {
     Some((count, durations().count()))
 }
 
-fn told_of_unended(measured: &Measured, case: &Case, asked: Vec<Asked>) -> (Row, Basis) {
+fn unended_result(measured: &Measured, case: &Case, targets: Vec<TargetResult>) -> (Row, Basis) {
     let counted = unended(measured, case);
     let row = Row {
         name: unended_row(case),
@@ -151,19 +150,19 @@ fn told_of_unended(measured: &Measured, case: &Case, asked: Vec<Asked>) -> (Row,
         low: None,
         high: None,
         floor: None,
-        verdict: Verdict::of(measured.is_void(*case), &asked),
+        verdict: Verdict::of(measured.is_void(*case), &targets),
     };
     let basis = Basis {
         name: unended_row(case),
         samples: Some(counted.map_or(0, |(_, all)| all)),
         batches: None,
         floor_with_headers: None,
-        targets: asked,
+        targets,
     };
     (row, basis)
 }
 
-/// The distribution of durations, a figure for each number of round trips without and with load.
+/// Distribution of durations: one figure for each number of round trips, with and without load.
 ///
 /// # Errors
 /// See [`DrawError`].
@@ -193,7 +192,7 @@ pub(crate) fn drawings(
             let share = ended as f64 / sorted.len().max(1) as f64;
             let steps = stats::ecdf(&sorted[..ended], STEPS_MAX);
             Some(Curve {
-                name: case.way.to_string(),
+                name: case.transport.to_string(),
                 colour: figure::colour(index),
                 dashed: Curve::is_dashed(index),
                 steps: steps
@@ -228,7 +227,7 @@ pub(crate) fn drawings(
     Ok(drawings)
 }
 
-/// One line for every run: what it gave, and how late its instruments were.
+/// One line per run: its result, and the lateness of its instruments.
 pub(crate) fn runs_csv(measured: &Measured) -> String {
     let mut csv = "way,load,round_trips,round,seed,transactions,unended,waited,min_ms,mean_ms,\
                    p99_ms,p99.9_ms,max_ms,begun_late_p99_us,begun_late_max_us,\
@@ -241,7 +240,7 @@ pub(crate) fn runs_csv(measured: &Measured) -> String {
         let _ = write!(
             csv,
             "{},{},{},{},{},{},{unended},{}",
-            case.way,
+            case.transport,
             case.load,
             case.round_trips,
             run.round,
@@ -262,7 +261,7 @@ pub(crate) fn runs_csv(measured: &Measured) -> String {
             outcome.late_p99_us,
             outcome.late_max_us,
             outcome.emulator.lateness_p99_us,
-            outcome.stood_still_ms,
+            outcome.pause_ms,
             outcome.overflows,
             run.repeats,
             outcome.void(case.load).unwrap_or_default()
@@ -271,7 +270,7 @@ pub(crate) fn runs_csv(measured: &Measured) -> String {
     csv
 }
 
-/// The slowest transactions of every run, and when they were.
+/// The slowest transactions of every run, with their times.
 pub(crate) fn slowest_csv(measured: &Measured) -> String {
     let mut csv = "way,load,round_trips,round,at_s,took_ms\n".to_owned();
     for (case, run) in all_runs(measured) {
@@ -279,7 +278,7 @@ pub(crate) fn slowest_csv(measured: &Measured) -> String {
             let _ = writeln!(
                 csv,
                 "{},{},{},{},{:.6},{:.4}",
-                case.way, case.load, case.round_trips, run.round, slow.at_s, slow.took_ms
+                case.transport, case.load, case.round_trips, run.round, slow.at_s, slow.took_ms
             );
         }
     }
@@ -294,7 +293,7 @@ pub(crate) fn counters_csv(measured: &Measured) -> String {
             let _ = writeln!(
                 csv,
                 "{},{},{},{},{},{},{},{}",
-                case.way,
+                case.transport,
                 case.load,
                 case.round_trips,
                 run.round,
@@ -313,7 +312,7 @@ fn all_runs(measured: &Measured) -> impl Iterator<Item = (&Case, &TransactionRun
     runs.flat_map(|(case, runs)| runs.iter().map(move |run| (case, run)))
 }
 
-/// What the manifest says of every case's runs.
+/// Every case's runs, for the manifest.
 pub(crate) fn runs_reports(measured: &Measured) -> Vec<RunsReport> {
     let report = |(case, runs): (&Case, &Vec<TransactionRun>)| {
         let emulators: Vec<EmulatorReport> = runs.iter().map(|r| r.outcome.emulator).collect();
@@ -331,12 +330,12 @@ pub(crate) fn runs_reports(measured: &Measured) -> Vec<RunsReport> {
     measured.runs.iter().map(report).collect()
 }
 
-/// What a reader must know, what was not measured first.
+/// Remarks for the reader; missing measurements come first.
 pub(crate) fn notes(transactions: &Transactions, measured: &Measured) -> Vec<String> {
     let mut notes: Vec<String> = measured
         .missing
         .iter()
-        .map(|(way, why)| format!("NOT MEASURED: all rows of {way}: {why}"))
+        .map(|(transport, why)| format!("NOT MEASURED: all rows of {transport}: {why}"))
         .collect();
     if measured.rounds_left > 0 {
         notes.insert(
@@ -383,20 +382,20 @@ pub(crate) fn notes(transactions: &Transactions, measured: &Measured) -> Vec<Str
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{Slow, TransactionOutcome},
+        super::{SlowTransaction, TransactionOutcome},
         *,
     };
-    use crate::{plan::Plan, record::EmulatorReport, transactions::Way};
+    use crate::{plan::Plan, record::EmulatorReport, transactions::TransactionTransport};
 
     const CASE: Case = Case {
-        way: Way::TcpCubic,
+        transport: TransactionTransport::TcpCubic,
         load: false,
         round_trips: 6,
     };
 
     fn outcome(durations_ms: Vec<f64>) -> TransactionOutcome {
         TransactionOutcome {
-            slowest: vec![Slow {
+            slowest: vec![SlowTransaction {
                 at_s: 1.25,
                 took_ms: durations_ms.iter().copied().fold(0.0, f64::max),
             }],
@@ -413,7 +412,7 @@ mod tests {
                 lateness_p99_us: 20.0,
                 lateness_max_us: 30.0,
             },
-            stood_still_ms: 0.1,
+            pause_ms: 0.1,
         }
     }
 
@@ -471,7 +470,7 @@ mod tests {
     #[test]
     fn one_transaction_without_an_end_is_no_good_in_any_run() {
         let keiro = Case {
-            way: Way::Keiro,
+            transport: TransactionTransport::Keiro,
             ..CASE
         };
         let runs = |last: f64| [7.0, 8.0, 9.0, 8.0, last].map(|ms| outcome(vec![ms]));
@@ -499,9 +498,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_void_and_said() {
+    fn unmeasured_cases_are_void_and_noted() {
         let measured = Measured {
-            missing: vec![(Way::TcpCubic, "the kernel has none".to_owned())],
+            missing: vec![(
+                TransactionTransport::TcpCubic,
+                "the kernel has none".to_owned(),
+            )],
             ..Measured::default()
         };
         let mean = row(&measured, CASE, "mean");
@@ -515,8 +517,11 @@ mod tests {
 
     #[test]
     fn the_end_of_an_interval_is_asked_for_where_there_is_one() {
-        let [off, on] =
-            [Way::KeiroFixed, Way::KeiroFixedController].map(|way| Case { way, ..CASE });
+        let [off, on] = [
+            TransactionTransport::KeiroFixed,
+            TransactionTransport::KeiroFixedController,
+        ]
+        .map(|transport| Case { transport, ..CASE });
         let verdict = |off_ms: &[f64]| {
             let mut both = measured(on, vec![outcome(vec![12.5])]);
             let runs = off_ms.iter().map(|ms| outcome(vec![*ms])).collect();
@@ -534,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn every_group_has_a_figure_with_its_ways() {
+    fn every_group_has_a_figure_with_its_variants() {
         let measured = measured(CASE, vec![outcome(vec![6.5, 7.0, 200.0])]);
         let drawings = drawings(&transactions(), &measured, true).unwrap();
         assert_eq!(drawings.len(), 1);

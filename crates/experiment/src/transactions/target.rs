@@ -1,4 +1,4 @@
-//! What is asked of a row, as in `keiro no load mean 6rt <= 1.08 x tcp-lossless no load mean 6rt`.
+//! Targets of rows, such as `keiro no load mean 6rt <= 1.08 x tcp-lossless no load mean 6rt`.
 //!
 //! Values are in the unit of the row that is judged.
 
@@ -6,29 +6,29 @@ use std::collections::BTreeMap;
 
 use crate::setup::nearest;
 
-/// What follows a row's name where the upper end of its interval is meant.
+/// Suffix of a row's name that selects the upper end of its interval.
 const HIGH: &str = " high";
 
-/// `ROW <= BOUND` or `ROW >= BOUND`; a bound is `X UNIT`, or `[FACTOR x ]ROW[ high][ + X UNIT]`, `high`
-/// being the upper end of that row's interval.
+/// `ROW <= BOUND` or `ROW >= BOUND`. A bound is `X UNIT`, or `[FACTOR x ]ROW[ high][ + X UNIT]`, where `high`
+/// is the upper end of that row's interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
     /// The row that is judged.
     pub row: String,
-    /// The text as the plan has it.
+    /// Its text in the plan.
     pub text: String,
     at_most: bool,
-    /// A part of another row's value, or of its interval's end; `None` for a bound that is a value.
+    /// A multiple of another row's value, or of the upper end of its interval; `None` for a constant bound.
     share: Option<(f64, String)>,
-    /// What is added to it, in the row's unit.
+    /// Constant term, in the row's unit.
     plus: f64,
 }
 
 impl Target {
-    /// Reads a target; `rows` are all that there are, each in `unit_of` it.
+    /// Parses a target; `rows` are all rows, and `unit_of` gives their units.
     ///
     /// # Errors
-    /// Which part is wrong, and what to write.
+    /// The part that is wrong, and what to write.
     pub(crate) fn parse(
         text: &str,
         rows: &[String],
@@ -86,8 +86,8 @@ impl Target {
         })
     }
 
-    /// Whether it holds; `None` where a value is missing or does not count. `values` has those
-    /// that count, and the ends of intervals by [`high_of`].
+    /// Whether it is met; `None` if a value is missing or void. `values` has the valid values, and the ends
+    /// of intervals by [`high_of`].
     pub(crate) fn holds(&self, values: &BTreeMap<String, f64>) -> Option<bool> {
         let value = *values.get(&self.row)?;
         let base = match &self.share {
@@ -102,7 +102,7 @@ impl Target {
         })
     }
 
-    /// Whether it asks for an interval where there is none, of a row that has a value: of one run alone.
+    /// Whether it needs the interval of a row that has a value but no interval, because there was one run.
     pub(crate) fn lacks_interval(&self, values: &BTreeMap<String, f64>) -> bool {
         let Some((_, high)) = &self.share else {
             return false;
@@ -111,14 +111,14 @@ impl Target {
         row.is_some_and(|row| values.contains_key(row)) && !values.contains_key(high)
     }
 
-    /// The other row that the target speaks of.
+    /// The other row to which the target refers.
     pub(crate) fn other(&self) -> Option<&str> {
         let (_, row) = self.share.as_ref()?;
         Some(row.strip_suffix(HIGH).unwrap_or(row))
     }
 }
 
-/// The name under which [`Target::holds`] finds the upper end of a row's interval.
+/// The key under which [`Target::holds`] finds the upper end of a row's interval.
 pub(crate) fn high_of(row: &str) -> String {
     format!("{row}{HIGH}")
 }

@@ -1,8 +1,9 @@
-//! Figures of trials: the egress suite's, after the paper's [egress figs. 8, 9, 10], and what tenants
-//! cost [fairness figs. 11, 12, 13].
+//! Figures of trials: those of the egress suite, after [egress figs. 8, 9, 10], and the costs of tenants
+//! [fairness figs. 11, 12, 13].
 
 use super::{
-    Flows, IspWay, Isps, Load, Measured, Pattern, Routes, Scale, Shares, Sharing, Trace, Transport,
+    Flows, IspTransport, Isps, Load, Measured, Pattern, Routes, Scale, Shares, Sharing, Trace,
+    Transport,
 };
 use crate::{
     evaluate::NamedDrawing,
@@ -13,8 +14,8 @@ use crate::{
     stats,
 };
 
-/// Goodput of each transport, a figure for each load; or, where links change under way, what left by each
-/// path over time.
+/// Goodput of each transport, one figure per load. If rates change during the flow: traffic by path over
+/// time.
 pub(super) fn of_flows(
     flows: &Flows,
     measured: &Measured,
@@ -49,8 +50,8 @@ pub(super) fn of_flows(
     Ok(drawings)
 }
 
-/// What tenants got over time, after the paper's [fairness fig. 10]: a figure for each congestion
-/// control, with a panel of the first run of each way.
+/// Goodput of tenants over time, after [fairness fig. 10]: one figure per congestion control, with a panel of
+/// the first run of each sharing.
 pub(super) fn of_shares(
     shares: &Shares,
     measured: &Measured,
@@ -59,10 +60,10 @@ pub(super) fn of_shares(
     let cases: Vec<_> = shares.cases().collect();
     let mut drawings = Vec::new();
     for control in &shares.congestion {
-        let panel = |(case, (way, of)): (usize, &(Sharing, &str))| {
+        let panel = |(case, (transport, of)): (usize, &(Sharing, &str))| {
             let run = measured.runs.get(&case)?.first()?;
             (of == control).then(|| TimePanel {
-                name: format!("{}: Mbit/s", way.name()),
+                name: format!("{}: Mbit/s", transport.name()),
                 ..rates(&run.outcome.traces)
             })
         };
@@ -82,8 +83,8 @@ pub(super) fn of_shares(
     Ok(drawings)
 }
 
-/// Goodput to clients of every provider by one connection of each kind, with the gain below; and for
-/// each provider with which twelve connections get less than one, what all ways get.
+/// Goodput to clients of every provider by one connection of each kind, with the gain below. For providers to
+/// which twelve connections get less than one: goodput of all transports.
 pub(super) fn of_isps(
     isps: &Isps,
     measured: &Measured,
@@ -94,12 +95,16 @@ pub(super) fn of_isps(
     }
     let name = |case: usize| isps.isp[case].name.clone();
     let groups = measured.runs.keys().map(|&case| {
-        let gain = match medians(measured, case, [IspWay::Tcp(1), IspWay::Mptcp]) {
+        let gain = match medians(measured, case, [IspTransport::Tcp(1), IspTransport::Mptcp]) {
             [Some(tcp), Some(mptcp)] => format!("{:+.0} %", (mptcp / tcp - 1.0) * 100.0),
             _ => String::new(),
         };
-        let boxes = [IspWay::Tcp(1), IspWay::Mptcp]
-            .map(|way| (way.kind().to_owned(), of_way(measured, case, way)));
+        let boxes = [IspTransport::Tcp(1), IspTransport::Mptcp].map(|transport| {
+            (
+                transport.kind().to_owned(),
+                of_transport(measured, case, transport),
+            )
+        });
         BoxGroup {
             name: vec![name(case), gain],
             boxes: boxes.into(),
@@ -116,17 +121,23 @@ pub(super) fn of_isps(
     let goodput = figure(title, groups.collect());
     let mut drawings = vec![("goodput".to_owned(), goodput.draw()?)];
     for &case in measured.runs.keys() {
-        let [Some(one), Some(twelve)] = medians(measured, case, [IspWay::Tcp(1), IspWay::Tcp(12)])
-        else {
+        let [Some(one), Some(twelve)] = medians(
+            measured,
+            case,
+            [IspTransport::Tcp(1), IspTransport::Tcp(12)],
+        ) else {
             continue;
         };
         if twelve < one {
-            let mut ways = IspWay::ALL;
-            // TCP first, as in the other figure, so that it has the same colour.
-            ways.sort_by_key(|way| *way == IspWay::Mptcp);
-            let groups = ways.map(|way| BoxGroup {
-                name: vec![way.connections()],
-                boxes: vec![(way.kind().to_owned(), of_way(measured, case, way))],
+            let mut transports = IspTransport::ALL;
+            // TCP is first, as in the other figure, so that it has the same colour.
+            transports.sort_by_key(|transport| *transport == IspTransport::Mptcp);
+            let groups = transports.map(|transport| BoxGroup {
+                name: vec![transport.connections()],
+                boxes: vec![(
+                    transport.kind().to_owned(),
+                    of_transport(measured, case, transport),
+                )],
             });
             let title = format!("Connections at once to a client of provider {}", name(case));
             let parallel = figure(title, groups.into());
@@ -136,18 +147,18 @@ pub(super) fn of_isps(
     Ok(drawings)
 }
 
-/// The goodputs of a way, of all runs of a case.
-fn of_way(measured: &Measured, case: usize, way: IspWay) -> Vec<f64> {
-    let place = IspWay::ALL.iter().position(|one| *one == way);
+/// Goodputs of a transport in all runs of a case.
+fn of_transport(measured: &Measured, case: usize, transport: IspTransport) -> Vec<f64> {
+    let place = IspTransport::ALL.iter().position(|one| *one == transport);
     let runs = measured.runs.get(&case).into_iter().flatten();
     runs.filter_map(|run| run.outcome.values[place?]).collect()
 }
 
-fn medians(measured: &Measured, case: usize, ways: [IspWay; 2]) -> [Option<f64>; 2] {
-    ways.map(|way| stats::median(&of_way(measured, case, way)))
+fn medians(measured: &Measured, case: usize, transports: [IspTransport; 2]) -> [Option<f64>; 2] {
+    transports.map(|transport| stats::median(&of_transport(measured, case, transport)))
 }
 
-/// What gateways use, over what was offered or over how many tenants there were.
+/// Resource use of gateways, over the offered rate or the number of tenants.
 pub(super) fn of_scale(
     scale: &Scale,
     measured: &Measured,
@@ -202,7 +213,7 @@ pub(super) fn of_scale(
             title: title.to_owned(),
             subtitle: format!("laboratory; {beside}, packets of {}{about}", scale.packet),
             across: across.to_owned(),
-            places: points.iter().map(place).collect(),
+            categories: points.iter().map(place).collect(),
             range: (0.0, 6.0 * step),
             step,
             lines,
@@ -237,7 +248,7 @@ fn round_step(least: f64) -> f64 {
     fits.unwrap_or(10.0 * power)
 }
 
-/// How long changes of routes took.
+/// Durations of route changes.
 pub(super) fn of_routes(
     routes: &Routes,
     measured: &Measured,
@@ -320,7 +331,7 @@ fn goodputs(flows: &Flows, measured: &Measured, load: Load) -> Vec<BoxGroup> {
     groups.filter(|group| !group.boxes.is_empty()).collect()
 }
 
-/// A panel for every case that was run: the first run's.
+/// A panel for every case that was run, with its first run.
 fn over_time(flows: &Flows, measured: &Measured, load: Load) -> Vec<TimePanel> {
     let cases = flows.cases().enumerate();
     let cases = cases.filter(|(_, (_, of, _))| *of == load);
@@ -342,7 +353,7 @@ fn over_time(flows: &Flows, measured: &Measured, load: Load) -> Vec<TimePanel> {
     cases.filter_map(panel).collect()
 }
 
-/// A panel of rates in Mbit/s, without a name.
+/// An unnamed panel of rates in Mbit/s.
 fn rates(traces: &[Trace]) -> TimePanel {
     let line = |(index, trace): (usize, &Trace)| TimeLine {
         name: trace.name.clone(),
@@ -362,7 +373,7 @@ fn rates(traces: &[Trace]) -> TimePanel {
     }
 }
 
-/// Where the axis of time ends, s.
+/// End of the time axis, in s.
 fn end_of(panels: &[TimePanel]) -> f64 {
     let lines = panels.iter().flat_map(|panel| &panel.lines);
     let ends = lines
@@ -371,7 +382,7 @@ fn end_of(panels: &[TimePanel]) -> f64 {
     ends.fold(1.0, f64::max).ceil()
 }
 
-/// With an end: the last value holds as long as the one before it.
+/// Adds an end: the last value holds as long as the one before it.
 fn steps(trace: &Trace) -> Vec<(f64, Option<f64>)> {
     let all = trace.steps.iter().map(|(at, value)| (*at, Some(*value)));
     let end = match trace.steps.as_slice() {
@@ -402,7 +413,7 @@ fn time_figure(flows: &Flows, load: Load, panels: Vec<TimePanel>, about: &str) -
     }
 }
 
-/// The end of the axis: what both links, or the bottleneck, carry at most, and headers.
+/// End of the axis: what both links, or the bottleneck, carry at most, headers included.
 const RATE_MAX: f64 = 60.0;
 
 #[cfg(test)]
@@ -428,8 +439,11 @@ mod tests {
             name: "best path".to_owned(),
             steps,
         };
-        let told = steps(&trace(vec![(0.0, 1.0), (0.5, 2.0)]));
-        assert_eq!(told, [(0.0, Some(1.0)), (0.5, Some(2.0)), (1.0, None)]);
+        let drawn_steps = steps(&trace(vec![(0.0, 1.0), (0.5, 2.0)]));
+        assert_eq!(
+            drawn_steps,
+            [(0.0, Some(1.0)), (0.5, Some(2.0)), (1.0, None)]
+        );
         assert_eq!(steps(&trace(Vec::new())), []);
     }
 }

@@ -1,5 +1,5 @@
-//! Clients' Internet service providers that differ: what TCP by the best path, several TCP connections
-//! at once and MPTCP by both transits get to a client of each [egress §5.2, figs. 12 to 14].
+//! Clients' Internet service providers: goodput of a client by TCP over the best path, several TCP
+//! connections at once, and MPTCP over both transits [egress §5.2, figs. 12 to 14].
 
 use std::time::Duration;
 
@@ -9,55 +9,55 @@ use serde::Deserialize;
 
 use super::{Amount, Quantity, median};
 
-/// Providers, each a case: every run carries data to a client in every way, one after the other.
+/// The providers, each a case. Every run measures all transports, one after the other.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Isps {
-    /// How long each way carries data.
+    /// Duration of each transport.
     pub time: Amount<Text<Duration>>,
-    /// The providers.
     pub isp: Vec<Isp>,
 }
 
-/// A provider: how clients are reached by each transit.
+/// A provider: the lines from each transit to its clients.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Isp {
-    /// The last part of its rows' names.
+    /// The last part of the names of its rows.
     pub name: String,
-    /// By transit A, the best path.
+    /// Through transit A, the best path.
     pub a: Line,
-    /// By transit B.
+    /// Through transit provider B.
     pub b: Line,
 }
 
-/// The way from a transit to a client, and back.
+/// The line from a transit to a client, and back.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Line {
-    /// Towards the client.
+    /// Rate towards the client.
     pub rate: Text<Bandwidth>,
-    /// From the client; as towards it if absent.
+    /// Rate from the client; by default the same as towards it.
     pub back: Option<Text<Bandwidth>>,
-    /// One way, both ways.
+    /// One-way delay, in both directions.
     pub delay: Text<Duration>,
-    /// Packets lost towards the client, behind the bottleneck and each by itself; none if absent.
+    /// Loss probability towards the client, behind the bottleneck and independent per packet; none by
+    /// default.
     pub loss: Option<Text<Probability>>,
-    /// What may wait for the bottleneck, both ways.
+    /// Buffer of the bottleneck, in both directions.
     pub buffer: Text<ByteCount>,
 }
 
-/// A way of carrying data.
+/// Transport to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IspWay {
-    /// So many TCP connections at once, by the best path.
+pub enum IspTransport {
+    /// This many TCP connections at once, over the best path.
     Tcp(usize),
-    /// One MPTCP connection, by all paths.
+    /// One MPTCP connection over all paths.
     Mptcp,
 }
 
-impl IspWay {
-    /// All of them, in the order in which they take turns; those of [egress fig. 14].
+impl IspTransport {
+    /// All of [egress fig. 14], in the order in which they take turns.
     pub const ALL: [Self; 6] = [
         Self::Tcp(1),
         Self::Mptcp,
@@ -67,7 +67,7 @@ impl IspWay {
         Self::Tcp(12),
     ];
 
-    /// As what it goes, in figures.
+    /// Name of the transport, in figures.
     pub(super) fn kind(self) -> &'static str {
         match self {
             Self::Tcp(_) => "TCP, best path",
@@ -75,7 +75,7 @@ impl IspWay {
         }
     }
 
-    /// How many connections, in figures.
+    /// Number of connections, in figures.
     pub(super) fn connections(self) -> String {
         match self {
             Self::Tcp(count) => count.to_string(),
@@ -84,7 +84,8 @@ impl IspWay {
     }
 }
 
-/// Goodput of every way in the order of [`IspWay::ALL`]; and what MPTCP gains on one TCP connection.
+/// Goodput of every transport in the order of [`IspTransport::ALL`], and the gain of MPTCP over one TCP
+/// connection.
 pub(super) const QUANTITIES: &[Quantity] = &[
     median("goodput tcp", "Mbit/s"),
     median("goodput mptcp", "Mbit/s"),
@@ -117,13 +118,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_has_a_quantity_in_its_place() {
-        let names = IspWay::ALL.map(|way| match way {
-            IspWay::Tcp(1) => "goodput tcp".to_owned(),
-            IspWay::Tcp(count) => format!("goodput tcp-{count}"),
-            IspWay::Mptcp => "goodput mptcp".to_owned(),
+    fn every_transport_has_a_quantity_in_order() {
+        let names = IspTransport::ALL.map(|transport| match transport {
+            IspTransport::Tcp(1) => "goodput tcp".to_owned(),
+            IspTransport::Tcp(count) => format!("goodput tcp-{count}"),
+            IspTransport::Mptcp => "goodput mptcp".to_owned(),
         });
-        let told: Vec<&str> = QUANTITIES.iter().map(|quantity| quantity.name).collect();
-        assert_eq!(told[..names.len()], names);
+        let quantities: Vec<&str> = QUANTITIES.iter().map(|quantity| quantity.name).collect();
+        assert_eq!(quantities[..names.len()], names);
     }
 }

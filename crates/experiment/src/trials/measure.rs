@@ -1,4 +1,4 @@
-//! Carries out all cases in interleaved rounds.
+//! Measures all cases in interleaved rounds.
 
 use std::collections::BTreeMap;
 
@@ -13,50 +13,51 @@ use crate::{
     setup::{Extent, nearest},
 };
 
-/// What a trial gave.
+/// Result of a trial.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
     /// Every case's runs, in order of rounds.
     pub(crate) runs: BTreeMap<usize, Vec<TrialRun>>,
-    /// Cases that were asked for and cannot be measured here, and why.
+    /// Selected cases that cannot be measured here, with the reason.
     pub(crate) missing: BTreeMap<usize, String>,
 }
 
 /// One run of a case.
 #[derive(Debug)]
 pub(crate) struct TrialRun {
-    /// From 0.
+    /// Counted from 0.
     pub(crate) round: u32,
     pub(crate) seed: u64,
-    /// How often it was repeated because it did not count.
+    /// How often it was repeated because it was void.
     pub(crate) repeats: u32,
     pub(crate) outcome: TrialOutcome,
 }
 
 impl Trials {
-    /// Whether a run does not count.
+    /// Whether a run is void.
     pub(crate) fn is_void(&self, outcome: &TrialOutcome) -> bool {
         self.trial.needs_punctuality() && outcome.emulator.is_void()
     }
 }
 
 impl Measured {
-    /// Whether one of a case's runs does not count, so that none of its values does.
+    /// Whether one of a case's runs is void, which voids all its values.
     pub(crate) fn is_void(&self, trials: &Trials, case: usize) -> bool {
         let runs = self.runs.get(&case);
         runs.is_none_or(|runs| runs.is_empty() || runs.iter().any(|r| trials.is_void(&r.outcome)))
     }
 }
 
-/// Carries out the cases of these names; all if there are none.
+/// Measures the cases with these names; all if there are none.
 ///
 /// # Errors
-/// A name that no case has; what kept a run from being carried out.
+/// There is no case of that name, or a run could not be carried out.
 pub(crate) fn measure(
     runner: &mut dyn TrialRunner,
     plan: &Plan,
     trials: &Trials,
-    (names, quick): (&[String], bool),
+    names: &[String],
+    quick: bool,
     watch: &mut dyn FnMut(&Status<'_>),
 ) -> anyhow::Result<Measured> {
     let extent = plan.setup.extent(quick);
@@ -83,7 +84,7 @@ pub(crate) fn measure(
                     run,
                 });
             };
-            let request = request(trials, case, round, (extent, quick));
+            let request = request(trials, case, round, extent, quick);
             let once = |repeat| {
                 let outcome = runner.run(&request, &mut |run| notice(repeat, run))?;
                 let expected = trials.trial.quantities().len();
@@ -130,7 +131,8 @@ fn request<'a>(
     trials: &'a Trials,
     case: usize,
     round: u32,
-    (extent, quick): (&'a Extent, bool),
+    extent: &'a Extent,
+    quick: bool,
 ) -> TrialRequest<'a> {
     TrialRequest {
         trials,

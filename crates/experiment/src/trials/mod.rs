@@ -1,7 +1,7 @@
-//! Trials: what a pair of gateways carries, or stands, or finds out. A trial is one question with a
-//! few *cases*, and every run of a case gives the same few named values.
+//! Trials: capacity, robustness and estimates of gateways. A trial is one question with a few *cases*, and
+//! every run of a case gives the same few named values.
 //!
-//! | trial | asks |
+//! | trial | question |
 //! |---|---|
 //! | [`Bulk`] | how fast a long stream is over a line that loses packets, and whether it is whole |
 //! | [`Clients`] | how many connections a gateway holds, and what they cost each other |
@@ -9,10 +9,10 @@
 //! | [`Shares`] | how tenants of several TCP flows share a bottleneck |
 //! | [`Scale`] | what a gateway costs with many tenants, and with much traffic |
 //! | [`Flows`] | what a flow gets over two transits, as TCP and as MPTCP with EPE addresses |
-//! | [`Isps`] | what clients of several providers get over two transits, by one TCP connection, several, and MPTCP |
-//! | [`Routes`] | how soon a content server has the change of an egress peer's routes |
+//! | [`Isps`] | goodput of clients of several providers over two transits, by TCP and MPTCP |
+//! | [`Routes`] | how soon a content server has a change of an egress peer's routes |
 //!
-//! How a case is carried out is the [`TrialRunner`]'s.
+//! A [`TrialRunner`] carries out the cases.
 
 mod drawn;
 mod isps;
@@ -32,68 +32,56 @@ use crate::{
     setup::{self, Extent, Headers, Setup, Variant},
     transactions::Target,
 };
-pub use isps::{Isp, IspWay, Isps, Line};
+pub use isps::{Isp, IspTransport, Isps, Line};
 pub(crate) use measure::{Measured, measure};
 pub(crate) use plan::{TABLES, TrialsFile};
 pub(crate) use report::{drawings, notes, rows, runs_csv, runs_reports};
 
-/// What is measured.
 #[derive(Clone, Debug)]
 pub struct Trials {
     /// The laboratory's topology, a path below `experiments/` without `.toml`.
     pub topology: String,
-    /// The question.
     pub trial: Trial,
-    /// What is asked of rows.
+    /// Targets of rows.
     pub targets: Vec<Target>,
 }
 
-/// A question.
 #[derive(Clone, Debug)]
 pub enum Trial {
-    /// See [`Bulk`].
     Bulk(Bulk),
-    /// See [`Clients`].
     Clients(Clients),
-    /// See [`Spacing`].
     Spacing(Spacing),
-    /// See [`Shares`].
     Shares(Shares),
-    /// See [`Scale`].
     Scale(Scale),
-    /// See [`Flows`].
     Flows(Flows),
-    /// See [`Isps`].
     Isps(Isps),
-    /// See [`Routes`].
     Routes(Routes),
 }
 
-/// A value that a quick run has another of.
+/// A value with another for quick runs.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Amount<T> {
-    /// In full.
     pub run: T,
     /// With `--quick`.
     pub quick: T,
 }
 
-/// A file goes through a stream, and random bytes as fast as the line takes them before it.
+/// A file through a stream, after measuring the line's capacity with random datagrams.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bulk {
-    /// What the gateways may send, IP packets; the line carries as much.
+    /// Path rate of the gateways in IP packets; the line carries as much.
     pub rate: Text<Bandwidth>,
-    /// The line's round trips; with each direction a case.
+    /// Round trips of the line; a case for each, in each direction.
     pub round_trips: Vec<Text<Duration>>,
-    /// The length of the file.
+    /// Size of the file.
     pub file: Amount<Text<ByteCount>>,
-    /// For how long it is measured what the line carries, with UDP datagrams of its full size.
+    /// Duration of measuring the capacity, with UDP datagrams of full size.
     pub probe: Text<Duration>,
 }
 
-/// Which way a file goes.
+/// Direction of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the client to the server.
@@ -102,67 +90,66 @@ pub enum Direction {
     Down,
 }
 
-/// Connections of many clients through one pair of gateways.
+/// Connections of many clients through a pair of gateways.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Clients {
-    /// What the gateways may send, IP packets.
+    /// Path rate of the gateways, in IP packets.
     pub rate: Text<Bandwidth>,
-    /// Clients that say something once at first and once at the end.
+    /// Clients that send one request at the start and one at the end.
     pub idle: Amount<usize>,
-    /// Clients that ask and are answered all the time.
+    /// Clients that send requests all the time.
     pub active: Amount<usize>,
-    /// Requests a second, of all active clients together.
+    /// Requests per second of all active clients together.
     pub per_second: Amount<u32>,
-    /// The bytes of a request, and of an answer.
+    /// Size of a request, and of a response.
     pub message: Text<ByteCount>,
 }
 
-/// Thin traffic over lines of several bandwidths.
+/// Estimates of the bandwidth of lines with little traffic.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spacing {
-    /// The bandwidths.
     pub bandwidths: Vec<Text<Bandwidth>>,
-    /// What the gateways may send, so many times the line's bandwidth.
+    /// Path rate of the gateways, relative to the line's bandwidth.
     pub rate_factor: f64,
-    /// What goes over them; with each bandwidth a case.
+    /// The loads; a case for each, at each bandwidth.
     pub loads: Vec<ThinLoad>,
     /// How many clients there are.
     pub clients: usize,
 }
 
-/// Thin traffic.
+/// Load that uses a small part of the line.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ThinLoad {
-    /// The first part of its cases' names.
+    /// The first part of the names of its cases.
     pub name: String,
-    /// Transactions of one round trip a second.
+    /// Transactions of one round trip, per second.
     pub per_second: u32,
-    /// The bytes of a request, and of an answer.
+    /// Size of a request, and of a response.
     pub message: Text<ByteCount>,
 }
 
-/// Tenants with TCP flows over one bottleneck, each with a gateway of its own.
+/// Tenants with TCP flows over one bottleneck, each with its own gateway.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shares {
-    /// How many flows each tenant has; one site each.
+    /// Number of flows of each tenant; each tenant has one site.
     pub flows: Vec<usize>,
-    /// From one tenant's start to the next one's.
+    /// Interval of the tenants' starts.
     pub apart: Text<Duration>,
     /// From the last start until shares count.
     pub settling: Text<Duration>,
-    /// What the gateways may send, IP packets.
+    /// Path rate of the gateways, in IP packets.
     pub rate: Text<Bandwidth>,
-    /// What a tenant gets, about: controller `keiro`'s unit.
+    /// Expected rate of a tenant: the unit of controller `keiro`.
     pub unit: Text<Bandwidth>,
-    /// Where a and b of controller `i2vfc` hold: about what the sites' round trips are.
+    /// Reference round trip of controller `i2vfc`, for its a and b: about that of the sites.
     pub round_trip: Text<Duration>,
-    /// What shares; with each congestion control a case.
+    /// How the bottleneck is shared; a case for each, with each congestion control.
     pub ways: Vec<Sharing>,
-    /// The congestion controls of the flows, as the kernel names them.
+    /// The flows' congestion controls, by their names in the kernel.
     pub congestion: Vec<String>,
 }
 
@@ -170,21 +157,20 @@ pub struct Shares {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scale {
-    /// What the gateways may send, IP packets.
+    /// Path rate of the gateways, in IP packets.
     pub rate: Text<Bandwidth>,
-    /// Length of the IP packets that are offered.
+    /// Length of the offered IP packets.
     pub packet: Text<ByteCount>,
-    /// Each a case.
+    /// Each point is one case.
     pub points: Vec<ScalePoint>,
 }
 
-/// So many tenants, and what all together offer.
+/// A number of tenants, and their offered rate.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScalePoint {
-    /// How many.
     pub tenants: usize,
-    /// IP packets of all of them together.
+    /// Rate of IP packets of all of them together.
     pub offered: Text<Bandwidth>,
 }
 
@@ -195,33 +181,31 @@ impl ScalePoint {
     }
 }
 
-/// A clients' provider that begins and ends announcing a prefix to one of two transits.
+/// A client's provider that announces and withdraws a prefix at one of two transits.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Routes {
-    /// How often it begins, and as often ends.
+    /// Number of announcements, and of withdrawals.
     pub changes: Amount<u32>,
-    /// From when everybody has a change until the next one.
+    /// Time from the convergence of a change to the next one.
     pub apart: Text<Duration>,
-    /// What is between border routers and server; each a case.
+    /// Reflectors between border routers and server; each a case.
     pub reflectors: Vec<Reflector>,
-    /// What an MPTCP connection to a client carries meanwhile.
+    /// Load of an MPTCP connection to a client during the changes.
     pub flow: Text<Bandwidth>,
 }
 
-/// A flow of a content server's to a client behind two links of two transits.
+/// A flow from a content server to a client behind two links of two transits.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Flows {
-    /// The links' rates.
     pub patterns: Vec<Pattern>,
-    /// As what it goes; each with each load and each pattern a case.
+    /// The transports; a case for each, with each load and each pattern.
     pub transports: Vec<Transport>,
-    /// The payload of [`Load::Cbr`], and for how long.
+    /// Payload rate of [`Load::Cbr`], and its duration.
     pub cbr: Text<Bandwidth>,
-    /// See `cbr`.
     pub time: Amount<Text<Duration>>,
-    /// The bytes of [`Load::Bulk`].
+    /// Bytes of [`Load::Bulk`].
     pub bulk: Amount<Text<ByteCount>>,
 }
 
@@ -233,11 +217,11 @@ pub struct Pattern {
     pub a: Text<Bandwidth>,
     /// Of link b.
     pub b: Text<Bandwidth>,
-    /// What they become; `None`: they stay.
+    /// Rates after a change; `None` if they stay.
     pub then: Option<Then>,
 }
 
-/// What the rates become under way.
+/// Change of the rates during the flow.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Then {
@@ -245,33 +229,33 @@ pub struct Then {
     pub a: Text<Bandwidth>,
     /// Of link b.
     pub b: Text<Bandwidth>,
-    /// When, with [`Load::Cbr`].
+    /// Time of the change with [`Load::Cbr`].
     pub cbr_at: Text<Duration>,
-    /// When, with [`Load::Bulk`].
+    /// Time of the change with [`Load::Bulk`].
     pub bulk_at: Text<Duration>,
 }
 
-/// What the flow is.
+/// Load of the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
-    /// A constant rate for some time.
+    /// A constant rate for a fixed time.
     Cbr,
-    /// A file as fast as it goes.
+    /// A file, as fast as possible.
     Bulk,
 }
 
-/// As what it goes.
+/// Transport of the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
-    /// By BGP's best path.
+    /// TCP over BGP's best path.
     Tcp,
-    /// By the best path and all EPE addresses that lead to the client.
+    /// MPTCP over the best path and all EPE addresses that reach the client.
     Mptcp,
 }
 
 impl Flows {
-    /// Every case's transport, load and pattern, in order.
+    /// Transport, load and pattern of every case, in order.
     pub fn cases(&self) -> impl Iterator<Item = (Transport, Load, &Pattern)> {
         let of_pattern = move |pattern| {
             [Load::Cbr, Load::Bulk].into_iter().flat_map(move |load| {
@@ -284,7 +268,7 @@ impl Flows {
 }
 
 impl Pattern {
-    /// The last part of its cases' names: the rates in Mbit/s.
+    /// The last part of the names of its cases: the rates in Mbit/s.
     pub fn name(&self) -> String {
         let of = |a: &Text<Bandwidth>, b: &Text<Bandwidth>| {
             let [a, b] = [a, b].map(|rate| rate.0.as_bits_per_second() as f64 / 1e6);
@@ -299,7 +283,7 @@ impl Pattern {
 }
 
 impl Load {
-    /// The part of its cases' names.
+    /// Its part of the names of cases.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cbr => "cbr",
@@ -309,7 +293,6 @@ impl Load {
 }
 
 impl Then {
-    /// When.
     pub fn at(&self, load: Load) -> Duration {
         match load {
             Load::Cbr => self.cbr_at.0,
@@ -318,7 +301,7 @@ impl Then {
     }
 }
 
-/// What is between border routers and server.
+/// Route reflector between border routers and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reflector {
@@ -326,7 +309,7 @@ pub enum Reflector {
     Frr,
     /// gobgpd as route reflector.
     Gobgp,
-    /// Nothing: sessions with each other.
+    /// None: border routers and server have sessions with each other.
     None,
 }
 
@@ -341,24 +324,21 @@ impl Reflector {
     }
 }
 
-/// What shares a bottleneck between tenants.
+/// How tenants share a bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sharing {
-    /// Nothing.
     None,
-    /// Each tenant is one flow like TCP's Reno, whatever its weight.
+    /// Each tenant behaves like one flow of TCP Reno, regardless of its weight.
     Aimd,
-    /// The paper's controller.
     I2vfc,
-    /// Keiro's controller.
     Keiro,
-    /// Classes of HTB at the bottleneck, and nothing at the edges.
+    /// HTB classes at the bottleneck, and no control at the edges.
     Htb,
 }
 
 impl Sharing {
-    /// The first part of its cases' names.
+    /// The first part of the names of its cases.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -371,13 +351,15 @@ impl Sharing {
 }
 
 impl Shares {
-    /// The way and the congestion control of every case, in order.
+    /// Sharing and congestion control of every case, in order.
     pub fn cases(&self) -> impl Iterator<Item = (Sharing, &str)> {
-        let of_way = |way: &Sharing| {
-            let way = *way;
-            self.congestion.iter().map(move |name| (way, name.as_str()))
+        let of_sharing = |sharing: &Sharing| {
+            let sharing = *sharing;
+            self.congestion
+                .iter()
+                .map(move |name| (sharing, name.as_str()))
         };
-        self.ways.iter().flat_map(of_way)
+        self.ways.iter().flat_map(of_sharing)
     }
 
     /// From the first start until shares count.
@@ -388,7 +370,7 @@ impl Shares {
 }
 
 impl Bulk {
-    /// The direction and the round trip of every case, in order.
+    /// Direction and round trip of every case, in order.
     pub fn cases(&self) -> impl Iterator<Item = (Direction, Duration)> {
         let both = |round_trip: &Text<Duration>| {
             [Direction::Up, Direction::Down].map(|direction| (direction, round_trip.0))
@@ -407,7 +389,7 @@ impl Direction {
 }
 
 impl Spacing {
-    /// The load and the bandwidth of every case, in order.
+    /// Load and bandwidth of every case, in order.
     pub fn cases(&self) -> impl Iterator<Item = (&ThinLoad, Bandwidth)> {
         let of_load = |load| self.bandwidths.iter().map(move |rate| (load, rate.0));
         self.loads.iter().flat_map(of_load)
@@ -417,20 +399,18 @@ impl Spacing {
 /// A value that every run of a case gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quantity {
-    /// The first part of its rows' names.
+    /// The first part of the names of its rows.
     pub name: &'static str,
-    /// Of its values.
     pub unit: &'static str,
     /// Which of several runs are reported.
     pub over: Over,
 }
 
-/// Which statistic of several runs' values is reported.
+/// The reported statistic over several runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
     /// The median, with an interval.
     Median,
-    /// The greatest.
     Greatest,
 }
 
@@ -508,7 +488,7 @@ const OF_FLOWS: &[Quantity] = &[
 ];
 
 impl Trial {
-    /// What every run of a case gives, in the order of the rows.
+    /// The values of every run of a case, in the order of the rows.
     pub fn quantities(&self) -> &'static [Quantity] {
         match self {
             Self::Bulk(_) => OF_BULK,
@@ -522,8 +502,8 @@ impl Trial {
         }
     }
 
-    /// The names of its cases, in the order in which they take turns; each the last part of its
-    /// rows' names.
+    /// The names of its cases, in the order in which they take turns. Each is the last part of the names of
+    /// its rows.
     pub fn cases(&self) -> Vec<String> {
         let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         match self {
@@ -538,7 +518,7 @@ impl Trial {
                 .collect(),
             Self::Shares(shares) => shares
                 .cases()
-                .map(|(way, congestion)| format!("{} {congestion}", way.name()))
+                .map(|(sharing, congestion)| format!("{} {congestion}", sharing.name()))
                 .collect(),
             Self::Scale(scale) => scale.points.iter().map(ScalePoint::name).collect(),
             Self::Flows(flows) => {
@@ -559,8 +539,8 @@ impl Trial {
         }
     }
 
-    /// Whether a run does not count if the emulator was late in it: where delays of packets are
-    /// measured, not where bytes are counted or hundreds of milliseconds.
+    /// Whether a late emulator makes a run void: if delays of packets are measured, but not if bytes or
+    /// hundreds of milliseconds are.
     pub fn needs_punctuality(&self) -> bool {
         !matches!(
             self,
@@ -581,12 +561,11 @@ pub trait TrialRunner {
         None
     }
 
-    /// Carries out one run. Calls `progress` now and then. Leaves nothing behind, whether it
-    /// succeeds or not.
+    /// Carries out one run. Calls `progress` now and then. Leaves nothing behind, also on failure.
     ///
     /// # Errors
-    /// What kept the run from being carried out, and what to try. A late emulator, a broken
-    /// connection or a damaged file is no error.
+    /// Why the run could not be carried out, and what to try. A late emulator, a broken connection or a
+    /// damaged file is not an error.
     fn run(
         &mut self,
         request: &TrialRequest<'_>,
@@ -597,63 +576,59 @@ pub trait TrialRunner {
 /// One run to carry out.
 #[derive(Clone, Copy, Debug)]
 pub struct TrialRequest<'a> {
-    /// What is measured.
     pub trials: &'a Trials,
-    /// The case, by its place among [`Trial::cases`].
+    /// Index of the case in [`Trial::cases`].
     pub case: usize,
-    /// Chooses what is sent, and what is lost.
+    /// Seed of the data and of losses.
     pub seed: u64,
-    /// The shortened extent.
     pub quick: bool,
-    /// How much is measured.
+    /// Extent of the measurement.
     pub extent: &'a Extent,
 }
 
-/// What a run gave.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrialOutcome {
-    /// In the order of [`Trial::quantities`]; `None` where there is no value.
+    /// In the order of [`Trial::quantities`]; `None` if there is no value.
     pub values: Vec<Option<f64>>,
-    /// What took how long, in ms, for a figure; empty where nothing is timed.
+    /// Durations in ms, for a figure; empty if nothing is timed.
     pub durations_ms: Vec<f64>,
-    /// Quantities over the run's time, for a figure.
+    /// Quantities over time, for a figure.
     pub traces: Vec<Trace>,
-    /// Values of which a figure shows the distribution.
+    /// Values whose distribution a figure shows.
     pub samples: Vec<Samples>,
-    /// What a reader must know of this run, as where an estimate is from.
+    /// Remarks on this run, such as the origin of an estimate.
     pub remarks: Vec<String>,
-    /// How the emulator kept its time.
+    /// Lateness of the emulator.
     pub emulator: EmulatorReport,
 }
 
-/// A quantity over a run's time.
+/// A quantity over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
-    /// What it is.
     pub name: String,
-    /// Values that hold from an instant, in s since the beginning, to the next one.
+    /// Steps: each value holds from its instant, in s since the beginning, to the next.
     pub steps: Vec<(f64, f64)>,
 }
 
 /// Values of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Samples {
-    /// With what they are compared.
+    /// The distribution with which they are compared.
     pub group: String,
-    /// What they are.
     pub name: String,
-    /// In the order in which they were measured.
+    /// In the order of measurement.
     pub values: Vec<f64>,
 }
 
 impl<T: Copy> Amount<T> {
-    /// The one that is asked for.
+    /// The required value.
     pub fn of(&self, quick: bool) -> T {
         if quick { self.quick } else { self.run }
     }
 }
 
-/// What status and manifest need to know of trials: cases as variants.
+/// Cases of trials as variants, for status and manifest.
 fn as_setup(id: &str, title: &str, trials: &Trials, run: Extent, quick: Extent) -> Setup {
     let variant = |(number, name): (usize, String)| Variant {
         id: number.to_string(),

@@ -1,4 +1,4 @@
-//! Plans of trials: which question, and how much is measured.
+//! Plans of trials: the question and its extent.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -41,7 +41,7 @@ pub(crate) struct TrialsFile {
     targets: Vec<String>,
 }
 
-/// The table that every question has, and no plan of another kind.
+/// The table of each question, which no plan of another kind has.
 pub(crate) const TABLES: [&str; 8] = [
     "bulk", "clients", "spacing", "shares", "scale", "flows", "isps", "routes",
 ];
@@ -111,108 +111,119 @@ impl TrialsFile {
 }
 
 fn check(trial: &Trial) -> Result<(), String> {
-    let is_message = |bytes: ByteCount| {
-        let bounds = HEADER_BYTES as u64..=MESSAGE_BYTES_MAX;
-        match bounds.contains(&bytes.get()) {
-            true => Ok(()),
-            false => Err(format!(
-                "message: {} bytes are not within {HEADER_BYTES} and {MESSAGE_BYTES_MAX}",
-                bytes.get()
-            )),
-        }
-    };
     match trial {
-        Trial::Bulk(bulk) => {
-            let nothing = [bulk.file.run.0, bulk.file.quick.0].contains(&ByteCount::ZERO);
-            let nowhere = bulk.round_trips.is_empty();
-            if nothing || nowhere || bulk.rate.0 == Bandwidth::ZERO || bulk.probe.0.is_zero() {
-                return Err(
-                    "[bulk] needs a rate, round trips, a file that is not empty and a time"
-                        .to_owned(),
-                );
-            }
-            Ok(())
-        }
-        Trial::Clients(clients) => {
-            is_message(clients.message.0)?;
-            let missing = |amount: &super::Amount<usize>| amount.run == 0 || amount.quick == 0;
-            let requests = [clients.per_second.run, clients.per_second.quick];
-            if missing(&clients.idle)
-                || missing(&clients.active)
-                || requests.contains(&0)
-                || clients.rate.0 == Bandwidth::ZERO
-            {
-                return Err("[clients] needs a rate, clients of both kinds and requests".into());
-            }
-            Ok(())
-        }
+        Trial::Bulk(bulk) => check_bulk(bulk),
+        Trial::Clients(clients) => check_clients(clients),
+        Trial::Spacing(spacing) => check_spacing(spacing),
+        // Depends on the extent, see `check_shares`.
         Trial::Shares(_) => Ok(()),
-        Trial::Scale(scale) => {
-            let fits = |point: &ScalePoint| {
-                (1..=SCALE_TENANTS_MAX).contains(&point.tenants)
-                    && point.offered.0 >= scale_offered_min(point)
-            };
-            let packet = SCALE_PACKET_BYTES.contains(&scale.packet.0.get());
-            let all = !scale.points.is_empty() && scale.points.iter().all(fits);
-            match packet && all && scale.rate.0 != Bandwidth::ZERO {
-                true => Ok(()),
-                false => Err(format!(
-                    "[scale] needs a rate, packets of {} to {} bytes, and points of 1 to \
-                     {SCALE_TENANTS_MAX} tenants that each offer 1 kbit/s or more",
-                    SCALE_PACKET_BYTES.start(),
-                    SCALE_PACKET_BYTES.end()
-                )),
-            }
-        }
-        Trial::Flows(flows) => {
-            let bulk = [flows.bulk.run.0, flows.bulk.quick.0];
-            let of = |pattern: &super::Pattern| [pattern.a.0, pattern.b.0];
-            let later = |pattern: &super::Pattern| {
-                let then = pattern.then.as_ref();
-                then.map_or([Bandwidth::MAX; 2], |then| [then.a.0, then.b.0])
-            };
-            let rates = flows
-                .patterns
-                .iter()
-                .flat_map(|p| [of(p), later(p)].concat());
-            let zero = rates
-                .chain([flows.cbr.0])
-                .any(|rate| rate == Bandwidth::ZERO);
-            let none = flows.patterns.is_empty() || flows.transports.is_empty();
-            match none || zero || bulk.contains(&ByteCount::ZERO) {
-                true => Err("[flows] needs patterns of rates, transports and bytes".to_owned()),
-                false => Ok(()),
-            }
-        }
+        Trial::Scale(scale) => check_scale(scale),
+        Trial::Flows(flows) => check_flows(flows),
         Trial::Isps(isps) => isps.check(),
-        Trial::Routes(routes) => {
-            let changes = [routes.changes.run, routes.changes.quick];
-            let nothing = routes.flow.0 == Bandwidth::ZERO;
-            match routes.reflectors.is_empty() || changes.contains(&0) || nothing {
-                true => Err("[routes] needs changes, reflectors and a flow".to_owned()),
-                false => Ok(()),
-            }
-        }
-        Trial::Spacing(spacing) => {
-            for load in &spacing.loads {
-                is_message(load.message.0)?;
-            }
-            if spacing.bandwidths.is_empty()
-                || spacing.bandwidths.iter().any(|b| b.0 == Bandwidth::ZERO)
-                || spacing.clients == 0
-                || spacing.loads.is_empty()
-                || spacing.loads.iter().any(|load| load.per_second == 0)
-                || !(0.1..=100.0).contains(&spacing.rate_factor)
-            {
-                return Err(
-                    "[spacing] needs bandwidths, clients, loads with transactions and a \
-                            `rate_factor` of 0.1 to 100"
-                        .to_owned(),
-                );
-            }
-            Ok(())
+        Trial::Routes(routes) => check_routes(routes),
+    }
+}
+
+fn require(condition: bool, message: &str) -> Result<(), String> {
+    match condition {
+        true => Ok(()),
+        false => Err(message.to_owned()),
+    }
+}
+
+fn check_message(bytes: ByteCount) -> Result<(), String> {
+    match (HEADER_BYTES as u64..=MESSAGE_BYTES_MAX).contains(&bytes.get()) {
+        true => Ok(()),
+        false => Err(format!(
+            "message: {} bytes are not within {HEADER_BYTES} and {MESSAGE_BYTES_MAX}",
+            bytes.get()
+        )),
+    }
+}
+
+fn check_bulk(bulk: &Bulk) -> Result<(), String> {
+    require(
+        ![bulk.file.run.0, bulk.file.quick.0].contains(&ByteCount::ZERO)
+            && !bulk.round_trips.is_empty()
+            && bulk.rate.0 != Bandwidth::ZERO
+            && !bulk.probe.0.is_zero(),
+        "[bulk] needs a rate, round trips, a file that is not empty and a time",
+    )
+}
+
+fn check_clients(clients: &Clients) -> Result<(), String> {
+    check_message(clients.message.0)?;
+    let counts = [
+        clients.idle.run,
+        clients.idle.quick,
+        clients.active.run,
+        clients.active.quick,
+    ];
+    let requests = [clients.per_second.run, clients.per_second.quick];
+    require(
+        !counts.contains(&0) && !requests.contains(&0) && clients.rate.0 != Bandwidth::ZERO,
+        "[clients] needs a rate, clients of both kinds and requests",
+    )
+}
+
+fn check_scale(scale: &Scale) -> Result<(), String> {
+    let is_possible = |point: &ScalePoint| {
+        (1..=SCALE_TENANTS_MAX).contains(&point.tenants)
+            && point.offered.0 >= scale_offered_min(point)
+    };
+    let packet = SCALE_PACKET_BYTES.contains(&scale.packet.0.get());
+    let points = !scale.points.is_empty() && scale.points.iter().all(is_possible);
+    match packet && points && scale.rate.0 != Bandwidth::ZERO {
+        true => Ok(()),
+        false => Err(format!(
+            "[scale] needs a rate, packets of {} to {} bytes, and points of 1 to \
+             {SCALE_TENANTS_MAX} tenants that each offer 1 kbit/s or more",
+            SCALE_PACKET_BYTES.start(),
+            SCALE_PACKET_BYTES.end()
+        )),
+    }
+}
+
+fn check_flows(flows: &Flows) -> Result<(), String> {
+    let mut rates = vec![flows.cbr.0];
+    for pattern in &flows.patterns {
+        rates.extend([pattern.a.0, pattern.b.0]);
+        if let Some(then) = &pattern.then {
+            rates.extend([then.a.0, then.b.0]);
         }
     }
+    let bulk = [flows.bulk.run.0, flows.bulk.quick.0];
+    require(
+        !flows.patterns.is_empty()
+            && !flows.transports.is_empty()
+            && !rates.contains(&Bandwidth::ZERO)
+            && !bulk.contains(&ByteCount::ZERO),
+        "[flows] needs patterns of rates, transports and bytes",
+    )
+}
+
+fn check_routes(routes: &Routes) -> Result<(), String> {
+    require(
+        ![routes.changes.run, routes.changes.quick].contains(&0)
+            && !routes.reflectors.is_empty()
+            && routes.flow.0 != Bandwidth::ZERO,
+        "[routes] needs changes, reflectors and a flow",
+    )
+}
+
+fn check_spacing(spacing: &Spacing) -> Result<(), String> {
+    for load in &spacing.loads {
+        check_message(load.message.0)?;
+    }
+    require(
+        !spacing.bandwidths.is_empty()
+            && spacing.bandwidths.iter().all(|b| b.0 != Bandwidth::ZERO)
+            && spacing.clients > 0
+            && !spacing.loads.is_empty()
+            && spacing.loads.iter().all(|load| load.per_second > 0)
+            && (0.1..=100.0).contains(&spacing.rate_factor),
+        "[spacing] needs bandwidths, clients, loads with transactions and a `rate_factor` of 0.1 to 100",
+    )
 }
 
 fn check_shares(shares: &Shares, extents: [&Extent; 2]) -> Result<(), String> {
@@ -250,13 +261,13 @@ fn scale_offered_min(point: &ScalePoint) -> Bandwidth {
     Bandwidth::from_bits_per_second(1000 * point.tenants as u64)
 }
 
-/// Devices that a run makes at each end. Ours: a thousand take a gateway some seconds.
+/// Number of devices that a run makes at each end. Ours: a thousand take a gateway some seconds.
 const SCALE_TENANTS_MAX: usize = 4000;
-/// What an IPv4 packet with UDP has at least, and what a device takes.
+/// Minimum of an IPv4 packet with UDP, and the maximum of a device.
 const SCALE_PACKET_BYTES: std::ops::RangeInclusive<u64> = 64..=1400;
-/// Sites of the topology.
+/// Number of sites in the topology.
 const TENANTS_MAX: usize = 4;
-/// Fewer bins say little. Ours.
+/// Fewer bins are not significant. Ours.
 const SHARES_TIME_MIN: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -299,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_what_to_write() {
+    fn invalid_values_are_refused_with_a_hint() {
         for (text, from, to, what) in [
             (BULK, "rate = ", "rate_of = ", "unknown key `rate_of`"),
             (BULK, "1GiB", "0B", "a file that is not empty"),

@@ -7,7 +7,7 @@ use std::{
 
 use super::{Measured, Over, Quantity, Trial, Trials, drawn, measure::TrialRun, row_name};
 use crate::{
-    evaluate::{Asked, Basis, NamedDrawing},
+    evaluate::{Basis, NamedDrawing, TargetResult},
     figure::{self, Curve, DrawError, EcdfFigure, Mark, csv_text},
     manifest::{EmulatorsReport, RunsReport},
     record::EmulatorReport,
@@ -15,21 +15,21 @@ use crate::{
     stats::{self, Estimate},
 };
 
-/// The steps of a curve in a figure; ours: as many as can be seen.
+/// Steps of a curve in a figure. Ours: as many as are visible.
 const STEPS_MAX: usize = 2000;
 
-/// All rows of the cases that were measured, and what they rest on.
+/// All rows of the measured cases, and their basis.
 pub(crate) fn rows(trials: &Trials, measured: &Measured) -> (Vec<Row>, Vec<Basis>) {
     let cases = trials.trial.cases();
-    // What could not be measured is reported, too: its rows are void.
-    let asked: BTreeSet<usize> = measured
+    // Cases that could not be measured are reported, too: their rows are void.
+    let targets: BTreeSet<usize> = measured
         .runs
         .keys()
         .chain(measured.missing.keys())
         .copied()
         .collect();
-    let of_cases = || asked.iter().map(|&case| (case, &cases[case]));
-    let mut told = BTreeSet::new();
+    let of_cases = || targets.iter().map(|&case| (case, &cases[case]));
+    let mut reported = BTreeSet::new();
     let mut values = BTreeMap::new();
     for (case, name) in of_cases() {
         for (place, quantity) in trials.trial.quantities().iter().enumerate() {
@@ -38,7 +38,7 @@ pub(crate) fn rows(trials: &Trials, measured: &Measured) -> (Vec<Row>, Vec<Basis
             if let Some(estimate) = estimate.filter(|_| !measured.is_void(trials, case)) {
                 values.insert(row.clone(), estimate.value);
             }
-            told.insert(row);
+            reported.insert(row);
         }
     }
     let mut rows = Vec::new();
@@ -46,10 +46,10 @@ pub(crate) fn rows(trials: &Trials, measured: &Measured) -> (Vec<Row>, Vec<Basis
         for (place, quantity) in trials.trial.quantities().iter().enumerate() {
             let name = row_name(quantity, name);
             let of_row = trials.targets.iter().filter(|target| target.row == name);
-            // What compares with a case that was not run is left out, as the case is.
-            let of_row = of_row.filter(|t| t.other().is_none_or(|other| told.contains(other)));
-            let asked: Vec<Asked> = of_row
-                .map(|target| Asked {
+            // Rows that compare with a case that was not run are left out, like the case.
+            let of_row = of_row.filter(|t| t.other().is_none_or(|other| reported.contains(other)));
+            let targets: Vec<TargetResult> = of_row
+                .map(|target| TargetResult {
                     target: target.text.clone(),
                     holds: target.holds(&values),
                 })
@@ -64,14 +64,14 @@ pub(crate) fn rows(trials: &Trials, measured: &Measured) -> (Vec<Row>, Vec<Basis
                 low: interval.map(|i| i.low),
                 high: interval.map(|i| i.high),
                 floor: None,
-                verdict: Verdict::of(measured.is_void(trials, case), &asked),
+                verdict: Verdict::of(measured.is_void(trials, case), &targets),
             };
             let basis = Basis {
                 name,
                 samples: Some(estimate.map_or(0, |e| e.samples)),
                 batches: Some(estimate.map_or(0, |e| e.batches)),
                 floor_with_headers: None,
-                targets: asked,
+                targets,
             };
             rows.push((row, basis));
         }
@@ -167,7 +167,7 @@ pub(crate) fn drawings(
     Ok(vec![("ecdf-answers".to_owned(), figure.draw()?)])
 }
 
-/// One line for every value of every run.
+/// One line per value of every run.
 pub(crate) fn runs_csv(trials: &Trials, measured: &Measured) -> String {
     let mut csv = "case,round,seed,quantity,unit,value,emulator_late_p99_us,repeats,void,remarks\n"
         .to_owned();
@@ -198,7 +198,7 @@ fn all_runs(measured: &Measured) -> impl Iterator<Item = (&usize, &TrialRun)> {
     runs.flat_map(|(case, runs)| runs.iter().map(move |run| (case, run)))
 }
 
-/// What the manifest says of every case's runs.
+/// Every case's runs, for the manifest.
 pub(crate) fn runs_reports(trials: &Trials, measured: &Measured) -> Vec<RunsReport> {
     let cases = trials.trial.cases();
     let report = |(&case, runs): (&usize, &Vec<TrialRun>)| {
@@ -216,7 +216,7 @@ pub(crate) fn runs_reports(trials: &Trials, measured: &Measured) -> Vec<RunsRepo
     measured.runs.iter().map(report).collect()
 }
 
-/// What a reader must know, what was not measured first.
+/// Remarks for the reader; missing measurements come first.
 pub(crate) fn notes(trials: &Trials, measured: &Measured) -> Vec<String> {
     let cases = trials.trial.cases();
     let missing = measured.missing.iter();
@@ -299,14 +299,14 @@ mod tests {
             runs: BTreeMap::from([(0, runs)]),
             missing: BTreeMap::new(),
         };
-        let (told, _) = rows(&trials(), &measured);
+        let (reported, _) = rows(&trials(), &measured);
         assert_eq!(
-            (told[2].name.as_str(), told[2].measured),
+            (reported[2].name.as_str(), reported[2].measured),
             ("share up 1ms", Some(91.0))
         );
-        assert_eq!(told[2].verdict, Verdict::Reached);
+        assert_eq!(reported[2].verdict, Verdict::Reached);
         assert_eq!(
-            (told[3].measured, told[3].verdict),
+            (reported[3].measured, reported[3].verdict),
             (Some(1.0), Verdict::Missed)
         );
         let csv = runs_csv(&trials(), &measured);
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_measured_is_void_and_said() {
+    fn unmeasured_cases_are_void_and_noted() {
         let measured = Measured {
             runs: BTreeMap::from([(1, vec![run([95.0, 100.0, 95.0, 0.0], 10.0)])]),
             missing: BTreeMap::from([(0, "there is no line".to_owned())]),

@@ -1,4 +1,4 @@
-//! Plans and their runners from outside: one file per subject.
+//! Plans and their runners through the public interface: one file per subject.
 
 mod parameters;
 mod plans;

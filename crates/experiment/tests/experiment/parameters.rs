@@ -1,4 +1,4 @@
-//! Studies of S, I and N, from their plans to their files.
+//! Studies of S, I and N, from plan to files.
 
 use keiro_experiment::{
     campaign::{Campaign, Options},
@@ -7,7 +7,7 @@ use keiro_experiment::{
     simulator::Simulator,
 };
 
-/// Runs a plan's quick extent in the simulator, these variants only.
+/// Runs these variants of a plan's quick extent in the simulator.
 fn run(id: &str, variants: &[&str]) -> (Report, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let options = Options {
@@ -31,7 +31,7 @@ fn value(report: &Report, name: &str) -> f64 {
 }
 
 #[test]
-fn controllers_meet_every_trouble_and_leave_a_figure() {
+fn controllers_meet_every_impairment_and_leave_a_figure() {
     let (report, directory) = run("aggregation/controller-path", &["adaptive", "none"]);
     let before = value(&report, "none before lost sim");
     assert_eq!(before, 0.0, "{}", report.table());
@@ -50,7 +50,7 @@ fn controllers_meet_every_trouble_and_leave_a_figure() {
             .filter_map(|line| line.split(',').nth(4))
             .collect()
     };
-    // Without a controller S follows the bandwidth only.
+    // Without a controller, only S follows the bandwidth.
     assert!(sizes(",adaptive,").len() > sizes(",none,").len(), "{trace}");
 }
 

@@ -1,7 +1,7 @@
-//! The plans of this repository, and what a wrong plan is answered.
+//! The plans of this repository, and errors of wrong plans.
 
 use keiro_experiment::{
-    parameters::Of,
+    parameters::StudyKind,
     plan::{Kind, Plan},
     row::RowName,
 };
@@ -31,7 +31,7 @@ fn parse_with(plan: &str, setup: &str) -> Result<Plan, String> {
     Plan::parse("plan.toml", plan, setup).map_err(|error| error.to_string())
 }
 
-/// The error of the plan in which `from` is replaced by `to`.
+/// The error of the plan with `from` replaced by `to`.
 #[track_caller]
 fn error(from: &str, to: &str) -> String {
     assert!(PLAN.contains(from), "the plan has no `{from}`");
@@ -110,10 +110,10 @@ fn every_plan_of_this_repository_is_valid_and_named_after_its_folder() {
 #[test]
 fn a_full_run_measures_at_least_five_minutes() {
     for plan in Plan::all().unwrap() {
-        // Combinations of parameters differ visibly in less time, and trials end with what they carry.
+        // Combinations of parameters differ visibly in less time, and trials end by themselves.
         let is_of_cells = plan
             .study()
-            .is_some_and(|study| matches!(study.of, Of::Cells(_)));
+            .is_some_and(|study| matches!(study.kind, StudyKind::Cells(_)));
         let is_shorter = is_of_cells || plan.trials().is_some();
         if plan.kind == Kind::Measurement && plan.accuracy().is_none() && !is_shorter {
             let counted = plan.setup.run.counted();
@@ -123,7 +123,7 @@ fn a_full_run_measures_at_least_five_minutes() {
 }
 
 #[test]
-fn templates_become_all_rows_that_there_can_be() {
+fn templates_expand_to_all_possible_rows() {
     let plan = parse(PLAN).unwrap();
     let names: Vec<String> = plan.rows.iter().map(|row| row.text(&plan.setup)).collect();
     assert_eq!(names.len(), 5 * 5 + 1 + 5);
@@ -185,7 +185,7 @@ fn broken_toml_is_reported_with_its_place() {
 }
 
 #[test]
-fn rows_that_cannot_be_are_refused() {
+fn impossible_rows_are_refused() {
     says(
         &error("{app} mean {variant}", "A6 mean keiro"),
         &["`A6`", "did you mean `A"],
@@ -229,7 +229,7 @@ fn rows_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn targets_that_mean_nothing_are_refused() {
+fn meaningless_targets_are_refused() {
     for (target, parts) in [
         (
             "A3 mean keiro < 11.5 ms",
@@ -297,7 +297,7 @@ fn a_missing_setup_is_named() {
 }
 
 #[test]
-fn setups_that_contradict_themselves_are_refused() {
+fn inconsistent_setups_are_refused() {
     says(
         &setup_error("bandwidth = \"100Mbit\"", "bandwidth = \"100\""),
         &["no unit", "Mbit"],

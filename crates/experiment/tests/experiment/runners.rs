@@ -10,7 +10,7 @@ use keiro_experiment::{
     simulator::Simulator,
 };
 
-/// A second of messages, all counted.
+/// A second of messages, all of them counted.
 fn setup() -> Setup {
     let mut setup = Plan::find("path-selection/table6").unwrap().setup;
     setup.quick = Extent {
@@ -36,8 +36,7 @@ fn run(runner: &mut dyn Runner, setup: &Setup, variant: &str, last: &mut Progres
     outcome.unwrap_or_else(|error| panic!("seed {}: {error:#}", schedule.seed))
 }
 
-/// Every message of the schedule is there once, with its instant, and took at least as long as an
-/// idle path takes.
+/// Every message of the schedule is recorded once, with its instant and at least an idle path's delay.
 #[track_caller]
 fn assert_complete(setup: &Setup, variant: &str, records: &[MessageRecord]) {
     let schedule = Schedule::of(setup, &setup.quick, 0);

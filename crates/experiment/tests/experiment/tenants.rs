@@ -1,4 +1,4 @@
-//! Tenants that share bottlenecks, from their plan to their files, in the simulator.
+//! Tenants that share bottlenecks, from plan to files, in the simulator.
 
 use keiro_experiment::{
     campaign::{Campaign, Options},
@@ -8,7 +8,7 @@ use keiro_experiment::{
     simulator::Simulator,
 };
 
-/// Short: what is asked of it is asked of a second or two.
+/// Short: its targets concern a second or two.
 const PLAN: &str = r#"
 id = "test/sharing"
 title = "Two tenants"
@@ -64,7 +64,7 @@ fn run(text: &str, variants: &[&str]) -> anyhow::Result<(Report, tempfile::TempD
 }
 
 #[test]
-fn every_control_is_told_with_its_files() {
+fn every_control_is_reported_with_its_files() {
     let (report, directory) = run(PLAN, &[]).expect("it can be run");
     let row = |name: &str| {
         let row = report.rows.iter().find(|row| row.name == name);
@@ -73,7 +73,7 @@ fn every_control_is_told_with_its_files() {
     let table = report.table();
     assert_eq!(row("classes F").verdict, Verdict::Reached, "{table}");
     assert_eq!(row("classes share 2").verdict, Verdict::Reached, "{table}");
-    // Without control the one that heeds nothing gets nearly all.
+    // Without control the unresponsive tenant gets nearly everything.
     assert_eq!(row("keiro F").verdict, Verdict::Reached, "{table}");
     assert!(row("none F").measured < Some(0.9), "{table}");
     assert!(row("keiro F").low.is_some(), "{table}");
@@ -96,7 +96,7 @@ fn the_same_seeds_give_the_same_rows() {
 }
 
 #[test]
-fn a_control_that_there_is_not_is_refused() {
+fn an_unknown_control_is_refused() {
     let error = run(PLAN, &["keira"])
         .expect_err("there is none")
         .to_string();

@@ -1,4 +1,4 @@
-//! Transactions, from their plan to their files, by a runner that only says what it measured.
+//! Transactions, from plan to files, with a fake runner.
 
 use keiro_experiment::{
     campaign::{Campaign, Options},
@@ -7,21 +7,23 @@ use keiro_experiment::{
     row::Source,
     runner::{Outcome, Progress, Request, Runner},
     setup::Setup,
-    transactions::{TransactionOutcome, TransactionRequest, TransactionRunner, Way},
+    transactions::{
+        TransactionOutcome, TransactionRequest, TransactionRunner, TransactionTransport,
+    },
 };
 
-/// Every transaction takes 7 ms, and after so many runs none is possible any more.
+/// Every transaction takes 7 ms; after `runs` runs every run fails.
 struct Breaks {
     runs_left: u32,
-    /// Of the runs, by turns: how long a processor stood still, and whether the emulator was late.
+    /// Pauses of a processor and lateness of the emulator, one entry per run.
     disturbances: Vec<(f64, bool)>,
 }
 
-/// Of a machine that does what it should.
+/// A run on an undisturbed machine.
 const NOTHING: (f64, bool) = (0.1, false);
-/// A run that counts, but has a pause in it.
+/// A valid run with a pause in it.
 const PAUSE: (f64, bool) = (3.4, false);
-/// A run that does not count.
+/// A void run.
 const LATE: (f64, bool) = (0.1, true);
 
 impl Runner for Breaks {
@@ -45,7 +47,7 @@ impl Runner for Breaks {
 }
 
 impl TransactionRunner for Breaks {
-    fn missing(&self, _: Way) -> Option<String> {
+    fn missing(&self, _: TransactionTransport) -> Option<String> {
         None
     }
 
@@ -54,7 +56,7 @@ impl TransactionRunner for Breaks {
         _: &TransactionRequest<'_>,
         _: &mut dyn FnMut(&Progress),
     ) -> anyhow::Result<TransactionOutcome> {
-        let (stood_still_ms, is_late) = self.disturbances[0];
+        let (pause_ms, is_late) = self.disturbances[0];
         self.disturbances.rotate_left(1);
         let left = self.runs_left.checked_sub(1);
         self.runs_left = left.ok_or_else(|| anyhow::anyhow!("the machine is gone"))?;
@@ -73,12 +75,12 @@ impl TransactionRunner for Breaks {
                 lateness_p99_us: if is_late { 250.0 } else { 20.0 },
                 lateness_max_us: 300.0,
             },
-            stood_still_ms,
+            pause_ms,
         })
     }
 }
 
-/// What became of a run of one way, and the notes and the number of runs that are in its files.
+/// The result of a run of one transport, and the notes and the number of runs in its files.
 fn carry_out(runs_left: u32) -> (anyhow::Result<()>, String, usize) {
     let plan = Plan::find("aggregation/table5").unwrap();
     let (ran, manifest, runs) = carry_out_on(&plan, runs_left, &[NOTHING]);
@@ -117,8 +119,8 @@ fn carry_out_on(
 }
 
 #[test]
-fn a_run_that_breaks_off_leaves_its_whole_rounds() {
-    // Four cases of a way take turns, in five rounds.
+fn an_aborted_run_keeps_its_complete_rounds() {
+    // Four cases of a transport take turns, in five rounds.
     let (ran, manifest, runs) = carry_out(20);
     ran.unwrap();
     assert_eq!(runs, 20);
@@ -147,8 +149,8 @@ fn a_run_that_breaks_off_leaves_its_whole_rounds() {
     assert_eq!(runs, 0);
 }
 
-/// The machine's pauses, the repeats and what is void, of every run with these disturbances, each being repeated so often
-/// at most for pauses; the disturbances are used up exactly.
+/// Pauses, repeats and whether void, of every run under these disturbances, with this limit of repeats for
+/// pauses. The runs use up the disturbances exactly.
 fn kept(pause_repeats: u32, disturbances: &[(f64, bool)]) -> (f64, u32, bool) {
     let plan = Plan::find("aggregation/table5").unwrap();
     let plan = plan.with_pause_repeats(pause_repeats).unwrap();
@@ -171,18 +173,18 @@ fn kept(pause_repeats: u32, disturbances: &[(f64, bool)]) -> (f64, u32, bool) {
 }
 
 #[test]
-fn a_run_in_which_the_machine_stood_still_is_repeated_as_often_as_is_asked() {
+fn a_run_with_a_machine_pause_is_repeated_up_to_the_limit() {
     let longer = (5.0, false);
     assert_eq!(kept(3, &[NOTHING]), (0.1, 0, false));
     assert_eq!(kept(3, &[PAUSE, NOTHING]), (0.1, 1, false));
     assert_eq!(kept(0, &[PAUSE]), (3.4, 0, false));
     assert_eq!(kept(1, &[longer, PAUSE]), (3.4, 1, false));
-    // The shortest pause is kept, not the last.
+    // The run with the shortest pause is kept, not the last.
     assert_eq!(kept(3, &[longer, PAUSE, longer, longer]), (3.4, 3, false));
 }
 
 #[test]
-fn a_run_that_counts_is_kept_over_one_that_does_not() {
+fn a_valid_run_is_kept_over_a_void_one() {
     assert_eq!(kept(0, &[LATE, NOTHING]), (0.1, 1, false));
     assert_eq!(kept(0, &[LATE, PAUSE]), (3.4, 1, false));
     assert_eq!(kept(3, &[PAUSE, LATE, LATE, LATE]), (3.4, 3, false));

@@ -1,4 +1,4 @@
-//! Trials, from their plan to their files, with a runner that makes the values up.
+//! Trials, from plan to files, with a fake runner.
 
 use keiro_experiment::{
     campaign::{Campaign, Options},
@@ -12,7 +12,7 @@ use keiro_experiment::{
     trials::{TrialOutcome, TrialRequest, TrialRunner},
 };
 
-/// Gives every case its place among the cases as a value, for the emulator's lateness too.
+/// Returns the index of the case as its value and as the emulator's lateness.
 struct Fake {
     lateness_us: f64,
     runs: u32,
@@ -91,7 +91,7 @@ fn verdict(report: &Report, name: &str) -> Verdict {
 }
 
 #[test]
-fn every_case_is_told_with_its_files() {
+fn every_case_is_reported_with_its_files() {
     let (report, directory) = run("aggregation/clients", &[], fake(20.0)).unwrap();
     assert_eq!(report.rows.len(), 3 * 7, "{}", report.table());
     assert_eq!(verdict(&report, "memory a idle"), Verdict::Reached);
@@ -125,13 +125,13 @@ fn a_late_emulator_voids_delays_and_not_bytes() {
 }
 
 #[test]
-fn what_compares_with_a_case_that_was_not_run_is_left_out() {
+fn rows_relative_to_a_case_that_was_not_run_are_left_out() {
     let (report, _directory) = run("aggregation/clients", &["stalled"], fake(20.0)).unwrap();
     assert_eq!(verdict(&report, "mean stalled"), Verdict::Reported);
 }
 
 #[test]
-fn without_the_laboratory_all_rows_are_left_out_and_that_is_said() {
+fn without_the_laboratory_rows_are_left_out_with_a_note() {
     let (report, _directory) = run("aggregation/spacing", &[], Box::new(Simulator)).unwrap();
     assert!(report.rows.is_empty());
     let notes = &report.manifest.notes;

@@ -1,4 +1,4 @@
-//! Capacity by trains of packets, while others send.
+//! Capacity by packet trains under cross traffic.
 
 use std::{
     net::UdpSocket,
@@ -15,12 +15,12 @@ use rand_core::{RngCore, SeedableRng};
 use crate::{
     Failed, SEED,
     laboratory::{Network, measured},
-    verdicts::{Asked, Verdicts},
+    verdicts::{Bound, Figure, Verdicts},
 };
 
-const CAPACITY: Asked = Asked::percent(5.0);
+const CAPACITY: Bound = Bound::percent(5.0);
 
-/// `load` is others' share of the link in per cent, each way.
+/// `load` is the share of the link that cross traffic uses, in percent, in each direction.
 pub(crate) fn under_load(
     interrupts: &Interrupts,
     mbit: u32,
@@ -54,7 +54,15 @@ pub(crate) fn under_load(
         match found {
             Ok(found) => {
                 let found = found.rate.as_bits_per_second() as f64 / 1e6;
-                verdicts.check(&what, (found, f64::from(mbit), "Mbit/s"), CAPACITY);
+                verdicts.check(
+                    &what,
+                    Figure {
+                        found,
+                        truth: f64::from(mbit),
+                        unit: "Mbit/s",
+                    },
+                    CAPACITY,
+                );
             }
             Err(reason) => verdicts.missing(&what, &reason.to_string()),
         }
@@ -72,13 +80,12 @@ pub(crate) fn under_load(
     Ok(lab.down()?)
 }
 
-/// Sends packets of several lengths at random times, `rate` bit/s of IP on average, until stopped
-/// stop.
+/// Sends packets of several lengths at random times, at a mean of `rate` bit/s of IP, until stopped.
 fn poisson(to: &str, rate: f64, seed: u64, stop: &AtomicBool) -> Result<(), Failed> {
     if rate <= 0.0 {
         return Ok(());
     }
-    // It is the listener of the other's as well, so that no ICMP answers load the link.
+    // It also receives the other direction's load, so that no ICMP errors answer it.
     let socket = UdpSocket::bind("0.0.0.0:9")?;
     let _ = keiro_linux::realtime::set_timer_slack(Duration::ZERO);
     let mut rng = ChaCha12Rng::seed_from_u64(seed);
@@ -93,7 +100,7 @@ fn poisson(to: &str, rate: f64, seed: u64, stop: &AtomicBool) -> Result<(), Fail
         let due = begin + Duration::from_secs_f64(at);
         thread::sleep(due.saturating_duration_since(Instant::now()));
         let length = lengths[(rng.next_u32() % 4) as usize] as usize - 28;
-        // Refused by a full buffer: lost, as others' packets may be.
+        // A full buffer refuses the packet; cross traffic may be lost.
         let _ = socket.send_to(&data[..length], to);
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Networks whose lines are known, and measuring in them.
+//! Networks with known lines, and measurements in them.
 
 use std::{
     fmt,
@@ -15,36 +15,36 @@ use crate::{Failed, SEED};
 
 const SERVER: &str = "198.51.100.2:7610";
 
-/// Payload of a full packet of 1500 bytes: without headers of IPv4 and TCP, and TCP's timestamps.
+/// Payload of a full packet of 1500 bytes, without IPv4 and TCP headers and TCP time stamps.
 const PAYLOAD_BYTES: f64 = 1448.0;
-/// What the emulator counts of it: the IP packet.
+/// Length of an IP packet, which the emulator counts.
 const PACKET_BYTES: f64 = 1500.0;
-/// What the kernel's queues count of it: Ethernet's header as well.
+/// Length of a frame, which the kernel's queues count.
 const FRAME_BYTES: f64 = 1514.0;
 
-/// Faster than the link, so that it is not what is measured, and slow enough for an emulator.
+/// Faster than the link, so that it does not limit the measurement, and slow enough for the emulator.
 const LAN_MBIT: u32 = 400;
 
-/// Two hosts with one link, and with a shaper a router before it.
+/// Two hosts with one link, and a router in front of it if there is a shaper.
 #[derive(Clone, Copy)]
 pub(crate) struct Network {
-    /// Of IP packets.
+    /// Rate of IP packets.
     pub(crate) mbit: u32,
     /// One way.
     pub(crate) delay_ms: u32,
-    /// A buffer that holds a whole transfer, and Reno, which does not pace: the times are the
-    /// network's alone. Else 512 KiB, and what the machine uses.
+    /// Use a buffer that holds a whole transfer, and Reno, which does not pace, so that only the network
+    /// determines the times. Otherwise use 512 KiB and the system's congestion control.
     pub(crate) lossless: bool,
-    /// What is in front of the link, if anything.
+    /// What is in front of the link.
     pub(crate) shaper: Option<Shaper>,
 }
 
-/// The kernel's token bucket (tbf): an implementation that is not Keiro's.
+/// The kernel's token bucket (tbf): an implementation independent of Keiro.
 #[derive(Clone, Copy)]
 pub(crate) struct Shaper {
-    /// At which the bucket fills, of Ethernet frames.
+    /// Fill rate of the bucket, in Ethernet frames.
     pub(crate) mbit: u32,
-    /// What the bucket holds.
+    /// Size of the bucket.
     pub(crate) burst_bytes: u32,
 }
 
@@ -65,18 +65,19 @@ impl Network {
         }
     }
 
-    /// B of the link, in Mbit/s of payload.
+    /// Bandwidth B of the link, in Mbit/s of payload.
     pub(crate) fn bandwidth_mbit(self) -> f64 {
         f64::from(self.mbit) * PAYLOAD_BYTES / PACKET_BYTES
     }
 
-    /// oh: the link's delay, and with a router the time in which the first link sends a packet.
+    /// Overhead oh: the link's delay, plus a packet's transmission time on the first link if there is a
+    /// router.
     pub(crate) fn overhead_ms(self) -> f64 {
         let first = PACKET_BYTES * 8.0 / f64::from(LAN_MBIT) / 1e3;
         f64::from(self.delay_ms) + self.shaper.map_or(0.0, |_| first)
     }
 
-    /// Before a series is measured: silence in which a bucket fills, with a reserve of a quarter.
+    /// Pause before a series in which the bucket fills, with a margin of 25 %.
     pub(crate) fn pause(self) -> Duration {
         self.shaper.map_or(Duration::ZERO, |shaper| {
             let seconds = f64::from(shaper.burst_bytes) * 8.0 / (f64::from(shaper.mbit) * 1e6);
@@ -101,7 +102,7 @@ impl Network {
             lossless,
             ..
         } = self;
-        // Every kernel has Reno and allows it in a namespace.
+        // Every kernel has Reno and permits it in a namespace.
         let (tcp, buffer) = match lossless {
             true => (
                 "sysctl = { \"net.ipv4.tcp_congestion_control\" = \"reno\" }",
@@ -121,7 +122,7 @@ impl Network {
                 "[host.tokyo]\n{tcp}\n[host.osaka]\n{tcp}\n[link.wan]\na = {}\n{wan}",
                 end("tokyo", "198.51.100.1")
             ),
-            // On a router, since on the sender the kernel's own queues would wait for the bucket.
+            // On a router, because on the sender the kernel's own queues would wait for the bucket.
             Some(_) => format!(
                 "[host.tokyo]\n{tcp}\nroutes = [{{ to = \"198.51.100.0/24\", via = \"192.0.2.2\" }}]\n\
                  [host.nara]\nsysctl = {{ \"net.ipv4.ip_forward\" = 1 }}\n\
@@ -138,19 +139,19 @@ impl Network {
 }
 
 impl Shaper {
-    /// B above the break, in Mbit/s of payload.
+    /// Bandwidth B above the break, in Mbit/s of payload.
     pub(crate) fn bandwidth_mbit(self) -> f64 {
         f64::from(self.mbit) * PAYLOAD_BYTES / FRAME_BYTES
     }
 
-    /// Payload that the bucket holds.
+    /// Payload that fits into the bucket.
     pub(crate) fn burst_payload_bytes(self) -> f64 {
         f64::from(self.burst_bytes) * PAYLOAD_BYTES / FRAME_BYTES
     }
 
     fn put_up(self, lab: &Lab) -> Result<(), Failed> {
         let (rate, burst) = (format!("{}mbit", self.mbit), self.burst_bytes.to_string());
-        // More than a transfer has under way, so that nothing is lost.
+        // More than a transfer has in flight, so that nothing is lost.
         let tbf = ["tbf", "rate", &rate, "burst", &burst, "limit", "16mb"];
         let status = lab
             .host("nara")?
@@ -178,7 +179,7 @@ impl fmt::Display for Network {
     }
 }
 
-/// Runs `client` in tokyo towards a server in osaka.
+/// Runs `client` in host tokyo towards a server in host osaka.
 pub(crate) fn measured<T: Send>(
     lab: &Lab,
     client: impl FnOnce(&mut Session<'_>) -> Result<T, NetError> + Send,
@@ -212,8 +213,8 @@ pub(crate) fn measured<T: Send>(
     })
 }
 
-/// Repeats `run` while the emulator is late, which says something about the machine and nothing
-/// about what is measured; the third time counts anyhow, and says so.
+/// Repeats `run` while the emulator is late, because lateness is the machine's and not the network's. The
+/// third attempt counts in any case and says so.
 pub(crate) fn in_time<T>(
     lab: &Lab,
     mut run: impl FnMut() -> Result<T, Failed>,

@@ -1,10 +1,9 @@
-//! How near `keiro measure` comes to networks that are known: needs root and iproute2, takes about
-//! twelve minutes.
+//! Accuracy of `keiro measure` on known networks. Needs root and iproute2, takes about twelve minutes.
 //!
 //! `cargo run -p keiro-measure --example accuracy [lines] [break] [crossover] [capacity]`
 //!
-//! Server and client run in two network namespaces with an emulated link in between. Every figure
-//! is printed beside the truth and what is asked of it; exit status 1 if one is missed.
+//! Server and client run in two network namespaces with an emulated link between them. Every figure is
+//! printed with the true value and its bound. The exit status is 1 if a bound is exceeded.
 
 mod capacity;
 mod laboratory;
@@ -22,7 +21,7 @@ type Failed = Box<dyn Error + Send + Sync>;
 
 const SEED: u64 = 1;
 
-/// Links with one line each.
+/// Links that are described by one line.
 const LINES: [Network; 4] = [
     Network::plain(10, 5),
     Network::plain(50, 10),
@@ -30,7 +29,7 @@ const LINES: [Network; 4] = [
     Network::plain(100, 25),
 ];
 
-/// Bursts of half a megabyte go at 100 Mbit/s, what is above at 50 Mbit/s.
+/// Bursts of 500 kB go at 100 Mbit/s, everything above at 50 Mbit/s.
 const BREAK: Network = Network {
     shaper: Some(Shaper {
         mbit: 50,
@@ -39,7 +38,7 @@ const BREAK: Network = Network {
     ..Network::lossless(100, 5)
 };
 
-/// Which is faster? Little overhead and little bandwidth, or much of both.
+/// Two networks that cross: one with less overhead, the other with more bandwidth.
 const CROSSING: [Network; 2] = [Network::lossless(20, 2), Network::lossless(100, 20)];
 
 fn main() -> Result<ExitCode, Failed> {

@@ -13,17 +13,17 @@ use keiro_units::ByteCount;
 use crate::{
     Failed, SEED,
     laboratory::{Network, in_time, measured},
-    verdicts::{Asked, Verdicts},
+    verdicts::{Bound, Figure, Verdicts},
 };
 
-const BANDWIDTH: Asked = Asked::percent(2.0);
-const OVERHEAD: Asked = Asked {
+const BANDWIDTH: Bound = Bound::percent(2.0);
+const OVERHEAD: Bound = Bound {
     percent: 5.0,
     or_absolute: Some(0.2),
 };
-const PREDICTION: Asked = Asked::percent(3.0);
-const BREAK: Asked = Asked::percent(10.0);
-const CROSSOVER: Asked = Asked::percent(5.0);
+const PREDICTION: Bound = Bound::percent(3.0);
+const BREAK: Bound = Bound::percent(10.0);
+const CROSSOVER: Bound = Bound::percent(5.0);
 
 /// B, oh and times of sizes that were not measured, on a link without a break.
 pub(crate) fn line(
@@ -32,7 +32,7 @@ pub(crate) fn line(
     verdicts: &mut Verdicts,
 ) -> Result<(), Failed> {
     let lab = network.up(interrupts)?;
-    // A tenth of a second to one and a half.
+    // Between 0.1 s and 1.5 s.
     let sizes = log_spaced(1_000, u64::from(network.mbit) * 200_000, 3)?;
     let measure = |sizes: &[u64]| {
         let plan = plan(network, sizes, 45);
@@ -43,24 +43,40 @@ pub(crate) fn line(
     let (first, last) = (&fit.pieces()[0], &fit.pieces()[fit.pieces().len() - 1]);
     verdicts.heading(&network.to_string());
     let found = last.bandwidth().as_bits_per_second() as f64 / 1e6;
-    verdicts.check("B", (found, network.bandwidth_mbit(), "Mbit/s"), BANDWIDTH);
+    verdicts.check(
+        "B",
+        Figure {
+            found,
+            truth: network.bandwidth_mbit(),
+            unit: "Mbit/s",
+        },
+        BANDWIDTH,
+    );
     let found = first.overhead_seconds() * 1e3;
-    verdicts.check("oh", (found, network.overhead_ms(), "ms"), OVERHEAD);
+    verdicts.check(
+        "oh",
+        Figure {
+            found,
+            truth: network.overhead_ms(),
+            unit: "ms",
+        },
+        OVERHEAD,
+    );
     predictions(&fit, &others, verdicts);
     Ok(lab.down()?)
 }
 
-/// The same, and the break, behind a token bucket.
+/// The same values and the break, behind a token bucket.
 ///
-/// Transfers begin with a full bucket of s bytes. With p the payload rate of the link and q < p
-/// that at which the bucket fills, both in byte/s, and d the link's delay, at t after the first
-/// byte at most pt (the link) and at most s + qt (the bucket) have left:
+/// Transfers begin with a full bucket of s bytes. Let p be the payload rate of the link and q < p the fill
+/// rate of the bucket, both in byte/s, and d the link's delay. At t after the first byte, at most pt (the
+/// link) and at most s + qt (the bucket) have left:
 ///
 /// - n ≤ pt gives T(n) = d + n/p for small n,
 /// - n ≤ s + qt gives T(n) = d + (n − s)/q for large n, so B = 8q and oh = d − s/q,
 /// - both are equal at the break n = s·p/(p − q); the time does not jump there.
 ///
-/// Bits on the link count 1500 bytes for 1448 of payload, those in the bucket 1514.
+/// Rates of the link count 1500 bytes per 1448 bytes of payload, those of the bucket 1514.
 pub(crate) fn broken_line(
     interrupts: &Interrupts,
     network: Network,
@@ -71,7 +87,7 @@ pub(crate) fn broken_line(
     let (p, q) = (network.bandwidth_mbit(), shaper.bandwidth_mbit());
     let burst = shaper.burst_payload_bytes();
     let knee = burst * p / (p - q);
-    // A decade and a half below the break, and more than half of one above it.
+    // One and a half decades below the break, and more than half a decade above it.
     let sizes = log_spaced(10_000, 4_000_000, 8)?;
     let measure = |sizes: &[u64]| {
         let plan = plan(network, sizes, 75);
@@ -82,7 +98,7 @@ pub(crate) fn broken_line(
     verdicts.heading(&network.to_string());
     verdicts.check_count("breaks", fit.breaks().len(), 1);
     if let ([below, above], [one]) = (fit.pieces(), fit.breaks()) {
-        // The overhead above is where the line meets the axis: below zero.
+        // The overhead above the break is the line's intercept, which is negative.
         let delay = network.overhead_ms();
         let overheads = [delay, delay - burst * 8.0 / q / 1e3];
         for ((piece, place), (bandwidth, overhead)) in [(below, "below"), (above, "above")]
@@ -91,26 +107,50 @@ pub(crate) fn broken_line(
         {
             let found = piece.bandwidth().as_bits_per_second() as f64 / 1e6;
             let what = format!("B {place}");
-            verdicts.check(&what, (found, bandwidth, "Mbit/s"), BANDWIDTH);
+            verdicts.check(
+                &what,
+                Figure {
+                    found,
+                    truth: bandwidth,
+                    unit: "Mbit/s",
+                },
+                BANDWIDTH,
+            );
             let found = piece.overhead_seconds() * 1e3;
             let what = format!("oh {place}");
-            verdicts.check(&what, (found, overhead, "ms"), OVERHEAD);
+            verdicts.check(
+                &what,
+                Figure {
+                    found,
+                    truth: overhead,
+                    unit: "ms",
+                },
+                OVERHEAD,
+            );
         }
         let found = one.bytes.get() as f64 / 1e3;
-        verdicts.check("break", (found, knee / 1e3, "kB"), BREAK);
+        verdicts.check(
+            "break",
+            Figure {
+                found,
+                truth: knee / 1e3,
+                unit: "kB",
+            },
+            BREAK,
+        );
     }
     predictions(&fit, &others, verdicts);
     Ok(lab.down()?)
 }
 
-/// The size at which two networks take equally long: by comparing their fits, and by transfers of
-/// sizes around it that the fits do not know.
+/// The size at which two networks take the same time: from their fits, and from transfers of sizes around it
+/// that the fits do not use.
 pub(crate) fn crossover(
     interrupts: &Interrupts,
     networks: [Network; 2],
     verdicts: &mut Verdicts,
 ) -> Result<(), Failed> {
-    // Equation 2, to know where to look closely.
+    // Equation 2 locates the crossover.
     let [a, b] = networks;
     let seconds_per_bit = (1.0 / a.bandwidth_mbit() - 1.0 / b.bandwidth_mbit()) / 1e6;
     let expected = f64::from(b.delay_ms - a.delay_ms) / 1e3 / seconds_per_bit / 8.0;
@@ -135,14 +175,26 @@ pub(crate) fn crossover(
     verdicts.check_count("crossovers", compared.crossovers.len(), 1);
     if let Some(one) = compared.crossovers.first() {
         let found = one.bytes.get() as f64 / 1e3;
-        verdicts.check("crossover, measured", (found, truth / 1e3, "kB"), CROSSOVER);
-        let by_equation = (found, expected / 1e3, "kB");
+        verdicts.check(
+            "crossover, measured",
+            Figure {
+                found,
+                truth: truth / 1e3,
+                unit: "kB",
+            },
+            CROSSOVER,
+        );
+        let by_equation = Figure {
+            found,
+            truth: expected / 1e3,
+            unit: "kB",
+        };
         verdicts.check("crossover, eq. 2", by_equation, CROSSOVER);
     }
     Ok(())
 }
 
-/// Where the medians of two series of the same sizes are equal, by the line through their
+/// Size at which the medians of two series with the same sizes are equal, by a regression line through their
 /// differences.
 fn crossing(a: &Transfers, b: &Transfers) -> Option<f64> {
     let differences: Vec<(f64, f64)> = a
@@ -180,7 +232,7 @@ fn series(session: &mut Session<'_>, plan: &TransferPlan) -> Result<Transfers, N
     measure_transfers(session, plan, &mut found, &mut |_| {}).map(|()| found)
 }
 
-/// The geometric middles of neighbouring sizes.
+/// Geometric means of neighbouring sizes.
 fn between(sizes: &[u64]) -> Vec<u64> {
     let pairs = sizes.windows(2);
     pairs
@@ -197,7 +249,7 @@ fn fit(found: &Transfers) -> Result<Fit, Failed> {
     Ok(Fit::of(&samples).map_err(|error| error.to_string())?)
 }
 
-/// The size whose measured time is furthest from the fit's.
+/// The size with the greatest difference between measured time and fit.
 fn predictions(fit: &Fit, others: &Transfers, verdicts: &mut Verdicts) {
     let worst = others
         .series
@@ -211,7 +263,11 @@ fn predictions(fit: &Fit, others: &Transfers, verdicts: &mut Verdicts) {
     match worst {
         Some((predicted, measured)) => verdicts.check(
             "worst size between",
-            (predicted * 1e3, measured * 1e3, "ms"),
+            Figure {
+                found: predicted * 1e3,
+                truth: measured * 1e3,
+                unit: "ms",
+            },
             PREDICTION,
         ),
         None => verdicts.missing("worst size between", "no time was left"),

@@ -1,22 +1,29 @@
-//! What was found beside the truth and what was asked.
+//! Compares measured figures with true values and bounds.
 
 use std::process::ExitCode;
 
-/// Counts what was asked and what was missed.
+/// Counts checked and missed figures.
 #[derive(Default)]
 pub(crate) struct Verdicts {
-    asked: usize,
+    checked: usize,
     missed: usize,
 }
 
-/// How far from the truth a figure may be: a share of it, or as much in its own unit.
+/// Bound of the error: relative, or absolute in the figure's own unit.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked {
+pub(crate) struct Bound {
     pub(crate) percent: f64,
     pub(crate) or_absolute: Option<f64>,
 }
 
-impl Asked {
+/// A measured figure with its true value.
+pub(crate) struct Figure<'a> {
+    pub(crate) found: f64,
+    pub(crate) truth: f64,
+    pub(crate) unit: &'a str,
+}
+
+impl Bound {
     pub(crate) const fn percent(percent: f64) -> Self {
         Self {
             percent,
@@ -34,18 +41,14 @@ impl Verdicts {
         );
     }
 
-    pub(crate) fn check(
-        &mut self,
-        what: &str,
-        (found, truth, unit): (f64, f64, &str),
-        asked: Asked,
-    ) {
+    pub(crate) fn check(&mut self, what: &str, figure: Figure<'_>, bound: Bound) {
+        let Figure { found, truth, unit } = figure;
         let percent = (found / truth - 1.0) * 100.0;
         let absolute = (found - truth).abs();
-        let reached = percent.abs() <= asked.percent
-            || asked.or_absolute.is_some_and(|most| absolute <= most);
-        let mut text = format!("{} %", asked.percent);
-        if let Some(most) = asked.or_absolute {
+        let reached = percent.abs() <= bound.percent
+            || bound.or_absolute.is_some_and(|most| absolute <= most);
+        let mut text = format!("{} %", bound.percent);
+        if let Some(most) = bound.or_absolute {
             text.push_str(&format!(" or {most} {unit}"));
         }
         self.row(
@@ -56,7 +59,7 @@ impl Verdicts {
         );
     }
 
-    /// Something that is right or wrong.
+    /// Checks something that is either right or wrong.
     pub(crate) fn check_count(&mut self, what: &str, found: usize, truth: usize) {
         self.row(
             &format!("{what:<22} {found:>12} {truth:>12}  {:38}", ""),
@@ -64,13 +67,13 @@ impl Verdicts {
         );
     }
 
-    /// Something was not found at all.
+    /// Reports a figure that was not found at all.
     pub(crate) fn missing(&mut self, what: &str, why: &str) {
         self.row(&format!("{what:<22} {why}"), false);
     }
 
     fn row(&mut self, text: &str, reached: bool) {
-        self.asked += 1;
+        self.checked += 1;
         self.missed += usize::from(!reached);
         println!("  {text} {}", if reached { "reached" } else { "MISSED" });
     }
@@ -78,8 +81,8 @@ impl Verdicts {
     pub(crate) fn conclude(&self) -> ExitCode {
         println!(
             "\n{} of {} figures reached",
-            self.asked - self.missed,
-            self.asked
+            self.checked - self.missed,
+            self.checked
         );
         match self.missed {
             0 => ExitCode::SUCCESS,

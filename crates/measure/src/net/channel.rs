@@ -1,7 +1,7 @@
-//! The control connection: messages with a length in front, encrypted unless the server is open.
+//! The control connection: length-prefixed messages, encrypted unless the server is open.
 //!
-//! Noise_IK_25519_ChaChaPoly_BLAKE2s (revision 34) with the static keys of gateways, under a
-//! prologue of its own, so that nothing of it can be used for the overlay or the other way round.
+//! Noise_IK_25519_ChaChaPoly_BLAKE2s (revision 34) with the static keys of gateways and a prologue of its
+//! own, so that no message can be replayed to the overlay or from it.
 
 use std::net::TcpStream;
 
@@ -23,10 +23,9 @@ const RESPONSE_LEN: usize = 32 + 16;
 /// The authentication tag of a message.
 const TAG_LEN: usize = 16;
 
-/// Our key and the server's.
+/// Our private key and the server's public key.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Our private key.
     pub private: PrivateKey,
     /// The server's public key.
     pub peer: PublicKey,
@@ -39,16 +38,16 @@ pub(crate) struct Channel {
     buffer: Vec<u8>,
 }
 
-/// Why there is no channel, or nothing more on it.
+/// Errors of opening or using a channel.
 #[derive(Debug)]
 pub(crate) enum ChannelError {
-    /// Nothing came or could be sent.
+    /// Reading or writing failed.
     Ended(Ended),
-    /// The server said why not; never [`Status::Welcome`].
+    /// The server's reason for refusing; never [`Status::Welcome`].
     Status(Status),
     /// A message was altered or forged.
     NotAuthentic,
-    /// What came cannot be.
+    /// A message violates the protocol.
     Garbage(&'static str),
 }
 
@@ -59,7 +58,7 @@ impl From<Ended> for ChannelError {
 }
 
 impl Channel {
-    /// Opens the client's end on a fresh connection.
+    /// Opens the client's end of a new connection.
     pub(crate) fn open(
         mut stream: TcpStream,
         identity: Option<&Identity>,
@@ -91,13 +90,13 @@ impl Channel {
         Ok(Self::new(stream, Some(transport(state)?)))
     }
 
-    /// Reads the first message of an authenticated client and says who it is. The caller decides
-    /// whether it is welcome.
+    /// Reads the first message of an authenticated client and returns its key. The caller decides whether to
+    /// accept it.
     pub(crate) fn identify(
         mut stream: TcpStream,
         private: &PrivateKey,
         limits: &WaitLimits<'_>,
-    ) -> Result<(Caller, PublicKey), ChannelError> {
+    ) -> Result<(PendingClient, PublicKey), ChannelError> {
         let mut message = [0; INITIATION_LEN];
         limits.read_full(&mut stream, &mut message)?;
         let mut state = noise(private, Builder::build_responder)?;
@@ -112,7 +111,7 @@ impl Channel {
             .get_remote_static()
             .and_then(|key| key.try_into().ok())
             .ok_or(ChannelError::NotAuthentic)?;
-        Ok((Caller { stream, state }, PublicKey::from_bytes(peer)))
+        Ok((PendingClient { stream, state }, PublicKey::from_bytes(peer)))
     }
 
     /// Welcomes a client that needs no authentication.
@@ -132,7 +131,7 @@ impl Channel {
         }
     }
 
-    /// The connection, to ask for its addresses.
+    /// The TCP connection, for its addresses.
     pub(crate) fn stream(&self) -> &TcpStream {
         &self.stream
     }
@@ -156,12 +155,12 @@ impl Channel {
         };
         let announced = u16::try_from(length).map_err(|_| ChannelError::Garbage(TOO_LONG))?;
         frame[..2].copy_from_slice(&announced.to_be_bytes());
-        // One call, so that it is one packet.
+        // One call, so that it is one TCP segment.
         limits.write_full(&mut self.stream, &frame[..2 + length])?;
         Ok(())
     }
 
-    /// Waits for one message.
+    /// Receives one message.
     pub(crate) fn receive(&mut self, limits: &WaitLimits<'_>) -> Result<Vec<u8>, ChannelError> {
         let mut length = [0; 2];
         limits.read_full(&mut self.stream, &mut length)?;
@@ -188,14 +187,13 @@ impl Channel {
 
 const TOO_LONG: &str = "a message that is too long";
 
-/// A client that has said who it is and waits for an answer.
-pub(crate) struct Caller {
+/// A client that has authenticated and waits for the server's decision.
+pub(crate) struct PendingClient {
     stream: TcpStream,
     state: HandshakeState,
 }
 
-impl Caller {
-    /// Lets it in.
+impl PendingClient {
     pub(crate) fn welcome(mut self, limits: &WaitLimits<'_>) -> Result<Channel, ChannelError> {
         let mut answer = [0; 1 + RESPONSE_LEN];
         answer[0] = Status::Welcome as u8;
@@ -206,13 +204,12 @@ impl Caller {
         Ok(Channel::new(self.stream, Some(transport(self.state)?)))
     }
 
-    /// Sends it away.
     pub(crate) fn refuse(mut self, status: Status, limits: &WaitLimits<'_>) {
         refuse(&mut self.stream, status, limits);
     }
 }
 
-/// Says why not; whether it is heard does not matter.
+/// Sends the reason; the client may be gone already.
 pub(crate) fn refuse(stream: &mut TcpStream, status: Status, limits: &WaitLimits<'_>) {
     let _ = limits.write_full(stream, &[status as u8]);
 }
@@ -278,17 +275,17 @@ mod tests {
         )
     }
 
-    /// A client with key 1 that believes the server to have key `believed`; the server has key 2
-    /// and allows everybody.
+    /// A client with key 1 that expects the server to have key `believed`. The server has key 2 and accepts
+    /// every client.
     fn handshake(believed: u8) -> (Result<Channel, ChannelError>, Result<Channel, ChannelError>) {
         let (client, mut server) = pair();
         let serving = thread::spawn(move || {
             let mut bytes = [0; 8];
             PATIENCE.read_full(&mut server, &mut bytes)?;
             assert_eq!(read_preamble(&bytes), Ok(Role::Authenticated));
-            let (caller, peer) = Channel::identify(server, &key(2).0, &PATIENCE)?;
+            let (client, peer) = Channel::identify(server, &key(2).0, &PATIENCE)?;
             assert_eq!(peer, key(1).1);
-            caller.welcome(&PATIENCE)
+            client.welcome(&PATIENCE)
         });
         let identity = Identity {
             private: key(1).0,
@@ -299,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_understand_each_other_and_nobody_else_does() {
+    fn messages_are_readable_by_both_ends_only() {
         let (client, server) = handshake(2);
         let (Ok(mut client), Ok(mut server)) = (client, server) else {
             panic!("no channel");
@@ -319,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_means_another_server_is_told() {
+    fn a_client_with_another_servers_key_is_refused() {
         let (client, server) = handshake(3);
         for end in [client.err(), server.err()] {
             let wrong = matches!(end, Some(ChannelError::Status(Status::WrongKey)));
@@ -342,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_and_being_told_to_stop_end_a_wait() {
+    fn silence_and_cancellation_end_a_wait() {
         let (client, _server) = pair();
         let mut channel = Channel::new(client, None);
         let brief = WaitLimits {

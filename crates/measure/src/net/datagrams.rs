@@ -19,7 +19,7 @@ use super::{
     wire::{Probe, Token},
 };
 
-/// A socket that hears only one server.
+/// A socket that is connected to one server.
 pub(crate) struct Datagrams {
     socket: BatchSocket,
     epoll: Epoll,
@@ -29,11 +29,11 @@ pub(crate) struct Datagrams {
     token: Token,
 }
 
-/// How often waiting looks whether it should stop; ours.
+/// Period of checking whether to stop; ours.
 const STEP: Duration = Duration::from_millis(100);
 
 impl Datagrams {
-    /// For a session with `server`.
+    /// Opens a socket for a session with `server`.
     pub(crate) fn open(server: SocketAddr, token: Token) -> Result<Self, NetError> {
         let any: SocketAddr = match server {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -47,7 +47,8 @@ impl Datagrams {
         single_stamps(&socket).map_err(system)?;
         let epoll = Epoll::new().map_err(system)?;
         epoll.add(&socket, 0, Interest::Read).map_err(system)?;
-        // Without it probes leave up to 50 µs late, which costs nothing but evenness.
+        // Without it probes leave up to 50 µs late, which makes their spacing less even and does no other
+        // harm.
         let _ = set_timer_slack(Duration::ZERO);
         Ok(Self {
             socket,
@@ -59,7 +60,7 @@ impl Datagrams {
         })
     }
 
-    /// Sends one datagram; whether the kernel took it.
+    /// Sends one datagram; returns whether the kernel accepted it.
     pub(crate) fn send(&mut self, data: &[u8]) -> bool {
         let outgoing = Outgoing {
             remote: self.server,
@@ -71,8 +72,8 @@ impl Datagrams {
         matches!(self.socket.send(&outgoing), Sent::All)
     }
 
-    /// Waits until something is there or `until`, and gives all that is there to `take`, with its
-    /// length and the kernel's stamp; how many there were.
+    /// Waits until a datagram arrives or `until`. Passes all that have arrived to `take`, with length and the
+    /// kernel's time stamp. Returns their number.
     pub(crate) fn receive(
         &mut self,
         until: Instant,
@@ -93,7 +94,7 @@ impl Datagrams {
             }
             let (server, token) = (self.server, self.token);
             let mut count = 0;
-            // An error is that of a datagram sent before: no listener. A timeout shows that.
+            // The error of an earlier datagram: there is no listener. The timeout will show that.
             let _ = self.socket.receive(&mut self.buffers, |received| {
                 for data in received.data.chunks(received.stride) {
                     let probe = Probe::read(data).filter(|probe| probe.token == token);

@@ -1,4 +1,4 @@
-//! Why a measurement between two hosts failed, split by who has to act.
+//! Errors of measurements between two hosts, split by who can fix them.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -11,120 +11,89 @@ pub enum NetError {
     #[error(
         "{target}: the name cannot be resolved: {reason}; look for a typing error, ask `getent ahosts`, or write the address"
     )]
-    Resolve {
-        /// As given.
-        target: String,
-        /// The system's error.
-        reason: io::Error,
-    },
-    /// What is given is neither an address nor a name with a port.
+    Resolve { target: String, reason: io::Error },
+    /// The target is neither an address nor a name with a port.
     #[error(
         "{target}: not an address and port: {reason}; write HOST:PORT, as in 192.0.2.1:7610 or [2001:db8::1]:7610"
     )]
-    Target {
-        /// As given.
-        target: String,
-        /// The system's error.
-        reason: io::Error,
-    },
+    Target { target: String, reason: io::Error },
     /// No listener, or a firewall blocks the connection.
     #[error("{server}: cannot connect: {reason}; is `keiro measure --serve` running there, and TCP and UDP port {} open on the way?", server.port())]
     Connect {
-        /// The other host.
         server: SocketAddr,
-        /// The system's error.
         reason: io::Error,
     },
-    /// The address to serve on cannot be had.
+    /// The listening address is not available.
     #[error("{address}: cannot listen: {reason}; use another address or port, or stop what has it")]
     Listen {
-        /// The address asked for.
+        /// The listening address.
         address: SocketAddr,
-        /// The system's error.
         reason: io::Error,
     },
-    /// The UDP port to serve on or to probe from cannot be had.
+    /// The UDP port of the server or client is not available.
     #[error(transparent)]
     Udp(#[from] keiro_linux::udp::BindError),
-    /// The server wants to know who asks.
+    /// The server requires authentication.
     #[error(
         "{0}: the server demands authentication; give --key FILE and --peer PUBKEY instead of --open"
     )]
     KeyWanted(SocketAddr),
-    /// The server does not say who it is.
+    /// The server does not authenticate itself.
     #[error(
         "{0}: the server runs with --open and proves nothing; give --open here too, or start it with --key and --allow"
     )]
     IsOpen(SocketAddr),
-    /// The server does not know us.
+    /// The server does not know our key.
     #[error("{server}: the server does not allow this key; add `--allow {own}` there")]
-    NotAllowed {
-        /// The other host.
-        server: SocketAddr,
-        /// Our public key.
-        own: PublicKey,
-    },
-    /// The server has another key than the one given.
+    NotAllowed { server: SocketAddr, own: PublicKey },
+    /// The server's key is not the one given.
     #[error("{server}: the server's key is not {peer}; `keiro pubkey` there prints the right one")]
     WrongKey {
-        /// The other host.
         server: SocketAddr,
-        /// The key it should have.
+        /// The expected key.
         peer: PublicKey,
     },
     /// An answer was forged or altered.
     #[error("{0}: the answer is not authentic; somebody on the way changes it, or --peer is wrong")]
     NotAuthentic(SocketAddr),
-    /// The server has its hands full.
+    /// The server has too many clients.
     #[error(
         "{0}: the server already has as many clients as it takes; try again later, or give it a larger --clients"
     )]
     Busy(SocketAddr),
-    /// The server speaks another version.
+    /// The server has another protocol version.
     #[error(
         "{0}: the server speaks another version of the protocol; run the same keiro on both hosts"
     )]
     Version(SocketAddr),
-    /// The server said no.
+    /// The server refused.
     #[error("{server}: refused: {reason}")]
-    Refused {
-        /// The other host.
-        server: SocketAddr,
-        /// Its words.
-        reason: String,
-    },
-    /// Nothing more came.
+    Refused { server: SocketAddr, reason: String },
+    /// The other host fell silent.
     #[error("{server} has vanished: nothing for {:.1} s {during}", silence.as_secs_f64())]
     Vanished {
-        /// The other host.
         server: SocketAddr,
-        /// What was being done.
+        /// The operation that failed.
         during: &'static str,
-        /// For how long.
         silence: Duration,
     },
-    /// The connection broke.
     #[error("{server} has gone: {reason} {during}")]
     Lost {
-        /// The other host.
         server: SocketAddr,
-        /// What was being done.
+        /// The operation that failed.
         during: &'static str,
-        /// The system's error.
         reason: io::Error,
     },
-    /// The other side says what it must not say.
+    /// The server violates the protocol.
     #[error("{server}: does not speak this protocol: {what}")]
     Protocol {
-        /// The other host.
         server: SocketAddr,
-        /// What was wrong.
         what: &'static str,
     },
-    /// Nothing can be measured with these sizes.
+    /// The sizes are invalid.
     #[error("{0}")]
     Sizes(String),
-    /// Probes cannot be sent like this.
+    /// The probes are invalid.
     #[error("{0}")]
     Probes(String),
     /// The time for transfers was over before the first one.
@@ -133,21 +102,19 @@ pub enum NetError {
         duration(*budget), duration(*looked), duration(*shortest), Text(*enough)
     )]
     NoTime {
-        /// How long they may take.
+        /// The time allowed for all transfers.
         budget: Duration,
-        /// Of that, what the first look at the path took.
+        /// Time spent on the first look at the path.
         looked: Duration,
-        /// What the shortest transfer takes, its pause included.
+        /// Duration of the shortest transfer, its pause included.
         shortest: Duration,
-        /// A time in which every size is measured a few times.
+        /// A time in which every size can be measured a few times.
         enough: Duration,
     },
-    /// The system refuses something that it rarely refuses.
+    /// A rare failure of the operating system.
     #[error("cannot {what}: {reason}")]
     System {
-        /// What was wanted.
         what: &'static str,
-        /// The system's error.
         reason: io::Error,
     },
     /// The measurement was cancelled.

@@ -1,16 +1,16 @@
 //! Measuring between two hosts: transfer times over TCP, probes and trains over UDP.
 //!
-//! One host runs a [`Server`], the other opens a [`Session`] with it and measures. What a server
-//! gives is bounded and, unless it is [`Access::Open`], only for those whose keys it allows. What
-//! is measured is data; fitting, printing and drawing it is left to others.
+//! One host runs a [`Server`], the other opens a [`Session`] with it and measures. The server's resources are
+//! bounded and, unless it is [`Access::Open`], limited to clients whose keys it allows. Measurements are
+//! returned as data; fitting, printing and drawing are done elsewhere.
 //!
-//! | file | does |
+//! | file | contents |
 //! |---|---|
-//! | `wire` | every byte, as in `docs/measure-protocol.md` |
-//! | `channel`, `limits` | the control connection; waiting with an end |
-//! | `server`, `reflection` | the other side: TCP, UDP |
-//! | [`session`](Session) | this side |
-//! | `transfer`, `sampling` | time against size; which size is next |
+//! | `wire` | every message, as in `docs/measure-protocol.md` |
+//! | `channel`, `limits` | the control connection; waiting with timeouts |
+//! | `server`, `reflection` | the server: TCP, UDP |
+//! | [`session`](Session) | the client |
+//! | `transfer`, `sampling` | time against size; choice of the next size |
 //! | `datagrams`, `probe` | round trip, delay variation, loss, order |
 //! | `train` | capacity |
 

@@ -1,14 +1,14 @@
-//! What transfers consist of: bytes that no device on the way can compress.
+//! Payload of transfers: bytes that no device on the path can compress.
 
 use std::sync::OnceLock;
 
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 
-/// Bytes read or written in one call at most.
+/// Maximum of bytes per read or write.
 pub(crate) const CHUNK_BYTES: usize = 1 << 20;
 
-/// Random bytes, the same every time; transfers repeat them.
+/// Pseudo-random bytes with a fixed seed, repeated as needed.
 pub(crate) fn payload() -> &'static [u8] {
     static PAYLOAD: OnceLock<Vec<u8>> = OnceLock::new();
     PAYLOAD.get_or_init(|| {

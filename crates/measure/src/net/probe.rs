@@ -1,9 +1,9 @@
 //! Round trip, delay variation, loss and order, from probes that the server reflects.
 //!
-//! As STAMP (RFC 8762) with a stateful reflector: the server numbers its replies, so that losses
-//! the two directions are distinguished, and stamps are the kernel's where it receives. Delays one way
-//! are known only up to the unknown difference of two clocks; the report says how far each is
-//! above the least (RFC 5481 §4.2), and the jitter of RFC 3550 §6.4.1, in which it cancels.
+//! As in STAMP (RFC 8762) with a stateful reflector: the server numbers its replies, which separates the
+//! losses of both directions. Time stamps of arrivals are the kernel's. One-way delays are known only up to
+//! the unknown offset of two clocks. The report has their excess over the minimum (RFC 5481 §4.2), and the
+//! jitter of RFC 3550 §6.4.1, in which the offset cancels.
 
 use std::time::{Duration, Instant};
 
@@ -20,23 +20,21 @@ use super::{
     wire::{Answer, Probe, ProbeCounts, ProbeKind, Request},
 };
 
-/// What to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbePlan {
-    /// How many probes; all of them take at most [`ProbePlan::TIME_MAX`].
+    /// Number of probes; together they take at most [`ProbePlan::TIME_MAX`].
     pub count: u32,
-    /// From one to the next; at least [`ProbePlan::INTERVAL_MIN`].
+    /// Interval of probes; at least [`ProbePlan::INTERVAL_MIN`].
     pub interval: Duration,
     /// Length of the UDP payload, 60 to 1472 bytes.
     pub bytes: usize,
 }
 
-/// What the probes met.
+/// Result of a probe measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProbeReport {
-    /// Probes sent.
     pub sent: u64,
-    /// `None` if no reply came.
+    /// `None` if no reply arrived.
     pub round_trip: Option<RoundTrip>,
     /// Towards the server.
     pub there: OneWay,
@@ -44,63 +42,52 @@ pub struct ProbeReport {
     pub back: OneWay,
 }
 
-/// Round trips in seconds, the server's own time taken off.
+/// Round trips in seconds, without the server's processing time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RoundTrip {
-    /// Shortest.
     pub min: f64,
-    /// Mean.
     pub mean: f64,
-    /// Median.
     pub p50: f64,
-    /// 95th percentile.
     pub p95: f64,
-    /// 99th percentile.
     pub p99: f64,
-    /// Longest.
     pub max: f64,
 }
 
-/// One direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OneWay {
-    /// Different probes sent this way.
+    /// Distinct probes sent in this direction.
     pub sent: u64,
-    /// Different probes that came.
+    /// Distinct probes that arrived.
     pub received: u64,
-    /// Probes that came again.
+    /// Probes that arrived again.
     pub duplicates: u64,
-    /// Probes that came after one sent later (RFC 4737 §4.1).
+    /// Probes that arrived after one sent later (RFC 4737 §4.1).
     pub reordered: u64,
-    /// `None` if fewer than two replies came.
+    /// `None` if fewer than two replies arrived.
     pub variation: Option<DelayVariation>,
 }
 
-/// How far delays one way are above the least, in seconds.
+/// Excess of one-way delays over the minimum, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DelayVariation {
-    /// Median.
     pub p50: f64,
-    /// 95th percentile.
     pub p95: f64,
-    /// 99th percentile.
     pub p99: f64,
-    /// Largest.
     pub max: f64,
-    /// Smoothed difference of neighbours at the end (RFC 3550 §6.4.1).
+    /// Smoothed difference of consecutive delays at the end (RFC 3550 §6.4.1).
     pub jitter: f64,
 }
 
 impl ProbePlan {
-    /// Ours: half of what a server reflects of one client.
+    /// Ours: half of the rate at which a server reflects for one client.
     pub const INTERVAL_MIN: Duration = Duration::from_millis(1);
-    /// Ours: the control connection may be silent no longer.
+    /// Ours: the longest silence that the control connection permits.
     pub const TIME_MAX: Duration = Duration::from_secs(60);
 
-    /// Whether they can be sent as planned: nothing else is sent instead.
+    /// Checks that the probes can be sent as planned.
     ///
     /// # Errors
-    /// They cannot: why, and what could.
+    /// A bound is exceeded; the error names it.
     pub fn check(&self) -> Result<(), NetError> {
         let wrong = |text| Err(NetError::Probes(text));
         if self.interval < Self::INTERVAL_MIN {
@@ -141,28 +128,28 @@ impl OneWay {
     }
 }
 
-/// A reply as it came.
+/// A reply.
 #[derive(Clone, Copy, Debug)]
 struct Reply {
     sent_at: u64,
     received_at: u64,
     replied_at: u64,
-    heard_at: u64,
+    reply_received_at: u64,
     reply_number: u64,
 }
 
-/// How long after the last probe replies are waited for. Ours.
+/// Time to wait for replies after the last probe. Ours.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// Without any reply for this long there is none to come. Ours.
+/// Without any reply for this long, none is expected. Ours.
 const GIVE_UP: Duration = Duration::from_secs(2);
 
-/// Sends the probes of `plan` and waits for the replies. What they met is in `found` afterwards,
-/// up to the last reply where it ends early. `observe` gets the number sent.
+/// Sends the probes of `plan` and waits for the replies. Adds to `found` as they arrive, so that it is valid
+/// after an error, too. `observe` gets the number of probes sent.
 ///
 /// # Errors
-/// The plan cannot be followed, the server is gone, or there is no UDP socket to be had. No reply at all is not an error: the
-/// report says so.
+/// The plan is invalid, the connection to the server is lost, or there is no UDP socket. No reply at all is
+/// not an error: the report shows it.
 pub fn measure_probes(
     session: &mut Session<'_>,
     plan: &ProbePlan,
@@ -196,7 +183,7 @@ pub fn measure_probes(
 
 const DURING: &str = "while sending probes";
 
-/// What has been sent and has come.
+/// Probes sent and replies received so far.
 struct Course {
     sent_at: Vec<u64>,
     answered: Vec<bool>,
@@ -225,15 +212,15 @@ impl Course {
     ) -> Result<(), NetError> {
         let mut data = vec![0; bytes];
         let begin = Instant::now();
-        let mut heard = (0, begin);
+        let mut last_reply = (0, begin);
         for number in 0..self.answered.len() as u32 {
             let due = begin + interval * number;
             self.receive_until(datagrams, due, session)?;
-            if self.replies.len() > heard.0 {
-                heard = (self.replies.len(), Instant::now());
+            if self.replies.len() > last_reply.0 {
+                last_reply = (self.replies.len(), Instant::now());
             }
-            let limits = if heard.0 == 0 { GIVE_UP } else { SILENCE };
-            if heard.1.elapsed() >= limits {
+            let limits = if last_reply.0 == 0 { GIVE_UP } else { SILENCE };
+            if last_reply.1.elapsed() >= limits {
                 break;
             }
             let sent_at = monotonic_nanos();
@@ -258,7 +245,7 @@ impl Course {
         Ok(())
     }
 
-    /// Takes replies until `end`, or until all are there.
+    /// Receives replies until `end`, or until there are all.
     fn receive_until(
         &mut self,
         datagrams: &mut Datagrams,
@@ -266,7 +253,9 @@ impl Course {
         session: &Session<'_>,
     ) -> Result<(), NetError> {
         loop {
-            let take = |probe: &Probe, _: usize, heard_at: u64| self.on_reply(probe, heard_at);
+            let take = |probe: &Probe, _: usize, reply_received_at: u64| {
+                self.on_reply(probe, reply_received_at);
+            };
             let count = datagrams.receive(end, session.stop(), take)?;
             let complete = !self.sent_at.is_empty() && self.replies.len() == self.answered.len();
             if count == 0 || complete || Instant::now() >= end {
@@ -275,9 +264,9 @@ impl Course {
         }
     }
 
-    fn on_reply(&mut self, probe: &Probe, heard_at: u64) {
+    fn on_reply(&mut self, probe: &Probe, reply_received_at: u64) {
         let number = usize::try_from(probe.number).unwrap_or(usize::MAX);
-        // By our own record of when it was sent, not by what came back.
+        // The sending time is from our own record, not from the reply.
         let (Some(&sent_at), ProbeKind::Reply) = (self.sent_at.get(number), probe.kind) else {
             return;
         };
@@ -289,13 +278,13 @@ impl Course {
             sent_at,
             received_at: probe.received_at,
             replied_at: probe.replied_at,
-            heard_at,
+            reply_received_at,
             reply_number: probe.reply_number,
         });
     }
 
-    /// As far as replies show: up to the last probe that was answered, and what the server had
-    /// answered by then. `None` without a reply.
+    /// As far as replies show: up to the last probe that was answered, and the number of replies until then.
+    /// `None` without a reply.
     fn report_without_server(&mut self) -> Option<ProbeReport> {
         let last = self.answered.iter().rposition(|answered| *answered)?;
         self.sent_at.truncate(last + 1);
@@ -311,17 +300,21 @@ impl Course {
 
     fn report(&self, counts: &ProbeCounts) -> ProbeReport {
         let sent = self.sent_at.len() as u64;
-        // In the order in which the server had them, for the way there.
+        // In the server's order of arrival, for the direction towards it.
         let mut by_server = self.replies.clone();
         by_server.sort_by_key(|reply| reply.reply_number);
         let there = variation(by_server.iter().map(|r| (r.sent_at, r.received_at)));
-        let back = variation(self.replies.iter().map(|r| (r.replied_at, r.heard_at)));
+        let back = variation(
+            self.replies
+                .iter()
+                .map(|r| (r.replied_at, r.reply_received_at)),
+        );
         ProbeReport {
             sent,
             round_trip: round_trip(&self.replies),
             there: OneWay {
                 sent,
-                // Refused ones came as well.
+                // Probes that the server refused to answer have arrived, too.
                 received: counts.received.saturating_add(counts.refused).min(sent),
                 duplicates: counts.duplicates,
                 reordered: counts.reordered,
@@ -342,7 +335,7 @@ fn round_trip(replies: &[Reply]) -> Option<RoundTrip> {
     let mut seconds: Vec<f64> = replies
         .iter()
         .map(|reply| {
-            let total = reply.heard_at.saturating_sub(reply.sent_at);
+            let total = reply.reply_received_at.saturating_sub(reply.sent_at);
             let held = reply.replied_at.saturating_sub(reply.received_at);
             total.saturating_sub(held) as f64 / 1e9
         })
@@ -359,7 +352,7 @@ fn round_trip(replies: &[Reply]) -> Option<RoundTrip> {
     })
 }
 
-/// From pairs of sending by one clock and arrival by another, in order of arrival.
+/// From pairs of sending time on one clock and arrival time on the other, in order of arrival.
 fn variation(pairs: impl Iterator<Item = (u64, u64)>) -> Option<DelayVariation> {
     let delays: Vec<f64> = pairs
         .map(|(sent, arrived)| (i128::from(arrived) - i128::from(sent)) as f64 / 1e9)
@@ -393,7 +386,7 @@ fn reordered(numbers: impl Iterator<Item = u64>) -> u64 {
     late.count() as u64
 }
 
-/// The nearest rank of sorted values, of which there is one at least.
+/// The nearest rank of sorted values; there is at least one.
 fn percentile(sorted: &[f64], percent: f64) -> f64 {
     let rank = nearest_rank(sorted.len(), percent / 100.0);
     sorted[rank.expect("there is a value")]
@@ -404,7 +397,6 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
-    /// The server's clock.
     const LEAD: u64 = 77_777 * MS;
 
     fn reply(number: u64, there: u64, back: u64, reply_number: u64) -> Probe {
@@ -422,7 +414,7 @@ mod tests {
     }
 
     impl Probe {
-        /// Carries the time on the way back in a field that is not looked at.
+        /// Stores the return delay in a field that is not used.
         fn on_the_way(mut self, back: u64) -> Self {
             self.sent_at = back;
             self
@@ -439,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_that_would_be_others_than_planned_are_refused() {
+    fn probes_that_cannot_be_sent_as_planned_are_refused() {
         let plan = |count, interval_micros| {
             let interval = Duration::from_micros(interval_micros);
             let bytes = 172;
@@ -475,8 +467,8 @@ mod tests {
     }
 
     #[test]
-    fn losses_of_both_directions_are_told_apart() {
-        // Of 10, two are lost on the way there; of the 8 replies one on the way back.
+    fn losses_are_attributed_to_their_direction() {
+        // Of 10, two are lost towards the server; of the 8 replies, one is lost.
         let replies: Vec<Probe> = (0..7).map(|n| reply(n, 5 * MS, 7 * MS, n)).collect();
         let counts = ProbeCounts {
             received: 8,
@@ -509,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_and_overtaken_replies_are_counted() {
+    fn duplicated_and_reordered_replies_are_counted() {
         let order = [0, 2, 1, 1, 3];
         let replies: Vec<Probe> = order.iter().map(|n| reply(*n, MS, MS, *n)).collect();
         let counts = ProbeCounts {
@@ -522,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_to_what_was_not_sent_do_not_count() {
+    fn replies_to_unsent_probes_do_not_count() {
         let mut made_up = reply(9, MS, MS, 0);
         let request = Probe {
             kind: ProbeKind::Request,

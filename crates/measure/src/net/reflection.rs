@@ -1,8 +1,8 @@
-//! What the server does with UDP: reflects probes, notes the arrivals of trains, pays trains back.
+//! The server's UDP: reflects probes, records the arrivals of trains, and sends trains back.
 //!
-//! Nothing here sends more than came in: a probe is answered by one datagram of its own length, a
-//! train by at most as many packets of at most its length. Only the address that the session's
-//! control connection comes from is answered, so that it cannot be used for reflection attacks.
+//! The server never sends more than it received: a probe is answered by one datagram of the same length, a
+//! train by at most as many packets of at most its length. Only the address of the session's control
+//! connection is answered, so that the server is of no use for reflection attacks.
 
 use std::{
     collections::BTreeMap,
@@ -18,24 +18,24 @@ use keiro_linux::{
 
 use super::wire::{Probe, ProbeCounts, ProbeKind, TRAIN_PACKETS_MAX, Token, TrainStamp};
 
-/// The most probes of one measurement. Ours: the memory of which ones came is 128 KiB.
+/// Maximum of probes in one measurement. Ours: the bitmap of received ones is 128 KiB.
 pub(crate) const PROBES_MAX: u32 = 1 << 20;
 
-/// The longest probe or packet of a train; ours: what fits into an Ethernet frame.
+/// Maximum length of probes and train packets; ours: they fit into an Ethernet frame.
 pub(crate) const PROBE_BYTES_MAX: usize = 1472;
 
-/// Probes of one session in a second, on average, and how many at once. Ours.
+/// Maximum of probes of one session per second on average, and burst. Ours.
 const PROBES_PER_SECOND: f64 = 2000.0;
 const PROBES_AT_ONCE: f64 = 2000.0;
 
-/// How long a train may pause before it is taken as whole. Ours: a packet of 1400 bytes takes
-/// 11 ms at 1 Mbit/s.
+/// A train that pauses this long is considered complete. Ours: a packet of 1400 bytes takes 11 ms at 1
+/// Mbit/s.
 const TRAIN_PAUSE: Duration = Duration::from_millis(100);
 
-/// The longest that a train is waited for. Ours: the longest train at 1 Mbit/s.
+/// Maximum time to wait for a train. Ours: the longest train at 1 Mbit/s.
 const TRAIN_WAIT_MAX: Duration = Duration::from_secs(4);
 
-/// UDP of one session.
+/// UDP state of one session.
 pub(crate) struct Reflection {
     peer: IpAddr,
     state: Mutex<State>,
@@ -44,7 +44,7 @@ pub(crate) struct Reflection {
 
 struct State {
     allowed: u32,
-    /// A bit for every probe allowed.
+    /// One bit per announced probe.
     seen: Vec<u64>,
     highest: Option<u64>,
     counts: ProbeCounts,
@@ -58,15 +58,15 @@ struct TrainRecord {
     packets: u16,
     stamps: Vec<(u16, u64)>,
     last: Instant,
-    /// Where it came from, to which of our addresses, and its packets' length.
+    /// Source and destination address, and the length of its packets.
     origin: Option<(SocketAddr, Option<IpAddr>, usize)>,
-    paid_back: bool,
+    sent_back: bool,
 }
 
 /// The sessions that use UDP, by token.
 pub(crate) type Reflections = Mutex<BTreeMap<Token, Arc<Reflection>>>;
 
-/// A datagram to be sent.
+/// A datagram to send.
 struct Reply {
     to: SocketAddr,
     from: Option<IpAddr>,
@@ -75,7 +75,7 @@ struct Reply {
 }
 
 impl Reflection {
-    /// For a client at `peer`.
+    /// For a client at this IP address.
     pub(crate) fn new(peer: IpAddr) -> Self {
         let state = State {
             allowed: 0,
@@ -93,7 +93,7 @@ impl Reflection {
         }
     }
 
-    /// Forgets what was counted and allows `packets` probes.
+    /// Resets the counters and expects `packets` probes.
     pub(crate) fn begin_probes(&self, packets: u32) {
         let mut state = self.lock();
         state.allowed = packets.min(PROBES_MAX);
@@ -102,7 +102,7 @@ impl Reflection {
         state.counts = ProbeCounts::default();
     }
 
-    /// What was counted; none are answered from now on.
+    /// Returns the counters and stops answering.
     pub(crate) fn end_probes(&self) -> ProbeCounts {
         let mut state = self.lock();
         state.allowed = 0;
@@ -110,7 +110,6 @@ impl Reflection {
         state.counts
     }
 
-    /// Expects a train.
     pub(crate) fn begin_train(&self, number: u32, packets: u16) {
         let packets = packets.min(TRAIN_PACKETS_MAX);
         self.lock().train = Some(TrainRecord {
@@ -119,11 +118,11 @@ impl Reflection {
             stamps: Vec::with_capacity(packets.into()),
             last: Instant::now(),
             origin: None,
-            paid_back: false,
+            sent_back: false,
         });
     }
 
-    /// Waits until the train is whole or pauses, and says what came; `None` if no such train was
+    /// Waits until the train is complete or pauses, and returns its arrivals; `None` if no such train was
     /// announced.
     pub(crate) fn end_train(&self, number: u32) -> Option<Vec<TrainStamp>> {
         let mut state = self.lock();
@@ -141,9 +140,9 @@ impl Reflection {
         }
     }
 
-    /// Sends as many packets as came of the train back to where it came from, once. The times
-    /// before the first and after the last, and how many; `None` for an unknown train.
-    pub(crate) fn pay_back(
+    /// Sends as many packets back to the train's source as arrived, once. Returns the times before the first
+    /// and after the last, and their number; `None` for an unknown train.
+    pub(crate) fn send_back(
         &self,
         number: u32,
         token: Token,
@@ -152,7 +151,7 @@ impl Reflection {
         let (count, origin) = {
             let mut state = self.lock();
             let train = state.train.as_mut().filter(|t| t.number == number)?;
-            let unpaid = !std::mem::replace(&mut train.paid_back, true);
+            let unpaid = !std::mem::replace(&mut train.sent_back, true);
             (if unpaid { train.stamps.len() } else { 0 }, train.origin)
         };
         let (to, from, length) = origin?;
@@ -179,7 +178,7 @@ impl Reflection {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a datagram of this session; what to answer, if anything.
+    /// Handles a datagram of this session and returns the reply, if any.
     fn on_datagram(
         &self,
         probe: &Probe,
@@ -215,7 +214,7 @@ impl Reflection {
                 {
                     train.stamps.push((index, received_at));
                     train.last = Instant::now();
-                    // The shortest, so that paying back is never more than came.
+                    // The shortest, so that the reply is never larger than what arrived.
                     let shortest = train.origin.map_or(length, |(_, _, l)| l.min(length));
                     train.origin = Some((remote, local, shortest));
                     self.train_came.notify_all();
@@ -228,7 +227,7 @@ impl Reflection {
 }
 
 impl State {
-    /// Counts a probe; the number of its reply, `None` for no reply.
+    /// Counts a probe and returns the number of its reply; `None` for no reply.
     fn on_request(&mut self, number: u64) -> Option<u64> {
         if number >= u64::from(self.allowed) || !self.take_budget() {
             self.counts.refused += 1;
@@ -267,14 +266,14 @@ impl TrainRecord {
             .into_iter()
             .map(|(index, at)| TrainStamp {
                 index,
-                // More than 4 s later: as late as can be said.
+                // Later than the 4 s that the field can hold: saturates.
                 after_first_nanos: u32::try_from(at - first).unwrap_or(u32::MAX),
             })
             .collect()
     }
 }
 
-/// Receives what waits on the socket and answers it.
+/// Receives all pending datagrams of the socket and answers them.
 pub(crate) fn reflect(
     socket: &Mutex<BatchSocket>,
     buffers: &mut ReceiveBuffers,
@@ -282,7 +281,7 @@ pub(crate) fn reflect(
 ) {
     let mut socket = socket.lock().unwrap_or_else(PoisonError::into_inner);
     let mut replies = Vec::new();
-    // Errors are those of datagrams sent before, such as an unreachable port.
+    // The errors belong to datagrams sent earlier, such as an unreachable port.
     let _ = socket.receive(buffers, |received| {
         for data in received.data.chunks(received.stride) {
             let Some(probe) = Probe::read(data) else {
@@ -376,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn another_address_is_not_answered_even_with_the_token() {
+    fn other_addresses_are_not_answered_even_with_the_token() {
         let reflection = reflection();
         reflection.begin_probes(100);
         let request = probe(ProbeKind::Request, 0);
@@ -415,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_train_is_told_with_its_stamps_whatever_order_it_comes_in() {
+    fn a_train_is_reported_with_its_time_stamps_in_any_order_of_arrival() {
         let reflection = reflection();
         let here = HERE.parse().unwrap();
         reflection.begin_train(5, 4);

@@ -1,4 +1,4 @@
-//! Which size is transferred next, and when enough is known. Pure: time and chance are arguments.
+//! Chooses the next size to transfer, and decides when enough is known. Time and randomness are arguments.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use rand_core::{RngCore, SeedableRng};
 
 use super::error::NetError;
 
-/// The most different sizes of one measurement; ours.
+/// Maximum of different sizes in one measurement; ours.
 pub const SIZES_MAX: usize = 200;
 
-/// The least repeats with an interval of 95 % for the median: 2·0.5^6 = 3 %.
+/// Minimum of repeats for a 95 % interval of the median: 2·0.5^6 = 3 %.
 pub const REPEATS_MIN: usize = 6;
 
-/// Log-spaced sizes, both ends included, `per_decade` for a factor of ten.
+/// Log-spaced sizes including both ends, `per_decade` for each factor of ten.
 ///
 /// # Errors
 /// No size, or too many.
@@ -46,22 +46,22 @@ pub fn log_spaced(first: u64, last: u64, per_decade: u32) -> Result<Vec<u64>, Ne
     Ok(sizes)
 }
 
-/// What is known of one size.
+/// Measurements of one size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SizeSeries {
-    /// The size in bytes, payload of TCP.
+    /// The size in bytes of TCP payload.
     pub bytes: u64,
-    /// Every transfer's time in seconds, in the order measured.
+    /// The time of every transfer in seconds, in the order measured.
     pub seconds: Vec<f64>,
     /// Whether the median's interval is narrow enough.
     pub precise: bool,
 }
 
-/// The course of a measurement.
+/// Progress of a measurement.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     series: Vec<SizeSeries>,
-    /// What each size has taken, with everything around it.
+    /// Time spent per size, including pauses and connection setup.
     spent: Vec<Duration>,
     round: Vec<usize>,
     rng: ChaCha12Rng,
@@ -71,7 +71,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Nothing measured yet. `precision` is half the median's 95 % interval over the median.
+    /// Nothing is measured yet. `precision` is half the median's 95 % interval relative to the median.
     pub fn new(
         sizes: &[u64],
         budget: Duration,
@@ -95,20 +95,19 @@ impl Schedule {
         }
     }
 
-    /// The sizes and what is known of them.
+    /// The sizes with their measurements.
     pub fn series(&self) -> &[SizeSeries] {
         &self.series
     }
 
-    /// The size to transfer next, as an index; `None` when all are known well enough, or what is
-    /// left of the budget is too short for any that is not. `expected` says how long a transfer
-    /// of so many bytes takes.
+    /// Index of the size to transfer next; `None` if all are known well enough, or the remaining budget is
+    /// too short for the others. `expected` estimates the duration of a transfer of the given bytes.
     pub fn next(&mut self, elapsed: Duration, expected: impl Fn(u64) -> Duration) -> Option<usize> {
         let left = self.budget.saturating_sub(elapsed);
         if left.is_zero() {
             return None;
         }
-        // What is left of this round, and if that is nothing, a new one.
+        // Sizes left in this round; if there are none, a new round.
         for _ in 0..2 {
             while let Some(index) = self.round.pop() {
                 let series = &self.series[index];
@@ -121,7 +120,7 @@ impl Schedule {
         None
     }
 
-    /// A transfer took `time`; with all that was around it, `spent`.
+    /// Records a transfer that took `time`, and `spent` including everything around it.
     pub fn on_transfer(&mut self, index: usize, time: Duration, spent: Duration) {
         self.spent[index] += spent;
         let precision = self.precision;
@@ -130,13 +129,13 @@ impl Schedule {
         series.precise = relative_half_width(&series.seconds).is_some_and(|w| w <= precision);
     }
 
-    /// How long it will probably still take, at most the rest of the budget.
+    /// Estimated remaining time, at most the rest of the budget.
     pub fn left(&self, elapsed: Duration, expected: impl Fn(u64) -> Duration) -> Duration {
         let left = self.budget.saturating_sub(elapsed);
         let needed = (0..self.series.len())
             .filter(|index| !self.is_done(&self.series[*index]))
             .map(|index| (index, self.duration_of(index, &expected)))
-            // What no longer fits is not begun.
+            // A transfer that no longer fits is not started.
             .filter(|(_, duration)| *duration <= left)
             .map(|(index, duration)| {
                 let repeats = self.repeats_left(&self.series[index]);
@@ -146,17 +145,18 @@ impl Schedule {
         needed.min(left)
     }
 
-    /// How many more transfers a size needs, if its interval narrows with the root of their number.
+    /// Estimated number of further transfers of a size, if its interval narrows with the square root of their
+    /// number.
     fn repeats_left(&self, series: &SizeSeries) -> usize {
         let count = series.seconds.len();
         let least = REPEATS_MIN.saturating_sub(count).max(1);
         let Some(width) = relative_half_width(&series.seconds) else {
             return least;
         };
-        // Without any precision asked for, as many as there may be.
+        // Without a required precision, up to the maximum.
         let needed = count as f64 * (width / self.precision.max(1e-9)).powi(2);
         let most = self.repeats_max.saturating_sub(count).max(least);
-        // Saturates where it is infinite.
+        // Saturates if infinite.
         (needed as usize).saturating_sub(count).clamp(least, most)
     }
 
@@ -164,7 +164,7 @@ impl Schedule {
         series.precise || series.seconds.len() >= self.repeats_max
     }
 
-    /// What one more transfer takes: as the last ones did, or as expected.
+    /// Duration of the next transfer: that of the last ones, or the expected one.
     fn duration_of(&self, index: usize, expected: impl Fn(u64) -> Duration) -> Duration {
         match self.series[index].seconds.len() {
             0 => expected(self.series[index].bytes),
@@ -172,8 +172,8 @@ impl Schedule {
         }
     }
 
-    /// All that are not done and can end in time, in random order. A size that has used more than
-    /// its share of the budget waits until the others are done.
+    /// All unfinished sizes that fit into the time, in random order. A size that has used more than its share
+    /// of the budget waits until the others are done.
     fn begin_round(&mut self, left: Duration, expected: impl Fn(u64) -> Duration) {
         let share = self.budget / self.series.len().max(1) as u32;
         let open: Vec<usize> = (0..self.series.len())
@@ -194,7 +194,7 @@ impl Schedule {
     }
 }
 
-/// Half the width of the median's 95 % interval over the median; `None` for too few values.
+/// Half the width of the median's 95 % interval relative to the median; `None` for too few values.
 pub fn relative_half_width(seconds: &[f64]) -> Option<f64> {
     let mut sorted = seconds.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -212,7 +212,7 @@ mod tests {
         Duration::from_nanos(bytes * 80) + Duration::from_millis(10)
     }
 
-    /// Runs a schedule against a network; the order of sizes, and the schedule at its end.
+    /// Runs a schedule against a network. Returns the order of sizes, and the schedule at its end.
     fn run(
         sizes: &[u64],
         seed: u64,
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_decides_the_order_and_it_is_no_sorted_one() {
+    fn the_seed_determines_the_order_which_is_not_sorted() {
         let sizes = log_spaced(1_000, 10_000_000, 2).unwrap();
         let first = |seed| run(&sizes, seed, at_100_mbit).0[..sizes.len()].to_vec();
         assert_eq!(first(1), first(1));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn time_left_is_what_the_noise_will_ask_for() {
+    fn the_remaining_time_is_estimated_from_the_noise() {
         let mut schedule = Schedule::new(&[1_000], BUDGET, 0.02, 30, 1);
         let expected = |_| Duration::from_secs(1);
         let left = |schedule: &Schedule, spent| schedule.left(Duration::from_secs(spent), expected);
@@ -288,7 +288,7 @@ mod tests {
             let time = Duration::from_millis(if turn % 2 == 0 { 10 } else { 20 });
             schedule.on_transfer(0, time, Duration::from_secs(1));
         }
-        // A third to either side is not 2 %: as many as there may be.
+        // ±33 % is not 2 %, so it repeats up to the maximum.
         assert_eq!(left(&schedule, 6), Duration::from_secs(24));
         assert_eq!(left(&schedule, 50), Duration::from_secs(10));
         for _ in 6..30 {
@@ -306,7 +306,7 @@ mod tests {
         // 1 GB takes 80 s.
         assert!(!order.contains(&1_000_000_000));
         assert!(schedule.series()[6].seconds.is_empty());
-        // 100 MB takes 8 s, of which each size has a seventh of 60 s.
+        // 100 MB takes 8 s; each size has a seventh of 60 s.
         assert!(schedule.series()[5].seconds.len() >= 2);
         assert!(schedule.series()[..5].iter().all(|series| series.precise));
     }

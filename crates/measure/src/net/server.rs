@@ -1,9 +1,9 @@
-//! The other side of a measurement: takes bytes, sends bytes, reflects probes, for few clients at
-//! a time and within bounds.
+//! The server of measurements: receives bytes, sends bytes and reflects probes, for a bounded number of
+//! clients with bounded resources.
 //!
-//! One thread accepts, one serves UDP, and each client has one. A stranger costs at most a thread
-//! for a few seconds and one Diffie-Hellman: connections that have not proved anything are few,
-//! and few of one address.
+//! One thread accepts connections, one serves UDP, and each client has one. An unauthenticated client costs
+//! at most a thread for a few seconds and one Diffie-Hellman operation. The number of unauthenticated
+//! connections is limited in total and per address.
 
 use std::{
     collections::BTreeMap,
@@ -38,65 +38,53 @@ use super::{
     },
 };
 
-/// Who may measure.
 #[derive(Clone, Debug)]
 pub enum Access {
-    /// Everybody who reaches the server. For laboratories.
+    /// Every client that reaches the server. For laboratories.
     Open,
-    /// Who has one of these keys.
+    /// Clients with one of these keys.
     Keys {
-        /// The server's own.
         private: PrivateKey,
-        /// The clients'.
         allowed: Vec<PublicKey>,
     },
 }
 
-/// What a server gives at most.
+/// Limits of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Clients at once.
     pub clients: usize,
-    /// Bytes of TCP of one client, both directions together.
+    /// Maximum of TCP bytes of one client, in both directions together.
     pub session_bytes: u64,
-    /// How long one client may stay.
+    /// Maximum duration of one client's session.
     pub session_time: Duration,
 }
 
 /// An event for the operator's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerEvent {
-    /// A client is in.
+    /// A client was accepted.
     Came {
-        /// From where.
         from: SocketAddr,
-        /// Its key; `None` on an open server.
+        /// Its public key; `None` on an open server.
         key: Option<PublicKey>,
     },
-    /// It has gone.
     Went {
-        /// From where.
         from: SocketAddr,
-        /// Bytes of TCP, both directions.
+        /// TCP bytes in both directions.
         bytes: u64,
     },
     /// A client was rejected.
-    Refused {
-        /// From where.
-        from: SocketAddr,
-        /// Why.
-        why: &'static str,
-    },
+    Refused { from: SocketAddr, why: &'static str },
 }
 
-/// Ends a running server from another thread.
+/// Stops a running server from another thread.
 #[derive(Clone, Debug)]
 pub struct Stop {
     flag: Arc<AtomicBool>,
     waker: Arc<Waker>,
 }
 
-/// A server that has its addresses.
+/// A server with bound addresses.
 pub struct Server {
     listener: TcpListener,
     udp: Mutex<BatchSocket>,
@@ -107,34 +95,34 @@ pub struct Server {
 struct Shared {
     access: Access,
     limits: Limits,
-    sessions: Mutex<BTreeMap<Token, Seat>>,
+    sessions: Mutex<BTreeMap<Token, SessionEntry>>,
     reflections: Reflections,
-    /// Connections that have not proved anything, by address.
-    strangers: Mutex<BTreeMap<IpAddr, usize>>,
+    /// Unauthenticated connections, by address.
+    unauthenticated: Mutex<BTreeMap<IpAddr, usize>>,
     report: Box<dyn Fn(&ServerEvent) + Send + Sync>,
 }
 
-/// A session as others see it.
-struct Seat {
+/// A session, as shared with other threads.
+struct SessionEntry {
     peer: IpAddr,
     data: SyncSender<TcpStream>,
 }
 
-/// Connections that have not proved anything, altogether and of one address. Ours.
-const STRANGERS_MAX: usize = 32;
-const STRANGERS_OF_ONE_MAX: usize = 8;
+/// Maximum of unauthenticated connections, in total and per address. Ours.
+const UNAUTHENTICATED_MAX: usize = 32;
+const UNAUTHENTICATED_PER_ADDRESS_MAX: usize = 8;
 
-/// How long proving may take. Ours.
+/// Time limit of authentication. Ours.
 const PROOF_TIME: Duration = Duration::from_secs(3);
 
-/// How long a client may ask nothing. Ours.
+/// Maximum time between a client's requests. Ours.
 const IDLE_MAX: Duration = Duration::from_secs(120);
 
-/// The interval of progress reports to a client.
+/// Period of progress reports to a client.
 const PROGRESS_STEP: Duration = Duration::from_secs(1);
 
 impl Default for Limits {
-    /// Ours: enough for the longest sensible measurement over 10 Gbit/s.
+    /// Ours: enough for the longest sensible measurement at 10 Gbit/s.
     fn default() -> Self {
         Self {
             clients: 4,
@@ -145,7 +133,7 @@ impl Default for Limits {
 }
 
 impl Stop {
-    /// Ends the server; clients are cut off.
+    /// Stops the server and disconnects its clients.
     pub fn stop(&self) {
         self.flag.store(true, Ordering::Release);
         self.waker.wake();
@@ -153,10 +141,10 @@ impl Stop {
 }
 
 impl Server {
-    /// Takes `address`, over TCP and UDP. `report` is called with events, from any thread.
+    /// Binds `address` for TCP and UDP. `report` is called with events, from any thread.
     ///
     /// # Errors
-    /// Where the address cannot be had.
+    /// The address is not available.
     pub fn bind(
         address: SocketAddr,
         access: Access,
@@ -166,7 +154,7 @@ impl Server {
         let listen = |reason| NetError::Listen { address, reason };
         let listener = open_listener(address).map_err(listen)?;
         listener.set_nonblocking(true).map_err(listen)?;
-        // Port zero: the one that TCP was given.
+        // Port zero: use the port that TCP was assigned.
         let address = listener.local_addr().map_err(listen)?;
         let udp = BatchSocket::bind(address, Purpose::Application)?;
         single_stamps(&udp).map_err(listen)?;
@@ -179,7 +167,7 @@ impl Server {
                 limits,
                 sessions: Mutex::default(),
                 reflections: Mutex::default(),
-                strangers: Mutex::default(),
+                unauthenticated: Mutex::default(),
                 report: Box::new(report),
             },
             stop: Stop {
@@ -189,15 +177,14 @@ impl Server {
         })
     }
 
-    /// Where it listens: over IPv4 or over IPv6, never both.
+    /// The listening address; either IPv4 or IPv6.
     ///
     /// # Errors
-    /// None that is known.
+    /// None is known.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// What ends it.
     pub fn stop_handle(&self) -> Stop {
         self.stop.clone()
     }
@@ -205,7 +192,7 @@ impl Server {
     /// Serves until stopped.
     ///
     /// # Errors
-    /// No descriptors or threads to be had.
+    /// No file descriptors or threads are available.
     pub fn run(&self) -> io::Result<()> {
         thread::scope(|scope| {
             let udp = thread::Builder::new()
@@ -227,23 +214,23 @@ impl Server {
             let (stream, from) = match self.listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                // Of the connection, or no descriptors left; the latter must not become a busy
+                // An error of the connection, or no descriptors are left. The latter must not become a busy
                 // loop.
                 Err(_) => {
                     thread::sleep(Duration::from_millis(10));
                     continue;
                 }
             };
-            let Some(stranger) = self.shared.stranger(from) else {
+            let Some(unauthenticated) = self.shared.unauthenticated(from) else {
                 (self.shared.report)(&ServerEvent::Refused {
                     from,
                     why: "too many connections at once",
                 });
                 continue;
             };
-            let serve = move || self.serve(stream, from, stranger);
+            let serve = move || self.serve(stream, from, unauthenticated);
             let name = thread::Builder::new().name("client".into());
-            // Without a thread the connection closes, which says enough.
+            // If no thread can be started, the connection closes.
             let _ = name.spawn_scoped(scope, serve);
         }
         Ok(())
@@ -266,33 +253,32 @@ impl Server {
         lock(&self.udp)
     }
 
-    fn serve(&self, stream: TcpStream, from: SocketAddr, stranger: Stranger<'_>) {
+    fn serve(&self, stream: TcpStream, from: SocketAddr, unauthenticated: Unauthenticated<'_>) {
         let proof = WaitLimits {
             silence: PROOF_TIME,
             stop: &self.stop.flag,
             end: Some(Instant::now() + PROOF_TIME),
         };
-        // Inherited on some systems, not on others.
+        // Inherited on some systems only.
         if stream.set_nonblocking(false).is_err() || timeout::prepare(&stream).is_err() {
             return;
         }
         let refused = |why| (self.shared.report)(&ServerEvent::Refused { from, why });
         match self.shared.prove(stream, from, &proof) {
-            Ok(Some((channel, seat, key))) => {
-                drop(stranger);
+            Ok(Some((channel, slot, key))) => {
+                drop(unauthenticated);
                 (self.shared.report)(&ServerEvent::Came { from, key });
                 let mut session = Session {
                     server: self,
                     channel,
-                    seat,
+                    slot,
                     data: None,
-                    // Not zeros, which the kernel would only promise and give while a transfer
-                    // is timed.
+                    // Not zeros: the kernel would map zero pages lazily, during a timed transfer.
                     buffer: vec![1; CHUNK_BYTES],
                     bytes: 0,
                     end: Instant::now() + self.shared.limits.session_time,
                 };
-                // The client has its error report already, or is gone.
+                // The client already has an error message, or is gone.
                 let _ = session.run();
                 let bytes = session.bytes;
                 (self.shared.report)(&ServerEvent::Went { from, bytes });
@@ -314,33 +300,32 @@ impl Server {
 }
 
 impl Shared {
-    /// Counts a connection that has proved nothing; `None` if there are too many.
-    fn stranger(&self, from: SocketAddr) -> Option<Stranger<'_>> {
+    /// Registers an unauthenticated connection; `None` if there are too many.
+    fn unauthenticated(&self, from: SocketAddr) -> Option<Unauthenticated<'_>> {
         let address = from.ip();
-        let mut strangers = lock(&self.strangers);
-        let all: usize = strangers.values().sum();
-        let own = strangers.get(&address).copied().unwrap_or(0);
-        if all >= STRANGERS_MAX || own >= STRANGERS_OF_ONE_MAX {
+        let mut unauthenticated = lock(&self.unauthenticated);
+        let all: usize = unauthenticated.values().sum();
+        let own = unauthenticated.get(&address).copied().unwrap_or(0);
+        if all >= UNAUTHENTICATED_MAX || own >= UNAUTHENTICATED_PER_ADDRESS_MAX {
             return None;
         }
-        strangers.insert(address, own + 1);
-        Some(Stranger {
+        unauthenticated.insert(address, own + 1);
+        Some(Unauthenticated {
             shared: self,
             address,
         })
     }
 
-    /// Lets a client prove that it may be here. `None` for a data connection, which goes to its
-    /// session.
+    /// Authenticates a client. `None` for a data connection, which is passed to its session.
     fn prove(
         &self,
         mut stream: TcpStream,
         from: SocketAddr,
         proof: &WaitLimits<'_>,
-    ) -> Result<Option<(Channel, Occupied<'_>, Option<PublicKey>)>, ChannelError> {
+    ) -> Result<Option<(Channel, SessionSlot<'_>, Option<PublicKey>)>, ChannelError> {
         let mut first = [0; PREAMBLE_LEN];
         proof.read_full(&mut stream, &mut first)?;
-        let turn_away = |mut stream: TcpStream, status| {
+        let refuse_with_status = |mut stream: TcpStream, status| {
             refuse(&mut stream, status, proof);
             Err(ChannelError::Status(status))
         };
@@ -351,47 +336,47 @@ impl Shared {
                 self.hand_over(stream, from, &token);
                 Ok(None)
             }
-            (Ok(Role::Open), Access::Keys { .. }) => turn_away(stream, Status::KeyWanted),
-            (Ok(Role::Authenticated), Access::Open) => turn_away(stream, Status::IsOpen),
-            (Ok(Role::Open), Access::Open) => match self.seat(from)? {
-                Some(seat) => Ok(Some((Channel::welcome_open(stream, proof)?, seat, None))),
-                None => turn_away(stream, Status::Busy),
+            (Ok(Role::Open), Access::Keys { .. }) => refuse_with_status(stream, Status::KeyWanted),
+            (Ok(Role::Authenticated), Access::Open) => refuse_with_status(stream, Status::IsOpen),
+            (Ok(Role::Open), Access::Open) => match self.slot(from)? {
+                Some(slot) => Ok(Some((Channel::welcome_open(stream, proof)?, slot, None))),
+                None => refuse_with_status(stream, Status::Busy),
             },
             (Ok(Role::Authenticated), Access::Keys { private, allowed }) => {
-                let (caller, key) = Channel::identify(stream, private, proof)?;
+                let (client, key) = Channel::identify(stream, private, proof)?;
                 if !allowed.contains(&key) {
-                    caller.refuse(Status::NotAllowed, proof);
+                    client.refuse(Status::NotAllowed, proof);
                     return Err(ChannelError::Status(Status::NotAllowed));
                 }
-                match self.seat(from)? {
-                    Some(seat) => Ok(Some((caller.welcome(proof)?, seat, Some(key)))),
+                match self.slot(from)? {
+                    Some(slot) => Ok(Some((client.welcome(proof)?, slot, Some(key)))),
                     None => {
-                        caller.refuse(Status::Busy, proof);
+                        client.refuse(Status::Busy, proof);
                         Err(ChannelError::Status(Status::Busy))
                     }
                 }
             }
-            (Err(Some(status)), _) => turn_away(stream, status),
+            (Err(Some(status)), _) => refuse_with_status(stream, status),
             (Err(None), _) => Err(ChannelError::Garbage("it does not speak this protocol")),
         }
     }
 
-    /// A token and its place among the sessions; `None` if all are taken.
-    fn seat(&self, from: SocketAddr) -> Result<Option<Occupied<'_>>, ChannelError> {
+    /// A token and its index among the sessions; `None` if all are taken.
+    fn slot(&self, from: SocketAddr) -> Result<Option<SessionSlot<'_>>, ChannelError> {
         let mut token: Token = [0; TOKEN_LEN];
         getrandom::fill(&mut token)
             .map_err(|_| ChannelError::Garbage("no random numbers to be had"))?;
-        // One at a time is used; one more may come meanwhile.
+        // One data connection is used at a time; one more may arrive meanwhile.
         let (data, arriving) = sync_channel(2);
         let mut sessions = lock(&self.sessions);
         if sessions.len() >= self.limits.clients {
             return Ok(None);
         }
         let peer = from.ip().to_canonical();
-        sessions.insert(token, Seat { peer, data });
+        sessions.insert(token, SessionEntry { peer, data });
         let reflection = Arc::new(Reflection::new(peer));
         lock(&self.reflections).insert(token, Arc::clone(&reflection));
-        Ok(Some(Occupied {
+        Ok(Some(SessionSlot {
             shared: self,
             token,
             arriving,
@@ -401,56 +386,55 @@ impl Shared {
 
     fn hand_over(&self, stream: TcpStream, from: SocketAddr, token: &Token) {
         let sessions = lock(&self.sessions);
-        // Looked up among few; the time this takes reveals nothing about a token of 128 random bits
-        // that could be used before the session ends.
-        let Some(seat) = sessions.get(token) else {
+        // A linear search; its timing reveals nothing about a token of 128 random bits that is of use before
+        // the session ends.
+        let Some(slot) = sessions.get(token) else {
             return;
         };
-        if seat.peer == from.ip().to_canonical() {
-            // Beyond the bound it closes.
-            let _ = seat.data.try_send(stream);
+        if slot.peer == from.ip().to_canonical() {
+            // Connections beyond the bound are closed.
+            let _ = slot.data.try_send(stream);
         }
     }
 }
 
-/// A connection that has proved nothing; counted until dropped.
-struct Stranger<'a> {
+/// An unauthenticated connection; counted until dropped.
+struct Unauthenticated<'a> {
     shared: &'a Shared,
     address: IpAddr,
 }
 
-impl Drop for Stranger<'_> {
+impl Drop for Unauthenticated<'_> {
     fn drop(&mut self) {
-        let mut strangers = lock(&self.shared.strangers);
-        if let Some(count) = strangers.get_mut(&self.address) {
+        let mut unauthenticated = lock(&self.shared.unauthenticated);
+        if let Some(count) = unauthenticated.get_mut(&self.address) {
             *count -= 1;
             if *count == 0 {
-                strangers.remove(&self.address);
+                unauthenticated.remove(&self.address);
             }
         }
     }
 }
 
-/// A place among the sessions; free again when dropped, and its token worth nothing.
-struct Occupied<'a> {
+/// A slot among the sessions; dropping it frees the slot and invalidates its token.
+struct SessionSlot<'a> {
     shared: &'a Shared,
     token: Token,
     arriving: Receiver<TcpStream>,
     reflection: Arc<Reflection>,
 }
 
-impl Drop for Occupied<'_> {
+impl Drop for SessionSlot<'_> {
     fn drop(&mut self) {
         lock(&self.shared.sessions).remove(&self.token);
         lock(&self.shared.reflections).remove(&self.token);
     }
 }
 
-/// One client.
 struct Session<'a> {
     server: &'a Server,
     channel: Channel,
-    seat: Occupied<'a>,
+    slot: SessionSlot<'a>,
     data: Option<TcpStream>,
     buffer: Vec<u8>,
     bytes: u64,
@@ -501,11 +485,11 @@ impl<'a> Session<'a> {
     }
 
     fn handle(&mut self, request: &Request, received_at: u64) -> Result<(), ChannelError> {
-        let reflection = Arc::clone(&self.seat.reflection);
+        let reflection = Arc::clone(&self.slot.reflection);
         match *request {
             Request::Hello => {
                 let welcome = Answer::Welcome {
-                    token: self.seat.token,
+                    token: self.slot.token,
                     transfer_bytes_max: self.server.shared.limits.session_bytes,
                     udp: true,
                 };
@@ -528,8 +512,8 @@ impl<'a> Session<'a> {
                 None => self.refuse("a train that was not announced"),
             },
             Request::TrainBack { train } => {
-                let token = self.seat.token;
-                match reflection.pay_back(train, token, &self.server.udp) {
+                let token = self.slot.token;
+                match reflection.send_back(train, token, &self.server.udp) {
                     Some((first_at, last_at, packets)) => self.answer(&Answer::Done {
                         bytes: packets,
                         first_at,
@@ -541,7 +525,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Finds the data connection, says that all is ready, and transfers.
+    /// Takes the data connection, reports that it is ready, and transfers.
     fn transfer(
         &mut self,
         transfer: Transfer,
@@ -555,8 +539,8 @@ impl<'a> Session<'a> {
         self.bytes = total;
         let kept = match transfer.fresh {
             true => {
-                // Unused connections take up the backlog.
-                while self.seat.arriving.try_recv().is_ok() {}
+                // Unused connections fill the backlog.
+                while self.slot.arriving.try_recv().is_ok() {}
                 None
             }
             false => self.data.take(),
@@ -582,7 +566,7 @@ impl<'a> Session<'a> {
     }
 
     fn await_data(&mut self) -> Result<TcpStream, ChannelError> {
-        match self.seat.arriving.recv_timeout(SILENCE) {
+        match self.slot.arriving.recv_timeout(SILENCE) {
             Ok(data) => Ok(data),
             Err(_) => {
                 self.refuse("no data connection came")?;
@@ -594,7 +578,7 @@ impl<'a> Session<'a> {
     fn receive(&mut self, data: &mut TcpStream, bytes: u64) -> Result<Answer, ChannelError> {
         let limits = self.limits(SILENCE);
         let (mut left, mut first_at) = (bytes, None);
-        let mut told = Instant::now();
+        let mut reported_at = Instant::now();
         while left > 0 {
             let room = usize::try_from(left)
                 .unwrap_or(CHUNK_BYTES)
@@ -602,8 +586,8 @@ impl<'a> Session<'a> {
             let read = limits.read_some(data, &mut self.buffer[..room])?;
             first_at.get_or_insert_with(monotonic_nanos);
             left -= read as u64;
-            if left > 0 && told.elapsed() >= PROGRESS_STEP {
-                told = Instant::now();
+            if left > 0 && reported_at.elapsed() >= PROGRESS_STEP {
+                reported_at = Instant::now();
                 self.answer(&Answer::Progress {
                     bytes: bytes - left,
                 })?;
@@ -620,13 +604,13 @@ impl<'a> Session<'a> {
     fn send(&mut self, data: &mut TcpStream, bytes: u64) -> Result<Answer, ChannelError> {
         let payload = payload();
         let first_at = monotonic_nanos();
-        let (mut left, mut told) = (bytes, Instant::now());
+        let (mut left, mut reported_at) = (bytes, Instant::now());
         while left > 0 {
             let room = usize::try_from(left).unwrap_or(payload.len());
             let part = &payload[..room.min(payload.len())];
             left -= self.limits(IDLE_MAX).write_some(data, part)? as u64;
-            if left > 0 && told.elapsed() >= PROGRESS_STEP {
-                told = Instant::now();
+            if left > 0 && reported_at.elapsed() >= PROGRESS_STEP {
+                reported_at = Instant::now();
                 self.answer(&Answer::Progress {
                     bytes: bytes - left,
                 })?;
@@ -640,28 +624,27 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Makes the kernel give every datagram by itself, with its own stamp: several given as one have
-/// only the first one's.
+/// Disables GRO, so that the kernel delivers every datagram with its own time stamp.
 pub(crate) fn single_stamps(socket: &impl AsFd) -> io::Result<()> {
     use nix::sys::socket::{setsockopt, sockopt::UdpGroSegment};
     setsockopt(socket, UdpGroSegment, &false).map_err(io::Error::from)
 }
 
-/// One family only, as UDP does: over IPv6 alone IPv4 would get as far as TCP.
+/// One address family only, as for UDP: with IPv6 alone, IPv4 would get through on TCP only.
 fn open_listener(address: SocketAddr) -> io::Result<TcpListener> {
     let family = Domain::for_address(address);
     let socket = Socket::new(family, Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    // Connections of a server that has just ended must not keep the next one away.
+    // Connections of a server that has just stopped must not block the next one.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
 
-/// Connections that wait to be accepted; ours: as many as may be unproved, and some more.
+/// Backlog of the listener; ours: all unauthenticated connections, and a few more.
 const BACKLOG: i32 = 128;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

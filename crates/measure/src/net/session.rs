@@ -1,4 +1,4 @@
-//! The client's end of a session: who the server is, the difference of the clocks, one transfer.
+//! The client's end of a session: authentication, clock offset, and single transfers.
 
 use std::{
     io,
@@ -19,31 +19,30 @@ use super::{
     wire::{Answer, PREAMBLE_LEN, Request, Role, Status, TOKEN_LEN, Token, Transfer, preamble},
 };
 
-/// Which way bytes go.
+/// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From here to the server.
+    /// From the client to the server.
     There,
-    /// From the server to here.
+    /// From the server to the client.
     Back,
 }
 
-/// Whether a transfer has a connection to itself.
+/// Which connection a transfer uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connection {
-    /// One connection for all transfers, in use: what an application sees that keeps its
-    /// connection.
+    /// One warm connection for all transfers, like an application that keeps its connection.
     Warm,
-    /// A new one for each, its opening included: what an application sees that does not.
+    /// A new connection for each, setup included, like an application that does not.
     Fresh,
 }
 
-/// The local key and the expected peer.
+/// Our keys and the expected key of the server.
 #[derive(Clone, Debug)]
 pub struct Credentials {
-    /// Our private and the server's public key.
+    /// Our private key and the server's public key.
     pub identity: Identity,
-    /// Our public key, for messages.
+    /// Our public key, for error messages.
     pub own: PublicKey,
 }
 
@@ -59,23 +58,23 @@ pub struct Session<'a> {
     stop: &'a AtomicBool,
 }
 
-/// Exchanges of stamps at the beginning. Ours: one among so many meets no noise.
+/// Exchanges of time stamps at the start. Ours: at least one of them meets no noise.
 const EXCHANGES: usize = 16;
 
-/// No transfer through two sockets takes less; what looks like it is the doubt in the clocks' difference, which
-/// on loopback can be longer than the transfer. Ours.
+/// Minimum duration of a transfer through two sockets. Smaller results are caused by the uncertainty of the
+/// clock offset, which on loopback can exceed the transfer. Ours.
 const SHORTEST: Duration = Duration::from_micros(1);
 
-/// How long a write may wait for room. Ours: a peer that is gone is noticed by the kernel
-/// earlier, and a slow path takes long to drain the kernel's buffer.
+/// Timeout of a write. Ours: the kernel detects a dead peer earlier, and a slow path takes long to drain the
+/// send buffer.
 const WRITE_SILENCE: Duration = Duration::from_secs(60);
 
 impl<'a> Session<'a> {
-    /// Connects to `target`, a host and a port; without `credentials` to an open server. Ends
-    /// early when `stop` is set.
+    /// Connects to `target`, a host and a port; without `credentials` to an open server. Stops early when
+    /// `stop` is set.
     ///
     /// # Errors
-    /// What is in the way, and what to try.
+    /// Why the connection failed, and what to try.
     pub fn connect(
         target: &str,
         credentials: Option<&Credentials>,
@@ -121,7 +120,6 @@ impl<'a> Session<'a> {
         Ok(session)
     }
 
-    /// The server's address.
     pub fn server(&self) -> SocketAddr {
         self.server
     }
@@ -129,22 +127,22 @@ impl<'a> Session<'a> {
     /// Our address on the control connection.
     ///
     /// # Errors
-    /// None that is known.
+    /// None is known.
     pub fn local(&self) -> io::Result<SocketAddr> {
         self.channel.stream().local_addr()
     }
 
-    /// The most bytes that the server takes or sends in one session.
+    /// Maximum of bytes that the server transfers in one session.
     pub fn transfer_bytes_max(&self) -> u64 {
         self.transfer_bytes_max
     }
 
-    /// The shortest round trip on the control connection so far.
+    /// Minimum round trip on the control connection so far.
     pub fn round_trip_min(&self) -> Duration {
         self.clocks.round_trip_min().unwrap_or_default()
     }
 
-    /// What ends everything early.
+    /// Flag that cancels all operations.
     pub(crate) fn stop(&self) -> &'a AtomicBool {
         self.stop
     }
@@ -153,19 +151,19 @@ impl<'a> Session<'a> {
         self.token
     }
 
-    /// Compares the clocks once.
+    /// Exchanges time stamps once.
     ///
     /// # Errors
-    /// The server is gone.
+    /// The connection to the server is lost.
     pub fn exchange_stamps(&mut self) -> Result<(), NetError> {
         self.ask_ready(&Request::Ping, "while comparing clocks")
     }
 
-    /// Transfers `bytes` and gives the time from before the first write, or before the connection
-    /// is opened, until the receiver has the last byte; a microsecond at least.
+    /// Transfers `bytes`. Returns the time from before the first write, or before the connection is opened,
+    /// until the receiver has the last byte; at least 1 µs.
     ///
     /// # Errors
-    /// The server is gone or refuses; the session is of no use then.
+    /// The connection is lost or the server refuses. The session cannot be used any further.
     pub fn transfer(
         &mut self,
         bytes: u64,
@@ -201,7 +199,7 @@ impl<'a> Session<'a> {
                 self.read(&mut stream, bytes)?;
                 let end = monotonic_nanos();
                 let (first_at, _) = self.done(bytes)?;
-                // With a connection of its own it begins here, at the request for it.
+                // With a new connection, time starts at the request for it.
                 (if fresh { begin } else { self.ours(first_at) }, end)
             }
         };
@@ -209,7 +207,7 @@ impl<'a> Session<'a> {
         Ok(Duration::from_nanos(until.saturating_sub(from)).max(SHORTEST))
     }
 
-    /// Asks and waits for an answer; a refusal is an error.
+    /// Sends a request and returns the answer; a refusal is an error.
     pub(crate) fn ask(
         &mut self,
         request: &Request,
@@ -222,7 +220,7 @@ impl<'a> Session<'a> {
         self.await_answer(during)
     }
 
-    /// Asks for something that is answered with stamps.
+    /// Sends a request that is answered with time stamps.
     pub(crate) fn ask_ready(
         &mut self,
         request: &Request,
@@ -234,12 +232,12 @@ impl<'a> Session<'a> {
                 received_at,
                 replied_at,
             } => {
-                let heard_at = monotonic_nanos();
+                let reply_received_at = monotonic_nanos();
                 self.clocks.on_exchange(Exchange {
                     asked_at,
                     received_at,
                     replied_at,
-                    heard_at,
+                    heard_at: reply_received_at,
                 });
                 Ok(())
             }
@@ -281,7 +279,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Waits for the end of a transfer: the server's stamps of the first and the last byte.
+    /// Waits for the end of a transfer: the server's time stamps of the first and the last byte.
     fn done(&mut self, expected: u64) -> Result<(u64, u64), NetError> {
         loop {
             match self.await_answer(DURING)? {
@@ -410,11 +408,11 @@ fn of_handshake(
     }
 }
 
-/// Connects to the first address of `target` that answers.
+/// Connects to the first address of `target` that accepts.
 fn connect_any(target: &str) -> Result<(SocketAddr, TcpStream), NetError> {
     let resolve = |reason: io::Error| {
         let target = target.to_owned();
-        // What is no name either is not asked for.
+        // Only valid names are resolved.
         match reason.kind() {
             io::ErrorKind::InvalidInput => NetError::Target { target, reason },
             _ => NetError::Resolve { target, reason },
@@ -442,5 +440,5 @@ fn connect_any(target: &str) -> Result<(SocketAddr, TcpStream), NetError> {
     Err(failure)
 }
 
-/// Addresses tried of one name. Ours: one of each family, and one more.
+/// Maximum of addresses tried. Ours: one per address family, and one more.
 const ADDRESSES_MAX: usize = 3;

@@ -1,4 +1,4 @@
-//! Reading and writing TCP with an end: silence has a limit, and cancellation ends it.
+//! TCP reads and writes with limits: a timeout of silence, a deadline, and cancellation.
 
 use std::{
     io::{self, Read, Write},
@@ -9,37 +9,36 @@ use std::{
 
 use socket2::SockRef;
 
-/// How long to wait, and for which peer.
+/// Limits of waiting, and the peer for error messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitLimits<'a> {
-    /// Longest time without a byte.
+    /// Maximum time without a byte.
     pub(crate) silence: Duration,
-    /// Set when it is over.
+    /// Set to cancel.
     pub(crate) stop: &'a AtomicBool,
-    /// The end even if bytes keep coming. `None`: never.
+    /// Deadline even if bytes keep arriving; `None` for none.
     pub(crate) end: Option<Instant>,
 }
 
-/// Why reading or writing ended early.
+/// Why a read or write ended early.
 #[derive(Debug)]
 pub(crate) enum Ended {
     /// The measurement was cancelled.
     Stopped,
-    /// Silence, or the end of all limits.
+    /// The timeout of silence or the deadline has passed.
     Silent,
     /// The connection broke or was closed.
     Broken(io::Error),
 }
 
-/// How often waiting looks whether it should stop. Ours: a tenth of a second is not noticeable.
+/// Period of checking for cancellation. Ours: 0.1 s is not noticeable.
 const STEP: Duration = Duration::from_millis(100);
 
-/// How long the kernel tries to get data through before it gives a connection up (RFC 5482), and
-/// how long the other side may say nothing where it should. Ours: "a few seconds".
+/// TCP_USER_TIMEOUT (RFC 5482), and the maximum silence of a peer that should send. Ours: "a few seconds".
 pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 
-/// Makes blocking calls return often enough for [`WaitLimits`], and the kernel notice a peer that is
-/// gone. Once per stream.
+/// Sets timeouts that [`WaitLimits`] relies on, and makes the kernel detect a dead peer. Call once per
+/// stream.
 pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     SockRef::from(stream).set_tcp_user_timeout(Some(SILENCE))?;
@@ -48,7 +47,7 @@ pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
 }
 
 impl WaitLimits<'_> {
-    /// Reads some bytes into `buffer`, which has room; at least one.
+    /// Reads at least one byte into `buffer`, which must not be empty.
     pub(crate) fn read_some(
         &self,
         stream: &mut TcpStream,
@@ -57,7 +56,6 @@ impl WaitLimits<'_> {
         self.attempt(|| stream.read(buffer), io::ErrorKind::UnexpectedEof)
     }
 
-    /// Fills `buffer`.
     pub(crate) fn read_full(&self, stream: &mut TcpStream, buffer: &mut [u8]) -> Result<(), Ended> {
         let mut filled = 0;
         while filled < buffer.len() {
@@ -66,7 +64,7 @@ impl WaitLimits<'_> {
         Ok(())
     }
 
-    /// Writes some of `bytes`, of which there are some; at least one.
+    /// Writes at least one of `bytes`, which must not be empty.
     pub(crate) fn write_some(&self, stream: &mut TcpStream, bytes: &[u8]) -> Result<usize, Ended> {
         self.attempt(|| stream.write(bytes), io::ErrorKind::WriteZero)
     }
@@ -80,7 +78,7 @@ impl WaitLimits<'_> {
         Ok(())
     }
 
-    /// Calls until there is progress; `none` is what no progress at all means.
+    /// Retries until there is progress; `none` is the error for a call without progress.
     fn attempt(
         &self,
         mut call: impl FnMut() -> io::Result<usize>,
@@ -91,7 +89,7 @@ impl WaitLimits<'_> {
             match call() {
                 Ok(0) => return Err(Ended::Broken(none.into())),
                 Ok(count) => return Ok(count),
-                // Not ErrorKind::TimedOut: with that the kernel gives the connection up.
+                // Not ErrorKind::TimedOut, by which the kernel reports TCP_USER_TIMEOUT.
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
                     _ => return Err(Ended::Broken(error)),

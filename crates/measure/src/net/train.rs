@@ -1,5 +1,5 @@
-//! Capacity by packet trains, both ways: sends them, collects the stamps, and leaves the estimate
-//! to [`keiro_model::capacity`].
+//! Capacity by packet trains in both directions: sends them and collects time stamps.
+//! [`keiro_model::capacity`] estimates.
 
 use std::time::{Duration, Instant};
 
@@ -16,56 +16,53 @@ use super::{
     wire::{Answer, Probe, ProbeKind, Request, TRAIN_PACKETS_MAX, TrainStamp},
 };
 
-/// What to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrainPlan {
-    /// Trains there; each is paid back by one.
+    /// Number of trains towards the server; each is answered by one train back.
     pub trains: u32,
-    /// Packets of each, 2 to 256.
+    /// Packets per train, 2 to 256.
     pub packets: u16,
     /// Length of their UDP payload, 60 to 1472 bytes.
     pub bytes: usize,
-    /// Decides the pauses between trains.
+    /// Seed of the pauses between trains.
     pub seed: u64,
 }
 
-/// What the trains say. Rates count IP packets.
+/// Capacity estimates and their trains. Rates count IP packets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainReport {
     /// Towards the server.
     pub there: Result<Capacity, NoCapacity>,
     /// From the server.
     pub back: Result<Capacity, NoCapacity>,
-    /// The trains there.
     pub trains_there: Vec<Train>,
-    /// The trains back.
     pub trains_back: Vec<Train>,
 }
 
-/// How long after the last packet of a train back more is waited for. Ours, as the server's.
+/// Time to wait for more after the last packet of a train back. Ours, as the server's.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The shortest time between two trains, on average. Ours.
+/// Minimum of the mean time between two trains. Ours.
 const REST_MIN: Duration = Duration::from_millis(5);
 
-/// IP and UDP header.
+/// Length of IP and UDP headers.
 const HEADER_V4: u32 = 28;
 const HEADER_V6: u32 = 48;
 
-/// Trains without any arrival after which there is no use in more. Ours.
+/// Give up after this many trains without any arrival. Ours.
 const SILENT_MAX: usize = 5;
 
-/// Sends the trains of `plan`. `observe` gets the number done.
+/// Sends the trains of `plan`. `observe` gets the number of finished trains.
 ///
 /// # Errors
-/// The server is gone, or there is no UDP socket to be had. That no packet comes is not an error.
+/// The connection to the server is lost, or there is no UDP socket. Lost packets are not an error.
 pub fn measure_trains(
     session: &mut Session<'_>,
     plan: &TrainPlan,
     observe: &mut dyn FnMut(u64),
 ) -> Result<TrainReport, NetError> {
     let mut rng = ChaCha12Rng::seed_from_u64(plan.seed);
-    let mut rail = Rail {
+    let mut socket = TrainSocket {
         datagrams: Datagrams::open(session.server(), session.token())?,
         packets: plan.packets.clamp(2, TRAIN_PACKETS_MAX),
         data: vec![0; plan.bytes.clamp(Probe::LEN, PROBE_BYTES_MAX)],
@@ -77,10 +74,10 @@ pub fn measure_trains(
     };
     let (mut there, mut back) = (Vec::new(), Vec::new());
     for number in 0..plan.trains {
-        let train = rail.send(session, number)?;
-        let came = !train.received.is_empty();
-        if came {
-            back.push(rail.take_back(session, number)?);
+        let train = socket.send(session, number)?;
+        let arrived = !train.received.is_empty();
+        if arrived {
+            back.push(socket.take_back(session, number)?);
         }
         let span = |train: &Train| match train.received.as_slice() {
             [first, .., last] => Duration::from_nanos(last.at_nanos - first.at_nanos),
@@ -89,10 +86,11 @@ pub fn measure_trains(
         let busy = span(&train) + back.last().map(span).unwrap_or_default();
         there.push(train);
         observe(u64::from(number) + 1);
-        if !came && there.len() >= SILENT_MAX && there.iter().all(|t| t.received.is_empty()) {
+        if !arrived && there.len() >= SILENT_MAX && there.iter().all(|t| t.received.is_empty()) {
             break;
         }
-        // As long as the trains themselves, and not in step with anybody's traffic.
+        // Random, and on average as long as the trains themselves, so as not to synchronise with other
+        // traffic.
         let share = f64::from(rng.next_u32() % 1000) / 1000.0 + 0.5;
         std::thread::sleep((busy / 2).max(REST_MIN).mul_f64(share));
     }
@@ -107,15 +105,15 @@ pub fn measure_trains(
 
 const DURING: &str = "while sending trains";
 
-/// What trains leave and arrive on.
-struct Rail {
+/// Socket and state of the trains.
+struct TrainSocket {
     datagrams: Datagrams,
     packets: u16,
     data: Vec<u8>,
     header: u32,
 }
 
-impl Rail {
+impl TrainSocket {
     fn send(&mut self, session: &mut Session<'_>, number: u32) -> Result<Train, NetError> {
         let begin = Request::TrainBegin {
             train: number,
@@ -208,8 +206,8 @@ mod tests {
 
     use super::*;
 
-    /// A train, and a packet's index in it.
-    type Place = (u32, u32);
+    /// Number of a train, and the index of a packet in it.
+    type PacketPosition = (u32, u32);
 
     const TRAINS: u32 = 40;
     const PACKETS: u32 = 40;
@@ -219,8 +217,8 @@ mod tests {
         (f64::from(rng.next_u32()) + 0.5) / (f64::from(u32::MAX) + 1.0)
     }
 
-    /// Trains over a link of `mbit`, fed `feed` times as fast as the link is, among Poisson
-    /// traffic of packets of several lengths with `load` of the link's rate.
+    /// Trains over a link of `mbit`, sent at `feed` times its rate, with Poisson cross traffic of several
+    /// packet lengths that uses `load` of the link's rate.
     fn through_link(mbit: f64, load: f64, feed: f64, seed: u64) -> Vec<Train> {
         let mut rng = ChaCha12Rng::seed_from_u64(seed);
         let config = LinkConfig {
@@ -230,34 +228,34 @@ mod tests {
         };
         let mut link = Link::new(config, seed);
         let spacing = f64::from(BYTES) * 8e3 / mbit / feed;
-        // As long as the train takes, twice.
-        let apart = f64::from(PACKETS * BYTES) * 8e3 / mbit * 3.0;
-        // When, how long, and of our own the train and the place in it.
-        let mut arrivals: Vec<(f64, u32, Option<Place>)> = Vec::new();
+        // Twice the duration of the train.
+        let train_interval = f64::from(PACKETS * BYTES) * 8e3 / mbit * 3.0;
+        // Time, length, and for our own packets the train and the index in it.
+        let mut arrivals: Vec<(f64, u32, Option<PacketPosition>)> = Vec::new();
         for train in 0..TRAINS {
-            let begin = 1e6 + f64::from(train) * apart;
-            arrivals.extend((0..PACKETS).map(|place| {
+            let begin = 1e6 + f64::from(train) * train_interval;
+            arrivals.extend((0..PACKETS).map(|position| {
                 (
-                    begin + f64::from(place) * spacing,
+                    begin + f64::from(position) * spacing,
                     BYTES,
-                    Some((train, place)),
+                    Some((train, position)),
                 )
             }));
         }
         let lengths = [1500, 1500, 576, 40];
         let mean = f64::from(lengths.iter().sum::<u32>()) / 4.0;
         let mut at = 0.0;
-        while load > 0.0 && at < 1e6 + f64::from(TRAINS) * apart {
+        while load > 0.0 && at < 1e6 + f64::from(TRAINS) * train_interval {
             at -= unit(&mut rng).ln() * mean * 8e3 / (mbit * load);
             arrivals.push((at, lengths[(rng.next_u32() % 4) as usize], None));
         }
         arrivals.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut own: Vec<(Ticket, Place)> = Vec::new();
-        for (at, length, place) in arrivals {
+        let mut own: Vec<(Ticket, PacketPosition)> = Vec::new();
+        for (at, length, position) in arrivals {
             let now = Instant::from_nanos(at as u64);
             let arrival = link.arrive(now, ByteCount::new(length.into()));
-            if let (Arrival::Accepted(ticket), Some(place)) = (arrival, place) {
-                own.push((ticket, place));
+            if let (Arrival::Accepted(ticket), Some(position)) = (arrival, position) {
+                own.push((ticket, position));
             }
         }
         let mut trains = vec![Train::default(); TRAINS as usize];
@@ -278,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn capacity_is_found_through_the_traffic_of_others() {
+    fn capacity_is_found_under_cross_traffic() {
         for mbit in [10.0, 50.0, 100.0] {
             for load in [0.0, 0.3, 0.6] {
                 for seed in 0..10 {

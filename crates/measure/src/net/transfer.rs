@@ -1,11 +1,10 @@
 //! Transfer time against size: `[latency-bandwidth §3]`, measured as an application sees it.
 //!
-//! The paper leaves open whether its connections were new. Here the default is one connection in
-//! use: what is fitted then is the network, not the opening of connections, and `T(n)` is a line
-//! where the network is one. So that "in use" means the same for every transfer, whatever came
-//! before it in the random order, the connection is kept in motion: before a transfer that does
-//! not fit into a first window, as many bytes, at most [`PRIMING_BYTES_MAX`], go over it untimed.
-//! Nothing of TCP is tuned, as in the paper.
+//! The paper does not say whether its connections were new. The default here is one warm connection, so that
+//! the fit describes the network and not connection setup, and `T(n)` is a line where the network has one. To
+//! make "warm" mean the same for every transfer, regardless of the random order, the congestion window is
+//! kept open: before a transfer that exceeds an initial window, as many bytes (at most [`PRIMING_BYTES_MAX`])
+//! are sent untimed. No TCP parameter is tuned, as in the paper.
 
 use std::time::{Duration, Instant};
 
@@ -15,79 +14,71 @@ use super::{
     session::{Connection, Direction, Session},
 };
 
-/// What to measure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TransferPlan {
     /// The sizes in bytes.
     pub sizes: Vec<u64>,
-    /// Which way.
     pub direction: Direction,
-    /// Over what.
     pub connection: Connection,
-    /// Half of the 95 % interval of each size's median over the median, at which it is known well
-    /// enough.
+    /// Half of the 95 % interval of a size's median relative to the median, at which a size is done.
     pub precision: f64,
-    /// How long it may take; the last transfer may end a little later.
+    /// Time limit; the last transfer may end a little later.
     pub budget: Duration,
-    /// The most transfers of one size.
+    /// Maximum of transfers per size.
     pub repeats_max: usize,
-    /// Time without traffic before each transfer.
+    /// Pause without traffic before each transfer.
     pub pause: Duration,
-    /// Decides the order.
+    /// Determines the order of the transfers.
     pub seed: u64,
 }
 
-/// One timed transfer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timed {
-    /// Payload of TCP.
+    /// TCP payload.
     pub bytes: u64,
     /// From before the first write until the receiver had the last byte.
     pub seconds: f64,
 }
 
-/// What was measured, in the order in which it was.
+/// Transfers in the order in which they were made.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Transfers {
-    /// Every transfer.
     pub samples: Vec<Timed>,
-    /// The same by size; sizes for which there was no time have no values.
+    /// Transfers by size; sizes without transfers are included.
     pub series: Vec<SizeSeries>,
 }
 
-/// Where a measurement stands.
+/// Progress of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TransferProgress {
-    /// Transfers so far.
     pub transfers: usize,
-    /// Sizes known well enough.
+    /// Number of sizes that are done.
     pub precise: usize,
-    /// All sizes.
     pub sizes: usize,
-    /// Since the beginning.
+    /// Since the first transfer began.
     pub elapsed: Duration,
-    /// How much longer, at most.
+    /// Remaining time, at most.
     pub left: Duration,
 }
 
-/// A transfer of so many bytes needs no window that grew: ten segments of 1448 bytes (RFC 6928).
+/// Maximum size of a transfer that fits into the initial window: ten segments of 1448 bytes (RFC 6928).
 const FIRST_WINDOW_BYTES: u64 = 14_480;
 
-/// Untimed bytes before a transfer at most. Ours: 80 ms of 400 Mbit/s.
+/// Maximum of untimed bytes before a transfer. Ours: 80 ms of 400 Mbit/s.
 const PRIMING_BYTES_MAX: u64 = 4_000_000;
 
-/// A first look at the path ends when a transfer takes this long. Ours.
+/// The first look at the path ends when a transfer takes this long. Ours.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// The exchanges of stamps after a transfer that took longer than this. Ours: 30 ppm of drift are
-/// 30 µs then.
+/// Clocks are compared again after a transfer that took longer than this. Ours: a drift of 30 ppm is 30 µs
+/// then.
 const CLOCKS_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// Runs `plan`, adding to `found` as it goes, so that what was measured stays when it fails.
-/// `observe` is called after every transfer.
+/// Runs `plan`, adding to `found`, so that results survive an error. `observe` is called after every
+/// transfer.
 ///
 /// # Errors
-/// The server is gone or refuses, there is nothing to measure, or no time for any of it.
+/// The connection is lost, the server refuses, there is nothing to measure, or no time for it.
 pub fn measure_transfers(
     session: &mut Session<'_>,
     plan: &TransferPlan,
@@ -156,16 +147,16 @@ fn no_time(plan: &TransferPlan, looked: Duration, expected: impl Fn(u64) -> Dura
         budget: plan.budget,
         looked,
         shortest: each.min().unwrap_or_default(),
-        // Whole seconds, and not on the edge.
+        // Rounded up to whole seconds, with a margin.
         enough: Duration::from_secs(enough.saturating_add(1)),
     }
 }
 
-/// What a first look at the path says.
+/// Result of the first look at the path.
 struct Path {
     bytes_per_second: f64,
     round_trip: Duration,
-    /// Untimed bytes that bring a connection into motion.
+    /// Untimed bytes that open the congestion window.
     priming: u64,
 }
 
@@ -178,7 +169,7 @@ impl Path {
     }
 }
 
-/// Transfers more and more until it takes a while; opens the congestion window on the way.
+/// Transfers increasing sizes until one takes a while, which also opens the congestion window.
 fn look(session: &mut Session<'_>, plan: &TransferPlan) -> Result<Path, NetError> {
     let largest = plan.sizes.iter().copied().max().unwrap_or(1);
     let round_trip = session.round_trip_min();
@@ -189,15 +180,14 @@ fn look(session: &mut Session<'_>, plan: &TransferPlan) -> Result<Path, NetError
         let time = session.transfer(bytes, plan.direction, plan.connection)?;
         let seconds = time.saturating_sub(round_trip / 2).as_secs_f64();
         let bytes_per_second = bytes as f64 / seconds.max(1e-6);
-        // The shortest are too short to judge by, and a long one may be slower than a burst.
+        // The shortest transfers say little, and a long one may be slower than a burst.
         if time >= round_trip * 2 {
             fastest = fastest.max(bytes_per_second);
         }
         let enough = time >= LOOK.max(round_trip * 4) || bytes >= largest.min(LOOK_BYTES_MAX);
-        // Once more through the window that this one has opened; one that took so long had time for
-        // both.
+        // Repeats once with the window that this one has opened, unless it was long enough to use the window.
         if enough && (!std::mem::take(&mut again) || time >= LOOK * 5) {
-            // Twice what is under way, so that the window covers it.
+            // Twice the bytes in flight, so that the window covers them.
             let under_way = fastest.max(bytes_per_second) * round_trip.as_secs_f64();
             let priming = (2.0 * under_way) as u64;
             return Ok(Path {
@@ -212,10 +202,10 @@ fn look(session: &mut Session<'_>, plan: &TransferPlan) -> Result<Path, NetError
     }
 }
 
-/// The largest transfer of the first look. Ours: 80 ms of 10 Gbit/s.
+/// Maximum transfer of the first look. Ours: 80 ms of 10 Gbit/s.
 const LOOK_BYTES_MAX: u64 = 100_000_000;
 
-/// Keeps the connection in motion.
+/// Keeps the congestion window open.
 fn prime(
     session: &mut Session<'_>,
     plan: &TransferPlan,

@@ -1,32 +1,30 @@
-//! Every byte that the two ends of a measurement exchange: preamble, control messages, probes.
+//! Wire format of measurements: preamble, control messages, probes.
 //!
-//! `docs/measure-protocol.md` is the same in prose. Numbers are big-endian. Reading never panics:
-//! what is too short, too long or unknown is `None`.
+//! `docs/measure-protocol.md` describes it. Numbers are big-endian. Parsing never panics: input that is too
+//! short, too long or unknown gives `None`.
 
-/// What every TCP connection to a server begins with.
+/// First bytes of every TCP connection to a server.
 pub(crate) const MAGIC: [u8; 6] = *b"KEIROM";
-/// Version of everything here.
+/// Version of this format.
 pub(crate) const VERSION: u8 = 1;
 /// Magic, version, role.
 pub(crate) const PREAMBLE_LEN: usize = 8;
-/// What stands for the right to use the server, on data connections and in probes.
+/// Authorises data connections and probes of a session.
 pub(crate) const TOKEN_LEN: usize = 16;
-/// Longest control message, before encryption. Ours: the stamps of the longest train fit.
+/// Maximum length of a control message before encryption. Ours: the time stamps of the longest train fit.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 8192;
-/// Most packets of a train. Ours: 256 of 1400 bytes are 30 ms at 100 Mbit/s.
+/// Maximum of packets in a train. Ours: 256 of 1400 bytes are 30 ms at 100 Mbit/s.
 pub(crate) const TRAIN_PACKETS_MAX: u16 = 256;
-/// Longest reason of a refusal, in bytes.
+/// Maximum length of a refusal's reason, in bytes.
 const REASON_BYTES_MAX: usize = 200;
 
-/// Agreed on the control connection.
+/// A session's token, assigned on the control connection.
 pub(crate) type Token = [u8; TOKEN_LEN];
 
-/// What a TCP connection is for.
+/// Purpose of a TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Control without authentication.
     Open = 0,
-    /// Control, authenticated.
     Authenticated = 1,
     /// Data of a session; its token follows.
     Data = 2,
@@ -35,55 +33,47 @@ pub(crate) enum Role {
 /// The server's first byte on a control connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
-    /// Go on.
     Welcome = 0,
-    /// The server demands authentication.
+    /// The server requires authentication.
     KeyWanted = 1,
-    /// The server has none.
+    /// The server has no key.
     IsOpen = 2,
-    /// The client's key is not among those allowed.
+    /// The client's key is not allowed.
     NotAllowed = 3,
-    /// What came was not encrypted for this server's key.
+    /// The client's message was not encrypted for this server's key.
     WrongKey = 4,
-    /// As many clients as the server takes are there.
+    /// The server has its maximum of clients.
     Busy = 5,
-    /// Another version of the protocol.
+    /// Other protocol version.
     Version = 6,
 }
 
-/// What a client asks for.
+/// A request of the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// The first message.
     Hello,
-    /// Only stamps.
     Ping,
-    /// Take bytes on the data connection.
+    /// The client will send bytes on the data connection.
     Receive(Transfer),
-    /// Send bytes on the data connection.
+    /// The server shall send bytes on the data connection.
     Send(Transfer),
-    /// Forget what was counted, and reflect at most so many probes.
+    /// Resets the counters; the server shall reflect at most this many probes.
     ProbesBegin {
-        /// How many.
         packets: u32,
     },
-    /// Say what was counted.
+    /// Asks for the counters.
     ProbesEnd,
-    /// Expect a train.
     TrainBegin {
-        /// Its number.
         train: u32,
-        /// How many packets it has.
+        /// Number of its packets.
         packets: u16,
     },
-    /// Say what came of it, once all is there or nothing came for a while.
+    /// Asks for the arrivals, once all packets are there or none came for a while.
     TrainEnd {
-        /// Its number.
         train: u32,
     },
-    /// Send back as many packets as came of it.
+    /// Asks for as many packets back as arrived.
     TrainBack {
-        /// Its number.
         train: u32,
     },
 }
@@ -91,104 +81,95 @@ pub(crate) enum Request {
 /// A transfer over TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Transfer {
-    /// How many bytes.
     pub(crate) bytes: u64,
     /// On a data connection that is opened for it.
     pub(crate) fresh: bool,
 }
 
-/// What a server answers. All stamps are of its monotonic clock, in nanoseconds.
+/// The server's answers. All time stamps are of its monotonic clock, in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// To [`Request::Hello`].
     Welcome {
-        /// Of this session.
         token: Token,
-        /// The largest transfer allowed.
+        /// Maximum of bytes of a transfer.
         transfer_bytes_max: u64,
-        /// Whether it reflects UDP.
+        /// Whether the server reflects UDP.
         udp: bool,
     },
-    /// To all that need nothing else.
+    /// Acknowledges requests without another answer.
     Ready {
         /// When the request was read.
         received_at: u64,
         /// When this was written.
         replied_at: u64,
     },
-    /// A transfer goes on.
+    /// Progress of a transfer.
     Progress {
-        /// So far.
         bytes: u64,
     },
-    /// A transfer is over.
+    /// End of a transfer.
     Done {
-        /// How many bytes.
         bytes: u64,
         /// Before the first write, or when the first byte was read.
         first_at: u64,
         /// After the last write, or when the last byte was read.
         last_at: u64,
     },
-    /// What was counted of probes.
+    /// Counters of probes.
     Probes(ProbeCounts),
-    /// What came of a train.
+    /// Arrivals of a train.
     Train(Vec<TrainStamp>),
-    /// No.
     Refused(String),
 }
 
-/// What the server counted of the client's probes.
+/// The server's counters of the client's probes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProbeCounts {
-    /// Different ones.
+    /// Duplicates are not counted.
     pub(crate) received: u64,
-    /// Those that came again.
+    /// Duplicates.
     pub(crate) duplicates: u64,
-    /// Those that came after one sent later (RFC 4737 §4.1).
+    /// Probes that arrived after one sent later (RFC 4737 §4.1).
     pub(crate) reordered: u64,
-    /// Those not answered because there were too many.
+    /// Probes over the rate limit, which were not answered.
     pub(crate) refused: u64,
 }
 
-/// One packet of a train as it came.
+/// Arrival of one packet of a train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TrainStamp {
-    /// Its place in the train as sent.
+    /// Its index in the train as sent.
     pub(crate) index: u16,
-    /// When the kernel had it, after the first that came, in nanoseconds.
+    /// Arrival in the kernel after that of the train's first packet, in nanoseconds.
     pub(crate) after_first_nanos: u32,
 }
 
-/// What a UDP packet is.
+/// Kind of a UDP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProbeKind {
-    /// To be reflected.
     Request = 1,
-    /// The reflection.
     Reply = 2,
-    /// Of a train to the server.
+    /// Packet of a train to the server.
     Train = 3,
-    /// Of a train from the server.
+    /// Packet of a train from the server.
     TrainBack = 4,
 }
 
-/// The head of every UDP packet; zeros follow.
+/// Header of every UDP packet; zeros follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Probe {
-    /// What it is.
     pub(crate) kind: ProbeKind,
-    /// The session's.
     pub(crate) token: Token,
-    /// Which one; for trains the train's number times 2^32 plus the index.
+    /// Sequence number; for trains, the train's number times 2^32 plus the index.
     pub(crate) number: u64,
-    /// By the client's clock.
+    /// Sending time by the client's clock.
     pub(crate) sent_at: u64,
-    /// By the server's clock, of the kernel.
+    /// Arrival by the server's clock, stamped by the kernel.
     pub(crate) received_at: u64,
-    /// By the server's clock.
+    /// Sending time of the reply by the server's clock.
     pub(crate) replied_at: u64,
-    /// How many replies the server had sent before this one.
+    /// Number of replies that the server had sent before this one.
     pub(crate) reply_number: u64,
 }
 
@@ -211,7 +192,7 @@ impl Status {
     }
 }
 
-/// The first bytes of a connection.
+/// The preamble of a connection.
 pub(crate) fn preamble(role: Role) -> [u8; PREAMBLE_LEN] {
     let mut bytes = [0; PREAMBLE_LEN];
     bytes[..MAGIC.len()].copy_from_slice(&MAGIC);
@@ -220,7 +201,7 @@ pub(crate) fn preamble(role: Role) -> [u8; PREAMBLE_LEN] {
     bytes
 }
 
-/// What a preamble says; `Err(None)` for something else than this protocol.
+/// Parses a preamble; `Err(None)` if it is not of this protocol.
 pub(crate) fn read_preamble(bytes: &[u8; PREAMBLE_LEN]) -> Result<Role, Option<Status>> {
     if bytes[..MAGIC.len()] != MAGIC {
         return Err(None);
@@ -401,10 +382,10 @@ impl Answer {
 }
 
 impl Probe {
-    /// Bytes of the head: no probe is shorter.
+    /// Length of the header: the minimum length of a probe.
     pub(crate) const LEN: usize = 60;
 
-    /// Writes the head; what is behind it in `out` stays. Nothing happens if there is no room.
+    /// Writes the header and leaves the rest of `out` unchanged. Does nothing if there is no room.
     pub(crate) fn write(&self, out: &mut [u8]) {
         let Some(head) = out.first_chunk_mut::<{ Self::LEN }>() else {
             return;
@@ -425,7 +406,7 @@ impl Probe {
         }
     }
 
-    /// Reads the head; whatever follows it is padding.
+    /// Parses the header; the rest is padding.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader(bytes.get(..Self::LEN)?);
         let kind = reader.u8()?;
@@ -486,7 +467,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What is left, without what could confuse a terminal.
+    /// The remaining bytes as text, without characters that could confuse a terminal.
     fn text(&mut self) -> Option<String> {
         let bytes = std::mem::take(&mut self.0);
         if bytes.len() > REASON_BYTES_MAX {
@@ -591,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn preambles_of_others_are_told_apart() {
+    fn foreign_preambles_are_distinguished() {
         assert_eq!(read_preamble(&preamble(Role::Data)), Ok(Role::Data));
         assert_eq!(read_preamble(b"GET / HT"), Err(None));
         assert_eq!(read_preamble(b"KEIROM\x02\x00"), Err(Some(Status::Version)));

@@ -1,4 +1,4 @@
-//! What a gateway's machine has no room for: the device's ring, which others' bursts fill, and the
+//! Drops of a gateway's machine: by the device's ring, which cross traffic fills in bursts, and by the
 //! socket's buffer. Both are counted as the kernel counts them, and the core reports them to the peer.
 
 use std::{collections::BTreeMap, time::Duration};
@@ -11,16 +11,16 @@ use crate::{scenario::Bursts, seed};
 /// Datagrams dropped so far.
 #[derive(Debug)]
 pub(super) struct Drops {
-    /// Of the times between bursts.
+    /// Phases of the bursts' intervals.
     seed: u64,
-    /// By interface: what the socket had no room for.
+    /// Drops of the socket, by interface.
     sockets: BTreeMap<usize, u64>,
-    /// What the device had no room for, others' datagrams included, of bursts that are over.
+    /// Drops of the device in completed bursts, cross traffic included.
     system: u64,
-    /// The bursts that go on, and since when.
+    /// The running bursts, and their start.
     bursts: Option<(Instant, Bursts)>,
     /// Counts that the core already has.
-    told: Option<(BTreeMap<usize, u64>, u64)>,
+    reported: Option<(BTreeMap<usize, u64>, u64)>,
 }
 
 impl Drops {
@@ -30,17 +30,17 @@ impl Drops {
             sockets: BTreeMap::new(),
             system: 0,
             bursts: None,
-            told: None,
+            reported: None,
         }
     }
 
-    /// Others send like this from now on; `None`: no more.
+    /// Starts these bursts of cross traffic; `None` stops them.
     pub(super) fn set_bursts(&mut self, now: Instant, bursts: Option<Bursts>) {
         self.system += self.of_bursts(now);
         self.bursts = bursts.map(|bursts| (now, bursts));
     }
 
-    /// Whether the device has no room for what arrives now; counted if so.
+    /// Whether the device has no room for an arriving datagram; counts it if so.
     pub(super) fn ring_is_full(&mut self, now: Instant) -> bool {
         let is_full = self.bursts.is_some_and(|(since, bursts)| {
             let (_, begins, into) = self.slot(now, since, &bursts);
@@ -61,22 +61,22 @@ impl Drops {
         let is_told = |(sockets, known): &(BTreeMap<usize, u64>, u64)| {
             *sockets == self.sockets && *known == system
         };
-        if self.told.as_ref().is_some_and(is_told) {
+        if self.reported.as_ref().is_some_and(is_told) {
             return;
         }
         for interface in 0..interfaces {
             let own = self.sockets.get(&interface).copied().unwrap_or_default();
             endpoint.set_overflows(SocketId(interface as u16), own, system);
         }
-        self.told = Some((self.sockets.clone(), system));
+        self.reported = Some((self.sockets.clone(), system));
     }
 
-    /// The endpoint is new and has no counts yet.
+    /// A new endpoint has no counts yet.
     pub(super) fn forget_told(&mut self) {
-        self.told = None;
+        self.reported = None;
     }
 
-    /// Others' datagrams that the ring had no room for since the bursts began, in whole bursts.
+    /// Datagrams of cross traffic that the ring dropped since the bursts began, in completed bursts.
     fn of_bursts(&self, now: Instant) -> u64 {
         let Some((since, bursts)) = self.bursts else {
             return 0;
@@ -88,8 +88,8 @@ impl Drops {
         whole.saturating_mul(each.into())
     }
 
-    /// Every burst begins in the first half of a time `every` of its own: which it is now, when in it the
-    /// burst begins, and how much of it has passed.
+    /// Every interval `every` has one burst, which begins in its first half. Returns the index of the present
+    /// interval, the offset of the burst in it, and the time since its start.
     fn slot(&self, now: Instant, since: Instant, bursts: &Bursts) -> (u64, u64, u64) {
         let (every, passed) = (nanos(bursts.every).max(1), nanos(now - since));
         let slot = passed / every;
@@ -98,7 +98,7 @@ impl Drops {
     }
 }
 
-/// What so many datagrams of a burst take.
+/// Duration of this many datagrams of a burst.
 fn length(bursts: &Bursts, datagrams: u32) -> u64 {
     nanos(bursts.gap).saturating_mul(datagrams.into())
 }
@@ -123,7 +123,7 @@ mod tests {
         let at = |micros| Instant::ZERO + Duration::from_micros(micros);
         assert!(!drops.ring_is_full(at(300)), "nobody sends");
         drops.set_bursts(at(0), Some(bursts));
-        // One of ours every microsecond of two seconds.
+        // One of our datagrams per microsecond for two seconds.
         let full: Vec<u64> = (0..2_000_000)
             .filter(|micros| drops.ring_is_full(at(*micros)))
             .collect();
@@ -133,7 +133,7 @@ mod tests {
         let gaps: Vec<u64> = bursts.windows(2).map(|two| two[1][0] - two[0][0]).collect();
         assert!(gaps.iter().all(|gap| (25_000..=75_000).contains(gap)));
         assert!(gaps.iter().max() > gaps.iter().min());
-        // Ours, and others' of every burst.
+        // Ours, and the cross traffic of every burst.
         drops.set_bursts(at(2_000_000), None);
         assert!(!drops.ring_is_full(at(2_000_300)));
         assert_eq!(drops.system, 2 * 40 * 344);

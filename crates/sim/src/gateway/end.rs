@@ -1,4 +1,4 @@
-//! One end of a stream: reads as the scenario says, checks every byte, writes what it has to.
+//! One end of a stream: reads as the scenario specifies, checks every byte, writes its data.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use crate::{
 
 /// Bytes written at a time.
 const CHUNK: u64 = 64 << 10;
-/// A slow reader reads so often, or as seldom as a byte takes.
+/// Period of a slow reader, unless a byte takes longer.
 const SLOW_TICK: Duration = Duration::from_millis(10);
-/// Words of a head.
+/// Number of words in a header.
 const HEAD_WORDS: usize = 9;
 const HEAD_LEN: usize = HEAD_WORDS * 8;
-/// No time: a head's word for `None`.
+/// A header's word for `None`.
 const NONE: u64 = u64::MAX;
 
 /// One end of a stream.
@@ -36,35 +36,34 @@ pub(super) struct End {
     pub(super) resets_at: Option<Instant>,
     /// Its stream should come to an end.
     pub(super) ends: bool,
-    /// To be written up to here.
+    /// Offset up to which it writes.
     pub(super) goal: u64,
     /// Nothing follows the goal.
     pub(super) last: bool,
-    /// What stands in front of the client's direction; a server has what has come of it.
+    /// Header of the client's direction; a server parses it as it arrives.
     head: Vec<u8>,
     send_key: u64,
     receive_key: u64,
     looks_at: Option<Instant>,
-    /// It has ended, whichever way.
+    /// It has ended, by any cause.
     pub(super) gone: bool,
 }
 
 #[derive(Debug)]
 pub(super) enum Role {
     Client {
-        /// By index.
         client: usize,
         /// Dialogues begun on this stream.
         begun: u32,
         rounds_left: u32,
-        /// To be read before the next request.
+        /// Bytes to read before the next request.
         expected: u64,
     },
-    /// Lengths of requests and responses, once the head has come.
+    /// Lengths of requests and responses, once the header has arrived.
     Server(Option<(u64, u64)>),
 }
 
-/// What a server must know; in front of the first request.
+/// Parameters that a server needs; precedes the first request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Head {
     record: u64,
@@ -109,7 +108,7 @@ impl End {
         }
     }
 
-    /// Until the head has come it reads and ends as most do.
+    /// Defaults until the header has arrived.
     pub(super) fn of_server(now: Instant, record: usize) -> Self {
         Self {
             role: Role::Server(None),
@@ -128,17 +127,17 @@ impl End {
         }
     }
 
-    /// Takes what it may; when it wants to look again.
+    /// Reads what it may; returns when it will read again.
     pub(super) fn read(&mut self, turn: &mut Turn<'_>, stream: StreamId) -> Option<Instant> {
         loop {
-            let seen = &turn.log.streams[self.record];
-            let (read, ended_before) = (seen.read, seen.end_seen.is_some());
+            let observation = &turn.log.streams[self.record];
+            let (read, ended_before) = (observation.read, observation.end_seen.is_some());
             // `None`: its reset is about to be signalled.
             let (first, second, last) = turn.endpoint.stream_data(turn.peer, stream)?;
             let len = (first.len() + second.len()) as u64;
             if ended_before {
                 if len > 0 {
-                    let fault = format!("{}: bytes after the end of {seen:?}", turn.now);
+                    let fault = format!("{}: bytes after the end of {observation:?}", turn.now);
                     turn.log.faults.push(fault);
                 }
                 return None;
@@ -157,13 +156,13 @@ impl End {
                 wrong = wrong.or(self.check(turn.now, position, piece));
                 position += piece.len() as u64;
             }
-            let seen = &mut turn.log.streams[self.record];
-            seen.read = position;
+            let observation = &mut turn.log.streams[self.record];
+            observation.read = position;
             if ends {
-                seen.end_seen = Some(turn.now);
+                observation.end_seen = Some(turn.now);
             }
             if let Some(wrong) = wrong {
-                let fault = format!("{}: wrong from byte {wrong} on: {seen:?}", turn.now);
+                let fault = format!("{}: wrong from byte {wrong} on: {observation:?}", turn.now);
                 turn.log.faults.push(fault);
             }
             turn.endpoint
@@ -172,7 +171,7 @@ impl End {
         }
     }
 
-    /// Whether the driver is to note that it looks again at `at`.
+    /// Whether the driver is to schedule another look at `at`.
     pub(super) fn looks_again(&mut self, now: Instant, at: Option<Instant>) -> bool {
         let known = self.looks_at.is_some_and(|known| known > now);
         let Some(at) = at.filter(|_| !known) else {
@@ -182,17 +181,17 @@ impl End {
         true
     }
 
-    /// A server's answers to what it has read.
+    /// A server's responses to what it has read.
     pub(super) fn answer(&mut self, log: &Log) {
-        let seen = &log.streams[self.record];
+        let observation = &log.streams[self.record];
         if let Role::Server(Some((request, response))) = self.role {
-            let requests = (seen.read - HEAD_LEN as u64) / request;
+            let requests = (observation.read - HEAD_LEN as u64) / request;
             self.goal = requests * response;
         }
-        self.last = seen.end_seen.is_some();
+        self.last = observation.end_seen.is_some();
     }
 
-    /// Writes what there is room for; `true` if that was all, and the stream goes on.
+    /// Writes as much as there is room for; `true` if that was all, and the stream goes on.
     pub(super) fn write(&mut self, turn: &mut Turn<'_>, stream: StreamId) -> bool {
         loop {
             let written = turn.log.streams[self.record].written;
@@ -217,23 +216,26 @@ impl End {
             let taken = turn
                 .endpoint
                 .write_stream(turn.now, turn.peer, stream, &bytes);
-            let seen = &mut turn.log.streams[self.record];
-            seen.written += taken.unwrap_or(0) as u64;
+            let observation = &mut turn.log.streams[self.record];
+            observation.written += taken.unwrap_or(0) as u64;
             if taken != Some(bytes.len()) {
-                let fault = format!("{}: {taken:?} of {len} bytes taken: {seen:?}", turn.now);
+                let fault = format!(
+                    "{}: {taken:?} of {len} bytes taken: {observation:?}",
+                    turn.now
+                );
                 turn.log.faults.push(fault);
                 return false;
             }
         }
-        let seen = &mut turn.log.streams[self.record];
-        if self.last && seen.finished.is_none() {
-            seen.finished = Some(turn.now);
+        let observation = &mut turn.log.streams[self.record];
+        if self.last && observation.finished.is_none() {
+            observation.finished = Some(turn.now);
             turn.endpoint.finish_stream(turn.now, turn.peer, stream);
         }
         true
     }
 
-    /// How much it may read now, having read `read`, and when more.
+    /// How much it may read now, having read `read`, and when it may read more.
     fn allowed(&self, now: Instant, read: u64) -> (u64, Option<Instant>) {
         if let Role::Server(None) = self.role {
             return ((HEAD_LEN - self.head.len()) as u64, None);
@@ -256,7 +258,7 @@ impl End {
         }
     }
 
-    /// The first byte that is wrong.
+    /// Offset of the first wrong byte.
     fn check(&mut self, now: Instant, position: u64, bytes: &[u8]) -> Option<u64> {
         if let Role::Server(None) = self.role {
             self.head.extend_from_slice(bytes);
@@ -277,22 +279,22 @@ impl End {
     fn on_head(&mut self, now: Instant, head: &Head) {
         self.role = Role::Server(Some((head.request, head.response)));
         self.reading = head.reading;
-        // It may be late already.
+        // The time may have passed already.
         self.resets_at = head.resets_after.map(|after| now.max(self.opened + after));
         self.ends = head.ends;
         self.send_key = seed::derive(head.key, "to client", 0);
         self.receive_key = seed::derive(head.key, "to server", 0);
     }
 
-    /// Notes in the log what the head said.
+    /// Records the contents of the header in the log.
     fn learn(&self, log: &mut Log) {
-        let seen: &mut StreamObservation = &mut log.streams[self.record];
+        let observation: &mut StreamObservation = &mut log.streams[self.record];
         if let Role::Server(Some(_)) = self.role
-            && seen.other.is_none()
+            && observation.other.is_none()
             && let Some(head) = Head::decode(&self.head)
         {
-            seen.other = Some(head.record as usize);
-            seen.ends = head.ends;
+            observation.other = Some(head.record as usize);
+            observation.ends = head.ends;
         }
     }
 }
@@ -336,7 +338,7 @@ impl Head {
         words.flat_map(u64::to_le_bytes).collect()
     }
 
-    /// `None`: these are not the bytes that were sent.
+    /// `None` if these are not the bytes that were sent.
     fn decode(bytes: &[u8]) -> Option<Self> {
         let (chunks, _) = bytes.as_chunks::<8>();
         let words: Vec<u64> = chunks
@@ -381,7 +383,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_learns_what_its_client_said() {
+    fn a_server_learns_the_parameters_of_its_client() {
         let mut spec = Dialogues::once(0, 1, 100, 200);
         for (end, reading) in [
             (StreamEnd::Never, Reading::Slowly(7)),

@@ -1,68 +1,66 @@
-//! What one gateway saw, in its own words; [`Report`](crate::Report) puts both sides together.
+//! Log of one gateway; [`Report`](crate::Report) joins both sides.
 
 use keiro_core::{AppId, Event, MessageId, MessageOutcome, ResetReason, StreamId};
 use keiro_units::{ByteCount, Instant};
 
-/// Bytes after which a qlog trace takes no more events. Ours: as a capture of packets.
+/// Maximum length of a qlog trace. Ours: as of a packet capture.
 pub const QLOG_BYTES_MAX: usize = 64 << 20;
 
-/// Everything that a gateway did and saw in the measured phase, and its events from the start.
+/// Everything that a gateway did and received in the measured phase, and its events from the start.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
-    /// Messages that its applications made, in order.
+    /// Messages of its applications, in order.
     pub messages: Vec<SentMessage>,
     /// Messages that the core delivered.
     pub deliveries: Vec<DeliveredMessage>,
-    /// Datagrams that its applications made, in order.
+    /// Datagrams of its applications, in order.
     pub datagrams: Vec<SentDatagram>,
     /// Datagrams that the core delivered.
     pub arrivals: Vec<DeliveredDatagram>,
-    /// Dialogues that its clients made, in order.
+    /// Dialogues of its clients, in order.
     pub dialogues: Vec<SentDialogue>,
-    /// Streams that its clients opened or its servers were opened, in order.
+    /// Streams opened by its clients or towards its servers, in order.
     pub streams: Vec<StreamObservation>,
     /// Events of the core.
     pub events: Vec<(Instant, Event)>,
-    /// What the core must never do, in words.
+    /// Violations of invariants by the core.
     pub faults: Vec<String>,
-    /// Datagrams on the wire that its socket had no room for.
+    /// Received datagrams that its socket dropped.
     pub overflowed: u64,
-    /// Datagrams on the wire that its device had no room for because of others' bursts.
+    /// Received datagrams that its device dropped because of cross traffic.
     pub ring_overflowed: u64,
-    /// By path: the most that was sent ahead of the configured rate.
+    /// By path: the largest excess over the configured rate.
     pub bursts: Vec<ByteCount>,
-    /// The most bytes of messages that were queued at a sample.
+    /// Maximum of bytes of queued messages over all samples.
     pub queued_bytes_max: u64,
-    /// The most bytes of incomplete or unfinished messages from the peer at a sample.
+    /// Maximum of bytes of incomplete or unfinished messages from the peer over all samples.
     pub reassembly_bytes_max: u64,
-    /// The most bytes of streams that were queued or not acknowledged at a sample.
+    /// Maximum of stream bytes queued or not acknowledged over all samples.
     pub streams_queued_bytes_max: u64,
-    /// The most bytes of streams that had been received and not taken at a sample.
+    /// Maximum of stream bytes received and not read over all samples.
     pub streams_kept_bytes_max: u64,
-    /// The most streams at a sample.
+    /// Maximum of streams over all samples.
     pub streams_max: usize,
-    /// Messages that the core refused to take because its queue was full; each was offered again.
+    /// Messages that the core refused because its queue was full; each was offered again.
     pub queue_full: u64,
-    /// What happened on its paths, packet by packet, as qlog (JSON text sequences); empty unless
-    /// [`GatewaySpec::qlog`](crate::GatewaySpec::qlog) is set. It ends at [`QLOG_BYTES_MAX`].
+    /// Events of its paths, packet by packet, as qlog (JSON text sequences); empty unless
+    /// [`GatewaySpec::qlog`](crate::GatewaySpec::qlog) is set. Limited to [`QLOG_BYTES_MAX`].
     pub qlog: Vec<u8>,
 }
 
 /// A message at its sender.
 #[derive(Clone, Debug)]
 pub struct SentMessage {
-    /// Application, by index.
+    /// Index of the application.
     pub app: usize,
-    /// Length.
     pub bytes: usize,
     /// [`TraceHash::of`](crate::TraceHash::of) its body; zero before it was offered to the core.
     pub hash: u64,
     /// When it was made.
     pub made: Instant,
-    /// When the core took it, which of the gateway's lives that was, and its number there; `None`:
-    /// not yet.
+    /// When the core accepted it, the incarnation of the gateway then, and its number; `None` if not accepted
+    /// yet.
     pub accepted: Option<(Instant, u32, MessageId)>,
-    /// How it ended.
     pub done: Option<(Instant, MessageOutcome)>,
     /// The gateway was restarted before it ended.
     pub forgotten: bool,
@@ -71,15 +69,13 @@ pub struct SentMessage {
 /// A message at its receiver.
 #[derive(Clone, Copy, Debug)]
 pub struct DeliveredMessage {
-    /// When.
     pub at: Instant,
-    /// In which of the gateway's lives.
-    pub life: u32,
-    /// What the core said it belongs to.
+    /// Incarnation of the gateway.
+    pub incarnation: u32,
+    /// Its application according to the core.
     pub app: AppId,
-    /// Its number on the wire.
+    /// Its message number on the wire.
     pub id: MessageId,
-    /// Length.
     pub bytes: usize,
     /// Hash of its body.
     pub hash: u64,
@@ -88,9 +84,8 @@ pub struct DeliveredMessage {
 /// A datagram at its sender.
 #[derive(Clone, Copy, Debug)]
 pub struct SentDatagram {
-    /// Application, by index.
+    /// Index of the application.
     pub app: usize,
-    /// Length.
     pub bytes: usize,
     /// Hash of its content.
     pub hash: u64,
@@ -101,13 +96,12 @@ pub struct SentDatagram {
 /// A datagram at its receiver.
 #[derive(Clone, Copy, Debug)]
 pub struct DeliveredDatagram {
-    /// When.
     pub at: Instant,
-    /// In which of the gateway's lives.
-    pub life: u32,
-    /// What the core said it belongs to.
+    /// Incarnation of the gateway.
+    pub incarnation: u32,
+    /// Its application according to the core.
     pub app: AppId,
-    /// Which it says it is; `None`: too short to say.
+    /// Its index, read from its content; `None` if it is too short to have one.
     pub index: Option<u64>,
     /// Hash of its content.
     pub hash: u64,
@@ -116,64 +110,64 @@ pub struct DeliveredDatagram {
 /// A dialogue of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct SentDialogue {
-    /// Application, by index.
+    /// Index of the application.
     pub app: usize,
-    /// Which client of the gateway.
+    /// Index of the client in the gateway.
     pub client: usize,
-    /// It completes if nothing goes wrong.
+    /// It completes if there are no faults.
     pub completes: bool,
     /// When it was made.
     pub made: Instant,
-    /// When its first request was begun; `None`: not yet.
+    /// When its first request was begun; `None` if not yet.
     pub begun: Option<Instant>,
-    /// When its last response had come whole; `None`: not yet.
+    /// When its last response was complete; `None` if not yet.
     pub done: Option<Instant>,
-    /// Its stream was reset, or its gateway restarted, before.
+    /// Its stream was reset, or its gateway restarted, before completion.
     pub failed: bool,
 }
 
 /// One end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamObservation {
-    /// What the core calls it.
+    /// Its identifier in the core.
     pub id: StreamId,
-    /// What the core says it belongs to.
+    /// Its application according to the core.
     pub app: AppId,
-    /// Application of the client's dialogues, by index; `None`: at its server.
+    /// Index of the application of the client's dialogues; `None` at its server.
     pub dialogues: Option<usize>,
-    /// The client's end in the log of the other gateway, as the client said; `None`: at a client,
-    /// or not heard yet.
+    /// The client's end in the log of the other gateway, according to its header; `None` at a client, or if
+    /// the header has not arrived yet.
     pub other: Option<usize>,
-    /// In which of the gateway's lives.
-    pub life: u32,
-    /// It ends if nothing goes wrong, as far as is known.
+    /// Incarnation of the gateway.
+    pub incarnation: u32,
+    /// It ends if there are no faults, as far as is known.
     pub ends: bool,
-    /// When the core knew it first.
+    /// When the core first had it.
     pub opened: Instant,
-    /// Bytes that the core has taken.
+    /// Bytes that the core has accepted.
     pub written: u64,
-    /// Bytes that the core has given.
+    /// Bytes that the core has delivered.
     pub read: u64,
-    /// When it ended its own direction; `None`: not yet.
+    /// When it ended its own direction; `None` if not yet.
     pub finished: Option<Instant>,
-    /// When it saw the end of the other direction; `None`: not yet.
+    /// When it received the end of the other direction; `None` if not yet.
     pub end_seen: Option<Instant>,
-    /// When it reset the stream; `None`: it did not.
+    /// When it reset the stream; `None` if it did not.
     pub reset_sent: Option<Instant>,
-    /// When and why it was reset; `None`: it was not.
+    /// When and why it was reset; `None` if it was not.
     pub reset_seen: Option<(Instant, ResetReason)>,
     /// The gateway was restarted before it ended.
     pub forgotten: bool,
 }
 
 impl StreamObservation {
-    pub(super) const fn new(id: StreamId, app: AppId, life: u32, opened: Instant) -> Self {
+    pub(super) const fn new(id: StreamId, app: AppId, incarnation: u32, opened: Instant) -> Self {
         Self {
             id,
             app,
             dialogues: None,
             other: None,
-            life,
+            incarnation,
             ends: true,
             opened,
             written: 0,
@@ -186,12 +180,12 @@ impl StreamObservation {
         }
     }
 
-    /// Both directions came to their ends.
+    /// Both directions have ended.
     pub const fn is_closed(&self) -> bool {
         self.finished.is_some() && self.end_seen.is_some()
     }
 
-    /// It ended, whichever way.
+    /// It has ended, by any cause.
     pub const fn is_over(&self) -> bool {
         self.is_closed() || self.reset_sent.is_some() || self.reset_seen.is_some() || self.forgotten
     }

@@ -1,4 +1,4 @@
-//! How far a sender runs ahead of its rate.
+//! Measures by how much a sender exceeds its rate.
 
 use keiro_units::{Bandwidth, ByteCount, Instant};
 

@@ -1,8 +1,8 @@
-//! A gateway as a node: drives one [`Endpoint`] as the daemon's data thread does, makes its
-//! applications' traffic, and logs what it sees.
+//! A gateway as a node: drives one [`Endpoint`] as the daemon's data thread does, generates its applications'
+//! traffic, and keeps a log.
 //!
-//! Configuration comes as values from the [`Scenario`](crate::Scenario); judging the log is left
-//! to [`Report`](crate::Report).
+//! The configuration comes as values from the [`Scenario`](crate::Scenario); [`Report`](crate::Report) judges
+//! the log.
 
 mod drops;
 mod end;
@@ -43,11 +43,11 @@ use crate::{
     trace::TraceHash,
 };
 
-/// Batches, deliveries or events in one turn after which the core is said not to end; ours: the
-/// pacer lets 2 ms of any simulated rate out at a time, far below.
+/// Batches, deliveries or events in one turn after which the core counts as looping. Ours: the pacer releases
+/// 2 ms of any simulated rate at a time, far below.
 const POLLS_MAX: u32 = 1 << 20;
-/// A debug build checks the invariants of the core after so many turns: a check visits all state, and a
-/// prime number of turns meets every phase of what is periodic.
+/// A debug build checks the core's invariants after this many turns, because a check visits all state. A
+/// prime number covers every phase of periodic behaviour.
 const CHECK_EVERY: u64 = 509;
 
 /// The driver of one endpoint with one peer.
@@ -58,20 +58,20 @@ pub struct Gateway {
     config: EndpointConfig,
     peer_config: PeerConfig,
     running: Option<Running>,
-    /// Lives so far, the present one included.
-    lives: u32,
+    /// Incarnations so far, including the present one.
+    incarnations: u32,
     starts_at: Option<Instant>,
     buffer: TransmitBuf,
     inbox: Inbox,
     drops: Drops,
     outgoing: Outgoing,
     timer: LateTimer,
-    /// Messages and datagrams to be made, by time.
+    /// Messages and datagrams to make, by time.
     planned: VecDeque<Planned>,
     /// Messages that were made and are not yet accepted, by index into the log.
     waiting: VecDeque<usize>,
-    /// The body of the first of them, which the core handed back because its queue was full. No
-    /// other is offered until a message has ended.
+    /// The body of the first of them, which the core returned because its queue was full. No other is offered
+    /// until a message has ended.
     handed_back: Option<Vec<u8>>,
     streams: Streams,
     meters: Vec<Meter>,
@@ -79,18 +79,18 @@ pub struct Gateway {
     turns: u64,
 }
 
-/// What ends with a life of the gateway.
+/// State of one incarnation of a gateway.
 #[derive(Debug)]
 struct Running {
     endpoint: Endpoint,
     peer: PeerId,
     /// Accepted messages that have not ended, by index into the log.
     open: BTreeMap<MessageId, usize>,
-    /// Delivered messages that will be finished at an instant.
+    /// Delivered messages, by the time at which they will be finished.
     unfinished: VecDeque<(Instant, MessageId)>,
 }
 
-/// The machine's timer, which fires a little late.
+/// The machine's timer, which fires slightly late.
 #[derive(Clone, Copy, Debug, Default)]
 struct LateTimer {
     asked: Option<Instant>,
@@ -99,7 +99,7 @@ struct LateTimer {
 }
 
 impl Gateway {
-    /// A gateway that starts as its `spec` says. All its keys and chances come from `seed`.
+    /// A gateway according to `spec`. `seed` determines all its keys and random choices.
     pub(crate) fn new(
         spec: GatewaySpec,
         config: EndpointConfig,
@@ -111,7 +111,7 @@ impl Gateway {
             seed,
             meters: meters.collect(),
             running: None,
-            lives: 0,
+            incarnations: 0,
             starts_at: match spec.start {
                 Start::AtOnce => Some(Instant::ZERO),
                 Start::After(wait) => Some(Instant::ZERO + wait),
@@ -145,7 +145,7 @@ impl Gateway {
         running.endpoint.session(running.peer)
     }
 
-    /// What it saw so far.
+    /// Its log so far.
     pub const fn log(&self) -> &Log {
         &self.log
     }
@@ -155,7 +155,7 @@ impl Gateway {
         &self.peer_config.apps
     }
 
-    /// Whether everything planned was made, accepted and has ended.
+    /// Whether everything planned was made and accepted and has ended.
     pub fn is_finished(&self) -> bool {
         let idle = |running: &Running| {
             running.open.is_empty()
@@ -182,21 +182,21 @@ impl Gateway {
         })
     }
 
-    /// Plans a message or datagram, whichever the application carries.
+    /// Schedules a message or datagram, according to the application's class.
     pub(crate) fn plan(&mut self, made: Instant, app: usize, bytes: usize) {
         let planned = Planned { made, app, bytes };
         let position = self.planned.partition_point(|other| other.made <= made);
         self.planned.insert(position, planned);
     }
 
-    /// As [`plan`](Self::plan), many at once.
+    /// Like [`plan`](Self::plan), for many at once.
     pub(crate) fn plan_all(&mut self, more: impl IntoIterator<Item = Planned>) {
         self.planned.extend(more);
-        // Stable: what is made at the same instant stays in order of planning.
+        // A stable sort: items of the same instant keep their order.
         self.planned.make_contiguous().sort_by_key(|p| p.made);
     }
 
-    /// Plans dialogues that are made at `times`.
+    /// Schedules dialogues at `times`.
     pub(crate) fn plan_dialogues(&mut self, spec: &Dialogues, times: Vec<Instant>) {
         let app = self.peer_config.apps[spec.app].id;
         self.streams.plan(spec, app, times);
@@ -227,7 +227,7 @@ impl Gateway {
         self.turn(now, out);
     }
 
-    /// Gives an application other paths.
+    /// Changes the paths of an application.
     pub(crate) fn assign(
         &mut self,
         now: Instant,
@@ -243,17 +243,17 @@ impl Gateway {
         });
     }
 
-    /// Its machine takes `each` for every datagram from now on, and holds `inbox_max`.
+    /// Sets the machine's time per received datagram, and the capacity of its inbox.
     pub(crate) const fn set_receive(&mut self, each: Duration, inbox_max: usize) {
         self.inbox.set(each, inbox_max);
     }
 
-    /// Others' bursts begin or end.
+    /// Starts or stops bursts of cross traffic.
     pub(crate) fn set_bursts(&mut self, now: Instant, bursts: Option<Bursts>) {
         self.drops.set_bursts(now, bursts);
     }
 
-    /// Does something to the endpoint, if it runs, and what follows from it.
+    /// Applies a closure to the endpoint, if it runs, and handles the consequences.
     pub(crate) fn act(
         &mut self,
         now: Instant,
@@ -266,7 +266,7 @@ impl Gateway {
         self.turn(now, out);
     }
 
-    /// Notes how full the core's queues are.
+    /// Samples the fill of the core's queues.
     pub(crate) fn sample(&mut self) {
         let Some(session) = self.session() else {
             return;
@@ -282,7 +282,7 @@ impl Gateway {
         log.bursts = self.meters.iter().map(Meter::max).collect();
     }
 
-    /// One turn of the driver: input, timers, output until there is none.
+    /// One turn of the driver: input, timers, then output until there is none.
     fn turn(&mut self, now: Instant, out: &mut Outbox<'_>) {
         if self.running.is_none() && self.starts_at.is_some_and(|at| at <= now) {
             self.start(now);
@@ -313,7 +313,7 @@ impl Gateway {
     }
 
     fn start(&mut self, now: Instant) {
-        let seed = seed::derive_key(self.seed, "life", u64::from(self.lives));
+        let seed = seed::derive_key(self.seed, "life", u64::from(self.incarnations));
         let mut endpoint = Endpoint::new(now, self.config.clone(), seed);
         let peer = endpoint.add_peer(now, self.peer_config.clone());
         self.running = Some(Running {
@@ -323,7 +323,7 @@ impl Gateway {
             unfinished: VecDeque::new(),
         });
         self.drops.forget_told();
-        self.lives += 1;
+        self.incarnations += 1;
         self.starts_at = None;
     }
 
@@ -342,7 +342,7 @@ impl Gateway {
         }
     }
 
-    /// Writes planned messages down as made. Datagrams are given to the core at once or lost.
+    /// Records planned messages as made. Datagrams are given to the core at once or lost.
     fn make(&mut self, now: Instant) {
         self.streams.make(now, &mut self.log);
         while self.planned.front().is_some_and(|next| next.made <= now) {
@@ -378,7 +378,7 @@ impl Gateway {
         }
     }
 
-    /// Gives the core what it takes.
+    /// Offers messages until the core refuses one.
     fn offer(&mut self, now: Instant, running: &mut Running) {
         while let Some(index) = self.outgoing.datagrams.pop_front() {
             let SentDatagram { app, bytes, .. } = self.log.datagrams[index];
@@ -405,7 +405,7 @@ impl Gateway {
         let (endpoint, peer) = (&mut running.endpoint, running.peer);
         match endpoint.send_message(now, made, peer, self.peer_config.apps[app].id, body) {
             Ok(id) => {
-                self.log.messages[index].accepted = Some((now, self.lives, id));
+                self.log.messages[index].accepted = Some((now, self.incarnations, id));
                 if running.open.insert(id, index).is_some() {
                     let fault = format!("{now}: {id:?} was given out twice");
                     self.log.faults.push(fault);
@@ -424,7 +424,7 @@ impl Gateway {
         }
     }
 
-    /// A message ended: there may be room again.
+    /// A message has ended, so there may be room again.
     fn offer_again(&mut self, now: Instant, running: &mut Running) {
         if let Some(body) = self.handed_back.take()
             && let Some(index) = self.waiting.pop_front()
@@ -448,11 +448,11 @@ impl Gateway {
         panic!("polls do not end at {now}");
     }
 
-    /// Lets clients and servers of streams act; whether they did.
+    /// Lets clients and servers of streams act; returns whether they did.
     fn talk(&mut self, now: Instant, running: &mut Running) -> bool {
         self.streams.run(&mut Turn {
             now,
-            life: self.lives,
+            incarnation: self.incarnations,
             peer: running.peer,
             endpoint: &mut running.endpoint,
             log: &mut self.log,
@@ -477,11 +477,11 @@ impl Gateway {
         panic!("poll_transmit does not end at {now}");
     }
 
-    /// Lets go what the machine has finished sending.
+    /// Sends the datagrams that the machine has finished.
     fn release(&mut self, now: Instant, out: &mut Outbox<'_>) {
         while let Some(leaving) = self.outgoing.pop(now) {
             let len = leaving.payload.len() as u64 + headers(leaving.remote);
-            // Cookies answer anybody who asks too often: no path of the peer pays for them.
+            // Cookie replies go to any sender of too many handshakes, and are not charged to a path.
             let is_cookie = leaving.payload.first() == Some(&wire::KIND_COOKIE);
             if let Some(meter) = self.meters.get_mut(leaving.interface)
                 && !is_cookie
@@ -507,7 +507,7 @@ impl Gateway {
                 Delivery::Message { app, id, body, .. } => {
                     self.log.deliveries.push(DeliveredMessage {
                         at: now,
-                        life: self.lives,
+                        incarnation: self.incarnations,
                         app,
                         id,
                         bytes: body.len(),
@@ -518,13 +518,13 @@ impl Gateway {
                 Delivery::Datagram { app, data, .. } => {
                     self.log.arrivals.push(DeliveredDatagram {
                         at: now,
-                        life: self.lives,
+                        incarnation: self.incarnations,
                         app,
                         index: content::index_of(data),
                         hash: TraceHash::of(data),
                     });
                 }
-                // No host of the simulator takes IP packets yet.
+                // No simulated host accepts IP packets yet.
                 Delivery::Packet { .. } => {}
                 Delivery::Stream {
                     app,
@@ -532,9 +532,9 @@ impl Gateway {
                     signal,
                     ..
                 } => {
-                    let signal = (app, stream, signal);
                     let log = &mut self.log;
-                    self.streams.on_signal(now, signal, self.lives, log);
+                    self.streams
+                        .on_signal(now, app, stream, signal, self.incarnations, log);
                 }
             }
         }
@@ -549,7 +549,7 @@ impl Gateway {
         any
     }
 
-    /// Appends what happened on the paths since the last call to the qlog trace.
+    /// Appends the paths' events since the last call to the qlog trace.
     fn record_trace(&mut self, running: &mut Running) {
         if !self.spec.qlog || self.log.qlog.len() >= QLOG_BYTES_MAX {
             return;
@@ -666,7 +666,7 @@ impl Running {
     }
 }
 
-/// Where a gateway stands on a path.
+/// Addresses of a gateway on a path.
 pub(crate) fn address(ipv6: bool, path: usize, host: u8, port: u16) -> SocketAddr {
     if ipv6 {
         let prefix = [0xfd00, 0, 0, path as u16, 0, 0, 0, u16::from(host)];

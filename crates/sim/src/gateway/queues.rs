@@ -1,7 +1,6 @@
-//! What waits in a gateway's machine: datagrams in, datagrams out, traffic to be made.
+//! Queues in a gateway's machine: received datagrams, outgoing datagrams, traffic to be made.
 //!
-//! Each direction is a server that takes a fixed time per datagram; with a time of zero nothing
-//! ever waits.
+//! Each direction is a server with a fixed time per datagram; with a time of zero nothing ever waits.
 
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
@@ -12,7 +11,7 @@ use crate::packet::Packet;
 /// Buffers kept for the next datagrams.
 const SPARE_MAX: usize = 64;
 
-/// A message or datagram to be made.
+/// A scheduled message or datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Planned {
     pub(crate) made: Instant,
@@ -29,7 +28,7 @@ pub(crate) struct Arrived {
     ready: Instant,
 }
 
-/// Datagrams that arrived, until the machine has looked at them.
+/// Received datagrams, until the machine has processed them.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     cost: Duration,
@@ -49,7 +48,7 @@ pub(crate) struct Leaving {
     ready: Instant,
 }
 
-/// Datagrams that the core gave out, until the machine has sent them.
+/// Datagrams from the core, until the machine has sent them.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     cost: Duration,
@@ -71,13 +70,13 @@ impl Inbox {
         }
     }
 
-    /// The machine takes `cost` for each datagram from now on; there is room for `max`.
+    /// Sets the time per datagram to `cost`, and the capacity to `max`.
     pub(crate) const fn set(&mut self, cost: Duration, max: usize) {
         self.cost = cost;
         self.max = max;
     }
 
-    /// `false`: there was no room. The payload is taken out of the packet.
+    /// `false` if there was no room. The payload is moved out of the packet.
     pub(crate) fn push(&mut self, now: Instant, interface: usize, packet: &mut Packet) -> bool {
         if self.queue.len() >= self.max {
             return false;

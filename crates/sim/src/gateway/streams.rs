@@ -1,8 +1,7 @@
-//! The clients and servers of a gateway's streams: what stands behind its TCP listener and forwards.
+//! Clients and servers of a gateway's streams, in place of its TCP listeners and forwards.
 //!
-//! Every byte is checked by its position as it arrives, and so is every signal of the core. What
-//! one end of a stream does is in [`end`](super::end). Whether all came to an end is for
-//! [`Report`](crate::Report) to judge.
+//! Checks every byte by its position as it arrives, and every signal of the core. [`end`](super::end) is the
+//! behaviour of one end of a stream; [`Report`](crate::Report) judges whether all came to an end.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -23,22 +22,22 @@ use crate::{
 pub(super) struct Streams {
     seed: u64,
     clients: Vec<Client>,
-    /// Dialogues to be made, by time: when, and whose.
+    /// Scheduled dialogues: time and client.
     planned: VecDeque<(Instant, usize)>,
     ends: BTreeMap<StreamId, End>,
     /// Ends that may have something to do.
     work: BTreeSet<StreamId>,
-    /// When ends want to be looked at again; some no longer do.
+    /// Ends that are scheduled to act again; some no longer need to.
     timers: BTreeSet<(Instant, StreamId)>,
     /// Clients that cannot open a stream yet.
     blocked: BTreeSet<usize>,
-    /// Ends that should come to an end and have not.
+    /// Number of ends that should come to an end and have not.
     unfinished: usize,
-    /// Dialogues that were made, should complete and have not.
+    /// Number of dialogues that were made, should complete and have not.
     talking: usize,
 }
 
-/// Someone who runs dialogues, one after the other.
+/// A client that runs dialogues, one after the other.
 #[derive(Debug)]
 pub(super) struct Client {
     spec: Dialogues,
@@ -50,10 +49,10 @@ pub(super) struct Client {
     to_come: usize,
 }
 
-/// The core, as one turn sees it.
+/// The core as seen in one turn.
 pub(super) struct Turn<'a> {
     pub(super) now: Instant,
-    pub(super) life: u32,
+    pub(super) incarnation: u32,
     pub(super) peer: PeerId,
     pub(super) endpoint: &'a mut Endpoint,
     pub(super) log: &'a mut Log,
@@ -67,7 +66,7 @@ impl Streams {
         }
     }
 
-    /// Plans dialogues that are made at `times`.
+    /// Schedules dialogues at `times`.
     pub(super) fn plan(&mut self, spec: &Dialogues, app: AppId, times: Vec<Instant>) {
         let first = self.clients.len();
         let count = spec.clients.max(1) as usize;
@@ -83,7 +82,7 @@ impl Streams {
             self.clients[client].to_come += 1;
             self.planned.push_back((at, client));
         }
-        // Stable: what is made at the same instant stays in order of planning.
+        // A stable sort: dialogues of the same instant keep their order.
         self.planned.make_contiguous().sort_by_key(|(at, _)| *at);
     }
 
@@ -93,7 +92,7 @@ impl Streams {
             && (self.unfinished, self.talking) == (0, 0)
     }
 
-    /// Streams that the core should still know.
+    /// Streams that the core should still have.
     pub(super) fn open(&self) -> usize {
         self.ends.values().filter(|end| !end.gone).count()
     }
@@ -104,7 +103,7 @@ impl Streams {
         planned.into_iter().chain(timer).min()
     }
 
-    /// Everything known of streams is forgotten; clients live on and begin anew.
+    /// Forgets all streams; clients remain and start again.
     pub(super) fn on_restart(&mut self, log: &mut Log) {
         let streams: Vec<StreamId> = self.ends.keys().copied().collect();
         for stream in streams {
@@ -119,7 +118,7 @@ impl Streams {
         self.timers.clear();
     }
 
-    /// Writes planned dialogues down as made.
+    /// Records scheduled dialogues as made.
     pub(super) fn make(&mut self, now: Instant, log: &mut Log) {
         while let Some((made, index)) = self.planned.pop_front_if(|(at, _)| *at <= now) {
             let client = &mut self.clients[index];
@@ -146,8 +145,10 @@ impl Streams {
     pub(super) fn on_signal(
         &mut self,
         now: Instant,
-        (app, stream, signal): (AppId, StreamId, StreamSignal),
-        life: u32,
+        app: AppId,
+        stream: StreamId,
+        signal: StreamSignal,
+        incarnation: u32,
         log: &mut Log,
     ) {
         if let StreamSignal::Opened { target } = signal {
@@ -158,7 +159,7 @@ impl Streams {
             }
             let end = End::of_server(now, log.streams.len());
             log.streams
-                .push(StreamObservation::new(stream, app, life, now));
+                .push(StreamObservation::new(stream, app, incarnation, now));
             self.ends.insert(stream, end);
             self.unfinished += 1;
             self.work.insert(stream);
@@ -182,7 +183,7 @@ impl Streams {
         }
     }
 
-    /// Lets everyone do what there is to do; whether anything was done.
+    /// Lets all ends act; returns whether any did.
     pub(super) fn run(&mut self, turn: &mut Turn<'_>) -> bool {
         self.open_blocked(turn);
         while let Some((at, stream)) = self.timers.first().copied()
@@ -226,10 +227,11 @@ impl Streams {
         let client = &mut self.clients[index];
         client.stream = Some(stream);
         let record = turn.log.streams.len();
-        let mut seen = StreamObservation::new(stream, client.app, turn.life, turn.now);
-        seen.dialogues = Some(client.spec.app);
-        seen.ends = client.spec.ends();
-        turn.log.streams.push(seen);
+        let mut observation =
+            StreamObservation::new(stream, client.app, turn.incarnation, turn.now);
+        observation.dialogues = Some(client.spec.app);
+        observation.ends = client.spec.ends();
+        turn.log.streams.push(observation);
         let head = Head::new(
             record,
             seed::derive(self.seed, "stream", record as u64),
@@ -242,7 +244,7 @@ impl Streams {
         self.work.insert(stream);
     }
 
-    /// One end reads, thinks and writes until it has to wait.
+    /// Lets one end read, compute and write until it has to wait.
     fn serve(&mut self, turn: &mut Turn<'_>, stream: StreamId) {
         let Some(end) = self.ends.get_mut(&stream).filter(|end| !end.gone) else {
             return;
@@ -252,7 +254,7 @@ impl Streams {
         if end.looks_again(now, again) {
             self.timers.extend(again.map(|at| (at, stream)));
         }
-        // A server learns from its client's head whether it will end, and when to reset.
+        // A server learns from its client's header whether it will end, and when to reset.
         self.unfinished -= usize::from(before.1 && !end.ends);
         if before.0 != end.resets_at {
             self.timers.extend(end.resets_at.map(|at| (at, stream)));
@@ -279,8 +281,8 @@ impl Streams {
             end.answer(turn.log);
             end.write(turn, stream);
         }
-        let seen = &turn.log.streams[end.record];
-        if seen.end_seen.is_some() && seen.finished.is_some() {
+        let observation = &turn.log.streams[end.record];
+        if observation.end_seen.is_some() && observation.finished.is_some() {
             self.drop_end(stream, turn.log);
         }
     }
@@ -314,7 +316,7 @@ impl Streams {
 }
 
 impl Client {
-    /// It has done with a stream that stays open.
+    /// It has finished with a stream that stays open.
     fn has_left(&self, end: &End, log: &Log) -> bool {
         let said_all = matches!(
             end.role,
@@ -329,7 +331,7 @@ impl Client {
         self.spec.end == StreamEnd::Never && !self.spec.keeps_stream && said_all && !talks
     }
 
-    /// Takes up its next request, if it has the answer to the one before; `false`: it has to wait.
+    /// Begins its next request, if it has the response to the previous one; `false` if it has to wait.
     fn think(&mut self, now: Instant, end: &mut End, log: &mut Log, talking: &mut usize) -> bool {
         let Role::Client {
             rounds_left,
@@ -340,8 +342,8 @@ impl Client {
         else {
             return false;
         };
-        let seen = &log.streams[end.record];
-        if seen.written < end.goal || seen.read < *expected {
+        let observation = &log.streams[end.record];
+        if observation.written < end.goal || observation.read < *expected {
             return false;
         }
         let front = self.queue.front().copied();

@@ -1,4 +1,4 @@
-//! What came of streams: both ends of each, and the dialogues over them.
+//! Results of streams: both ends of each, and the dialogues over them.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,39 +14,39 @@ use crate::{
 /// A stream from one end to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamRecord {
-    /// Where its client is.
+    /// Side of its client.
     pub from: Side,
-    /// Application, by index.
+    /// Index of the application.
     pub app: usize,
-    /// What its client saw.
+    /// Log of its client.
     pub client: StreamObservation,
-    /// What its server saw; `None`: it never heard from the client.
+    /// Log of its server; `None` if no header arrived.
     pub server: Option<StreamObservation>,
 }
 
 /// A dialogue of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DialogueRecord {
-    /// Where its client is.
+    /// Side of its client.
     pub from: Side,
-    /// Application, by index.
+    /// Index of the application.
     pub app: usize,
-    /// Which client of that side, in order of the scenario.
+    /// Index of the client on that side, in the order of the scenario.
     pub client: usize,
     /// When it was made.
     pub made: Instant,
-    /// When its first request was begun; `None`: never.
+    /// When its first request was begun; `None` if never.
     pub begun: Option<Instant>,
-    /// When its last response had come whole; `None`: never.
+    /// When its last response was complete; `None` if never.
     pub done: Option<Instant>,
-    /// Its stream was reset, or its gateway restarted, before.
+    /// Its stream was reset, or its gateway restarted, before completion.
     pub failed: bool,
-    /// It completes if nothing goes wrong.
+    /// It completes if there are no faults.
     pub completes: bool,
 }
 
 impl StreamRecord {
-    /// Why it has no good end; `None`: it has one, or is not meant to end.
+    /// Why it has no expected end; `None` if it has one, or is not meant to end.
     fn missing(&self) -> Option<&'static str> {
         let Self { client, server, .. } = self;
         if !client.ends && !client.is_over() {
@@ -64,12 +64,12 @@ impl StreamRecord {
 }
 
 impl DialogueRecord {
-    /// From its making to its last response; `None`: that never came.
+    /// From its scheduled start to its last response; `None` if that never arrived.
     pub fn delay(&self) -> Option<Duration> {
         self.done.map(|at| at - self.made)
     }
 
-    /// From its first request to its last response; `None`: that never came.
+    /// From its first request to its last response; `None` if that never arrived.
     pub fn duration(&self) -> Option<Duration> {
         Some(self.done? - self.begun?)
     }
@@ -83,7 +83,7 @@ impl Report {
             .filter(move |dialogue| dialogue.app == app)
     }
 
-    /// What has no good end among streams and dialogues, in words.
+    /// Streams and dialogues without an expected end, as texts.
     pub fn incomplete_streams(&self) -> Vec<String> {
         let dialogues = self
             .dialogues
@@ -97,7 +97,7 @@ impl Report {
         let nameless = self.nameless_streams.iter();
         let nameless = nameless
             .filter(|stream| !stream.is_over())
-            .map(|stream| format!("nobody's: {stream:?}"));
+            .map(|stream| format!("no client: {stream:?}"));
         streams.chain(nameless).chain(dialogues).collect()
     }
 
@@ -106,7 +106,8 @@ impl Report {
         scenario: &Scenario,
         from: Side,
         apps: &[AppId],
-        (near, far): (&Log, &Log),
+        near: &Log,
+        far: &Log,
     ) {
         for dialogue in &near.dialogues {
             self.dialogues.push(DialogueRecord {
@@ -163,7 +164,7 @@ impl Report {
     }
 }
 
-/// What is wrong with a stream, finished or not.
+/// The faults of a stream, finished or not.
 fn wrongs(record: &StreamRecord, apps: &[AppId], restarts: bool) -> Vec<&'static str> {
     let StreamRecord { client, server, .. } = record;
     let mut wrongs = Vec::new();

@@ -1,69 +1,67 @@
-//! Traffic of streams: clients at one gateway that talk to servers at the other.
+//! Traffic of streams: clients at one gateway and servers at the other.
 
 use std::time::Duration;
 
 use super::{Arrivals, Side};
 
-/// Clients of one application. Each runs its dialogues one after the other: opens a stream, sends
-/// requests and waits for each response, and ends the stream.
+/// Clients of one application. Each runs its dialogues one after the other: opens a stream, sends requests
+/// and waits for each response, and ends the stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dialogues {
-    /// Where the clients are; the servers are on the other side.
+    /// Side of the clients; the servers are on the other side.
     pub from: Side,
-    /// Which application, by index; of class `stream`.
+    /// Index of the application, of class `stream`.
     pub app: usize,
-    /// How many clients there are; dialogues go to them in turn.
+    /// Number of clients; dialogues are assigned in turn.
     pub clients: u32,
-    /// When dialogues are made. A client that is still busy begins later.
+    /// Times of dialogues. A client that is still busy begins later.
     pub made: Arrivals,
     /// Offset from the beginning of the measured phase.
     pub start: Duration,
-    /// Requests in a dialogue, each after the response to the one before.
+    /// Requests per dialogue, each after the response to the previous one.
     pub rounds: u32,
     /// Length of a request, at least 1.
     pub request_bytes: u64,
     /// Length of a response, at least 1.
     pub response_bytes: u64,
-    /// A client keeps its stream for all of its dialogues.
+    /// A client uses one stream for all of its dialogues.
     pub keeps_stream: bool,
     /// How a stream ends.
     pub end: StreamEnd,
-    /// How clients read.
     pub client_reads: Reading,
-    /// How servers read.
     pub server_reads: Reading,
 }
 
 /// How a stream ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamEnd {
-    /// The client ends its direction when it has the last response.
+    /// The client ends its direction after the last response.
     AfterResponse,
-    /// The client ends its direction behind the last request.
+    /// The client ends its direction after the last request.
     AfterRequest,
-    /// The client resets it so long after its opening, and not before.
+    /// The client resets it this long after opening, and not before.
     ClientResets(Duration),
-    /// The server resets it so long after its opening, and not before.
+    /// The server resets it this long after opening, and not before.
     ServerResets(Duration),
-    /// Not at all: it is left open.
+    /// It is left open.
     Never,
 }
 
 /// How one end of a stream reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// All that is there, at once.
+    /// All available data, at once.
     AtOnce,
-    /// So many bytes a second.
+    /// This many bytes per second.
     Slowly(u64),
-    /// Nothing for so long after the opening, then at once.
+    /// Nothing for this long after opening, then at once.
     After(Duration),
-    /// So many bytes at once, and then none any more.
+    /// This many bytes at once, and then nothing any more.
     UpTo(u64),
 }
 
 impl Dialogues {
-    /// One client at `a` that reads at once, as its server does, and closes when it has all.
+    /// One client at `a` that reads at once, like its server, and closes when it has all.
     pub const fn new(app: usize, made: Arrivals, rounds: u32, request: u64, response: u64) -> Self {
         Self {
             from: Side::A,
@@ -90,7 +88,7 @@ impl Dialogues {
         Self::new(app, made, rounds, request, response)
     }
 
-    /// Whether its streams come to an end if nothing goes wrong.
+    /// Whether its streams come to an end if there are no faults.
     pub const fn ends(&self) -> bool {
         match self.end {
             StreamEnd::ClientResets(_) | StreamEnd::ServerResets(_) => true,
@@ -99,7 +97,7 @@ impl Dialogues {
         }
     }
 
-    /// Whether its dialogues complete if nothing goes wrong.
+    /// Whether its dialogues complete if there are no faults.
     pub const fn completes(&self) -> bool {
         let resets = matches!(
             self.end,

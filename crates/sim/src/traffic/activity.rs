@@ -1,10 +1,10 @@
-//! When a source sends.
+//! Activity of a traffic source over time.
 
 use std::time::Duration;
 
 use keiro_units::Instant;
 
-/// Stretches of time in which a source has something to send, in order.
+/// Periods in which a source has data to send, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Activity(Vec<(Instant, Instant)>);
 
@@ -16,28 +16,27 @@ impl Activity {
 
     /// From each first instant until before the second.
     ///
-    /// `None` unless every stretch ends after its beginning and the next does not begin before
-    /// that.
+    /// `None` unless every period ends after its beginning and the next does not begin before that.
     pub fn stretches(stretches: Vec<(Instant, Instant)>) -> Option<Self> {
         let forward = stretches.iter().all(|stretch| stretch.0 < stretch.1);
         let apart = stretches.windows(2).all(|pair| pair[0].1 <= pair[1].0);
         (forward && apart).then_some(Self(stretches))
     }
 
-    /// The same, all of it later.
+    /// The same, shifted to a later time.
     #[must_use]
     pub fn delayed(&self, by: Duration) -> Self {
         let stretches = self.0.iter().map(|&(begin, end)| (begin + by, end + by));
         Self(stretches.collect())
     }
 
-    /// Whether the source has something to send.
+    /// Whether the source has data to send.
     pub fn is_on(&self, now: Instant) -> bool {
         let begun = self.0.partition_point(|stretch| stretch.0 <= now);
         begun > 0 && now < self.0[begun - 1].1
     }
 
-    /// The first instant at which it has; `None`: never.
+    /// The first instant at which it has; `None` if never.
     pub fn first_beginning(&self) -> Option<Instant> {
         self.0.first().map(|stretch| stretch.0)
     }

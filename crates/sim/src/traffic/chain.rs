@@ -7,9 +7,8 @@
 //!  background ───────────────────┘                       └── background
 //! ```
 //!
-//! A group is a tenant: a host with all its senders, one with all its receivers. A device may be
-//! put between each host and its router ([`Chain::build_with`]). What came of it is in
-//! [`run`](super::run).
+//! A group is a tenant: one host with all its senders, one with all its receivers. A device may be placed
+//! between each host and its router ([`Chain::build_with`]). [`run`](super::run) has the results.
 
 use std::{ops::Range, time::Duration};
 
@@ -28,23 +27,22 @@ use crate::{Direction, LinkSpec, seed};
 
 /// IP bytes of background packets, `[fairness §3.1]`.
 const BACKGROUND_LENGTH: u16 = 1500;
-/// IP bytes of groups' UDP packets: what gateways' tunnels have room for in Ethernet's packets.
+/// IP bytes of groups' UDP packets: they fit into gateways' tunnels over Ethernet.
 const UDP_LENGTH: u16 = 1400;
-/// IP bytes of the longest packet that gateways try: Ethernet's.
+/// Maximum of IP bytes that gateways try: Ethernet's.
 const EDGE_MTU: u16 = 1500;
 
-/// The topology, its traffic, and what is left to chance.
+/// The topology, its traffic, and its random parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chain {
-    /// Links between routers in a row.
+    /// Links between routers, in a chain.
     pub bottlenecks: Vec<Bottleneck>,
-    /// Rate of all other links; `None`: without limit.
+    /// Rate of all other links; `None` is unlimited.
     pub access: Option<Bandwidth>,
-    /// Each packet's delay from its sender to the first router grows by up to this, without
-    /// overtaking: hosts are not clocks, and without it equal round trips can keep some flows from
-    /// the buffer for good (Floyd, Jacobson 1991).
+    /// Each packet's delay from its sender to the first router is increased by up to this, without
+    /// reordering. Without this jitter, equal round trips can exclude some flows from the buffer permanently
+    /// (Floyd, Jacobson 1991).
     pub host_jitter: Duration,
-    /// The tenants.
     pub groups: Vec<Group>,
     /// Flows begin at random instants before this.
     pub starts: Duration,
@@ -53,41 +51,39 @@ pub struct Chain {
 /// A link between two routers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bottleneck {
-    /// Its rate, IP bytes, each way.
+    /// Its rate in IP bytes, in each direction.
     pub rate: Bandwidth,
-    /// Packets that wait before it at most, beside the one in service, each way.
+    /// Maximum of packets in its queue, in addition to the one in transmission, in each direction.
     pub buffer_packets: u32,
-    /// Its propagation delay, one way.
+    /// Its one-way propagation delay.
     pub delay: Duration,
-    /// Marks ECN-capable packets that find this many waiting; `None`: none.
+    /// Marks ECN-capable packets if this many are queued; `None` marks none.
     pub mark_above: Option<u32>,
-    /// Poisson packets of 1500 bytes that cross it, as a part of its rate.
+    /// Poisson traffic of 1500-byte packets that crosses it, as a fraction of its rate.
     pub background: Probability,
 }
 
 /// A tenant with its flows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// Bottlenecks that its packets cross, by number.
+    /// Indices of the bottlenecks that its packets cross.
     pub crosses: Range<usize>,
-    /// Propagation delay between its senders, or the gateway that was put behind them, and the
-    /// first of them, one way.
+    /// One-way propagation delay between its senders, or the gateway behind them, and the first bottleneck.
     pub delay: Duration,
-    /// What it is to get, as a multiple of what others get.
+    /// Its weight.
     pub weight: f64,
-    /// TCP flows without end.
+    /// Number of endless TCP flows.
     pub flows: u32,
-    /// How they behave.
     pub tcp: TcpConfig,
-    /// An unresponsive UDP flow of this rate, packets of 1400 bytes at equal intervals; zero: none.
+    /// Rate of an unresponsive UDP flow, packets of 1400 bytes at equal intervals; zero for none.
     pub udp: Bandwidth,
-    /// When its flows have something to send, beside [`Chain::starts`]; `None`: all the time.
+    /// When its flows have data to send, in addition to [`Chain::starts`]; `None` for always.
     pub activity: Option<Activity>,
 }
 
-/// Where a device may be put.
+/// Location of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum DevicePosition {
     /// Between the senders of a group and its first bottleneck.
     Ingress(usize),
     /// Between its last bottleneck and the receivers of a group.
@@ -95,8 +91,8 @@ pub enum Place {
 }
 
 impl Chain {
-    /// One bottleneck of 50 Mbit/s, 50 packets, 25 ms one way, without background: the setting of
-    /// the references.
+    /// One bottleneck of 50 Mbit/s, 50 packets, 25 ms one way, without background: the setting of the
+    /// references.
     pub fn reference(flows: u32, tcp: TcpConfig) -> Self {
         let delay = Duration::from_millis(25);
         Self {
@@ -109,7 +105,7 @@ impl Chain {
     }
 
     /// Five tenants of 30 flows, weights 1, 2, 2, 3, 4, 30 % background, `[fairness tables 1, 2]`.
-    /// The bottleneck has no delay of its own, the other links have no limit of rate.
+    /// The bottleneck has no delay of its own, the other links have no rate limit.
     pub fn one_bottleneck(tcp: TcpConfig) -> Self {
         let groups = [(50, 1.0), (25, 2.0), (75, 2.0), (50, 3.0), (25, 4.0)];
         let groups = groups.map(|(delay_ms, weight)| Group {
@@ -124,9 +120,9 @@ impl Chain {
         }
     }
 
-    /// Links of 20, 10 and `third` Mbit/s, a tenant of 30 flows over all of them and one over each,
-    /// 30 % background, `[fairness tables 3, 4]`. The weights are max-min fair: tenant 2 gets what
-    /// tenants 1 and 3 leave of the first link, tenant 4 of the third.
+    /// Links of 20, 10 and `third` Mbit/s, a tenant of 30 flows over all of them and one over each, 30 %
+    /// background, `[fairness tables 3, 4]`. The weights are max-min fair: tenant 2 gets what tenants 1 and 3
+    /// leave on the first link, tenant 4 on the third.
     pub fn three_bottlenecks(third: u64, tcp: TcpConfig) -> Self {
         let link = |mbit| Bottleneck::new(mbit, 200, Duration::ZERO, background());
         let weight_of_last = (third as f64 - 5.0) / 5.0;
@@ -149,23 +145,22 @@ impl Chain {
         }
     }
 
-    /// Hosts and routers, nothing else.
+    /// Hosts and routers only.
     pub fn build(&self, seed: u64) -> ChainRun<Host> {
         self.build_with(seed, |host| host, |_| None)
     }
 
-    /// As [`build`](Self::build), with a device wherever `between` gives one; [`Placed`] says
-    /// which nodes they became, so that they can be given each other's addresses. `wrap` makes a
-    /// host one of the mesh's devices.
+    /// Like [`build`](Self::build), with a device wherever `between` returns one. [`Placed`] has their nodes,
+    /// so that they can be given each other's addresses. `wrap` makes a device of a host.
     ///
     /// # Panics
     ///
-    /// If a group crosses a bottleneck that there is not.
+    /// If a group crosses a bottleneck that does not exist.
     pub fn build_with<D: Device + HasHost>(
         &self,
         seed: u64,
         mut wrap: impl FnMut(Host) -> D,
-        mut between: impl FnMut(Place) -> Option<D>,
+        mut between: impl FnMut(DevicePosition) -> Option<D>,
     ) -> ChainRun<D> {
         let mut mesh = Mesh::new(seed::derive(seed, "mesh", 0));
         let mut routers = vec![mesh.add_router()];
@@ -185,7 +180,7 @@ impl Chain {
                     delay,
                     ..self.access_link()
                 };
-                // The way between the hosts and their gateway is short.
+                // The link between the hosts and their gateway is short.
                 let device = between(place).map(|device| {
                     let node = mesh.add_gateway(device);
                     let uplink = std::mem::replace(&mut access, self.access_link());
@@ -200,10 +195,18 @@ impl Chain {
                 (host, device)
             };
             let [near, far] = [group.crosses.start, group.crosses.end].map(|end| routers[end]);
-            let (senders, ingress) =
-                attach(near, Place::Ingress(index), group.delay, self.host_jitter);
-            let (receivers, egress) =
-                attach(far, Place::Egress(index), Duration::ZERO, Duration::ZERO);
+            let (senders, ingress) = attach(
+                near,
+                DevicePosition::Ingress(index),
+                group.delay,
+                self.host_jitter,
+            );
+            let (receivers, egress) = attach(
+                far,
+                DevicePosition::Egress(index),
+                Duration::ZERO,
+                Duration::ZERO,
+            );
             let chance = seed::derive(seed, "group", index as u64);
             let (flows, udp) = self.populate(&mut mesh, group, [senders, receivers], chance);
             groups.push(Placed {
@@ -228,9 +231,9 @@ impl Chain {
         }
     }
 
-    /// As [`build`](Self::build), with a gateway before and behind every group: the group is a tenant
-    /// of its own, `tenants` in order, with gateways that carry no other group. Tenants send to both
-    /// sides by the same controller and weight. The gateways' lines are of `rate`.
+    /// Like [`build`](Self::build), with a gateway before and behind every group. The group is a tenant of
+    /// its own, `tenants` in order, with gateways that carry no other group. Tenants send in both directions
+    /// with the same controller and weight. The gateways' access lines have `rate`.
     ///
     /// # Panics
     ///
@@ -255,7 +258,10 @@ impl Chain {
         let mut run = self.build_with(seed, Station::Host, |place| Some(edge(place)));
         for (index, tenant) in tenants.iter().enumerate() {
             let placed = run.groups[index].clone();
-            let (near, far) = (Place::Ingress(index), Place::Egress(index));
+            let (near, far) = (
+                DevicePosition::Ingress(index),
+                DevicePosition::Egress(index),
+            );
             let ends = [
                 (placed.ingress, placed.egress, far, placed.receivers),
                 (placed.egress, placed.ingress, near, placed.senders),
@@ -285,7 +291,7 @@ impl Chain {
         }
     }
 
-    /// Puts a group's flows on its two hosts.
+    /// Adds a group's flows to its two hosts.
     fn populate<D: Device + HasHost>(
         &self,
         mesh: &mut Mesh<D>,
@@ -361,7 +367,7 @@ impl Chain {
 }
 
 impl ChainRun<Station<Edge>> {
-    /// Changes a group's tenant now, at both of its gateways.
+    /// Reconfigures a group's tenant now, at both of its gateways.
     ///
     /// # Panics
     ///
@@ -408,7 +414,7 @@ impl Bottleneck {
 }
 
 impl Group {
-    /// TCP flows of weight 1 over the first bottleneck that send all the time.
+    /// Endless TCP flows of weight 1 over the first bottleneck.
     pub const fn new(delay: Duration, flows: u32, tcp: TcpConfig) -> Self {
         Self {
             crosses: 0..1,
@@ -422,10 +428,10 @@ impl Group {
     }
 }
 
-const fn edge_number(place: Place) -> u64 {
+const fn edge_number(place: DevicePosition) -> u64 {
     match place {
-        Place::Ingress(index) => 2 * index as u64,
-        Place::Egress(index) => 2 * index as u64 + 1,
+        DevicePosition::Ingress(index) => 2 * index as u64,
+        DevicePosition::Egress(index) => 2 * index as u64 + 1,
     }
 }
 
@@ -434,7 +440,7 @@ fn background() -> Probability {
     Probability::new(0.3).expect("within 0..=1")
 }
 
-/// In 0..1, with the 53 bits that an f64 holds exactly.
+/// In [0, 1), with the 53 bits that an f64 holds exactly.
 fn unit(word: u64) -> f64 {
     (word >> 11) as f64 / (1_u64 << 53) as f64
 }

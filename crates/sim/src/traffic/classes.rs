@@ -1,8 +1,7 @@
-//! Classes with weights at a port: what a router does that knows everybody's tenant and weight.
+//! Weighted classes at a port, as in a router that has every tenant's weight.
 //!
-//! Deficit round robin (Shreedhar, Varghese 1996) between classes, first in first out within one.
-//! One buffer for all; where it is full, the longest class loses its last packet. What travels on
-//! the link is left to the mesh.
+//! Deficit round robin (Shreedhar, Varghese 1996) between classes, first in first out within one. All share
+//! one buffer; if it is full, the longest class drops its last packet. The mesh has the packets on the link.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -13,17 +12,17 @@ use keiro_units::Instant;
 
 use super::packet::Slot;
 
-/// IP bytes that the lightest class may send in its turn: a full packet, so that no turn is empty.
+/// Quantum of the lightest class in IP bytes: a full packet, so that it can send in every round.
 const QUANTUM: f64 = 1500.0;
 
-/// Who has which share of a link.
+/// Shares of a link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Classes {
-    /// Each class's share, as multiples of one another; above zero.
+    /// Weights of the classes; above zero.
     pub weights: Vec<f64>,
-    /// The class of what hosts send, by number; everybody else is in the last one.
+    /// The class of each host's packets, by node number; all others are in the last one.
     pub of: BTreeMap<Ipv4Addr, usize>,
-    /// Packets that wait at most, all classes together.
+    /// Maximum of queued packets, all classes together.
     pub buffer_packets: usize,
 }
 
@@ -40,11 +39,11 @@ pub(super) struct Waiting {
 pub(super) struct Scheduler {
     of: BTreeMap<Ipv4Addr, usize>,
     classes: Vec<Class>,
-    /// Those that have something, in the order of their turns.
+    /// Backlogged classes, in the order of their turns.
     active: VecDeque<usize>,
     waiting: usize,
     waiting_max: usize,
-    /// When the packet that left last has left entirely.
+    /// When the last packet has left completely.
     pub(super) busy_until: Instant,
 }
 
@@ -78,11 +77,11 @@ impl Scheduler {
         }
     }
 
-    /// Other weights from the classes' next turns on; what waits stays.
+    /// Changes the weights from the classes' next turns on; queued packets stay.
     ///
     /// # Panics
     ///
-    /// If they are not as many as the classes, or one is not above zero.
+    /// If their number differs from that of the classes, or one is not above zero.
     pub(super) fn set_weights(&mut self, weights: &[f64]) {
         assert_eq!(
             weights.len(),
@@ -98,7 +97,7 @@ impl Scheduler {
         self.waiting == 0
     }
 
-    /// Takes a packet; what has to be dropped for it, which may be itself.
+    /// Enqueues a packet; returns the packet that is dropped for it, which may be itself.
     pub(super) fn push(&mut self, from: Ipv4Addr, packet: Waiting) -> Option<Slot> {
         let last = self.classes.len() - 1;
         let index = self.of.get(&from).map_or(last, |class| (*class).min(last));
@@ -121,7 +120,7 @@ impl Scheduler {
         Some(dropped.slot)
     }
 
-    /// The packet whose turn it is.
+    /// The next packet to send.
     pub(super) fn pop(&mut self) -> Option<Waiting> {
         loop {
             let index = *self.active.front()?;
@@ -147,7 +146,7 @@ impl Scheduler {
     }
 }
 
-/// Bytes of every class's turn.
+/// Quantum of every class in bytes.
 fn quanta(weights: &[f64]) -> impl Iterator<Item = u64> + '_ {
     let least = weights.iter().copied().fold(f64::MAX, f64::min);
     let valid = least > 0.0 && !weights.is_empty();

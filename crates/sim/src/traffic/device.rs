@@ -1,11 +1,11 @@
-//! What stands at the ends of a mesh's links and is not a router.
+//! Devices at the ends of a mesh's links: all nodes that are not routers.
 //!
-//! A device is a state machine: it takes packets and the time, sends packets through
-//! [`Outgoing`], and says when it wants to be woken. A host is one. A gateway is another: added
-//! with [`Mesh::add_gateway`](super::Mesh::add_gateway) it stands between hosts and routers and is
-//! given every packet on its way through, which it forwards, or carries as bytes
-//! ([`wire::encode`](super::wire::encode)) inside datagrams of its own
-//! ([`Outgoing::send_bytes`]) to a gateway that puts it back ([`wire::decode`](super::wire::decode)).
+//! A device is a state machine: it takes packets and the time, sends packets through [`Outgoing`], and names
+//! the time of its timer. Hosts and gateways are devices. A gateway, added with
+//! [`Mesh::add_gateway`](super::Mesh::add_gateway), stands between hosts and routers and receives every
+//! packet on its path. It forwards the packet, or carries it as bytes ([`wire::encode`](super::wire::encode))
+//! inside its own datagrams ([`Outgoing::send_bytes`]) to a gateway that decapsulates it
+//! ([`wire::decode`](super::wire::decode)).
 
 use std::net::Ipv4Addr;
 
@@ -15,8 +15,8 @@ use super::packet::{Body, BufferId, Buffers, Ecn, IpPacket, Packets, Slot, UdpHe
 
 /// Takes part in a [`Mesh`](super::Mesh).
 pub trait Device {
-    /// A packet came in on the device's link number `port`. A host is given what is addressed to
-    /// it; a gateway everything.
+    /// A packet arrived on the device's link number `port`. A host receives packets addressed to it; a
+    /// gateway all.
     fn handle_packet(
         &mut self,
         now: Instant,
@@ -25,35 +25,32 @@ pub trait Device {
         out: &mut Outgoing<'_>,
     );
 
-    /// The instant of [`poll_timeout`](Self::poll_timeout) has come.
+    /// The time of [`poll_timeout`](Self::poll_timeout) has come.
     fn handle_timeout(&mut self, _now: Instant, _out: &mut Outgoing<'_>) {}
 
-    /// When the device wants to be woken if nothing arrives; an instant that has passed means at
-    /// once. Asked again after every call.
+    /// When the device's timer fires; a time in the past means at once. Polled after every call.
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }
 }
 
-/// A device with a host in it, so that flows can be added to it and looked at.
+/// A device that contains a host, so that flows can be added to it and inspected.
 pub trait HasHost {
-    /// The host; `None` if this is something else.
+    /// The host; `None` for another device.
     fn host(&self) -> Option<&super::Host>;
-    /// As [`host`](Self::host).
     fn host_mut(&mut self) -> Option<&mut super::Host>;
 }
 
 /// A host or a gateway, of one kind.
 #[derive(Debug)]
 pub enum Station<G> {
-    /// A host.
     Host(super::Host),
-    /// A gateway; behind a pointer, because there are few, and larger than hosts.
+    /// Boxed, because gateways are few, and larger than hosts.
     Gateway(Box<G>),
 }
 
 impl<G> Station<G> {
-    /// The gateway; `None`: it is a host.
+    /// The gateway; `None` for a host.
     pub const fn gateway(&self) -> Option<&G> {
         match self {
             Self::Host(_) => None,
@@ -61,7 +58,6 @@ impl<G> Station<G> {
         }
     }
 
-    /// As [`gateway`](Self::gateway).
     pub const fn gateway_mut(&mut self) -> Option<&mut G> {
         match self {
             Self::Host(_) => None,
@@ -115,21 +111,20 @@ impl<G> HasHost for Station<G> {
     }
 }
 
-/// Where a device puts the packets that it sends.
+/// Output of a device.
 #[derive(Debug)]
 pub struct Outgoing<'a> {
     pub(super) address: Ipv4Addr,
     pub(super) buffers: &'a mut Buffers,
     pub(super) packets: &'a mut Packets,
-    pub(super) sent: &'a mut Vec<(PathDirection, Slot)>,
+    pub(super) sent: &'a mut Vec<(OutputPort, Slot)>,
 }
 
-/// Which link a packet leaves by.
+/// The link by which a packet leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PathDirection {
+pub(super) enum OutputPort {
     /// The one towards its destination.
     Routed,
-    /// This one.
     Port(usize),
 }
 
@@ -139,22 +134,22 @@ impl Outgoing<'_> {
         self.address
     }
 
-    /// Sends a packet towards its destination. Not for packets with real bytes that were
-    /// received: [`send_bytes`](Self::send_bytes) copies those.
+    /// Sends a packet towards its destination. Not for received packets with real bytes:
+    /// [`send_bytes`](Self::send_bytes) copies those.
     pub fn send(&mut self, packet: IpPacket) {
         debug_assert!(!matches!(packet.body, Body::Bytes(..)));
-        self.push(PathDirection::Routed, packet);
+        self.push(OutputPort::Routed, packet);
     }
 
-    /// Sends a packet out of link number `port`, whatever its destination.
+    /// Sends a packet out of link number `port`, regardless of its destination.
     pub fn send_on(&mut self, port: usize, packet: IpPacket) {
         debug_assert!(!matches!(packet.body, Body::Bytes(..)));
-        self.push(PathDirection::Port(port), packet);
+        self.push(OutputPort::Port(port), packet);
     }
 
     /// Sends a UDP datagram with real bytes from the device's own address.
     ///
-    /// At most [`PAYLOAD_MAX`] bytes are sent; longer ones fit no IP packet and are cut.
+    /// At most [`PAYLOAD_MAX`] bytes are sent; longer datagrams are truncated.
     pub fn send_bytes(&mut self, to: Ipv4Addr, ports: (u16, u16), ecn: Ecn, bytes: &[u8]) {
         let bytes = &bytes[..bytes.len().min(PAYLOAD_MAX)];
         let header = UdpHeader {
@@ -168,28 +163,28 @@ impl Outgoing<'_> {
             ecn,
             body: Body::Bytes(header, self.buffers.insert(bytes)),
         };
-        self.push(PathDirection::Routed, packet);
+        self.push(OutputPort::Routed, packet);
     }
 
-    /// Sends a received packet on as it is, towards its destination.
+    /// Forwards a received packet unchanged, towards its destination.
     pub fn forward(&mut self, packet: &IpPacket) {
         let mut packet = *packet;
         if let Body::Bytes(header, id) = packet.body {
             packet.body = Body::Bytes(header, self.buffers.duplicate(id));
         }
-        self.push(PathDirection::Routed, packet);
+        self.push(OutputPort::Routed, packet);
     }
 
-    /// The bytes of the packet being handled, to be scribbled on; gone when the call returns.
+    /// The bytes of the packet being handled, which may be overwritten; gone when the call returns.
     pub fn bytes_mut(&mut self, id: BufferId) -> &mut [u8] {
         self.buffers.bytes_mut(id)
     }
 
-    fn push(&mut self, way: PathDirection, packet: IpPacket) {
+    fn push(&mut self, output: OutputPort, packet: IpPacket) {
         let slot = self.packets.insert(packet);
-        self.sent.push((way, slot));
+        self.sent.push((output, slot));
     }
 }
 
-/// The most bytes of UDP payload that an IPv4 packet takes.
+/// Maximum UDP payload of an IPv4 packet.
 pub const PAYLOAD_MAX: usize = 65_507;

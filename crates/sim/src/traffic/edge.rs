@@ -1,9 +1,8 @@
-//! A gateway between hosts and routers: the core's own endpoint carries the packets of its tenants
-//! to the gateway at the other end, within their windows.
+//! A gateway between hosts and routers: the core's endpoint carries the packets of its tenants to the gateway
+//! at the other end, within their windows.
 //!
-//! Handshake, keys, acknowledgements, pacing, controllers and queues are the daemon's. Left out are what a
-//! machine adds: no time passes inside, nothing is lost between the link and the core, and timers
-//! are on time.
+//! Handshake, keys, acknowledgements, pacing, controllers and queues are the daemon's. The machine is ideal:
+//! no processing time, no loss between the link and the core, and punctual timers.
 
 use std::{
     collections::BTreeMap,
@@ -25,15 +24,15 @@ use crate::seed;
 
 /// The UDP port of all gateways.
 const PORT: u16 = 7600;
-/// The application that all packets belong to.
+/// The application of all packets.
 const APP: &str = "packets";
 /// An arbitrary date in 2023: gateways order their handshakes by it.
 const UNIX_TIME_AT_ZERO: Duration = Duration::from_secs(1_700_000_000);
-/// A timer that is due at once is called no sooner: time has to pass.
+/// A timer that is due at once fires this much later, because time has to pass.
 const SOONEST: Duration = Duration::from_micros(1);
 
-/// One gateway. It is given everything that passes it ([`Mesh::add_gateway`](super::Mesh)): what
-/// goes to a tenant's remote hosts is carried, everything else is forwarded as it is.
+/// One gateway. It receives all packets that pass it ([`Mesh::add_gateway`](super::Mesh)): those to a
+/// tenant's remote hosts are carried, all others are forwarded unchanged.
 #[derive(Debug)]
 pub struct Edge {
     endpoint: Endpoint,
@@ -48,16 +47,16 @@ pub struct Edge {
     put_back_bins: BTreeMap<TenantId, Bins>,
 }
 
-/// A gateway's name and its line.
+/// Identity and access line of a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EdgeSpec {
-    /// All its keys and chances come from it; the same at all gateways of a mesh.
+    /// Seed of all its keys and random choices; the same at all gateways of a mesh.
     pub seed: u64,
-    /// Unlike that of any other gateway with this seed.
+    /// Distinct among gateways with this seed.
     pub number: u64,
-    /// What it may send, IP bytes.
+    /// Its path rate, in IP bytes.
     pub rate: Bandwidth,
-    /// Longest IP packet that it tries, bytes.
+    /// Longest IP packet that it tries, in bytes.
     pub mtu: u16,
 }
 
@@ -66,36 +65,32 @@ pub struct EdgeSpec {
 pub struct Remote {
     /// The other gateway's [`EdgeSpec::number`].
     pub number: u64,
-    /// Its address.
     pub address: Ipv4Addr,
-    /// Whose hosts they are, and what that tenant may send to them.
+    /// The tenant of the hosts, and its configuration towards them.
     pub tenant: TenantConfig,
-    /// Their addresses.
     pub hosts: Vec<Ipv4Addr>,
 }
 
-/// What a gateway did with packets.
+/// Packet counters of a gateway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EdgeCounts {
-    /// Taken from hosts.
     pub taken: u64,
     /// Of these, refused because no path was up.
     pub no_path: u64,
     /// Of these, refused because they were too long for the path.
     pub too_long: u64,
-    /// Of these, refused for another reason: always a fault in how the mesh was built.
+    /// Of these, refused for another reason, which is a fault in the construction of the mesh.
     pub refused: u64,
-    /// Put back for hosts.
+    /// Delivered to hosts.
     pub put_back: u64,
-    /// Came from the other end and were marked on the way although they must not be (RFC 6040
-    /// §4.2): dropped.
+    /// Arrived from the other end with a CE mark although they must not be marked (RFC 6040 §4.2): dropped.
     pub wrongly_marked: u64,
-    /// Came from the other end and were no packets.
+    /// Arrived from the other end but were not packets.
     pub damaged: u64,
 }
 
 impl Edge {
-    /// A gateway that knows no other.
+    /// A gateway without peers.
     pub fn new(now: Instant, spec: EdgeSpec) -> Self {
         let mut config = EndpointConfig::new(private_key(&spec, spec.number));
         config.unix_time_at_zero = UNIX_TIME_AT_ZERO;
@@ -115,7 +110,7 @@ impl Edge {
         edge
     }
 
-    /// Carries packets to a tenant's hosts behind another gateway from now on. Call it on both.
+    /// Adds a tenant's hosts behind another gateway. Call it on both.
     pub fn add_remote(
         &mut self,
         now: Instant,
@@ -148,7 +143,7 @@ impl Edge {
         Ok(())
     }
 
-    /// Changes a tenant towards all gateways that have hosts of it.
+    /// Reconfigures a tenant towards all gateways that have hosts of it.
     pub fn set_tenant(
         &mut self,
         now: Instant,
@@ -164,12 +159,12 @@ impl Edge {
         Ok(())
     }
 
-    /// What it did with packets.
+    /// Its counters.
     pub const fn counts(&self) -> EdgeCounts {
         self.counts
     }
 
-    /// IP bytes of a tenant that it put back, by second; `None`: none so far.
+    /// IP bytes of a tenant that it delivered, by second; `None` if none so far.
     pub fn put_back(&self, tenant: TenantId) -> Option<&Bins> {
         self.put_back_bins.get(&tenant)
     }
@@ -184,7 +179,6 @@ impl Edge {
             .collect()
     }
 
-    /// The endpoint inside.
     pub const fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
@@ -195,7 +189,7 @@ impl Edge {
         };
         let app = self.app;
         let mut packet = *packet;
-        // The segment length of a SYN is lowered to what fits: there is no ICMP for a packet that is too long.
+        // Clamps the MSS of a SYN to what fits, because there are no ICMP errors for long packets.
         if let Body::Tcp(header) = &mut packet.body
             && let Some(mss) = &mut header.mss
             && let Some(room) = self.endpoint.packet_room(peer, tenant, app)
@@ -221,7 +215,7 @@ impl Edge {
         }
     }
 
-    /// Everything that the endpoint has to give out, and when it wants to be called again.
+    /// Drains the endpoint's output and updates the timer.
     fn turn(&mut self, now: Instant, out: &mut Outgoing<'_>) {
         while let Some(delivery) = self.endpoint.poll_delivery() {
             let Delivery::Packet {
@@ -234,7 +228,7 @@ impl Edge {
                 self.counts.damaged += 1;
                 continue;
             };
-            // RFC 6040 §4.2.
+            // Decapsulation according to RFC 6040 §4.2.
             match (inside.ecn, ecn) {
                 (Ecn::NotCapable, 3) => {
                     self.counts.wrongly_marked += 1;

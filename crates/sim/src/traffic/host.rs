@@ -14,9 +14,9 @@ use super::{
 };
 use crate::queue::{EventQueue, Source};
 
-/// The first port given out. Ours: above what services use.
+/// The first port assigned. Ours: above the ports of services.
 const FIRST_PORT: u16 = 10_000;
-/// The most ports of a host.
+/// Maximum of ports of a host.
 pub const PORTS_MAX: usize = (u16::MAX - FIRST_PORT) as usize;
 
 /// A host with its applications.
@@ -30,22 +30,21 @@ pub struct Host {
     unknown: u64,
 }
 
-/// What a TCP sender is to do.
+/// Parameters of a TCP sender.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TcpSpec {
     /// Address and port of the receiver.
     pub to: (Ipv4Addr, u16),
-    /// How it behaves.
     pub config: TcpConfig,
-    /// Bytes to be sent in all; `None`: no end.
+    /// Number of bytes to send; `None` for endless.
     pub length: Option<u64>,
-    /// When it has something to send. The connection opens when this begins.
+    /// When it has data to send. The connection opens when this begins.
     pub activity: Activity,
-    /// The sequence number to begin with.
+    /// Initial sequence number.
     pub first_sequence: u32,
 }
 
-/// What is on a port.
+/// The socket on a port.
 #[derive(Debug)]
 enum Socket {
     Sender {
@@ -75,7 +74,7 @@ impl Host {
         }
     }
 
-    /// Adds a TCP sender; gives its port.
+    /// Adds a TCP sender; returns its port.
     pub fn add_tcp_sender(&mut self, spec: TcpSpec) -> u16 {
         let ports = (self.next_port(), spec.to.1);
         let tcp = TcpSender::new(
@@ -91,7 +90,7 @@ impl Host {
         })
     }
 
-    /// Adds a TCP receiver for one connection; gives its port.
+    /// Adds a TCP receiver for one connection; returns its port.
     pub fn add_tcp_receiver(&mut self, config: TcpConfig) -> u16 {
         let tcp = TcpReceiver::new(config, self.next_port());
         self.add(Socket::Receiver {
@@ -101,13 +100,13 @@ impl Host {
         })
     }
 
-    /// Adds a UDP source; gives its port.
+    /// Adds a UDP source; returns its port.
     pub fn add_udp_source(&mut self, spec: UdpSpec) -> u16 {
         let source = UdpSource::new(spec, self.next_port());
         self.add(Socket::Source(Box::new(source)))
     }
 
-    /// Adds a sink of UDP datagrams; gives its port.
+    /// Adds a sink of UDP datagrams; returns its port.
     pub fn add_udp_sink(&mut self) -> u16 {
         self.add(Socket::Sink {
             packets: 0,
@@ -131,8 +130,8 @@ impl Host {
         }
     }
 
-    /// What the application on a port received, by time: bytes of a TCP stream in order, or UDP
-    /// payload. `None` if nothing there receives.
+    /// Bytes that the application on a port received, over time: of a TCP stream in order, or UDP payload.
+    /// `None` if nothing there receives.
     pub fn received(&self, port: u16) -> Option<&Bins> {
         match self.socket(port)? {
             Socket::Receiver { bins, .. } | Socket::Sink { bins, .. } => Some(bins),
@@ -149,13 +148,12 @@ impl Host {
         }
     }
 
-    /// Packets that came for a port where nothing takes them.
+    /// Packets for a port without a socket.
     pub const fn unknown_packets(&self) -> u64 {
         self.unknown
     }
 
-    /// Ports of TCP senders that will never send again although they have something to send:
-    /// always a bug.
+    /// Ports of TCP senders that will never send again although they have data to send, which is a bug.
     pub fn stuck(&self, now: Instant) -> impl Iterator<Item = u16> + '_ {
         let sockets = (FIRST_PORT..).zip(&self.sockets);
         sockets.filter_map(move |(port, socket)| match socket {
@@ -215,7 +213,7 @@ impl Host {
         self.rearm(index);
     }
 
-    /// Gives a packet to the socket on its port; whether that took it.
+    /// Passes a packet to the socket on its port; returns whether that accepted it.
     fn take(&mut self, index: usize, now: Instant, packet: &IpPacket) -> bool {
         match (self.sockets.get_mut(index), &packet.body) {
             (Some(Socket::Sender { to, tcp }), Body::Tcp(header)) if *to == packet.source => {

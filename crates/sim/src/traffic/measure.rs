@@ -1,13 +1,13 @@
-//! Amounts by time, and how evenly they are shared.
+//! Amounts over time, and the fairness of their distribution.
 
 use std::time::Duration;
 
 use keiro_units::Instant;
 
-/// The most bins; what comes later is added to the last one. Ours: a day of seconds.
+/// Maximum of bins; later amounts are added to the last one. Ours: a day of seconds.
 pub const BINS_MAX: usize = 86_400;
 
-/// Amounts by time, in bins of equal width from time zero on.
+/// Amounts over time, in bins of equal width from time zero on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bins {
     width_nanos: u64,
@@ -38,12 +38,12 @@ impl Bins {
         self.amounts[index] += amount;
     }
 
-    /// How wide a bin is.
+    /// Width of a bin.
     pub const fn width(&self) -> Duration {
         Duration::from_nanos(self.width_nanos)
     }
 
-    /// The amounts by bin, up to the last that has any.
+    /// The amounts by bin, up to the last non-zero one.
     pub fn amounts(&self) -> &[u64] {
         &self.amounts
     }
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_the_last_bin_is_kept() {
+    fn amounts_after_the_last_bin_are_kept() {
         let mut bins = Bins::new(Duration::from_nanos(1));
         bins.add(Instant::MAX, 5);
         assert_eq!(bins.amounts().len(), BINS_MAX);

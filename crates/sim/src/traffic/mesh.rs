@@ -1,5 +1,4 @@
-//! Hosts, gateways and routers joined by links, and the loop that moves virtual time from event to
-//! event.
+//! Hosts, gateways and routers joined by links, and the event loop of virtual time.
 
 use std::net::Ipv4Addr;
 
@@ -9,7 +8,7 @@ use keiro_units::{ByteCount, Instant};
 use super::{
     Host,
     classes::{Classes, Scheduler, Waiting},
-    device::{Device, HasHost, Outgoing, PathDirection},
+    device::{Device, HasHost, Outgoing, OutputPort},
     packet::{Body, Buffers, Ecn, Packets, Slot},
     port::{PortReport, Tally},
     routes::{self, NO_ROUTE},
@@ -22,26 +21,26 @@ use crate::{
     trace::TraceHash,
 };
 
-/// The most nodes of a mesh; ours: tables of routes grow with its square.
+/// Maximum of nodes of a mesh. Ours: routing tables grow with its square.
 pub const NODES_MAX: usize = 1 << 12;
 
-/// Nodes and links, and what is under way between them. Same seed and same calls, same run.
+/// Nodes and links, and packets in flight. The same seed and calls give the same run.
 ///
-/// Every node has an address, 10.x.y.z by its number. Routers and gateways pass packets on along
-/// the path of the fewest links (of several, by the link added first); hosts never do.
+/// Every node has an address, 10.x.y.z by its number. Routers and gateways forward packets along the path
+/// with the fewest links (among several, by the link added first); hosts never forward.
 #[derive(Debug)]
 pub struct Mesh<D> {
     seed: u64,
     now: Instant,
     queue: EventQueue,
-    /// By [`Source`].
+    /// Indexed by [`Source`].
     sources: Vec<What>,
     nodes: Vec<Node<D>>,
     ports: Vec<Port>,
     packets: Packets,
     buffers: Buffers,
-    /// Lent to the device that is being driven.
-    outgoing: Vec<(PathDirection, Slot)>,
+    /// Output buffer of the device that is being driven.
+    outgoing: Vec<(OutputPort, Slot)>,
     /// Whether nodes or links were added since routes were computed.
     routes_outdated: bool,
     trace: TraceHash,
@@ -49,11 +48,11 @@ pub struct Mesh<D> {
     events_at_now: u64,
 }
 
-/// Names a node of a [`Mesh`].
+/// Identifies a node of a [`Mesh`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MeshNode(usize);
 
-/// Names a link of a [`Mesh`].
+/// Identifies a link of a [`Mesh`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MeshLink(usize);
 
@@ -67,9 +66,9 @@ enum What {
 #[derive(Debug)]
 struct Node<D> {
     kind: Kind<D>,
-    /// Ports that lead away from it, by their number here.
+    /// Outgoing ports, by their index here.
     ports: Vec<usize>,
-    /// By destination: the number here of the port that leads there.
+    /// By destination: the index here of the port towards it.
     routes: Vec<u16>,
 }
 
@@ -80,15 +79,15 @@ enum Kind<D> {
     Gateway { device: D, timer: Source },
 }
 
-/// The sending end of one direction of a link, and what is on it.
+/// The sending end of one direction of a link, and its packets.
 #[derive(Debug)]
 struct Port {
     link: Link,
     source: Source,
     mtu: u16,
-    /// Marks ECN-capable packets that find this many waiting.
+    /// Marks ECN-capable packets if this many are queued.
     mark_above: Option<u32>,
-    /// Its classes, and what wakes them when the link is free.
+    /// Its classes, and the timer of their next departure.
     classes: Option<(Scheduler, Source)>,
     to: usize,
     to_port: usize,
@@ -97,7 +96,7 @@ struct Port {
 }
 
 impl<D: Device> Mesh<D> {
-    /// An empty mesh at time zero. What chance does on links is drawn from `seed`.
+    /// An empty mesh at time zero. `seed` determines the links' randomness.
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
@@ -116,30 +115,28 @@ impl<D: Device> Mesh<D> {
         }
     }
 
-    /// Adds a router.
     pub fn add_router(&mut self) -> MeshNode {
         self.add_node(Kind::Router)
     }
 
-    /// Adds a device that is given what is addressed to it.
+    /// Adds a device that receives packets addressed to it.
     pub fn add_host(&mut self, device: D) -> MeshNode {
         let timer = self.add_source(What::Device(self.nodes.len()));
         self.add_node(Kind::Host { device, timer })
     }
 
-    /// Adds a device that is given everything that passes it.
+    /// Adds a device that receives all packets that pass it.
     pub fn add_gateway(&mut self, device: D) -> MeshNode {
         let timer = self.add_source(What::Device(self.nodes.len()));
         self.add_node(Kind::Gateway { device, timer })
     }
 
-    /// Joins two nodes.
     pub fn connect(&mut self, a: MeshNode, b: MeshNode, spec: LinkSpec) -> MeshLink {
         let id = MeshLink(self.ports.len() / 2);
         for (from, to, config) in [(a, b, spec.forward), (b, a, spec.backward)] {
             let index = self.ports.len();
             let source = self.add_source(What::Port(index));
-            // The number that the opposite direction has, or is about to get, at the other end.
+            // The index that the opposite direction has, or is about to get, at the other end.
             let to_port = self.nodes[to.0].ports.len() - usize::from(index % 2 == 1);
             self.nodes[from.0].ports.push(index);
             self.ports.push(Port {
@@ -158,13 +155,13 @@ impl<D: Device> Mesh<D> {
         id
     }
 
-    /// Marks ECN-capable packets that find `packets` or more waiting; `None`: marks none.
+    /// Marks ECN-capable packets if `packets` or more are queued; `None` marks none.
     pub fn set_marking(&mut self, link: MeshLink, direction: Direction, packets: Option<u32>) {
         self.ports[port_index(link, direction)].mark_above = packets;
     }
 
-    /// Shares one direction of a link between classes from now on. What waits meanwhile waits
-    /// outside of the link: it is neither marked nor counted by the link's own buffer.
+    /// Shares one direction of a link between classes from now on. Packets then wait outside of the link:
+    /// they are neither marked nor counted by the link's own buffer.
     ///
     /// # Panics
     ///
@@ -175,7 +172,7 @@ impl<D: Device> Mesh<D> {
         self.ports[index].classes = Some((Scheduler::new(classes), timer));
     }
 
-    /// Changes what classes get of a link from now on; nothing where there are none.
+    /// Changes the weights of a link's classes from now on; does nothing if there are none.
     ///
     /// # Panics
     ///
@@ -207,8 +204,7 @@ impl<D: Device> Mesh<D> {
         nodes.filter_map(|(index, node)| Some((MeshNode(index), node.kind.device()?)))
     }
 
-    /// Does something to a host or gateway now; what it sends goes out, and its timer is asked for
-    /// again.
+    /// Applies a closure to a host or gateway now, then sends its output and updates its timer.
     ///
     /// # Panics
     ///
@@ -223,7 +219,7 @@ impl<D: Device> Mesh<D> {
             .expect("a router cannot be driven")
     }
 
-    /// Adds to or changes a host's applications now.
+    /// Adds or changes a host's applications now.
     ///
     /// # Panics
     ///
@@ -253,31 +249,30 @@ impl<D: Device> Mesh<D> {
         self.rearm_port(index);
     }
 
-    /// What one direction of a link did since [`measure_anew`](Self::measure_anew), or ever.
+    /// Measurements of one direction of a link since [`measure_anew`](Self::measure_anew), or from the start.
     pub fn port_report(&self, link: MeshLink, direction: Direction) -> PortReport {
         let port = &self.ports[port_index(link, direction)];
         port.tally.report(self.now, port.link.config().rate)
     }
 
-    /// Forgets what ports measured so far: the warm-up is over.
+    /// Resets the ports' measurements: the warm-up is over.
     pub fn measure_anew(&mut self) {
         for port in &mut self.ports {
             port.tally.begin(self.now);
         }
     }
 
-    /// A hash of everything that links took in and gave out, in order and with time.
+    /// A hash of all packets entering and leaving links, in order and with time.
     pub const fn trace_hash(&self) -> u64 {
         self.trace.value()
     }
 
-    /// What the mesh as a whole has done. Packets without a route count as
-    /// [`unconnected`](Counts::unconnected).
+    /// Counters of the whole mesh. Packets without a route count as [`unconnected`](Counts::unconnected).
     pub const fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Packets with real bytes that are under way.
+    /// Number of packets with real bytes in flight.
     pub const fn buffers_in_use(&self) -> usize {
         self.buffers.in_use()
     }
@@ -359,7 +354,7 @@ impl<D: Device> Mesh<D> {
         });
     }
 
-    /// One packet comes out of a link.
+    /// Handles one packet that leaves a link.
     fn deliver(&mut self, index: usize) {
         let port = &mut self.ports[index];
         let Some(departure) = port.link.poll_departure(self.now) else {
@@ -399,7 +394,7 @@ impl<D: Device> Mesh<D> {
 
     fn hand_over(&mut self, to: usize, port: usize, slot: Slot) {
         match self.nodes[to].kind {
-            Kind::Router => return self.send(to, PathDirection::Routed, slot),
+            Kind::Router => return self.send(to, OutputPort::Routed, slot),
             Kind::Host { .. } if node_of(self.packets.get(slot).destination) != Some(to) => {
                 self.counts.misaddressed += 1;
             }
@@ -414,12 +409,12 @@ impl<D: Device> Mesh<D> {
         self.discard(slot);
     }
 
-    /// A packet is nowhere any more.
+    /// A packet has been consumed or dropped.
     fn discard(&mut self, slot: Slot) {
         self.buffers.free(self.packets.remove(slot));
     }
 
-    /// `None`: the node is a router.
+    /// `None` if the node is a router.
     fn drive_index<R>(
         &mut self,
         index: usize,
@@ -434,22 +429,22 @@ impl<D: Device> Mesh<D> {
         };
         let device = self.nodes[index].kind.device_mut()?;
         let result = act(device, self.now, &mut out);
-        for (way, slot) in sent.drain(..) {
+        for (output, slot) in sent.drain(..) {
             self.counts.sent += 1;
-            self.send(index, way, slot);
+            self.send(index, output, slot);
         }
         self.outgoing = sent;
         self.rearm_device(index);
         Some(result)
     }
 
-    /// A packet leaves a node.
-    fn send(&mut self, node: usize, way: PathDirection, slot: Slot) {
+    /// Handles a packet from a node.
+    fn send(&mut self, node: usize, output: OutputPort, slot: Slot) {
         let packet = self.packets.get_mut(slot);
         let node = &self.nodes[node];
-        let number = match way {
-            PathDirection::Port(number) => Some(number),
-            PathDirection::Routed => node_of(packet.destination)
+        let number = match output {
+            OutputPort::Port(number) => Some(number),
+            OutputPort::Routed => node_of(packet.destination)
                 .and_then(|destination| node.routes.get(destination))
                 .filter(|&&number| number != NO_ROUTE)
                 .map(|&number| usize::from(number)),
@@ -500,7 +495,7 @@ impl<D: Device> Mesh<D> {
                 self.buffers.free(self.packets.remove(slot));
             }
         }
-        // A link that holds packets keeps its next departure, unless this one overtakes.
+        // A link with packets keeps its next departure, unless this one overtakes.
         let config = port.link.config();
         if was_idle || config.jitter_overtakes || config.reorder.probability.get() > 0.0 {
             self.rearm_port(index);
@@ -555,7 +550,7 @@ impl<D: Device> Mesh<D> {
 /// The address of node 0.
 const FIRST_ADDRESS: u32 = 10 << 24;
 
-/// The node that has an address; it may not exist.
+/// The node with this address; it may not exist.
 const fn node_of(address: Ipv4Addr) -> Option<usize> {
     match address.to_bits().checked_sub(FIRST_ADDRESS) {
         Some(index) => Some(index as usize),

@@ -1,15 +1,15 @@
-//! TCP and UDP hosts, routers and links of any topology, and what every flow got.
+//! TCP and UDP hosts, routers and links of any topology, with the goodput of every flow.
 //!
-//! - [`Mesh`]: nodes, links and the loop; routes by the fewest links.
-//! - [`Device`]: what a node is that is not a router: a [`Host`] or a gateway.
+//! - [`Mesh`]: nodes, links and the event loop; routes by the fewest links.
+//! - [`Device`]: a node that is not a router: a [`Host`] or a gateway.
 //! - [`tcp`]: a sender and a receiver without content.
-//! - [`UdpSpec`]: sources that heed nothing.
-//! - [`Chain`]: tenants of many flows over one bottleneck or several, `[fairness figs. 1, 6]`.
-//! - [`Classes`]: shares at a router that knows the tenants.
+//! - [`UdpSpec`]: unresponsive sources.
+//! - [`Chain`]: tenants with many flows over a chain of bottlenecks, `[fairness figs. 1, 6]`.
+//! - [`Classes`]: weighted shares at a router.
 //! - [`wire`]: packets as real bytes, for a gateway to carry.
-//! - [`Edge`]: such a gateway, with a core endpoint in it; [`Chain::build_with_edges`] puts them.
+//! - [`Edge`]: a gateway with a core endpoint in it; [`Chain::build_with_edges`] adds them.
 //!
-//! Packets are a header and a length here: no content is copied, nothing is allocated per packet.
+//! Packets here are a header and a length: no content is copied, and nothing is allocated per packet.
 //! [`Network`](crate::Network), in contrast, carries real bytes between two gateways.
 
 mod activity;
@@ -29,7 +29,7 @@ mod udp;
 pub mod wire;
 
 pub use activity::Activity;
-pub use chain::{Bottleneck, Chain, Group, Place};
+pub use chain::{Bottleneck, Chain, DevicePosition, Group};
 pub use classes::Classes;
 pub use device::{Device, HasHost, Outgoing, PAYLOAD_MAX, Station};
 pub use edge::{Edge, EdgeCounts, EdgeSpec, Remote};

@@ -1,8 +1,7 @@
-//! Packets as small values: a header and a length, no content.
+//! Packets as small values: a header and a length, without content.
 //!
-//! Only what a gateway sends to its peer has real bytes, and those lie in [`Buffers`]; the packet
-//! then carries their number. How a packet is written as real bytes, so that a gateway can carry
-//! it, is in [`wire`](super::wire).
+//! Only packets between gateways have real bytes. Those are in [`Buffers`], and the packet carries their
+//! number. [`wire`](super::wire) encodes packets as real bytes, so that a gateway can carry them.
 
 use std::net::Ipv4Addr;
 
@@ -14,19 +13,18 @@ pub const IP_HEADER: u16 = 20;
 pub const TCP_HEADER: u16 = 20;
 /// Bytes of a UDP header (RFC 768).
 pub const UDP_HEADER: u16 = 8;
-/// Ranges that a selective acknowledgement names at most beside timestamps (RFC 2018 §3).
+/// Maximum of ranges in a selective acknowledgement with timestamps (RFC 2018 §3).
 pub const SACK_BLOCKS_MAX: usize = 3;
 
-/// An IPv4 packet on its way.
+/// An IPv4 packet in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpPacket {
-    /// Where it comes from.
+    /// Its source.
     pub source: Ipv4Addr,
-    /// Where it goes to.
+    /// Its destination.
     pub destination: Ipv4Addr,
-    /// What its ECN bits say.
+    /// Its ECN bits.
     pub ecn: Ecn,
-    /// What it carries.
     pub body: Body,
 }
 
@@ -42,10 +40,9 @@ pub enum Ecn {
     Congestion,
 }
 
-/// What an [`IpPacket`] carries.
+/// Content of an [`IpPacket`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// A TCP segment.
     Tcp(TcpHeader),
     /// A UDP datagram without content.
     Udp(UdpHeader),
@@ -53,7 +50,7 @@ pub enum Body {
     Bytes(UdpHeader, BufferId),
 }
 
-/// A TCP header with its options, and the length of what follows it.
+/// A TCP header with its options, and the length of its payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpHeader {
     /// Port of the sender of this segment.
@@ -62,33 +59,30 @@ pub struct TcpHeader {
     pub destination_port: u16,
     /// Sequence number of its first byte.
     pub sequence: u32,
-    /// The next byte expected; means nothing in a SYN.
+    /// Acknowledgement number; meaningless in a SYN.
     pub acknowledgement: u32,
-    /// Bytes that may be sent beyond the acknowledgement: the scaled value.
+    /// The receive window in bytes, already scaled.
     pub window: u32,
-    /// Which of its flags are set.
+    /// Its flags.
     pub flags: Flags,
-    /// The timestamps option (RFC 7323); `None`: not used.
+    /// The timestamps option (RFC 7323); `None` if not used.
     pub timestamps: Option<Timestamps>,
-    /// The longest segment that the sender of this SYN takes (RFC 9293 §3.7.1), without options;
-    /// `None`: not a SYN.
+    /// Maximum segment size of the sender of this SYN (RFC 9293 §3.7.1), without options; `None` if it is not
+    /// a SYN.
     pub mss: Option<u16>,
     /// Selective acknowledgements (RFC 2018).
     pub sack: SackBlocks,
-    /// Bytes of payload.
     pub payload: u16,
 }
 
-/// Flags of a TCP header. FIN and RST are not used: connections are never taken down.
+/// Flags of a TCP header. FIN and RST are not used, because connections are never closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
-    /// Opens a connection.
     pub syn: bool,
-    /// The acknowledgement counts.
     pub ack: bool,
-    /// A marked packet came (RFC 3168 §6.1).
+    /// ECE: a marked packet arrived (RFC 3168 §6.1).
     pub ece: bool,
-    /// The window was reduced after one.
+    /// CWR: the window was reduced after an ECE.
     pub cwr: bool,
 }
 
@@ -97,35 +91,33 @@ pub struct Flags {
 pub struct Timestamps {
     /// The clock of the sender of this segment.
     pub value: u32,
-    /// What it last heard from its peer's clock.
+    /// The last value from its peer's clock.
     pub echo: u32,
 }
 
-/// Up to [`SACK_BLOCKS_MAX`] ranges of sequence numbers, from the first up to the second.
+/// Up to [`SACK_BLOCKS_MAX`] ranges of sequence numbers, including the first and excluding the second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SackBlocks {
     blocks: [(u32, u32); SACK_BLOCKS_MAX],
     count: u8,
 }
 
-/// A UDP header, and the length of what follows it.
+/// A UDP header, and the length of its payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UdpHeader {
     /// Port of its sender.
     pub source_port: u16,
     /// Port of its receiver.
     pub destination_port: u16,
-    /// Bytes of payload.
     pub payload: u16,
 }
 
 impl IpPacket {
-    /// Bytes of the IP packet, its header included.
+    /// Length of the IP packet, header included.
     pub const fn ip_len(&self) -> ByteCount {
         ByteCount::new(self.length() as u64)
     }
 
-    /// As [`ip_len`](Self::ip_len).
     pub const fn length(&self) -> u16 {
         IP_HEADER
             + match &self.body {
@@ -134,7 +126,7 @@ impl IpPacket {
             }
     }
 
-    /// A few words for the trace hash that distinguish packets.
+    /// Words that distinguish packets in the trace hash.
     pub(crate) fn digest(&self) -> [u64; 3] {
         let addresses =
             u64::from(self.source.to_bits()) << 32 | u64::from(self.destination.to_bits());
@@ -178,7 +170,7 @@ impl TcpHeader {
 }
 
 impl SackBlocks {
-    /// Adds a range behind those there are; whether there was room.
+    /// Appends a range; returns whether there was room.
     pub const fn push(&mut self, from: u32, to: u32) -> bool {
         if self.count as usize == SACK_BLOCKS_MAX {
             return false;
@@ -204,11 +196,11 @@ impl SackBlocks {
     }
 }
 
-/// Names the bytes of a [`Body::Bytes`].
+/// Identifies the bytes of a [`Body::Bytes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferId(u32);
 
-/// The bytes of packets that have real ones. Buffers are used again.
+/// The bytes of packets that have real ones. Buffers are reused.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     buffers: Vec<Vec<u8>>,
@@ -239,7 +231,7 @@ impl Buffers {
         &mut self.buffers[id.0 as usize]
     }
 
-    /// Forgets a packet's bytes, if it has any.
+    /// Frees a packet's bytes, if it has any.
     pub(crate) fn free(&mut self, packet: &IpPacket) {
         if let Body::Bytes(_, id) = packet.body {
             self.free.push(id);
@@ -251,11 +243,11 @@ impl Buffers {
     }
 }
 
-/// Names a packet in [`Packets`].
+/// Identifies a packet in [`Packets`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Slot(u32);
 
-/// The packets of a mesh: written once, then only their slots move from link to link.
+/// The packets of a mesh: written once, then only their slot numbers move from link to link.
 #[derive(Debug, Default)]
 pub(super) struct Packets {
     packets: Vec<IpPacket>,
@@ -281,7 +273,7 @@ impl Packets {
         &mut self.packets[slot.0 as usize]
     }
 
-    /// Frees a slot; gives what was in it.
+    /// Frees a slot; returns its packet.
     pub(super) fn remove(&mut self, slot: Slot) -> &IpPacket {
         self.free.push(slot);
         &self.packets[slot.0 as usize]

@@ -1,4 +1,4 @@
-//! What one direction of a link did: losses, waiting, use.
+//! Measurements of one direction of a link: losses, queueing, utilisation.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use keiro_units::{Bandwidth, ByteCount, Instant};
 
 use super::measure::Bins;
 
-/// The longest wait that the histogram distinguishes, microseconds.
+/// Maximum of the histogram of waiting times, in microseconds.
 const WAIT_MAX: u64 = 100_000_000;
 
-/// What a port did over a stretch of time.
+/// Measurements of a port over a period.
 #[derive(Clone, Debug)]
 pub struct PortReport {
-    /// How long it was measured.
+    /// Length of the period.
     pub measured: Duration,
-    /// Packets that nodes gave to it.
+    /// Packets from nodes.
     pub arrived: u64,
     /// Packets that found its buffer full.
     pub dropped: u64,
@@ -24,21 +24,20 @@ pub struct PortReport {
     pub lost: u64,
     /// Packets marked instead of dropped.
     pub marked: u64,
-    /// IP bytes that came out at the other end.
+    /// IP bytes that left at the other end.
     pub departed: ByteCount,
-    /// `departed` as a part of what its rate would have carried; `None` without a rate. Packet
-    /// lengths only, without [`overhead_per_packet`](LinkConfig::overhead_per_packet).
+    /// `departed` relative to what its rate would have carried; `None` without a rate. Packet lengths only,
+    /// without [`overhead_per_packet`](LinkConfig::overhead_per_packet).
     pub utilisation: Option<f64>,
-    /// IP bytes that came out at the other end, by time.
+    /// IP bytes that left at the other end, over time.
     pub departed_bins: Bins,
-    /// Packets that found its buffer full, by time.
+    /// Packets that found its buffer full, over time.
     pub dropped_bins: Bins,
-    /// How long packets waited before their own transmission began, µs; with the link's jitter,
-    /// if it has one.
+    /// Waiting times of packets before their own transmission, µs; with the link's jitter, if it has one.
     pub waiting_us: Histogram<u64>,
 }
 
-/// Counts for a [`PortReport`].
+/// Counters for a [`PortReport`].
 #[derive(Debug)]
 pub(super) struct Tally {
     began: Instant,
@@ -65,7 +64,6 @@ impl Tally {
         }
     }
 
-    /// Forgets everything.
     pub(super) fn begin(&mut self, now: Instant) {
         *self = Self {
             began: now,
@@ -128,7 +126,7 @@ impl Tally {
 }
 
 impl PortReport {
-    /// Packets that found the buffer full as a part of those that came; zero if none came.
+    /// Fraction of arriving packets that found the buffer full; zero if none arrived.
     pub fn drop_rate(&self) -> f64 {
         self.dropped as f64 / self.arrived.max(1) as f64
     }

@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-/// No port leads there.
+/// There is no route.
 pub(super) const NO_ROUTE: u16 = u16::MAX;
 
-/// For every node and destination the number of the port to take, or [`NO_ROUTE`].
+/// For every node and destination the index of the outgoing port, or [`NO_ROUTE`].
 ///
-/// `neighbours`: by node and port the node at the other end. `transits`: by node whether it passes
-/// packets on. Of paths of equal length the one over the node's lowest port is taken.
+/// `neighbours` has the node at the other end of each node's ports, `transits` whether a node forwards
+/// packets. Among paths of equal length, the one over the node's lowest port is used.
 pub(super) fn shortest(neighbours: &[Vec<usize>], transits: &[bool]) -> Vec<Vec<u16>> {
     let nodes = neighbours.len();
     let mut tables = vec![vec![NO_ROUTE; nodes]; nodes];
@@ -48,8 +48,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_carry_nothing_for_others_and_the_shorter_way_wins() {
-        // 0 host – 1 router – 2 router – 3 host; 4 is a host on both routers; 5 stands alone.
+    fn hosts_do_not_forward_and_the_shortest_path_is_used() {
+        // 0 host – 1 router – 2 router – 3 host; 4 is a host on both routers; 5 is isolated.
         let neighbours = [
             vec![1],
             vec![0, 4, 2],

@@ -1,4 +1,4 @@
-//! A chain under way, and what its groups and flows got.
+//! A running chain, and the goodput of its groups and flows.
 
 use std::time::Duration;
 
@@ -8,54 +8,53 @@ use keiro_units::{Bandwidth, ByteCount, Instant};
 use super::{Device, HasHost, Host, Mesh, MeshLink, MeshNode, PortReport, tcp::SenderCounts};
 use crate::{Direction, Stop};
 
-/// A [`Chain`](super::Chain) under way.
+/// A running [`Chain`](super::Chain).
 #[derive(Debug)]
 pub struct ChainRun<D> {
-    /// Nodes and links.
     pub mesh: Mesh<D>,
-    /// The bottlenecks in order; data goes forward.
+    /// The bottlenecks in order; data flows forward.
     pub bottlenecks: Vec<MeshLink>,
-    /// Where the groups are, in order.
+    /// Nodes of the groups, in order.
     pub groups: Vec<Placed>,
 }
 
-/// Where a group is.
+/// Nodes of a group.
 #[derive(Clone, Debug)]
 pub struct Placed {
     /// The host of its senders.
     pub senders: MeshNode,
     /// The host of its receivers.
     pub receivers: MeshNode,
-    /// What was put between its senders and the first bottleneck.
+    /// The device between its senders and the first bottleneck.
     pub ingress: Option<MeshNode>,
-    /// What was put between the last bottleneck and its receivers.
+    /// The device between the last bottleneck and its receivers.
     pub egress: Option<MeshNode>,
     /// Ports of its TCP flows, at the sender and at the receiver.
     pub flows: Vec<Ports>,
     /// Ports of its UDP flow.
     pub udp: Option<Ports>,
-    /// What it is to get, as a multiple of what others get.
+    /// Its weight.
     pub weight: f64,
 }
 
 /// Ports of a flow, at its sender and at its receiver.
 pub type Ports = (u16, u16);
 
-/// What a group got over a stretch of time.
+/// Goodput of a group over a period.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupReport {
-    /// Payload bytes that each TCP receiver's application got, in order.
+    /// Payload bytes of each TCP receiver's application, in order.
     pub flow_bytes: Vec<u64>,
     /// Payload bytes of its UDP flow that arrived.
     pub udp_bytes: u64,
 }
 
 impl<D: Device + HasHost> ChainRun<D> {
-    /// Runs for a warm-up, forgets what ports did in it, and runs until `end`.
+    /// Runs for a warm-up, resets the ports' measurements, and runs until `end`.
     ///
     /// # Panics
     ///
-    /// If time stands still or a flow is stuck.
+    /// On a livelock, or if a flow is stuck.
     pub fn run(&mut self, warm_up: Instant, end: Instant) {
         for (index, until) in [warm_up, end].into_iter().enumerate() {
             let stop = self.mesh.run_until(until);
@@ -68,8 +67,8 @@ impl<D: Device + HasHost> ChainRun<D> {
         }
     }
 
-    /// TCP flows, as group and number, that will never send again although they have something to
-    /// send: always a bug.
+    /// TCP flows, as group and index, that will never send again although they have data to send, which is a
+    /// bug.
     pub fn stuck(&self) -> Vec<(usize, usize)> {
         let now = self.mesh.now();
         let flows = self.flows();
@@ -83,13 +82,13 @@ impl<D: Device + HasHost> ChainRun<D> {
             .collect()
     }
 
-    /// What a bottleneck did towards the receivers since the warm-up.
+    /// Measurements of a bottleneck towards the receivers since the warm-up.
     pub fn port(&self, bottleneck: usize) -> PortReport {
         let link = self.bottlenecks[bottleneck];
         self.mesh.port_report(link, Direction::Forward)
     }
 
-    /// What a group got in the seconds that begin in `from..to`.
+    /// Goodput of a group in the seconds that begin in `from..to`.
     pub fn group(&self, group: usize, from: Instant, to: Instant) -> GroupReport {
         let placed = &self.groups[group];
         let host = self.host(placed.receivers);
@@ -109,8 +108,7 @@ impl<D: Device + HasHost> ChainRun<D> {
         ByteCount::new(bytes).rate_over_floor(to - from)
     }
 
-    /// Jain's index over all TCP flows, in the seconds that begin in `from..to`; `None` if none got
-    /// anything.
+    /// Jain's index over all TCP flows, in the seconds that begin in `from..to`; `None` if no data arrived.
     pub fn jain_of_flows(&self, from: Instant, to: Instant) -> Option<f64> {
         let groups = 0..self.groups.len();
         let bytes = groups.flat_map(|group| self.group(group, from, to).flow_bytes);
@@ -118,8 +116,8 @@ impl<D: Device + HasHost> ChainRun<D> {
         fairness::jain(&shares)
     }
 
-    /// F between groups in the seconds that begin in `from..to`, `[fairness eq. 1]`; `None`: no group
-    /// got anything.
+    /// F between groups in the seconds that begin in `from..to`, `[fairness eq. 1]`; `None` if no data
+    /// arrived.
     pub fn weighted_index(&self, from: Instant, to: Instant) -> Option<f64> {
         let groups = 0..self.groups.len();
         let bytes = groups.map(|group| self.group(group, from, to).bytes() as f64);
@@ -141,7 +139,7 @@ impl<D: Device + HasHost> ChainRun<D> {
         indices
     }
 
-    /// What all TCP senders did, from the beginning; the longest silence is the longest of any.
+    /// Counters of all TCP senders, from the beginning; the longest silence is the maximum over all.
     pub fn sender_counts(&self) -> SenderCounts {
         let mut sum = SenderCounts::default();
         for (group, _, ports) in self.flows() {
@@ -167,7 +165,6 @@ impl<D: Device + HasHost> ChainRun<D> {
 }
 
 impl GroupReport {
-    /// All payload bytes.
     pub fn bytes(&self) -> u64 {
         self.flow_bytes.iter().sum::<u64>() + self.udp_bytes
     }

@@ -1,4 +1,4 @@
-//! UDP sources that heed nothing: Poisson and constant rate.
+//! Unresponsive UDP sources: Poisson and constant rate.
 
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -10,38 +10,36 @@ use super::{
     packet::{Body, Ecn, IP_HEADER, IpPacket, UDP_HEADER, UdpHeader},
 };
 
-/// What a UDP source sends, and its destination.
+/// Parameters of a UDP source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UdpSpec {
-    /// Where to.
     pub to: (Ipv4Addr, u16),
-    /// IP bytes in the mean.
+    /// Mean rate in IP bytes.
     pub rate: Bandwidth,
-    /// IP bytes of every packet; at least 28, less counts as that.
+    /// IP bytes of every packet; at least 28, smaller values count as that.
     pub length: u16,
-    /// How packets follow each other.
+    /// Intervals of packets.
     pub spacing: Spacing,
-    /// When it sends.
     pub activity: Activity,
 }
 
-/// How packets follow each other.
+/// Intervals of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spacing {
     /// Exponential intervals from a seed.
     Poisson(u64),
-    /// Equal intervals; the first packet leaves this long after the beginning.
+    /// Equal intervals; the first packet is sent this long after the beginning.
     Constant(Duration),
 }
 
-/// Sends packets whatever becomes of them.
+/// Sends packets regardless of losses.
 #[derive(Clone, Debug)]
 pub(super) struct UdpSource {
     spec: UdpSpec,
     port: u16,
     interval: Duration,
     arrivals: Option<Arrivals>,
-    /// The last instant that `arrivals` gave; only their differences count.
+    /// The last instant that `arrivals` returned; only differences count.
     drawn: Instant,
     next: Option<Instant>,
     sent: u64,
@@ -69,7 +67,6 @@ impl UdpSource {
         source
     }
 
-    /// Packets sent.
     pub(super) const fn sent(&self) -> u64 {
         self.sent
     }
@@ -78,7 +75,7 @@ impl UdpSource {
         self.next
     }
 
-    /// A packet that is due.
+    /// A packet is due.
     pub(super) fn poll_packet(&mut self, now: Instant, from: Ipv4Addr) -> Option<IpPacket> {
         let due = self.next.filter(|&at| at <= now)?;
         if !self.spec.activity.is_on(due) {
@@ -100,7 +97,7 @@ impl UdpSource {
         })
     }
 
-    /// A stretch of activity begins.
+    /// A period of activity begins.
     fn begin(&mut self, at: Option<Instant>) {
         let Some(at) = at else {
             self.next = None;

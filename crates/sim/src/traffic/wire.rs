@@ -1,7 +1,7 @@
 //! Packets as real bytes: IPv4 with TCP or UDP, payload all zeros.
 //!
-//! For a gateway that carries hosts' packets: it is given something that a parser, a classifier or
-//! a middlebox takes for an ordinary packet, and the other gateway gets the packet back from it.
+//! For a gateway that carries hosts' packets: parsers, classifiers and middleboxes take the bytes for an
+//! ordinary packet, and the other gateway decodes them.
 
 use std::net::Ipv4Addr;
 
@@ -29,11 +29,11 @@ const OPTION_SACK_PERMITTED: u8 = 4;
 const OPTION_SACK: u8 = 5;
 const OPTION_TIMESTAMPS: u8 = 8;
 
-/// Writes a packet into `bytes`, replacing what is there; whether it could: a packet with real
-/// bytes ([`Body::Bytes`]) is a gateway's own and is not carried by another.
+/// Encodes a packet into `bytes`, replacing the contents. Returns whether it could: a packet with real bytes
+/// ([`Body::Bytes`]) belongs to a gateway and is not carried by another.
 ///
-/// The window is written in units of 2^[`WINDOW_SCALE`] bytes, also in a SYN, so that
-/// [`decode`] gives back what was written.
+/// The window is written in units of 2^[`WINDOW_SCALE`] bytes, also in a SYN, so that [`decode`] returns the
+/// original.
 #[must_use]
 pub fn encode(packet: &IpPacket, bytes: &mut Vec<u8>) -> bool {
     let protocol = match packet.body {
@@ -63,7 +63,7 @@ pub fn encode(packet: &IpPacket, bytes: &mut Vec<u8>) -> bool {
         Body::Tcp(header) => (write_tcp(header, rest), 16),
         Body::Udp(header) | Body::Bytes(header, _) => (write_udp(header, rest), 6),
     };
-    // The payload is zero and adds nothing.
+    // The payload is zero and does not change the checksum.
     let pseudo = [0, protocol];
     let len = (length - IP_HEADER).to_be_bytes();
     let sum = checksum(&[&ip[12..20], &pseudo, &len, &rest[..header]]);
@@ -71,8 +71,8 @@ pub fn encode(packet: &IpPacket, bytes: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Reads a packet that [`encode`] wrote, whatever happened to its ECN bits, its hop limit and the
-/// segment length that its SYN announces on the way; `None` for anything else.
+/// Decodes the output of [`encode`], after any changes of its ECN bits, its hop limit and the MSS in its SYN;
+/// `None` for other bytes.
 pub fn decode(bytes: &[u8]) -> Option<IpPacket> {
     let (ip, rest) = bytes.split_at_checked(IP)?;
     let length = u16::from_be_bytes([ip[2], ip[3]]);
@@ -307,7 +307,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn written_values_parse_to_the_same(
             addresses in any::<(u32, u32)>(),
             ecn in prop::sample::select(vec![Ecn::NotCapable, Ecn::Capable, Ecn::Congestion]),
             body in bodies(),

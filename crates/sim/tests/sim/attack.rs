@@ -1,4 +1,4 @@
-//! Someone in the middle repeats, cuts, forges, reflects: counted by reason, otherwise ignored.
+//! An on-path attacker replays, truncates, forges and reflects: counted by reason, otherwise ignored.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn scenario(attack: Attack) -> Scenario {
     let mut path = PathSpec::new(Bandwidth::from_mbit_per_second(20), 10 * MS);
-    // The path has room for what the attacker adds: forged load is not what is tested here.
+    // The path has room for the injected packets: overload by the attacker is not tested here.
     path = path.with(|link| link.rate = None);
     path.attack = Some(attack);
     let mut scenario = Scenario::new(vec![path; 2]);
@@ -45,7 +45,7 @@ fn run(attack: Attack, seed: u64) -> Report {
     let report = GatewayPair::new(&scenario, seed).run();
     report.assert_complete();
     let lost = report.datagrams.iter().find(|d| d.delivered_at.is_none());
-    // A datagram made before a path was up may have been dropped from the queue; none were here.
+    // A datagram made before a path was up could have been dropped from the queue; there are none here.
     assert!(lost.is_none(), "{lost:?}\n{report}");
     report
 }
@@ -156,7 +156,7 @@ fn all_attacks_at_once_are_survived() {
 }
 
 #[test]
-fn replay_from_an_earlier_life_is_ignored() {
+fn a_replay_from_an_earlier_incarnation_is_ignored() {
     let attack = Attack {
         replayed: Probability::ONE,
         ..Attack::default()
@@ -176,9 +176,9 @@ fn replay_from_an_earlier_life_is_ignored() {
 }
 
 #[test]
-fn answer_kept_back_from_an_earlier_life_is_void() {
-    // Handshakes of both sides cross and some answers are lost: requests stay open. After a
-    // restart the attacker shows the old answers.
+fn a_delayed_answer_from_an_earlier_incarnation_is_ignored() {
+    // Handshakes of both sides cross and some answers are lost, so that requests stay open. After a restart
+    // the attacker replays the old answers.
     let attack = Attack {
         replayed: often(),
         ..Attack::default()

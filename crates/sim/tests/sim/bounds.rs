@@ -1,5 +1,5 @@
-//! Queues are bounded: what is full says so, drops what may be dropped, and empties again. That
-//! the configured limits hold at every sample is checked in every run of every test.
+//! Queues are bounded: a full queue refuses or drops, and empties again. Every run of every test checks the
+//! configured limits at every sample.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ fn send_queue_stays_bounded_while_no_path_is_up() {
     for (at, change) in [(50 * MS, Change::Down), (5 * SECOND, Change::Up)] {
         let what = ScenarioEvent::Path {
             path: 0,
-            way: PathDirection::Both,
+            direction: PathDirection::Both,
             change,
         };
         scenario.add_event(at, what);
@@ -52,7 +52,7 @@ fn send_queue_stays_bounded_while_no_path_is_up() {
     assert!(report.sides[0].queue_full > 0, "{report}");
 }
 
-/// Messages of 1 MB to a receiver that may have 20 MB open (16 MiB is the least that counts).
+/// Messages of 1 MB to a receiver with 20 MB of reassembly (16 MiB is the minimum).
 fn large_messages(receiver: Receiver) -> Scenario {
     let path = PathSpec::new(Bandwidth::from_mbit_per_second(1000), 5 * MS);
     let mut scenario = Scenario::new(vec![path]);
@@ -89,7 +89,7 @@ fn receiver_that_never_takes_anything_costs_bounded_memory() {
     );
     let delivered = report.messages.iter().filter(|m| m.deliveries > 0).count();
     assert!((15..=20).contains(&delivered), "{delivered}\n{report}");
-    // What cannot be taken is not sent again and again.
+    // A refused message is not sent again and again.
     let carried = report.links[0][0].arrived_bytes;
     assert!(
         carried < 22_000_000,

@@ -1,6 +1,6 @@
-//! A path's bandwidth halves, its delay grows, it loses packets, it dies, it returns: with the plan
-//! loop of the gateway on side A, every latency target is met again soon, by one move per application, and
-//! no message is lost.
+//! A path's bandwidth halves, its delay grows, it loses packets, it dies, it returns. With the plan loop of
+//! the gateway on side A, every latency target is soon met again with one move per application, and no
+//! message is lost.
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ use crate::plan_loop::{App, Loop, SAMPLE_INTERVAL};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-/// When the path changes, and when it is as it was.
+/// Times of the change of the path and of its return.
 const CHANGE: Duration = Duration::from_secs(5);
 const RETURN: Duration = Duration::from_secs(15);
 const END: Duration = Duration::from_secs(25);
-/// Messages of so long together are judged.
+/// Messages of this much time are judged together.
 const WINDOW: Duration = SECOND;
 
 /// (Mbit/s, ms).
 const PATHS: [(u64, u32); 3] = [(100, 2), (100, 10), (50, 40)];
-/// (bytes, interval in ms, demand in ms).
+/// (bytes, interval in ms, latency target in ms).
 const APPS: [(u64, u32, u32); 6] = [
     (100_000, 100, 60),
     (10_000, 20, 30),
@@ -53,7 +53,7 @@ fn scenario() -> Scenario {
     scenario
 }
 
-/// Runs with a change of one path and its return; the report, and when either happened.
+/// Runs with one change of a path and its return. Returns the report, and the times of both.
 fn run(path: usize, there: Change, back: Change, seed: u64) -> (Report, [Instant; 2], usize) {
     let mut pair = GatewayPair::new(&scenario(), seed);
     if let Err(failure) = pair.set_up() {
@@ -65,15 +65,19 @@ fn run(path: usize, there: Change, back: Change, seed: u64) -> (Report, [Instant
         latency_target: Some(latency_target * MS),
     });
     let mut plan_loop = Loop::new(&apps);
-    // As long as no application sends, a plan from scratch disturbs none.
+    // Before applications send, a plan from scratch disturbs none.
     plan_loop.turn(&mut pair, PlanMode::FromScratch);
     pair.begin();
     let from = pair.now();
     let mut changes = [(CHANGE, there), (RETURN, back)].into_iter().peekable();
     while pair.now() < from + END {
         if let Some((_, change)) = changes.next_if(|(at, _)| pair.now() >= from + *at) {
-            let way = PathDirection::Both;
-            pair.apply(&ScenarioEvent::Path { path, way, change });
+            let direction = PathDirection::Both;
+            pair.apply(&ScenarioEvent::Path {
+                path,
+                direction,
+                change,
+            });
         }
         pair.run_for(SAMPLE_INTERVAL);
         plan_loop.turn(&mut pair, PlanMode::Revise);
@@ -85,7 +89,7 @@ fn run(path: usize, there: Change, back: Change, seed: u64) -> (Report, [Instant
     (report, [from + CHANGE, from + RETURN], plan_loop.plans)
 }
 
-/// What was wrong after a change at `at`, in words.
+/// Faults after a change at `at`, as texts.
 fn faults(report: &Report, at: Instant, settled: Duration, until: Instant) -> Vec<String> {
     let mut faults = Vec::new();
     for (app, (_, _, latency_target)) in APPS.into_iter().enumerate() {

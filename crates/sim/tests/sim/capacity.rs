@@ -1,5 +1,5 @@
-//! What a path carries is measured with trains, whatever rate the gateways are configured with, idle or loaded, and
-//! found anew when it changes. The share of the rate that trains may take is kept.
+//! Trains measure the capacity of a path, whatever rate the gateways are configured with, idle or loaded, and
+//! again when it changes. Trains stay within their share of the rate.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const SHARE: f64 = 0.005;
 
-/// A path that carries `link`, for which the gateways are configured with the rate `configured`.
+/// A path with `link` as its rate, for which the gateways are configured with the rate `configured`.
 fn scenario(link: Bandwidth, configured: Bandwidth) -> Scenario {
     let mut path = PathSpec::new(link, 20 * MS);
     path.rate = configured;
@@ -42,7 +42,7 @@ fn capacity(pair: &GatewayPair) -> Option<Capacity> {
         .map(|found| found.capacity)
 }
 
-/// Runs until the capacity found is within 5 % of `link`; how long that took.
+/// Runs until the estimate is within 5 % of `link`; returns the time that it took.
 fn time_until_found(pair: &mut GatewayPair, link: Bandwidth) -> Duration {
     let start = pair.now();
     for _ in 0..600 {
@@ -66,7 +66,7 @@ fn an_idle_path_is_measured_and_what_that_takes_is_bounded() {
         pair.run_for(20 * SECOND);
         let sent = (pair.report().links[0][0].arrived_bytes - before) as f64 * 8.0 / 20.0;
         let share = sent / link.as_bits_per_second() as f64;
-        // Keep-alives, acknowledgements and reports come on top.
+        // Keep-alives, acknowledgements and reports are added.
         assert!(share <= SHARE * 1.1 + 0.0005, "{link}: {share}");
         let found = capacity(&pair).unwrap();
         assert!(
@@ -120,7 +120,7 @@ fn a_change_is_found_within_seconds() {
         let link = Bandwidth::from_mbit_per_second(mbit);
         pair.apply(&ScenarioEvent::Path {
             path: 0,
-            way: PathDirection::Both,
+            direction: PathDirection::Both,
             change: Change::Rate(Some(link)),
         });
         let took = time_until_found(&mut pair, link);
@@ -129,7 +129,7 @@ fn a_change_is_found_within_seconds() {
 }
 
 #[test]
-fn without_a_share_nothing_is_sent_and_nothing_known() {
+fn without_a_share_no_probes_are_sent_and_the_capacity_is_unknown() {
     let link = Bandwidth::from_mbit_per_second(10);
     let mut scenario = scenario(link, link);
     scenario.a.probe_share = Probability::ZERO;

@@ -1,11 +1,11 @@
-//! Captures read back with a reader of its own: lengths, times and checksums are right.
+//! Captures parsed by an independent reader: lengths, times and checksums are correct.
 
 use std::{net::SocketAddr, time::Duration};
 
 use keiro_sim::{CAPTURE_BYTES_MAX, Capture, GatewayPair, Packet, PathSpec, Scenario, Side};
 use keiro_units::{Bandwidth, Instant};
 
-/// What a reader finds in one record.
+/// One parsed record.
 #[derive(Debug, PartialEq)]
 struct Found {
     nanos: u64,
@@ -51,7 +51,7 @@ fn capture_reads_back_as_written() {
 }
 
 #[test]
-fn what_cannot_be_captured_is_counted() {
+fn packets_that_cannot_be_captured_are_counted() {
     let mut capture = Capture::new();
     capture.record(
         Instant::ZERO,
@@ -95,7 +95,7 @@ fn run_is_captured_at_a_gateway_both_ways() {
     assert!(found.is_sorted_by_key(|found| found.nanos));
 }
 
-/// Reads a little-endian nanosecond pcap of raw IP and checks every length and checksum.
+/// Parses a little-endian nanosecond pcap of raw IP and checks every length and checksum.
 fn read(mut file: &[u8]) -> Vec<Found> {
     let header = take(&mut file, 24);
     assert_eq!(word(&header[0..4]), 0xa1b2_3c4d);
@@ -168,7 +168,7 @@ fn short(bytes: &[u8]) -> u16 {
     u16::from_be_bytes(bytes.try_into().expect("two bytes"))
 }
 
-/// RFC 1071.
+/// The Internet checksum (RFC 1071).
 fn sum(bytes: &[u8]) -> u32 {
     let mut sum: u32 = bytes
         .chunks(2)

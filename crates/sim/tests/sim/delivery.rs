@@ -1,4 +1,4 @@
-//! What is sent over faultless paths arrives: every length, both ways, every kind of machine.
+//! Traffic over loss-free paths arrives: every length, in both directions, on every kind of machine.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn path(mbit: u64, delay: Duration) -> PathSpec {
     PathSpec::new(Bandwidth::from_mbit_per_second(mbit), delay)
 }
 
-/// Messages and datagrams both ways over two paths.
+/// Messages and datagrams in both directions over two paths.
 fn both_ways() -> Scenario {
     let mut scenario = Scenario::new(vec![path(50, 5 * MS), path(20, 30 * MS)]);
     let thin = scenario.add_message_app(Some(50 * MS), &[0, 1]);
@@ -103,7 +103,7 @@ fn datagrams_of_every_length_arrive_whole() {
             count: 1,
         };
         scenario.add_traffic(app, once, Length::Fixed(length));
-        // One after the other: the queue for datagrams is not what is tested here.
+        // One after the other: the queue for datagrams is not tested here.
         scenario.traffic.last_mut().unwrap().start = MS * scenario.traffic.len() as u32;
     }
     assert_all_arrived(&GatewayPair::new(&scenario, 1).run());

@@ -1,5 +1,5 @@
-//! Gateways with real endpoints between hosts and routers: what they carry arrives, and tenants get
-//! what their weights say.
+//! Gateways with real endpoints between hosts and routers: carried packets arrive, and tenants get shares by
+//! their weights.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn second(n: u64) -> Instant {
     Instant::ZERO + Duration::from_secs(n)
 }
 
-/// Two tenants of `flows` flows over 50 Mbit/s; they begin when the gateways know each other.
+/// Two tenants of `flows` flows over 50 Mbit/s; they begin when the gateways are connected.
 fn chain(flows: u32, tcp: TcpConfig) -> Chain {
     let mut chain = Chain::reference(flows, tcp);
     let group = Group {
@@ -85,7 +85,7 @@ fn tenants_get_what_their_weights_say_whatever_their_number_of_flows() {
 }
 
 #[test]
-fn marks_of_the_way_reach_hosts() {
+fn ecn_marks_reach_hosts() {
     let tcp = TcpConfig {
         ecn: true,
         ..TcpConfig::LINUX

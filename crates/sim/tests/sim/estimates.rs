@@ -1,5 +1,5 @@
-//! What the gateways know of their paths follows the paths, from their own traffic and from probes
-//! that stay within their share.
+//! The gateways' path estimates follow the paths, from their own traffic and from probes that stay within
+//! their share.
 
 use std::time::Duration;
 
@@ -21,9 +21,8 @@ fn mbit(mbit: u64) -> Bandwidth {
     Bandwidth::from_mbit_per_second(mbit)
 }
 
-/// A path of which the gateways know the rate, both with interfaces ten times as fast, and on
-/// which others take `cross` per cent from a to b and a sends `own` per cent, in messages of
-/// `bytes`.
+/// A path whose rate the gateways have, with interfaces ten times as fast. Cross traffic uses `cross` percent
+/// from a to b, and a sends `own` percent, in messages of `bytes`.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     rate: Bandwidth,
@@ -76,12 +75,12 @@ fn path(pair: &GatewayPair) -> PathSnapshot {
 fn change(pair: &mut GatewayPair, change: Change) {
     pair.apply(&ScenarioEvent::Path {
         path: 0,
-        way: PathDirection::Both,
+        direction: PathDirection::Both,
         change,
     });
 }
 
-/// How long it takes until a snapshot says so; it is looked at every 10 ms.
+/// Time until a snapshot satisfies a condition; checked every 10 ms.
 #[track_caller]
 fn time_until(
     pair: &mut GatewayPair,
@@ -111,7 +110,7 @@ fn carries(snapshot: &PathSnapshot, wanted: f64) -> bool {
 }
 
 #[test]
-fn capacity_is_within_5_percent_whatever_others_send_and_probes_stay_within_their_share() {
+fn capacity_is_within_5_percent_under_cross_traffic_and_probes_stay_within_their_share() {
     for rate in [10, 50, 100] {
         for cross in [0, 30, 60] {
             for own in [0, 20] {
@@ -139,7 +138,7 @@ fn capacity_is_within_5_percent_whatever_others_send_and_probes_stay_within_thei
     }
 }
 
-/// What the share does not pay for at once: what may be saved up, eight trains of 2 ms.
+/// Probes in advance of the share: the maximum credit, eight trains of 2 ms.
 #[track_caller]
 fn assert_within_share(pair: &GatewayPair, rate: Bandwidth) {
     let since = pair.now() - Instant::ZERO;
@@ -176,14 +175,14 @@ fn probes_stay_within_their_share_when_the_path_keeps_changing() {
     }
 }
 
-/// What probes took since the beginning, as a share of the rate.
+/// Probes since the beginning, as a share of the rate.
 fn probe_share(pair: &GatewayPair, rate: Bandwidth) -> f64 {
     let bits = path(pair).stats.probe_bytes as f64 * 8.0;
     bits / (pair.now() - Instant::ZERO).as_secs_f64() / rate.as_bits_per_second() as f64
 }
 
 #[test]
-fn a_halved_bandwidth_is_seen_in_a_second_and_its_return_as_well() {
+fn a_halved_bandwidth_and_its_return_are_detected_within_a_second() {
     for (rate, own, bytes) in [
         (100, 70, 60_000),
         (100, 30, 60_000),
@@ -203,7 +202,7 @@ fn a_halved_bandwidth_is_seen_in_a_second_and_its_return_as_well() {
             };
             let mut pair = line.begun(seed);
             time_until(&mut pair, 20 * SECOND, |now| carries(now, rate as f64));
-            // An idle path saves up for the moment.
+            // An idle path accumulates credit.
             let pause = if own > 0 { 10 } else { 40 } * SECOND;
             pair.run_for(pause);
             let half = Bandwidth::from_bits_per_second(rate * 500_000);
@@ -223,7 +222,7 @@ fn a_halved_bandwidth_is_seen_in_a_second_and_its_return_as_well() {
 }
 
 #[test]
-fn a_longer_delay_is_seen_in_a_second_and_so_is_its_end() {
+fn a_longer_delay_and_its_end_are_detected_within_a_second() {
     for (rate, cross, own) in [
         (100, 0, 30),
         (100, 60, 20),
@@ -265,7 +264,7 @@ fn a_longer_delay_is_seen_in_a_second_and_so_is_its_end() {
 }
 
 #[test]
-fn loss_is_seen_in_a_second_under_load_and_forgotten_as_well() {
+fn loss_and_its_end_are_detected_within_a_second_under_load() {
     for (rate, own) in [(100, 30), (100, 5), (10, 70), (10, 10), (10, 0)] {
         let line = Line {
             rate: mbit(rate),
@@ -350,7 +349,7 @@ fn available_bandwidth_is_what_is_left() {
                 println!(
                     "{line:?}: off by {mean:+.3} on the mean, {rms:.3} rms, {worst:.3} at worst"
                 );
-                // Own bursts measure it within a few hundredths of the capacity, pings alone less well.
+                // Own bursts measure it within a few percent of the capacity, pings alone less precisely.
                 let rms_max = if own > 0 { 0.04 } else { 0.1 };
                 assert!(rms <= rms_max, "{line:?}: {rms}");
             }

@@ -1,4 +1,4 @@
-//! Links lose, repeat, reorder, corrupt: every message arrives whole, exactly once.
+//! Links lose, duplicate, reorder, corrupt: every message arrives intact, exactly once.
 
 use std::time::Duration;
 

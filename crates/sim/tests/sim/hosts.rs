@@ -1,4 +1,4 @@
-//! TCP and UDP hosts: what they send when, and what they get out of a bottleneck.
+//! TCP and UDP hosts: times of segments, and goodput over a bottleneck.
 
 use std::time::Duration;
 
@@ -24,14 +24,14 @@ fn mbit(rate: u64) -> Bandwidth {
     Bandwidth::from_mbit_per_second(rate)
 }
 
-/// NewReno without the recovery of lost retransmissions, 200 ms at least.
+/// NewReno without recovery of lost retransmissions, minimum timeout 200 ms.
 const RENO: TcpConfig = TcpConfig {
     congestion: CongestionControl::NewReno,
     loss_detection: LossDetection::Sack,
     ..TcpConfig::LINUX
 };
 
-/// Something in the middle that writes down when data segments pass.
+/// A middlebox that records when data segments pass.
 #[derive(Default)]
 struct Tap {
     seen: Vec<(Instant, u32)>,
@@ -91,7 +91,7 @@ impl Line {
         assert_ne!(self.mesh.run_until(at(until)), Stop::Livelock);
     }
 
-    /// Runs until nothing is left to do.
+    /// Runs until there are no further events.
     fn finish(&mut self) {
         assert_eq!(self.mesh.run_until(at(600 * SECOND)), Stop::Idle);
     }
@@ -109,7 +109,7 @@ impl Line {
         &tap.expect("the tap stands in the middle").seen
     }
 
-    /// Segments that passed in a stretch of time.
+    /// Segments that passed in a period.
     fn passed_in(&self, from: Duration, to: Duration) -> usize {
         let passed = self.passed().iter();
         passed
@@ -141,7 +141,7 @@ fn the_first_flight_is_the_initial_window_and_the_next_twice_that() {
         };
         let mut line = Line::new(link(1000, 50 * MS, 1000), tcp, None, always());
         line.run(SECOND);
-        // Open after one round trip of 100 ms.
+        // Established after one round trip of 100 ms.
         let flights = [0, 1, 2, 3].map(|n| line.passed_in(n * 100 * MS, (n + 1) * 100 * MS));
         let first = initial_window as usize;
         assert_eq!(flights, [0, first, 2 * first, 4 * first]);
@@ -284,7 +284,7 @@ fn marks_take_the_place_of_losses() {
             ecn,
             ..TcpConfig::LINUX
         };
-        // 17 packets fill the path: with 0.7 of these and the 20 that wait it stays full.
+        // 17 packets fill the path: with 0.7 of these and the 20 queued ones it stays full.
         let mut chain = Chain::reference(4, tcp);
         chain.bottlenecks[0].mark_above = mark_above;
         chain.bottlenecks[0].delay = 2 * MS;
@@ -392,7 +392,7 @@ fn every_bottleneck_of_a_chain_is_shared_by_those_that_cross_it() {
 }
 
 #[test]
-fn three_bottlenecks_are_all_in_use_and_the_long_way_gets_least() {
+fn three_bottlenecks_are_all_in_use_and_the_long_path_gets_least() {
     let mut run = Chain::three_bottlenecks(30, RENO).build(6);
     let (from, to) = (at(10 * SECOND), at(30 * SECOND));
     run.run(from, to);
@@ -408,7 +408,7 @@ fn three_bottlenecks_are_all_in_use_and_the_long_way_gets_least() {
     assert_eq!(run.groups[3].weight, 5.0);
     let index = run.weighted_index_by_second(from, to);
     let index: Vec<_> = index.into_iter().map(Option::unwrap).collect();
-    // Without control the long way gets much less than its share.
+    // Without control the long path gets much less than its share.
     assert!(
         index.iter().all(|index| (0.25..0.9).contains(index)),
         "{index:?}"
@@ -432,7 +432,7 @@ fn packets_to_nowhere_are_counted() {
         mesh.with_host(host, |host| host.add_udp_source(spec));
     }
     assert_eq!(mesh.run_until(at(5 * SECOND)), Stop::Idle);
-    // One has no route at its host, none has one at the router.
+    // One packet has no route at its host, another none at the router.
     assert_eq!(mesh.counts().sent, 200);
     assert_eq!(mesh.counts().unconnected, 200);
 }
@@ -448,11 +448,11 @@ fn same_seed_gives_the_same_trace_and_another_seed_another() {
     assert_ne!(trace(1).0, trace(2).0);
 }
 
-/// 50 Mbit/s, 50 packets, 25 ms one way. Linux got 47.3 to 47.8 Mbit/s of 30 flows with an index of
-/// 0.99 and ns-3 47.6 with 0.97; of 150 flows Linux and ns-3 got 48.2, with drop rates of 13.5 to
-/// 14.1 and 7.6 % and indices of 0.76 to 0.79 and 0.96. For how long they ran and with which control
-/// is not known; an index over a longer time is larger. The last two are Linux 6.18 with CUBIC in the
-/// laboratory, from 10 s to 60 s (docs/simulator.md); its index is that from 10 s to 20 s.
+/// 50 Mbit/s, 50 packets, 25 ms one way. With 30 flows, Linux got 47.3 to 47.8 Mbit/s with an index of 0.99
+/// and ns-3 47.6 with 0.97. With 150 flows both got 48.2, with drop rates of 13.5 to 14.1 and 7.6 % and
+/// indices of 0.76 to 0.79 and 0.96. Their duration and congestion control are not known; an index over a
+/// longer time is greater. The last two are Linux 6.18 with CUBIC in the laboratory, from 10 s to 60 s
+/// (docs/simulator.md); its index is that from 10 s to 20 s.
 #[test]
 fn flows_get_what_linux_and_ns_3_got_over_the_same_bottleneck() {
     let rfc = TcpConfig {

@@ -1,17 +1,17 @@
-//! Devices between hosts and routers: they are given every packet on its way, carry it as bytes
-//! inside datagrams of their own, and put it back at the other end.
+//! Devices between hosts and routers: they receive every packet on its path, carry it as bytes inside their
+//! own datagrams, and decapsulate it at the other end.
 
 use std::{net::Ipv4Addr, time::Duration};
 
 use keiro_sim::traffic::{
-    Body, Chain, Device, Ecn, Group, IpPacket, Outgoing, Place, Station, TcpConfig, wire,
+    Body, Chain, Device, DevicePosition, Ecn, Group, IpPacket, Outgoing, Station, TcpConfig, wire,
 };
 use keiro_units::Instant;
 
 const SECOND: Duration = Duration::from_secs(1);
 const PORT: u16 = 4500;
 
-/// The simplest gateway: one packet per datagram, no window, no secrets.
+/// The simplest gateway: one packet per datagram, no window, no encryption.
 #[derive(Default)]
 struct Tunnel {
     peer: Option<Ipv4Addr>,
@@ -36,7 +36,7 @@ impl Device for Tunnel {
             Body::Bytes(_, id) if packet.destination == out.address() => {
                 match wire::decode(out.bytes_mut(id)) {
                     Some(mut inside) => {
-                        // RFC 6040: what happened outside goes on inside.
+                        // RFC 6040: a mark of the outer header is copied to the inner one.
                         if packet.ecn == Ecn::Congestion && inside.ecn == Ecn::Capable {
                             inside.ecn = Ecn::Congestion;
                         }
@@ -68,9 +68,12 @@ fn gateways_carry_everything_both_ways_and_marks_come_through() {
         ..Chain::reference(0, tcp)
     };
     chain.bottlenecks[0].mark_above = Some(20);
-    // The second group goes without.
+    // The second group has no gateways.
     let between = |place| {
-        let first = matches!(place, Place::Ingress(0) | Place::Egress(0));
+        let first = matches!(
+            place,
+            DevicePosition::Ingress(0) | DevicePosition::Egress(0)
+        );
         first.then(|| Station::Gateway(Box::<Tunnel>::default()))
     };
     let mut run = chain.build_with(1, Station::Host, between);
@@ -104,7 +107,7 @@ fn gateways_carry_everything_both_ways_and_marks_come_through() {
     assert!(bytes.iter().all(|&bytes| bytes > 20_000_000), "{bytes:?}");
     assert!(run.port(0).marked > 0 && run.port(0).dropped == 0);
     assert_eq!(run.mesh.counts().too_long, 0);
-    // What is still on its way has its bytes, nothing else does.
+    // Only packets in flight have bytes.
     assert!(
         run.mesh.buffers_in_use() < 300,
         "{}",

@@ -1,5 +1,5 @@
-//! Whatever links do, a TCP receiver's application gets the bytes that were sent, each once and in
-//! order, and every flow comes to its end. More cases: `PROPTEST_CASES=2000`.
+//! Whatever links do, a TCP receiver's application gets the bytes that were sent, each once and in order, and
+//! every flow completes. More cases: `PROPTEST_CASES=2000`.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,12 +14,12 @@ use keiro_sim::{
 use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 use proptest::prelude::*;
 
-/// A host that compares what its receiver gives on with what came in.
+/// A host that compares its receiver's output with its input.
 struct Watched {
     host: Host,
-    /// Port of the receiver and its peer's first sequence number; `None`: nothing to watch.
+    /// Port of the receiver and its peer's first sequence number; `None` if there is nothing to check.
     receiver: Option<(u16, u32)>,
-    /// Bytes of the stream that came, as ranges that do not touch.
+    /// Bytes of the stream that arrived, as ranges that do not touch.
     came: BTreeMap<u64, u64>,
     violations: Vec<String>,
 }
@@ -195,7 +195,7 @@ proptest! {
             first_sequence,
         };
         let sender = mesh.with_host(a, |host| host.add_tcp_sender(spec));
-        // Fifteen losses in a row with waits up to a minute, again and again.
+        // Fifteen consecutive losses with timeouts up to a minute, repeatedly.
         let stop = mesh.run_until(Instant::ZERO + Duration::from_secs(100_000));
         let watched = mesh.device(b).unwrap();
         prop_assert!(watched.violations.is_empty(), "{:?}", watched.violations);

@@ -1,4 +1,4 @@
-//! Keys change under load, and nothing is lost by it.
+//! Keys change under load without loss.
 
 use std::time::Duration;
 

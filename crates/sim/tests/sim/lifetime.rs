@@ -1,4 +1,4 @@
-//! A message with a lifetime is delivered or given up at its end, and said which.
+//! A message with a lifetime is delivered or expires at its end, and the sender gets that outcome.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn messages_expire_while_the_path_is_down_and_only_then() {
         for (at, change) in [(SECOND, Change::Down), (2 * SECOND, Change::Up)] {
             let what = ScenarioEvent::Path {
                 path: 0,
-                way: PathDirection::Both,
+                direction: PathDirection::Both,
                 change,
             };
             scenario.add_event(at, what);

@@ -1,4 +1,4 @@
-//! What losses add to messages' delays, forecast and seen.
+//! The effect of losses on messages' delays: forecast and measured.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const DELAY: Duration = Duration::from_millis(8);
 const APPS: [(u32, u64); 2] = [(1_000, 20), (20_000, 100)];
 
 /// Mean, median, 95th and 99th percentile of every application's delays in ms.
-fn seen(loss: Probability) -> Vec<[f64; 4]> {
+fn measured(loss: Probability) -> Vec<[f64; 4]> {
     let path = PathSpec::new(RATE, DELAY).with(|link| link.loss = Loss::Bernoulli(loss));
     let mut scenario = Scenario::new(vec![path]);
     for (bytes, interval) in APPS {
@@ -62,7 +62,7 @@ fn forecast(loss: Probability) -> Vec<[f64; 4]> {
         latency_target: Some(100 * MS),
     });
     let forecasts = gateway.forecast(&path, &specs, &[0, 1]);
-    let told = |(forecast, spec): (_, &AppSpec)| {
+    let forecast = |(forecast, spec): (_, &AppSpec)| {
         let Outcome::Stable(delay) = repair.of(forecast, wire.packets(spec.length)).outcome else {
             panic!("overloaded")
         };
@@ -74,20 +74,21 @@ fn forecast(loss: Probability) -> Vec<[f64; 4]> {
         ]
         .map(|statistic| delay.get(statistic).as_secs_f64() * 1e3)
     };
-    forecasts.into_iter().zip(&specs).map(told).collect()
+    forecasts.into_iter().zip(&specs).map(forecast).collect()
 }
 
 #[test]
 fn means_over_lossy_paths_are_near_what_messages_take() {
     for loss in [0.0, 0.01, 0.05] {
         let loss = Probability::new(loss).unwrap();
-        for ((seen, told), app) in seen(loss).into_iter().zip(forecast(loss)).zip(APPS) {
+        for ((measured, forecast), app) in measured(loss).into_iter().zip(forecast(loss)).zip(APPS)
+        {
             let line = format!(
-                "loss {loss:?}, {} bytes: seen {seen:.2?}, told {told:.2?} ms",
+                "loss {loss:?}, {} bytes: seen {measured:.2?}, told {forecast:.2?} ms",
                 app.0
             );
             println!("{line}");
-            assert!((told[0] / seen[0] - 1.0).abs() < 0.1, "{line}");
+            assert!((forecast[0] / measured[0] - 1.0).abs() < 0.1, "{line}");
         }
     }
 }

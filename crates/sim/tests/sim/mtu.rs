@@ -1,4 +1,4 @@
-//! The largest packet that a path carries is found, and a path that carries less than it says
+//! MTU discovery finds the largest packet that a path carries, and a path that carries less than configured
 //! loses no message.
 
 use std::time::Duration;
@@ -58,7 +58,7 @@ fn mtu_is_found_per_path() {
         }
         let changes = report.sides[0].count(|e| matches!(e, Event::MtuChanged { .. }));
         assert!(changes > 0, "{report}");
-        // Searching costs few packets that vanish: two gateways, two paths, a few sizes each.
+        // Discovery loses few packets: two gateways, two paths, a few sizes each.
         assert!(report.counts.too_long < 4 * 25, "{report}");
     }
 }
@@ -89,7 +89,7 @@ fn search_survives_heavy_loss_of_large_packets() {
     }
 }
 
-/// A probe that is too long for the path says something about its size, nothing about its loss.
+/// A lost MTU probe concerns the path's MTU, not its loss.
 #[test]
 fn lost_mtu_probes_are_not_counted_as_loss() {
     let report = run([1400, 1300], 1500, 5);

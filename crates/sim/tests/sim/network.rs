@@ -1,5 +1,4 @@
-//! The network itself: packets take the time that their links say, everything is repeatable, and
-//! time that stands still is noticed.
+//! The network: packets take the time of their links, runs are repeatable, and a livelock is detected.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -12,7 +11,7 @@ use proptest::prelude::*;
 
 const SECOND: Instant = Instant::from_nanos(1_000_000_000);
 
-/// Sends numbered packets at equal intervals, answers none, and writes down what it gets.
+/// Sends numbered packets at equal intervals, answers none, and records what it receives.
 #[derive(Debug, Default)]
 struct Peer {
     to: Option<SocketAddr>,
@@ -22,7 +21,7 @@ struct Peer {
     payload: usize,
     got: Vec<(Instant, Vec<u8>)>,
     answers: bool,
-    /// Asks to be woken at once, for ever.
+    /// A node whose timer is always due.
     restless: bool,
 }
 
@@ -106,7 +105,7 @@ fn rate_and_delay() -> LinkConfig {
 #[test]
 fn packet_takes_its_transmission_and_propagation_time_in_ip_bytes() {
     let link = LinkSpec::symmetric(rate_and_delay());
-    // 972 + 28 bytes of headers are 1 ms at 8 Mbit/s; then back the same way.
+    // 972 + 28 bytes of headers are 1 ms at 8 Mbit/s; then back over the same link.
     let answering = Peer {
         answers: true,
         ..Peer::default()
@@ -166,7 +165,7 @@ fn packets_above_the_mtu_and_to_addresses_left_behind_vanish() {
 }
 
 #[test]
-fn cut_destroys_what_is_under_way_and_a_link_that_returns_carries_again() {
+fn a_cut_destroys_packets_in_flight_and_a_restored_link_carries_again() {
     let ms = Duration::from_millis(1);
     let config = rate_and_delay();
     let mut s = two_hosts(
@@ -185,7 +184,7 @@ fn cut_destroys_what_is_under_way_and_a_link_that_returns_carries_again() {
     let _ = s.network.run(Instant::ZERO + 52 * ms, &mut Never);
     s.network.set_link(s.link, Direction::Forward, config);
     let _ = s.network.run(SECOND, &mut Never);
-    // Sent at 0, 5, …, 95 ms: lost are those of 20 and 25 ms, on the wire, and of 30 to 50 ms.
+    // Sent at 0, 5, …, 95 ms. Those of 20 and 25 ms are lost in flight, those of 30 to 50 ms at the link.
     let got = s.network.node(s.ends[1].0).got.len();
     assert_eq!(got, 20 - 7);
 }
@@ -221,7 +220,7 @@ fn duplicates_arrive_twice_and_corruption_changes_one_bit() {
 }
 
 #[test]
-fn time_that_stands_still_is_noticed() {
+fn a_livelock_is_detected() {
     let restless = Peer {
         restless: true,
         ..Peer::default()
@@ -232,7 +231,7 @@ fn time_that_stands_still_is_noticed() {
 }
 
 #[test]
-fn packets_without_end_over_a_link_without_delay_are_noticed() {
+fn endless_packets_over_a_link_without_delay_are_a_livelock() {
     let answering = || Peer {
         answers: true,
         ..sender(1, Duration::ZERO, 10)
@@ -259,7 +258,7 @@ fn goal_ends_the_run_at_its_instant() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever a link does: the same seed gives the same trace, and nothing is left behind.
+    /// Under any faults of links: the same seed gives the same trace, and no packet leaks.
     #[test]
     fn same_seed_same_trace(
         seed in any::<u64>(),

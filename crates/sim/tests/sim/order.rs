@@ -1,4 +1,4 @@
-//! In which order waiting messages are served: by deadline, or as they came.
+//! The order in which waiting messages are served: by deadline, or first in first out.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn once() -> Arrivals {
     }
 }
 
-/// One message each, of these demands, lengths and times of making, over 10 Mbit/s.
+/// One message each, with these latency targets, lengths and times, over 10 Mbit/s.
 fn run(scheduler: SchedulerKind, messages: &[(Option<Duration>, usize, Duration)]) -> Report {
     let path = PathSpec::new(Bandwidth::from_mbit_per_second(10), 5 * MS);
     let mut scenario = Scenario::new(vec![path]);
@@ -48,7 +48,7 @@ fn earliest_deadline_overtakes_a_large_message() {
         ],
     );
     let urgent = report.messages_of(1).next().unwrap().delay().unwrap();
-    // 5 ms of path, 1 ms of its own, and at most a burst that is already under way.
+    // 5 ms of path, 1 ms of its own, and at most a burst that has already begun.
     assert!(urgent <= 9 * MS, "{urgent:?}\n{report}");
 }
 
@@ -70,8 +70,8 @@ fn fifo_serves_in_order_of_acceptance() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Everything waits behind a first message; from then on the earliest deadline wins, and
-    /// what has no latency target comes last, in order.
+    /// All wait behind a first message. From then on the earliest deadline wins, and messages without latency
+    /// target come last, in order.
     #[test]
     fn earliest_deadline_wins(
         messages in prop::collection::vec(
@@ -89,12 +89,12 @@ proptest! {
         };
         let order = order(&report);
         for pair in order.windows(2) {
-            // Deadlines may be equal; then the first made goes first.
+            // With equal deadlines, the first message goes first.
             prop_assert!(key(pair[0]) <= key(pair[1]), "{:?}\n{}", order, report);
         }
     }
 
-    /// The same messages in the paper's way.
+    /// The same messages first in first out, as in the paper.
     #[test]
     fn fifo_never_reorders(
         messages in prop::collection::vec(

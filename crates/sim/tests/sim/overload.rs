@@ -1,5 +1,5 @@
-//! A receiver that is too slow, or whose device others fill, drops datagrams, and the sender's controller
-//! hears of it; others' traffic on a path begins and ends; a line that is long and loses is answered.
+//! A receiver that is too slow, or whose device is full of cross traffic, drops datagrams, and the sender's
+//! controller reacts to it. Cross traffic on a path begins and ends. A long line with loss is handled.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use keiro_units::{Bandwidth, Probability};
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// 2 Mbit/s in datagrams of 200 bytes, by the clock and without a controller: two packets every
+/// 2 Mbit/s in datagrams of 200 bytes, with fixed intervals and without controller: two packets per
 /// millisecond.
 fn begun(seed: u64) -> GatewayPair {
     let mut path = PathSpec::new(Bandwidth::from_mbit_per_second(50), MS / 2);
@@ -44,25 +44,25 @@ fn begun(seed: u64) -> GatewayPair {
     pair
 }
 
-fn told(pair: &GatewayPair) -> AggregationSnapshot {
+fn reported(pair: &GatewayPair) -> AggregationSnapshot {
     let session = pair.gateway(Side::A).session().unwrap();
     session.paths[0].aggregation.clone().unwrap()
 }
 
 #[test]
-fn a_slow_receiver_drops_and_tells_what_its_socket_had_no_room_for() {
+fn a_slow_receiver_reports_the_drops_of_its_socket() {
     let mut pair = begun(1);
-    assert_eq!(told(&pair).socket_overflows, 0);
+    assert_eq!(reported(&pair).socket_overflows, 0);
     pair.apply(&ScenarioEvent::Receive {
         side: Side::B,
         each: MS,
         inbox_max: 32,
     });
     pair.run_for(SECOND);
-    let seen = told(&pair);
+    let seen = reported(&pair);
     let dropped = pair.gateway(Side::B).log().overflowed;
     assert!((700..=1300).contains(&dropped), "{dropped}");
-    // All but those of the last feedback's time.
+    // All except those since the last feedback.
     assert!(seen.socket_overflows + 100 >= dropped, "{seen:?}");
     assert_eq!(seen.system_overflows, 0);
     pair.apply(&ScenarioEvent::Receive {
@@ -78,7 +78,7 @@ fn a_slow_receiver_drops_and_tells_what_its_socket_had_no_room_for() {
 }
 
 #[test]
-fn others_bursts_cost_packets_and_are_told_as_the_systems() {
+fn bursts_of_cross_traffic_are_reported_as_system_drops() {
     let mut pair = begun(2);
     let bursts = Bursts {
         datagrams: 600,
@@ -94,7 +94,7 @@ fn others_bursts_cost_packets_and_are_told_as_the_systems() {
     let dropped = pair.gateway(Side::B).log().ring_overflowed;
     // 2 ms of 50.
     assert!((20..=160).contains(&dropped), "{dropped}");
-    let seen = told(&pair);
+    let seen = reported(&pair);
     assert!(seen.system_overflows >= 18 * 400, "{seen:?}");
     assert_eq!(seen.socket_overflows, 0);
     pair.apply(&ScenarioEvent::Bursts {
@@ -143,21 +143,21 @@ fn a_bad_line_keeps_its_copies_at_every_round_trip() {
         pair.run_for(2 * SECOND);
         pair.apply(&ScenarioEvent::Path {
             path: 0,
-            way: PathDirection::Forward,
+            direction: PathDirection::Forward,
             change: Change::Loss(Loss::Bernoulli(Probability::new(0.05).unwrap())),
         });
         pair.run_for(3 * SECOND);
-        let begun = told(&pair).aggregates;
+        let begun = reported(&pair).aggregates;
         let mut least = u8::MAX;
         for _ in 0..20 {
             pair.run_for(SECOND);
-            least = least.min(told(&pair).parameters.copies());
+            least = least.min(reported(&pair).parameters.copies());
         }
-        let ended = told(&pair).aggregates;
+        let ended = reported(&pair).aggregates;
         let (sent, lost) = (ended.sent - begun.sent, ended.lost - begun.lost);
-        let told = format!("{delay:?}, seed {seed}: N {least}, {lost} of {sent} lost");
-        assert_eq!(least, 3, "{told}");
-        assert!(lost * 1000 <= sent, "{told}");
+        let reported = format!("{delay:?}, seed {seed}: N {least}, {lost} of {sent} lost");
+        assert_eq!(least, 3, "{reported}");
+        assert!(lost * 1000 <= sent, "{reported}");
         pair.report().assert_safe();
     }
 }
@@ -167,7 +167,7 @@ fn a_slow_receiver_gets_fewer_packets_and_all_that_is_offered() {
     for (mode, seed) in [(AggregationMode::Fixed, 21), (AggregationMode::Eager, 22)] {
         let mut pair = under_the_controller(mode, MS / 2, seed, 40);
         pair.run_for(2 * SECOND);
-        // Room for 800 packets a second: an I of 2 ms, of which each has two packets or one.
+        // Capacity for 800 packets per second: an I of 2 ms with one or two packets each.
         pair.apply(&ScenarioEvent::Receive {
             side: Side::B,
             each: Duration::from_micros(1250),
@@ -177,11 +177,11 @@ fn a_slow_receiver_gets_fewer_packets_and_all_that_is_offered() {
         let dropped = |pair: &GatewayPair| pair.gateway(Side::B).log().overflowed;
         let before = dropped(&pair);
         pair.run_for(20 * SECOND);
-        // Now and then a shorter I is tried again.
-        let told_of = told(&pair);
+        // A shorter I is tried again from time to time.
+        let reported = reported(&pair);
         let new = dropped(&pair) - before;
-        assert!(new < 20 * 800 / 50, "{mode:?}: {new} dropped, {told_of:?}");
-        assert_eq!(told_of.parameters.copies(), 1, "{mode:?}: {told_of:?}");
+        assert!(new < 20 * 800 / 50, "{mode:?}: {new} dropped, {reported:?}");
+        assert_eq!(reported.parameters.copies(), 1, "{mode:?}: {reported:?}");
         pair.apply(&ScenarioEvent::Receive {
             side: Side::B,
             each: Duration::ZERO,
@@ -191,15 +191,18 @@ fn a_slow_receiver_gets_fewer_packets_and_all_that_is_offered() {
         let report = pair.report();
         report.assert_safe();
         let made = 32 * 3125;
-        let came = pair.gateway(Side::B).log().arrivals.len() as u64;
-        assert!(came * 100 >= made * 98, "{mode:?}: {came} of {made} came");
+        let arrived = pair.gateway(Side::B).log().arrivals.len() as u64;
+        assert!(
+            arrived * 100 >= made * 98,
+            "{mode:?}: {arrived} of {made} came"
+        );
     }
 }
 
 #[test]
-fn others_begin_and_end_on_a_path() {
+fn cross_traffic_begins_and_ends_on_a_path() {
     let mut pair = begun(3);
-    let lost = |pair: &GatewayPair| told(pair).copies.lost;
+    let lost = |pair: &GatewayPair| reported(pair).copies.lost;
     assert_eq!(lost(&pair), 0);
     pair.apply(&ScenarioEvent::Cross {
         path: 0,
@@ -212,7 +215,7 @@ fn others_begin_and_end_on_a_path() {
         path: 0,
         rate: Bandwidth::ZERO,
     });
-    // What waited in the path's buffer is through and reported by then.
+    // Packets that were queued in the path's buffer have arrived and are reported by then.
     pair.run_for(SECOND);
     let after = lost(&pair);
     pair.run_for(SECOND / 2);

@@ -1,5 +1,5 @@
-//! A path is filled to its rate, and never beyond it. The upper bound (2 ms of the rate ahead, and
-//! three packets) is checked in every run of every test; here are the runs that press against it.
+//! A path is filled to its rate, and never beyond. Every run of every test checks the upper bound (2 ms of
+//! the rate ahead, and three packets); these runs approach it.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn backlogged(rate: Bandwidth, delay: Duration, class_is_message: bool) -> Scena
     scenario
 }
 
-/// What leaves onto the path in two seconds, as a share of its rate.
+/// Bytes sent to the path in two seconds, as a share of its rate.
 fn share_of_rate(scenario: &Scenario, seed: u64) -> f64 {
     let mut pair = GatewayPair::new(scenario, seed);
     pair.set_up().unwrap_or_else(|failure| panic!("{failure}"));
@@ -60,7 +60,7 @@ fn backlogged_path_reaches_98_percent_of_its_rate_and_stays_within() {
     ] {
         let scenario = backlogged(Bandwidth::from_mbit_per_second(mbit), delay, messages);
         let share = share_of_rate(&scenario, 1);
-        // In an interval it may be ahead by the burst allowed.
+        // In an interval it may be ahead by the permitted burst.
         assert!(
             (0.98..=1.002).contains(&share),
             "{mbit} Mbit/s, {delay:?}, messages {messages}: {share}"
@@ -118,10 +118,14 @@ fn both_directions_fill_at_once() {
     pair.run_for(2 * SECOND);
     let after = pair.report();
     after.assert_safe();
-    for way in [0, 1] {
-        let sent = after.links[0][way].arrived_bytes - before.links[0][way].arrived_bytes;
+    for direction in [0, 1] {
+        let sent =
+            after.links[0][direction].arrived_bytes - before.links[0][direction].arrived_bytes;
         let achieved = ByteCount::new(sent).rate_over_floor(2 * SECOND);
         let share = achieved.ratio_of(rate).unwrap();
-        assert!((0.98..=1.002).contains(&share), "direction {way}: {share}");
+        assert!(
+            (0.98..=1.002).contains(&share),
+            "direction {direction}: {share}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Paths die and return: it is noticed in time, and messages go on over another.
+//! Paths die and return: it is detected in time, and messages use another path.
 
 use std::time::Duration;
 
@@ -16,8 +16,12 @@ fn path(delay: Duration) -> PathSpec {
     PathSpec::new(Bandwidth::from_mbit_per_second(20), delay)
 }
 
-fn change(path: usize, way: PathDirection, change: Change) -> ScenarioEvent {
-    ScenarioEvent::Path { path, way, change }
+fn change(path: usize, direction: PathDirection, change: Change) -> ScenarioEvent {
+    ScenarioEvent::Path {
+        path,
+        direction,
+        change,
+    }
 }
 
 /// One application that prefers path 0, for four seconds; path 1 has twice the delay.
@@ -50,21 +54,21 @@ fn noticed(report: &Report, side: Side, died: Duration) -> Option<Duration> {
 fn death_is_noticed_within_three_round_trips_and_100_ms() {
     for delay in [MS, 10 * MS, 50 * MS, 150 * MS] {
         for seed in 0..3 {
-            for way in [PathDirection::Both, PathDirection::Forward] {
+            for direction in [PathDirection::Both, PathDirection::Forward] {
                 let mut scenario = scenario(delay);
-                // "Under traffic": the clock runs from the first packet that is not answered.
+                // "Under traffic": time counts from the first packet that is not acknowledged.
                 scenario.traffic[0].made = Arrivals::Every {
                     interval: 5 * MS,
                     count: 800,
                 };
-                scenario.add_event(2 * SECOND, change(0, way, Change::Down));
+                scenario.add_event(2 * SECOND, change(0, direction, Change::Down));
                 let report = GatewayPair::new(&scenario, seed).run();
                 report.assert_complete();
                 let noticed = noticed(&report, Side::A, 2 * SECOND).expect("it was noticed");
                 let limit = 3 * (2 * delay) + 100 * MS;
                 assert!(
                     noticed <= limit,
-                    "{way:?}, {delay:?}: after {noticed:?}, limit {limit:?}\n{report}"
+                    "{direction:?}, {delay:?}: after {noticed:?}, limit {limit:?}\n{report}"
                 );
             }
         }
@@ -106,7 +110,7 @@ fn messages_go_on_over_the_other_path() {
             _ => false,
         };
         assert!(report.sides[0].first(same_move).is_some(), "{report}");
-        // Those caught by the death wait for its notice and what piles up meanwhile, no longer.
+        // Messages that were in flight wait for the detection and the queue of that time, no longer.
         let notice = 3 * (2 * delay) + 100 * MS;
         for message in &report.messages {
             let took = message.delay().unwrap();
@@ -157,10 +161,10 @@ fn flapping_path_harms_nothing() {
 }
 
 #[test]
-fn path_that_only_carries_one_way_is_not_used() {
-    for (seed, way) in [(1, PathDirection::Forward), (2, PathDirection::Backward)] {
+fn a_path_that_works_in_one_direction_only_is_not_used() {
+    for (seed, direction) in [(1, PathDirection::Forward), (2, PathDirection::Backward)] {
         let mut scenario = scenario(10 * MS);
-        scenario.add_event(SECOND, change(0, way, Change::Down));
+        scenario.add_event(SECOND, change(0, direction, Change::Down));
         let report = GatewayPair::new(&scenario, seed).run();
         report.assert_complete();
         assert!(noticed(&report, Side::A, SECOND).is_some(), "{report}");
@@ -200,7 +204,7 @@ fn idle_death_is_noticed_by_probes() {
         let noticed = noticed(&report, side, SECOND).expect("it was noticed");
         assert!(noticed <= 2 * SECOND, "{noticed:?}\n{report}");
     }
-    // By then the message knows where to go.
+    // By then the message has its path.
     assert!(report.messages[0].delay().unwrap() <= 25 * MS, "{report}");
 }
 

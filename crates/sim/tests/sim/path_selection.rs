@@ -1,5 +1,5 @@
-//! The path-selection experiment in virtual time, briefly: that it runs, and that its figures are
-//! where the paper's model puts them. The experiment itself measures for longer.
+//! A short run of the path-selection experiment in virtual time: its results are where the paper's model puts
+//! them. The experiment itself measures for longer.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use keiro_sim::{
     path_selection::{Variant, run},
 };
 
-/// A4 on path 2 as well: what a strict reading of the latency targets gives.
+/// A4 on path 2 as well: the result of a strict reading of the latency targets.
 const STRICT: Variant = Variant::Planned([0, 0, 1, 1, 1]);
 const DURATION: Duration = Duration::from_secs(12);
 
@@ -57,7 +57,7 @@ fn keiros_plan_is_near_the_floor_on_path_2() {
 }
 
 #[test]
-fn conventional_way_is_far_slower_for_the_demanding_applications() {
+fn the_conventional_assignment_is_far_slower_for_the_demanding_applications() {
     let conventional = run(Variant::Conventional, 1, DURATION);
     let planned = run(STRICT, 1, DURATION);
     for app in [2, 4] {

@@ -1,4 +1,4 @@
-//! The gateway's plan loop on side A: the same parts in the same order.
+//! The gateway's plan loop on side A: the same components in the same order.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,17 +20,16 @@ use keiro_planner::{
 use keiro_sim::{GatewayPair, ScenarioEvent, Side};
 use keiro_units::ByteCount;
 
-/// How often the loop looks.
+/// Period of the loop.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What an application sends and latency targets.
+/// Traffic and latency target of an application.
 pub(crate) struct App {
     pub(crate) bytes: u64,
     pub(crate) interval: Duration,
     pub(crate) latency_target: Option<Duration>,
 }
 
-/// See the module.
 pub(crate) struct Loop {
     paths: BTreeMap<PathId, TrackedPath>,
     /// As of the last plan.
@@ -41,8 +40,8 @@ pub(crate) struct Loop {
     pub(crate) plans: usize,
 }
 
-/// The session's own number of the application that a scenario has added as its `number`-th, from
-/// 0: what the session says of it has to be found among the steered_apps.
+/// The session's index of the application that a scenario has added as its `number`-th, from 0, by which the
+/// loop finds it in `steered_apps`.
 fn id_of(number: usize) -> AppId {
     AppId(keiro_core::AppId::of_name(&format!("A{}", number + 1)).0)
 }
@@ -74,7 +73,7 @@ impl Loop {
         }
     }
 
-    /// Looks at the paths, and plans if one is another one now.
+    /// Examines the paths, and plans if one has changed.
     pub(crate) fn turn(&mut self, pair: &mut GatewayPair, plan_mode: PlanMode) {
         let mut paths: Vec<PathSnapshot> = Vec::new();
         pair.act(Side::A, |endpoint, peer| paths = endpoint.paths(peer));

@@ -1,5 +1,5 @@
-//! Any scenario: in safety mode nothing wrong ever happens, whatever goes wrong; in liveness mode
-//! the faults end and everything completes. Failing scenarios are shrunk and printed.
+//! Any scenario: in safety mode no invariant is ever violated under any faults; in liveness mode the faults
+//! end and everything completes. Failing scenarios are shrunk and printed.
 
 use std::{fmt, time::Duration};
 
@@ -14,14 +14,14 @@ use proptest::prelude::*;
 
 const FAULTS_END: Duration = Duration::from_secs(3);
 
-/// `PROPTEST_CASES` asks for more than the few that every test run affords.
+/// `PROPTEST_CASES` requests more cases than the few of an ordinary run.
 fn cases() -> u32 {
     let asked = std::env::var("PROPTEST_CASES").ok();
     asked.and_then(|cases| cases.parse().ok()).unwrap_or(24)
 }
 
 fn probability(max: f64) -> impl Strategy<Value = Probability> {
-    // Often none at all: single faults are easier to find.
+    // Often none at all, because single faults are easier to find.
     prop_oneof![
         2 => Just(Probability::ZERO),
         1 => (0.0..max).prop_map(|p| Probability::new(p).unwrap()),
@@ -82,7 +82,7 @@ fn path() -> impl Strategy<Value = PathSpec> {
             path.link.backward = backward;
             path.link.mtu = mtu;
             path.attack = attack;
-            // Mostly honest, sometimes slower than the gateways are configured.
+            // Mostly correct, sometimes slower than the gateways are configured.
             path.with(|link| link.rate = Some(Bandwidth::from_mbit_per_second(mbit.min(20))))
         },
     )
@@ -93,7 +93,7 @@ fn side() -> impl Strategy<Value = Side> {
 }
 
 fn happening(paths: usize) -> impl Strategy<Value = ScenarioEvent> {
-    let way = prop_oneof![
+    let direction = prop_oneof![
         Just(PathDirection::Forward),
         Just(PathDirection::Backward),
         Just(PathDirection::Both)
@@ -106,9 +106,9 @@ fn happening(paths: usize) -> impl Strategy<Value = ScenarioEvent> {
         1 => probability(0.5).prop_map(|p| Change::Loss(Loss::Bernoulli(p))),
     ];
     prop_oneof![
-        4 => (0..paths, way, change)
-            .prop_map(|(path, way, change)| ScenarioEvent::Path { path, way, change }),
-        // Only A moves: two that move at once lose each other for good, with any protocol.
+        4 => (0..paths, direction, change)
+            .prop_map(|(path, direction, change)| ScenarioEvent::Path { path, direction, change }),
+        // Only A changes its address: with any protocol, two that do so at once lose each other permanently.
         1 => (0..paths).prop_map(|path| ScenarioEvent::Readdress { side: Side::A, path }),
         1 => (side(), any::<bool>(), millis(0..500))
             .prop_map(|(side, orderly, away)| ScenarioEvent::Restart { side, orderly, away }),
@@ -179,7 +179,7 @@ fn dialogues() -> impl Strategy<Value = Dialogues> {
     )
 }
 
-/// A scenario that is printed a line per part.
+/// Prints a scenario with one line per part.
 #[derive(Clone)]
 struct Readable(Scenario);
 
@@ -214,53 +214,56 @@ fn scenario() -> impl Strategy<Value = Readable> {
                 ),
             )
         })
-        .prop_map(|(paths, traffic, events, switches, rekey_after, ways)| {
-            let (skip_set_up, b_knows, segments_max, late_us) = switches;
-            let (ipv6, fifo, lifetime, receiver_takes) = ways;
-            let mut scenario = Scenario::new(paths);
-            scenario.ipv6 = ipv6;
-            if skip_set_up {
-                scenario.set_up = SetUp::Skip;
-            }
-            scenario.b.knows_peer = b_knows;
-            for gateway in [&mut scenario.a, &mut scenario.b] {
-                gateway.segments_max = segments_max;
-                gateway.processing = Processing {
-                    timer_late_max: Duration::from_micros(late_us),
-                    ..Processing::default()
-                };
-                if fifo {
-                    gateway.scheduler = SchedulerKind::Fifo;
+        .prop_map(
+            |(paths, traffic, events, switches, rekey_after, directions)| {
+                let (skip_set_up, b_knows, segments_max, late_us) = switches;
+                let (ipv6, fifo, lifetime, receiver_takes) = directions;
+                let mut scenario = Scenario::new(paths);
+                scenario.ipv6 = ipv6;
+                if skip_set_up {
+                    scenario.set_up = SetUp::Skip;
                 }
-                if let Some(wait) = receiver_takes {
-                    gateway.receiver = Receiver::TakesAfter(wait);
+                scenario.b.knows_peer = b_knows;
+                for gateway in [&mut scenario.a, &mut scenario.b] {
+                    gateway.segments_max = segments_max;
+                    gateway.processing = Processing {
+                        timer_late_max: Duration::from_micros(late_us),
+                        ..Processing::default()
+                    };
+                    if fifo {
+                        gateway.scheduler = SchedulerKind::Fifo;
+                    }
+                    if let Some(wait) = receiver_takes {
+                        gateway.receiver = Receiver::TakesAfter(wait);
+                    }
+                    if let Some(rekey_after) = rekey_after {
+                        gateway.timing.rekey_after = rekey_after;
+                    }
                 }
-                if let Some(rekey_after) = rekey_after {
-                    gateway.timing.rekey_after = rekey_after;
-                }
-            }
-            scenario.add_message_app(Some(Duration::from_millis(50)), &[0]);
-            let second = scenario.add_message_app(None, &[]);
-            scenario.apps[second].lifetime = lifetime;
-            scenario.add_datagram_app(None, &[0]);
-            scenario.add_stream_app(Some(Duration::from_millis(50)), &[0]);
-            scenario.add_stream_app(None, &[]);
-            (scenario.traffic, scenario.dialogues) = traffic;
-            scenario.events = events;
-            Readable(scenario)
-        })
+                scenario.add_message_app(Some(Duration::from_millis(50)), &[0]);
+                let second = scenario.add_message_app(None, &[]);
+                scenario.apps[second].lifetime = lifetime;
+                scenario.add_datagram_app(None, &[0]);
+                scenario.add_stream_app(Some(Duration::from_millis(50)), &[0]);
+                scenario.add_stream_app(None, &[]);
+                (scenario.traffic, scenario.dialogues) = traffic;
+                scenario.events = events;
+                Readable(scenario)
+            },
+        )
 }
 
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: cases(),
         max_shrink_iters: 200,
-        // What fails is printed whole; a saved seed dies with the next change of a strategy.
+        // Failing scenarios are printed completely, because a saved seed is invalid after any change of a
+        // strategy.
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
 
-    /// Faults never end: nothing need complete, nothing may be wrong.
+    /// Faults never end: nothing needs to complete, but nothing may be wrong.
     #[test]
     fn nothing_wrong_whatever_happens(Readable(mut scenario) in scenario(), seed in any::<u64>()) {
         scenario.set_up = SetUp::Skip;
@@ -284,7 +287,7 @@ proptest! {
         }
     }
 
-    /// The same scenario and seed: the same run to the last bit.
+    /// The same scenario and seed give an identical run.
     #[test]
     fn same_seed_same_hash(Readable(mut scenario) in scenario(), seed in any::<u64>()) {
         scenario.set_up = SetUp::Skip;

@@ -1,4 +1,4 @@
-//! What a gateway shows of its paths: counters and gauges, and the trace packet by packet.
+//! Diagnostics of a gateway's paths: counters and gauges, and the packet trace.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -107,14 +107,14 @@ fn the_trace_has_what_the_counters_count() {
         assert_eq!(record["path"], "path0");
     }
     let of = |name: &str| counts.get(name).copied().unwrap_or_default();
-    // What left or came before the recording began is in the counters alone.
+    // Packets before the start of the recording are in the counters alone.
     let early = stats.sent_packets - of("transport:packet_sent");
     assert!(early <= 3, "{stats:?} {counts:?}");
     assert!(stats.received_packets - of("transport:packet_received") <= 3);
     let acked = of("transport:packets_acked") + of("keiro:spurious_loss");
     assert_eq!(acked, stats.acked_packets);
-    // Lost MTU probes are lost packets of the trace and no loss of the path; packets that a probe
-    // timeout has sent again count as lost before loss detection confirms it.
+    // Lost MTU probes are lost packets of the trace, but not of the path. PTO-retransmitted packets count as
+    // lost before loss detection confirms it.
     let lost = of("recovery:packet_lost");
     assert!(
         lost > 0 && lost.abs_diff(stats.lost_packets) <= 20,

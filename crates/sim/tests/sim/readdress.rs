@@ -1,4 +1,4 @@
-//! A gateway's address changes, as behind a translator: it is followed after a challenge.
+//! A gateway's address changes, as behind a NAT: the peer follows it after a challenge.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ fn peer_that_moves_is_followed() {
         let at = report.sides[1].first(moved);
         let at = at.unwrap_or_else(|| panic!("never followed\n{report}"));
         let took = at - (report.measured_from + SECOND);
-        // Half a round trip until it is seen, one for the challenge, and some traffic to see.
+        // Half a round trip until it is detected, one for the challenge, and some traffic to detect it by.
         assert!(took <= 200 * MS, "{took:?}\n{report}");
     }
 }
@@ -76,7 +76,7 @@ fn peer_that_moved_while_its_path_was_down_is_found() {
         let mut scenario = scenario(1, seed % 2 == 0);
         let change = |change| ScenarioEvent::Path {
             path: 0,
-            way: PathDirection::Both,
+            direction: PathDirection::Both,
             change,
         };
         scenario.add_event(SECOND, change(Change::Down));
@@ -99,7 +99,7 @@ fn idle_peer_that_moves_is_followed() {
         path: 0,
     };
     scenario.add_event(SECOND, readdress);
-    // Only B sends, and only after A's keepalive has had its time.
+    // Only B sends, and only after A's keepalive interval.
     scenario.traffic.push(Traffic {
         from: Side::B,
         app: 0,

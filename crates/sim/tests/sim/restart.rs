@@ -1,4 +1,4 @@
-//! A gateway stops and starts again, with or without saying so: the other finds it again.
+//! A gateway stops and starts again, with or without notice: its peer connects to it again.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use keiro_units::{Bandwidth, Probability};
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Traffic both ways for four seconds over two paths.
+/// Traffic in both directions for four seconds over two paths.
 fn scenario() -> Scenario {
     let path = PathSpec::new(Bandwidth::from_mbit_per_second(20), 10 * MS);
     let mut scenario = Scenario::new(vec![path; 2]);
@@ -40,7 +40,7 @@ fn restart(side: Side, orderly: bool, away: Duration) -> ScenarioEvent {
     }
 }
 
-/// What was made at the side that stayed must arrive; what the other had not finished is gone.
+/// Messages of the side that stayed must arrive; unfinished ones of the other are lost.
 fn assert_recovered(report: &Report, restarted: Side) {
     report.assert_complete();
     for message in &report.messages {
@@ -74,7 +74,7 @@ fn peer_that_restarts_is_found_again() {
 
 #[test]
 fn peer_that_cannot_call_is_called_again() {
-    // B knows no addresses: after its restart only A can begin.
+    // B has no addresses: after its restart only A can initiate.
     for (seed, orderly) in [(1, false), (2, true), (3, false)] {
         let mut scenario = scenario();
         scenario.b.knows_peer = false;
@@ -112,7 +112,7 @@ fn restart_under_loss_is_survived() {
 
 #[test]
 fn peer_that_loses_its_keys_before_a_path_came_up_is_called_again() {
-    // B cannot call, and forgets the keys that A already counts on.
+    // B cannot initiate, and loses the keys that A still relies on.
     for lost_at in (5..120).step_by(5) {
         let mut scenario = scenario();
         for path in &mut scenario.paths {

@@ -1,6 +1,6 @@
-//! Paths that die and come back, once and again and again: with the plan loop of the gateway on side
-//! A, an application moves at most once for each death and each return, and what is reported of a path
-//! that is back is what it is like, not what the outage was like.
+//! Paths that die and return, once or repeatedly. With the plan loop of the gateway on side A, an application
+//! moves at most once for each death and each return, and the reported state of a path that returned is its
+//! present state, not that of the outage.
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ const FAR: usize = 1;
 const BYTES: u64 = 5_000;
 const INTERVAL: Duration = Duration::from_millis(50);
 const LATENCY_TARGET: Duration = Duration::from_millis(30);
-/// Until the path first goes down.
+/// Time until the path first goes down.
 const BEFORE: Duration = Duration::from_secs(8);
 
-/// A near path of 10 Mbit/s, on which others send `cross` of them, and a far one of 20 Mbit/s; one
-/// application, for which only the near one is near enough.
+/// A near path of 10 Mbit/s, with `cross` of it used by cross traffic, and a far one of 20 Mbit/s. One
+/// application, whose latency target only the near path meets.
 fn scenario(cross: u64, end: Duration) -> Scenario {
     let path = |mbit: u64, delay: u32| {
         PathSpec::new(Bandwidth::from_mbit_per_second(mbit), delay * MS)
@@ -53,17 +53,17 @@ fn scenario(cross: u64, end: Duration) -> Scenario {
     scenario
 }
 
-/// What was reported of a path.
-type Told = Vec<(Instant, PathSnapshot)>;
+/// Reported state of a path.
+type ReportedPath = Vec<(Instant, PathSnapshot)>;
 
-/// Cuts the near path at the first of each pair and mends it at the second, all after [`BEFORE`];
-/// the report, when those were, and what side A reported of the path.
+/// Cuts the near path at the first time of each pair and restores it at the second, all after [`BEFORE`].
+/// Returns the report, the times, and side A's reports on the path.
 fn run(
     scenario: &Scenario,
     outages: &[(Duration, Duration)],
     end: Duration,
     seed: u64,
-) -> (Report, Vec<Instant>, Told) {
+) -> (Report, Vec<Instant>, ReportedPath) {
     let mut pair = GatewayPair::new(scenario, seed);
     pair.set_up().unwrap_or_else(|failure| panic!("{failure}"));
     let app = App {
@@ -81,23 +81,27 @@ fn run(
         .map(|(at, change)| (from + BEFORE + at, change))
         .collect();
     let mut next = changes.iter().peekable();
-    let mut told = Told::new();
+    let mut reported = ReportedPath::new();
     while pair.now() < from + end {
         if let Some((_, change)) = next.next_if(|(at, _)| pair.now() >= *at) {
-            let (path, way, change) = (NEAR, PathDirection::Both, *change);
-            pair.apply(&ScenarioEvent::Path { path, way, change });
+            let (path, direction, change) = (NEAR, PathDirection::Both, *change);
+            pair.apply(&ScenarioEvent::Path {
+                path,
+                direction,
+                change,
+            });
         }
         pair.run_for(SAMPLE_INTERVAL);
         plan_loop.turn(&mut pair, PlanMode::Revise);
         let path = pair.gateway(Side::A).session().unwrap().paths[NEAR].clone();
-        told.push((pair.now(), path));
+        reported.push((pair.now(), path));
     }
     pair.finish().unwrap_or_else(|failure| panic!("{failure}"));
     let events = changes.iter().map(|(at, _)| *at).collect();
-    (pair.report(), events, told)
+    (pair.report(), events, reported)
 }
 
-/// How often the application moved from `from` until `until`.
+/// Number of moves of the application between `from` and `until`.
 fn moves(report: &Report, from: Instant, until: Instant) -> usize {
     let moved = |(at, event): &&(Instant, Event)| {
         matches!(event, Event::AppMoved { .. }) && *at >= from && *at < until
@@ -110,7 +114,7 @@ fn a_death_and_a_return_move_once_each_and_targets_are_met_soon_after_either() {
     for seed in 0..4 {
         let outage = (Duration::ZERO, 4 * SECOND);
         let end = BEFORE + 16 * SECOND;
-        let (report, events, told) = run(&scenario(0, end), &[outage], end, seed);
+        let (report, events, reported) = run(&scenario(0, end), &[outage], end, seed);
         report.assert_complete();
         let [death, back] = events[..] else {
             unreachable!("two events")
@@ -126,7 +130,7 @@ fn a_death_and_a_return_move_once_each_and_targets_are_met_soon_after_either() {
                 "seed {seed}: {delay:?}"
             );
         }
-        for (at, path) in told
+        for (at, path) in reported
             .iter()
             .filter(|(at, path)| *at > back && path.state == PathState::Up)
         {
@@ -155,13 +159,13 @@ fn a_death_and_a_return_move_once_each_and_targets_are_met_soon_after_either() {
 }
 
 #[test]
-fn what_others_send_is_not_forgotten_over_an_outage() {
+fn cross_traffic_is_remembered_over_an_outage() {
     for seed in 0..2 {
         let outage = (Duration::ZERO, 4 * SECOND);
         let end = BEFORE + 14 * SECOND;
-        let (report, events, told) = run(&scenario(6, end), &[outage], end, seed);
+        let (report, events, reported) = run(&scenario(6, end), &[outage], end, seed);
         let back = events[1];
-        for (at, path) in told
+        for (at, path) in reported
             .iter()
             .filter(|(at, path)| *at > back && path.state == PathState::Up)
         {
@@ -187,7 +191,7 @@ fn what_others_send_is_not_forgotten_over_an_outage() {
 }
 
 #[test]
-fn a_path_that_flaps_is_left_for_good_after_its_second_death() {
+fn a_flapping_path_is_not_used_again_after_its_second_death() {
     for seed in 0..4 {
         let outages: Vec<_> = (0..5)
             .map(|n| (2 * n * SECOND, (2 * n + 1) * SECOND))
@@ -206,8 +210,8 @@ fn a_path_that_flaps_is_left_for_good_after_its_second_death() {
             .map(|(from, to)| moves(&report, from, to))
             .collect();
         println!("down 1 s, up 1 s, five times, seed {seed}: {counts:?} moves");
-        // It dies, is back and dies again. No application goes back for a second; for who needs it, two are
-        // enough.
+        // The path dies, returns and dies again. Applications do not return for a second; one that needs the
+        // path may move twice.
         assert_eq!(counts, [1, 1, 1, 0, 0, 0, 0, 0, 0, 1], "seed {seed}");
         let back = events[9];
         let (soon, late) = (back + 19 * SAMPLE_INTERVAL, back + 25 * SAMPLE_INTERVAL);
@@ -216,8 +220,8 @@ fn a_path_that_flaps_is_left_for_good_after_its_second_death() {
     }
 }
 
-/// The paths of three that an application has been on, in order.
-fn places(report: &Report, from: Instant) -> Vec<Option<u8>> {
+/// The paths, of three, that an application has used, in order.
+fn paths_used(report: &Report, from: Instant) -> Vec<Option<u8>> {
     let place = |(at, event): &(Instant, Event)| match event {
         Event::AppMoved { to, .. } if *at >= from => Some(to.map(|path| path.0)),
         _ => None,
@@ -225,8 +229,8 @@ fn places(report: &Report, from: Instant) -> Vec<Option<u8>> {
     report.sides[0].events.iter().filter_map(place).collect()
 }
 
-/// Three paths with round trips of 200, 40 and 10 ms; the middle one is the only one that is near
-/// and wide enough for the application. `happenings` begin at [`BEFORE`].
+/// Three paths with round trips of 200, 40 and 10 ms. Only the middle one has both the delay and the
+/// bandwidth for the application. `happenings` begin at [`BEFORE`].
 fn run_of_three(
     lifetime: Option<Duration>,
     seed: u64,
@@ -273,40 +277,47 @@ fn run_of_three(
 /// All paths at once.
 fn all(at: Duration, change: Change) -> [(Duration, ScenarioEvent); 3] {
     [0, 1, 2].map(|path| {
-        let way = PathDirection::Both;
-        (at, ScenarioEvent::Path { path, way, change })
+        let direction = PathDirection::Both;
+        (
+            at,
+            ScenarioEvent::Path {
+                path,
+                direction,
+                change,
+            },
+        )
     })
 }
 
 #[test]
-fn when_all_paths_have_been_dead_everybody_is_back_where_they_were() {
+fn applications_return_to_their_paths_after_an_outage_of_all_paths() {
     for away in [100 * MS, 300 * MS, 700 * MS, 3 * SECOND, 8 * SECOND] {
         for seed in 0..3 {
             let mut happenings = all(Duration::ZERO, Change::Down).to_vec();
             happenings.extend(all(away, Change::Up));
             let (report, began) = run_of_three(None, seed, &happenings);
             report.assert_complete();
-            let places = places(&report, began);
-            println!("all paths down for {away:?}, seed {seed}: {places:?}");
+            let paths_used = paths_used(&report, began);
+            println!("all paths down for {away:?}, seed {seed}: {paths_used:?}");
             assert!(
-                places.last().is_none_or(|place| *place == Some(1)),
-                "{away:?}, seed {seed}: {places:?}"
+                paths_used.last().is_none_or(|place| *place == Some(1)),
+                "{away:?}, seed {seed}: {paths_used:?}"
             );
-            // A moment is no reason to leave; else they are found dead one after the other, and home
-            // is taken at once when they are back.
+            // A short outage is no reason to move. In a longer one the paths are found dead one after the
+            // other, and the preferred path is used at once when they return.
             assert!(
-                away > 100 * MS || places.is_empty(),
-                "{away:?}, seed {seed}: {places:?}"
+                away > 100 * MS || paths_used.is_empty(),
+                "{away:?}, seed {seed}: {paths_used:?}"
             );
-            let back = places.iter().position(Option::is_none);
-            let after = back.map_or(0, |nowhere| places.len() - 1 - nowhere);
-            assert!(after <= 1, "{away:?}, seed {seed}: {places:?}");
+            let back = paths_used.iter().position(Option::is_none);
+            let after = back.map_or(0, |nowhere| paths_used.len() - 1 - nowhere);
+            assert!(after <= 1, "{away:?}, seed {seed}: {paths_used:?}");
         }
     }
 }
 
 #[test]
-fn when_the_peer_has_restarted_everybody_is_back_where_they_were() {
+fn applications_return_to_their_paths_after_a_restart_of_the_peer() {
     for away in [Duration::ZERO, 100 * MS, SECOND, 8 * SECOND] {
         for (orderly, lifetime) in [(true, None), (false, None), (false, Some(10 * SECOND))] {
             for seed in 0..3 {
@@ -317,12 +328,12 @@ fn when_the_peer_has_restarted_everybody_is_back_where_they_were() {
                     away,
                 };
                 let (report, began) = run_of_three(lifetime, seed, &[(Duration::ZERO, restart)]);
-                let places = places(&report, began);
+                let paths_used = paths_used(&report, began);
                 let case = format!("away {away:?}, orderly {orderly}, {lifetime:?}, seed {seed}");
-                println!("{case}: {places:?}");
-                assert_eq!(places.last(), Some(&Some(1)), "{case}: {places:?}");
-                let nowhere = places.iter().position(Option::is_none).unwrap();
-                assert_eq!(places.len(), nowhere + 2, "{case}: {places:?}");
+                println!("{case}: {paths_used:?}");
+                assert_eq!(paths_used.last(), Some(&Some(1)), "{case}: {paths_used:?}");
+                let nowhere = paths_used.iter().position(Option::is_none).unwrap();
+                assert_eq!(paths_used.len(), nowhere + 2, "{case}: {paths_used:?}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! How two gateways find each other: both call, one calls, one is late, one never answers.
+//! Connecting two gateways: both initiate, one initiates, one is late, one never answers.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use keiro_units::{Bandwidth, Instant, Probability};
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Ten messages each way, made before anything is agreed.
+/// Ten messages in each direction, made before the handshake.
 fn scenario(delay: Duration) -> Scenario {
     let path = PathSpec::new(Bandwidth::from_mbit_per_second(20), delay);
     let mut scenario = Scenario::new(vec![path; 2]);
@@ -41,7 +41,7 @@ fn two_that_both_initiate_agree() {
             let report = GatewayPair::new(&scenario(delay), seed).run();
             report.assert_complete();
             let last = report.messages.iter().filter_map(|m| m.delivered_at).max();
-            // Handshake, validation, delivery: three round trips; and one repetition at worst.
+            // Handshake, validation, delivery: three round trips, and one retransmission at worst.
             let limit = 6 * delay + SECOND;
             assert!(
                 last.unwrap().as_nanos() <= limit.as_nanos() as u64,
@@ -120,14 +120,14 @@ fn peer_that_never_answers_is_called_ever_more_rarely_and_reported() {
     let waits: Vec<_> = unanswered.windows(2).map(|w| w[1].0 - w[0].0).collect();
     let retry = TimingConfig::default();
     for wait in &waits {
-        // A third may be added or taken away so that two gateways do not stay in step.
+        // Up to a third is added or subtracted so that two gateways do not stay synchronised.
         assert!(
             *wait <= retry.handshake_retry_max.mul_f64(1.34),
             "{waits:?}"
         );
         assert!(*wait >= retry.handshake_retry.mul_f64(0.66), "{waits:?}");
     }
-    // Few packets for nothing: both paths are tried each time.
+    // Few packets in vain: both paths are tried each time.
     let sent: u64 = report
         .links
         .iter()
@@ -143,7 +143,7 @@ fn peer_that_never_answers_is_called_ever_more_rarely_and_reported() {
     );
 }
 
-/// As [`scenario`], with paths of 3 and 40 ms of which the application prefers the far one.
+/// Like [`scenario`], with paths of 3 and 40 ms of which the application prefers the far one.
 fn prefers_far(dead: &[usize]) -> Scenario {
     let path = |delay: u32| PathSpec::new(Bandwidth::from_mbit_per_second(20), delay * MS);
     let paths = [path(3), path(40)].into_iter().enumerate();
@@ -167,7 +167,7 @@ fn prefers_far(dead: &[usize]) -> Scenario {
     scenario
 }
 
-/// The paths that applications of either side went to, in order.
+/// The paths to which applications of either side moved, in order.
 fn places(report: &Report) -> [Vec<Option<u8>>; 2] {
     [0, 1].map(|side| {
         let place = |(_, event): &(_, Event)| match event {
@@ -179,7 +179,7 @@ fn places(report: &Report) -> [Vec<Option<u8>>; 2] {
 }
 
 #[test]
-fn nobody_begins_on_a_path_only_because_it_answers_first() {
+fn applications_do_not_start_on_a_path_because_it_answers_first() {
     for seed in 0..3 {
         for knows in [[true, true], [true, false], [false, true]] {
             let mut scenario = prefers_far(&[]);
@@ -196,7 +196,7 @@ fn nobody_begins_on_a_path_only_because_it_answers_first() {
 }
 
 #[test]
-fn after_a_restart_everybody_is_where_they_were_and_nowhere_between() {
+fn applications_keep_their_paths_over_a_restart_of_the_peer() {
     for seed in 0..3 {
         for orderly in [true, false] {
             let mut scenario = prefers_far(&[]);
@@ -238,7 +238,7 @@ fn a_preferred_path_that_is_dead_at_the_start_is_not_waited_for_longer_than_two_
 }
 
 #[test]
-fn nobody_waits_beyond_half_a_lifetime() {
+fn no_message_waits_for_its_path_beyond_half_a_lifetime() {
     for (lifetime, wait) in [(None, 706 * MS), (Some(500 * MS), 250 * MS)] {
         let mut scenario = prefers_far(&[1]);
         scenario.apps[0].lifetime = lifetime;

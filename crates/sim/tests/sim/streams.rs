@@ -18,7 +18,7 @@ fn probability(p: f64) -> Probability {
     Probability::new(p).unwrap()
 }
 
-/// Two paths and everything that streams do, in both directions, with messages and datagrams.
+/// Two paths and all features of streams, in both directions, with messages and datagrams.
 fn scenario() -> Scenario {
     let path = |delay| PathSpec::new(Bandwidth::from_mbit_per_second(20), delay);
     let mut scenario = Scenario::new(vec![path(10 * MS), path(30 * MS)]);
@@ -89,7 +89,7 @@ fn with_link(mut scenario: Scenario, change: impl Fn(&mut LinkConfig)) -> Scenar
     scenario
 }
 
-/// Without restarts nothing fails but what is reset on purpose.
+/// Without restarts, only streams that are reset on purpose fail.
 fn assert_all_done(report: &Report) {
     report.assert_complete();
     let undone = report
@@ -142,7 +142,7 @@ fn no_byte_is_lost_repeated_or_reordered_by_a_bad_line() {
     }
 }
 
-/// Every way to gather what is thin and to send it several times over.
+/// All modes of aggregation and copies.
 fn gatherings() -> Vec<AggregationConfig> {
     let with = |mode, controller, spread, redundancy| AggregationConfig {
         mode,
@@ -193,11 +193,18 @@ fn no_byte_is_lost_repeated_or_reordered_however_thin_traffic_is_gathered() {
     }
 }
 
-/// Paths die and return, and for two seconds there is none.
+/// Paths die and return; for two seconds there is none.
 fn with_deaths(mut scenario: Scenario) -> Scenario {
     let mut event = |at: Duration, path, change| {
-        let way = PathDirection::Both;
-        scenario.add_event(at, ScenarioEvent::Path { path, way, change });
+        let direction = PathDirection::Both;
+        scenario.add_event(
+            at,
+            ScenarioEvent::Path {
+                path,
+                direction,
+                change,
+            },
+        );
     };
     event(500 * MS, 0, Change::Down);
     event(1500 * MS, 0, Change::Up);
@@ -260,7 +267,7 @@ fn restart(side: Side, orderly: bool, away: Duration) -> ScenarioEvent {
     }
 }
 
-/// Streams of before end by a reset on both sides, later ones work, and so does all else.
+/// Earlier streams end by a reset on both sides; later ones work, and so does all other traffic.
 fn assert_recovered(report: &Report, last_restart: Duration) {
     report.assert_complete();
     let later = report.measured_from + last_restart + 500 * MS;
@@ -304,7 +311,7 @@ fn restarts_under_loss_are_survived() {
     }
 }
 
-/// One file from a client to a server, and how long it takes.
+/// One file from a client to a server; returns its duration.
 fn file(bytes: u64, mbit: u64, rtt: Duration, loss: f64) -> Duration {
     let path = PathSpec::new(Bandwidth::from_mbit_per_second(mbit), rtt / 2);
     let loss = Loss::Bernoulli(probability(loss));
@@ -318,10 +325,10 @@ fn file(bytes: u64, mbit: u64, rtt: Duration, loss: f64) -> Duration {
 
 #[test]
 fn a_file_over_a_lossy_path_takes_nine_tenths_of_what_the_path_carries() {
-    // It takes seven round trips until the window is as wide as the longest path.
+    // It takes seven round trips until the window covers the longest path.
     for (rtt, bytes) in [(1, 64 << 20), (20, 64 << 20), (100, 192_u32 << 20)] {
         let took = file(bytes.into(), 100, rtt * MS, 0.01);
-        // IP bytes at 100 Mbit/s of which one in a hundred is lost, with no other overhead.
+        // IP bytes at 100 Mbit/s with 1 % loss, without other overhead.
         let floor = Duration::from_secs_f64(f64::from(bytes) * 8.0 / 99e6);
         assert!(
             floor.as_secs_f64() >= took.as_secs_f64() * 0.9,
@@ -330,7 +337,7 @@ fn a_file_over_a_lossy_path_takes_nine_tenths_of_what_the_path_carries() {
     }
 }
 
-/// Dialogues of many clients beside one of a single client of another kind.
+/// Dialogues of many clients in parallel with one client of another kind.
 fn beside(other: Option<Dialogues>) -> Report {
     let path = PathSpec::new(Bandwidth::from_mbit_per_second(50), 5 * MS);
     let mut scenario = Scenario::new(vec![path]);
@@ -351,7 +358,7 @@ fn beside(other: Option<Dialogues>) -> Report {
     report
 }
 
-/// How much longer than without the other client a dialogue took at worst, once that has stalled.
+/// The greatest increase of a dialogue's duration after the other client has stalled.
 fn delayed_at_worst(other: Dialogues) -> Duration {
     let (without, with) = (beside(None), beside(Some(other)));
     let stalled = with.measured_from + 200 * MS;
@@ -372,7 +379,7 @@ fn delayed_at_worst(other: Dialogues) -> Duration {
 }
 
 #[test]
-fn one_stalled_client_delays_nobody_by_more_than_a_millisecond() {
+fn one_stalled_client_delays_no_other_by_more_than_a_millisecond() {
     let download = Dialogues::once(1, 1, 100, 1 << 30);
     let upload = Dialogues::once(1, 1, 1 << 30, 100);
     for (dialogues, client_reads, server_reads) in [

@@ -1,4 +1,4 @@
-//! A flow of the content server's to a client, as plain TCP or MPTCP: what arrives, and when.
+//! A flow from the content server to a client, as plain TCP or MPTCP; records when data arrives.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -27,20 +27,19 @@ use crate::trials::Transport;
 /// What the server sends.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::laboratory) enum Content {
-    /// So many bytes, as fast as they go.
+    /// This many bytes, as fast as possible.
     Bytes(u64),
-    /// At a constant rate of payload, this many bytes at once, until it is stopped; what could not go is made up
-    /// for.
+    /// A constant rate of payload in blocks of this many bytes, until stopped. Blocks that could not be sent
+    /// in time are made up for.
     Rate(Bandwidth, u64),
 }
 
-/// A running flow.
 pub(in crate::laboratory) struct Flow {
     stop: Arc<AtomicBool>,
     sending: JoinHandle<anyhow::Result<()>>,
     receiving: JoinHandle<anyhow::Result<Vec<Arrival>>>,
     connection: TcpStream,
-    /// Without one, joins are refused.
+    /// `None` refuses joins.
     _listener: TcpListener,
     /// CLOCK_MONOTONIC in ns.
     pub(in crate::laboratory) begun_ns: u64,
@@ -55,14 +54,14 @@ pub(in crate::laboratory) struct Arrival {
 }
 
 impl Flow {
-    /// Has the client connect to the server, which sends at once.
+    /// Connects the client to the server, which sends at once.
     pub(in crate::laboratory) fn start(
         lab: &Lab,
         transport: Transport,
         content: Content,
     ) -> anyhow::Result<Self> {
         let (server, client) = (lab.host("server")?, lab.host("client")?);
-        // At all addresses: clients join to others than the one that they connect to.
+        // Listens at all addresses, because clients join at others than the one that they connect to.
         let listener = server.run(|| -> anyhow::Result<TcpListener> {
             let socket = socket(transport)?;
             socket.bind(&SocketAddr::from(([0_u16; 8], 0)).into())?;
@@ -97,7 +96,7 @@ impl Flow {
         })
     }
 
-    /// Waits until there are so many subflows.
+    /// Waits until the connection has this many subflows.
     pub(in crate::laboratory) fn wait_for_subflows(&self, count: usize) -> anyhow::Result<()> {
         let end = Instant::now() + CONNECT_WAIT;
         loop {
@@ -116,7 +115,7 @@ impl Flow {
         self.receiving.is_finished()
     }
 
-    /// Ends it; all that the client has read.
+    /// Ends the flow and returns all data that the client has read.
     pub(in crate::laboratory) fn stop(self) -> anyhow::Result<Vec<Arrival>> {
         self.stop.store(true, Ordering::Release);
         let sent = self.sending.join();
@@ -158,7 +157,7 @@ fn send(mut source: TcpStream, content: Content, stop: &AtomicBool) -> anyhow::R
         match source.write(&chunk[..now]) {
             Ok(count) => sent += count as u64,
             Err(error) if is_pause(error.kind()) => {}
-            // The other end has noticed first that it is over.
+            // The other end may have noticed the end first.
             Err(_) if stop.load(Ordering::Acquire) => {}
             Err(error) => return Err(error).context("the flow's sender"),
         }
@@ -202,12 +201,12 @@ impl Gap {
     }
 }
 
-/// The longest time without data that ends between two instants, in ns. Silence to the end is one as well.
+/// The longest gap that ends between two instants, in ns. Silence until the end counts as a gap.
 pub(in crate::laboratory) fn longest_gap(arrivals: &[Arrival], from_ns: u64, to_ns: u64) -> Gap {
     longest_gap_of(arrivals, from_ns, to_ns, to_ns)
 }
 
-/// The same of those that begin before `begun_ns`.
+/// The longest such gap among those that begin before `begun_ns`.
 pub(in crate::laboratory) fn longest_gap_of(
     arrivals: &[Arrival],
     from_ns: u64,
@@ -231,11 +230,11 @@ pub(in crate::laboratory) fn longest_gap_of(
 
 /// `IPPROTO_MPTCP` (`include/uapi/linux/in.h`).
 const IPPROTO_MPTCP: i32 = 262;
-/// Written and read at once at most.
+/// Maximum of bytes read or written at once.
 const CHUNK_BYTES: usize = 1 << 17;
-/// Between two looks at what is due.
+/// Period of looking for blocks that are due.
 const PACE: Duration = Duration::from_millis(1);
-/// How often a transfer looks whether it is over.
+/// How often a transfer checks whether it is over.
 const LOOK: Duration = Duration::from_millis(100);
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 
@@ -244,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gap_counts_where_it_ends_and_silence_does() {
+    fn a_gap_counts_where_it_ends_and_so_does_final_silence() {
         let at = |at_ns| Arrival { at_ns, bytes: 1 };
         let all = [at(10), at(50), at(60), at(75)];
         let gap = |from_ns, to_ns| Gap { from_ns, to_ns };

@@ -1,4 +1,4 @@
-//! What leaves the content server by each path over time, as `keiro flowstats` reports it.
+//! The content server's outgoing traffic by path over time, as `keiro flowstats` reports it.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ pub(in crate::laboratory) struct FlowStats {
     reader: Option<JoinHandle<Vec<Line>>>,
 }
 
-/// Of its lines, what is needed here.
+/// The fields of its lines that are used here.
 #[derive(Clone, Debug, Deserialize)]
 struct Line {
     unix_ms: u64,
@@ -33,7 +33,7 @@ struct Line {
 }
 
 impl FlowStats {
-    /// Counts what leaves the server by these interfaces.
+    /// Starts counting what leaves the server by these interfaces.
     pub(in crate::laboratory) fn start(
         lab: &Lab,
         interfaces: &[&str],
@@ -43,7 +43,7 @@ impl FlowStats {
         let mut command = host.command(keiro);
         command.arg("flowstats").args(interfaces);
         command.args(["--json", "--interval", "100ms"]);
-        // The totals that it prints there at its end are not used here.
+        // The totals that it prints at its end are not used here.
         command.stderr(Stdio::null());
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let process = host.spawn(command)?;
@@ -52,7 +52,7 @@ impl FlowStats {
         let reader = thread::spawn(move || {
             let mut all = Vec::new();
             for line in BufReader::new(out).lines().map_while(Result::ok) {
-                // After the first nothing listens any more.
+                // After the first line no other is waited for.
                 let _ = begun.send(());
                 all.extend(serde_json::from_str(&line));
             }
@@ -66,7 +66,7 @@ impl FlowStats {
         Ok(started)
     }
 
-    /// Sends small datagrams until it reports them.
+    /// Sends small datagrams until `keiro flowstats` reports them.
     fn wait_until_it_counts(&self, lab: &Lab, begins: &Receiver<()>) -> anyhow::Result<()> {
         let socket = lab.host("server")?.run(|| UdpSocket::bind("[::]:0"))??;
         let end = Instant::now() + BEGIN_WAIT;
@@ -75,14 +75,14 @@ impl FlowStats {
                 bail!("`keiro flowstats` ended with {status}");
             }
             ensure!(Instant::now() < end, "`keiro flowstats` reports nothing");
-            // The port is closed; the answer to that is an error of the next one.
+            // The port is closed, so the ICMP answer makes the next send fail.
             let _ = socket.send_to(&[0], (BY_A, DISCARD));
         }
         Ok(())
     }
 
-    /// Ends it. Mbit/s on the wire from `unix_begun`, which is time since the Unix epoch: by the best path, by
-    /// each transit, and together.
+    /// Ends it. Returns Mbit/s on the wire since `unix_begun` (time since the Unix epoch): by the best path,
+    /// by each transit, and in total.
     pub(in crate::laboratory) fn stop(
         mut self,
         unix_begun: Duration,
@@ -93,11 +93,11 @@ impl FlowStats {
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let traces = traces(&lines, unix_begun.as_millis() as u64);
-        let told = traces
+        let by_path = traces
             .iter()
             .any(|trace| trace.steps.iter().any(|(_, rate)| *rate > 0.0));
         ensure!(
-            told,
+            by_path,
             "`keiro flowstats` has reported nothing about the flow"
         );
         Ok(traces)
@@ -106,7 +106,7 @@ impl FlowStats {
 
 impl Drop for FlowStats {
     fn drop(&mut self) {
-        // Whatever stays is ended with the laboratory.
+        // A process that does not end is killed with the laboratory.
         let _ = self.process.end(END_GRACE);
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
@@ -121,14 +121,14 @@ fn traces(lines: &[Line], begun_ms: u64) -> Vec<Trace> {
     for line in lines {
         let source = line.source.map(|source| source.ip());
         let path = addresses.iter().position(|own| source == Some(*own));
-        // A reading is reported at its end.
+        // A reading is reported at the end of its period.
         let step = line.unix_ms.checked_sub(begun_ms + STEP_MS / 2);
         if let (Some(path), Some(step)) = (path, step) {
             bytes.entry(step / STEP_MS).or_default()[path] += line.bytes;
         }
     }
     let last = bytes.keys().next_back().copied();
-    // Which paths each trace has together.
+    // The paths that each trace sums.
     let all = [
         ("best path", 0..1),
         ("transit A", 1..2),
@@ -153,14 +153,14 @@ fn traces(lines: &[Line], begun_ms: u64) -> Vec<Trace> {
     traces.collect()
 }
 
-/// How often it reads, and what a step of a trace is.
+/// Period of its readings, and the step of a trace.
 const STEP_MS: u64 = 100;
 /// The port of the discard protocol (RFC 863).
 const DISCARD: u16 = 9;
-/// How long it may take until it counts. Ours, for a busy machine.
+/// Time until it counts, at most. Ours, for a busy machine.
 const BEGIN_WAIT: Duration = Duration::from_secs(20);
 const BEGIN_STEP: Duration = Duration::from_millis(20);
-/// How long it may take to end. Ours.
+/// Time for it to end. Ours.
 const END_GRACE: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_told_by_path_and_step() {
+    fn bytes_are_summed_by_path_and_step() {
         let line = |unix_ms, source: IpAddr, bytes| Line {
             unix_ms,
             source: Some(SocketAddr::new(source, 80)),
@@ -181,11 +181,11 @@ mod tests {
             line(1310, EPE_ADDRESSES[1].into(), 12_500),
             line(1310, BY_A.parse().unwrap(), 1_000_000),
         ];
-        let told = traces(&lines, 1000);
-        let names: Vec<&str> = told.iter().map(|trace| trace.name.as_str()).collect();
+        let by_path = traces(&lines, 1000);
+        let names: Vec<&str> = by_path.iter().map(|trace| trace.name.as_str()).collect();
         assert_eq!(names, ["best path", "transit A", "transit B", "together"]);
-        assert_eq!(told[0].steps, [(0.0, 10.0), (0.1, 0.0), (0.2, 0.0)]);
-        assert_eq!(told[1].steps, [(0.0, 0.0), (0.1, 0.0), (0.2, 0.0)]);
-        assert_eq!(told[3].steps, [(0.0, 30.0), (0.1, 0.0), (0.2, 1.0)]);
+        assert_eq!(by_path[0].steps, [(0.0, 10.0), (0.1, 0.0), (0.2, 0.0)]);
+        assert_eq!(by_path[1].steps, [(0.0, 0.0), (0.1, 0.0), (0.2, 0.0)]);
+        assert_eq!(by_path[3].steps, [(0.0, 30.0), (0.1, 0.0), (0.2, 1.0)]);
     }
 }

@@ -1,5 +1,5 @@
-//! The provider of `egress/topology` [egress fig. 7]: its daemons, the routers of FRR around it, and
-//! what its kernels report about their routes.
+//! The provider of `egress/topology` [egress fig. 7]: its daemons, the FRR routers around it, and the reports
+//! of its kernels about their routes.
 
 mod flow;
 mod flowstats;
@@ -24,25 +24,25 @@ use keiro_lab::{
 
 pub(super) use flow::{Arrival, Content, Flow, longest_gap, longest_gap_of};
 pub(super) use flowstats::FlowStats;
-pub(super) use monitor::{Monitor, Wanted};
+pub(super) use monitor::{Monitor, RouteChange};
 
 use crate::trials::Reflector;
 
-/// The prefix whose announcements change, and one that stays, so that no table is ever emptied.
+/// The prefix whose announcement changes, and one that stays so that no table becomes empty.
 pub(super) const CHANGES: &str = "2001:db8:c1::/48";
 const STAYS: &str = "2001:db8:c2::/48";
-/// The server's table of transit A, and the border routers' of their peer.
+/// The server's table of transit A, and the table of the same peer on the border routers.
 pub(super) const TABLE_OF_A: u32 = 7600;
 pub(super) const TABLE_AT_BORDER: u32 = 7700;
-/// The next hops of best paths: the border routers as the server sees them.
+/// Next hops of best paths: the border routers' addresses towards the server.
 pub(super) const BY_A: &str = "2001:db8:a:1::1";
 pub(super) const BY_B: &str = "2001:db8:a:2::2";
 
-/// Where clients connect to, and a client.
+/// The server's service address, and a client's.
 const CONTENT_ADDRESS: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xa, 0xe, 0, 0, 0, 1);
 const CLIENT_ADDRESS: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xc1, 0, 0, 0, 0, 1);
 
-/// The server's addresses by which traffic leaves by transit A, and by transit B.
+/// The server's EPE addresses of transit A and transit B.
 const EPE_ADDRESSES: [Ipv6Addr; 2] = [
     Ipv6Addr::new(0x2001, 0xdb8, 0xa, 0xe, 0, 0, 0, 0xa),
     Ipv6Addr::new(0x2001, 0xdb8, 0xa, 0xe, 0, 0, 0, 0xb),
@@ -62,8 +62,8 @@ struct Daemon {
     process: Process,
 }
 
-/// When a daemon was handed octets of a neighbour's, by CLOCK_MONOTONIC in ns, keepalives left out.
-pub(super) struct Heard {
+/// When a daemon received bytes from a neighbour, by CLOCK_MONOTONIC in ns; keepalives are left out.
+pub(super) struct DaemonRecords {
     at_ns: Vec<u64>,
 }
 
@@ -116,12 +116,12 @@ impl Provider {
             directory,
         };
         let ready = provider.wait_until_ready(lab);
-        ready.with_context(|| provider.last_words())?;
+        ready.with_context(|| provider.log_tail())?;
         Ok(provider)
     }
 
-    /// Has the clients' provider announce the prefix to transit A from now on, or no longer. To
-    /// transit B it always does.
+    /// Makes the clients' provider announce the prefix to transit A, or withdraw it. It always announces it
+    /// to transit B.
     pub(super) fn announce_to_a(&mut self, announced: bool) -> anyhow::Result<()> {
         let to = if announced { "BOTH" } else { "B-ONLY" };
         let command = format!("network {CHANGES} route-map {to}");
@@ -129,13 +129,13 @@ impl Provider {
         Ok(())
     }
 
-    /// What a daemon has heard so far.
-    pub(super) fn heard(&self, host: &str) -> anyhow::Result<Heard> {
+    /// What a daemon has received so far.
+    pub(super) fn records(&self, host: &str) -> anyhow::Result<DaemonRecords> {
         let file = recording(self.directory.path(), host);
         let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         let mut at_ns = Vec::new();
         for line in text.lines() {
-            // The last line may be half written.
+            // The last line may be incomplete.
             let Ok((at, Input::Received(_, octets))) = record::read(line) else {
                 continue;
             };
@@ -143,11 +143,11 @@ impl Provider {
                 at_ns.push(at.as_nanos());
             }
         }
-        Ok(Heard { at_ns })
+        Ok(DaemonRecords { at_ns })
     }
 
-    /// The end of the daemons' logs, for an error.
-    pub(super) fn last_words(&self) -> String {
+    /// The tail of the daemons' logs, for an error.
+    pub(super) fn log_tail(&self) -> String {
         let mut words = String::from("the daemons' last words:");
         for daemon in &self.daemons {
             let log = fs::read_to_string(log(self.directory.path(), daemon.host));
@@ -192,27 +192,27 @@ impl Drop for Provider {
             let _ = daemon.process.signal(keiro_linux::process::SIGTERM);
         }
         for daemon in &self.daemons {
-            // Whatever stays is ended with the laboratory.
+            // A process that does not end is killed with the laboratory.
             let _ = daemon.process.end(END_GRACE);
         }
     }
 }
 
-impl Heard {
-    /// The first from `from_ns` on.
+impl DaemonRecords {
+    /// The first time at or after `from_ns`.
     pub(super) fn first_from(&self, from_ns: u64) -> Option<u64> {
         self.at_ns.iter().copied().find(|at| *at >= from_ns)
     }
 
-    /// The last until `until_ns`.
+    /// The last time before or at `until_ns`.
     pub(super) fn last_until(&self, until_ns: u64) -> Option<u64> {
         let mut all = self.at_ns.iter().rev().copied();
         all.find(|at| *at <= until_ns)
     }
 }
 
-/// Those of content and client, and the client's way to the provider: what joins a connection has to have
-/// that source address, too.
+/// Adds the addresses of content and client, and the client's route to the provider. Joins must use that
+/// source address, too.
 fn add_addresses(lab: &Lab) -> anyhow::Result<()> {
     for (host, arguments) in [
         (
@@ -270,7 +270,7 @@ fn routes(lab: &Lab, host: &str, which: &str) -> anyhow::Result<String> {
     let mut command = lab.host(host)?.command("ip");
     command.args(["-6", "route", "show"]);
     let output = command.args(which.split_whitespace()).output()?;
-    // A table without routes is none, which is an error of `ip`'s.
+    // The kernel has no table without routes, and `ip` reports that as an error.
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
@@ -309,7 +309,7 @@ fn server(reflector: Reflector) -> String {
     });
     let head = "[egress]\nasn = 65000\nrouter_id = \"10.0.1.20\"\ninterface = \"s1\"\n\
                 mptcp = \"precise\"\n";
-    // Every connection is one of the experiment's.
+    // Every connection belongs to the experiment.
     let tail = "[comparison]\nheld_out = \"0%\"\n";
     head.to_owned() + &neighbours.chain(peers).collect::<String>() + tail
 }
@@ -333,7 +333,7 @@ fn transit(asn: u32, number: u8, letter: char) -> String {
     )
 }
 
-/// What is announced carries a community where it is for transit B alone.
+/// Announcements for transit B alone carry a community.
 const CLIENT: &str = "router bgp 65009
  bgp router-id 10.0.0.9
  no bgp default ipv4-unicast
@@ -362,7 +362,7 @@ route-map TO-B permit 10
  set comm-list FOR-B delete
 ";
 
-/// The server, and both border routers, as the reflector sees them.
+/// The server and both border routers, as configured at the reflector.
 const CLIENTS: [Ipv6Addr; 3] = [
     Ipv6Addr::new(0x2001, 0xdb8, 0xa, 3, 0, 0, 0, 0x20),
     Ipv6Addr::new(0x2001, 0xdb8, 0xa, 4, 0, 0, 0, 1),
@@ -372,10 +372,10 @@ const ROUTER_ID_OF_REFLECTOR: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 30);
 
 /// A KEEPALIVE is a header (RFC 4271 §4.1).
 const KEEPALIVE_BYTES: usize = 19;
-/// How long sessions and routes may take; ours, for a busy machine.
+/// Time for sessions and routes to come up; ours, for a busy machine.
 const READY_WAIT: Duration = Duration::from_secs(60);
 const READY_STEP: Duration = Duration::from_millis(50);
-/// How long a daemon may take to end. Ours.
+/// Time for a daemon to end. Ours.
 const END_GRACE: Duration = Duration::from_secs(2);
-/// The lines of a daemon's log that an error quotes.
+/// Lines of a daemon's log that an error quotes.
 const LOG_LINES_SHOWN: usize = 12;

@@ -1,4 +1,4 @@
-//! When a host's kernel has changed which route, by `ip monitor`.
+//! Times of route changes in a host's kernel, from `ip monitor`.
 
 use std::{
     io::{BufRead, BufReader},
@@ -12,24 +12,24 @@ use anyhow::{Context, bail};
 use keiro_lab::{Lab, Process};
 use keiro_linux::clock;
 
-/// A watcher of one host's routes, ended when dropped.
+/// Watches one host's routes; ended when dropped.
 pub(in crate::laboratory) struct Monitor {
     process: Process,
     reader: Option<JoinHandle<()>>,
     lines: Lines,
 }
 
-/// By CLOCK_MONOTONIC in ns, as read.
+/// CLOCK_MONOTONIC in ns when the line was read.
 type Lines = Arc<Mutex<Vec<(u64, String)>>>;
 
 /// A change of a route.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::laboratory) struct Wanted<'a> {
+pub(in crate::laboratory) struct RouteChange<'a> {
     pub(in crate::laboratory) prefix: &'a str,
-    /// `None`: the main one.
+    /// `None` is the main table.
     pub(in crate::laboratory) table: Option<u32>,
     pub(in crate::laboratory) removed: bool,
-    /// What else the line has, as a next hop; empty where anything will do.
+    /// Further text that the line must contain, such as a next hop; empty matches any line.
     pub(in crate::laboratory) with: &'a str,
 }
 
@@ -56,37 +56,37 @@ impl Monitor {
         })
     }
 
-    /// When the first such change since `from_ns` was heard of; waits for it until `deadline`.
+    /// The time of the first such change since `from_ns`; waits for it until `deadline`.
     pub(in crate::laboratory) fn wait(
         &self,
-        wanted: &Wanted<'_>,
+        expected: &RouteChange<'_>,
         from_ns: u64,
         deadline: Instant,
     ) -> anyhow::Result<u64> {
         loop {
-            if let Some(at) = self.find(wanted, from_ns) {
+            if let Some(at) = self.find(expected, from_ns) {
                 return Ok(at);
             }
             if Instant::now() >= deadline {
                 let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
                 let last = &lines[lines.len().saturating_sub(LINES_SHOWN)..];
-                bail!("the kernel's routes never changed so: {wanted:?}; the last: {last:?}");
+                bail!("the kernel's routes never changed so: {expected:?}; the last: {last:?}");
             }
             thread::sleep(LOOK_STEP);
         }
     }
 
-    fn find(&self, wanted: &Wanted<'_>, from_ns: u64) -> Option<u64> {
+    fn find(&self, expected: &RouteChange<'_>, from_ns: u64) -> Option<u64> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let mut since = lines.iter().filter(|(at, _)| *at >= from_ns);
-        let (at, _) = since.find(|(_, line)| wanted.is(line))?;
+        let (at, _) = since.find(|(_, line)| expected.is(line))?;
         Some(*at)
     }
 }
 
 impl Drop for Monitor {
     fn drop(&mut self) {
-        // Whatever stays is ended with the laboratory.
+        // A process that does not end is killed with the laboratory.
         let _ = self.process.end(Duration::from_secs(1));
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
@@ -94,8 +94,8 @@ impl Drop for Monitor {
     }
 }
 
-impl Wanted<'_> {
-    /// As `[Deleted] PREFIX … [table N] …`.
+impl RouteChange<'_> {
+    /// Parses `[Deleted] PREFIX … [table N] …`.
     fn is(&self, line: &str) -> bool {
         let rest = line.strip_prefix("Deleted ");
         let removed = rest.is_some();
@@ -110,7 +110,7 @@ impl Wanted<'_> {
     }
 }
 
-/// Between two looks at what was heard; when it was heard is noted at once.
+/// Period of checking the log. The times in it are exact, because each line is stamped when it is read.
 const LOOK_STEP: Duration = Duration::from_millis(1);
 const LINES_SHOWN: usize = 6;
 
@@ -122,22 +122,22 @@ mod tests {
     fn changes_are_found_by_prefix_table_and_next_hop() {
         let line = "2001:db8:c1::/48 nhid 7600000  encap seg6 mode encap.red segs 1 [ 2001:db8::a ] \
                     dev s1 table 7600 proto 76 metric 1024 pref medium";
-        let mut wanted = Wanted {
+        let mut expected = RouteChange {
             prefix: "2001:db8:c1::/48",
             table: Some(7600),
             removed: false,
             with: "",
         };
-        assert!(wanted.is(line));
-        assert!(!wanted.is(&format!("Deleted {line}")));
-        wanted.removed = true;
-        assert!(wanted.is(&format!("Deleted {line}")));
-        wanted.table = None;
-        assert!(!wanted.is(&format!("Deleted {line}")));
+        assert!(expected.is(line));
+        assert!(!expected.is(&format!("Deleted {line}")));
+        expected.removed = true;
+        assert!(expected.is(&format!("Deleted {line}")));
+        expected.table = None;
+        assert!(!expected.is(&format!("Deleted {line}")));
         let main = "2001:db8:c1::/48 nhid 7 via 2001:db8:a:1::1 dev s1 proto 76 metric 1024";
-        (wanted.removed, wanted.with) = (false, "2001:db8:a:1::1");
-        assert!(wanted.is(main));
-        wanted.with = "2001:db8:a:1::";
-        assert!(!wanted.is(main));
+        (expected.removed, expected.with) = (false, "2001:db8:a:1::1");
+        assert!(expected.is(main));
+        expected.with = "2001:db8:a:1::";
+        assert!(!expected.is(main));
     }
 }

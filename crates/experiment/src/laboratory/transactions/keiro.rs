@@ -1,4 +1,4 @@
-//! Keiro's own way: a TCP listener in the gateway of the clients, a forward in that of the server.
+//! Transport over Keiro: a TCP listener in the clients' gateway, a forward in the server's.
 
 use std::{fmt::Write as _, net::SocketAddr, path::Path};
 
@@ -6,13 +6,13 @@ use anyhow::Context;
 use keiro_control::PublicKey;
 use keiro_lab::Lab;
 
-use super::{Addresses, GATEWAY_A, GATEWAY_B, ways::OpenWay};
+use super::{Addresses, GATEWAY_A, GATEWAY_B, transports::OpenTransport};
 use crate::{
     laboratory::gateways::{
-        Gateway, Program, end_all, gateway_table, last_words, make_sure_they_run, start_pair,
-        until_a_path_is_up,
+        Gateway, Program, ensure_running, gateway_table, log_tail, start_pair, stop_all,
+        wait_for_path,
     },
-    transactions::Way,
+    transactions::TransactionTransport,
 };
 
 /// A pair of gateways, ended and reaped when dropped.
@@ -24,71 +24,72 @@ pub(in crate::laboratory) struct Keiro {
     _directory: tempfile::TempDir,
 }
 
-/// What the gateways may send: as much as the line carries.
+/// Path rate of the gateways: that of the line.
 const RATE: &str = "100Mbit";
-/// A transaction's message should be there after this; ours: the way takes half a millisecond.
+/// Latency target of the application. Ours: the path itself takes 0.5 ms.
 const LATENCY_TARGET: &str = "5ms";
 
 impl Keiro {
     pub(super) fn start(
-        way: Way,
+        transport: TransactionTransport,
         lab: &Lab,
         addresses: &Addresses,
         program: Program<'_>,
     ) -> anyhow::Result<Self> {
-        Self::start_at(RATE, way, lab, addresses, program)
+        Self::start_at(RATE, transport, lab, addresses, program)
     }
 
-    /// With gateways that may send at `rate`, in a configuration's words.
+    /// Starts gateways with this path rate, in configuration syntax.
     pub(in crate::laboratory) fn start_at(
         rate: &str,
-        way: Way,
+        transport: TransactionTransport,
         lab: &Lab,
         addresses: &Addresses,
         program: Program<'_>,
     ) -> anyhow::Result<Self> {
         let hosts = [GATEWAY_A, GATEWAY_B];
         let (directory, gateways) = start_pair(lab, hosts, program, |own, home, peer_key| {
-            configuration((way, rate), own, home, peer_key, addresses)
+            configuration(transport, rate, own, home, peer_key, addresses)
         })?;
         let keiro = Self {
             entry: addresses.listener,
             gateways,
             _directory: directory,
         };
-        until_a_path_is_up(&keiro.gateways).with_context(|| keiro.last_words())?;
+        wait_for_path(&keiro.gateways).with_context(|| keiro.log_tail())?;
         Ok(keiro)
     }
 
-    /// That of the clients' side, then that of the server's.
+    /// The gateway of the clients' side, then that of the server's.
     pub(in crate::laboratory) fn gateways(&self) -> &[Gateway; 2] {
         &self.gateways
     }
 }
 
-impl OpenWay for Keiro {
+impl OpenTransport for Keiro {
     fn entry(&self) -> SocketAddr {
         self.entry
     }
 
-    fn last_words(&self) -> String {
-        last_words(&self.gateways)
+    fn log_tail(&self) -> String {
+        log_tail(&self.gateways)
     }
 
     fn close(&mut self) -> anyhow::Result<()> {
-        make_sure_they_run(&self.gateways).with_context(|| self.last_words())
+        ensure_running(&self.gateways).with_context(|| self.log_tail())
     }
 }
 
 impl Drop for Keiro {
     fn drop(&mut self) {
-        end_all(&self.gateways);
+        stop_all(&self.gateways);
     }
 }
 
-/// The configuration of gateway A (`own` 0) or B.
+/// The configuration of gateway A (`own` = 0) or B (`own` = 1).
 fn configuration(
-    (way, rate): (Way, &str),
+    transport: TransactionTransport,
+    rate: &str,
     own: usize,
     home: &Path,
     peer_key: &PublicKey,
@@ -97,10 +98,14 @@ fn configuration(
     let overlay = [addresses.overlay_a, addresses.overlay_b];
     let name = ["a", "b"];
     let mut text = gateway_table(name[own], home);
-    text.push_str(match way {
-        Way::KeiroOff => "[aggregation]\nmode = \"off\"\n",
-        Way::KeiroFixed => "[aggregation]\nmode = \"fixed\"\ncontroller = \"none\"\n",
-        Way::KeiroFixedController => "[aggregation]\nmode = \"fixed\"\ncontroller = \"table2\"\n",
+    text.push_str(match transport {
+        TransactionTransport::KeiroOff => "[aggregation]\nmode = \"off\"\n",
+        TransactionTransport::KeiroFixed => {
+            "[aggregation]\nmode = \"fixed\"\ncontroller = \"none\"\n"
+        }
+        TransactionTransport::KeiroFixedController => {
+            "[aggregation]\nmode = \"fixed\"\ncontroller = \"table2\"\n"
+        }
         _ => "",
     });
     writeln!(text, "[[path]]")?;
@@ -116,7 +121,7 @@ fn configuration(
         name[1 - own]
     )?;
     if own == 0 {
-        // On all addresses, for the clients come over two links.
+        // On all addresses, because clients come over two links.
         let port = addresses.listener.port();
         writeln!(text, "[[listener]]\napp = \"transactions\"")?;
         writeln!(text, "tcp = \"0.0.0.0:{port}\"")?;

@@ -1,8 +1,8 @@
-//! Runs transactions in the laboratory: clients, server and load around one of the [`ways`].
+//! Runs transactions in the laboratory: clients, server and load around one of the [`transports`].
 
 pub(super) mod keiro;
 mod relays;
-pub(super) mod ways;
+pub(super) mod transports;
 
 use std::{
     net::SocketAddr,
@@ -23,13 +23,16 @@ use keiro_lab::{
 };
 
 use super::{
-    Laboratory, PROGRESS_STEP, built_in_topology, emulator_report,
-    gateways::{self, Place},
+    Laboratory, PROGRESS_STEP, address, built_in_topology, emulator_report,
+    gateways::{self, Placement},
     micros,
 };
 use crate::{
     runner::Progress,
-    transactions::{Counter, Slow, TransactionOutcome, TransactionRequest, TransactionRunner, Way},
+    transactions::{
+        Counter, SlowTransaction, TransactionOutcome, TransactionRequest, TransactionRunner,
+        TransactionTransport,
+    },
 };
 
 /// The two hosts of clients.
@@ -41,7 +44,7 @@ pub(super) const GATEWAY_A: &str = "gateway-a";
 /// The gateway on the server's side, whose receive path is loaded.
 pub(super) const GATEWAY_B: &str = "gateway-b";
 
-/// What sends to [`GATEWAY_B`]'s [`UPLINK`].
+/// Sends load to [`GATEWAY_B`]'s [`UPLINK`].
 const ROUTER: &str = "router";
 
 /// The link over which [`GATEWAY_B`] receives.
@@ -50,32 +53,32 @@ const UPLINK: &str = "uplink";
 /// The line between the sites.
 pub(super) const WAN: &str = "wan";
 
-/// Where the load comes from.
+/// Source of the load.
 const LOAD: &str = "load";
 
 /// The port of the server; its address is the topology's.
 const SERVER_PORT: u16 = 7000;
 
-/// The port at which gateways and relays take the clients' connections.
+/// The TCP port of gateways and relays for the clients' connections.
 const LISTENER_PORT: u16 = 7001;
 
-/// The port between gateways and between relays.
+/// The UDP port between gateways and between relays.
 const OVERLAY_PORT: u16 = 7600;
 
-/// Where the load's datagrams go.
+/// The UDP port of the load.
 const LOAD_PORT: u16 = 7900;
 
-/// The processor to which the line's emulator keeps.
+/// CPU to which the line's emulator is bound.
 const LINE_CPU: usize = 0;
 
-/// So many of a run's slowest transactions are reported. Ours.
+/// Number of a run's slowest transactions that are reported. Ours.
 const SLOWEST: usize = 20;
 
-/// The addresses that matter.
+/// Addresses of the topology that are used.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Addresses {
     pub(super) server: SocketAddr,
-    /// Of gateway A towards its clients; they reach it over whichever link is theirs.
+    /// Gateway A's address towards its clients, who reach it over either link.
     pub(super) listener: SocketAddr,
     pub(super) overlay_a: SocketAddr,
     pub(super) overlay_b: SocketAddr,
@@ -84,28 +87,19 @@ pub(super) struct Addresses {
 
 impl Addresses {
     pub(super) fn of(lab: &Lab) -> anyhow::Result<Self> {
-        let address = |link: &str, host: &str, port| {
-            let link_of_lab = lab.link(link)?;
-            let first = link_of_lab
-                .plan()
-                .end(host)
-                .and_then(|end| end.addresses.first());
-            let first = first.with_context(|| format!("{host} has no address on link {link}"))?;
-            anyhow::Ok(SocketAddr::new(first.address(), port))
-        };
         Ok(Self {
-            server: address("lan3", "server", SERVER_PORT)?,
-            listener: address("lan1", GATEWAY_A, LISTENER_PORT)?,
-            overlay_a: address(WAN, GATEWAY_A, OVERLAY_PORT)?,
-            overlay_b: address(UPLINK, GATEWAY_B, OVERLAY_PORT)?,
-            load: address(UPLINK, GATEWAY_B, LOAD_PORT)?,
+            server: address(lab, "lan3", "server", SERVER_PORT)?,
+            listener: address(lab, "lan1", GATEWAY_A, LISTENER_PORT)?,
+            overlay_a: address(lab, WAN, GATEWAY_A, OVERLAY_PORT)?,
+            overlay_b: address(lab, UPLINK, GATEWAY_B, OVERLAY_PORT)?,
+            load: address(lab, UPLINK, GATEWAY_B, LOAD_PORT)?,
         })
     }
 }
 
 impl TransactionRunner for Laboratory {
-    fn missing(&self, way: Way) -> Option<String> {
-        ways::missing(way, self.peers.as_deref())
+    fn missing(&self, transport: TransactionTransport) -> Option<String> {
+        transports::missing(transport, self.peers.as_deref())
     }
 
     fn run(
@@ -115,7 +109,7 @@ impl TransactionRunner for Laboratory {
     ) -> anyhow::Result<TransactionOutcome> {
         let topology = built_in_topology(&request.transactions.topology)?;
         let lab = self.lab_with_line_on(Some(LINE_CPU), &topology, request.seed)?;
-        if request.case.way.is_lossless() {
+        if request.case.transport.is_lossless() {
             lab.link(WAN)?
                 .change(|config| config.loss = Default::default())?;
         }
@@ -134,11 +128,11 @@ impl Laboratory {
     ) -> anyhow::Result<TransactionOutcome> {
         let addresses = Addresses::of(lab)?;
         let traffic = &request.transactions.traffic;
-        let congestion = ways::congestion(request.case.way);
+        let congestion = transports::congestion(request.case.transport);
         let (router, gateway) = (lab.host(ROUTER)?, lab.host(GATEWAY_B)?);
-        let places = places();
-        // In every run, so that those with load differ by the load alone.
-        let queue = ReceiveQueue::make(gateway, router, UPLINK, places[1].cpu)?;
+        let placements = placements();
+        // Measured in every run, so that runs with and without load differ by the load alone.
+        let queue = ReceiveQueue::make(gateway, router, UPLINK, placements[1].cpu)?;
         let server = Server::start(
             lab.host("server")?,
             addresses.server,
@@ -146,13 +140,14 @@ impl Laboratory {
             Some(congestion),
             Some(queue.cpu),
         )?;
-        let mut way = ways::open(request.case.way, lab, &addresses, self, places)?;
+        let mut transport =
+            transports::open(request.case.transport, lab, &addresses, self, placements)?;
         let carried = (|| {
             let hosts = [lab.host(CLIENTS[0])?, lab.host(CLIENTS[1])?];
             let clients = Clients::connect(
                 &hosts,
                 traffic.clients_per_host,
-                way.entry(),
+                transport.entry(),
                 Some(congestion),
             )?;
             let load = request.case.load.then_some(Load {
@@ -167,15 +162,15 @@ impl Laboratory {
             let running = load
                 .map(|load| RunningLoad::start(lab.host(LOAD)?, load))
                 .transpose()?;
-            let standstill = PauseMonitor::watch();
-            let carried = carry_with_progress(lab, request, (clients, queue.cpu), progress)?;
-            let stood_still = standstill.longest();
+            let pauses = PauseMonitor::watch();
+            let carried = carry_plan(lab, &plan(request, queue.cpu), clients, progress)?;
+            let longest_pause = pauses.longest();
             running.map(RunningLoad::stop).transpose()?;
             let counters = compare(before, counters(&[router, gateway])?);
-            anyhow::Ok((carried, counters, stood_still))
+            anyhow::Ok((carried, counters, longest_pause))
         })();
-        let (carried, counters, stood_still) = carried.with_context(|| way.last_words())?;
-        way.close()?;
+        let (carried, counters, longest_pause) = carried.with_context(|| transport.log_tail())?;
+        transport.close()?;
         server.stop()?;
         Ok(TransactionOutcome {
             slowest: slowest(&carried, request.extent.warm_up.0),
@@ -186,34 +181,29 @@ impl Laboratory {
             overflows: overflows(&counters),
             counters,
             emulator: emulator_report(lab)?,
-            stood_still_ms: micros(stood_still) / 1e3,
+            pause_ms: micros(longest_pause) / 1e3,
         })
     }
 }
 
-/// Where what is in gateway A and B runs: each on a processor of its own, as sites have. Where there are only
-/// two, that of A is the line's, of which it has as much as the line.
-fn places() -> [Place; 2] {
+/// CPU and priority of what runs in gateways A and B: each on a CPU of its own, as on separate sites. With
+/// only two CPUs, A shares one with the line, which they load alike.
+fn placements() -> [Placement; 2] {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     let (at_a, at_b) = (cpus.saturating_sub(2), cpus - 1);
     let priority = |cpu| match cpu {
         LINE_CPU => emulator::PRIORITY,
         _ => gateways::PRIORITY,
     };
-    [at_a, at_b].map(|cpu| Place {
+    [at_a, at_b].map(|cpu| Placement {
         cpu,
         priority: priority(cpu),
     })
 }
 
-/// Carries the transactions and reports progress.
-fn carry_with_progress(
-    lab: &Lab,
-    request: &TransactionRequest<'_>,
-    (clients, cpu): (Clients, usize),
-    progress: &mut dyn FnMut(&Progress),
-) -> anyhow::Result<Carried> {
-    let plan = Transactions {
+/// The transactions of a run; `cpu` is that of the clients' threads.
+fn plan(request: &TransactionRequest<'_>, cpu: usize) -> Transactions {
+    Transactions {
         per_second: request.transactions.traffic.per_second,
         round_trips: request.case.round_trips,
         message: request.transactions.traffic.message.0,
@@ -221,11 +211,10 @@ fn carry_with_progress(
         duration: request.extent.duration.0,
         drain: request.extent.drain.0,
         cpu: Some(cpu),
-    };
-    carry_plan(lab, &plan, clients, progress)
+    }
 }
 
-/// As [`carry`], and reports progress; the emulator is measured from the first one on.
+/// As [`carry`], with progress. The emulator is measured from the first transaction on.
 pub(super) fn carry_plan(
     lab: &Lab,
     plan: &Transactions,
@@ -238,7 +227,7 @@ pub(super) fn carry_plan(
     let carried = thread::scope(|scope| {
         let carrier = scope.spawn(|| {
             let mut begin = || {
-                // Where it fails, so does the report at the end, for the same reason.
+                // If it fails, the report at the end fails for the same reason.
                 let _ = lab.measure_from_now();
             };
             let on_ended = |_: &_| {
@@ -261,26 +250,26 @@ pub(super) fn carry_plan(
     Ok(carried?)
 }
 
-/// How long the counted transactions took; infinite where one never ended.
+/// Durations of the counted transactions; infinite for one that never ended.
 pub(super) fn counted_ms(carried: &Carried, warm_up: Duration) -> Vec<f64> {
     counted(carried, warm_up)
         .map(|counted| counted.took_ms)
         .collect()
 }
 
-fn slowest(carried: &Carried, warm_up: Duration) -> Vec<Slow> {
-    let mut all: Vec<Slow> = counted(carried, warm_up).collect();
+fn slowest(carried: &Carried, warm_up: Duration) -> Vec<SlowTransaction> {
+    let mut all: Vec<SlowTransaction> = counted(carried, warm_up).collect();
     all.sort_by(|a, b| b.took_ms.total_cmp(&a.took_ms));
     all.truncate(SLOWEST);
     all
 }
 
-fn counted(carried: &Carried, warm_up: Duration) -> impl Iterator<Item = Slow> {
+fn counted(carried: &Carried, warm_up: Duration) -> impl Iterator<Item = SlowTransaction> {
     let counted = carried
         .records
         .iter()
         .filter(move |record| u128::from(record.scheduled_ns) >= warm_up.as_nanos());
-    counted.map(|record| Slow {
+    counted.map(|record| SlowTransaction {
         at_s: record.scheduled_ns as f64 / 1e9,
         took_ms: match record.duration() {
             Some(duration) => duration.as_nanos() as f64 / 1e6,
@@ -314,8 +303,8 @@ pub(super) fn compare(before: Vec<Read>, after: Vec<Read>) -> Vec<Counter> {
     counters
 }
 
-/// What the ring at the gateway's end of the uplink had no room for, which a veth device counts at
-/// the sending end.
+/// Packets dropped by the receive ring at the gateway's end of the uplink. A veth device counts them at the
+/// sending end.
 fn overflows(counters: &[Counter]) -> u64 {
     let name = format!("{UPLINK}_send_drops");
     let of_ring = counters

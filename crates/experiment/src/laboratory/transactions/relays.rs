@@ -1,4 +1,4 @@
-//! Two relay processes, one in each gateway: the peers that `benches/transaction-peers` has.
+//! Two relay processes, one in each gateway: the programs of `benches/transaction-peers`.
 //!
 //! `PROGRAM relay-server --protocol P --listen UDP --connect TCP --certificate FILE` runs on the
 //! server's side, `PROGRAM relay-client --protocol P --listen TCP --connect UDP --certificate FILE`
@@ -18,14 +18,14 @@ use std::{
 use anyhow::{Context, bail};
 use keiro_lab::{Lab, Process};
 
-use super::{Addresses, GATEWAY_A, GATEWAY_B, ways::OpenWay};
-use crate::laboratory::gateways::Place;
+use super::{Addresses, GATEWAY_A, GATEWAY_B, transports::OpenTransport};
+use crate::laboratory::gateways::Placement;
 
 /// A pair of relays, ended and reaped when dropped.
 #[derive(Debug)]
 pub(super) struct Relays {
     entry: SocketAddr,
-    /// The client's first, so that it ends first.
+    /// The client first, so that it ends first.
     running: Vec<Relay>,
     /// Certificate and logs; removed with this value.
     _directory: tempfile::TempDir,
@@ -38,23 +38,23 @@ struct Relay {
     process: Process,
 }
 
-/// How long a relay may take to be ready; ours: a handshake, and losses on the way.
+/// Time for a relay to become ready. Ours: a handshake with losses on the path.
 const READY_WAIT: Duration = Duration::from_secs(20);
 
-/// How long a relay may take to end.
+/// Time for a relay to end.
 const END_GRACE: Duration = Duration::from_secs(1);
 
-/// The lines of a relay's log that an error quotes.
+/// Lines of a relay's log that an error quotes.
 const LOG_LINES_SHOWN: usize = 12;
 
 impl Relays {
-    /// `places`: as Keiro's own data threads have them, so that neither has an advantage.
+    /// `placements` are those of Keiro's data threads, so that neither side has an advantage.
     pub(super) fn start(
         protocol: &str,
         lab: &Lab,
         addresses: &Addresses,
         program: Option<&Path>,
-        [at_a, at_b]: [Place; 2],
+        [at_a, at_b]: [Placement; 2],
     ) -> anyhow::Result<Self> {
         let program = program.context("the program of benches/transaction-peers was not given")?;
         let directory = tempfile::Builder::new()
@@ -67,24 +67,25 @@ impl Relays {
             _directory: directory,
         };
         let directory = relays._directory.path().to_owned();
-        let start = |role, (host, place): (_, Place), listen: SocketAddr, connect: SocketAddr| {
-            let log = directory.join(format!("{role}.log"));
-            let mut command = lab.host(host)?.command("taskset");
-            command
-                .args(["--cpu-list", &place.cpu.to_string()])
-                .args(["chrt", "--fifo", &place.priority.get().to_string()])
-                .arg(program)
-                .args([role, "--protocol", protocol])
-                .args(["--listen", &listen.to_string()])
-                .args(["--connect", &connect.to_string()])
-                .arg("--certificate")
-                .arg(directory.join("certificate.der"))
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .stderr(fs::File::create(&log)?);
-            let process = lab.host(host)?.spawn(command)?;
-            anyhow::Ok(Relay { role, log, process })
-        };
+        let start =
+            |role, (host, placement): (_, Placement), listen: SocketAddr, connect: SocketAddr| {
+                let log = directory.join(format!("{role}.log"));
+                let mut command = lab.host(host)?.command("taskset");
+                command
+                    .args(["--cpu-list", &placement.cpu.to_string()])
+                    .args(["chrt", "--fifo", &placement.priority.get().to_string()])
+                    .arg(program)
+                    .args([role, "--protocol", protocol])
+                    .args(["--listen", &listen.to_string()])
+                    .args(["--connect", &connect.to_string()])
+                    .arg("--certificate")
+                    .arg(directory.join("certificate.der"))
+                    .stdin(Stdio::null())
+                    .stdout(Stdio::piped())
+                    .stderr(fs::File::create(&log)?);
+                let process = lab.host(host)?.spawn(command)?;
+                anyhow::Ok(Relay { role, log, process })
+            };
         let server = start(
             "relay-server",
             (GATEWAY_B, at_b),
@@ -93,7 +94,7 @@ impl Relays {
         )?;
         relays.running.push(server);
         relays.wait_until_ready(0)?;
-        // On all addresses, for the clients come over two links.
+        // On all addresses, because clients come over two links.
         let any = SocketAddr::new([0, 0, 0, 0].into(), addresses.listener.port());
         let client = start("relay-client", (GATEWAY_A, at_a), any, addresses.overlay_b)?;
         relays.running.insert(0, client);
@@ -106,7 +107,7 @@ impl Relays {
         let output = relay.process.take_stdout();
         let output = output.context("a relay's output is piped")?;
         let (send, line) = mpsc::channel();
-        // Ends with the relay's output, at the latest when the relay does.
+        // Ends with the relay's output, at the latest when the relay ends.
         thread::Builder::new()
             .name("relay-output".into())
             .spawn(move || {
@@ -120,22 +121,22 @@ impl Relays {
                 bail!(
                     "{} is not ready after {READY_WAIT:?}\n{}",
                     relay.role,
-                    self.last_words()
+                    self.log_tail()
                 )
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => {
-                bail!("{} ended at once\n{}", relay.role, self.last_words())
+                bail!("{} ended at once\n{}", relay.role, self.log_tail())
             }
         }
     }
 }
 
-impl OpenWay for Relays {
+impl OpenTransport for Relays {
     fn entry(&self) -> SocketAddr {
         self.entry
     }
 
-    fn last_words(&self) -> String {
+    fn log_tail(&self) -> String {
         let mut words = "the relays' last words:".to_owned();
         for relay in &self.running {
             let log = fs::read_to_string(&relay.log).unwrap_or_default();
@@ -150,7 +151,7 @@ impl OpenWay for Relays {
     fn close(&mut self) -> anyhow::Result<()> {
         for relay in &self.running {
             if let Some(status) = relay.process.wait(Duration::ZERO)? {
-                bail!("{} ended with {status}\n{}", relay.role, self.last_words());
+                bail!("{} ended with {status}\n{}", relay.role, self.log_tail());
             }
         }
         Ok(())
@@ -160,7 +161,7 @@ impl OpenWay for Relays {
 impl Drop for Relays {
     fn drop(&mut self) {
         for relay in &self.running {
-            // Whatever stays is ended with the laboratory.
+            // A process that does not end is killed with the laboratory.
             let _ = relay.process.end(END_GRACE);
         }
     }

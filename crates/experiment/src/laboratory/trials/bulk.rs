@@ -1,12 +1,11 @@
-//! A file through a stream, and before it what the line carries.
+//! A file through a stream, after measuring the line's capacity.
 //!
-//! **What the line carries** is the UDP payload per second that arrives while datagrams of the
-//! line's full size are sent a tenth faster than it carries them, counted between the first and
-//! the last by the kernel's receive stamps. So it has the line's rate without IP and UDP headers,
-//! and its losses.
+//! The **capacity** is the UDP payload per second that arrives while datagrams of the line's full size are
+//! sent 10 % faster than it carries them. It is counted between the first and the last arrival, by the
+//! kernel's receive time stamps. So it is the line's rate without IP and UDP headers, and after losses.
 //!
-//! **The file** is random bytes. The receiver hashes what arrives; the same bytes are made again
-//! and hashed afterwards. Its time runs from the first write until its end has been read.
+//! The **file** is random bytes. The receiver hashes what arrives; the same bytes are generated again and
+//! hashed afterwards. The time runs from the first write until the receiver has read the end.
 
 use std::{
     io::{self, Read, Write},
@@ -31,7 +30,7 @@ use rand_core::{RngCore, SeedableRng};
 use super::{
     super::{
         Laboratory, PROGRESS_STEP, emulator_report,
-        transactions::{Addresses, CLIENTS, GATEWAY_A, GATEWAY_B, WAN, ways::OpenWay},
+        transactions::{Addresses, CLIENTS, GATEWAY_A, GATEWAY_B, WAN, transports::OpenTransport},
     },
     megabits,
 };
@@ -40,33 +39,32 @@ use crate::{
     trials::{Bulk, Direction, TrialOutcome, TrialRequest},
 };
 
-/// The UDP payload of the line's largest packet: an MTU of 1500 bytes without 20 of IPv4 and 8 of
-/// UDP.
+/// UDP payload of the line's largest packet: MTU 1500, less 20 bytes of IPv4 and 8 of UDP.
 const DATAGRAM_BYTES: usize = 1472;
 
-/// With both headers.
+/// IP and TCP headers included.
 const PACKET_BITS: f64 = 1500.0 * 8.0;
 
-/// How much faster than the line the probe is sent.
+/// Rate of the probe relative to the line's.
 const PROBE_EXCESS: f64 = 1.1;
 
-/// From one burst of the probe to the next.
+/// Interval of the probe's bursts.
 const PROBE_STEP: Duration = Duration::from_millis(1);
 
-/// The probe's port; the gateways have another.
+/// The probe's port; the gateways use another.
 const PROBE_PORT: u16 = 7950;
 
-/// How long the receiver waits for one more datagram of the probe.
+/// Timeout of the receiver of the probe.
 const PROBE_SILENCE: Duration = Duration::from_millis(500);
 
-/// The bytes that are made, written and read at once.
+/// Bytes generated, written and read at once.
 const CHUNK_BYTES: usize = 1 << 18;
 
-/// How often a transfer looks whether its time is over.
+/// Period of checking whether a transfer's time is over.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Of what makes and takes the bytes, below the gateways and the emulator: on a busy machine the
-/// line is to be measured, not how long the file's reader waits for a processor. Ours.
+/// Real-time priority of the threads that generate and read the bytes, below the gateways and the emulator.
+/// On a busy machine they would otherwise wait for a CPU, which would be measured as the line. Ours.
 const PRIORITY: FifoPriority = FifoPriority::new(5).unwrap();
 
 impl Laboratory {
@@ -109,7 +107,7 @@ impl Laboratory {
         lab.measure_from_now()?;
         let listener = transfer.listen(addresses.server)?;
         let carried = transfer.carry(&listener, pair.entry(), progress);
-        let carried = carried.with_context(|| pair.last_words())?;
+        let carried = carried.with_context(|| pair.log_tail())?;
         pair.close()?;
         let goodput = carried.received as f64 * 8.0 / carried.took.as_secs_f64().max(1e-9);
         let mut remarks = Vec::new();
@@ -137,7 +135,7 @@ impl Laboratory {
     }
 }
 
-/// What the line carries, in bit/s of UDP payload.
+/// Capacity of the line in bit/s of UDP payload.
 fn probe(
     from: &Host,
     to: &Host,
@@ -195,7 +193,7 @@ fn send_probe(socket: &UdpSocket, rate: Bandwidth, time: Duration) -> io::Result
         let due = (begun.elapsed().as_secs_f64() * per_second) as u64;
         while sent < due {
             match socket.send(&datagram) {
-                // A full send buffer is a line that is kept busy.
+                // A full send buffer means that the line is kept busy.
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
@@ -207,7 +205,7 @@ fn send_probe(socket: &UdpSocket, rate: Bandwidth, time: Duration) -> io::Result
     Ok(())
 }
 
-/// The first and the last arrival in ns, and the payload bytes after the first.
+/// First and last arrival in ns, and the payload bytes after the first.
 fn count_probe(socket: &BatchSocket, ended: &AtomicBool) -> io::Result<(u64, u64, u64)> {
     let epoll = Epoll::new()?;
     epoll.add(socket, 0, Interest::Read)?;
@@ -230,23 +228,22 @@ fn count_probe(socket: &BatchSocket, ended: &AtomicBool) -> io::Result<(u64, u64
     Ok((first.unwrap_or(last), last, bytes))
 }
 
-/// One file.
 struct Transfer<'a> {
     server: &'a Host,
     client: &'a Host,
     direction: Direction,
     bytes: u64,
     seed: u64,
-    /// It is given up after this.
+    /// The transfer is given up after this time.
     limit: Duration,
 }
 
-/// What became of it.
+/// Result of a transfer.
 struct Carried {
     received: u64,
     hash: [u8; 64],
     took: Duration,
-    /// What ended it before its end.
+    /// Why it ended early; `None` if complete.
     error: Option<io::Error>,
 }
 
@@ -333,7 +330,7 @@ impl Transfer<'_> {
         hash.finalize().into()
     }
 
-    /// Makes the file; `take` says whether to go on.
+    /// Generates the file; stops when `take` returns false.
     fn chunks(&self, mut take: impl FnMut(&[u8]) -> bool) {
         let mut random = ChaCha12Rng::seed_from_u64(self.seed);
         let mut chunk = vec![0; CHUNK_BYTES];
@@ -349,13 +346,13 @@ impl Transfer<'_> {
     }
 }
 
-/// Where that is not allowed it is an ordinary thread.
+/// Stays an ordinary thread where real-time priority is not permitted.
 fn be_punctual() {
     let _ = realtime::set_timer_slack(Duration::from_nanos(1));
     let _ = realtime::schedule_fifo(PRIORITY);
 }
 
-/// The bytes, their hash, when the end was there, and what came instead of the end.
+/// Bytes received, their hash, when the end was read, and the error that came instead.
 fn receive(
     mut stream: TcpStream,
     deadline: Instant,
@@ -382,7 +379,7 @@ fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
 }
 
-/// The next connection, waited for at most about `limit`.
+/// Accepts the next connection within about `limit`.
 fn accept(listener: &TcpListener, limit: Duration) -> io::Result<TcpStream> {
     let epoll = Epoll::new()?;
     epoll.add(listener, 0, Interest::Read)?;

@@ -1,7 +1,8 @@
-//! What one flow of the content server's to a client gets over two transits, as plain TCP by the best path
-//! and as MPTCP with the EPE addresses; links keep their rates or change them under way.
+//! Goodput of one flow from the content server to a client over two transits: as plain TCP by the best path,
+//! and as MPTCP with the EPE addresses. The links keep their rates or change them during the flow.
 
 use std::{
+    ops::Range,
     thread,
     time::{Duration, Instant},
 };
@@ -21,14 +22,14 @@ use crate::{
     trials::{Flows, Load, Pattern, Reflector, TrialOutcome, TrialRequest},
 };
 
-/// What of a link's rate is payload: 1360 bytes of TCP's in a packet of 1514 with its Ethernet header,
-/// beside headers of IPv6, TCP with timestamps, MPTCP and a segment.
+/// Share of a link's rate that is payload: 1360 bytes of TCP payload in a packet of 1514 bytes with Ethernet,
+/// IPv6, TCP with timestamps, MPTCP and segment headers.
 const PAYLOAD_SHARE: f64 = 0.9;
-/// What is written at once at a constant rate: iperf3's block, 128 KiB.
+/// Block size at a constant rate: iperf3's, 128 KiB.
 const BLOCK_BYTES: u64 = 131_072;
-/// After a change, and after the beginning.
+/// Time for adaptation after a change and after the start.
 const ADAPTATION: Duration = Duration::from_secs(1);
-/// How long a transfer may take.
+/// Time limit of a transfer.
 const BULK_MAX: Duration = Duration::from_secs(120);
 
 impl Laboratory {
@@ -42,12 +43,12 @@ impl Laboratory {
         let (transport, load, pattern) = flows.cases().nth(request.case).context("a case")?;
         let provider = Provider::start(lab, Reflector::Frr, &self.programs.keiro)?;
         set(lab, [pattern.a.0, pattern.b.0])?;
-        // Over time it is asked only where something changes.
+        // Goodput over time is required only where rates change.
         let stats = pattern.then.as_ref().map(|_| {
             let interfaces = ["s1", "s2"];
             FlowStats::start(lab, &interfaces, &self.programs.keiro)
         });
-        let stats = stats.transpose().with_context(|| provider.last_words())?;
+        let stats = stats.transpose().with_context(|| provider.log_tail())?;
         lab.measure_from_now()?;
         let content = match load {
             Load::Cbr => Content::Rate(flows.cbr.0, BLOCK_BYTES),
@@ -71,7 +72,7 @@ impl Laboratory {
                 applications: Vec::new(),
             });
         }
-        let arrivals = flow.stop().with_context(|| provider.last_words())?;
+        let arrivals = flow.stop().with_context(|| provider.log_tail())?;
         let traces = stats.map(|stats| stats.stop(unix_begun)).transpose()?;
         let last = arrivals.last().context("nothing arrived")?.at_ns;
         let end_ns = match load {
@@ -84,7 +85,7 @@ impl Laboratory {
             Load::Cbr => flows.cbr.0.as_bits_per_second() as f64,
             Load::Bulk => f64::INFINITY,
         };
-        let worst = worst_second(&arrivals, (begun_ns, end_ns), (pattern, load), limit);
+        let worst = worst_second(&arrivals, begun_ns..end_ns, pattern, load, limit);
         let first = arrivals[0].at_ns;
         Ok(TrialOutcome {
             values: vec![
@@ -101,7 +102,7 @@ impl Laboratory {
     }
 }
 
-/// Gives links a and b other rates, in both directions.
+/// Sets the rates of links a and b, in both directions.
 fn set(lab: &Lab, rates: [Bandwidth; 2]) -> anyhow::Result<()> {
     for (link, rate) in ["a", "b"].into_iter().zip(rates) {
         lab.link(link)?.change(|config| config.rate = Some(rate))?;
@@ -109,12 +110,13 @@ fn set(lab: &Lab, rates: [Bandwidth; 2]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What arrived in the worst whole second, in percent of what both links can carry then; the seconds of
-/// adaptation are left out. `None`: there is no other.
+/// Goodput in the worst whole second, in percent of the current capacity of both links. Seconds of adaptation
+/// are left out; `None` if no others remain.
 fn worst_second(
     arrivals: &[Arrival],
-    (begun_ns, end_ns): (u64, u64),
-    (pattern, load): (&Pattern, Load),
+    time_ns: Range<u64>,
+    pattern: &Pattern,
+    load: Load,
     limit: f64,
 ) -> Option<f64> {
     const SECOND: u64 = 1_000_000_000;
@@ -123,7 +125,7 @@ fn worst_second(
         .as_ref()
         .map(|then| then.at(load).as_nanos() as u64);
     let adapts = ADAPTATION.as_nanos() as u64;
-    let seconds = (end_ns - begun_ns) / SECOND;
+    let seconds = (time_ns.end - time_ns.start) / SECOND;
     let share = |second: u64| {
         let (from, to) = (second * SECOND, (second + 1) * SECOND);
         let adapting = changes.is_some_and(|at| to > at && from < at + adapts) || from < adapts;
@@ -140,7 +142,7 @@ fn worst_second(
             .sum();
         let carries = (carries * PAYLOAD_SHARE).min(limit);
         let in_second = arrivals.iter().filter(|arrival| {
-            let at = arrival.at_ns.saturating_sub(begun_ns);
+            let at = arrival.at_ns.saturating_sub(time_ns.start);
             (from..to).contains(&at)
         });
         let bytes: u64 = in_second.map(|arrival| arrival.bytes).sum();
@@ -155,7 +157,7 @@ mod tests {
     use crate::plan::Plan;
 
     #[test]
-    fn the_worst_second_is_held_against_what_the_links_carry_then() {
+    fn the_worst_second_is_relative_to_the_capacity_then() {
         let plan = Plan::find("egress/scenario2")
             .unwrap()
             .trials()
@@ -169,7 +171,7 @@ mod tests {
         let arrivals: Vec<Arrival> = (0..10)
             .map(|second| Arrival {
                 at_ns: second * 1_000_000_000 + 5,
-                // Nothing while it adapts, in second 4.
+                // Second 4 is adaptation and has no data.
                 bytes: if [0, 4].contains(&second) {
                     0
                 } else {
@@ -178,7 +180,7 @@ mod tests {
             })
             .collect();
         let limit = 25e6;
-        let worst = worst_second(&arrivals, (0, 10_000_000_000), (pattern, Load::Cbr), limit);
+        let worst = worst_second(&arrivals, 0..10_000_000_000, pattern, Load::Cbr, limit);
         assert_eq!(worst, Some(24.0 / 25.0 * 100.0));
     }
 }

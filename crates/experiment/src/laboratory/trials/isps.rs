@@ -1,5 +1,5 @@
-//! What a client of a provider gets by TCP, by several TCP connections at once and by MPTCP, one way
-//! after the other.
+//! Goodput of a client of a provider by TCP, by several TCP connections at once and by MPTCP, one after the
+//! other.
 
 use std::{
     thread,
@@ -18,10 +18,10 @@ use super::super::{
 };
 use crate::{
     runner::Progress,
-    trials::{IspWay, Isps, Line, Reflector, Transport, TrialOutcome, TrialRequest},
+    trials::{IspTransport, Isps, Line, Reflector, Transport, TrialOutcome, TrialRequest},
 };
 
-/// Between two ways: queues run empty, and what is left of connections has gone.
+/// Pause between transports, in which queues drain and connections close.
 const REST: Duration = Duration::from_millis(700);
 
 impl Laboratory {
@@ -39,17 +39,17 @@ impl Laboratory {
         lab.measure_from_now()?;
         let time = isps.time.of(request.quick).0;
         let begun = Instant::now();
-        let mut told = || {
+        let mut report_progress = || {
             progress(&Progress {
                 elapsed: begun.elapsed().min(request.extent.duration.0),
                 applications: Vec::new(),
             });
         };
         let mut goodputs = Vec::new();
-        for way in IspWay::ALL {
+        for transport in IspTransport::ALL {
             thread::sleep(REST);
-            let measured = goodput(lab, way, time, &mut told);
-            goodputs.push(measured.with_context(|| provider.last_words())?);
+            let measured = goodput(lab, transport, time, &mut report_progress);
+            goodputs.push(measured.with_context(|| provider.log_tail())?);
         }
         let gain = (goodputs[1] / goodputs[0] - 1.0) * 100.0;
         let values = goodputs.iter().copied().chain([gain]);
@@ -64,15 +64,20 @@ impl Laboratory {
     }
 }
 
-/// Mbit/s of payload that the client reads in so much time from the first connection's beginning.
-fn goodput(lab: &Lab, way: IspWay, time: Duration, told: &mut dyn FnMut()) -> anyhow::Result<f64> {
-    let (count, transport) = match way {
-        IspWay::Tcp(count) => (count, Transport::Tcp),
-        IspWay::Mptcp => (1, Transport::Mptcp),
+/// Mbit/s of payload that the client reads within `time` from the start of the first connection.
+fn goodput(
+    lab: &Lab,
+    transport: IspTransport,
+    time: Duration,
+    report_progress: &mut dyn FnMut(),
+) -> anyhow::Result<f64> {
+    let (count, transport) = match transport {
+        IspTransport::Tcp(count) => (count, Transport::Tcp),
+        IspTransport::Mptcp => (1, Transport::Mptcp),
     };
     let begun_ns = clock::monotonic_nanos();
     let begun = Instant::now();
-    // All at once: a handshake takes a round trip.
+    // All at once, because a handshake takes a round trip.
     let flows = thread::scope(|scope| {
         let start = || Flow::start(lab, transport, Content::Bytes(u64::MAX));
         let starting: Vec<_> = (0..count).map(|_| scope.spawn(start)).collect();
@@ -83,7 +88,7 @@ fn goodput(lab: &Lab, way: IspWay, time: Duration, told: &mut dyn FnMut()) -> an
     })?;
     while begun.elapsed() < time {
         thread::sleep(PROGRESS_STEP.min(time - begun.elapsed().min(time)));
-        told();
+        report_progress();
     }
     let end_ns = begun_ns + time.as_nanos() as u64;
     let mut bytes = 0;
@@ -95,7 +100,7 @@ fn goodput(lab: &Lab, way: IspWay, time: Duration, told: &mut dyn FnMut()) -> an
     Ok(bytes as f64 * 8.0 / 1e6 / time.as_secs_f64())
 }
 
-/// Makes a link what a line says; clients are at its end b.
+/// Configures a link; clients are at its end b.
 fn set(lab: &Lab, link: &str, line: &Line) -> anyhow::Result<()> {
     let link = lab.link(link)?;
     let current = link.current().context("the link is emulated")?;

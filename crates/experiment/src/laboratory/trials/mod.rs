@@ -1,7 +1,7 @@
-//! Runs trials in the laboratory: two gateways, a line between them, and what goes through.
+//! Runs trials in the laboratory: two gateways, a line between them, and the traffic.
 //!
-//! All but [`shares`], [`scale`], [`routes`], [`flows`] and [`isps`] use the topology of `aggregation/topology`; the line's rate and
-//! delay are the trial's.
+//! All but [`shares`], [`scale`], [`routes`], [`flows`] and [`isps`] use the topology of
+//! `aggregation/topology`, with the line's rate and delay as the trial says.
 
 mod bulk;
 mod clients;
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     runner::Progress,
-    transactions::Way,
+    transactions::TransactionTransport,
     trials::{Trial, TrialOutcome, TrialRequest, TrialRunner, Trials},
 };
 
@@ -58,12 +58,12 @@ impl TrialRunner for Laboratory {
 }
 
 impl Laboratory {
-    /// A pair of gateways with their defaults that may send at `rate`, the path up.
+    /// A pair of gateways with default settings and this path rate; waits until the path is up.
     fn pair(&self, lab: &Lab, addresses: &Addresses, rate: Bandwidth) -> anyhow::Result<Keiro> {
         let rate = Text(rate).to_string();
         Keiro::start_at(
             &rate,
-            Way::Keiro,
+            TransactionTransport::Keiro,
             lab,
             addresses,
             Program::anywhere(&self.programs.keiro),
@@ -71,13 +71,13 @@ impl Laboratory {
     }
 }
 
-/// Gives the line another rate, in both directions.
+/// Sets the line's rate, in both directions.
 fn set_rate(lab: &Lab, rate: Bandwidth) -> anyhow::Result<()> {
     lab.link(WAN)?.change(|config| config.rate = Some(rate))?;
     Ok(())
 }
 
-/// bit/s in Mbit/s.
+/// Converts bit/s to Mbit/s.
 fn megabits(bits_per_second: f64) -> f64 {
     bits_per_second / 1e6
 }

@@ -1,9 +1,8 @@
-//! How long a change of the clients' provider's announcements takes until the server has it.
+//! Time until the server has a change of what the clients' provider announces.
 //!
-//! The clients' provider begins and ends announcing a prefix to transit A; transit B has it all the
-//! time, so that best paths change between the two. The command is given over a connection that is
-//! there, and `ip monitor` shows when kernels have changed. When octets came to our daemons is in their
-//! recordings. All of these are read on one clock.
+//! The clients' provider announces and withdraws a prefix at transit A. Transit B has it all the time, so
+//! that the best path alternates. The command goes over an open connection, and `ip monitor` gives the times
+//! of kernel changes. The recordings of our daemons give the arrival of BGP messages. All use one clock.
 
 use std::{
     thread,
@@ -17,8 +16,8 @@ use keiro_linux::clock;
 use super::super::{
     Laboratory,
     egress::{
-        BY_A, BY_B, CHANGES, Content, Flow, Heard, Monitor, Provider, TABLE_AT_BORDER, TABLE_OF_A,
-        Wanted, longest_gap, longest_gap_of,
+        Arrival, BY_A, BY_B, CHANGES, Content, DaemonRecords, Flow, Monitor, Provider, RouteChange,
+        TABLE_AT_BORDER, TABLE_OF_A, longest_gap, longest_gap_of,
     },
     emulator_report,
 };
@@ -30,18 +29,18 @@ use crate::{
 
 const NO_UPDATE: &str = "a recording has no UPDATE of a change";
 
-/// How long a change may take.
+/// Time limit of a change.
 const CHANGE_WAIT: Duration = Duration::from_secs(20);
 
-/// One change, all in ns on one clock.
+/// Times of one change, all in ns on one clock.
 struct Change {
     announced: bool,
     ordered: u64,
-    /// The border router's kernel has it.
+    /// The border router's kernel has the change.
     at_border: u64,
-    /// The server's table of transit A has it.
+    /// The server's table of transit A has the change.
     epe: u64,
-    /// The server's main table has another best path.
+    /// The server's main table has changed its best path.
     best: u64,
 }
 
@@ -50,6 +49,94 @@ struct Change {
 struct Times {
     epe: Vec<f64>,
     best: Vec<f64>,
+}
+
+/// Delays of all changes of a run, in ms.
+#[derive(Default)]
+struct Delays {
+    announced: Times,
+    withdrawn: Times,
+    /// From the border router's UPDATE to the server's route.
+    total: Vec<f64>,
+    /// The part of it in our daemons.
+    own: Vec<f64>,
+    /// From the UPDATE of a withdrawal until the flow moved.
+    moved: Vec<f64>,
+    /// Longest gap of the flow after a withdrawal.
+    stalled: Vec<f64>,
+}
+
+impl Delays {
+    /// `records` are those of the border router and of the server; the flow ended at `ended`.
+    fn of(
+        changes: &[Change],
+        records: &[DaemonRecords; 2],
+        arrivals: &[Arrival],
+        ended: u64,
+    ) -> anyhow::Result<Self> {
+        let [border, server] = records;
+        let mut delays = Self::default();
+        let ends = changes.iter().skip(1).map(|next| next.ordered);
+        for (change, until) in changes.iter().zip(ends.chain([ended])) {
+            let times = match change.announced {
+                true => &mut delays.announced,
+                false => &mut delays.withdrawn,
+            };
+            times.epe.push(ms(change.ordered, change.epe));
+            times.best.push(ms(change.ordered, change.best));
+            let (own, total) = shares(change, border, server).context(NO_UPDATE)?;
+            delays.own.push(own);
+            delays.total.push(total);
+            if change.announced {
+                continue;
+            }
+            let gap = longest_gap(arrivals, change.ordered, until);
+            delays.stalled.push(gap.ms());
+            // Packets are lost only before the server has the change.
+            let begun = change.epe.max(change.best);
+            let gap = longest_gap_of(arrivals, change.ordered, begun, until);
+            let update = border.first_from(change.ordered).context(NO_UPDATE)?;
+            delays.moved.push(ms(update, gap.to_ns));
+        }
+        Ok(delays)
+    }
+
+    /// In the order of the trial's quantities.
+    fn values(&self) -> Vec<Option<f64>> {
+        vec![
+            stats::median(&self.announced.epe),
+            stats::median(&self.withdrawn.epe),
+            stats::median(&self.announced.best),
+            stats::median(&self.withdrawn.best),
+            stats::median(&self.total),
+            stats::median(&self.own),
+            greatest(&self.own),
+            stats::median(&self.moved),
+            greatest(&self.moved),
+            stats::median(&self.stalled),
+            greatest(&self.stalled),
+        ]
+    }
+
+    fn samples(&self) -> Vec<Samples> {
+        let samples = [
+            ("announced", "EPE route", &self.announced.epe),
+            ("announced", "best path", &self.announced.best),
+            ("withdrawn", "EPE route", &self.withdrawn.epe),
+            ("withdrawn", "best path", &self.withdrawn.best),
+            ("withdrawn", "a flow without data", &self.stalled),
+        ];
+        let samples = samples.map(|(group, name, values)| Samples {
+            group: group.to_owned(),
+            name: name.to_owned(),
+            values: values.clone(),
+        });
+        samples.into()
+    }
+}
+
+fn greatest(values: &[f64]) -> Option<f64> {
+    values.iter().copied().reduce(f64::max)
 }
 
 impl Laboratory {
@@ -67,7 +154,7 @@ impl Laboratory {
             Monitor::start(lab, "server")?,
         ];
         let flow = Flow::start(lab, Transport::Mptcp, Content::Rate(routes.flow.0, 1))?;
-        // The first, and one by each transit.
+        // The first connection, and one subflow by each transit.
         flow.wait_for_subflows(3)?;
         lab.measure_from_now()?;
         let begun = Instant::now();
@@ -75,7 +162,7 @@ impl Laboratory {
         for number in 0..2 * routes.changes.of(request.quick) {
             thread::sleep(routes.apart.0);
             let change = change(&mut provider, &monitors, number % 2 == 1);
-            changes.push(change.with_context(|| provider.last_words())?);
+            changes.push(change.with_context(|| provider.log_tail())?);
             progress(&Progress {
                 elapsed: begun.elapsed().min(request.extent.duration.0),
                 applications: Vec::new(),
@@ -83,90 +170,34 @@ impl Laboratory {
         }
         thread::sleep(routes.apart.0);
         let ended = clock::monotonic_nanos();
-        let arrivals = flow.stop().with_context(|| provider.last_words())?;
-        let until = changes
-            .iter()
-            .skip(1)
-            .map(|next| next.ordered)
-            .chain([ended]);
-        let withdrawals = changes
-            .iter()
-            .zip(until)
-            .filter(|(change, _)| !change.announced);
-        let (border, server) = (provider.heard("asbr1")?, provider.heard("server")?);
-        let (mut stalled, mut moved) = (Vec::new(), Vec::new());
-        for (change, until) in withdrawals {
-            let gap = longest_gap(&arrivals, change.ordered, until);
-            stalled.push(gap.ms());
-            // What is lost is lost before the server has the change.
-            let begun = change.epe.max(change.best);
-            let gap = longest_gap_of(&arrivals, change.ordered, begun, until);
-            let came = border.first_from(change.ordered);
-            moved.push(ms(came.context(NO_UPDATE)?, gap.to_ns));
-        }
-        let mut times = [Times::default(), Times::default()];
-        let (mut own, mut between) = (Vec::new(), Vec::new());
-        for change in &changes {
-            let of = &mut times[usize::from(change.announced)];
-            of.epe.push(ms(change.ordered, change.epe));
-            of.best.push(ms(change.ordered, change.best));
-            let shares = shares(change, &border, &server);
-            let (ours, all) = shares.context(NO_UPDATE)?;
-            own.push(ours);
-            between.push(all);
-        }
-        let [withdrawn, announced] = times;
-        let largest = |values: &[f64]| values.iter().copied().reduce(f64::max);
-        let values = vec![
-            stats::median(&announced.epe),
-            stats::median(&withdrawn.epe),
-            stats::median(&announced.best),
-            stats::median(&withdrawn.best),
-            stats::median(&between),
-            stats::median(&own),
-            largest(&own),
-            stats::median(&moved),
-            largest(&moved),
-            stats::median(&stalled),
-            largest(&stalled),
-        ];
-        let samples = [
-            ("announced", "EPE route", &announced.epe),
-            ("announced", "best path", &announced.best),
-            ("withdrawn", "EPE route", &withdrawn.epe),
-            ("withdrawn", "best path", &withdrawn.best),
-            ("withdrawn", "a flow without data", &stalled),
-        ];
-        let samples = samples.map(|(group, name, values)| Samples {
-            group: group.to_owned(),
-            name: name.to_owned(),
-            values: values.clone(),
-        });
-        let timed = announced.epe.iter().chain(&withdrawn.epe).copied();
+        let arrivals = flow.stop().with_context(|| provider.log_tail())?;
+        let records = [provider.records("asbr1")?, provider.records("server")?];
+        let delays = Delays::of(&changes, &records, &arrivals, ended)?;
+        let timed = delays.announced.epe.iter().chain(&delays.withdrawn.epe);
         Ok(TrialOutcome {
-            values,
-            durations_ms: timed.collect(),
+            values: delays.values(),
+            durations_ms: timed.copied().collect(),
             traces: Vec::new(),
-            samples: samples.into(),
+            samples: delays.samples(),
             remarks: Vec::new(),
             emulator: emulator_report(lab)?,
         })
     }
 }
 
-/// Why there is no such reflector here; `None` if there is.
+/// Why this reflector cannot be measured here; `None` if it can.
 pub(super) fn missing(reflector: Reflector) -> Option<String> {
     let missing = reflector == Reflector::Gobgp && !gobgp::Reflector::is_possible();
     missing.then(|| gobgp::GobgpError::Missing.to_string())
 }
 
-/// Has the change made, and waits until everybody has it.
+/// Makes the change and waits until all kernels have it.
 fn change(
     provider: &mut Provider,
     [border, server]: &[Monitor; 2],
     announced: bool,
 ) -> anyhow::Result<Change> {
-    let wanted = |table, removed, with| Wanted {
+    let expected = |table, removed, with| RouteChange {
         prefix: CHANGES,
         table,
         removed,
@@ -176,23 +207,23 @@ fn change(
     provider.announce_to_a(announced)?;
     let end = Instant::now() + CHANGE_WAIT;
     let best = if announced { BY_A } else { BY_B };
-    let at_border = wanted(Some(TABLE_AT_BORDER), !announced, "");
+    let at_border = expected(Some(TABLE_AT_BORDER), !announced, "");
     Ok(Change {
         announced,
         ordered,
         at_border: border.wait(&at_border, ordered, end)?,
-        epe: server.wait(&wanted(Some(TABLE_OF_A), !announced, ""), ordered, end)?,
-        best: server.wait(&wanted(None, false, best), ordered, end)?,
+        epe: server.wait(&expected(Some(TABLE_OF_A), !announced, ""), ordered, end)?,
+        best: server.wait(&expected(None, false, best), ordered, end)?,
     })
 }
 
-/// Of a change, in ms: our daemons' time, from the UPDATE to the kernel's route in both of them; and all
-/// from the border router's UPDATE to the server's route, with what is between.
-fn shares(change: &Change, border: &Heard, server: &Heard) -> Option<(f64, f64)> {
-    let came = border.first_from(change.ordered)?;
-    let came_to_server = server.last_until(change.epe)?;
-    let own = ms(came, change.at_border) + ms(came_to_server, change.epe);
-    Some((own, ms(came, change.epe)))
+/// Per change, in ms: the time of our daemons, from the UPDATE to the kernel's route in both; and the time
+/// from the border router's UPDATE to the server's route, including what is between.
+fn shares(change: &Change, border: &DaemonRecords, server: &DaemonRecords) -> Option<(f64, f64)> {
+    let arrived = border.first_from(change.ordered)?;
+    let arrived_at_server = server.last_until(change.epe)?;
+    let own = ms(arrived, change.at_border) + ms(arrived_at_server, change.epe);
+    Some((own, ms(arrived, change.epe)))
 }
 
 fn ms(from_ns: u64, to_ns: u64) -> f64 {

@@ -1,11 +1,10 @@
-//! Many tenants between two gateways: what it costs to carry them, in time and memory.
+//! Cost of many tenants between two gateways, in CPU time and memory.
 //!
-//! Every tenant has a device at both ends. Packets of all tenants by turns are offered at a constant
-//! rate and counted where they arrive. What a gateway uses is the kernel's account of its process.
+//! Every tenant has a device at both ends. Packets of all tenants in turn are offered at a constant rate and
+//! counted where they arrive. A gateway's use is the kernel's accounting of its process.
 
 use std::{
     fmt::Write as _,
-    fs,
     net::{Ipv4Addr, SocketAddr, UdpSocket},
     path::Path,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -15,18 +14,15 @@ use std::{
 
 use anyhow::Context;
 use keiro_control::{PublicKey, units::Text};
-use keiro_lab::{Lab, Process};
+use keiro_lab::Lab;
 use keiro_units::Bandwidth;
 
-use super::{
-    super::{
-        Laboratory, PROGRESS_STEP, emulator_report,
-        gateways::{
-            Program, end_all, gateway_table, last_words, make_sure_they_run, start_pair,
-            until_a_path_is_up,
-        },
+use super::super::{
+    Laboratory, PROGRESS_STEP, emulator_report,
+    gateways::{
+        Program, ensure_running, gateway_table, log_tail, start_pair, stop_all, wait_for_path,
     },
-    clients::memory_max,
+    usage::{cpu_seconds, memory_max},
 };
 use crate::{
     runner::Progress,
@@ -39,12 +35,10 @@ const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const PORT: u16 = 7600;
 /// Where packets are counted.
 const SINK_PORT: u16 = 7951;
-/// From one burst of what is offered to the next: 1 ms of 400 Mbit/s are 36 packets.
+/// Interval of the offered bursts: 1 ms of 400 Mbit/s are 36 packets.
 const STEP: Duration = Duration::from_millis(1);
-/// IPv4 and UDP headers of what is offered.
+/// IPv4 and UDP headers of the offered packets.
 const HEADERS_BYTES: u64 = 28;
-/// `USER_HZ`: 100 on every architecture that Keiro is built for (`proc_pid_stat(5)`).
-const TICKS_PER_SECOND: f64 = 100.0;
 
 impl Laboratory {
     pub(super) fn scale(
@@ -62,18 +56,18 @@ impl Laboratory {
             |own, home, key| configuration(own, home, key, scale, point),
         )?;
         let measured = (|| {
-            until_a_path_is_up(&gateways)?;
-            let counted = carry(lab, request, (scale, point), progress, || {
-                let of = |own: usize| cpu_seconds(&gateways[own].process);
+            wait_for_path(&gateways)?;
+            let counted = carry(lab, request, scale, point, progress, || {
+                let of = |own: usize| cpu_seconds(gateways[own].process.id());
                 Ok([of(0)?, of(1)?])
             })?;
-            make_sure_they_run(&gateways)?;
-            let memory = [0, 1].map(|own| memory_max(&gateways[own].process));
+            ensure_running(&gateways)?;
+            let memory = [0, 1].map(|own| memory_max(gateways[own].process.id()));
             let [ingress, egress] = memory;
             anyhow::Ok((counted, [ingress?, egress?]))
         })();
-        let measured = measured.with_context(|| last_words(&gateways));
-        end_all(&gateways);
+        let measured = measured.with_context(|| log_tail(&gateways));
+        stop_all(&gateways);
         drop(directory);
         let (counted, memory) = measured?;
         let seconds = counted.seconds;
@@ -97,10 +91,10 @@ impl Laboratory {
     }
 }
 
-/// What was counted from the end of the warm-up on.
+/// Counts since the end of the warm-up.
 struct Counted {
     seconds: f64,
-    /// What each gateway used, s.
+    /// CPU time of each gateway, in s.
     cpu: [f64; 2],
     packets: u64,
 }
@@ -108,7 +102,8 @@ struct Counted {
 fn carry(
     lab: &Lab,
     request: &TrialRequest<'_>,
-    (scale, point): (&Scale, &ScalePoint),
+    scale: &Scale,
+    point: &ScalePoint,
     progress: &mut dyn FnMut(&Progress),
     cpu: impl Fn() -> anyhow::Result<[f64; 2]>,
 ) -> anyhow::Result<Counted> {
@@ -160,7 +155,7 @@ fn carry(
     })
 }
 
-/// Sends packets of all tenants by turns at the rate of `point`.
+/// Sends packets of all tenants in turn at the rate of `point`.
 fn offer(
     source: &UdpSocket,
     scale: &Scale,
@@ -178,7 +173,7 @@ fn offer(
             let to = SocketAddr::from((inside(tenant)[1], SINK_PORT));
             match source.send_to(&payload, to) {
                 Ok(_) => {}
-                // A full device is overload, which is seen in what arrives.
+                // A full device means overload, which shows in the arrivals.
                 Err(error) if error.raw_os_error() == Some(ENOBUFS) => {}
                 Err(error) => return Err(error),
             }
@@ -192,7 +187,7 @@ fn offer(
 /// `ENOBUFS` (`asm-generic/errno.h`).
 const ENOBUFS: i32 = 105;
 
-/// Of a tenant's devices at a and b.
+/// Names of a tenant's devices at a and b.
 fn inside(tenant: usize) -> [Ipv4Addr; 2] {
     let [.., high, low] = (tenant as u32).to_be_bytes();
     [1, 2].map(|end| Ipv4Addr::new(10, high, low, end))
@@ -207,7 +202,7 @@ fn configuration(
 ) -> anyhow::Result<String> {
     let (name, peer) = (HOSTS[own], HOSTS[1 - own]);
     let (local, remote) = (ADDRESSES[own], ADDRESSES[1 - own]);
-    // An even part of what the gateways may send is what a tenant may expect.
+    // A tenant's expected rate is an equal share of the gateways' rate.
     let unit = scale.rate.0.as_bits_per_second() / point.tenants as u64;
     let unit = Text(Bandwidth::from_bits_per_second(unit));
     let mut text = gateway_table(name, home);
@@ -242,36 +237,11 @@ fn configuration(
     Ok(text)
 }
 
-/// What a process has used so far, user and system, s.
-fn cpu_seconds(process: &Process) -> anyhow::Result<f64> {
-    let file = format!("/proc/{}/stat", process.id());
-    let stat = fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
-    ticks(&stat)
-        .map(|ticks| ticks as f64 / TICKS_PER_SECOND)
-        .with_context(|| format!("{file} has no times"))
-}
-
-/// Fields 14 and 15 of `proc_pid_stat(5)`; the second is a name that may hold anything.
-fn ticks(stat: &str) -> Option<u64> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut times = fields.split_whitespace().skip(11);
-    let user: u64 = times.next()?.parse().ok()?;
-    let system: u64 = times.next()?.parse().ok()?;
-    Some(user + system)
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-
-    #[test]
-    fn times_are_found_behind_any_name() {
-        let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 9 0 0 0 250 130 0 0 20 0 3 0 5 6 7";
-        assert_eq!(ticks(stat), Some(380));
-        assert_eq!(ticks("7 (a) S 1 7"), None);
-    }
 
     #[test]
     fn every_tenant_has_addresses_of_its_own() {

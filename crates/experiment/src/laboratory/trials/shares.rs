@@ -1,12 +1,13 @@
-//! Tenants at several sites, each with a gateway and TCP flows of its own, over one bottleneck.
+//! Tenants at several sites, each with its own gateway and TCP flows, over one bottleneck.
 //!
-//! What arrives is counted in bins of a tenth of a second by those who read it. The queue is measured
-//! by small datagrams beside the tunnels, which wait in it as everything else does.
+//! Receivers count arriving bytes in bins of 0.1 s. Small datagrams outside the tunnels measure the queue,
+//! because they wait in it like all other packets.
 
 use std::{
     fmt::Write as _,
     io::{self, Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    ops::Range,
     path::Path,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
@@ -23,8 +24,8 @@ use super::{
     super::{
         Laboratory, PROGRESS_STEP, emulator_report,
         gateways::{
-            Gateway, Program, end_all, gateway_table, last_words, make_sure_they_run, start_all,
-            until_a_path_is_up,
+            Gateway, Program, ensure_running, gateway_table, log_tail, start_all, stop_all,
+            wait_for_path,
         },
     },
     megabits,
@@ -35,40 +36,40 @@ use crate::{
     trials::{Shares, Sharing, Trace, TrialOutcome, TrialRequest},
 };
 
-/// Where all tenants send to.
+/// Destination of all tenants' flows.
 const HEAD: &str = "head";
 const ROUTER: &str = "router";
 /// The link with the bottleneck, and its devices' name.
 const CORE: &str = "core";
-/// The paper's a and b [fairness §4.2], and those of TCP's Reno.
+/// a and b of the paper [fairness §4.2], and of TCP Reno.
 const PAPER: [f64; 2] = [0.1, 0.1];
 const RENO: [f64; 2] = [1.0, 0.5];
 /// The gateways' port, and that of the probes.
 const PORT: u16 = 7600;
 const PROBE_PORT: u16 = 7950;
-/// From one probe of the queue to the next.
+/// Interval of the queue's probes.
 const PROBE_STEP: Duration = Duration::from_millis(20);
-/// Of what is counted. Shares are over ten.
+/// Length of a bin; shares are computed over ten bins.
 const BIN: Duration = Duration::from_millis(100);
 const BINS_PER_SHARE: usize = 10;
-/// Shares are settled when so many bins in a row have this index.
+/// Shares have converged when this many consecutive bins have an index of [`SETTLED`].
 const SETTLED: f64 = 0.95;
 const SETTLED_BINS: usize = 3;
-/// Written and read at once.
+/// Maximum of bytes written and read at once.
 const CHUNK_BYTES: usize = 1 << 16;
-/// How often a transfer looks whether its time is over.
+/// Period of checking whether a transfer's time is over.
 const LOOK: Duration = Duration::from_millis(200);
-/// For a connection through the tunnel.
+/// Time for a connection through the tunnel.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 
 /// A tenant's flows, from 0.
 struct Flow {
     tenant: usize,
-    /// Bytes read, by bin from the first tenant's start on.
+    /// Bytes read, by bin since the first tenant's start.
     bins: Vec<AtomicU64>,
 }
 
-/// Gateways at all sites and at the head, ended when dropped.
+/// Gateways of all sites and of the head, ended when dropped.
 struct Sites {
     gateways: Vec<Gateway>,
     _directory: tempfile::TempDir,
@@ -76,7 +77,7 @@ struct Sites {
 
 impl Drop for Sites {
     fn drop(&mut self) {
-        end_all(&self.gateways);
+        stop_all(&self.gateways);
     }
 }
 
@@ -88,9 +89,9 @@ impl Laboratory {
         shares: &Shares,
         progress: &mut dyn FnMut(&Progress),
     ) -> anyhow::Result<TrialOutcome> {
-        let (way, congestion) = shares.cases().nth(request.case).context("a case")?;
-        let sites = self.start_sites(lab, shares, way)?;
-        if way == Sharing::Htb {
+        let (sharing, congestion) = shares.cases().nth(request.case).context("a case")?;
+        let sites = self.start_sites(lab, shares, sharing)?;
+        if sharing == Sharing::Htb {
             add_classes(lab, shares.flows.len())?;
         }
         let length = request.extent.duration.0;
@@ -104,21 +105,21 @@ impl Laboratory {
         });
         let flows: Vec<Flow> = flows.collect();
         lab.measure_from_now()?;
-        let carried = carry(lab, &flows, shares, (congestion, length), progress);
-        let round_trips = carried.with_context(|| last_words(&sites.gateways))?;
-        make_sure_they_run(&sites.gateways).with_context(|| last_words(&sites.gateways))?;
-        let told = ShareResults::of(shares, &flows, &round_trips);
+        let carried = carry(lab, &flows, shares, congestion, length, progress);
+        let round_trips = carried.with_context(|| log_tail(&sites.gateways))?;
+        ensure_running(&sites.gateways).with_context(|| log_tail(&sites.gateways))?;
+        let results = ShareResults::of(shares, &flows, &round_trips);
         Ok(TrialOutcome {
-            values: told.values(),
+            values: results.values(),
             durations_ms: Vec::new(),
             traces: traces(shares, &flows),
             samples: Vec::new(),
-            remarks: told.remarks(),
+            remarks: results.remarks(),
             emulator: emulator_report(lab)?,
         })
     }
 
-    fn start_sites(&self, lab: &Lab, shares: &Shares, way: Sharing) -> anyhow::Result<Sites> {
+    fn start_sites(&self, lab: &Lab, shares: &Shares, sharing: Sharing) -> anyhow::Result<Sites> {
         let names: Vec<String> = (1..=shares.flows.len()).map(site).collect();
         let mut hosts: Vec<&str> = names.iter().map(String::as_str).collect();
         hosts.push(HEAD);
@@ -126,41 +127,41 @@ impl Laboratory {
             lab,
             &hosts,
             Program::anywhere(&self.programs.keiro),
-            |own, home, keys| configuration(own, home, keys, shares, way),
+            |own, home, keys| configuration(own, home, keys, shares, sharing),
         )?;
         let sites = Sites {
             gateways,
             _directory: directory,
         };
-        until_a_path_is_up(&sites.gateways).with_context(|| last_words(&sites.gateways))?;
+        wait_for_path(&sites.gateways).with_context(|| log_tail(&sites.gateways))?;
         Ok(sites)
     }
 }
 
-/// The site of a tenant, from 1.
+/// Index of a tenant's site, counted from 1.
 fn site(number: usize) -> String {
     format!("site{number}")
 }
 
-/// As `experiments/fairness/sites.toml` has it.
+/// As in `experiments/fairness/sites.toml`.
 fn address_of_site(tenant: usize) -> Ipv4Addr {
     Ipv4Addr::new(192, 0, 2, 4 * tenant as u8 + 1)
 }
 
 const ADDRESS_OF_HEAD: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
 
-/// Of a tenant's device at its site, and at the head.
+/// Addresses of a tenant's device at its site and at the head.
 fn inside(tenant: usize) -> [Ipv4Addr; 2] {
     [1, 2].map(|end| Ipv4Addr::new(10, tenant as u8 + 1, end, 1))
 }
 
-/// The configuration of a site's gateway, or of the head's, which is the last.
+/// Configuration of a site's gateway, or of the head's, which is the last.
 fn configuration(
     own: usize,
     home: &Path,
     keys: &[PublicKey],
     shares: &Shares,
-    way: Sharing,
+    sharing: Sharing,
 ) -> anyhow::Result<String> {
     let head = keys.len() - 1;
     let is_head = own == head;
@@ -175,14 +176,14 @@ fn configuration(
     };
     writeln!(text, "[[path]]\nname = \"wan\"\nlocal = \"{local}:{PORT}\"")?;
     writeln!(text, "rate = \"{}\"\n[fairness]", shares.rate)?;
-    let [increase, decrease] = match way {
+    let [increase, decrease] = match sharing {
         Sharing::Aimd => RENO,
         _ => PAPER,
     };
     writeln!(text, "increase = {increase}\ndecrease = {decrease}")?;
     writeln!(text, "unit = \"{}\"", shares.unit)?;
     writeln!(text, "round_trip = \"{}\"", shares.round_trip)?;
-    let controller = match way {
+    let controller = match sharing {
         Sharing::None | Sharing::Htb => "open",
         Sharing::Aimd | Sharing::I2vfc => "i2vfc",
         Sharing::Keiro => "keiro",
@@ -222,54 +223,70 @@ fn configuration(
     Ok(text)
 }
 
-/// A class of HTB for each tenant in front of the bottleneck, by the site that a packet is from; a
-/// little slower than it, so that the queue is there.
+/// An HTB class for each tenant in front of the bottleneck, selected by the packet's site. It is slightly
+/// slower than the bottleneck, so that the queue forms here.
 fn add_classes(lab: &Lab, tenants: usize) -> anyhow::Result<()> {
     const RATE_MBIT: usize = 49;
     let router = lab.host(ROUTER)?;
-    let tc = |arguments: &str| -> anyhow::Result<()> {
-        let mut command = router.command("tc");
-        let done = command.args(arguments.split_whitespace()).output()?;
-        ensure!(
-            done.status.success(),
-            "`tc {arguments}`: {}",
-            String::from_utf8_lossy(&done.stderr)
-        );
-        Ok(())
-    };
-    tc(&format!(
-        "qdisc add dev {CORE} root handle 1: htb default 99"
-    ))?;
-    tc(&format!(
-        "class add dev {CORE} parent 1: classid 1:1 htb rate {RATE_MBIT}mbit quantum 1514"
-    ))?;
-    // Probes pass by.
-    tc(&format!(
-        "class add dev {CORE} parent 1:1 classid 1:99 htb rate 1mbit ceil {RATE_MBIT}mbit prio 0 quantum 1514"
-    ))?;
+    tc(
+        router,
+        &format!("qdisc add dev {CORE} root handle 1: htb default 99"),
+    )?;
+    tc(
+        router,
+        &format!(
+            "class add dev {CORE} parent 1: classid 1:1 htb rate {RATE_MBIT}mbit quantum 1514"
+        ),
+    )?;
+    // Probes bypass the classes.
+    tc(
+        router,
+        &format!(
+            "class add dev {CORE} parent 1:1 classid 1:99 htb rate 1mbit ceil {RATE_MBIT}mbit prio 0 quantum 1514"
+        ),
+    )?;
     for tenant in 0..tenants {
         let class = 10 + tenant;
         let rate = RATE_MBIT * 1000 / tenants;
-        tc(&format!(
-            "class add dev {CORE} parent 1:1 classid 1:{class} htb rate {rate}kbit ceil {RATE_MBIT}mbit prio 1 quantum 1514"
-        ))?;
-        tc(&format!(
-            "qdisc add dev {CORE} parent 1:{class} pfifo limit 50"
-        ))?;
-        tc(&format!(
-            "filter add dev {CORE} parent 1: protocol ip prio 1 u32 match ip src {}/32 match ip protocol 17 0xff match ip sport {PORT} 0xffff flowid 1:{class}",
-            address_of_site(tenant)
-        ))?;
+        tc(
+            router,
+            &format!(
+                "class add dev {CORE} parent 1:1 classid 1:{class} htb rate {rate}kbit ceil {RATE_MBIT}mbit prio 1 quantum 1514"
+            ),
+        )?;
+        tc(
+            router,
+            &format!("qdisc add dev {CORE} parent 1:{class} pfifo limit 50"),
+        )?;
+        tc(
+            router,
+            &format!(
+                "filter add dev {CORE} parent 1: protocol ip prio 1 u32 match ip src {}/32 match ip protocol 17 0xff match ip sport {PORT} 0xffff flowid 1:{class}",
+                address_of_site(tenant)
+            ),
+        )?;
     }
     Ok(())
 }
 
-/// Has all flows send until the time is over; the round trips of the probes since shares count.
+fn tc(router: &Host, arguments: &str) -> anyhow::Result<()> {
+    let mut command = router.command("tc");
+    let done = command.args(arguments.split_whitespace()).output()?;
+    ensure!(
+        done.status.success(),
+        "`tc {arguments}`: {}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+    Ok(())
+}
+
+/// Lets all flows send until the time is over. Returns the round trips of probes since the shares count.
 fn carry(
     lab: &Lab,
     flows: &[Flow],
     shares: &Shares,
-    (congestion, length): (&str, Duration),
+    congestion: &str,
+    length: Duration,
     progress: &mut dyn FnMut(&Progress),
 ) -> anyhow::Result<Vec<Duration>> {
     let head = lab.host(HEAD)?;
@@ -293,7 +310,7 @@ fn carry(
                 let (source, sink) = connect(from, listener, flow.tenant, congestion)?;
                 thread::scope(|both| {
                     let sending = both.spawn(|| send(source, ends, done));
-                    let received = receive(sink, flow, (began, ends), done);
+                    let received = receive(sink, flow, began..ends, done);
                     sending
                         .join()
                         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
@@ -325,8 +342,8 @@ fn listen(head: &Host, address: Ipv4Addr) -> anyhow::Result<TcpListener> {
     listener.with_context(|| format!("cannot listen at {address}"))
 }
 
-/// A connection through the tunnel. The other end may be that of another flow of the same tenant:
-/// they are alike.
+/// Connects through the tunnel. The other end may serve another flow of the same tenant, which makes no
+/// difference.
 fn connect(
     from: &Host,
     listener: &TcpListener,
@@ -356,7 +373,7 @@ fn send(mut source: TcpStream, ends: Instant, done: &AtomicBool) -> io::Result<(
         match source.write(&chunk) {
             Ok(_) => {}
             Err(error) if is_pause(&error) => {}
-            // The other end has noticed first that the time is over.
+            // The other end may have noticed the end first.
             Err(_) if Instant::now() >= ends || done.load(Ordering::Acquire) => {}
             Err(error) => return Err(error),
         }
@@ -367,15 +384,15 @@ fn send(mut source: TcpStream, ends: Instant, done: &AtomicBool) -> io::Result<(
 fn receive(
     mut sink: TcpStream,
     flow: &Flow,
-    (began, ends): (Instant, Instant),
+    time: Range<Instant>,
     done: &AtomicBool,
 ) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK_BYTES];
-    while Instant::now() < ends && !done.load(Ordering::Acquire) {
+    while Instant::now() < time.end && !done.load(Ordering::Acquire) {
         match sink.read(&mut chunk) {
-            Ok(0) if Instant::now() < ends => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(0) if Instant::now() < time.end => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => {
-                let bin = began.elapsed().as_millis() / BIN.as_millis();
+                let bin = time.start.elapsed().as_millis() / BIN.as_millis();
                 if let Some(bin) = flow.bins.get(bin as usize) {
                     bin.fetch_add(count as u64, Ordering::Relaxed);
                 }
@@ -392,7 +409,7 @@ fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
 }
 
-/// The round trips of small datagrams from the first site to the head, from `from` to `until`.
+/// Round trips of small datagrams from the first site to the head, between `from` and `until`.
 fn probe(lab: &Lab, from: Instant, until: Instant) -> anyhow::Result<Vec<Duration>> {
     let far = lab.host(HEAD)?;
     let far = far.run(|| UdpSocket::bind((ADDRESS_OF_HEAD, PROBE_PORT)))??;
@@ -439,19 +456,19 @@ fn probe(lab: &Lab, from: Instant, until: Instant) -> anyhow::Result<Vec<Duratio
 
 /// The results of a run.
 struct ShareResults {
-    /// F of every second from the last start on.
+    /// F of every second since the last start.
     indices: Vec<f64>,
-    /// Of those, the first that counts.
+    /// Index of the first of them that counts.
     counts: usize,
     inside: Option<f64>,
-    /// bit/s.
+    /// In bit/s.
     goodput: f64,
     queue: Duration,
-    /// Each tenant's, bit/s.
+    /// Goodput of each tenant, in bit/s.
     tenants: Vec<f64>,
 }
 
-/// What every tenant got, Mbit/s in steps of a second.
+/// Goodput of each tenant, in Mbit/s per second.
 fn traces(shares: &Shares, flows: &[Flow]) -> Vec<Trace> {
     let seconds = flows
         .first()
@@ -539,7 +556,7 @@ impl ShareResults {
         vec![
             (!counted.is_empty()).then(|| percent(mean(counted))),
             worst.copied().map(percent),
-            // Bins are of a second.
+            // Bins of 1 s.
             settled.map(|bins| bins as f64),
             self.inside.map(percent),
             Some(megabits(self.goodput)),
@@ -583,7 +600,7 @@ mod tests {
         }
     }
 
-    /// A flow of so many bytes per bin in each second.
+    /// A flow with this many bytes per bin in each second.
     fn flow(tenant: usize, per_second: &[u64]) -> Flow {
         let bins = per_second.iter().flat_map(|bytes| [*bytes; 10]);
         Flow {
@@ -593,18 +610,18 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_told_from_the_last_start_and_counted_when_settled() {
+    fn shares_count_from_the_last_start_once_converged() {
         let flows = [
             flow(0, &[9, 6, 4, 4, 4, 4]),
             flow(1, &[0, 1, 3, 2, 2, 2]),
             flow(1, &[0, 1, 1, 2, 2, 2]),
         ];
         let trips = [4, 5, 9].map(Duration::from_millis);
-        let told = ShareResults::of(&shares(), &flows, &trips);
-        // (6 + 2)² / (2 (6² + 2²)) = 0.8 in the first second of all.
-        assert_eq!(told.indices.len(), 5);
-        assert!((told.indices[0] - 0.8).abs() < 1e-12);
-        let values: Vec<f64> = told.values().into_iter().map(Option::unwrap).collect();
+        let results = ShareResults::of(&shares(), &flows, &trips);
+        // (6 + 2)² / (2 (6² + 2²)) = 0.8 in the very first second.
+        assert_eq!(results.indices.len(), 5);
+        assert!((results.indices[0] - 0.8).abs() < 1e-12);
+        let values: Vec<f64> = results.values().into_iter().map(Option::unwrap).collect();
         let expected = [100.0, 100.0, 1.0, 100.0, 640e-6, 2.0];
         for (found, expected) in values.iter().zip(expected) {
             assert!((found - expected).abs() < 1e-9, "{values:?}");
@@ -612,15 +629,15 @@ mod tests {
     }
 
     #[test]
-    fn what_never_settles_has_no_time() {
+    fn a_case_that_never_converges_has_no_convergence_time() {
         let flows = [flow(0, &[9; 6]), flow(1, &[1; 6])];
         let trips = [Duration::from_millis(4)];
-        let told = ShareResults::of(&shares(), &flows, &trips);
-        assert_eq!(told.values()[2], None);
+        let results = ShareResults::of(&shares(), &flows, &trips);
+        assert_eq!(results.values()[2], None);
     }
 
     #[test]
-    fn every_gateway_has_a_configuration_that_is_one() {
+    fn every_gateway_has_a_valid_configuration() {
         let keys = [[1; 32], [2; 32], [3; 32]].map(PublicKey::from_bytes);
         for own in 0..3 {
             let text = configuration(own, Path::new("/run/x"), &keys, &shares(), Sharing::I2vfc);

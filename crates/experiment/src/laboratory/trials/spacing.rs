@@ -1,4 +1,4 @@
-//! What the gateways find of the line's bandwidth while many clients say little.
+//! Bandwidth estimates of the gateways while many clients send little.
 
 use anyhow::Context;
 use keiro_control::protocol::PathSnapshot;
@@ -11,7 +11,7 @@ use keiro_units::Bandwidth;
 use super::{
     super::{
         Laboratory, emulator_report,
-        transactions::{Addresses, CLIENTS, carry_plan, ways::OpenWay},
+        transactions::{Addresses, CLIENTS, carry_plan, transports::OpenTransport},
     },
     megabits, set_rate,
 };
@@ -20,7 +20,7 @@ use crate::{
     trials::{Spacing, TrialOutcome, TrialRequest},
 };
 
-/// What one gateway says of the line towards the other.
+/// A gateway's estimate of the line towards the other.
 struct SpacingResults {
     megabits: Option<f64>,
     error: Option<f64>,
@@ -48,7 +48,7 @@ impl Laboratory {
             &addresses,
             Bandwidth::from_bits_per_second(rate as u64),
         )?;
-        let told = (|| {
+        let measured = (|| {
             let host = lab.host(CLIENTS[0])?;
             let clients = Connections::connect(&[host], spacing.clients, pair.entry(), None)?;
             let plan = Transactions {
@@ -67,7 +67,7 @@ impl Laboratory {
                 SpacingResults::of(&b.paths()?, bandwidth),
             ])
         })();
-        let [out, back] = told.with_context(|| pair.last_words())?;
+        let [out, back] = measured.with_context(|| pair.log_tail())?;
         let emulator = emulator_report(lab)?;
         pair.close()?;
         server.stop()?;

@@ -1,7 +1,7 @@
 //! The figures of studies.
 
 use super::{
-    super::{Case, Cells, Measured, Of, Study, measure::StudyRun},
+    super::{Case, Cells, Measured, Study, StudyKind, measure::StudyRun},
     Quantity, in_order, samples_within,
 };
 use crate::{
@@ -13,8 +13,8 @@ use crate::{
     stats,
 };
 
-/// Intervals of a figure over time in each of which delays and losses are shown. Ours: a second in
-/// phases of ten and more, a tenth of shorter ones, and no less than has several samples.
+/// Number of intervals in a figure over time. Ours: 1 s in phases of 10 s or more, 0.1 s in shorter ones, and
+/// no shorter than several samples.
 const BIN_S_MAX: f64 = 1.0;
 const BIN_S_MIN: f64 = 0.5;
 
@@ -33,8 +33,8 @@ pub(crate) fn drawings(
     } else {
         ""
     };
-    match &study.of {
-        Of::Controllers(_) => {
+    match &study.kind {
+        StudyKind::Controllers(_) => {
             for ((source, case), runs) in in_order(study, measured) {
                 if let Some(run) = runs.first() {
                     let drawing = over_time(study, *case, *source, run, suffix).draw()?;
@@ -44,7 +44,7 @@ pub(crate) fn drawings(
                 }
             }
         }
-        Of::Cells(cells) => {
+        StudyKind::Cells(cells) => {
             for &source in &study.sources {
                 if measured.runs.keys().any(|(of, _)| *of == source) {
                     let drawing = effects(study, cells, measured, source, suffix).draw()?;
@@ -73,7 +73,7 @@ fn over_time(
     let to_s = run.phases.len() as f64 * run.each_s;
     let spans = (0_u32..)
         .zip(&run.phases)
-        .filter(|(_, phase)| phase.trouble.is_some());
+        .filter(|(_, phase)| phase.impairment.is_some());
     let spans = spans.map(|(index, phase)| {
         let from = f64::from(index) * run.each_s;
         (from, from + run.each_s, phase.name.clone())
@@ -193,7 +193,9 @@ fn copies_lost(run: &StudyRun, bin_s: f64, to_s: f64) -> Vec<(f64, Option<f64>)>
             .first()
             .zip(samples.last())
             .and_then(|(first, last)| {
-                let of = |i: usize| last.copies_told[i].saturating_sub(first.copies_told[i]) as f64;
+                let of = |i: usize| {
+                    last.copies_reported[i].saturating_sub(first.copies_reported[i]) as f64
+                };
                 (of(0) > 0.0).then(|| 100.0 * of(1) / of(0))
             });
         (from_s, share)
@@ -273,7 +275,7 @@ fn what(quantity: Quantity) -> &'static str {
     }
 }
 
-/// The figure's columns, each with the combinations in it, by index, and what is written below.
+/// The figure's columns: combinations by index, and the labels below.
 fn columns(cells: &Cells) -> Vec<(String, Vec<(usize, String)>)> {
     let mut columns: Vec<(String, Vec<(usize, String)>)> = Vec::new();
     for (index, combination) in cells.combinations.iter().enumerate() {

@@ -1,17 +1,16 @@
-//! TCP as hosts speak it, one direction of data per connection: a sender and a receiver, without
-//! content.
+//! TCP, one direction of data per connection: a sender and a receiver, without content.
 //!
 //! | part | |
 //! |---|---|
-//! | `sender.rs` | what to send when: windows, recovery by selective acknowledgements (RFC 6675), retransmission timer |
-//! | `scoreboard.rs` | what is on the way, what arrived, what is lost |
+//! | `sender.rs` | sending: windows, recovery by selective acknowledgements (RFC 6675), timer |
+//! | `scoreboard.rs` | segments in flight, acknowledged and lost |
 //! | `window.rs` | the congestion window: NewReno (RFC 5681, 6582) and CUBIC (RFC 9438) |
 //! | `rtt.rs` | round trip and retransmission timeout (RFC 6298) |
-//! | `receiver.rs` | order, acknowledgements, delayed and selective |
+//! | `receiver.rs` | reordering, acknowledgements, delayed and selective |
 //!
-//! Left out, because the experiments have no use for it: content, urgent data, closing (a flow ends
-//! when its last byte is acknowledged), window probes (receivers take everything at once, so that
-//! windows never close), path MTU discovery, fast open, pacing.
+//! Left out, because the experiments do not need it: content, urgent data, closing (a flow ends when its last
+//! byte is acknowledged), window probes (receivers read at once, so that windows never close), path MTU
+//! discovery, fast open, pacing.
 
 mod receiver;
 mod rtt;
@@ -28,32 +27,30 @@ pub use self::{
     sender::{SenderCounts, TcpSender},
 };
 
-/// How a TCP host behaves.
+/// Parameters of a TCP host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TcpConfig {
-    /// The longest segment it takes, bytes without options (RFC 9293 §3.7.1).
+    /// Maximum segment size in bytes without options (RFC 9293 §3.7.1).
     pub mss: u16,
-    /// How its window grows and shrinks.
+    /// Congestion control.
     pub congestion: CongestionControl,
     /// Segments sent before the first acknowledgement (RFC 6928: 10).
     pub initial_window: u32,
-    /// How short a retransmission timeout may be.
+    /// Minimum of the retransmission timeout.
     pub rto_floor: RtoFloor,
-    /// The timeout before there is a measurement (RFC 6298 §2.1: 1 s).
+    /// Initial timeout (RFC 6298 §2.1: 1 s).
     pub rto_initial: Duration,
-    /// The longest timeout (RFC 6298 §2.5: at least 60 s).
+    /// Maximum timeout (RFC 6298 §2.5: at least 60 s).
     pub rto_max: Duration,
-    /// How losses are found.
+    /// Loss detection.
     pub loss_detection: LossDetection,
-    /// How long the acknowledgement of a single segment may wait for a second one; `None`: every
-    /// segment is acknowledged at once.
+    /// Maximum delay of an acknowledgement of a single segment; `None` acknowledges every segment at once.
     pub delayed_ack: Option<Duration>,
-    /// Whether it uses timestamps (RFC 7323); 12 bytes in every segment.
+    /// Whether it uses timestamps (RFC 7323): 12 bytes in every segment.
     pub timestamps: bool,
-    /// Whether it understands ECN (RFC 3168).
+    /// Whether it supports ECN (RFC 3168).
     pub ecn: bool,
-    /// Most it keeps that its application has not read. Rounded down to a multiple of 1 KiB, at
-    /// least one, at most [`RECEIVE_BUFFER_MAX`].
+    /// Receive buffer, rounded down to a multiple of 1 KiB; at least one, at most [`RECEIVE_BUFFER_MAX`].
     pub receive_buffer: ByteCount,
 }
 
@@ -63,37 +60,36 @@ pub const RECEIVE_BUFFER_MAX: ByteCount = ByteCount::new(65_535 << WINDOW_SCALE)
 /// Windows are advertised in units of 2^10 bytes (RFC 7323 §2).
 pub const WINDOW_SCALE: u8 = 10;
 
-/// How a congestion window grows and shrinks.
+/// Congestion control of a TCP sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CongestionControl {
-    /// A segment per round trip, half at a loss (RFC 5681).
+    /// NewReno: one segment per round trip, half at a loss (RFC 5681).
     NewReno,
-    /// A cubic of the time since the last loss, 0.7 at a loss (RFC 9438).
+    /// CUBIC: a cubic of the time since the last loss, 0.7 at a loss (RFC 9438).
     Cubic,
 }
 
-/// How short a retransmission timeout may be.
+/// Minimum of the retransmission timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RtoFloor {
     /// The timeout as a whole (RFC 6298 §2.4: 1 s).
     Timeout(Duration),
-    /// What is added to the smoothed round trip (Linux: 200 ms).
+    /// Minimum of the variance term, which is added to the smoothed round trip (Linux: 200 ms).
     BeyondRoundTrip(Duration),
 }
 
-/// How losses are found before the retransmission timer does.
+/// Loss detection before the retransmission timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossDetection {
-    /// Three later segments arrived (RFC 6675 §4). A retransmission that is lost in turn waits for
-    /// the timer.
+    /// Three later segments arrived (RFC 6675 §4). A lost retransmission waits for the timer.
     Sack,
-    /// The same, and a retransmission is lost when something sent a quarter of a round trip after
-    /// it arrived (RFC 8985 §6.2, for retransmissions only).
+    /// The same. In addition, a retransmission is lost if a segment sent a quarter of a round trip after it
+    /// arrived (RFC 8985 §6.2, for retransmissions only).
     SackAndTime,
 }
 
 impl TcpConfig {
-    /// As the RFCs have it: NewReno, a timeout of at least 1 s.
+    /// As the RFCs specify: NewReno, a timeout of at least 1 s.
     pub const RFC: Self = Self {
         mss: 1460,
         congestion: CongestionControl::NewReno,
@@ -118,7 +114,7 @@ impl TcpConfig {
         ..Self::RFC
     };
 
-    /// The window that a receiver advertises, bytes.
+    /// The receive window that a receiver advertises, in bytes.
     pub(crate) fn window(&self) -> u32 {
         let most = RECEIVE_BUFFER_MAX.get();
         let units = self.receive_buffer.get().min(most) >> WINDOW_SCALE;
@@ -126,10 +122,10 @@ impl TcpConfig {
     }
 }
 
-/// The offset in the stream that a sequence number means, if it is within 2^31 of `near`.
+/// Converts a sequence number to a stream offset, if it is within 2^31 of `near`.
 ///
-/// Sequence number `first` is offset 0; numbers wrap around, offsets do not. `None` for what lies
-/// before the stream's first byte.
+/// Sequence number `first` is offset 0; numbers wrap around, offsets do not. `None` for numbers before the
+/// stream's first byte.
 const fn offset_of(sequence: u32, first: u32, near: u64) -> Option<u64> {
     let distance = sequence.wrapping_sub(sequence_of(near, first)) as i32;
     near.checked_add_signed(distance as i64)

@@ -1,28 +1,28 @@
-//! The receiving side: order, and what is acknowledged when (RFC 5681 §4.2, RFC 2018, RFC 7323).
+//! The receiving side: reordering and acknowledgements (RFC 5681 §4.2, RFC 2018, RFC 7323).
 
 use keiro_units::Instant;
 
 use super::{TcpConfig, offset_of, sequence_of};
 use crate::traffic::packet::{Ecn, Flags, SACK_BLOCKS_MAX, SackBlocks, TcpHeader, Timestamps};
 
-/// Ranges kept out of order; more are not taken. Ours: a buffer of 6 MiB full of holes has 4,400.
+/// Maximum of out-of-order ranges; further ones are dropped. Ours: a buffer of 6 MiB full of holes has 4,400.
 const RANGES_MAX: usize = 1 << 14;
 
-/// Takes segments, gives their bytes on in order and acknowledges them. It waits for a SYN and
-/// answers its sender.
+/// Receives segments, delivers their bytes in order and acknowledges them. It waits for a SYN and answers its
+/// sender.
 #[derive(Clone, Debug)]
 pub struct TcpReceiver {
     config: TcpConfig,
     port: u16,
     /// Sequence number before its peer's first byte, and its peer; `None` before a SYN.
     connection: Option<Connection>,
-    /// The first byte that has not come.
+    /// The first byte that has not arrived.
     next: u64,
-    /// What came beyond, in order; neither empty nor touching.
+    /// Ranges that arrived beyond it, ordered; neither empty nor adjacent.
     beyond: Vec<(u64, u64)>,
     /// The ranges of `beyond` that changed last, the latest first.
     recent: [(u64, u64); SACK_BLOCKS_MAX],
-    /// Segments that came since the last acknowledgement.
+    /// Segments that arrived since the last acknowledgement.
     unacknowledged_segments: u32,
     acknowledge: Acknowledge,
     counts: ReceiverCounts,
@@ -32,14 +32,14 @@ pub struct TcpReceiver {
 struct Connection {
     first: u32,
     peer_port: u16,
-    /// The peer's clock as it is to be echoed (RFC 7323 §4.3).
+    /// The peer's timestamp to echo (RFC 7323 §4.3).
     timestamp: Option<u32>,
-    /// Where the last acknowledgement stood.
+    /// The last acknowledgement number.
     acknowledged: u64,
     ecn: bool,
-    /// A marked packet came and the peer has not said that it knows.
+    /// A marked packet arrived, and the peer has not confirmed it by CWR.
     echo_congestion: bool,
-    /// The SYN is to be answered.
+    /// The SYN has to be answered.
     answer: bool,
 }
 
@@ -50,27 +50,26 @@ enum Acknowledge {
     At(Instant),
 }
 
-/// Bytes given to the application: from offset `from` up to `to`.
+/// Bytes delivered to the application: from offset `from` up to `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivered {
-    /// The first.
+    /// First sequence number of the range.
     pub from: u64,
     /// The one after the last.
     pub to: u64,
 }
 
-/// What a receiver did.
+/// Counters of a receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReceiverCounts {
-    /// Segments with payload that came.
+    /// Segments with payload that arrived.
     pub segments: u64,
-    /// Of them, those that brought nothing new.
+    /// Of these, duplicates.
     pub repeated: u64,
-    /// Of them, those that came out of order.
+    /// Of these, out of order.
     pub out_of_order: u64,
-    /// Of them, those beyond the window or of no known connection.
+    /// Of these, beyond the window or of an unknown connection.
     pub refused: u64,
-    /// Acknowledgements sent.
     pub acknowledgements: u64,
 }
 
@@ -96,17 +95,16 @@ impl TcpReceiver {
         }
     }
 
-    /// Bytes given to the application so far.
+    /// Bytes delivered to the application so far.
     pub const fn delivered(&self) -> u64 {
         self.next
     }
 
-    /// What it did.
     pub const fn counts(&self) -> &ReceiverCounts {
         &self.counts
     }
 
-    /// A segment came; gives what the application gets.
+    /// Handles a segment; returns the range delivered to the application.
     pub fn handle_segment(
         &mut self,
         now: Instant,
@@ -157,14 +155,14 @@ impl TcpReceiver {
         delivered
     }
 
-    /// The delay of an acknowledgement is over.
+    /// The delayed acknowledgement is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.poll_timeout().is_some_and(|at| at <= now) {
             self.acknowledge = Acknowledge::Now;
         }
     }
 
-    /// When an acknowledgement has waited long enough.
+    /// When the delayed acknowledgement is due.
     pub const fn poll_timeout(&self) -> Option<Instant> {
         match self.acknowledge {
             Acknowledge::At(at) => Some(at),
@@ -172,7 +170,7 @@ impl TcpReceiver {
         }
     }
 
-    /// The segment to be sent now, if there is one.
+    /// The segment to send now, if any.
     pub fn poll_segment(&mut self, now: Instant) -> Option<TcpHeader> {
         let window = self.config.window();
         let connection = self.connection.as_mut()?;
@@ -198,7 +196,7 @@ impl TcpReceiver {
         Some(TcpHeader {
             source_port: self.port,
             destination_port: connection.peer_port,
-            // It sends one SYN and nothing else.
+            // The peer sends one SYN and nothing else.
             sequence: u32::from(!syn),
             acknowledgement: sequence_of(self.next, first),
             window,
@@ -235,7 +233,7 @@ impl TcpReceiver {
                     answer: true,
                 });
             }
-            // The answer was lost, or the SYN came twice.
+            // The answer was lost, or the SYN was duplicated.
             Some(connection)
                 if connection.peer_port == header.source_port
                     && connection.first == header.sequence =>
@@ -246,7 +244,7 @@ impl TcpReceiver {
         }
     }
 
-    /// Takes a range of the stream in; gives what is in order now.
+    /// Adds a range of the stream; returns what is in order now.
     fn take(&mut self, from: u64, to: u64) -> Option<Delivered> {
         if to <= self.next {
             self.counts.repeated += 1;
@@ -263,17 +261,17 @@ impl TcpReceiver {
         for (_, end) in self.beyond.drain(..reached) {
             self.next = self.next.max(end);
         }
-        // A range that began later may be reached now only by one that reached further, which
-        // cannot be: ranges do not touch.
+        // A later range can be adjacent only if an earlier one was, which is impossible: ranges are never
+        // adjacent.
         Some(Delivered {
             from: delivered_from,
             to: self.next,
         })
     }
 
-    /// Keeps a range beyond what is in order.
+    /// Stores an out-of-order range.
     fn keep(&mut self, from: u64, to: u64) {
-        // Ranges that the new one touches become one with it.
+        // Merges it with the ranges that it touches.
         let first = self.beyond.partition_point(|range| range.1 < from);
         let last = self.beyond.partition_point(|range| range.0 <= to);
         let mut merged = (from, to);
@@ -392,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_beyond_the_window_or_before_the_stream_is_refused() {
+    fn segments_beyond_the_window_or_before_the_stream_are_refused() {
         let mut receiver = open();
         let window = u64::from(TcpConfig::RFC.window());
         assert_eq!(give(&mut receiver, window, 1), None);
@@ -416,7 +414,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the set of bytes that came.
+        /// Compared with the set of bytes that arrived.
         #[test]
         fn delivers_exactly_the_bytes_without_a_gap_before_them(
             segments in prop::collection::vec((0..60_u64, 1..12_u16), 1..100)

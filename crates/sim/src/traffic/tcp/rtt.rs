@@ -7,7 +7,7 @@ use super::{RtoFloor, TcpConfig};
 /// The clock's granularity G of RFC 6298 §2.
 const GRANULARITY: Duration = Duration::from_millis(1);
 
-/// What is known of the round trip.
+/// Estimator of the round trip.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rtt {
     smoothed: Option<Duration>,
@@ -18,7 +18,7 @@ pub(super) struct Rtt {
 }
 
 impl Rtt {
-    /// A measurement (RFC 6298 §2.2, 2.3); ends the backing off (§5.7).
+    /// Adds a measurement (RFC 6298 §2.2, 2.3); ends the backoff (§5.7).
     pub(super) fn sample(&mut self, rtt: Duration) {
         self.backoff = 0;
         self.min = Some(self.min.map_or(rtt, |min| min.min(rtt)));
@@ -45,7 +45,6 @@ impl Rtt {
         self.backoff > 0
     }
 
-    /// The timeout now.
     pub(super) fn timeout(&self, config: &TcpConfig) -> Duration {
         let base = match (self.smoothed, config.rto_floor) {
             (None, _) => config.rto_initial,
@@ -56,7 +55,7 @@ impl Rtt {
                 smoothed + floor.max(self.variation * 4)
             }
         };
-        // 2^32 times a nanosecond is beyond every maximum of use.
+        // 2^32 times a nanosecond exceeds every sensible maximum.
         base.saturating_mul(1 << self.backoff.min(31))
             .min(config.rto_max)
     }
@@ -66,7 +65,7 @@ impl Rtt {
         self.smoothed
     }
 
-    /// The shortest round trip seen.
+    /// The minimum round trip.
     pub(super) const fn min(&self) -> Option<Duration> {
         self.min
     }

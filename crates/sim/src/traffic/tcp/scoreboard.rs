@@ -1,4 +1,4 @@
-//! What a sender has on the way, what of it arrived and what is lost (RFC 6675 §4).
+//! Segments of a sender: in flight, acknowledged and lost (RFC 6675 §4).
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -17,17 +17,17 @@ pub(super) struct Scoreboard {
     next: u64,
     /// Bytes of segments that arrived out of order.
     sacked: u64,
-    /// Bytes of segments that are lost and not on the way again.
+    /// Bytes of lost segments that were not retransmitted yet.
     missing: u64,
     /// No segment before this offset is missing.
     missing_from: u64,
-    /// Whether segments before this offset are lost has been decided.
+    /// Losses of segments before this offset have been decided.
     decided: u64,
     /// Starts of the latest segments that arrived out of order, the latest first.
     latest: [u64; LATER_SEGMENTS],
-    /// The ranges that the last acknowledgement named, so that only what is new is looked at.
+    /// The ranges of the last acknowledgement, so that only new ones are handled.
     seen: [(u64, u64); SACK_BLOCKS_MAX],
-    /// Retransmissions in order of sending; some may have arrived.
+    /// Retransmissions in the order of sending; some may have arrived.
     resent: VecDeque<(u64, Instant)>,
 }
 
@@ -36,34 +36,33 @@ struct Segment {
     start: u64,
     len: u16,
     state: State,
-    /// It has been sent more than once.
+    /// It was sent more than once.
     resent: bool,
-    /// The last time.
+    /// When it was last sent.
     sent_at: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// On the way.
     Flying,
-    /// Lost, and not on the way again.
+    /// Lost and not retransmitted yet.
     Missing,
-    /// It was lost and is on the way again.
+    /// Lost and retransmitted.
     FlyingAgain,
     /// Arrived out of order.
     Sacked,
 }
 
-/// What an acknowledgement brought.
+/// Effect of an acknowledgement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Progress {
-    /// Bytes now known to have arrived that were not before.
+    /// Bytes newly known to have arrived.
     pub(super) delivered: u64,
-    /// Bytes by which the first unacknowledged one moved.
+    /// Bytes newly acknowledged cumulatively.
     pub(super) advanced: u64,
-    /// When the earliest segment was sent that arrived now and was sent once only (Karn).
+    /// Sending time of the earliest segment that arrived now and was sent only once (Karn).
     pub(super) measured: Option<Instant>,
-    /// When the latest segment was sent that arrived now.
+    /// Sending time of the latest segment that arrived now.
     pub(super) latest_sent: Option<Instant>,
 }
 
@@ -93,17 +92,16 @@ impl Scoreboard {
         self.next
     }
 
-    /// Bytes that have left and not arrived, as far as is known (RFC 6675: pipe).
+    /// Bytes in flight, as far as is known (RFC 6675: pipe).
     pub(super) const fn in_flight(&self) -> u64 {
         self.next - self.unacknowledged - self.sacked - self.missing
     }
 
-    /// Bytes that are lost and not on the way again.
+    /// Bytes that are lost and not retransmitted yet.
     pub(super) const fn missing(&self) -> u64 {
         self.missing
     }
 
-    /// New bytes leave.
     pub(super) fn send(&mut self, now: Instant, len: u16) {
         self.segments.push_back(Segment {
             start: self.next,
@@ -123,7 +121,7 @@ impl Scoreboard {
         Some((segment.start, segment.len))
     }
 
-    /// The first missing segment leaves again.
+    /// The first missing segment is retransmitted.
     pub(super) fn resend(&mut self, now: Instant) {
         let Some(index) = self.index_of_missing() else {
             return;
@@ -137,8 +135,8 @@ impl Scoreboard {
         self.resent.push_back((segment.start, now));
     }
 
-    /// An acknowledgement of everything before `upto`, and of ranges beyond. What was never sent
-    /// is ignored.
+    /// Handles an acknowledgement of everything before `upto`, and of ranges beyond. Ignores what was never
+    /// sent.
     pub(super) fn acknowledge(
         &mut self,
         now: Instant,
@@ -169,7 +167,7 @@ impl Scoreboard {
         progress
     }
 
-    /// Decides which segments are lost because three later ones arrived.
+    /// Marks segments as lost because three later ones arrived.
     pub(super) fn find_lost(&mut self) {
         let lost_before = self.latest[LATER_SEGMENTS - 1];
         let from = self.decided.max(self.unacknowledged);
@@ -190,8 +188,8 @@ impl Scoreboard {
         self.decided = lost_before;
     }
 
-    /// Decides which retransmissions are lost because something sent `tolerance` after them
-    /// arrived, sent at `latest` (RFC 8985 §6.2).
+    /// Marks retransmissions as lost because a segment sent `tolerance` after them arrived; `latest` is its
+    /// sending time (RFC 8985 §6.2).
     pub(super) fn find_lost_again(&mut self, latest: Instant, tolerance: Duration) {
         while let Some(&(start, sent_at)) = self.resent.front() {
             if let Some(index) = self.position(start) {
@@ -254,7 +252,7 @@ impl Scoreboard {
         self.unacknowledged = upto;
     }
 
-    /// Segments in a range arrived out of order.
+    /// Marks segments in a range as arrived out of order.
     fn take(
         &mut self,
         now: Instant,
@@ -360,7 +358,7 @@ mod tests {
         assert_eq!(board.in_flight(), 1000 - 300 - 100);
         board.resend(NOW);
         assert_eq!(board.first_missing(), None);
-        // Two more later ones: now three arrived behind 300 and 400.
+        // Two more later ones: now three have arrived after 300 and 400.
         ack(&mut board, 0, &[(500, 800), (100, 300)]);
         assert_eq!(board.first_missing(), Some((300, MSS)));
     }
@@ -390,7 +388,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list that is searched from the beginning every time.
+        /// Compared with a list that is searched from the beginning every time.
         #[test]
         fn counts_agree_with_a_simple_list(
             steps in prop::collection::vec((0..5_u8, 0..40_u64, 1..8_u64), 1..120)
@@ -442,7 +440,7 @@ mod tests {
                 prop_assert_eq!(board.sacked, arrived * 100);
                 let listed = list[first..].iter().filter(|s| s.1).count() as u64;
                 prop_assert!(board.missing >= listed * 100);
-                // Those that the three-later rule found since.
+                // Those newly lost by the rule of three later segments.
                 let states = board.segments.iter();
                 for (index, segment) in states.enumerate() {
                     let later = list[first + index + 1..].iter().filter(|s| s.0).count();

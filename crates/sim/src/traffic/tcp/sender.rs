@@ -1,9 +1,9 @@
-//! The sending side: what is sent when.
+//! The sending side of TCP.
 //!
-//! Recovery is RFC 6675: a loss ends growth, the window is reduced once, and the segments that the
-//! scoreboard calls missing leave first, as far as the window has room for them beside what is in
-//! flight. When the retransmission timer expires (RFC 6298 §5), everything that is not known to
-//! have arrived is missing and the window begins with one segment.
+//! Recovery is RFC 6675: a loss ends growth, the window is reduced once, and the segments that the scoreboard
+//! calls missing are sent first, as far as the window has room in addition to the bytes in flight. When the
+//! retransmission timer expires (RFC 6298 §5), everything that is not known to have arrived is missing and
+//! the window begins with one segment.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use crate::traffic::{
     packet::{Ecn, Flags, SACK_BLOCKS_MAX, SackBlocks, TcpHeader, Timestamps},
 };
 
-/// Sends a number of bytes, or as many as the path takes, to one receiver.
+/// Sends a number of bytes, or endless data, to one receiver.
 #[derive(Clone, Debug)]
 pub struct TcpSender {
     config: TcpConfig,
     ports: (u16, u16),
     /// Sequence number of the SYN.
     first: u32,
-    /// Bytes to be sent in all; `None`: no end.
+    /// Number of bytes to send; `None` for endless.
     length: Option<u64>,
     activity: Activity,
     state: State,
@@ -33,19 +33,19 @@ pub struct TcpSender {
     rtt: Rtt,
     window: Window,
     recovery: Recovery,
-    /// The next retransmission may leave without room in the window (RFC 6675 §5 step 4.3).
+    /// The next retransmission may exceed the window (RFC 6675 §5 step 4.3).
     one_at_once: bool,
-    /// The first byte that the receiver does not take yet.
+    /// End of the receiver's window.
     window_end: u64,
-    /// What the peer's clock last said.
+    /// The peer's last timestamp.
     timestamp: Option<u32>,
     congestion: Echo,
     /// When the retransmission timer expires.
     retransmit_at: Option<Instant>,
-    /// When it looks at that timer: not after it. Most acknowledgements move the timer on, and
-    /// following each of them would cost the host's queue of timers more than waking once in vain.
+    /// When the timer fires; not after it expires. Most acknowledgements move the expiry, and following each
+    /// of them would cost more in the host's timer queue than firing once in vain.
     looks_at: Option<Instant>,
-    /// When the next stretch of activity begins.
+    /// When the next period of activity begins.
     begins_at: Option<Instant>,
     last_sent: Option<Instant>,
     counts: SenderCounts,
@@ -53,57 +53,54 @@ pub struct TcpSender {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing was sent.
+    /// No SYN was sent yet.
     Closed,
-    /// A SYN is to be sent.
+    /// A SYN has to be sent.
     SynDue,
     /// A SYN was sent; when, and whether it was the only one.
     SynSent { at: Instant, once: bool },
-    /// The connection is open; bytes of payload per segment.
+    /// The connection is established; payload bytes per segment.
     Open { segment: u16, ecn: bool },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Recovery {
-    /// Nothing is wrong.
     None,
-    /// A loss was found; until this offset is acknowledged.
+    /// Fast recovery until this offset is acknowledged.
     Fast(u64),
-    /// The timer expired; until this offset is acknowledged.
+    /// Timeout recovery until this offset is acknowledged.
     Timeout(u64),
 }
 
-/// What ECN asks for.
+/// State of ECN.
 #[derive(Clone, Copy, Debug, Default)]
 struct Echo {
-    /// The window was reduced when this was the next byte: marks are not heeded before it is
-    /// acknowledged, for only the segment that it begins informs the receiver.
+    /// Next byte when the window was reduced. Further marks are ignored until it is acknowledged, because
+    /// only the segment that it begins informs the receiver.
     until: u64,
-    /// The next segment is to say so to the receiver.
+    /// The next segment has to carry CWR.
     tell: bool,
 }
 
-/// What a sender did.
+/// Counters of a sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SenderCounts {
-    /// Segments with payload that left, retransmissions included.
+    /// Segments with payload that were sent, retransmissions included.
     pub segments: u64,
-    /// Retransmissions.
     pub retransmissions: u64,
-    /// SYNs.
     pub syns: u64,
-    /// Times that losses were found without the timer.
+    /// Losses detected without the timer.
     pub recoveries: u64,
-    /// Times that the retransmission timer expired.
+    /// Expiries of the retransmission timer.
     pub timeouts: u64,
-    /// Times that the window was reduced for a mark.
+    /// Reductions of the window because of a mark.
     pub marks: u64,
-    /// The longest time between two segments while there was something to send.
+    /// The longest time between two segments while there was data to send.
     pub longest_silence: Duration,
 }
 
 impl SenderCounts {
-    /// Adds another sender's; the longest silence is the longer of the two.
+    /// Adds another sender's counters; the longest silence is the maximum.
     pub fn add(&mut self, other: &Self) {
         self.segments += other.segments;
         self.retransmissions += other.retransmissions;
@@ -116,8 +113,8 @@ impl SenderCounts {
 }
 
 impl TcpSender {
-    /// A sender with its own and its receiver's port. It opens the connection when `activity`
-    /// begins, with sequence number `first`, and sends new bytes only while `activity` is on.
+    /// A sender with its own and its receiver's port. It opens the connection when `activity` begins, with
+    /// sequence number `first`, and sends new bytes only during `activity`.
     pub fn new(
         config: TcpConfig,
         ports: (u16, u16),
@@ -148,18 +145,16 @@ impl TcpSender {
         }
     }
 
-    /// Bytes acknowledged.
     pub const fn acknowledged(&self) -> u64 {
         self.board.unacknowledged()
     }
 
-    /// Whether all bytes are acknowledged; never for a sender without end.
+    /// Whether all bytes are acknowledged; never for an endless sender.
     pub fn is_finished(&self) -> bool {
         self.length
             .is_some_and(|length| self.acknowledged() >= length)
     }
 
-    /// What it did.
     pub const fn counts(&self) -> &SenderCounts {
         &self.counts
     }
@@ -179,12 +174,12 @@ impl TcpSender {
         self.rtt.timeout(&self.config)
     }
 
-    /// When the last segment left.
+    /// When the last segment was sent.
     pub const fn last_sent(&self) -> Option<Instant> {
         self.last_sent
     }
 
-    /// Whether it will never send again although it has something to send: always a bug.
+    /// Whether it will never send again although it has data to send, which is a bug.
     pub fn is_stuck(&self, now: Instant) -> bool {
         if self.retransmit_at.is_some() || self.begins_at.is_some() {
             return false;
@@ -193,7 +188,6 @@ impl TcpSender {
         opening || self.has_outstanding() || self.activity.is_on(now) && !self.is_finished()
     }
 
-    /// An acknowledgement came.
     pub fn handle_segment(&mut self, now: Instant, header: &TcpHeader) {
         if header.source_port != self.ports.1 || !header.flags.ack {
             return;
@@ -201,12 +195,12 @@ impl TcpSender {
         match (self.state, header.flags.syn) {
             (State::SynSent { at, once }, true) => self.handle_syn_ack(now, header, at, once),
             (State::Open { ecn, .. }, false) => self.handle_ack(now, header, ecn),
-            // A second answer to a SYN that was repeated says nothing new.
+            // A second answer to a repeated SYN has no new information.
             _ => {}
         }
     }
 
-    /// The instant of [`poll_timeout`](Self::poll_timeout) has come.
+    /// The time of [`poll_timeout`](Self::poll_timeout) has come.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.begins_at.is_some_and(|at| at <= now) {
             self.begins_at = self.activity.next_beginning(now);
@@ -222,7 +216,7 @@ impl TcpSender {
         }
     }
 
-    /// When it wants to be woken.
+    /// When its timer fires.
     pub fn poll_timeout(&self) -> Option<Instant> {
         match (self.looks_at, self.begins_at) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -230,7 +224,7 @@ impl TcpSender {
         }
     }
 
-    /// The next segment to be sent now, with the ECN bits of its packet; `None` if there is none.
+    /// The next segment to send now, with the ECN bits of its packet; `None` if there is none.
     pub fn poll_segment(&mut self, now: Instant) -> Option<(TcpHeader, Ecn)> {
         let busy = self.has_outstanding() || self.state == State::SynDue;
         let (header, ecn) = match self.state {
@@ -255,8 +249,8 @@ impl TcpSender {
         if once {
             self.rtt.sample(now - sent_at);
         } else {
-            // Which SYN was answered is not known (Karn), and a lost SYN leaves one segment
-            // (RFC 5681 §3.1). The timeout is the first one again; RFC 6298 §5.7 has 3 s.
+            // It is unknown which SYN was answered (Karn), and a lost SYN reduces the window to one segment
+            // (RFC 5681 §3.1). The timeout is the initial one again; RFC 6298 §5.7 has 3 s.
             self.rtt = Rtt::default();
             self.window = Window::new(self.config.congestion, 1);
         }
@@ -323,7 +317,7 @@ impl TcpSender {
         }
     }
 
-    /// Takes a round trip from a segment sent once, or from the timestamp of any other.
+    /// Takes a round-trip sample from a segment that was sent once, or from the timestamp of any other.
     fn measure(
         &mut self,
         now: Instant,
@@ -459,7 +453,7 @@ impl TcpSender {
             payload,
             ..self.header()
         };
-        // Retransmissions are not marked as capable (RFC 3168 §6.1.5).
+        // Retransmissions are not ECN-capable (RFC 3168 §6.1.5).
         let ecn = if capable {
             Ecn::Capable
         } else {
@@ -478,8 +472,7 @@ impl TcpSender {
         }
     }
 
-    /// The length of the next new segment; `None` if there are no new bytes, or the receiver does
-    /// not take them.
+    /// Length of the next new segment; `None` if there are no new bytes, or the receiver's window is full.
     fn new_bytes(&self, now: Instant, segment: u16) -> Option<u16> {
         if !self.activity.is_on(now) {
             return None;
@@ -491,15 +484,14 @@ impl TcpSender {
         let usable = self.window_end.saturating_sub(next);
         let len = match left.min(u64::from(segment)) {
             len if len <= usable => len,
-            // A window smaller than a segment is used when it is all there is
-            // (RFC 9293 §3.8.6.2.1).
+            // A window smaller than a segment is used if it is all there is (RFC 9293 §3.8.6.2.1).
             _ if !self.has_outstanding() => usable,
             _ => 0,
         };
         (len > 0).then_some(len as u16)
     }
 
-    /// After a pause as long as the timeout the window begins anew (RFC 5681 §4.1).
+    /// After an idle time of one timeout the window restarts (RFC 5681 §4.1).
     fn restart_after_idle(&mut self, now: Instant) {
         let paused = self
             .last_sent
@@ -535,5 +527,5 @@ impl TcpSender {
     }
 }
 
-/// The longest segment of a peer that does not say (RFC 9293 §3.7.1).
+/// The default maximum segment size of a peer (RFC 9293 §3.7.1).
 const MSS_DEFAULT: u16 = 536;

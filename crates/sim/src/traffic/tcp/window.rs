@@ -1,8 +1,8 @@
 //! The congestion window.
 //!
-//! NewReno counts in fractions, as RFC 5681 counts in bytes. CUBIC counts in whole segments, as Linux
-//! and ns-3 do: a window of 8 becomes 5, not 5.6, and grows when as many segments were acknowledged as
-//! the next one takes. Of a window of some segments that is a tenth of it.
+//! NewReno counts in fractions, as RFC 5681 counts in bytes. CUBIC counts in whole segments, as Linux and
+//! ns-3 do: a window of 8 becomes 5, not 5.6, and grows when as many segments were acknowledged as the next
+//! one needs. For windows of a few segments the difference is a tenth.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ const CUBIC_C: f64 = 0.4;
 const CUBIC_BETA: f64 = 0.7;
 /// Additive increase that is as friendly as Reno's with that decrease (RFC 9438 §4.3).
 const CUBIC_ALPHA: f64 = 3.0 * (1.0 - CUBIC_BETA) / (1.0 + CUBIC_BETA);
-/// Acknowledged segments per segment of growth before the first loss and after a timeout, where no
-/// plateau is known, at most (Linux; ns-3's `CntClamp`).
+/// Maximum of acknowledged segments per segment of growth before the first loss and after a timeout, when
+/// W_max is unknown (Linux; ns-3's `CntClamp`).
 const PER_SEGMENT_WITHOUT_PLATEAU: f64 = 20.0;
-/// The same at least, always: half a window a round trip (RFC 9438 §4.2).
+/// Minimum of the same: half a window per round trip (RFC 9438 §4.2).
 const PER_SEGMENT_LEAST: f64 = 2.0;
-/// The same where the curve is not above the window, in windows (Linux, ns-3).
+/// The same if the curve is not above the window, in windows (Linux, ns-3).
 const WINDOWS_PER_SEGMENT_AT_PLATEAU: f64 = 100.0;
-/// Segments by which one acknowledgement opens the window in slow start at most (RFC 3465 §2.2).
+/// Maximum of segments by which one acknowledgement opens the window in slow start (RFC 3465 §2.2).
 const SLOW_START_LIMIT: f64 = 2.0;
 
 /// A congestion window with its slow start threshold, in segments.
@@ -35,27 +35,27 @@ pub(super) struct Window {
     cubic: Cubic,
 }
 
-/// CUBIC's memory, in segments.
+/// CUBIC's state, in segments.
 #[derive(Clone, Debug, Default)]
 struct Cubic {
-    /// W_max; 0: none is known.
+    /// W_max; 0 if unknown.
     largest: f64,
     epoch: Option<Epoch>,
-    /// Acknowledged since the window grew last.
+    /// Segments acknowledged since the window grew last.
     credit: f64,
 }
 
-/// A stretch of congestion avoidance (RFC 9438 §4.2).
+/// An epoch of congestion avoidance (RFC 9438 §4.2).
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
     began: Instant,
-    /// K, seconds.
+    /// K (RFC 9438 §4.2), in seconds.
     to_plateau: f64,
     /// W_max of this epoch.
     plateau: f64,
-    /// W_est, whole.
+    /// W_est (RFC 9438 §4.3), in segments.
     reno: f64,
-    /// Acknowledged since W_est grew last.
+    /// Segments acknowledged since W_est grew last.
     reno_credit: f64,
 }
 
@@ -69,12 +69,12 @@ impl Window {
         }
     }
 
-    /// Its size, segments.
+    /// In segments.
     pub(super) const fn size(&self) -> f64 {
         self.size
     }
 
-    /// `acked` segments were acknowledged while the window was in full use.
+    /// `acked` segments were acknowledged while the window was fully used.
     pub(super) fn on_ack(&mut self, now: Instant, acked: f64, round_trip: Duration) {
         if self.size < self.threshold {
             self.size += acked.min(SLOW_START_LIMIT);
@@ -91,23 +91,23 @@ impl Window {
         }
     }
 
-    /// Something was lost or marked; `in_flight` segments were on the way.
+    /// A segment was lost or marked; `in_flight` segments were in flight.
     pub(super) fn reduce(&mut self, in_flight: f64) {
         self.threshold = self.reduced(in_flight);
         self.size = self.threshold;
     }
 
-    /// The retransmission timer expired (RFC 5681 §3.1); `again`: for the same segment.
+    /// The retransmission timer expired (RFC 5681 §3.1); `again` if for the same segment.
     pub(super) fn collapse(&mut self, in_flight: f64, again: bool) {
         if !again {
             self.threshold = self.reduced(in_flight);
         }
-        // RFC 9438 §4.8: what was known of the path is not any more.
+        // RFC 9438 §4.8: knowledge of the path is discarded.
         self.cubic = Cubic::default();
         self.size = 1.0;
     }
 
-    /// Nothing was sent for a while (RFC 5681 §4.1).
+    /// Restart after an idle time (RFC 5681 §4.1).
     pub(super) fn restart(&mut self, initial: u32) {
         self.threshold = self.threshold.max(0.75 * self.size);
         self.size = self.size.min(f64::from(initial.max(1)));
@@ -138,7 +138,7 @@ impl Cubic {
         self.epoch = None;
     }
 
-    /// By how many whole segments a window grows.
+    /// Number of whole segments by which a window grows.
     fn growth(&mut self, size: f64, now: Instant, acked: f64, round_trip: Duration) -> f64 {
         let largest = self.largest;
         let epoch = self.epoch.get_or_insert_with(|| {
@@ -154,7 +154,7 @@ impl Cubic {
         epoch.grow_reno(size, acked);
         let needed = epoch.acked_per_segment(size, now, round_trip, largest > 0.0);
         let mut growth = 0.0;
-        // What was saved up while more was needed counts for one segment.
+        // Credit that was saved while more was needed counts for one segment.
         if self.credit >= needed {
             self.credit = 0.0;
             growth = 1.0;
@@ -176,7 +176,7 @@ impl Epoch {
         }
     }
 
-    /// How many segments are to be acknowledged for the window to grow by one.
+    /// Number of acknowledged segments by which the window grows by one.
     fn acked_per_segment(
         &self,
         size: f64,

@@ -1,17 +1,17 @@
-//! What a run of minutes says about the long run, with a reference queue that follows it.
+//! Estimates long-run delays from runs of minutes, with a reference queue as control variate.
 //!
-//! The reference is served the run's own messages, and runs on alone. What the two differ by is
-//! known much better than either (a control variate with common random numbers):
+//! The reference serves the same messages as the run (common random numbers), and is also simulated alone for
+//! a long time. The difference between run and reference is known much more precisely than either:
 //!
-//! long run = run + (reference in the long run − reference over the run's own messages).
+//! long run = run + (reference in the long run − reference over the run's messages).
 //!
-//! So for the mean. A percentile is that of the reference's long run and what run and reference
-//! differ by *at that delay*, not at that share of messages: on a cliff, where one message in a
-//! thousand makes tens of milliseconds, a run's own 99th percentile may lie far off the long
-//! run's, where the two differ by something else. Where a run has no cliff it is the same.
+//! This holds for the mean. For a percentile, take that of the reference's long run and add the difference
+//! between run and reference *at that delay*, not at that quantile. On a cliff, where one message in a
+//! thousand makes a difference of tens of milliseconds, a run's own 99th percentile may be far from that of
+//! the long run, and the difference there is another one. Without a cliff both give the same.
 //!
-//! The interval has both parts: that of the difference, over the run's batches, and that of the
-//! long run, over as many batches of the reference.
+//! The interval combines that of the difference, over the run's batches, and that of the long run, over as
+//! many batches of the reference.
 
 use super::{reference::LongRun, relative_width};
 use crate::stats::{self, Estimate, Interval};
@@ -19,14 +19,14 @@ use crate::stats::{self, Estimate, Interval};
 /// The percentiles that are reported.
 const SHARES: [f64; 3] = [0.50, 0.95, 0.99];
 
-/// One application's delays of a run, and the reference's over the same messages; in ms.
+/// One application's delays in a run, and those of the reference for the same messages; in ms.
 #[derive(Debug)]
-pub(super) struct Followed {
+pub(super) struct ControlVariate {
     own: Delays,
-    followed: Delays,
+    reference: Delays,
 }
 
-/// By batch and of all together, rising.
+/// Sorted delays, by batch and of all batches together.
 #[derive(Debug)]
 struct Delays {
     batches: Vec<Vec<f64>>,
@@ -44,54 +44,54 @@ impl Delays {
     }
 }
 
-impl Followed {
-    /// By batch, the run's delays and the reference's of the same messages.
-    pub(super) fn new(own: &[Vec<f64>], followed: &[Vec<f64>]) -> Self {
+impl ControlVariate {
+    /// Delays by batch, of the run and of the reference for the same messages.
+    pub(super) fn new(own: &[Vec<f64>], reference: &[Vec<f64>]) -> Self {
         Self {
             own: Delays::new(own),
-            followed: Delays::new(followed),
+            reference: Delays::new(reference),
         }
     }
 
     /// Mean, median, 95th and 99th percentile in the long run; `None` without messages.
-    pub(super) fn told(&self, long: &LongRun) -> Option<[Estimate; 4]> {
-        let mean = |own: &[f64], followed: &[f64]| Some(stats::mean(own)? - stats::mean(followed)?);
+    pub(super) fn estimates(&self, long: &LongRun) -> Option<[Estimate; 4]> {
+        let mean =
+            |own: &[f64], reference: &[f64]| Some(stats::mean(own)? - stats::mean(reference)?);
         let [p50, p95, p99] = SHARES.map(|share| {
             let reference = long.quantile(share);
-            let apart = |own: &[f64], followed: &[f64]| apart_at(reference.value, own, followed);
-            self.estimate(&reference, apart)
+            self.estimate(&reference, |own, delays| {
+                difference_at(reference.value, own, delays)
+            })
         });
         Some([self.estimate(&long.mean(), mean)?, p50?, p95?, p99?])
     }
 
-    /// Whether the reference follows so closely that the 99th percentile is not off by more than
-    /// this part of it.
+    /// Whether the 99th percentile is known within `width` of its value.
     pub(super) fn is_known_within(&self, width: f64) -> bool {
         let known = || {
-            // The long run is not known yet; it is taken for as it was over the run.
-            let value = stats::percentile(&self.followed.all, 0.99)?;
+            // The long run is not simulated yet, so the reference's value over the run stands for it.
+            let value = stats::percentile(&self.reference.all, 0.99)?;
             let reference = Estimate {
                 value,
                 interval: Some(Interval::around(value, 0.0)),
-                samples: self.followed.all.len(),
-                batches: self.followed.batches.len(),
+                samples: self.reference.all.len(),
+                batches: self.reference.batches.len(),
             };
-            let apart = |own: &[f64], followed: &[f64]| apart_at(value, own, followed);
-            self.estimate(&reference, apart)
+            self.estimate(&reference, |own, delays| difference_at(value, own, delays))
         };
         known().is_some_and(|p99| relative_width(&p99) < width)
     }
 
-    /// The reference's, and by what the run is apart from it.
+    /// The reference's estimate plus the difference between run and reference.
     fn estimate(
         &self,
         reference: &Estimate,
-        apart: impl Fn(&[f64], &[f64]) -> Option<f64>,
+        difference_of: impl Fn(&[f64], &[f64]) -> Option<f64>,
     ) -> Option<Estimate> {
-        let difference = apart(&self.own.all, &self.followed.all)?;
-        let batches = self.own.batches.iter().zip(&self.followed.batches);
+        let difference = difference_of(&self.own.all, &self.reference.all)?;
+        let batches = self.own.batches.iter().zip(&self.reference.batches);
         let by_batch: Vec<f64> = batches
-            .filter_map(|(own, followed)| apart(own, followed))
+            .filter_map(|(own, reference)| difference_of(own, reference))
             .collect();
         let half = |interval: Option<Interval>| interval.map(|i| (i.high - i.low) / 2.0);
         let value = reference.value + difference;
@@ -107,12 +107,12 @@ impl Followed {
     }
 }
 
-/// By how much more `own` has than `followed`, both rising, where `followed` is at most `delay`;
-/// at its least if it is nowhere. `None` for none.
-fn apart_at(delay: f64, own: &[f64], followed: &[f64]) -> Option<f64> {
-    let rank = followed.partition_point(|followed| *followed <= delay);
+/// Difference between `own` and `reference`, both sorted, at the rank at which `reference` reaches `delay`.
+/// Takes the smallest if all are greater. `None` if there are none.
+fn difference_at(delay: f64, own: &[f64], reference: &[f64]) -> Option<f64> {
+    let rank = reference.partition_point(|value| *value <= delay);
     let rank = rank.saturating_sub(1);
-    Some(own.get(rank)? - followed.get(rank)?)
+    Some(own.get(rank)? - reference.get(rank)?)
 }
 
 #[cfg(test)]
@@ -123,8 +123,8 @@ mod tests {
         setup::Scheduler,
     };
 
-    /// Long messages with time, and few short ones without: one in a hundred of these waits for
-    /// long ones whose time is up, which is where their 99th percentile lies.
+    /// Long messages with a late deadline, and few short ones with an early one. One short message in a
+    /// hundred waits for long ones whose deadline has come; that sets their 99th percentile.
     fn cliff(work: u64) -> Queue {
         let class = |interval, work, latency_target| Class {
             interval,
@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    /// Delays of the second class in ms, by batch, of so many messages of both each.
+    /// Delays of the second class in ms, by batch, after `messages` messages of both classes.
     fn batches(queue: &Queue, seeds: std::ops::Range<u64>, messages: usize) -> Vec<Vec<f64>> {
         seeds
             .map(|seed| {
@@ -160,8 +160,8 @@ mod tests {
     }
 
     #[test]
-    fn on_a_cliff_the_long_run_is_told_whatever_a_run_was_like() {
-        // The run's messages are longer by 1 %, which its reference knows nothing of.
+    fn the_long_run_estimate_holds_on_a_cliff() {
+        // The run's messages are 1 % longer than those that the reference serves.
         let (run, reference) = (cliff(101_000_000), cliff(100_000_000));
         let long = |queue: &Queue| queue.run(1, 1 << 21).swap_remove(1).unwrap();
         let (truth, reference_long) = (long(&run).quantile(0.99).value, long(&reference));
@@ -170,12 +170,12 @@ mod tests {
         for trial in 0..4 {
             let seeds = 100 + trial * 40..140 + trial * 40;
             let own = batches(&run, seeds.clone(), 4000);
-            let followed = Followed::new(&own, &batches(&reference, seeds, 4000));
+            let variate = ControlVariate::new(&own, &batches(&reference, seeds, 4000));
             let off = |p99: f64| (p99 / truth - 1.0).abs();
-            let told = followed.told(&reference_long).unwrap()[3];
-            worst = worst.max(off(told.value));
+            let estimates = variate.estimates(&reference_long).unwrap()[3];
+            worst = worst.max(off(estimates.value));
             let p99 = |delays: &Delays| stats::percentile(&delays.all, 0.99).unwrap();
-            let apart = p99(&followed.own) - p99(&followed.followed);
+            let apart = p99(&variate.own) - p99(&variate.reference);
             let at_one_share = reference_long.quantile(0.99).value + apart;
             worst_at_one_share = worst_at_one_share.max(off(at_one_share));
         }
@@ -184,24 +184,24 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_exactly_leaves_the_long_run_alone() {
+    fn a_run_equal_to_its_reference_gives_the_long_run() {
         let queue = cliff(100_000_000);
         let long = queue.run(3, 1 << 19).swap_remove(1).unwrap();
         let own = batches(&queue, 0..10, 4000);
-        let followed = Followed::new(&own, &own);
-        let told = followed.told(&long).unwrap();
-        assert_eq!(told[0].value, long.mean().value);
-        for (told, share) in told[1..].iter().zip(SHARES) {
-            assert_eq!(told.value, long.quantile(share).value, "{share}");
+        let variate = ControlVariate::new(&own, &own);
+        let estimates = variate.estimates(&long).unwrap();
+        assert_eq!(estimates[0].value, long.mean().value);
+        for (estimates, share) in estimates[1..].iter().zip(SHARES) {
+            assert_eq!(estimates.value, long.quantile(share).value, "{share}");
         }
-        assert!(followed.is_known_within(0.001));
+        assert!(variate.is_known_within(0.001));
     }
 
     #[test]
-    fn nothing_is_told_without_messages() {
+    fn there_is_no_estimate_without_messages() {
         let long = cliff(100_000_000).run(3, 10_000).swap_remove(1).unwrap();
-        let nothing = Followed::new(&[Vec::new()], &[Vec::new()]);
-        assert_eq!(nothing.told(&long), None);
+        let nothing = ControlVariate::new(&[Vec::new()], &[Vec::new()]);
+        assert_eq!(nothing.estimates(&long), None);
         assert!(!nothing.is_known_within(0.1));
     }
 }
