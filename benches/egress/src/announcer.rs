@@ -1,4 +1,4 @@
-//! The far end of a session: a border router that says what it is given.
+//! The far end of a session: a border router that announces given routes.
 
 use std::{
     io::{Read, Write},
@@ -13,13 +13,13 @@ use socket2::{Domain, Socket, Type};
 
 use crate::stream::{ASN, Family, message};
 
-/// An established session. What the other end says is read and not looked at.
+/// An established session. Messages from the other end are read and ignored.
 pub struct Announcer {
     stream: TcpStream,
 }
 
 impl Announcer {
-    /// Connects from an address of `host`'s; the other end may have to start first.
+    /// Connects from an address of `host`; the other end may have to start first.
     pub fn connect(
         host: &Host,
         from: Ipv6Addr,
@@ -43,13 +43,13 @@ impl Announcer {
         }
     }
 
-    /// Says it, which takes as long as the other end reads.
+    /// Sends it, which takes as long as the other end reads.
     pub fn say(&self, octets: &[u8]) -> anyhow::Result<()> {
         let said = (&self.stream).write_all(octets);
         said.context("the announcer's session is broken")
     }
 
-    /// Ends the connection at once, without a word.
+    /// Closes the connection at once, without a NOTIFICATION.
     pub fn vanish(self) -> anyhow::Result<()> {
         Ok(self.stream.shutdown(Shutdown::Both)?)
     }
@@ -63,7 +63,7 @@ fn establish(from: Ipv6Addr, to: Ipv6Addr, family: Family) -> anyhow::Result<Tcp
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(STEP_MAX))?;
     stream.write_all(&open(from, family))?;
-    // Its OPEN and its KEEPALIVE, which says that ours is taken.
+    // Its OPEN, and its KEEPALIVE, which acknowledges ours.
     for expected in [OPEN, KEEPALIVE] {
         let kind = read(&mut stream)?;
         ensure!(kind == expected, "message {kind} instead of {expected}");
@@ -75,8 +75,8 @@ fn establish(from: Ipv6Addr, to: Ipv6Addr, family: Family) -> anyhow::Result<Tcp
     Ok(stream)
 }
 
-/// Multiprotocol (RFC 4760) and AS numbers of four octets (RFC 6793), nothing else: no graceful
-/// restart, so that routes go with the session.
+/// Multiprotocol (RFC 4760) and AS numbers of four octets (RFC 6793) only: no graceful restart, so that
+/// routes disappear with the session.
 fn open(from: Ipv6Addr, family: Family) -> Vec<u8> {
     let mut capabilities = vec![1, 4];
     let codes = family.codes();

@@ -1,4 +1,4 @@
-//! What was measured, in rows, and what is asked of it.
+//! Results in rows, and their targets.
 
 use std::{fmt, time::Duration};
 
@@ -8,23 +8,21 @@ use crate::{
     stream::Family,
 };
 
-/// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     pub family: Family,
-    /// Into the kernel as well.
+    /// Whether routes are installed in the kernel.
     pub kernel: bool,
     pub neighbours: u8,
 }
 
-/// Of one run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Figures {
-    /// Until all neighbours' routes are there.
+    /// Until all neighbours' routes have arrived.
     pub announced_in: Times,
-    /// Until the last neighbour's are gone, which withdraws them one by one.
+    /// Until the last neighbour's routes are removed after it withdrew them one by one.
     pub withdrawn_in: Times,
-    /// Until they are gone with its session.
+    /// Until they are removed after the loss of its session.
     pub lost_in: Times,
     /// With all neighbours' routes.
     pub memory: Memory,
@@ -47,7 +45,7 @@ impl Case {
         }
     }
 
-    /// Whether a program can do it: only Keiro puts VPN routes with SIDs into a kernel without VRF
+    /// Whether a program supports the case: only Keiro installs VPN routes with SIDs in a kernel without VRF
     /// devices.
     pub fn is_for(self, kind: Kind) -> bool {
         kind == Kind::Keiro || !self.kernel || self.family == Family::Unicast
@@ -82,7 +80,7 @@ impl Figures {
         )
     }
 
-    /// Of each figure by itself.
+    /// The median of each figure by itself.
     pub fn median(all: &[Self]) -> Self {
         let times = |of: fn(&Self) -> Times| Times {
             table: middle(all.iter().filter_map(|one| of(one).table)),
@@ -101,7 +99,7 @@ impl Figures {
     }
 }
 
-/// What is asked of Keiro's medians with 200,000 routes of each neighbour, and what came of it.
+/// Targets of Keiro's medians with 200,000 routes per neighbour, and their results.
 pub fn asked(all: &[(Case, Kind, Vec<Figures>)], routes: u32) -> Vec<String> {
     if routes != ASKED_ROUTES {
         return vec![format!(

@@ -1,13 +1,12 @@
-//! What a border router says of a full table, octet by octet (RFC 4271, 4364, 4659, 9252): some
-//! twenty prefixes with each set of attributes and paths of several lengths, as in tables of the
-//! Internet. It is made before anything is measured, by none of the programs that are measured.
+//! A border router's messages for a full table, octet by octet (RFC 4271, 4364, 4659, 9252): some twenty
+//! prefixes per set of attributes and paths of several lengths, as in Internet tables. Generated before
+//! measuring, and by none of the measured programs.
 
 use std::net::Ipv6Addr;
 
 /// The AS of all.
 pub const ASN: u16 = 65000;
 
-/// Which routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// VPNv6 with an SRv6 SID for each border router.
@@ -35,7 +34,7 @@ impl Table {
         out
     }
 
-    /// All of them withdrawn, many in a message.
+    /// All of them withdrawn, many per message.
     pub fn withdrawn(&self) -> Vec<u8> {
         let all: Vec<u32> = (0..self.routes / PER_SET * PER_SET).collect();
         let one = |some: &[u32]| {
@@ -113,7 +112,6 @@ impl Table {
 }
 
 impl Family {
-    /// AFI and SAFI.
     pub fn codes(self) -> Vec<u8> {
         match self {
             Self::Vpn => vec![0, 2, 128],
@@ -122,7 +120,7 @@ impl Family {
     }
 }
 
-/// With what RFC 4271 §4.1 puts before it.
+/// Adds the header of RFC 4271 §4.1.
 pub fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     let mut out = vec![0xff; 16];
     out.extend((19 + body.len() as u16).to_be_bytes());

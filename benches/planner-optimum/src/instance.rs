@@ -1,4 +1,4 @@
-//! The drawn instances, and what an assignment scores, in whole numbers.
+//! The random instances, and the score of an assignment, in integers.
 
 pub const INSTANCES: u64 = 200;
 pub const PATHS: usize = 4;
@@ -96,7 +96,7 @@ impl Instance {
         Some(path.delay + app.length.div_ceil(left + app.rate))
     }
 
-    /// The largest whole load with which an application is met; `None` if it never is.
+    /// The largest integer load at which an application meets its target; `None` if it never does.
     pub fn limit(&self, path: usize, app: usize) -> Option<u64> {
         let (path, app) = (&self.paths[path], &self.apps[app]);
         let transfer = app

@@ -1,8 +1,7 @@
-//! Lower bounds on what any plan can reach, by a program that shares nothing with crates/model.
+//! Lower bounds of any plan, by a program that shares no code with crates/planner.
 //!
-//! For each of 200 drawn instances of 30 applications and 4 paths: branch and price, see
-//! [`search`]. `plans.csv` is what the planner found; it says what is to be proven, and no bound
-//! depends on its being right.
+//! For each of 200 random instances of 30 applications and 4 paths: branch and price, see [`search`].
+//! `plans.csv` is the planner's result and sets what is to be proven; no bound depends on its correctness.
 
 mod instance;
 mod master;
@@ -17,12 +16,12 @@ use master::Caps;
 use pricing::Weights;
 use search::{Answer, Question, Search};
 
-/// A bound this much below what was found is near enough.
+/// A bound this close to the best plan is good enough.
 const NEAR: f64 = 0.0005;
 /// The same after [`NODES`] nodes.
 const NEAR_ENOUGH: f64 = 0.002;
 const NODES: usize = 300;
-/// Nodes per question at most.
+/// Maximum of nodes per question.
 const NODES_MAX: usize = 800;
 
 const NOTHING: Weights = Weights {
@@ -104,7 +103,7 @@ fn prove(seed: u64, plan: &[usize]) {
         },
         &mut ask,
     );
-    // A better plan on the way makes the target another.
+    // A better plan found meanwhile changes the target.
     let mut bound;
     loop {
         let found = best.0;
@@ -147,7 +146,7 @@ fn prove(seed: u64, plan: &[usize]) {
     );
 }
 
-/// Proves the least number of something, going down from what was found.
+/// Proves the minimum of one part of the score, going down from the best plan.
 fn fewest(
     best: &mut (Score, Vec<usize>),
     number: impl Fn(&Score) -> u64,

@@ -1,4 +1,4 @@
-//! Moves and exchanges, as long as one makes an assignment better.
+//! Local search by moves and exchanges, as long as one improves an assignment.
 
 use crate::instance::{APPS, Instance, PATHS, Score};
 

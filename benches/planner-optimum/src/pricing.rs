@@ -46,7 +46,7 @@ pub struct Choice {
 pub struct PathCosts {
     path: usize,
     delay: Vec<[f64; APPS]>,
-    /// Who is met.
+    /// Indices of the applications whose targets are met.
     met: Vec<u32>,
     /// The level from which on the path may be overloaded.
     overloaded_from: usize,

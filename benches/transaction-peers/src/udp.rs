@@ -1,6 +1,6 @@
-//! Bare datagrams: the connection's number, then what was read from it. Nothing is encrypted,
-//! acknowledged or repeated, so the line must lose nothing. What is left is what any two relays in
-//! user space cost: two more wake-ups, and the kernel's part.
+//! Bare datagrams: the connection's number, then the data read from it. Nothing is encrypted, acknowledged or
+//! retransmitted, so the line must lose nothing. What remains is the cost of any two relays in user space:
+//! two more wake-ups, and the kernel's part.
 
 use std::{
     collections::HashMap,
@@ -18,10 +18,10 @@ use crate::{Relay, ready};
 
 const LISTENER: Token = Token(0);
 const DATAGRAMS: Token = Token(1);
-/// The first connection's; its number is the token.
+/// The token of the first connection.
 const FIRST: usize = 2;
 
-/// A message of the experiment fits many times.
+/// Larger than any message of the experiment.
 const READ_MAX: usize = 1200;
 const NUMBER_LEN: usize = 4;
 
@@ -52,7 +52,7 @@ impl Carrier {
         Ok(())
     }
 
-    /// What a connection has to say leaves, a datagram for each read; its end is an empty one.
+    /// Sends the data of a connection, a datagram per read; an empty one marks the end.
     fn from_tcp(&mut self, number: usize, send: impl Fn(&UdpSocket, &[u8])) {
         let Some(tcp) = self.connections.get_mut(&number) else {
             return;
@@ -67,7 +67,7 @@ impl Carrier {
                         self.connections.remove(&number);
                         return;
                     }
-                    // What comes after it wakes the poll again only if all of it was read.
+                    // Later data wakes the poll again only if all of it was read.
                     if read < READ_MAX && tcp_is_empty(tcp) {
                         return;
                     }
@@ -81,7 +81,7 @@ impl Carrier {
         }
     }
 
-    /// A message of the experiment is small, and a local connection takes it at once.
+    /// A message of the experiment is small, and a local connection accepts it at once.
     fn to_tcp(&mut self, number: usize, bytes: &[u8]) {
         if bytes.is_empty() {
             self.connections.remove(&number);

@@ -1,4 +1,4 @@
-//! What is measured: one TCP transfer, small datagrams at rising rates, and idle round trips.
+//! Measurements: one TCP transfer, small datagrams at increasing rates, and idle round trips.
 
 use std::{
     fs,
@@ -32,7 +32,7 @@ pub struct Measured {
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const SMALL: usize = 64;
-/// At the highest rate that may be lost, as RFC 2544 has it for frame loss, but not none.
+/// Permitted loss at the highest rate: like RFC 2544 for frame loss, but not zero.
 const LOSS_MAX: f64 = 0.01;
 const ROUND_TRIPS: usize = 500;
 
@@ -50,7 +50,7 @@ impl Measured {
         )
     }
 
-    /// Figure by figure.
+    /// The median of each figure by itself.
     pub fn median(all: &[Self]) -> Self {
         let of = |figure: fn(&Self) -> f64| {
             let mut values: Vec<f64> = all.iter().map(figure).collect();
@@ -78,7 +78,7 @@ impl Measured {
     }
 }
 
-/// Waits until a datagram comes through.
+/// Waits until a datagram arrives.
 pub fn await_echo(lab: &Lab, tunnel: &Tunnel) -> anyhow::Result<()> {
     let began = Instant::now();
     while began.elapsed() < PATIENCE {
@@ -124,7 +124,7 @@ fn cpu(tunnel: &Tunnel) -> anyhow::Result<f64> {
     Ok(all)
 }
 
-/// A socket of host a, or b, in the tunnel.
+/// A socket of host a or b in the tunnel.
 fn bound(lab: &Lab, host: usize, address: Ipv4Addr) -> anyhow::Result<UdpSocket> {
     let host = lab.host(["a", "b"][host])?;
     let socket = host.run(|| -> std::io::Result<UdpSocket> {
@@ -173,7 +173,7 @@ fn round_trips(
     Ok(found)
 }
 
-/// One TCP connection from a to b: bytes, in what time, with what processor time.
+/// One TCP connection from a to b: bytes, duration, and processor time.
 fn transfer(lab: &Lab, tunnel: &Tunnel, length: Duration) -> anyhow::Result<(u64, Duration, f64)> {
     let to = SocketAddr::from((tunnel.addresses[1], 0));
     let listener = lab.host("b")?.run(|| TcpListener::bind(to))??;
@@ -188,7 +188,7 @@ fn transfer(lab: &Lab, tunnel: &Tunnel, length: Duration) -> anyhow::Result<(u64
     let (mut accepted, _) = listener.accept()?;
     accepted.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    // The first second is slow start's.
+    // The first second is slow start.
     let warm = Duration::from_secs(1);
     let received = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -222,17 +222,17 @@ fn transfer(lab: &Lab, tunnel: &Tunnel, length: Duration) -> anyhow::Result<(u64
     })
 }
 
-/// The highest rate of small datagrams at which hardly any is lost, and what each costs there.
+/// The highest rate of small datagrams with hardly any loss, and the cost of each at that rate.
 fn small_packets(lab: &Lab, tunnel: &Tunnel) -> anyhow::Result<(f64, f64)> {
     const FIRST: f64 = 20_000.0;
     const STEP: f64 = 1.25;
     const LAST: f64 = 1_500_000.0;
     const HALVINGS: usize = 3;
     let mut best = (0.0, 0.0);
-    // What was asked for when the best was reached, and what was too much.
+    // The offered rate at the best result, and one that was too high.
     let (mut low, mut high) = (FIRST / STEP, None);
     let mut attempt = |rate: f64| -> anyhow::Result<bool> {
-        // One that loses too much may be the machine's fault.
+        // Too much loss may be the machine's fault.
         for _ in 0..2 {
             let (sent, arrived, took, used) = at_rate(lab, tunnel, rate)?;
             let reached = sent as f64 / took.as_secs_f64();
@@ -241,7 +241,7 @@ fn small_packets(lab: &Lab, tunnel: &Tunnel) -> anyhow::Result<(f64, f64)> {
                 if reached > best.0 {
                     best = (reached, used / arrived.max(1) as f64);
                 }
-                // The sender itself may do no more.
+                // The sender itself may have reached its limit.
                 return Ok(reached >= 0.95 * rate);
             }
         }
@@ -265,10 +265,10 @@ fn small_packets(lab: &Lab, tunnel: &Tunnel) -> anyhow::Result<(f64, f64)> {
     Ok(best)
 }
 
-/// Datagrams sent and arrived in a second at `rate`, in what time, with what processor time.
+/// Datagrams sent and received in a second at `rate`, with duration and processor time.
 fn at_rate(lab: &Lab, tunnel: &Tunnel, rate: f64) -> anyhow::Result<(u64, u64, Duration, f64)> {
     const LENGTH: Duration = Duration::from_secs(1);
-    /// What is due is looked at so often.
+    /// Period of sending what is due.
     const TICK: Duration = Duration::from_micros(100);
     let near = bound(lab, 0, tunnel.addresses[0])?;
     let far = bound(lab, 1, tunnel.addresses[1])?;
@@ -279,7 +279,7 @@ fn at_rate(lab: &Lab, tunnel: &Tunnel, rate: f64) -> anyhow::Result<(u64, u64, D
         let receiver = scope.spawn(|| {
             let mut bytes = [0; 2048];
             let mut count = 0;
-            // Ends when nothing has come for a while.
+            // Ends if nothing has arrived for a while.
             loop {
                 match far.recv(&mut bytes) {
                     Ok(_) => count += 1,
@@ -293,7 +293,7 @@ fn at_rate(lab: &Lab, tunnel: &Tunnel, rate: f64) -> anyhow::Result<(u64, u64, D
         while began.elapsed() < LENGTH {
             let due = (began.elapsed().as_secs_f64() * rate) as u64;
             while sent < due {
-                // A full device queue loses it as a real one would.
+                // A full device queue loses it, like a real one.
                 let _ = near.send(&[0; SMALL]);
                 sent += 1;
             }
