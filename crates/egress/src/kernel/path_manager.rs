@@ -7,7 +7,8 @@ use std::{
 
 use keiro_linux::{
     mptcp_pm::{
-        self, Before, Endpoint, Ends, Events, Limits, Manager, PathManager, PathManagerError, Token,
+        self, Endpoint, Ends, Events, Limits, Manager, PathManager, PathManagerError,
+        PreviousManager, Token,
     },
     sock_diag::{DiagError, SocketDiag},
 };
@@ -29,7 +30,7 @@ pub(super) struct Paths {
     pub(super) events: Events,
     pub(super) all: Multipath,
     /// The path manager to restore when this process ends.
-    pub(super) before: Before,
+    pub(super) before: PreviousManager,
     /// Reads what connections have carried; `None`: that failed.
     diag: Option<SocketDiag>,
 }
