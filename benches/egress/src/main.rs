@@ -205,16 +205,16 @@ impl Watched {
             let acting = scope.spawn(act);
             let mut times = Times::default();
             loop {
-                let told = self.program.routes()?;
-                if times.table.is_none() && told == Some(routes) {
+                let in_table = self.program.routes()?;
+                if times.table.is_none() && in_table == Some(routes) {
                     times.table = Some(begun.elapsed());
                 }
-                let there = self.kernel.as_ref().map(RouteCount::added).transpose()?;
-                if times.kernel.is_none() && there == Some(routes) {
+                let in_kernel = self.kernel.as_ref().map(RouteCount::added).transpose()?;
+                if times.kernel.is_none() && in_kernel == Some(routes) {
                     times.kernel = Some(begun.elapsed());
                 }
-                let whole = (told.is_none() || times.table.is_some())
-                    && (there.is_none() || times.kernel.is_some());
+                let whole = (in_table.is_none() || times.table.is_some())
+                    && (in_kernel.is_none() || times.kernel.is_some());
                 if whole {
                     let acted = acting.join();
                     acted.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
@@ -222,7 +222,7 @@ impl Watched {
                 }
                 if begun.elapsed() > PATIENCE {
                     bail!(
-                        "{told:?} routes in its table and {there:?} in the kernel instead of {routes}"
+                        "{in_table:?} routes in its table and {in_kernel:?} in the kernel instead of {routes}"
                     );
                 }
                 thread::sleep(LOOK);

@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(
             of("10.0.0.0/8", Some(0)),
             Validity::Invalid,
-            "AS 0 is nobody"
+            "AS 0 permits no origin"
         );
         assert_eq!(of("11.0.0.0/8", Some(65001)), Validity::NotFound);
     }

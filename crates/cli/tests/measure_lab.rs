@@ -331,7 +331,7 @@ fn a_link_that_is_cut_is_noticed_within_seconds() {
         .link("wan")
         .and_then(|link| link.cut())
         .expect("cut");
-    endless.ended().says(&["has vanished", PORT]);
+    endless.ended().says(&["fell silent", PORT]);
     let took = cut.elapsed();
     assert!(took < Duration::from_secs(8), "{took:?}");
 }

@@ -192,7 +192,7 @@ impl<'a> Campaign<'a> {
         let mut measurement = Measurement::default();
         if self.runners.is_empty() {
             bail!(
-                "nothing can measure {}: neither the laboratory nor the simulator is there",
+                "{} cannot be measured: neither the laboratory nor the simulator is available",
                 setup.id
             );
         }
@@ -272,7 +272,7 @@ pub(crate) fn run_until_valid(
         let expected = request.schedule.messages();
         if outcome.records.len() != expected {
             bail!(
-                "{} messages were made, but {expected} were asked for",
+                "{} messages were sent instead of {expected}",
                 outcome.records.len()
             );
         }

@@ -307,7 +307,7 @@ impl PlanFile {
         }
         for (i, row) in rows.iter().enumerate() {
             if rows[..i].contains(row) {
-                return Err(format!("rows: `{}` is there twice", row.text(&setup)));
+                return Err(format!("rows: `{}` is listed twice", row.text(&setup)));
             }
             if self.kind == Kind::Prediction && !row.quantity.is_computed() {
                 return Err(format!(

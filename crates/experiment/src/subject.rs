@@ -83,7 +83,7 @@ impl Experiment for Accuracy {
     ) -> anyhow::Result<Findings> {
         if bench.runners.is_empty() {
             bail!(
-                "nothing can measure {}: neither the laboratory nor the simulator is there",
+                "{} cannot be measured: neither the laboratory nor the simulator is available",
                 plan.id
             );
         }
@@ -135,7 +135,7 @@ impl Experiment for Transactions {
         let measured = transactions::measure(runner, plan, &cases, extent, watch, keep);
         let measured = measured.map_err(|error| match &kept_in {
             Some(directory) => error.context(format!(
-                "broken off; the rounds before are in {}",
+                "aborted; the complete rounds are in {}",
                 directory.display()
             )),
             None => error,

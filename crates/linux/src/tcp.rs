@@ -47,7 +47,7 @@ pub enum ListenError {
         here: Vec<InterfaceAddress>,
     },
     /// Another socket has the port.
-    #[error("{address}: the TCP port is in use; `ss -tlpn sport = :{}` shows by whom; stop that, or use another port", address.port())]
+    #[error("{address}: the TCP port is in use; `ss -tlpn sport = :{}` shows the program; stop it, or use another port", address.port())]
     InUse { address: SocketAddr },
     /// The port or transparent mode needs a privilege.
     #[error(
@@ -257,7 +257,7 @@ mod tests {
                 Ok((stream, _)) => return stream,
                 Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
             }
-            assert!(std::time::Instant::now() < end, "nobody came");
+            assert!(std::time::Instant::now() < end, "no connection");
             std::thread::yield_now();
         }
     }

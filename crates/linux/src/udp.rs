@@ -115,7 +115,7 @@ pub enum BindError {
         here: Vec<InterfaceAddress>,
     },
     /// Another socket has the port.
-    #[error("{address}: the UDP port is in use; `ss -ulpn sport = :{}` shows by whom; stop that, or use another port", address.port())]
+    #[error("{address}: the UDP port is in use; `ss -ulpn sport = :{}` shows the program; stop it, or use another port", address.port())]
     InUse { address: SocketAddr },
     /// The port needs a privilege.
     #[error(

@@ -313,7 +313,7 @@ impl LineProblem {
             Self::Separator { .. } => {
                 "separate columns by commas, and write numbers with a decimal point"
             }
-            Self::Twice { .. } => "keep one of them: which is meant cannot be told",
+            Self::Twice { .. } => "keep one of them: it is not clear which is meant",
             Self::Missing { .. } => "separate columns by commas, one transfer per line",
             Self::NotANumber { .. } => {
                 "write numbers without unit, with a decimal point; comments begin with #"

@@ -123,7 +123,7 @@ fn a_next_hop_that_is_lost_or_found_costs_what_its_own_routes_cost() {
     assert_eq!(set(&mut rib, of(2), false), (0, 0), "nothing new");
     assert_eq!(set(&mut rib, of(1), true), (0, 0), "nothing else was said");
     assert_eq!(set(&mut rib, of(2), true), (3, 3));
-    assert_eq!(set(&mut rib, of(3), false), (0, 0), "nobody has it");
+    assert_eq!(set(&mut rib, of(3), false), (0, 0), "no route uses it");
     // The same address is a different next hop for another neighbour.
     assert_eq!(set(&mut rib, (NeighbourId(2), hop(1)), false), (0, 0));
     assert_eq!(set(&mut rib, of(1), false), (2000, 2000));

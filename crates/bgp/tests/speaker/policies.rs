@@ -112,7 +112,7 @@ fn a_new_policy_is_applied_without_a_route_refresh() {
     assert_eq!(
         network.nodes[INSIDE].prefixes().len(),
         3,
-        "it is told at once"
+        "it is advertised at once"
     );
     set_import(&mut network, id, only(&["2001:db8:2::/48"], preferred(200)));
     assert_eq!(network.nodes[INSIDE].prefixes(), ["2001:db8:2::/48"]);
@@ -127,7 +127,7 @@ fn a_new_policy_is_applied_without_a_route_refresh() {
         "as it received"
     );
     assert_eq!(network.nodes[BORDER].prefixes().len(), 3);
-    assert_eq!(heard(&network), before, "nobody was asked for anything");
+    assert_eq!(heard(&network), before, "no route refresh was requested");
     let down = |event: &&Event| matches!(event, Event::Down(..));
     assert_eq!(network.nodes[BORDER].events.iter().find(down), None);
 }
@@ -188,7 +188,7 @@ fn new_vrps_apply_at_once_without_a_route_refresh() {
     assert_eq!(
         network.nodes[INSIDE].prefixes().len(),
         3,
-        "nobody has said anything"
+        "no input arrived"
     );
     let before = heard(&network);
     let mut set = |vrps: Arc<Vrps>| {
@@ -202,7 +202,7 @@ fn new_vrps_apply_at_once_without_a_route_refresh() {
     assert_eq!(set(nobodys), [""; 0]);
     let own = vrps(&[("2001:db8::/32", 65001)]);
     assert_eq!(set(own).len(), 3);
-    assert_eq!(heard(&network), before, "nobody was asked for anything");
+    assert_eq!(heard(&network), before, "no route refresh was requested");
 }
 
 /// What happens to the transit's session at the border router.

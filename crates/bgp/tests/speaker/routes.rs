@@ -138,7 +138,7 @@ fn a_route_with_an_unreachable_next_hop_is_not_advertised_until_it_is_reachable(
     assert!(changes.best.contains(&best) && changes.by_neighbour.contains(&(at_a, best)));
     assert_eq!(network.nodes[2].speaker.route_of(at_a, &best), None);
     assert_eq!(by(&network, 2), Some(65002));
-    assert_eq!(by(&network, 3), Some(65002), "the server is told");
+    assert_eq!(by(&network, 3), Some(65002), "the server gets it");
     assert_eq!(
         [has(&network, "65000:1"), has(&network, "65000:2")],
         [false, true]
@@ -189,7 +189,7 @@ fn vpn_routes_are_advertised_before_best_paths() {
             false => [[0, 2, 128, 136], [0, 2, 1, 48]],
         };
         let at = families.map(|family| heard.windows(4).position(|four| four == family));
-        let [vpn, best] = at.map(|at| at.expect("both are told"));
+        let [vpn, best] = at.map(|at| at.expect("both are advertised"));
         assert!(vpn < best, "announced: {announced}");
     }
 }
@@ -316,7 +316,7 @@ fn a_slow_reader_gets_the_last_state_only() {
     network.nodes[2]
         .speaker
         .transmit(connection, &mut sent, 4096);
-    assert!(sent.is_empty(), "it received and went: nothing to tell");
+    assert!(sent.is_empty(), "announced and withdrawn: nothing to send");
     let _ = Label::IMPLICIT_NULL;
     let _: Option<Service> = None;
 }

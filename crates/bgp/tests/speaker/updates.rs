@@ -230,7 +230,7 @@ fn a_bad_update_costs_its_routes_and_not_the_session() {
             ],
         ),
         (
-            "a next hop that is everybody's own",
+            "a loopback next hop",
             vec![
                 reach(1, &host("::1"), &prefix(1)),
                 origin(),

@@ -90,7 +90,7 @@ fn only_hosts_with_the_right_keys_measure() {
     let open = Server::open();
     authenticated(&open.address, &client, &server_key, &QUICK)
         .expect_code(1)
-        .says(&["proves nothing", "--allow"]);
+        .says(&["does not authenticate itself", "--allow"]);
 }
 
 #[test]

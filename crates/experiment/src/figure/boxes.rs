@@ -218,18 +218,22 @@ impl Shape {
     ) -> PlotResult<()> {
         let [first, median, third] = self.quartiles;
         let (low, high) = self.whiskers;
-        let line = |from: (i32, i32), to: (i32, i32), wide| {
-            PathElement::new([from, to], colour.stroke_width(wide))
-        };
-        canvas.draw(&line((x, y(low)), (x, y(first)), 1))?;
-        canvas.draw(&line((x, y(third)), (x, y(high)), 1))?;
+        let (thin, thick) = (colour.stroke_width(1), colour.stroke_width(3));
+        canvas.draw(&PathElement::new([(x, y(low)), (x, y(first))], thin))?;
+        canvas.draw(&PathElement::new([(x, y(third)), (x, y(high))], thin))?;
         for end in [low, high] {
-            canvas.draw(&line((x - half / 2, y(end)), (x + half / 2, y(end)), 1))?;
+            canvas.draw(&PathElement::new(
+                [(x - half / 2, y(end)), (x + half / 2, y(end))],
+                thin,
+            ))?;
         }
         let corners = [(x - half, y(third)), (x + half, y(first))];
         canvas.draw(&Rectangle::new(corners, colour.mix(0.3).filled()))?;
         canvas.draw(&Rectangle::new(corners, colour.stroke_width(1)))?;
-        canvas.draw(&line((x - half, y(median)), (x + half, y(median)), 3))?;
+        canvas.draw(&PathElement::new(
+            [(x - half, y(median)), (x + half, y(median))],
+            thick,
+        ))?;
         for outlier in &self.outliers {
             canvas.draw(&Circle::new((x, y(*outlier)), 3, colour.stroke_width(1)))?;
         }

@@ -258,32 +258,29 @@ impl MeansFigure {
 fn legend(canvas: &Canvas<'_>) -> PlotResult<()> {
     let bottom = canvas.dim_in_pixel().1 as i32;
     let left = LEFT as i32;
-    let text = |text: &str, x: i32, y: i32| {
-        label(
-            canvas,
-            text,
-            (left + x, bottom - y),
-            LABEL_SIZE,
-            INK,
-            HPos::Left,
-        )
-    };
-    text("mean delay (ms, logarithmic)", 0, 42)?;
+    legend_text(canvas, "mean delay (ms, logarithmic)", 0, 42)?;
     let y = bottom - 16;
     canvas.draw(&PathElement::new(
         [(left, y), (left + 20, y)],
         INK.stroke_width(3),
     ))?;
     canvas.draw(&Circle::new((left + 10, y), 5, INK.filled()))?;
-    text("with 95 % interval", 28, 16)?;
+    legend_text(canvas, "with 95 % interval", 28, 16)?;
     let diamond = DIAMOND.map(|(dx, dy)| (left + 176 + dx, y + dy));
     canvas.draw(&PathElement::new(diamond.to_vec(), INK.stroke_width(2)))?;
-    text("paper", 190, 16)?;
+    legend_text(canvas, "paper", 190, 16)?;
     canvas.draw(&PathElement::new(
         [(left + 296, y - 7), (left + 296, y + 7)],
         INK.stroke_width(2),
     ))?;
-    text("idle path", 306, 16)?;
+    legend_text(canvas, "idle path", 306, 16)?;
     line_sample(canvas, (left + 390, y), MARK.stroke_width(2), Dash::Dotted)?;
-    text("latency target", 390 + SAMPLE_WIDTH + 8, 16)
+    legend_text(canvas, "latency target", 390 + SAMPLE_WIDTH + 8, 16)
+}
+
+/// Writes `text` at `x` pixels from the plot's left edge and `height` pixels above the bottom.
+fn legend_text(canvas: &Canvas<'_>, text: &str, x: i32, height: i32) -> PlotResult<()> {
+    let bottom = canvas.dim_in_pixel().1 as i32;
+    let at = (LEFT as i32 + x, bottom - height);
+    label(canvas, text, at, LABEL_SIZE, INK, HPos::Left)
 }

@@ -318,7 +318,7 @@ pub(super) fn start_all(
     let directory = tempfile::Builder::new()
         .prefix("keiro-experiment-")
         .tempdir()
-        .context("no directory for keys and sockets can be made")?;
+        .context("cannot create a directory for keys and sockets")?;
     let keys: Vec<PrivateKey> = hosts
         .iter()
         .map(|_| random_key())
@@ -392,7 +392,7 @@ pub(super) fn gateway_table(name: &str, home: &Path) -> String {
 
 /// The tail of the gateways' logs, for an error.
 pub(super) fn log_tail<'a>(gateways: impl IntoIterator<Item = &'a Gateway>) -> String {
-    let mut words = String::from("the gateways' last words:");
+    let mut words = String::from("the gateways' last log lines:");
     for gateway in gateways {
         let log = fs::read_to_string(gateway.log()).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
@@ -435,7 +435,7 @@ impl Configuration<'_> {
                 let end = link.end(host)?;
                 end.addresses.first().map(|prefix| prefix.address())
             };
-            let own = address(self.host).context("a path has no address here")?;
+            let own = address(self.host).context("a path has no local address")?;
             let theirs = address(self.peer).context("a path has no address at the peer")?;
             writeln!(text, "\n[[path]]")?;
             writeln!(text, "name = {}", quoted(&path.name))?;

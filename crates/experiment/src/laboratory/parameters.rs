@@ -422,7 +422,7 @@ fn make_room(socket: &UdpSocket) -> anyhow::Result<()> {
         nix::sys::socket::sockopt::RcvBufForce,
         &RECEIVE_BUFFER_BYTES,
     )
-    .context("the receiver gets no buffer")
+    .context("cannot enlarge the receive buffer")
 }
 
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;

@@ -170,7 +170,7 @@ fn distinct<T: Ord>(key: &str, values: impl Iterator<Item = T>) -> Result<(), St
     values.dedup();
     match values.len() == count {
         true => Ok(()),
-        false => Err(format!("`{key}`: one is there twice")),
+        false => Err(format!("`{key}` has a duplicate")),
     }
 }
 

@@ -160,7 +160,7 @@ impl SharingFile {
         let names = report::names(&sharing);
         let units: BTreeMap<String, &str> = names.iter().cloned().collect();
         if units.len() != names.len() {
-            return Err("two cases have one name".to_owned());
+            return Err("two cases have the same name".to_owned());
         }
         let rows: Vec<String> = units.keys().cloned().collect();
         let unit_of = |row: &str| units.get(row).copied().unwrap_or("UNIT");

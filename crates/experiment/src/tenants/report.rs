@@ -49,12 +49,16 @@ enum Quantity {
     Dropped(usize),
 }
 
+/// With the link's number, if there are several.
+fn name_of_link(name: &str, link: usize, links: usize) -> String {
+    match links {
+        1 => name.to_owned(),
+        _ => format!("{name} {}", link + 1),
+    }
+}
+
 impl Quantity {
     fn name(self, links: usize) -> String {
-        let of = |name: &str, link: usize| match links {
-            1 => name.to_owned(),
-            _ => format!("{name} {}", link + 1),
-        };
         match self {
             Self::Index => "F".to_owned(),
             Self::IndexLow => "F p5".to_owned(),
@@ -63,11 +67,11 @@ impl Quantity {
             Self::InsideWhole => "inside whole".to_owned(),
             Self::Goodput => "goodput".to_owned(),
             Self::Share(tenant) => format!("share {}", tenant + 1),
-            Self::Used(link) => of("used", link),
+            Self::Used(link) => name_of_link("used", link, links),
             Self::UsedOfNone => "used of none".to_owned(),
-            Self::Queue(link) => of("queue", link),
+            Self::Queue(link) => name_of_link("queue", link, links),
             Self::QueueOfNone => "queue of none".to_owned(),
-            Self::Dropped(link) => of("dropped", link),
+            Self::Dropped(link) => name_of_link("dropped", link, links),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Plans of transactions: transports and extent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use keiro_lab::traffic::transactions::{HEADER_BYTES, MESSAGE_BYTES_MAX};
 use serde::Deserialize;
@@ -103,22 +103,10 @@ impl TransactionsFile {
     }
 
     fn check(&self) -> Result<(), String> {
-        let repeated = |count: usize, distinct: usize| count == 0 || count != distinct;
-        let distinct = |values: &mut Vec<u64>| {
-            values.sort_unstable();
-            values.dedup();
-            values.len()
-        };
-        let mut trips: Vec<u64> = self.round_trips.iter().map(|n| u64::from(*n)).collect();
-        if repeated(self.round_trips.len(), distinct(&mut trips)) || trips.contains(&0) {
+        if !is_set(&self.round_trips) || self.round_trips.contains(&0) {
             return Err("`round_trips` needs at least one number above zero, each once".into());
         }
-        let mut transports: Vec<u64> = self
-            .transports
-            .iter()
-            .map(|transport| *transport as u64)
-            .collect();
-        if repeated(self.transports.len(), distinct(&mut transports)) {
+        if !is_set(&self.transports) {
             return Err("`ways` needs at least one way, each once".into());
         }
         let traffic = &self.transactions;
@@ -138,6 +126,12 @@ impl TransactionsFile {
         self.run.check("run")?;
         self.quick.check("quick")
     }
+}
+
+/// Whether there are values, each once.
+fn is_set<T: Ord>(values: &[T]) -> bool {
+    let distinct: BTreeSet<&T> = values.iter().collect();
+    !values.is_empty() && distinct.len() == values.len()
 }
 
 #[cfg(test)]

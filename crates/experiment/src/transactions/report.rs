@@ -50,7 +50,7 @@ pub(crate) fn rows(
             values.insert(unended_row(case), count as f64);
         }
     }
-    let asked_of_other_ways = |target: &&Target| {
+    let refers_to_known_rows = |target: &&Target| {
         let is_told = |row: &str| {
             let of_case = |case: &Case| Statistic::ALL.iter().any(|s| case.row(s.name()) == row);
             cases.iter().any(of_case)
@@ -58,7 +58,7 @@ pub(crate) fn rows(
         target.other().is_none_or(is_told)
     };
     let asked_of = |name: &str| -> Vec<TargetResult> {
-        let targets = transactions.targets.iter().filter(asked_of_other_ways);
+        let targets = transactions.targets.iter().filter(refers_to_known_rows);
         targets
             .filter(|target| target.row == name && !target.lacks_interval(&values))
             .map(|target| TargetResult {
@@ -341,7 +341,7 @@ pub(crate) fn notes(transactions: &Transactions, measured: &Measured) -> Vec<Str
         notes.insert(
             0,
             format!(
-                "NOT WHOLE: {} more rounds were to come",
+                "INCOMPLETE: {} rounds were not measured",
                 measured.rounds_left
             ),
         );

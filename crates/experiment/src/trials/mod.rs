@@ -267,17 +267,18 @@ impl Flows {
     }
 }
 
+fn rates_in_mbit(a: Text<Bandwidth>, b: Text<Bandwidth>) -> String {
+    let [a, b] = [a, b].map(|rate| rate.0.as_bits_per_second() as f64 / 1e6);
+    format!("{a}/{b}")
+}
+
 impl Pattern {
     /// The last part of the names of its cases: the rates in Mbit/s.
     pub fn name(&self) -> String {
-        let of = |a: &Text<Bandwidth>, b: &Text<Bandwidth>| {
-            let [a, b] = [a, b].map(|rate| rate.0.as_bits_per_second() as f64 / 1e6);
-            format!("{a}/{b}")
-        };
-        let first = of(&self.a, &self.b);
+        let first = rates_in_mbit(self.a, self.b);
         match &self.then {
             None => first,
-            Some(then) => format!("{first} to {}", of(&then.a, &then.b)),
+            Some(then) => format!("{first} to {}", rates_in_mbit(then.a, then.b)),
         }
     }
 }

@@ -85,7 +85,7 @@ impl TrialsFile {
         }
         let rows: Vec<String> = units.keys().cloned().collect();
         if rows.len() != cases.len() * trial.quantities().len() {
-            return Err("two cases have one name".to_owned());
+            return Err("two cases have the same name".to_owned());
         }
         let unit_of = |row: &str| units.get(row).copied().unwrap_or("UNIT");
         let targets = self.targets.iter();
@@ -334,7 +334,7 @@ mod tests {
                 SPACING,
                 "\"20Mbit\"",
                 "\"10Mbit\"",
-                "two cases have one name",
+                "two cases have the same name",
             ),
             (SPACING, "[spacing]", "[bulk]", "unknown key `bandwidths`"),
         ] {

@@ -37,7 +37,7 @@ fn controllers_meet_every_impairment_and_leave_a_figure() {
     assert_eq!(before, 0.0, "{}", report.table());
     for trouble in ["slow receiver", "others' bursts", "line loss", "congestion"] {
         let lost = value(&report, &format!("none {trouble} lost sim"));
-        assert!(lost > 0.0, "`{trouble}` harms nobody:\n{}", report.table());
+        assert!(lost > 0.0, "`{trouble}` loses nothing:\n{}", report.table());
     }
     for file in ["path-adaptive-sim.svg", "path-none-sim.csv", "trace.csv"] {
         assert!(report.files.iter().any(|name| name == file), "{file}");

@@ -124,7 +124,7 @@ fn an_aborted_run_keeps_its_complete_rounds() {
     let (ran, manifest, runs) = carry_out(20);
     ran.unwrap();
     assert_eq!(runs, 20);
-    assert!(!manifest.contains("NOT WHOLE"), "{manifest}");
+    assert!(!manifest.contains("INCOMPLETE"), "{manifest}");
 
     let (ran, manifest, runs) = carry_out(10);
     let error = format!("{:#}", ran.unwrap_err());
@@ -132,14 +132,14 @@ fn an_aborted_run_keeps_its_complete_rounds() {
         error.contains("round 3, could not be run: the machine is gone"),
         "{error}"
     );
-    let kept = "broken off; the rounds before are in /";
+    let kept = "aborted; the complete rounds are in /";
     assert!(
         error.starts_with(kept) && error.contains("/aggregation/table5/2"),
         "{error}"
     );
     assert_eq!(runs, 8);
     assert!(
-        manifest.contains("NOT WHOLE: 3 more rounds were to come"),
+        manifest.contains("INCOMPLETE: 3 rounds were not measured"),
         "{manifest}"
     );
 

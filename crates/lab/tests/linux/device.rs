@@ -63,7 +63,7 @@ fn offloads_are_those_of_the_kernel_or_none() {
 
 #[test]
 fn a_name_in_use_is_an_error_and_its_owner_unaffected() {
-    if !is_root("a_name_that_is_taken_is_told_and_its_owner_unharmed") {
+    if !is_root("a_name_in_use_is_an_error_and_its_owner_unaffected") {
         return;
     }
     let namespace = Namespace::new();
@@ -114,7 +114,7 @@ fn a_persistent_device_is_opened_and_stays() {
 
 #[test]
 fn lack_of_the_capability_is_reported() {
-    if !is_root("lack_of_the_capability_is_told") {
+    if !is_root("lack_of_the_capability_is_reported") {
         return;
     }
     let namespace = Namespace::new();
@@ -131,7 +131,7 @@ fn lack_of_the_capability_is_reported() {
 
 #[test]
 fn readers_and_writers_get_an_error_for_a_device_that_is_down_or_removed() {
-    if !is_root("a_device_that_is_down_or_removed_is_told_to_readers_and_writers") {
+    if !is_root("readers_and_writers_get_an_error_for_a_device_that_is_down_or_removed") {
         return;
     }
     let namespace = Namespace::new();
@@ -156,12 +156,14 @@ fn readers_and_writers_get_an_error_for_a_device_that_is_down_or_removed() {
     assert!(matches!(queue.write(&packet), Err(TunFault::Gone)));
     // Packets that the kernel sent before may still be read.
     let mut fault = None;
-    wait_until("the reader is told", || match queue.read(&mut buffer) {
-        Err(error) => {
-            fault = Some(error);
-            true
+    wait_until("the reader gets the error", || {
+        match queue.read(&mut buffer) {
+            Err(error) => {
+                fault = Some(error);
+                true
+            }
+            Ok(_) => false,
         }
-        Ok(_) => false,
     });
     assert!(matches!(fault, Some(TunFault::Gone)), "{fault:?}");
     assert!(matches!(tun.mtu(), Err(TunError::Missing { .. })));
@@ -172,7 +174,7 @@ fn readers_and_writers_get_an_error_for_a_device_that_is_down_or_removed() {
 
 #[test]
 fn the_state_of_a_device_is_reported() {
-    if !is_root("what_becomes_of_a_device_is_seen") {
+    if !is_root("the_state_of_a_device_is_reported") {
         return;
     }
     let namespace = Namespace::new();

@@ -193,7 +193,7 @@ fn a_cross_connect_sends_to_its_neighbour_whatever_the_tables_say() {
 
 #[test]
 fn packets_to_withdrawn_routes_are_dropped_at_the_border_router() {
-    if !is_root("what_the_border_router_no_longer_has_goes_to_nobody") {
+    if !is_root("packets_to_withdrawn_routes_are_dropped_at_the_border_router") {
         return;
     }
     let (network, mut server, mut border) = set_up(Encapsulation::Reduced);
@@ -247,7 +247,7 @@ fn a_nexthop_that_is_replaced_leads_all_its_routes_elsewhere() {
 
 #[test]
 fn entries_of_an_earlier_run_are_taken_over_and_cleanup_leaves_nothing() {
-    if !is_root("what_an_earlier_run_left_is_taken_over_and_cleanup_leaves_nothing") {
+    if !is_root("entries_of_an_earlier_run_are_taken_over_and_cleanup_leaves_nothing") {
         return;
     }
     let (network, server, border) = set_up(Encapsulation::Full);
@@ -286,7 +286,7 @@ fn everything(network: &Network) -> String {
 
 #[test]
 fn colliding_entries_of_others_are_named_and_left_alone() {
-    if !is_root("others_entries_are_named_and_left_alone") {
+    if !is_root("colliding_entries_of_others_are_named_and_left_alone") {
         return;
     }
     let network = Network::new();
@@ -368,7 +368,7 @@ fn an_address_that_the_operator_added_is_used_and_never_removed() {
 
 #[test]
 fn entries_lost_with_an_interface_are_restored() {
-    if !is_root("what_went_with_an_interface_is_made_again") {
+    if !is_root("entries_lost_with_an_interface_are_restored") {
         return;
     }
     let (network, _server, mut border) = set_up(Encapsulation::Reduced);
@@ -380,7 +380,9 @@ fn entries_lost_with_an_interface_are_restored() {
         "its own changes do not count"
     );
     network.asbr.ip("link set pb down");
-    wait_until("the watch tells", || watch.changed(&border).unwrap());
+    wait_until("the watch reports the change", || {
+        watch.changed(&border).unwrap()
+    });
     let report = border.reconcile().unwrap();
     assert!(
         !report.failures.is_empty(),
@@ -391,7 +393,9 @@ fn entries_lost_with_an_interface_are_restored() {
     assert_eq!((sent.arrived, sent.by), (false, [0, 0]), "{sent:?}");
     network.asbr.ip("link set pb up");
     network.asbr.ip("addr replace fd00:b::1/64 dev pb nodad");
-    wait_until("the watch tells", || watch.changed(&border).unwrap());
+    wait_until("the watch reports the change", || {
+        watch.changed(&border).unwrap()
+    });
     wait_until("all is there again", || {
         border.reconcile().unwrap().is_clean()
     });
@@ -433,7 +437,7 @@ fn relieve_when_refused_again(group: &NoMemory, over: &AtomicBool) -> Duration {
 
 #[test]
 fn changes_refused_for_lack_of_memory_are_retried() {
-    let test = "a_kernel_without_memory_is_asked_again_until_it_has_some";
+    let test = "changes_refused_for_lack_of_memory_are_retried";
     if !is_root(test) {
         return;
     }
@@ -469,7 +473,7 @@ fn changes_refused_for_lack_of_memory_are_retried() {
 
 #[test]
 fn lasting_lack_of_memory_is_reported_and_retried_later() {
-    let test = "a_kernel_that_never_has_memory_is_told_of_and_tried_later";
+    let test = "lasting_lack_of_memory_is_reported_and_retried_later";
     if !is_root(test) {
         return;
     }
@@ -539,7 +543,7 @@ fn two_hundred_thousand_routes_come_and_go() {
 
 #[test]
 fn the_underlay_route_is_the_longest_prefix_of_other_protocols() {
-    if !is_root("the_way_beneath_is_that_of_the_longest_route_of_others") {
+    if !is_root("the_underlay_route_is_the_longest_prefix_of_other_protocols") {
         return;
     }
     let network = Network::new();

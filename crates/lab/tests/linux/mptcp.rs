@@ -133,7 +133,9 @@ fn set_up_user_space() -> (Network, Reconciler, Reconciler, PathManager, EventLo
 
 #[test]
 fn an_own_address_is_announced_where_its_table_reaches_the_client_and_subflows_follow() {
-    if !is_root("an_own_address_is_announced_where_its_table_reaches_the_client") {
+    if !is_root(
+        "an_own_address_is_announced_where_its_table_reaches_the_client_and_subflows_follow",
+    ) {
         return;
     }
     let (network, mut server, _border, mut manager, mut events) = set_up_user_space();

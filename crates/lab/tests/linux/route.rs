@@ -144,7 +144,7 @@ fn routes_and_rules_carry_our_number_and_no_connected_route_comes_with_an_addres
 
 #[test]
 fn entries_of_others_are_never_removed() {
-    if !is_root("what_others_made_is_never_removed") {
+    if !is_root("entries_of_others_are_never_removed") {
         return;
     }
     let namespace = Namespace::new();
@@ -185,7 +185,7 @@ fn entries_of_others_are_never_removed() {
 
 #[test]
 fn a_route_that_collides_with_another_is_refused() {
-    if !is_root("a_route_in_another_ones_place_is_refused") {
+    if !is_root("a_route_that_collides_with_another_is_refused") {
         return;
     }
     let namespace = Namespace::new();
@@ -214,7 +214,7 @@ fn a_route_that_collides_with_another_is_refused() {
 
 #[test]
 fn lack_of_the_capability_is_reported() {
-    if !is_root("lack_of_the_capability_is_told") {
+    if !is_root("lack_of_the_capability_is_reported") {
         return;
     }
     let namespace = Namespace::new();
@@ -286,7 +286,7 @@ fn a_changed_set_changes_only_what_differs_and_ends_with_its_owner() {
 
 #[test]
 fn a_refused_entry_does_not_prevent_others_and_is_retried() {
-    if !is_root("what_cannot_be_had_keeps_nothing_else_away_and_is_tried_again") {
+    if !is_root("a_refused_entry_does_not_prevent_others_and_is_retried") {
         return;
     }
     let namespace = Namespace::new();
@@ -324,7 +324,7 @@ fn a_refused_entry_does_not_prevent_others_and_is_retried() {
 
 #[test]
 fn entries_lost_with_a_device_set_down_are_reported_and_restored() {
-    if !is_root("what_the_kernel_took_with_a_device_set_down_is_told_and_put_back") {
+    if !is_root("entries_lost_with_a_device_set_down_are_reported_and_restored") {
         return;
     }
     let namespace = Namespace::new();
@@ -367,7 +367,7 @@ fn entries_lost_with_a_device_set_down_are_reported_and_restored() {
 
 #[test]
 fn entries_of_a_killed_run_are_found_and_removed() {
-    if !is_root("what_a_killed_run_left_behind_is_found_and_removed") {
+    if !is_root("entries_of_a_killed_run_are_found_and_removed") {
         return;
     }
     let namespace = Namespace::new();

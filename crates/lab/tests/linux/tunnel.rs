@@ -180,7 +180,7 @@ fn a_clamped_handshake_needs_no_packet_too_big() {
 
 #[test]
 fn large_udp_is_segmented_and_coalesced_without_moving_a_boundary() {
-    if !is_root("large_udp_is_cut_and_put_together_without_moving_a_boundary") {
+    if !is_root("large_udp_is_segmented_and_coalesced_without_moving_a_boundary") {
         return;
     }
     const BYTES: usize = 1200;
@@ -216,7 +216,7 @@ fn large_udp_is_segmented_and_coalesced_without_moving_a_boundary() {
 /// IPv4 datagrams that may be fragmented are fragmented on the way and reassembled by the kernel.
 #[test]
 fn a_fragmented_datagram_is_reassembled() {
-    if !is_root("a_datagram_that_may_be_cut_arrives_whole") {
+    if !is_root("a_fragmented_datagram_is_reassembled") {
         return;
     }
     let narrow = Settings {
@@ -287,7 +287,7 @@ fn receive(mut socket: &Socket, v6: bool, kind: u8) -> (Vec<u8>, Option<u8>) {
 
 #[test]
 fn ping_is_answered_over_one_hop_and_an_exhausted_hop_limit_is_reported() {
-    if !is_root("ping_is_answered_over_one_hop_and_a_used_up_hop_limit_is_told") {
+    if !is_root("ping_is_answered_over_one_hop_and_an_exhausted_hop_limit_is_reported") {
         return;
     }
     for v6 in [false, true] {

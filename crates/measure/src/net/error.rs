@@ -24,7 +24,9 @@ pub enum NetError {
         reason: io::Error,
     },
     /// The listening address is not available.
-    #[error("{address}: cannot listen: {reason}; use another address or port, or stop what has it")]
+    #[error(
+        "{address}: cannot listen: {reason}; use another address or port, or stop the program that uses it"
+    )]
     Listen {
         /// The listening address.
         address: SocketAddr,
@@ -40,7 +42,7 @@ pub enum NetError {
     KeyWanted(SocketAddr),
     /// The server does not authenticate itself.
     #[error(
-        "{0}: the server runs with --open and proves nothing; give --open here too, or start it with --key and --allow"
+        "{0}: the server runs with --open and does not authenticate itself; give --open here too, or start it with --key and --allow"
     )]
     IsOpen(SocketAddr),
     /// The server does not know our key.
@@ -54,7 +56,7 @@ pub enum NetError {
         peer: PublicKey,
     },
     /// An answer was forged or altered.
-    #[error("{0}: the answer is not authentic; somebody on the way changes it, or --peer is wrong")]
+    #[error("{0}: the answer is not authentic: it was modified in transit, or --peer is wrong")]
     NotAuthentic(SocketAddr),
     /// The server has too many clients.
     #[error(
@@ -70,14 +72,14 @@ pub enum NetError {
     #[error("{server}: refused: {reason}")]
     Refused { server: SocketAddr, reason: String },
     /// The other host fell silent.
-    #[error("{server} has vanished: nothing for {:.1} s {during}", silence.as_secs_f64())]
+    #[error("{server} fell silent: no data for {:.1} s {during}", silence.as_secs_f64())]
     Vanished {
         server: SocketAddr,
         /// The operation that failed.
         during: &'static str,
         silence: Duration,
     },
-    #[error("{server} has gone: {reason} {during}")]
+    #[error("the connection to {server} was lost {during}: {reason}")]
     Lost {
         server: SocketAddr,
         /// The operation that failed.

@@ -289,10 +289,10 @@ impl Server {
                 Status::IsOpen => "it wants authentication, and this server is open",
                 Status::NotAllowed => "its key is not allowed",
                 Status::WrongKey => "it means another server's key",
-                Status::Busy => "as many clients as allowed are there",
-                Status::Version | Status::Welcome => "it speaks another version",
+                Status::Busy => "the maximum of clients is reached",
+                Status::Version | Status::Welcome => "its protocol version differs",
             }),
-            Err(ChannelError::Ended(_)) => refused("it said nothing in time"),
+            Err(ChannelError::Ended(_)) => refused("it sent nothing in time"),
             Err(ChannelError::NotAuthentic) => refused("its handshake was not authentic"),
             Err(ChannelError::Garbage(why)) => refused(why),
         }
@@ -365,7 +365,7 @@ impl Shared {
     fn slot(&self, from: SocketAddr) -> Result<Option<SessionSlot<'_>>, ChannelError> {
         let mut token: Token = [0; TOKEN_LEN];
         getrandom::fill(&mut token)
-            .map_err(|_| ChannelError::Garbage("no random numbers to be had"))?;
+            .map_err(|_| ChannelError::Garbage("the system has no random numbers"))?;
         // One data connection is used at a time; one more may arrive meanwhile.
         let (data, arriving) = sync_channel(2);
         let mut sessions = lock(&self.sessions);

@@ -121,7 +121,7 @@ mod tests {
         };
         let mut drops = Drops::new(1);
         let at = |micros| Instant::ZERO + Duration::from_micros(micros);
-        assert!(!drops.ring_is_full(at(300)), "nobody sends");
+        assert!(!drops.ring_is_full(at(300)), "no traffic");
         drops.set_bursts(at(0), Some(bursts));
         // One of our datagrams per microsecond for two seconds.
         let full: Vec<u64> = (0..2_000_000)

@@ -187,17 +187,17 @@ fn wrongs(record: &StreamRecord, apps: &[AppId], restarts: bool) -> Vec<&'static
         }
         let cut = writer.finished.is_none() || writer.written != reader.read;
         if reader.end_seen.is_some() && cut {
-            wrongs.push("an end was seen where there is none");
+            wrongs.push("an end arrived that was not sent");
         }
         match reader.reset_seen {
             Some((at, ResetReason::Application))
                 if writer.reset_sent.is_none_or(|sent| sent > at) =>
             {
-                wrongs.push("a reset was seen that nobody sent");
+                wrongs.push("a reset arrived that was not sent");
             }
             Some((_, ResetReason::Gateway)) if !restarts => wrongs.push("no gateway restarted"),
             Some((_, ResetReason::Application | ResetReason::Gateway)) | None => {}
-            Some(_) => wrongs.push("a reset for a reason that there is not"),
+            Some(_) => wrongs.push("a reset for an impossible reason"),
         }
     }
     wrongs

@@ -84,7 +84,7 @@ fn means_over_lossy_paths_are_near_what_messages_take() {
         for ((measured, forecast), app) in measured(loss).into_iter().zip(forecast(loss)).zip(APPS)
         {
             let line = format!(
-                "loss {loss:?}, {} bytes: seen {measured:.2?}, told {forecast:.2?} ms",
+                "loss {loss:?}, {} bytes: measured {measured:.2?}, forecast {forecast:.2?} ms",
                 app.0
             );
             println!("{line}");

@@ -103,7 +103,7 @@ impl Loop {
                 .iter()
                 .any(|steered_app| steered_app.id == *app)
         };
-        assert!(places.keys().all(known), "an application that nobody plans");
+        assert!(places.keys().all(known), "an application without a plan");
         for (app, place) in &places {
             let is_up = |home: &PathId| up.contains_key(home);
             self.preferred_paths

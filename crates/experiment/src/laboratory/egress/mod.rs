@@ -73,7 +73,7 @@ impl Provider {
         let directory = tempfile::Builder::new()
             .prefix("keiro-experiment-")
             .tempdir()
-            .context("no directory for configurations can be made")?;
+            .context("cannot create a directory for configurations")?;
         let mut routers = Vec::new();
         let mut gobgpd = None;
         let (host, own) = (lab.host("rr")?, ROUTER_ID_OF_REFLECTOR);
@@ -148,7 +148,7 @@ impl Provider {
 
     /// The tail of the daemons' logs, for an error.
     pub(super) fn log_tail(&self) -> String {
-        let mut words = String::from("the daemons' last words:");
+        let mut words = String::from("the daemons' last log lines:");
         for daemon in &self.daemons {
             let log = fs::read_to_string(log(self.directory.path(), daemon.host));
             let log = log.unwrap_or_default();

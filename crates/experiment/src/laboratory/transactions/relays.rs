@@ -137,7 +137,7 @@ impl OpenTransport for Relays {
     }
 
     fn log_tail(&self) -> String {
-        let mut words = "the relays' last words:".to_owned();
+        let mut words = "the relays' last log lines:".to_owned();
         for relay in &self.running {
             let log = fs::read_to_string(&relay.log).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();

@@ -260,7 +260,7 @@ impl Transfer<'_> {
         progress: &mut dyn FnMut(&Progress),
     ) -> anyhow::Result<Carried> {
         let client = self.client.run(|| TcpStream::connect(entry))??;
-        let accepted = accept(listener, LOOK * 50).context("nobody connected to the server")?;
+        let accepted = accept(listener, LOOK * 50).context("no connection to the server")?;
         let (source, sink) = match self.direction {
             Direction::Up => (client, accepted),
             Direction::Down => (accepted, client),

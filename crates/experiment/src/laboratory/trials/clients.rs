@@ -63,7 +63,7 @@ impl Laboratory {
         // The limit is inherited by the gateways and the server, which are other processes.
         let descriptors = idle + active + DESCRIPTORS_MORE;
         limit::allow_open_files(descriptors as u64)
-            .with_context(|| format!("{descriptors} descriptors cannot be had"))?;
+            .with_context(|| format!("cannot raise the limit of open files to {descriptors}"))?;
         let addresses = Addresses::of(lab)?;
         set_rate(lab, clients.rate.0)?;
         let server = self.echo(lab, &addresses, clients)?;
