@@ -55,7 +55,9 @@ pub(crate) fn measure(
     quick: bool,
     watch: &mut dyn FnMut(&Status<'_>),
 ) -> anyhow::Result<Measured> {
-    let sharing = plan.sharing().context("the plan is not of tenants that share bottlenecks")?;
+    let sharing = plan
+        .sharing()
+        .context("the plan is not of tenants that share bottlenecks")?;
     let extent = plan.setup.extent(quick);
     let seconds = |time: std::time::Duration| time.as_secs() as usize;
     let mut measured = Measured {

@@ -221,7 +221,7 @@ impl Server {
                     continue;
                 }
             };
-            let Some(unauthenticated) = self.shared.unauthenticated(from) else {
+            let Some(unauthenticated) = self.shared.register_unauthenticated(from) else {
                 (self.shared.report)(&ServerEvent::Refused {
                     from,
                     why: "too many connections at once",
@@ -263,8 +263,8 @@ impl Server {
         if stream.set_nonblocking(false).is_err() || timeout::prepare(&stream).is_err() {
             return;
         }
-        let refused = |why| (self.shared.report)(&ServerEvent::Refused { from, why });
-        match self.shared.prove(stream, from, &proof) {
+        let report_refused = |why| (self.shared.report)(&ServerEvent::Refused { from, why });
+        match self.shared.authenticate(stream, from, &proof) {
             Ok(Some((channel, slot, key))) => {
                 drop(unauthenticated);
                 (self.shared.report)(&ServerEvent::Came { from, key });
@@ -284,7 +284,7 @@ impl Server {
                 (self.shared.report)(&ServerEvent::Went { from, bytes });
             }
             Ok(None) => {}
-            Err(ChannelError::Status(status)) => refused(match status {
+            Err(ChannelError::Status(status)) => report_refused(match status {
                 Status::KeyWanted => "it did not authenticate itself",
                 Status::IsOpen => "it wants authentication, and this server is open",
                 Status::NotAllowed => "its key is not allowed",
@@ -292,16 +292,22 @@ impl Server {
                 Status::Busy => "the maximum of clients is reached",
                 Status::Version | Status::Welcome => "its protocol version differs",
             }),
-            Err(ChannelError::Ended(_)) => refused("it sent nothing in time"),
-            Err(ChannelError::NotAuthentic) => refused("its handshake was not authentic"),
-            Err(ChannelError::Garbage(why)) => refused(why),
+            Err(ChannelError::Ended(_)) => report_refused("it sent nothing in time"),
+            Err(ChannelError::NotAuthentic) => report_refused("its handshake was not authentic"),
+            Err(ChannelError::Garbage(why)) => report_refused(why),
         }
     }
 }
 
+/// Sends the reason of a refusal and returns it as an error.
+fn refused(mut stream: TcpStream, status: Status, limits: &WaitLimits<'_>) -> ChannelError {
+    refuse(&mut stream, status, limits);
+    ChannelError::Status(status)
+}
+
 impl Shared {
     /// Registers an unauthenticated connection; `None` if there are too many.
-    fn unauthenticated(&self, from: SocketAddr) -> Option<Unauthenticated<'_>> {
+    fn register_unauthenticated(&self, from: SocketAddr) -> Option<Unauthenticated<'_>> {
         let address = from.ip();
         let mut unauthenticated = lock(&self.unauthenticated);
         let all: usize = unauthenticated.values().sum();
@@ -317,7 +323,7 @@ impl Shared {
     }
 
     /// Authenticates a client. `None` for a data connection, which is passed to its session.
-    fn prove(
+    fn authenticate(
         &self,
         mut stream: TcpStream,
         from: SocketAddr,
@@ -325,10 +331,6 @@ impl Shared {
     ) -> Result<Option<(Channel, SessionSlot<'_>, Option<PublicKey>)>, ChannelError> {
         let mut first = [0; PREAMBLE_LEN];
         proof.read_full(&mut stream, &mut first)?;
-        let refuse_with_status = |mut stream: TcpStream, status| {
-            refuse(&mut stream, status, proof);
-            Err(ChannelError::Status(status))
-        };
         match (read_preamble(&first), &self.access) {
             (Ok(Role::Data), _) => {
                 let mut token: Token = [0; TOKEN_LEN];
@@ -336,11 +338,11 @@ impl Shared {
                 self.hand_over(stream, from, &token);
                 Ok(None)
             }
-            (Ok(Role::Open), Access::Keys { .. }) => refuse_with_status(stream, Status::KeyWanted),
-            (Ok(Role::Authenticated), Access::Open) => refuse_with_status(stream, Status::IsOpen),
+            (Ok(Role::Open), Access::Keys { .. }) => Err(refused(stream, Status::KeyWanted, proof)),
+            (Ok(Role::Authenticated), Access::Open) => Err(refused(stream, Status::IsOpen, proof)),
             (Ok(Role::Open), Access::Open) => match self.slot(from)? {
                 Some(slot) => Ok(Some((Channel::welcome_open(stream, proof)?, slot, None))),
-                None => refuse_with_status(stream, Status::Busy),
+                None => Err(refused(stream, Status::Busy, proof)),
             },
             (Ok(Role::Authenticated), Access::Keys { private, allowed }) => {
                 let (client, key) = Channel::identify(stream, private, proof)?;
@@ -356,7 +358,7 @@ impl Shared {
                     }
                 }
             }
-            (Err(Some(status)), _) => refuse_with_status(stream, status),
+            (Err(Some(status)), _) => Err(refused(stream, status, proof)),
             (Err(None), _) => Err(ChannelError::Garbage("it does not speak this protocol")),
         }
     }

@@ -70,7 +70,9 @@ impl Monitor {
             if Instant::now() >= deadline {
                 let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
                 let last = &lines[lines.len().saturating_sub(LINES_SHOWN)..];
-                bail!("the kernel's routes did not change as expected: {expected:?}; the last changes: {last:?}");
+                bail!(
+                    "the kernel's routes did not change as expected: {expected:?}; the last changes: {last:?}"
+                );
             }
             thread::sleep(LOOK_STEP);
         }
