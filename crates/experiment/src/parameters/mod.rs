@@ -178,6 +178,7 @@ pub struct Condition {
     /// The second part of the names of its rows.
     pub name: String,
     /// An impairment during the whole run.
+    #[serde(rename = "trouble")]
     pub impairment: Option<Impairment>,
     /// A flow that replaces the study's.
     pub flow: Option<Flow>,

@@ -25,6 +25,7 @@ pub(crate) struct TransactionsFile {
     title: String,
     source: String,
     topology: String,
+    #[serde(rename = "ways")]
     transports: Vec<TransactionTransport>,
     round_trips: Vec<u32>,
     transactions: Traffic,
