@@ -17,6 +17,7 @@ pub(crate) struct Bound {
 }
 
 /// A measured figure with its true value.
+#[derive(Clone, Copy)]
 pub(crate) struct Figure<'a> {
     pub(crate) found: f64,
     pub(crate) truth: f64,
