@@ -257,10 +257,7 @@ fn acknowledgement_or_outage_ends_a_row_of_probe_timeouts() {
     let timeout = rtt.probe_timeout(MS);
     let mut packets = sent(6);
     packets.on_pto(at(200));
-    assert_eq!(
-        packets.pto_deadline(&rtt, MS),
-        Some(at(200) + PROBE_SPACING)
-    );
+    assert_eq!(packets.pto_deadline(&rtt, MS), Some(at(200) + MS * 15));
     ack(&mut packets, 2, 2);
     assert_eq!(packets.pto_deadline(&rtt, MS), Some(at(5) + timeout));
 
@@ -475,4 +472,24 @@ fn pto_retransmitted_packet_is_confirmed_lost_by_the_packet_threshold() {
         let lost = packets.detect_lost(at(20), &rtt);
         assert_eq!(numbers(&lost), confirmed, "{acked} is acknowledged");
     }
+}
+
+#[test]
+fn reordering_by_more_than_256_packets_stays_a_loss() {
+    let mut packets = sent(400);
+    ack(&mut packets, 399, 399);
+    packets.detect_lost(at(400), &rtt_of(1000));
+    ack(&mut packets, 0, 0);
+    assert_eq!(packets.packet_threshold, 256);
+    assert_eq!(packets.stats().acked, 2);
+}
+
+#[test]
+fn silence_is_found_in_numbers_that_begin_above_zero() {
+    let mut packets = LossRecovery::starting_at(5);
+    for ms in 0..3 {
+        send(&mut packets, ms, 0);
+    }
+    ack(&mut packets, 5, 5);
+    assert_eq!(packets.unanswered_since(), Some(at(1)));
 }
