@@ -6,6 +6,8 @@ use std::{
     net::{IpAddr, SocketAddr},
     os::unix::fs::{OpenOptionsExt, chown},
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 use keiro_control::{
@@ -21,6 +23,10 @@ use crate::{args, failure::Failure, output};
 
 /// The rate of an uplink whose interface has none. Ours: easy to see and to correct.
 const RATE_GUESS: Bandwidth = Bandwidth::from_mbit_per_second(100);
+/// How long links that were just set up may take to get a carrier. Ours: Ethernet negotiates for up
+/// to two seconds.
+const CARRIER_WAIT_MAX: Duration = Duration::from_secs(2);
+const CARRIER_POLL: Duration = Duration::from_millis(20);
 
 pub(crate) fn init(args: &args::Init) -> Result<(), Failure> {
     let file = std::path::absolute(&args.output)
@@ -158,7 +164,7 @@ fn machine_name() -> Name {
 
 /// This machine's uplinks, in the order of their interfaces' names.
 fn uplinks(port: u16) -> Result<Vec<Uplink>, Failure> {
-    let addresses = interface::addresses()
+    let addresses = running_addresses(interface::addresses, thread::sleep)
         .map_err(|e| Failure::new("cannot list this machine's addresses").because(e))?;
     // Absent without IPv4 or IPv6.
     let read = |file| fs::read_to_string(file).unwrap_or_default();
@@ -166,27 +172,60 @@ fn uplinks(port: u16) -> Result<Vec<Uplink>, Failure> {
     routes.extend(default_routes_v6(&read("/proc/net/ipv6_route")));
     let found = choose(&addresses, &routes);
     if found.is_empty() {
-        return Err(Failure::new(
-            "no interface of this machine has an address that peers could reach",
-        )
-        .hint("bring the uplinks up first: `ip address` shows what there is"));
+        return Err(no_uplink(&addresses));
     }
-    let speed = |interface: &str| {
-        let path = PathBuf::from("/sys/class/net")
-            .join(interface)
-            .join("speed");
-        fs::read_to_string(path)
-            .ok()?
-            .trim()
-            .parse::<u64>()
-            .ok()
-            .filter(|mbit| *mbit > 0)
-    };
     Ok(found
         .iter()
         .enumerate()
-        .map(|(i, address)| uplink(i, address, &routes, speed, port))
+        .map(|(i, address)| uplink(i, address, &routes, link_speed_mbit, port))
         .collect())
+}
+
+/// Reads the addresses again while a link with a usable one has no carrier: after `ip link set up`
+/// the kernel needs some milliseconds to report it.
+fn running_addresses(
+    mut read: impl FnMut() -> io::Result<Vec<InterfaceAddress>>,
+    mut sleep: impl FnMut(Duration),
+) -> io::Result<Vec<InterfaceAddress>> {
+    let mut waited = Duration::ZERO;
+    loop {
+        let addresses = read()?;
+        let all_run = addresses
+            .iter()
+            .all(|address| address.running || !is_global(&address.address));
+        if all_run || waited >= CARRIER_WAIT_MAX {
+            return Ok(addresses);
+        }
+        sleep(CARRIER_POLL);
+        waited += CARRIER_POLL;
+    }
+}
+
+fn no_uplink(addresses: &[InterfaceAddress]) -> Failure {
+    let without_carrier = addresses.iter().find(|a| is_global(&a.address));
+    match without_carrier {
+        Some(InterfaceAddress {
+            interface, address, ..
+        }) => Failure::new(format!(
+            "{interface} has the address {address}, but no carrier"
+        ))
+        .hint(
+            "connect the link or set it up (`ip link set DEVICE up`), then run `keiro init` again",
+        ),
+        None => Failure::new("no interface of this machine has an address that peers could reach")
+            .hint(
+                "set up the uplinks with their addresses first; `ip address` lists what there is",
+            ),
+    }
+}
+
+/// The speed that the interface reports; `None`: it has none, as a virtual one.
+fn link_speed_mbit(interface: &str) -> Option<u64> {
+    let path = PathBuf::from("/sys/class/net")
+        .join(interface)
+        .join("speed");
+    let text = fs::read_to_string(path).ok()?;
+    text.trim().parse::<u64>().ok().filter(|mbit| *mbit > 0)
 }
 
 fn uplink(
@@ -421,6 +460,40 @@ broken\tline
             },
         ];
         assert_eq!(choose(&addresses, &[]), [address("lan", "10.0.0.1")]);
+    }
+
+    #[test]
+    fn links_that_were_just_set_up_are_waited_for() {
+        let down = InterfaceAddress {
+            running: false,
+            ..address("wan0", "192.0.2.1")
+        };
+        let up = address("wan0", "192.0.2.1");
+        let mut answers = vec![vec![up.clone()], vec![down.clone()], vec![down.clone()]];
+        let read = || Ok(answers.pop().expect("no further question"));
+        assert_eq!(running_addresses(read, |_| {}).unwrap(), [up]);
+
+        let mut waited = Duration::ZERO;
+        let found = running_addresses(|| Ok(vec![down.clone()]), |pause| waited += pause).unwrap();
+        assert_eq!((&found[..], waited), (&[down][..], CARRIER_WAIT_MAX));
+        let failure = no_uplink(&found).message("keiro").to_string();
+        assert!(
+            failure.contains("wan0") && failure.contains("no carrier"),
+            "{failure}"
+        );
+
+        // A link-local address is no uplink, so nothing waits for its link.
+        let unused = InterfaceAddress {
+            running: false,
+            ..address("lan", "fe80::1")
+        };
+        let never = |_| panic!("it waits");
+        assert_eq!(
+            running_addresses(|| Ok(vec![unused.clone()]), never)
+                .unwrap()
+                .len(),
+            1
+        );
     }
 
     #[test]

@@ -10,39 +10,41 @@ struct Machine(String);
 impl Machine {
     fn new(what: &str) -> Self {
         let machine = Self(format!("keiro-init-{}-{what}", std::process::id()));
-        let ip = |args: &str| {
-            let status = Command::new("ip")
-                .args(args.split_whitespace())
-                .status()
-                .expect("ip runs");
-            assert!(status.success(), "ip {args}");
-        };
-        let name = &machine.0;
-        ip(&format!("netns add {name}"));
+        ip(&format!("netns add {}", machine.0));
         for (link, net) in [("wan0", "192.0.2"), ("wan1", "198.51.100")] {
-            ip(&format!(
-                "-n {name} link add {link} type veth peer name {link}far"
-            ));
-            ip(&format!("-n {name} address add {net}.1/24 dev {link}"));
-            ip(&format!("-n {name} link set {link}far up"));
-            ip(&format!("-n {name} link set {link} up"));
+            machine.ip(&format!("link add {link} type veth peer name {link}far"));
+            machine.ip(&format!("address add {net}.1/24 dev {link}"));
+            machine.ip(&format!("link set {link}far up"));
+            machine.ip(&format!("link set {link} up"));
         }
-        ip(&format!(
-            "-n {name} route add default via 192.0.2.254 dev wan0"
-        ));
-        ip(&format!(
-            "-n {name} route add default via 198.51.100.254 dev wan1 metric 100"
-        ));
+        machine.ip("route add default via 192.0.2.254 dev wan0");
+        machine.ip("route add default via 198.51.100.254 dev wan1 metric 100");
         machine
     }
 
-    fn run(&self, args: &[&str]) -> Ran {
+    fn ip(&self, args: &str) {
+        ip(&format!("-n {} {args}", self.0));
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new("ip");
         command
             .args(["netns", "exec", &self.0, env!("CARGO_BIN_EXE_keiro")])
             .args(args);
-        finish(&mut command, b"")
+        command
     }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        finish(&mut self.command(args), b"")
+    }
+}
+
+fn ip(args: &str) {
+    let status = Command::new("ip")
+        .args(args.split_whitespace())
+        .status()
+        .expect("ip runs");
+    assert!(status.success(), "ip {args}");
 }
 
 impl Drop for Machine {
@@ -87,6 +89,31 @@ fn a_first_configuration_has_the_uplinks_and_passes_the_check() {
         .expect_code(0)
         .stdout;
     assert_eq!(ran.stdout, public, "the public key is the only output");
+}
+
+#[test]
+fn links_that_come_up_meanwhile_are_uplinks() {
+    if !is_root("links_that_come_up_meanwhile_are_uplinks") {
+        return;
+    }
+    let machine = Machine::new("late");
+    for link in ["wan0far", "wan1far"] {
+        machine.ip(&format!("link set {link} down"));
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("gateway.toml");
+    let init = machine
+        .command(&["init", "--output", &shown(&file)])
+        .spawn();
+    let mut init = init.expect("keiro runs");
+    for link in ["wan0far", "wan1far"] {
+        machine.ip(&format!("link set {link} up"));
+    }
+    assert!(init.wait().expect("it ends").success());
+    let text = fs::read_to_string(&file).expect("the file is there");
+    for part in ["192.0.2.1:7600", "198.51.100.1:7600"] {
+        assert!(text.contains(part), "no {part} in:\n{text}");
+    }
 }
 
 #[test]
