@@ -61,7 +61,7 @@ pub(super) enum Supposed {
     Something,
 }
 
-/// A table of the terms of every prediction, and what it comes to.
+/// A table of the terms of every prediction, and a summary.
 pub(super) fn text(plan: &PlanSnapshot, supposed: Supposed) -> String {
     let style = Style::of_stdout();
     let mut table = Table::new(&[
@@ -94,13 +94,13 @@ pub(super) fn text(plan: &PlanSnapshot, supposed: Supposed) -> String {
     text
 }
 
-/// What the columns are, below the table.
+/// Explains the columns below the table.
 const LEGEND: &str = "\
-T delay of the path and what its losses cost, L message length, W rate of the path, Q load by others
-on it, H mean delay by equation 3 and by the model of the scheduler, F latency target, margin F less
-H model; met: H model is at most F; at p99: the model's 99th percentile is, as `keiro status` judges.
-Measured delays count instead where there are enough and the plan changes nothing. Both allow for the
-tolerance.";
+T propagation delay including retransmissions, L message length, W rate of the path, Q load of other
+applications on it, H mean delay by equation 3 and by the scheduler's model, F latency target,
+margin = F - H model. met: H model <= F. at p99: the model's 99th percentile <= F, as `keiro status`
+judges. Both allow for the tolerance. Where enough delays are measured and the plan changes nothing,
+measured delays are used instead.";
 
 fn row(app: &PlannedApp, style: Style) -> Vec<Cell> {
     let terms = app.terms;
@@ -130,7 +130,7 @@ pub(super) fn by_equation(terms: Option<DelayTerms>) -> String {
     })
 }
 
-/// The forecast's mean; where that judges and gives none, the application is overloaded.
+/// The forecast's mean; without one the application is overloaded, if it is judged by forecast.
 pub(super) fn by_model(terms: Option<DelayTerms>, judged_by: Option<JudgedBy>) -> String {
     match (terms.and_then(|t| t.predicted_delay_seconds), judged_by) {
         (Some(mean), _) => seconds(mean),
@@ -139,245 +139,249 @@ pub(super) fn by_model(terms: Option<DelayTerms>, judged_by: Option<JudgedBy>) -
     }
 }
 
-/// What the site's plan has to do with it.
-fn of_site(plan: &PlanSnapshot, site: &PlanInSite, supposed: Supposed) -> Vec<String> {
-    let whose = match (site.plan_revision, &site.plan_made_by) {
+/// How this plan and the site's plan relate.
+fn site_lines(plan: &PlanSnapshot, site: &PlanInSite, supposed: Supposed) -> Vec<String> {
+    let site_plan = match (site.plan_revision, &site.plan_made_by) {
         (Some(number), Some(by)) => format!("the site's plan (number {number}, by {by})"),
         (None, Some(by)) => format!("the site's plan (by {by})"),
-        (_, None) => "the site's plan, of which none is known yet,".to_owned(),
+        (_, None) => "the site's plan (none is known yet)".to_owned(),
     };
     let mut lines = vec![match (is_cut_off(plan), plan.alone, supposed) {
         (_, true, Supposed::Something) => {
-            "this gateway by itself; the site's plan would be made when it happens".to_owned()
+            "plan of this gateway alone; the site would make its own plan when it happens"
+                .to_owned()
         }
-        (false, true, Supposed::Nothing) => {
-            format!("this gateway by itself; {whose} decides, and `keiro apply` does not change it")
-        }
-        (false, false, _) => format!("{whose} decides who is where"),
-        (true, true, Supposed::Nothing) => {
-            format!("this gateway by itself; {whose} counts again when the site's store is back")
-        }
+        (false, true, Supposed::Nothing) => format!(
+            "plan of this gateway alone; {site_plan} is in force, and `keiro apply` does not change it"
+        ),
+        (false, false, _) => format!("{site_plan} decides the paths"),
+        (true, true, Supposed::Nothing) => format!(
+            "plan of this gateway alone; {site_plan} takes effect again when the site's store is back"
+        ),
         (true, false, _) => format!(
-            "the site's store is lost: {whose} stays in force where it leaves no latency target unmet that \
-             this gateway can meet by itself"
+            "the site's store is lost: {site_plan} stays in force, except for latency targets that it \
+             leaves unmet and this gateway can meet alone"
         ),
     }];
     if !site.own.is_empty() {
         let own = some_of(&site.own);
         lines.push(format!(
-            "placed by this gateway until the site has planned with that: {own}"
+            "assigned by this gateway until the site's plan includes them: {own}"
         ));
     }
     lines
 }
 
-/// Who is not the planner's to place.
-fn wanted(plan: &PlanSnapshot) -> Vec<String> {
-    let by = |who: AssignedBy| -> Vec<String> {
-        let apps = plan.apps.iter().filter(|app| app.assigned_by == who);
-        apps.map(|app| app.name.clone()).collect()
-    };
-    let line = |(who, what): (AssignedBy, &str)| {
-        let apps = by(who);
-        (!apps.is_empty()).then(|| format!("{what}: {}", some_of(&apps)))
-    };
+/// Applications that the planner may not move.
+fn fixed_lines(plan: &PlanSnapshot) -> impl Iterator<Item = String> {
     [
         (AssignedBy::Pin, "pinned by the configuration"),
-        (AssignedBy::Operator, "put where they are by an operator"),
+        (AssignedBy::Operator, "assigned by an operator"),
     ]
     .into_iter()
-    .filter_map(line)
-    .collect()
+    .filter_map(|(by, text)| {
+        let apps = plan.apps.iter().filter(|app| app.assigned_by == by);
+        let apps: Vec<&str> = apps.map(|app| app.name.as_str()).collect();
+        (!apps.is_empty()).then(|| format!("{text}: {}", some_of(&apps)))
+    })
 }
 
 fn verdict(plan: &PlanSnapshot, supposed: Supposed, style: Style) -> Vec<String> {
     let no_effect = |what: &String| format!("without effect: {what}");
     let mut lines: Vec<String> = plan.without_effect.iter().map(no_effect).collect();
-    lines.extend(
-        plan.site
-            .iter()
-            .flat_map(|site| of_site(plan, site, supposed)),
-    );
-    lines.extend(wanted(plan));
-    lines.extend(latency_targets(plan, style));
-    lines.extend(overloads(plan).map(|line| style.bad(&line)));
-    lines.extend(stranded(plan));
+    let site = plan.site.iter();
+    lines.extend(site.flat_map(|site| site_lines(plan, site, supposed)));
+    lines.extend(fixed_lines(plan));
+    lines.extend(targets_line(plan, style));
+    lines.extend(overload_lines(plan).map(|line| style.bad(&line)));
+    lines.extend(unreachable_lines(plan));
     if !plan.newly_unmet.is_empty() {
-        let who = some_of(&plan.newly_unmet);
-        lines.push(style.bad(&format!("unmet because of what is supposed: {who}")));
+        let apps = some_of(&plan.newly_unmet);
+        lines.push(style.bad(&format!("missed only after the supposed change: {apps}")));
     }
-    lines.extend(measured_otherwise(plan));
-    lines.extend(beyond_the_mean(plan));
-    lines.extend(no_numbers(plan));
-    lines.extend(moves(plan, supposed));
-    lines.push(format!(
-        "planner {}{}, tolerance {}, planned in {}; {}",
-        word(&plan.planner),
-        if plan.optimal {
-            ", proven the best by equation 3"
-        } else {
-            ""
-        },
-        human::percent(plan.tolerance_ratio),
-        seconds(plan.planning_seconds),
-        match plan.model {
-            ModelState::Valid => "measured delays agree with the model",
-            ModelState::NotValid => "measured delays do not agree with the model",
-            ModelState::Unverified => "nothing measured confirms the model",
-            ModelState::Off | ModelState::Unknown => "whether the model holds is not known",
-        }
-    ));
+    lines.extend(measured_line(plan));
+    lines.extend(missed_at_p99_line(plan));
+    lines.extend(no_forecast_lines(plan));
+    lines.extend(moves_line(plan, supposed));
+    lines.push(planner_line(plan));
     lines
 }
 
-/// How many demands are met, and how many there are.
-fn latency_targets(plan: &PlanSnapshot, style: Style) -> Option<String> {
-    let demanding = plan
+fn planner_line(plan: &PlanSnapshot) -> String {
+    let optimal = match plan.optimal {
+        true => ", proven optimal by equation 3",
+        false => "",
+    };
+    let model = match plan.model {
+        ModelState::Valid => "measured delays agree with the model",
+        ModelState::NotValid => "measured delays do not agree with the model",
+        ModelState::Unverified => "too few measured delays to check the model",
+        ModelState::Off | ModelState::Unknown => "whether the model is valid is not known",
+    };
+    format!(
+        "planner {}{optimal}, tolerance {}, planned in {}; {model}",
+        word(&plan.planner),
+        human::percent(plan.tolerance_ratio),
+        seconds(plan.planning_seconds),
+    )
+}
+
+/// How many latency targets are met, and by how much the others are missed.
+fn targets_line(plan: &PlanSnapshot, style: Style) -> Option<String> {
+    let with_target = plan
         .apps
         .iter()
         .filter(|app| app.latency_target_seconds.is_some());
-    let count = demanding.clone().count();
-    let is_guess = |app: &PlannedApp| app.judged_by == Some(JudgedBy::Equation3);
-    let far = match demanding.clone().any(is_guess) {
-        true => ", as far as can be told",
-        false => "",
-    };
-    let missed = demanding
+    let count = with_target.clone().count();
+    let missed: Vec<_> = with_target
         .clone()
         .filter(|app| app.target_met == Some(false))
-        .count();
-    // Who has no path, or is overloaded, is not late by any time.
-    let endless = demanding
-        .filter(|app| app.target_met == Some(false))
-        .filter(|app| app.overloaded || app.path.is_none())
-        .count();
-    let late = match (plan.lateness_seconds > 0.0, endless) {
+        .collect();
+    if plan.feasible {
+        let by_equation = |app: &PlannedApp| app.judged_by == Some(JudgedBy::Equation3);
+        let caveat = match with_target.clone().any(by_equation) {
+            true => ", some by equation 3 alone",
+            false => "",
+        };
+        return Some(match count {
+            0 => "no application has a latency target, and none is overloaded".to_owned(),
+            _ => style.good(&format!("all latency targets are met on average{caveat}")),
+        });
+    }
+    if missed.is_empty() {
+        return None;
+    }
+    // An application without a path, or an overloaded one, has no finite delay.
+    let unbounded = missed.iter();
+    let unbounded = unbounded.filter(|app| app.overloaded || app.path.is_none());
+    let unbounded = unbounded.count();
+    let lateness = seconds(plan.lateness_seconds);
+    let late = match (plan.lateness_seconds > 0.0, unbounded) {
         (false, _) => String::new(),
-        (true, 0) => format!(" on average, by {} in all", seconds(plan.lateness_seconds)),
+        (true, 0) => format!(" on average, by {lateness} in total"),
         (true, _) => format!(
-            " on average: {} by {} in all, {endless} without end",
-            missed - endless,
-            seconds(plan.lateness_seconds)
+            " on average: {} by {lateness} in total, {unbounded} without bound",
+            missed.len() - unbounded
         ),
     };
-    match (plan.feasible, count, missed) {
-        (true, 0, _) => Some("nobody demands a delay, and nobody is overloaded".to_owned()),
-        (true, ..) => Some(style.good(&format!("every latency target is met on average{far}"))),
-        (false, _, 0) => None,
-        (false, ..) => {
-            let missed = format!("{missed} of {count} demands would be missed{late}");
-            Some(style.bad(&missed))
-        }
-    }
+    let line = format!(
+        "{} of {count} latency targets would be missed{late}",
+        missed.len()
+    );
+    Some(style.bad(&line))
 }
 
-/// Who is overloaded, by what is said of it.
-fn overloads(plan: &PlanSnapshot) -> impl Iterator<Item = String> {
-    let mut whom: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+/// Overloaded applications, by reason.
+fn overload_lines(plan: &PlanSnapshot) -> impl Iterator<Item = String> {
+    let mut by_reason: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for app in plan.apps.iter().filter(|app| app.overloaded) {
         let why = match (&app.no_forecast, app.judged_by) {
             (Some(why), Some(JudgedBy::Forecast)) => why.clone(),
             _ => "overloaded by equation 3".to_owned(),
         };
-        whom.entry(why).or_default().push(&app.name);
+        by_reason.entry(why).or_default().push(&app.name);
     }
-    whom.into_iter().map(|(why, whom)| {
-        let whom = some_of(&whom);
-        format!("{whom}: {why}, so that delays grow without end")
-    })
+    by_reason
+        .into_iter()
+        .map(|(why, apps)| format!("{}: {why}, so delays grow without bound", some_of(&apps)))
 }
 
-/// Who has no path, by peer.
-fn stranded(plan: &PlanSnapshot) -> impl Iterator<Item = String> {
-    let mut whom: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+/// Applications without a path, by peer.
+fn unreachable_lines(plan: &PlanSnapshot) -> impl Iterator<Item = String> {
+    let mut by_peer: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for app in plan.apps.iter().filter(|app| app.path.is_none()) {
-        whom.entry(&app.peer).or_default().push(&app.name);
+        by_peer.entry(&app.peer).or_default().push(&app.name);
     }
-    whom.into_iter()
-        .map(|(peer, whom)| format!("{}: no path to {peer} is up", some_of(&whom)))
+    by_peer
+        .into_iter()
+        .map(|(peer, apps)| format!("{}: no path to {peer} is up", some_of(&apps)))
 }
 
-/// Who is judged by measurement, and would not be judged so by the model.
-fn measured_otherwise(plan: &PlanSnapshot) -> Option<String> {
+/// Applications for which measurement and model disagree about the latency target.
+fn measured_line(plan: &PlanSnapshot) -> Option<String> {
     let differs = |app: &&PlannedApp| {
         let by_model = app.margin_seconds.map(|margin| margin >= 0.0);
         app.target_met.is_some() && app.target_met != by_model
     };
-    let apps = plan.apps.iter().filter(differs);
-    let who: Vec<String> = apps
+    let apps: Vec<String> = plan
+        .apps
+        .iter()
+        .filter(differs)
         .filter_map(|app| {
             let mean = app.measured_mean_seconds?;
             Some(format!("{} {}", app.name, seconds(mean)))
         })
         .collect();
-    (!who.is_empty()).then(|| {
-        let who = some_of(&who);
-        format!("measured on average, which counts before the model: {who}")
+    (!apps.is_empty()).then(|| {
+        let apps = some_of(&apps);
+        format!("measured mean, which takes precedence over the model: {apps}")
     })
 }
 
-/// Whose demand holds on average, and not by 99 of 100 messages.
-fn beyond_the_mean(plan: &PlanSnapshot) -> Option<String> {
-    let met = |app: &&PlannedApp| (app.target_met, app.target_met_at_p99);
-    let who = plan
+/// Latency targets that are met on average, and missed at the 99th percentile.
+fn missed_at_p99_line(plan: &PlanSnapshot) -> Option<String> {
+    let apps: Vec<&str> = plan
         .apps
         .iter()
-        .filter(|app| met(app) == (Some(true), Some(false)));
-    let who: Vec<&str> = who.map(|app| app.name.as_str()).collect();
-    (!who.is_empty()).then(|| {
+        .filter(|app| app.target_met == Some(true) && app.target_met_at_p99 == Some(false))
+        .map(|app| app.name.as_str())
+        .collect();
+    (!apps.is_empty()).then(|| {
         format!(
-            "met on average, but not by 99 of 100 messages: {}",
-            some_of(&who)
+            "met on average, but missed at the 99th percentile: {}",
+            some_of(&apps)
         )
     })
 }
 
-/// Applications without a forecast, by reason and by what counts instead.
-fn no_numbers(plan: &PlanSnapshot) -> impl Iterator<Item = String> {
-    let mut whom: BTreeMap<(&str, String), Vec<&str>> = BTreeMap::new();
+/// Applications without a forecast, by reason and by what is used instead.
+fn no_forecast_lines(plan: &PlanSnapshot) -> impl Iterator<Item = String> {
+    let mut groups: BTreeMap<(&str, String), Vec<&str>> = BTreeMap::new();
     for app in &plan.apps {
         let instead = match app.judged_by {
-            Some(JudgedBy::Equation3) => "equation 3 stands in",
-            Some(JudgedBy::Measurement) => "what was measured counts",
+            Some(JudgedBy::Equation3) => "equation 3 is used",
+            Some(JudgedBy::Measurement) => "the measured delay is used",
             _ => continue,
         };
         if let Some(why) = &app.no_forecast {
-            let whom = whom.entry((instead, why.clone())).or_default();
-            whom.push(&app.name);
+            let apps = groups.entry((instead, why.clone())).or_default();
+            apps.push(&app.name);
         }
     }
-    whom.into_iter().map(|((instead, why), whom)| {
-        let whom = some_of(&whom);
-        format!("{whom}: the model gives no number, {instead}: {why}")
+    groups.into_iter().map(|((instead, why), apps)| {
+        let apps = some_of(&apps);
+        format!("{apps}: no forecast, {instead}: {why}")
     })
 }
 
-fn moves(plan: &PlanSnapshot, supposed: Supposed) -> Option<String> {
-    let moves = plan
+fn moves_line(plan: &PlanSnapshot, supposed: Supposed) -> Option<String> {
+    let path = |path: &Option<String>| path.clone().unwrap_or_else(|| "none".to_owned());
+    let moves: Vec<String> = plan
         .apps
         .iter()
-        .filter(|app| app.path_now.is_some() && app.path != app.path_now);
-    let moves: Vec<String> = moves
+        .filter(|app| app.path_now.is_some() && app.path != app.path_now)
         .map(|app| {
-            let path = |path: &Option<String>| path.as_deref().unwrap_or("none").to_owned();
-            format!("{} {} → {}", app.name, path(&app.path_now), path(&app.path))
+            let (from, to) = (path(&app.path_now), path(&app.path));
+            format!("{} {from} → {to}", app.name)
         })
         .collect();
-    let moves = some_of(&moves);
+    let text = some_of(&moves);
     match (plan.applied, moves.is_empty()) {
-        (true, true) => Some("in force; nothing had to move".to_owned()),
-        (true, false) => Some(format!("in force; moved: {moves}")),
+        (true, true) => Some("in force, no application moved".to_owned()),
+        (true, false) => Some(format!("in force, moved: {text}")),
         (false, true) => None,
         (false, false) if supposed == Supposed::Something => {
-            Some(format!("would move then: {moves}"))
+            Some(format!("would move after the supposed change: {text}"))
         }
-        (false, false) if plan.alone && !is_cut_off(plan) => Some(format!(
-            "would move if this gateway planned by itself: {moves}"
+        (false, false) if plan.alone && !is_cut_off(plan) => {
+            Some(format!("would move if this gateway planned alone: {text}"))
+        }
+        (false, false) if plan.alone => Some(format!(
+            "would move: {text}; `keiro apply --anew` applies this plan"
         )),
-        (false, false) if plan.alone => {
-            Some(format!("would move: {moves}; `keiro apply --anew` does it"))
-        }
-        (false, false) => Some(format!("would move: {moves}; `keiro apply` does it")),
+        (false, false) => Some(format!(
+            "would move: {text}; `keiro apply` applies this plan"
+        )),
     }
 }
 
@@ -387,7 +391,7 @@ fn is_cut_off(plan: &PlanSnapshot) -> bool {
     site.is_some_and(|site| site.store == StoreState::Lost)
 }
 
-/// Names, as many as are read.
+/// The first [`NAMES_MAX`] names, and how many more there are.
 fn some_of<T: AsRef<str>>(names: &[T]) -> String {
     let shown: Vec<&str> = names.iter().take(NAMES_MAX).map(T::as_ref).collect();
     let mut text = shown.join(", ");
@@ -397,7 +401,7 @@ fn some_of<T: AsRef<str>>(names: &[T]) -> String {
     text
 }
 
-/// Names in one line. Ours; all of them are in the table.
+/// Names in one line. Ours: the table has all of them.
 const NAMES_MAX: usize = 12;
 
 fn rate(bits_per_second: f64) -> String {
@@ -415,7 +419,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn why_the_model_gives_no_number_is_told_whatever_counts_instead() {
+    fn the_reason_for_a_missing_forecast_is_shown() {
         let app = |name: &str, judged_by: &str, why: Option<&str>| {
             serde_json::json!({
                 "name": name, "peer": "b", "path": "p1", "path_now": "p1", "assigned_by": "planner",
@@ -436,8 +440,8 @@ mod tests {
         let plan: PlanSnapshot = serde_json::from_value(plan).unwrap();
         let text = text(&plan, Supposed::Nothing);
         for line in [
-            "bulk, more: the model gives no number, what was measured counts: bursty\n",
-            "video: the model gives no number, equation 3 stands in: too little data\n",
+            "bulk, more: no forecast, the measured delay is used: bursty\n",
+            "video: no forecast, equation 3 is used: too little data\n",
         ] {
             assert!(text.contains(line), "no `{line}` in:\n{text}");
         }

@@ -46,7 +46,7 @@ fn a_plan_that_meets_every_target_ends_with_0() {
     for part in [
         "H eq. 3",
         "H model",
-        "every latency target is met",
+        "all latency targets are met",
         "A3",
         "path2",
         "100 Mbit/s",
@@ -62,7 +62,8 @@ fn a_target_that_cannot_be_met_ends_with_3() {
     let ran = run(["plan", "--config", &file]).expect_code(3);
     let said = &ran.stdout;
     assert!(
-        said.contains("1 of 5 demands would be missed on average, by ") && said.contains("NO"),
+        said.contains("1 of 5 latency targets would be missed on average, by ")
+            && said.contains("NO"),
         "{said}"
     );
     let plan = run(["plan", "--config", &file, "--json"])
@@ -174,9 +175,9 @@ fn an_overload_by_the_model_is_never_met_whatever_equation_3_says() {
         serde_json::json!(["A1", "A2", "A3", "A4", "A5"])
     );
     for part in [
-        "5 of 5 demands would be missed\n",
-        "A1, A2, A3, A4, A5: overloaded: 101 % of the path's rate is asked for, so that delays grow without end\n",
-        "unmet because of what is supposed: A1, A2, A3, A4, A5\n",
+        "5 of 5 latency targets would be missed\n",
+        "A1, A2, A3, A4, A5: overloaded: 101 % of the path's rate is asked for, so delays grow without bound\n",
+        "missed only after the supposed change: A1, A2, A3, A4, A5\n",
     ] {
         assert!(text.contains(part), "no `{part}` in:\n{text}");
     }
@@ -194,8 +195,8 @@ fn who_is_overloaded_is_beside_the_time_that_others_are_late() {
     let line = text.lines().find(|line| line.contains("would be missed"));
     let line = line.unwrap_or_else(|| panic!("{text}"));
     assert!(
-        line.starts_with("2 of 5 demands would be missed on average: 1 by ")
-            && line.ends_with(" in all, 1 without end"),
+        line.starts_with("2 of 5 latency targets would be missed on average: 1 by ")
+            && line.ends_with(" in total, 1 without bound"),
         "{line}"
     );
 }
@@ -220,7 +221,7 @@ fn the_margin_is_that_of_the_predicted_mean() {
 }
 
 #[test]
-fn a_target_that_holds_on_average_only_is_told_as_such() {
+fn a_target_missed_at_the_99th_percentile_is_named() {
     let (plan, text) = suppose(&["set path2 rate=10Mbit loss=5%"], 3);
     let a5 = app(&plan, "A5");
     assert_eq!(
@@ -229,19 +230,19 @@ fn a_target_that_holds_on_average_only_is_told_as_such() {
         "{a5}"
     );
     assert!(
-        text.contains("met on average, but not by 99 of 100 messages: A5"),
+        text.contains("met on average, but missed at the 99th percentile: A5"),
         "{text}"
     );
-    // By which of the two it is judged is said where the columns are.
-    assert!(text.contains("as `keiro status` judges."), "{text}");
+    // The legend says which of the two decides.
+    assert!(text.contains("as `keiro status`\njudges."), "{text}");
 }
 
 #[test]
-fn what_is_supposed_without_effect_is_told() {
+fn changes_without_effect_are_named() {
     let (plan, text) = suppose(&["set path1 rate=100Mbit", "latency-target A3 20ms"], 0);
     let expected = [
         "set path1 rate=100Mbit: path1 has a rate of 100 Mbit/s already",
-        "latency-target A3 20ms: A3 demands 20 ms already",
+        "latency-target A3 20ms: the latency target of A3 is 20 ms already",
     ];
     assert_eq!(plan["without_effect"], serde_json::json!(expected));
     for line in expected {

@@ -658,7 +658,10 @@ fn what_is_so_already_is_told_and_one_thing_is_supposed_once() {
             "in part, for path2 has a delay of 3 ms already",
         ),
         ("set path2 loss=0%", "path2 has a loss of 0 % already"),
-        ("latency-target A1 1s", "A1 demands 1 s already"),
+        (
+            "latency-target A1 1s",
+            "the latency target of A1 is 1 s already",
+        ),
     ] {
         assert_eq!(idle(&input, &[text]).unwrap(), [format!("{text}: {why}")]);
     }

@@ -111,8 +111,11 @@ impl Supposed {
                     latency_target,
                 );
                 (now == latency_target).then(|| match now {
-                    Some(now) => format!("{app} demands {} already", rounded::duration(now)),
-                    None => format!("{app} demands nothing as it is"),
+                    Some(now) => {
+                        let now = rounded::duration(now);
+                        format!("the latency target of {app} is {now} already")
+                    }
+                    None => format!("{app} has no latency target already"),
                 })
             }
         };

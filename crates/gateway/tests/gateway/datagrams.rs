@@ -245,10 +245,10 @@ fn how_thin_datagrams_are_gathered_is_explained_and_counted() {
     });
     let path = pair.a.app("D").path.unwrap();
     assert!(
-        text.contains("travels there in aggregates, eager: at most "),
+        text.contains("sent there in aggregates, mode eager: at most "),
         "{text}"
     );
-    let decided = "The last decision about that, by controller adaptive: ";
+    let decided = " Last decision of controller adaptive: ";
     assert!(text.contains(decided), "{text}");
     let show = Request::ShowPath { name: Some(path) };
     let Response::Paths { paths } = pair.a.ask(&show) else {
@@ -296,9 +296,9 @@ fn parity_takes_the_place_of_copies_with_a_reload() {
         panic!()
     };
     for said in [
-        "500us between the parity packets.",
-        "Parity takes the place of copies: 2 packets for each 8 aggregates.",
-        "No controller changes that.",
+        "500us between parity packets.",
+        "Parity packets replace copies: 2 for each 8 aggregates.",
+        "No controller changes these values.",
     ] {
         assert!(explained.text.contains(said), "{}", explained.text);
     }

@@ -127,7 +127,7 @@ fn a_workload_is_planned_with_after_a_restart_until_it_is_measured_anew() {
     );
     let text = pair.a.explanation("S");
     assert!(
-        text.contains("3 kB every") && text.contains("remembered from before the restart"),
+        text.contains("3 kB every") && text.contains("as measured before the restart"),
         "{text}"
     );
     assert!(!text.contains("a guess"), "{text}");

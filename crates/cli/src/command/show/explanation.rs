@@ -24,7 +24,7 @@ pub(in crate::command) fn explanation(explanation: &Explanation) -> String {
         "target>",
         "margin>",
         "met",
-        "why",
+        "verdict",
     ]);
     for candidate in &explanation.candidates {
         let terms = candidate.terms;
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn measured_delays_are_told_once() {
+    fn measured_delays_are_shown_once() {
         let document = serde_json::json!({
             "app": "A", "assigned_by": "planner", "model": "valid", "candidates": [],
             "text": "Measured over 500 messages: 12.3 ms on average, 20.1 ms at the 99th percentile.",

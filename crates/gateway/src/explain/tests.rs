@@ -1,0 +1,228 @@
+//! The sentences for applications of the path-selection paper.
+
+use keiro_control::config::PeerIndex;
+use keiro_planner::steer::PathSample;
+
+use std::collections::BTreeMap;
+
+use super::{text::distinct, *};
+use crate::planning::{
+    PlannerInput, PlanningProblem,
+    forecast::ForecastState,
+    tests::{bursty_a5, paper, placed},
+};
+
+/// The explanation of the application of this number where the input put it.
+fn explained(config: &Config, input: &PlannerInput, number: usize) -> (String, Vec<CandidateView>) {
+    let index = AppIndex(number);
+    let problem = PlanningProblem::new(config, input);
+    let candidates = problem.candidates(index, &ForecastState::default());
+    let path = input.now[&index];
+    let sample = input.up[&(path, PeerIndex(0))];
+    let subject = Subject {
+        config,
+        app: &config[index],
+        index,
+        path: Some(path),
+        last: None,
+        by: AssignedBy::Planner,
+        candidates: &candidates,
+        loss: sample
+            .map(|sample| sample.loss)
+            .filter(|loss| loss.get() > 0.0),
+        measured: None,
+        workload: None,
+        move_triggers: &problem.thresholds(index, &ForecastState::default()),
+        in_site: false,
+        assigned: None,
+        hold_downs: BTreeMap::new(),
+        aggregation: None,
+    };
+    (subject.text(), subject.views(|_| PathState::Up))
+}
+
+#[test]
+fn measured_delays_have_mean_and_p99() {
+    let config = paper("", "");
+    let measured = DelaySummary {
+        count: 500,
+        mean_seconds: 0.0123,
+        min_seconds: 0.01,
+        p50_seconds: 0.0121,
+        p90_seconds: 0.014,
+        p95_seconds: 0.015,
+        p99_seconds: 0.0201,
+        p999_seconds: 0.03,
+        max_seconds: 0.04,
+    };
+    let subject = Subject {
+        config: &config,
+        app: &config[AppIndex(2)],
+        index: AppIndex(2),
+        path: None,
+        last: None,
+        by: AssignedBy::Planner,
+        candidates: &[],
+        loss: None,
+        measured: Some(measured),
+        workload: None,
+        move_triggers: &[],
+        in_site: false,
+        assigned: None,
+        hold_downs: BTreeMap::new(),
+        aggregation: None,
+    };
+    let text = subject.text();
+    let expected =
+        "Measured over 500 messages: 12.3 ms on average, 20.1 ms at the 99th percentile.";
+    assert!(text.contains(expected), "{text}");
+}
+
+#[test]
+fn numbers_have_three_digits_and_names() {
+    let mut config = paper("", "");
+    config.apps[4].length = Some(keiro_units::ByteCount::new(10_007));
+    let (text, _) = explained(&config, &placed([0, 0, 1, 0, 1]), 2);
+    for part in [
+        "A3 is on path2, as planned.",
+        "Mean delay by equation 3: T + L/(W - Q) = 2 ms + 100 kB/(100 Mbit/s - 801 \
+         kbit/s) = 10.1 ms.",
+        "Forecast with headers and the deadline scheduler: 10.",
+        " ms on average, 1",
+        " ms at the 99th percentile. Latency target of 20 ms: met on average, with 9.",
+        " ms to spare.",
+        "path1: 1",
+    ] {
+        assert!(text.contains(part), "no `{part}` in {text}");
+    }
+    assert!(!text.contains("0.0 "), "{text}");
+}
+
+#[test]
+fn verdict_and_margin_are_the_forecasts() {
+    // By eq. 3 A4 is 1.5 ms late on path 1, by the forecast some 38.
+    let config = paper("scheduler = \"fifo\"", "");
+    let (text, views) = explained(&config, &placed([0, 0, 1, 0, 1]), 3);
+    assert!(
+        text.contains("Latency target of 100 ms: missed by 3"),
+        "{text}"
+    );
+    let on_path_1 = &views[0];
+    let terms = on_path_1.terms.unwrap();
+    let predicted = terms.predicted_delay_seconds.unwrap();
+    let margin = on_path_1.margin_seconds.unwrap();
+    assert!(
+        (0.1 - predicted - margin).abs() < 1e-9 && margin < -0.03,
+        "{margin}"
+    );
+    assert!(
+        on_path_1.verdict.contains(" predicted, 3"),
+        "{}",
+        on_path_1.verdict
+    );
+}
+
+#[test]
+fn thresholds_have_digits_that_distinguish_them() {
+    let time = |micros| ParameterValue::Time(Duration::from_micros(micros));
+    let texts = |a, b| distinct(time(a), time(b));
+    assert_eq!(texts(77_300, 1_000), ("77.3 ms".into(), "1 ms".into()));
+    assert_eq!(texts(100_200, 100_000), ("100.2ms".into(), "100ms".into()));
+    // A4 is late on path 1 by eq. 3.
+    let (text, _) = explained(&paper("", ""), &placed([0, 0, 1, 0, 1]), 3);
+    assert!(
+        text.contains(" The next plan would move it to path2."),
+        "{text}"
+    );
+    assert!(!text.contains("It would move"), "{text}");
+}
+
+#[test]
+fn an_overloaded_path_misses_the_target() {
+    let mut config = paper("", "");
+    config.paths[0].rate = keiro_units::Bandwidth::from_mbit_per_second(50);
+    let (text, views) = explained(&config, &placed([0, 0, 1, 1, 1]), 0);
+    assert!(
+        text.contains(
+            "Forecast with headers and the deadline scheduler: overloaded: 101 % of the path's \
+             rate is asked for. Latency target of 1 s: missed."
+        ),
+        "{text}"
+    );
+    assert_eq!(views[0].target_met, Some(false));
+    assert_eq!(views[0].margin_seconds, None);
+    assert!(
+        views[0].verdict.starts_with("overloaded: "),
+        "{}",
+        views[0].verdict
+    );
+}
+
+#[test]
+fn without_a_forecast_equation_3_is_named() {
+    let mut config = paper("", "");
+    config.apps[2].length = None;
+    let (text, views) = explained(&config, &placed([0, 0, 1, 0, 1]), 2);
+    for part in [
+        "No forecast: too little data: 0 of 100 messages seen. Latency target of 20 ms: met by \
+         equation 3 alone.",
+        "a rough estimate",
+    ] {
+        assert!(text.contains(part), "no `{part}` in {text}");
+    }
+    let on_path_2 = &views[1];
+    assert_eq!(on_path_2.terms.unwrap().predicted_delay_seconds, None);
+    assert_eq!(on_path_2.margin_seconds, None);
+    assert!(
+        on_path_2.verdict.starts_with("no forecast, ")
+            && on_path_2.verdict.contains("by equation 3"),
+        "{}",
+        on_path_2.verdict
+    );
+    assert!(on_path_2.no_forecast.is_some());
+}
+
+#[test]
+fn extrapolated_measurements_give_no_thresholds() {
+    let (mut config, mut input) = bursty_a5(23);
+    input.up.values_mut().for_each(|sample| {
+        *sample = Some(PathSample {
+            bandwidth: keiro_units::Bandwidth::from_mbit_per_second(100),
+            delay: Duration::from_millis(20),
+            loss: Probability::ZERO,
+        });
+    });
+    let (text, views) = explained(&config, &input, 4);
+    let extrapolated = "The plan extrapolates the delay measured on path2 to the other paths, so \
+                        the change at which it would move is not known.";
+    assert!(text.contains(extrapolated), "{text}");
+    assert!(!text.contains("It would move"), "{text}");
+    let problem = PlanningProblem::new(&config, &input);
+    let thresholds = problem.thresholds(AppIndex(4), &ForecastState::default());
+    assert!(thresholds.is_empty(), "{thresholds:?}");
+    // 23 ms and a fifth on a path that is as long.
+    let verdict = &views[0].verdict;
+    let by_measurement = "no forecast, 27.6 ms extrapolated from measurements, 2.6 ms late";
+    assert!(verdict.starts_with(by_measurement), "{verdict}");
+    // Without a latency target equation 3 counts.
+    config.apps[4].latency_target = None;
+    let (text, _) = explained(&config, &input, 4);
+    assert!(!text.contains("is not known"), "{text}");
+}
+
+#[test]
+fn loss_is_named_beside_the_terms() {
+    let config = paper("", "");
+    let mut input = placed([0, 0, 1, 0, 1]);
+    let lossy = PathSample {
+        bandwidth: keiro_units::Bandwidth::from_mbit_per_second(100),
+        delay: Duration::from_millis(2),
+        loss: Probability::new(0.05).unwrap(),
+    };
+    input.up.insert((PathIndex(1), PeerIndex(0)), Some(lossy));
+    let (text, _) = explained(&config, &input, 2);
+    assert!(
+        text.contains(", T and W adjusted for a loss of 5 %."),
+        "{text}"
+    );
+}
