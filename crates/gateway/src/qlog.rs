@@ -11,8 +11,12 @@ use crate::{
 };
 
 impl Gateway {
-    /// What was recorded of a peer's paths since the last request.
-    pub(crate) fn qlog_of(&mut self, name: &str) -> Result<Response, ErrorResponse> {
+    /// What was recorded of a peer's paths from event `from` on; `None`: from now on.
+    pub(crate) fn qlog_of(
+        &mut self,
+        name: &str,
+        from: Option<u64>,
+    ) -> Result<Response, ErrorResponse> {
         let peer = self
             .active
             .peer_id(name)
@@ -21,23 +25,25 @@ impl Gateway {
         let Some(batch) = trace.batch else {
             return Err(not_found("peer", name));
         };
-        self.packet_traces.on_request(peer, Stopwatch::now());
-        let event = |event: &keiro_core::TraceEvent| {
+        let now = Stopwatch::now();
+        let new = self.packet_traces.on_request(peer, now, batch, from);
+        let event = |event: &&keiro_core::TraceEvent| {
             let path = self.active.path_name(peer, event.path);
             keiro_qlog::event(event, path.unwrap_or_default())
         };
         let wall_clock = SystemTime::now().duration_since(UNIX_EPOCH);
         let now_ms = wall_clock.unwrap_or_default().as_secs_f64() * 1e3;
-        let reference = now_ms - keiro_qlog::milliseconds(trace.at);
-        let mut events: Vec<_> = batch.events.iter().map(event).collect();
-        if batch.dropped_events > 0 {
-            let at_ms = keiro_qlog::milliseconds(trace.at);
-            events.push(keiro_qlog::dropped(at_ms, batch.dropped_events));
+        let at_ms = keiro_qlog::milliseconds(trace.at);
+        let mut events: Vec<_> = new.events.iter().map(event).collect();
+        if new.dropped > 0 {
+            events.push(keiro_qlog::dropped(at_ms, new.dropped));
         }
+        let vantage_point = self.config.gateway.name.as_str();
         Ok(Response::Qlog {
-            header: keiro_qlog::header(self.config.gateway.name.as_str(), name, Some(reference)),
+            header: keiro_qlog::header(vantage_point, name, Some(now_ms - at_ms)),
             events,
-            dropped_events: batch.dropped_events,
+            dropped_events: new.dropped,
+            next: new.next,
         })
     }
 

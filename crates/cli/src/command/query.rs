@@ -216,18 +216,26 @@ const QLOG_INTERVAL: Duration = Duration::from_millis(100);
 fn monitor_qlog(args: &args::Monitor, peer: &str) -> Result<(), Failure> {
     let socket = &args.socket.socket;
     let mut client = connect(socket)?;
-    let request = Request::Qlog {
-        peer: peer.to_owned(),
-    };
+    let mut from = None;
     let mut left = args.count.map(std::num::NonZeroU64::get);
     let mut has_header = false;
     loop {
         let response = client
-            .request(&request)
+            .request(&Request::Qlog {
+                peer: peer.to_owned(),
+                from,
+            })
             .map_err(|error| failed(socket, error))?;
-        let Response::Qlog { header, events, .. } = response else {
+        let Response::Qlog {
+            header,
+            events,
+            next,
+            ..
+        } = response
+        else {
             return Err(unexpected(&response));
         };
+        from = Some(next);
         if !has_header {
             output::qlog_record(&header)?;
             has_header = true;
