@@ -314,7 +314,7 @@ pub(crate) struct Query {
 pub(crate) enum Show {
     /// Paths to peers: state, round-trip time, loss, rate
     Path(ShowMeasured),
-    /// Applications: path, prediction, measured delays, demand
+    /// Applications: path, prediction, measured delays, latency target
     App(ShowMeasured),
     /// Peers: state, keys, what was dropped
     Peer(ShowOne),

@@ -10,12 +10,12 @@ mod event;
 mod history;
 mod lines;
 mod snapshot;
-mod stats;
 mod tenant;
 #[cfg(test)]
 mod tests;
 mod what_if;
 
+pub use keiro_stats_export::Stats;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
@@ -33,7 +33,6 @@ pub use self::{
         StoreSnapshot, StoreState, TcpForwardSnapshot, TcpListenerSnapshot, VersionSnapshot,
         WorkloadSnapshot,
     },
-    stats::Stats,
     tenant::{DeviceState, TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot},
     what_if::{Senseless, SupposedTwice, WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf, WhatIfError},
 };
@@ -97,12 +96,14 @@ pub enum Request {
     /// Events as they happen. Answer: [`Response::Monitoring`], then one [`Event`] per line until
     /// the client closes; further requests on this connection are refused.
     Monitor {},
-    /// What happened on a peer's paths since the last such request, packet by packet; the first one
-    /// begins the recording. It ends [`QLOG_IDLE_SECONDS`] after the last request. A
-    /// request takes the events: two clients that trace one peer share them. Answer: [`Response::Qlog`].
+    /// What happened on a peer's paths, packet by packet. The first request begins the recording,
+    /// which ends [`QLOG_IDLE_SECONDS`] after the last one. Answer: [`Response::Qlog`].
     Qlog {
         /// The peer's name.
         peer: String,
+        /// `next` of the client's last response; absent: its trace begins now.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<u64>,
     },
     /// What the planner would do now, without doing it. Answer: [`Response::Plan`].
     Plan {
@@ -180,8 +181,10 @@ pub enum Response {
         header: serde_json::Value,
         /// One qlog event each, in order.
         events: Vec<serde_json::Value>,
-        /// Events that were not recorded because too many were waiting.
+        /// Events since `from` that were dropped because too many were waiting.
         dropped_events: u64,
+        /// Number of the next event, for `from` of the client's next request.
+        next: u64,
     },
     /// To [`Request::Plan`] and [`Request::Apply`].
     Plan(PlanSnapshot),

@@ -11,6 +11,7 @@ use std::{
     ops::RangeInclusive,
 };
 
+use keiro_stats::HandshakeStats;
 use keiro_units::{Bandwidth, Instant, Probability};
 use rand_chacha::ChaCha20Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -118,9 +119,7 @@ pub struct Endpoint {
     /// Events of peers that were removed, and of handshakes that belong to no session.
     events: VecDeque<Event>,
     drops: DropCounters,
-    cookies_sent: u64,
-    version_replies_sent: u64,
-    handshakes: u64,
+    stats: HandshakeStats,
     last_polled: Option<PeerId>,
     uplinks: Uplinks,
 }
@@ -180,9 +179,7 @@ impl Endpoint {
             spare: Vec::new(),
             events: VecDeque::new(),
             drops: DropCounters::default(),
-            cookies_sent: 0,
-            version_replies_sent: 0,
-            handshakes: 0,
+            stats: HandshakeStats::default(),
             last_polled: None,
             uplinks: Uplinks::default(),
         }
@@ -664,9 +661,7 @@ impl Endpoint {
     pub fn snapshot(&self) -> EndpointSnapshot {
         EndpointSnapshot {
             drops: self.drops,
-            cookies_sent: self.cookies_sent,
-            version_replies_sent: self.version_replies_sent,
-            handshakes: self.handshakes,
+            stats: self.stats,
         }
     }
 

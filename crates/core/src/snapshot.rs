@@ -3,14 +3,13 @@
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use keiro_model::{
-    aggregation::{
-        Cause, ControllerKind, Decision, DeliveryCounts, Parameters, TooNarrow, spacing::Estimate,
-    },
+    aggregation::{Cause, ControllerKind, Decision, Parameters, TooNarrow, spacing::Estimate},
     bottleneck::Found,
     workload::Workload,
 };
 use keiro_planner::steer::{PathObservation, PathSample};
-use keiro_stats::PathStats;
+pub use keiro_stats::DropCounters;
+use keiro_stats::{AggregationStats, AppStats, HandshakeStats, PathStats, PeerStats};
 use keiro_units::{Bandwidth, Instant, Probability};
 
 use crate::{
@@ -20,16 +19,12 @@ use crate::{
 };
 
 /// The endpoint as a whole.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct EndpointSnapshot {
     /// Datagrams that were ignored before a session was found for them.
     pub drops: DropCounters,
-    /// Handshakes answered with a cookie because of load.
-    pub cookies_sent: u64,
-    /// Handshakes of another protocol version that were answered with the versions spoken here.
-    pub version_replies_sent: u64,
-    /// Handshake messages accepted.
-    pub handshakes: u64,
+    /// Its counters of handshakes.
+    pub stats: HandshakeStats,
 }
 
 /// One peer.
@@ -43,24 +38,12 @@ pub struct SessionSnapshot {
     pub settling: bool,
     /// When the present key was agreed; `None` before the first.
     pub key_since: Option<Instant>,
-    /// Keys agreed so far.
-    pub key_changes: u64,
     /// The optional parts of the protocol that both sides understand; `None` before the first key.
     pub features: Option<Features>,
     /// Datagrams with this peer's index that were ignored.
     pub drops: DropCounters,
-    /// Streams open, opened by either side.
-    pub streams: usize,
-    /// Bytes of streams that wait or are not acknowledged.
-    pub streams_queued_bytes: u64,
-    /// Bytes of streams that were received and not taken by the driver.
-    pub streams_kept_bytes: u64,
-    /// Messages waiting or unacknowledged.
-    pub messages_queued: usize,
-    /// Their bytes.
-    pub messages_queued_bytes: u64,
-    /// Bytes of messages from the peer that are incomplete or not yet finished.
-    pub reassembly_bytes: u64,
+    /// Its counters and gauges, except `handshake_age` and `handshakes_started`.
+    pub stats: PeerStats,
     /// Its paths, by id.
     pub paths: Vec<PathSnapshot>,
     /// Its applications, by id.
@@ -87,6 +70,8 @@ pub struct AggregationSnapshot {
     pub controller: ControllerKind,
     /// Where and when the copies of one leave.
     pub spread: CopySpread,
+    /// Its counters and gauges.
+    pub stats: AggregationStats,
     /// S, I and N in force.
     pub parameters: Parameters,
     /// Nothing is gathered by the clock: the path carries no combination.
@@ -97,19 +82,8 @@ pub struct AggregationSnapshot {
     pub decisions: BTreeMap<&'static str, u64>,
     /// The last decision that changed something; `None`: there was none.
     pub last_change: Option<(Instant, Decision)>,
-    /// Sent and lost after redundancy, from the peer's feedback.
-    pub aggregates: DeliveryCounts,
-    /// Sent and lost one by one, parity packets among them.
-    pub copies: DeliveryCounts,
-    /// Copies, and parity packets, that were not sent: the path that they were to take was gone, had
-    /// no room for so much, or for packets so long.
-    pub copies_left_out: u64,
     /// What is sent besides each aggregate.
     pub redundancy: Redundancy,
-    /// Packets that the peer's socket dropped because it was full.
-    pub socket_overflows: u64,
-    /// Packets that the peer's system dropped in receiving.
-    pub system_overflows: u64,
     /// Bandwidth measured from the spacing of copies, or from trains.
     pub bandwidth: Option<Estimate>,
 }
@@ -142,60 +116,10 @@ pub struct AppSnapshot {
     pub id: AppId,
     /// The path that its traffic takes now; `None` if none is up.
     pub path: Option<PathId>,
-    /// Messages or datagrams accepted for sending.
-    pub sent: u64,
-    /// Their bytes.
-    pub sent_bytes: u64,
-    /// Messages that the peer took over.
-    pub delivered: u64,
-    /// Of these, later than the latency target (made to acknowledged).
-    pub late: u64,
-    /// Messages given up at the end of their lifetime.
-    pub expired: u64,
-    /// Messages that the peer refused.
-    pub refused: u64,
-    /// Datagrams dropped here because the queue was full.
-    pub dropped: u64,
-    /// Messages or datagrams received.
-    pub received: u64,
-    /// Their bytes.
-    pub received_bytes: u64,
+    /// Its counters; the gauges are the driver's, except `waiting_messages`.
+    pub stats: AppStats,
     /// What is sent, measured; `None` before the second message or datagram.
     pub workload: Option<Workload>,
-}
-
-keiro_stats::reasons! {
-    /// Datagrams ignored, by reason.
-    pub struct DropCounters {
-        /// Shorter than its kind's header, or cut off.
-        truncated,
-        /// A first byte that names no packet kind.
-        unknown_kind,
-        /// No session has this receiver index.
-        unknown_index,
-        /// Not sealed with the key that it claims, or altered on the way.
-        unauthentic,
-        /// Received before, or older than the replay window.
-        replayed,
-        /// Authentic, but its frames cannot be parsed.
-        malformed,
-        /// A handshake of a key that is no peer here.
-        foreign_key,
-        /// A handshake whose first MAC is wrong.
-        bad_mac,
-        /// A handshake that is not newer than the last one.
-        stale_handshake,
-        /// A handshake of another protocol version, or the answer to one of ours by a gateway that
-        /// does not speak our version.
-        version,
-        /// A handshake that came too often from its address.
-        rate_limited,
-        /// Part of a message or stream beyond what was granted; or a reset that was not sent,
-        /// because the peer opens streams faster than it reads.
-        over_credit,
-        /// An IP packet of a tenant that is not configured here.
-        unknown_tenant,
-    }
 }
 
 impl PathSnapshot {

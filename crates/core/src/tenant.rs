@@ -5,6 +5,7 @@
 //! one is configured.
 
 use keiro_model::fairness::controller::{ControllerConfig, Weight};
+pub use keiro_stats::PacketDrops;
 use keiro_stats::{TenantPathStats, TenantPeerStats};
 use keiro_units::ByteCount;
 use thiserror::Error;
@@ -86,26 +87,6 @@ pub enum PacketError {
         /// Longest that fits, bytes.
         room: usize,
     },
-}
-
-keiro_stats::reasons! {
-    /// IP packets of a tenant that were not sent, or not delivered, by cause.
-    pub struct PacketDrops {
-        /// Its own queue was full: taken from its longest flow.
-        queue_full,
-        /// The queues of all tenants together were full: taken from its longest flow.
-        memory,
-        /// Waited too long (CoDel, RFC 8289).
-        delayed,
-        /// Refused: longer than the path has room for, or the path's room became less.
-        too_long,
-        /// No path was up.
-        no_path,
-        /// Arrived from the peer while too much waited for the driver.
-        arrived,
-        /// Arrived at the peer, which does not know the tenant, as it says at times.
-        unknown_at_peer,
-    }
 }
 
 /// One tenant in numbers.

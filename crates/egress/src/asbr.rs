@@ -17,12 +17,14 @@ use keiro_bgp::{
     speaker::{Changes, Event, Input, Speaker, VpnExport},
     srv6::{Label, Service},
 };
+use keiro_stats_export::Stats;
 
 use crate::{
     config::{AsbrConfig, Behaviour, ConfigError, EgressPeer, Neighbour, SpeakerConfig},
     daemon::Role,
     forwarding::{Configured, Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
     reload::{keep_speaker, keep_tables, keep_value, needs},
+    stats::EgressPeerStats,
     status::{PathStatus, PeerExplanation, PeerStatus, covering},
 };
 
@@ -266,8 +268,10 @@ impl Role for Asbr {
                     rt: peer.rt.to_string(),
                     sid: self.segments.contains(&at).then_some(peer.sid),
                     address: None,
-                    routes: routes.values().sum(),
-                    subflows: None,
+                    stats: Stats(EgressPeerStats {
+                        routes: routes.values().sum::<usize>() as u64,
+                        subflows: None,
+                    }),
                     kernel: None,
                 }
             })

@@ -30,10 +30,14 @@ use std::{
 
 use ipnet::Ipv6Net;
 use keiro_model::welch::{Difference, Moments};
+use keiro_stats_export::Stats;
 use keiro_units::Instant;
 
 pub use self::stored::{Gathered, Part, StoredEvidence, StoredEvidenceError};
-use crate::status::{Compared, ComparisonStatus, Evidence, PrefixMode, PrefixStatus};
+use crate::{
+    stats::ComparisonStats,
+    status::{Compared, ComparisonStatus, Evidence, PrefixMode, PrefixStatus},
+};
 
 /// The settings of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -95,9 +99,8 @@ pub struct Comparison {
     cycles: u64,
     decisions: VecDeque<Compared>,
     /// Totals since the start.
-    forgotten: u64,
-    counted: u64,
-    decided: u64,
+    /// Its counters; the gauges stay 0.
+    stats: ComparisonStats,
 }
 
 #[derive(Debug)]
@@ -129,9 +132,7 @@ impl Comparison {
             uses: 0,
             cycles: 0,
             decisions: VecDeque::new(),
-            forgotten: 0,
-            counted: 0,
-            decided: 0,
+            stats: ComparisonStats::default(),
         }
     }
 
@@ -208,13 +209,13 @@ impl Comparison {
             true => client.single.add(goodput),
             false => client.multipath.add(goodput),
         }
-        self.counted += 1;
+        self.stats.counted_connections += 1;
         self.look(now, place.prefix);
     }
 
     /// Numbers that change whenever the evidence does: connections counted, and decisions.
     pub fn changes(&self) -> (u64, u64) {
-        (self.counted, self.decided)
+        (self.stats.counted_connections, self.stats.decisions)
     }
 
     /// The next decision.
@@ -235,13 +236,13 @@ impl Comparison {
 
     /// Totals, and the most important prefixes.
     pub fn summary(&self, now: Instant) -> ComparisonStatus {
-        let (mut single_path, mut trial) = (0, 0);
+        let (mut single_path_prefixes, mut trial_prefixes) = (0, 0);
         let mut order = Vec::with_capacity(self.prefixes.len());
         for (prefix, client) in &self.prefixes {
             match client.mode {
                 PrefixMode::Multipath => {}
-                PrefixMode::SinglePath => single_path += 1,
-                PrefixMode::Trial => trial += 1,
+                PrefixMode::SinglePath => single_path_prefixes += 1,
+                PrefixMode::Trial => trial_prefixes += 1,
             }
             let connections = client.single.count() + client.multipath.count();
             let is_usual = client.mode == PrefixMode::Multipath;
@@ -255,12 +256,12 @@ impl Comparison {
         order.sort_unstable();
         let shown = order.into_iter();
         ComparisonStatus {
-            prefixes: self.prefixes.len(),
-            single_path,
-            trial,
-            forgotten: self.forgotten,
-            counted: self.counted,
-            decisions: self.decided,
+            stats: Stats(ComparisonStats {
+                prefixes: self.prefixes.len() as u64,
+                single_path_prefixes,
+                trial_prefixes,
+                ..self.stats
+            }),
             shown: shown
                 .map(|(_, _, prefix)| self.status(now, prefix, &self.prefixes[&prefix]))
                 .collect(),
@@ -318,7 +319,7 @@ impl Comparison {
     fn forget_oldest(&mut self) {
         if let Some((_, prefix)) = self.by_use.pop_first() {
             self.prefixes.remove(&prefix);
-            self.forgotten += 1;
+            self.stats.forgotten_prefixes += 1;
         }
     }
 
@@ -365,7 +366,7 @@ impl Comparison {
     }
 
     fn tell(&mut self, prefix: Ipv6Net, mode: PrefixMode, confident: bool, evidence: Evidence) {
-        self.decided += 1;
+        self.stats.decisions += 1;
         if self.decisions.len() >= DECISIONS_MAX {
             self.decisions.pop_front();
         }

@@ -23,6 +23,7 @@ use keiro_bgp::{
     address::{Destination, Family},
     record,
     rib::NeighbourId,
+    session::State,
     speaker::{self, Changes, Event, Input, Speaker},
 };
 use keiro_linux::{
@@ -30,6 +31,7 @@ use keiro_linux::{
     epoll::{Epoll, Interest, ReadyList, Waker},
     signal::{Signal, Signals},
 };
+use keiro_stats_export::Stats;
 use keiro_units::Instant;
 use sd_notify::NotifyState;
 
@@ -39,6 +41,7 @@ use crate::{
     control::{Answer, ControlSocket, Question, Reply},
     forwarding::{Forwarding, ForwardingError, NextHop, PeerIndex},
     reload::Reloading,
+    stats::{EgressStats, NeighbourStats},
     status::{
         Compared, DaemonEvent, Explanation, NeighbourStatus, PathStatus, PeerExplanation,
         PeerStatus, Reloaded, Status, TimedEvent, covering, word,
@@ -150,7 +153,7 @@ pub struct Daemon<R: Role> {
     monitors: Vec<SyncSender<TimedEvent>>,
     /// The state of egress peers as last sent to monitors.
     reported_peers: BTreeMap<String, PeerState>,
-    refused: u64,
+    stats: EgressStats,
 }
 
 type PeerState = (usize, Option<Ipv6Addr>);
@@ -234,7 +237,7 @@ impl<R: Role> Daemon<R> {
             control,
             monitors: Vec::new(),
             reported_peers: BTreeMap::new(),
-            refused: 0,
+            stats: EgressStats::default(),
             speaker,
             connections,
             forwarding,
@@ -536,7 +539,7 @@ impl<R: Role> Daemon<R> {
     fn peer_states(&self) -> BTreeMap<String, PeerState> {
         let peers = self.role.peers(&self.speaker).into_iter();
         peers
-            .map(|peer| (peer.name, (peer.routes, peer.sid)))
+            .map(|peer| (peer.name, (peer.stats.routes as usize, peer.sid)))
             .collect()
     }
 
@@ -555,7 +558,7 @@ impl<R: Role> Daemon<R> {
     }
 
     pub(crate) fn report_errors(&mut self, errors: &[ForwardingError]) {
-        self.refused += errors.len() as u64;
+        self.stats.refused += errors.len() as u64;
         for error in errors.iter().take(ERRORS_LOGGED) {
             tracing::error!(%error, "not forwarded as wanted");
         }
@@ -637,24 +640,29 @@ impl<R: Role> Daemon<R> {
                 state: word(status.state).to_owned(),
                 up_seconds: status.up_since.map(|since| (now - since).as_secs()),
                 routes: routes.map(|(family, n)| (family.to_string(), *n)).collect(),
-                advertised: status.advertised,
-                times_up: status.times_up,
-                malformed_updates: status.malformed_updates,
+                stats: Stats(NeighbourStats {
+                    up: status.state == State::Established,
+                    advertised: status.advertised as u64,
+                    times_up: status.times_up,
+                    malformed_updates: status.malformed_updates,
+                }),
                 last_error: status.last_error,
             })
         });
         let mut peers = self.role.peers(&self.speaker);
         for (at, peer) in self.role.indices().into_iter().zip(&mut peers) {
-            peer.subflows = self.forwarding.subflows(at);
+            peer.stats.0.subflows = self.forwarding.subflows(at).map(|count| count as u64);
         }
         Status {
             role: self.role.name().to_owned(),
             asn: self.config.asn,
             router_id: self.config.router_id,
-            destinations: self.speaker.rib().len(),
             vrps: self.config.vrps.as_ref().map(|vrps| vrps.len()),
-            unknown_connections: self.connections.unknown_connections,
-            refused: self.refused,
+            stats: Stats(EgressStats {
+                destinations: self.speaker.rib().len() as u64,
+                unknown_connections: self.connections.unknown_connections,
+                ..self.stats
+            }),
             config_rejected: self.reloading.rejected.clone(),
             neighbours: neighbours.collect(),
             peers,

@@ -12,6 +12,7 @@ use keiro_bgp::{
     rib::{NeighbourId, Path},
     speaker::{Changes, Event, Input, Speaker},
 };
+use keiro_stats_export::Stats;
 
 use crate::{
     asbr::best_paths,
@@ -20,6 +21,7 @@ use crate::{
     forwarding::{Configured, Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
     multipath::ConnectionSettings,
     reload::{keep_speaker, keep_tables, keep_value},
+    stats::EgressPeerStats,
     status::{PathStatus, PeerExplanation, PeerStatus, Reloaded, covering},
 };
 
@@ -434,8 +436,10 @@ impl Role for Endpoint {
                 rt: peer.rt.to_string(),
                 sid: None,
                 address: Some(peer.address),
-                routes: self.tables.get(at).map_or(0, BTreeMap::len),
-                subflows: None,
+                stats: Stats(EgressPeerStats {
+                    routes: self.tables.get(at).map_or(0, BTreeMap::len) as u64,
+                    subflows: None,
+                }),
                 kernel: None,
             })
             .collect()

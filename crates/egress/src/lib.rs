@@ -8,7 +8,8 @@
 //!   the kernel;
 //! - [`multipath`]: which addresses MPTCP announces to a client; [`accounts`]: bytes and busy time
 //!   of connections; [`comparison`]: whether multipath is good for the clients of a prefix;
-//! - [`status`]: the status of a daemon; [`control`]: the control socket; [`metrics`]: OpenMetrics;
+//! - [`status`]: the status of a daemon; [`stats`]: its counters and gauges; [`control`]: the
+//!   control socket; [`metrics`]: OpenMetrics;
 //! - [`daemon`]: the event loop; `reload`: configuration changes at run time.
 //!
 //! The kernel's MPTCP scheduler distributes data over subflows; `keiro-flowstats` measures them.
@@ -27,4 +28,5 @@ pub mod kernel;
 pub mod metrics;
 pub mod multipath;
 mod reload;
+pub mod stats;
 pub mod status;

@@ -14,21 +14,20 @@ use keiro_bgp::{
     session::State,
     speaker::Speaker,
 };
+use keiro_stats_export::Stats;
 use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+use crate::stats::{ComparisonStats, EgressPeerStats, EgressStats, NeighbourStats};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     pub role: String,
     pub asn: u32,
     pub router_id: Ipv4Addr,
-    /// The number of destinations in the RIB.
-    pub destinations: usize,
     /// The number of VRPs; `None`: no file is configured.
     pub vrps: Option<usize>,
-    /// Connections from addresses that belong to no neighbour, since the start.
-    pub unknown_connections: u64,
-    /// Failed changes of forwarding, since the start.
-    pub refused: u64,
+    #[serde(flatten)]
+    pub stats: Stats<EgressStats>,
     /// Why the last new configuration was rejected; `None`: it was not.
     pub config_rejected: Option<String>,
     /// Egress peers come first.
@@ -176,16 +175,10 @@ pub struct PrefixStatus {
 }
 
 /// Totals of the comparison of multipath with single path.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ComparisonStatus {
-    pub prefixes: usize,
-    pub single_path: usize,
-    pub trial: usize,
-    /// Prefixes dropped because of the limit, since the start.
-    pub forgotten: u64,
-    /// Connections measured, since the start.
-    pub counted: u64,
-    pub decisions: u64,
+    #[serde(flatten)]
+    pub stats: Stats<ComparisonStats>,
     /// Some prefixes: those that are not multipath, then those with most connections.
     pub shown: Vec<PrefixStatus>,
 }
@@ -221,7 +214,7 @@ pub struct PeerInKernel {
     pub vrf: Option<bool>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NeighbourStatus {
     pub name: String,
     pub address: IpAddr,
@@ -232,18 +225,14 @@ pub struct NeighbourStatus {
     pub up_seconds: Option<u64>,
     /// Accepted routes, by family.
     pub routes: BTreeMap<String, usize>,
-    /// The number of destinations advertised.
-    pub advertised: usize,
-    /// How often the session came up.
-    pub times_up: u64,
-    /// Malformed UPDATEs whose routes were treated as withdrawn.
-    pub malformed_updates: u64,
+    #[serde(flatten)]
+    pub stats: Stats<NeighbourStats>,
     /// Why the session was last down; `None`: it never was.
     pub last_error: Option<String>,
 }
 
 /// An egress peer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeerStatus {
     pub name: String,
     /// Its route target.
@@ -253,10 +242,8 @@ pub struct PeerStatus {
     pub sid: Option<Ipv6Addr>,
     /// The address whose connections leave by it, on a server.
     pub address: Option<Ipv6Addr>,
-    /// Routes in its table, as desired.
-    pub routes: usize,
-    /// MPTCP subflows on its address; `None`: Keiro does not manage them.
-    pub subflows: Option<usize>,
+    #[serde(flatten)]
+    pub stats: Stats<EgressPeerStats>,
     /// The kernel's state; `None`: with `--dry-run`, or it could not be read.
     pub kernel: Option<PeerInKernel>,
 }

@@ -19,4 +19,4 @@ pub mod view;
 
 pub use counter::{Attached, Cost, Counter, CounterError, Program};
 pub use peers::{Peer, PeerError, Peers};
-pub use tracker::{Change, FURTHER, SEGMENTS_MAX, Tracker};
+pub use tracker::{Change, FURTHER, SEGMENTS_MAX, SegmentStats, Tracker};

@@ -1,59 +1,25 @@
 //! Totals per egress peer in the OpenMetrics text format. Flows are never labels: their number has
 //! no bound.
 
-use std::sync::atomic::AtomicU64;
-
-use prometheus_client::{
-    encoding::text::encode,
-    metrics::{counter::Counter, family::Family},
-    registry::Registry,
-};
+use keiro_stats_export::openmetrics::register_stats;
+use prometheus_client::{encoding::text::encode, registry::Registry};
 
 use crate::{Peers, Tracker};
 
-type Labels = Vec<(&'static str, String)>;
-type Counters = Family<Labels, Counter<u64, AtomicU64>>;
-
-/// The page of several interfaces.
+/// The page of several interfaces, each with its name.
 pub fn render<'a>(all: impl IntoIterator<Item = (&'a str, &'a Tracker)>, peers: &Peers) -> String {
-    let names = [
-        (
-            "bytes",
-            "Bytes on the wire by egress peer, with link-layer headers",
-        ),
-        ("packets", "Packets on the wire by egress peer"),
-        (
-            "tcp_segments",
-            "TCP segments of this host, retransmitted ones as well",
-        ),
-        (
-            "tcp_retransmits",
-            "TCP segments of this host that were retransmitted",
-        ),
-    ];
-    let families: [Counters; 4] = Default::default();
-    for (interface, tracker) in all {
-        for (sid, total) in tracker.totals() {
+    let segments = all.into_iter().flat_map(|(interface, tracker)| {
+        tracker.totals().iter().map(move |(sid, stats)| {
             let labels = vec![
                 ("interface", interface.to_owned()),
                 ("peer", peers.name(*sid).into_owned()),
                 ("sid", sid.map_or_else(String::new, |sid| sid.to_string())),
             ];
-            let values = [
-                total.bytes,
-                total.packets,
-                total.segments,
-                total.retransmits,
-            ];
-            for (family, value) in families.iter().zip(values) {
-                family.get_or_create(&labels).inc_by(value);
-            }
-        }
-    }
-    let mut registry = Registry::with_prefix("keiro_flowstats");
-    for ((name, help), family) in names.into_iter().zip(families) {
-        registry.register(name, help, family);
-    }
+            (labels, stats)
+        })
+    });
+    let mut registry = Registry::default();
+    register_stats(&mut registry, segments);
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = encode(&mut text, &registry);
@@ -62,8 +28,22 @@ pub fn render<'a>(all: impl IntoIterator<Item = (&'a str, &'a Tracker)>, peers: 
 
 #[cfg(test)]
 mod tests {
+    use keiro_stats_export::documentation::{check_tables, stats_table};
+
     use super::*;
-    use crate::record::{Counts, KEY_BYTES, Key};
+    use crate::{
+        SegmentStats,
+        record::{Counts, KEY_BYTES, Key},
+    };
+
+    #[test]
+    fn the_page_lists_the_declared_figures() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/flowstats.md");
+        check_tables(
+            file,
+            &[("stats: SegmentStats", stats_table::<SegmentStats>())],
+        );
+    }
 
     #[test]
     fn totals_are_labelled_by_peer() {

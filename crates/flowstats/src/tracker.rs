@@ -20,7 +20,7 @@ pub const SEGMENTS_MAX: usize = 1024;
 #[derive(Clone, Debug, Default)]
 pub struct Tracker {
     flows: HashMap<Key, Counts>,
-    totals: BTreeMap<Option<Ipv6Addr>, Total>,
+    totals: BTreeMap<Option<Ipv6Addr>, SegmentStats>,
 }
 
 /// What a flow sent since it was read last.
@@ -40,17 +40,14 @@ pub struct Change {
     pub counts: Counts,
 }
 
-/// All that left by one segment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Total {
-    /// Bytes on the wire.
-    pub bytes: u64,
-    /// Packets on the wire.
-    pub packets: u64,
-    /// TCP segments of this host's, retransmitted ones as well.
-    pub segments: u64,
-    /// TCP segments retransmitted.
-    pub retransmits: u64,
+keiro_stats::stats! {
+    /// All that left an interface by one segment.
+    pub struct SegmentStats: "flowstats" ["interface", "peer", "sid"] {
+        counter bytes: bytes, "Bytes on the wire, with link-layer headers";
+        counter packets: packets, "Packets on the wire";
+        counter tcp_segments: segments, "TCP segments of this host, retransmitted ones as well";
+        counter tcp_retransmits: retransmits, "TCP segments of this host that were retransmitted";
+    }
 }
 
 impl Tracker {
@@ -86,8 +83,8 @@ impl Tracker {
         let total = self.totals.entry(sid).or_default();
         total.bytes += change.bytes;
         total.packets += change.packets;
-        total.segments += u64::from(change.segments);
-        total.retransmits += u64::from(change.retransmits);
+        total.tcp_segments += u64::from(change.segments);
+        total.tcp_retransmits += u64::from(change.retransmits);
         Some(change)
     }
 
@@ -115,7 +112,7 @@ impl Tracker {
 
     /// All that was counted, by segment; `None` is what has none, and [`FURTHER`] what is of more
     /// segments than are kept apart.
-    pub fn totals(&self) -> &BTreeMap<Option<Ipv6Addr>, Total> {
+    pub fn totals(&self) -> &BTreeMap<Option<Ipv6Addr>, SegmentStats> {
         &self.totals
     }
 

@@ -275,7 +275,7 @@ impl Gateway {
         let waiting = snapshot
             .sessions
             .values()
-            .map(|s| s.messages_queued as u64)
+            .map(|s| s.stats.waiting_messages)
             .sum();
         self.publish(EventKind::Draining {
             waiting_messages: waiting,

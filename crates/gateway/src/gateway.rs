@@ -146,17 +146,17 @@ impl Gateway {
             let verdict = standing.and_then(|standing| standing.latency_target.verdict());
             verdict.is_some_and(|verdict| verdict.met)
         };
-        let demanding = self
+        let with_target = self
             .config
             .apps
             .iter()
             .filter(|app| app.latency_target.is_some());
         format!(
-            "{} of {} paths up, {} of {} demands met",
+            "{} of {} paths up, {} of {} latency targets met",
             self.input.paths_up(),
             self.config.paths.len() * self.config.peers.len(),
-            demanding.clone().filter(met).count(),
-            demanding.count(),
+            with_target.clone().filter(met).count(),
+            with_target.count(),
         )
     }
 }

@@ -1,6 +1,6 @@
 //! The metrics page: names from `keiro_control::metrics`, values from snapshots.
 
-use std::{collections::BTreeMap, sync::atomic::AtomicU64};
+use std::collections::BTreeMap;
 
 use keiro_control::{
     metrics::{self, DELAY_BUCKETS_SECONDS, Metric},
@@ -9,11 +9,12 @@ use keiro_control::{
         TenantSnapshot,
     },
 };
-use keiro_stats::{Kind, PathSocketStats, StatSet, TcpListenerStats, UdpListenerStats};
+use keiro_stats::{HandshakeStats, PathSocketStats, StatSet, TcpListenerStats, UdpListenerStats};
+use keiro_stats_export::openmetrics::{Counters, Gauges, Labels, register_stats};
 use keiro_store::RecorderCounts;
 use prometheus_client::{
     encoding::text::encode,
-    metrics::{MetricType, counter::Counter, family::Family, gauge::Gauge, info::Info},
+    metrics::{MetricType, info::Info},
     registry::Registry,
 };
 
@@ -31,6 +32,7 @@ pub(crate) struct Page<'a> {
     pub(crate) peers: &'a [PeerSnapshot],
     pub(crate) apps: &'a [AppSnapshot],
     pub(crate) tenants: &'a [TenantSnapshot],
+    pub(crate) handshakes: &'a HandshakeStats,
     /// By application.
     pub(crate) delays: &'a [(String, DelayBuckets)],
     /// Application, reason, moves.
@@ -47,10 +49,6 @@ pub(crate) struct Page<'a> {
     pub(crate) message_receivers: u64,
     pub(crate) control_clients: u64,
 }
-
-type Labels = Vec<(&'static str, String)>;
-type Gauges = Family<Labels, Gauge<f64, AtomicU64>>;
-type Counters = Family<Labels, Counter>;
 
 /// The page in the OpenMetrics text format.
 pub(crate) fn render(page: &Page<'_>) -> String {
@@ -112,6 +110,7 @@ fn process(registry: &mut Registry, page: &Page<'_>) {
         &metrics::DROPPED_PACKETS,
         by("reason", page.dropped),
     );
+    register_stats(registry, [(vec![], page.handshakes)]);
     history(registry, page.history.as_ref());
     let late = &page.lateness;
     let quantiles = [
@@ -144,12 +143,12 @@ fn peers(registry: &mut Registry, page: &Page<'_>) {
         page.peers.iter().map(|p| (label(p), up(p))),
     );
     let peers = page.peers.iter();
-    stat_set(registry, peers.map(|p| (label(p), &p.stats.0)));
+    register_stats(registry, peers.map(|p| (label(p), &p.stats.0)));
 }
 
 fn tenants(registry: &mut Registry, tenants: &[TenantSnapshot]) {
     let label = |t: &TenantSnapshot| vec![("tenant", t.name.clone())];
-    stat_set(registry, tenants.iter().map(|t| (label(t), &t.stats.0)));
+    register_stats(registry, tenants.iter().map(|t| (label(t), &t.stats.0)));
     let up = |t: &TenantSnapshot| (label(t), f64::from(t.device_state == DeviceState::Up));
     gauges(registry, &metrics::TENANT_DEVICE_UP, tenants.iter().map(up));
     let mut dropped: Vec<(Labels, u64)> = Vec::new();
@@ -198,17 +197,17 @@ fn tenants_on_paths(registry: &mut Registry, tenants: &[TenantSnapshot]) {
             }
         }
     }
-    stat_set(registry, towards_peers.into_iter());
-    stat_set(registry, on_paths.into_iter());
+    register_stats(registry, towards_peers.into_iter());
+    register_stats(registry, on_paths.into_iter());
 }
 
 fn paths(registry: &mut Registry, page: &Page<'_>) {
     let label = |p: &PathSnapshot| vec![("path", p.name.clone()), ("peer", p.peer.clone())];
     let up = |p: &PathSnapshot| (label(p), f64::from(p.state == PathState::Up));
     gauges(registry, &metrics::PATH_UP, page.paths.iter().map(up));
-    stat_set(registry, page.paths.iter().map(|p| (label(p), &p.stats.0)));
+    register_stats(registry, page.paths.iter().map(|p| (label(p), &p.stats.0)));
     let capacities = page.paths.iter();
-    stat_set(
+    register_stats(
         registry,
         capacities.filter_map(|p| Some((label(p), &p.capacity.as_ref()?.0))),
     );
@@ -218,7 +217,7 @@ fn paths(registry: &mut Registry, page: &Page<'_>) {
         .iter()
         .filter_map(|p| Some((p.name.as_str(), &p.socket.as_ref()?.0)))
         .collect();
-    stat_set(
+    register_stats(
         registry,
         sockets
             .into_iter()
@@ -237,7 +236,7 @@ fn aggregation(registry: &mut Registry, page: &Page<'_>) {
         let paths = page.paths.iter();
         paths.filter_map(|path| Some((path, path.aggregation.as_ref()?)))
     };
-    stat_set(
+    register_stats(
         registry,
         gathering().map(|(path, aggregation)| (label(path), &aggregation.stats.0)),
     );
@@ -250,7 +249,7 @@ fn aggregation(registry: &mut Registry, page: &Page<'_>) {
 
 fn apps(registry: &mut Registry, page: &Page<'_>) {
     let label = |a: &AppSnapshot| vec![("app", a.name.clone())];
-    stat_set(registry, page.apps.iter().map(|a| (label(a), &a.stats.0)));
+    register_stats(registry, page.apps.iter().map(|a| (label(a), &a.stats.0)));
     let names: std::collections::BTreeSet<&str> =
         page.paths.iter().map(|path| path.name.as_str()).collect();
     let on_path = page.apps.iter().flat_map(|app| {
@@ -279,9 +278,9 @@ fn connections(registry: &mut Registry, apps: &[AppSnapshot]) {
         .map(|a| UdpListenerStats::sum(a.listeners.iter().map(|l| &l.stats.0)))
         .collect();
     let labels = with_udp.iter().map(|a| label(a));
-    stat_set(registry, labels.zip(&udp));
+    register_stats(registry, labels.zip(&udp));
     let forwards = apps.iter();
-    stat_set(
+    register_stats(
         registry,
         forwards.filter_map(|a| Some((label(a), &a.forward.as_ref()?.stats.0))),
     );
@@ -294,9 +293,9 @@ fn connections(registry: &mut Registry, apps: &[AppSnapshot]) {
         .map(|a| TcpListenerStats::sum(a.tcp_listeners.iter().map(|l| &l.stats.0)))
         .collect();
     let labels = with_tcp.iter().map(|a| label(a));
-    stat_set(registry, labels.zip(&tcp));
+    register_stats(registry, labels.zip(&tcp));
     let forwards = apps.iter();
-    stat_set(
+    register_stats(
         registry,
         forwards.filter_map(|a| Some((label(a), &a.tcp_forward.as_ref()?.stats.0))),
     );
@@ -324,35 +323,6 @@ fn counters(
         family.get_or_create(&labels).inc_by(value);
     }
     registry.register(metric.registered_name(), metric.help, family);
-}
-
-/// Registers every figure of a set, with a value for each of `objects` that has one.
-fn stat_set<'a, S: StatSet + 'a>(
-    registry: &mut Registry,
-    objects: impl Iterator<Item = (Labels, &'a S)>,
-) {
-    let objects: Vec<_> = objects.collect();
-    for (index, stat) in S::STATS.iter().enumerate() {
-        let values = objects
-            .iter()
-            .filter_map(|(labels, stats)| Some((labels, stats.value(index)?)));
-        match stat.kind {
-            Kind::Counter => {
-                let family = Counters::default();
-                for (labels, value) in values {
-                    family.get_or_create(labels).inc_by(value.as_u64());
-                }
-                registry.register(stat.registered_metric(), stat.help, family);
-            }
-            Kind::Gauge => {
-                let family = Gauges::default();
-                for (labels, value) in values {
-                    family.get_or_create(labels).set(value.as_f64());
-                }
-                registry.register(stat.registered_metric(), stat.help, family);
-            }
-        }
-    }
 }
 
 fn by<'a>(
@@ -420,6 +390,7 @@ mod tests {
             peers: &[],
             apps: &[],
             tenants: &[],
+            handshakes: &HandshakeStats::default(),
             delays: &[],
             switches: &[],
             dropped: &[],

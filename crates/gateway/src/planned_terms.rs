@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(found, ["loaded", "moves"].map(AppId::of_name).into());
     }
 
-    /// A5 demands 20 ms and has had 3 ms for long, on a path that takes 30 ms more since just now.
+    /// A5 has a latency target of 20 ms and has had 3 ms for long, on a path that takes 30 ms more since just now.
     #[test]
     fn what_was_measured_before_a_path_changed_keeps_nobody_there() {
         let mut config = paper("scheduler = \"fifo\"", "");

@@ -150,7 +150,7 @@ impl Gateway {
     fn sent<'a>(&'a self, snapshot: &'a Snapshot) -> impl Iterator<Item = (String, u64)> + 'a {
         live_apps(snapshot).filter_map(move |(peer, app)| {
             let name = self.active.app_name(peer, app.id)?;
-            Some((name.to_owned(), app.sent))
+            Some((name.to_owned(), app.stats.sent_messages))
         })
     }
 
@@ -160,8 +160,9 @@ impl Gateway {
             let peer = self.active.peer_name(peer)?;
             let class = class_of(&self.config, name)?;
             let before = self.history.sent_before(name);
-            // An application that was recorded_before_restart out and put in again is counted anew.
-            let count = app.sent.checked_sub(before).unwrap_or(app.sent);
+            let sent = app.stats.sent_messages;
+            // An application that was removed and added again is counted from 0.
+            let count = sent.checked_sub(before).unwrap_or(sent);
             let figures = snapshot.apps.get(&app.id);
             let delay = figures.and_then(|figures| figures.delay.recent.as_ref());
             let key = SeriesKey {

@@ -77,7 +77,7 @@ impl Gateway {
                 let name = self.active.app_name(session.peer, app.id);
                 let index = name.and_then(|name| self.config.app_named(name));
                 let Some(index) = index else { continue };
-                input.unused &= app.sent == 0;
+                input.unused &= app.stats.sent_messages == 0;
                 let place = app.path.and_then(index_of).or_else(|| {
                     let place = self.steering.preferred_path(name?)?;
                     self.config.path_named(place)

@@ -34,7 +34,7 @@ impl Gateway {
                 past_seconds,
             } => self.history_of(*kind, name, *past_seconds),
             Request::Monitor {} => Ok(Response::Monitoring {}),
-            Request::Qlog { peer } => self.qlog_of(peer),
+            Request::Qlog { peer, from } => self.qlog_of(peer, *from),
             Request::Plan { anew, what_if } => self.plan_now(plan_mode(*anew), what_if),
             Request::Apply { anew } => self.apply_plan(plan_mode(*anew)),
             Request::Explain { app } => self

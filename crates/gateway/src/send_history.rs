@@ -91,8 +91,8 @@ impl SendHistory {
 impl Sent {
     pub(crate) fn of(app: &AppSnapshot) -> Self {
         Self {
-            messages: app.sent,
-            bytes: app.sent_bytes,
+            messages: app.stats.sent_messages,
+            bytes: app.stats.sent_bytes,
         }
     }
 

@@ -21,7 +21,7 @@ use keiro_core::{self as core, DropCounters, SessionSnapshot};
 use keiro_linux::tcp::Mode;
 use keiro_model::aggregation::{Cause, ControllerKind, Decision};
 use keiro_planner::queueing::Invalid;
-use keiro_stats::{AggregationStats, AppStats, CapacityStats, PathSocketStats, PeerStats};
+use keiro_stats::{AppStats, CapacityStats, PathSocketStats, PeerStats};
 use keiro_units::Probability;
 
 use crate::{
@@ -64,7 +64,7 @@ pub(crate) fn plan_snapshot(
     planned: &Plan,
     now: &BTreeMap<AppIndex, PathIndex>,
 ) -> PlanSnapshot {
-    // An application without a path gets nothing, whatever it demands.
+    // An application without a path misses its latency target.
     let stranded = planned.apps.iter().filter(|app| app.path.is_none()).count();
     let unmet = (planned.unmet() + stranded) as u64;
     let app = |(number, planned): (usize, &AppAssignment)| {
@@ -214,6 +214,7 @@ impl<'a> View<'a> {
             store: gateway.site.snapshot(),
             message_senders: self.snapshot.message_senders,
             message_receivers: self.snapshot.message_receivers,
+            handshakes: Stats(self.snapshot.endpoint.stats),
             history: gateway.history.snapshot(),
         }
     }
@@ -275,7 +276,7 @@ impl<'a> View<'a> {
                 .map(PathIndex)
                 .find(|path| config[*path].name.as_str() == on)?;
             let live = self.path(path, &config[app.peer])?.aggregation;
-            live.filter(|_| app.class != Class::Message && gateway.may_be_gathered(index))
+            live.filter(|_| app.class != Class::Message && gateway.may_be_aggregated(index))
         };
         let place = self.input.now.get(&index).copied();
         let path = place.filter(|_| self.is_reached(&config[app.peer]));
@@ -291,15 +292,15 @@ impl<'a> View<'a> {
             by: shown.assigned_by,
             candidates: &candidates,
             measured,
-            seen: self.input.workloads.get(&index).copied(),
+            workload: self.input.workloads.get(&index).copied(),
             loss: self.loss(index),
             move_triggers: &alone.thresholds(index, self.gateway.steering.forecast_state()),
             in_site: self.input.site.contains_key(&index),
-            wanted: match self.input.operator.get(&index) {
+            assigned: match self.input.operator.get(&index) {
                 Some(path) => Some((*path, AssignedBy::Operator)),
                 None => app.path.map(|path| (path, AssignedBy::Pin)),
             },
-            trusted_in: self.trusted_in(&config[app.peer]),
+            hold_downs: self.hold_downs(&config[app.peer]),
             aggregation: shown.path.as_deref().and_then(gathered),
         };
         let state = |path: PathIndex| {
@@ -326,7 +327,7 @@ impl<'a> View<'a> {
     }
 
     /// The paths to a peer that are on hold-down.
-    fn trusted_in(&self, peer: &Peer) -> BTreeMap<PathIndex, Duration> {
+    fn hold_downs(&self, peer: &Peer) -> BTreeMap<PathIndex, Duration> {
         let peer = peer.name.as_str();
         let paths = self
             .session(peer)
@@ -422,10 +423,6 @@ impl<'a> View<'a> {
         let name = peer.name.as_str();
         let session = self.session(name)?;
         let standing = self.gateway.status.peer(name)?;
-        let paths_up = session
-            .paths
-            .iter()
-            .filter(|path| path.state == core::PathState::Up);
         let state = match (session.up, session.key_since) {
             (true, _) => PeerState::Up,
             (false, None) => PeerState::Handshaking,
@@ -449,10 +446,8 @@ impl<'a> View<'a> {
             stats: Stats(PeerStats {
                 handshake_age: session.key_since.map(|since| self.duration_since(since)),
                 handshakes_started: standing.handshakes_started,
-                handshakes_completed: session.key_changes,
-                paths_up: paths_up.count() as u64,
-                reassembly_bytes: session.reassembly_bytes,
                 reassembly_max_bytes: peer.reassembly_max.get(),
+                ..session.stats
             }),
             features: session
                 .features
@@ -494,24 +489,18 @@ impl<'a> View<'a> {
             None => app.latency_target.map(|_| false),
         };
         let waiting_path = place.and_then(|path| self.path(path, &config[app.peer]));
+        let counted = live.map(|live| live.stats).unwrap_or_default();
         let stats = AppStats {
             latency_target: app.latency_target,
             target_met,
             predicted_delay: expected
                 .and_then(|expected| expected.predicted_seconds())
                 .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
-            waiting_messages: match app.class {
-                Class::Message => live.map_or(0, waiting_messages),
-                Class::Datagram | Class::Stream => 0,
-            },
+            refused_messages: counted.refused_messages + figures.refused_here,
             queued_bytes: waiting_path.map_or(0, |path| path.stats.queued_bytes),
             senders: figures.senders,
             receivers: figures.receivers,
-            ..live.map(app_counters).unwrap_or_default()
-        };
-        let stats = AppStats {
-            refused_messages: stats.refused_messages + figures.refused_here,
-            ..stats
+            ..counted
         };
         let (used, _) = workload_of(app, self.input.workloads.get(&index).copied());
         AppSnapshot {
@@ -690,6 +679,7 @@ impl<'a> View<'a> {
             peers: &peers,
             apps: &apps,
             tenants: &tenants,
+            handshakes: &self.snapshot.endpoint.stats,
             delays: &delays,
             switches: &switches,
             dropped: &dropped,
@@ -706,25 +696,6 @@ impl<'a> View<'a> {
             control_clients: gateway.control_clients() as u64,
         })
     }
-}
-
-/// What the core counts of an application.
-fn app_counters(app: &core::AppSnapshot) -> AppStats {
-    AppStats {
-        sent_messages: app.sent,
-        delivered_messages: app.delivered,
-        expired_messages: app.expired,
-        refused_messages: app.refused + app.dropped,
-        received_messages: app.received,
-        sent_bytes: app.sent_bytes,
-        received_bytes: app.received_bytes,
-        ..AppStats::default()
-    }
-}
-
-fn waiting_messages(app: &core::AppSnapshot) -> u64 {
-    app.sent
-        .saturating_sub(app.delivered + app.expired + app.refused)
 }
 
 fn path_state(state: core::PathState) -> PathState {
@@ -811,20 +782,7 @@ fn aggregation(live: &core::AggregationSnapshot, now: core::Instant) -> Aggregat
         mode: mode.to_owned(),
         controller: live.controller.name().to_owned(),
         spread,
-        stats: Stats(AggregationStats {
-            size_bytes: live.parameters.size().get(),
-            interval: live.parameters.interval(),
-            copies: u64::from(live.parameters.copies()),
-            paused: live.mode == core::AggregationMode::Fixed && live.too_narrow.is_some(),
-            bandwidth: live.bandwidth.map(|estimate| estimate.bandwidth()),
-            sent_aggregates: live.aggregates.sent,
-            lost_aggregates: live.aggregates.lost,
-            sent_copies: live.copies.sent,
-            lost_copies: live.copies.lost,
-            unsent_copies: live.copies_left_out,
-            peer_socket_dropped_packets: live.socket_overflows,
-            peer_system_dropped_packets: live.system_overflows,
-        }),
+        stats: Stats(live.stats),
         fec: match live.redundancy {
             core::Redundancy::Copies => None,
             core::Redundancy::Parity(parity) => Some(FecSnapshot {
@@ -838,6 +796,6 @@ fn aggregation(live: &core::AggregationSnapshot, now: core::Instant) -> Aggregat
             .map(|(cause, count)| ((*cause).to_owned(), *count))
             .collect(),
         why: narrow.or(cause),
-        bandwidth_source: live.bandwidth.map(|told| told.source.to_string()),
+        bandwidth_source: live.bandwidth.map(|estimate| estimate.source.to_string()),
     }
 }

@@ -1,6 +1,6 @@
 //! Tenants in the control protocol's types.
 
-use std::fmt::Write;
+use std::{collections::BTreeMap, fmt::Write};
 
 use keiro_control::{
     config::{AppIndex, Tenant},
@@ -19,8 +19,8 @@ use crate::{
     tenants::DeviceHealth,
 };
 
-/// Tenants in an explanation. Ours: more are not read.
-const TENANTS_TOLD_MAX: usize = 8;
+/// Tenants in an explanation. Ours: `keiro show tenant` has all of them.
+const TENANTS_EXPLAINED_MAX: usize = 8;
 
 impl Gateway {
     /// The tenant of this name, or all of them.
@@ -40,8 +40,8 @@ impl Gateway {
             .collect())
     }
 
-    /// Sentences about the tenants whose packets an application carries, or whose it is itself, and
-    /// what each may have on the way by `path`; empty if there are none.
+    /// Sentences about the tenants whose packets an application carries, or whose it is itself, with
+    /// their windows on `path`; empty if there are none.
     pub(crate) fn tenants_of(&self, app: AppIndex, path: Option<&str>) -> String {
         let own = self.config.tenant_of(app).map(|tenant| tenant.id);
         let carries = |tenant: &Tenant| own == Some(tenant.id) || gives_packets_to(tenant, app);
@@ -51,7 +51,7 @@ impl Gateway {
             .iter()
             .filter(|tenant| carries(tenant))
             .map(|tenant| tenant.name.as_str())
-            .take(TENANTS_TOLD_MAX)
+            .take(TENANTS_EXPLAINED_MAX)
             .collect();
         let Ok(tenants) = (match names.is_empty() {
             true => return String::new(),
@@ -76,14 +76,12 @@ impl Gateway {
             {
                 let in_flight = bytes(on_path.stats.in_flight_bytes);
                 let window = bytes(window);
-                let _ = write!(text, ", {in_flight} of its window of {window} on the way");
+                let _ = write!(text, ", {in_flight} of its window of {window} in flight");
             }
             text.push('.');
         }
         if self.carries_packets(app) {
-            text.push_str(
-                " IP packets wait for no others to be gathered with, and are not sent twice.",
-            );
+            text.push_str(" IP packets are neither aggregated nor sent in copies.");
         }
         text
     }
@@ -109,8 +107,8 @@ impl Gateway {
         }
     }
 
-    /// Whether an application has traffic that is gathered where it is thin. IP packets are not.
-    pub(crate) fn may_be_gathered(&self, app: AppIndex) -> bool {
+    /// Whether an application has traffic whose small packets are aggregated. IP packets are not.
+    pub(crate) fn may_be_aggregated(&self, app: AppIndex) -> bool {
         let config = &self.config;
         let enters = config.listeners.iter().any(|listener| listener.app == app);
         let answers = config.forwards.iter().any(|forward| forward.app == app);
@@ -124,7 +122,6 @@ impl Gateway {
 
     fn tenant(&self, tenant: &Tenant, figures: Option<&TenantFigures>) -> TenantSnapshot {
         let counts = figures.map(|figures| figures.counts).unwrap_or_default();
-        let drops = counts.drops().into_iter();
         let standing = self.tenants.health(tenant);
         // What is in force; a queue that the core does not have yet has what is written.
         let live = figures.and_then(|figures| figures.peers.values().next());
@@ -158,12 +155,8 @@ impl Gateway {
             device_problem: standing.and_then(|standing| Some(standing.why()?.to_owned())),
             table: tenant.table.map(u64::from),
             prefixes: tenant.prefixes.iter().map(ToString::to_string).collect(),
-            not_forwarded_packets: counts
-                .of_the_link()
-                .into_iter()
-                .map(|(kind, n)| (kind.to_owned(), n))
-                .collect(),
-            dropped_packets: drops.map(|(cause, n)| (cause.to_owned(), n)).collect(),
+            not_forwarded_packets: by_name(counts.not_forwarded.by_reason()),
+            dropped_packets: by_name(counts.drops.by_reason()),
             peers: peers.collect(),
         }
     }
@@ -185,14 +178,15 @@ impl Gateway {
             app: String::new(),
             prefixes: Vec::new(),
             stats: Stats(live.map(|(_, live)| live.stats).unwrap_or_default()),
-            dropped_packets: drops
-                .by_reason()
-                .into_iter()
-                .map(|(cause, n)| (cause.to_owned(), n))
-                .collect(),
+            dropped_packets: by_name(drops.by_reason()),
             paths: paths.collect(),
         }
     }
+}
+
+fn by_name(counts: impl IntoIterator<Item = (&'static str, u64)>) -> BTreeMap<String, u64> {
+    let counts = counts.into_iter();
+    counts.map(|(name, n)| (name.to_owned(), n)).collect()
 }
 
 /// Whether IP packets of a tenant are an application's.

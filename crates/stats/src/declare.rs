@@ -108,7 +108,8 @@ macro_rules! stats {
     (@total gauge) => { "" };
 }
 
-/// Declares a struct of counters that count one thing by reason, for a metric with the label `reason`.
+/// Declares a struct of counters that count one thing by reason, for a metric with the label
+/// `reason`. Each reason's documentation is also its line in the tables of the documentation.
 ///
 /// ```
 /// keiro_stats::reasons! {
@@ -116,29 +117,36 @@ macro_rules! stats {
 ///     pub struct Drops {
 ///         /// Cut off.
 ///         truncated,
-///         /// Seen before.
+///         /// Received before.
 ///         replayed,
 ///     }
 /// }
 /// let drops = Drops { truncated: 2, replayed: 0 };
 /// assert_eq!(drops.by_reason(), [("truncated", 2), ("replayed", 0)]);
+/// assert_eq!(Drops::REASONS[0].help(), "Cut off.");
 /// ```
 #[macro_export]
 macro_rules! reasons {
-    ($(#[$meta:meta])* pub struct $name:ident { $($(#[$doc:meta])* $reason:ident,)+ }) => {
+    ($(
+        $(#[$meta:meta])*
+        pub struct $name:ident { $($(#[doc = $help:literal])+ $reason:ident,)+ }
+    )+) => {$(
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct $name {
-            $($(#[$doc])* pub $reason: u64,)+
+            $($(#[doc = $help])+ pub $reason: u64,)+
         }
 
         impl $name {
+            /// Every reason, in the order of declaration.
+            pub const REASONS: [$crate::Reason; [$(stringify!($reason)),+].len()] = [
+                $($crate::Reason { name: stringify!($reason), doc: concat!($($help),+) }),+
+            ];
+
             /// Every counter with its reason, in the order of declaration.
-            pub fn by_reason(
-                &self,
-            ) -> [(&'static str, u64); [$(stringify!($reason)),+].len()] {
+            pub fn by_reason(&self) -> [(&'static str, u64); Self::REASONS.len()] {
                 [$((stringify!($reason), self.$reason)),+]
             }
         }
-    };
+    )+};
 }

@@ -1,11 +1,14 @@
 //! Counters and gauges, each declared once: name, unit, kind, labels and help.
 //!
 //! [`stats!`] turns a declaration into a plain struct that its owner counts in, and a table of
-//! [`Stat`]s that describes it. The control protocol's JSON and its schema, the Prometheus page, the
-//! text of `keiro show` and the tables in `docs/control-api.md` walk that table, so a new counter
-//! needs two edits: its declaration here, and the line that counts it.
+//! [`Stat`]s that describes it; [`reasons!`] does so for one thing that is counted by reason. The
+//! control protocol's JSON and its schema, the Prometheus page, the text of `keiro show` and the
+//! tables of the documentation walk that table, so a new counter needs two edits: its declaration,
+//! and the line that counts it. The gateway's figures are declared here; those of the egress suite
+//! and of FlowStats in their own crates.
 //!
-//! No serialisation and no I/O happens here: `keiro-core` depends on this crate.
+//! No serialisation and no I/O happens here, because `keiro-core` depends on this crate; see
+//! `keiro_stats_export`.
 
 mod declare;
 mod quantity;
@@ -33,6 +36,16 @@ pub struct Stat {
     pub optional: bool,
     /// One sentence without full stop.
     pub help: &'static str,
+}
+
+/// A reason by which something is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reason {
+    /// Value of the label `reason`, and name of the JSON field.
+    pub name: &'static str,
+    /// The counter's documentation, with a space before each line.
+    #[doc(hidden)]
+    pub doc: &'static str,
 }
 
 /// How a value behaves over time.
@@ -132,6 +145,13 @@ impl Unit {
             Self::Flag => "true or false",
             Self::Count(things) => things,
         }
+    }
+}
+
+impl Reason {
+    /// What is counted under it, in sentences.
+    pub fn help(&self) -> &'static str {
+        self.doc.trim()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Every counter and gauge of Keiro's paths, sockets, peers, applications and tenants.
+//! Every counter and gauge of the gateway's paths, sockets, peers, applications and tenants.
 
 crate::stats! {
     /// One path to one peer. Rates and bytes count whole IP packets.
@@ -52,6 +52,13 @@ crate::stats! {
         counter failed_batches: batches, "Batches that the system refused to send for another reason";
     }
 
+    /// Handshakes with all peers, and answers to initiations of no session.
+    pub struct HandshakeStats: "handshake" [] {
+        counter accepted_messages: messages, "Handshake messages accepted";
+        counter sent_cookies: cookies, "Initiations answered with a cookie because there were too many";
+        counter sent_version_replies: version_replies, "Initiations of another protocol version answered with the versions spoken here";
+    }
+
     /// How small packets are aggregated on a path, from here to the peer.
     pub struct AggregationStats: "path_aggregation" ["path", "peer"] {
         gauge size_bytes: bytes, "S: most bytes of aggregates in an interval, one copy of each counted, whole IP packets";
@@ -74,6 +81,11 @@ crate::stats! {
         counter handshakes_started: count, "Handshakes begun from here";
         counter handshakes_completed: count, "Handshakes completed, each with new keys";
         gauge paths_up: count, "Paths to the peer that are up";
+        gauge open_streams: streams, "Streams that either side opened and that have not ended";
+        gauge queued_stream_bytes: bytes, "Bytes of streams that wait or are not acknowledged";
+        gauge unread_stream_bytes: bytes, "Bytes of streams from the peer that were not yet taken";
+        gauge waiting_messages: messages, "Messages that wait or are not acknowledged";
+        gauge queued_message_bytes: bytes, "Their bytes";
         gauge reassembly_bytes: bytes, "Bytes of messages from the peer that are not complete or not yet taken";
         gauge reassembly_max_bytes: bytes, "Limit of reassembly_bytes";
     }
@@ -85,6 +97,7 @@ crate::stats! {
         gauge predicted_delay: [seconds], "Mean delay that the model of the scheduler in use predicts on its path";
         counter sent_messages: messages, "Messages or datagrams accepted from local senders";
         counter delivered_messages: messages, "Of the sent ones, acknowledged by the peer (class message)";
+        counter late_messages: messages, "Of the delivered ones, delivered later than the latency target";
         counter expired_messages: messages, "Of the sent ones, given up at the end of their lifetime";
         counter refused_messages: messages, "Messages or datagrams not accepted, or refused by the peer";
         counter received_messages: messages, "Messages or datagrams from the peer";
@@ -169,6 +182,94 @@ crate::stats! {
     }
 }
 
+crate::reasons! {
+    /// Datagrams ignored, by reason.
+    pub struct DropCounters {
+        /// Shorter than its kind's header, or cut off.
+        truncated,
+        /// A first byte that names no packet kind.
+        unknown_kind,
+        /// No session has this receiver index.
+        unknown_index,
+        /// Not sealed with the key that it claims, or altered on the way.
+        unauthentic,
+        /// Received before, or older than the replay window.
+        replayed,
+        /// Authentic, but its frames cannot be parsed.
+        malformed,
+        /// A handshake of a key that is no peer here.
+        foreign_key,
+        /// A handshake whose first MAC is wrong.
+        bad_mac,
+        /// A handshake that is not newer than the last one.
+        stale_handshake,
+        /// A handshake of another protocol version, or the answer to one of ours by a gateway that
+        /// does not speak our version.
+        version,
+        /// A handshake that came too often from its address.
+        rate_limited,
+        /// Part of a message or stream beyond what was granted; or a reset that was not sent,
+        /// because the peer opens streams faster than it reads.
+        over_credit,
+        /// An IP packet of a tenant that is not configured here.
+        unknown_tenant,
+    }
+
+    /// IP packets of a tenant that were not sent, or not delivered, by cause.
+    pub struct PacketDrops {
+        /// Its own queue was full: taken from its longest flow.
+        queue_full,
+        /// The queues of all tenants together were full: taken from its longest flow.
+        memory,
+        /// Waited too long (CoDel, RFC 8289).
+        delayed,
+        /// Refused: longer than the path has room for, or the path's room became less.
+        too_long,
+        /// No path was up.
+        no_path,
+        /// Arrived from the peer while too much waited for the driver.
+        arrived,
+        /// Arrived at the peer, which does not know the tenant, as it says at times.
+        unknown_at_peer,
+    }
+
+    /// IP packets of a tenant that were dropped between its device and the queues, by reason.
+    pub struct DeviceDrops {
+        /// From the device: no IP packet, or cut off.
+        malformed,
+        /// From the device: an address that no router forwards.
+        not_routable,
+        /// From the device: the source is in none of the tenant's own prefixes.
+        spoofed,
+        /// From the device: no peer has the destination.
+        no_route,
+        /// From the device: the hop limit ended here.
+        hop_limit,
+        /// From the device: longer than the path carries, and not to be fragmented.
+        too_big,
+        /// From the device: no path to the peer was up.
+        no_path,
+        /// From a peer: no IP packet, or cut off.
+        peer_malformed,
+        /// From a peer: the source is in none of the peer's prefixes.
+        peer_spoofed,
+        /// From a peer: the destination is in none of the tenant's own prefixes.
+        peer_foreign,
+        /// The device did not accept it because its queue was full.
+        congested,
+        /// The device did not accept it for another reason.
+        device,
+    }
+
+    /// IP packets from a tenant's device that belong to its link alone and are not forwarded.
+    pub struct LinkPackets {
+        /// To groups of one link; Linux sends some by itself on every device (RFC 4861, RFC 3810).
+        multicast,
+        /// From or to addresses that are valid on one link only.
+        link_local,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -213,6 +314,7 @@ mod tests {
         check::<PathStats>(&mut names);
         check::<CapacityStats>(&mut names);
         check::<PathSocketStats>(&mut names);
+        check::<HandshakeStats>(&mut names);
         check::<AggregationStats>(&mut names);
         check::<PeerStats>(&mut names);
         check::<AppStats>(&mut names);

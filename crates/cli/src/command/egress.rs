@@ -1,6 +1,6 @@
 //! `keiro asbr`, `keiro egress`: logging, configuration, then the daemon; and its answers.
 
-mod told;
+mod text;
 
 use std::{fs, io::ErrorKind, os::unix::fs::MetadataExt, path::Path};
 
@@ -38,8 +38,8 @@ pub(crate) fn egress(args: &args::Egress) -> Result<(), Failure> {
         cleaned(kernel::cleanup_endpoint())?;
         if kernel::waits_for_a_path_manager() {
             output::message!(
-                "keiro: MPTCP connections wait for a program to manage their paths; if there is no other, \
-                 `sysctl net.mptcp.path_manager=kernel` (before Linux 6.15 `net.mptcp.pm_type=0`)"
+                "keiro: the kernel leaves MPTCP paths to a program in user space; if no other program manages \
+                 them, run `sysctl net.mptcp.path_manager=kernel` (before Linux 6.15 `net.mptcp.pm_type=0`)"
             );
         }
         return Ok(());
@@ -56,12 +56,12 @@ pub(super) fn show(args: &args::ShowEgress) -> Result<(), Failure> {
     match ask(&args.socket, Question::Status)? {
         Answer::Status(status) if args.json => output::json(&status),
         Answer::Status(status) if args.metrics => output::text(metrics::render(&status)),
-        Answer::Status(status) => output::text(told::status(&status)),
+        Answer::Status(status) => output::text(text::status(&status)),
         other => Err(unexpected(&other)),
     }
 }
 
-/// What happens at one of the daemons, a line for each, until it ends.
+/// Prints events of a daemon, one per line, until it ends.
 pub(super) fn monitor(args: &args::Monitor) -> Result<(), Failure> {
     let socket = socket_of(&args.socket);
     let mut monitor = Monitor::open(socket).map_err(|error| unanswered(socket, error))?;
@@ -70,7 +70,7 @@ pub(super) fn monitor(args: &args::Monitor) -> Result<(), Failure> {
         let event = monitor.wait().map_err(|error| unanswered(socket, error))?;
         let Some(event) = event else {
             return Err(Failure::new(
-                "the daemon stopped, or was not listened to fast enough",
+                "the daemon stopped, or closed the connection because this client read too slowly",
             ));
         };
         output::json_line(&event)?;
@@ -85,18 +85,18 @@ pub(super) fn reload(query: &args::Query) -> Result<(), Failure> {
         Answer::Reloaded(reloaded) => {
             match query.json {
                 true => output::json(&reloaded)?,
-                false => output::text(told::reloaded(&reloaded))?,
+                false => output::text(text::reloaded(&reloaded))?,
             }
             for line in &reloaded.needs_restart {
-                output::message!("keiro: only a restart brings: {line}");
+                output::message!("keiro: takes effect after a restart: {line}");
             }
             for line in &reloaded.refused {
-                output::message!("keiro: not in the kernel as wanted: {line}");
+                output::message!("keiro: the kernel refused: {line}");
             }
             match reloaded.refused.len() {
                 0 => Ok(()),
                 some => Err(Failure::new(format!(
-                    "the configuration is in force but for what the kernel refused ({some}); it is tried again"
+                    "the configuration is in force, except {some} changes that the kernel refused; they are retried"
                 ))),
             }
         }
@@ -107,7 +107,7 @@ pub(super) fn reload(query: &args::Query) -> Result<(), Failure> {
     }
 }
 
-/// The one that is given, or the usual one of these daemons.
+/// The given socket, or the default of these daemons.
 fn socket_of(given: &args::Socket) -> &Path {
     match given.socket == Path::new(DEFAULT_CONTROL_SOCKET) {
         true => Path::new(args::DEFAULT_EGRESS_SOCKET),
@@ -118,8 +118,8 @@ fn socket_of(given: &args::Socket) -> &Path {
 /// What one of the daemons knows of a prefix.
 pub(super) fn explain(prefix: IpNet, query: &args::Query) -> Result<(), Failure> {
     match ask(socket_of(&query.socket), Question::Explain(prefix))? {
-        Answer::Explanation(told) if query.json => output::json(&told),
-        Answer::Explanation(told) => output::text(told::explanation(&told)),
+        Answer::Explanation(explanation) if query.json => output::json(&explanation),
+        Answer::Explanation(explanation) => output::text(text::explanation(&explanation)),
         other => Err(unexpected(&other)),
     }
 }
@@ -131,7 +131,7 @@ fn ask(socket: &Path, question: Question) -> Result<Answer, Failure> {
 fn unanswered(socket: &Path, error: std::io::Error) -> Failure {
     if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
         return Failure::new(format!(
-            "{}: the daemon takes longer than {} s to answer; what it was asked for may still come about",
+            "{}: the daemon did not answer within {} s; it may still carry out the request",
             socket.display(),
             control::PATIENCE.as_secs()
         ));
@@ -144,11 +144,11 @@ fn unanswered(socket: &Path, error: std::io::Error) -> Failure {
 fn unexpected(answer: &Answer) -> Failure {
     match answer {
         Answer::Refused(reason) => Failure::new(format!("the daemon refuses: {reason}")),
-        _ => Failure::new("the daemon answers something else; is it of another version?"),
+        _ => Failure::new("the daemon sent another kind of answer; is it of another version?"),
     }
 }
 
-/// `make`: the role, and where its routes and segments are put.
+/// `make` gives the role and the place where its routes and segments are installed.
 fn run<R: Role>(
     config: &SpeakerConfig,
     file: &Path,
@@ -156,8 +156,8 @@ fn run<R: Role>(
     make: impl FnOnce() -> Result<(R, Box<dyn Forwarding>), Failure>,
 ) -> Result<(), Failure> {
     log(args.log_format, args.verbose);
-    let signals = Signals::block()
-        .map_err(|error| Failure::new("cannot take signals over").because(error))?;
+    let signals =
+        Signals::block().map_err(|error| Failure::new("cannot handle signals").because(error))?;
     let (role, forwarding) = make()?;
     let mut daemon = Daemon::start(role, config, forwarding).map_err(Failure::from_anyhow)?;
     daemon.reload_from(file);
@@ -179,7 +179,7 @@ fn record_to<R: Role>(daemon: &mut Daemon<R>, path: &Path, config: &Path) -> Res
 }
 
 impl args::EgressDaemon {
-    /// Where routes and segments are put.
+    /// Where routes and segments are installed: the kernel, or memory with `--dry-run`.
     fn kernel(
         &self,
         open: impl FnOnce() -> Result<Kernel, KernelError>,
@@ -194,7 +194,7 @@ impl args::EgressDaemon {
             }
             Err(error) => Err(Failure::new("cannot put routes into the kernel")
                 .because(error)
-                .hint("--dry-run exchanges routes and changes nothing there")),
+                .hint("--dry-run exchanges routes without changing the kernel")),
         }
     }
 }
@@ -207,9 +207,9 @@ fn cleaned(result: Result<Report, KernelError>) -> Result<(), Failure> {
             "{} entries removed from the kernel\n",
             report.carried_out
         )),
-        Some(first) => {
-            Err(Failure::new(format!("not everything is removed: {report}"))
-                .because(first.to_string()))
-        }
+        Some(first) => Err(
+            Failure::new(format!("some entries remain in the kernel: {report}"))
+                .because(first.to_string()),
+        ),
     }
 }

@@ -311,8 +311,8 @@ impl Session {
                     self.peers.name(*sid),
                     total.bytes,
                     total.packets,
-                    total.retransmits,
-                    total.segments
+                    total.tcp_retransmits,
+                    total.tcp_segments
                 );
             }
         }

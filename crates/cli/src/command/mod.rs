@@ -2,6 +2,7 @@
 
 mod config;
 mod egress;
+mod figures;
 mod flowstats;
 mod gateway;
 mod init;
@@ -34,31 +35,31 @@ type Outcome = Result<ExitCode, Failure>;
 /// What went wrong; the exit status is 1 then, 64 if it is the command line.
 pub(crate) fn run(command: Command) -> Outcome {
     match command {
-        Command::Genkey => keys::genkey().map(done),
-        Command::Pubkey => keys::pubkey().map(done),
-        Command::Init(args) => init::init(&args).map(done),
-        Command::Config(args) => config::config(&args).map(done),
-        Command::Gateway(args) => gateway::gateway(&args).map(done),
-        Command::Asbr(args) => egress::asbr(&args).map(done),
-        Command::Egress(args) => egress::egress(&args).map(done),
-        Command::Status(query) => show::status(&query).map(done),
-        Command::Show(args) => show::show_one(&args).map(done),
-        Command::Monitor(args) => query::monitor(&args).map(done),
+        Command::Genkey => keys::genkey().map(success),
+        Command::Pubkey => keys::pubkey().map(success),
+        Command::Init(args) => init::init(&args).map(success),
+        Command::Config(args) => config::config(&args).map(success),
+        Command::Gateway(args) => gateway::gateway(&args).map(success),
+        Command::Asbr(args) => egress::asbr(&args).map(success),
+        Command::Egress(args) => egress::egress(&args).map(success),
+        Command::Status(query) => show::status(&query).map(success),
+        Command::Show(args) => show::show_one(&args).map(success),
+        Command::Monitor(args) => query::monitor(&args).map(success),
         Command::Plan(args) => plan::plan(&args),
-        Command::Explain(args) => query::explain(&args).map(done),
+        Command::Explain(args) => query::explain(&args).map(success),
         Command::Apply(args) => query::apply(&args),
-        Command::Reload(args) => query::reload(&args).map(done),
+        Command::Reload(args) => query::reload(&args).map(success),
         Command::Send(args) => messages::send(&args),
         Command::Receive(args) => messages::receive(&args),
         Command::Measure(args) => usage::measure(&args).and_then(|()| measure::measure(&args)),
         Command::Completion { shell } => {
-            manual::completion(PROGRAM, Cli::command(), shell).map(done)
+            manual::completion(PROGRAM, Cli::command(), shell).map(success)
         }
-        Command::Man { output } => manual::man(Cli::command(), output.as_deref()).map(done),
-        Command::Flowstats(args) => flowstats::flowstats(&args).map(done),
+        Command::Man { output } => manual::man(Cli::command(), output.as_deref()).map(success),
+        Command::Flowstats(args) => flowstats::flowstats(&args).map(success),
     }
 }
 
-fn done((): ()) -> ExitCode {
+fn success(_: ()) -> ExitCode {
     ExitCode::SUCCESS
 }

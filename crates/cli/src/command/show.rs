@@ -18,7 +18,10 @@ use keiro_control::protocol::{
 use keiro_stats::StatSet;
 use serde::Serialize;
 
-use super::query::{ask, show, unexpected};
+use super::{
+    figures,
+    query::{ask, show, unexpected},
+};
 use crate::{
     args,
     failure::Failure,
@@ -81,94 +84,92 @@ pub(super) fn show_one(args: &args::Show) -> Result<(), Failure> {
 }
 
 fn status_text(status: &StatusSnapshot, style: Style) -> String {
-    let part = |part: u64, whole: u64, word: &str| {
-        let text = format!("{part} of {whole} {word}");
-        mark(
-            style,
-            &text,
-            if part == whole {
-                Health::Good
-            } else {
-                Health::Bad
-            },
-        )
+    let state = match status.draining {
+        true => style.bad("stopping"),
+        false => style.good("running"),
     };
     let mut fields = FieldList::new(format!(
-        "gateway {}: {} for {}, keiro {}",
+        "gateway {}: {state} for {}, keiro {}",
         style.strong(&status.name),
-        if status.draining {
-            style.bad("stopping")
-        } else {
-            style.good("running")
-        },
         seconds(status.uptime_seconds),
         status.version
     ));
-    fields.add("paths", part(status.paths_up, status.paths, "up"));
-    fields.add("peers", part(status.peers_up, status.peers, "up"));
-    let measured = status.apps_target_measured;
-    let planned = status.apps_with_target.saturating_sub(measured);
-    let judged = match (measured, planned) {
-        (0, 0) => String::new(),
-        (_, 0) => " (judged by measurement)".to_owned(),
-        (0, _) => " (judged by the plan, for want of measured delays)".to_owned(),
-        _ => format!(" ({measured} judged by measurement, {planned} by the plan)"),
-    };
-    let met = part(status.apps_target_met, status.apps_with_target, "met");
-    fields.add("latency targets", format!("{met}{judged}"));
+    fields.add("paths", share(style, status.paths_up, status.paths, "up"));
+    fields.add("peers", share(style, status.peers_up, status.peers, "up"));
+    fields.add("latency targets", targets_text(status, style));
     fields.add("applications", status.apps.to_string());
     if status.tenants > 0 {
-        let there = part(
-            status.tenants_with_device,
-            status.tenants,
-            "have their device up",
+        let (with_device, all) = (status.tenants_with_device, status.tenants);
+        fields.add(
+            "tenants",
+            share(style, with_device, all, "have their device up"),
         );
-        fields.add("tenants", there);
     }
-    let model = format!("model {}", word(&status.model));
-    let health = match status.model {
-        ModelState::NotValid => Health::Bad,
-        ModelState::Valid => Health::Good,
-        _ => Health::Neither,
-    };
-    let why = status
-        .model_why
-        .as_ref()
-        .map(|why| format!(": {why}"))
-        .unwrap_or_default();
-    fields.add(
-        "planner",
-        format!(
-            "{}, tolerance {}, {}{why}",
-            word(&status.planner),
-            human::percent(status.tolerance_ratio),
-            mark(style, &model, health)
-        ),
-    );
+    fields.add("planner", planner_text(status, style));
     fields.add("scheduler", word(&status.scheduler));
     if let Some(store) = &status.store {
         fields.add("plan store", store_text(store, style));
     }
+    let (senders, receivers) = (status.message_senders, status.message_receivers);
     fields.add(
         "message socket",
-        format!(
-            "{} senders, {} receivers",
-            status.message_senders, status.message_receivers
-        ),
+        format!("{senders} senders, {receivers} receivers"),
     );
+    fields.add("handshakes", figures::list(&status.handshakes.0));
     fields.add(
         "configuration",
         format!("{}, read {}", status.config_file, status.config_loaded),
     );
     if let Some(why) = &status.config_rejected {
-        fields.add(
-            "",
-            style.bad(&format!("the last reload was refused: {why}")),
-        );
+        let text = format!("the last reload was refused: {why}");
+        fields.add("", style.bad(&text));
     }
-    fields.add("history", history::standing_text(&status.history, style));
+    fields.add("history", history::state_text(&status.history, style));
     fields.add("public key", status.public_key.clone());
     fields.text()
+}
+
+/// `2 of 3 up`: good if it is all of them.
+fn share(style: Style, part: u64, whole: u64, word: &str) -> String {
+    let health = match part == whole {
+        true => Health::Good,
+        false => Health::Bad,
+    };
+    mark(style, &format!("{part} of {whole} {word}"), health)
+}
+
+fn targets_text(status: &StatusSnapshot, style: Style) -> String {
+    let measured = status.apps_target_measured;
+    let forecast = status.apps_with_target.saturating_sub(measured);
+    let judged = match (measured, forecast) {
+        (0, 0) => String::new(),
+        (_, 0) => " (by measurement)".to_owned(),
+        (0, _) => " (by forecast, no delays measured yet)".to_owned(),
+        _ => format!(" ({measured} by measurement, {forecast} by forecast)"),
+    };
+    let met = share(
+        style,
+        status.apps_target_met,
+        status.apps_with_target,
+        "met",
+    );
+    met + &judged
+}
+
+fn planner_text(status: &StatusSnapshot, style: Style) -> String {
+    let health = match status.model {
+        ModelState::NotValid => Health::Bad,
+        ModelState::Valid => Health::Good,
+        _ => Health::Neither,
+    };
+    let model = mark(style, &format!("model {}", word(&status.model)), health);
+    let why = status.model_why.as_ref().map(|why| format!(": {why}"));
+    format!(
+        "{}, tolerance {}, {model}{}",
+        word(&status.planner),
+        human::percent(status.tolerance_ratio),
+        why.unwrap_or_default()
+    )
 }
 
 fn store_text(store: &StoreSnapshot, style: Style) -> String {
@@ -213,9 +214,8 @@ impl FieldList {
 
     /// Every counter and gauge of a set, with `prefix` before its name.
     fn add_stats<S: StatSet>(&mut self, prefix: &str, stats: &S) {
-        for (stat, value) in stats.values() {
-            let value = known(value, |value| human::figure(stat.unit, value));
-            self.add(&format!("{prefix}{}", stat.label()), value);
+        for (name, value) in figures::named(stats) {
+            self.add(&format!("{prefix}{name}"), value);
         }
     }
 

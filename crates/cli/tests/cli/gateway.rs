@@ -452,11 +452,17 @@ fn a_plan_that_would_move_somebody_ends_with_2() {
         let still = a.json(&["show", "app", "orders"])[0]["path"] == on;
         (still && text.code == Some(2) && plan.code == Some(2)).then(|| (plan.json(), text.stdout))
     });
-    assert!(text.contains("would move then: orders"), "{text}");
+    assert!(
+        text.contains("would move after the supposed change: orders"),
+        "{text}"
+    );
     assert_eq!(plan["changes"], 1);
     let both = ["plan", "--what-if", "lose near", "--what-if", "lose far"];
     let text = a.ask(&both).expect_code(3).stdout;
-    assert!(text.contains("1 of 1 demands would be missed"), "{text}");
+    assert!(
+        text.contains("1 of 1 latency targets would be missed"),
+        "{text}"
+    );
     a.ask(&["plan", "--what-if", "lose near", "--what-if", "lose near"])
         .expect_code(64);
     a.ask(&["plan", "--what-if", "lose naer"])

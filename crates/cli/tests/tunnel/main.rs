@@ -93,7 +93,7 @@ fn two_tenants_may_have_the_same_addresses() {
     for part in [
         "It carries traffic of tenant blue: weight 1, 50 % of all weights, ",
         "It carries traffic of tenant red: weight 1, 50 % of all weights, ",
-        "IP packets wait for no others to be gathered with, and are not sent twice",
+        "IP packets are neither aggregated nor sent in copies",
     ] {
         assert!(text.contains(part), "no `{part}` in {text}");
     }
@@ -258,7 +258,7 @@ fn tenants_change_by_reload_and_a_device_taken_away_comes_back() {
     let text = run(names.into_iter().chain([socket.as_str()]))
         .expect_code(0)
         .stdout;
-    for part in ["tenant blue", "t-blue", "networks here", "window"] {
+    for part in ["tenant blue", "t-blue", "local networks", "window"] {
         assert!(text.contains(part), "no `{part}` in {text}");
     }
 }

@@ -168,7 +168,7 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         latency_target_seconds: Option<f64>,
     },
-    /// An application does not get what it demands.
+    /// An application misses its latency target.
     TargetMissed {
         /// The application's name.
         app: String,
@@ -193,7 +193,7 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         p99_seconds: Option<f64>,
     },
-    /// An application gets what it demands again, and has for a while.
+    /// An application has met its latency target again for a while.
     TargetMet {
         /// The application's name.
         app: String,

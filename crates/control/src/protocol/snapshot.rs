@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 
 use keiro_stats::{
-    AggregationStats, AppStats, CapacityStats, PathSocketStats, PathStats, PeerStats,
-    TcpForwardStats, TcpListenerStats, UdpForwardStats, UdpListenerStats,
+    AggregationStats, AppStats, CapacityStats, HandshakeStats, PathSocketStats, PathStats,
+    PeerStats, TcpForwardStats, TcpListenerStats, UdpForwardStats, UdpListenerStats,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Event, HistorySnapshot, Timestamp, stats::Stats};
+use super::{Event, HistorySnapshot, Stats, Timestamp};
 use crate::config::{Class, Planner, Scheduler};
 
 /// Version of the gateway and of the protocol.
@@ -89,6 +89,9 @@ pub struct StatusSnapshot {
     pub message_senders: u64,
     /// Receivers attached to the message socket.
     pub message_receivers: u64,
+    /// Counters of handshakes with all peers.
+    #[serde(default)]
+    pub handshakes: Stats<HandshakeStats>,
     /// Whether what is measured is kept over a restart.
     #[serde(default)]
     pub history: HistorySnapshot,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use keiro_stats::{TenantPathStats, TenantPeerStats, TenantStats};
 use serde::{Deserialize, Serialize};
 
-use super::stats::Stats;
+use super::Stats;
 
 /// A tenant as this gateway sees it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -7,6 +7,7 @@ use std::{
 };
 
 use keiro_stats::*;
+use keiro_stats_export::documentation::{check_tables, code_list, reasons_table, stats_table};
 use serde_json::{Value, json};
 
 use super::{client::*, *};
@@ -117,77 +118,45 @@ fn the_published_schema_is_that_of_the_types() {
     );
 }
 
-/// The documentation's table of a set of counters and gauges.
-fn stats_table<S: StatSet>() -> String {
-    let mut table = String::from("| field | metric | unit | |\n|---|---|---|---|\n");
-    for stat in S::STATS {
-        table.push_str(&format!(
-            "| `{}` | `{}` | {}, {} | {} |\n",
-            stat.name,
-            stat.metric,
-            stat.kind.name(),
-            stat.unit.name(),
-            stat.help
-        ));
-    }
-    let labels: Vec<String> = S::LABELS.iter().map(|l| format!("`{l}`")).collect();
-    table.push_str(&format!(
-        "\nLabels of the metrics: {}.\n",
-        labels.join(", ")
-    ));
-    table
-}
-
 #[test]
 fn the_documentations_tables_are_the_declared_figures() {
-    let tables = [
-        ("PathStats", stats_table::<PathStats>()),
-        ("CapacityStats", stats_table::<CapacityStats>()),
-        ("PathSocketStats", stats_table::<PathSocketStats>()),
-        ("AggregationStats", stats_table::<AggregationStats>()),
-        ("PeerStats", stats_table::<PeerStats>()),
-        ("AppStats", stats_table::<AppStats>()),
-        ("UdpListenerStats", stats_table::<UdpListenerStats>()),
-        ("UdpForwardStats", stats_table::<UdpForwardStats>()),
-        ("TcpListenerStats", stats_table::<TcpListenerStats>()),
-        ("TcpForwardStats", stats_table::<TcpForwardStats>()),
-        ("TenantStats", stats_table::<TenantStats>()),
-        ("TenantPeerStats", stats_table::<TenantPeerStats>()),
-        ("TenantPathStats", stats_table::<TenantPathStats>()),
-    ];
     let mut others = String::from("| metric | kind | labels | |\n|---|---|---|---|\n");
     for metric in crate::metrics::ALL {
-        let labels: Vec<String> = metric.labels.iter().map(|l| format!("`{l}`")).collect();
         let kind = format!("{:?}", metric.kind).to_lowercase();
         others.push_str(&format!(
             "| `{}` | {kind} | {} | {} |\n",
             metric.name,
-            labels.join(", "),
+            code_list(metric.labels),
             metric.help
         ));
     }
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/control-api.md");
-    let published = std::fs::read_to_string(file).unwrap();
-    let mut expected = published.clone();
-    let tables = tables.map(|(name, table)| (format!("<!-- stats: {name} -->\n"), table));
-    for (start, table) in tables
-        .into_iter()
-        .chain([("<!-- metrics -->\n".to_owned(), others)])
-    {
-        let (before, rest) = expected
-            .split_once(start.as_str())
-            .unwrap_or_else(|| panic!("docs/control-api.md has no {start}"));
-        let (_, after) = rest.split_once("<!-- end -->").expect("the table ends");
-        expected = format!("{before}{start}{table}<!-- end -->{after}");
-    }
-    if std::env::var_os("KEIRO_UPDATE").is_some() {
-        std::fs::write(file, &expected).unwrap();
-        return;
-    }
-    assert!(
-        expected == published,
-        "docs/control-api.md does not list the declared figures; if the change is meant, write it with \
-         KEIRO_UPDATE=1 cargo test -p keiro-control tables"
+    check_tables(
+        file,
+        &[
+            ("stats: HandshakeStats", stats_table::<HandshakeStats>()),
+            ("stats: PathStats", stats_table::<PathStats>()),
+            ("stats: CapacityStats", stats_table::<CapacityStats>()),
+            ("stats: PathSocketStats", stats_table::<PathSocketStats>()),
+            ("stats: AggregationStats", stats_table::<AggregationStats>()),
+            ("stats: PeerStats", stats_table::<PeerStats>()),
+            ("stats: AppStats", stats_table::<AppStats>()),
+            ("stats: UdpListenerStats", stats_table::<UdpListenerStats>()),
+            ("stats: UdpForwardStats", stats_table::<UdpForwardStats>()),
+            ("stats: TcpListenerStats", stats_table::<TcpListenerStats>()),
+            ("stats: TcpForwardStats", stats_table::<TcpForwardStats>()),
+            ("stats: TenantStats", stats_table::<TenantStats>()),
+            ("stats: TenantPeerStats", stats_table::<TenantPeerStats>()),
+            ("stats: TenantPathStats", stats_table::<TenantPathStats>()),
+            (
+                "reasons: DropCounters",
+                reasons_table(&DropCounters::REASONS),
+            ),
+            ("reasons: DeviceDrops", reasons_table(&DeviceDrops::REASONS)),
+            ("reasons: LinkPackets", reasons_table(&LinkPackets::REASONS)),
+            ("reasons: PacketDrops", reasons_table(&PacketDrops::REASONS)),
+            ("metrics", others),
+        ],
     );
 }
 
@@ -240,6 +209,9 @@ fn numbers_say_their_unit() {
         "_events",
         "_aggregates",
         "_copies",
+        "_cookies",
+        "_version_replies",
+        "_streams",
     ];
     let mut stack = vec![schema()];
     let mut numbers = 0;

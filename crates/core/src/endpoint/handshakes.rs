@@ -98,7 +98,7 @@ impl Endpoint {
             .mac_keys
             .append(now, &mut response, &mut CookieJar::default());
         self.add_epoch(now, id, index, &agreed, aes, false);
-        self.handshakes += 1;
+        self.stats.accepted_messages += 1;
         self.debit(now, id, meta.socket, response.len());
         self.push_out(meta.socket, meta.remote, response);
     }
@@ -134,7 +134,7 @@ impl Endpoint {
                 let aes = agreed.payload.ciphers & 1 == 1;
                 let (incarnation, credit) = (agreed.payload.incarnation, agreed.payload.credit);
                 self.add_epoch(now, id, header.receiver, &agreed, aes, true);
-                self.handshakes += 1;
+                self.stats.accepted_messages += 1;
                 let session = self.peers.get_mut(&id).expect("found above");
                 session.on_epoch_confirmed(now, incarnation, credit);
                 for index in session.retired.drain(..) {
@@ -207,7 +207,7 @@ impl Endpoint {
         if let Some(reply) = version_reply(&self.mac_keys, packet, header.sender) {
             debug_assert!(reply.len() < packet.len(), "a reply amplifies nothing");
             let sent = self.push_out(meta.socket, meta.remote, reply);
-            self.version_replies_sent += u64::from(sent);
+            self.stats.sent_version_replies += u64::from(sent);
         }
     }
 
@@ -390,7 +390,7 @@ impl Endpoint {
         );
         if let Some(reply) = reply {
             let sent = self.push_out(meta.socket, meta.remote, reply);
-            self.cookies_sent += u64::from(sent);
+            self.stats.sent_cookies += u64::from(sent);
         }
     }
 

@@ -50,6 +50,7 @@ use keiro_model::{
     aggregation::{AGGREGATE_HEAD, PARITY_HEAD},
     workload::WorkloadMeter,
 };
+use keiro_stats::AppStats;
 use keiro_units::{Instant, Probability};
 
 pub(crate) use self::{
@@ -108,16 +109,9 @@ struct App {
     /// No longer configured; kept until what it has sent has ended.
     removed: bool,
     active: Option<PathId>,
-    sent: u64,
-    sent_bytes: u64,
+    /// Its counters; gauges stay at their defaults.
+    stats: AppStats,
     workload: WorkloadMeter,
-    delivered: u64,
-    late: u64,
-    expired: u64,
-    refused: u64,
-    dropped: u64,
-    received: u64,
-    received_bytes: u64,
 }
 
 impl App {
@@ -270,16 +264,8 @@ impl Session {
                     config,
                     removed: false,
                     active: None,
-                    sent: 0,
-                    sent_bytes: 0,
+                    stats: AppStats::default(),
                     workload: WorkloadMeter::default(),
-                    delivered: 0,
-                    late: 0,
-                    expired: 0,
-                    refused: 0,
-                    dropped: 0,
-                    received: 0,
-                    received_bytes: 0,
                 };
                 self.apps.insert(id, app);
             }
@@ -406,8 +392,8 @@ impl Session {
         if !self.scheduler.queues().has_room(body.len()) {
             return Err((SendError::QueueFull, body));
         }
-        entry.sent += 1;
-        entry.sent_bytes += body.len() as u64;
+        entry.stats.sent_messages += 1;
+        entry.stats.sent_bytes += body.len() as u64;
         entry.workload.on_made(made, body.len());
         let limits = (entry.config.latency_target, entry.config.lifetime);
         let id = self
@@ -437,8 +423,8 @@ impl Session {
             .get_mut(&app)
             .filter(|entry| entry.takes(DeliveryClass::Datagram))
             .ok_or(SendError::UnknownApplication)?;
-        entry.sent += 1;
-        entry.sent_bytes += data.len() as u64;
+        entry.stats.sent_messages += 1;
+        entry.stats.sent_bytes += data.len() as u64;
         entry.workload.on_made(now, data.len());
         let latency_target = entry.config.latency_target;
         let path = entry.active;
@@ -450,7 +436,7 @@ impl Session {
             .push_datagram(now, datagram, latency_target, path)
         {
             if let Some(entry) = self.apps.get_mut(&app) {
-                entry.dropped += 1;
+                entry.stats.refused_messages += 1;
             }
         }
         self.on_coalescing_began(now, path, idle);
@@ -636,14 +622,14 @@ impl Session {
         if let Some(app) = self.apps.get_mut(&message.app) {
             match outcome {
                 MessageOutcome::Delivered => {
-                    app.delivered += 1;
+                    app.stats.delivered_messages += 1;
                     let late = app.config.latency_target.is_some_and(|latency_target| {
                         arrived_after.unwrap_or(after) > latency_target
                     });
-                    app.late += u64::from(late);
+                    app.stats.late_messages += u64::from(late);
                 }
-                MessageOutcome::Expired => app.expired += 1,
-                MessageOutcome::Refused(_) => app.refused += 1,
+                MessageOutcome::Expired => app.stats.expired_messages += 1,
+                MessageOutcome::Refused(_) => app.stats.refused_messages += 1,
                 MessageOutcome::PeerRemoved => {}
             }
         }

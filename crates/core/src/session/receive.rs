@@ -483,8 +483,8 @@ impl Session {
             .filter(|entry| entry.takes(DeliveryClass::Message));
         match known {
             Some(entry) => {
-                entry.received += 1;
-                entry.received_bytes += whole.body.len() as u64;
+                entry.stats.received_messages += 1;
+                entry.stats.received_bytes += whole.body.len() as u64;
                 self.receiver.deliver_message(whole);
             }
             None => self.finish_message(
@@ -501,11 +501,11 @@ impl Session {
             .filter(|entry| entry.takes(DeliveryClass::Datagram));
         let Some(entry) = known else { return };
         if self.receiver.is_delivery_full() {
-            entry.dropped += 1;
+            entry.stats.refused_messages += 1;
             return;
         }
-        entry.received += 1;
-        entry.received_bytes += datagram.data.len() as u64;
+        entry.stats.received_messages += 1;
+        entry.stats.received_bytes += datagram.data.len() as u64;
         self.receiver.deliver_datagram(datagram);
     }
 

@@ -1,7 +1,10 @@
 //! Snapshots of a session for the driver.
 
+use keiro_stats::{AppStats, PeerStats};
+
 use super::{App, Session, path::Path};
 use crate::{
+    config::DeliveryClass,
     event::Event,
     snapshot::{AppSnapshot, PathSnapshot, SessionSnapshot},
 };
@@ -15,41 +18,36 @@ impl Session {
     }
 
     pub(crate) fn snapshot(&self) -> SessionSnapshot {
-        let app = |app: &App| AppSnapshot {
-            id: app.config.id,
-            path: app.active,
-            sent: app.sent,
-            sent_bytes: app.sent_bytes,
-            workload: app.workload.seen(),
-            delivered: app.delivered,
-            late: app.late,
-            expired: app.expired,
-            refused: app.refused,
-            dropped: app.dropped,
-            received: app.received,
-            received_bytes: app.received_bytes,
-        };
         SessionSnapshot {
             peer: self.id,
             up: self.is_up(),
             settling: self.startup_wait.is_some(),
             key_since: self.keys.current().map(|epoch| epoch.since),
-            key_changes: self.keys.agreed_total,
             features: self.keys.current().map(|epoch| epoch.features),
             drops: self.drops,
-            streams: self.streams.len(),
-            streams_queued_bytes: self.scheduler.queues().stream_bytes(),
-            streams_kept_bytes: self.streams.kept_bytes(),
-            messages_queued: self.scheduler.queues().messages(),
-            messages_queued_bytes: self.scheduler.queues().message_bytes(),
-            reassembly_bytes: self.receiver.open_bytes(),
+            stats: self.stats(),
             paths: self.path_snapshots(),
             apps: self
                 .apps
                 .values()
                 .filter(|app| !app.removed)
-                .map(app)
+                .map(App::snapshot)
                 .collect(),
+        }
+    }
+
+    fn stats(&self) -> PeerStats {
+        let queues = self.scheduler.queues();
+        PeerStats {
+            handshakes_completed: self.keys.agreed_total,
+            paths_up: self.paths.iter().filter(|path| path.is_up()).count() as u64,
+            open_streams: self.streams.len() as u64,
+            queued_stream_bytes: queues.stream_bytes(),
+            unread_stream_bytes: self.streams.kept_bytes(),
+            waiting_messages: queues.messages() as u64,
+            queued_message_bytes: queues.message_bytes(),
+            reassembly_bytes: self.receiver.open_bytes(),
+            ..PeerStats::default()
         }
     }
 
@@ -62,5 +60,24 @@ impl Session {
             snapshot
         };
         self.paths.iter().map(snapshot).collect()
+    }
+}
+
+impl App {
+    fn snapshot(&self) -> AppSnapshot {
+        let stats = self.stats;
+        let ended = stats.delivered_messages + stats.expired_messages + stats.refused_messages;
+        AppSnapshot {
+            id: self.config.id,
+            path: self.active,
+            stats: AppStats {
+                waiting_messages: match self.config.class {
+                    DeliveryClass::Message => stats.sent_messages.saturating_sub(ended),
+                    DeliveryClass::Datagram | DeliveryClass::Stream => 0,
+                },
+                ..stats
+            },
+            workload: self.workload.seen(),
+        }
     }
 }

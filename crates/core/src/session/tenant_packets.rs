@@ -108,8 +108,8 @@ impl Session {
                 .count_drop(tenant, |drops| drops.too_long += 1);
             return Err(PacketError::TooLong { len, room });
         }
-        entry.sent += 1;
-        entry.sent_bytes += len as u64;
+        entry.stats.sent_messages += 1;
+        entry.stats.sent_bytes += len as u64;
         entry.workload.on_made(now, len);
         let path = (path.id(), path.mtu());
         self.scheduler

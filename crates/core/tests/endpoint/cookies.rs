@@ -73,15 +73,15 @@ fn flood_gets_cookies_and_neither_work_nor_memory_nor_amplification() {
         );
     }
     let snapshot = end.snapshot();
-    assert_eq!(snapshot.handshakes, 0);
+    assert_eq!(snapshot.stats.accepted_messages, 0);
     // Only these were read, which takes the Diffie-Hellman operations.
     assert_eq!(snapshot.drops.foreign_key, u64::from(LIMIT));
     let output = drain(&mut end, now);
     assert!(!output.packets.is_empty());
     assert!(output.packets.len() <= 256, "{}", output.packets.len());
-    assert_eq!(snapshot.cookies_sent, output.packets.len() as u64);
+    assert_eq!(snapshot.stats.sent_cookies, output.packets.len() as u64);
     let unanswered = snapshot.drops.rate_limited;
-    let counted = snapshot.cookies_sent + unanswered + u64::from(LIMIT);
+    let counted = snapshot.stats.sent_cookies + unanswered + u64::from(LIMIT);
     assert_eq!(counted, u64::from(flood), "every one is counted");
     let mut answered = std::collections::BTreeSet::new();
     for (to, reply) in &output.packets {
@@ -97,13 +97,13 @@ fn cookies_of_a_second_are_bounded_and_come_again_in_the_next() {
     let (mut end, _) = responder();
     let packets = strangers_initiations(16);
     let flood = |end: &mut Endpoint, now: Instant| {
-        let before = end.snapshot().cookies_sent;
+        let before = end.snapshot().stats.sent_cookies;
         for number in 0..3000u16 {
             let packet = &packets[usize::from(number) % 16];
             feed(end, now, address(number), packet);
             drain(end, now);
         }
-        end.snapshot().cookies_sent - before
+        end.snapshot().stats.sent_cookies - before
     };
     assert_eq!(flood(&mut end, Instant::from_nanos(1)), 1000);
     assert_eq!(flood(&mut end, Instant::from_nanos(2_000_000_000)), 1000);
@@ -156,7 +156,7 @@ fn honest_peer_gets_through_during_a_flood() {
         }
     }
     assert!(began && cookies > 0, "{cookies} cookies");
-    assert!(end.snapshot().cookies_sent > 100);
+    assert!(end.snapshot().stats.sent_cookies > 100);
     let up_at = up_at.expect("the peer gets through");
     assert!(up_at < 300 + 100, "up only at {up_at} ms");
 }
@@ -170,19 +170,19 @@ fn cookie_is_good_for_its_own_address_only() {
     let mut hello = Hello::new(2, 1, 2);
     hello.cookie = Some(cookie);
     let (_, initiation) = hello.initiate();
-    let before = end.snapshot().cookies_sent;
+    let before = end.snapshot().stats.sent_cookies;
     let elsewhere = answer(&mut end, now, 51, &initiation).expect("an answer");
     assert_eq!(elsewhere[0], 3);
     let mut other_port = address(50);
     other_port.set_port(7601);
     feed(&mut end, now, other_port, &initiation);
     assert_eq!(drain(&mut end, now).packets[0].1[0], 3);
-    assert_eq!(end.snapshot().cookies_sent, before + 2);
-    assert_eq!(end.snapshot().handshakes, 0);
+    assert_eq!(end.snapshot().stats.sent_cookies, before + 2);
+    assert_eq!(end.snapshot().stats.accepted_messages, 0);
     let here = answer(&mut end, now, 50, &initiation).expect("an answer");
     assert_eq!(here[0], 2);
-    assert_eq!(end.snapshot().handshakes, 1);
-    assert_eq!(end.snapshot().cookies_sent, before + 2);
+    assert_eq!(end.snapshot().stats.accepted_messages, 1);
+    assert_eq!(end.snapshot().stats.sent_cookies, before + 2);
 }
 
 #[test]
@@ -204,12 +204,12 @@ fn no_cookie_is_asked_when_the_load_ends() {
     let mut now = Instant::from_nanos(1);
     load(&mut end, now);
     cookie_for(&mut end, now, 50, 1);
-    let cookies = end.snapshot().cookies_sent;
+    let cookies = end.snapshot().stats.sent_cookies;
     now += Duration::from_secs(1);
     let (_, initiation) = Hello::new(2, 1, 2).initiate();
     let reply = answer(&mut end, now, 50, &initiation).expect("an answer");
     assert_eq!(reply[0], 2);
-    assert_eq!(end.snapshot().cookies_sent, cookies);
+    assert_eq!(end.snapshot().stats.sent_cookies, cookies);
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn endpoint_begins_again_at_once_with_the_cookie_that_it_got() {
     let (mut raw, response, after) = respond(&second, 2, 1);
     assert!(after > before, "time rises with every initiation");
     feed(&mut end, now, address(2), &response);
-    assert_eq!(end.snapshot().handshakes, 1);
+    assert_eq!(end.snapshot().stats.accepted_messages, 1);
     // A challenge goes out under the new key, and packets of the other side are taken.
     let packets = drain(&mut end, now).packets;
     assert!(packets.iter().any(|(_, packet)| raw.open(packet)[0] == 3));

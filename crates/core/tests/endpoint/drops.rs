@@ -127,9 +127,9 @@ fn unauthentic_response_does_not_end_the_handshake() {
     mend_first_mac(&mut forged, 1);
     feed(&mut end, Instant::ZERO, address(2), &forged);
     assert_eq!(drops(&end, &[id])["unauthentic"], 1);
-    assert_eq!(end.snapshot().handshakes, 0);
+    assert_eq!(end.snapshot().stats.accepted_messages, 0);
     feed(&mut end, Instant::ZERO, address(2), &response);
-    assert_eq!(end.snapshot().handshakes, 1);
+    assert_eq!(end.snapshot().stats.accepted_messages, 1);
     assert_eq!(drops(&end, &[id]).len(), 1);
 }
 
@@ -249,7 +249,15 @@ fn malformed() {
         assert_eq!(victim.drops(), [("malformed", count)], "{frames:02x?}");
     }
     assert!(victim.hear().messages.is_empty());
-    assert_eq!(victim.end.session(victim.peer).unwrap().reassembly_bytes, 0);
+    assert_eq!(
+        victim
+            .end
+            .session(victim.peer)
+            .unwrap()
+            .stats
+            .reassembly_bytes,
+        0
+    );
     victim.assert_alive();
 }
 
@@ -285,7 +293,15 @@ fn message_whose_parts_contradict_each_other_is_given_up() {
     victim.tell(&message(0, 10, 0, b"hello"));
     victim.tell(&message(0, 11, 5, b"world!"));
     assert_eq!(victim.drops(), [("malformed", 1)]);
-    assert_eq!(victim.end.session(victim.peer).unwrap().reassembly_bytes, 0);
+    assert_eq!(
+        victim
+            .end
+            .session(victim.peer)
+            .unwrap()
+            .stats
+            .reassembly_bytes,
+        0
+    );
     victim.tell(&message(0, 10, 5, b"world"));
     assert!(victim.hear().messages.is_empty());
     victim.assert_alive();
@@ -326,7 +342,7 @@ fn stale_handshake() {
     }
     let counted: Vec<_> = drops(&end, &[id]).into_iter().collect();
     assert_eq!(counted, [("stale_handshake", 2)]);
-    assert_eq!(end.snapshot().handshakes, 1);
+    assert_eq!(end.snapshot().stats.accepted_messages, 1);
     assert_eq!(drain(&mut end, Instant::ZERO).packets.len(), 1);
 }
 
@@ -351,7 +367,7 @@ fn rate_limited() {
     let mut expected = before;
     expected.insert("rate_limited", 2);
     assert_eq!(drops(&end, &[id]), expected);
-    assert_eq!(end.snapshot().handshakes, 1 + 5);
+    assert_eq!(end.snapshot().stats.accepted_messages, 1 + 5);
 }
 
 #[test]
@@ -363,7 +379,7 @@ fn over_credit() {
     }
     assert_eq!(victim.drops(), [("over_credit", 1)]);
     let session = victim.end.session(victim.peer).unwrap();
-    assert_eq!(session.reassembly_bytes, 3 * ((16 << 20) + 256));
+    assert_eq!(session.stats.reassembly_bytes, 3 * ((16 << 20) + 256));
     victim.assert_alive();
 }
 
@@ -525,9 +541,9 @@ fn drop_with_another_length_than_its_message_returns_no_more_than_that_took() {
         victim.tell(&message_drop(0, total));
         let session = victim.end.session(victim.peer).unwrap();
         assert!(
-            session.reassembly_bytes <= 266,
+            session.stats.reassembly_bytes <= 266,
             "{}",
-            session.reassembly_bytes
+            session.stats.reassembly_bytes
         );
         victim.assert_alive();
     }
@@ -540,8 +556,8 @@ fn messages_beyond_the_credit_take_no_memory() {
         victim.tell(&message(number, 1 << 20, 0, b"a"));
     }
     let session = victim.end.session(victim.peer).unwrap();
-    assert!(session.reassembly_bytes <= 64 << 20);
-    let open = session.reassembly_bytes / ((1 << 20) + 256);
+    assert!(session.stats.reassembly_bytes <= 64 << 20);
+    let open = session.stats.reassembly_bytes / ((1 << 20) + 256);
     assert_eq!(victim.drops(), [("over_credit", 10_000 - open)]);
 }
 
@@ -564,7 +580,15 @@ fn seventy_thousand_gaps_are_survived() {
     let last = (800 * 100 - 1) * 2;
     victim.tell(&message(last, 1, 0, b"x"));
     assert!(victim.hear().messages.is_empty());
-    assert_eq!(victim.end.session(victim.peer).unwrap().reassembly_bytes, 0);
+    assert_eq!(
+        victim
+            .end
+            .session(victim.peer)
+            .unwrap()
+            .stats
+            .reassembly_bytes,
+        0
+    );
 }
 
 #[test]
@@ -601,7 +625,7 @@ fn message_in_crumbs_is_given_up() {
         victim.tell(&message(0, 16 << 20, 2 * part, b"a"));
     }
     let session = victim.end.session(victim.peer).unwrap();
-    assert_eq!(session.reassembly_bytes, 0);
+    assert_eq!(session.stats.reassembly_bytes, 0);
     assert_eq!(session.drops.malformed, 1);
     victim.assert_alive();
 }

@@ -387,7 +387,10 @@ fn claims_of_a_peer_reach_the_controller() {
         }
         let seen = aggregation(&victim);
         let decisions: u64 = seen.decisions.values().sum();
-        assert!(decisions > 10 && seen.aggregates.sent > 30, "{seen:?}");
+        assert!(
+            decisions > 10 && seen.stats.sent_aggregates > 30,
+            "{seen:?}"
+        );
     }
 }
 
@@ -437,7 +440,7 @@ proptest! {
             victim.now += Duration::from_millis(pause);
         }
         let session = victim.end.session(victim.peer).expect("it exists");
-        prop_assert!(session.reassembly_bytes <= 64 << 20);
+        prop_assert!(session.stats.reassembly_bytes <= 64 << 20);
         let (state, initiation) = Hello::new(3, 1, 1).initiate();
         feed(&mut victim.end, victim.now, address(3), &initiation);
         let packets = drain(&mut victim.end, victim.now).packets;

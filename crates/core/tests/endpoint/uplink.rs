@@ -215,7 +215,7 @@ fn strangers_cannot_keep_an_uplink_busy() {
     star.run_flooded(Duration::from_secs(1), 4);
     assert_eq!(star.received[1] - before, MESSAGE_BYTES, "within a second");
     assert!(
-        star.ends[0].snapshot().cookies_sent > 0,
+        star.ends[0].snapshot().stats.sent_cookies > 0,
         "there was a flood"
     );
 }

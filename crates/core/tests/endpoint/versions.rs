@@ -61,8 +61,8 @@ fn responder_reports_the_version_of_its_peer_and_answers_with_its_own() {
         support::drops(&end, &[id]).into_iter().collect::<Vec<_>>(),
         [("version", 1)]
     );
-    assert_eq!(end.snapshot().version_replies_sent, 1);
-    assert_eq!(end.snapshot().handshakes, 0);
+    assert_eq!(end.snapshot().stats.sent_version_replies, 1);
+    assert_eq!(end.snapshot().stats.accepted_messages, 0);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn handshake_goes_on_after_a_version_reply() {
     feed(&mut end, Instant::ZERO, address(2), &reply);
     let (mut raw, response, _) = support::respond(&initiation, 2, 1);
     feed(&mut end, Instant::ZERO, address(2), &response);
-    assert_eq!(end.snapshot().handshakes, 1);
+    assert_eq!(end.snapshot().stats.accepted_messages, 1);
     let packet = raw.packet(&support::message(0, 2, 0, b"hi"));
     feed(&mut end, Instant::ZERO, address(2), &packet);
     assert_eq!(drain(&mut end, Instant::ZERO).messages, [b"hi"]);
@@ -217,7 +217,7 @@ fn flood_of_another_version_is_answered_a_hundred_times_and_reported_once() {
     let (_, honest) = Hello::new(2, 1, 1).initiate();
     feed(&mut end, now, address(2), &honest);
     assert_eq!(drain(&mut end, now).packets[0].1[0], 2);
-    assert_eq!(end.snapshot().handshakes, 1);
+    assert_eq!(end.snapshot().stats.accepted_messages, 1);
 }
 
 #[test]

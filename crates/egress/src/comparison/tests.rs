@@ -246,16 +246,20 @@ fn small_connections_and_those_of_other_evidence_do_not_count() {
     let drawn = all.draw(at(0), client(0));
     let second = Duration::from_secs(1);
     all.record(at(0), drawn, (1 << 20) - 1, second);
-    assert_eq!(all.summary(at(0)).counted, 0);
+    assert_eq!(all.summary(at(0)).stats.counted_connections, 0);
     all.record(at(0), drawn, 1 << 20, second);
-    assert_eq!(all.summary(at(0)).counted, 1);
+    assert_eq!(all.summary(at(0)).stats.counted_connections, 1);
     // A day later it is of evidence that has gone.
     let late = at(25 * 3600);
     all.record(late, drawn, 1 << 20, second);
     let shown = &all.summary(late).shown[0].evidence;
     assert_eq!(shown.single_connections + shown.multipath_connections, 0);
     all.record(late, drawn, 1 << 20, second);
-    assert_eq!(all.summary(late).counted, 2, "its evidence is gone");
+    assert_eq!(
+        all.summary(late).stats.counted_connections,
+        2,
+        "its evidence is gone"
+    );
 }
 
 #[test]
@@ -270,7 +274,7 @@ fn the_prefix_that_was_not_seen_for_longest_is_forgotten() {
     }
     let known: Vec<String> = all.prefixes.keys().map(ToString::to_string).collect();
     assert_eq!(known, ["2001:db8::/48", "2001:db8:2::/48"]);
-    assert_eq!((all.forgotten, all.by_use.len()), (1, 2));
+    assert_eq!((all.stats.forgotten_prefixes, all.by_use.len()), (1, 2));
     all.set(Settings {
         prefixes_max: 1,
         ..two
@@ -347,7 +351,7 @@ proptest! {
             }
             prop_assert!(all.prefixes.len() <= 20 && all.by_use.len() == all.prefixes.len());
             let told = all.summary(at(now));
-            prop_assert_eq!(told.shown.len(), told.prefixes);
+            prop_assert_eq!(told.shown.len() as u64, told.stats.prefixes);
             for one in &told.shown {
                 prop_assert_eq!(one.again_seconds.is_some(), one.mode == PrefixMode::SinglePath);
             }

@@ -77,17 +77,18 @@ fn connections_that_are_held_out_stay_on_one_path_and_both_kinds_are_counted() {
     wait_until("both tell the same", || {
         answers = (told(&socket), explained(&socket).evidence);
         let (status, evidence) = &answers;
-        evidence.single_connections + evidence.multipath_connections == status.counted
+        evidence.single_connections + evidence.multipath_connections
+            == status.stats.counted_connections
     });
     let (status, evidence) = &answers;
     println!("{joined} of 40 joined: {status:?}");
     // Half of them are held out; by chance alone six or fewer are in one of a hundred thousand runs.
     assert!((7..=33).contains(&joined), "{joined}");
-    assert_eq!((status.prefixes, status.decisions), (1, 0));
+    assert_eq!((status.stats.prefixes, status.stats.decisions), (1, 0));
     // What the kernel forgets between two looks is not counted.
     let (single, both) = (evidence.single_connections, evidence.multipath_connections);
     assert!(
-        status.counted >= 20 && single >= 5 && both >= 5,
+        status.stats.counted_connections >= 20 && single >= 5 && both >= 5,
         "{status:?}"
     );
     assert!(single <= 40 - joined, "{single} of {}", 40 - joined);
@@ -100,7 +101,7 @@ fn connections_that_are_held_out_stay_on_one_path_and_both_kinds_are_counted() {
     let (single, both) = (after.single_connections, after.multipath_connections);
     assert!(single >= evidence.single_connections && both >= evidence.multipath_connections);
     assert!(single + both <= 40, "{after:?}");
-    assert_eq!(told(&socket).counted, 0, "by this run");
+    assert_eq!(told(&socket).stats.counted_connections, 0, "by this run");
     drop((border, server, transits));
     network.lab.down().unwrap();
 }
@@ -193,7 +194,10 @@ fn a_prefix_that_multipath_is_worse_for_stays_on_one_path_until_it_is_better() {
     let joined = transfer(&network, &listener, &mut VecDeque::new());
     assert_eq!(joined, 0, "it is told of no address");
     let status = told(&socket);
-    assert_eq!((status.single_path, status.decisions), (1, 1));
+    assert_eq!(
+        (status.stats.single_path_prefixes, status.stats.decisions),
+        (1, 1)
+    );
     let one = &explained(&socket);
     assert_eq!(
         (one.mode, &one.decided),
@@ -212,10 +216,14 @@ fn a_prefix_that_multipath_is_worse_for_stays_on_one_path_until_it_is_better() {
     let status = told(&socket);
     println!(
         "{} connections, {} of them counted",
-        connections, status.counted
+        connections, status.stats.counted_connections
     );
     assert_eq!(
-        (status.single_path, status.trial, status.decisions),
+        (
+            status.stats.single_path_prefixes,
+            status.stats.trial_prefixes,
+            status.stats.decisions
+        ),
         (0, 0, 3)
     );
 

@@ -270,7 +270,7 @@ fn a_border_routers_peers_come_change_and_go_without_the_others() {
     let times: Vec<(&str, u64)> = status
         .neighbours
         .iter()
-        .map(|one| (one.name.as_str(), one.times_up))
+        .map(|one| (one.name.as_str(), one.stats.times_up))
         .collect();
     assert_eq!(times, [("transit-a", 1), ("transit-b", 1), ("server", 1)]);
     assert_eq!(status.peers.len(), 2);
@@ -355,7 +355,7 @@ fn a_file_of_the_rpki_is_read_again_and_its_routes_come_and_go() {
     };
     assert!(reason.contains("missing field `prefix`"), "{reason}");
     server.wait("and stays", has(false, true));
-    assert_eq!(border.neighbour("transit-a").times_up, 1);
+    assert_eq!(border.neighbour("transit-a").stats.times_up, 1);
 }
 
 #[test]
@@ -495,6 +495,6 @@ fn a_servers_peers_come_and_go_with_the_routes_that_it_knows() {
     assert!(!has(&contents, 0) && has(&contents, 2), "{contents:?}");
     let status = server.status();
     assert_eq!(status.peers.len(), 1);
-    assert_eq!(status.peers[0].routes, 2);
-    assert_eq!(server.neighbour("border").times_up, 1);
+    assert_eq!(status.peers[0].stats.routes, 2);
+    assert_eq!(server.neighbour("border").stats.times_up, 1);
 }

@@ -238,9 +238,13 @@ fn sample(pair: &GatewayPair, from: Instant) -> anyhow::Result<Sample> {
         bytes_sent: path.stats.sent_bytes,
         packets_received: received.stats.received_packets,
         cpu_s: None,
-        aggregates: [aggregation.aggregates.sent, aggregation.aggregates.lost],
-        copies_reported: [aggregation.copies.sent, aggregation.copies.lost],
-        overflows: aggregation.socket_overflows + aggregation.system_overflows,
+        aggregates: [
+            aggregation.stats.sent_aggregates,
+            aggregation.stats.lost_aggregates,
+        ],
+        copies_reported: [aggregation.stats.sent_copies, aggregation.stats.lost_copies],
+        overflows: aggregation.stats.peer_socket_dropped_packets
+            + aggregation.stats.peer_system_dropped_packets,
     })
 }
 

@@ -351,7 +351,7 @@ impl Tunnels {
         };
         let device = tenant.setup.device;
         let Some(device) = self.devices.get(&device) else {
-            tenant.counts.device += 1;
+            tenant.counts.drops.device += 1;
             return;
         };
         if self.out.of.is_none() {
@@ -456,9 +456,11 @@ impl Tunnels {
                     tenant.counts.stats.egress_packets += 1;
                     tenant.counts.stats.egress_bytes += (bytes.len() - VNET_HEADER_BYTES) as u64;
                 }
-                Ok(false) | Err(TunFault::Down | TunFault::Refused) => tenant.counts.device += 1,
+                Ok(false) | Err(TunFault::Down | TunFault::Refused) => {
+                    tenant.counts.drops.device += 1
+                }
                 Err(fault) => {
-                    tenant.counts.device += 1;
+                    tenant.counts.drops.device += 1;
                     lost = Some(fault);
                 }
             }
@@ -549,47 +551,47 @@ impl Tenant {
             match VnetHeader::split(packet) {
                 Ok((header, _)) => vnet = header,
                 Err(_) => {
-                    self.counts.malformed += 1;
+                    self.counts.drops.malformed += 1;
                     return;
                 }
             }
             packet = &mut packet[VNET_HEADER_BYTES..];
         }
         let Ok(header) = Header::parse(packet) else {
-            self.counts.malformed += 1;
+            self.counts.drops.malformed += 1;
             return;
         };
         self.counts.stats.ingress_packets += 1;
         self.counts.stats.ingress_bytes += packet.len() as u64;
         if is_link_scope(&header.destination) {
-            self.counts.multicast += 1;
+            self.counts.not_forwarded.multicast += 1;
             return;
         }
         if header.is_link_local() {
-            self.counts.link_local += 1;
+            self.counts.not_forwarded.link_local += 1;
             return;
         }
         if !header.is_routable() || header.destination.is_multicast() {
-            self.counts.not_routable += 1;
+            self.counts.drops.not_routable += 1;
             return;
         }
         if !self
             .locations
             .admits_source(header.source, &Location::Local)
         {
-            self.counts.spoofed += 1;
+            self.counts.drops.spoofed += 1;
             return;
         }
         let Some(&Location::Peer(to)) = self.locations.longest_match(header.destination) else {
-            self.counts.no_route += 1;
+            self.counts.drops.no_route += 1;
             return self.answer(with, packet, &header, Reason::NoRoute);
         };
         if hop::decrement(packet, header.version()).is_err() {
-            self.counts.hop_limit += 1;
+            self.counts.drops.hop_limit += 1;
             return self.answer(with, packet, &header, Reason::HopLimitExceeded);
         }
         let Ok(mut segments) = Segments::new(vnet, packet) else {
-            self.counts.malformed += 1;
+            self.counts.drops.malformed += 1;
             return;
         };
         self.counts.stats.ingress_packets += segments.count() as u64 - 1;
@@ -599,7 +601,7 @@ impl Tenant {
         let id = self.setup.config.id;
         let app = *peer.rules.application(&header).unwrap_or(&peer.app);
         let Some(room) = with.endpoint.packet_room(to, id, app) else {
-            self.counts.no_path += segments.count() as u64;
+            self.counts.drops.no_path += segments.count() as u64;
             return;
         };
         let room = u16::try_from(room).unwrap_or(u16::MAX).min(self.setup.mtu);
@@ -634,7 +636,7 @@ impl Tenant {
             });
             if cut.is_err() {
                 // The remaining segments are as long, except the last, which is useless alone.
-                self.counts.too_big += (count - number) as u64;
+                self.counts.drops.too_big += (count - number) as u64;
                 self.answer(with, &packet, &header, Reason::TooBig { mtu: room });
                 break;
             }
@@ -690,7 +692,7 @@ impl Tenant {
     ) -> Option<&'a [u8]> {
         let counts = &mut self.counts;
         let Ok(header) = Header::parse(packet) else {
-            counts.peer_malformed += 1;
+            counts.drops.peer_malformed += 1;
             return None;
         };
         let flow = Some((from, header.source, header.destination));
@@ -700,18 +702,18 @@ impl Tenant {
                     .locations
                     .admits_source(header.source, &Location::Peer(from))
             {
-                counts.peer_spoofed += 1;
+                counts.drops.peer_spoofed += 1;
                 return None;
             }
             if self.locations.longest_match(header.destination) != Some(&Location::Local) {
-                counts.peer_foreign += 1;
+                counts.drops.peer_foreign += 1;
                 return None;
             }
             self.last_accepted_flow = flow;
         }
         let inner = Ecn::of(header.traffic_class);
         let Decapsulated::Forward(ecn) = inner.decapsulated(Ecn::of(outer)) else {
-            counts.congested += 1;
+            counts.drops.congested += 1;
             return None;
         };
         let is_syn = header.protocol == keiro_ip::protocol::TCP

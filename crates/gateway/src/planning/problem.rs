@@ -296,8 +296,8 @@ fn worst(path: &config::Path, specs: impl Iterator<Item = PathSpec> + Clone) -> 
 /// Packets of the longest message of an application with a latency target, which a lossy path
 /// serves worst.
 fn longest_message(config: &Config, input: &PlannerInput) -> u64 {
-    let demanding = config.apps.iter().enumerate();
-    demanding
+    let with_target = config.apps.iter().enumerate();
+    with_target
         .filter(|(_, app)| app.latency_target.is_some())
         .map(|(number, app)| {
             let seen = input.workloads.get(&AppIndex(number)).copied();

@@ -110,8 +110,8 @@ pub(super) fn plan_for_all(
 /// The properties of each line: the least bandwidth and the longest delay that a gateway reports.
 fn paths_of<'a>(inputs: &[&'a Inputs]) -> BTreeMap<&'a str, PathSpec> {
     let apps = inputs.iter().flat_map(|inputs| &inputs.apps);
-    let demanding = apps.filter(|app| app.latency_target_seconds.is_some());
-    let lengths = demanding.filter_map(|app| Some(packets_of(spec_of(app)?.length)));
+    let with_target = apps.filter(|app| app.latency_target_seconds.is_some());
+    let lengths = with_target.filter_map(|app| Some(packets_of(spec_of(app)?.length)));
     let packets = lengths.max().unwrap_or(1);
     let mut specs: BTreeMap<&str, PathSpec> = BTreeMap::new();
     for path in inputs.iter().flat_map(|inputs| &inputs.paths) {

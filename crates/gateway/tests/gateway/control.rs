@@ -1,7 +1,7 @@
 //! What the control socket and the metrics page show.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::{Read, Write},
     net::TcpStream,
@@ -23,9 +23,9 @@ use keiro_control::{
         Request, Response, client::ClientError,
     },
 };
-use keiro_stats::{AppStats, PathSocketStats, PathStats, PeerStats, Stat, StatSet};
+use keiro_stats::{AppStats, HandshakeStats, PathSocketStats, PathStats, PeerStats, Stat, StatSet};
 
-fn demanding(name: &str, latency_target: &str) -> String {
+fn with_target(name: &str, latency_target: &str) -> String {
     app(name, "message", "b")
         + &format!(
             "latency_target = \"{latency_target}\"\nlength = \"10kB\"\ninterval = \"100ms\"\n"
@@ -33,7 +33,7 @@ fn demanding(name: &str, latency_target: &str) -> String {
 }
 
 fn pair() -> Pair {
-    let a = demanding("M", "50ms") + &demanding("N", "1s") + &app("D", "datagram", "b");
+    let a = with_target("M", "50ms") + &with_target("N", "1s") + &app("D", "datagram", "b");
     let b = app("M", "message", "a") + &app("N", "message", "a") + &app("D", "datagram", "a");
     Pair::new(&a, &b)
 }
@@ -47,6 +47,7 @@ fn status_and_show_tell_what_is_active() {
         ("a", 2, 1)
     );
     assert_eq!((status.apps, status.apps_with_target), (3, 2));
+    assert!(status.handshakes.accepted_messages >= 1, "{status:?}");
     assert_eq!(status.public_key, pair.a.public_key.to_string());
     wait_for("the plan", || pair.a.status().apps_target_met == 2);
     assert_eq!(pair.a.status().model, ModelState::Unverified);
@@ -236,7 +237,7 @@ fn an_application_whose_paths_are_all_down_is_on_none() {
     let Response::Explanation(explained) = pair.a.ask(&explain) else {
         panic!()
     };
-    let said = format!("M has no path: none to b is up; it was on {on} last.");
+    let said = format!("M has no path: no path to b is up; its last path was {on}.");
     assert!(explained.text.starts_with(&said), "{}", explained.text);
     assert!(!explained.candidates.iter().any(|path| path.chosen));
     assert_eq!((explained.path, explained.aggregation), (None, None));
@@ -324,6 +325,10 @@ fn the_metrics_page_has_every_metric() {
         "{page}"
     );
     assert!(
+        !page.contains("keiro_handshake_accepted_messages_total 0\n"),
+        "{page}"
+    );
+    assert!(
         page.contains("keiro_path_up{path=\"p1\",peer=\"b\"} 1"),
         "{page}"
     );
@@ -347,6 +352,7 @@ fn stat_lines() -> Vec<String> {
             )
         })
         .chain(socket)
+        .chain(HandshakeStats::STATS)
         .chain(PeerStats::STATS)
         // No application has a latency target here.
         .chain(AppStats::STATS.iter().filter(|stat| !stat.optional))
@@ -354,35 +360,87 @@ fn stat_lines() -> Vec<String> {
         .collect()
 }
 
-#[test]
-fn packets_are_traced_for_a_client_that_asks() {
-    let pair = pair();
-    let ask = || {
-        let peer = "b".to_owned();
-        match pair.a.ask(&Request::Qlog { peer }) {
-            Response::Qlog { header, events, .. } => (header, events),
+/// A client that traces the packets to gateway b.
+#[derive(Default)]
+struct TraceClient {
+    from: Option<u64>,
+    names: BTreeSet<String>,
+    /// By path, the numbers of packets sent.
+    sent: BTreeMap<String, Vec<u64>>,
+}
+
+impl TraceClient {
+    /// Fetches what is new; the response's header.
+    fn fetch(&mut self, pair: &Pair) -> serde_json::Value {
+        let request = Request::Qlog {
+            peer: "b".to_owned(),
+            from: self.from,
+        };
+        let (header, events) = match pair.a.ask(&request) {
+            Response::Qlog {
+                header,
+                events,
+                dropped_events: 0,
+                next,
+            } => {
+                self.from = Some(next);
+                (header, events)
+            }
             other => panic!("{other:?}"),
-        }
-    };
-    // The first request begins to record.
-    let (header, events) = ask();
-    assert_eq!(header["qlog_format"], "JSON-SEQ");
-    assert_eq!(header["title"], "a to b");
-    assert_eq!(events.len(), 0);
-    let mut names = BTreeSet::new();
-    wait_for("packets", || {
-        for event in ask().1 {
+        };
+        for event in events {
             let path = event["path"].as_str().unwrap();
             assert!(["p1", "p2"].contains(&path), "{event}");
-            names.insert(event["name"].as_str().unwrap().to_owned());
+            let name = event["name"].as_str().unwrap();
+            self.names.insert(name.to_owned());
+            if name == "transport:packet_sent" {
+                let number = event["data"]["header"]["packet_number"].as_u64().unwrap();
+                self.sent.entry(path.to_owned()).or_default().push(number);
+            }
         }
-        names.contains("transport:packet_sent")
-            && names.contains("transport:packet_received")
-            && names.contains("transport:packets_acked")
-            && names.contains("recovery:metrics_updated")
+        header
+    }
+
+    fn has_everything(&self) -> bool {
+        [
+            "transport:packet_sent",
+            "transport:packet_received",
+            "transport:packets_acked",
+            "recovery:metrics_updated",
+        ]
+        .iter()
+        .all(|name| self.names.contains(*name))
+    }
+}
+
+#[test]
+fn packets_are_traced_for_every_client_that_asks() {
+    let pair = pair();
+    let mut clients = [TraceClient::default(), TraceClient::default()];
+    // The first request begins the recording.
+    for client in &mut clients {
+        let header = client.fetch(&pair);
+        assert_eq!(header["qlog_format"], "JSON-SEQ");
+        assert_eq!(header["title"], "a to b");
+        assert!(client.names.is_empty());
+    }
+    wait_for("packets", || {
+        for client in &mut clients {
+            client.fetch(&pair);
+        }
+        let sent = clients.iter().map(|client| &client.sent);
+        clients.iter().all(TraceClient::has_everything)
+            && sent.flat_map(BTreeMap::values).all(|sent| sent.len() > 3)
     });
+    for client in &clients {
+        for numbers in client.sent.values() {
+            let is_next = |pair: &[u64]| pair[1] == pair[0] + 1;
+            assert!(numbers.windows(2).all(is_next), "{numbers:?}");
+        }
+    }
     let answer = pair.a.client().request(&Request::Qlog {
         peer: "nowhere".to_owned(),
+        from: None,
     });
     let Err(ClientError::Refused(error)) = answer else {
         panic!("{answer:?}")
@@ -503,7 +561,7 @@ fn an_application_that_says_nothing_is_planned_with_what_is_measured() {
     );
     assert_eq!(plan.delay_sum_seconds, None);
     assert!(
-        explanation().contains("by equation 3 alone its latency target of 50 ms is met"),
+        explanation().contains("Latency target of 50 ms: met by equation 3 alone"),
         "{}",
         explanation()
     );
@@ -526,7 +584,7 @@ fn an_application_that_says_nothing_is_planned_with_what_is_measured() {
     assert!(seen.length_variation_ratio < 1e-6, "{seen:?}");
     let text = explanation();
     assert!(
-        text.contains("3 kB every") && text.contains("is measured"),
+        text.contains("3 kB every") && text.contains(", measured where not configured."),
         "{text}"
     );
 }

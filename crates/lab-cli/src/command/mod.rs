@@ -34,14 +34,14 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::List { json } => lab::list(json),
         Command::Echo { listen, message } => lab::echo(listen, message.0),
         Command::Experiment(args) => experiment::experiment(&args),
-        Command::Demo(args) => demo::demo(&args).map(done),
+        Command::Demo(args) => demo::demo(&args).map(success),
         Command::Completion { shell } => {
-            manual::completion("keiro-lab", Cli::command(), shell).map(done)
+            manual::completion("keiro-lab", Cli::command(), shell).map(success)
         }
-        Command::Man { output } => manual::man(Cli::command(), output.as_deref()).map(done),
+        Command::Man { output } => manual::man(Cli::command(), output.as_deref()).map(success),
     }
 }
 
-fn done((): ()) -> ExitCode {
+fn success(_: ()) -> ExitCode {
     ExitCode::SUCCESS
 }

@@ -169,7 +169,7 @@ impl Gateway {
             && (self.running.is_some() || self.starts_at.is_none())
             && self
                 .session()
-                .is_none_or(|session| session.streams == self.streams.open())
+                .is_none_or(|session| session.stats.open_streams == self.streams.open() as u64)
     }
 
     /// Paths that are up.
@@ -272,13 +272,15 @@ impl Gateway {
             return;
         };
         let log = &mut self.log;
-        log.queued_bytes_max = log.queued_bytes_max.max(session.messages_queued_bytes);
-        log.reassembly_bytes_max = log.reassembly_bytes_max.max(session.reassembly_bytes);
+        log.queued_bytes_max = log.queued_bytes_max.max(session.stats.queued_message_bytes);
+        log.reassembly_bytes_max = log.reassembly_bytes_max.max(session.stats.reassembly_bytes);
         log.streams_queued_bytes_max = log
             .streams_queued_bytes_max
-            .max(session.streams_queued_bytes);
-        log.streams_kept_bytes_max = log.streams_kept_bytes_max.max(session.streams_kept_bytes);
-        log.streams_max = log.streams_max.max(session.streams);
+            .max(session.stats.queued_stream_bytes);
+        log.streams_kept_bytes_max = log
+            .streams_kept_bytes_max
+            .max(session.stats.unread_stream_bytes);
+        log.streams_max = log.streams_max.max(session.stats.open_streams as usize);
         log.bursts = self.meters.iter().map(Meter::max).collect();
     }
 

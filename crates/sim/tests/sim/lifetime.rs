@@ -68,7 +68,7 @@ fn messages_expire_while_the_path_is_down_and_only_then() {
         }
         assert!(expired >= 40, "{expired}\n{report}");
         let session = report.sides[0].session.as_ref().unwrap();
-        assert_eq!(session.apps[0].expired, expired, "{report}");
+        assert_eq!(session.apps[0].stats.expired_messages, expired, "{report}");
     }
 }
 
@@ -88,7 +88,7 @@ fn expiry_under_loss_leaves_no_half_message_behind() {
             .filter(|m| m.outcome == Some(MessageOutcome::Expired));
         assert!(expired.count() > 0, "{report}");
         let session = report.sides[1].session.as_ref().unwrap();
-        assert_eq!(session.reassembly_bytes, 0, "{report}");
+        assert_eq!(session.stats.reassembly_bytes, 0, "{report}");
     }
 }
 

@@ -52,7 +52,7 @@ fn reported(pair: &GatewayPair) -> AggregationSnapshot {
 #[test]
 fn a_slow_receiver_reports_the_drops_of_its_socket() {
     let mut pair = begun(1);
-    assert_eq!(reported(&pair).socket_overflows, 0);
+    assert_eq!(reported(&pair).stats.peer_socket_dropped_packets, 0);
     pair.apply(&ScenarioEvent::Receive {
         side: Side::B,
         each: MS,
@@ -63,8 +63,11 @@ fn a_slow_receiver_reports_the_drops_of_its_socket() {
     let dropped = pair.gateway(Side::B).log().overflowed;
     assert!((700..=1300).contains(&dropped), "{dropped}");
     // All except those since the last feedback.
-    assert!(seen.socket_overflows + 100 >= dropped, "{seen:?}");
-    assert_eq!(seen.system_overflows, 0);
+    assert!(
+        seen.stats.peer_socket_dropped_packets + 100 >= dropped,
+        "{seen:?}"
+    );
+    assert_eq!(seen.stats.peer_system_dropped_packets, 0);
     pair.apply(&ScenarioEvent::Receive {
         side: Side::B,
         each: Duration::ZERO,
@@ -95,8 +98,11 @@ fn bursts_of_cross_traffic_are_reported_as_system_drops() {
     // 2 ms of 50.
     assert!((20..=160).contains(&dropped), "{dropped}");
     let seen = reported(&pair);
-    assert!(seen.system_overflows >= 18 * 400, "{seen:?}");
-    assert_eq!(seen.socket_overflows, 0);
+    assert!(
+        seen.stats.peer_system_dropped_packets >= 18 * 400,
+        "{seen:?}"
+    );
+    assert_eq!(seen.stats.peer_socket_dropped_packets, 0);
     pair.apply(&ScenarioEvent::Bursts {
         side: Side::B,
         bursts: None,
@@ -147,14 +153,17 @@ fn a_bad_line_keeps_its_copies_at_every_round_trip() {
             change: Change::Loss(Loss::Bernoulli(Probability::new(0.05).unwrap())),
         });
         pair.run_for(3 * SECOND);
-        let begun = reported(&pair).aggregates;
+        let begun = reported(&pair).stats;
         let mut least = u8::MAX;
         for _ in 0..20 {
             pair.run_for(SECOND);
             least = least.min(reported(&pair).parameters.copies());
         }
-        let ended = reported(&pair).aggregates;
-        let (sent, lost) = (ended.sent - begun.sent, ended.lost - begun.lost);
+        let ended = reported(&pair).stats;
+        let (sent, lost) = (
+            ended.sent_aggregates - begun.sent_aggregates,
+            ended.lost_aggregates - begun.lost_aggregates,
+        );
         let reported = format!("{delay:?}, seed {seed}: N {least}, {lost} of {sent} lost");
         assert_eq!(least, 3, "{reported}");
         assert!(lost * 1000 <= sent, "{reported}");
@@ -202,7 +211,7 @@ fn a_slow_receiver_gets_fewer_packets_and_all_that_is_offered() {
 #[test]
 fn cross_traffic_begins_and_ends_on_a_path() {
     let mut pair = begun(3);
-    let lost = |pair: &GatewayPair| reported(pair).copies.lost;
+    let lost = |pair: &GatewayPair| reported(pair).stats.lost_copies;
     assert_eq!(lost(&pair), 0);
     pair.apply(&ScenarioEvent::Cross {
         path: 0,

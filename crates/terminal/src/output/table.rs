@@ -30,10 +30,10 @@ const GAP: &str = "  ";
 
 impl Table {
     /// A table without rows; headers that end in `>` are of columns of numbers.
-    pub fn new(headers: &[&str]) -> Self {
-        let column = |header: &&str| match header.strip_suffix('>') {
+    pub fn new<S: AsRef<str>>(headers: &[S]) -> Self {
+        let column = |header: &S| match header.as_ref().strip_suffix('>') {
             Some(header) => (header.to_owned(), Align::Right),
-            None => ((*header).to_owned(), Align::Left),
+            None => (header.as_ref().to_owned(), Align::Left),
         };
         Self {
             columns: headers.iter().map(column).collect(),

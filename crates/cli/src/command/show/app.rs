@@ -2,14 +2,17 @@
 
 use keiro_control::{
     config::Class,
-    protocol::{AppSnapshot, JudgedBy},
+    protocol::{AppSnapshot, DelaySummary, JudgedBy, WorkloadSnapshot},
 };
 
 use super::{FieldList, known, listed, met_by, seconds, word};
-use crate::output::{
-    Style,
-    human::{self, NONE},
-    table::{Cell, Table},
+use crate::{
+    command::figures,
+    output::{
+        Style,
+        human::{self, NONE},
+        table::{Cell, Table},
+    },
 };
 
 pub(super) fn table(apps: &[AppSnapshot], style: Style) -> String {
@@ -65,106 +68,53 @@ pub(super) fn text(app: &AppSnapshot, style: Style) -> String {
         app.peer,
         word(&app.class)
     ));
-    fields.add(
-        "path",
-        match (&app.path, &app.last_path) {
-            (Some(path), _) => format!("{path}, chosen by {}", word(&app.assigned_by)),
-            (None, Some(last)) => {
-                format!("none is up, what is to be sent waits; last on {last}")
-            }
-            (None, None) => "none, what is to be sent waits".to_owned(),
-        },
-    );
+    fields.add("path", path_text(app));
     fields.add(
         "latency target",
-        known(app.stats.latency_target, |d| {
-            let state = match app.stats.target_met {
-                Some(true) => format!(", {}", style.good("met")),
-                Some(false) => format!(", {}", style.bad("not met")),
-                None => String::new(),
-            };
-            let why = match app.class {
-                Class::Stream => "; what bytes of a stream wait is not measured",
-                _ => "; too little is measured",
-            };
-            let (by, why) = match app.judged_by {
-                Some(JudgedBy::Measurement) => (", by its measured 99th percentile", ""),
-                Some(JudgedBy::Forecast) => (", by its predicted 99th percentile", why),
-                Some(JudgedBy::Equation3) => (", by equation 3", why),
-                Some(JudgedBy::Unknown) | None => ("", ""),
-            };
-            format!("{}{state}{by}{why}", human::duration(d))
+        known(app.stats.latency_target, |target| {
+            format!("{}{}", human::duration(target), target_text(app, style))
         }),
     );
     // Streams have connections, shown below, and no messages.
     if app.class != Class::Stream {
         add_messages(&mut fields, app);
     }
-    for listener in &app.listeners {
-        fields.add(
-            "listener",
-            format!(
-                "udp {}: {} datagrams ({}), {} refused",
-                listener.udp,
-                listener.stats.received_packets,
-                human::bytes(listener.stats.received_bytes),
-                listener.stats.refused_packets
-            ),
-        );
-    }
-    if let Some(forward) = &app.forward {
-        fields.add(
-            "forward",
-            format!(
-                "udp {}: {} datagrams ({}), {} failed",
-                forward.udp,
-                forward.stats.sent_packets,
-                human::bytes(forward.stats.sent_bytes),
-                forward.stats.failed_packets
-            ),
-        );
-    }
-    for listener in &app.tcp_listeners {
-        let kind = if listener.transparent {
-            "tproxy"
-        } else {
-            "tcp"
-        };
-        fields.add(
-            "listener",
-            format!(
-                "{kind} {}: {} connections, {} open; {} refused, {} reset, {} failed",
-                listener.tcp,
-                listener.stats.accepted_connections,
-                listener.stats.open_connections,
-                listener.stats.refused_connections,
-                listener.stats.reset_connections,
-                listener.stats.failed_connections
-            ),
-        );
-    }
-    if let Some(forward) = &app.tcp_forward {
-        fields.add(
-            "forward",
-            format!(
-                "tcp {}: {} connections, {} open; {} failed, {} forbidden, {} reset",
-                forward.tcp,
-                forward.stats.accepted_connections,
-                forward.stats.open_connections,
-                forward.stats.failed_connections,
-                forward.stats.forbidden_connections,
-                forward.stats.reset_connections
-            ),
-        );
-    }
+    add_connections(&mut fields, app);
     fields.text()
 }
 
-/// What is known of an application's messages or datagrams.
+fn path_text(app: &AppSnapshot) -> String {
+    match (&app.path, &app.last_path) {
+        (Some(path), _) => format!("{path}, chosen by {}", word(&app.assigned_by)),
+        (None, Some(last)) => format!("none is up, traffic waits; last on {last}"),
+        (None, None) => "none is up, traffic waits".to_owned(),
+    }
+}
+
+/// Whether the latency target is met, and by which delay.
+fn target_text(app: &AppSnapshot, style: Style) -> String {
+    let state = match app.stats.target_met {
+        Some(true) => format!(", {}", style.good("met")),
+        Some(false) => format!(", {}", style.bad("not met")),
+        None => String::new(),
+    };
+    let why = match app.class {
+        Class::Stream => "; the waiting time of streams is not measured",
+        Class::Message | Class::Datagram => "; too few delays are measured",
+    };
+    match app.judged_by {
+        Some(JudgedBy::Measurement) => format!("{state} by the measured 99th percentile"),
+        Some(JudgedBy::Forecast) => format!("{state} by the predicted 99th percentile{why}"),
+        Some(JudgedBy::Equation3) => format!("{state} by equation 3{why}"),
+        Some(JudgedBy::Unknown) | None => state,
+    }
+}
+
+/// Workload, delays and counters of an application's messages or datagrams.
 fn add_messages(fields: &mut FieldList, app: &AppSnapshot) {
     fields.add("lifetime", known(app.lifetime_seconds, seconds));
     fields.add(
-        "planned with",
+        "planned workload",
         format!(
             "{} every {}",
             known(app.length_bytes, |bytes| human::bytes(bytes as u64)),
@@ -172,19 +122,33 @@ fn add_messages(fields: &mut FieldList, app: &AppSnapshot) {
         ),
     );
     fields.add(
-        "sends",
-        known(app.workload, |seen| {
-            format!(
-                "{} (spread {:.0} %) every {} (spread {:.0} %), last {} ago",
-                human::bytes(seen.length_bytes as u64),
-                seen.length_variation_ratio * 100.0,
-                seconds(seen.interval_seconds),
-                seen.interval_variation_ratio * 100.0,
-                seconds(seen.idle_seconds)
-            )
-        }),
+        "measured workload",
+        known(app.workload.as_ref(), workload_text),
     );
-    let predicted = match (app.stats.predicted_delay, &app.no_forecast) {
+    fields.add("forecast", forecast_text(app));
+    fields.add("measured delay", known(app.delay.as_ref(), delay_text));
+    // The latency target is above, the predicted delay in the forecast.
+    let shown = ["latency target", "target met", "predicted delay"];
+    for (name, value) in figures::named(&app.stats.0) {
+        if !shown.contains(&name.as_str()) {
+            fields.add(&name, value);
+        }
+    }
+}
+
+fn workload_text(workload: &WorkloadSnapshot) -> String {
+    format!(
+        "{} (spread {:.0} %) every {} (spread {:.0} %), last {} ago",
+        human::bytes(workload.length_bytes as u64),
+        workload.length_variation_ratio * 100.0,
+        seconds(workload.interval_seconds),
+        workload.interval_variation_ratio * 100.0,
+        seconds(workload.idle_seconds)
+    )
+}
+
+fn forecast_text(app: &AppSnapshot) -> String {
+    match (app.stats.predicted_delay, &app.no_forecast) {
         (Some(mean), _) => format!(
             "mean {}, p50 {}, p95 {}, p99 {}{}",
             human::duration(mean),
@@ -197,75 +161,94 @@ fn add_messages(fields: &mut FieldList, app: &AppSnapshot) {
         ),
         (None, Some(why)) => format!("{NONE}, {why}"),
         (None, None) => NONE.to_owned(),
-    };
-    fields.add("predicted", predicted);
-    fields.add(
-        "measured",
-        known(app.delay, |d| {
-            format!(
-                "mean {}, p50 {}, p95 {}, p99 {}, p99.9 {}, {} to {}, {} messages",
-                seconds(d.mean_seconds),
-                seconds(d.p50_seconds),
-                seconds(d.p95_seconds),
-                seconds(d.p99_seconds),
-                seconds(d.p999_seconds),
-                seconds(d.min_seconds),
-                seconds(d.max_seconds),
-                d.count
-            )
-        }),
-    );
-    fields.add(
-        "sent",
-        format!(
-            "{} ({}): {} delivered, {} expired, {} waiting ({}); {} refused",
-            app.stats.sent_messages,
-            human::bytes(app.stats.sent_bytes),
-            app.stats.delivered_messages,
-            app.stats.expired_messages,
-            app.stats.waiting_messages,
-            human::bytes(app.stats.queued_bytes),
-            app.stats.refused_messages
-        ),
-    );
-    fields.add(
-        "received",
-        format!(
-            "{} ({})",
-            app.stats.received_messages,
-            human::bytes(app.stats.received_bytes)
-        ),
-    );
-    fields.add(
-        "attached",
-        format!(
-            "{} senders, {} receivers",
-            app.stats.senders, app.stats.receivers
-        ),
-    );
+    }
+}
+
+fn delay_text(delay: &DelaySummary) -> String {
+    format!(
+        "mean {}, p50 {}, p95 {}, p99 {}, p99.9 {}, {} to {}, {} messages",
+        seconds(delay.mean_seconds),
+        seconds(delay.p50_seconds),
+        seconds(delay.p95_seconds),
+        seconds(delay.p99_seconds),
+        seconds(delay.p999_seconds),
+        seconds(delay.min_seconds),
+        seconds(delay.max_seconds),
+        delay.count
+    )
+}
+
+/// Listeners and forwards with their counters.
+fn add_connections(fields: &mut FieldList, app: &AppSnapshot) {
+    for listener in &app.listeners {
+        let stats = figures::list(&listener.stats.0);
+        fields.add("listener", format!("udp {}: {stats}", listener.udp));
+    }
+    if let Some(forward) = &app.forward {
+        let stats = figures::list(&forward.stats.0);
+        fields.add("forward", format!("udp {}: {stats}", forward.udp));
+    }
+    for listener in &app.tcp_listeners {
+        let kind = match listener.transparent {
+            true => "tproxy",
+            false => "tcp",
+        };
+        let stats = figures::list(&listener.stats.0);
+        fields.add("listener", format!("{kind} {}: {stats}", listener.tcp));
+    }
+    if let Some(forward) = &app.tcp_forward {
+        let stats = figures::list(&forward.stats.0);
+        fields.add("forward", format!("tcp {}: {stats}", forward.tcp));
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use keiro_stats::{AppStats, StatSet};
+
     use super::*;
+
+    fn snapshot(more: &serde_json::Value) -> AppSnapshot {
+        let mut app = serde_json::json!({
+            "name": "A", "class": "datagram", "peer": "b", "assigned_by": "unassigned",
+        });
+        let more = more.as_object().unwrap().clone();
+        app.as_object_mut().unwrap().extend(more);
+        serde_json::from_value(app).unwrap()
+    }
 
     #[test]
     fn an_application_without_a_path_is_on_none() {
-        let told = |last: Option<&str>| {
-            let app = serde_json::json!({
-                "name": "A", "class": "datagram", "peer": "b", "assigned_by": "unassigned",
-                "last_path": last,
-                "listeners": [],
-            });
-            text(&serde_json::from_value(app).unwrap(), Style::of_stdout())
-        };
-        let text = told(Some("p2"));
+        let last = snapshot(&serde_json::json!({"last_path": "p2"}));
+        let shown = text(&last, Style::of_stdout());
         assert!(
-            text.contains("none is up, what is to be sent waits; last on p2\n"),
-            "{text}"
+            shown.contains("none is up, traffic waits; last on p2\n"),
+            "{shown}"
         );
-        let text = told(None);
-        assert!(text.contains("none, what is to be sent waits\n"), "{text}");
-        assert!(!text.contains("chosen by"), "{text}");
+        let shown = text(&snapshot(&serde_json::json!({})), Style::of_stdout());
+        assert!(shown.contains("none is up, traffic waits\n"), "{shown}");
+        assert!(!shown.contains("chosen by"), "{shown}");
+    }
+
+    #[test]
+    fn every_figure_of_an_application_is_shown() {
+        let app = snapshot(&serde_json::json!({
+            "late_messages": 12, "queued_bytes": 3400,
+            "listeners": [{"udp": "192.0.2.1:5000", "refused_packets": 7}],
+        }));
+        let shown = text(&app, Style::of_stdout());
+        for stat in AppStats::STATS {
+            let is_above = ["target_met", "predicted_delay_seconds"].contains(&stat.name);
+            assert!(
+                is_above || shown.contains(&stat.label()),
+                "{}: {shown}",
+                stat.name
+            );
+        }
+        let words: Vec<&str> = shown.split_whitespace().collect();
+        let words = words.join(" ");
+        for part in ["late messages 12", "queued 3400 B", "refused packets 7"] {
+            assert!(words.contains(part), "{part}: {shown}");
+        }
     }
 }

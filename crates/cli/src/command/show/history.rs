@@ -47,7 +47,7 @@ pub(super) fn show_history(
 }
 
 /// The line of `keiro status`.
-pub(super) fn standing_text(history: &HistorySnapshot, style: Style) -> String {
+pub(super) fn state_text(history: &HistorySnapshot, style: Style) -> String {
     let health = match history.state {
         HistoryState::Ok => Health::Good,
         HistoryState::Failed => Health::Bad,
@@ -195,8 +195,8 @@ mod tests {
             state: HistoryState::Failed,
             why: Some("no space".into()),
         };
-        assert_eq!(standing_text(&history, Style::Plain), "failed: no space");
+        assert_eq!(state_text(&history, Style::Plain), "failed: no space");
         let older = HistorySnapshot::default();
-        assert_eq!(standing_text(&older, Style::Plain), "unknown");
+        assert_eq!(state_text(&older, Style::Plain), "unknown");
     }
 }

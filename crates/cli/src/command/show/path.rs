@@ -74,8 +74,8 @@ pub(super) fn text(path: &PathSnapshot, style: Style) -> String {
     if let Some(left) = path.trusted_in_seconds {
         let left = seconds(left);
         fields.add(
-            "trusted",
-            format!("if it stays up for {left}; until then only for those who need it"),
+            "hold-down",
+            format!("for {left} if it stays up; until then only applications that need it use it"),
         );
     }
     fields.add(
@@ -122,7 +122,7 @@ fn origin(is_configured: bool, configured: Option<f64>, delay: f64) -> String {
     match (is_configured, configured.map(seconds)) {
         (false, _) => "measured".to_owned(),
         (true, Some(configured)) if configured != seconds(delay) => {
-            format!("{configured} configured and what was measured to have changed since")
+            format!("{configured} configured, adjusted by the measured change since then")
         }
         (true, _) => "configured".to_owned(),
     }
@@ -134,7 +134,7 @@ fn add_aggregation(fields: &mut FieldList, aggregation: &AggregationSnapshot) {
     fields.add(
         "aggregates",
         match stats.paused {
-            true => "paused, packets travel singly".to_owned(),
+            true => "paused, small packets are sent singly".to_owned(),
             false => format!(
                 "{}, at most {} every {}, copies {}{}",
                 aggregation.mode,
@@ -189,22 +189,22 @@ mod tests {
 
     #[test]
     fn a_delay_that_has_changed_is_not_called_configured() {
-        let told = |configured, delay| origin(true, configured, delay);
-        assert_eq!(told(Some(0.02), 0.02), "configured");
+        let origin_of = |configured, delay| origin(true, configured, delay);
+        assert_eq!(origin_of(Some(0.02), 0.02), "configured");
         // Less than is shown.
-        assert_eq!(told(Some(0.02), 0.020_000_4), "configured");
+        assert_eq!(origin_of(Some(0.02), 0.020_000_4), "configured");
         assert_eq!(
-            told(Some(0.02), 0.085),
-            "20 ms configured and what was measured to have changed since"
+            origin_of(Some(0.02), 0.085),
+            "20 ms configured, adjusted by the measured change since then"
         );
         // An older gateway does not say.
-        assert_eq!(told(None, 0.085), "configured");
+        assert_eq!(origin_of(None, 0.085), "configured");
         assert_eq!(origin(false, None, 0.085), "measured");
     }
 
     #[test]
-    fn what_is_known_of_aggregates_is_shown() {
-        let told = serde_json::json!({
+    fn aggregation_is_shown_with_its_counters() {
+        let snapshot = serde_json::json!({
             "mode": "eager", "size_bytes": 2048, "interval_seconds": 0.001, "copies": 2,
             "controller": "adaptive", "spread": "500us", "why": "nothing calls for a change",
             "sent_aggregates": 1000, "lost_aggregates": 3, "sent_copies": 2000, "lost_copies": 41,
@@ -212,7 +212,7 @@ mod tests {
             "bandwidth_bits_per_second": 50_000_000, "bandwidth_source": "copies",
         });
         let mut fields = FieldList::new("path p".to_owned());
-        add_aggregation(&mut fields, &serde_json::from_value(told).unwrap());
+        add_aggregation(&mut fields, &serde_json::from_value(snapshot).unwrap());
         let text = fields.text();
         for what in [
             "eager, at most 2.05 kB every 1 ms, copies 2",
@@ -230,12 +230,15 @@ mod tests {
     }
 
     #[test]
-    fn a_path_on_which_nothing_is_gathered_says_so() {
-        let told = serde_json::json!({
+    fn aggregation_that_is_off_is_shown_as_off() {
+        let snapshot = serde_json::json!({
             "name": "p", "peer": "b", "state": "up", "why": "", "state_seconds": 1.0,
             "local": "192.0.2.1:7600", "delay_configured": false,
         });
-        let text = text(&serde_json::from_value(told).unwrap(), Style::of_stdout());
+        let text = text(
+            &serde_json::from_value(snapshot).unwrap(),
+            Style::of_stdout(),
+        );
         let mut lines = text.lines().map(|line| line.split_whitespace().collect());
         assert!(
             lines.any(|line: Vec<_>| line == ["aggregates", "off"]),

@@ -17,11 +17,13 @@ use std::{collections::BTreeMap, time::Duration};
 use keiro_model::{
     aggregation::{
         self, Cause, Controller, ControllerKind, Decision, DeliveryCounts, Limits, Observation,
-        Parameters, TooNarrow, spacing::SpacingEstimator,
+        Parameters, TooNarrow,
+        spacing::{Estimate, SpacingEstimator},
     },
     bottleneck::Found,
     capacity::{Stamp, Train},
 };
+use keiro_stats::AggregationStats;
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
 use self::{
@@ -534,8 +536,9 @@ impl Aggregator {
     }
 
     pub(crate) fn snapshot(&self, now: Instant) -> Option<AggregationSnapshot> {
-        let totals = self.outcomes.totals();
+        let bandwidth = self.spacing.estimate(now);
         (self.mode != AggregationMode::Off).then(|| AggregationSnapshot {
+            stats: self.stats(bandwidth.as_ref()),
             mode: self.mode,
             controller: self.kind,
             spread: self.spread,
@@ -544,14 +547,27 @@ impl Aggregator {
             cause: self.last.map(|decision| decision.cause),
             decisions: self.decisions.clone(),
             last_change: self.last_change,
-            aggregates: totals.aggregates,
-            copies: totals.copies,
-            copies_left_out: self.outcomes.copies_dropped(),
             redundancy: self.parity.map_or(Redundancy::Copies, Redundancy::Parity),
-            socket_overflows: totals.socket_overflows,
-            system_overflows: totals.system_overflows,
-            bandwidth: self.spacing.estimate(now),
+            bandwidth,
         })
+    }
+
+    fn stats(&self, bandwidth: Option<&Estimate>) -> AggregationStats {
+        let totals = self.outcomes.totals();
+        AggregationStats {
+            size_bytes: self.parameters.size().get(),
+            interval: self.parameters.interval(),
+            copies: u64::from(self.parameters.copies()),
+            paused: self.mode == AggregationMode::Fixed && self.too_narrow.is_some(),
+            bandwidth: bandwidth.map(Estimate::bandwidth),
+            sent_aggregates: totals.aggregates.sent,
+            lost_aggregates: totals.aggregates.lost,
+            sent_copies: totals.copies.sent,
+            lost_copies: totals.copies.lost,
+            unsent_copies: self.outcomes.copies_dropped(),
+            peer_socket_dropped_packets: totals.socket_overflows,
+            peer_system_dropped_packets: totals.system_overflows,
+        }
     }
 
     fn end_tick(&mut self, now: Instant) {

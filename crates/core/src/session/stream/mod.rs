@@ -106,7 +106,7 @@ impl Session {
         if ours >= STREAMS_MAX || is_far_ahead {
             return Err(SendError::QueueFull);
         }
-        entry.sent += 1;
+        entry.stats.sent_messages += 1;
         let id = StreamId::of_ours(self.streams.life, self.streams.next);
         self.streams.unconfirmed.insert(self.streams.next);
         self.streams.next += 1;
@@ -142,7 +142,7 @@ impl Session {
         if taken > 0
             && let Some(entry) = self.apps.get_mut(&app)
         {
-            entry.sent_bytes += taken as u64;
+            entry.stats.sent_bytes += taken as u64;
             entry.workload.on_made(now, taken);
         }
         Some(taken)
@@ -239,7 +239,7 @@ impl Session {
             self.reset_stream(id, ResetReason::UnknownApplication);
             return;
         };
-        entry.received += 1;
+        entry.stats.received_messages += 1;
         let (latency_target, path) = (entry.config.latency_target, entry.active);
         if let Some(inbound) = self.streams.open.get_mut(&id) {
             inbound.app = Some(app);
@@ -276,7 +276,7 @@ impl Session {
             Ok((app, new)) => {
                 let entry = app.and_then(|app| self.apps.get_mut(&app));
                 if let Some(entry) = entry {
-                    entry.received_bytes += new;
+                    entry.stats.received_bytes += new;
                 }
                 self.signal_readable(now, id);
             }

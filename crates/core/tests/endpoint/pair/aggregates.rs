@@ -73,11 +73,11 @@ fn copies_bring_over_what_the_line_loses_once() {
     pair.send_many(2000, Duration::from_millis(1));
     assert_eq!(pair.arrived(), (0..2000).collect::<Vec<u32>>());
     let seen = pair.aggregation();
-    assert_eq!(seen.aggregates.lost, 0);
+    assert_eq!(seen.stats.lost_aggregates, 0);
     let (sent, lost) = pair.counts[0];
-    let error = seen.copies.lost.abs_diff(lost);
+    let error = seen.stats.lost_copies.abs_diff(lost);
     assert!(error * 50 < lost, "{lost} of {sent} lost, {seen:?}");
-    assert!(seen.aggregates.sent > 1900, "{seen:?}");
+    assert!(seen.stats.sent_aggregates > 1900, "{seen:?}");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn without_copies_losses_show_as_losses() {
     let seen = pair.aggregation();
     assert!(lost > 100, "{lost}");
     assert!(
-        seen.aggregates.lost.abs_diff(lost as u64) < 10,
+        seen.stats.lost_aggregates.abs_diff(lost as u64) < 10,
         "{lost} and {seen:?}"
     );
 }
@@ -631,10 +631,10 @@ fn gathered_again_after(probe_share: Probability, patience: Duration) -> Duratio
     pair.line = Some(rate);
     let took = sent_until(&mut pair, patience, |pair| happened(pair, is_resumed));
     // It is gathered and reported in feedback.
-    let sent = pair.aggregation().aggregates.sent;
+    let sent = pair.aggregation().stats.sent_aggregates;
     let again = Duration::from_secs(5);
     sent_until(&mut pair, again, |pair| {
-        pair.aggregation().aggregates.sent > sent + 100
+        pair.aggregation().stats.sent_aggregates > sent + 100
     });
     assert_eq!(pair.aggregation().too_narrow, None);
     took

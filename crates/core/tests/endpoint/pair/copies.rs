@@ -135,9 +135,13 @@ fn copies_that_the_other_path_is_too_narrow_for_are_no_loss() {
         }
         pair.run(Duration::from_millis(100), |_| false);
         let seen = pair.aggregation();
-        assert!(seen.aggregates.sent > 900, "{seen:?}");
-        assert_eq!((seen.aggregates.lost, seen.copies.lost), (0, 0), "{seen:?}");
-        assert_eq!(seen.copies_left_out, 1000, "{seen:?}");
+        assert!(seen.stats.sent_aggregates > 900, "{seen:?}");
+        assert_eq!(
+            (seen.stats.lost_aggregates, seen.stats.lost_copies),
+            (0, 0),
+            "{seen:?}"
+        );
+        assert_eq!(seen.stats.unsent_copies, 1000, "{seen:?}");
     }
 }
 
@@ -162,8 +166,8 @@ fn what_leaves_later_is_not_lost_before_it_has_left() {
             pair.run(Duration::from_millis(300), |_| false);
             pair.send_many(1, Duration::from_millis(1));
             let seen = pair.aggregation();
-            assert!(seen.copies.sent > least, "{seen:?}");
-            let lost = (seen.aggregates.lost, seen.copies.lost);
+            assert!(seen.stats.sent_copies > least, "{seen:?}");
+            let lost = (seen.stats.lost_aggregates, seen.stats.lost_copies);
             assert_eq!(
                 lost,
                 (0, 0),
@@ -173,7 +177,7 @@ fn what_leaves_later_is_not_lost_before_it_has_left() {
             pair.counts = [(0, 0); 2];
             pair.loses = |sent| sent % 10 == 0;
             pair.send_many(2000, Duration::from_millis(1));
-            let (lost, reported) = (pair.counts[0].1, pair.aggregation().copies.lost);
+            let (lost, reported) = (pair.counts[0].1, pair.aggregation().stats.lost_copies);
             assert!(reported * 10 > lost * 8, "{reported} of {lost} reported");
             assert!(reported <= lost, "{reported} of {lost} reported");
         }
@@ -213,7 +217,7 @@ fn copies_that_a_path_took_with_it_are_no_loss() {
     pair.ends[0].set_paths(pair.now, pair.peers[0], &paths[1..]);
     let session = pair.ends[0].session(pair.peers[0]).expect("peer exists");
     let seen = session.paths[0].aggregation.as_ref().expect("it gathers");
-    assert_eq!(seen.copies_left_out, 1);
+    assert_eq!(seen.stats.unsent_copies, 1);
 }
 
 #[test]

@@ -101,10 +101,10 @@ fn parity_brings_over_what_the_line_loses_and_takes_half_of_a_copy() {
     arrived.sort_unstable();
     assert_eq!(arrived, (0..2000).collect::<Vec<u32>>());
     let seen = pair.aggregation();
-    assert_eq!(seen.aggregates.lost, 0, "{seen:?}");
-    assert!(seen.aggregates.sent > 1900, "{seen:?}");
+    assert_eq!(seen.stats.lost_aggregates, 0, "{seen:?}");
+    assert!(seen.stats.sent_aggregates > 1900, "{seen:?}");
     let (sent, lost) = pair.counts[0];
-    let error = seen.copies.lost.abs_diff(lost);
+    let error = seen.stats.lost_copies.abs_diff(lost);
     assert!(error * 50 < lost, "{lost} of {sent} lost, {seen:?}");
     assert!((2900..3200).contains(&sent), "{sent}");
     let session = pair.ends[1].session(pair.peers[1]).unwrap();
@@ -179,7 +179,7 @@ fn reordering_and_duplication_lose_nothing_and_repeat_nothing() {
         arrived.sort_unstable();
         assert_eq!(arrived, (0..3000).collect::<Vec<u32>>());
         let seen = pair.aggregation();
-        assert!(seen.aggregates.lost < 10, "{seen:?}");
+        assert!(seen.stats.lost_aggregates < 10, "{seen:?}");
     }
 }
 
@@ -250,7 +250,7 @@ fn another_configuration_and_back_lose_nothing() {
     pair.run(Duration::from_millis(100), |_| false);
     assert_eq!(pair.arrived(), (0..1000).collect::<Vec<u32>>());
     let seen = pair.aggregation();
-    assert_eq!(seen.aggregates.lost, 0, "{seen:?}");
+    assert_eq!(seen.stats.lost_aggregates, 0, "{seen:?}");
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn the_controller_decides_how_much_parity_there_is() {
     assert!(before.parameters.copies() >= 2, "{before:?}");
     pair.send_many(10_000, Duration::from_millis(1));
     let after = pair.aggregation();
-    let lost = after.aggregates.lost - before.aggregates.lost;
+    let lost = after.stats.lost_aggregates - before.stats.lost_aggregates;
     assert!(lost < 10, "one in a thousand at most: {after:?}");
 }
 

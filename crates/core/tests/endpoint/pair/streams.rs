@@ -83,7 +83,8 @@ impl Pair {
     }
 
     fn streams(&self, side: usize) -> usize {
-        self.ends[side].session(self.peers[side]).unwrap().streams
+        let session = self.ends[side].session(self.peers[side]).unwrap();
+        session.stats.open_streams as usize
     }
 
     fn was_reset(&self, side: usize, stream: StreamId) -> Option<ResetReason> {
@@ -250,7 +251,10 @@ impl Pair {
     /// Bytes of streams that wait to be sent or acknowledged, and that wait to be read.
     fn stream_bytes(&self, side: usize) -> (u64, u64) {
         let session = self.ends[side].session(self.peers[side]).unwrap();
-        (session.streams_queued_bytes, session.streams_kept_bytes)
+        (
+            session.stats.queued_stream_bytes,
+            session.stats.unread_stream_bytes,
+        )
     }
 }
 
@@ -352,7 +356,10 @@ fn slow_reader_blocks_only_its_own_writer() {
     assert_eq!(pair.write(0, stalled, &long), 0);
     let kept = |pair: &Pair, side: usize| {
         let session = pair.ends[side].session(pair.peers[side]).unwrap();
-        (session.streams_queued_bytes, session.streams_kept_bytes)
+        (
+            session.stats.queued_stream_bytes,
+            session.stats.unread_stream_bytes,
+        )
     };
     assert_eq!(kept(&pair, 0), (0, 0));
     assert_eq!(kept(&pair, 1), (0, 16 << 10));
@@ -705,7 +712,7 @@ fn a_byte_waits_on_no_idle_path_for_what_it_might_be_gathered_with() {
         let (ours, theirs) = pair.opened();
         // MTU probes and challenges are over.
         pair.run(SECOND, |_| false);
-        let gathered = pair.aggregation().aggregates.sent;
+        let gathered = pair.aggregation().stats.sent_aggregates;
         let mut longest = Duration::ZERO;
         for number in 0..100 {
             pair.run(Duration::from_micros(5000 + 137 * number), |_| false);
@@ -722,6 +729,6 @@ fn a_byte_waits_on_no_idle_path_for_what_it_might_be_gathered_with() {
         let range = Duration::from_micros(2000)..Duration::from_micros(most_us);
         assert!(range.contains(&longest), "{mode:?}: {longest:?}");
         assert!(mode == AggregationMode::Eager || longest > Duration::from_micros(2500));
-        assert!(pair.aggregation().aggregates.sent > gathered + 90);
+        assert!(pair.aggregation().stats.sent_aggregates > gathered + 90);
     }
 }

@@ -47,7 +47,7 @@ fn belong(net: &mut Net, (name, class): (&str, DeliveryClass), tenant: TenantId)
 fn sent(net: &Net, name: &str) -> u64 {
     let session = net.ends[0].session(net.peers[0]).expect("a peer");
     let app = session.apps.into_iter().find(|app| app.id == id(name));
-    app.map_or(0, |app| app.sent_bytes)
+    app.map_or(0, |app| app.stats.sent_bytes)
 }
 
 fn arrived(net: &Net, name: &str) -> u64 {

@@ -74,7 +74,7 @@ fn what_was_decided_outlasts_the_daemon_and_a_file_that_is_none_does_not() {
     let mut second = Comparison::new(HALF, 2);
     let mut file = EvidenceFile::open(path.clone(), now, &mut second).unwrap();
     assert!(second.withholds(client()));
-    assert_eq!(second.summary(now).single_path, 1);
+    assert_eq!(second.summary(now).stats.single_path_prefixes, 1);
     // It is written again when it is time and there is something new.
     let before = fs::read(&path).unwrap();
     fs::remove_file(&path).unwrap();
@@ -82,7 +82,7 @@ fn what_was_decided_outlasts_the_daemon_and_a_file_that_is_none_does_not() {
     let later = now + EVERY + EVERY;
     assert_eq!(file.poll_timeout(), later);
     second.draw(later + HALF.again_after, client());
-    assert_eq!(second.summary(later).trial, 1);
+    assert_eq!(second.summary(later).stats.trial_prefixes, 1);
     file.tend(later, &second);
     // Which waits for all that was asked for before.
     file.end(later, &second);
@@ -97,7 +97,7 @@ fn what_was_decided_outlasts_the_daemon_and_a_file_that_is_none_does_not() {
         fs::write(&path, broken).unwrap();
         let mut third = Comparison::new(HALF, 3);
         let mut file = EvidenceFile::open(path.clone(), now, &mut third).unwrap();
-        assert_eq!(third.summary(now).prefixes, 0);
+        assert_eq!(third.summary(now).stats.prefixes, 0);
         file.end(now, &third);
     }
     assert!(
@@ -162,7 +162,7 @@ fn a_hostile_file_is_ignored_as_a_whole() {
         fs::write(&path, &text).unwrap();
         let mut comparison = Comparison::new(HALF, 2);
         let mut file = EvidenceFile::open(path.clone(), now, &mut comparison).unwrap();
-        assert_eq!(comparison.summary(now).prefixes, known, "{text}");
+        assert_eq!(comparison.summary(now).stats.prefixes, known, "{text}");
         for _ in 0..100 {
             let drawn = comparison.draw(now, client());
             comparison.record(now, drawn, 10_000_000, Duration::from_secs(1));

@@ -131,7 +131,11 @@ impl Served {
     }
 
     fn queued(&self) -> usize {
-        self.endpoint.session(self.peer).unwrap().messages_queued
+        self.endpoint
+            .session(self.peer)
+            .unwrap()
+            .stats
+            .waiting_messages as usize
     }
 
     fn deliver(&mut self, id: u64, length: usize) -> Option<MessageResult> {

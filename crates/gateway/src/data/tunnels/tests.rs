@@ -65,8 +65,11 @@ fn a_peer_sends_from_its_own_prefixes_to_ours_and_nowhere_else() {
         assert_eq!(judged(&mut tenant, 0, &good[..length]), None);
     }
     let counts = tenant.counts;
-    assert_eq!((counts.peer_spoofed, counts.peer_foreign), (4, 3));
-    assert_eq!(counts.peer_malformed, good.len() as u64);
+    assert_eq!(
+        (counts.drops.peer_spoofed, counts.drops.peer_foreign),
+        (4, 3)
+    );
+    assert_eq!(counts.drops.peer_malformed, good.len() as u64);
 }
 
 /// What a SYN of the peer asks for as it is written to the device.
@@ -177,7 +180,7 @@ fn a_mark_on_the_way_is_carried_in_or_drops_the_packet() {
     assert_eq!(judged(&mut tenant, 3, &inner(2)), Some(inner(3)));
     assert_eq!(judged(&mut tenant, 2, &inner(2)), Some(inner(2)));
     assert_eq!(judged(&mut tenant, 3, &inner(0)), None);
-    assert_eq!(tenant.counts.congested, 1);
+    assert_eq!(tenant.counts.drops.congested, 1);
 }
 
 #[test]

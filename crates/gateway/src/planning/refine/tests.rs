@@ -16,7 +16,7 @@ use crate::planning::{
 const SEED: u64 = 7;
 
 /// A gateway that plans in a `plan_mode`, with 2 to `paths_max` paths, 3 to `apps_max` applications, loads of
-/// 0.3 to 0.9 on the wire; demands are 1 to 4 times what one idle path takes.
+/// 0.3 to 0.9 on the wire; latency targets are 1 to 4 times what one idle path takes.
 fn drawn(
     number: u64,
     plan_mode: &str,
@@ -315,7 +315,7 @@ fn others_gain_too_where_some_are_in_need() {
         let planned = answer(&config, &input, PlanMode::Revise);
         assert!(planned.apps[2].forecast.is_none_or(|o| o.mean().is_none()));
         assert_eq!(planned.unmet(), 0);
-        // Not even known is bulk sent to where others demand something.
+        // Bulk traffic is not moved to paths of applications with latency targets, even though nothing is known of it.
         assert_eq!(places(&planned), [2, 2, 1, 2, 2], "{first_ms} {is_known}");
         // By eq. 3 bulk would still join the others as long as its traffic is unknown.
         input.now = planned.paths();

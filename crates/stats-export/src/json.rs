@@ -89,55 +89,6 @@ enum JsonValue {
 }
 
 #[cfg(test)]
-mod schema {
-    use std::borrow::Cow;
-
-    use keiro_stats::{StatSet, Unit};
-    use schemars::{JsonSchema, Schema, SchemaGenerator};
-    use serde_json::{Map, json};
-
-    use super::Stats;
-
-    impl<S: StatSet> JsonSchema for Stats<S> {
-        fn schema_name() -> Cow<'static, str> {
-            format!("Stats of {}", S::OBJECT).into()
-        }
-
-        fn inline_schema() -> bool {
-            true
-        }
-
-        fn json_schema(_: &mut SchemaGenerator) -> Schema {
-            let mut properties = Map::new();
-            let mut required = Vec::new();
-            for stat in S::STATS {
-                let kind = match stat.unit {
-                    Unit::Seconds | Unit::Ratio | Unit::Number => "number",
-                    Unit::Flag => "boolean",
-                    Unit::Bytes | Unit::BitsPerSecond | Unit::Count(_) => "integer",
-                };
-                let mut property = json!({
-                    "description": format!("{}.", stat.help),
-                    "type": kind,
-                });
-                if kind != "boolean" {
-                    property["minimum"] = json!(0);
-                }
-                properties.insert(stat.name.to_owned(), property);
-                if !stat.optional {
-                    required.push(stat.name);
-                }
-            }
-            schemars::json_schema!({
-                "type": "object",
-                "properties": properties,
-                "required": required,
-            })
-        }
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use keiro_stats::PathStats;
     use serde_json::json;

@@ -1,0 +1,56 @@
+//! Every counter and gauge of the egress suite's daemons; `keiro_stats` says what derives from the
+//! declarations. Client prefixes are no labels, since their number is not bounded.
+
+keiro_stats::stats! {
+    /// A daemon.
+    pub struct EgressStats: "egress" [] {
+        gauge destinations: count, "Destinations in the RIB";
+        counter unknown_connections: connections, "BGP connections from addresses that belong to no neighbour";
+        counter refused: count, "Changes of forwarding that failed";
+    }
+
+    /// One BGP neighbour.
+    pub struct NeighbourStats: "egress_neighbour" ["neighbour"] {
+        gauge up: flag, "The session is established";
+        gauge advertised: count, "Destinations advertised";
+        counter times_up: count, "Times that the session came up";
+        counter malformed_updates: updates, "Malformed UPDATEs whose routes were treated as withdrawn";
+    }
+
+    /// One egress peer.
+    pub struct EgressPeerStats: "egress_peer" ["peer"] {
+        gauge routes: routes, "Routes in its table, as desired";
+        gauge subflows: [subflows], "MPTCP subflows on its EPE address; absent where Keiro does not manage them";
+    }
+
+    /// The comparison of multipath with single path, for all client prefixes.
+    pub struct ComparisonStats: "egress_comparison" [] {
+        gauge prefixes: prefixes, "Client prefixes compared";
+        gauge single_path_prefixes: prefixes, "Of these, prefixes whose connections use a single path";
+        gauge trial_prefixes: prefixes, "Of these, prefixes where multipath is tried again on half of the connections";
+        counter forgotten_prefixes: prefixes, "Client prefixes dropped because of the limit";
+        counter counted_connections: connections, "Connections whose goodput counted, single-path ones and others";
+        counter decisions: decisions, "Decisions whether a client prefix uses multipath";
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keiro_stats_export::documentation::{check_tables, stats_table};
+
+    use super::*;
+
+    #[test]
+    fn the_page_lists_the_declared_figures() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/egress.md");
+        check_tables(
+            file,
+            &[
+                ("stats: EgressStats", stats_table::<EgressStats>()),
+                ("stats: NeighbourStats", stats_table::<NeighbourStats>()),
+                ("stats: EgressPeerStats", stats_table::<EgressPeerStats>()),
+                ("stats: ComparisonStats", stats_table::<ComparisonStats>()),
+            ],
+        );
+    }
+}
