@@ -16,8 +16,7 @@ use keiro_control::{
     key,
 };
 use keiro_core::{
-    AppConfig, AppId, DeliveryClass, PathConfig, PathId, PeerConfig, PeerId, PublicKey, SocketId,
-    TenantId,
+    AppConfig, AppId, DeliveryClass, PathConfig, PeerConfig, PeerId, PublicKey, SocketId, TenantId,
 };
 use keiro_linux::{
     interface,
@@ -26,10 +25,13 @@ use keiro_linux::{
 };
 use keiro_units::Bandwidth;
 
-use crate::data::{
-    command::{Command, DataHandle, DataThreadGone},
-    destination::{TcpDestination, UdpDestination},
-    route::{AppRoute, NewApp},
+use crate::{
+    data::{
+        command::{Command, DataHandle, DataThreadGone},
+        destination::{TcpDestination, UdpDestination},
+        route::{AppRoute, NewApp},
+    },
+    path_ids::PathIds,
 };
 
 /// The configuration in use.
@@ -39,6 +41,7 @@ pub(crate) struct Active {
     /// What may leave each socket.
     uplinks: BTreeMap<SocketId, Bandwidth>,
     next_socket: u16,
+    path_ids: PathIds,
     peers: BTreeMap<String, ActivePeer>,
     apps: BTreeMap<AppId, AppRoute>,
     listeners: BTreeMap<Address, ActiveListener>,
@@ -71,10 +74,8 @@ enum ActiveForward {
 struct ActivePeer {
     id: PeerId,
     identity: Identity,
-    /// By the path's name.
-    paths: BTreeMap<String, PathId>,
-    sent: Vec<PathConfig>,
-    next_path: u8,
+    /// As the core has them.
+    paths: Vec<PathConfig>,
 }
 
 /// A peer with another identity is another peer.
@@ -229,7 +230,7 @@ impl Active {
             let route = AppRoute {
                 name: app.name.to_string(),
                 peer: peer.id,
-                config: app_config(config, index, preferences, &peer.paths),
+                config: app_config(config, index, preferences, &self.path_ids),
                 has_forward: config.forward_of(index).is_some(),
             };
             let id = route.config.id;
@@ -252,11 +253,20 @@ impl Active {
         self.peers.get(name).map(|peer| peer.id)
     }
 
-    /// The path of this number to a peer.
-    pub(crate) fn path_name(&self, peer: PeerId, path: PathId) -> Option<&str> {
-        let peer = self.peers.values().find(|entry| entry.id == peer)?;
-        let found = peer.paths.iter().find(|(_, id)| **id == path);
-        found.map(|(name, _)| name.as_str())
+    /// The numbers of all peers.
+    pub(crate) fn peer_ids(&self) -> impl Iterator<Item = PeerId> + '_ {
+        self.peers.values().map(|peer| peer.id)
+    }
+
+    /// Identifiers of the paths of the configuration in use.
+    pub(crate) fn path_ids(&self) -> &PathIds {
+        &self.path_ids
+    }
+
+    /// Gives the paths of a configuration their identifiers. To be called before anything else is
+    /// done with it.
+    pub(crate) fn follow_paths(&mut self, config: &Config) {
+        self.path_ids.follow(config);
     }
 
     /// The application of this number.
@@ -314,14 +324,9 @@ impl Active {
             let index = PeerIndex(number);
             let name = peer.name.to_string();
             let entry = self.peers.remove(&name);
-            let (mut numbers, next) = match &entry {
-                Some(entry) => (entry.paths.clone(), entry.next_path),
-                None => (BTreeMap::new(), 0),
-            };
-            let next_path = number_paths(config, &mut numbers, next);
-            let paths = self.path_configs(config, index, mtu, &numbers);
+            let paths = self.path_configs(config, index, mtu);
             let (id, changed) = match &entry {
-                Some(entry) => (entry.id, entry.sent != paths),
+                Some(entry) => (entry.id, entry.paths != paths),
                 None => {
                     let mut new =
                         PeerConfig::new(PublicKey::from_bytes(*peer.public_key.as_bytes()));
@@ -335,7 +340,7 @@ impl Active {
                             let number = AppIndex(number);
                             NewApp {
                                 name: app.name.to_string(),
-                                config: app_config(config, number, preferences, &numbers),
+                                config: app_config(config, number, preferences, &self.path_ids),
                                 has_forward: config.forward_of(number).is_some(),
                             }
                         });
@@ -349,9 +354,7 @@ impl Active {
             let entry = ActivePeer {
                 id,
                 identity: identities[number],
-                paths: numbers,
-                sent: paths,
-                next_path,
+                paths,
             };
             self.peers.insert(name, entry);
         }
@@ -370,16 +373,10 @@ impl Active {
         Ok(removed)
     }
 
-    fn path_configs(
-        &self,
-        config: &Config,
-        peer: PeerIndex,
-        mtu: &[u16],
-        numbers: &BTreeMap<String, PathId>,
-    ) -> Vec<PathConfig> {
+    fn path_configs(&self, config: &Config, peer: PeerIndex, mtu: &[u16]) -> Vec<PathConfig> {
         let path_config = |(number, path): (usize, &Path)| {
             Some(PathConfig {
-                id: *numbers.get(path.name.as_str())?,
+                id: self.path_ids.id(PathIndex(number))?,
                 socket: *self.sockets.get(&path.local)?,
                 remote: config[peer].endpoints.get(&PathIndex(number)).copied(),
                 rate: path.rate,
@@ -540,16 +537,15 @@ pub(crate) fn app_id(app: &App) -> AppId {
     AppId::of_name(app.name.as_str())
 }
 
-/// An application as the core has it; `numbers` are the peer's paths.
+/// An application as the core has it.
 fn app_config(
     config: &Config,
     index: AppIndex,
     preferences: &Preferences,
-    numbers: &BTreeMap<String, PathId>,
+    path_ids: &PathIds,
 ) -> AppConfig {
     let app = &config[index];
     let preferred = preferences.get(&index).into_iter().flatten();
-    let path_id = |path: &PathIndex| numbers.get(config[*path].name.as_str()).copied();
     AppConfig {
         id: app_id(app),
         class: match app.class {
@@ -559,39 +555,9 @@ fn app_config(
         },
         latency_target: app.latency_target,
         lifetime: app.lifetime,
-        paths: preferred.filter_map(path_id).collect(),
+        paths: preferred.filter_map(|path| path_ids.id(*path)).collect(),
         tenant: TenantId(config.tenant_of(index).map_or(0, |tenant| tenant.id)),
     }
-}
-
-/// Numbers new paths with numbers that this peer has not had yet, as long as there are any: a
-/// number names a packet-number space. Returns the next number.
-fn number_paths(config: &Config, numbers: &mut BTreeMap<String, PathId>, mut next: u8) -> u8 {
-    let wanted: BTreeSet<&str> = config.paths.iter().map(|path| path.name.as_str()).collect();
-    let before = numbers.clone();
-    numbers.retain(|name, _| wanted.contains(name.as_str()));
-    for path in &config.paths {
-        let name = path.name.as_str();
-        if numbers.contains_key(name) {
-            continue;
-        }
-        let taken = |id: u8| {
-            before
-                .values()
-                .chain(numbers.values())
-                .any(|other| other.0 == id)
-        };
-        // The core takes at most 256 paths per peer; a further one gets none.
-        let Some(id) = (0..=u8::MAX)
-            .map(|step| next.wrapping_add(step))
-            .find(|id| !taken(*id))
-        else {
-            break;
-        };
-        numbers.insert(name.to_owned(), PathId(id));
-        next = id.wrapping_add(1);
-    }
-    next
 }
 
 fn open(

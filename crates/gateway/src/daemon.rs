@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use keiro_control::protocol::EventKind;
+use keiro_core::PathId;
 use keiro_linux::{
     epoll::{Interest, ReadyList},
     signal::{Signal, Signals},
@@ -22,6 +23,7 @@ use crate::{
     epoll_token as token,
     gateway::{Gateway, notify},
     replan::move_numbers,
+    status::AppMove,
     steering::SAMPLE_INTERVAL,
 };
 
@@ -255,8 +257,11 @@ impl Gateway {
             return self.publish(kind);
         }
         let (config, plan, input) = (&self.config, &self.plan, &self.input);
-        let numbers = |app: &str, from: Option<&str>, to: Option<&str>| {
-            move_numbers(config, plan, input, app, from, to)
+        let path_ids = self.active.path_ids();
+        let numbers = |moved: &AppMove<'_>| {
+            let index = |path: Option<PathId>| path.and_then(|path| path_ids.index(path));
+            let (from, to) = (index(moved.from), index(moved.to));
+            move_numbers(config, plan, input, moved.app, from, to)
         };
         let effect = self.status.on_event(&self.active, at, event, numbers);
         self.needs_replan |= effect.replan;

@@ -10,6 +10,7 @@ use keiro_control::{
     config::{AppIndex, PathIndex, Planner},
     protocol::{AssignedBy, EventKind},
 };
+use keiro_core::AppId;
 use keiro_planner::{
     delay::Tolerance,
     plan::incumbent::{Aim, Hysteresis, Settings},
@@ -46,7 +47,9 @@ impl Gateway {
             let change = self.site.on_update(update);
             self.needs_replan |= change.needs_replan;
             for (app, path) in change.stored_paths {
-                self.steering.remember_path(app, path);
+                if let Some(path) = self.active.path_ids().id_of_name(&path) {
+                    self.steering.remember_path(AppId::of_name(&app), path);
+                }
             }
             if let Some(event) = change.event {
                 self.publish(event);

@@ -17,6 +17,7 @@ use keiro_control::{
     key,
     protocol::{Event, EventKind},
 };
+use keiro_core::{AppId, PathId};
 use keiro_linux::{
     epoll::{Epoll, Waker},
     metrics_server::MetricsServer,
@@ -60,8 +61,8 @@ pub struct Gateway {
     pub(crate) status: StatusTable,
     pub(crate) plan: Plan,
     pub(crate) counts: Counts,
-    /// Applications that an operator has put on a path, by name.
-    pub(crate) operator_paths: BTreeMap<String, String>,
+    /// Paths to which an operator assigned applications.
+    pub(crate) operator_paths: BTreeMap<AppId, PathId>,
     pub(crate) steering: Steering,
     pub(crate) packet_traces: PacketTraces,
     pub(crate) history: HistoryRecorder,

@@ -19,6 +19,7 @@ mod offline;
 mod options;
 mod packet_trace;
 mod past_workloads;
+mod path_ids;
 mod planned_terms;
 mod planning;
 mod privileges;

@@ -28,7 +28,7 @@ impl Gateway {
         let now = Stopwatch::now();
         let new = self.packet_traces.on_request(peer, now, batch, from);
         let event = |event: &&keiro_core::TraceEvent| {
-            let path = self.active.path_name(peer, event.path);
+            let path = self.active.path_ids().name(event.path);
             keiro_qlog::event(event, path.unwrap_or_default())
         };
         let wall_clock = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -134,7 +134,7 @@ impl Gateway {
                 continue;
             };
             for path in &session.paths {
-                let name = self.active.path_name(session.peer, path.id);
+                let name = self.active.path_ids().name(path.id);
                 if let Some(name) = name.filter(|_| path.state == PathState::Up) {
                     let key = SeriesKey {
                         name: name.to_owned(),

@@ -1,21 +1,22 @@
 //! A new configuration for a running gateway: it is checked and prepared completely, then applied;
 //! or refused without any change.
 
-use std::{collections::BTreeMap, time::SystemTime};
+use std::{collections::BTreeSet, time::SystemTime};
 
 use keiro_control::{
-    config::{AppIndex, Config, ConfigDiff, PathIndex},
+    config::{Config, ConfigDiff, Name},
     key,
     protocol::{DownReason, ErrorCode, ErrorResponse, EventKind},
 };
-use keiro_core::PrivateKey;
+use keiro_core::{AppId, PrivateKey};
 use sd_notify::NotifyState;
 
 use crate::{
-    active::{self, Preferences},
+    active::{self, Preferences, app_id},
     core_config::{aggregation, scheduler},
     data::{self, command::Command},
     gateway::{Gateway, notify},
+    path_ids::PeerPath,
     planning::{PlanMode, PlannerInput, PlanningProblem},
     start::load,
 };
@@ -115,6 +116,7 @@ impl Gateway {
         let changes = Box::new(self.config.diff(&config));
         let needs_restart = self.needs_restart(&config, &changes);
         self.config = config;
+        self.active.follow_paths(&self.config);
         // Its indices are those of the old one.
         self.input = PlannerInput::default();
         self.config_loaded = SystemTime::now();
@@ -161,37 +163,27 @@ impl Gateway {
         })
     }
 
+    /// The preferences of the plan, with the present path of each unchanged application first.
     fn preferences_of_now(&self, changes: &ConfigDiff) -> Preferences {
         let mut preferences = self.preferences();
-        let names: BTreeMap<AppIndex, PathIndex> = self
-            .current_paths_by_name()
-            .into_iter()
-            .filter(|(app, _)| !changes.apps.changed.contains(app))
-            .filter_map(|(app, path)| {
-                Some((self.config.app_named(&app)?, self.config.path_named(&path)?))
-            })
-            .collect();
-        for (app, path) in names {
-            if let Some(paths) = preferences.get_mut(&app) {
-                paths.retain(|other| *other != path);
-                paths.insert(0, path);
+        let Ok(snapshot) = self.data.snapshot() else {
+            return preferences;
+        };
+        for session in snapshot.sessions.values() {
+            for app in &session.apps {
+                let name = self.active.app_name(session.peer, app.id);
+                let name = name.filter(|name| !changes.apps.changed.iter().any(|app| app == name));
+                let index = name.and_then(|name| self.config.app_named(name));
+                let path = app.path.and_then(|path| self.active.path_ids().index(path));
+                if let (Some(index), Some(path)) = (index, path)
+                    && let Some(paths) = preferences.get_mut(&index)
+                {
+                    paths.retain(|other| *other != path);
+                    paths.insert(0, path);
+                }
             }
         }
         preferences
-    }
-
-    fn current_paths_by_name(&self) -> Vec<(String, String)> {
-        let Ok(snapshot) = self.data.snapshot() else {
-            return Vec::new();
-        };
-        let sessions = snapshot.sessions.values();
-        let apps = sessions.flat_map(|session| session.apps.iter().map(move |app| (session, app)));
-        apps.filter_map(|(session, app)| {
-            let name = self.active.app_name(session.peer, app.id)?;
-            let path = self.active.path_name(session.peer, app.path?)?;
-            Some((name.to_owned(), path.to_owned()))
-        })
-        .collect()
     }
 
     /// Settings of `config` that need a restart.
@@ -239,28 +231,21 @@ impl Gateway {
         lines
     }
 
+    /// Lets the state that outlives a configuration follow the one that was just applied.
     pub(crate) fn follow_configuration(&mut self) {
-        let peers: Vec<String> = self
-            .config
-            .peers
-            .iter()
-            .map(|p| p.name.to_string())
-            .collect();
-        let paths: Vec<String> = self
-            .config
-            .paths
-            .iter()
-            .map(|p| p.name.to_string())
-            .collect();
-        let apps: Vec<String> = self
-            .config
-            .apps
-            .iter()
-            .map(|a| a.name.to_string())
-            .collect();
+        let peers: Vec<String> = names(&self.config.peers, |peer| &peer.name);
+        let apps: Vec<String> = names(&self.config.apps, |app| &app.name);
+        let path_ids = self.active.path_ids();
+        let to_peer = |peer| path_ids.iter().map(move |path| PeerPath::new(peer, path));
+        let paths: Vec<PeerPath> = self.active.peer_ids().flat_map(to_peer).collect();
         self.status.follow(data::now(), &peers, &paths, &apps);
-        self.steering.follow(&paths, &peers, &apps);
+        self.steering.follow(&paths, &apps, path_ids);
+        let ids: BTreeSet<AppId> = self.config.apps.iter().map(app_id).collect();
         self.operator_paths
-            .retain(|app, path| apps.contains(app) && paths.contains(path));
+            .retain(|app, path| ids.contains(app) && path_ids.index(*path).is_some());
     }
+}
+
+fn names<T>(items: &[T], name: impl Fn(&T) -> &Name) -> Vec<String> {
+    items.iter().map(|item| name(item).to_string()).collect()
 }

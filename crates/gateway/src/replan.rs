@@ -23,6 +23,7 @@ use crate::{
     active::{Preferences, app_id},
     data::command::{Command, DataThreadGone, Snapshot},
     gateway::{Gateway, notify},
+    path_ids::PeerPath,
     planned_terms::{forget_outdated, of_plan},
     planning::{
         MeasuredDelay, MeasuredWorkload, Plan, PlanMode, PlannerInput, PlanningProblem, Workload,
@@ -48,17 +49,14 @@ impl Gateway {
             let Some(session) = id.and_then(|id| snapshot.sessions.get(&id)) else {
                 continue;
             };
-            let index_of = |path| {
-                let name = self.active.path_name(session.peer, path)?;
-                self.config.path_named(name)
-            };
+            let path_ids = self.active.path_ids();
             for path in &session.paths {
-                let Some(index) = index_of(path.id) else {
+                let Some(index) = path_ids.index(path.id) else {
                     continue;
                 };
-                let names = (self.config[index].name.as_str(), peer.name.as_str());
-                let standing = self.steering.standing(names, path, session.settling);
-                let Some(standing) = standing else { continue };
+                let to_peer = PeerPath::new(session.peer, path.id);
+                let hold_down = self.steering.hold_down(to_peer, path, session.settling);
+                let Some(hold_down) = hold_down else { continue };
                 let key = (index, PeerIndex(number));
                 // A path that just came up has the sample of its first answer, with the configured
                 // delay if any.
@@ -67,10 +65,10 @@ impl Gateway {
                     let delay = self.config[index].delay.unwrap_or(sample.delay);
                     Some(PathSample { delay, ..sample })
                 };
-                let level = self.steering.level(names.0, names.1).or_else(first);
+                let level = self.steering.level(to_peer).or_else(first);
                 input.up.insert(key, level);
-                if standing != PathHoldDown::Released {
-                    input.doubtful.insert(key, standing);
+                if hold_down != PathHoldDown::Released {
+                    input.doubtful.insert(key, hold_down);
                 }
             }
             for app in &session.apps {
@@ -78,12 +76,9 @@ impl Gateway {
                 let index = name.and_then(|name| self.config.app_named(name));
                 let Some(index) = index else { continue };
                 input.unused &= app.stats.sent_messages == 0;
-                let place = app.path.and_then(index_of).or_else(|| {
-                    let place = self.steering.preferred_path(name?)?;
-                    self.config.path_named(place)
-                });
-                if let Some(place) = place {
-                    input.now.insert(index, place);
+                let path = app.path.or_else(|| self.steering.preferred_path(app.id));
+                if let Some(path) = path.and_then(|path| path_ids.index(path)) {
+                    input.now.insert(index, path);
                 }
                 if let Some(seen) = self.seen(index, app, snapshot.at) {
                     input.workloads.insert(index, seen);
@@ -97,10 +92,11 @@ impl Gateway {
                 input.evidence.extend(seen.map(|seen| (index, seen)));
             }
         }
-        let operator = self.operator_paths.iter().filter_map(|(app, path)| {
-            Some((self.config.app_named(app)?, self.config.path_named(path)?))
-        });
-        input.operator = operator.collect();
+        for (number, app) in self.config.apps.iter().enumerate() {
+            if let Some(path) = self.operator_path(app) {
+                input.operator.insert(AppIndex(number), path);
+            }
+        }
         input.measured = self.measured(&input.now, snapshot);
         input.site = self.by_index(self.site.assignments());
         input
@@ -132,18 +128,24 @@ impl Gateway {
         }
     }
 
+    /// The path to which an operator assigned an application.
+    fn operator_path(&self, app: &config::App) -> Option<PathIndex> {
+        let path = self.operator_paths.get(&app_id(app))?;
+        self.active.path_ids().index(*path)
+    }
+
     /// Measured delays of applications with enough messages since the plan, on their planned paths.
     fn measured(
         &self,
-        places: &BTreeMap<AppIndex, PathIndex>,
+        paths: &BTreeMap<AppIndex, PathIndex>,
         snapshot: &Snapshot,
     ) -> BTreeMap<AppIndex, MeasuredDelay> {
-        let measured = |(index, place): (&AppIndex, &PathIndex)| {
+        let measured = |(index, path): (&AppIndex, &PathIndex)| {
             let app = &self.config[*index];
-            let place = &self.config[*place].name;
-            let (given, _) = self.steering.planned_terms().get(&app_id(app))?;
+            let planned = self.steering.planned_terms().get(&app_id(app))?;
             let delay = snapshot.apps.get(&app_id(app))?.delay.recent?;
-            let counts = given == place.as_str() && delay.count >= MEASURED_MIN;
+            let is_planned = self.active.path_ids().id(*path) == Some(planned.path);
+            let counts = is_planned && delay.count >= MEASURED_MIN;
             let time = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_default();
             let delay = MeasuredDelay {
                 mean: time(delay.mean_seconds),
@@ -151,7 +153,7 @@ impl Gateway {
             };
             counts.then_some((*index, delay))
         };
-        places.iter().filter_map(measured).collect()
+        paths.iter().filter_map(measured).collect()
     }
 
     /// The present assignment, described as a plan.
@@ -166,13 +168,14 @@ impl Gateway {
         let mut news = false;
         for (peer, paths) in self.data.paths()? {
             let name = self.active.peer_name(peer);
-            let Some(number) = name.and_then(|name| self.config.peer_named(name)) else {
+            if name.is_none() {
                 continue;
-            };
+            }
             for path in &paths {
-                let name = self.active.path_name(peer, path.id);
-                if let Some(index) = name.and_then(|name| self.config.path_named(name)) {
-                    news |= self.steering.on_path(&self.config, index, number, path);
+                if let Some(index) = self.active.path_ids().index(path.id) {
+                    let to_peer = PeerPath::new(peer, path.id);
+                    let configured_delay = self.config[index].delay;
+                    news |= self.steering.on_path(to_peer, configured_delay, path);
                 }
             }
         }
@@ -204,8 +207,9 @@ impl Gateway {
         let mut asked = self.input.clone();
         self.steering
             .expect_refuge(&self.config, &before, &mut asked);
+        let path_ids = self.active.path_ids();
         self.steering
-            .note_places(&self.config, &self.input, snapshot.at);
+            .note_paths(&self.config, path_ids, &self.input, snapshot.at);
         if !self.input.unused || plan_mode.is_some() {
             self.site.forget_before_start();
         }
@@ -222,7 +226,13 @@ impl Gateway {
             true => PlanMode::FromScratch,
             false => PlanMode::Revise,
         });
-        forget_outdated(&self.config, &mut asked, self.steering.planned_terms());
+        let path_ids = self.active.path_ids();
+        forget_outdated(
+            &self.config,
+            path_ids,
+            &mut asked,
+            self.steering.planned_terms(),
+        );
         self.plan = self.plan_in_site(&asked, plan_mode);
         self.note_own_paths();
         asked.site.clone_from(&self.input.site);
@@ -257,7 +267,7 @@ impl Gateway {
 
     /// Forgets measured delays of applications for which the plan changes path or load.
     fn forget_delays_of_changed(&mut self) -> Result<(), DataThreadGone> {
-        let terms = of_plan(&self.config, &self.plan);
+        let terms = of_plan(&self.config, self.active.path_ids(), &self.plan);
         let apps = self.steering.set_planned_terms(terms);
         match apps.is_empty() {
             true => Ok(()),
@@ -269,18 +279,17 @@ impl Gateway {
     /// backup, the rest.
     pub(crate) fn preferences(&self) -> Preferences {
         let preferred = |(number, app): (usize, &config::App)| {
-            let operator = self.operator_paths.get(app.name.as_str());
-            let operator = operator.and_then(|path| self.config.path_named(path));
+            let operator = self.operator_path(app);
             let planned = self.plan.apps.get(number).and_then(|planned| planned.path);
             let mut paths: Vec<PathIndex> = Vec::new();
             let all = (0..self.config.paths.len()).map(PathIndex);
             let pin = operator.or(app.path);
             let steering = &self.steering;
-            let refuge = planned.and_then(|path| steering.backup_path(AppIndex(number), path));
-            let home = self.steering.preferred_path(app.name.as_str());
-            let home = home.and_then(|path| self.config.path_named(path));
-            let planned = planned.or(home);
-            for path in pin.into_iter().chain(planned).chain(refuge).chain(all) {
+            let backup = planned.and_then(|path| steering.backup_path(AppIndex(number), path));
+            let last = self.steering.preferred_path(app_id(app));
+            let last = last.and_then(|path| self.active.path_ids().index(path));
+            let planned = planned.or(last);
+            for path in pin.into_iter().chain(planned).chain(backup).chain(all) {
                 if !paths.contains(&path) {
                     paths.push(path);
                 }
@@ -306,7 +315,9 @@ impl Gateway {
             // The next check judges the new plan.
             true => self.replan()?,
             false => {
-                self.steering.note_places(&self.config, &now, snapshot.at);
+                let path_ids = self.active.path_ids();
+                self.steering
+                    .note_paths(&self.config, path_ids, &now, snapshot.at);
                 let standing = self.standing(&now);
                 self.learn(&snapshot, &standing)?;
                 self.judge_targets(snapshot.at, &now, &standing);
@@ -418,8 +429,8 @@ pub(crate) fn move_numbers(
     plan: &Plan,
     input: &PlannerInput,
     app: &str,
-    from: Option<&str>,
-    to: Option<&str>,
+    from: Option<PathIndex>,
+    to: Option<PathIndex>,
 ) -> MoveNumbers {
     let Some(index) = config.app_named(app) else {
         return MoveNumbers::default();
@@ -430,8 +441,8 @@ pub(crate) fn move_numbers(
         let mut samples = input.up.iter().filter(|((up, _), _)| *up == path);
         config[path].delay.is_some() || samples.any(|(_, sample)| sample.is_some())
     };
-    let predicted = |path: Option<&str>| {
-        let path = config.path_named(path?).filter(|path| is_known(*path))?;
+    let predicted = |path: Option<PathIndex>| {
+        let path = path.filter(|path| is_known(*path))?;
         let (_, prediction) = predictions.iter().find(|(other, _)| *other == path)?;
         prediction.delay.finite().map(|delay| delay.as_secs_f64())
     };
@@ -468,15 +479,15 @@ mod tests {
             );
             move_numbers(&config, &plan, input, "A3", None, Some(path)).to_predicted
         };
-        assert_eq!(to(&input, "path1"), None);
+        assert_eq!(to(&input, PathIndex(0)), None);
         // It is configured of the other.
-        assert!(to(&input, "path2").is_some());
+        assert!(to(&input, PathIndex(1)).is_some());
         let sample = PathSample {
             bandwidth: Bandwidth::from_mbit_per_second(100),
             delay: Duration::from_millis(100),
             loss: keiro_units::Probability::ZERO,
         };
         input.up.insert((PathIndex(0), PeerIndex(0)), Some(sample));
-        assert!(to(&input, "path1").is_some_and(|seconds| seconds > 0.1));
+        assert!(to(&input, PathIndex(0)).is_some_and(|seconds| seconds > 0.1));
     }
 }

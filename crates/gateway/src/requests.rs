@@ -6,6 +6,7 @@ use keiro_control::{
 };
 
 use crate::{
+    active::app_id,
     error_response::{internal, not_found},
     gateway::Gateway,
     planning::{PlanMode, PlannerInput, PlanningProblem, what_if::suppose},
@@ -162,14 +163,16 @@ impl Gateway {
     }
 
     fn assign(&mut self, app: &str, path: Option<&str>) -> Answer {
-        self.app_index(app)?;
+        let app = app_id(&self.config[self.app_index(app)?]);
         match path {
             Some(path) => {
-                self.path_index(path)?;
-                self.operator_paths.insert(app.to_owned(), path.to_owned());
+                let index = self.path_index(path)?;
+                if let Some(path) = self.active.path_ids().id(index) {
+                    self.operator_paths.insert(app, path);
+                }
             }
             None => {
-                self.operator_paths.remove(app);
+                self.operator_paths.remove(&app);
             }
         }
         self.replan().map_err(internal)?;

@@ -35,6 +35,7 @@ use crate::{
     explain::{NO_CONTROLLER, Subject, delay_terms},
     gateway::Gateway,
     metrics::{self, Page},
+    path_ids::PeerPath,
     planning::{
         AppAssignment, ExpectedDelay, MeasuredWorkload, Plan, PlannerInput, PlanningProblem,
         workload_of,
@@ -336,9 +337,9 @@ impl<'a> View<'a> {
             .into_iter()
             .flat_map(|(id, paths)| paths.iter().map(move |path| (id, path)));
         let known = |(id, live): (core::PeerId, &core::PathSnapshot)| {
-            let name = self.gateway.active.path_name(id, live.id)?;
-            let left = self.gateway.steering.trusted_in((name, peer), live)?;
-            Some((self.gateway.config.path_named(name)?, left))
+            let path = PeerPath::new(id, live.id);
+            let left = self.gateway.steering.hold_down_left(path, live)?;
+            Some((self.gateway.active.path_ids().index(live.id)?, left))
         };
         paths.filter_map(known).collect()
     }
@@ -361,30 +362,27 @@ impl<'a> View<'a> {
         let path = &self.gateway.config[index];
         let (name, peer_name) = (path.name.as_str(), peer.name.as_str());
         let session = self.session(peer_name)?;
-        let named = |p: &&core::PathSnapshot| {
-            self.gateway.active.path_name(session.peer, p.id) == Some(name)
-        };
-        let live = session.paths.iter().find(named)?;
-        let standing = self.gateway.status.path(name, peer_name);
-        let since = standing.map(|standing| standing.since);
+        let id = self.gateway.active.path_ids().id(index)?;
+        let live = session.paths.iter().find(|live| live.id == id)?;
+        let to_peer = PeerPath::new(session.peer, id);
+        let status = self.gateway.status.path(to_peer);
+        let since = status.map(|status| status.since);
         let measured = live
             .stats
             .base_rtt
             .or(live.stats.min_rtt)
             .map(|round_trip| round_trip / 2);
-        let level = self.gateway.steering.level(name, peer_name);
+        let level = self.gateway.steering.level(to_peer);
         let seconds = |duration: Duration| duration.as_secs_f64();
         Some(PathSnapshot {
             name: name.to_owned(),
             peer: peer_name.to_owned(),
             state: path_state(live.state),
-            why: standing
-                .map(|standing| standing.why.clone())
-                .unwrap_or_default(),
+            why: status.map(|status| status.why.clone()).unwrap_or_default(),
             trusted_in_seconds: self
                 .gateway
                 .steering
-                .trusted_in((name, peer_name), live)
+                .hold_down_left(to_peer, live)
                 .map(seconds),
             state_seconds: since.map_or(0.0, |since| self.age(since)),
             local: path.local.to_string(),

@@ -158,11 +158,12 @@ impl Gateway {
         prepared: Prepared,
         devices: OpenedDevices,
     ) -> anyhow::Result<()> {
-        self.follow_configuration();
+        self.active.follow_paths(&self.config);
         self.await_previous_plan()?;
         let preferences = self.preferences();
         self.active
             .apply(&self.config, prepared, &preferences, &self.data)?;
+        self.follow_configuration();
         self.tenants
             .apply(&self.config, devices, &self.active, &self.data)?;
         let problems = self.tenants.install(&self.config);

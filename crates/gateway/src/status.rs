@@ -14,17 +14,15 @@ use keiro_control::protocol::{
     Timestamp, VersionRange,
 };
 use keiro_core::{self as core, Instant, PathDownReason, PathId, PeerId, wire::Versions};
-
 use keiro_model::aggregation::Parameters;
 
-use crate::{active::Active, target_monitor};
+use crate::{active::Active, path_ids::PeerPath, target_monitor};
 
 /// The state of peers, paths and applications.
 #[derive(Default)]
 pub(crate) struct StatusTable {
     peers: BTreeMap<String, PeerStatus>,
-    /// By path and peer.
-    paths: BTreeMap<(String, String), PathStatus>,
+    paths: BTreeMap<PeerPath, PathStatus>,
     apps: BTreeMap<String, AppStatus>,
 }
 
@@ -63,6 +61,14 @@ pub(crate) struct AppStatus {
     expired: u64,
 }
 
+/// An application leaves a path, takes one, or both.
+pub(crate) struct AppMove<'a> {
+    /// The application's name.
+    pub(crate) app: &'a str,
+    pub(crate) from: Option<PathId>,
+    pub(crate) to: Option<PathId>,
+}
+
 /// Predictions for an application on the path that it leaves and the one that it takes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MoveNumbers {
@@ -86,8 +92,8 @@ impl StatusTable {
         self.peers.get(name)
     }
 
-    pub(crate) fn path(&self, path: &str, peer: &str) -> Option<&PathStatus> {
-        self.paths.get(&(path.to_owned(), peer.to_owned()))
+    pub(crate) fn path(&self, path: PeerPath) -> Option<&PathStatus> {
+        self.paths.get(&path)
     }
 
     pub(crate) fn app(&self, name: &str) -> Option<&AppStatus> {
@@ -98,17 +104,16 @@ impl StatusTable {
         self.apps.entry(name.to_owned()).or_default()
     }
 
-    /// Follows a new configuration.
+    /// Follows a new configuration: `paths` lead to `peers`.
     pub(crate) fn follow(
         &mut self,
         now: Instant,
         peers: &[String],
-        paths: &[String],
+        paths: &[PeerPath],
         apps: &[String],
     ) {
         self.peers.retain(|name, _| peers.contains(name));
-        self.paths
-            .retain(|(path, peer), _| paths.contains(path) && peers.contains(peer));
+        self.paths.retain(|path, _| paths.contains(path));
         self.apps.retain(|name, _| apps.contains(name));
         for peer in peers {
             self.peers
@@ -121,21 +126,19 @@ impl StatusTable {
                     handshakes_started: 0,
                     key_changes: 0,
                 });
-            for path in paths {
-                let key = (path.clone(), peer.clone());
-                self.paths.entry(key).or_insert_with(|| PathStatus {
-                    since: now,
-                    why: "not answered yet".into(),
-                    mtu_bytes: None,
-                });
-            }
+        }
+        for path in paths {
+            self.paths.entry(*path).or_insert_with(|| PathStatus {
+                since: now,
+                why: "not answered yet".into(),
+                mtu_bytes: None,
+            });
         }
     }
 
     /// Forgets a peer that was removed, so that it begins anew if it comes back.
     pub(crate) fn forget_peer(&mut self, name: &str) {
         self.peers.remove(name);
-        self.paths.retain(|(_, peer), _| peer != name);
     }
 
     /// Handles an event of the core. `numbers` predicts for applications that move.
@@ -144,142 +147,125 @@ impl StatusTable {
         active: &Active,
         at: Instant,
         event: &core::Event,
-        numbers: impl FnOnce(&str, Option<&str>, Option<&str>) -> MoveNumbers,
+        numbers: impl FnOnce(&AppMove<'_>) -> MoveNumbers,
     ) -> Effect {
-        let peer_of = |id: PeerId| active.peer_name(id).map(str::to_owned);
-        let on = |peer: PeerId, path: PathId| {
-            Some(PathRef {
-                path: active.path_name(peer, path)?.to_owned(),
-                peer: active.peer_name(peer)?.to_owned(),
-            })
-        };
-        let event_only = |event: Option<EventKind>| Effect {
-            event,
-            replan: false,
-        };
-        match event {
-            core::Event::PeerUp { peer } => {
-                event_only(peer_of(*peer).map(|peer| self.on_peer_up(at, peer)))
-            }
-            core::Event::PeerDown {
-                peer,
-                closed_by_peer,
-            } => {
-                event_only(peer_of(*peer).map(|peer| self.on_peer_down(at, peer, *closed_by_peer)))
-            }
-            core::Event::HandshakeUnanswered { peer, attempts } => {
-                if let Some(peer) = peer_of(*peer) {
-                    self.on_unanswered(at, &peer, *attempts);
-                }
-                Effect::default()
-            }
-            core::Event::VersionMismatch {
-                peer,
-                remote,
-                theirs,
-                ours,
-            } => event_only(Some(self.on_version_mismatch(
-                at,
-                peer.and_then(peer_of),
-                *remote,
-                *theirs,
-                *ours,
-            ))),
-            core::Event::KeyChanged { peer } => event_only(peer_of(*peer).map(|peer| {
-                let status = self.peers.get_mut(&peer);
-                let key_changes = status.map_or(0, |status| {
-                    status.key_changes += 1;
-                    status.handshakes_started += 1;
-                    status.key_changes
-                });
-                EventKind::KeyChanged { peer, key_changes }
-            })),
-            core::Event::PathUp {
-                peer,
-                path,
-                remote,
-                rtt,
-            } => Effect {
-                replan: true,
-                event: on(*peer, *path).map(|on| {
-                    let why = format!("{remote} answered after {}", millis(*rtt));
-                    self.on_path_change(at, &on, why);
-                    EventKind::PathUp {
-                        on,
-                        remote: remote.to_string(),
-                        rtt_seconds: rtt.as_secs_f64(),
-                    }
-                }),
-            },
-            core::Event::PathDown { peer, path, reason } => Effect {
-                replan: true,
-                event: on(*peer, *path).map(|on| self.on_path_down(at, on, *reason)),
-            },
-            core::Event::PathMoved {
-                peer,
-                path,
-                from,
-                to,
-            } => event_only(on(*peer, *path).map(|on| EventKind::RemoteChanged {
-                on,
-                from: from.map_or_else(|| "unknown".into(), |from| from.to_string()),
-                to: to.to_string(),
-            })),
-            core::Event::MtuChanged { peer, path, mtu } => {
-                event_only(on(*peer, *path).map(|on| self.on_mtu(on, *mtu)))
-            }
-            core::Event::AggregationChanged {
-                peer,
-                path,
-                decision,
-            } => event_only(on(*peer, *path).map(|on| EventKind::AggregationChanged {
-                on,
-                before: aggregation_parameters(decision.before),
-                after: aggregation_parameters(decision.parameters),
-                why: decision.cause.to_string(),
-            })),
-            core::Event::AggregationPaused {
-                peer,
-                path,
-                too_narrow,
-            } => event_only(on(*peer, *path).map(|on| EventKind::AggregationPaused {
-                on,
-                bandwidth_bits_per_second: too_narrow.bandwidth.as_bits_per_second(),
-                needed_bits_per_second: too_narrow.needed().as_bits_per_second(),
-                why: too_narrow.to_string(),
-            })),
-            core::Event::AggregationResumed {
-                peer,
-                path,
-                bandwidth,
-                parameters,
-            } => event_only(on(*peer, *path).map(|on| EventKind::AggregationResumed {
-                on,
-                bandwidth_bits_per_second: bandwidth.as_bits_per_second(),
-                after: aggregation_parameters(*parameters),
-            })),
+        let kind = match event {
+            core::Event::PathUp { .. }
+            | core::Event::PathDown { .. }
+            | core::Event::PathMoved { .. }
+            | core::Event::MtuChanged { .. } => self.on_path_event(active, at, event),
+            core::Event::AggregationChanged { .. }
+            | core::Event::AggregationPaused { .. }
+            | core::Event::AggregationResumed { .. } => aggregation_event(active, event),
             core::Event::AppMoved {
                 peer,
                 app,
                 from,
                 to,
                 reason,
-            } => {
-                let name = |path: &Option<PathId>| {
-                    path.and_then(|path| active.path_name(*peer, path))
-                        .map(str::to_owned)
+            } => active.app_name(*peer, *app).map(|app| {
+                let moved = AppMove {
+                    app,
+                    from: *from,
+                    to: *to,
                 };
-                let (from, to) = (name(from), name(to));
-                let app = active.app_name(*peer, *app).map(str::to_owned);
-                event_only(app.map(|app| {
-                    let numbers = numbers(&app, from.as_deref(), to.as_deref());
-                    self.on_app_moved(app, from, to, *reason, numbers)
-                }))
+                let numbers = numbers(&moved);
+                self.on_app_moved(active, &moved, *reason, numbers)
+            }),
+            _ => self.on_peer_event(active, at, event),
+        };
+        let replan = matches!(
+            event,
+            core::Event::PathUp { .. } | core::Event::PathDown { .. }
+        );
+        Effect {
+            event: kind,
+            replan,
+        }
+    }
+
+    fn on_peer_event(
+        &mut self,
+        active: &Active,
+        at: Instant,
+        event: &core::Event,
+    ) -> Option<EventKind> {
+        let name = |peer: PeerId| active.peer_name(peer).map(str::to_owned);
+        match event {
+            core::Event::PeerUp { peer } => Some(self.on_peer_up(active, at, *peer, name(*peer)?)),
+            core::Event::PeerDown {
+                peer,
+                closed_by_peer,
+            } => Some(self.on_peer_down(at, name(*peer)?, *closed_by_peer)),
+            core::Event::HandshakeUnanswered { peer, attempts } => {
+                self.on_unanswered(at, &name(*peer)?, *attempts);
+                None
             }
-            // Handled by the data thread, or by the code for tenants.
-            core::Event::MessageDone { .. }
-            | core::Event::TenantUnknown { .. }
-            | core::Event::TenantRefused { .. } => Effect::default(),
+            core::Event::VersionMismatch {
+                peer,
+                remote,
+                theirs,
+                ours,
+            } => {
+                let peer = peer.and_then(name);
+                Some(self.on_version_mismatch(at, peer, *remote, *theirs, *ours))
+            }
+            core::Event::KeyChanged { peer } => {
+                let peer = name(*peer)?;
+                let status = self.peers.get_mut(&peer);
+                let key_changes = status.map_or(0, |status| {
+                    status.key_changes += 1;
+                    status.handshakes_started += 1;
+                    status.key_changes
+                });
+                Some(EventKind::KeyChanged { peer, key_changes })
+            }
+            // Handled by the data thread, by the code for tenants, or before.
+            _ => None,
+        }
+    }
+
+    fn on_path_event(
+        &mut self,
+        active: &Active,
+        at: Instant,
+        event: &core::Event,
+    ) -> Option<EventKind> {
+        match event {
+            core::Event::PathUp {
+                peer,
+                path,
+                remote,
+                rtt,
+            } => {
+                let on = path_ref(active, *peer, *path)?;
+                let why = format!("{remote} answered after {}", millis(*rtt));
+                self.on_path_change(at, PeerPath::new(*peer, *path), why);
+                Some(EventKind::PathUp {
+                    on,
+                    remote: remote.to_string(),
+                    rtt_seconds: rtt.as_secs_f64(),
+                })
+            }
+            core::Event::PathDown { peer, path, reason } => {
+                let on = path_ref(active, *peer, *path)?;
+                Some(self.on_path_down(at, PeerPath::new(*peer, *path), on, *reason))
+            }
+            core::Event::PathMoved {
+                peer,
+                path,
+                from,
+                to,
+            } => Some(EventKind::RemoteChanged {
+                on: path_ref(active, *peer, *path)?,
+                from: from.map_or_else(|| "unknown".into(), |from| from.to_string()),
+                to: to.to_string(),
+            }),
+            core::Event::MtuChanged { peer, path, mtu } => {
+                let on = path_ref(active, *peer, *path)?;
+                Some(self.on_mtu(PeerPath::new(*peer, *path), on, *mtu))
+            }
+            _ => None,
         }
     }
 
@@ -295,15 +281,10 @@ impl StatusTable {
         }
     }
 
-    fn on_peer_up(&mut self, at: Instant, peer: String) -> EventKind {
-        let up = |((_, p), status): (&(String, String), &PathStatus)| {
-            *p == peer && status.mtu_bytes.is_some()
-        };
-        let path = self
-            .paths
-            .iter()
-            .find(|entry| up(*entry))
-            .map(|((path, _), _)| path.clone());
+    fn on_peer_up(&mut self, active: &Active, at: Instant, id: PeerId, peer: String) -> EventKind {
+        let mut paths = self.paths.iter();
+        let path = paths.find(|(path, status)| path.peer == id && status.mtu_bytes.is_some());
+        let path = path.and_then(|(path, _)| active.path_ids().name(path.path));
         if let Some(status) = self.peers.get_mut(&peer) {
             status.up = true;
             status.since = at;
@@ -313,7 +294,7 @@ impl StatusTable {
         }
         EventKind::PeerUp {
             peer,
-            path: path.unwrap_or_default(),
+            path: path.unwrap_or_default().to_owned(),
         }
     }
 
@@ -375,14 +356,20 @@ impl StatusTable {
         }
     }
 
-    fn on_path_change(&mut self, at: Instant, on: &PathRef, why: String) {
-        if let Some(status) = self.paths.get_mut(&(on.path.clone(), on.peer.clone())) {
+    fn on_path_change(&mut self, at: Instant, path: PeerPath, why: String) {
+        if let Some(status) = self.paths.get_mut(&path) {
             status.since = at;
             status.why = why;
         }
     }
 
-    fn on_path_down(&mut self, at: Instant, on: PathRef, reason: PathDownReason) -> EventKind {
+    fn on_path_down(
+        &mut self,
+        at: Instant,
+        path: PeerPath,
+        on: PathRef,
+        reason: PathDownReason,
+    ) -> EventKind {
         let (reason, silent, limit) = match reason {
             PathDownReason::Silent { silent, limit } => {
                 (DownReason::Silent, Some(silent), Some(limit))
@@ -401,7 +388,7 @@ impl StatusTable {
             _ if reason == DownReason::NotValidated => "path validation failed".into(),
             _ => "it was removed from the configuration".into(),
         };
-        self.on_path_change(at, &on, why);
+        self.on_path_change(at, path, why);
         EventKind::PathDown {
             on,
             reason,
@@ -410,8 +397,8 @@ impl StatusTable {
         }
     }
 
-    fn on_mtu(&mut self, on: PathRef, mtu: u16) -> EventKind {
-        let status = self.paths.get_mut(&(on.path.clone(), on.peer.clone()));
+    fn on_mtu(&mut self, path: PeerPath, on: PathRef, mtu: u16) -> EventKind {
+        let status = self.paths.get_mut(&path);
         let before = status.and_then(|status| status.mtu_bytes.replace(mtu));
         EventKind::MtuChanged {
             on,
@@ -423,15 +410,14 @@ impl StatusTable {
 
     fn on_app_moved(
         &mut self,
-        app: String,
-        from: Option<String>,
-        to: Option<String>,
+        active: &Active,
+        moved: &AppMove<'_>,
         reason: core::MoveReason,
         numbers: MoveNumbers,
     ) -> EventKind {
-        let status = self.app_mut(&app);
+        let status = self.app_mut(moved.app);
         let reason = match reason {
-            _ if from.is_none() && status.last_move.is_none() => MoveReason::First,
+            _ if moved.from.is_none() && status.last_move.is_none() => MoveReason::First,
             core::MoveReason::PathDown => MoveReason::PathDown,
             core::MoveReason::PathUp => MoveReason::PathUp,
             core::MoveReason::Assigned => match numbers.by {
@@ -441,10 +427,11 @@ impl StatusTable {
             },
         };
         *status.switches.entry(reason_name(reason)).or_default() += 1;
+        let name = |path: PathId| active.path_ids().name(path).map(str::to_owned);
         let kind = EventKind::AppMoved {
-            app,
-            from,
-            to,
+            app: moved.app.to_owned(),
+            from: moved.from.and_then(name),
+            to: moved.to.and_then(name),
             reason,
             from_predicted_seconds: numbers.from_predicted,
             to_predicted_seconds: numbers.to_predicted,
@@ -452,6 +439,50 @@ impl StatusTable {
         };
         status.last_move = Some(event_now(kind.clone()));
         kind
+    }
+}
+
+/// The names of a path to a peer, for an event; `None`: it is not configured any more.
+fn path_ref(active: &Active, peer: PeerId, path: PathId) -> Option<PathRef> {
+    Some(PathRef {
+        path: active.path_ids().name(path)?.to_owned(),
+        peer: active.peer_name(peer)?.to_owned(),
+    })
+}
+
+fn aggregation_event(active: &Active, event: &core::Event) -> Option<EventKind> {
+    match event {
+        core::Event::AggregationChanged {
+            peer,
+            path,
+            decision,
+        } => Some(EventKind::AggregationChanged {
+            on: path_ref(active, *peer, *path)?,
+            before: aggregation_parameters(decision.before),
+            after: aggregation_parameters(decision.parameters),
+            why: decision.cause.to_string(),
+        }),
+        core::Event::AggregationPaused {
+            peer,
+            path,
+            too_narrow,
+        } => Some(EventKind::AggregationPaused {
+            on: path_ref(active, *peer, *path)?,
+            bandwidth_bits_per_second: too_narrow.bandwidth.as_bits_per_second(),
+            needed_bits_per_second: too_narrow.needed().as_bits_per_second(),
+            why: too_narrow.to_string(),
+        }),
+        core::Event::AggregationResumed {
+            peer,
+            path,
+            bandwidth,
+            parameters,
+        } => Some(EventKind::AggregationResumed {
+            on: path_ref(active, *peer, *path)?,
+            bandwidth_bits_per_second: bandwidth.as_bits_per_second(),
+            after: aggregation_parameters(*parameters),
+        }),
+        _ => None,
     }
 }
 
@@ -518,7 +549,8 @@ mod tests {
         // It is not reported any more: the peer may have been downgraded and be silent.
         table.on_unanswered(start + Duration::from_secs(180), "osaka", 40);
         assert_eq!(why(&table), "40 handshakes without an answer");
-        table.on_peer_up(start + Duration::from_secs(200), "osaka".into());
+        let up_at = start + Duration::from_secs(200);
+        table.on_peer_up(&Active::default(), up_at, PeerId(1), "osaka".into());
         table.on_version_mismatch(start, Some("osaka".into()), remote, theirs, ours);
         assert_eq!(why(&table), "session keys are agreed");
     }

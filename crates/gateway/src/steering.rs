@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant as Stopwatch},
 };
 
-use keiro_control::config::{AppIndex, Class, Config, PathIndex, PeerIndex};
-use keiro_core::{AppId, AppSnapshot, Instant, PathSnapshot, PathState};
+use keiro_control::config::{AppIndex, Class, Config, PathIndex};
+use keiro_core::{AppId, AppSnapshot, Instant, PathId, PathSnapshot, PathState};
 use keiro_planner::{
     queueing::{DelayDistribution, Evidence, Forecast, Half, Invalid, Measured, Residual, Spread},
     steer::{BackupPaths, PathHoldDown, PathSample, PlanMode, PreferredPaths, TrackedPath},
@@ -15,8 +15,10 @@ use keiro_planner::{
 use keiro_units::Bandwidth;
 
 use crate::{
+    active::app_id,
     data::measure::DelayQuantiles,
     past_workloads::PastWorkloads,
+    path_ids::{PathIds, PeerPath},
     planned_terms::{PlannedTerms, changed},
     planning::{Plan, PlannerInput, PlanningProblem, Workload, forecast::ForecastState},
     send_history::{SendHistory, Sent},
@@ -26,11 +28,10 @@ use crate::{
 /// The state between plans; see the module.
 #[derive(Default)]
 pub(crate) struct Steering {
-    /// By path and peer.
-    paths: BTreeMap<(String, String), TrackedPath>,
+    paths: BTreeMap<PeerPath, TrackedPath>,
     /// The last path of each application, here or before the restart. An application without a path
     /// counts as on it.
-    preferred_paths: PreferredPaths<String, String>,
+    preferred_paths: PreferredPaths<AppId, PathId>,
     /// Measured workloads that were planned with, by application.
     workloads: BTreeMap<AppId, Workload>,
     /// What applications sent before the restart.
@@ -80,28 +81,26 @@ impl Steering {
     /// Takes a sample of a path to a peer. Returns whether a new plan may be needed.
     pub(crate) fn on_path(
         &mut self,
-        config: &Config,
-        path: PathIndex,
-        peer: PeerIndex,
+        path: PeerPath,
+        configured_delay: Option<Duration>,
         live: &PathSnapshot,
     ) -> bool {
-        let names = (config[path].name.to_string(), config[peer].name.to_string());
-        let followed = self.paths.entry(names).or_default();
-        followed.on_observation(live.observation(), config[path].delay)
+        let tracked = self.paths.entry(path).or_default();
+        tracked.on_observation(live.observation(), configured_delay)
     }
 
     /// The hold-down state of a path to a peer; `None`: it is neither up nor expected to be soon.
     /// `settling`: the peer's first paths are coming up.
-    pub(crate) fn standing(
+    pub(crate) fn hold_down(
         &self,
-        (path, peer): (&str, &str),
+        path: PeerPath,
         live: &PathSnapshot,
         settling: bool,
     ) -> Option<PathHoldDown> {
-        let followed = self.paths.get(&(path.to_owned(), peer.to_owned()));
+        let tracked = self.paths.get(&path);
         match live.state {
-            PathState::Up => Some(followed.map_or(PathHoldDown::Held, |followed| {
-                followed.hold_down(live.stats.outages)
+            PathState::Up => Some(tracked.map_or(PathHoldDown::Held, |tracked| {
+                tracked.hold_down(live.stats.outages)
             })),
             PathState::Validating if settling => Some(PathHoldDown::Validating),
             PathState::Validating | PathState::Down => None,
@@ -109,30 +108,25 @@ impl Steering {
     }
 
     /// How long a path must stay up before applications may move to it; `None`: they may now.
-    pub(crate) fn trusted_in(
-        &self,
-        (path, peer): (&str, &str),
-        live: &PathSnapshot,
-    ) -> Option<Duration> {
-        let followed = self.paths.get(&(path.to_owned(), peer.to_owned()))?;
-        let is_up = live.state == PathState::Up;
-        let doubtful = is_up && followed.hold_down(live.stats.outages) != PathHoldDown::Released;
-        doubtful.then(|| SAMPLE_INTERVAL * followed.observations_until_released())
+    pub(crate) fn hold_down_left(&self, path: PeerPath, live: &PathSnapshot) -> Option<Duration> {
+        let tracked = self.paths.get(&path)?;
+        let is_held = live.state == PathState::Up
+            && tracked.hold_down(live.stats.outages) != PathHoldDown::Released;
+        is_held.then(|| SAMPLE_INTERVAL * tracked.observations_until_released())
     }
 
     /// The path levels that are planned with; `None`: nothing was measured yet.
-    pub(crate) fn level(&self, path: &str, peer: &str) -> Option<PathSample> {
-        let followed = self.paths.get(&(path.to_owned(), peer.to_owned()))?;
-        followed.level()
+    pub(crate) fn level(&self, path: PeerPath) -> Option<PathSample> {
+        self.paths.get(&path)?.level()
     }
 
     /// The path that an application was on last, here or before the restart.
-    pub(crate) fn preferred_path(&self, app: &str) -> Option<&String> {
-        self.preferred_paths.of(app)
+    pub(crate) fn preferred_path(&self, app: AppId) -> Option<PathId> {
+        self.preferred_paths.of(&app).copied()
     }
 
     /// Notes the path of an application in a stored plan, unless it has been on one since.
-    pub(crate) fn remember_path(&mut self, app: String, path: String) {
+    pub(crate) fn remember_path(&mut self, app: AppId, path: PathId) {
         self.preferred_paths.remember(app, path);
     }
 
@@ -173,19 +167,18 @@ impl Steering {
     /// Takes the terms of a new plan over. Returns the applications whose terms have changed.
     pub(crate) fn set_planned_terms(&mut self, terms: PlannedTerms) -> Vec<AppId> {
         let before = std::mem::replace(&mut self.planned_terms, terms);
-        changed(before, &self.planned_terms)
+        changed(&before, &self.planned_terms)
     }
 
     /// Follows a new configuration: forgets what it does not have, and everything that is keyed by
     /// positions in the old one.
-    pub(crate) fn follow(&mut self, paths: &[String], peers: &[String], apps: &[String]) {
-        self.paths
-            .retain(|(path, peer), _| paths.contains(path) && peers.contains(peer));
+    pub(crate) fn follow(&mut self, paths: &[PeerPath], apps: &[String], path_ids: &PathIds) {
+        self.paths.retain(|path, _| paths.contains(path));
         let ids: BTreeSet<AppId> = apps.iter().map(|name| AppId::of_name(name)).collect();
         self.workloads.retain(|app, _| ids.contains(app));
         self.past_workloads.follow(apps);
         self.preferred_paths
-            .retain(|app, path| apps.contains(app) && paths.contains(path));
+            .retain(|app, path| ids.contains(app) && path_ids.index(*path).is_some());
         self.sent.retain(|app, _| ids.contains(app));
         self.planned_terms.retain(|app, _| ids.contains(app));
         self.backup_paths = BackupPaths::default();
@@ -195,15 +188,23 @@ impl Steering {
     }
 
     /// Notes the present path of every application.
-    pub(crate) fn note_places(&mut self, config: &Config, input: &PlannerInput, now: Instant) {
-        for (app, place) in &input.now {
+    pub(crate) fn note_paths(
+        &mut self,
+        config: &Config,
+        path_ids: &PathIds,
+        input: &PlannerInput,
+        now: Instant,
+    ) {
+        for (app, path) in &input.now {
             let app = &config[*app];
-            let is_up = |home: &String| {
-                let home = config.path_named(home);
-                home.is_some_and(|home| input.up.contains_key(&(home, app.peer)))
+            let is_up = |preferred: &PathId| {
+                let preferred = path_ids.index(*preferred);
+                preferred.is_some_and(|path| input.up.contains_key(&(path, app.peer)))
             };
-            let (name, place) = (app.name.to_string(), config[*place].name.to_string());
-            self.preferred_paths.on_assigned(now, name, place, is_up);
+            if let Some(path) = path_ids.id(*path) {
+                self.preferred_paths
+                    .on_assigned(now, app_id(app), path, is_up);
+            }
         }
     }
 

@@ -169,7 +169,7 @@ impl Gateway {
         let drops = live.map(|(_, live)| live.drops).unwrap_or_default();
         let paths = live.into_iter().flat_map(|(id, live)| {
             live.paths.iter().filter_map(move |path| {
-                let name = self.active.path_name(id, path.path)?;
+                let name = self.active.path_ids().name(path.path)?;
                 Some(on_path(name, path))
             })
         });
