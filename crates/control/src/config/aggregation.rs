@@ -118,10 +118,53 @@ pub(super) fn aggregation(
     mut fields: TableReader<'_, '_>,
     report: &mut Report<'_>,
 ) -> Option<Aggregation> {
-    let default = Settings::default();
     let mode = fields.optional(report, "mode", |v| choice(v, MODES));
     let controllers = ControllerKind::ALL.map(|kind| (kind.name(), kind));
     let controller = fields.optional(report, "controller", |v| choice(v, &controllers));
+    let spread = fields.optional(report, "spread", spread);
+    let redundancy = fields.optional(report, "redundancy", |v| choice(v, REDUNDANCIES));
+    let with_parity = value(redundancy).unwrap_or(false);
+    let fec = fec(&mut fields, report);
+    let mut settings = settings(&mut fields, report);
+    if with_parity {
+        settings.header = ByteCount::new(AGGREGATE_HEAD.get() + PARITY_HEAD.get());
+    }
+    let written = Written {
+        mode: value(mode).unwrap_or_default(),
+        controller: value(controller).unwrap_or_default(),
+        with_parity,
+        fec,
+        has_unknown_keys: fields.refuse_unknown_keys(report),
+        settings,
+    };
+    written.check(&fields, report);
+    Some(Aggregation {
+        mode: written.mode,
+        controller: written.controller,
+        limits: Limits::try_from(written.settings).ok()?,
+        spread: value(spread).unwrap_or_default(),
+        redundancy: match with_parity {
+            true => Redundancy::Fec(fec),
+            false => Redundancy::Copies,
+        },
+    })
+}
+
+fn fec(fields: &mut TableReader<'_, '_>, report: &mut Report<'_>) -> Fec {
+    let group = fields.optional(report, "fec_group", |v| within_group(v, FEC_GROUP_MAX));
+    let group = value(group).unwrap_or(Fec::default().group);
+    let parity = fields.optional(report, "fec_parity", |v| within_group(v, FEC_GROUP_MAX));
+    let wait = fields.optional(report, "fec_wait", wait);
+    Fec {
+        group,
+        parity: value(parity).unwrap_or(Fec::default().parity.min(group)),
+        wait: value(wait),
+    }
+}
+
+/// Values of size, interval and copies, and the controller's thresholds; without parity.
+fn settings(fields: &mut TableReader<'_, '_>, report: &mut Report<'_>) -> Settings {
+    let default = Settings::default();
     let size = fields.optional(report, "size", quantity::<ByteCount>);
     let size_min = fields.optional(report, "size_min", quantity::<ByteCount>);
     let size_max = fields.optional(report, "size_max", quantity::<ByteCount>);
@@ -129,28 +172,7 @@ pub(super) fn aggregation(
     let intervals = fields.optional(report, "intervals", |v| list(v, quantity));
     let copies = fields.optional(report, "copies", copies_number);
     let copies_values = fields.optional(report, "copies_values", |v| list(v, copies_number));
-    let overflow_high = fields.optional(report, "overflow_high", |v| count(v, "40"));
-    let overflow_low = fields.optional(report, "overflow_low", |v| count(v, "4"));
-    let loss_high = fields.optional(report, "loss_high", quantity::<Probability>);
-    let loss_low = fields.optional(report, "loss_low", quantity::<Probability>);
-    let loss_target = fields.optional(report, "loss_target", quantity::<Probability>);
-    let spread = fields.optional(report, "spread", spread);
-    let redundancy = fields.optional(report, "redundancy", |v| choice(v, REDUNDANCIES));
-    let fec_group = fields.optional(report, "fec_group", |v| within_group(v, FEC_GROUP_MAX));
-    let group = value(fec_group).unwrap_or(Fec::default().group);
-    let fec_parity = fields.optional(report, "fec_parity", |v| within_group(v, FEC_GROUP_MAX));
-    let parity = value(fec_parity).unwrap_or(Fec::default().parity.min(group));
-    let fec_wait = fields.optional(report, "fec_wait", wait);
-    let fec = Fec {
-        group,
-        parity,
-        wait: value(fec_wait),
-    };
-    let mode = value(mode).unwrap_or_default();
-    let controller = value(controller).unwrap_or_default();
-    let with_parity = value(redundancy).unwrap_or(false);
-    let known = default.thresholds;
-    let settings = Settings {
+    Settings {
         intervals: value(intervals).unwrap_or(default.intervals),
         interval_initial: value(interval).unwrap_or(default.interval_initial),
         copies: value(copies_values).unwrap_or(default.copies),
@@ -158,47 +180,91 @@ pub(super) fn aggregation(
         size_min: value(size_min).unwrap_or(default.size_min),
         size_max: value(size_max).unwrap_or(default.size_max),
         size_initial: value(size).unwrap_or(default.size_initial),
-        header: match with_parity {
-            true => ByteCount::new(AGGREGATE_HEAD.get() + PARITY_HEAD.get()),
-            false => AGGREGATE_HEAD,
-        },
-        thresholds: Thresholds {
-            overflow_high: value(overflow_high).unwrap_or(known.overflow_high),
-            overflow_low: value(overflow_low).unwrap_or(known.overflow_low),
-            loss_high: value(loss_high).unwrap_or(known.loss_high),
-            loss_low: value(loss_low).unwrap_or(known.loss_low),
-            loss_target: value(loss_target).unwrap_or(known.loss_target),
-        },
-    };
-    let misspelt = fields.refuse_unknown_keys(report);
-    // What is not there may be what was written wrongly.
-    let redundancy_is_known =
-        !fields.is_refused("redundancy") && (!misspelt || fields.has("redundancy"));
-    for problem in settings.problems() {
-        // A value that is not there may be the one whose key was not understood.
-        if !misspelt || problem.keys().iter().all(|key| fields.has(key)) {
-            complain(&problem, mode, &fields, report);
+        header: AGGREGATE_HEAD,
+        thresholds: thresholds(fields, report, default.thresholds),
+    }
+}
+
+fn thresholds(
+    fields: &mut TableReader<'_, '_>,
+    report: &mut Report<'_>,
+    default: Thresholds,
+) -> Thresholds {
+    let overflow_high = fields.optional(report, "overflow_high", |v| count(v, "40"));
+    let overflow_low = fields.optional(report, "overflow_low", |v| count(v, "4"));
+    let loss_high = fields.optional(report, "loss_high", quantity::<Probability>);
+    let loss_low = fields.optional(report, "loss_low", quantity::<Probability>);
+    let loss_target = fields.optional(report, "loss_target", quantity::<Probability>);
+    Thresholds {
+        overflow_high: value(overflow_high).unwrap_or(default.overflow_high),
+        overflow_low: value(overflow_low).unwrap_or(default.overflow_low),
+        loss_high: value(loss_high).unwrap_or(default.loss_high),
+        loss_low: value(loss_low).unwrap_or(default.loss_low),
+        loss_target: value(loss_target).unwrap_or(default.loss_target),
+    }
+}
+
+/// The section as written, with defaults for the rest.
+struct Written {
+    mode: Mode,
+    controller: ControllerKind,
+    with_parity: bool,
+    fec: Fec,
+    settings: Settings,
+    has_unknown_keys: bool,
+}
+
+impl Written {
+    /// Reports what is impossible or without effect together.
+    fn check(&self, fields: &TableReader<'_, '_>, report: &mut Report<'_>) {
+        for problem in self.settings.problems() {
+            // A value that is absent may be the one whose key is misspelt.
+            let keys = problem.keys();
+            if !self.has_unknown_keys || keys.iter().all(|key| fields.has(key)) {
+                complain(&problem, self.mode, fields, report);
+            }
+        }
+        if self.is_known("fec_group", fields) && self.fec.parity > self.fec.group {
+            let error = not_within(self.fec.group);
+            error.add_to(report, &fields.span_of("fec_parity"), "fec_parity");
+        }
+        if self.with_parity {
+            self.complain_of_no_parity(fields, report);
+        } else if self.is_known("redundancy", fields) {
+            complain_of_parity_for_nothing(fields, report);
         }
     }
-    let group_is_known = !fields.is_refused("fec_group") && (!misspelt || fields.has("fec_group"));
-    if group_is_known && parity > group {
-        not_within(group).add_to(report, &fields.span_of("fec_parity"), "fec_parity");
+
+    /// The value of a key is what the file means: it is not refused, nor may it be misspelt.
+    fn is_known(&self, key: &str, fields: &TableReader<'_, '_>) -> bool {
+        !fields.is_refused(key) && (!self.has_unknown_keys || fields.has(key))
     }
-    if with_parity {
-        complain_of_no_parity((controller, &settings, misspelt), &fields, report);
-    } else if redundancy_is_known {
-        complain_of_parity_for_nothing(&fields, report);
+
+    /// Reports parity that is never sent: there is some only where N is more than one.
+    fn complain_of_no_parity(&self, fields: &TableReader<'_, '_>, report: &mut Report<'_>) {
+        let (key, most) = match self.controller {
+            ControllerKind::None => ("copies", Some(self.settings.copies_initial)),
+            _ => ("copies_values", self.settings.copies.last().copied()),
+        };
+        if most != Some(1) || !self.is_known(key, fields) {
+            return;
+        }
+        let (message, hint) = match self.controller {
+            ControllerKind::None => (
+                "sends no parity with copies = 1, which controller = \"none\" leaves as it is",
+                "write copies = 2, or leave redundancy out",
+            ),
+            _ => (
+                "sends no parity with copies_values = [1]",
+                "list 2 there, as copies_values = [1, 2], or leave redundancy out",
+            ),
+        };
+        report.add(
+            &fields.span_of("redundancy"),
+            format!("redundancy: `fec` {message}"),
+            hint,
+        );
     }
-    Some(Aggregation {
-        mode,
-        controller,
-        limits: Limits::try_from(settings).ok()?,
-        spread: value(spread).unwrap_or_default(),
-        redundancy: match with_parity {
-            true => Redundancy::Fec(fec),
-            false => Redundancy::Copies,
-        },
-    })
 }
 
 /// Reports at the likeliest key what the values of several keys make impossible together.
@@ -257,37 +323,7 @@ fn complain_of_parity_for_nothing(fields: &TableReader<'_, '_>, report: &mut Rep
     }
 }
 
-/// Reports parity that is never sent: there is some only where N is more than one.
-fn complain_of_no_parity(
-    (controller, settings, misspelt): (ControllerKind, &Settings, bool),
-    fields: &TableReader<'_, '_>,
-    report: &mut Report<'_>,
-) {
-    let (key, most) = match controller {
-        ControllerKind::None => ("copies", Some(settings.copies_initial)),
-        _ => ("copies_values", settings.copies.last().copied()),
-    };
-    if most != Some(1) || fields.is_refused(key) || (misspelt && !fields.has(key)) {
-        return;
-    }
-    let (message, hint) = match controller {
-        ControllerKind::None => (
-            "sends no parity with copies = 1, which controller = \"none\" leaves as it is",
-            "write copies = 2, or leave redundancy out",
-        ),
-        _ => (
-            "sends no parity with copies_values = [1]",
-            "list 2 there, as copies_values = [1, 2], or leave redundancy out",
-        ),
-    };
-    report.add(
-        &fields.span_of("redundancy"),
-        format!("redundancy: `fec` {message}"),
-        hint,
-    );
-}
-
-/// Gathering by the clock needs a path that carries the smallest combination `[aggregation eq. 2]`.
+/// With `mode = "fixed"` a path must carry the smallest combination `[aggregation eq. 2]`.
 pub(super) fn check(draft: &Draft, report: &mut Report<'_>) {
     let Aggregation { mode, limits, .. } = &draft.aggregation;
     if *mode != Mode::Fixed {

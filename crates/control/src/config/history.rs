@@ -1,6 +1,9 @@
 //! `[history]`: whether what is measured is kept over a restart, and how much of it.
 
-use std::{ops::Range, time::Duration};
+use std::{
+    ops::{Range, RangeInclusive},
+    time::Duration,
+};
 
 use keiro_config::{Report, TableReader, ValueError, boolean, quantity};
 use keiro_units::ByteCount;
@@ -29,9 +32,9 @@ pub(super) struct HistorySpans {
 }
 
 /// Minutes of at most a month are asked for at once.
-const MINUTES_FOR: (Duration, Duration) = (HOUR, HOUR.saturating_mul(31 * 24));
-/// Ours: two years show what a year brings.
-const HOURS_FOR: (Duration, Duration) = (HOUR, HOUR.saturating_mul(2 * 366 * 24));
+const MINUTES_FOR: RangeInclusive<Duration> = HOUR..=HOUR.saturating_mul(31 * 24);
+/// Ours: two years show seasonal changes.
+const HOURS_FOR: RangeInclusive<Duration> = HOUR..=HOUR.saturating_mul(2 * 366 * 24);
 /// Ours: less holds no application's day; more is a mistaken unit.
 const SIZE_MAX: (ByteCount, ByteCount) = (ByteCount::new(1 << 20), ByteCount::new(1 << 40));
 const HOUR: Duration = Duration::from_secs(3600);
@@ -71,8 +74,8 @@ pub(super) fn history(
         size_max: fields.span_of("size_max"),
     };
     let enabled = fields.optional(report, "enabled", boolean);
-    let minutes_for = fields.optional(report, "minutes_for", |v| span(v, MINUTES_FOR));
-    let hours_for = fields.optional(report, "hours_for", |v| span(v, HOURS_FOR));
+    let minutes_for = fields.optional(report, "minutes_for", |v| span(v, &MINUTES_FOR));
+    let hours_for = fields.optional(report, "hours_for", |v| span(v, &HOURS_FOR));
     let size_max = fields.optional(report, "size_max", |v| in_range(v, SIZE_MAX.0, SIZE_MAX.1));
     fields.refuse_unknown_keys(report);
     let default = History::default();
@@ -117,13 +120,16 @@ pub(super) fn check(draft: &Draft, report: &mut Report<'_>) {
     }
 }
 
-fn span(value: &DeValue<'_>, (min, max): (Duration, Duration)) -> Result<Duration, ValueError> {
+fn span(
+    value: &DeValue<'_>,
+    allowed: &RangeInclusive<Duration>,
+) -> Result<Duration, ValueError> {
     let span: Duration = quantity(value)?;
-    match (min..=max).contains(&span) {
+    match allowed.contains(&span) {
         true => Ok(span),
         false => Err(ValueError::new(
             format!("{} is out of range", Text(span)),
-            format!("write {} to {}", Text(min), Text(max)),
+            format!("write {} to {}", Text(*allowed.start()), Text(*allowed.end())),
         )),
     }
 }

@@ -317,17 +317,7 @@ impl Reader<'_> {
             let hint = format!("add [tenant.{name}.peer.PEER] with prefixes and app");
             self.report.add(&at, message, &hint);
         }
-        if let [_, .., last] = &rules[..]
-            && rules.len() > RULES_MAX
-        {
-            let message = format!("more than {RULES_MAX} rules of one tenant");
-            let hint = "gather prefixes and ranges of ports";
-            self.report.add(&last.span_of("app"), message, hint);
-        }
-        let mut read = Vec::new();
-        for fields in rules {
-            read.extend(self.tenant_rule(fields, &names.apps, &mut spans));
-        }
+        let rules = self.tenant_rules(rules, names, &mut spans);
         if let Some(routes) = &routes {
             self.refuse_twice(&routes.value);
         }
@@ -353,9 +343,29 @@ impl Reader<'_> {
             routes,
             queue: value(queue).unwrap_or(DEFAULT_TENANT_QUEUE),
             peers: tenant_peers,
-            rules: read,
+            rules,
         };
         Some((tenant, spans))
+    }
+
+    fn tenant_rules(
+        &mut self,
+        rules: Vec<TableReader<'_, '_>>,
+        names: &EntryNames,
+        spans: &mut TenantSpans,
+    ) -> Vec<TenantRule> {
+        if let [_, .., last] = &rules[..]
+            && rules.len() > RULES_MAX
+        {
+            let message = format!("more than {RULES_MAX} rules of one tenant");
+            let hint = "use prefixes and ranges of ports that cover more";
+            self.report.add(&last.span_of("app"), message, hint);
+        }
+        let mut read = Vec::new();
+        for fields in rules {
+            read.extend(self.tenant_rule(fields, &names.apps, spans));
+        }
+        read
     }
 
     fn refuse_twice(&mut self, routes: &[Located<IpNet>]) {

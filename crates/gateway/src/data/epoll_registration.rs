@@ -8,6 +8,16 @@ use std::{io, os::fd::AsFd};
 
 use keiro_linux::epoll::{Epoll, Interest, Ready};
 
+/// The interest of a connection that is to be read, written, both or neither.
+pub(crate) fn interest(reads: bool, writes: bool) -> Interest {
+    match (reads, writes) {
+        (true, true) => Interest::ReadWrite,
+        (true, false) => Interest::Read,
+        (false, true) => Interest::Write,
+        (false, false) => Interest::None,
+    }
+}
+
 /// One connection's registration.
 #[derive(Debug)]
 pub(crate) struct EpollRegistration {
@@ -46,20 +56,17 @@ impl EpollRegistration {
         self.hung_up
     }
 
-    /// Registers interest in reading and writing as wanted. On an error it is not registered.
+    /// Registers an interest. On an error the socket is not registered.
     pub(crate) fn update(
         &mut self,
         epoll: &Epoll,
         socket: &impl AsFd,
         token: u64,
-        (reads, writes): (bool, bool),
+        interest: Interest,
     ) -> io::Result<()> {
-        let wanted = match (reads, writes) {
-            (true, true) => Some(Interest::ReadWrite),
-            (true, false) => Some(Interest::Read),
-            (false, true) => Some(Interest::Write),
-            (false, false) if self.hung_up => None,
-            (false, false) => Some(Interest::None),
+        let wanted = match interest {
+            Interest::None if self.hung_up => None,
+            interest => Some(interest),
         };
         match (self.interest, wanted) {
             (before, after) if before == after => return Ok(()),
@@ -99,7 +106,7 @@ mod tests {
         let mut watch = EpollRegistration::new(Interest::Read);
         watch.begin(&epoll, &socket, 7).unwrap();
         // Its reader takes nothing more for now.
-        watch.update(&epoll, &socket, 7, (false, false)).unwrap();
+        watch.update(&epoll, &socket, 7, Interest::None).unwrap();
         socket.shutdown(Shutdown::Write).unwrap();
         let mut other = listener.accept().unwrap().0;
         assert_eq!(other.read(&mut [0]).unwrap(), 0);
@@ -108,10 +115,10 @@ mod tests {
         let told = ready(&epoll, Duration::from_secs(60));
         assert!(told.len() == 1 && told[0].hangup, "{told:?}");
         watch.note(told[0]);
-        watch.update(&epoll, &socket, 7, (false, false)).unwrap();
+        watch.update(&epoll, &socket, 7, Interest::None).unwrap();
         // Once is enough: a thread that waits would never sleep again.
         assert_eq!(ready(&epoll, Duration::ZERO), []);
-        watch.update(&epoll, &socket, 7, (true, false)).unwrap();
+        watch.update(&epoll, &socket, 7, Interest::Read).unwrap();
         let told = ready(&epoll, Duration::ZERO);
         assert!(told.len() == 1 && told[0].readable, "{told:?}");
         let mut bytes = Vec::new();

@@ -13,6 +13,7 @@ mod epoll_registration;
 pub(crate) mod figures;
 mod flow;
 mod forward;
+mod handle_command;
 mod listener;
 mod log_throttle;
 pub(crate) mod measure;
@@ -42,7 +43,7 @@ use keiro_linux::{
 };
 
 use self::{
-    command::{Command, PacketTrace, Snapshot},
+    command::{Command, Snapshot},
     context::Context,
     drops::SystemDrops,
     figures::AppFigures,
@@ -54,10 +55,10 @@ use self::{
         tag::{TAG_BYTES, untagged_body},
     },
     report::{Report, Reporter},
-    route::{AppRoute, NewApp, Routes},
+    route::Routes,
     streams::StreamServer,
     token::Token,
-    tunnels::Tunnels,
+    tunnels::{PacketFromPeer, Tunnels},
     wan::Wan,
 };
 
@@ -118,6 +119,17 @@ enum Draining {
     Reported,
 }
 
+/// The end of a message to a peer, as [`Event::MessageDone`] has it.
+struct MessageDone {
+    peer: PeerId,
+    app: AppId,
+    id: MessageId,
+    len: usize,
+    outcome: MessageOutcome,
+    after: Duration,
+    arrived_after: Option<Duration>,
+}
+
 /// Whether to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
@@ -138,8 +150,6 @@ const UNNOTICED_MAX: Duration = Duration::from_millis(5);
 /// After so many turns with unread packets timeouts are judged all the same. Ours: more than the
 /// buffer holds, so that it is overload.
 const UNREAD_TURNS_MAX: u32 = 64;
-/// Commands per turn.
-const COMMANDS_PER_TURN: usize = 64;
 /// How often the kernel's counters are read at least, and whether draining is done.
 const TICK: Duration = Duration::from_millis(100);
 /// How often the kernel's drop counters are read while there is something to do. Ours: as often as
@@ -439,8 +449,13 @@ impl DataThread {
                     ecn,
                     data,
                 }) => {
-                    let of = (peer, tenant);
-                    self.tunnels.deliver(of, ecn, data, &mut self.reporter);
+                    let packet = PacketFromPeer {
+                        peer,
+                        tenant,
+                        ecn,
+                        data,
+                    };
+                    self.tunnels.deliver(&packet, &mut self.reporter);
                     continue;
                 }
                 Some(Delivery::Stream {
@@ -498,21 +513,29 @@ impl DataThread {
         while let Some(event) = self.endpoint.poll_event() {
             let at = now();
             self.tunnels.on_event(&event);
-            if let Event::MessageDone {
-                peer,
-                app,
-                id,
-                len,
-                outcome,
-                after,
-                arrived_after,
-            } = event
-            {
-                ended = true;
-                let times = (after, arrived_after);
-                self.on_message_done(at, (peer, app, id, len), outcome, times);
-            } else {
-                self.reporter.report(Report::Core { at, event });
+            match event {
+                Event::MessageDone {
+                    peer,
+                    app,
+                    id,
+                    len,
+                    outcome,
+                    after,
+                    arrived_after,
+                } => {
+                    ended = true;
+                    let done = MessageDone {
+                        peer,
+                        app,
+                        id,
+                        len,
+                        outcome,
+                        after,
+                        arrived_after,
+                    };
+                    self.on_message_done(at, &done);
+                }
+                event => self.reporter.report(Report::Core { at, event }),
             }
         }
         self.tunnels.update_max_inner_packets(&self.endpoint);
@@ -522,21 +545,16 @@ impl DataThread {
         }
     }
 
-    fn on_message_done(
-        &mut self,
-        at: Instant,
-        (peer, app, id, len): (PeerId, AppId, MessageId, usize),
-        outcome: MessageOutcome,
-        (after, arrived_after): (Duration, Option<Duration>),
-    ) {
+    fn on_message_done(&mut self, at: Instant, done: &MessageDone) {
+        let MessageDone { peer, app, .. } = *done;
         let ended = self.with_messages(|messages, context| {
-            messages.on_message_done(context, peer, id, outcome, after)
+            messages.on_message_done(context, peer, done.id, done.outcome, done.after)
         });
-        match outcome {
+        match done.outcome {
             MessageOutcome::Delivered => {
                 if self.routes.of_peer(peer, app).is_some()
                     && let Some(meter) = self.delays.get_mut(&app)
-                    && let Some(delay) = arrived_after
+                    && let Some(delay) = done.arrived_after
                 {
                     meter.record(at, delay);
                 }
@@ -546,189 +564,13 @@ impl DataThread {
                 if let Some(app) = ended.or(known) {
                     self.reporter.report(Report::Expired {
                         app,
-                        age: after,
-                        length_bytes: len.saturating_sub(TAG_BYTES) as u64,
+                        age: done.after,
+                        length_bytes: done.len.saturating_sub(TAG_BYTES) as u64,
                     });
                 }
             }
             MessageOutcome::Refused(_) | MessageOutcome::PeerRemoved => {}
         }
-    }
-
-    fn handle_commands(&mut self) -> Next {
-        self.wake.reset();
-        for _ in 0..COMMANDS_PER_TURN {
-            match self.commands.try_recv() {
-                Ok(Command::Close) => return Next::End,
-                Ok(command) => self.handle_command(command),
-                Err(std::sync::mpsc::TryRecvError::Empty) => return Next::Turn,
-                Err(std::sync::mpsc::TryRecvError::Disconnected) => return Next::End,
-            }
-        }
-        // There may be more.
-        self.wake.wake();
-        Next::Turn
-    }
-
-    fn handle_command(&mut self, command: Command) {
-        let now = now();
-        let failed = |what: &str, result: io::Result<()>| {
-            if let Err(error) = result {
-                tracing::error!(%error, "{what}: cannot wait for the socket");
-            }
-        };
-        match command {
-            Command::AddSocket { id, socket } => {
-                failed("path", self.wan.add(&self.epoll, id, *socket));
-            }
-            Command::SetUplink { id, rate } => self.endpoint.set_uplink(id, Some(rate)),
-            Command::RemoveSocket { id } => {
-                // Notices about the changed paths leave first.
-                self.send();
-                self.wan.remove(id);
-                self.endpoint.set_uplink(id, None);
-            }
-            Command::AddPeer {
-                config,
-                apps,
-                reply,
-            } => {
-                let peer = self.endpoint.add_peer(now, *config);
-                self.peers.insert(peer);
-                for NewApp {
-                    name,
-                    config,
-                    has_forward,
-                } in apps
-                {
-                    let route = AppRoute {
-                        name,
-                        peer,
-                        config,
-                        has_forward,
-                    };
-                    self.set_app(now, route);
-                }
-                // The control thread waits for it, unless it has given up.
-                let _ = reply.try_send(peer);
-            }
-            Command::RemovePeer { peer } => {
-                self.endpoint.remove_peer(now, peer);
-                self.peers.remove(&peer);
-                self.forwards.forget_peer(peer);
-                self.streams.forget_peer(peer);
-                self.messages.forget_peer(peer);
-            }
-            Command::SetPaths { peer, paths } => self.endpoint.set_paths(now, peer, &paths),
-            Command::SetApp { route } => self.set_app(now, route),
-            Command::RemoveApp { app } => self.remove_app(app),
-            Command::SetProbeShare(share) => self.endpoint.set_probe_share(share),
-            Command::SetAggregation(config) => self.endpoint.set_aggregation(*config),
-            Command::SetScheduler(scheduler) => self.endpoint.set_scheduler(scheduler),
-            Command::AddListener { app, socket } => {
-                failed("listener", self.listeners.add(&self.epoll, app, *socket));
-            }
-            Command::MoveListener { address, app } => self.listeners.set_app(address, app),
-            Command::RemoveListener { address } => self.listeners.remove(address),
-            Command::SetForward { app, destination } => self.forwards.set(app, destination),
-            Command::RemoveForward { app } => self.forwards.remove(app),
-            Command::AddTcpListener {
-                app,
-                listener,
-                mode,
-            } => {
-                let added = self.streams.listen(&self.epoll, app, listener, mode);
-                failed("listener", added);
-            }
-            Command::MoveTcpListener { address, app } => self.streams.move_listener(address, app),
-            Command::RemoveTcpListener { address } => self.streams.remove_listener(address),
-            Command::SetTcpForward {
-                app,
-                destination,
-                interface,
-            } => self.streams.set_forward(app, destination, interface),
-            Command::RemoveTcpForward { app } => self.streams.remove_forward(app),
-            Command::AddMessageListener(listener) => {
-                failed(
-                    "message socket",
-                    self.messages.listen(&self.epoll, listener),
-                );
-            }
-            Command::AddDevice {
-                number,
-                queues,
-                offloads,
-            } => {
-                let added = self
-                    .tunnels
-                    .add_device(&self.epoll, number, queues, offloads);
-                failed("TUN device", added);
-            }
-            Command::RemoveDevice { number } => self.tunnels.remove_device(&self.epoll, number),
-            Command::SetTenant { setup } => self.tunnels.set(now, *setup, &mut self.endpoint),
-            Command::RemoveTenant { id } => self.tunnels.remove(id, &mut self.endpoint),
-            Command::Tenants { reply } => {
-                let _ = reply.try_send(self.tunnels.figures(now, &self.endpoint));
-            }
-            Command::ForgetDelays { apps } => {
-                for app in apps {
-                    if let Some(meter) = self.delays.get_mut(&app) {
-                        meter.forget(now);
-                    }
-                }
-            }
-            Command::TakeDelayWindows { reply } => {
-                let taken =
-                    |(app, meter): (&AppId, &mut DelayMeter)| Some((*app, meter.take_window(now)?));
-                let _ = reply.try_send(self.delays.iter_mut().filter_map(taken).collect());
-            }
-            Command::Paths { reply } => {
-                let paths = |peer: &PeerId| (*peer, self.endpoint.paths(*peer));
-                let _ = reply.try_send(self.peers.iter().map(paths).collect());
-            }
-            Command::Snapshot { reply } => {
-                let _ = reply.try_send(Box::new(self.snapshot(now)));
-            }
-            Command::TakeTrace { peer, reply } => {
-                let batch = self.endpoint.take_trace(peer);
-                let _ = reply.try_send(PacketTrace { at: now, batch });
-            }
-            Command::StopTrace { peer } => self.endpoint.stop_trace(peer),
-            Command::Drain => {
-                self.listeners.clear();
-                self.with_streams(StreamServer::drain);
-                self.messages.drain();
-                self.draining = Draining::Yes;
-                self.check_drained();
-            }
-            // Handled by the caller.
-            Command::Close => {}
-        }
-    }
-
-    fn set_app(&mut self, now: Instant, route: AppRoute) {
-        let app = route.config.id;
-        if let Some(old) = self.routes.get(app)
-            && old.peer != route.peer
-        {
-            // Another peer; local clients stay attached.
-            self.endpoint.remove_app(old.peer, app);
-        }
-        self.endpoint.set_app(route.peer, route.config.clone());
-        self.delays
-            .entry(app)
-            .or_insert_with(|| DelayMeter::new(now));
-        self.routes.insert(route);
-    }
-
-    fn remove_app(&mut self, app: AppId) {
-        let Some(route) = self.routes.remove(app) else {
-            return;
-        };
-        self.endpoint.remove_app(route.peer, app);
-        self.delays.remove(&app);
-        self.with_messages(|messages, context| messages.forget_app(context, app));
-        self.with_streams(|streams, context| streams.forget_app(context, app));
     }
 
     fn tick(&mut self, now: Instant) {

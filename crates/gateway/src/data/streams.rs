@@ -27,7 +27,7 @@ use self::deferred_reset::{DeferredResets, ResetTimeouts};
 use super::{
     context::Context,
     destination::TcpDestination,
-    epoll_registration::EpollRegistration,
+    epoll_registration::{EpollRegistration, interest},
     figures::{TcpForwardFigures, TcpListenerFigures},
     log_throttle::LogThrottle,
     route::AppRoute,
@@ -862,8 +862,8 @@ impl Connection {
         let reads = self.reads && !self.read_ended;
         let writes = self.writes || self.connecting.is_some();
         let token = token::connection(number);
-        self.watch
-            .update(epoll, &self.socket, token, (reads, writes))
+        let interest = interest(reads, writes);
+        self.watch.update(epoll, &self.socket, token, interest)
     }
 }
 

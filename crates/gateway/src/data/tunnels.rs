@@ -5,6 +5,7 @@
 //! Windows and queues are the core's.
 
 mod counts;
+mod tenant;
 
 use std::{
     cell::Cell,
@@ -37,6 +38,7 @@ use keiro_linux::{
 };
 
 pub(crate) use self::counts::Counts;
+use self::tenant::{IngressContext, Tenant};
 use super::{
     report::{Report, Reporter},
     token,
@@ -76,6 +78,16 @@ pub(crate) struct TenantFigures {
     pub(crate) peers: BTreeMap<PeerId, TenantSnapshot>,
 }
 
+/// A tenant's IP packet that a peer has sent.
+#[derive(Clone, Copy)]
+pub(crate) struct PacketFromPeer<'a> {
+    pub(crate) peer: PeerId,
+    pub(crate) tenant: TenantId,
+    /// The ECN bits of the outer header.
+    pub(crate) ecn: u8,
+    pub(crate) data: &'a [u8],
+}
+
 /// All tenants and their devices.
 pub(crate) struct Tunnels {
     devices: HashMap<u64, Device>,
@@ -108,37 +120,6 @@ struct Device {
     offloads: Offloads,
 }
 
-struct Tenant {
-    setup: TenantSetup,
-    locations: PrefixTable<Location>,
-    peers: BTreeMap<PeerId, Peer>,
-    counts: Counts,
-    answers: TokenBucket,
-    /// Peer, source and destination of the last accepted packet: most that follow are the same.
-    last_accepted_flow: Option<(PeerId, IpAddr, IpAddr)>,
-}
-
-struct Peer {
-    rules: Classifier<AppId>,
-    app: AppId,
-    /// Longest packet that fits for every application of the tenant: the limit for segment sizes
-    /// requested from there.
-    max_inner_packet: u16,
-}
-
-/// Where an address is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Location {
-    Local,
-    Peer(PeerId),
-}
-
-/// Limits ICMP errors (RFC 4443 §2.4 (f)).
-struct TokenBucket {
-    left: u32,
-    refilled: Instant,
-}
-
 /// Packets that wait to be written within one turn. Large buffers are shared by all tenants:
 /// packets of one tenant are coalesced, those of others are deferred.
 #[derive(Default)]
@@ -157,10 +138,6 @@ const BYTES_PER_TURN: usize = 256 << 10;
 const COALESCED_MAX: usize = 64;
 /// Bytes of packets that wait deferred.
 const DEFERRED_BYTES_MAX: usize = 1 << 20;
-/// Answers per tenant: so many at once, and per second. Ours.
-const ANSWERS_MAX: u32 = 100;
-const NANOS_PER_ANSWER: u128 = 1_000_000_000 / ANSWERS_MAX as u128;
-
 impl Tunnels {
     pub(crate) fn new(seed: &[u8; 16]) -> Self {
         Self {
@@ -336,17 +313,12 @@ impl Tunnels {
     }
 
     /// Takes a packet of a peer; it is written with the next [`flush`](Self::flush).
-    pub(crate) fn deliver(
-        &mut self,
-        (peer, id): (PeerId, TenantId),
-        outer: u8,
-        packet: &[u8],
-        reporter: &mut Reporter,
-    ) {
+    pub(crate) fn deliver(&mut self, from_peer: &PacketFromPeer<'_>, reporter: &mut Reporter) {
+        let id = from_peer.tenant;
         let Some(tenant) = self.tenants.get_mut(&id) else {
             return;
         };
-        let Some(packet) = tenant.filter_from_peer(peer, outer, packet, &mut self.changed) else {
+        let Some(packet) = tenant.filter_from_peer(from_peer, &mut self.changed) else {
             return;
         };
         let device = tenant.setup.device;
@@ -480,260 +452,6 @@ impl Tunnels {
     }
 }
 
-/// What a packet that enters is handled with.
-struct IngressContext<'a> {
-    now: Instant,
-    device: &'a Device,
-    seed: &'a FlowSeed,
-    endpoint: &'a mut Endpoint,
-}
-
-impl Tenant {
-    fn new(now: Instant, setup: TenantSetup, counts: Counts) -> Self {
-        let mut locations = PrefixTable::new();
-        let own = setup.own.iter().map(|prefix| (*prefix, Location::Local));
-        let theirs = setup.peers.iter().flat_map(|(peer, of)| {
-            of.prefixes
-                .iter()
-                .map(|prefix| (*prefix, Location::Peer(*peer)))
-        });
-        for (prefix, side) in own.chain(theirs) {
-            // The configuration has none twice.
-            let _ = locations.insert(prefix, side);
-        }
-        let peer = |(peer, of): (&PeerId, &PeerSetup)| {
-            let rules = Classifier::new(of.rules.clone()).unwrap_or_else(|error| {
-                tracing::error!(%error, "a tenant's rules are not taken");
-                Classifier::new(Vec::new()).expect("no rules are right")
-            });
-            // Until a path is known, the device's.
-            let (app, max_inner_packet) = (of.app, setup.mtu);
-            let peer_state = Peer {
-                rules,
-                app,
-                max_inner_packet,
-            };
-            (*peer, peer_state)
-        };
-        let peers = setup.peers.iter().map(peer).collect();
-        let answers = TokenBucket {
-            left: ANSWERS_MAX,
-            refilled: now,
-        };
-        Self {
-            setup,
-            locations,
-            peers,
-            counts,
-            answers,
-            last_accepted_flow: None,
-        }
-    }
-
-    fn update_max_inner_packet(&mut self, endpoint: &Endpoint, peer: PeerId) {
-        let (id, longest) = (self.setup.config.id, self.setup.mtu);
-        let (Some(of), Some(found)) = (self.setup.peers.get(&peer), self.peers.get_mut(&peer))
-        else {
-            return;
-        };
-        let apps = of.rules.iter().map(|(_, app)| *app).chain([of.app]);
-        let rooms = apps.filter_map(|app| endpoint.packet_room(peer, id, app));
-        let room = rooms.min().and_then(|room| u16::try_from(room).ok());
-        found.max_inner_packet = room.map_or(longest, |room| room.min(longest));
-    }
-
-    /// Handles a packet that was read from the device, large or not. The headers of a large one are
-    /// checked once.
-    fn ingress(&mut self, with: &mut IngressContext<'_>, bytes: &mut [u8]) {
-        let mut vnet = VnetHeader::default();
-        let mut packet = bytes;
-        if with.device.offloads.vnet_header {
-            match VnetHeader::split(packet) {
-                Ok((header, _)) => vnet = header,
-                Err(_) => {
-                    self.counts.drops.malformed += 1;
-                    return;
-                }
-            }
-            packet = &mut packet[VNET_HEADER_BYTES..];
-        }
-        let Ok(header) = Header::parse(packet) else {
-            self.counts.drops.malformed += 1;
-            return;
-        };
-        self.counts.stats.ingress_packets += 1;
-        self.counts.stats.ingress_bytes += packet.len() as u64;
-        if is_link_scope(&header.destination) {
-            self.counts.not_forwarded.multicast += 1;
-            return;
-        }
-        if header.is_link_local() {
-            self.counts.not_forwarded.link_local += 1;
-            return;
-        }
-        if !header.is_routable() || header.destination.is_multicast() {
-            self.counts.drops.not_routable += 1;
-            return;
-        }
-        if !self
-            .locations
-            .admits_source(header.source, &Location::Local)
-        {
-            self.counts.drops.spoofed += 1;
-            return;
-        }
-        let Some(&Location::Peer(to)) = self.locations.longest_match(header.destination) else {
-            self.counts.drops.no_route += 1;
-            return self.answer(with, packet, &header, Reason::NoRoute);
-        };
-        if hop::decrement(packet, header.version()).is_err() {
-            self.counts.drops.hop_limit += 1;
-            return self.answer(with, packet, &header, Reason::HopLimitExceeded);
-        }
-        let Ok(mut segments) = Segments::new(vnet, packet) else {
-            self.counts.drops.malformed += 1;
-            return;
-        };
-        self.counts.stats.ingress_packets += segments.count() as u64 - 1;
-        let Some(peer) = self.peers.get_mut(&to) else {
-            return;
-        };
-        let id = self.setup.config.id;
-        let app = *peer.rules.application(&header).unwrap_or(&peer.app);
-        let Some(room) = with.endpoint.packet_room(to, id, app) else {
-            self.counts.drops.no_path += segments.count() as u64;
-            return;
-        };
-        let room = u16::try_from(room).unwrap_or(u16::MAX).min(self.setup.mtu);
-        let flow_hash = with.seed.number(&FlowKey::of(&header)) as u32;
-        let whole = segments.count() == 1;
-        let send = |endpoint: &mut Endpoint, data: Vec<u8>| {
-            let ecn = header.traffic_class & 3;
-            let sent = IpPacket {
-                flow_hash,
-                ecn,
-                data,
-            };
-            // Refusals are counted in the core, or the peer is being removed.
-            let _ = endpoint.send_packet(with.now, to, (id, app), sent);
-        };
-        let count = segments.count();
-        for number in 0..count {
-            let mut packet = with.endpoint.spare_buffer(segments.largest());
-            let Some(length) = segments.write_next(&mut packet) else {
-                break;
-            };
-            packet.truncate(length);
-            if whole {
-                mss::clamp(&mut packet, &header, room);
-            }
-            if length <= room.into() {
-                send(with.endpoint, packet);
-                continue;
-            }
-            let cut = fragment::fragment(&packet, &header, room, |part| {
-                send(with.endpoint, part.to_vec());
-            });
-            if cut.is_err() {
-                // The remaining segments are as long, except the last, which is useless alone.
-                self.counts.drops.too_big += (count - number) as u64;
-                self.answer(with, &packet, &header, Reason::TooBig { mtu: room });
-                break;
-            }
-        }
-    }
-
-    /// Sends an ICMP error to the sender. IPv4 drops packets from outside whose source is the
-    /// machine's own, so errors carry the address that the packet was sent to.
-    fn answer(
-        &mut self,
-        with: &IngressContext<'_>,
-        packet: &[u8],
-        header: &Header,
-        reason: Reason,
-    ) {
-        let from = match header.destination {
-            IpAddr::V4(v4) => ReplyFrom {
-                v4: Some(v4),
-                v6: None,
-            },
-            IpAddr::V6(v6) => ReplyFrom {
-                v4: None,
-                v6: Some(self.setup.icmp_source_v6.unwrap_or(v6)),
-            },
-        };
-        let mut out = [0; REPLY_BYTES_MAX];
-        let Ok(reply) = icmp::reply(packet, header, reason, from, &mut out) else {
-            return;
-        };
-        if !self.answers.take(with.now) {
-            self.counts.stats.suppressed_icmp_error_packets += 1;
-            return;
-        }
-        let mut bytes = [0; VNET_HEADER_BYTES + REPLY_BYTES_MAX];
-        let skip = match with.device.offloads.vnet_header {
-            true => VNET_HEADER_BYTES,
-            false => 0,
-        };
-        bytes[skip..skip + reply.len()].copy_from_slice(reply);
-        if let Ok(true) = with.device.queues[0].write(&bytes[..skip + reply.len()]) {
-            self.counts.stats.icmp_error_packets += 1;
-        }
-    }
-
-    /// Checks a peer's packet and adapts it for writing, in `scratch` if it changes; `None`: it is
-    /// dropped and counted.
-    fn filter_from_peer<'a>(
-        &mut self,
-        from: PeerId,
-        outer: u8,
-        packet: &'a [u8],
-        scratch: &'a mut [u8],
-    ) -> Option<&'a [u8]> {
-        let counts = &mut self.counts;
-        let Ok(header) = Header::parse(packet) else {
-            counts.drops.peer_malformed += 1;
-            return None;
-        };
-        let flow = Some((from, header.source, header.destination));
-        if self.last_accepted_flow != flow {
-            if !header.is_routable()
-                || !self
-                    .locations
-                    .admits_source(header.source, &Location::Peer(from))
-            {
-                counts.drops.peer_spoofed += 1;
-                return None;
-            }
-            if self.locations.longest_match(header.destination) != Some(&Location::Local) {
-                counts.drops.peer_foreign += 1;
-                return None;
-            }
-            self.last_accepted_flow = flow;
-        }
-        let inner = Ecn::of(header.traffic_class);
-        let Decapsulated::Forward(ecn) = inner.decapsulated(Ecn::of(outer)) else {
-            counts.drops.congested += 1;
-            return None;
-        };
-        let is_syn = header.protocol == keiro_ip::protocol::TCP
-            && header.is_first()
-            && packet
-                .get(header.transport + 13)
-                .is_some_and(|flags| flags & 2 != 0);
-        if ecn == inner && !is_syn {
-            return Some(packet);
-        }
-        let changed = scratch.get_mut(..packet.len())?;
-        changed.copy_from_slice(packet);
-        ecn::set_ecn(changed, header.version(), ecn);
-        if let Some(peer) = self.peers.get(&from) {
-            mss::clamp(changed, &header, peer.max_inner_packet);
-        }
-        Some(changed)
-    }
-}
-
 impl Device {
     /// The numbers of its queues, beginning with the one whose turn it is.
     fn in_turn(&self) -> impl Iterator<Item = usize> + use<> {
@@ -751,21 +469,6 @@ impl Device {
                 &queues[(flow % queues.len() as u64) as usize]
             }
         }
-    }
-}
-
-impl TokenBucket {
-    fn take(&mut self, now: Instant) -> bool {
-        let since = now.saturating_duration_since(self.refilled).as_nanos();
-        let new = u32::try_from(since / NANOS_PER_ANSWER).unwrap_or(u32::MAX);
-        if new > 0 {
-            self.left = self.left.saturating_add(new).min(ANSWERS_MAX);
-            self.refilled = now;
-        }
-        self.left
-            .checked_sub(1)
-            .map(|left| self.left = left)
-            .is_some()
     }
 }
 
@@ -788,15 +491,6 @@ impl DeviceCloser {
             self.thread = began.is_ok().then_some(sender);
         }
         self.thread.as_ref()
-    }
-}
-
-/// Groups of one link: of IPv4 the block for local control (RFC 5771 §4), of IPv6 those whose scope says
-/// so (RFC 4291 §2.7).
-fn is_link_scope(address: &IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => matches!(v4.octets(), [224, 0, 0, _]),
-        IpAddr::V6(v6) => v6.is_multicast() && v6.segments()[0] & 0xf <= 2,
     }
 }
 

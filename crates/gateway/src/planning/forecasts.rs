@@ -99,18 +99,19 @@ impl<'a> Forecasts<'a> {
 
     /// The score of each of `members` on `path`, with latency targets scaled by `tighter`; and
     /// whether it counts as unmet at the 99th percentile only for want of a value.
-    fn opinions(
+    fn scores(
         &mut self,
-        (path, members): (usize, &[usize]),
+        path: usize,
+        members: &[usize],
         resolution: Resolution,
         tighter: f64,
     ) -> Vec<(ReviewScore, bool)> {
         let problem = self.problem;
         // No application joined the path: what was measured there holds or improves.
-        let came = |app: &usize| problem.at[*app] != Some(path);
-        let nobody_came = !members.iter().any(came);
+        let is_new = |app: &usize| problem.at[*app] != Some(path);
+        let no_new_member = !members.iter().any(is_new);
         let forecasts_of = self.of(path, members, resolution);
-        let opinion = |(app, forecast): (&usize, &DelayForecast)| {
+        let score = |(app, forecast): (&usize, &DelayForecast)| {
             let spec = &problem.app_specs[*app];
             let latency_target = spec
                 .latency_target
@@ -125,7 +126,7 @@ impl<'a> Forecasts<'a> {
                 ExpectedDelay::of(&prediction, Some(forecast), measured, problem.tolerance)
             };
             let index = problem.apps[*app];
-            let measured = problem.measured.get(&index).filter(|_| nobody_came);
+            let measured = problem.measured.get(&index).filter(|_| no_new_member);
             let extrapolated = match forecast.mean() {
                 Some(_) => None,
                 None => problem.extrapolated(*app, path, &prediction),
@@ -145,37 +146,39 @@ impl<'a> Forecasts<'a> {
                     .or(extrapolated.map(|delay| delay.p99.as_secs_f64()))
                     .zip(limit),
                 is_met: seen.and_then(|seen| seen.met_at_p99),
-                stays: problem.at[*app].map(|_| nobody_came),
+                stays: problem.at[*app].map(|_| no_new_member),
                 is_blind: members.iter().any(|other| {
                     // Applications that were on the path during the measurement are part of it.
-                    let counts = nobody_came || came(app) || came(other);
+                    let counts = no_new_member || is_new(app) || is_new(other);
                     other != app && counts && problem.little_known.contains(other)
                 }),
             };
             let is_unmet = expected.met == Some(false) || expected.overloaded;
             let mean = expected.predicted.unwrap_or(prediction.delay);
             let is_unmet_at_p99 = !is_unmet && latency_target.is_some() && tail.is_unmet();
-            let opinion = ReviewScore {
+            let score = ReviewScore {
                 unmet: usize::from(is_unmet),
                 overloaded: usize::from(expected.overloaded),
                 unmet_at_p99: usize::from(is_unmet_at_p99),
                 lateness: expected.lateness,
                 delay: mean.finite().unwrap_or_default(),
             };
-            (opinion, is_unmet_at_p99 && tail.forecast.is_none())
+            (score, is_unmet_at_p99 && tail.forecast.is_none())
         };
-        members.iter().zip(forecasts_of).map(opinion).collect()
+        members.iter().zip(forecasts_of).map(score).collect()
     }
 
-    pub(super) fn opinion(
+    /// The sum of [`Self::scores`].
+    pub(super) fn score(
         &mut self,
-        on_path: (usize, &[usize]),
+        path: usize,
+        members: &[usize],
         resolution: Resolution,
         tighter: f64,
     ) -> ReviewScore {
-        let all = self.opinions(on_path, resolution, tighter);
+        let all = self.scores(path, members, resolution, tighter);
         all.into_iter()
-            .map(|(opinion, _)| opinion)
+            .map(|(score, _)| score)
             .fold(ReviewScore::default(), ReviewScore::saturating_add)
     }
 
@@ -193,15 +196,15 @@ impl<'a> Forecasts<'a> {
                 ForecastResolution::Medium => MEDIUM.min(resolution(members.len())),
                 ForecastResolution::Coarse => search_resolution(assignment.len()),
             };
-            let all = self.opinions((path, &members), resolution, 1.0);
-            for (app, (opinion, is_doubt)) in members.into_iter().zip(all) {
-                if opinion.unmet > 0 {
+            let all = self.scores(path, &members, resolution, 1.0);
+            for (app, (score, is_doubt)) in members.into_iter().zip(all) {
+                if score.unmet > 0 {
                     violations.unmet.insert(app);
                 }
                 if is_doubt {
                     violations.doubts.insert(app);
                 }
-                violations.all = violations.all.saturating_add(opinion);
+                violations.all = violations.all.saturating_add(score);
             }
         }
         violations

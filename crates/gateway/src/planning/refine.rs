@@ -135,9 +135,9 @@ impl PlanningProblem {
         let in_force = self.in_force().filter(|_| plan_mode == PlanMode::Revise);
         let mut kept = planned.to_vec();
         if let Some(in_force) = &in_force {
-            let opinion = forecasts.violations(in_force, look).all;
-            if opinion.beats(&least) {
-                (least, kept) = (opinion, in_force.clone());
+            let score = forecasts.violations(in_force, look).all;
+            if score.beats(&least) {
+                (least, kept) = (score, in_force.clone());
             }
         }
         // Applications that gain nothing stay.
@@ -152,8 +152,7 @@ impl PlanningProblem {
         let (mut latency_targets, mut tries) = (1.0, 0..tries);
         while !least.all_met() && tries.next().is_some() {
             let mut review = Review::new(&may, self.work_max(), |path, members| {
-                forecasts.opinion(
-                    (path, members),
+                forecasts.score(path, members,
                     search_resolution(self.apps.len()),
                     latency_targets,
                 )
@@ -162,13 +161,13 @@ impl PlanningProblem {
                 latency_targets *= WIDER;
                 continue;
             };
-            let opinion = forecasts.violations(&repaired.assignment, look).all;
-            latency_targets *= match opinion.unmet > repaired.score.unmet {
+            let score = forecasts.violations(&repaired.assignment, look).all;
+            latency_targets *= match score.unmet > repaired.score.unmet {
                 true => TIGHTER,
                 false => WIDER,
             };
-            if opinion.beats(&least) {
-                (least, kept) = (opinion, repaired.assignment);
+            if score.beats(&least) {
+                (least, kept) = (score, repaired.assignment);
             }
         }
         kept

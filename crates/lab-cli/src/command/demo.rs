@@ -15,7 +15,7 @@ use keiro_experiment::{
     plan::{Figure, Plan, Shape},
     predict,
     report::Report,
-    row::{Row, RowName, Source},
+    row::{RowName, Source},
     setup::Setup,
 };
 
@@ -255,52 +255,12 @@ fn running(status: &Status<'_>, style: Style) -> String {
 
 fn conclusion(plan: &Plan, report: &Report, source: Source, args: &args::Demo) -> String {
     let style = Style::of_stdout();
-    let suffix = if source == Source::Sim { " sim" } else { "" };
-    let row = |name: String| {
-        report
-            .rows
-            .iter()
-            .find(|row| row.name == format!("{name}{suffix}"))
+    let results = Results {
+        plan,
+        report,
+        suffix: if source == Source::Sim { " sim" } else { "" },
     };
-    let value = |row: Option<&Row>| row.and_then(|row| row.measured);
-    let paper = |name: String| {
-        let name = RowName::parse(&name, &plan.setup).ok();
-        name.and_then(|name| plan.paper.get(&name))
-            .map_or(NONE.to_owned(), |ms| millis(*ms))
-    };
-    let mut table = Table::new(&[
-        "application",
-        "target>",
-        "mean before>",
-        "p99 before>",
-        "met",
-        "mean keiro>",
-        "p99 keiro>",
-        "met",
-        "paper before>",
-        "paper after>",
-    ]);
-    let mut met_counts = [0; VARIANTS.len()];
-    for app in &plan.setup.applications {
-        let name = &app.name;
-        let latency_target_ms = app.latency_target.0.as_secs_f64() * 1e3;
-        let mut cells = vec![
-            Cell::from(name.as_str()),
-            Cell::from(human::duration(app.latency_target.0)),
-        ];
-        for (variant, count) in VARIANTS.iter().zip(&mut met_counts) {
-            let p99 = value(row(format!("{name} p99 {variant}")));
-            let holds = p99.map(|p99| p99 <= latency_target_ms);
-            *count += usize::from(holds == Some(true));
-            cells.push(shown(value(row(format!("{name} mean {variant}")))));
-            cells.push(shown(p99));
-            cells.push(met(style, holds));
-        }
-        for variant in VARIANTS {
-            cells.push(Cell::from(paper(format!("{name} mean {variant}"))));
-        }
-        table.row(cells);
-    }
+    let (table, met_counts) = results.table(style);
     let of = plan.setup.applications.len();
     let mut text = format!(
         "{}\n\n{table}\n\
@@ -312,7 +272,7 @@ fn conclusion(plan: &Plan, report: &Report, source: Source, args: &args::Demo) -
     );
     for run in report.manifest.runs.iter().filter(|run| run.void_runs > 0) {
         text.push_str(&format!(
-            "{}: the emulator was late in {} runs, as this machine was too busy; its numbers do not count.\n",
+            "{}: in {} runs the emulator was late because this machine was busy; they are not counted.\n",
             run.variant, run.void_runs
         ));
     }
@@ -321,7 +281,73 @@ fn conclusion(plan: &Plan, report: &Report, source: Source, args: &args::Demo) -
     for file in report.files.iter().filter(|file| file.ends_with(".svg")) {
         text.push_str(&format!("  {}\n", directory.join(file).display()));
     }
-    // Called as it was called, since it may not be installed.
+    text.push_str(&next_steps());
+    text
+}
+
+/// The demonstration's rows, beside the paper's.
+struct Results<'a> {
+    plan: &'a Plan,
+    report: &'a Report,
+    /// Of the rows' names.
+    suffix: &'a str,
+}
+
+impl Results<'_> {
+    /// A row per application, and how many targets each variant meets at the 99th percentile.
+    fn table(&self, style: Style) -> (Table, [usize; VARIANTS.len()]) {
+        let mut table = Table::new(&[
+            "application",
+            "target>",
+            "mean before>",
+            "p99 before>",
+            "met",
+            "mean keiro>",
+            "p99 keiro>",
+            "met",
+            "paper before>",
+            "paper after>",
+        ]);
+        let mut met_counts = [0; VARIANTS.len()];
+        for app in &self.plan.setup.applications {
+            let name = &app.name;
+            let latency_target_ms = app.latency_target.0.as_secs_f64() * 1e3;
+            let mut cells = vec![
+                Cell::from(name.as_str()),
+                Cell::from(human::duration(app.latency_target.0)),
+            ];
+            for (variant, count) in VARIANTS.iter().zip(&mut met_counts) {
+                let p99 = self.measured(&format!("{name} p99 {variant}"));
+                let is_met = p99.map(|p99| p99 <= latency_target_ms);
+                *count += usize::from(is_met == Some(true));
+                cells.push(shown(self.measured(&format!("{name} mean {variant}"))));
+                cells.push(shown(p99));
+                cells.push(met(style, is_met));
+            }
+            for variant in VARIANTS {
+                cells.push(Cell::from(self.paper(&format!("{name} mean {variant}"))));
+            }
+            table.row(cells);
+        }
+        (table, met_counts)
+    }
+
+    fn measured(&self, name: &str) -> Option<f64> {
+        let name = format!("{name}{}", self.suffix);
+        let row = self.report.rows.iter().find(|row| row.name == name)?;
+        row.measured
+    }
+
+    fn paper(&self, name: &str) -> String {
+        let name = RowName::parse(name, &self.plan.setup).ok();
+        name.and_then(|name| self.plan.paper.get(&name))
+            .map_or(NONE.to_owned(), |ms| millis(*ms))
+    }
+}
+
+/// Commands to go on with.
+fn next_steps() -> String {
+    // By the name with which it was started, since it may not be installed.
     let keiro_lab = std::env::args()
         .next()
         .unwrap_or_else(|| "keiro-lab".to_owned());
@@ -329,23 +355,23 @@ fn conclusion(plan: &Plan, report: &Report, source: Source, args: &args::Demo) -
         Some(beside) if Path::new(beside).exists() => beside,
         _ => "keiro",
     };
-    let mut next = vec![(
+    let mut steps = vec![(
         format!("{keiro_lab} experiment run {EXPERIMENT}"),
         "the whole table with intervals, TCP and MPTCP beside it",
     )];
     // In the source tree only.
     if Path::new(EXAMPLE).exists() {
-        next.push((
+        steps.push((
             format!("{keiro} plan --config {EXAMPLE}"),
             "why each application goes where",
         ));
     }
-    next.push((
+    steps.push((
         format!("{keiro} init"),
         "a first configuration for this machine",
     ));
-    text.push_str("\nNext:\n");
-    for (command, what) in next {
+    let mut text = "\nNext:\n".to_owned();
+    for (command, what) in steps {
         text.push_str(&format!("  {command}\n      {what}\n"));
     }
     text

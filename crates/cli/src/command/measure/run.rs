@@ -7,7 +7,7 @@ use std::{
     path::Path,
     process::ExitCode,
     sync::{
-        Mutex, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -18,7 +18,7 @@ use keiro_control::key::load_private_key;
 use keiro_linux::signal::Signals;
 use keiro_measure::{
     net::{
-        Connection, Credentials, Direction, Identity, NetError, ProbePlan, Session, TrainPlan,
+        Connection, Credentials, Direction, Identity, NetError, ProbePlan, ProbeReport, Session, TrainPlan, TrainReport,
         TransferPlan, TransferProgress, Transfers, measure_probes, measure_trains,
         measure_transfers,
     },
@@ -63,10 +63,15 @@ pub(super) fn run(target: &str, args: &args::MeasureNet) -> Outcome {
     let mut signals = Signals::block().map_err(system)?;
     let stop = AtomicBool::new(false);
     let measured = Mutex::new(Measured::default());
-    let plans = (&probes, &plan);
+    let work = Work {
+        target,
+        credentials: credentials.as_ref(),
+        probes: &probes,
+        transfers: &plan,
+        args,
+    };
     let ended = thread::scope(|scope| {
-        let work = || measure(target, credentials.as_ref(), plans, args, &stop, &measured);
-        let working = scope.spawn(work);
+        let working = scope.spawn(|| measure(&work, &stop, &measured));
         let waited = wait_for_stop(&mut signals, || working.is_finished());
         stop.store(true, Ordering::Release);
         let ended = working.join().expect("measuring does not panic");
@@ -129,72 +134,102 @@ fn credentials(args: &args::MeasureNet) -> Result<Option<Credentials>, Failure> 
     }))
 }
 
-/// Does one part after the other and keeps in `measured` what each finds.
+/// What is to be measured, and how.
+struct Work<'a> {
+    target: &'a str,
+    credentials: Option<&'a Credentials>,
+    probes: &'a ProbePlan,
+    transfers: &'a TransferPlan,
+    args: &'a args::MeasureNet,
+}
+
+/// Does one part after the other and stores the result of each in `measured`.
 fn measure(
-    target: &str,
-    credentials: Option<&Credentials>,
-    (probes, plan): (&ProbePlan, &TransferPlan),
-    args: &args::MeasureNet,
+    work: &Work<'_>,
     stop: &AtomicBool,
     measured: &Mutex<Measured>,
 ) -> Result<(), NetError> {
-    let keep = |change: &mut dyn FnMut(&mut Measured)| {
-        change(&mut measured.lock().unwrap_or_else(PoisonError::into_inner));
-    };
-    let mut session = Session::connect(target, credentials, stop)?;
-    keep(&mut |measured| {
+    let args = work.args;
+    let mut session = Session::connect(work.target, work.credentials, stop)?;
+    {
+        let mut measured = lock(measured);
         measured.server = Some(session.server());
         measured.round_trip_min = session.round_trip_min();
-    });
-    let mut waiting = Waiting::new(
-        MeasurePart::value_variants()
-            .iter()
-            .filter(|part| args.measures(**part))
-            .count(),
-    );
+    }
+    let parts = MeasurePart::value_variants().iter();
+    let mut waiting = Waiting::new(parts.filter(|part| args.measures(**part)).count());
     if args.measures(MeasurePart::Udp) {
-        waiting.begin("probes over UDP");
-        let all = f64::from(probes.count.max(1));
         let mut report = None;
-        let ended = measure_probes(&mut session, probes, &mut report, &mut |sent| {
-            let left = probes.interval.mul_f64((all - sent as f64).max(0.0));
-            waiting.show(sent as f64 / all, left, "probes over UDP");
-        });
-        keep(&mut |measured| measured.probes = report.take());
+        let ended = probe(work.probes, &mut session, &mut waiting, &mut report);
+        lock(measured).probes = report;
         ended?;
     }
     if args.measures(MeasurePart::Capacity) {
-        waiting.begin("trains for the capacity");
-        let trains = TrainPlan {
-            trains: args.trains,
-            packets: TRAIN_PACKETS,
-            bytes: TRAIN_BYTES,
-            seed: args.seed,
-        };
-        let begin = std::time::Instant::now();
-        let all = f64::from(args.trains.max(1));
-        let report = measure_trains(&mut session, &trains, &mut |done| {
-            let share = done as f64 / all;
-            let left = begin.elapsed().mul_f64((1.0 - share).max(0.0) / share);
-            waiting.show(share, left, "trains for the capacity");
-        })?;
-        keep(&mut |measured| measured.trains = Some(report.clone()));
+        let report = send_trains(args, &mut session, &mut waiting)?;
+        lock(measured).trains = Some(report);
     }
     if args.measures(MeasurePart::Tcp) {
-        waiting.begin("transfers over TCP");
         let mut found = Transfers::default();
-        let ended = measure_transfers(&mut session, plan, &mut found, &mut |progress| {
-            let total = (progress.elapsed + progress.left).as_secs_f64();
-            let share = progress.elapsed.as_secs_f64() / total.max(1e-9);
-            waiting.show(share, progress.left, &transfers(progress));
-        });
-        keep(&mut |measured| {
-            measured.transfers = std::mem::take(&mut found);
-            measured.round_trip_min = session.round_trip_min();
-        });
+        let ended = transfer(work.transfers, &mut session, &mut waiting, &mut found);
+        let mut measured = lock(measured);
+        measured.transfers = found;
+        measured.round_trip_min = session.round_trip_min();
         ended?;
     }
     Ok(())
+}
+
+fn lock(measured: &Mutex<Measured>) -> MutexGuard<'_, Measured> {
+    measured.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn probe(
+    probes: &ProbePlan,
+    session: &mut Session<'_>,
+    waiting: &mut Waiting,
+    report: &mut Option<ProbeReport>,
+) -> Result<(), NetError> {
+    waiting.begin("probes over UDP");
+    let all = f64::from(probes.count.max(1));
+    measure_probes(session, probes, report, &mut |sent| {
+        let left = probes.interval.mul_f64((all - sent as f64).max(0.0));
+        waiting.show(sent as f64 / all, left, "probes over UDP");
+    })
+}
+
+fn send_trains(
+    args: &args::MeasureNet,
+    session: &mut Session<'_>,
+    waiting: &mut Waiting,
+) -> Result<TrainReport, NetError> {
+    waiting.begin("trains for the capacity");
+    let trains = TrainPlan {
+        trains: args.trains,
+        packets: TRAIN_PACKETS,
+        bytes: TRAIN_BYTES,
+        seed: args.seed,
+    };
+    let begin = std::time::Instant::now();
+    let all = f64::from(args.trains.max(1));
+    measure_trains(session, &trains, &mut |done| {
+        let share = done as f64 / all;
+        let left = begin.elapsed().mul_f64((1.0 - share).max(0.0) / share);
+        waiting.show(share, left, "trains for the capacity");
+    })
+}
+
+fn transfer(
+    plan: &TransferPlan,
+    session: &mut Session<'_>,
+    waiting: &mut Waiting,
+    found: &mut Transfers,
+) -> Result<(), NetError> {
+    waiting.begin("transfers over TCP");
+    measure_transfers(session, plan, found, &mut |progress| {
+        let total = (progress.elapsed + progress.left).as_secs_f64();
+        let share = progress.elapsed.as_secs_f64() / total.max(1e-9);
+        waiting.show(share, progress.left, &transfers(progress));
+    })
 }
 
 fn transfers(progress: &TransferProgress) -> String {

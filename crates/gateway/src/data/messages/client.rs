@@ -21,7 +21,7 @@ use keiro_core::{AppId, Instant, MessageId, PeerId};
 use keiro_linux::epoll::{Epoll, Interest};
 
 use super::{queue::SharedMessage, tag::TAG_BYTES};
-use crate::data::{epoll_registration::EpollRegistration, token};
+use crate::data::{epoll_registration::{EpollRegistration, interest}, token};
 
 /// A client's stream.
 pub(super) enum Stream {
@@ -259,7 +259,8 @@ impl Client {
         };
         let write = write || !self.output.is_empty();
         let key = token::client(number);
-        self.watch.update(epoll, &self.stream, key, (read, write))
+        let interest = interest(read, write);
+        self.watch.update(epoll, &self.stream, key, interest)
     }
 
     /// A sender that has sent everything and got all its acks.

@@ -37,10 +37,18 @@ fn packet(source: [u8; 4], destination: [u8; 4], traffic_class: u8) -> Vec<u8> {
     packet
 }
 
-fn judged(tenant: &mut Tenant, outer: u8, packet: &[u8]) -> Option<Vec<u8>> {
+fn filtered(tenant: &mut Tenant, outer: u8, packet: &[u8]) -> Option<Vec<u8>> {
     let mut scratch = vec![0; 2000];
     tenant
-        .filter_from_peer(PEER, outer, packet, &mut scratch)
+        .filter_from_peer(
+            &PacketFromPeer {
+                peer: PEER,
+                tenant: TenantId(1),
+                ecn: outer,
+                data: packet,
+            },
+            &mut scratch,
+        )
         .map(<[u8]>::to_vec)
 }
 
@@ -48,21 +56,21 @@ fn judged(tenant: &mut Tenant, outer: u8, packet: &[u8]) -> Option<Vec<u8>> {
 fn a_peer_sends_from_its_own_prefixes_to_ours_and_nowhere_else() {
     let mut tenant = tenant();
     let good = packet([10, 2, 0, 1], [10, 1, 0, 1], 0);
-    assert_eq!(judged(&mut tenant, 0, &good), Some(good.clone()));
+    assert_eq!(filtered(&mut tenant, 0, &good), Some(good.clone()));
     for source in [[10, 3, 0, 1], [10, 1, 0, 2], [192, 0, 2, 1], [127, 0, 0, 1]] {
         assert_eq!(
-            judged(&mut tenant, 0, &packet(source, [10, 1, 0, 1], 0)),
+            filtered(&mut tenant, 0, &packet(source, [10, 1, 0, 1], 0)),
             None
         );
     }
     for destination in [[10, 2, 0, 2], [10, 3, 0, 1], [192, 0, 2, 1]] {
         assert_eq!(
-            judged(&mut tenant, 0, &packet([10, 2, 0, 1], destination, 0)),
+            filtered(&mut tenant, 0, &packet([10, 2, 0, 1], destination, 0)),
             None
         );
     }
     for length in 0..good.len() {
-        assert_eq!(judged(&mut tenant, 0, &good[..length]), None);
+        assert_eq!(filtered(&mut tenant, 0, &good[..length]), None);
     }
     let counts = tenant.counts;
     assert_eq!(
@@ -177,9 +185,9 @@ fn tenants_may_exchange_their_devices_and_pass_them_on() {
 fn a_mark_on_the_way_is_carried_in_or_drops_the_packet() {
     let mut tenant = tenant();
     let inner = |ecn: u8| packet([10, 2, 0, 1], [10, 1, 0, 1], 46 << 2 | ecn);
-    assert_eq!(judged(&mut tenant, 3, &inner(2)), Some(inner(3)));
-    assert_eq!(judged(&mut tenant, 2, &inner(2)), Some(inner(2)));
-    assert_eq!(judged(&mut tenant, 3, &inner(0)), None);
+    assert_eq!(filtered(&mut tenant, 3, &inner(2)), Some(inner(3)));
+    assert_eq!(filtered(&mut tenant, 2, &inner(2)), Some(inner(2)));
+    assert_eq!(filtered(&mut tenant, 3, &inner(0)), None);
     assert_eq!(tenant.counts.drops.congested, 1);
 }
 

@@ -93,7 +93,7 @@ fn least_unmet(config: &Config, input: &PlannerInput) -> usize {
         let mut unmet = |set: usize| {
             let members: Vec<usize> = members(set).collect();
             let resolution = resolution(members.len());
-            forecasts.opinion((path, &members), resolution, 1.0).unmet
+            forecasts.score(path, &members, resolution, 1.0).unmet
         };
         let unmet: Vec<usize> = (0..sets).map(&mut unmet).collect();
         let parts = |set: usize| (0..=set).filter(move |part| part & !set == 0);

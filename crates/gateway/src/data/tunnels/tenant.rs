@@ -1,0 +1,351 @@
+//! One tenant's packets: which pass from its device to its peers, and from its peers to its device.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use keiro_core::{AppId, Endpoint, Instant, IpPacket, PeerId};
+use keiro_ip::{
+    Header,
+    classify::Classifier,
+    ecn::{self, Decapsulated, Ecn},
+    flow::{FlowKey, FlowSeed},
+    fragment, hop,
+    icmp::{self, REPLY_BYTES_MAX, Reason, ReplyFrom},
+    mss,
+    offload::{Segments, VNET_HEADER_BYTES, VnetHeader},
+    prefix::PrefixTable,
+};
+
+use super::{Counts, Device, PacketFromPeer, PeerSetup, TenantSetup};
+
+pub(super) struct Tenant {
+    pub(super) setup: TenantSetup,
+    locations: PrefixTable<Location>,
+    pub(super) peers: BTreeMap<PeerId, Peer>,
+    pub(super) counts: Counts,
+    answers: TokenBucket,
+    /// Peer, source and destination of the last accepted packet: most that follow are the same.
+    last_accepted_flow: Option<(PeerId, IpAddr, IpAddr)>,
+}
+
+pub(super) struct Peer {
+    rules: Classifier<AppId>,
+    app: AppId,
+    /// Longest packet that fits for every application of the tenant: the limit for segment sizes
+    /// requested from there.
+    max_inner_packet: u16,
+}
+
+/// Where an address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Location {
+    Local,
+    Peer(PeerId),
+}
+
+/// Limits ICMP errors (RFC 4443 §2.4 (f)).
+struct TokenBucket {
+    left: u32,
+    refilled: Instant,
+}
+
+/// What a packet that enters is handled with.
+pub(super) struct IngressContext<'a> {
+    pub(super) now: Instant,
+    pub(super) device: &'a Device,
+    pub(super) seed: &'a FlowSeed,
+    pub(super) endpoint: &'a mut Endpoint,
+}
+
+/// Answers per tenant: so many at once, and per second. Ours.
+const ANSWERS_MAX: u32 = 100;
+const NANOS_PER_ANSWER: u128 = 1_000_000_000 / ANSWERS_MAX as u128;
+
+impl Tenant {
+    pub(super) fn new(now: Instant, setup: TenantSetup, counts: Counts) -> Self {
+        let mut locations = PrefixTable::new();
+        let own = setup.own.iter().map(|prefix| (*prefix, Location::Local));
+        let theirs = setup.peers.iter().flat_map(|(peer, of)| {
+            of.prefixes
+                .iter()
+                .map(|prefix| (*prefix, Location::Peer(*peer)))
+        });
+        for (prefix, side) in own.chain(theirs) {
+            // The configuration has none twice.
+            let _ = locations.insert(prefix, side);
+        }
+        let peer = |(peer, of): (&PeerId, &PeerSetup)| {
+            let rules = Classifier::new(of.rules.clone()).unwrap_or_else(|error| {
+                tracing::error!(%error, "a tenant's rules are not taken");
+                Classifier::new(Vec::new()).expect("no rules are right")
+            });
+            // Until a path is known, the device's.
+            let (app, max_inner_packet) = (of.app, setup.mtu);
+            let peer_state = Peer {
+                rules,
+                app,
+                max_inner_packet,
+            };
+            (*peer, peer_state)
+        };
+        let peers = setup.peers.iter().map(peer).collect();
+        let answers = TokenBucket {
+            left: ANSWERS_MAX,
+            refilled: now,
+        };
+        Self {
+            setup,
+            locations,
+            peers,
+            counts,
+            answers,
+            last_accepted_flow: None,
+        }
+    }
+
+    pub(super) fn update_max_inner_packet(&mut self, endpoint: &Endpoint, peer: PeerId) {
+        let (id, longest) = (self.setup.config.id, self.setup.mtu);
+        let (Some(of), Some(found)) = (self.setup.peers.get(&peer), self.peers.get_mut(&peer))
+        else {
+            return;
+        };
+        let apps = of.rules.iter().map(|(_, app)| *app).chain([of.app]);
+        let rooms = apps.filter_map(|app| endpoint.packet_room(peer, id, app));
+        let room = rooms.min().and_then(|room| u16::try_from(room).ok());
+        found.max_inner_packet = room.map_or(longest, |room| room.min(longest));
+    }
+
+    /// Handles a packet that was read from the device, large or not. The headers of a large one are
+    /// checked once.
+    pub(super) fn ingress(&mut self, with: &mut IngressContext<'_>, bytes: &mut [u8]) {
+        let mut vnet = VnetHeader::default();
+        let mut packet = bytes;
+        if with.device.offloads.vnet_header {
+            match VnetHeader::split(packet) {
+                Ok((header, _)) => vnet = header,
+                Err(_) => {
+                    self.counts.drops.malformed += 1;
+                    return;
+                }
+            }
+            packet = &mut packet[VNET_HEADER_BYTES..];
+        }
+        let Ok(header) = Header::parse(packet) else {
+            self.counts.drops.malformed += 1;
+            return;
+        };
+        self.counts.stats.ingress_packets += 1;
+        self.counts.stats.ingress_bytes += packet.len() as u64;
+        if !self.admit(&header) {
+            return;
+        }
+        let Some(&Location::Peer(to)) = self.locations.longest_match(header.destination) else {
+            self.counts.drops.no_route += 1;
+            return self.answer(with, packet, &header, Reason::NoRoute);
+        };
+        if hop::decrement(packet, header.version()).is_err() {
+            self.counts.drops.hop_limit += 1;
+            return self.answer(with, packet, &header, Reason::HopLimitExceeded);
+        }
+        let Ok(segments) = Segments::new(vnet, packet) else {
+            self.counts.drops.malformed += 1;
+            return;
+        };
+        self.counts.stats.ingress_packets += segments.count() as u64 - 1;
+        self.send_segments(with, &header, to, segments);
+    }
+
+    /// Whether a packet from the device may be forwarded; otherwise it is counted.
+    fn admit(&mut self, header: &Header) -> bool {
+        let Counts {
+            drops,
+            not_forwarded,
+            ..
+        } = &mut self.counts;
+        if is_link_scope(&header.destination) {
+            not_forwarded.multicast += 1;
+        } else if header.is_link_local() {
+            not_forwarded.link_local += 1;
+        } else if !header.is_routable() || header.destination.is_multicast() {
+            drops.not_routable += 1;
+        } else if !self
+            .locations
+            .admits_source(header.source, &Location::Local)
+        {
+            drops.spoofed += 1;
+        } else {
+            return true;
+        }
+        false
+    }
+
+    /// Sends the segments of a packet to a peer, in fragments where they are longer than its path
+    /// has room for.
+    fn send_segments(
+        &mut self,
+        with: &mut IngressContext<'_>,
+        header: &Header,
+        to: PeerId,
+        mut segments: Segments<'_>,
+    ) {
+        let Some(peer) = self.peers.get_mut(&to) else {
+            return;
+        };
+        let id = self.setup.config.id;
+        let app = *peer.rules.application(header).unwrap_or(&peer.app);
+        let Some(room) = with.endpoint.packet_room(to, id, app) else {
+            self.counts.drops.no_path += segments.count() as u64;
+            return;
+        };
+        let room = u16::try_from(room).unwrap_or(u16::MAX).min(self.setup.mtu);
+        let flow_hash = with.seed.number(&FlowKey::of(header)) as u32;
+        let ecn = header.traffic_class & 3;
+        let count = segments.count();
+        for number in 0..count {
+            let mut packet = with.endpoint.spare_buffer(segments.largest());
+            let Some(length) = segments.write_next(&mut packet) else {
+                break;
+            };
+            packet.truncate(length);
+            if count == 1 {
+                mss::clamp(&mut packet, header, room);
+            }
+            let mut send = |data: Vec<u8>| {
+                let packet = IpPacket {
+                    flow_hash,
+                    ecn,
+                    data,
+                };
+                // Refusals are counted in the core, or the peer is being removed.
+                let _ = with.endpoint.send_packet(with.now, to, (id, app), packet);
+            };
+            if length <= room.into() {
+                send(packet);
+                continue;
+            }
+            let cut = fragment::fragment(&packet, header, room, |part| send(part.to_vec()));
+            if cut.is_err() {
+                // The remaining segments are as long, except the last, which is useless alone.
+                self.counts.drops.too_big += (count - number) as u64;
+                self.answer(with, &packet, header, Reason::TooBig { mtu: room });
+                break;
+            }
+        }
+    }
+
+    /// Sends an ICMP error to the sender. IPv4 drops packets from outside whose source is the
+    /// machine's own, so errors carry the address that the packet was sent to.
+    fn answer(
+        &mut self,
+        with: &IngressContext<'_>,
+        packet: &[u8],
+        header: &Header,
+        reason: Reason,
+    ) {
+        let from = match header.destination {
+            IpAddr::V4(v4) => ReplyFrom {
+                v4: Some(v4),
+                v6: None,
+            },
+            IpAddr::V6(v6) => ReplyFrom {
+                v4: None,
+                v6: Some(self.setup.icmp_source_v6.unwrap_or(v6)),
+            },
+        };
+        let mut out = [0; REPLY_BYTES_MAX];
+        let Ok(reply) = icmp::reply(packet, header, reason, from, &mut out) else {
+            return;
+        };
+        if !self.answers.take(with.now) {
+            self.counts.stats.suppressed_icmp_error_packets += 1;
+            return;
+        }
+        let mut bytes = [0; VNET_HEADER_BYTES + REPLY_BYTES_MAX];
+        let skip = match with.device.offloads.vnet_header {
+            true => VNET_HEADER_BYTES,
+            false => 0,
+        };
+        bytes[skip..skip + reply.len()].copy_from_slice(reply);
+        if let Ok(true) = with.device.queues[0].write(&bytes[..skip + reply.len()]) {
+            self.counts.stats.icmp_error_packets += 1;
+        }
+    }
+
+    /// Checks a peer's packet and adapts it for writing, in `scratch` if it changes; `None`: it is
+    /// dropped and counted.
+    pub(super) fn filter_from_peer<'a>(
+        &mut self,
+        from_peer: &PacketFromPeer<'a>,
+        scratch: &'a mut [u8],
+    ) -> Option<&'a [u8]> {
+        let PacketFromPeer {
+            peer: from,
+            data: packet,
+            ..
+        } = *from_peer;
+        let counts = &mut self.counts;
+        let Ok(header) = Header::parse(packet) else {
+            counts.drops.peer_malformed += 1;
+            return None;
+        };
+        let flow = Some((from, header.source, header.destination));
+        if self.last_accepted_flow != flow {
+            if !header.is_routable()
+                || !self
+                    .locations
+                    .admits_source(header.source, &Location::Peer(from))
+            {
+                counts.drops.peer_spoofed += 1;
+                return None;
+            }
+            if self.locations.longest_match(header.destination) != Some(&Location::Local) {
+                counts.drops.peer_foreign += 1;
+                return None;
+            }
+            self.last_accepted_flow = flow;
+        }
+        let inner = Ecn::of(header.traffic_class);
+        let Decapsulated::Forward(ecn) = inner.decapsulated(Ecn::of(from_peer.ecn)) else {
+            counts.drops.congested += 1;
+            return None;
+        };
+        let is_syn = header.protocol == keiro_ip::protocol::TCP
+            && header.is_first()
+            && packet
+                .get(header.transport + 13)
+                .is_some_and(|flags| flags & 2 != 0);
+        if ecn == inner && !is_syn {
+            return Some(packet);
+        }
+        let changed = scratch.get_mut(..packet.len())?;
+        changed.copy_from_slice(packet);
+        ecn::set_ecn(changed, header.version(), ecn);
+        if let Some(peer) = self.peers.get(&from) {
+            mss::clamp(changed, &header, peer.max_inner_packet);
+        }
+        Some(changed)
+    }
+}
+
+impl TokenBucket {
+    fn take(&mut self, now: Instant) -> bool {
+        let since = now.saturating_duration_since(self.refilled).as_nanos();
+        let new = u32::try_from(since / NANOS_PER_ANSWER).unwrap_or(u32::MAX);
+        if new > 0 {
+            self.left = self.left.saturating_add(new).min(ANSWERS_MAX);
+            self.refilled = now;
+        }
+        self.left
+            .checked_sub(1)
+            .map(|left| self.left = left)
+            .is_some()
+    }
+}
+
+/// Groups of one link: of IPv4 the block for local control (RFC 5771 §4), of IPv6 those whose scope says
+/// so (RFC 4291 §2.7).
+fn is_link_scope(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => matches!(v4.octets(), [224, 0, 0, _]),
+        IpAddr::V6(v6) => v6.is_multicast() && v6.segments()[0] & 0xf <= 2,
+    }
+}
