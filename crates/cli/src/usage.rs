@@ -123,7 +123,7 @@ pub(crate) fn server_key_missing() -> Failure {
 /// A server needs peers that it serves.
 pub(crate) fn nobody_allowed() -> Failure {
     Failure::usage(
-        "nobody may use this server",
+        "no client may use this server",
         "--allow PUBKEY for every host that measures; `keiro pubkey < private.key` prints it",
     )
 }

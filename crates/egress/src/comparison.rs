@@ -230,8 +230,8 @@ impl Comparison {
         let from = Ipv6Net::new(outer.network(), 0).expect("it has none");
         let known = self.prefixes.range(from..);
         let known = known.take_while(|(prefix, _)| outer.contains(*prefix));
-        let told = known.map(|(prefix, client)| self.status(now, *prefix, client));
-        told.take(EXPLAINED_MAX).collect()
+        let statuses = known.map(|(prefix, client)| self.status(now, *prefix, client));
+        statuses.take(EXPLAINED_MAX).collect()
     }
 
     /// Totals, and the most important prefixes.

@@ -457,17 +457,17 @@ impl Role for Endpoint {
             });
             let all: Vec<&Path> = paths.iter().map(|(_, path)| *path).collect();
             let best = speaker.best_among(&all);
-            let told = paths.iter().filter_map(|(rd, path)| {
-                let mut told = PathStatus::of(speaker, names, found?.0.into(), best?, path);
-                told.distinguisher = Some(rd.to_string());
-                Some(told)
+            let shown = paths.iter().filter_map(|(rd, path)| {
+                let mut status = PathStatus::of(speaker, names, found?.0.into(), best?, path);
+                status.distinguisher = Some(rd.to_string());
+                Some(status)
             });
             PeerExplanation {
                 name: peer.name.clone(),
                 address: Some(peer.address),
                 prefix: found.map(|(prefix, _)| prefix.into()),
                 via: found.map(|(_, via)| via.to_string()),
-                paths: told.collect(),
+                paths: shown.collect(),
                 kernel: None,
             }
         };

@@ -490,7 +490,7 @@ impl Forwarding for Kernel {
         if !gone.is_empty() {
             tracing::info!(
                 routes = gone.len(),
-                "routes of an earlier run go: nobody announces them"
+                "routes of an earlier run are removed: no neighbour announces them"
             );
         }
         self.put(&gone)

@@ -348,11 +348,11 @@ impl Multipath {
     ) -> Assignment {
         let client = first.remote.ip();
         let mut addresses = self.addresses.iter().enumerate();
-        let told = addresses.any(|(place, own)| {
+        let is_announced = addresses.any(|(place, own)| {
             let other = own.is_some_and(|own| first.local.ip() != own);
             other && reaches(PeerIndex(place), client)
         });
-        match told {
+        match is_announced {
             true => self.comparison.draw(now, client),
             // It is single-path anyway.
             false => Assignment::default(),
@@ -390,7 +390,7 @@ impl Multipath {
         let first = connection.first;
         let withheld = connection.class.is_none() && self.comparison.withholds(first.remote.ip());
         let leads = |place| reaches(PeerIndex(place), first.remote.ip());
-        let (mut gone, mut told) = (Vec::new(), Vec::new());
+        let (mut gone, mut announcements) = (Vec::new(), Vec::new());
         let mut again = None;
         for (place, own) in self.addresses.iter().enumerate() {
             let used = &mut connection.peers[place];
@@ -405,7 +405,7 @@ impl Multipath {
                     continue;
                 }
                 if !std::mem::replace(&mut used.announced, true) {
-                    told.push(PathAction::Announce(token, own, number));
+                    announcements.push(PathAction::Announce(token, own, number));
                     used.again = used.ended.then_some(Reannounce {
                         due: now + JOIN_WAIT,
                         left: TRIES_MORE,
@@ -447,7 +447,7 @@ impl Multipath {
             self.wake_at(due);
         }
         actions.extend(gone);
-        actions.extend(told);
+        actions.extend(announcements);
     }
 }
 
@@ -459,9 +459,9 @@ impl Connection {
         if self.peers.iter().any(|used| used.again.is_some()) {
             return self.first_is_backup;
         }
-        let mut told = self.peers.iter().filter(|used| used.announced);
+        let mut announced = self.peers.iter().filter(|used| used.announced);
         let there = self.peers.iter().any(|used| !used.subflows.is_empty());
-        !self.by_peer && there && told.all(|used| !used.subflows.is_empty())
+        !self.by_peer && there && announced.all(|used| !used.subflows.is_empty())
     }
 
     /// Schedules the change of the first subflow to a backup, or back.

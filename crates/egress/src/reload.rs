@@ -200,10 +200,10 @@ impl<R: Role> Daemon<R> {
         self.end_record(&reloaded, !inputs.is_empty());
         self.inputs.extend(inputs);
         self.report_errors(&errors);
-        let refused = errors.iter().take(REFUSED_TOLD);
+        let refused = errors.iter().take(REFUSED_SHOWN);
         reloaded.refused = refused.map(ToString::to_string).collect();
         if let Err(error) = self.watch_forwarding() {
-            tracing::error!(%error, "what the kernel tells is not heard any more");
+            tracing::error!(%error, "cannot watch the kernel any more; changes by others go unnoticed");
         }
         let starts = fates.iter().zip(&ids);
         let starts = starts.filter(|(fate, _)| !matches!(fate, Fate::Stays(_)));
@@ -355,7 +355,7 @@ impl<R: Role> Daemon<R> {
 }
 
 /// Errors returned to the client that asked for the reload. Ours; all are logged.
-const REFUSED_TOLD: usize = 20;
+const REFUSED_SHOWN: usize = 20;
 
 /// Whether all session parameters are the same.
 fn same_terms(old: &Neighbour, new: &Neighbour) -> bool {

@@ -436,15 +436,15 @@ mod tests {
         assert_eq!(health.snapshot().state, HistoryState::Opening);
         health.on_failed("no\n  space");
         health.on_recorded(false);
-        let told = health.snapshot();
-        assert_eq!(told.state, HistoryState::Failed);
-        assert_eq!(told.why.unwrap(), "no space; the disk does not keep up");
+        let snapshot = health.snapshot();
+        assert_eq!(snapshot.state, HistoryState::Failed);
+        assert_eq!(snapshot.why.unwrap(), "no space; the disk does not keep up");
         health.on_recovered();
         health.on_recorded(true);
         assert_eq!(health.snapshot().why, None);
         health.on_left_out(3);
-        let told = health.snapshot();
-        assert_eq!(told.state, HistoryState::Ok);
-        assert!(told.why.unwrap().contains("no room for 3"));
+        let snapshot = health.snapshot();
+        assert_eq!(snapshot.state, HistoryState::Ok);
+        assert!(snapshot.why.unwrap().contains("no room for 3"));
     }
 }

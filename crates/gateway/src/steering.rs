@@ -492,7 +492,7 @@ delay = "2ms"
     #[test]
     fn a_start_teaches_nothing_and_what_follows_does() {
         let config = two_peers();
-        let told = standing(&config, |_| ());
+        let plan = standing(&config, |_| ());
         let mut steering = Steering::default();
         // 300 messages are forecast of each in 30 s. At first one of them did not send.
         for (windows, messages, millis, learns) in [
@@ -500,31 +500,31 @@ delay = "2ms"
             (1, [300, 20], 200.0, false),
             (2, [600, 320], 5.0, true),
         ] {
-            steering.learn(&told, &window(windows, messages, millis));
+            steering.learn(&plan, &window(windows, messages, millis));
             let learnt = steering.forecast_state.residuals.get(&PathIndex(1));
             assert_eq!(learnt.is_some(), learns, "{windows}");
         }
         let learnt = steering.forecast_state.residuals[&PathIndex(1)];
-        let told = told.apps[0].forecast.unwrap();
-        let corrected = learnt.correct(&told.forecast).unwrap().delay.mean;
+        let shown = plan.apps[0].forecast.unwrap();
+        let corrected = learnt.correct(&shown.forecast).unwrap().delay.mean;
         // Towards the 5 ms of the last window, not towards the start's.
-        let before = told.delay.unwrap().mean;
+        let before = shown.delay.unwrap().mean;
         assert!(corrected > before && corrected < Duration::from_millis(5));
     }
 
     #[test]
     fn a_window_across_a_change_teaches_nothing() {
         let config = two_peers();
-        let told = standing(&config, |_| ());
+        let plan = standing(&config, |_| ());
         let mut steering = Steering::default();
-        let teaches = |steering: &mut Steering, windows, told: &Plan| {
+        let teaches = |steering: &mut Steering, windows, plan: &Plan| {
             let before = steering
                 .forecast_state
                 .residuals
                 .get(&PathIndex(1))
                 .copied();
             let messages = [windows * 300; 2];
-            steering.learn(told, &window(windows, messages, 5.0));
+            steering.learn(plan, &window(windows, messages, 5.0));
             before
                 != steering
                     .forecast_state
@@ -532,8 +532,8 @@ delay = "2ms"
                     .get(&PathIndex(1))
                     .copied()
         };
-        assert!(!teaches(&mut steering, 0, &told));
-        assert!(teaches(&mut steering, 1, &told));
+        assert!(!teaches(&mut steering, 0, &plan));
+        assert!(teaches(&mut steering, 1, &plan));
         // The path gets slower, then an application leaves it.
         let narrow = standing(&config, |input| {
             let sample = PathSample {
@@ -560,15 +560,15 @@ delay = "2ms"
     #[test]
     fn what_was_learnt_of_a_path_is_doubted_when_it_is_another_one() {
         let config = two_peers();
-        let told = standing(&config, |_| ());
+        let plan = standing(&config, |_| ());
         let mut steering = Steering::default();
         let now = Stopwatch::now();
-        assert!(steering.on_standing(now, &told));
+        assert!(steering.on_standing(now, &plan));
         for windows in 0..10 {
             let messages = [windows * 300; 2];
-            steering.learn(&told, &window(windows, messages, 5.0));
+            steering.learn(&plan, &window(windows, messages, 5.0));
         }
-        assert!(!steering.on_standing(now, &told));
+        assert!(!steering.on_standing(now, &plan));
         let windows =
             |steering: &Steering| steering.forecast_state.residuals[&PathIndex(1)].windows();
         assert!(windows(&steering) > 10.0);

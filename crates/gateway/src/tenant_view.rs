@@ -167,7 +167,7 @@ impl Gateway {
         live: Option<(PeerId, &core::TenantSnapshot)>,
     ) -> TenantPeerSnapshot {
         let drops = live.map(|(_, live)| live.drops).unwrap_or_default();
-        let paths = live.into_iter().flat_map(|(id, live)| {
+        let paths = live.into_iter().flat_map(|(_, live)| {
             live.paths.iter().filter_map(move |path| {
                 let name = self.active.path_ids().name(path.path)?;
                 Some(on_path(name, path))

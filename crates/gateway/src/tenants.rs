@@ -56,7 +56,7 @@ pub(crate) struct Tenants {
     /// Addresses, routes and rules.
     kernel: Kernel,
     /// Of devices.
-    told: DeviceEvents,
+    reported: DeviceEvents,
     /// Some interface was not found, and is looked for once more.
     recheck: bool,
 }
@@ -76,7 +76,7 @@ struct Device {
 struct Lost {
     why: String,
     /// The last reported reason why it cannot be opened again.
-    told: Option<String>,
+    reported: Option<String>,
 }
 
 /// Devices opened for a new configuration, by name. If the configuration is not applied they are
@@ -220,7 +220,7 @@ impl Tenants {
 
     /// Device events since the last call.
     pub(crate) fn events(&mut self, config: &Config) -> Vec<EventKind> {
-        self.told.retain(
+        self.reported.retain(
             &config
                 .tenants
                 .iter()
@@ -230,10 +230,11 @@ impl Tenants {
         let mut events = Vec::new();
         for tenant in &config.tenants {
             if let Some(standing) = self.health(tenant) {
-                events.extend(
-                    self.told
-                        .follow(tenant.name.as_str(), &tenant.device, &standing),
-                );
+                events.extend(self.reported.follow(
+                    tenant.name.as_str(),
+                    &tenant.device,
+                    &standing,
+                ));
             }
         }
         events
@@ -243,7 +244,10 @@ impl Tenants {
     pub(crate) fn on_lost(&mut self, number: u64, why: String) {
         let mut devices = self.devices.values_mut();
         if let Some(device) = devices.find(|device| device.number == number) {
-            device.tun = Err(Lost { why, told: None });
+            device.tun = Err(Lost {
+                why,
+                reported: None,
+            });
         }
     }
 
@@ -294,7 +298,7 @@ impl Tenants {
             self.next_device += 1;
             device.tun = Err(Lost {
                 why: ABSENT.to_owned(),
-                told: None,
+                reported: None,
             });
             data.send(Command::RemoveDevice { number })?;
             for setup in self.sent.values_mut().filter(|s| s.device == number) {
@@ -349,9 +353,9 @@ impl Lost {
     /// Says once why the device cannot be made again.
     fn tell(&mut self, tenant: &Tenant, error: &anyhow::Error) {
         let why = format!("{error:#}");
-        if self.told.as_ref() != Some(&why) {
+        if self.reported.as_ref() != Some(&why) {
             tracing::error!("tenant `{}`: {why}; trying again every second", tenant.name);
-            self.told = Some(why);
+            self.reported = Some(why);
         }
     }
 }
@@ -382,7 +386,7 @@ impl Device {
         match &self.tun {
             Ok(_) => DeviceHealth::of(self.standing.clone(), name),
             Err(lost) => DeviceHealth::Lost {
-                why: lost.told.clone().unwrap_or_else(|| lost.why.clone()),
+                why: lost.reported.clone().unwrap_or_else(|| lost.why.clone()),
             },
         }
     }

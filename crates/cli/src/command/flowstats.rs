@@ -61,7 +61,7 @@ pub(super) fn flowstats(args: &args::Flowstats) -> Result<(), Failure> {
     let interval = args.interval.0;
     if interval < INTERVAL_MIN {
         return Err(Failure::usage(
-            "--interval: less than 10ms costs more than it tells",
+            "--interval: less than 10ms costs too much processor time",
             "write 10ms or more",
         ));
     }
@@ -326,7 +326,7 @@ struct Collector {
     exporter: Exporter,
     /// By their places among those that are counted.
     interfaces: Vec<Interface>,
-    told: Duration,
+    sent_at: Duration,
     /// The last message could not be sent.
     failed: bool,
 }
@@ -353,7 +353,7 @@ impl Collector {
             socket,
             exporter: Exporter::default(),
             interfaces: interfaces.iter().map(of_name).collect(),
-            told: now,
+            sent_at: now,
             failed: false,
         })
     }
@@ -365,16 +365,16 @@ impl Collector {
 
     /// What is due; with `all`, everything is.
     fn tell(&mut self, now: Duration, all: bool) {
-        if !all && now < self.told + EXPORT && !self.exporter.is_full() {
+        if !all && now < self.sent_at + EXPORT && !self.exporter.is_full() {
             return;
         }
-        self.told = now;
+        self.sent_at = now;
         for message in self.exporter.export(clock::unix_time()) {
             let sent = self.socket.send(&message);
             if let Err(error) = &sent
                 && !self.failed
             {
-                message!("keiro: the collector is not told: {error}");
+                message!("keiro: cannot send to the collector: {error}");
             }
             self.failed = sent.is_err();
             // Reading the counts does not wait for a line that is full; by the numbers of what

@@ -481,7 +481,7 @@ fn refusal(reason: RefusedReason) -> &'static str {
         RefusedReason::PeerGone => "the peer was removed from the configuration",
         RefusedReason::Stopping => "the gateway stops",
         RefusedReason::TooLong => "the peer takes no message of this length",
-        RefusedReason::NoReceiver => "nobody receives at the peer",
+        RefusedReason::NoReceiver => "no receiver is attached at the peer",
         RefusedReason::PeerRefused => "the peer refused it and does not say why",
         RefusedReason::Other(_) => "for a reason that this version does not know",
     }

@@ -36,7 +36,7 @@ impl Socket<'_> {
         }
         match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-                self.nobody().because(self.in_words(&error))
+                self.no_gateway().because(self.in_words(&error))
             }
             _ => Failure::new(format!("cannot connect to {self}"))
                 .because(error)
@@ -82,13 +82,13 @@ impl Socket<'_> {
     fn in_words(self, error: &io::Error) -> String {
         match (self, error.kind()) {
             (Self::Control(_) | Self::Message(_), ErrorKind::ConnectionRefused) => {
-                "the socket is there, but nobody listens on it".to_owned()
+                "the socket exists, but no gateway listens on it".to_owned()
             }
             _ => error.to_string(),
         }
     }
 
-    fn nobody(self) -> Failure {
+    fn no_gateway(self) -> Failure {
         match self {
             Self::Control(_) => Failure::new(format!("no gateway is running at {self}"))
                 .hint("start it with `systemctl start keiro-gateway` or `keiro gateway --config FILE`")

@@ -182,7 +182,7 @@ fn what_is_no_socket_of_the_gateway_is_told() {
     for (at, wanted) in [
         (directory, "is a directory, not a socket"),
         (shown(&site.path("file")), "is a file, not a socket"),
-        (shown(&stale), "nobody listens on it"),
+        (shown(&stale), "no gateway listens on it"),
     ] {
         run(["status", "--socket", &at])
             .expect_code(1)

@@ -116,7 +116,7 @@ fn what_is_missing_or_in_the_way_is_told() {
     let key = shown(&site.path("private.key"));
     run(["measure", "--serve", "127.0.0.1:0", "--key", &key])
         .expect_code(64)
-        .says(&["nobody may use this server"]);
+        .says(&["no client may use this server"]);
     let taken = Server::open();
     run(["measure", "--serve", &taken.address, "--open"])
         .expect_code(1)

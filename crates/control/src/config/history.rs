@@ -120,16 +120,17 @@ pub(super) fn check(draft: &Draft, report: &mut Report<'_>) {
     }
 }
 
-fn span(
-    value: &DeValue<'_>,
-    allowed: &RangeInclusive<Duration>,
-) -> Result<Duration, ValueError> {
+fn span(value: &DeValue<'_>, allowed: &RangeInclusive<Duration>) -> Result<Duration, ValueError> {
     let span: Duration = quantity(value)?;
     match allowed.contains(&span) {
         true => Ok(span),
         false => Err(ValueError::new(
             format!("{} is out of range", Text(span)),
-            format!("write {} to {}", Text(*allowed.start()), Text(*allowed.end())),
+            format!(
+                "write {} to {}",
+                Text(*allowed.start()),
+                Text(*allowed.end())
+            ),
         )),
     }
 }

@@ -33,22 +33,22 @@ impl KernelView {
                 status.kernel = Some(of_all(&state));
                 let vrfs = vrf::present(&vrf::of(self.plan.peers.values()));
                 let vrfs = vrfs.unwrap_or_default();
-                for (peer, told) in self.plan.peers.values().zip(&mut status.peers) {
-                    told.kernel = state.as_ref().ok().map(|state| PeerInKernel {
+                for (peer, shown) in self.plan.peers.values().zip(&mut status.peers) {
+                    shown.kernel = state.as_ref().ok().map(|state| PeerInKernel {
                         vrf: peer.vrf.map(|vrf| vrfs.contains(&vrf)),
                         ..of_peer(state, peer)
                     });
                 }
             }
-            Answer::Explanation(told) => {
+            Answer::Explanation(explanation) => {
                 let Ok(state) = &state else {
                     return;
                 };
-                let asked = told.asked;
-                told.kernel = Some(route(state, MAIN, asked));
-                for (peer, told) in self.plan.peers.values().zip(&mut told.peers) {
+                let asked = explanation.asked;
+                explanation.kernel = Some(route(state, MAIN, asked));
+                for (peer, shown) in self.plan.peers.values().zip(&mut explanation.peers) {
                     let table = peer.direct.is_none().then_some(peer.table);
-                    told.kernel = table.map(|table| route(state, table, asked));
+                    shown.kernel = table.map(|table| route(state, table, asked));
                 }
             }
             Answer::Monitoring | Answer::Reloaded(_) | Answer::Refused(_) => {}

@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(known(&tracker), [via(1), via(2)]);
         assert!(add(&mut tracker, 4, true));
         assert_eq!(known(&tracker), [via(1), via(2), via(4)]);
-        assert_eq!(tracker.poll(), None, "nothing is to be told of that");
+        assert_eq!(tracker.poll(), None, "nothing is to be reported");
         // It is reachable again and dropped like others.
         assert!(add(&mut tracker, 1, true));
         assert_eq!(tracker.poll().unwrap().lost, None);

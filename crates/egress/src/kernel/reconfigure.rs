@@ -109,11 +109,11 @@ impl Kernel {
         let mptcp = self.plan.server.as_ref().map(|server| server.mptcp);
         if mptcp == Some(Mptcp::Kernel) {
             let gone = own(gone).into_iter().map(IpAddr::from).collect();
-            let told = path_manager::remove_endpoints(&gone).map(drop);
-            let told = told.and_then(|()| path_manager::set_endpoints(&own(&all)));
-            if let Err(error) = told {
+            let changed = path_manager::remove_endpoints(&gone).map(drop);
+            let changed = changed.and_then(|()| path_manager::set_endpoints(&own(&all)));
+            if let Err(error) = changed {
                 errors.push(failed(
-                    "the kernel tells connections otherwise".into(),
+                    "the kernel announces other addresses".into(),
                     &error,
                 ));
             }

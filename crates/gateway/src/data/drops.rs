@@ -32,17 +32,17 @@ impl SystemDrops {
     /// thread.
     pub(crate) fn start(privileges: Privileges) -> Option<Self> {
         let mut overflows = ReceiveOverflows::open().ok()?;
-        let (request_read, asked) = sync_channel(1);
+        let (request_read, requests) = sync_channel(1);
         let answer = Arc::new(Answer::default());
-        let told = Arc::clone(&answer);
+        let shared = Arc::clone(&answer);
         let read = move || {
             if let Err(error) = privileges.drop_in_thread() {
                 tracing::warn!(%error, "the thread that reads the system's drops keeps its privileges");
             }
-            for () in asked {
+            for () in requests {
                 if let Ok(total) = overflows.read() {
-                    told.total.store(total, Ordering::Relaxed);
-                    told.is_new.store(true, Ordering::Release);
+                    shared.total.store(total, Ordering::Relaxed);
+                    shared.is_new.store(true, Ordering::Release);
                 }
             }
         };
@@ -81,18 +81,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_comes_once_for_each_question() {
+    fn a_total_is_given_once_per_read() {
         let drops = SystemDrops::start(Privileges::Kept).unwrap();
         assert_eq!(drops.take_new_total(), None);
         let mut least = 0;
         for _ in 0..3 {
             drops.request_read();
-            let patience = Instant::now() + Duration::from_secs(10);
+            let deadline = Instant::now() + Duration::from_secs(10);
             let total = loop {
                 if let Some(total) = drops.take_new_total() {
                     break total;
                 }
-                assert!(Instant::now() < patience, "no answer");
+                assert!(Instant::now() < deadline, "no answer");
                 thread::sleep(Duration::from_millis(1));
             };
             assert!(total >= least);

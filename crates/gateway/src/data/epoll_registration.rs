@@ -112,15 +112,15 @@ mod tests {
         assert_eq!(other.read(&mut [0]).unwrap(), 0);
         other.write_all(b"left").unwrap();
         drop(other);
-        let told = ready(&epoll, Duration::from_secs(60));
-        assert!(told.len() == 1 && told[0].hangup, "{told:?}");
-        watch.note(told[0]);
+        let events = ready(&epoll, Duration::from_secs(60));
+        assert!(events.len() == 1 && events[0].hangup, "{events:?}");
+        watch.note(events[0]);
         watch.update(&epoll, &socket, 7, Interest::None).unwrap();
         // Once is enough: a thread that waits would never sleep again.
         assert_eq!(ready(&epoll, Duration::ZERO), []);
         watch.update(&epoll, &socket, 7, Interest::Read).unwrap();
-        let told = ready(&epoll, Duration::ZERO);
-        assert!(told.len() == 1 && told[0].readable, "{told:?}");
+        let events = ready(&epoll, Duration::ZERO);
+        assert!(events.len() == 1 && events[0].readable, "{events:?}");
         let mut bytes = Vec::new();
         socket.read_to_end(&mut bytes).unwrap();
         assert_eq!(bytes, b"left");

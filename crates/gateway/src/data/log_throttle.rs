@@ -30,8 +30,8 @@ mod tests {
 
     #[test]
     fn it_is_told_at_once_and_then_every_ten_seconds() {
-        let mut seldom = LogThrottle::default();
-        let told = (0..25).filter(|at| seldom.is_due(Instant::ZERO + Duration::from_secs(*at)));
-        assert_eq!(told.collect::<Vec<_>>(), [0, 10, 20]);
+        let mut throttle = LogThrottle::default();
+        let logged = (0..25).filter(|at| throttle.is_due(Instant::ZERO + Duration::from_secs(*at)));
+        assert_eq!(logged.collect::<Vec<_>>(), [0, 10, 20]);
     }
 }

@@ -535,7 +535,9 @@ impl DataThread {
                     };
                     self.on_message_done(at, &done);
                 }
-                event => self.reporter.report(Report::Core { at, event }),
+                event => {
+                    self.reporter.report(Report::Core { at, event });
+                }
             }
         }
         self.tunnels.update_max_inner_packets(&self.endpoint);
@@ -716,7 +718,7 @@ mod tests {
         data.tick(now());
         assert_eq!(data.draining, Draining::Reported);
         data.tick(now());
-        let told: Vec<Report> = reports.try_iter().collect();
-        assert!(matches!(told[..], [Report::Drained]));
+        let received: Vec<Report> = reports.try_iter().collect();
+        assert!(matches!(received[..], [Report::Drained]));
     }
 }

@@ -11,26 +11,19 @@ use std::{
     cell::Cell,
     collections::{BTreeMap, BTreeSet, HashMap},
     io,
-    net::{IpAddr, Ipv6Addr},
+    net::Ipv6Addr,
     ops::Range,
     sync::mpsc,
     thread,
 };
 
 use ipnet::IpNet;
-use keiro_core::{
-    AppId, Endpoint, Event, Instant, IpPacket, PeerId, TenantConfig, TenantId, TenantSnapshot,
-};
+use keiro_core::{AppId, Endpoint, Event, Instant, PeerId, TenantConfig, TenantId, TenantSnapshot};
 use keiro_ip::{
     Header,
-    classify::{Classifier, Match},
-    ecn::{self, Decapsulated, Ecn},
+    classify::Match,
     flow::{FlowKey, FlowSeed},
-    fragment, hop,
-    icmp::{self, REPLY_BYTES_MAX, Reason, ReplyFrom},
-    mss,
-    offload::{Coalescer, Segments, VNET_HEADER_BYTES, VnetHeader},
-    prefix::PrefixTable,
+    offload::{Coalescer, VNET_HEADER_BYTES},
 };
 use keiro_linux::{
     epoll::{Epoll, Interest},

@@ -102,8 +102,8 @@ impl Wan {
             Sent::TooLarge => wan.stats.too_large_batches += 1,
             Sent::Failed(error) => {
                 wan.stats.failed_batches += 1;
-                let quiet = wan.failure_reported_at.is_some_and(|told| {
-                    now.saturating_duration_since(told) < FAILURE_REPORT_INTERVAL
+                let quiet = wan.failure_reported_at.is_some_and(|reported_at| {
+                    now.saturating_duration_since(reported_at) < FAILURE_REPORT_INTERVAL
                 });
                 if !quiet {
                     wan.failure_reported_at = Some(now);
@@ -193,7 +193,7 @@ mod tests {
         let config = EndpointConfig::new(PrivateKey::from_bytes([1; 32]));
         let mut endpoint = Endpoint::new(Instant::ZERO, config, [2; 32]);
         let mut wan = Wan::new(SystemDrops::start(Privileges::Kept));
-        let mut told = |wan: &mut Wan| {
+        let mut reported = |wan: &mut Wan| {
             let deadline = std::time::Instant::now() + Duration::from_secs(10);
             let before = wan.foreign_drops_reported;
             while wan.foreign_drops_reported == before && std::time::Instant::now() < deadline {
@@ -215,10 +215,10 @@ mod tests {
             }
         };
         overflow();
-        let first = told(&mut wan);
+        let first = reported(&mut wan);
         overflow();
         // It was full before.
-        let second = told(&mut wan);
+        let second = reported(&mut wan);
         assert!(second >= first + sent, "{first}, {second}");
     }
 

@@ -48,7 +48,7 @@ impl ExpectedDelay {
         let latency_target = prediction.latency_target;
         let predicted = forecast.and_then(DelayForecast::mean);
         let forecast_p99 = predicted.map(|mean| match forecast.map(|forecast| forecast.delay) {
-            Some(Ok(told)) => Delay::Finite(told.get(Statistic::P99)),
+            Some(Ok(forecast)) => Delay::Finite(forecast.get(Statistic::P99)),
             _ => mean,
         });
         let measured_p99 = measured.map(|measured| Delay::Finite(measured.p99));

@@ -187,7 +187,9 @@ pub(crate) fn forecasts_of(
         };
         let corrected = || match residual {
             Some(residual) => residual.correct(&forecast).map(|corrected| corrected.delay),
-            None => Residual::new().correct(&forecast).map(|told| told.delay),
+            None => Residual::new()
+                .correct(&forecast)
+                .map(|corrected| corrected.delay),
         };
         DelayForecast {
             forecast,

@@ -152,7 +152,9 @@ impl PlanningProblem {
         let (mut latency_targets, mut tries) = (1.0, 0..tries);
         while !least.all_met() && tries.next().is_some() {
             let mut review = Review::new(&may, self.work_max(), |path, members| {
-                forecasts.score(path, members,
+                forecasts.score(
+                    path,
+                    members,
                     search_resolution(self.apps.len()),
                     latency_targets,
                 )

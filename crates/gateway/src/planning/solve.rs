@@ -54,7 +54,7 @@ impl PlanningProblem {
         let stopwatch = Stopwatch::now();
         let mut forecasts = Forecasts::new(self, forecast_state);
         let answer = self.assignment(plan_mode, &mut forecasts, ForecastResolution::Fine);
-        let planned = self.told(config, &answer.assignment, &mut forecasts);
+        let planned = self.described(config, &answer.assignment, &mut forecasts);
         Plan {
             optimal: answer.optimal,
             defers_moves: answer.defers_moves,
@@ -66,7 +66,7 @@ impl PlanningProblem {
     /// The present assignment, described as a plan.
     pub(crate) fn standing(&self, config: &Config, forecast_state: &ForecastState) -> Plan {
         let mut forecasts = Forecasts::new(self, forecast_state);
-        let mut standing = self.told(config, &self.current_assignment(), &mut forecasts);
+        let mut standing = self.described(config, &self.current_assignment(), &mut forecasts);
         for (number, index) in self.apps.iter().enumerate() {
             if self.at[number].is_none() {
                 standing.apps[index.0] = UNASSIGNED;
@@ -112,7 +112,8 @@ impl PlanningProblem {
                 let on_path = members(&moved, alternative.path);
                 let shown = forecasts.shown(alternative.path, &on_path).iter();
                 let mut shown = shown.zip(&on_path);
-                let forecast = shown.find_map(|(told, app)| (*app == number).then_some(*told));
+                let forecast =
+                    shown.find_map(|(forecast, app)| (*app == number).then_some(*forecast));
                 let measured = self.measured.get(&app).copied();
                 let measured = measured.filter(|_| self.at[number] == Some(alternative.path));
                 let has_forecast = forecast.is_some_and(|forecast| forecast.mean().is_some());
@@ -172,7 +173,12 @@ impl PlanningProblem {
     }
 
     /// The plan that `assignment` is.
-    fn told(&self, config: &Config, assignment: &[usize], forecasts: &mut Forecasts<'_>) -> Plan {
+    fn described(
+        &self,
+        config: &Config,
+        assignment: &[usize],
+        forecasts: &mut Forecasts<'_>,
+    ) -> Plan {
         let predictions = self.evaluate(assignment).predictions;
         let forecasts_of = self.forecasts_of(assignment, forecasts);
         let unchanged = self.unchanged(assignment);

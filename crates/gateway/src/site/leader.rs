@@ -221,7 +221,7 @@ mod tests {
             path("good", 100.0, 0.001),
         ];
         let mut elsewhere = app("elsewhere", None);
-        elsewhere.peer = "nobody".into();
+        elsewhere.peer = "unknown".into();
         let apps = vec![bad, huge, elsewhere, app("x", None)];
         let plan = plan_for_all(&[&gateway("g", paths, apps)], None, Settings::default());
         let wanted = BTreeMap::from([("x".to_owned(), "good".to_owned())]);

@@ -122,20 +122,20 @@ mod tests {
 
     #[test]
     fn a_site_is_published_of_trusted_paths_and_of_those_in_use() {
-        let told = |standings: [PathHoldDown; 2], used: Option<usize>| {
+        let published = |standings: [PathHoldDown; 2], used: Option<usize>| {
             let input = doubtful(standings);
             let is_published =
                 |path| is_published(&input, PathIndex(path), PEER, used == Some(path));
             [0, 1].map(is_published)
         };
         use PathHoldDown::{Held, Probation, Released, Validating};
-        assert_eq!(told([Released, Released], None), [true, true]);
-        assert_eq!(told([Released, Held], None), [true, false]);
-        assert_eq!(told([Released, Held], Some(1)), [true, true]);
-        assert_eq!(told([Probation, Held], None), [true, false]);
-        assert_eq!(told([Probation, Probation], None), [true, true]);
+        assert_eq!(published([Released, Released], None), [true, true]);
+        assert_eq!(published([Released, Held], None), [true, false]);
+        assert_eq!(published([Released, Held], Some(1)), [true, true]);
+        assert_eq!(published([Probation, Held], None), [true, false]);
+        assert_eq!(published([Probation, Probation], None), [true, true]);
         // Nothing is known yet: the application may still move.
-        assert_eq!(told([Held, Validating], Some(0)), [false, false]);
+        assert_eq!(published([Held, Validating], Some(0)), [false, false]);
     }
 
     #[test]
@@ -145,11 +145,11 @@ mod tests {
             path_now: path_now.map(str::to_owned),
             ..AppInputs::default()
         };
-        let says = |now, told| is_unchanged(&[app(now)], &[app(told)]);
-        assert!(says(Some("p1"), Some("p1")));
-        assert!(says(None, Some("p1")));
-        assert!(!says(Some("p1"), None));
-        assert!(!says(Some("p2"), Some("p1")));
+        let unchanged = |now, before| is_unchanged(&[app(now)], &[app(before)]);
+        assert!(unchanged(Some("p1"), Some("p1")));
+        assert!(unchanged(None, Some("p1")));
+        assert!(!unchanged(Some("p1"), None));
+        assert!(!unchanged(Some("p2"), Some("p1")));
         assert!(!is_unchanged(&[app(None)], &[]));
         let longer = AppInputs {
             length_bytes: 2.0,

@@ -115,12 +115,12 @@ fn run(args: &args::ExperimentRun) -> Outcome {
         }
         reports.push(report);
     }
-    let told = match reports.as_slice() {
+    let shown = match reports.as_slice() {
         _ if !args.json => Ok(()),
         [report] if !args.all => output::json(report),
         reports => output::json(&reports),
     };
-    output::allow_closed_reader(told)?;
+    output::allow_closed_reader(shown)?;
     Ok(match reports.iter().all(Report::is_reached) {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(MISSED),

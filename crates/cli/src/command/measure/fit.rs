@@ -23,7 +23,7 @@ pub(super) fn fit(args: &args::MeasureFit) -> Outcome {
     let figure = figure.transpose()?;
     let fit = load(&args.file)?;
     let report = FitReport::of(&name, &fit, args.paper_units);
-    let told = match args.json {
+    let shown = match args.json {
         true => output::json(&report),
         false => output::text(format!(
             "{}\n{}",
@@ -32,9 +32,9 @@ pub(super) fn fit(args: &args::MeasureFit) -> Outcome {
         )),
     };
     // Who reads no further may want the picture all the same.
-    let told = output::allow_closed_reader(told);
+    let shown = output::allow_closed_reader(shown);
     let drawn = figure.map_or(Ok(()), |file| picture::draw(file, &name, &fit, KEPT));
-    told.and(drawn)?;
+    shown.and(drawn)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -18,9 +18,9 @@ use keiro_control::key::load_private_key;
 use keiro_linux::signal::Signals;
 use keiro_measure::{
     net::{
-        Connection, Credentials, Direction, Identity, NetError, ProbePlan, ProbeReport, Session, TrainPlan, TrainReport,
-        TransferPlan, TransferProgress, Transfers, measure_probes, measure_trains,
-        measure_transfers,
+        Connection, Credentials, Direction, Identity, NetError, ProbePlan, ProbeReport, Session,
+        TrainPlan, TrainReport, TransferPlan, TransferProgress, Transfers, measure_probes,
+        measure_trains, measure_transfers,
     },
     series::Series,
 };
@@ -144,11 +144,7 @@ struct Work<'a> {
 }
 
 /// Does one part after the other and stores the result of each in `measured`.
-fn measure(
-    work: &Work<'_>,
-    stop: &AtomicBool,
-    measured: &Mutex<Measured>,
-) -> Result<(), NetError> {
+fn measure(work: &Work<'_>, stop: &AtomicBool, measured: &Mutex<Measured>) -> Result<(), NetError> {
     let args = work.args;
     let mut session = Session::connect(work.target, work.credentials, stop)?;
     {
@@ -267,7 +263,7 @@ fn show(
         paper_units: args.paper_units,
         ended,
     };
-    let told = match args.json {
+    let shown = match args.json {
         true => output::json(&found.document()),
         false => output::text(found.text()),
     };
@@ -275,7 +271,7 @@ fn show(
     // nothing at the others.
     let mut failures = Vec::new();
     failures.extend(ended.map(|error| early(error, &measured.transfers)));
-    failures.extend(output::allow_closed_reader(told).err());
+    failures.extend(output::allow_closed_reader(shown).err());
     // Without any, the reason is printed already, and what is there says more.
     if let Some(file) = files.csv.filter(|_| !samples.is_empty()) {
         let series = Series { samples };

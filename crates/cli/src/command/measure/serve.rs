@@ -48,7 +48,7 @@ pub(super) fn serve(address: Option<SocketAddr>, args: &args::MeasureNet) -> Out
     );
     if open {
         crate::output::message!(
-            "keiro: WARNING: --open: whoever reaches {bound} can use up this host's bandwidth; \
+            "keiro: WARNING: --open: anyone who can reach {bound} can use up this host's bandwidth; \
              for laboratories only"
         );
     }

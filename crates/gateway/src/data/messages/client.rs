@@ -21,7 +21,10 @@ use keiro_core::{AppId, Instant, MessageId, PeerId};
 use keiro_linux::epoll::{Epoll, Interest};
 
 use super::{queue::SharedMessage, tag::TAG_BYTES};
-use crate::data::{epoll_registration::{EpollRegistration, interest}, token};
+use crate::data::{
+    epoll_registration::{EpollRegistration, interest},
+    token,
+};
 
 /// A client's stream.
 pub(super) enum Stream {
@@ -267,8 +270,10 @@ impl Client {
     pub(super) fn is_done(&self) -> bool {
         match &self.state {
             State::Sender(sender) => {
-                let told = sender.unacked.is_empty() && self.output.is_empty();
-                sender.finished && sender.stalled.is_none() && (told || self.watch.is_hung_up())
+                let is_answered = sender.unacked.is_empty() && self.output.is_empty();
+                sender.finished
+                    && sender.stalled.is_none()
+                    && (is_answered || self.watch.is_hung_up())
             }
             _ => false,
         }
