@@ -198,69 +198,14 @@ impl Multipath {
         reaches: &dyn Fn(PeerIndex, IpAddr) -> bool,
     ) -> Vec<PathAction> {
         match event {
-            Event::Established(token, ends) => {
-                if self.connections.len() >= CONNECTIONS_MAX {
-                    self.over_limit += 1;
-                    return Vec::new();
-                }
-                let port = ends.local.port();
-                let mut classes = self.classes.iter();
-                let class = classes.find(|class| class.ports.contains(&port)).cloned();
-                let drawn = match class {
-                    None => self.draw(now, ends, reaches),
-                    // The class says which paths are preferred.
-                    Some(_) => Assignment::default(),
-                };
-                if drawn.counts.is_some() {
-                    self.accounts.begin(now, token, ends, drawn);
-                }
-                let local = ends.local.ip();
-                let mut own = self.addresses.iter().flatten();
-                let connection = Connection {
-                    first: ends,
-                    first_is_backup: false,
-                    backup_change_due: None,
-                    by_peer: own.any(|own| local == *own),
-                    class: class.clone(),
-                    held_out: drawn.single,
-                    peers: vec![PeerUse::default(); self.addresses.len()],
-                };
-                self.connections.insert(token, connection);
-                let mut actions = Vec::new();
-                // The first subflow uses the best path, whichever that is.
-                if class.is_some() {
-                    actions.push(PathAction::Backup(token, ends, true));
-                }
-                self.follow(now, token, reaches, &mut actions);
-                actions
-            }
+            Event::Established(token, ends) => self.on_established(now, token, ends, reaches),
             Event::Closed(token) => {
                 self.connections.remove(&token);
                 self.accounts.close(token);
                 Vec::new()
             }
             Event::SubflowEstablished(token, ends) => {
-                let Some((peer, connection)) = self.find(token, ends) else {
-                    return Vec::new();
-                };
-                // Its route may have been withdrawn while it was being established.
-                if !reaches(peer, connection.first.remote.ip()) {
-                    return vec![PathAction::End(token, ends)];
-                }
-                let used = &mut connection.peers[peer.0];
-                (used.ended, used.again) = (false, None);
-                if used.subflows.len() < SUBFLOWS_MAX && !used.subflows.contains(&ends) {
-                    used.subflows.push(ends);
-                }
-                let class = connection.class.as_ref();
-                let preferred = class.is_none_or(|class| class.prefer.contains(&peer.0));
-                let due = connection.schedule_backup_change(now);
-                self.accounts.join(token, ends);
-                due.into_iter().for_each(|due| self.wake_at(due));
-                match preferred {
-                    true => Vec::new(),
-                    false => vec![PathAction::Backup(token, ends, true)],
-                }
+                self.on_subflow_established(now, token, ends, reaches)
             }
             Event::SubflowClosed(token, ends) => {
                 if let Some((peer, connection)) = self.find(token, ends) {
@@ -275,6 +220,79 @@ impl Multipath {
             | Event::Announced(..)
             | Event::Removed(..)
             | Event::SubflowPriority(..) => Vec::new(),
+        }
+    }
+
+    fn on_established(
+        &mut self,
+        now: Instant,
+        token: Token,
+        ends: Ends,
+        reaches: &dyn Fn(PeerIndex, IpAddr) -> bool,
+    ) -> Vec<PathAction> {
+        if self.connections.len() >= CONNECTIONS_MAX {
+            self.over_limit += 1;
+            return Vec::new();
+        }
+        let port = ends.local.port();
+        let mut classes = self.classes.iter();
+        let class = classes.find(|class| class.ports.contains(&port)).cloned();
+        let drawn = match class {
+            None => self.draw(now, ends, reaches),
+            // The class says which paths are preferred.
+            Some(_) => Assignment::default(),
+        };
+        if drawn.counts.is_some() {
+            self.accounts.begin(now, token, ends, drawn);
+        }
+        let local = ends.local.ip();
+        let mut own = self.addresses.iter().flatten();
+        let connection = Connection {
+            first: ends,
+            first_is_backup: false,
+            backup_change_due: None,
+            by_peer: own.any(|own| local == *own),
+            class: class.clone(),
+            held_out: drawn.single,
+            peers: vec![PeerUse::default(); self.addresses.len()],
+        };
+        self.connections.insert(token, connection);
+        let mut actions = Vec::new();
+        // The first subflow uses the best path, whichever that is.
+        if class.is_some() {
+            actions.push(PathAction::Backup(token, ends, true));
+        }
+        self.follow(now, token, reaches, &mut actions);
+        actions
+    }
+
+    fn on_subflow_established(
+        &mut self,
+        now: Instant,
+        token: Token,
+        ends: Ends,
+        reaches: &dyn Fn(PeerIndex, IpAddr) -> bool,
+    ) -> Vec<PathAction> {
+        let Some((peer, connection)) = self.find(token, ends) else {
+            return Vec::new();
+        };
+        // Its route may have been withdrawn while it was being established.
+        if !reaches(peer, connection.first.remote.ip()) {
+            return vec![PathAction::End(token, ends)];
+        }
+        let used = &mut connection.peers[peer.0];
+        (used.ended, used.again) = (false, None);
+        if used.subflows.len() < SUBFLOWS_MAX && !used.subflows.contains(&ends) {
+            used.subflows.push(ends);
+        }
+        let class = connection.class.as_ref();
+        let preferred = class.is_none_or(|class| class.prefer.contains(&peer.0));
+        let due = connection.schedule_backup_change(now);
+        self.accounts.join(token, ends);
+        due.into_iter().for_each(|due| self.wake_at(due));
+        match preferred {
+            true => Vec::new(),
+            false => vec![PathAction::Backup(token, ends, true)],
         }
     }
 

@@ -379,6 +379,8 @@ fn is_as_forecast(
 
 #[cfg(test)]
 mod tests {
+    use keiro_control::config::PeerIndex;
+
     use super::*;
 
     /// Two paths, both to the peers `b` and `c`, with an application for each.

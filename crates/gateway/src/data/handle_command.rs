@@ -32,7 +32,7 @@ impl DataThread {
         Next::Turn
     }
 
-    fn handle_command(&mut self, command: Command) {
+    pub(super) fn handle_command(&mut self, command: Command) {
         let now = now();
         match command {
             Command::AddSocket { id, socket } => {

@@ -26,48 +26,20 @@ pub(super) fn plan_for_all(
     settings: Settings,
 ) -> BTreeMap<String, BTreeMap<String, String>> {
     let specs = paths_of(inputs);
-    let names: Vec<&str> = specs.keys().copied().collect();
-    let id_of = |name: &str| {
-        let number = names.binary_search(&name).ok()?;
-        Some(PathId(u32::try_from(number).ok()?))
-    };
+    let names = PathNames(specs.keys().copied().collect());
     let paths: Vec<(PathId, PathSpec)> = specs
         .iter()
-        .filter_map(|(name, spec)| Some((id_of(name)?, *spec)))
+        .filter_map(|(name, spec)| Some((names.id(name)?, *spec)))
         .collect();
     let mut owners = Vec::new();
     let mut steered_apps = Vec::new();
     for gateway in inputs {
         for app in &gateway.apps {
-            let leads_there = |path: &&PathInputs| {
-                let wanted = app.paths.is_empty() || app.paths.contains(&path.name);
-                path.peer == app.peer && wanted
-            };
-            let may = gateway.paths.iter().filter(leads_there);
-            let only: BTreeSet<PathId> = may.filter_map(|path| id_of(&path.name)).collect();
-            let (Some(spec), false) = (spec_of(app), only.is_empty()) else {
-                continue;
-            };
-            let known =
-                |plan: &&SitePlan| plan.made_from.get(&gateway.gateway) == Some(&gateway.sequence);
-            // Where its gateway has placed it since.
-            let moved = before.filter(known).is_none();
-            let put = app.path_now.as_deref().filter(|_| moved);
-            let place = |plan: &SitePlan| {
-                let assigned = plan.assignments.get(&gateway.gateway)?.get(&app.name)?;
-                id_of(assigned)
-            };
-            steered_apps.push(SteeredApp {
-                id: AppId(u32::try_from(steered_apps.len()).unwrap_or(u32::MAX)),
-                spec: AppSpec {
-                    length: wire_length(spec.length),
-                    ..spec
-                },
-                allowed: Allowed::Only(only),
-                fallback: BTreeSet::new(),
-                path: put.and_then(id_of).or_else(|| before.and_then(place)),
-            });
-            owners.push((&gateway.gateway, &app.name));
+            let id = AppId(u32::try_from(steered_apps.len()).unwrap_or(u32::MAX));
+            if let Some(steered) = steered_app(id, gateway, app, before, &names) {
+                steered_apps.push(steered);
+                owners.push((&gateway.gateway, &app.name));
+            }
         }
     }
     // Applications that have a path are not moved for small gains.
@@ -75,23 +47,24 @@ pub(super) fn plan_for_all(
         true => PlanMode::Revise,
         false => PlanMode::FromScratch,
     };
-    let mut assignments: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
-    match plan_moves(
+    let planned = plan_moves(
         settings,
         &paths,
         &steered_apps,
         plan_mode,
         Budget::default(),
-    ) {
+    );
+    let mut assignments: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
+    match planned {
         Ok(arrangement) => {
             for (app, path) in arrangement.places() {
                 let (Some((gateway, app)), Some(path)) =
-                    (owners.get(app.0 as usize), names.get(path.0 as usize))
+                    (owners.get(app.0 as usize), names.name(path))
                 else {
                     continue;
                 };
                 let of_gateway = assignments.entry((*gateway).clone()).or_default();
-                of_gateway.insert((*app).clone(), (*path).to_owned());
+                of_gateway.insert((*app).clone(), path.to_owned());
             }
         }
         Err(refused) => {
@@ -99,12 +72,63 @@ pub(super) fn plan_for_all(
                 ?refused,
                 "the site is too large to plan for; the plan stays"
             );
-            assignments = before
-                .map(|plan| plan.assignments.clone())
-                .unwrap_or_default();
+            let plan = before.map(|plan| plan.assignments.clone());
+            assignments = plan.unwrap_or_default();
         }
     }
     assignments
+}
+
+/// Names of the site's paths in order; a path's position is its identifier in the plan.
+struct PathNames<'a>(Vec<&'a str>);
+
+impl PathNames<'_> {
+    fn id(&self, name: &str) -> Option<PathId> {
+        let number = self.0.binary_search(&name).ok()?;
+        Some(PathId(u32::try_from(number).ok()?))
+    }
+
+    fn name(&self, id: PathId) -> Option<&str> {
+        self.0.get(id.0 as usize).copied()
+    }
+}
+
+/// An application with its present path: as its gateway reports it, unless the plan `before` was
+/// made from the same report. `None`: no path leads to its peer, or its workload is not known.
+fn steered_app(
+    id: AppId,
+    gateway: &Inputs,
+    app: &AppInputs,
+    before: Option<&SitePlan>,
+    names: &PathNames<'_>,
+) -> Option<SteeredApp> {
+    let leads_there = |path: &&PathInputs| {
+        let is_allowed = app.paths.is_empty() || app.paths.contains(&path.name);
+        path.peer == app.peer && is_allowed
+    };
+    let allowed = gateway.paths.iter().filter(leads_there);
+    let only: BTreeSet<PathId> = allowed.filter_map(|path| names.id(&path.name)).collect();
+    let spec = spec_of(app).filter(|_| !only.is_empty())?;
+    let is_same_report =
+        |plan: &&SitePlan| plan.made_from.get(&gateway.gateway) == Some(&gateway.sequence);
+    let moved = before.filter(is_same_report).is_none();
+    let reported = app.path_now.as_deref().filter(|_| moved);
+    let planned = |plan: &SitePlan| {
+        let assigned = plan.assignments.get(&gateway.gateway)?.get(&app.name)?;
+        names.id(assigned)
+    };
+    Some(SteeredApp {
+        id,
+        spec: AppSpec {
+            length: wire_length(spec.length),
+            ..spec
+        },
+        allowed: Allowed::Only(only),
+        fallback: BTreeSet::new(),
+        path: reported
+            .and_then(|name| names.id(name))
+            .or_else(|| before.and_then(planned)),
+    })
 }
 
 /// The properties of each line: the least bandwidth and the longest delay that a gateway reports.

@@ -32,7 +32,7 @@ pub(super) struct Peer {
     app: AppId,
     /// Longest packet that fits for every application of the tenant: the limit for segment sizes
     /// requested from there.
-    max_inner_packet: u16,
+    pub(super) max_inner_packet: u16,
 }
 
 /// Where an address is.
@@ -43,9 +43,9 @@ enum Location {
 }
 
 /// Limits ICMP errors (RFC 4443 §2.4 (f)).
-struct TokenBucket {
-    left: u32,
-    refilled: Instant,
+pub(super) struct TokenBucket {
+    pub(super) left: u32,
+    pub(super) refilled: Instant,
 }
 
 /// What a packet that enters is handled with.
@@ -57,7 +57,7 @@ pub(super) struct IngressContext<'a> {
 }
 
 /// Answers per tenant: so many at once, and per second. Ours.
-const ANSWERS_MAX: u32 = 100;
+pub(super) const ANSWERS_MAX: u32 = 100;
 const NANOS_PER_ANSWER: u128 = 1_000_000_000 / ANSWERS_MAX as u128;
 
 impl Tenant {
@@ -327,7 +327,7 @@ impl Tenant {
 }
 
 impl TokenBucket {
-    fn take(&mut self, now: Instant) -> bool {
+    pub(super) fn take(&mut self, now: Instant) -> bool {
         let since = now.saturating_duration_since(self.refilled).as_nanos();
         let new = u32::try_from(since / NANOS_PER_ANSWER).unwrap_or(u32::MAX);
         if new > 0 {

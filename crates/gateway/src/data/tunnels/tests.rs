@@ -4,7 +4,10 @@ use std::{net::Ipv4Addr, time::Duration};
 
 use keiro_ip::checksum::Sum;
 
-use super::*;
+use super::{
+    tenant::{ANSWERS_MAX, TokenBucket},
+    *,
+};
 
 const PEER: PeerId = PeerId(1);
 const OTHER: PeerId = PeerId(2);
@@ -93,7 +96,7 @@ fn asked_for(tenant: &mut Tenant, offered: u16) -> u16 {
         0, 9, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0x60, 2, 0, 0, 0, 0, 0, 0, 2, 4,
     ]);
     syn.extend(offered.to_be_bytes());
-    let written = judged(tenant, 0, &syn).expect("it passes");
+    let written = filtered(tenant, 0, &syn).expect("it passes");
     u16::from_be_bytes([written[42], written[43]])
 }
 
@@ -193,16 +196,16 @@ fn a_mark_on_the_way_is_carried_in_or_drops_the_packet() {
 
 #[test]
 fn answers_are_bounded_by_number_and_by_time() {
-    let mut allowance = TokenBucket {
+    let mut bucket = TokenBucket {
         left: ANSWERS_MAX,
         refilled: Instant::ZERO,
     };
     let now = Instant::ZERO + Duration::from_millis(1);
-    let taken = (0..1000).filter(|_| allowance.take(now)).count();
+    let taken = (0..1000).filter(|_| bucket.take(now)).count();
     assert_eq!(taken, ANSWERS_MAX as usize);
     let later = now + Duration::from_millis(50);
-    assert_eq!((0..1000).filter(|_| allowance.take(later)).count(), 5);
+    assert_eq!((0..1000).filter(|_| bucket.take(later)).count(), 5);
     let much_later = later + Duration::from_secs(1000);
-    let taken = (0..1000).filter(|_| allowance.take(much_later)).count();
+    let taken = (0..1000).filter(|_| bucket.take(much_later)).count();
     assert_eq!(taken, ANSWERS_MAX as usize);
 }
