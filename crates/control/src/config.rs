@@ -7,6 +7,8 @@
 mod aggregation;
 mod check;
 mod diff;
+mod draft;
+mod entries;
 mod history;
 mod network;
 mod read;
@@ -15,6 +17,7 @@ mod template;
 mod tenant;
 #[cfg(test)]
 mod tests;
+mod values;
 
 use std::{
     collections::BTreeMap,

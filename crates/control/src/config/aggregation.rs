@@ -1,6 +1,6 @@
 //! `[aggregation]`: how small packets are aggregated, and how that is adapted.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use keiro_config::{Report, TableReader, ValueError, choice, quantity};
 use keiro_model::aggregation::{
@@ -10,7 +10,7 @@ use keiro_model::aggregation::{
 use keiro_units::{ByteCount, Probability};
 use toml::de::DeValue;
 
-use super::read::{Draft, value};
+use super::{Path, values::value};
 use crate::units::Text;
 
 /// `[aggregation]`: small datagrams and data of streams are sent in aggregates.
@@ -323,13 +323,18 @@ fn complain_of_parity_for_nothing(fields: &TableReader<'_, '_>, report: &mut Rep
     }
 }
 
-/// With `mode = "fixed"` a path must carry the smallest combination `[aggregation eq. 2]`.
-pub(super) fn check(draft: &Draft, report: &mut Report<'_>) {
-    let Aggregation { mode, limits, .. } = &draft.aggregation;
+/// With `mode = "fixed"` a path must carry the smallest combination `[aggregation eq. 2]`. `paths`
+/// come with the spans of their rates.
+pub(super) fn check<'a>(
+    aggregation: &Aggregation,
+    paths: impl Iterator<Item = (&'a Path, &'a Range<usize>)>,
+    report: &mut Report<'_>,
+) {
+    let Aggregation { mode, limits, .. } = aggregation;
     if *mode != Mode::Fixed {
         return;
     }
-    for (path, spans) in &draft.paths {
+    for (path, rate_at) in paths {
         if let Err(narrow) = within(limits.initial(), limits, path.rate) {
             let message = format!(
                 "rate: `{}` is too narrow for mode = \"fixed\": even {} needs {}, and the path gives {}",
@@ -339,7 +344,7 @@ pub(super) fn check(draft: &Draft, report: &mut Report<'_>) {
                 Text(path.rate)
             );
             let hint = "write mode = \"eager\" in [aggregation], a longer interval, a smaller size_min or fewer copies";
-            report.add(&spans.rate, message, hint);
+            report.add(rate_at, message, hint);
         }
     }
 }

@@ -11,9 +11,10 @@ use std::{
 
 use super::{
     AppIndex, Class, Config, ConfigError, Destination, Forward, Network, PATHS_MAX, PathIndex,
-    Planner, aggregation, history,
-    read::{Draft, ForwardSpans, is_broadcast},
-    tenant,
+    Peer, Planner, aggregation,
+    draft::{Draft, ForwardSpans, PeerSpans},
+    history, tenant,
+    values::{is_broadcast, local_kind},
 };
 use keiro_config::Report;
 use keiro_model::aggregation::ControllerKind;
@@ -35,9 +36,19 @@ pub(super) fn together(draft: &Draft, report: &mut Report<'_>) {
     wildcard_paths(draft, report);
     peers(draft, report);
     forwards(draft, &bound, report);
-    history::check(draft, report);
-    aggregation::check(draft, report);
-    tenant::check(draft, indices_hold, report);
+    let endpoints_of = |(peer, _): &(Peer, PeerSpans)| peer.endpoints.len();
+    let lines: usize = draft.peers.iter().map(endpoints_of).sum();
+    let subjects = lines + draft.apps.len();
+    history::check(
+        &draft.history,
+        draft.history_spans.as_ref(),
+        subjects,
+        report,
+    );
+    let paths = draft.paths.iter();
+    let paths = paths.map(|(path, spans)| (path, &spans.rate));
+    aggregation::check(&draft.aggregation, paths, report);
+    tenant::check::check(draft, indices_hold, report);
     if indices_hold {
         endpoints(draft, report);
     }
@@ -460,17 +471,6 @@ fn forward_target(
     let own = is_own.then_some("this gateway's own address");
     if let Some(what) = local_kind(ip).or(own) {
         refuse_local(report, at, key, shown, what);
-    }
-}
-
-/// Why a peer may reach an address only with `allow_local`; `None`: it is not local.
-pub(super) fn local_kind(ip: IpAddr) -> Option<&'static str> {
-    match ip {
-        _ if ip.is_loopback() => Some("a loopback address"),
-        _ if ip.is_multicast() => Some("a multicast address"),
-        IpAddr::V4(v4) if v4.is_link_local() => Some("a link-local address"),
-        IpAddr::V6(v6) if v6.is_unicast_link_local() => Some("a link-local address"),
-        _ => None,
     }
 }
 

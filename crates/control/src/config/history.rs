@@ -9,7 +9,7 @@ use keiro_config::{Report, TableReader, ValueError, boolean, quantity};
 use keiro_units::ByteCount;
 use toml::de::DeValue;
 
-use super::read::{Draft, in_range, value};
+use super::values::{in_range, value};
 use crate::units::Text;
 
 /// `[history]`: what of the measurements is kept on disk.
@@ -88,12 +88,17 @@ pub(super) fn history(
     (history, spans)
 }
 
-/// Checks what is kept against itself and the rest of the file.
-pub(super) fn check(draft: &Draft, report: &mut Report<'_>) {
-    let Some(spans) = &draft.history_spans else {
+/// Checks the section against itself and the number of paths (counted per peer) and applications.
+/// `spans` is `None` if it is not in the file.
+pub(super) fn check(
+    history: &History,
+    spans: Option<&HistorySpans>,
+    subjects: usize,
+    report: &mut Report<'_>,
+) {
+    let Some(spans) = spans else {
         return;
     };
-    let history = &draft.history;
     if history.hours_for < history.minutes_for {
         let message = format!(
             "hours_for: hours go back {}, minutes {}",
@@ -103,12 +108,7 @@ pub(super) fn check(draft: &Draft, report: &mut Report<'_>) {
         let hint = "let hours go back as far as minutes at least";
         report.add(&spans.hours_for, message, hint);
     }
-    let lines: usize = draft
-        .peers
-        .iter()
-        .map(|(peer, _)| peer.endpoints.len())
-        .sum();
-    let needed = history.bytes_of(lines + draft.apps.len());
+    let needed = history.bytes_of(subjects);
     if history.enabled && needed > history.size_max {
         let message = format!(
             "size_max: {} are not enough for that long: it takes up to {}",

@@ -9,7 +9,10 @@ use ipnet::IpNet;
 use keiro_config::{ValueError, shown, string};
 use toml::de::DeValue;
 
-use super::{check::local_kind, read::is_broadcast, tenant::confined};
+use super::{
+    tenant::confined,
+    values::{is_broadcast, local_kind},
+};
 
 /// Addresses with a common prefix, at one port or at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,13 +4,12 @@
 //! `check`, which looks at them together. Goes on after a problem to find the others; the result
 //! is built only if there are none.
 
-use std::{collections::BTreeMap, net::SocketAddr, ops::Range, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, ops::Range};
 
 use keiro_config::{
-    Located, Report, TableReader, ValueError, boolean, choice, file_name, nearest, quantity, shown,
-    socket_address, string, type_name,
+    Located, TableReader, boolean, choice, file_name, quantity, shown, socket_address, type_name,
 };
-use keiro_units::{Bandwidth, ByteCount, Probability};
+use keiro_units::ByteCount;
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -19,78 +18,19 @@ use toml::{
 use super::{
     App, AppIndex, CONFIG_ENTRIES_MAX, Class, Config, ConfigError, DEFAULT_CONTROL_SOCKET,
     DEFAULT_PRIVATE_KEY_FILE, DEFAULT_REASSEMBLY_MAX, DEFAULT_STATE_DIRECTORY, Destination,
-    FILE_LIMITS, Forward, Gateway, Listener, MESSAGE_BYTES_MAX, MTU_MAX, MTU_MIN, NAME_BYTES_MAX,
-    Name, Origin, PATH_RATE_MAX, PATH_RATE_MIN, Path, PathIndex, Peer, PeerIndex, Planner,
-    RENAMED_KEYS, Scheduler, Transport,
-    aggregation::{self, Aggregation},
-    check,
-    history::{self, History, HistorySpans},
+    FILE_LIMITS, Forward, Gateway, Listener, Name, Origin, Path, PathIndex, Peer, PeerIndex,
+    Planner, RENAMED_KEYS, Scheduler, Transport, aggregation, check,
+    draft::{Draft, DraftGateway, ForwardSpans, ListenerSpans, PathSpans, PeerSpans},
+    entries::{EntryNames, Names, Reader},
+    history,
     network::networks,
-    store::{self, Store},
-    tenant::{self, Fairness, Member, Tenant, TenantSpans},
+    store, tenant,
+    values::{
+        default_probe_share, endpoint_address, group, length, local_address, mtu, name, place,
+        positive_time, probe_share, public_key, rate, reassembly, socket_file_name, text, time,
+        value, value_or,
+    },
 };
-use crate::{key::PublicKey, units::Text};
-
-/// Times above this are refused: a mistaken unit is likelier. Ours.
-const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
-/// The largest `probe_share`. Ours.
-const PROBE_SHARE_MAX: f64 = 0.1;
-/// The smallest `reassembly_max`: two of the longest messages, so that a long one finds room beside
-/// a stream of short ones. Ours.
-const REASSEMBLY_MIN: ByteCount = ByteCount::new(32 << 20);
-/// `sockaddr_un.sun_path` without its final NUL (unix(7)).
-const SOCKET_PATH_BYTES_MAX: usize = 107;
-/// A UDP datagram's payload over IPv4 (RFC 768, RFC 791).
-const DATAGRAM_BYTES_MAX: u64 = 65_507;
-
-/// Entries with the spans of their values, before they are checked together.
-///
-/// An entry that is wrong is missing here and has a problem in the report.
-#[derive(Default)]
-pub(super) struct Draft {
-    pub(super) gateway: Option<DraftGateway>,
-    pub(super) store: Store,
-    pub(super) history: History,
-    pub(super) aggregation: Aggregation,
-    /// `None`: it is not in the file.
-    pub(super) history_spans: Option<HistorySpans>,
-    pub(super) paths: Vec<(Path, PathSpans)>,
-    pub(super) peers: Vec<(Peer, PeerSpans)>,
-    pub(super) apps: Vec<(App, Range<usize>)>,
-    pub(super) listeners: Vec<(Listener, ListenerSpans)>,
-    pub(super) forwards: Vec<(Forward, ForwardSpans)>,
-    pub(super) fairness: Fairness,
-    pub(super) tenants: Vec<(Tenant, TenantSpans)>,
-}
-
-pub(super) struct DraftGateway {
-    pub(super) value: Gateway,
-    pub(super) control_socket: Option<Range<usize>>,
-    pub(super) message_socket: Option<Range<usize>>,
-    pub(super) message_tcp: Option<Range<usize>>,
-    pub(super) metrics: Option<Range<usize>>,
-}
-
-pub(super) struct PathSpans {
-    pub(super) local: Range<usize>,
-    pub(super) rate: Range<usize>,
-}
-
-pub(super) struct PeerSpans {
-    pub(super) public_key: Range<usize>,
-    pub(super) endpoints: BTreeMap<PathIndex, Range<usize>>,
-}
-
-pub(super) struct ListenerSpans {
-    pub(super) local: Range<usize>,
-    pub(super) member: Option<Located<Member>>,
-}
-
-pub(super) struct ForwardSpans {
-    pub(super) app: Range<usize>,
-    pub(super) to: Range<usize>,
-    pub(super) member: Option<Located<Member>>,
-}
 
 pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
     FILE_LIMITS.check(text, file)?;
@@ -135,31 +75,6 @@ pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
         origin,
     })
 }
-
-pub(super) struct Reader<'t> {
-    pub(super) report: Report<'t>,
-    /// That there are too many entries is in the report, or need not be.
-    too_many: bool,
-}
-
-/// The names of one kind of entry, in file order, also of entries that are otherwise wrong: what
-/// refers to them is not wrong too.
-pub(super) struct Names {
-    header: &'static str,
-    names: Vec<Option<Name>>,
-    index: BTreeMap<Name, usize>,
-    /// Some have no name that is one.
-    nameless: bool,
-}
-
-/// The names that entries refer to.
-pub(super) struct EntryNames {
-    pub(super) paths: Names,
-    pub(super) peers: Names,
-    pub(super) apps: Names,
-}
-
-pub(super) type Entries<'d, 'i> = Vec<TableReader<'d, 'i>>;
 
 impl Reader<'_> {
     fn document(&mut self, table: &DeTable<'_>) -> Draft {
@@ -236,96 +151,6 @@ impl Reader<'_> {
             let hint = "add one per uplink with name, local and rate";
             self.report.add(&(0..0), "the file has no [[path]]", hint);
         }
-    }
-
-    /// The tables under `key`, as many as there may still be entries.
-    pub(super) fn entries<'d, 'i>(
-        &mut self,
-        root: &mut TableReader<'d, 'i>,
-        key: &'static str,
-        header: &'static str,
-        left: &mut usize,
-    ) -> Entries<'d, 'i> {
-        let tables = root.tables(&mut self.report, key, header).into_iter();
-        tables
-            .take_while(|table| self.take_entry(&table.span(), left))
-            .collect()
-    }
-
-    pub(super) fn take_entry(&mut self, at: &Range<usize>, left: &mut usize) -> bool {
-        if *left > 0 {
-            *left -= 1;
-            return true;
-        }
-        if !self.too_many {
-            self.too_many = true;
-            let message = format!(
-                "more than {CONFIG_ENTRIES_MAX} entries; endpoints, tenants, their rules, their peers and \
-                 the prefixes behind these count too"
-            );
-            let hint = "share the load between several gateways";
-            self.report.add(at, message, hint);
-        }
-        false
-    }
-
-    /// Leaves out the problem of too many entries, since a narrower limit has been reported.
-    pub(super) fn suppress_entry_limit(&mut self) {
-        self.too_many = true;
-    }
-
-    fn names(&mut self, entries: &mut Entries<'_, '_>, header: &'static str) -> Names {
-        let mut names = Names {
-            header,
-            names: Vec::new(),
-            index: BTreeMap::new(),
-            nameless: false,
-        };
-        let mut spans: BTreeMap<Name, Range<usize>> = BTreeMap::new();
-        for fields in entries {
-            let name = fields.required(&mut self.report, "name", "\"...\"", name);
-            let Some(Located { value: name, at }) = name else {
-                names.nameless = true;
-                names.names.push(None);
-                continue;
-            };
-            if let Some(earlier) = spans.get(&name) {
-                let line = self.report.line(earlier);
-                let message = format!("another {header} is named `{name}` (line {line})");
-                self.report.add(&at, message, "give each its own name");
-            } else {
-                spans.insert(name.clone(), at);
-                names.index.insert(name.clone(), names.names.len());
-            }
-            names.names.push(Some(name));
-        }
-        names
-    }
-
-    /// The index of the entry that a key names.
-    pub(super) fn reference(
-        &mut self,
-        key: &str,
-        written: &Located<String>,
-        names: &Names,
-    ) -> Option<usize> {
-        let found = Name::new(&written.value)
-            .ok()
-            .and_then(|n| names.index.get(&n).copied());
-        // An entry whose own name is wrong may be the one that is meant.
-        if found.is_none() && !self.report.has_syntax_errors() && !names.nameless {
-            let message = format!(
-                "{key}: there is no {} named `{}`",
-                names.header,
-                shown(&written.value)
-            );
-            let hint = match self.report.is_full() {
-                true => String::new(),
-                false => names.hint(&written.value),
-            };
-            self.report.add(&written.at, message, &hint);
-        }
-        found
     }
 
     fn gateway(&mut self, mut fields: TableReader<'_, '_>) -> Option<DraftGateway> {
@@ -639,30 +464,6 @@ impl Reader<'_> {
     }
 }
 
-impl Names {
-    fn hint(&self, written: &str) -> String {
-        if self.index.is_empty() {
-            return format!("add {} with this name", self.header);
-        }
-        if let Some(near) = nearest(written, self.index.keys().map(Name::as_str)) {
-            return format!("did you mean `{near}`?");
-        }
-        let mut known: Vec<_> = self
-            .index
-            .keys()
-            .take(NAMES_SHOWN_MAX)
-            .map(Name::as_str)
-            .collect();
-        if self.index.len() > NAMES_SHOWN_MAX {
-            known.push("...");
-        }
-        format!("there are {}", known.join(", "))
-    }
-}
-
-/// Names in a hint. Ours: one line.
-const NAMES_SHOWN_MAX: usize = 8;
-
 const SCHEDULERS: &[(&str, Scheduler)] =
     &[("deadline", Scheduler::Deadline), ("fifo", Scheduler::Fifo)];
 const PLANNERS: &[(&str, Planner)] = &[
@@ -676,170 +477,6 @@ const CLASSES: &[(&str, Class)] = &[
     ("datagram", Class::Datagram),
     ("stream", Class::Stream),
 ];
-
-fn text(value: &DeValue<'_>) -> Result<String, ValueError> {
-    string(value).map(str::to_owned)
-}
-
-pub(super) fn name(value: &DeValue<'_>) -> Result<Name, ValueError> {
-    Name::new(string(value)?).map_err(|e| {
-        let text = e.to_string();
-        let (message, hint) = text
-            .split_once("; ")
-            .unwrap_or((&text, "choose another name"));
-        ValueError::new(message, hint)
-    })
-}
-
-fn group(value: &DeValue<'_>) -> Result<String, ValueError> {
-    let text = string(value)?;
-    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-$".contains(c);
-    if text.is_empty() || text.len() > NAME_BYTES_MAX || !text.chars().all(allowed) {
-        return Err(ValueError::new(
-            format!("`{}` is not a group's name", shown(text)),
-            "`getent group` lists them",
-        ));
-    }
-    Ok(text.to_owned())
-}
-
-fn socket_file_name(value: &DeValue<'_>) -> Result<PathBuf, ValueError> {
-    let path = file_name(value)?;
-    let bytes = path.as_os_str().len();
-    if bytes > SOCKET_PATH_BYTES_MAX {
-        return Err(ValueError::new(
-            format!("a socket's file name has at most {SOCKET_PATH_BYTES_MAX} bytes, not {bytes}"),
-            "choose a shorter directory such as /run/keiro",
-        ));
-    }
-    Ok(path)
-}
-
-fn public_key(value: &DeValue<'_>) -> Result<PublicKey, ValueError> {
-    string(value)?.parse().map_err(|e: crate::key::KeyError| {
-        ValueError::new(e.to_string(), "copy what `keiro pubkey` prints at the peer")
-    })
-}
-
-/// An address that a socket of this gateway can be bound to.
-fn local_address(value: &DeValue<'_>) -> Result<SocketAddr, ValueError> {
-    let address = socket_address(value)?;
-    if address.ip().is_multicast() || is_broadcast(&address) {
-        return Err(ValueError::new(
-            format!("`{address}` is a group's address"),
-            "write an address of this machine",
-        ));
-    }
-    Ok(address)
-}
-
-/// An address at which one peer can be reached.
-fn endpoint_address(value: &DeValue<'_>) -> Result<SocketAddr, ValueError> {
-    let address = socket_address(value)?;
-    let ip = address.ip();
-    if ip.is_unspecified() || ip.is_multicast() || is_broadcast(&address) {
-        return Err(ValueError::new(
-            format!("`{address}` is not one machine's address"),
-            "write the peer's address on this path",
-        ));
-    }
-    Ok(address)
-}
-
-pub(super) fn is_broadcast(address: &SocketAddr) -> bool {
-    matches!(address, SocketAddr::V4(v4) if v4.ip().is_broadcast())
-}
-
-fn rate(value: &DeValue<'_>) -> Result<Bandwidth, ValueError> {
-    let rate: Bandwidth = quantity(value)?;
-    let what = match rate {
-        Bandwidth::ZERO => "nothing could be sent at a rate of 0".to_owned(),
-        rate if rate < PATH_RATE_MIN => format!("{} is less than any uplink carries", Text(rate)),
-        rate if rate > PATH_RATE_MAX => format!("{} is more than any uplink carries", Text(rate)),
-        rate => return Ok(rate),
-    };
-    Err(ValueError::new(
-        what,
-        "write what the uplink carries, as in \"100Mbit\"",
-    ))
-}
-
-fn time(value: &DeValue<'_>) -> Result<Duration, ValueError> {
-    let time: Duration = quantity(value)?;
-    if time > TIME_MAX {
-        return Err(ValueError::new(
-            format!("{} is more than {}", Text(time), Text(TIME_MAX)),
-            "is the unit the right one?",
-        ));
-    }
-    Ok(time)
-}
-
-pub(super) fn positive_time(value: &DeValue<'_>) -> Result<Duration, ValueError> {
-    let time = time(value)?;
-    if time.is_zero() {
-        return Err(ValueError::new(
-            "must be more than 0",
-            "remove it to leave it open",
-        ));
-    }
-    Ok(time)
-}
-
-/// Default of `probe_share`.
-fn default_probe_share() -> Probability {
-    Probability::from_ratio(5, 1000).unwrap_or(Probability::ZERO)
-}
-
-fn probe_share(value: &DeValue<'_>) -> Result<Probability, ValueError> {
-    let share: Probability = quantity(value)?;
-    if share.get() > PROBE_SHARE_MAX {
-        return Err(ValueError::new(
-            "more than a tenth of a path for measuring it",
-            "write 0% to 10%",
-        ));
-    }
-    Ok(share)
-}
-
-fn mtu(value: &DeValue<'_>) -> Result<ByteCount, ValueError> {
-    in_range(value, ByteCount::new(MTU_MIN), ByteCount::new(MTU_MAX))
-}
-
-fn reassembly(value: &DeValue<'_>) -> Result<ByteCount, ValueError> {
-    in_range(value, REASSEMBLY_MIN, ByteCount::new(1 << 40))
-}
-
-fn length(value: &DeValue<'_>) -> Result<ByteCount, ValueError> {
-    in_range(value, ByteCount::new(1), ByteCount::new(MESSAGE_BYTES_MAX))
-}
-
-pub(super) fn in_range(
-    value: &DeValue<'_>,
-    min: ByteCount,
-    max: ByteCount,
-) -> Result<ByteCount, ValueError> {
-    let bytes: ByteCount = quantity(value)?;
-    if bytes < min || bytes > max {
-        return Err(ValueError::new(
-            format!("{} is out of range", Text(bytes)),
-            format!("write {} to {}", Text(min), Text(max)),
-        ));
-    }
-    Ok(bytes)
-}
-
-pub(super) fn value<T>(found: Option<Located<T>>) -> Option<T> {
-    found.map(|found| found.value)
-}
-
-fn value_or(found: Option<Located<PathBuf>>, default: &str) -> PathBuf {
-    value(found).unwrap_or_else(|| PathBuf::from(default))
-}
-
-fn place<T>(found: &Option<Located<T>>) -> Option<Range<usize>> {
-    found.as_ref().map(|found| found.at.clone())
-}
 
 fn first<T, U>(pairs: Vec<(T, U)>) -> Vec<T> {
     pairs.into_iter().map(|(value, _)| value).collect()

@@ -10,7 +10,7 @@ use toml::de::DeValue;
 
 use super::{
     Name,
-    read::{name, positive_time},
+    values::{name, positive_time},
 };
 
 /// `[store]`: where the plan is kept.

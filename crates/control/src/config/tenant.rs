@@ -3,7 +3,8 @@
 //!
 //! The gateway makes devices, addresses and routes. Nothing here looks at the machine.
 
-mod check;
+pub(super) mod check;
+mod check_members;
 mod member;
 mod values;
 
@@ -22,15 +23,15 @@ use keiro_units::{Bandwidth, ByteCount};
 use toml::{Spanned, de::DeValue};
 
 pub use self::member::Member;
-pub(super) use self::values::confined;
 use self::values::{
     addresses, decrease, device_queues, dscp, increase, interfaces, own_device, ports, prefix,
     prefixes, protocol, routing_table, tenant_id, tenants_max, text, unit, weight,
 };
-pub(super) use self::{check::check, member::member};
+pub(super) use self::{member::member, values::confined};
 use super::{
     AppIndex, Config, Name, PeerIndex,
-    read::{EntryNames, Names, Reader, in_range, positive_time, value},
+    entries::{EntryNames, Names, Reader},
+    values::{in_range, positive_time, value},
 };
 
 /// Default of `mtu`: with what the tunnel adds it fits into 1500 bytes over IPv6 too.
@@ -150,6 +151,27 @@ pub enum TenantController {
 const UNIT_FAR_BELOW: f64 = 20.0;
 
 impl Config {
+    /// The interface to which sockets of `member` are bound; `None`: to none, since its tenant
+    /// shares the main routing table.
+    pub fn interface_of<'a>(&'a self, member: Option<&'a Member>) -> Option<&'a str> {
+        let member = member?;
+        let tenant = self.tenant_named(member.tenant.as_str())?;
+        let only = tenant.interfaces.first();
+        member.interface.as_deref().or(only.map(String::as_str))
+    }
+
+    /// The tenant whose messages, streams and datagrams those of an application are: that of its
+    /// listeners and its forward.
+    pub fn tenant_of(&self, app: AppIndex) -> Option<&Tenant> {
+        let listeners = self.listeners.iter().filter(|listener| listener.app == app);
+        let forwards = self.forwards.iter().filter(|forward| forward.app == app);
+        let mut members = listeners
+            .map(|listener| &listener.member)
+            .chain(forwards.map(|forward| &forward.member));
+        let member = members.find_map(Option::as_ref)?;
+        self.tenant_named(member.tenant.as_str())
+    }
+
     /// A note if the paths' rates are far above `unit`.
     pub fn unit_note(&self) -> Option<String> {
         let by_unit = self

@@ -6,12 +6,13 @@
 //! Half-closes and resets are passed on after the bytes that came before them. A connection goes
 //! only where this gateway's configuration says.
 
+mod connection;
 mod deferred_reset;
 
 use std::{
     collections::{BTreeSet, HashMap},
-    io::{self, IoSlice, Read, Write},
-    net::{Shutdown, SocketAddr, TcpStream},
+    io,
+    net::{SocketAddr, TcpStream},
     time::Duration,
 };
 
@@ -23,11 +24,13 @@ use keiro_linux::{
 };
 use keiro_stats::{TcpForwardStats, TcpListenerStats};
 
-use self::deferred_reset::{DeferredResets, ResetTimeouts};
+use self::{
+    connection::{Connecting, Connection, Progress},
+    deferred_reset::{DeferredResets, ResetTimeouts},
+};
 use super::{
     context::Context,
     destination::TcpDestination,
-    epoll_registration::{EpollRegistration, interest},
     figures::{TcpForwardFigures, TcpListenerFigures},
     log_throttle::LogThrottle,
     route::AppRoute,
@@ -70,55 +73,10 @@ enum Counts<'a> {
     Forward(&'a mut TcpForwardStats),
 }
 
-struct Connection {
-    socket: TcpStream,
-    peer: PeerId,
-    stream: StreamId,
-    /// Its client is at this gateway's listener.
-    listener: Option<u64>,
-    app: AppId,
-    connecting: Option<Connecting>,
-    /// The socket may have something to read, and its stream takes it.
-    reads: bool,
-    /// The socket has said that it will say no more.
-    read_ended: bool,
-    /// The stream has bytes that the socket did not take.
-    writes: bool,
-    write_ended: bool,
-    /// Since when it is reset or broken: nothing can be written, and what it holds is read.
-    broken: Option<Instant>,
-    /// When something last went through, either way.
-    moved_at: Instant,
-    watch: EpollRegistration,
-}
-
-/// A connection to a server that is not there yet.
-#[derive(Clone, Copy, Debug)]
-struct Connecting {
-    to: SocketAddr,
-    /// When it is given up.
-    by: Instant,
-}
-
-/// What became of one connection's turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
-    Open,
-    /// Both directions have ended.
-    Ended,
-    /// The other side reset it, or it broke, and nothing is left to read.
-    Broken,
-    /// It takes nothing more, and may have something to read.
-    Unwritable,
-}
-
 /// Connections accepted in one turn.
 const ACCEPTS_PER_TURN: usize = 64;
 /// Bytes read from one connection in one turn.
 const READ_PER_TURN: usize = 64 << 10;
-/// Bytes written to one connection in one turn: where a gap of a stream was filled, megabytes wait
-/// behind it.
-const WRITE_PER_TURN: usize = 64 << 10;
 /// How long a server may take to accept. Shorter than TCP's own two minutes, which no client
 /// waits for.
 const CONNECT_MAX: Duration = Duration::from_secs(30);
@@ -719,151 +677,6 @@ impl StreamServer {
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
-    }
-}
-
-impl Connection {
-    /// One to a server, that is there and has said nothing yet.
-    fn new(socket: TcpStream, peer: PeerId, stream: StreamId, app: AppId, now: Instant) -> Self {
-        Self {
-            socket,
-            peer,
-            stream,
-            listener: None,
-            app,
-            connecting: None,
-            reads: true,
-            read_ended: false,
-            writes: false,
-            write_ended: false,
-            broken: None,
-            moved_at: now,
-            watch: EpollRegistration::new(Interest::Read),
-        }
-    }
-
-    fn read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Progress {
-        if self.connecting.is_some() {
-            return Progress::Open;
-        }
-        if self.read_ended {
-            return match self.broken {
-                Some(_) => Progress::Broken,
-                None => Progress::Open,
-            };
-        }
-        let (endpoint, peer, stream) = (&mut *context.endpoint, self.peer, self.stream);
-        let mut left = buffer.len();
-        while left > 0 {
-            let Some(room) = endpoint.stream_room(peer, stream) else {
-                return Progress::Broken;
-            };
-            if room == 0 {
-                // A `Writable` signal follows.
-                self.reads = false;
-                return Progress::Open;
-            }
-            // The socket may be ready before the stream signals that it is writable, and that
-            // signal is then not repeated.
-            self.reads = true;
-            let room = room.min(left);
-            match self.socket.read(&mut buffer[..room]) {
-                Ok(0) if self.broken.is_some() => return Progress::Broken,
-                Ok(0) => {
-                    self.read_ended = true;
-                    endpoint.finish_stream(context.now, peer, stream);
-                    return self.progress();
-                }
-                Ok(count) => {
-                    endpoint.write_stream(context.now, peer, stream, &buffer[..count]);
-                    self.moved_at = context.now;
-                    left -= count;
-                    if count < room && self.broken.is_none() {
-                        return Progress::Open;
-                    }
-                }
-                Err(error)
-                    if error.kind() == io::ErrorKind::WouldBlock && self.broken.is_none() =>
-                {
-                    return Progress::Open;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Progress::Broken,
-            }
-        }
-        Progress::Open
-    }
-
-    fn write(&mut self, context: &mut Context<'_>) -> Progress {
-        if self.write_ended || self.connecting.is_some() || self.broken.is_some() {
-            return Progress::Open;
-        }
-        let (endpoint, peer, stream) = (&mut *context.endpoint, self.peer, self.stream);
-        self.writes = false;
-        let mut left = WRITE_PER_TURN;
-        while left > 0 {
-            let Some((first, second, last)) = endpoint.stream_data(peer, stream) else {
-                // The stream has ended both ways before its socket: there is nothing more.
-                return Progress::Open;
-            };
-            let bytes = first.len() + second.len();
-            if bytes == 0 && !last {
-                return Progress::Open;
-            }
-            let written = match bytes {
-                0 => Ok(0),
-                _ => {
-                    let first = &first[..first.len().min(left)];
-                    let second = &second[..second.len().min(left - first.len())];
-                    match second {
-                        // Cheaper, and what there is in most cases.
-                        [] => self.socket.write(first),
-                        _ => self
-                            .socket
-                            .write_vectored(&[IoSlice::new(first), IoSlice::new(second)]),
-                    }
-                }
-            };
-            match written {
-                Ok(count) => {
-                    endpoint.consume_stream(context.now, peer, stream, count);
-                    self.moved_at = context.now;
-                    left -= count;
-                    if last && count == bytes {
-                        self.write_ended = true;
-                        // It fails if the other side is gone, which the next read shows.
-                        let _ = self.socket.shutdown(Shutdown::Write);
-                        return self.progress();
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.writes = true;
-                    return Progress::Open;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Progress::Unwritable,
-            }
-        }
-        // The core signals these bytes once only. The socket is reported as writable and brings the
-        // next turn.
-        self.writes = true;
-        Progress::Open
-    }
-
-    fn progress(&self) -> Progress {
-        if self.read_ended && self.write_ended {
-            Progress::Ended
-        } else {
-            Progress::Open
-        }
-    }
-
-    fn update_interest(&mut self, epoll: &Epoll, number: u64) -> io::Result<()> {
-        let reads = self.reads && !self.read_ended;
-        let writes = self.writes || self.connecting.is_some();
-        let token = token::connection(number);
-        let interest = interest(reads, writes);
-        self.watch.update(epoll, &self.socket, token, interest)
     }
 }
 

@@ -5,24 +5,21 @@
 //! Windows and queues are the core's.
 
 mod counts;
+mod device;
 mod tenant;
 
 use std::{
     cell::Cell,
     collections::{BTreeMap, BTreeSet, HashMap},
     io,
-    net::Ipv6Addr,
     ops::Range,
     sync::mpsc,
     thread,
 };
 
-use ipnet::IpNet;
-use keiro_core::{AppId, Endpoint, Event, Instant, PeerId, TenantConfig, TenantId, TenantSnapshot};
+use keiro_core::{Endpoint, Event, Instant, PeerId, TenantId, TenantSnapshot};
 use keiro_ip::{
-    Header,
-    classify::Match,
-    flow::{FlowKey, FlowSeed},
+    flow::FlowSeed,
     offload::{Coalescer, VNET_HEADER_BYTES},
 };
 use keiro_linux::{
@@ -31,35 +28,15 @@ use keiro_linux::{
 };
 
 pub(crate) use self::counts::Counts;
-use self::tenant::{IngressContext, Tenant};
+pub(crate) use self::tenant::{PacketFromPeer, PeerSetup, TenantSetup};
+use self::{
+    device::Device,
+    tenant::{IngressContext, Tenant},
+};
 use super::{
     report::{Report, Reporter},
     token,
 };
-
-/// What a tenant is, in plain values that can be compared.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct TenantSetup {
-    pub(crate) config: TenantConfig,
-    /// The number of its device.
-    pub(crate) device: u64,
-    /// Of the device, bytes.
-    pub(crate) mtu: u16,
-    /// Where answers come from in IPv6; `None`: from where the packet was going.
-    pub(crate) icmp_source_v6: Option<Ipv6Addr>,
-    /// Networks behind this gateway.
-    pub(crate) own: Vec<IpNet>,
-    pub(crate) peers: BTreeMap<PeerId, PeerSetup>,
-}
-
-/// A tenant's part behind one peer.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct PeerSetup {
-    pub(crate) prefixes: Vec<IpNet>,
-    /// Takes what no rule matches.
-    pub(crate) app: AppId,
-    pub(crate) rules: Vec<(Match, AppId)>,
-}
 
 /// A tenant in numbers.
 #[derive(Clone, Debug)]
@@ -69,16 +46,6 @@ pub(crate) struct TenantFigures {
     pub(crate) has_device: bool,
     pub(crate) counts: Counts,
     pub(crate) peers: BTreeMap<PeerId, TenantSnapshot>,
-}
-
-/// A tenant's IP packet that a peer has sent.
-#[derive(Clone, Copy)]
-pub(crate) struct PacketFromPeer<'a> {
-    pub(crate) peer: PeerId,
-    pub(crate) tenant: TenantId,
-    /// The ECN bits of the outer header.
-    pub(crate) ecn: u8,
-    pub(crate) data: &'a [u8],
 }
 
 /// All tenants and their devices.
@@ -103,14 +70,6 @@ pub(crate) struct Tunnels {
 #[derive(Default)]
 struct DeviceCloser {
     thread: Option<mpsc::Sender<Vec<TunQueue>>>,
-}
-
-struct Device {
-    /// At least one; the kernel spreads flows over them.
-    queues: Vec<TunQueue>,
-    /// Which is read first in the next turn.
-    turn: Cell<usize>,
-    offloads: Offloads,
 }
 
 /// Packets that wait to be written within one turn. Large buffers are shared by all tenants:
@@ -441,26 +400,6 @@ impl Tunnels {
             self.lost.push(device);
             let error = fault.to_string();
             reporter.report(Report::DeviceLost { number, error });
-        }
-    }
-}
-
-impl Device {
-    /// The numbers of its queues, beginning with the one whose turn it is.
-    fn in_turn(&self) -> impl Iterator<Item = usize> + use<> {
-        let (count, first) = (self.queues.len(), self.turn.get());
-        (first..first + count).map(move |number| number % count)
-    }
-
-    /// By which a packet is written: the kernel gives its flow's answers to the same one.
-    fn queue_of(&self, seed: &FlowSeed, packet: &[u8]) -> &TunQueue {
-        match &self.queues[..] {
-            [only] => only,
-            queues => {
-                let header = Header::parse(packet).ok();
-                let flow = header.map_or(0, |header| seed.number(&FlowKey::of(&header)));
-                &queues[(flow % queues.len() as u64) as usize]
-            }
         }
     }
 }

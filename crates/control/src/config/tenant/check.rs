@@ -9,8 +9,8 @@ use std::{
 use ipnet::IpNet;
 use keiro_config::Report;
 
-use super::{Tenant, TenantSpans, member};
-use crate::config::{Class, read::Draft};
+use super::{Tenant, TenantSpans, check_members};
+use crate::config::{Class, draft::Draft};
 
 /// What concerns several entries; `indices_hold` unless an entry is missing for being wrong.
 pub(in crate::config) fn check(draft: &Draft, indices_hold: bool, report: &mut Report<'_>) {
@@ -26,7 +26,7 @@ pub(in crate::config) fn check(draft: &Draft, indices_hold: bool, report: &mut R
     interfaces(draft, &seen.devices, report);
     main_table(draft, report);
     if indices_hold {
-        member::check(draft, report);
+        check_members::check(draft, report);
     }
 }
 

@@ -1,11 +1,15 @@
 //! One tenant's packets: which pass from its device to its peers, and from its peers to its device.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv6Addr},
+};
 
-use keiro_core::{AppId, Endpoint, Instant, IpPacket, PeerId};
+use ipnet::IpNet;
+use keiro_core::{AppId, Endpoint, Instant, IpPacket, PeerId, TenantConfig, TenantId};
 use keiro_ip::{
     Header,
-    classify::Classifier,
+    classify::{Classifier, Match},
     ecn::{self, Decapsulated, Ecn},
     flow::{FlowKey, FlowSeed},
     fragment, hop,
@@ -15,7 +19,41 @@ use keiro_ip::{
     prefix::PrefixTable,
 };
 
-use super::{Counts, Device, PacketFromPeer, PeerSetup, TenantSetup};
+use super::{counts::Counts, device::Device};
+
+/// What a tenant is, in plain values that can be compared.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct TenantSetup {
+    pub(crate) config: TenantConfig,
+    /// The number of its device.
+    pub(crate) device: u64,
+    /// Of the device, bytes.
+    pub(crate) mtu: u16,
+    /// Where answers come from in IPv6; `None`: from where the packet was going.
+    pub(crate) icmp_source_v6: Option<Ipv6Addr>,
+    /// Networks behind this gateway.
+    pub(crate) own: Vec<IpNet>,
+    pub(crate) peers: BTreeMap<PeerId, PeerSetup>,
+}
+
+/// A tenant's part behind one peer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PeerSetup {
+    pub(crate) prefixes: Vec<IpNet>,
+    /// Takes what no rule matches.
+    pub(crate) app: AppId,
+    pub(crate) rules: Vec<(Match, AppId)>,
+}
+
+/// A tenant's IP packet that a peer has sent.
+#[derive(Clone, Copy)]
+pub(crate) struct PacketFromPeer<'a> {
+    pub(crate) peer: PeerId,
+    pub(crate) tenant: TenantId,
+    /// The ECN bits of the outer header.
+    pub(crate) ecn: u8,
+    pub(crate) data: &'a [u8],
+}
 
 pub(super) struct Tenant {
     pub(super) setup: TenantSetup,

@@ -2,6 +2,7 @@
 
 use std::{net::Ipv4Addr, time::Duration};
 
+use keiro_core::{AppId, TenantConfig};
 use keiro_ip::checksum::Sum;
 
 use super::{
