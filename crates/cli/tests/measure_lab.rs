@@ -27,7 +27,6 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_keiro");
 struct Wan {
     // First, so that it ends before the laboratory.
     _server: Server,
-    /// Its address.
     server: &'static str,
     lab: Lab,
     _turn: MutexGuard<'static, ()>,

@@ -34,7 +34,6 @@ pub struct Problem {
     pub file: String,
     /// Where in the file; `None`: the file as a whole.
     pub place: Option<Location>,
-    /// What is wrong.
     pub message: String,
     /// What to try; `None`: the message says it all.
     pub hint: Option<String>,
@@ -173,7 +172,6 @@ impl<'a> Report<'a> {
         self.file
     }
 
-    /// The whole text.
     pub fn text(&self) -> &'a str {
         self.text
     }

@@ -21,7 +21,6 @@ use crate::{
 /// A value and where it is in the text.
 #[derive(Clone, Debug)]
 pub struct Located<T> {
-    /// The value.
     pub value: T,
     /// Where it is, in bytes of the text.
     pub at: Range<usize>,

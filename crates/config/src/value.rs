@@ -37,7 +37,6 @@ impl ValueError {
     }
 }
 
-/// A text.
 pub fn string<'d>(value: &'d DeValue<'_>) -> Result<&'d str, ValueError> {
     match value {
         DeValue::String(text) => Ok(text),

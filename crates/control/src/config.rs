@@ -121,7 +121,6 @@ const RENAMED_KEYS: &[RenamedKey] = &[
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// This gateway.
     pub gateway: Gateway,
     /// Where the plan is kept.
     pub store: Store,
@@ -210,7 +209,6 @@ pub struct Path {
 pub struct Peer {
     /// Its name, unique among peers.
     pub name: Name,
-    /// Its identity.
     pub public_key: PublicKey,
     /// Holds a key that both share; read with [`crate::key::load_preshared_key`]. `None`: none.
     pub preshared_key_file: Option<PathBuf>,
@@ -225,7 +223,6 @@ pub struct Peer {
 pub struct App {
     /// Its name, unique among applications and the same at both gateways.
     pub name: Name,
-    /// Delivery class.
     pub class: Class,
     /// The gateway at the other side.
     pub peer: PeerIndex,
@@ -244,9 +241,7 @@ pub struct App {
 /// `[[listener]]`: a local address whose traffic enters as the application's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// The application.
     pub app: AppIndex,
-    /// How it arrives.
     pub transport: Transport,
     /// Local address; never port 0.
     pub local: SocketAddr,
@@ -269,9 +264,7 @@ pub enum Transport {
 /// `[[forward]]`: the destination of what the peer's listener of the application receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forward {
-    /// The application.
     pub app: AppIndex,
-    /// The destination.
     pub to: Destination,
     /// The destination may be loopback, link-local, multicast or this gateway itself.
     pub allow_local: bool,
@@ -533,7 +526,6 @@ impl Name {
         }
     }
 
-    /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

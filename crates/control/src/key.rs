@@ -54,7 +54,6 @@ pub enum KeyFileError {
     /// The file cannot be read.
     #[error("{}: cannot read the key file: {source}; it must be readable by the user keiro runs as", path.display())]
     Unreadable {
-        /// The file.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -65,7 +64,6 @@ pub enum KeyFileError {
     /// Others than the owner may read or write it.
     #[error("{}: others can read or write this key (mode {mode:04o}); run `chmod 600 {}`", path.display(), path.display())]
     Exposed {
-        /// The file.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
@@ -73,7 +71,6 @@ pub enum KeyFileError {
     /// The contents are not a key.
     #[error("{}: {source}; `keiro genkey` makes a new one", path.display())]
     NotAKey {
-        /// The file.
         path: PathBuf,
         /// What is wrong with the contents.
         source: KeyError,
@@ -140,7 +137,6 @@ impl PublicKey {
         Self(bytes)
     }
 
-    /// The bytes.
     pub const fn as_bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0
     }

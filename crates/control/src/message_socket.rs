@@ -35,7 +35,6 @@ const ANSWER_HEADER_BYTES: usize = 8;
 pub struct Hello {
     /// Send or receive.
     pub role: Role,
-    /// The application.
     pub app: Name,
 }
 
@@ -51,7 +50,6 @@ pub enum Role {
 /// The gateway's answer to a hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Go on.
     Accepted,
     /// The gateway closes after this.
     Refused {
@@ -151,7 +149,6 @@ pub enum FramingError {
         "the other side speaks version {0} of the message socket's protocol, this is {VERSION}"
     )]
     Version(u8),
-    /// An unknown role.
     #[error("unknown role {0}; 1 sends, 2 receives")]
     Role(u8),
     /// Not an application's name.
@@ -163,7 +160,6 @@ pub enum FramingError {
     /// A text that is too long or not UTF-8.
     #[error("the refusal's text cannot be read")]
     RefusalText,
-    /// An unknown outcome.
     #[error("unknown outcome {0} of a message")]
     Outcome(u8),
 }
@@ -433,7 +429,6 @@ impl MessageDecoder {
     }
 }
 
-/// Reads acks.
 #[derive(Debug, Default)]
 pub struct AckDecoder {
     bytes: Filling<ACK_BYTES>,

@@ -58,7 +58,6 @@ macro_rules! metrics {
                 Metric { name: $name, help: $help, kind: Kind::$kind, labels: $labels };
         )*
 
-        /// Every metric.
         pub const ALL: &[Metric] = &[$($constant),*];
     };
 }

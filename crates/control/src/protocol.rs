@@ -88,7 +88,6 @@ pub enum Request {
     History {
         /// Of a path or an application.
         kind: HistoryKind,
-        /// Its name.
         name: String,
         /// How far back from now: in minutes up to 24 hours, in hours beyond.
         past_seconds: u64,
@@ -99,7 +98,6 @@ pub enum Request {
     /// What happened on a peer's paths, packet by packet. The first request begins the recording,
     /// which ends [`QLOG_IDLE_SECONDS`] after the last one. Answer: [`Response::Qlog`].
     Qlog {
-        /// The peer's name.
         peer: String,
         /// `next` of the client's last response; absent: its trace begins now.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -122,17 +120,13 @@ pub enum Request {
         anew: bool,
     },
     /// Why an application is where it is. Answer: [`Response::Explanation`].
-    Explain {
-        /// The application's name.
-        app: String,
-    },
+    Explain { app: String },
     /// Read the configuration file again. Answer: [`Response::Reloaded`], or an error of code
     /// [`ErrorCode::ConfigRejected`] and everything stays as it was.
     Reload {},
     /// Put an application on a path until it is taken back or the gateway restarts.
     /// Answer: [`Response::Done`].
     Assign {
-        /// The application's name.
         app: String,
         /// The path's name; absent: the planner chooses again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -192,7 +186,6 @@ pub enum Response {
     Explanation(Box<Explanation>),
     /// To [`Request::Reload`].
     Reloaded {
-        /// What changed.
         changes: Box<ConfigDiff>,
         /// What the new configuration wants and only a restart brings, one line each.
         needs_restart: Vec<String>,
@@ -221,7 +214,6 @@ pub struct ErrorResponse {
     pub hint: Option<String>,
 }
 
-/// Kinds of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

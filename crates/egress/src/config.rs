@@ -33,7 +33,6 @@ use serde::Deserialize;
 
 use crate::comparison::Settings;
 
-/// A border router.
 #[derive(Clone, Debug)]
 pub struct AsbrConfig {
     /// Settings that both roles have.
@@ -95,7 +94,6 @@ pub struct Class {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mptcp {
-    /// Nothing.
     #[default]
     Off,
     /// The kernel announces all of them to every connection, as in the paper.
@@ -119,16 +117,13 @@ pub struct SpeakerConfig {
     pub vrps: Option<Arc<Vrps>>,
 }
 
-/// A BGP neighbour.
 #[derive(Clone, Debug)]
 pub struct Neighbour {
     /// Its name, for messages.
     pub name: String,
-    /// Its address.
     pub address: IpAddr,
     /// The TCP port that it listens at.
     pub port: u16,
-    /// Its AS number.
     pub asn: u32,
     /// Address families whose routes are exchanged.
     pub families: Vec<Family>,
@@ -159,7 +154,6 @@ pub struct Neighbour {
 /// An egress peer of a border router.
 #[derive(Clone, Debug)]
 pub struct EgressPeer {
-    /// Its BGP session.
     pub neighbour: Neighbour,
     /// The SRv6 segment of this peer.
     pub sid: Ipv6Addr,

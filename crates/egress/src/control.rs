@@ -30,7 +30,6 @@ use crate::{
     status::{Explanation, Reloaded, Status, TimedEvent},
 };
 
-/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Question {
@@ -45,7 +44,6 @@ pub enum Question {
     Reload,
 }
 
-/// An answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {

@@ -135,7 +135,6 @@ pub trait Role {
     fn end(&mut self, forwarding: &mut dyn Forwarding);
 }
 
-/// A started daemon.
 pub struct Daemon<R: Role> {
     pub(crate) role: R,
     pub(crate) config: SpeakerConfig,

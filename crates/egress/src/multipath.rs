@@ -39,7 +39,6 @@ pub enum PathAction {
     Withdraw(Token, NonZeroU8),
     /// Make a subflow a backup, or a regular one again (MP_PRIO).
     Backup(Token, Ends, bool),
-    /// Close a subflow.
     End(Token, Ends),
 }
 

@@ -57,7 +57,6 @@ enum Fate {
     Stays(NeighbourId),
     /// Same address, but the session restarts.
     Restarts(NeighbourId),
-    /// A new neighbour.
     New,
 }
 

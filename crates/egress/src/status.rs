@@ -47,7 +47,6 @@ pub struct TimedEvent {
     pub what: DaemonEvent,
 }
 
-/// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum DaemonEvent {
@@ -126,7 +125,6 @@ pub struct Reloaded {
 pub enum PrefixMode {
     /// Yes, except on held-out connections.
     Multipath,
-    /// No.
     SinglePath,
     /// On half of the connections, to test whether multipath is better now.
     Trial,
@@ -231,11 +229,9 @@ pub struct NeighbourStatus {
     pub last_error: Option<String>,
 }
 
-/// An egress peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeerStatus {
     pub name: String,
-    /// Its route target.
     pub rt: String,
     /// Its segment, on the border router that serves it; `None`: there is none, or this is not that
     /// router.

@@ -28,7 +28,6 @@ pub struct Counter {
 /// Which program counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program<'a> {
-    /// This crate's.
     This,
     /// That of another version's object (an ELF file). What it counts can be read where it has the
     /// same form.
@@ -50,7 +49,6 @@ pub struct Cost {
 /// What the kernel lets the program see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attached {
-    /// Everything.
     WithTokens,
     /// Everything but MPTCP tokens, and why.
     WithoutTokens(String),
@@ -62,9 +60,7 @@ pub enum CounterError {
     /// There is no such interface, or it is of a kind whose headers are not known.
     #[error("cannot count on interface `{interface}`: {source}")]
     Interface {
-        /// Its name.
         interface: String,
-        /// Why.
         source: io::Error,
     },
     /// The process may not.
@@ -78,18 +74,11 @@ pub enum CounterError {
     Refused(String),
     /// It cannot be attached.
     #[error("cannot attach the counting program to interface `{interface}`: {reason}")]
-    Attach {
-        /// The interface's name.
-        interface: String,
-        /// Why.
-        reason: String,
-    },
+    Attach { interface: String, reason: String },
     /// Its counts cannot be read.
     #[error("cannot read the counts of interface `{interface}`: {source}")]
     Read {
-        /// The interface's name.
         interface: String,
-        /// The system's error.
         source: io::Error,
     },
 }
@@ -161,7 +150,6 @@ impl Counter {
         })
     }
 
-    /// The interface's name.
     pub fn interface(&self) -> &str {
         &self.interface
     }

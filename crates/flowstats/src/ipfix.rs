@@ -23,7 +23,6 @@ pub struct Exporter {
 /// The interface that something left by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Interface {
-    /// Its number.
     pub index: u32,
     /// Octets of its link-layer header, which count on the wire and not for IP.
     pub header_bytes: u8,

@@ -28,13 +28,10 @@ pub struct Line<'a> {
     pub kind: &'static str,
     /// `tcp`, `udp`, or the number.
     pub protocol: Cow<'static, str>,
-    /// Inner source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<SocketAddr>,
-    /// Inner destination.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub destination: Option<SocketAddr>,
-    /// The segment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sid: Option<Ipv6Addr>,
     /// The egress peer, as [`Peers::name`].
@@ -43,7 +40,6 @@ pub struct Line<'a> {
     pub bytes: u64,
     /// Packets on the wire.
     pub packets: u64,
-    /// The socket's cookie.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket_cookie: Option<u64>,
     /// The MPTCP connection's token.
@@ -59,9 +55,7 @@ pub struct Line<'a> {
 pub struct TcpLine {
     /// Smoothed round-trip time.
     pub srtt_us: u64,
-    /// Congestion window.
     pub window_packets: u32,
-    /// Segment size.
     pub mss_bytes: u32,
     /// Delivery rate of payload.
     #[serde(skip_serializing_if = "Option::is_none")]

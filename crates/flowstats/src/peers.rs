@@ -9,11 +9,9 @@ use crate::FURTHER;
 pub struct Peer {
     /// The egress peer's name.
     pub name: String,
-    /// The segment.
     pub sid: Ipv6Addr,
 }
 
-/// Names of segments.
 #[derive(Clone, Debug, Default)]
 pub struct Peers(BTreeMap<Ipv6Addr, String>);
 

@@ -26,7 +26,6 @@ pub struct Tracker {
 /// What a flow sent since it was read last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Which flow.
     pub key: Key,
     /// Bytes on the wire.
     pub bytes: u64,

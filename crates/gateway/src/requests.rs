@@ -18,7 +18,6 @@ use crate::{
 type Answer = Result<Response, ErrorResponse>;
 
 impl Gateway {
-    /// Handles a request.
     pub(crate) fn answer(&mut self, request: &Request) -> Response {
         let answer = match request {
             Request::Version {} => Ok(Response::Version(self.version())),

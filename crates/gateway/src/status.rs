@@ -63,7 +63,6 @@ pub(crate) struct AppStatus {
 
 /// An application leaves a path, takes one, or both.
 pub(crate) struct AppMove<'a> {
-    /// The application's name.
     pub(crate) app: &'a str,
     pub(crate) from: Option<PathId>,
     pub(crate) to: Option<PathId>,

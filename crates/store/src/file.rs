@@ -43,7 +43,6 @@ const LOCK: &str = "lock";
 const INPUTS_PREFIX: &str = "inputs-";
 const INPUTS_SUFFIX: &str = ".json";
 
-/// See the module.
 pub struct FileStore {
     directory: PathBuf,
     gateway: String,

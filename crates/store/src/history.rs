@@ -58,7 +58,6 @@ impl Default for Bounds {
 pub struct SeriesKey {
     /// The path's or application's name.
     pub name: String,
-    /// The peer's name.
     pub peer: String,
 }
 
@@ -114,9 +113,7 @@ pub enum HistoryError {
     /// Anything else that the database says.
     #[error("{}: {source}{}", path.display(), what_to_try(source))]
     Database {
-        /// The file.
         path: PathBuf,
-        /// What it says.
         source: rusqlite::Error,
     },
 }
@@ -132,7 +129,6 @@ fn what_to_try(error: &rusqlite::Error) -> &'static str {
     }
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct History {
     path: PathBuf,

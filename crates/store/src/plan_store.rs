@@ -79,7 +79,6 @@ pub trait Watcher: Send {
 /// What became of inputs that were published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PublishOutcome {
-    /// Everybody sees them.
     Stored,
     /// Nothing was stored: inputs under this name are another gateway's, or were left by this one
     /// before it was started again and have not run out yet.
@@ -90,10 +89,7 @@ pub enum PublishOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OfferOutcome {
     /// It is the site's plan now.
-    Accepted {
-        /// Its number.
-        revision: u64,
-    },
+    Accepted { revision: u64 },
     /// Another one is stored that it does not take into account.
     Refused {
         /// The number of that one; 0: nothing is stored.
@@ -110,7 +106,6 @@ pub enum Notice {
     Ignored {
         /// Its key or name.
         entry: String,
-        /// Why.
         error: DocumentError,
     },
     /// There are more gateways than [`GATEWAYS_MAX`]; the rest is ignored.
@@ -119,30 +114,18 @@ pub enum Notice {
         count: u64,
     },
     /// Another gateway shares the store under this one's name.
-    NameTaken {
-        /// The name.
-        gateway: String,
-        /// Where.
-        store: String,
-    },
+    NameTaken { gateway: String, store: String },
     /// The name that was another's is this gateway's own again.
-    NameFree {
-        /// The name.
-        gateway: String,
-    },
+    NameFree { gateway: String },
     /// The site's plan is not kept on this machine as well: a restart while the store is lost
     /// would begin without it. Tried again.
-    NotRemembered {
-        /// Why.
-        error: String,
-    },
+    NotRemembered { error: String },
     /// It is kept again.
     Remembered,
     /// Own inputs or plan were not stored, and will not be as they are.
     NotStored {
         /// Which, as the beginning of a sentence: `the plan was`.
         what: &'static str,
-        /// Why.
         error: String,
     },
 }
@@ -184,48 +167,28 @@ pub enum StoreError {
     Unreachable {
         /// The last one tried.
         endpoint: String,
-        /// What happened.
         reason: String,
     },
-    /// The server refused.
     #[error("{endpoint} refuses: {message}")]
-    Refused {
-        /// Which server.
-        endpoint: String,
-        /// What it says.
-        message: String,
-    },
+    Refused { endpoint: String, message: String },
     /// The server's answer makes no sense.
     #[error("{endpoint} answers what is not understood: {reason}; is it etcd 3.4 or newer?")]
-    NotUnderstood {
-        /// Which server.
-        endpoint: String,
-        /// What was wrong.
-        reason: String,
-    },
+    NotUnderstood { endpoint: String, reason: String },
     /// What is to be stored cannot be: the caller's fault.
     #[error("cannot be stored: {0}")]
     Document(#[from] DocumentError),
     /// The disk is full. What was stored before is intact.
     #[error("{}: no space left on the disk; what was stored before is intact", path.display())]
-    NoSpace {
-        /// The file.
-        path: PathBuf,
-    },
+    NoSpace { path: PathBuf },
     /// Another gateway's process holds the store for too long.
     #[error("{} is held by another process", path.display())]
-    Busy {
-        /// The lock file.
-        path: PathBuf,
-    },
+    Busy { path: PathBuf },
     /// A file could not be used.
     #[error("cannot {doing} {}: {source}{}", path.display(), what_to_try(doing, source))]
     File {
         /// `read`, `write`, ….
         doing: &'static str,
-        /// The file.
         path: PathBuf,
-        /// The system's error.
         source: io::Error,
     },
     /// The store is not configured in a way that can work.

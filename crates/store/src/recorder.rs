@@ -43,7 +43,6 @@ pub struct Recorder {
 /// Counters of batches since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecorderCounts {
-    /// Stored.
     pub written: u64,
     /// The disk or the database did not take them.
     pub failed: u64,
@@ -69,10 +68,7 @@ pub enum RecorderUpdate {
     /// A database could not be read and was quarantined.
     Quarantined(QuarantinedFile),
     /// It cannot be written or read. Reported once, until [`RecorderUpdate::Recovered`].
-    Failed {
-        /// Why.
-        reason: String,
-    },
+    Failed { reason: String },
     /// It can be written again.
     Recovered,
     /// Series left out of the last batch, if the number has changed.

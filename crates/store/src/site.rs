@@ -24,7 +24,6 @@ pub const DOCUMENT_BYTES_MAX: usize = 1_400_000;
 /// What one gateway publishes to its site.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Inputs {
-    /// The gateway's name.
     pub gateway: String,
     /// Counted up by the gateway with every change, so that a plan can say what it was made from.
     #[serde(default)]
@@ -138,10 +137,8 @@ pub struct SiteView {
     pub is_name_taken: bool,
 }
 
-/// A live gateway.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// Its published inputs.
     pub inputs: Inputs,
     /// How long this version of it has been seen here.
     pub age: Duration,
@@ -178,10 +175,7 @@ impl SiteView {
 pub enum DocumentError {
     /// More than [`DOCUMENT_BYTES_MAX`].
     #[error("{bytes} bytes, at most {DOCUMENT_BYTES_MAX} are taken")]
-    TooLarge {
-        /// Its size.
-        bytes: usize,
-    },
+    TooLarge { bytes: usize },
     /// Not JSON, or not of this form.
     #[error("not readable: {0}")]
     Unreadable(String),

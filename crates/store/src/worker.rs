@@ -56,15 +56,9 @@ pub enum Update {
         lost_for: Option<Duration>,
     },
     /// The store fails. Reported once, until it is connected again.
-    Lost {
-        /// Why.
-        reason: String,
-    },
+    Lost { reason: String },
     /// A plan that was offered is the site's plan now. A view with it follows.
-    Accepted {
-        /// Its number.
-        revision: u64,
-    },
+    Accepted { revision: u64 },
     /// Another plan was stored before the one offered; a view with it follows. The leader plans
     /// again on top of it, the others follow it.
     Refused {
@@ -94,11 +88,9 @@ pub struct Status {
 pub enum Connection {
     /// It has not been asked yet.
     Starting,
-    /// It does.
     Connected,
     /// It does not, or not as it should.
     Lost {
-        /// The last error.
         reason: String,
     },
 }

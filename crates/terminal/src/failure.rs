@@ -11,7 +11,6 @@ pub enum Failure {
     Output(io::Error),
     /// The command line is wrong in a way that only its parts together show.
     Usage {
-        /// What is wrong.
         what: String,
         /// What to try.
         hint: String,
@@ -20,7 +19,6 @@ pub enum Failure {
     Failed {
         /// Shown first, as it is: what was found in a file, with its places.
         report: Option<String>,
-        /// What is wrong.
         what: String,
         /// What caused it, outermost first.
         causes: Vec<String>,

@@ -294,7 +294,6 @@ fn is_global(address: &IpAddr) -> bool {
     !(local || address.is_loopback() || address.is_unspecified() || address.is_multicast())
 }
 
-/// A default route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct DefaultRoute {
     interface: String,

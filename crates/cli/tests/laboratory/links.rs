@@ -29,7 +29,6 @@ pub(crate) const FAR: Link = Link {
     mtu_halfway: None,
 };
 
-/// The topology file.
 pub(crate) fn topology(links: &[Link]) -> String {
     let mut text = String::new();
     let mut routes = [String::new(), String::new()];

@@ -33,7 +33,6 @@ const PORT: u16 = 7600;
 /// How long what runs in the laboratory may take to end; ours: most tests are through by then.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// What to start.
 #[derive(Clone, Default)]
 pub(crate) struct Setup {
     pub(crate) links: Vec<Link>,
@@ -63,7 +62,6 @@ pub(crate) struct Pair {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// A running gateway.
 pub(crate) struct Gateway {
     pub(crate) site: Site,
     pub(crate) process: Process,
@@ -151,12 +149,10 @@ impl Gateway {
             .json()
     }
 
-    /// One application.
     pub(crate) fn app(&self, name: &str) -> Value {
         self.json(&["show", "app", name])[0].clone()
     }
 
-    /// One path.
     pub(crate) fn path(&self, name: &str) -> Value {
         self.json(&["show", "path", name])[0].clone()
     }

@@ -68,7 +68,6 @@ pub enum Spread {
     /// One after the other on the same path.
     #[default]
     BackToBack,
-    /// On different paths.
     Paths,
     /// On the same path with this gap.
     Spaced(Duration),

@@ -23,7 +23,6 @@ pub enum Store {
     Etcd(Box<Etcd>),
 }
 
-/// An etcd cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Etcd {
     /// Gateways of the same site share inputs and plan.

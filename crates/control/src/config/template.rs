@@ -13,7 +13,6 @@ use crate::units::Text;
 /// Values of this machine for the template.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template {
-    /// The gateway's name.
     pub name: Name,
     /// File of its private key, which need not exist yet.
     pub private_key_file: PathBuf,
@@ -24,7 +23,6 @@ pub struct Template {
 /// An uplink that was found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Uplink {
-    /// The path's name.
     pub name: Name,
     /// The address and port at which the gateway listens on it.
     pub local: SocketAddr,

@@ -71,7 +71,6 @@ impl Default for Fairness {
 /// `[tenant.NAME]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tenant {
-    /// Its name.
     pub name: Name,
     /// Its number on the wire, not zero; the same at both gateways.
     pub id: u32,
@@ -106,7 +105,6 @@ pub struct Tenant {
 /// `[tenant.NAME.peer.PEER]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantPeer {
-    /// The peer.
     pub peer: PeerIndex,
     /// Networks behind it; at least one.
     pub prefixes: Vec<IpNet>,
@@ -137,7 +135,6 @@ pub struct TenantRule {
 /// Which controller decides a tenant's windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TenantController {
-    /// Keiro's.
     #[default]
     Keiro,
     /// The paper's.
@@ -516,7 +513,6 @@ impl Reader<'_> {
     }
 }
 
-/// `[fairness]`.
 pub(super) fn fairness(mut fields: TableReader<'_, '_>, report: &mut Report<'_>) -> Fairness {
     let default = Fairness::default();
     let Provider {

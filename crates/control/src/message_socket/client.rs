@@ -235,7 +235,6 @@ impl<W: Write> MessageWriter<W> {
     }
 }
 
-/// Reads acks.
 #[derive(Debug)]
 pub struct AckReader<R> {
     input: Buffered<R>,
@@ -273,7 +272,6 @@ impl<R: Read> AckReader<R> {
     }
 }
 
-/// Reads messages.
 #[derive(Debug)]
 pub struct MessageReader<R> {
     input: Buffered<R>,

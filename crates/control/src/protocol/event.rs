@@ -11,23 +11,17 @@ use crate::config::ConfigDiff;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Event {
-    /// When.
     pub time: Timestamp,
-    /// What.
     #[serde(flatten)]
     pub kind: EventKind,
 }
 
-/// What happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum EventKind {
     /// The gateway serves.
-    Started {
-        /// Its version.
-        version: String,
-    },
+    Started { version: String },
     /// The gateway takes nothing new and stops when what it has is delivered.
     Draining {
         /// Messages that still wait.
@@ -35,18 +29,12 @@ pub enum EventKind {
     },
     /// A session with a peer began.
     PeerUp {
-        /// The peer's name.
         peer: String,
         /// The path of the handshake.
         path: String,
     },
     /// A session with a peer ended.
-    PeerDown {
-        /// The peer's name.
-        peer: String,
-        /// Why.
-        reason: DownReason,
-    },
+    PeerDown { peer: String, reason: DownReason },
     /// A handshake failed because the other gateway speaks other versions of the wire protocol. At
     /// most once a minute and peer. It is not authenticated.
     VersionMismatch {
@@ -62,20 +50,16 @@ pub enum EventKind {
     },
     /// A path carries traffic.
     PathUp {
-        /// Which.
         #[serde(flatten)]
         on: PathRef,
-        /// The peer's address.
         remote: String,
         /// Round-trip time of the challenge that was answered.
         rtt_seconds: f64,
     },
     /// A path carries nothing any more.
     PathDown {
-        /// Which.
         #[serde(flatten)]
         on: PathRef,
-        /// Why.
         reason: DownReason,
         /// How long nothing was heard although something was due.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -86,27 +70,20 @@ pub enum EventKind {
     },
     /// A peer's address changed, and a challenge was answered there.
     RemoteChanged {
-        /// Which path.
         #[serde(flatten)]
         on: PathRef,
-        /// The address before.
         from: String,
-        /// The address now.
         to: String,
     },
     /// The largest IP packet that passes changed.
     MtuChanged {
-        /// Which path.
         #[serde(flatten)]
         on: PathRef,
-        /// Before.
         from_bytes: u64,
-        /// Now.
         to_bytes: u64,
     },
     /// A session's keys changed.
     KeyChanged {
-        /// The peer's name.
         peer: String,
         /// How often so far.
         key_changes: u64,
@@ -118,7 +95,6 @@ pub enum EventKind {
         on: PathRef,
         /// What was in force.
         before: AggregationParameters,
-        /// What is.
         after: AggregationParameters,
         /// Why, in numbers.
         why: String,
@@ -148,7 +124,6 @@ pub enum EventKind {
     },
     /// An application moved to another path.
     AppMoved {
-        /// The application's name.
         app: String,
         /// The path before; absent: none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -156,7 +131,6 @@ pub enum EventKind {
         /// The path now; absent: none, messages wait.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         to: Option<String>,
-        /// Why.
         reason: MoveReason,
         /// Mean delay on the path before by [path-selection eq. 3], which knows no headers.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -170,9 +144,7 @@ pub enum EventKind {
     },
     /// An application misses its latency target.
     TargetMissed {
-        /// The application's name.
         app: String,
-        /// Its path.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         path: Option<String>,
         /// Target delay.
@@ -195,7 +167,6 @@ pub enum EventKind {
     },
     /// An application has met its latency target again for a while.
     TargetMet {
-        /// The application's name.
         app: String,
         /// Target delay.
         latency_target_seconds: f64,
@@ -205,20 +176,15 @@ pub enum EventKind {
     },
     /// A message was given up at the end of its lifetime.
     MessageExpired {
-        /// The application's name.
         app: String,
         /// How old it was.
         age_seconds: f64,
-        /// Its length.
         length_bytes: u64,
         /// Messages of this application given up so far.
         expired_messages: u64,
     },
     /// A new configuration is in force.
-    Reloaded {
-        /// What changed.
-        changes: Box<ConfigDiff>,
-    },
+    Reloaded { changes: Box<ConfigDiff> },
     /// A new configuration was refused; the old one stays.
     ConfigRejected {
         /// How many problems it has.
@@ -229,35 +195,27 @@ pub enum EventKind {
     /// A tenant's device was taken away, to another namespace perhaps, or does not work any more; it is made
     /// again.
     DeviceLost {
-        /// The tenant's name.
         tenant: String,
-        /// The device's name.
         device: String,
-        /// Why.
         reason: String,
     },
     /// A peer sends packets of a tenant that is not configured here; they are dropped. Sent once, and
     /// again after a minute without.
     TenantUnknown {
-        /// The peer's name.
         peer: String,
         /// The tenant's number on the wire.
         id: u64,
     },
     /// A peer drops packets of a tenant, since it does not have one of that number. Sent once likewise.
     TenantRefused {
-        /// The tenant's name.
         tenant: String,
         /// Its number on the wire.
         id: u64,
-        /// The peer's name.
         peer: String,
     },
     /// A tenant's device is there again.
     DeviceRestored {
-        /// The tenant's name.
         tenant: String,
-        /// The device's name.
         device: String,
         /// For how long it was not.
         lost_seconds: f64,
@@ -265,7 +223,6 @@ pub enum EventKind {
     /// A tenant's device is there and does not serve it: it was set down or renamed. Keiro
     /// does not undo that.
     DeviceDown {
-        /// The tenant's name.
         tenant: String,
         /// The device's name in the configuration.
         device: String,
@@ -274,18 +231,13 @@ pub enum EventKind {
     },
     /// A tenant's device serves it again.
     DeviceUp {
-        /// The tenant's name.
         tenant: String,
-        /// The device's name.
         device: String,
         /// For how long it did not.
         down_seconds: f64,
     },
     /// The plan store does not answer; the last plan stays in force.
-    StoreLost {
-        /// Why.
-        reason: String,
-    },
+    StoreLost { reason: String },
     /// The plan store answers again.
     StoreConnected {
         /// For how long it did not.
@@ -298,10 +250,7 @@ pub enum EventKind {
         text: String,
     },
     /// This client was too slow: events are missing here.
-    EventsLost {
-        /// How many.
-        count: u64,
-    },
+    EventsLost { count: u64 },
     /// An event of a newer gateway.
     #[serde(other)]
     Unknown,
@@ -332,9 +281,7 @@ impl fmt::Display for VersionRange {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PathRef {
-    /// The path's name.
     pub path: String,
-    /// The peer's name.
     pub peer: String,
 }
 

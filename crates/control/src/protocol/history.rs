@@ -19,7 +19,6 @@ pub enum HistoryKind {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HistorySnapshot {
-    /// Whether it is.
     pub state: HistoryState,
     /// Why it is not, or what else there is to know of it; absent if there is nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -33,7 +32,6 @@ pub struct HistorySnapshot {
 pub enum HistoryState {
     /// It is being opened.
     Opening,
-    /// It is kept.
     Ok,
     /// It cannot be read or written.
     Failed,
@@ -49,7 +47,6 @@ pub enum HistoryState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PathHistory {
-    /// The path's name.
     pub name: String,
     /// What a row is of: a minute or an hour.
     pub row_seconds: u64,
@@ -61,9 +58,7 @@ pub struct PathHistory {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AppHistory {
-    /// The application's name.
     pub name: String,
-    /// The peer's name.
     pub peer: String,
     /// What a row is of: a minute or an hour.
     pub row_seconds: u64,
@@ -77,7 +72,6 @@ pub struct AppHistory {
 pub struct PathHistoryRow {
     /// When the minute or hour began.
     pub at: Timestamp,
-    /// The peer's name.
     pub peer: String,
     /// What it carried, bit/s of IP packets; the mean.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -17,7 +17,6 @@ pub struct LineDecoder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a line is longer than {line_bytes_max} bytes")]
 pub struct LineError {
-    /// The bound.
     pub line_bytes_max: usize,
 }
 

@@ -29,16 +29,13 @@ pub struct VersionSnapshot {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StatusSnapshot {
-    /// The gateway's name.
     pub name: String,
     pub version: String,
     /// Its public key in base64.
     pub public_key: String,
-    /// When it started.
     pub started: Timestamp,
     /// How long it runs.
     pub uptime_seconds: f64,
-    /// The configuration file.
     pub config_file: String,
     /// When the configuration that is active was read.
     pub config_loaded: Timestamp,
@@ -47,11 +44,8 @@ pub struct StatusSnapshot {
     pub config_rejected: Option<String>,
     /// It is about to stop and takes nothing new.
     pub draining: bool,
-    /// The scheduler in use.
     pub scheduler: Scheduler,
-    /// The planner in use.
     pub planner: Planner,
-    /// Its tolerance.
     pub tolerance_ratio: f64,
     /// Whether the predictions can be relied on.
     pub model: ModelState,
@@ -64,9 +58,7 @@ pub struct StatusSnapshot {
     pub paths: u64,
     /// Peers with a session.
     pub peers_up: u64,
-    /// Peers.
     pub peers: u64,
-    /// Applications.
     pub apps: u64,
     /// Applications with a latency target.
     pub apps_with_target: u64,
@@ -76,7 +68,6 @@ pub struct StatusSnapshot {
     /// planner uses, or not yet.
     #[serde(default)]
     pub apps_target_measured: u64,
-    /// Tenants.
     #[serde(default)]
     pub tenants: u64,
     /// Of those, how many have their device, and up; the others carry no IP packets.
@@ -119,9 +110,7 @@ pub enum ModelState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PathSnapshot {
-    /// The path's name.
     pub name: String,
-    /// The peer's name.
     pub peer: String,
     /// Whether it carries traffic.
     pub state: PathState,
@@ -288,7 +277,6 @@ pub struct StoreSnapshot {
 pub enum StoreState {
     /// It has not been asked yet.
     Starting,
-    /// It does.
     Connected,
     /// It does not; the last plan stays in force.
     Lost,
@@ -344,7 +332,6 @@ pub enum PeerState {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AppSnapshot {
     pub name: String,
-    /// Its class.
     pub class: Class,
     /// The gateway at the other side.
     pub peer: String,
@@ -355,7 +342,6 @@ pub struct AppSnapshot {
     /// not been on any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_path: Option<String>,
-    /// Who chose it.
     pub assigned_by: AssignedBy,
     /// Its counters and gauges.
     #[serde(flatten)]
@@ -507,18 +493,15 @@ pub struct DelaySummary {
     pub max_seconds: f64,
 }
 
-/// A UDP listener.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ListenerSnapshot {
-    /// Its address.
     pub udp: String,
     /// Its counters and gauges.
     #[serde(flatten)]
     pub stats: Stats<UdpListenerStats>,
 }
 
-/// A UDP forward.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ForwardSnapshot {
@@ -534,7 +517,6 @@ pub struct ForwardSnapshot {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PlanSnapshot {
     pub planner: Planner,
-    /// Its tolerance.
     pub tolerance_ratio: f64,
     /// No application is unmet.
     pub feasible: bool,
@@ -667,14 +649,12 @@ pub struct DelayTerms {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Explanation {
-    /// Its name.
     pub app: String,
     /// The whole story in a few sentences.
     pub text: String,
     /// The path in use now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Who chose it.
     pub assigned_by: AssignedBy,
     /// Target delay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -690,7 +670,6 @@ pub struct Explanation {
     /// How its small packets are aggregated on the path in use; absent: they are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregation: Option<AggregationSnapshot>,
-    /// Measured delays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<DelaySummary>,
     /// When and why it moved last; absent: never.
@@ -705,24 +684,20 @@ pub struct Explanation {
 pub enum MoveThreshold {
     /// Of a path's propagation delay.
     PathDelay {
-        /// The path.
         path: String,
         /// What it is.
         now_seconds: f64,
         /// From here on.
         at_seconds: f64,
-        /// Where to.
         to: String,
     },
     /// Of what a path carries.
     PathRate {
-        /// The path.
         path: String,
         /// What it is.
         now_bits_per_second: u64,
         /// From here on.
         at_bits_per_second: u64,
-        /// Where to.
         to: String,
     },
     /// Of the application's latency target.
@@ -731,7 +706,6 @@ pub enum MoveThreshold {
         now_seconds: f64,
         /// From here on.
         at_seconds: f64,
-        /// Where to.
         to: String,
     },
     /// A change of a newer gateway.
@@ -743,9 +717,7 @@ pub enum MoveThreshold {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Candidate {
-    /// The path's name.
     pub path: String,
-    /// Its state.
     pub state: PathState,
     /// It is the one in use.
     pub chosen: bool,
@@ -768,11 +740,9 @@ pub struct Candidate {
     pub verdict: String,
 }
 
-/// A TCP listener.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TcpListenerSnapshot {
-    /// Its address.
     pub tcp: String,
     /// It accepts connections to other addresses, which a firewall rule redirects to it.
     pub transparent: bool,

@@ -11,7 +11,6 @@ use super::Stats;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TenantSnapshot {
-    /// Its name.
     pub name: String,
     /// Its number on the wire.
     pub id: u64,
@@ -68,7 +67,6 @@ pub enum DeviceState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TenantPeerSnapshot {
-    /// The peer's name.
     pub peer: String,
     /// Takes what no rule matches.
     pub app: String,
@@ -87,7 +85,6 @@ pub struct TenantPeerSnapshot {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TenantPathSnapshot {
-    /// The path's name.
     pub path: String,
     /// Its counters and gauges.
     #[serde(flatten)]

@@ -25,20 +25,15 @@ use crate::{
 #[serde(tag = "change", rename_all = "snake_case", deny_unknown_fields)]
 pub enum WhatIf {
     /// A path is down.
-    LosePath {
-        /// Its name.
-        path: String,
-    },
+    LosePath { path: String },
     /// More applications like one that there is.
     AddApp {
         /// The name of the one that they are like.
         app: String,
-        /// How many.
         count: u64,
     },
     /// A path is another one.
     SetPath {
-        /// Its name.
         path: String,
         /// What it carries; absent: as it is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,7 +48,6 @@ pub enum WhatIf {
     /// An application has another latency target.
     #[serde(alias = "set_demand")]
     SetTarget {
-        /// Its name.
         app: String,
         /// Target delay; absent: none.
         #[serde(
@@ -87,12 +81,7 @@ pub enum WhatIfError {
     Senseless(Senseless),
     /// One of a path's properties given twice.
     #[error("`{key}` is given twice in `{text}`; try: one of the two")]
-    Twice {
-        /// The property.
-        key: String,
-        /// The change.
-        text: String,
-    },
+    Twice { key: String, text: String },
     /// Too many or no applications.
     #[error("`{0}` is no number of applications; try: 1 to {WHAT_IF_APPS_MAX}")]
     Count(String),

@@ -30,7 +30,6 @@ struct Site {
     random: Comparison,
     /// Standard deviation of the logarithm.
     spread: f64,
-    /// What multipath loses.
     loss: f64,
 }
 

@@ -59,7 +59,6 @@ fn parse(text: impl Read, now: SystemTime) -> Result<Roas, String> {
     })
 }
 
-/// Takes entries.
 struct Take {
     now: u64,
     expired: Cell<usize>,

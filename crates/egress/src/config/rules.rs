@@ -12,7 +12,6 @@ use serde::{
     de::{self, SeqAccess, Visitor},
 };
 
-/// A policy.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Filter {
     /// Deny everything (RFC 8212).

@@ -52,7 +52,6 @@ pub(super) fn locator(said: &Spanned<Ipv6Net>) -> Result<Ipv6Net, LocatedError> 
     Err(LocatedError::new(said.span(), message))
 }
 
-/// An EPE address.
 pub(super) fn own_address(said: &Spanned<Ipv6Addr>) -> Result<Ipv6Addr, LocatedError> {
     let address = *said.get_ref();
     if is_unicast(address) {

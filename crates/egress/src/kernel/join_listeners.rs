@@ -33,7 +33,6 @@ impl JoinListeners {
         Ok(listeners)
     }
 
-    /// Replaces the addresses.
     pub(super) fn set(&mut self, addresses: &[Ipv6Addr]) -> Result<(), KernelError> {
         self.listeners.retain(|(own, _)| addresses.contains(own));
         let there: Vec<Ipv6Addr> = self.listeners.iter().map(|(own, _)| *own).collect();
@@ -53,7 +52,6 @@ impl JoinListeners {
         self.listeners.iter().map(|(_, listener)| listener.as_fd())
     }
 
-    /// Resets accepted connections.
     pub(super) fn refuse(&self) {
         for (_, listener) in &self.listeners {
             for _ in 0..REFUSED_AT_ONCE {

@@ -18,7 +18,6 @@ use crate::{
     status::{KernelRoute, KernelStatus, PeerInKernel, covering},
 };
 
-/// What to read.
 #[derive(Clone, Debug)]
 pub struct KernelView {
     pub(super) plan: Plan,

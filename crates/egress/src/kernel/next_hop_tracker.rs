@@ -40,7 +40,6 @@ pub(super) struct NextHopTracker {
 /// The resolution of a next hop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Resolution {
-    /// Resolved.
     Via(Nexthop),
     /// Unreachable, for this reason.
     Unreachable(String),

@@ -6,7 +6,6 @@ use super::{Kernel, Peer, failed};
 use crate::forwarding::ForwardingError;
 
 impl Kernel {
-    /// Creates missing devices.
     pub(super) fn make_vrfs(&mut self) -> Vec<ForwardingError> {
         let wanted = of(self.plan.peers.values());
         match make(&wanted) {

@@ -48,7 +48,6 @@ use crate::support::{self, Serving};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// EPE addresses, by egress peer.
 pub(crate) const OWN: [&str; 2] = ["fd00:e::a", "fd00:e::b"];
-/// Client prefixes.
 pub(crate) const CLIENTS: [&str; 4] = [
     "fd00:c0::/32",
     "fd00:c1::/32",

@@ -12,8 +12,10 @@ use keiro_linux::{interface, route};
 /// The TCP destination of an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TcpDestination {
-    /// One server.
-    Server { to: SocketAddr, allow_local: bool },
+    Server {
+        to: SocketAddr,
+        allow_local: bool,
+    },
     /// The address that each client wanted, if it is in one of these networks.
     Networks {
         networks: Vec<Network>,

@@ -59,7 +59,6 @@ impl SystemDrops {
         }
     }
 
-    /// Requests a read.
     pub(crate) fn request_read(&self) {
         // A request is pending, or the thread has ended.
         let _ = self.request_read.try_send(());

@@ -18,7 +18,6 @@ pub(crate) fn interest(reads: bool, writes: bool) -> Interest {
     }
 }
 
-/// One connection's registration.
 #[derive(Debug)]
 pub(crate) struct EpollRegistration {
     /// Both directions of the socket are closed; it may still have something to read.

@@ -21,14 +21,12 @@ pub(crate) struct AppFigures {
     pub(crate) tcp_forward: Option<TcpForwardFigures>,
 }
 
-/// A UDP listener.
 #[derive(Clone, Debug)]
 pub(crate) struct ListenerFigures {
     pub(crate) address: SocketAddr,
     pub(crate) stats: UdpListenerStats,
 }
 
-/// A UDP forward.
 #[derive(Clone, Debug)]
 pub(crate) struct ForwardFigures {
     pub(crate) to: SocketAddr,

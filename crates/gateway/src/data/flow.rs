@@ -13,7 +13,6 @@ use keiro_core::{FlowId, Instant};
 pub(crate) struct Client {
     /// The listener, by its number in the data thread.
     pub(crate) listener: u64,
-    /// The client's address.
     pub(crate) remote: SocketAddr,
     /// The address that it wrote to: replies come from there.
     pub(crate) local: Option<IpAddr>,

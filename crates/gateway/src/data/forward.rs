@@ -22,7 +22,6 @@ use super::{
     token,
 };
 
-/// All UDP forwards.
 pub(crate) struct Forwards {
     forwards: HashMap<AppId, Forward>,
     flows: HashMap<u64, Flow>,

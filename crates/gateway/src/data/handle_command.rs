@@ -13,7 +13,6 @@ use super::{
     streams::StreamServer,
 };
 
-/// Commands per turn.
 const COMMANDS_PER_TURN: usize = 64;
 
 impl DataThread {

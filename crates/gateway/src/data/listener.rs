@@ -20,7 +20,6 @@ use super::{
     token,
 };
 
-/// All UDP listeners.
 pub(crate) struct Listeners {
     listeners: HashMap<u64, Listener>,
     /// Per application of class `datagram`.
@@ -95,7 +94,6 @@ impl Listeners {
         }
     }
 
-    /// Closes all.
     pub(crate) fn clear(&mut self) {
         self.listeners.clear();
         self.flows.clear();

@@ -12,7 +12,6 @@ use std::{
 use keiro_core::{AppId, Event, Instant, SocketId};
 use keiro_linux::epoll::Waker;
 
-/// One report.
 #[derive(Debug)]
 pub(crate) enum Report {
     /// The core's event and when it was seen.

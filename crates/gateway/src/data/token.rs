@@ -1,13 +1,11 @@
 //! What a descriptor in the data thread's epoll set is.
 
-/// A decoded token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
     /// Commands of the control thread.
     Wake,
     /// A WAN socket, by its `SocketId`.
     Wan(u16),
-    /// A UDP listener.
     Listener(u64),
     /// A flow of a UDP forward.
     Forward(u64),
@@ -15,7 +13,6 @@ pub(crate) enum Token {
     MessageListener(u64),
     /// A client of the message socket.
     Client(u64),
-    /// A TCP listener.
     TcpListener(u64),
     /// A TCP connection of a client or to a server.
     Connection(u64),

@@ -15,7 +15,6 @@ use super::{
     token,
 };
 
-/// All WAN sockets.
 pub(crate) struct Wan {
     sockets: BTreeMap<SocketId, WanSocket>,
     /// `None`: the kernel has no such counter.

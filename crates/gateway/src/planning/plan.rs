@@ -14,7 +14,6 @@ use keiro_planner::{
 use super::{expected_delay::ExpectedDelay, forecast::DelayForecast, input::MeasuredDelay};
 use crate::target_monitor::TargetRatios;
 
-/// A plan.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     /// One for each of the configuration's applications.

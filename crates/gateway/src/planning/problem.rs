@@ -19,7 +19,6 @@ use super::{
     input::{MeasuredDelay, PlannerInput, traffic_of, workload_of},
 };
 
-/// The planner's problem.
 #[derive(Debug)]
 pub(crate) struct PlanningProblem {
     /// Position in the configuration, per path of the problem.

@@ -44,7 +44,6 @@ pub(crate) struct Candidate {
 const SEARCHED_APPS_MAX: usize = 300;
 
 impl PlanningProblem {
-    /// Plans.
     pub(crate) fn answer(
         &self,
         config: &Config,

@@ -17,7 +17,6 @@ pub(crate) enum DeviceHealth {
         state: DeviceState,
         why: String,
     },
-    /// It was removed.
     Lost {
         why: String,
     },

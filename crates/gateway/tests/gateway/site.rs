@@ -26,7 +26,6 @@ use tempfile::TempDir;
 /// Longest wait for anything.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// One gateway.
 pub(crate) struct Site {
     pub(crate) directory: TempDir,
     pub(crate) address: Ipv4Addr,
@@ -274,7 +273,6 @@ pub(crate) fn next_event<T>(
     }
 }
 
-/// An application's section.
 pub(crate) fn app(name: &str, class: &str, peer: &str) -> String {
     format!("[[app]]\nname = \"{name}\"\nclass = \"{class}\"\npeer = \"{peer}\"\n")
 }

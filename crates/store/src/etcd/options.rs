@@ -58,7 +58,6 @@ pub struct ClientFiles {
 /// A user of etcd.
 #[derive(Clone, Debug)]
 pub struct UserFile {
-    /// The user's name.
     pub name: String,
     /// Holds the password on its first line; must not be readable by others.
     pub password_file: PathBuf,

@@ -149,7 +149,6 @@ struct Size {
 }
 
 impl Found<'_> {
-    /// The machine's form.
     pub(super) fn document(&self) -> Document {
         let measured = self.measured;
         Document {

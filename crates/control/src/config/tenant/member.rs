@@ -8,7 +8,6 @@ use crate::config::Name;
 /// The tenant of a listener or a forward.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// The tenant's name.
     pub tenant: Name,
     /// The tenant's interface that it uses, if it says so.
     pub interface: Option<String>,

@@ -26,13 +26,11 @@ use crate::data::{
     token,
 };
 
-/// A client's stream.
 pub(super) enum Stream {
     Unix(UnixStream),
     Tcp(TcpStream),
 }
 
-/// One client.
 pub(super) struct Client {
     stream: Stream,
     state: State,

@@ -93,7 +93,6 @@ impl HoldQueue {
         expired
     }
 
-    /// Takes all.
     pub(super) fn take_all(&mut self) -> Vec<PendingMessage> {
         self.bytes = 0;
         self.messages.drain(..).map(|(_, held)| held).collect()
