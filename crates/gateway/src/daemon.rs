@@ -45,7 +45,9 @@ impl Gateway {
     /// The data thread ended by itself, or the system fails.
     pub fn serve(mut self, mut signals: Option<Signals>) -> anyhow::Result<()> {
         if let Some(signals) = &signals {
-            self.epoll.add(signals, token::SIGNALS, Interest::Read)?;
+            self.events
+                .epoll
+                .add(signals, token::SIGNALS, Interest::Read)?;
         }
         notify(&[NotifyState::Ready, NotifyState::Status(&self.status_line())]);
         let mut ready = ReadyList::new(64);
@@ -57,7 +59,10 @@ impl Gateway {
             let next = next_check.min(next_sample);
             let until = drain_until.map_or(next, |until| until.min(next));
             let left = until.saturating_duration_since(Stopwatch::now());
-            self.epoll.wait(&mut ready, Some(left)).context("epoll")?;
+            self.events
+                .epoll
+                .wait(&mut ready, Some(left))
+                .context("epoll")?;
             let mut stop = false;
             for event in ready.iter() {
                 stop |= self.dispatch(event.token, event.readable, &mut signals)?;
@@ -66,7 +71,7 @@ impl Gateway {
                 next_sample = Stopwatch::now() + SAMPLE_INTERVAL;
                 self.sample()?;
             }
-            if self.needs_replan {
+            if self.planning.needs_replan {
                 self.replan()?;
                 // Report what the plan means for latency targets soon.
                 next_check = next_check.min(Stopwatch::now() + SAMPLE_INTERVAL);
@@ -121,21 +126,21 @@ impl Gateway {
     ) -> anyhow::Result<bool> {
         match token {
             token::REPORTS => {
-                self.report_wake.reset();
+                self.data_thread.wake.reset();
                 self.take_reports()?;
             }
             token::STORE => {
-                self.store_wake.reset();
+                self.events.store_wake.reset();
                 self.on_store()?;
             }
             token::TRIGGER => {
-                self.trigger.wake.reset();
+                self.events.trigger.wake.reset();
                 self.on_history();
-                if self.trigger.reload.swap(false, Ordering::AcqRel) {
+                if self.events.trigger.reload.swap(false, Ordering::AcqRel) {
                     self.reload_on_signal();
                 }
                 // Clear the flag: the history wakes the thread by the same descriptor.
-                return Ok(self.trigger.stop.swap(false, Ordering::AcqRel));
+                return Ok(self.events.trigger.stop.swap(false, Ordering::AcqRel));
             }
             token::SIGNALS => {
                 while let Some(signal) = signals.as_mut().map(Signals::take).transpose()?.flatten()
@@ -147,13 +152,13 @@ impl Gateway {
                 }
             }
             token::CONTROL => {
-                if let Some(server) = &mut self.control_server {
-                    server.accept(&self.epoll, |number| token::CONTROL_CLIENT | number);
+                if let Some(server) = &mut self.events.control_server {
+                    server.accept(&self.events.epoll, |number| token::CONTROL_CLIENT | number);
                 }
             }
             token::METRICS => {
-                if let Some(metrics) = &mut self.metrics_server {
-                    metrics.accept(&self.epoll, |number| token::METRICS_CLIENT | number);
+                if let Some(metrics) = &mut self.events.metrics_server {
+                    metrics.accept(&self.events.epoll, |number| token::METRICS_CLIENT | number);
                 }
             }
             client => {
@@ -170,21 +175,21 @@ impl Gateway {
         // Taken out while it serves, because answering needs the rest of the gateway.
         match client & token::KIND {
             token::CONTROL_CLIENT => {
-                if let Some(mut server) = self.control_server.take() {
-                    self.control_clients = server.clients();
-                    let epoll = Arc::clone(&self.epoll);
+                if let Some(mut server) = self.events.control_server.take() {
+                    self.events.control_clients = server.clients();
+                    let epoll = Arc::clone(&self.events.epoll);
                     server.serve(&epoll, number, readable, |request| self.answer(request));
-                    self.control_server = Some(server);
-                    for event in std::mem::take(&mut self.deferred_events) {
+                    self.events.control_server = Some(server);
+                    for event in std::mem::take(&mut self.events.deferred) {
                         self.send_to_monitors(event);
                     }
                 }
             }
             token::METRICS_CLIENT => {
-                if let Some(mut metrics) = self.metrics_server.take() {
-                    let epoll = Arc::clone(&self.epoll);
+                if let Some(mut metrics) = self.events.metrics_server.take() {
+                    let epoll = Arc::clone(&self.events.epoll);
                     metrics.serve(&epoll, number, readable, || self.metrics_page());
-                    self.metrics_server = Some(metrics);
+                    self.events.metrics_server = Some(metrics);
                 }
             }
             _ => {}
@@ -193,23 +198,23 @@ impl Gateway {
 
     /// Lets listeners that paused for lack of descriptors accept again.
     fn rearm(&mut self) {
-        if let Some(server) = &mut self.control_server {
-            server.rearm(&self.epoll);
+        if let Some(server) = &mut self.events.control_server {
+            server.rearm(&self.events.epoll);
         }
-        if let Some(metrics) = &mut self.metrics_server {
-            metrics.rearm(&self.epoll);
+        if let Some(metrics) = &mut self.events.metrics_server {
+            metrics.rearm(&self.events.epoll);
         }
     }
 
     fn take_reports(&mut self) -> anyhow::Result<()> {
         let mut is_device_lost = false;
         for number in 0..REPORTS_PER_TURN {
-            let Ok(report) = self.reports.try_recv() else {
+            let Ok(report) = self.data_thread.reports.try_recv() else {
                 break;
             };
             if number + 1 == REPORTS_PER_TURN {
                 // There may be more.
-                self.report_wake.wake();
+                self.data_thread.wake.wake();
             }
             match report {
                 Report::Core { at, event } => self.on_core_event(at, &event),
@@ -256,7 +261,7 @@ impl Gateway {
         if let Some(kind) = self.tenant_event(event) {
             return self.publish(kind);
         }
-        let (config, plan, input) = (&self.config, &self.plan, &self.input);
+        let (config, plan, input) = (&self.config, &self.planning.plan, &self.planning.input);
         let path_ids = self.active.path_ids();
         let numbers = |moved: &AppMove<'_>| {
             let index = |path: Option<PathId>| path.and_then(|path| path_ids.index(path));
@@ -264,7 +269,7 @@ impl Gateway {
             move_numbers(config, plan, input, moved.app, from, to)
         };
         let effect = self.status.on_event(&self.active, at, event, numbers);
-        self.needs_replan |= effect.replan;
+        self.planning.needs_replan |= effect.replan;
         if let Some(kind) = effect.event {
             self.publish(kind);
         }

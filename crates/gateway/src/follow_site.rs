@@ -45,17 +45,19 @@ impl Gateway {
     pub(crate) fn on_store(&mut self) -> Result<(), DataThreadGone> {
         while let Some(update) = self.site.poll() {
             let change = self.site.on_update(update);
-            self.needs_replan |= change.needs_replan;
+            self.planning.needs_replan |= change.needs_replan;
             for (app, path) in change.stored_paths {
                 if let Some(path) = self.active.path_ids().id_of_name(&path) {
-                    self.steering.remember_path(AppId::of_name(&app), path);
+                    self.planning
+                        .steering
+                        .remember_path(AppId::of_name(&app), path);
                 }
             }
             if let Some(event) = change.event {
                 self.publish(event);
             }
         }
-        match self.site.is_shared() || self.needs_replan {
+        match self.site.is_shared() || self.planning.needs_replan {
             true => {
                 let settings = self.settings();
                 self.site.lead(settings);
@@ -69,7 +71,7 @@ impl Gateway {
     /// Plans alone while the site's leader does not answer, and reports when that begins and ends.
     pub(crate) fn check_leader(&mut self) {
         if let Some(text) = self.site.check_leader(Stopwatch::now()) {
-            self.needs_replan = true;
+            self.planning.needs_replan = true;
             tracing::warn!("plan store: {text}");
             self.publish(EventKind::StoreNotice { text });
         }
@@ -108,7 +110,11 @@ impl Gateway {
 
     fn solve(&self, input: &PlannerInput, plan_mode: PlanMode) -> Plan {
         let problem = PlanningProblem::new(&self.config, input);
-        problem.answer(&self.config, plan_mode, self.steering.forecast_state())
+        problem.answer(
+            &self.config,
+            plan_mode,
+            self.planning.steering.forecast_state(),
+        )
     }
 
     /// Notes which applications the plan puts on other paths than the site's plan does: that one
@@ -117,13 +123,13 @@ impl Gateway {
         if !self.site.knows_plan() {
             return;
         }
-        for (number, planned) in self.plan.apps.iter().enumerate() {
+        for (number, planned) in self.planning.plan.apps.iter().enumerate() {
             let index = AppIndex(number);
             let (Some(path), AssignedBy::Planner) = (planned.path, planned.by) else {
                 continue;
             };
-            if self.input.site.get(&index) != Some(&path) {
-                self.input.site.remove(&index);
+            if self.planning.input.site.get(&index) != Some(&path) {
+                self.planning.input.site.remove(&index);
                 self.site.on_own_path(self.config[index].name.to_string());
             }
         }
@@ -133,9 +139,9 @@ impl Gateway {
 
     /// Publishes what this gateway plans with and the resulting paths.
     pub(crate) fn publish_to_site(&mut self) {
-        let paths = self.plan.paths();
+        let paths = self.planning.plan.paths();
         let own_paths = self.site.is_shared().then_some(&paths);
-        let (path_inputs, app_inputs) = inputs(&self.config, &self.input, own_paths);
+        let (path_inputs, app_inputs) = inputs(&self.config, &self.planning.input, own_paths);
         let name = |(app, path): (AppIndex, PathIndex)| {
             let (app, path) = (&self.config[app], &self.config[path]);
             (app.name.to_string(), path.name.to_string())

@@ -47,45 +47,73 @@ use crate::{
 /// A gateway that has been started and waits to be served.
 pub struct Gateway {
     pub(crate) config: Config,
-    pub(crate) version: &'static str,
-    /// As in [`Options`](crate::Options).
-    pub(crate) lab_variants: bool,
-    pub(crate) config_path: PathBuf,
-    pub(crate) config_loaded: SystemTime,
-    pub(crate) config_rejected: Option<String>,
-    pub(crate) public_key: key::PublicKey,
-    pub(crate) started: SystemTime,
-    pub(crate) uptime: Stopwatch,
+    pub(crate) config_file: ConfigFile,
+    pub(crate) process: Process,
     pub(crate) active: Active,
     pub(crate) tenants: Tenants,
     pub(crate) status: StatusTable,
-    pub(crate) plan: Plan,
+    pub(crate) planning: PlanningState,
     pub(crate) counts: Counts,
-    /// Paths to which an operator assigned applications.
-    pub(crate) operator_paths: BTreeMap<AppId, PathId>,
-    pub(crate) steering: Steering,
     pub(crate) packet_traces: PacketTraces,
     pub(crate) history: HistoryRecorder,
     pub(crate) site: Site,
-    pub(crate) store_wake: Arc<Waker>,
-    pub(crate) draining: bool,
     pub(crate) data: DataHandle,
+    pub(crate) data_thread: DataThreadLink,
+    pub(crate) events: EventLoop,
+    pub(crate) draining: bool,
+    pub(crate) drained: bool,
+}
+
+/// The file of the configuration.
+pub(crate) struct ConfigFile {
+    pub(crate) path: PathBuf,
+    /// As in [`Options`](crate::Options).
+    pub(crate) lab_variants: bool,
+    /// When the configuration in use was read.
+    pub(crate) loaded: SystemTime,
+    /// Why the last reload was refused; `None`: it was not.
+    pub(crate) rejected: Option<String>,
+}
+
+/// What stays the same until the process ends.
+pub(crate) struct Process {
+    pub(crate) version: &'static str,
+    pub(crate) public_key: key::PublicKey,
+    pub(crate) started: SystemTime,
+    pub(crate) uptime: Stopwatch,
+}
+
+/// The plan in force, what it was made from, and when the next one is due.
+pub(crate) struct PlanningState {
+    pub(crate) plan: Plan,
+    pub(crate) input: PlannerInput,
+    pub(crate) steering: Steering,
+    /// Paths to which an operator assigned applications.
+    pub(crate) operator_paths: BTreeMap<AppId, PathId>,
+    pub(crate) backoff: Backoff,
+    pub(crate) needs_replan: bool,
+}
+
+/// The control thread's end of the data thread's reports.
+pub(crate) struct DataThreadLink {
     pub(crate) reports: Receiver<Report>,
     pub(crate) reports_lost: u64,
-    pub(crate) replan_backoff: Backoff,
-    pub(crate) thread: Option<JoinHandle<()>>,
+    pub(crate) wake: Arc<Waker>,
+    pub(crate) join: Option<JoinHandle<()>>,
+}
+
+/// What the control thread waits for, and its clients.
+pub(crate) struct EventLoop {
     pub(crate) epoll: Arc<Epoll>,
-    pub(crate) report_wake: Arc<Waker>,
     pub(crate) trigger: Arc<Trigger>,
+    pub(crate) store_wake: Arc<Waker>,
     pub(crate) control_server: Option<ControlServer>,
     pub(crate) metrics_server: Option<MetricsServer>,
     /// Events that were published while the control server was answering a request.
-    pub(crate) deferred_events: Vec<Event>,
+    pub(crate) deferred: Vec<Event>,
+    /// Clients of the control server while it is answering.
     pub(crate) control_clients: usize,
-    pub(crate) input: PlannerInput,
     pub(crate) _socket_files: SocketFiles,
-    pub(crate) needs_replan: bool,
-    pub(crate) drained: bool,
 }
 
 /// What the control thread counts.
@@ -101,7 +129,7 @@ pub(crate) struct Counts {
 impl Gateway {
     /// Stops or reloads this gateway from another thread.
     pub fn handle(&self) -> Handle {
-        Handle(Arc::clone(&self.trigger))
+        Handle(Arc::clone(&self.events.trigger))
     }
 
     /// Logs an event and sends it to the clients that monitor.
@@ -111,9 +139,9 @@ impl Gateway {
     }
 
     pub(crate) fn send_to_monitors(&mut self, event: Event) {
-        match &mut self.control_server {
-            Some(server) => server.publish(&self.epoll, &event),
-            None => self.deferred_events.push(event),
+        match &mut self.events.control_server {
+            Some(server) => server.publish(&self.events.epoll, &event),
+            None => self.events.deferred.push(event),
         }
     }
 
@@ -126,9 +154,10 @@ impl Gateway {
 
     /// Clients of the control socket.
     pub(crate) fn control_clients(&self) -> usize {
-        self.control_server
+        self.events
+            .control_server
             .as_ref()
-            .map_or(self.control_clients, ControlServer::clients)
+            .map_or(self.events.control_clients, ControlServer::clients)
     }
 
     pub(crate) fn path_of_socket(&self, socket: keiro_core::SocketId) -> String {
@@ -154,7 +183,7 @@ impl Gateway {
             .filter(|app| app.latency_target.is_some());
         format!(
             "{} of {} paths up, {} of {} latency targets met",
-            self.input.paths_up(),
+            self.planning.input.paths_up(),
             self.config.paths.len() * self.config.peers.len(),
             with_target.clone().filter(met).count(),
             with_target.count(),
@@ -167,7 +196,7 @@ impl Drop for Gateway {
         self.tenants.remove_all();
         // Fails only when the thread has ended already.
         let _ = self.data.send(Command::Close);
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.data_thread.join.take() {
             let _ = thread.join();
         }
     }

@@ -34,8 +34,8 @@ impl Gateway {
     pub(crate) fn on_history(&mut self) {
         while let Some(update) = self.history.poll() {
             if let Some(past_workloads) = self.history.on_update(update) {
-                self.needs_replan |= !past_workloads.is_empty();
-                self.steering.set_past_workloads(past_workloads);
+                self.planning.needs_replan |= !past_workloads.is_empty();
+                self.planning.steering.set_past_workloads(past_workloads);
             }
         }
     }

@@ -49,7 +49,7 @@ impl Gateway {
         match &result {
             Ok(reloaded) => {
                 self.counts.reloads_accepted += 1;
-                self.config_rejected = None;
+                self.config_file.rejected = None;
                 let changes = reloaded.changes.clone();
                 for line in &reloaded.needs_restart {
                     tracing::warn!("reload: {line}");
@@ -62,7 +62,7 @@ impl Gateway {
             }
             Err((error, problems, first)) => {
                 self.counts.reloads_rejected += 1;
-                self.config_rejected = Some(format!("{error:#}"));
+                self.config_file.rejected = Some(format!("{error:#}"));
                 if *problems > 1 {
                     tracing::error!("the new configuration's problems:\n{error:#}");
                 }
@@ -88,15 +88,16 @@ impl Gateway {
         if self.draining {
             return Err(one(anyhow::anyhow!("the gateway is stopping")));
         }
-        let config = load(&self.config_path, self.lab_variants).map_err(|error| {
-            let problems = error.problems();
-            let first = problems
-                .first()
-                .map(ToString::to_string)
-                .unwrap_or_default();
-            let count = problems.len() as u64;
-            (error.into(), count, first)
-        })?;
+        let config =
+            load(&self.config_file.path, self.config_file.lab_variants).map_err(|error| {
+                let problems = error.problems();
+                let first = problems
+                    .first()
+                    .map(ToString::to_string)
+                    .unwrap_or_default();
+                let count = problems.len() as u64;
+                (error.into(), count, first)
+            })?;
         for warning in config.warnings() {
             tracing::warn!("{warning}");
         }
@@ -104,7 +105,7 @@ impl Gateway {
             config
                 .peers
                 .iter()
-                .any(|peer| peer.public_key == self.public_key)
+                .any(|peer| peer.public_key == self.process.public_key)
         };
         if own_key(&config) {
             return Err(one(anyhow::anyhow!(
@@ -118,8 +119,8 @@ impl Gateway {
         self.config = config;
         self.active.follow_paths(&self.config);
         // Its indices are those of the old one.
-        self.input = PlannerInput::default();
-        self.config_loaded = SystemTime::now();
+        self.planning.input = PlannerInput::default();
+        self.config_file.loaded = SystemTime::now();
         let scheduler = Command::SetScheduler(scheduler(&self.config));
         self.data
             .send(scheduler)
@@ -132,10 +133,10 @@ impl Gateway {
             self.data.send(gathers).map_err(|error| one(error.into()))?;
         }
         let problem = PlanningProblem::new(&self.config, &PlannerInput::default());
-        self.plan = problem.answer(
+        self.planning.plan = problem.answer(
             &self.config,
             PlanMode::FromScratch,
-            self.steering.forecast_state(),
+            self.planning.steering.forecast_state(),
         );
         // Until the next plan, the present path of each application comes first.
         let preferences = self.preferences_of_now(&changes);
@@ -207,7 +208,7 @@ impl Gateway {
         let same_key =
             key::load_private_key(&config.gateway.private_key_file).is_ok_and(|private| {
                 let private = PrivateKey::from_bytes(*private.as_bytes());
-                private.public_key().as_bytes() == self.public_key.as_bytes()
+                private.public_key().as_bytes() == self.process.public_key.as_bytes()
             });
         if !same_key && !changes.gateway.iter().any(|key| key == "private_key_file") {
             lines.push(
@@ -239,9 +240,10 @@ impl Gateway {
         let to_peer = |peer| path_ids.iter().map(move |path| PeerPath::new(peer, path));
         let paths: Vec<PeerPath> = self.active.peer_ids().flat_map(to_peer).collect();
         self.status.follow(data::now(), &peers, &paths, &apps);
-        self.steering.follow(&paths, &apps, path_ids);
+        self.planning.steering.follow(&paths, &apps, path_ids);
         let ids: BTreeSet<AppId> = self.config.apps.iter().map(app_id).collect();
-        self.operator_paths
+        self.planning
+            .operator_paths
             .retain(|app, path| ids.contains(app) && path_ids.index(*path).is_some());
     }
 }

@@ -55,7 +55,10 @@ impl Gateway {
                     continue;
                 };
                 let to_peer = PeerPath::new(session.peer, path.id);
-                let hold_down = self.steering.hold_down(to_peer, path, session.settling);
+                let hold_down = self
+                    .planning
+                    .steering
+                    .hold_down(to_peer, path, session.settling);
                 let Some(hold_down) = hold_down else { continue };
                 let key = (index, PeerIndex(number));
                 // A path that just came up has the sample of its first answer, with the configured
@@ -65,7 +68,7 @@ impl Gateway {
                     let delay = self.config[index].delay.unwrap_or(sample.delay);
                     Some(PathSample { delay, ..sample })
                 };
-                let level = self.steering.level(to_peer).or_else(first);
+                let level = self.planning.steering.level(to_peer).or_else(first);
                 input.up.insert(key, level);
                 if hold_down != PathHoldDown::Released {
                     input.doubtful.insert(key, hold_down);
@@ -76,7 +79,9 @@ impl Gateway {
                 let index = name.and_then(|name| self.config.app_named(name));
                 let Some(index) = index else { continue };
                 input.unused &= app.stats.sent_messages == 0;
-                let path = app.path.or_else(|| self.steering.preferred_path(app.id));
+                let path = app
+                    .path
+                    .or_else(|| self.planning.steering.preferred_path(app.id));
                 if let Some(path) = path.and_then(|path| path_ids.index(path)) {
                     input.now.insert(index, path);
                 }
@@ -88,7 +93,7 @@ impl Gateway {
                     input.sending.insert(index);
                 }
                 let config = &self.config[index];
-                let seen = self.steering.evidence(config.class, app);
+                let seen = self.planning.steering.evidence(config.class, app);
                 input.evidence.extend(seen.map(|seen| (index, seen)));
             }
         }
@@ -108,7 +113,10 @@ impl Gateway {
         let config = &self.config[index];
         let Some(seen) = app.workload.filter(|seen| seen.count >= MEASURED_MIN) else {
             let peer = self.config[config.peer].name.as_str();
-            let remembered = self.steering.past_workload(config.name.as_str(), peer);
+            let remembered = self
+                .planning
+                .steering
+                .past_workload(config.name.as_str(), peer);
             return remembered.map(MeasuredWorkload::BeforeRestart);
         };
         if has_stopped(&seen, now) {
@@ -120,7 +128,7 @@ impl Gateway {
             length_spread: Spread::new(seen.length_variation.powi(2)).unwrap_or_default(),
             interval_spread: Spread::new(seen.interval_variation.powi(2)).unwrap_or_default(),
         };
-        match self.steering.planned_workload(app.id) {
+        match self.planning.steering.planned_workload(app.id) {
             Some(planned) if !is_other_workload(planned, measured) => {
                 Some(MeasuredWorkload::Sending(planned))
             }
@@ -130,7 +138,7 @@ impl Gateway {
 
     /// The path to which an operator assigned an application.
     fn operator_path(&self, app: &config::App) -> Option<PathIndex> {
-        let path = self.operator_paths.get(&app_id(app))?;
+        let path = self.planning.operator_paths.get(&app_id(app))?;
         self.active.path_ids().index(*path)
     }
 
@@ -142,7 +150,7 @@ impl Gateway {
     ) -> BTreeMap<AppIndex, MeasuredDelay> {
         let measured = |(index, path): (&AppIndex, &PathIndex)| {
             let app = &self.config[*index];
-            let planned = self.steering.planned_terms().get(&app_id(app))?;
+            let planned = self.planning.steering.planned_terms().get(&app_id(app))?;
             let delay = snapshot.apps.get(&app_id(app))?.delay.recent?;
             let is_planned = self.active.path_ids().id(*path) == Some(planned.path);
             let counts = is_planned && delay.count >= MEASURED_MIN;
@@ -159,7 +167,7 @@ impl Gateway {
     /// The present assignment, described as a plan.
     pub(crate) fn standing(&self, input: &PlannerInput) -> Plan {
         let problem = PlanningProblem::new(&self.config, input);
-        problem.standing(&self.config, self.steering.forecast_state())
+        problem.standing(&self.config, self.planning.steering.forecast_state())
     }
 
     /// Samples every path. Plans again if a path differs from what was planned with, or may be
@@ -175,11 +183,14 @@ impl Gateway {
                 if let Some(index) = self.active.path_ids().index(path.id) {
                     let to_peer = PeerPath::new(peer, path.id);
                     let configured_delay = self.config[index].delay;
-                    news |= self.steering.on_path(to_peer, configured_delay, path);
+                    news |= self
+                        .planning
+                        .steering
+                        .on_path(to_peer, configured_delay, path);
                 }
             }
         }
-        self.needs_replan |= news;
+        self.planning.needs_replan |= news;
         self.check_leader();
         Ok(())
     }
@@ -192,31 +203,36 @@ impl Gateway {
 
     /// As [`replan`](Self::replan), in this mode if one is given.
     pub(crate) fn replan_as(&mut self, plan_mode: Option<PlanMode>) -> Result<(), DataThreadGone> {
-        self.needs_replan = false;
+        self.planning.needs_replan = false;
         let snapshot = self.data.snapshot()?;
         let now = self.planner_input(&snapshot);
-        let before = std::mem::replace(&mut self.input, now);
-        for (app, seen) in &self.input.workloads {
+        let before = std::mem::replace(&mut self.planning.input, now);
+        for (app, seen) in &self.planning.input.workloads {
             if let MeasuredWorkload::Sending(workload) | MeasuredWorkload::BeforeRestart(workload) =
                 seen
             {
                 let id = app_id(&self.config[*app]);
-                self.steering.on_planned_with(id, *workload);
+                self.planning.steering.on_planned_with(id, *workload);
             }
         }
-        let mut asked = self.input.clone();
-        self.steering
+        let mut asked = self.planning.input.clone();
+        self.planning
+            .steering
             .expect_refuge(&self.config, &before, &mut asked);
         let path_ids = self.active.path_ids();
-        self.steering
-            .note_paths(&self.config, path_ids, &self.input, snapshot.at);
-        if !self.input.unused || plan_mode.is_some() {
+        self.planning.steering.note_paths(
+            &self.config,
+            path_ids,
+            &self.planning.input,
+            snapshot.at,
+        );
+        if !self.planning.input.unused || plan_mode.is_some() {
             self.site.forget_before_start();
         }
         // Applications that have not sent yet may go anywhere, unless they had a path before the
         // restart or a site decides.
         let resumes = self.site.resumes();
-        let is_new = self.input.unused && !resumes && !self.site.has_say();
+        let is_new = self.planning.input.unused && !resumes && !self.site.has_say();
         if is_new {
             asked
                 .doubtful
@@ -231,22 +247,23 @@ impl Gateway {
             &self.config,
             path_ids,
             &mut asked,
-            self.steering.planned_terms(),
+            self.planning.steering.planned_terms(),
         );
-        self.plan = self.plan_in_site(&asked, plan_mode);
+        self.planning.plan = self.plan_in_site(&asked, plan_mode);
         self.note_own_paths();
-        asked.site.clone_from(&self.input.site);
-        self.steering
-            .prepare_for_death(&self.config, &asked, &self.plan);
+        asked.site.clone_from(&self.planning.input.site);
+        self.planning
+            .steering
+            .prepare_for_death(&self.config, &asked, &self.planning.plan);
         self.forget_delays_of_changed()?;
-        let unmet = self.plan.unmet();
-        let changes = self.plan.changes(&self.input.now);
+        let unmet = self.planning.plan.unmet();
+        let changes = self.planning.plan.changes(&self.planning.input.now);
         match (unmet, changes) {
             (1.., _) => self.counts.plans_infeasible += 1,
             (0, 1..) => self.counts.plans_changed += 1,
             (0, 0) => self.counts.plans_unchanged += 1,
         }
-        tracing::debug!(unmet, changes, took = ?self.plan.took, "planned");
+        tracing::debug!(unmet, changes, took = ?self.planning.plan.took, "planned");
         let preferences = self.preferences();
         self.active
             .apply_apps(&self.config, &preferences, &self.data)?;
@@ -267,8 +284,8 @@ impl Gateway {
 
     /// Forgets measured delays of applications for which the plan changes path or load.
     fn forget_delays_of_changed(&mut self) -> Result<(), DataThreadGone> {
-        let terms = of_plan(&self.config, self.active.path_ids(), &self.plan);
-        let apps = self.steering.set_planned_terms(terms);
+        let terms = of_plan(&self.config, self.active.path_ids(), &self.planning.plan);
+        let apps = self.planning.steering.set_planned_terms(terms);
         match apps.is_empty() {
             true => Ok(()),
             false => self.data.send(Command::ForgetDelays { apps }),
@@ -280,13 +297,18 @@ impl Gateway {
     pub(crate) fn preferences(&self) -> Preferences {
         let preferred = |(number, app): (usize, &config::App)| {
             let operator = self.operator_path(app);
-            let planned = self.plan.apps.get(number).and_then(|planned| planned.path);
+            let planned = self
+                .planning
+                .plan
+                .apps
+                .get(number)
+                .and_then(|planned| planned.path);
             let mut paths: Vec<PathIndex> = Vec::new();
             let all = (0..self.config.paths.len()).map(PathIndex);
             let pin = operator.or(app.path);
-            let steering = &self.steering;
+            let steering = &self.planning.steering;
             let backup = planned.and_then(|path| steering.backup_path(AppIndex(number), path));
-            let last = self.steering.preferred_path(app_id(app));
+            let last = self.planning.steering.preferred_path(app_id(app));
             let last = last.and_then(|path| self.active.path_ids().index(path));
             let planned = planned.or(last);
             for path in pin.into_iter().chain(planned).chain(backup).chain(all) {
@@ -302,21 +324,22 @@ impl Gateway {
     /// Regular checks: measured delays against latency targets, workloads against the planned ones.
     pub(crate) fn check(&mut self) -> Result<(), DataThreadGone> {
         let snapshot = self.data.snapshot()?;
-        if snapshot.reports_lost > self.reports_lost {
-            let count = snapshot.reports_lost - self.reports_lost;
-            self.reports_lost = snapshot.reports_lost;
+        if snapshot.reports_lost > self.data_thread.reports_lost {
+            let count = snapshot.reports_lost - self.data_thread.reports_lost;
+            self.data_thread.reports_lost = snapshot.reports_lost;
             tracing::warn!(count, "events were lost: too many at once");
             self.publish(EventKind::EventsLost { count });
         }
         let now = self.planner_input(&snapshot);
         self.note_applications(&snapshot);
         self.record_history(&snapshot);
-        match self.input.are_outdated(&now) {
+        match self.planning.input.are_outdated(&now) {
             // The next check judges the new plan.
             true => self.replan()?,
             false => {
                 let path_ids = self.active.path_ids();
-                self.steering
+                self.planning
+                    .steering
                     .note_paths(&self.config, path_ids, &now, snapshot.at);
                 let standing = self.standing(&now);
                 self.learn(&snapshot, &standing)?;
@@ -326,7 +349,7 @@ impl Gateway {
                 }
             }
         }
-        if let Some(metrics) = &mut self.metrics_server {
+        if let Some(metrics) = &mut self.events.metrics_server {
             metrics.sweep();
         }
         notify(&[NotifyState::Status(&self.status_line())]);
@@ -336,8 +359,9 @@ impl Gateway {
     /// Whether to look for a better plan because targets turn out unmet: at growing intervals,
     /// sooner after a change.
     fn disappoints(&mut self, standing: &Plan) -> bool {
-        let disappointed = ReplanReason::of(&self.plan, standing);
-        self.replan_backoff
+        let disappointed = ReplanReason::of(&self.planning.plan, standing);
+        self.planning
+            .backoff
             .has_ended(Stopwatch::now(), disappointed)
     }
 
@@ -347,7 +371,7 @@ impl Gateway {
         for session in snapshot.sessions.values() {
             for app in &session.apps {
                 if self.active.app_name(session.peer, app.id).is_some() {
-                    self.steering.on_sent(now, app);
+                    self.planning.steering.on_sent(now, app);
                 }
             }
         }
@@ -355,7 +379,11 @@ impl Gateway {
 
     /// Compares the forecasts of `standing` with measurements.
     fn learn(&mut self, snapshot: &Snapshot, standing: &Plan) -> Result<(), DataThreadGone> {
-        if !self.steering.on_standing(Stopwatch::now(), standing) {
+        if !self
+            .planning
+            .steering
+            .on_standing(Stopwatch::now(), standing)
+        {
             return Ok(());
         }
         let apps = self.config.apps.iter().enumerate();
@@ -376,7 +404,7 @@ impl Gateway {
             delays: delays.collect(),
             sent: apps.collect(),
         };
-        self.steering.learn(standing, &window);
+        self.planning.steering.learn(standing, &window);
         Ok(())
     }
 

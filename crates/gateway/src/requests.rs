@@ -103,7 +103,7 @@ impl Gateway {
 
     fn plan_now(&self, plan_mode: PlanMode, what_if: &[WhatIf]) -> Answer {
         self.refuse_without_planner()?;
-        let forecast_state = &self.steering.forecast_state();
+        let forecast_state = &self.planning.steering.forecast_state();
         self.with_view(|view| {
             // For hypothetical changes the other gateways' plans are unknown, so this gateway plans
             // alone.
@@ -156,7 +156,7 @@ impl Gateway {
             Ok(Response::Plan(PlanSnapshot {
                 site: self.site.in_plan(),
                 alone: plan_mode == PlanMode::FromScratch && self.site.part() == Part::CutOff,
-                ..view.plan(&self.plan, Some(&before.now))
+                ..view.plan(&self.planning.plan, Some(&before.now))
             }))
         })
     }
@@ -167,11 +167,11 @@ impl Gateway {
             Some(path) => {
                 let index = self.path_index(path)?;
                 if let Some(path) = self.active.path_ids().id(index) {
-                    self.operator_paths.insert(app, path);
+                    self.planning.operator_paths.insert(app, path);
                 }
             }
             None => {
-                self.operator_paths.remove(&app);
+                self.planning.operator_paths.remove(&app);
             }
         }
         self.replan().map_err(internal)?;

@@ -135,7 +135,7 @@ impl Gateway {
 
     pub(crate) fn version(&self) -> VersionSnapshot {
         VersionSnapshot {
-            version: self.version.to_owned(),
+            version: self.process.version.to_owned(),
             protocol_version: PROTOCOL_VERSION,
         }
     }
@@ -168,13 +168,13 @@ impl<'a> View<'a> {
         let count = |count: usize| count as u64;
         StatusSnapshot {
             name: config.gateway.name.to_string(),
-            version: gateway.version.to_owned(),
-            public_key: gateway.public_key.to_string(),
-            started: Timestamp(gateway.started),
-            uptime_seconds: gateway.uptime.elapsed().as_secs_f64(),
-            config_file: gateway.config_path.display().to_string(),
-            config_loaded: Timestamp(gateway.config_loaded),
-            config_rejected: gateway.config_rejected.clone(),
+            version: gateway.process.version.to_owned(),
+            public_key: gateway.process.public_key.to_string(),
+            started: Timestamp(gateway.process.started),
+            uptime_seconds: gateway.process.uptime.elapsed().as_secs_f64(),
+            config_file: gateway.config_file.path.display().to_string(),
+            config_loaded: Timestamp(gateway.config_file.loaded),
+            config_rejected: gateway.config_file.rejected.clone(),
             draining: gateway.draining,
             scheduler: config.gateway.scheduler,
             planner: config.gateway.planner,
@@ -269,7 +269,7 @@ impl<'a> View<'a> {
         let app = &config[index];
         let problem = PlanningProblem::new(config, &self.input);
         let alone = PlanningProblem::new(config, &self.input.alone());
-        let candidates = problem.candidates(index, self.gateway.steering.forecast_state());
+        let candidates = problem.candidates(index, self.gateway.planning.steering.forecast_state());
         let shown = self.app(index, app);
         let measured = shown.delay.filter(|delay| delay.count > 0);
         let gathered = |on: &str| {
@@ -295,7 +295,8 @@ impl<'a> View<'a> {
             measured,
             workload: self.input.workloads.get(&index).copied(),
             loss: self.loss(index),
-            move_triggers: &alone.thresholds(index, self.gateway.steering.forecast_state()),
+            move_triggers: &alone
+                .thresholds(index, self.gateway.planning.steering.forecast_state()),
             in_site: self.input.site.contains_key(&index),
             assigned: match self.input.operator.get(&index) {
                 Some(path) => Some((*path, AssignedBy::Operator)),
@@ -338,7 +339,7 @@ impl<'a> View<'a> {
             .flat_map(|(id, paths)| paths.iter().map(move |path| (id, path)));
         let known = |(id, live): (core::PeerId, &core::PathSnapshot)| {
             let path = PeerPath::new(id, live.id);
-            let left = self.gateway.steering.hold_down_left(path, live)?;
+            let left = self.gateway.planning.steering.hold_down_left(path, live)?;
             Some((self.gateway.active.path_ids().index(live.id)?, left))
         };
         paths.filter_map(known).collect()
@@ -372,7 +373,7 @@ impl<'a> View<'a> {
             .base_rtt
             .or(live.stats.min_rtt)
             .map(|round_trip| round_trip / 2);
-        let level = self.gateway.steering.level(to_peer);
+        let level = self.gateway.planning.steering.level(to_peer);
         let seconds = |duration: Duration| duration.as_secs_f64();
         Some(PathSnapshot {
             name: name.to_owned(),
@@ -381,6 +382,7 @@ impl<'a> View<'a> {
             why: status.map(|status| status.why.clone()).unwrap_or_default(),
             trusted_in_seconds: self
                 .gateway
+                .planning
                 .steering
                 .hold_down_left(to_peer, live)
                 .map(seconds),
@@ -474,7 +476,7 @@ impl<'a> View<'a> {
         let live = session.and_then(|s| s.apps.iter().find(|live| live.id == id));
         let place = self.input.now.get(&index).copied();
         let path = place.filter(|_| self.is_reached(&config[app.peer]));
-        let planned = gateway.plan.apps.get(index.0);
+        let planned = gateway.planning.plan.apps.get(index.0);
         let standing = self.standing.apps.get(index.0);
         let expected = standing.and_then(|standing| standing.expected);
         let forecast = standing.and_then(|standing| standing.forecast);
@@ -663,12 +665,13 @@ impl<'a> View<'a> {
         }
         let counts = &gateway.counts;
         let loaded = gateway
-            .config_loaded
+            .config_file
+            .loaded
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
         metrics::render(&Page {
-            version: gateway.version,
-            uptime_seconds: gateway.uptime.elapsed().as_secs_f64(),
+            version: gateway.process.version,
+            uptime_seconds: gateway.process.uptime.elapsed().as_secs_f64(),
             config_loaded_seconds: loaded.as_secs_f64(),
             reloads_accepted: counts.reloads_accepted,
             reloads_rejected: counts.reloads_rejected,
@@ -686,7 +689,7 @@ impl<'a> View<'a> {
                 ("changed", counts.plans_changed),
                 ("infeasible", counts.plans_infeasible),
             ],
-            planning_seconds: gateway.plan.took.as_secs_f64(),
+            planning_seconds: gateway.planning.plan.took.as_secs_f64(),
             history: gateway.history.counts(),
             lateness: self.snapshot.lateness,
             message_senders: self.snapshot.message_senders,

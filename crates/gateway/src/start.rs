@@ -5,8 +5,8 @@ use std::{
     collections::BTreeMap,
     io,
     path::Path,
-    sync::{Arc, atomic::AtomicBool, mpsc::Receiver},
-    thread::{self, JoinHandle},
+    sync::{Arc, atomic::AtomicBool},
+    thread,
     time::{Duration, Instant as Stopwatch, SystemTime},
 };
 
@@ -35,14 +35,14 @@ use crate::{
         command::{Command, DataHandle},
         drops::SystemDrops,
         messages::Listener,
-        report::{Report, Reporter},
+        report::Reporter,
     },
     epoll_token as token,
-    gateway::{Counts, Gateway},
+    gateway::{ConfigFile, Counts, DataThreadLink, EventLoop, Gateway, PlanningState, Process},
     history::HistoryRecorder,
     options::Options,
     packet_trace::PacketTraces,
-    planning::{PlanMode, PlannerInput, PlanningProblem, forecast::ForecastState},
+    planning::{Plan, PlanMode, PlannerInput, PlanningProblem, forecast::ForecastState},
     privileges::Privileges,
     replan_backoff::Backoff,
     site::Site,
@@ -95,51 +95,54 @@ impl Gateway {
             stop: AtomicBool::new(false),
             reload: AtomicBool::new(false),
         });
-        epoll.add(&*data.report_wake, token::REPORTS, Interest::Read)?;
+        epoll.add(&*data.link.wake, token::REPORTS, Interest::Read)?;
         epoll.add(&trigger.wake, token::TRIGGER, Interest::Read)?;
         let history =
             HistoryRecorder::start(&config, options.history_interval, &trigger, privileges);
         let store_wake = Arc::new(Waker::new().context("eventfd")?);
         epoll.add(&*store_wake, token::STORE, Interest::Read)?;
         let site = Site::start(&config, Arc::clone(&store_wake))?;
-        let problem = PlanningProblem::new(&config, &PlannerInput::default());
-        let plan = problem.answer(&config, PlanMode::FromScratch, &ForecastState::default());
         let mut gateway = Self {
-            version: options.version,
-            lab_variants: options.lab_variants,
-            config_path: config_path.to_owned(),
-            config_loaded: SystemTime::now(),
-            config_rejected: None,
-            public_key,
-            started: SystemTime::now(),
-            uptime: Stopwatch::now(),
+            config_file: ConfigFile {
+                path: config_path.to_owned(),
+                lab_variants: options.lab_variants,
+                loaded: SystemTime::now(),
+                rejected: None,
+            },
+            process: Process {
+                version: options.version,
+                public_key,
+                started: SystemTime::now(),
+                uptime: Stopwatch::now(),
+            },
             active,
             tenants,
             status: StatusTable::default(),
-            plan,
+            planning: PlanningState {
+                plan: first_plan(&config),
+                input: PlannerInput::default(),
+                steering: Steering::default(),
+                operator_paths: BTreeMap::new(),
+                backoff: Backoff::default(),
+                needs_replan: false,
+            },
             counts: Counts::default(),
-            operator_paths: BTreeMap::new(),
-            steering: Steering::default(),
             packet_traces: PacketTraces::default(),
             history,
             site,
-            store_wake,
-            draining: false,
             data: data.handle,
-            reports: data.reports,
-            reports_lost: 0,
-            replan_backoff: Backoff::default(),
-            thread: Some(data.thread),
-            epoll,
-            report_wake: data.report_wake,
-            trigger,
-            control_server: Some(sockets.control),
-            metrics_server: sockets.metrics,
-            deferred_events: Vec::new(),
-            control_clients: 0,
-            input: PlannerInput::default(),
-            _socket_files: socket_files,
-            needs_replan: false,
+            data_thread: data.link,
+            events: EventLoop {
+                epoll,
+                trigger,
+                store_wake,
+                control_server: Some(sockets.control),
+                metrics_server: sockets.metrics,
+                deferred: Vec::new(),
+                control_clients: 0,
+                _socket_files: socket_files,
+            },
+            draining: false,
             drained: false,
             config,
         };
@@ -148,7 +151,7 @@ impl Gateway {
             gateway.data.send(Command::AddMessageListener(listener))?;
         }
         gateway.publish(EventKind::Started {
-            version: gateway.version.to_owned(),
+            version: gateway.process.version.to_owned(),
         });
         Ok(gateway)
     }
@@ -172,12 +175,16 @@ impl Gateway {
     }
 }
 
+/// The plan before anything is measured.
+fn first_plan(config: &Config) -> Plan {
+    let problem = PlanningProblem::new(config, &PlannerInput::default());
+    problem.answer(config, PlanMode::FromScratch, &ForecastState::default())
+}
+
 /// The data thread and the control thread's ends of its queues.
 struct DataPlane {
     handle: DataHandle,
-    reports: Receiver<Report>,
-    report_wake: Arc<Waker>,
-    thread: JoinHandle<()>,
+    link: DataThreadLink,
 }
 
 impl DataPlane {
@@ -223,9 +230,12 @@ impl DataPlane {
             .context("cannot start a thread")?;
         Ok(Self {
             handle,
-            reports,
-            report_wake,
-            thread,
+            link: DataThreadLink {
+                reports,
+                reports_lost: 0,
+                wake: report_wake,
+                join: Some(thread),
+            },
         })
     }
 }

@@ -84,6 +84,12 @@ pub(crate) struct DataThread {
     buffers: ReceiveBuffers,
     datagram: Vec<u8>,
     spin: Duration,
+    turn: TurnState,
+    draining: Draining,
+}
+
+/// Times and counts that the loop carries from turn to turn.
+struct TurnState {
     /// The next timeout as of the last poll of the sockets. Later ones, except departures, wait for
     /// the next turn.
     due: Option<Instant>,
@@ -97,7 +103,6 @@ pub(crate) struct DataThread {
     /// When the kernel's counters are read again at the earliest.
     next_count: Instant,
     ticks: u64,
-    draining: Draining,
 }
 
 /// How the thread is to run.
@@ -198,13 +203,15 @@ impl DataThread {
             buffers: ReceiveBuffers::new(),
             datagram: vec![0; 1 << 16],
             spin: options.spin,
-            due: None,
-            asked_at: now(),
-            read_until: now(),
-            unread_turns: 0,
-            next_tick: now(),
-            next_count: now(),
-            ticks: 0,
+            turn: TurnState {
+                due: None,
+                asked_at: now(),
+                read_until: now(),
+                unread_turns: 0,
+                next_tick: now(),
+                next_count: now(),
+                ticks: 0,
+            },
             draining: Draining::No,
         })
     }
@@ -222,15 +229,15 @@ impl DataThread {
             // Packets that arrived are handled before timeouts: a thread that was descheduled would
             // otherwise declare its paths silent.
             let is_wan = |event: &Ready| matches!(Token::of(event.token), Some(Token::Wan(_)));
-            let unread_before = std::mem::take(&mut self.unread_turns);
+            let unread_before = std::mem::take(&mut self.turn.unread_turns);
             for event in ready.iter().filter(is_wan) {
                 self.dispatch(event);
             }
-            if self.unread_turns > 0 {
-                self.unread_turns = unread_before + 1;
+            if self.turn.unread_turns > 0 {
+                self.turn.unread_turns = unread_before + 1;
             }
-            if !(1..UNREAD_TURNS_MAX).contains(&self.unread_turns) {
-                self.read_until = self.asked_at;
+            if !(1..UNREAD_TURNS_MAX).contains(&self.turn.unread_turns) {
+                self.turn.read_until = self.turn.asked_at;
                 self.keep_pace();
             }
             let mut drained = !ready.is_empty();
@@ -249,10 +256,10 @@ impl DataThread {
                 self.drain_core();
             }
             let time = now();
-            if time >= self.next_tick {
+            if time >= self.turn.next_tick {
                 self.tick(time);
                 self.drain_core();
-            } else if time >= self.next_count {
+            } else if time >= self.turn.next_count {
                 self.count_drops(time);
             }
             self.wan.update_system_drops(&mut self.endpoint);
@@ -269,13 +276,15 @@ impl DataThread {
     /// because waking up takes some 25 µs, and more under load.
     fn wait(&mut self, ready: &mut ReadyList) -> io::Result<()> {
         let due = self.endpoint.poll_timeouts();
-        self.due = due.earliest();
-        let rest = due.rest.map_or(self.next_tick, |at| at.min(self.next_tick));
+        self.turn.due = due.earliest();
+        let rest = due
+            .rest
+            .map_or(self.turn.next_tick, |at| at.min(self.turn.next_tick));
         let deadline = due.departure.map_or(rest, |at| at.min(rest));
         let awake_from = due.departure.map_or(rest, |at| (at - self.spin).min(rest));
         loop {
-            self.asked_at = now();
-            let slept = self.asked_at < awake_from;
+            self.turn.asked_at = now();
+            let slept = self.turn.asked_at < awake_from;
             if slept {
                 self.alarm.wait(&self.epoll, ready, awake_from.as_nanos())?;
             } else {
@@ -364,17 +373,17 @@ impl DataThread {
                 }
             }
         }
-        self.unread_turns = 1;
+        self.turn.unread_turns = 1;
     }
 
     /// Does what is due, and sends what may leave.
     fn keep_pace(&mut self) {
         let now = now();
-        if self.due.is_some_and(|due| due <= now) {
-            let judged_by = now.min(self.read_until + UNNOTICED_MAX);
+        if self.turn.due.is_some_and(|due| due <= now) {
+            let judged_by = now.min(self.turn.read_until + UNNOTICED_MAX);
             self.endpoint.handle_timeout(judged_by);
             self.send();
-            self.due = self.endpoint.poll_timeout();
+            self.turn.due = self.endpoint.poll_timeout();
         }
     }
 
@@ -576,12 +585,12 @@ impl DataThread {
     }
 
     fn tick(&mut self, now: Instant) {
-        self.next_tick = now + TICK;
-        self.ticks += 1;
+        self.turn.next_tick = now + TICK;
+        self.turn.ticks += 1;
         self.count_drops(now);
         self.messages.rearm(&self.epoll);
         self.with_streams(StreamServer::tick);
-        if self.ticks.is_multiple_of(TICKS_PER_SWEEP) {
+        if self.turn.ticks.is_multiple_of(TICKS_PER_SWEEP) {
             self.listeners.sweep(now, &self.routes);
             self.forwards.sweep(now);
             self.with_messages(MessageServer::sweep);
@@ -590,7 +599,7 @@ impl DataThread {
     }
 
     fn count_drops(&mut self, now: Instant) {
-        self.next_count = now + COUNT_EVERY;
+        self.turn.next_count = now + COUNT_EVERY;
         self.wan.count_drops(&mut self.endpoint);
     }
 
