@@ -172,8 +172,8 @@ impl Gateway {
 
     pub(crate) fn status_line(&self) -> String {
         let met = |app: &&config::App| {
-            let standing = self.status.app(app.name.as_str());
-            let verdict = standing.and_then(|standing| standing.latency_target.verdict());
+            let status = self.status.app(app.name.as_str());
+            let verdict = status.and_then(|status| status.latency_target.verdict());
             verdict.is_some_and(|verdict| verdict.met)
         };
         let with_target = self

@@ -154,7 +154,7 @@ mod tests {
             input
         };
         let plan_in_force =
-            PlanningProblem::new(&config, &with_delay(2)).standing(&config, &forecast_state);
+            PlanningProblem::new(&config, &with_delay(2)).present_plan(&config, &forecast_state);
         let mut path_ids = PathIds::default();
         path_ids.follow(&config);
         let given = of_plan(&config, &path_ids, &plan_in_force);

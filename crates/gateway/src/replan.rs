@@ -165,9 +165,9 @@ impl Gateway {
     }
 
     /// The present assignment, described as a plan.
-    pub(crate) fn standing(&self, input: &PlannerInput) -> Plan {
+    pub(crate) fn present_plan(&self, input: &PlannerInput) -> Plan {
         let problem = PlanningProblem::new(&self.config, input);
-        problem.standing(&self.config, self.planning.steering.forecast_state())
+        problem.present_plan(&self.config, self.planning.steering.forecast_state())
     }
 
     /// Samples every path. Plans again if a path differs from what was planned with, or may be
@@ -236,7 +236,7 @@ impl Gateway {
         if is_new {
             asked
                 .doubtful
-                .retain(|_, standing| *standing == PathHoldDown::Validating);
+                .retain(|_, hold_down| *hold_down == PathHoldDown::Validating);
         }
         let plan_mode = plan_mode.unwrap_or(match is_new {
             true => PlanMode::FromScratch,
@@ -341,10 +341,10 @@ impl Gateway {
                 self.planning
                     .steering
                     .note_paths(&self.config, path_ids, &now, snapshot.at);
-                let standing = self.standing(&now);
-                self.learn(&snapshot, &standing)?;
-                self.judge_targets(snapshot.at, &now, &standing);
-                if self.disappoints(&standing) {
+                let present = self.present_plan(&now);
+                self.learn(&snapshot, &present)?;
+                self.judge_targets(snapshot.at, &now, &present);
+                if self.is_to_be_improved(&present) {
                     self.replan()?;
                 }
             }
@@ -358,11 +358,9 @@ impl Gateway {
 
     /// Whether to look for a better plan because targets turn out unmet: at growing intervals,
     /// sooner after a change.
-    fn disappoints(&mut self, standing: &Plan) -> bool {
-        let disappointed = ReplanReason::of(&self.planning.plan, standing);
-        self.planning
-            .backoff
-            .has_ended(Stopwatch::now(), disappointed)
+    fn is_to_be_improved(&mut self, present: &Plan) -> bool {
+        let reason = ReplanReason::of(&self.planning.plan, present);
+        self.planning.backoff.has_ended(Stopwatch::now(), reason)
     }
 
     /// Samples what applications have sent.
@@ -377,12 +375,12 @@ impl Gateway {
         }
     }
 
-    /// Compares the forecasts of `standing` with measurements.
-    fn learn(&mut self, snapshot: &Snapshot, standing: &Plan) -> Result<(), DataThreadGone> {
+    /// Compares the forecasts of `present` with measurements.
+    fn learn(&mut self, snapshot: &Snapshot, present: &Plan) -> Result<(), DataThreadGone> {
         if !self
             .planning
             .steering
-            .on_standing(Stopwatch::now(), standing)
+            .on_present_plan(Stopwatch::now(), present)
         {
             return Ok(());
         }
@@ -404,17 +402,17 @@ impl Gateway {
             delays: delays.collect(),
             sent: apps.collect(),
         };
-        self.planning.steering.learn(standing, &window);
+        self.planning.steering.learn(present, &window);
         Ok(())
     }
 
     /// Publishes which latency targets are newly missed or met again.
-    fn judge_targets(&mut self, at: Instant, input: &PlannerInput, standing: &Plan) {
+    fn judge_targets(&mut self, at: Instant, input: &PlannerInput, present: &Plan) {
         let tolerance = self.config.gateway.tolerance.get();
         let mut events = Vec::new();
         for (number, app) in self.config.apps.iter().enumerate() {
             let latency_target = &mut self.status.app_mut(app.name.as_str()).latency_target;
-            let (Some(target), Some(now)) = (app.latency_target, standing.apps.get(number)) else {
+            let (Some(target), Some(now)) = (app.latency_target, present.apps.get(number)) else {
                 *latency_target = target_monitor::TargetState::default();
                 continue;
             };

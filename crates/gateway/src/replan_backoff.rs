@@ -27,8 +27,8 @@ const PATIENCE_MAX: Duration = Duration::from_secs(320);
 
 impl ReplanReason {
     /// Compares the plan with the present state.
-    pub(crate) fn of(plan: &Plan, standing: &Plan) -> Self {
-        let mut pairs = plan.apps.iter().zip(&standing.apps);
+    pub(crate) fn of(plan: &Plan, present: &Plan) -> Self {
+        let mut pairs = plan.apps.iter().zip(&present.apps);
         let is_unmet = |app: &AppAssignment| app.is_unmet() || app.is_unmet_at_p99();
         let has_forecast = |app: &AppAssignment| {
             app.expected
@@ -43,7 +43,7 @@ impl ReplanReason {
         match (pairs.any(is_news), plan.defers_moves) {
             (true, _) => Self::Newly,
             (false, true) => Self::Still,
-            (false, false) if standing.apps.iter().any(is_unmet) => Self::Still,
+            (false, false) if present.apps.iter().any(is_unmet) => Self::Still,
             (false, false) => Self::Not,
         }
     }
@@ -120,8 +120,9 @@ mod tests {
         let plan = answer(&input);
         assert!(plan.defers_moves);
         let disappointed = |plan: &Plan, input: &PlannerInput| {
-            let standing = PlanningProblem::new(&config, input).standing(&config, &forecast_state);
-            ReplanReason::of(plan, &standing)
+            let present =
+                PlanningProblem::new(&config, input).present_plan(&config, &forecast_state);
+            ReplanReason::of(plan, &present)
         };
         assert_eq!(disappointed(&plan, &input), ReplanReason::Still);
         input.workloads.insert(AppIndex(2), bulk());

@@ -50,7 +50,7 @@ pub(crate) struct View<'a> {
     snapshot: &'a Snapshot,
     pub(crate) input: PlannerInput,
     /// Everybody where they are, by these input.
-    standing: Plan,
+    present: Plan,
 }
 
 /// Measured means may differ from predicted ones by this part, or by [`AGREEMENT_MIN`], and the
@@ -155,7 +155,7 @@ impl<'a> View<'a> {
         Self {
             gateway,
             snapshot,
-            standing: gateway.standing(&input),
+            present: gateway.present_plan(&input),
             input,
         }
     }
@@ -309,7 +309,7 @@ impl<'a> View<'a> {
             let shown = self.path(path, &config[app.peer]);
             shown.map_or(PathState::Down, |shown| shown.state)
         };
-        let standing = self.gateway.status.app(app.name.as_str());
+        let status = self.gateway.status.app(app.name.as_str());
         Response::Explanation(Box::new(Explanation {
             app: app.name.to_string(),
             text: subject.text() + &self.gateway.tenants_of(index, shown.path.as_deref()),
@@ -324,7 +324,7 @@ impl<'a> View<'a> {
             would_move: subject.would_move(),
             aggregation: subject.aggregation,
             delay: shown.delay,
-            last_move: standing.and_then(|standing| standing.last_move.clone()),
+            last_move: status.and_then(|status| status.last_move.clone()),
         }))
     }
 
@@ -422,15 +422,15 @@ impl<'a> View<'a> {
     fn peer(&self, peer: &Peer) -> Option<PeerSnapshot> {
         let name = peer.name.as_str();
         let session = self.session(name)?;
-        let standing = self.gateway.status.peer(name)?;
+        let status = self.gateway.status.peer(name)?;
         let state = match (session.up, session.key_since) {
             (true, _) => PeerState::Up,
             (false, None) => PeerState::Handshaking,
             (false, Some(_)) => PeerState::Down,
         };
-        let why = match (session.up, standing.up) {
+        let why = match (session.up, status.up) {
             (true, false) => "a path to it is up again".to_owned(),
-            _ => standing.why.clone(),
+            _ => status.why.clone(),
         };
         let dropped = session
             .drops
@@ -442,10 +442,10 @@ impl<'a> View<'a> {
             public_key: peer.public_key.to_string(),
             state,
             why,
-            state_seconds: self.age(standing.since),
+            state_seconds: self.age(status.since),
             stats: Stats(PeerStats {
                 handshake_age: session.key_since.map(|since| self.duration_since(since)),
-                handshakes_started: standing.handshakes_started,
+                handshakes_started: status.handshakes_started,
                 reassembly_max_bytes: peer.reassembly_max.get(),
                 ..session.stats
             }),
@@ -477,11 +477,11 @@ impl<'a> View<'a> {
         let place = self.input.now.get(&index).copied();
         let path = place.filter(|_| self.is_reached(&config[app.peer]));
         let planned = gateway.planning.plan.apps.get(index.0);
-        let standing = self.standing.apps.get(index.0);
-        let expected = standing.and_then(|standing| standing.expected);
-        let forecast = standing.and_then(|standing| standing.forecast);
+        let present = self.present.apps.get(index.0);
+        let expected = present.and_then(|app| app.expected);
+        let forecast = present.and_then(|app| app.forecast);
         let verdict = gateway.status.app(name);
-        let verdict = verdict.and_then(|standing| standing.latency_target.verdict());
+        let verdict = verdict.and_then(|status| status.latency_target.verdict());
         let verdict = verdict.filter(|_| path.is_some());
         let target_met = match path {
             Some(_) => verdict.map(|verdict| verdict.met),
@@ -543,8 +543,8 @@ impl<'a> View<'a> {
 
     /// Where an application was that is nowhere now; before the start, where it has not been anywhere since.
     fn last_path(&self, app: &str, place: Option<PathIndex>) -> Option<PathIndex> {
-        let standing = self.gateway.status.app(app);
-        let moved = standing.and_then(|standing| standing.last_move.as_ref());
+        let status = self.gateway.status.app(app);
+        let moved = status.and_then(|status| status.last_move.as_ref());
         let left = match moved.map(|moved| &moved.kind) {
             Some(EventKind::AppMoved {
                 from: Some(from),
@@ -591,8 +591,8 @@ impl<'a> View<'a> {
                 continue;
             }
             let forecast = index
-                .and_then(|index| self.standing.apps.get(index.0))
-                .and_then(|standing| standing.forecast);
+                .and_then(|index| self.present.apps.get(index.0))
+                .and_then(|app| app.forecast);
             if let Some(Err(why @ Invalid::ModelOff { .. })) =
                 forecast.map(|forecast| forecast.delay)
             {
@@ -658,8 +658,8 @@ impl<'a> View<'a> {
         let delays: Vec<_> = gateway.config.apps.iter().filter_map(delay_of).collect();
         let mut switches = Vec::new();
         for app in &apps {
-            let standing = gateway.status.app(&app.name);
-            for (reason, count) in standing.iter().flat_map(|standing| &standing.switches) {
+            let status = gateway.status.app(&app.name);
+            for (reason, count) in status.iter().flat_map(|status| &status.switches) {
                 switches.push((app.name.clone(), *reason, *count));
             }
         }

@@ -269,8 +269,8 @@ impl Steering {
     /// Takes the forecasts for the present assignment over before anything is learnt from them.
     /// Corrections of a path whose properties have changed get less weight. Returns whether a
     /// window of measurements ends now, for [`learn`](Self::learn).
-    pub(crate) fn on_standing(&mut self, now: Stopwatch, standing: &Plan) -> bool {
-        for (path, members) in by_path(standing) {
+    pub(crate) fn on_present_plan(&mut self, now: Stopwatch, present: &Plan) -> bool {
+        for (path, members) in by_path(present) {
             let Some(terms) = members.values().next().map(|forecast| forecast.terms) else {
                 continue;
             };
@@ -293,8 +293,8 @@ impl Steering {
     /// forecasts were the same at its beginning as now (no application joined or left, and the path
     /// did not change) and that carried the traffic that was forecast. A start, where messages had
     /// queued and some applications did not send yet, is not learnt from.
-    pub(crate) fn learn(&mut self, standing: &Plan, window: &Window) {
-        let forecasts = by_path(standing);
+    pub(crate) fn learn(&mut self, present: &Plan, window: &Window) {
+        let forecasts = by_path(present);
         let begun = self.window.replace(WindowStart {
             at: window.ended,
             forecasts: forecasts.clone(),
@@ -314,7 +314,7 @@ impl Steering {
                 continue;
             }
             for (app, forecast) in members {
-                let shown = standing.apps[app.0].forecast;
+                let shown = present.apps[app.0].forecast;
                 let holds = shown.is_some_and(|shown| {
                     matches!(shown.delay, Ok(_) | Err(Invalid::ModelOff { .. }))
                 });
@@ -341,9 +341,9 @@ impl Steering {
 }
 
 /// Forecasts by path and application.
-fn by_path(standing: &Plan) -> BTreeMap<PathIndex, BTreeMap<AppIndex, Forecast>> {
+fn by_path(present: &Plan) -> BTreeMap<PathIndex, BTreeMap<AppIndex, Forecast>> {
     let mut by_path: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
-    for (number, app) in standing.apps.iter().enumerate() {
+    for (number, app) in present.apps.iter().enumerate() {
         if let (Some(path), Some(forecast)) = (app.path, &app.forecast) {
             let members = by_path.entry(path).or_default();
             members.insert(AppIndex(number), forecast.forecast);
@@ -453,7 +453,7 @@ delay = "2ms"
     }
 
     /// Both applications are where they are planned to be, and what is said of them.
-    fn standing(config: &Config, change: impl FnOnce(&mut PlannerInput)) -> Plan {
+    fn present_plan(config: &Config, change: impl FnOnce(&mut PlannerInput)) -> Plan {
         let (quick, slow) = (PathIndex(1), PathIndex(0));
         let pairs = [(slow, 0), (slow, 1), (quick, 0), (quick, 1)];
         let mut input = PlannerInput {
@@ -464,7 +464,7 @@ delay = "2ms"
             ..PlannerInput::default()
         };
         change(&mut input);
-        PlanningProblem::new(config, &input).standing(config, &ForecastState::default())
+        PlanningProblem::new(config, &input).present_plan(config, &ForecastState::default())
     }
 
     /// The window of 30 s that ends after `windows`; both have sent so many messages of 10 kB in
@@ -494,7 +494,7 @@ delay = "2ms"
     #[test]
     fn a_start_teaches_nothing_and_what_follows_does() {
         let config = two_peers();
-        let plan = standing(&config, |_| ());
+        let plan = present_plan(&config, |_| ());
         let mut steering = Steering::default();
         // 300 messages are forecast of each in 30 s. At first one of them did not send.
         for (windows, messages, millis, learns) in [
@@ -517,7 +517,7 @@ delay = "2ms"
     #[test]
     fn a_window_across_a_change_teaches_nothing() {
         let config = two_peers();
-        let plan = standing(&config, |_| ());
+        let plan = present_plan(&config, |_| ());
         let mut steering = Steering::default();
         let teaches = |steering: &mut Steering, windows, plan: &Plan| {
             let before = steering
@@ -537,7 +537,7 @@ delay = "2ms"
         assert!(!teaches(&mut steering, 0, &plan));
         assert!(teaches(&mut steering, 1, &plan));
         // The path gets slower, then an application leaves it.
-        let narrow = standing(&config, |input| {
+        let narrow = present_plan(&config, |input| {
             let sample = PathSample {
                 bandwidth: Bandwidth::from_mbit_per_second(60),
                 delay: Duration::from_millis(2),
@@ -551,7 +551,7 @@ delay = "2ms"
         });
         assert!(!teaches(&mut steering, 2, &narrow));
         assert!(teaches(&mut steering, 3, &narrow));
-        let alone = standing(&config, |input| {
+        let alone = present_plan(&config, |input| {
             input.now.insert(AppIndex(1), PathIndex(0));
         });
         assert!(!teaches(&mut steering, 4, &alone));
@@ -562,19 +562,19 @@ delay = "2ms"
     #[test]
     fn what_was_learnt_of_a_path_is_doubted_when_it_is_another_one() {
         let config = two_peers();
-        let plan = standing(&config, |_| ());
+        let plan = present_plan(&config, |_| ());
         let mut steering = Steering::default();
         let now = Stopwatch::now();
-        assert!(steering.on_standing(now, &plan));
+        assert!(steering.on_present_plan(now, &plan));
         for windows in 0..10 {
             let messages = [windows * 300; 2];
             steering.learn(&plan, &window(windows, messages, 5.0));
         }
-        assert!(!steering.on_standing(now, &plan));
+        assert!(!steering.on_present_plan(now, &plan));
         let windows =
             |steering: &Steering| steering.forecast_state.residuals[&PathIndex(1)].windows();
         assert!(windows(&steering) > 10.0);
-        let far = standing(&config, |input| {
+        let far = present_plan(&config, |input| {
             let sample = PathSample {
                 bandwidth: Bandwidth::from_mbit_per_second(100),
                 delay: Duration::from_millis(4),
@@ -586,8 +586,8 @@ delay = "2ms"
                     .insert((PathIndex(1), PeerIndex(peer)), Some(sample));
             }
         });
-        assert!(!steering.on_standing(now, &far));
+        assert!(!steering.on_present_plan(now, &far));
         assert!(windows(&steering) < 1.0);
-        assert!(steering.on_standing(now + LEARN_INTERVAL, &far));
+        assert!(steering.on_present_plan(now + LEARN_INTERVAL, &far));
     }
 }

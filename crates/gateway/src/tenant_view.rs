@@ -122,7 +122,7 @@ impl Gateway {
 
     fn tenant(&self, tenant: &Tenant, figures: Option<&TenantFigures>) -> TenantSnapshot {
         let counts = figures.map(|figures| figures.counts).unwrap_or_default();
-        let standing = self.tenants.health(tenant);
+        let health = self.tenants.health(tenant);
         // What is in force; a queue that the core does not have yet has what is written.
         let live = figures.and_then(|figures| figures.peers.values().next());
         let weight = live.map_or(tenant.weight, |live| live.weight).get();
@@ -149,10 +149,10 @@ impl Gateway {
             controller: tenant.controller(&self.config.fairness).name().to_owned(),
             device: tenant.device.clone(),
             device_present: figures.is_some_and(|figures| figures.has_device),
-            device_state: standing
+            device_state: health
                 .as_ref()
                 .map_or(DeviceState::Missing, DeviceHealth::state),
-            device_problem: standing.and_then(|standing| Some(standing.why()?.to_owned())),
+            device_problem: health.and_then(|health| Some(health.why()?.to_owned())),
             table: tenant.table.map(u64::from),
             prefixes: tenant.prefixes.iter().map(ToString::to_string).collect(),
             not_forwarded_packets: by_name(counts.not_forwarded.by_reason()),

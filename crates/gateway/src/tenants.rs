@@ -67,7 +67,7 @@ struct Device {
     mtu: u32,
     queues: usize,
     /// As it was seen last, of one that was not taken away.
-    standing: tun::DeviceState,
+    state: tun::DeviceState,
     /// Its interface was not found when it was looked for last.
     was_absent: bool,
 }
@@ -123,7 +123,7 @@ impl Tenants {
                 tun: Ok(give_queues(number, tun, data)?),
                 mtu,
                 queues,
-                standing: tun::DeviceState::Up,
+                state: tun::DeviceState::Up,
                 was_absent: false,
             };
             self.closing.remove(&name);
@@ -229,12 +229,11 @@ impl Tenants {
         );
         let mut events = Vec::new();
         for tenant in &config.tenants {
-            if let Some(standing) = self.health(tenant) {
-                events.extend(self.reported.follow(
-                    tenant.name.as_str(),
-                    &tenant.device,
-                    &standing,
-                ));
+            if let Some(health) = self.health(tenant) {
+                events.extend(
+                    self.reported
+                        .follow(tenant.name.as_str(), &tenant.device, &health),
+                );
             }
         }
         events
@@ -271,7 +270,7 @@ impl Tenants {
             match open(tenant) {
                 Ok(tun) => {
                     device.queues = tun.queues().len();
-                    device.standing = tun::DeviceState::Up;
+                    device.state = tun::DeviceState::Up;
                     device.was_absent = false;
                     device.tun = Ok(give_queues(device.number, tun, data)?);
                     needs_check = true;
@@ -291,7 +290,7 @@ impl Tenants {
     /// reports of the data thread do not concern the new one.
     fn release_absent(&mut self, data: &DataHandle) -> Result<(), DataThreadGone> {
         for device in self.devices.values_mut() {
-            if device.tun.is_err() || device.standing != tun::DeviceState::Absent {
+            if device.tun.is_err() || device.state != tun::DeviceState::Absent {
                 continue;
             }
             let number = mem::replace(&mut device.number, self.next_device);
@@ -323,7 +322,7 @@ impl Tenants {
         let devices = self.devices.iter();
         devices
             .filter_map(|(name, device)| {
-                let is_here = !device.was_absent && device.standing != tun::DeviceState::Absent;
+                let is_here = !device.was_absent && device.state != tun::DeviceState::Absent;
                 let tun = device.tun.as_ref().ok().filter(|_| is_here)?;
                 Some((name.clone(), tun.index()))
             })
@@ -367,24 +366,24 @@ impl Device {
         let Ok(tun) = &self.tun else {
             return false;
         };
-        let standing = match tun.state() {
-            Ok(standing) => standing,
+        let state = match tun.state() {
+            Ok(state) => state,
             Err(error) => {
                 tracing::debug!(%error, "TUN device {}", tun.name());
                 return false;
             }
         };
-        let was_missed = mem::replace(&mut self.was_absent, standing == tun::DeviceState::Absent);
+        let was_missed = mem::replace(&mut self.was_absent, state == tun::DeviceState::Absent);
         if self.was_absent && !was_missed {
             return true;
         }
-        self.standing = standing;
+        self.state = state;
         false
     }
 
     fn health(&self, name: &str) -> DeviceHealth {
         match &self.tun {
-            Ok(_) => DeviceHealth::of(self.standing.clone(), name),
+            Ok(_) => DeviceHealth::of(self.state.clone(), name),
             Err(lost) => DeviceHealth::Lost {
                 why: lost.reported.clone().unwrap_or_else(|| lost.why.clone()),
             },

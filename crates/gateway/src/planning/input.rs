@@ -179,12 +179,12 @@ impl PlannerInput {
 
     /// How many paths to peers are up.
     pub(crate) fn paths_up(&self) -> usize {
-        let awaited = |standing: &&PathHoldDown| **standing == PathHoldDown::Validating;
+        let awaited = |hold_down: &&PathHoldDown| **hold_down == PathHoldDown::Validating;
         self.up.len() - self.doubtful.values().filter(awaited).count()
     }
 
     /// The hold-down state of a path that is up.
-    pub(crate) fn standing(&self, path: PathIndex, peer: PeerIndex) -> PathHoldDown {
+    pub(crate) fn hold_down(&self, path: PathIndex, peer: PeerIndex) -> PathHoldDown {
         let doubtful = self.doubtful.get(&(path, peer)).copied();
         doubtful.unwrap_or(PathHoldDown::Released)
     }

@@ -135,8 +135,8 @@ impl PlanningProblem {
         let wanted = wanted.or(site.map(|path| (*path, AssignedBy::Planner)));
         let now = input.now.get(&index).copied();
         let leads_there = self.paths.iter().copied().filter(reaches);
-        let standings = leads_there.map(|path| (path, input.standing(path, app.peer)));
-        let eligible = eligible_paths(standings.clone(), now);
+        let hold_downs = leads_there.map(|path| (path, input.hold_down(path, app.peer)));
+        let eligible = eligible_paths(hold_downs.clone(), now);
         if eligible.is_empty() && wanted.is_none() {
             return;
         }
@@ -145,7 +145,7 @@ impl PlanningProblem {
             .iter()
             .map(|path| eligible.contains(path))
             .collect();
-        let on_probation = probation_paths(standings);
+        let on_probation = probation_paths(hold_downs);
         // Without a planner, the first path that is up.
         let first = eligible.first().copied();
         let (allowed, by) = match wanted {

@@ -63,15 +63,15 @@ impl PlanningProblem {
     }
 
     /// The present assignment, described as a plan.
-    pub(crate) fn standing(&self, config: &Config, forecast_state: &ForecastState) -> Plan {
+    pub(crate) fn present_plan(&self, config: &Config, forecast_state: &ForecastState) -> Plan {
         let mut forecasts = Forecasts::new(self, forecast_state);
-        let mut standing = self.described(config, &self.current_assignment(), &mut forecasts);
+        let mut present = self.described(config, &self.current_assignment(), &mut forecasts);
         for (number, index) in self.apps.iter().enumerate() {
             if self.at[number].is_none() {
-                standing.apps[index.0] = UNASSIGNED;
+                present.apps[index.0] = UNASSIGNED;
             }
         }
-        standing
+        present
     }
 
     /// Only the assignment, by coarse forecasts.

@@ -499,9 +499,9 @@ fn among_bursts_nothing_is_forecast() {
             together: 0.0,
         };
         input.evidence.insert(AppIndex(4), evidence);
-        let standing =
-            PlanningProblem::new(&config, input).standing(&config, &ForecastState::default());
-        standing.apps[2].forecast.unwrap().delay
+        let present =
+            PlanningProblem::new(&config, input).present_plan(&config, &ForecastState::default());
+        present.apps[2].forecast.unwrap().delay
     };
     assert!(forecast_of_a3(&mut input, 20, 1.0).is_ok());
     let Err(Invalid::AmongBursts { load }) = forecast_of_a3(&mut input, 20, 10.0) else {
@@ -590,12 +590,12 @@ fn losses_cost_everybody_what_they_cost_their_own_messages() {
     let mut told = |loss: f64| -> Vec<[f64; 2]> {
         let path = (PathIndex(1), PeerIndex(0));
         input.up.insert(path, Some(sample(loss)));
-        let standing =
-            PlanningProblem::new(&config, &input).standing(&config, &ForecastState::default());
+        let present =
+            PlanningProblem::new(&config, &input).present_plan(&config, &ForecastState::default());
         let numbers = |app: &AppAssignment| {
             [Statistic::Mean, Statistic::P99].map(|s| app.forecast_seconds(s).unwrap() * 1e3)
         };
-        standing.apps[2..].iter().map(numbers).collect()
+        present.apps[2..].iter().map(numbers).collect()
     };
     let (without, with) = (told(0.0), told(0.02));
     let more = |app: usize, number: usize| with[app][number] - without[app][number];
@@ -695,8 +695,8 @@ fn who_stays_among_the_same_is_judged_by_what_was_measured() {
     };
     input.measured.insert(AppIndex(2), slow);
     let problem = PlanningProblem::new(&config, &input);
-    let standing = problem.standing(&config, &ForecastState::default());
-    let a3 = standing.apps[2].expected.unwrap();
+    let present = problem.present_plan(&config, &ForecastState::default());
+    let a3 = present.apps[2].expected.unwrap();
     assert_eq!(
         (a3.judged_by, a3.met, a3.met_at_p99),
         (JudgedBy::Measurement, Some(false), Some(false))
@@ -705,7 +705,7 @@ fn who_stays_among_the_same_is_judged_by_what_was_measured() {
     // The forecast is shown all the same.
     assert!(a3.margin_seconds().unwrap() > 0.0);
     assert_eq!(
-        standing.apps[4].expected.unwrap().judged_by,
+        present.apps[4].expected.unwrap().judged_by,
         JudgedBy::Forecast
     );
     let others = problem.candidates(AppIndex(2), &ForecastState::default());
@@ -734,8 +734,8 @@ fn who_stays_among_the_same_is_judged_by_what_was_measured() {
 fn what_is_told_of_now_is_what_a_plan_that_changes_nothing_tells() {
     let config = paper("", "");
     let input = placed([0, 0, 1, 1, 1]);
-    let standing =
-        PlanningProblem::new(&config, &input).standing(&config, &ForecastState::default());
+    let present =
+        PlanningProblem::new(&config, &input).present_plan(&config, &ForecastState::default());
     let planned = revised(&config, &input);
     assert_eq!(planned.changes(&input.now), 0);
     let told = |planned: &Plan| {
@@ -745,11 +745,11 @@ fn what_is_told_of_now_is_what_a_plan_that_changes_nothing_tells() {
             .collect();
         told
     };
-    assert_eq!(told(&standing), told(&planned));
+    assert_eq!(told(&present), told(&planned));
     // Who is nowhere gets nothing.
     let mut input = input;
     input.now.remove(&AppIndex(2));
-    let standing =
-        PlanningProblem::new(&config, &input).standing(&config, &ForecastState::default());
-    assert_eq!(standing.apps[2].path, None);
+    let present =
+        PlanningProblem::new(&config, &input).present_plan(&config, &ForecastState::default());
+    assert_eq!(present.apps[2].path, None);
 }

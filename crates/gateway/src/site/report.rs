@@ -90,10 +90,10 @@ pub(crate) fn inputs(
 ///
 fn is_published(input: &PlannerInput, path: PathIndex, peer: PeerIndex, is_used: bool) -> bool {
     let to_peer = input.up.keys().filter(|(_, end)| *end == peer);
-    let standings = to_peer.map(|(path, peer)| input.standing(*path, *peer));
-    match standings.min() {
+    let hold_downs = to_peer.map(|(path, peer)| input.hold_down(*path, *peer));
+    match hold_downs.min() {
         Some(best @ (PathHoldDown::Released | PathHoldDown::Probation)) => {
-            is_used || input.standing(path, peer) == best
+            is_used || input.hold_down(path, peer) == best
         }
         Some(PathHoldDown::Held | PathHoldDown::Validating) | None => false,
     }
@@ -110,11 +110,11 @@ mod tests {
 
     const PEER: PeerIndex = PeerIndex(0);
 
-    fn doubtful(standings: [PathHoldDown; 2]) -> PlannerInput {
+    fn doubtful(hold_downs: [PathHoldDown; 2]) -> PlannerInput {
         let mut input = both_up();
-        for (number, standing) in standings.into_iter().enumerate() {
-            if standing != PathHoldDown::Released {
-                input.doubtful.insert((PathIndex(number), PEER), standing);
+        for (number, hold_down) in hold_downs.into_iter().enumerate() {
+            if hold_down != PathHoldDown::Released {
+                input.doubtful.insert((PathIndex(number), PEER), hold_down);
             }
         }
         input
@@ -122,8 +122,8 @@ mod tests {
 
     #[test]
     fn a_site_is_published_of_trusted_paths_and_of_those_in_use() {
-        let published = |standings: [PathHoldDown; 2], used: Option<usize>| {
-            let input = doubtful(standings);
+        let published = |hold_downs: [PathHoldDown; 2], used: Option<usize>| {
+            let input = doubtful(hold_downs);
             let is_published =
                 |path| is_published(&input, PathIndex(path), PEER, used == Some(path));
             [0, 1].map(is_published)

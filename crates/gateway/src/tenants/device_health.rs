@@ -30,7 +30,7 @@ pub(super) struct DeviceEvents {
 
 #[derive(Debug)]
 struct Problem {
-    standing: DeviceHealth,
+    state: DeviceHealth,
     since: Instant,
 }
 
@@ -88,14 +88,14 @@ impl DeviceEvents {
         now: &DeviceHealth,
     ) -> Vec<EventKind> {
         let before = self.problems.remove(tenant);
-        let is_events = before.as_ref().is_some_and(|b| is_same(&b.standing, now));
+        let is_events = before.as_ref().is_some_and(|b| is_same(&b.state, now));
         let since = match (&before, is_events) {
             (Some(before), true) => before.since,
             _ => Instant::now(),
         };
         if *now != DeviceHealth::Up {
             let trouble = Problem {
-                standing: now.clone(),
+                state: now.clone(),
                 since,
             };
             self.problems.insert(tenant.to_owned(), trouble);
@@ -129,9 +129,9 @@ fn events_between(
 ) -> Vec<EventKind> {
     let (tenant, device) = (tenant.to_owned(), device.to_owned());
     let mut events = Vec::new();
-    if let Some(Problem { standing, since }) = before {
+    if let Some(Problem { state, since }) = before {
         let seconds = since.elapsed().as_secs_f64();
-        match standing {
+        match state {
             DeviceHealth::Lost { .. } => events.push(EventKind::DeviceRestored {
                 tenant: tenant.clone(),
                 device: device.clone(),
