@@ -231,35 +231,9 @@ mod tests {
     }
 
     #[test]
-    fn every_command_and_option_has_help() {
-        fn walk(command: &clap::Command) {
-            let name = command.get_name();
-            assert!(command.get_about().is_some(), "{name} has no help");
-            for arg in command.get_arguments().filter(|a| a.get_id() != "help") {
-                assert!(
-                    arg.get_help().is_some(),
-                    "{name} {} has no help",
-                    arg.get_id()
-                );
-            }
-            command.get_subcommands().for_each(walk);
-        }
-        walk(&Cli::command());
-    }
-
-    #[test]
-    fn the_page_has_every_command() {
+    fn every_command_and_option_is_documented() {
         let page = include_str!("../../../docs/cli.md");
-        for command in Cli::command()
-            .get_subcommands()
-            .filter(|c| !c.is_hide_set())
-        {
-            let name = command.get_name();
-            assert!(
-                page.contains(&format!("`keiro-lab {name}")),
-                "docs/cli.md has no `keiro-lab {name}`"
-            );
-        }
+        keiro_terminal::manual::check_documented("keiro-lab", &Cli::command(), page);
     }
 
     #[test]

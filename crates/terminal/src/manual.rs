@@ -61,3 +61,29 @@ fn page(command: clap::Command) -> Result<String, Failure> {
         .map_err(Failure::Output)?;
     Ok(String::from_utf8_lossy(&page).into_owned())
 }
+
+/// Checks that every command and option has help, and that `page` names every visible command as
+/// `PROGRAM COMMAND`. For tests.
+///
+/// # Panics
+/// If something lacks.
+pub fn check_documented(program: &str, command: &clap::Command, page: &str) {
+    check_help(command);
+    for command in command.get_subcommands().filter(|c| !c.is_hide_set()) {
+        let name = command.get_name();
+        assert!(
+            page.contains(&format!("`{program} {name}")),
+            "the page has no `{program} {name}`"
+        );
+    }
+}
+
+fn check_help(command: &clap::Command) {
+    let name = command.get_name();
+    assert!(command.get_about().is_some(), "{name} has no help");
+    for arg in command.get_arguments().filter(|a| a.get_id() != "help") {
+        let id = arg.get_id();
+        assert!(arg.get_help().is_some(), "{name} {id} has no help");
+    }
+    command.get_subcommands().for_each(check_help);
+}

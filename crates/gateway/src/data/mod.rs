@@ -124,17 +124,6 @@ enum Draining {
     Reported,
 }
 
-/// The end of a message to a peer, as [`Event::MessageDone`] has it.
-struct MessageDone {
-    peer: PeerId,
-    app: AppId,
-    id: MessageId,
-    len: usize,
-    outcome: MessageOutcome,
-    after: Duration,
-    arrived_after: Option<Duration>,
-}
-
 /// Whether to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
@@ -522,31 +511,11 @@ impl DataThread {
         while let Some(event) = self.endpoint.poll_event() {
             let at = now();
             self.tunnels.on_event(&event);
-            match event {
-                Event::MessageDone {
-                    peer,
-                    app,
-                    id,
-                    len,
-                    outcome,
-                    after,
-                    arrived_after,
-                } => {
-                    ended = true;
-                    let done = MessageDone {
-                        peer,
-                        app,
-                        id,
-                        len,
-                        outcome,
-                        after,
-                        arrived_after,
-                    };
-                    self.on_message_done(at, &done);
-                }
-                event => {
-                    self.reporter.report(Report::Core { at, event });
-                }
+            if matches!(event, Event::MessageDone { .. }) {
+                ended = true;
+                self.on_message_done(at, &event);
+            } else {
+                self.reporter.report(Report::Core { at, event });
             }
         }
         self.tunnels.update_max_inner_packets(&self.endpoint);
@@ -556,16 +525,27 @@ impl DataThread {
         }
     }
 
-    fn on_message_done(&mut self, at: Instant, done: &MessageDone) {
-        let MessageDone { peer, app, .. } = *done;
+    fn on_message_done(&mut self, at: Instant, done: &Event) {
+        let Event::MessageDone {
+            peer,
+            app,
+            id,
+            len,
+            outcome,
+            after,
+            arrived_after,
+        } = *done
+        else {
+            return;
+        };
         let ended = self.with_messages(|messages, context| {
-            messages.on_message_done(context, peer, done.id, done.outcome, done.after)
+            messages.on_message_done(context, peer, id, outcome, after)
         });
-        match done.outcome {
+        match outcome {
             MessageOutcome::Delivered => {
                 if self.routes.of_peer(peer, app).is_some()
                     && let Some(meter) = self.delays.get_mut(&app)
-                    && let Some(delay) = done.arrived_after
+                    && let Some(delay) = arrived_after
                 {
                     meter.record(at, delay);
                 }
@@ -575,8 +555,8 @@ impl DataThread {
                 if let Some(app) = ended.or(known) {
                     self.reporter.report(Report::Expired {
                         app,
-                        age: done.after,
-                        length_bytes: done.len.saturating_sub(TAG_BYTES) as u64,
+                        age: after,
+                        length_bytes: len.saturating_sub(TAG_BYTES) as u64,
                     });
                 }
             }
