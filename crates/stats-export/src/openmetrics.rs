@@ -1,10 +1,11 @@
 //! Declared counters and gauges as families of a metrics page.
 
-use std::sync::atomic::AtomicU64;
+use std::{fmt::Debug, sync::atomic::AtomicU64};
 
-use keiro_stats::{Kind, StatSet};
+use keiro_stats::{Kind, Stat, StatSet};
 use prometheus_client::{
-    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    encoding::EncodeMetric,
+    metrics::{TypedMetric, counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
 
@@ -31,15 +32,71 @@ pub fn register_stats<'a, S: StatSet + 'a>(
                 for (labels, value) in values {
                     family.get_or_create(labels).inc_by(value.as_u64());
                 }
-                registry.register(stat.registered_metric(), stat.help, family);
+                register(registry, stat, family, S::LABELS.is_empty());
             }
             Kind::Gauge => {
                 let family = Gauges::default();
                 for (labels, value) in values {
                     family.get_or_create(labels).set(value.as_f64());
                 }
-                registry.register(stat.registered_metric(), stat.help, family);
+                register(registry, stat, family, S::LABELS.is_empty());
             }
+        }
+    }
+}
+
+/// A figure without labels is registered alone: as a family it would be written with `{}`.
+fn register<M>(registry: &mut Registry, stat: &Stat, family: Family<Labels, M>, is_alone: bool)
+where
+    M: Clone + Default + EncodeMetric + TypedMetric + Debug + Send + Sync + 'static,
+{
+    let (name, help) = (stat.registered_metric(), stat.help);
+    match is_alone {
+        true => {
+            let metric = family.get_or_create(&Labels::new()).clone();
+            registry.register(name, help, metric);
+        }
+        false => registry.register(name, help, family),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+
+    use super::*;
+
+    keiro_stats::stats! {
+        /// A set without labels.
+        pub struct AloneStats: "alone" [] {
+            counter refused: count, "Refused";
+            gauge routes: [count], "Routes";
+        }
+
+        /// A set with a label.
+        pub struct NamedStats: "named" ["name"] {
+            counter refused: count, "Refused";
+        }
+    }
+
+    #[test]
+    fn figures_have_their_labels() {
+        let mut registry = Registry::default();
+        let alone = AloneStats {
+            refused: 3,
+            routes: Some(2),
+        };
+        register_stats(&mut registry, [(Vec::new(), &alone)]);
+        let named = NamedStats { refused: 4 };
+        register_stats(&mut registry, [(vec![("name", "a".to_owned())], &named)]);
+        let mut page = String::new();
+        encode(&mut page, &registry).unwrap();
+        for line in [
+            "keiro_alone_refused_total 3",
+            "keiro_alone_routes 2.0",
+            "keiro_named_refused_total{name=\"a\"} 4",
+        ] {
+            assert!(page.lines().any(|there| there == line), "{line}: {page}");
         }
     }
 }

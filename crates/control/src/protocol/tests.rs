@@ -190,6 +190,8 @@ fn numbers_say_their_unit() {
         "unmet",
         "problems",
         "protocol_version",
+        "from",
+        "next",
         "dropped_packets",
         "plan_revision",
         "column",
