@@ -48,15 +48,14 @@ pub fn register_stats<'a, S: StatSet + 'a>(
 /// A figure without labels is registered alone: as a family it would be written with `{}`.
 fn register<M>(registry: &mut Registry, stat: &Stat, family: Family<Labels, M>, is_alone: bool)
 where
-    M: Clone + Default + EncodeMetric + TypedMetric + Debug + Send + Sync + 'static,
+    M: Clone + EncodeMetric + TypedMetric + Debug + Send + Sync + 'static,
+    Family<Labels, M>: EncodeMetric,
 {
     let (name, help) = (stat.registered_metric(), stat.help);
-    match is_alone {
-        true => {
-            let metric = family.get_or_create(&Labels::new()).clone();
-            registry.register(name, help, metric);
-        }
-        false => registry.register(name, help, family),
+    let alone = family.get(&Labels::new()).map(|metric| metric.clone());
+    match alone.filter(|_| is_alone) {
+        Some(metric) => registry.register(name, help, metric),
+        None => registry.register(name, help, family),
     }
 }
 

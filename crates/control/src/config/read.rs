@@ -4,12 +4,12 @@
 //! `check`, which looks at them together. Goes on after a problem to find the others; the result
 //! is built only if there are none.
 
-use std::{collections::BTreeMap, net::SocketAddr, ops::Range};
+use std::{collections::BTreeMap, net::SocketAddr, ops::Range, time::Duration};
 
 use keiro_config::{
-    Located, TableReader, boolean, choice, file_name, quantity, shown, socket_address, type_name,
+    Located, TableReader, boolean, choice, file_name, quantity, socket_address, type_name,
 };
-use keiro_units::ByteCount;
+use keiro_units::{ByteCount, Probability};
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -26,11 +26,12 @@ use super::{
     network::networks,
     store, tenant,
     values::{
-        default_probe_share, endpoint_address, group, length, local_address, mtu, name, place,
-        positive_time, probe_share, public_key, rate, reassembly, socket_file_name, text, time,
-        value, value_or,
+        DATAGRAM_BYTES_MAX, default_probe_share, endpoint_address, group, length, local_address,
+        mtu, name, place, positive_time, probe_share, public_key, rate, reassembly,
+        socket_file_name, text, time, value, value_or,
     },
 };
+use crate::units::Text;
 
 pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
     FILE_LIMITS.check(text, file)?;

@@ -26,7 +26,7 @@ const REASSEMBLY_MIN: ByteCount = ByteCount::new(32 << 20);
 /// `sockaddr_un.sun_path` without its final NUL (unix(7)).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// A UDP datagram's payload over IPv4 (RFC 768, RFC 791).
-const DATAGRAM_BYTES_MAX: u64 = 65_507;
+pub(super) const DATAGRAM_BYTES_MAX: u64 = 65_507;
 
 pub(super) fn text(value: &DeValue<'_>) -> Result<String, ValueError> {
     string(value).map(str::to_owned)

@@ -31,6 +31,7 @@ use self::{
 use super::{
     context::Context,
     destination::TcpDestination,
+    epoll_registration::EpollRegistration,
     figures::{TcpForwardFigures, TcpListenerFigures},
     log_throttle::LogThrottle,
     route::AppRoute,

@@ -5,7 +5,7 @@ use std::{
     net::{Shutdown, SocketAddr, TcpStream},
 };
 
-use keiro_core::{AppId, Instant, PeerId, ResetReason, StreamId};
+use keiro_core::{AppId, Instant, PeerId, StreamId};
 use keiro_linux::epoll::{Epoll, Interest};
 
 use super::super::{
@@ -58,7 +58,7 @@ pub(super) enum Progress {
 
 /// Bytes written to one connection in one turn: where a gap of a stream was filled, megabytes wait
 /// behind it.
-const WRITE_PER_TURN: usize = 64 << 10;
+pub(super) const WRITE_PER_TURN: usize = 64 << 10;
 impl Connection {
     /// One to a server, that is there and has said nothing yet.
     pub(super) fn new(

@@ -1,6 +1,9 @@
 //! Streams at the gateway, beside cores without a network.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::{
+    io::{Read, Write},
+    net::{Ipv4Addr, TcpListener},
+};
 
 use keiro_core::{
     AppConfig, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig, PathConfig, PathId,
@@ -10,7 +13,7 @@ use keiro_linux::epoll::ReadyList;
 use keiro_units::Bandwidth;
 use socket2::{Domain, Socket, Type};
 
-use super::*;
+use super::{connection::WRITE_PER_TURN, *};
 use crate::data::route::Routes;
 
 #[test]
