@@ -197,8 +197,8 @@ fn tenants_on_paths(registry: &mut Registry, tenants: &[TenantSnapshot]) {
             }
         }
     }
-    register_stats(registry, towards_peers.into_iter());
-    register_stats(registry, on_paths.into_iter());
+    register_stats(registry, towards_peers);
+    register_stats(registry, on_paths);
 }
 
 fn paths(registry: &mut Registry, page: &Page<'_>) {

@@ -381,7 +381,7 @@ impl Tunnels {
                     tenant.counts.stats.egress_bytes += (bytes.len() - VNET_HEADER_BYTES) as u64;
                 }
                 Ok(false) | Err(TunFault::Down | TunFault::Refused) => {
-                    tenant.counts.drops.device += 1
+                    tenant.counts.drops.device += 1;
                 }
                 Err(fault) => {
                     tenant.counts.drops.device += 1;
