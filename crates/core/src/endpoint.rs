@@ -367,7 +367,8 @@ impl Endpoint {
         &mut self,
         now: Instant,
         peer: PeerId,
-        (tenant, app): (TenantId, AppId),
+        tenant: TenantId,
+        app: AppId,
         packet: IpPacket,
     ) -> Result<(), PacketError> {
         let session = self.peers.get_mut(&peer).ok_or(PacketError::UnknownPeer)?;
@@ -466,7 +467,8 @@ impl Endpoint {
     /// What arrived of a stream and was not consumed, in two pieces, and whether the peer's
     /// direction ends with it. `None`: the stream is gone.
     pub fn stream_data(&self, peer: PeerId, stream: StreamId) -> Option<(&[u8], &[u8], bool)> {
-        self.peers.get(&peer)?.stream_data(stream)
+        let readable = self.peers.get(&peer)?.stream_data(stream)?;
+        Some((readable.first, readable.second, readable.ends))
     }
 
     /// The driver has taken the first `count` bytes of [`stream_data`](Self::stream_data). To be

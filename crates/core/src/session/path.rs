@@ -10,14 +10,18 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::RngCore;
 
 use super::{
-    aggregation::{self, Aggregator},
-    copies::{CopyQueue, PendingCopy},
+    aggregation::{
+        self, Aggregator, PathCapacity,
+        copies::{CopyContent, CopyQueue, PendingCopy},
+    },
     estimates::Totals,
     mtu::MtuDiscovery,
     pacer::Pacer,
     path_estimates::{ArrivalSample, PathEstimates, RttSample},
-    recovery::{LossRecovery, NewPacket, Owner, PacketKind, ResolvedPacket, SentFrames},
+    recovery::{LossRecovery, NewPacket, Owner, PacketKind, ResolvedPacket},
     rtt::{self, RttEstimator},
+    sent_frames::SentFrames,
+    tenant::PathMtu,
     train::{self, SentTrain, Trains},
     validation::{PathChallenge, Validated, Validation, validation_time},
 };
@@ -209,6 +213,14 @@ impl Path {
         self.estimates.rtt()
     }
 
+    /// The path as the tenants' queues see it.
+    pub(crate) fn id_and_mtu(&self) -> PathMtu {
+        PathMtu {
+            path: self.id,
+            mtu: self.mtu(),
+        }
+    }
+
     /// Largest IP packet.
     pub(crate) fn mtu(&self) -> u16 {
         self.mtu.current()
@@ -291,11 +303,6 @@ impl Path {
     /// Clear text of a packet of `payload` bytes.
     pub(crate) const fn clear_text_max(payload: usize) -> usize {
         payload - DATA_HEADER_LEN - TAG_LEN
-    }
-
-    /// UDP payload of a packet with so much clear text.
-    pub(crate) const fn packet_bytes(clear_text: usize) -> usize {
-        clear_text + DATA_HEADER_LEN + TAG_LEN
     }
 
     /// Applies a changed configuration. A new remote address is used at once and validated.
@@ -539,9 +546,18 @@ impl Path {
         feedback: Feedback,
         waiting_bytes: u64,
     ) -> Option<aggregation::Change> {
-        let circumstances = (self.pacer.rate(), self.rtt().smoothed_or_initial());
+        let path = PathCapacity {
+            rate: self.pacer.rate(),
+            rtt: self.rtt().smoothed_or_initial(),
+        };
         self.aggregator
-            .on_feedback(now, feedback, circumstances, waiting_bytes)
+            .on_feedback(now, feedback, path, waiting_bytes)
+    }
+
+    /// The parity packets that are to leave now.
+    pub(crate) fn poll_parity(&mut self, now: Instant) -> Option<Vec<CopyContent>> {
+        let ip_overhead = u64::from(self.ip_overhead());
+        self.aggregator.poll_parity(now, self.id, ip_overhead)
     }
 
     /// Does what is due; `None`: it is not up.

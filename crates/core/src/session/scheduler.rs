@@ -6,11 +6,15 @@
 //! one about the other. Tenant 0 takes its turns like any other; frames of the protocol itself are
 //! sent in its turns, and are the only thing that its window does not hold back.
 
+use std::collections::BTreeMap;
+
 use keiro_units::Instant;
 
 use super::{
+    path::AckSignals,
+    recovery::ResolvedPacket,
     send_queues::{Coalescing, SendQueues},
-    tenant::{GrantRequest, ItemsState, SchedulerGrant, Tenants},
+    tenant::{DeliveryReport, GrantRequest, ItemsState, PathMtu, SchedulerGrant, Tenants},
 };
 use crate::{
     config::SchedulerKind,
@@ -47,6 +51,49 @@ pub(crate) struct SendingPath {
     pub(crate) coalescing_at: Instant,
     /// Frames of the protocol itself are to leave over it.
     pub(crate) control_waits: bool,
+}
+
+/// Packets on one path of which it is known what became of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ResolvedPackets<'a> {
+    pub(crate) acked: &'a [ResolvedPacket],
+    pub(crate) lost: &'a [ResolvedPacket],
+    /// Of the acknowledgement that said so; `None`: a timer did.
+    pub(crate) signals: Option<AckSignals>,
+}
+
+impl ResolvedPackets<'_> {
+    /// The same for every tenant. The peer counts CE marks of all packets together, those that left
+    /// with one among them.
+    fn reports(&self) -> BTreeMap<TenantId, DeliveryReport> {
+        let left_marked = self.acked.iter().filter(|packet| packet.owner.ecn == 3);
+        let marks = self.signals.map_or(0, |signals| signals.ce_marks);
+        let mut marks = marks.saturating_sub(left_marked.count() as u64);
+        let mut reports: BTreeMap<TenantId, DeliveryReport> = BTreeMap::new();
+        for packet in self.acked {
+            let report = reports.entry(packet.owner.tenant).or_default();
+            let bytes = u64::from(packet.ip_bytes);
+            report.acked += 1;
+            report.acked_bytes += bytes;
+            if !packet.was_lost {
+                report.no_longer_in_flight += bytes;
+            }
+            if matches!(packet.owner.ecn, 1 | 2) && marks > 0 {
+                marks -= 1;
+                report.marked += 1;
+            }
+        }
+        for packet in self.lost {
+            let report = reports.entry(packet.owner.tenant).or_default();
+            // An MTU probe that is lost is no sign of congestion (RFC 8899 §3).
+            report.lost += u64::from(!packet.is_mtu_probe);
+            report.no_longer_in_flight += u64::from(packet.ip_bytes);
+        }
+        if let Some((tenant, round_trip)) = self.signals.and_then(|signals| signals.sampled) {
+            reports.entry(tenant).or_default().round_trip = Some(round_trip);
+        }
+        reports
+    }
 }
 
 impl SendScheduler {
@@ -150,11 +197,12 @@ impl SendScheduler {
 
     /// The same where tenant 0 is the only one, so that there are neither turns nor windows.
     fn alone_waits_until(&self, path: SendingPath) -> Option<Instant> {
-        let has = |coalescing| self.queues.has_ready(path.id, TenantId::ZERO, coalescing);
-        if path.control_waits || has(Coalescing::No) {
+        let (queues, zero) = (&self.queues, TenantId::ZERO);
+        if path.control_waits || queues.has_ready(path.id, zero, Coalescing::No) {
             return Some(Instant::ZERO);
         }
-        has(Coalescing::Yes).then_some(path.coalescing_at)
+        let coalesces = queues.has_ready(path.id, zero, Coalescing::Yes);
+        coalesces.then_some(path.coalescing_at)
     }
 
     /// A packet that was granted has left with so many IP bytes.
@@ -177,6 +225,34 @@ impl SendScheduler {
         }
     }
 
+    /// A packet of a tenant with so many IP bytes has left that was not granted.
+    pub(crate) fn on_ungranted_sent(
+        &mut self,
+        now: Instant,
+        path: PathMtu,
+        tenant: TenantId,
+        ip_bytes: u64,
+    ) {
+        if self.tenants.is_shared() {
+            self.tenants.on_ungranted_sent(now, path, tenant, ip_bytes);
+        }
+    }
+
+    /// Reports to the tenants' controllers what became of their packets.
+    pub(crate) fn on_packets_resolved(
+        &mut self,
+        now: Instant,
+        path: PathMtu,
+        resolved: ResolvedPackets<'_>,
+    ) {
+        if !self.tenants.is_shared() {
+            return;
+        }
+        for (tenant, report) in resolved.reports() {
+            self.tenants.on_delivery_report(now, path, tenant, &report);
+        }
+    }
+
     /// # Panics
     ///
     /// Panics with the invariant's name if one does not hold.
@@ -189,7 +265,10 @@ impl SendScheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{id::FlowId, session::tenant::GrantKind};
+    use crate::{
+        id::FlowId,
+        session::{send_queues::NewDatagram, tenant::GrantKind},
+    };
     use keiro_model::fairness::controller::ControllerConfig;
     use keiro_units::Bandwidth;
 
@@ -210,9 +289,15 @@ mod tests {
             packet_bytes_max: 1 << 20,
         };
         let mut scheduler = SendScheduler::new(SchedulerKind::Deadline, limits);
-        let datagram = (AppId(1), FlowId(0), false, &[1; 1000][..]);
+        let datagram = NewDatagram {
+            app: AppId(1),
+            flow: FlowId(0),
+            reply: false,
+            data: &[1; 1000],
+            latency_target: None,
+        };
         let queues = scheduler.queues_mut();
-        queues.push_datagram(NOW, datagram, None, Some(PATH.id));
+        queues.push_datagram(NOW, datagram, Some(PATH.id));
         scheduler
     }
 

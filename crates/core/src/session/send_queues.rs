@@ -72,7 +72,27 @@ pub(crate) struct OutDatagram {
     pub(crate) fragment_id: Option<u64>,
 }
 
-/// Local number of a item, in order of acceptance.
+/// A message that is to be sent.
+#[derive(Debug)]
+pub(crate) struct NewMessage {
+    pub(crate) app: AppId,
+    pub(crate) body: Vec<u8>,
+    pub(crate) made: Instant,
+    pub(crate) latency_target: Option<Duration>,
+    pub(crate) lifetime: Option<Duration>,
+}
+
+/// A datagram that is to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewDatagram<'a> {
+    pub(crate) app: AppId,
+    pub(crate) flow: FlowId,
+    pub(crate) reply: bool,
+    pub(crate) data: &'a [u8],
+    pub(crate) latency_target: Option<Duration>,
+}
+
+/// Local number of an item, in order of acceptance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SendItem {
     Message(u64),
@@ -217,25 +237,18 @@ impl SendQueues {
     }
 
     /// Accepts a message for `path`; its local number.
-    pub(crate) fn push_message(
-        &mut self,
-        app: AppId,
-        body: Vec<u8>,
-        made: Instant,
-        (latency_target, lifetime): (Option<Duration>, Option<Duration>),
-        path: Option<PathId>,
-    ) -> u64 {
+    pub(crate) fn push_message(&mut self, new: NewMessage, path: Option<PathId>) -> u64 {
         let id = self.take_number();
-        let expires = lifetime.map(|lifetime| made + lifetime);
+        let expires = new.lifetime.map(|lifetime| new.made + lifetime);
         if let Some(at) = expires {
             self.expiries.insert((at, id));
         }
-        self.message_bytes += body.len() as u64;
+        self.message_bytes += new.body.len() as u64;
         let message = OutMessage {
-            app,
-            body,
-            made,
-            key: self.key(made, latency_target),
+            app: new.app,
+            body: new.body,
+            made: new.made,
+            key: self.key(new.made, new.latency_target),
             expires,
             wire_id: None,
             fresh: 0,
@@ -251,13 +264,11 @@ impl SendQueues {
     pub(crate) fn push_datagram(
         &mut self,
         now: Instant,
-        datagram: (AppId, FlowId, bool, &[u8]),
-        latency_target: Option<Duration>,
+        new: NewDatagram<'_>,
         path: Option<PathId>,
     ) -> Vec<AppId> {
-        let (app, flow, reply, data) = datagram;
         let mut dropped = Vec::new();
-        while self.datagram_bytes + data.len() > DATAGRAM_BYTES_MAX
+        while self.datagram_bytes + new.data.len() > DATAGRAM_BYTES_MAX
             || self.datagrams.len() >= DATAGRAMS_MAX
         {
             let Some((&oldest, _)) = self.datagrams.first_key_value() else {
@@ -266,13 +277,13 @@ impl SendQueues {
             dropped.extend(self.remove_datagram(oldest).map(|datagram| datagram.app));
         }
         let id = self.take_number();
-        self.datagram_bytes += data.len();
+        self.datagram_bytes += new.data.len();
         let datagram = OutDatagram {
-            app,
-            flow,
-            reply,
-            data: data.to_vec(),
-            key: self.key(now, latency_target),
+            app: new.app,
+            flow: new.flow,
+            reply: new.reply,
+            data: new.data.to_vec(),
+            key: self.key(now, new.latency_target),
             offset: 0,
             fragment_id: None,
         };
@@ -718,6 +729,11 @@ impl SendQueues {
     /// The sending half of a stream.
     pub(crate) fn stream(&self, id: StreamId) -> Option<&OutStream> {
         self.streams.get(&id)
+    }
+
+    /// Streams with a sending half.
+    pub(crate) fn stream_ids(&self) -> impl Iterator<Item = StreamId> {
+        self.streams.keys().copied()
     }
 
     /// Messages that have not ended.

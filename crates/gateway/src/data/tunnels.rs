@@ -613,7 +613,7 @@ impl Tenant {
                 data,
             };
             // Refusals are counted in the core, or the peer is being removed.
-            let _ = endpoint.send_packet(with.now, to, (id, app), sent);
+            let _ = endpoint.send_packet(with.now, to, id, app, sent);
         };
         let count = segments.count();
         for number in 0..count {

@@ -7,8 +7,9 @@
 //! makes it, [`recover`] uses it, `keiro_model::erasure` is the mathematics. Which items are coalesced, and
 //! the content of an aggregate, is decided by `send_queues` and `transmit`.
 
+pub(crate) mod copies;
 mod outcomes;
-pub(crate) mod parity_group;
+mod parity_group;
 pub(crate) mod receiver;
 mod recover;
 
@@ -25,13 +26,16 @@ use keiro_model::{
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
 use self::{
+    copies::CopyContent,
     outcomes::{DeliveryAccounting, Totals},
     parity_group::{ClosedGroup, OpenGroup},
 };
+use super::{recovery::Owner, sent_frames::SentFrames};
 use crate::{
     config::{AggregationConfig, AggregationMode, CopySpread, Parity, Redundancy},
+    id::PathId,
     snapshot::AggregationSnapshot,
-    wire::Feedback,
+    wire::{Feedback, Frame, ParityFrame},
 };
 
 /// Samples of queueing kept per period; the newest. Ours: a median needs no more.
@@ -46,6 +50,26 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const RESUME_MARGIN: u64 = 16;
 /// Name under which the decision is counted that no combination fits.
 const TOO_NARROW: &str = "too_narrow";
+
+/// Bytes that the parity of the longest content takes beyond the content itself: the head of its
+/// frame, less that of the aggregate's frame, and the length of the content, made even.
+pub(crate) const PARITY_RESERVE: usize = ParityFrame::HEAD_LEN_MAX + 2;
+
+/// What a path carries, as far as it matters here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PathCapacity {
+    /// At which it is paced.
+    pub(crate) rate: Bandwidth,
+    pub(crate) rtt: Duration,
+}
+
+/// An aggregate that leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SentAggregate {
+    pub(crate) number: u64,
+    /// Of one copy.
+    pub(crate) ip_bytes: u64,
+}
 
 /// The sending side of one path.
 #[derive(Debug)]
@@ -279,8 +303,9 @@ impl Aggregator {
         self.parity.is_some()
     }
 
-    /// The aggregate that leaves, with this number and so many IP bytes, joins its group.
-    pub(crate) fn protect(&mut self, now: Instant, (number, ip_bytes): (u64, u64), content: &[u8]) {
+    /// The content of an aggregate that leaves joins its group.
+    pub(crate) fn protect(&mut self, now: Instant, sent: SentAggregate, content: &[u8]) {
+        let SentAggregate { number, ip_bytes } = sent;
         let Some(parity) = self.parity else { return };
         let copies = self.copies();
         let wait = parity.wait().unwrap_or(self.parameters.interval() * 3 / 2);
@@ -298,8 +323,41 @@ impl Aggregator {
         Some(self.group.as_ref()?.due(self.parity.as_ref()?))
     }
 
+    /// The parity packets that are to leave now. `path` numbers the aggregates; each packet has
+    /// `ip_overhead` bytes of IP and UDP headers.
+    pub(crate) fn poll_parity(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        ip_overhead: u64,
+    ) -> Option<Vec<CopyContent>> {
+        let group = self.take_group(now)?;
+        let count = group.parity.len() as u8;
+        let mut packets = Vec::with_capacity(group.parity.len());
+        for (shard, index) in group.parity.iter().zip(0..) {
+            let mut clear = Vec::with_capacity(ParityFrame::HEAD_LEN_MAX + shard.len());
+            Frame::Parity(ParityFrame {
+                path: path.0,
+                first: group.first,
+                data: group.data,
+                count,
+                index,
+                shard,
+            })
+            .encode(&mut clear);
+            let content = CopyContent {
+                clear,
+                frames: SentFrames::default(),
+                owner: Owner::default(),
+            };
+            self.on_parity(now, content.packet_bytes() as u64 + ip_overhead);
+            packets.push(content);
+        }
+        Some(packets)
+    }
+
     /// The group whose parity is to leave now.
-    pub(crate) fn take_group(&mut self, now: Instant) -> Option<ClosedGroup> {
+    fn take_group(&mut self, now: Instant) -> Option<ClosedGroup> {
         self.parity_due().filter(|due| *due <= now)?;
         let closed = self.group.take()?.close(&self.parity?);
         let next = closed.first + u64::from(closed.data);
@@ -319,7 +377,7 @@ impl Aggregator {
     }
 
     /// A parity packet of `ip_bytes` is to leave.
-    pub(crate) fn on_parity(&mut self, now: Instant, ip_bytes: u64) {
+    fn on_parity(&mut self, now: Instant, ip_bytes: u64) {
         self.period.all_bytes += ip_bytes;
         // Parity is as long as the longest of its group, and may be more than their copies would be.
         let paid = self.parity_paid.min(ip_bytes);
@@ -328,8 +386,8 @@ impl Aggregator {
         self.charge(now, (ip_bytes - paid).div_ceil(copies));
     }
 
-    /// An aggregate of `ip_bytes` leaves, `copies` times; its number.
-    pub(crate) fn on_sent(&mut self, now: Instant, ip_bytes: u64, copies: u8) -> u64 {
+    /// An aggregate of `ip_bytes` leaves, `copies` times.
+    pub(crate) fn on_sent(&mut self, now: Instant, ip_bytes: u64, copies: u8) -> SentAggregate {
         let number = self.next_number;
         self.next_number += 1;
         if !self.is_used(now) {
@@ -346,7 +404,7 @@ impl Aggregator {
         self.period.single_bytes += ip_bytes;
         self.period.all_bytes += ip_bytes * u64::from(copies);
         self.charge(now, ip_bytes);
-        number
+        SentAggregate { number, ip_bytes }
     }
 
     /// IP bytes leave, N times over: at most S of them in every I.
@@ -417,9 +475,10 @@ impl Aggregator {
         &mut self,
         now: Instant,
         feedback: Feedback,
-        (rate, rtt): (Bandwidth, Duration),
+        path: PathCapacity,
         waiting_bytes: u64,
     ) -> Option<Change> {
+        let PathCapacity { rate, rtt } = path;
         if self.mode == AggregationMode::Off || feedback.highest >= self.next_number {
             return None;
         }
@@ -706,6 +765,10 @@ mod tests {
         Aggregator::new(&config, RATE, 0)
     }
 
+    fn capacity(rate: Bandwidth) -> PathCapacity {
+        PathCapacity { rate, rtt: RTT }
+    }
+
     fn report(highest: u64, came: u64, overflows: u64) -> Feedback {
         Feedback {
             path: 0,
@@ -736,7 +799,7 @@ mod tests {
             [(1, 9, 9, 0), (2, 49, 40, 3), (3, 29, 25, 1), (4, 69, 60, 3)]
         {
             let report = report(highest, came, overflows);
-            aggregator.on_feedback(at(millis), report, (RATE, RTT), 0);
+            aggregator.on_feedback(at(millis), report, capacity(RATE), 0);
         }
         let Totals {
             aggregates,
@@ -755,7 +818,7 @@ mod tests {
             [(1, 9, 9, 7), (2, 19, 18, 8), (3, 29, 28, 0), (4, 39, 38, 2)]
         {
             let report = report(highest, came, overflows);
-            aggregator.on_feedback(at(millis), report, (RATE, RTT), 0);
+            aggregator.on_feedback(at(millis), report, capacity(RATE), 0);
         }
         // With another socket; what came with its first word is not known.
         assert_eq!(aggregator.outcomes.totals().socket_overflows, 3);
@@ -772,7 +835,12 @@ mod tests {
         let mut period = |aggregator: &mut Aggregator, millis, rate| {
             send(aggregator, at(millis), 100);
             next += 100;
-            aggregator.on_feedback(at(millis + 60), report(next - 1, next, 0), (rate, RTT), 0)
+            aggregator.on_feedback(
+                at(millis + 60),
+                report(next - 1, next, 0),
+                capacity(rate),
+                0,
+            )
         };
         let narrow = Bandwidth::from_bits_per_second(900_000);
         assert!(period(&mut aggregator, 0, RATE).is_none());
@@ -805,9 +873,9 @@ mod tests {
         };
         // 8000 copies without a loss: one is enough, for what leaves from number 4000 on.
         send(&mut aggregator, at(0), 1);
-        aggregator.on_feedback(at(0), feedback(0, 2, 0), (RATE, RTT), 0);
+        aggregator.on_feedback(at(0), feedback(0, 2, 0), capacity(RATE), 0);
         send(&mut aggregator, at(10), 3999);
-        let change = aggregator.on_feedback(at(100), feedback(3999, 8000, 0), (RATE, RTT), 0);
+        let change = aggregator.on_feedback(at(100), feedback(3999, 8000, 0), capacity(RATE), 0);
         assert!(matches!(change, Some(Change::Decided(_))), "{change:?}");
         assert_eq!(
             (aggregator.copies(), aggregator.settles_at),
@@ -816,9 +884,9 @@ mod tests {
         send(&mut aggregator, at(110), 100);
         // On the way there were more with two copies, as far as the peer knows.
         let since = aggregator.period.since;
-        aggregator.on_feedback(at(150), feedback(3999, 8000, 3), (RATE, RTT), 0);
+        aggregator.on_feedback(at(150), feedback(3999, 8000, 3), capacity(RATE), 0);
         assert_eq!(aggregator.period.since, since);
-        aggregator.on_feedback(at(170), feedback(4009, 8010, 5), (RATE, RTT), 0);
+        aggregator.on_feedback(at(170), feedback(4009, 8010, 5), capacity(RATE), 0);
         assert_eq!(
             (aggregator.period.since, aggregator.settles_at),
             (at(170), None)
@@ -865,8 +933,8 @@ mod tests {
     fn totals_outlive_a_reload() {
         let mut aggregator = aggregator();
         send(&mut aggregator, at(0), 100);
-        aggregator.on_feedback(at(1), report(9, 9, 0), (RATE, RTT), 0);
-        aggregator.on_feedback(at(2), report(49, 40, 3), (RATE, RTT), 0);
+        aggregator.on_feedback(at(1), report(9, 9, 0), capacity(RATE), 0);
+        aggregator.on_feedback(at(2), report(49, 40, 3), capacity(RATE), 0);
         let before = aggregator.outcomes.totals().aggregates;
         aggregator.reconfigure(&AggregationConfig::default(), RATE);
         assert_eq!(aggregator.outcomes.totals().aggregates, before);
@@ -878,7 +946,7 @@ mod tests {
         let hour = 3_600_000;
         send(&mut aggregator, at(hour), 10);
         assert_eq!(aggregator.period.since, at(hour));
-        aggregator.on_feedback(at(hour + 10), report(9, 9, 0), (RATE, RTT), 0);
+        aggregator.on_feedback(at(hour + 10), report(9, 9, 0), capacity(RATE), 0);
         assert_eq!(aggregator.period.since, at(hour + 10));
         // Within the same second it goes on, after a silence it begins anew.
         send(&mut aggregator, at(hour + 20), 10);
@@ -891,7 +959,7 @@ mod tests {
     fn what_waits_is_offered_once() {
         let mut aggregator = aggregator();
         send(&mut aggregator, at(0), 1);
-        aggregator.on_feedback(at(0), report(0, 1, 0), (RATE, RTT), 5_000);
+        aggregator.on_feedback(at(0), report(0, 1, 0), capacity(RATE), 5_000);
         send(&mut aggregator, at(50), 10);
         let second = Duration::from_secs(1);
         let offered = |aggregator: &mut Aggregator, waiting| {

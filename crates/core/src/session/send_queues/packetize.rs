@@ -6,8 +6,8 @@ use super::{SendItem, SendQueues};
 use crate::{
     config::DeliveryClass,
     id::{AppId, PathId, StreamId, TenantId},
-    session::recovery::{SentFrame, SentFrames},
-    wire::{Frame, varint_len},
+    session::sent_frames::{SentFrame, SentFrames},
+    wire::{Frame, StreamHead, varint_len},
 };
 
 /// A part of a message shorter than this is left for the next packet, unless it is the last.
@@ -200,16 +200,19 @@ impl SendQueues {
             return opens;
         };
         let (first, second) = stream.bytes(part);
-        Frame::encode_stream(buf.out, (wire, part.start, part.fin), first, second);
+        let head = StreamHead {
+            id: wire,
+            offset: part.start,
+            fin: part.fin,
+        };
+        Frame::encode_stream(buf.out, head, first, second);
         self.on_stream_part_sent(now, path, id, part);
         if part.repair {
             written.retransmitted_bytes += part.end - part.start;
         }
         buf.frames.push(SentFrame::Stream {
             stream: id,
-            start: part.start,
-            end: part.end,
-            fin: part.fin,
+            range: part.range(),
         });
         if let Some(app) = self.take_writable(id) {
             written.writable.push(WritableStream { app, stream: id });

@@ -13,7 +13,10 @@ use super::{FIFO_KEY, QueueKey, SendItem, SendQueues};
 use crate::{
     config::SchedulerKind,
     id::{AppId, PathId, StreamId, TenantId},
-    session::stream::outbound::{OutStream, Queued, StreamPart, Urgency},
+    session::stream::{
+        buffer::StreamRange,
+        outbound::{OutStream, Queued, StreamPart, Urgency},
+    },
 };
 
 /// Bytes that all streams to a peer may keep beyond their initial windows; then each has its own
@@ -134,33 +137,27 @@ impl SendQueues {
         }
     }
 
-    /// Bytes `start..end` were lost; with `fin` the end of the stream too.
+    /// Bytes of a stream were lost.
     pub(crate) fn on_stream_lost(
         &mut self,
         now: Instant,
         id: StreamId,
-        (start, end, fin): (u64, u64, bool),
+        range: StreamRange,
         path: Option<PathId>,
     ) {
         if let Some(stream) = self.streams.get_mut(&id) {
-            stream.on_lost(start, end, fin);
+            stream.on_lost(range);
             let path = stream.queued.map_or(path, |queued| queued.queue_key.0);
             self.requeue(now, id, Urgency::Repair, path);
         }
     }
 
-    /// Bytes `start..end` arrived; whether there is memory again for others.
-    pub(crate) fn on_stream_acked(
-        &mut self,
-        id: StreamId,
-        start: u64,
-        end: u64,
-        fin: bool,
-    ) -> bool {
+    /// Bytes of a stream arrived; whether there is memory again for others.
+    pub(crate) fn on_stream_acked(&mut self, id: StreamId, range: StreamRange) -> bool {
         let Some(stream) = self.streams.get_mut(&id) else {
             return false;
         };
-        let freed = stream.on_acked(start, end, fin);
+        let freed = stream.on_acked(range);
         self.stream_bytes -= freed;
         self.recount(id);
         freed > 0 && !self.without_memory.is_empty()

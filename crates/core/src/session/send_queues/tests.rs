@@ -16,15 +16,26 @@ fn queues(scheduler: SchedulerKind) -> SendQueues {
     queues
 }
 
+fn datagram(data: &[u8]) -> NewDatagram<'_> {
+    NewDatagram {
+        app: APP,
+        flow: FlowId(0),
+        reply: false,
+        data,
+        latency_target: None,
+    }
+}
+
 fn push(out: &mut SendQueues, made_ms: u64, latency_target_ms: Option<u64>, len: usize) -> u64 {
     let latency_target = latency_target_ms.map(Duration::from_millis);
-    out.push_message(
-        APP,
-        vec![0; len],
-        at(made_ms),
-        (latency_target, None),
-        Some(PATH),
-    )
+    let message = NewMessage {
+        app: APP,
+        body: vec![0; len],
+        made: at(made_ms),
+        latency_target,
+        lifetime: None,
+    };
+    out.push_message(message, Some(PATH))
 }
 
 /// Sends everything in parts of `max`; local ids in the order of their parts.
@@ -120,10 +131,7 @@ fn full_datagram_queue_drops_the_oldest() {
     let mut out = queues(SchedulerKind::Deadline);
     let data = vec![0; 60_000];
     let dropped = (0..40)
-        .map(|_| {
-            out.push_datagram(at(0), (APP, FlowId(0), false, &data), None, Some(PATH))
-                .len()
-        })
+        .map(|_| out.push_datagram(at(0), datagram(&data), Some(PATH)).len())
         .sum::<usize>();
     assert_eq!(dropped, 40 - DATAGRAM_BYTES_MAX / 60_000);
     let first = out.first(PATH, TenantId::ZERO, true);
@@ -139,10 +147,7 @@ fn datagrams_without_bytes_are_bounded_too() {
         let mut out = queues(SchedulerKind::Deadline);
         let data = vec![0; len];
         let dropped: usize = (0..DATAGRAMS_MAX + 1000)
-            .map(|_| {
-                out.push_datagram(at(0), (APP, FlowId(0), false, &data), None, None)
-                    .len()
-            })
+            .map(|_| out.push_datagram(at(0), datagram(&data), None).len())
             .sum();
         assert_eq!((dropped, out.datagrams.len()), (1000, DATAGRAMS_MAX));
         let waiting = &out.ready[&(None, TenantId::ZERO)].plain;
@@ -199,7 +204,7 @@ fn write_plenty(out: &mut SendQueues, id: StreamId) -> usize {
 fn bring_over(out: &mut SendQueues, id: StreamId, max: u64) {
     let part = out.streams[&id].next_part(max).expect("it has something");
     out.on_stream_part_sent(at(0), PATH, id, part);
-    out.on_stream_acked(id, part.start, part.end, part.fin);
+    out.on_stream_acked(id, part.range());
 }
 
 #[test]

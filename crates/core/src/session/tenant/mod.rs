@@ -116,6 +116,22 @@ pub(crate) struct GrantRequest {
     pub(crate) control_waits: bool,
 }
 
+/// A path, and its largest IP packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PathMtu {
+    pub(crate) path: PathId,
+    pub(crate) mtu: u16,
+}
+
+/// An IP packet of a tenant that is to be sent.
+#[derive(Debug)]
+pub(crate) struct NewPacket {
+    pub(crate) tenant: TenantId,
+    /// It takes this application's path.
+    pub(crate) app: AppId,
+    pub(crate) packet: IpPacket,
+}
+
 /// What a tenant has of messages, streams and datagrams on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ItemsState {
@@ -261,14 +277,13 @@ impl Tenants {
         true
     }
 
-    /// Queues a packet for `path`; the tenant exists. `mtu`: largest IP packet of the path.
-    pub(crate) fn push(
-        &mut self,
-        now: Instant,
-        (id, app): (TenantId, AppId),
-        (path, mtu): (PathId, u16),
-        packet: IpPacket,
-    ) {
+    /// Queues a packet for a path; its tenant exists.
+    pub(crate) fn push(&mut self, now: Instant, path: PathMtu, new: NewPacket) {
+        let NewPacket {
+            tenant: id,
+            app,
+            packet,
+        } = new;
         if let Some(tenant) = self.tenants.get_mut(&id) {
             tenant.accepted += 1;
             tenant.accepted_bytes += packet.data.len() as u64;
@@ -280,15 +295,15 @@ impl Tenants {
             at: now,
             data: packet.data,
         };
-        self.enqueue(now, id, (path, mtu), queued);
+        self.enqueue(now, path, id, queued);
     }
 
-    fn enqueue(&mut self, now: Instant, id: TenantId, (path, mtu): (PathId, u16), queued: Queued) {
+    fn enqueue(&mut self, now: Instant, path: PathMtu, id: TenantId, queued: Queued) {
         let Some(tenant) = self.tenants.get_mut(&id) else {
             return;
         };
-        let path_tenants = self.paths.entry(path).or_default();
-        let tenant_path = path_tenants.tenant_path(now, id, &tenant.config, mtu);
+        let path_tenants = self.paths.entry(path.path).or_default();
+        let tenant_path = path_tenants.tenant_path(now, id, &tenant.config, path.mtu);
         let before = tenant_path.cost();
         tenant_path.flows.push(queued);
         // The new packet makes room in its own queue, at no expense of other tenants.
@@ -500,17 +515,16 @@ impl Tenants {
     pub(crate) fn on_ungranted_sent(
         &mut self,
         now: Instant,
-        path: PathId,
-        mtu: u16,
+        path: PathMtu,
         id: TenantId,
         bytes: u64,
     ) {
         let Some(tenant) = self.tenants.get(&id) else {
             return;
         };
-        let path_tenants = self.paths.entry(path).or_default();
+        let path_tenants = self.paths.entry(path.path).or_default();
         let start = path_tenants.virtual_time;
-        let tenant_path = path_tenants.tenant_path(now, id, &tenant.config, mtu);
+        let tenant_path = path_tenants.tenant_path(now, id, &tenant.config, path.mtu);
         tenant_path.on_sent(now, bytes);
         tenant_path.served = tenant_path.served.max(start) + tag_of(bytes, tenant.config.weight);
     }
@@ -528,24 +542,23 @@ impl Tenants {
         tenant_path.is_none_or(|path| path.room() >= bytes && path.next_at() <= now)
     }
 
-    /// Packets of a tenant were acknowledged or lost. `min`: smallest round trip of the path;
-    /// `mtu`: its largest packet.
+    /// Packets of a tenant were acknowledged or lost.
     pub(crate) fn on_delivery_report(
         &mut self,
         now: Instant,
-        (path, id): (PathId, TenantId),
-        fate: &DeliveryReport,
-        mtu: u16,
+        path: PathMtu,
+        id: TenantId,
+        report: &DeliveryReport,
     ) {
-        let Some(path_tenants) = self.paths.get_mut(&path) else {
+        let Some(path_tenants) = self.paths.get_mut(&path.path) else {
             return;
         };
         match path_tenants.tenant_paths.get_mut(&id) {
             Some(tenant_path) => {
-                tenant_path.on_delivery_report(now, fate, u64::from(mtu));
+                tenant_path.on_delivery_report(now, report, u64::from(path.mtu));
                 path_tenants.wake(id);
             }
-            None => path_tenants.forget_removed(id, fate.no_longer_in_flight),
+            None => path_tenants.forget_removed(id, report.no_longer_in_flight),
         }
     }
 
@@ -595,7 +608,7 @@ impl Tenants {
         &mut self,
         now: Instant,
         path: PathId,
-        to: impl Fn(AppId) -> Option<(PathId, u16)>,
+        to: impl Fn(AppId) -> Option<PathMtu>,
     ) {
         let Some(mut path_tenants) = self.paths.remove(&path) else {
             return;
@@ -615,8 +628,8 @@ impl Tenants {
             );
         }
         for (id, queued) in moving {
-            match to(queued.app).filter(|(to, _)| *to != path) {
-                Some(to) => self.enqueue(now, id, to, queued),
+            match to(queued.app).filter(|to| to.path != path) {
+                Some(to) => self.enqueue(now, to, id, queued),
                 None => self.count_drop(id, |drops| drops.no_path += 1),
             }
         }
@@ -764,8 +777,7 @@ impl PathTenants {
     ) -> &mut TenantPath {
         self.tenant_paths.entry(id).or_insert_with(|| {
             let in_flight = self.removed.remove(&id).unwrap_or(0);
-            let controller = (&config.controller, config.weight);
-            Box::new(TenantPath::new(now, controller, u64::from(mtu), in_flight))
+            Box::new(TenantPath::new(now, config, u64::from(mtu), in_flight))
         })
     }
 
