@@ -28,14 +28,14 @@ pub struct EndpointSnapshot {
     pub cookies_sent: u64,
     /// Handshakes of another protocol version that were answered with the versions spoken here.
     pub version_replies_sent: u64,
-    /// Handshake messages accepted.
+    /// Handshake messages that were authentic and accepted.
     pub handshakes: u64,
 }
 
-/// One peer.
+/// One peer in numbers.
+#[allow(missing_docs, reason = "some fields say it with their names")]
 #[derive(Clone, Debug)]
 pub struct SessionSnapshot {
-    /// Which.
     pub peer: PeerId,
     /// Keys are agreed and a path is up.
     pub up: bool,
@@ -57,7 +57,7 @@ pub struct SessionSnapshot {
     pub streams_kept_bytes: u64,
     /// Messages waiting or unacknowledged.
     pub messages_queued: usize,
-    /// Their bytes.
+    /// Bytes of these messages.
     pub messages_queued_bytes: u64,
     /// Bytes of messages from the peer that are incomplete or not yet finished.
     pub reassembly_bytes: u64,
@@ -72,7 +72,7 @@ pub struct SessionSnapshot {
 pub enum PathState {
     /// Not yet answered a challenge, or its address is not known.
     Validating,
-    /// In use.
+    /// Validated, and used for data.
     Up,
     /// Went silent; probed until it answers.
     Down,
@@ -81,7 +81,7 @@ pub enum PathState {
 /// The aggregates of one path, from us to the peer.
 #[derive(Clone, Debug)]
 pub struct AggregationSnapshot {
-    /// When aggregates leave.
+    /// The rule by which aggregates leave.
     pub mode: AggregationMode,
     /// What adapts S, I and N.
     pub controller: ControllerKind,
@@ -115,9 +115,9 @@ pub struct AggregationSnapshot {
 }
 
 /// One path to one peer.
+#[allow(missing_docs, reason = "some fields say it with their names")]
 #[derive(Clone, Debug)]
 pub struct PathSnapshot {
-    /// The path's id.
     pub id: PathId,
     /// Whether it may carry traffic.
     pub state: PathState,
@@ -136,15 +136,15 @@ pub struct PathSnapshot {
 }
 
 /// One application of one peer.
+#[allow(missing_docs, reason = "some fields say it with their names")]
 #[derive(Clone, Debug)]
 pub struct AppSnapshot {
-    /// Which.
     pub id: AppId,
     /// The path that its traffic takes now; `None` if none is up.
     pub path: Option<PathId>,
     /// Messages or datagrams accepted for sending.
     pub sent: u64,
-    /// Their bytes.
+    /// Bytes accepted for sending, those of streams included.
     pub sent_bytes: u64,
     /// Messages that the peer took over.
     pub delivered: u64,
@@ -158,7 +158,7 @@ pub struct AppSnapshot {
     pub dropped: u64,
     /// Messages or datagrams received.
     pub received: u64,
-    /// Their bytes.
+    /// Bytes received, those of streams included.
     pub received_bytes: u64,
     /// What is sent, measured; `None` before the second message or datagram.
     pub workload: Option<Workload>,

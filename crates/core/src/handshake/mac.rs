@@ -253,7 +253,7 @@ fn mac(key: &[u8], parts: &[&[u8]]) -> [u8; MAC_LEN] {
     keyed(key, parts).finalize_fixed().into()
 }
 
-/// In constant time.
+/// Compares in constant time, so that the time says nothing about the MAC.
 fn verify(key: &[u8], parts: &[&[u8]], expected: &[u8]) -> bool {
     keyed(key, parts).verify_slice(expected).is_ok()
 }

@@ -16,7 +16,7 @@ use crate::{
     snapshot::AppSnapshot,
 };
 
-/// One application.
+/// An application as it is used with one peer.
 pub(crate) struct App {
     config: AppConfig,
     /// No longer configured; kept until what it has sent has ended.

@@ -20,7 +20,6 @@ mod driver;
 mod estimates;
 mod keys;
 mod mtu;
-mod pacer;
 mod path;
 mod path_estimates;
 mod path_manager;
@@ -49,10 +48,7 @@ use std::{collections::VecDeque, time::Duration};
 use keiro_model::aggregation::{AGGREGATE_HEAD, PARITY_HEAD};
 use keiro_units::{Instant, Probability};
 
-pub(crate) use self::{
-    aggregation::receiver::ReceiveOverflows, keys::Epoch, pacer::Pacer, path::ip_overhead,
-    receiver::Arrived,
-};
+pub(crate) use self::{aggregation::receiver::ReceiveOverflows, keys::Epoch, receiver::Arrived};
 use self::{
     applications::{Applications, MessageResult},
     control_frames::ControlFrames,
@@ -71,6 +67,7 @@ use crate::{
         AggregationConfig, AppConfig, EndpointConfig, PathConfig, PeerConfig, SchedulerKind,
         TimingConfig,
     },
+    datagram::IPV6_OVERHEAD,
     event::{Event, MessageOutcome, MoveReason, PathDownReason},
     handshake::{CookieJar, Initiation, MacKeys, PublicKey},
     id::{AppId, MessageId, PathId, PeerId, SocketId, TenantId},
@@ -134,7 +131,7 @@ impl MessageEnd {
     }
 }
 
-/// One peer.
+/// The state that is shared with one peer.
 pub(crate) struct Session {
     pub(crate) id: PeerId,
     /// Another one shows the peer that we have restarted or forgotten it.
@@ -171,9 +168,7 @@ const PARITY_OVERHEAD: usize = aggregation::PARITY_RESERVE + 1;
 // `config` refuses aggregates too small to carry data or to open a stream by these constants.
 const _: () = assert!(
     AGGREGATE_HEAD.get() as usize + CONTENT_HEAD_MAX
-        == path::IPV6_OVERHEAD as usize
-            + AGGREGATE_OVERHEAD
-            + crate::wire::Frame::STREAM_OPEN_LEN_MAX
+        == IPV6_OVERHEAD as usize + AGGREGATE_OVERHEAD + crate::wire::Frame::STREAM_OPEN_LEN_MAX
 );
 const _: () = assert!(PARITY_HEAD.get() as usize == PARITY_OVERHEAD);
 

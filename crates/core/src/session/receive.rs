@@ -8,7 +8,7 @@ use std::{net::SocketAddr, time::Duration};
 use keiro_units::Instant;
 
 use super::{
-    MessageEnd, Session, clock, ip_overhead,
+    MessageEnd, Session, clock,
     path::Path,
     path_manager::PathValidated,
     reassembly::{FragmentPart, MessagePart, PartError, Whole},
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     config::DeliveryClass,
-    endpoint::DatagramMeta,
+    datagram::{DatagramMeta, ip_overhead},
     event::{Event, MessageOutcome, MoveReason, RefusalReason, ResetReason},
     id::{FlowId, PathId, StreamId, TenantId},
     trace::TraceKind,

@@ -16,7 +16,7 @@ use super::{
     train::TrainReceiver,
 };
 use crate::{
-    endpoint::DatagramMeta,
+    datagram::DatagramMeta,
     event::StreamSignal,
     id::{AppId, FlowId, SocketId, StreamId, TenantId},
     wire::{Feedback, Frame, TrainReport},
@@ -26,14 +26,13 @@ use crate::{
 /// further ones are dropped and counted.
 const ARRIVED_MAX: usize = 65_536;
 
-/// Longest CREDIT frame.
 const CREDIT_LEN_MAX: usize = 17;
 
 /// What arrived for the driver. Datagrams lie in an arena.
 pub(crate) enum Arrived {
     Message {
         app: AppId,
-        /// Ours, for `finish_message`.
+        /// Our number of it, for `finish_message`.
         number: u64,
         body: Vec<u8>,
     },

@@ -54,7 +54,6 @@ pub(crate) struct OutMessage {
     fresh: usize,
     /// To be sent again.
     repair: RangeSet,
-    /// Acknowledged.
     acked: RangeSet,
 }
 

@@ -9,9 +9,9 @@ use super::{
     sent_frames::MessageControl,
 };
 use crate::{
-    endpoint::Timeouts,
     event::{MessageOutcome, MoveReason},
     id::PathId,
+    timeouts::Timeouts,
     uplink::Uplinks,
     wire::{DATA_HEADER_LEN, Frame, TAG_LEN},
 };

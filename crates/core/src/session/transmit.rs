@@ -18,7 +18,7 @@ use super::{
     tenant::{FirstPacket, GrantKind, SchedulerGrant},
 };
 use crate::{
-    endpoint::{Transmit, TransmitBuf},
+    datagram::{Transmit, TransmitBuf},
     event::{Event, MoveReason, PathDownReason},
     id::{PathId, SocketId, TenantId},
     trace::TraceKind,

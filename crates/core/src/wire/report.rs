@@ -20,7 +20,7 @@ pub struct Feedback {
     pub highest: u64,
     /// Aggregates of which at least one copy came.
     pub aggregates: u64,
-    /// Copies that came.
+    /// Copies that have arrived in all, of all aggregates.
     pub copies: u64,
     /// Packets that the receiver's socket dropped because it was full.
     pub socket_overflows: u64,
@@ -53,7 +53,7 @@ const GAP_MAX: u64 = 1 << 29;
 pub struct TrainReport<'a> {
     /// The path that the train took, as its sender numbers it.
     pub path: u8,
-    /// The train's number.
+    /// Counts trains of the path, as in [`Frame::Train`](super::Frame::Train).
     pub train: u64,
     arrivals: &'a [u8],
 }

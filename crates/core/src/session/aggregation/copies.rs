@@ -16,10 +16,18 @@ use crate::{
 /// ms of a hundred aggregates a millisecond, spaced widely, and 1.5 MB of full packets.
 const COPIES_MAX: usize = 1024;
 
+/// An aggregate that leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SentAggregate {
+    pub(crate) number: u64,
+    /// IP bytes of one of its copies.
+    pub(crate) ip_bytes: u64,
+}
+
 /// What a copy carries.
 #[derive(Debug)]
 pub(crate) struct CopyContent {
-    /// Unsealed.
+    /// The clear text of its packet, not sealed yet.
     pub(crate) clear: Vec<u8>,
     pub(crate) frames: SentFrames,
     pub(crate) owner: Owner,

@@ -383,7 +383,7 @@ impl SendQueues {
     }
 }
 
-/// Smaller is earlier.
+/// The schedule key of a stream; a smaller one leaves earlier.
 fn key(scheduler: SchedulerKind, now: Instant, stream: &OutStream, urgency: Urgency) -> u64 {
     let (latency_targets, rank) = match urgency {
         Urgency::Repair => (0, 0),

@@ -39,7 +39,7 @@ pub(super) struct DeferredReset {
 struct WaitingReset {
     reset: DeferredReset,
     deadline: Instant,
-    /// The latest deadline.
+    /// How far the deadline may be put off.
     latest: Instant,
 }
 

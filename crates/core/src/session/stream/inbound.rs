@@ -255,7 +255,7 @@ impl InStream {
         self.window.max(self.outstanding())
     }
 
-    /// Bytes kept.
+    /// Bytes that are kept for the driver, gaps included.
     pub(crate) fn len(&self) -> u64 {
         self.data.len() as u64
     }

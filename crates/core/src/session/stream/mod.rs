@@ -29,7 +29,7 @@ use self::{
     buffer::StreamRange,
     deferred_reset::{DeferredReset, DeferredResets, Waits},
     inbound::StreamViolation,
-    numbers::StreamNumbers,
+    numbers::{STREAMS_MAX, StreamNumbers},
     outbound::OutStream,
     receive_halves::{ReceiveHalves, ReceivedBytes, StreamCredit},
     resets::{ResetQueue, StreamReset},
@@ -48,8 +48,6 @@ use crate::{
     wire::Frame,
 };
 
-/// Streams that a peer may have open here, and we there.
-const STREAMS_MAX: usize = 16_384;
 /// Streams of a peer to which no path has been up for so long are reset. Ours: longer than a line that is
 /// switched over or a gateway that starts again takes, and no longer than a client asks a silent server
 /// for a sign of life anyway (TCP keepalive of this gateway's own connections).
@@ -101,7 +99,7 @@ pub(crate) enum StreamEvent {
 /// Bytes of a stream that the driver may read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadableBytes<'a> {
-    /// In two pieces.
+    /// The bytes lie in two pieces.
     pub(crate) first: &'a [u8],
     pub(crate) second: &'a [u8],
     /// The peer's direction ends with them.

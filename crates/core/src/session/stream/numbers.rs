@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::STREAMS_MAX;
 use crate::{id::StreamId, ranges::RangeSet};
 
+/// Streams that a peer may have open here, and we there.
+pub(super) const STREAMS_MAX: usize = 16_384;
 /// How far the peer's stream numbers may be ahead of the first one that it has not used: what
 /// reordering can make of those that are open.
 const NUMBERS_AHEAD_MAX: u64 = 4 * STREAMS_MAX as u64;

@@ -46,7 +46,7 @@ pub(crate) enum Urgency {
     Repair,
     /// It has no more than is left of its turn.
     Fresh,
-    /// It has more.
+    /// It has more than is left of its turn.
     Backlog,
 }
 
@@ -80,7 +80,6 @@ pub(crate) struct OutStream {
     fresh: u64,
     /// To be sent again.
     repair: RangeSet,
-    /// Acknowledged beyond `base`.
     acked: RangeSet,
     /// Credit that the peer has granted in all: it takes bytes up to here, less what was returned.
     credit: u64,
@@ -127,7 +126,7 @@ impl OutStream {
         }
     }
 
-    /// Bytes kept.
+    /// Bytes that are kept until they are acknowledged.
     pub(crate) fn len(&self) -> u64 {
         self.data.len() as u64
     }

@@ -28,7 +28,6 @@ pub(super) struct ReceiveHalves {
     extra_gaps: u64,
 }
 
-/// One receiving half.
 #[derive(Debug)]
 pub(super) struct Inbound {
     /// `None`: the frame that opens it has not come yet.

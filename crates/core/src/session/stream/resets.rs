@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::STREAMS_MAX;
+use super::numbers::STREAMS_MAX;
 use crate::{event::ResetReason, id::StreamId};
 
 /// Resets that wait to be sent at most: as many as there may be streams of both sides.

@@ -4,7 +4,7 @@ use keiro_units::Instant;
 
 use super::Packet;
 use crate::{
-    endpoint::TransmitBuf,
+    datagram::TransmitBuf,
     id::PathId,
     session::{
         Session,

@@ -5,7 +5,7 @@ use keiro_units::Instant;
 use super::{Copies, Packet};
 use crate::{
     config::DeliveryClass,
-    endpoint::TransmitBuf,
+    datagram::TransmitBuf,
     id::{PathId, TenantId},
     session::{
         Session,

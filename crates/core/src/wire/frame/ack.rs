@@ -7,6 +7,7 @@ use crate::wire::{Reader, put_varint};
 pub(super) const ACK_RANGES_MAX: usize = 32;
 
 /// An acknowledgement of packets of one path of the peer, and what was measured with them.
+#[allow(missing_docs, reason = "some fields say it with their names")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckFrame<'a> {
     /// The path whose packets are acknowledged, as the peer numbers it.
@@ -19,7 +20,6 @@ pub struct AckFrame<'a> {
     pub delay_us: u64,
     /// Packets of this path that arrived with a congestion mark, in all.
     pub ecn_ce: u64,
-    /// What was received.
     pub ranges: AckRanges<'a>,
 }
 

@@ -63,6 +63,7 @@ const UNKNOWN_TENANT: u64 = 0x45;
 const GROUP_MAX: u8 = 32;
 
 /// One frame. Borrowed parts point into the packet.
+#[allow(missing_docs, reason = "some fields say it with their names")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
     /// Nothing; fills a packet up to a size.
@@ -75,15 +76,13 @@ pub enum Frame<'a> {
     PathChallenge(u64),
     /// The answer to a challenge.
     PathResponse(u64),
-    /// A whole datagram.
+    /// A datagram that fits into the packet.
     Datagram {
-        /// Its application.
         app: AppId,
         /// The client at the listener.
         flow: u32,
         /// From forward to listener.
         reply: bool,
-        /// The datagram.
         data: &'a [u8],
     },
     /// A part of a datagram that does not fit into one packet; never retransmitted.
@@ -94,40 +93,33 @@ pub enum Frame<'a> {
         total: usize,
         /// Where this part begins.
         offset: usize,
-        /// Its application.
         app: AppId,
         /// The client at the listener.
         flow: u32,
         /// From forward to listener.
         reply: bool,
-        /// The part.
         data: &'a [u8],
     },
     /// A part of a message.
     Message {
         /// Counts started messages of this sender.
         id: u64,
-        /// Its application.
         app: AppId,
         /// Length of the whole message.
         total: usize,
         /// Where this part begins.
         offset: usize,
-        /// The part.
         data: &'a [u8],
     },
     /// The receiver has a message whole and took or refused it.
     MessageDone {
-        /// Which.
         id: u64,
-        /// Taken or refused.
         status: MessageStatus,
         /// When it was whole, microseconds of the receiver's own epoch modulo 2^32.
         whole_at: u32,
     },
     /// The sender gave a message up.
     MessageDrop {
-        /// Which.
         id: u64,
         /// Its length: returns its credit even if nothing of it arrived.
         total: usize,
@@ -140,7 +132,6 @@ pub enum Frame<'a> {
     StreamOpen {
         /// Its number, shifted left by one.
         id: u64,
-        /// Its application.
         app: AppId,
         /// Where to connect it; `None`: to the application's forward.
         target: Option<SocketAddr>,
@@ -150,34 +141,26 @@ pub enum Frame<'a> {
         /// The number that its opener gave it, shifted left by one; the lowest bit is set by the
         /// side that did not open it. The same in all frames of streams.
         id: u64,
-        /// Where they begin.
+        /// Offset of the first byte in the stream.
         offset: u64,
         /// The stream ends behind them.
         fin: bool,
-        /// The bytes.
         data: &'a [u8],
     },
     /// The peer may send the bytes of a stream up to `granted`, less what it has given back.
     StreamCredit {
-        /// Which stream.
         id: u64,
         /// Bytes from its beginning, and those that the peer has given back.
         granted: u64,
     },
     /// The sender gives credit of a stream back.
     StreamReturn {
-        /// Which stream.
         id: u64,
         /// Bytes, in all since its beginning.
         returned: u64,
     },
     /// Both directions of a stream end at once.
-    StreamReset {
-        /// Which stream.
-        id: u64,
-        /// Why.
-        reason: ResetReason,
-    },
+    StreamReset { id: u64, reason: ResetReason },
     /// This packet is one of a train, sent back to back.
     Train {
         /// Counts trains of this path of the sender.
@@ -202,7 +185,6 @@ pub enum Frame<'a> {
     },
     /// An IP packet of a tenant.
     Packet {
-        /// Whose it is.
         tenant: u32,
         /// It is to be delivered with a congestion mark.
         marked: bool,
@@ -224,7 +206,6 @@ pub enum Frame<'a> {
     Parity(ParityFrame<'a>),
     /// The receiver of a tenant's packets does not know it.
     UnknownTenant {
-        /// Which.
         tenant: u32,
         /// Its packets that were dropped for that since the session began.
         packets: u64,
@@ -236,7 +217,7 @@ pub enum Frame<'a> {
 /// What stands in front of the bytes of a `Stream` frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamHead {
-    /// See [`Frame::Stream`].
+    /// The stream's number as in [`Frame::Stream`].
     pub id: u64,
     /// Where the bytes begin.
     pub offset: u64,
@@ -249,7 +230,7 @@ pub struct StreamHead {
 pub enum MessageStatus {
     /// It was taken over.
     Delivered,
-    /// It was not.
+    /// The receiver did not take it, for this reason.
     Refused(RefusalReason),
 }
 

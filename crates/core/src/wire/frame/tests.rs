@@ -1,7 +1,9 @@
 use proptest::prelude::*;
 
 use super::{ack::ACK_RANGES_MAX, *};
-use crate::wire::{CopySpacing, report::ARRIVALS_MAX};
+use crate::wire::{
+    CopySpacing, MESSAGE_LEN_MAX, Reader, VARINT_MAX, put_varint, report::ARRIVALS_MAX,
+};
 
 fn decode_all(bytes: &[u8]) -> Result<Vec<Frame<'_>>, FrameError> {
     let mut reader = Reader::new(bytes);
