@@ -3,6 +3,8 @@
 
 mod figures;
 mod probing;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use self::probing::TrainContent;
 
@@ -440,10 +442,12 @@ impl Path {
             let sample = RttSample {
                 rtt,
                 ack_delay: delay.min(ack.ack_delay_max * 4),
+                is_same_path: ack.is_same_path,
             };
             let received_us = frame.received_at_us;
+            self.estimates.on_rtt_sample(sample);
             self.estimates
-                .on_rtt_sample(now, sample, largest.sent_at, received_us);
+                .on_one_way_delay(now, largest.sent_at, received_us);
             if ack.is_same_path {
                 clock_sample = Some(largest.sent_at);
             }
