@@ -350,6 +350,11 @@ const BURST_MIN: i64 = 2;
 /// Slots of a minute: nothing older counts.
 const SLOTS_MAX: u64 = 600;
 
+/// By how much a counter that may wrap has grown; less than zero: it has been corrected.
+fn grown(now: u64, before: u64) -> i64 {
+    now.wrapping_sub(before) as i64
+}
+
 impl Recent {
     /// Takes the counters as they are now.
     pub(crate) fn on_totals(&mut self, now: Instant, totals: Totals) {
@@ -360,14 +365,16 @@ impl Recent {
                 ..Slot::default()
             });
         }
-        let old = |slot: &Slot| slot.number + SLOTS_MAX <= number;
-        while self.slots.front().is_some_and(old) {
+        while self
+            .slots
+            .front()
+            .is_some_and(|slot| slot.number + SLOTS_MAX <= number)
+        {
             self.slots.pop_front();
         }
         let Some(slot) = self.slots.back_mut() else {
             return;
         };
-        let grown = |now: u64, before: u64| now.wrapping_sub(before) as i64;
         let spurious = grown(totals.spurious, self.seen.spurious);
         slot.acked += grown(totals.acked, self.seen.acked);
         slot.lost += grown(totals.lost, self.seen.lost) - spurious;
@@ -391,8 +398,8 @@ impl Recent {
                 lossy = Some((slot.number, last));
             }
         }
-        let is_short = |(first, last)| last - first < BURST_SLOTS;
-        let is_burst = lost >= BURST_MIN && lossy.is_some_and(is_short);
+        let is_short = lossy.is_some_and(|(first, last)| last - first < BURST_SLOTS);
+        let is_burst = lost >= BURST_MIN && is_short;
         // A loss of before that turned out to be none.
         let lost = u64::try_from(lost).unwrap_or(0);
         let packets = u64::try_from(acked).unwrap_or(0) + lost;
@@ -409,9 +416,11 @@ impl Recent {
         let Some(newest) = self.slots.back().map(|slot| slot.number) else {
             return Bandwidth::ZERO;
         };
-        let within = |slot: &&Slot| slot.number < newest && slot.number + RECENT_SLOTS >= newest;
         let slots = self.slots.iter().rev().take(1 + RECENT_SLOTS as usize);
-        let bytes = slots.filter(within).map(|slot| slot.bytes_sent).sum();
+        let bytes = slots
+            .filter(|slot| slot.number < newest && slot.number + RECENT_SLOTS >= newest)
+            .map(|slot| slot.bytes_sent)
+            .sum();
         ByteCount::new(bytes).rate_over_floor(SLOT * RECENT_SLOTS as u32)
     }
 

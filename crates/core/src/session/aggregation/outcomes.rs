@@ -165,13 +165,15 @@ impl DeliveryAccounting {
         let copies = fates(sent - never_sent, now.copies - before.copies, copies_late);
         self.totals.aggregates.add(aggregates);
         self.totals.copies.add(copies);
-        let add = |total: &mut u64, grown| *total = total.saturating_add(grown);
-        let (socket, system) = (
-            now.socket_overflows - before.socket_overflows,
-            now.system_overflows - before.system_overflows,
-        );
-        add(&mut self.totals.socket_overflows, socket);
-        add(&mut self.totals.system_overflows, system);
+        let Totals {
+            socket_overflows,
+            system_overflows,
+            ..
+        } = &mut self.totals;
+        let socket = now.socket_overflows - before.socket_overflows;
+        let system = now.system_overflows - before.system_overflows;
+        *socket_overflows = socket_overflows.saturating_add(socket);
+        *system_overflows = system_overflows.saturating_add(system);
     }
 
     fn awaited_of(&self, feedback: &Feedback) -> u64 {
@@ -201,16 +203,19 @@ impl DeliveryAccounting {
 impl Totals {
     /// What has been added since `before`.
     pub(super) fn since(&self, before: &Self) -> Self {
-        let since = |now: DeliveryCounts, before: DeliveryCounts| DeliveryCounts {
-            sent: now.sent - before.sent,
-            lost: now.lost - before.lost,
-        };
         Self {
-            aggregates: since(self.aggregates, before.aggregates),
-            copies: since(self.copies, before.copies),
+            aggregates: counts_since(self.aggregates, before.aggregates),
+            copies: counts_since(self.copies, before.copies),
             socket_overflows: self.socket_overflows - before.socket_overflows,
             system_overflows: self.system_overflows - before.system_overflows,
         }
+    }
+}
+
+fn counts_since(now: DeliveryCounts, before: DeliveryCounts) -> DeliveryCounts {
+    DeliveryCounts {
+        sent: now.sent - before.sent,
+        lost: now.lost - before.lost,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
 use super::buffer::{StreamRange, WINDOW_INITIAL, release};
-use crate::{id::AppId, ranges::RangeSet, session::send_queues::QueueKey};
+use crate::{id::AppId, ranges::RangeSet, session::send_queues::ready::QueueKey};
 
 /// Bytes accepted and not sent yet at most: 1 ms of 1 Gbit/s, so that the listener's own queue holds
 /// the rest and its client feels it.
@@ -235,12 +235,11 @@ impl OutStream {
             (part.end - self.base) as usize,
         );
         let (first, second) = self.data.as_slices();
-        let cut = |slice: &'_ [u8], offset: usize| {
-            let low = from.clamp(offset, offset + slice.len()) - offset;
-            let high = to.clamp(offset, offset + slice.len()) - offset;
-            low..high
-        };
-        (&first[cut(first, 0)], &second[cut(second, first.len())])
+        let border = first.len();
+        (
+            &first[from.min(border)..to.min(border)],
+            &second[from.max(border) - border..to.max(border) - border],
+        )
     }
 
     pub(crate) fn on_open_sent(&mut self) {

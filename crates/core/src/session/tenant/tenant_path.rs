@@ -309,12 +309,14 @@ impl TenantPath {
     pub(super) fn snapshot(&self, now: Instant, path: PathId) -> TenantPathSnapshot {
         let window = self.allowance.map(|allowance| allowance.window);
         let packet = self.bytes_sent.checked_div(self.packets_sent);
-        let packets = |window: ByteCount| window.get().checked_div(packet?.max(1));
+        let window_packets = window
+            .zip(packet)
+            .map(|(window, packet)| window.get() / packet.max(1));
         TenantPathSnapshot {
             path,
             stats: TenantPathStats {
                 window_bytes: window.map(ByteCount::get),
-                window_packets: window.and_then(packets),
+                window_packets,
                 rate: self.allowance.and_then(|allowance| allowance.rate),
                 acked_rate: self.span.rate(now),
                 srtt: self.round_trip,

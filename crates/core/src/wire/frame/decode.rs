@@ -45,11 +45,6 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// A field that the packet may be too short for.
-fn field<T>(value: Option<T>) -> Result<T, FrameError> {
-    value.ok_or(FrameError::Truncated)
-}
-
 fn read_flow(reader: &mut Reader<'_>) -> Option<(u32, bool)> {
     let value = reader.varint()?;
     Some((u32::try_from(value >> 1).ok()?, value & 1 == 1))

@@ -248,6 +248,11 @@ pub enum FrameError {
     Range,
 }
 
+/// A field that the packet may be too short for.
+pub(super) fn field<T>(value: Option<T>) -> Result<T, FrameError> {
+    value.ok_or(FrameError::Truncated)
+}
+
 impl Frame<'_> {
     /// A packet with it asks for an acknowledgement. Padding, acknowledgements and CLOSE do not
     /// (RFC 9002 §2), nor do frames that are repeated or reported by other means.
