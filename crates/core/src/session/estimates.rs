@@ -453,7 +453,7 @@ mod tests {
     const START: Instant = Instant::from_nanos(1_000_000_000);
 
     #[test]
-    fn an_answer_from_before_a_packet_can_have_left_tells_nothing_of_the_way() {
+    fn an_answer_from_before_a_packet_can_have_left_gives_no_sample() {
         // 1500 bytes take 1.2 ms at 10 Mbit/s, the second one 2.4.
         let mut queue = OwnQueue::default();
         let rate = Bandwidth::from_mbit_per_second(10);
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn keep_alives_alone_tell_a_rise_after_a_few() {
+    fn keep_alives_alone_show_a_rise_after_a_few() {
         let mut base = Base::default();
         let time = every(1000 * MS, 20_000 * MS);
         feed(&mut base, START, time, |_| -20_000, |_| false);

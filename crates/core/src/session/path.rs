@@ -592,7 +592,7 @@ impl Path {
         ];
         let rest = [
             challenge,
-            self.aggregator.look_at(),
+            self.aggregator.resume_check_at(),
             self.pto_deadline(timing),
             self.recovery.loss_deadline(self.estimates.rtt()),
             self.silence_deadline(),

@@ -102,7 +102,7 @@ impl Session {
                     .on_stream_open_lost(now, stream, path);
             }
             SentFrame::StreamCredit(stream) => self.streams.on_credit_lost(stream),
-            SentFrame::StreamReturn(stream) => self.scheduler.queues_mut().want_return(stream),
+            SentFrame::StreamReturn(stream) => self.scheduler.queues_mut().on_return_lost(stream),
             SentFrame::Datagram { .. } | SentFrame::Ack { .. } => {}
         }
     }

@@ -14,7 +14,7 @@ use super::{
     path::AckSignals,
     recovery::ResolvedPacket,
     send_queues::{Coalescing, SendQueues},
-    tenant::{DeliveryReport, GrantRequest, ItemsState, PathMtu, SchedulerGrant, Tenants},
+    tenant::{DeliveryReport, ItemsState, PathMtu, SchedulerGrant, SendingPath, Tenants},
 };
 use crate::{
     config::SchedulerKind,
@@ -36,20 +36,6 @@ pub(crate) struct SendLimits {
     pub(crate) tenants_max: usize,
     /// Bytes of IP packets.
     pub(crate) packet_bytes_max: u64,
-}
-
-/// A path that may send.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SendingPath {
-    pub(crate) id: PathId,
-    /// Its largest IP packet.
-    pub(crate) mtu: u16,
-    /// Bytes that an IP packet of a tenant takes beside its own, at most.
-    pub(crate) packet_overhead: u64,
-    /// When an aggregate may leave.
-    pub(crate) coalescing_at: Instant,
-    /// Frames of the protocol itself are to leave over it.
-    pub(crate) control_waits: bool,
 }
 
 /// Packets on one path of which it is known what became of them.
@@ -164,13 +150,7 @@ impl SendScheduler {
             self.tenants.on_may_coalesce(path.id);
         }
         let Self { queues, tenants } = self;
-        let request = GrantRequest {
-            path: path.id,
-            mtu: path.mtu,
-            packet_overhead: path.packet_overhead,
-            control_waits: path.control_waits,
-        };
-        tenants.poll_next(now, request, |tenant| {
+        tenants.poll_next(now, path, |tenant| {
             match queues.first(path.id, tenant, may_coalesce) {
                 Some(_) => ItemsState::Ready,
                 None if queues.has_ready(path.id, tenant, Coalescing::Yes) => {

@@ -5,8 +5,8 @@ use keiro_units::Instant;
 use super::{
     MessageEnd, Session,
     path::{Path, PathTimeout},
-    scheduler::SendingPath,
     sent_frames::MessageControl,
+    tenant::SendingPath,
 };
 use crate::{
     event::{MessageOutcome, MoveReason},

@@ -46,7 +46,7 @@ const WAITS_MAX: usize = 64;
 const USED_FOR: Duration = Duration::from_secs(1);
 /// Time between two checks whether there is bandwidth again after a pause: no
 /// feedback comes then. Ours: what was known of the bandwidth ages by the second.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const RESUME_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Aggregation resumes when the measured bandwidth exceeds the needed one by this part. Ours: a little
 /// more than the error of the estimate.
 const RESUME_MARGIN: u64 = 16;
@@ -75,8 +75,8 @@ pub(crate) struct Aggregator {
     parameters: Parameters,
     /// The controller found no combination that the bandwidth carries.
     too_narrow: Option<TooNarrow>,
-    /// When it is looked next whether it still is.
-    look_at: Instant,
+    /// When that is checked next.
+    resume_check_at: Instant,
     next_number: u64,
     departures: Departures,
     last_sent_at: Option<Instant>,
@@ -145,7 +145,7 @@ impl Aggregator {
             parameters: controller.parameters(),
             controller,
             too_narrow,
-            look_at: Instant::ZERO,
+            resume_check_at: Instant::ZERO,
             next_number: first_number,
             departures: Departures::new(config.mode),
             last_sent_at: None,
@@ -194,23 +194,23 @@ impl Aggregator {
         self.mode == AggregationMode::Fixed && self.too_narrow.is_some()
     }
 
-    /// When it is looked whether what is paused may go on; `None`: nothing is.
-    pub(crate) fn look_at(&self) -> Option<Instant> {
-        self.is_paused().then_some(self.look_at)
+    /// When it is checked whether what is paused may go on; `None`: nothing is paused.
+    pub(crate) fn resume_check_at(&self) -> Option<Instant> {
+        self.is_paused().then_some(self.resume_check_at)
     }
 
-    /// Looks whether what is paused may go on, if that is due.
+    /// Checks whether what is paused may go on, if that is due.
     pub(crate) fn on_timeout(&mut self, now: Instant, rate: Bandwidth) -> Option<Change> {
-        self.look_at().filter(|at| *at <= now)?;
-        self.look_again(now, rate)
+        self.resume_check_at().filter(|at| *at <= now)?;
+        self.try_resume(now, rate)
     }
 
     /// Restarts the controller if the bandwidth carries a combination again.
-    fn look_again(&mut self, now: Instant, rate: Bandwidth) -> Option<Change> {
+    fn try_resume(&mut self, now: Instant, rate: Bandwidth) -> Option<Change> {
         if !self.is_paused() {
             return None;
         }
-        self.look_at = now + LOOK_EVERY;
+        self.resume_check_at = now + RESUME_CHECK_INTERVAL;
         let bandwidth = self.bandwidth(now, rate);
         let needed = self.limits.bandwidth_min().as_bits_per_second();
         let with_margin = Bandwidth::from_bits_per_second(needed + needed / RESUME_MARGIN);
@@ -407,7 +407,7 @@ impl Aggregator {
         if self.mode == AggregationMode::Off || feedback.highest >= self.next_number {
             return None;
         }
-        self.outcomes.look(now, path.rtt);
+        self.outcomes.forget_arrived(now, path.rtt);
         let is_settled = self.is_settled(&feedback);
         if !self.count(now, feedback, is_settled, waiting_bytes) {
             return None;
@@ -432,7 +432,7 @@ impl Aggregator {
         self.begin_period(now, waiting_bytes);
         if self.is_paused() {
             // What left before says nothing about what is to leave.
-            return self.look_again(now, path.rate);
+            return self.try_resume(now, path.rate);
         }
         if seen.aggregates.sent == 0 {
             self.period.overflows_before = seen.socket_overflows + seen.socket_overflows_before;
@@ -506,7 +506,7 @@ impl Aggregator {
             }
             Err(too_narrow) => {
                 self.too_narrow = Some(too_narrow);
-                self.look_at = now + LOOK_EVERY;
+                self.resume_check_at = now + RESUME_CHECK_INTERVAL;
                 self.decisions.count(TOO_NARROW);
                 match self.mode {
                     AggregationMode::Fixed => Some(Change::Paused(too_narrow)),
@@ -540,7 +540,7 @@ impl Aggregator {
         if self.mode != AggregationMode::Off {
             self.spacing.on_trains(found);
         }
-        self.look_again(now, rate)
+        self.try_resume(now, rate)
     }
 
     /// The path leads elsewhere.

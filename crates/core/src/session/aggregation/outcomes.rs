@@ -18,7 +18,7 @@ const EPOCHS_MAX: usize = 4096;
 /// thousand aggregates per second within 400 ms.
 const SPACED_MAX: usize = 4096;
 /// Copies in flight are counted no more often, however often the peer reports.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const COUNT_INTERVAL: Duration = Duration::from_millis(1);
 
 /// What left on one path, and how much of it arrived.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ pub(super) struct DeliveryAccounting {
     epochs: VecDeque<Epoch>,
     /// Copies that leave later than their aggregates and may not have been heard of, by what they are of.
     spaced: VecDeque<SpacedCopy>,
-    looked_at: Option<Instant>,
+    counted_at: Option<Instant>,
     /// How many of them belong to what the peer has reported.
     awaited: u64,
     totals: Totals,
@@ -129,10 +129,10 @@ impl DeliveryAccounting {
     }
 
     /// The peer reports something, which cannot cover what left within the last round trip.
-    pub(super) fn look(&mut self, now: Instant, rtt: Duration) {
-        let again = self.looked_at.is_none_or(|at| now >= at + LOOK_EVERY);
+    pub(super) fn forget_arrived(&mut self, now: Instant, rtt: Duration) {
+        let again = self.counted_at.is_none_or(|at| now >= at + COUNT_INTERVAL);
         if again && !self.spaced.is_empty() {
-            self.looked_at = Some(now);
+            self.counted_at = Some(now);
             self.spaced.retain(|copy| copy.due + rtt > now);
         }
     }

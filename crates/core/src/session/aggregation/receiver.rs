@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_told_of_when_the_next_one_has_begun() {
+    fn a_group_is_reported_when_the_next_one_has_begun() {
         let mut receiver = AggregateReceiver::default();
         let one = |number| Copy {
             count: 1,

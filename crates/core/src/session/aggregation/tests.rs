@@ -104,7 +104,7 @@ fn where_nothing_fits_the_bandwidth_the_least_leaves_until_more_fits_again() {
 }
 
 #[test]
-fn what_left_with_another_n_is_not_judged_and_drops_meanwhile_are_told() {
+fn what_left_with_another_n_is_not_judged_and_drops_meanwhile_are_reported() {
     let mut aggregator = aggregator();
     assert_eq!(aggregator.copies(), 2);
     let send = |aggregator: &mut Aggregator, now, count| {

@@ -35,6 +35,20 @@ struct PacketState {
     is_known: bool,
 }
 
+impl PacketContext {
+    /// The packet as a copy of the aggregate `number` of the peer's path `path`.
+    fn copy(&self, path: u8, number: u64, index: u8, count: u8) -> Copy {
+        Copy {
+            number,
+            index,
+            count,
+            ip_bytes: self.ip_bytes,
+            received_at: self.received_at,
+            same_path: path == self.number,
+        }
+    }
+}
+
 impl Session {
     /// Handles the frames of a packet; `true` if it asks for an acknowledgement.
     pub(super) fn handle_frames(
@@ -92,14 +106,7 @@ impl Session {
                 if std::mem::replace(&mut state.is_grouped, true) {
                     return Err(FrameError::Range);
                 }
-                let copy = Copy {
-                    number,
-                    index: 0,
-                    count: 1,
-                    ip_bytes: context.ip_bytes,
-                    received_at: context.received_at,
-                    same_path: path == context.number,
-                };
+                let copy = context.copy(path, number, 0, 1);
                 let aggregates = self.receiver.aggregates_mut(path);
                 let novelty = aggregates.on_protected(context.now, copy, place);
                 if novelty == Novelty::New {
@@ -117,14 +124,7 @@ impl Session {
                 index,
                 count,
             } => {
-                let copy = Copy {
-                    number,
-                    index,
-                    count,
-                    ip_bytes: context.ip_bytes,
-                    received_at: context.received_at,
-                    same_path: path == context.number,
-                };
+                let copy = context.copy(path, number, index, count);
                 let aggregates = self.receiver.aggregates_mut(path);
                 aggregates.on_copy(context.now, copy)
             }
@@ -142,14 +142,7 @@ impl Session {
 
     /// Parity arrived: the contents that it recovers are read as if they had arrived themselves.
     pub(super) fn handle_parity(&mut self, context: PacketContext, frame: ParityFrame<'_>) {
-        let copy = Copy {
-            number: frame.first,
-            index: frame.index,
-            count: frame.count,
-            ip_bytes: context.ip_bytes,
-            received_at: context.received_at,
-            same_path: frame.path == context.number,
-        };
+        let copy = context.copy(frame.path, frame.first, frame.index, frame.count);
         let aggregates = self.receiver.aggregates_mut(frame.path);
         let contents = aggregates.on_parity(context.now, &frame, copy);
         self.handle_recovered(context, &contents);

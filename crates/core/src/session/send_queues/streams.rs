@@ -244,7 +244,9 @@ impl SendQueues {
 
     /// Gives back the credit of streams that do not use it, if it is time to look.
     pub(crate) fn return_credit(&mut self, now: Instant) {
-        self.streams.returns.look(now, &mut self.streams.by_id);
+        self.streams
+            .returns
+            .return_unused(now, &mut self.streams.by_id);
     }
 
     /// When unused credit is looked for.
@@ -254,7 +256,7 @@ impl SendQueues {
 
     /// Returned credit is to be sent to the peer.
     pub(crate) fn has_credit_returns(&self) -> bool {
-        self.streams.returns.waits()
+        self.streams.returns.has_pending()
     }
 
     /// The next stream whose peer has not heard what was given back, and how much that is in all.
@@ -264,9 +266,9 @@ impl SendQueues {
     }
 
     /// The peer has not heard what was given back.
-    pub(crate) fn want_return(&mut self, id: StreamId) {
+    pub(crate) fn on_return_lost(&mut self, id: StreamId) {
         if self.streams.by_id.contains_key(&id) {
-            self.streams.returns.want(id);
+            self.streams.returns.on_lost(id);
         }
     }
 

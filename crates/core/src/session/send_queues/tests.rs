@@ -166,7 +166,7 @@ fn datagrams_without_bytes_are_bounded_too() {
 }
 
 #[test]
-fn an_opening_that_only_seemed_lost_holds_nobody_up() {
+fn an_opening_that_only_seemed_lost_holds_up_no_other_stream() {
     let mut out = queues(SchedulerKind::Deadline);
     let [early, late] = [0, 1].map(|number| {
         let id = StreamId::of_ours(0, number);

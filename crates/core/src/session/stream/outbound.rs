@@ -86,7 +86,7 @@ pub(crate) struct OutStream {
     /// Credit that was given back in all.
     returned: u64,
     /// Bytes written at the last check for unused credit.
-    looked_at: Option<u64>,
+    written_at_check: Option<u64>,
     /// The driver was refused bytes and is to get a signal when there is room.
     blocked: bool,
     /// `None`: there is nothing to send.
@@ -118,7 +118,7 @@ impl OutStream {
             acked: RangeSet::default(),
             credit: WINDOW_INITIAL,
             returned: 0,
-            looked_at: None,
+            written_at_check: None,
             blocked: false,
             queued: None,
             turn_mark: 0,
@@ -312,16 +312,16 @@ impl OutStream {
         !self.is_finished() && self.unused() > WINDOW_INITIAL
     }
 
-    /// The next look for unused credit is the first.
-    pub(crate) fn look_afresh(&mut self) {
-        self.looked_at = None;
+    /// The next check for unused credit is the first.
+    pub(crate) fn restart_check(&mut self) {
+        self.written_at_check = None;
     }
 
-    /// Gives back credit beyond what was used since the last look and what a new stream has, if
+    /// Gives back credit beyond what was used since the last check and what a new stream has, if
     /// nothing is on its way; whether there was any.
     pub(crate) fn give_back(&mut self) -> bool {
         let written = self.written();
-        let Some(before) = self.looked_at.replace(written) else {
+        let Some(before) = self.written_at_check.replace(written) else {
             return false;
         };
         if !self.data.is_empty() {
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_no_more_than_the_peer_grants_and_tells_when_it_does() {
+    fn takes_no_more_than_the_peer_grants_and_signals_when_there_is_room() {
         let mut stream = stream();
         let bytes = vec![7; 20_000];
         assert_eq!(stream.write(&bytes, u64::MAX), WINDOW_INITIAL as usize);

@@ -87,15 +87,17 @@ pub(crate) struct FirstPacket {
     pub(crate) ecn: u8,
 }
 
-/// A path that asks whose turn it is.
+/// A path that may send.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct GrantRequest {
-    pub(crate) path: PathId,
-    /// Largest IP packet of the path: what a packet of items may have.
+pub(crate) struct SendingPath {
+    pub(crate) id: PathId,
+    /// Its largest IP packet: what a packet of items may have.
     pub(crate) mtu: u16,
-    /// Bytes that an IP packet of a tenant takes beside its own.
+    /// Bytes that an IP packet of a tenant takes beside its own, at most.
     pub(crate) packet_overhead: u64,
-    /// Frames of the protocol itself wait.
+    /// When an aggregate may leave.
+    pub(crate) coalescing_at: Instant,
+    /// Frames of the protocol itself are to leave over it.
     pub(crate) control_waits: bool,
 }
 
@@ -351,13 +353,13 @@ impl Tenants {
     pub(crate) fn poll_next(
         &mut self,
         now: Instant,
-        request: GrantRequest,
+        path: SendingPath,
         mut items: impl FnMut(TenantId) -> ItemsState,
     ) -> Option<SchedulerGrant> {
-        if request.control_waits {
-            self.on_control(now, request.path, request.mtu);
+        if path.control_waits {
+            self.on_control(now, path.id, path.mtu);
         }
-        let path_tenants = self.paths.get_mut(&request.path)?;
+        let path_tenants = self.paths.get_mut(&path.id)?;
         path_tenants.make_timed_ready(now);
         // Every turn either ends the search or takes one tenant from the ready.
         while let Some(&(tag, id)) = path_tenants.ready.first() {
@@ -391,8 +393,8 @@ impl Tenants {
                 ItemsState::None | ItemsState::Coalescing => packet.map(GrantKind::IpPackets),
             };
             let needed = match kind {
-                Some(GrantKind::IpPackets(first)) => first.len as u64 + request.packet_overhead,
-                _ => u64::from(request.mtu),
+                Some(GrantKind::IpPackets(first)) => first.len as u64 + path.packet_overhead,
+                _ => u64::from(path.mtu),
             };
             let mut grant = SchedulerGrant {
                 tenant: id,
@@ -408,7 +410,7 @@ impl Tenants {
                 grant.kind = kind;
                 return Some(grant);
             }
-            if id == TenantId::ZERO && request.control_waits {
+            if id == TenantId::ZERO && path.control_waits {
                 return Some(grant);
             }
             path_tenants.leave_ready(id, held_back.unwrap_or(Readiness::Off));

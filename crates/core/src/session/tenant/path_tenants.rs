@@ -38,7 +38,7 @@ impl PathTenants {
 
     /// A tenant is ready whatever holds it back.
     pub(super) fn make_ready_now(&mut self, id: TenantId) {
-        let readiness = self.tenant_paths.get(&id).map(|path| path.place);
+        let readiness = self.tenant_paths.get(&id).map(|path| path.readiness);
         match readiness {
             None | Some(Readiness::Ready(_)) => return,
             Some(Readiness::Timed(at)) => drop(self.timed.remove(&(at, id))),
@@ -52,7 +52,7 @@ impl PathTenants {
         let Some(tenant_path) = self.tenant_paths.get_mut(&id) else {
             return;
         };
-        if let Readiness::Ready(tag) = std::mem::replace(&mut tenant_path.place, to) {
+        if let Readiness::Ready(tag) = std::mem::replace(&mut tenant_path.readiness, to) {
             self.ready.remove(&(tag, id));
         }
         if let Readiness::Timed(at) = to {
@@ -79,7 +79,7 @@ impl PathTenants {
         let Some(tenant_path) = self.tenant_paths.get_mut(&id) else {
             return;
         };
-        match tenant_path.place {
+        match tenant_path.readiness {
             Readiness::Off if !tenant_path.is_idle() => drop(self.make_ready(id)),
             // A faster rate does not have to wait for the slower one.
             Readiness::Timed(at) if tenant_path.next_at() < at => {
@@ -95,7 +95,7 @@ impl PathTenants {
         let tenant_path = self.tenant_paths.get_mut(&id)?;
         // A tenant that had nothing to send has saved up nothing.
         let tag = tenant_path.served.max(self.virtual_time);
-        tenant_path.place = Readiness::Ready(tag);
+        tenant_path.readiness = Readiness::Ready(tag);
         self.ready.insert((tag, id));
         Some(tag)
     }
@@ -106,7 +106,7 @@ impl PathTenants {
         let mut ready = 0;
         let mut timed = 0;
         for (id, tenant_path) in &self.tenant_paths {
-            match tenant_path.place {
+            match tenant_path.readiness {
                 Readiness::Off => {}
                 Readiness::Ready(tag) => {
                     assert!(self.ready.contains(&(tag, *id)), "who is ready is listed");
@@ -129,7 +129,7 @@ impl PathTenants {
         };
         self.cost -= tenant_path.cost();
         self.coalescing.remove(&id);
-        match tenant_path.place {
+        match tenant_path.readiness {
             Readiness::Off => {}
             Readiness::Ready(tag) => drop(self.ready.remove(&(tag, id))),
             Readiness::Timed(at) => drop(self.timed.remove(&(at, id))),

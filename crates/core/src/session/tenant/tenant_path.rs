@@ -62,7 +62,7 @@ pub(super) struct TenantPath {
     pub(super) items_were_last: bool,
     controller: Option<Box<dyn Controller>>,
     allowance: Option<Allowance>,
-    pub(super) place: Readiness,
+    pub(super) readiness: Readiness,
     /// Virtual time up to which it was served.
     pub(super) served: u64,
     next_at: Instant,
@@ -123,7 +123,7 @@ impl TenantPath {
             items_were_last: false,
             allowance: controller.as_ref().map(|controller| controller.allowance()),
             controller,
-            place: Readiness::Off,
+            readiness: Readiness::Off,
             served: 0,
             next_at: Instant::ZERO,
             sent_at: now,
@@ -299,7 +299,7 @@ impl TenantPath {
             round_trip: report.round_trip,
             in_flight: ByteCount::new(self.in_flight),
             // A tenant that waits for its rate is limited by it.
-            limited: self.limited || matches!(self.place, Readiness::Timed(_)),
+            limited: self.limited || matches!(self.readiness, Readiness::Timed(_)),
             packet: ByteCount::new(packet),
         });
         self.limited = false;

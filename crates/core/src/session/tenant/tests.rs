@@ -9,8 +9,9 @@ use std::{collections::VecDeque, time::Duration};
 const PATH: PathId = PathId(0);
 const APP: AppId = AppId(1);
 const OVERHEAD: u64 = 60;
-const REQUEST: GrantRequest = GrantRequest {
-    path: PATH,
+const REQUEST: SendingPath = SendingPath {
+    id: PATH,
+    coalescing_at: Instant::ZERO,
     mtu: 1500,
     packet_overhead: OVERHEAD,
     control_waits: false,
@@ -216,7 +217,7 @@ proptest! {
 }
 
 #[test]
-fn units_that_have_to_wait_until_the_path_gathers_hold_nobody_up_and_are_asked_for_again() {
+fn items_that_wait_to_be_coalesced_hold_up_no_other_tenant_and_get_their_turn_again() {
     let mut tenants = tenants(&[
         config(1, 1.0, ControllerConfig::Open),
         config(2, 1.0, ControllerConfig::Open),
@@ -228,7 +229,7 @@ fn units_that_have_to_wait_until_the_path_gathers_hold_nobody_up_and_are_asked_f
     assert_eq!(
         next(&mut tenants, ItemsState::Ready),
         None,
-        "nobody has any"
+        "no tenant has any"
     );
     tenants.on_items(at(0), PATH, 1500, TenantId(1));
     assert_eq!(tenants.next_at(PATH), Some(Instant::ZERO));
@@ -243,7 +244,7 @@ fn units_that_have_to_wait_until_the_path_gathers_hold_nobody_up_and_are_asked_f
     assert_eq!(
         next(&mut tenants, ItemsState::Ready),
         None,
-        "nobody was told"
+        "no tenant was woken"
     );
     assert_eq!(tenants.next_at(PATH), None);
     tenants.on_may_coalesce(PATH);

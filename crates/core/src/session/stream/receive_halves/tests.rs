@@ -130,7 +130,7 @@ impl Line {
             Item::Credit(id, _) => {
                 self.streams.credit_wanted.insert(id);
             }
-            Item::Return(id, _) => self.returns.want(id),
+            Item::Return(id, _) => self.returns.on_lost(id),
         }
     }
 
@@ -143,7 +143,7 @@ impl Line {
 
     fn look(&mut self, after: Duration) {
         self.now += after;
-        self.returns.look(self.now, &mut self.out);
+        self.returns.return_unused(self.now, &mut self.out);
     }
 
     /// What all streams may be sent is bounded, and accounted for.
@@ -305,7 +305,7 @@ fn credit_that_was_used_up_before_the_return_came_is_granted_when_it_comes() {
 }
 
 #[test]
-fn nobody_gives_back_what_was_not_granted_or_has_been_used() {
+fn peer_cannot_return_what_was_not_granted_or_has_been_used() {
     let (mut line, id) = grown();
     let (now, granted) = (line.now, line.streams.granted(id).unwrap());
     for returned in [u64::MAX, granted, granted - line.written(id) + 1] {
