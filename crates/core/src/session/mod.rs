@@ -115,6 +115,7 @@ struct Reachability {
 }
 
 /// How a message of ours has ended.
+#[derive(Clone, Copy)]
 struct MessageEnd {
     outcome: MessageOutcome,
     /// From when it was made until the peer had it whole; `None`: not known.

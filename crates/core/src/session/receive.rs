@@ -267,9 +267,8 @@ impl Session {
                 whole_at,
             } => self.handle_done(context, id, status, whole_at),
             Frame::MessageDrop { id, total } => {
-                if !self.receiver.on_message_drop(id, total) {
-                    self.drops.over_credit += 1;
-                }
+                let is_granted = self.receiver.on_message_drop(id, total);
+                self.drops.over_credit += u64::from(!is_granted);
             }
             Frame::Credit(granted) => {
                 let apps = &self.apps;

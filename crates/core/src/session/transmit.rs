@@ -64,6 +64,7 @@ impl Batch {
 }
 
 /// What the next packet of a batch carries.
+#[derive(Clone, Copy)]
 enum NextPacket {
     Copy,
     IpPackets(SchedulerGrant, FirstPacket),
