@@ -14,13 +14,13 @@ use socket2::{Domain, Socket, Type};
 use crate::stream::{ASN, Family, message};
 
 /// An established session. Messages from the other end are read and ignored.
-pub struct Announcer {
+pub(crate) struct Announcer {
     stream: TcpStream,
 }
 
 impl Announcer {
     /// Connects from an address of `host`; the other end may have to start first.
-    pub fn connect(
+    pub(crate) fn connect(
         host: &Host,
         from: Ipv6Addr,
         to: Ipv6Addr,
@@ -44,13 +44,13 @@ impl Announcer {
     }
 
     /// Sends it, which takes as long as the other end reads.
-    pub fn say(&self, octets: &[u8]) -> anyhow::Result<()> {
+    pub(crate) fn say(&self, octets: &[u8]) -> anyhow::Result<()> {
         let said = (&self.stream).write_all(octets);
         said.context("the announcer's session is broken")
     }
 
     /// Closes the connection at once, without a NOTIFICATION.
-    pub fn vanish(self) -> anyhow::Result<()> {
+    pub(crate) fn vanish(self) -> anyhow::Result<()> {
         Ok(self.stream.shutdown(Shutdown::Both)?)
     }
 }

@@ -9,27 +9,27 @@ use crate::{
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Case {
-    pub family: Family,
+pub(crate) struct Case {
+    pub(crate) family: Family,
     /// Whether routes are installed in the kernel.
-    pub kernel: bool,
-    pub neighbours: u8,
+    pub(crate) kernel: bool,
+    pub(crate) neighbours: u8,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Figures {
+pub(crate) struct Figures {
     /// Until all neighbours' routes have arrived.
-    pub announced_in: Times,
+    pub(crate) announced_in: Times,
     /// Until the last neighbour's routes are removed after it withdrew them one by one.
-    pub withdrawn_in: Times,
+    pub(crate) withdrawn_in: Times,
     /// Until they are removed after the loss of its session.
-    pub lost_in: Times,
+    pub(crate) lost_in: Times,
     /// With all neighbours' routes.
-    pub memory: Memory,
+    pub(crate) memory: Memory,
 }
 
 impl Case {
-    pub const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 5] = [
         Self::new(Family::Vpn, false, 1),
         Self::new(Family::Vpn, false, 3),
         Self::new(Family::Vpn, true, 1),
@@ -47,7 +47,7 @@ impl Case {
 
     /// Whether a program supports the case: only Keiro installs VPN routes with SIDs in a kernel without VRF
     /// devices.
-    pub fn is_for(self, kind: Kind) -> bool {
+    pub(crate) fn is_for(self, kind: Kind) -> bool {
         kind == Kind::Keiro || !self.kernel || self.family == Family::Unicast
     }
 }
@@ -64,9 +64,9 @@ impl fmt::Display for Case {
 }
 
 impl Figures {
-    pub const HEAD: &str = "case              program  in table s  in kernel s  withdrawn s  lost s  resident MB  peak MB";
+    pub(crate) const HEAD: &str = "case              program  in table s  in kernel s  withdrawn s  lost s  resident MB  peak MB";
 
-    pub fn row(&self, case: Case, kind: Kind) -> String {
+    pub(crate) fn row(&self, case: Case, kind: Kind) -> String {
         let table = seconds(self.announced_in.table);
         let kernel = seconds(self.announced_in.kernel);
         let (withdrawn, lost) = (
@@ -81,7 +81,7 @@ impl Figures {
     }
 
     /// The median of each figure by itself.
-    pub fn median(all: &[Self]) -> Self {
+    pub(crate) fn median(all: &[Self]) -> Self {
         let times = |of: fn(&Self) -> Times| Times {
             table: middle(all.iter().filter_map(|one| of(one).table)),
             kernel: middle(all.iter().filter_map(|one| of(one).kernel)),
@@ -100,7 +100,7 @@ impl Figures {
 }
 
 /// Targets of Keiro's medians with 200,000 routes per neighbour, and their results.
-pub fn asked(all: &[(Case, Kind, Vec<Figures>)], routes: u32) -> Vec<String> {
+pub(crate) fn asked(all: &[(Case, Kind, Vec<Figures>)], routes: u32) -> Vec<String> {
     if routes != ASKED_ROUTES {
         return vec![format!(
             "nothing is asked with other than {ASKED_ROUTES} routes"

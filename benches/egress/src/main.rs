@@ -28,7 +28,7 @@ use crate::{
 
 #[derive(Parser)]
 #[command(about, version)]
-pub struct Args {
+pub(crate) struct Args {
     /// Keiro, built with `--release`
     #[arg(long, default_value = "target/release/keiro")]
     keiro: PathBuf,
@@ -188,9 +188,9 @@ struct Watched {
 
 /// Until what was asked for was so; `None`: it does not say, or nothing is put there.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Times {
-    pub table: Option<Duration>,
-    pub kernel: Option<Duration>,
+pub(crate) struct Times {
+    pub(crate) table: Option<Duration>,
+    pub(crate) kernel: Option<Duration>,
 }
 
 impl Watched {

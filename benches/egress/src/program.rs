@@ -27,7 +27,7 @@ use crate::stream::{ASN, Family};
 
 /// Whose tables are filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// `keiro egress`
     Keiro,
     /// BIRD 2
@@ -38,17 +38,17 @@ pub enum Kind {
 
 /// What a program is to do.
 #[derive(Clone, Copy, Debug)]
-pub struct Setup<'a> {
-    pub family: Family,
+pub(crate) struct Setup<'a> {
+    pub(crate) family: Family,
     /// Into the kernel as well.
-    pub kernel: bool,
+    pub(crate) kernel: bool,
     /// Its address, and those of the neighbours that connect to it.
-    pub own: Ipv6Addr,
-    pub neighbours: &'a [Ipv6Addr],
+    pub(crate) own: Ipv6Addr,
+    pub(crate) neighbours: &'a [Ipv6Addr],
 }
 
 /// One that runs; it ends when dropped.
-pub struct Program {
+pub(crate) struct Program {
     processes: Vec<Process>,
     /// Whose memory counts.
     ids: Vec<i32>,
@@ -69,15 +69,15 @@ enum Asked {
 
 /// Of the processes together.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Memory {
-    pub resident_kib: u64,
-    pub peak_kib: u64,
+pub(crate) struct Memory {
+    pub(crate) resident_kib: u64,
+    pub(crate) peak_kib: u64,
 }
 
 impl Kind {
-    pub const ALL: [Self; 3] = [Self::Keiro, Self::Bird, Self::Frr];
+    pub(crate) const ALL: [Self; 3] = [Self::Keiro, Self::Bird, Self::Frr];
 
-    pub fn start(
+    pub(crate) fn start(
         self,
         setup: &Setup<'_>,
         host: &Host,
@@ -104,7 +104,7 @@ impl fmt::Display for Kind {
 
 impl Program {
     /// How many routes it says that it has; `None`: it does not say.
-    pub fn routes(&mut self) -> anyhow::Result<Option<u64>> {
+    pub(crate) fn routes(&mut self) -> anyhow::Result<Option<u64>> {
         match &mut self.asked {
             Asked::Told(peers) => {
                 let all = peers.iter().map(|one| one.load(Ordering::Acquire));
@@ -123,7 +123,7 @@ impl Program {
         }
     }
 
-    pub fn memory(&self) -> anyhow::Result<Memory> {
+    pub(crate) fn memory(&self) -> anyhow::Result<Memory> {
         let mut all = Memory::default();
         for id in &self.ids {
             let status = fs::read_to_string(format!("/proc/{id}/status"))?;
@@ -362,7 +362,7 @@ fn kib(status: &str, name: &str) -> anyhow::Result<u64> {
 }
 
 /// What a program has said, for an error.
-pub fn log(files: &Path) -> String {
+pub(crate) fn log(files: &Path) -> String {
     let mut all = String::new();
     if let Ok(mut file) = fs::File::open(files.join("log")) {
         // What cannot be read is not there.

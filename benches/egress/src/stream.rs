@@ -5,10 +5,10 @@
 use std::net::Ipv6Addr;
 
 /// The AS of all.
-pub const ASN: u16 = 65000;
+pub(crate) const ASN: u16 = 65000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
+pub(crate) enum Family {
     /// VPNv6 with an SRv6 SID for each border router.
     Vpn,
     /// IPv6 unicast.
@@ -17,17 +17,17 @@ pub enum Family {
 
 /// A border router's routes.
 #[derive(Clone, Copy, Debug)]
-pub struct Table {
-    pub family: Family,
+pub(crate) struct Table {
+    pub(crate) family: Family,
     /// Distinguishes several border routers: of route distinguisher, route target and SID.
-    pub number: u8,
-    pub next_hop: Ipv6Addr,
-    pub routes: u32,
+    pub(crate) number: u8,
+    pub(crate) next_hop: Ipv6Addr,
+    pub(crate) routes: u32,
 }
 
 impl Table {
     /// All routes, and the end of them.
-    pub fn announced(&self) -> Vec<u8> {
+    pub(crate) fn announced(&self) -> Vec<u8> {
         let groups = self.routes / PER_SET;
         let mut out: Vec<u8> = (0..groups).flat_map(|group| self.update(group)).collect();
         out.extend(self.end());
@@ -35,7 +35,7 @@ impl Table {
     }
 
     /// All of them withdrawn, many per message.
-    pub fn withdrawn(&self) -> Vec<u8> {
+    pub(crate) fn withdrawn(&self) -> Vec<u8> {
         let all: Vec<u32> = (0..self.routes / PER_SET * PER_SET).collect();
         let one = |some: &[u32]| {
             let mut value = self.family.codes();
@@ -112,7 +112,7 @@ impl Table {
 }
 
 impl Family {
-    pub fn codes(self) -> Vec<u8> {
+    pub(crate) fn codes(self) -> Vec<u8> {
         match self {
             Self::Vpn => vec![0, 2, 128],
             Self::Unicast => vec![0, 2, 1],
@@ -121,7 +121,7 @@ impl Family {
 }
 
 /// Adds the header of RFC 4271 §4.1.
-pub fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+pub(crate) fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     let mut out = vec![0xff; 16];
     out.extend((19 + body.len() as u16).to_be_bytes());
     out.push(kind);

@@ -17,17 +17,17 @@ use crate::tunnel::Tunnel;
 
 /// One round of one tunnel.
 #[derive(Clone, Copy, Debug)]
-pub struct Measured {
+pub(crate) struct Measured {
     /// Goodput of one TCP connection, bit/s.
-    pub tcp: f64,
+    pub(crate) tcp: f64,
     /// Processor time of both ends' programs for 2^30 bytes of it, in seconds.
-    pub cpu_per_gib: f64,
+    pub(crate) cpu_per_gib: f64,
     /// Datagrams of 64 bytes per second of which at most 1 % are lost.
-    pub small: f64,
+    pub(crate) small: f64,
     /// Processor time of both ends' programs for each, in seconds.
-    pub cpu_per_small: f64,
+    pub(crate) cpu_per_small: f64,
     /// Median of idle round trips, in seconds.
-    pub round_trip: f64,
+    pub(crate) round_trip: f64,
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -37,9 +37,10 @@ const LOSS_MAX: f64 = 0.01;
 const ROUND_TRIPS: usize = 500;
 
 impl Measured {
-    pub const HEAD: &str = "tunnel         TCP Gbit/s  CPU s/GiB  64 B kpps  CPU us each  RTT us";
+    pub(crate) const HEAD: &str =
+        "tunnel         TCP Gbit/s  CPU s/GiB  64 B kpps  CPU us each  RTT us";
 
-    pub fn row(&self, name: &str) -> String {
+    pub(crate) fn row(&self, name: &str) -> String {
         format!(
             "{name:<13} {:>11.2} {:>10.2} {:>10.0} {:>12.2} {:>7.0}",
             self.tcp / 1e9,
@@ -51,7 +52,7 @@ impl Measured {
     }
 
     /// The median of each figure by itself.
-    pub fn median(all: &[Self]) -> Self {
+    pub(crate) fn median(all: &[Self]) -> Self {
         let of = |figure: fn(&Self) -> f64| {
             let mut values: Vec<f64> = all.iter().map(figure).collect();
             values.sort_by(f64::total_cmp);
@@ -66,7 +67,7 @@ impl Measured {
         }
     }
 
-    pub fn beside(&self, other: &Self) -> String {
+    pub(crate) fn beside(&self, other: &Self) -> String {
         format!(
             "TCP {:.2} x, CPU per GiB {:.2} x, small {:.2} x, CPU each {:.2} x, round trip {:.2} x",
             self.tcp / other.tcp,
@@ -79,7 +80,7 @@ impl Measured {
 }
 
 /// Waits until a datagram arrives.
-pub fn await_echo(lab: &Lab, tunnel: &Tunnel) -> anyhow::Result<()> {
+pub(crate) fn await_echo(lab: &Lab, tunnel: &Tunnel) -> anyhow::Result<()> {
     let began = Instant::now();
     while began.elapsed() < PATIENCE {
         if let Ok(found) = round_trips(lab, tunnel, 1, Duration::from_millis(200))
@@ -92,7 +93,7 @@ pub fn await_echo(lab: &Lab, tunnel: &Tunnel) -> anyhow::Result<()> {
     bail!("nothing comes through within {PATIENCE:?}")
 }
 
-pub fn measure(lab: &Lab, tunnel: &Tunnel, length: Duration) -> anyhow::Result<Measured> {
+pub(crate) fn measure(lab: &Lab, tunnel: &Tunnel, length: Duration) -> anyhow::Result<Measured> {
     let mut idle = round_trips(lab, tunnel, ROUND_TRIPS, Duration::from_secs(1))?;
     idle.sort();
     let round_trip = idle.get(idle.len() / 2).context("no round trip")?;

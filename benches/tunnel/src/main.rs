@@ -17,7 +17,7 @@ use crate::{
 
 #[derive(Parser)]
 #[command(about, version)]
-pub struct Args {
+pub(crate) struct Args {
     /// Keiro, built with `--release`
     #[arg(long, default_value = "target/release/keiro")]
     keiro: PathBuf,

@@ -20,7 +20,7 @@ use crate::Args;
 
 /// What carries the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// Nothing: the veth pair itself
     Veth,
     /// Keiro, controller `keiro`, as it is set by default
@@ -36,9 +36,9 @@ pub enum Kind {
 }
 
 /// A tunnel between the hosts a and b; its programs end when it is dropped.
-pub struct Tunnel {
-    pub addresses: [Ipv4Addr; 2],
-    pub processes: Vec<Process>,
+pub(crate) struct Tunnel {
+    pub(crate) addresses: [Ipv4Addr; 2],
+    pub(crate) processes: Vec<Process>,
 }
 
 const HOSTS: [&str; 2] = ["a", "b"];
@@ -47,7 +47,7 @@ const INNER: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 2, 0
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Kind {
-    pub const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::Veth,
         Self::Keiro,
         Self::KeiroOpen,
@@ -65,7 +65,7 @@ impl fmt::Display for Kind {
 }
 
 impl Tunnel {
-    pub fn start(kind: Kind, args: &Args, lab: &Lab, files: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn start(kind: Kind, args: &Args, lab: &Lab, files: &Path) -> anyhow::Result<Self> {
         match kind {
             Kind::Veth => Ok(Self {
                 addresses: [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)],
@@ -256,7 +256,7 @@ fn spawn(lab: &Lab, own: usize, mut command: Command, files: &Path) -> anyhow::R
 }
 
 /// What the programs said.
-pub fn logs(files: &Path) -> String {
+pub(crate) fn logs(files: &Path) -> String {
     let log = |host: &str| fs::read_to_string(files.join(format!("{host}.log")));
     let said = HOSTS.map(|host| format!("{host} said:\n{}", log(host).unwrap_or_default()));
     said.join("")

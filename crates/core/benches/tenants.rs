@@ -137,7 +137,7 @@ impl Pair {
             data,
         };
         self.ends[0]
-            .send_packet(self.now, self.peers[0], (TenantId(tenant), APP), packet)
+            .send_packet(self.now, self.peers[0], TenantId(tenant), APP, packet)
             .expect("it is configured and the path is up");
     }
 

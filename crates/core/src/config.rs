@@ -59,7 +59,7 @@ impl EndpointConfig {
 /// messages and transfers pass as they are.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AggregationConfig {
-    /// When aggregates leave.
+    /// Whether and when aggregates leave.
     pub mode: AggregationMode,
     /// What S, I and N may be.
     pub limits: Limits,
@@ -129,7 +129,7 @@ impl Parity {
     }
 }
 
-/// When aggregates leave.
+/// The rule by which aggregates leave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AggregationMode {
     /// Nothing is gathered beyond what waits anyway, and nothing is sent twice.
@@ -180,7 +180,7 @@ pub enum SchedulerKind {
 pub enum Cipher {
     /// AES-256-GCM, for processors with AES instructions.
     Aes256Gcm,
-    /// ChaCha20-Poly1305, everywhere else.
+    /// ChaCha20-Poly1305, for processors without AES instructions.
     ChaCha20Poly1305,
 }
 
@@ -221,7 +221,7 @@ impl Default for TimingConfig {
 /// A gateway that this one talks to.
 #[derive(Clone, Debug)]
 pub struct PeerConfig {
-    /// Who it is.
+    /// The key that authenticates the peer in handshakes.
     pub public_key: PublicKey,
     /// Mixed into the handshake (Noise psk2); all zero where there is none.
     pub preshared_key: [u8; 32],
@@ -268,7 +268,7 @@ pub struct PathConfig {
 /// An application as both gateways know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppConfig {
-    /// See [`AppId::of_name`].
+    /// The same at both gateways, see [`AppId::of_name`].
     pub id: AppId,
     /// What its traffic wants.
     pub class: DeliveryClass,

@@ -25,13 +25,10 @@ impl PacketKeys {
             Cipher::Aes256Gcm => &AES_256_GCM,
             Cipher::ChaCha20Poly1305 => &CHACHA20_POLY1305,
         };
-        let key = |bytes: &[u8; 32]| {
+        let [seal, open] = [send, receive].map(|bytes| {
             LessSafeKey::new(UnboundKey::new(algorithm, bytes).expect("both ciphers take 32 bytes"))
-        };
-        Self {
-            seal: key(send),
-            open: key(receive),
-        }
+        });
+        Self { seal, open }
     }
 
     /// Encrypts the packet that begins at `start` of `buf` (header, then clear text) in place and

@@ -19,12 +19,14 @@ use rand_core::{RngCore, SeedableRng};
 use self::{handshake_load::HandshakeLoad, version_mismatch::MismatchReports};
 use crate::{
     config::{AggregationConfig, AppConfig, EndpointConfig, PathConfig, PeerConfig, SchedulerKind},
+    datagram::{DatagramMeta, Transmit, TransmitBuf},
     event::{Delivery, Event, RefusalReason, ResetReason, SendError},
     handshake::{CookieSecrets, MacKeys, PublicKey},
     id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId, TenantId},
     session::{Arrived, ReceiveOverflows, Session},
     snapshot::{DropCounters, EndpointSnapshot, PathSnapshot, SessionSnapshot},
     tenant::{IpPacket, PacketError, TenantConfig, TenantError, TenantSnapshot},
+    timeouts::Timeouts,
     trace::TraceBatch,
     uplink::Uplinks,
     wire::{
@@ -32,75 +34,11 @@ use crate::{
     },
 };
 
-/// Where a datagram came from and how.
-#[derive(Clone, Copy, Debug)]
-pub struct DatagramMeta {
-    /// The socket on which it arrived.
-    pub socket: SocketId,
-    /// Its source.
-    pub remote: SocketAddr,
-    /// The two ECN bits of its IP header.
-    pub ecn: u8,
-    /// When the kernel (or the simulated wire) had it; not later than `now`.
-    pub received_at: Instant,
-}
-
-/// When an endpoint has something to do if nothing arrives before, by what being late would cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Timeouts {
-    /// A waiting packet may leave: a late driver delays packets.
-    pub departure: Option<Instant>,
-    /// Everything else: acknowledgements, losses, challenges, what expires. Some microseconds do not matter.
-    pub rest: Option<Instant>,
-}
-
-/// A batch of datagrams for one destination: `len` bytes of the buffer, cut every
-/// `segment_size` bytes; only the last may be shorter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transmit {
-    /// The socket to send on.
-    pub socket: SocketId,
-    /// Where to.
-    pub remote: SocketAddr,
-    /// Bytes of the buffer that were filled.
-    pub len: usize,
-    /// UDP payload of each datagram but the last.
-    pub segment_size: usize,
-    /// The two ECN bits for the IP header.
-    pub ecn: u8,
-    /// When the first datagram was due by the pacer: a driver's lateness is `now` minus this.
-    pub due: Instant,
-}
-
-/// Memory for one batch; reused by the driver.
-#[derive(Debug)]
-pub struct TransmitBuf {
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) segments_max: usize,
-    /// Of packets that have left.
-    pub(crate) spare: Vec<Vec<u8>>,
-}
-
-impl TransmitBuf {
-    /// Room for up to `segments_max` datagrams of a batch (1 without GSO, at most 64).
-    pub fn new(segments_max: usize) -> Self {
-        Self {
-            bytes: Vec::with_capacity(1 << 16),
-            segments_max: segments_max.clamp(1, 64),
-            spare: Vec::new(),
-        }
-    }
-
-    /// What the last `poll_transmit` wrote.
-    pub fn filled(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
 /// Buffers that are kept for IP packets to come: half a megabyte of them at most. Smaller ones the
 /// allocator has at hand, larger ones would be too much to keep.
 const SPARE_MAX: usize = 256;
 const SPARE_BYTES: RangeInclusive<usize> = 1024..=2048;
+
 /// One gateway's end of the overlay.
 pub struct Endpoint {
     config: EndpointConfig,
@@ -130,33 +68,6 @@ impl fmt::Debug for Endpoint {
             .field("peers", &self.peers.len())
             .finish_non_exhaustive()
     }
-}
-
-impl Timeouts {
-    /// The first of both kinds; `None`: nothing is to be done.
-    pub fn earliest(self) -> Option<Instant> {
-        first(self.departure, self.rest)
-    }
-
-    /// What need not be punctual, alone.
-    pub(crate) const fn of_rest(rest: Option<Instant>) -> Self {
-        Self {
-            departure: None,
-            rest,
-        }
-    }
-
-    /// The first of each kind.
-    pub(crate) fn min(self, other: Self) -> Self {
-        Self {
-            departure: first(self.departure, other.departure),
-            rest: first(self.rest, other.rest),
-        }
-    }
-}
-
-fn first(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
-    one.into_iter().chain(other).min()
 }
 
 impl Endpoint {
@@ -364,7 +275,8 @@ impl Endpoint {
         &mut self,
         now: Instant,
         peer: PeerId,
-        (tenant, app): (TenantId, AppId),
+        tenant: TenantId,
+        app: AppId,
         packet: IpPacket,
     ) -> Result<(), PacketError> {
         let session = self.peers.get_mut(&peer).ok_or(PacketError::UnknownPeer)?;
@@ -463,7 +375,8 @@ impl Endpoint {
     /// What arrived of a stream and was not consumed, in two pieces, and whether the peer's
     /// direction ends with it. `None`: the stream is gone.
     pub fn stream_data(&self, peer: PeerId, stream: StreamId) -> Option<(&[u8], &[u8], bool)> {
-        self.peers.get(&peer)?.stream_data(stream)
+        let readable = self.peers.get(&peer)?.stream_data(stream)?;
+        Some((readable.first, readable.second, readable.ends))
     }
 
     /// The driver has taken the first `count` bytes of [`stream_data`](Self::stream_data). To be
@@ -607,7 +520,7 @@ impl Endpoint {
         })
     }
 
-    /// The next event.
+    /// The next event, in the order in which they happened per peer; `None`: there is none.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events
             .pop_front()

@@ -12,23 +12,21 @@ use crate::{
 };
 
 /// Data that came from a peer.
+#[allow(missing_docs, reason = "some fields say it with their names")]
 #[derive(Debug)]
 pub enum Delivery<'a> {
     /// A whole message, delivered exactly once.
     Message {
-        /// Who sent it.
         peer: PeerId,
         /// The application that it belongs to.
         app: AppId,
         /// Our number for it, to be given back with `finish_message`. The sender's
         /// `send_message` returned another one.
         id: MessageId,
-        /// The message.
         body: Vec<u8>,
     },
-    /// One datagram.
+    /// A datagram of an application.
     Datagram {
-        /// Who sent it.
         peer: PeerId,
         /// The application that it belongs to.
         app: AppId,
@@ -36,14 +34,11 @@ pub enum Delivery<'a> {
         flow: FlowId,
         /// `false`: from a listener towards a forward; `true`: the answer to it.
         reply: bool,
-        /// The datagram.
         data: &'a [u8],
     },
     /// An IP packet of a tenant.
     Packet {
-        /// Who sent it.
         peer: PeerId,
-        /// Whose it is.
         tenant: TenantId,
         /// The two ECN bits of the outer header, to be combined with the packet's own by RFC 6040
         /// §4.2. 3 also where the sending gateway's queue wants it marked.
@@ -57,9 +52,7 @@ pub enum Delivery<'a> {
         peer: PeerId,
         /// The application that it belongs to.
         app: AppId,
-        /// Which stream.
         stream: StreamId,
-        /// What happened.
         signal: StreamSignal,
     },
 }
@@ -105,26 +98,21 @@ pub enum ResetReason {
     Other,
 }
 
-/// What happened.
+#[allow(missing_docs, reason = "some fields say it with their names")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// Keys are agreed with a peer for the first time or after it restarted.
-    PeerUp {
-        /// Which peer.
-        peer: PeerId,
-    },
+    PeerUp { peer: PeerId },
     /// No path to the peer is left, or it closed the session.
     PeerDown {
-        /// Which peer.
         peer: PeerId,
         /// It said so itself.
         closed_by_peer: bool,
     },
     /// A handshake was not answered; the next attempt follows by itself.
     HandshakeUnanswered {
-        /// Which peer.
         peer: PeerId,
-        /// Attempts so far.
+        /// Handshakes that were begun in a row without an answer.
         attempts: u32,
     },
     /// A handshake failed because the other side speaks other versions of the protocol. At most
@@ -142,84 +130,61 @@ pub enum Event {
         /// The versions that this endpoint speaks.
         ours: Versions,
     },
-    /// Keys were changed.
-    KeyChanged {
-        /// Which peer.
-        peer: PeerId,
-    },
+    /// New keys are in use in both directions.
+    KeyChanged { peer: PeerId },
     /// A path answered a challenge and may be used.
     PathUp {
-        /// Which peer.
         peer: PeerId,
-        /// Which path.
         path: PathId,
-        /// Where it leads.
+        /// The peer's address on this path.
         remote: SocketAddr,
         /// Round trip of the challenge.
         rtt: Duration,
     },
     /// A path is not used any more until it answers again.
     PathDown {
-        /// Which peer.
         peer: PeerId,
-        /// Which path.
         path: PathId,
-        /// Why.
         reason: PathDownReason,
     },
     /// The peer was seen at another address, which answered a challenge.
     PathMoved {
-        /// Which peer.
         peer: PeerId,
-        /// Which path.
         path: PathId,
-        /// Where it was.
+        /// The address that was in use; `None`: none was known.
         from: Option<SocketAddr>,
-        /// Where it is.
+        /// The address that was validated and is in use now.
         to: SocketAddr,
     },
     /// The largest packet that the path carries was found or changed.
     MtuChanged {
-        /// Which peer.
         peer: PeerId,
-        /// Which path.
         path: PathId,
-        /// IP bytes.
+        /// The largest IP packet of the path now, bytes.
         mtu: u16,
     },
     /// An application's traffic takes another path.
     AppMoved {
-        /// Which peer.
         peer: PeerId,
-        /// Which application.
         app: AppId,
         /// `None`: it had no path.
         from: Option<PathId>,
         /// `None`: no path is up.
         to: Option<PathId>,
-        /// Why.
         reason: MoveReason,
     },
     /// The peer sends packets of a tenant that is not configured here. Reported once, and again after a
     /// minute without.
     TenantUnknown {
-        /// Which peer.
         peer: PeerId,
         /// Which tenant, as the peer calls it.
         tenant: TenantId,
     },
     /// The peer drops packets of a tenant, since it is not configured there. Reported as often as `TenantUnknown`.
-    TenantRefused {
-        /// Which peer.
-        peer: PeerId,
-        /// Which tenant.
-        tenant: TenantId,
-    },
+    TenantRefused { peer: PeerId, tenant: TenantId },
     /// The controller of a path's aggregates changed their size, interval or number of copies.
     AggregationChanged {
-        /// Which peer.
         peer: PeerId,
-        /// Which path.
         path: PathId,
         /// What from, what to, and why.
         decision: Decision,
@@ -227,35 +192,27 @@ pub enum Event {
     /// Nothing is gathered by the clock on a path for now, since its bandwidth carries no combination
     /// of size, interval and copies: what is thin passes as it is.
     AggregationPaused {
-        /// Which peer.
         peer: PeerId,
-        /// Which path.
         path: PathId,
         /// What there is, and what would be needed.
         too_narrow: TooNarrow,
     },
     /// The bandwidth carries a combination again, and thin traffic is gathered.
     AggregationResumed {
-        /// Which peer.
         peer: PeerId,
-        /// Which path.
         path: PathId,
-        /// What there is.
+        /// The bandwidth that the path is now measured to have.
         bandwidth: Bandwidth,
         /// With what it begins.
         parameters: Parameters,
     },
     /// A message of ours has ended.
     MessageDone {
-        /// Which peer.
         peer: PeerId,
-        /// Which application.
         app: AppId,
-        /// Which message.
         id: MessageId,
         /// Its length in bytes, as it was accepted.
         len: usize,
-        /// How.
         outcome: MessageOutcome,
         /// From its acceptance until now.
         after: Duration,
@@ -296,7 +253,7 @@ pub enum RefusalReason {
 pub enum PathDownReason {
     /// Nothing that was sent on it was acknowledged.
     Silent {
-        /// For how long.
+        /// How long nothing had been received.
         silent: Duration,
         /// 2 RTT + 80 ms, so that death is noticed within 3 RTT + 100 ms.
         limit: Duration,
@@ -321,7 +278,7 @@ pub enum MoveReason {
 /// Why data was not accepted for sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SendError {
-    /// No such peer.
+    /// No peer has this id: it was removed, or never added.
     #[error("unknown peer")]
     UnknownPeer,
     /// The peer has no such application in this class.
@@ -332,9 +289,9 @@ pub enum SendError {
     Length {
         /// What was given, bytes.
         len: usize,
-        /// Smallest, bytes.
+        /// Shortest body of the class, bytes.
         min: usize,
-        /// Largest, bytes.
+        /// Longest body of the class, bytes.
         max: usize,
     },
     /// The queue towards this peer is full: try again after a `MessageDone` event.

@@ -56,7 +56,7 @@ impl StreamId {
         Self((life as u64) << Self::WIRE_BITS | number << 1)
     }
 
-    /// We opened it.
+    /// This side opened the stream.
     pub const fn is_ours(self) -> bool {
         self.0 & 1 == 0
     }

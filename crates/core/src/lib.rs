@@ -18,14 +18,17 @@
 
 mod config;
 mod crypto;
+mod datagram;
 mod endpoint;
 mod event;
 mod handshake;
 mod id;
+mod pacer;
 mod ranges;
 mod session;
 mod snapshot;
 mod tenant;
+mod timeouts;
 mod trace;
 mod uplink;
 #[cfg(test)]
@@ -36,7 +39,8 @@ pub use config::{
     AggregationConfig, AggregationMode, AppConfig, Cipher, CopySpread, DeliveryClass,
     EndpointConfig, Parity, PathConfig, PeerConfig, Redundancy, SchedulerKind, TimingConfig,
 };
-pub use endpoint::{DatagramMeta, Endpoint, Timeouts, Transmit, TransmitBuf};
+pub use datagram::{DatagramMeta, Transmit, TransmitBuf};
+pub use endpoint::Endpoint;
 pub use event::{
     Delivery, Event, MessageOutcome, MoveReason, PathDownReason, RefusalReason, ResetReason,
     SendError, StreamSignal,
@@ -53,4 +57,5 @@ pub use tenant::{
     IpPacket, PacketDrops, PacketError, TenantConfig, TenantError, TenantPathSnapshot,
     TenantSnapshot,
 };
+pub use timeouts::Timeouts;
 pub use trace::{RecoveryMetrics, TRACE_EVENTS_MAX, TraceBatch, TraceEvent, TraceKind};

@@ -32,7 +32,6 @@ impl RangeSet {
         self.change(|ranges| insert(ranges, start, end))
     }
 
-    /// Removes `start..end`.
     pub(crate) fn remove(&mut self, start: u64, end: u64) {
         let Some((low, high)) = self.lowest.filter(|_| start < end) else {
             return;
@@ -56,7 +55,6 @@ impl RangeSet {
         others.or(self.lowest).is_some_and(is_in)
     }
 
-    /// The lowest range.
     pub(crate) fn first(&self) -> Option<(u64, u64)> {
         self.lowest
     }
@@ -72,7 +70,7 @@ impl RangeSet {
         self.lowest.into_iter().chain(others)
     }
 
-    /// Number of ranges.
+    /// Number of ranges, not of the numbers in them.
     pub(crate) fn len(&self) -> usize {
         usize::from(self.lowest.is_some()) + self.others.len()
     }

@@ -27,10 +27,10 @@ pub struct EndpointSnapshot {
     pub stats: HandshakeStats,
 }
 
-/// One peer.
+/// One peer in numbers.
+#[allow(missing_docs, reason = "some fields say it with their names")]
 #[derive(Clone, Debug)]
 pub struct SessionSnapshot {
-    /// Which.
     pub peer: PeerId,
     /// Keys are agreed and a path is up.
     pub up: bool,
@@ -55,7 +55,7 @@ pub struct SessionSnapshot {
 pub enum PathState {
     /// Not yet answered a challenge, or its address is not known.
     Validating,
-    /// In use.
+    /// Validated, and used for data.
     Up,
     /// Went silent; probed until it answers.
     Down,
@@ -64,7 +64,7 @@ pub enum PathState {
 /// The aggregates of one path, from us to the peer.
 #[derive(Clone, Debug)]
 pub struct AggregationSnapshot {
-    /// When aggregates leave.
+    /// The rule by which aggregates leave.
     pub mode: AggregationMode,
     /// What adapts S, I and N.
     pub controller: ControllerKind,
@@ -89,9 +89,9 @@ pub struct AggregationSnapshot {
 }
 
 /// One path to one peer.
+#[allow(missing_docs, reason = "some fields say it with their names")]
 #[derive(Clone, Debug)]
 pub struct PathSnapshot {
-    /// The path's id.
     pub id: PathId,
     /// Whether it may carry traffic.
     pub state: PathState,
@@ -110,9 +110,9 @@ pub struct PathSnapshot {
 }
 
 /// One application of one peer.
+#[allow(missing_docs, reason = "some fields say it with their names")]
 #[derive(Clone, Debug)]
 pub struct AppSnapshot {
-    /// Which.
     pub id: AppId,
     /// The path that its traffic takes now; `None` if none is up.
     pub path: Option<PathId>,

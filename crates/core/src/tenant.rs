@@ -53,13 +53,13 @@ pub struct IpPacket {
 /// Why a tenant is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum TenantError {
-    /// No such peer.
+    /// No peer has this id: it was removed, or never added.
     #[error("unknown peer")]
     UnknownPeer,
     /// The endpoint's `tenants_max` are configured towards this peer.
     #[error("there are {max} tenants towards this peer already; raise the limit or remove one")]
     TooMany {
-        /// The limit.
+        /// The configured number of tenants.
         max: usize,
     },
 }
@@ -67,7 +67,7 @@ pub enum TenantError {
 /// Why an IP packet is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PacketError {
-    /// No such peer.
+    /// No peer has this id: it was removed, or never added.
     #[error("unknown peer")]
     UnknownPeer,
     /// Not configured towards this peer, or tenant 0, which carries no IP packets.
@@ -90,11 +90,10 @@ pub enum PacketError {
 }
 
 /// One tenant in numbers.
+#[allow(missing_docs, reason = "some fields say it with their names")]
 #[derive(Clone, Debug)]
 pub struct TenantSnapshot {
-    /// Which.
     pub id: TenantId,
-    /// Its weight.
     pub weight: Weight,
     /// The name of its controller.
     pub controller: &'static str,
@@ -107,9 +106,9 @@ pub struct TenantSnapshot {
 }
 
 /// One tenant on one path, towards the peer.
+#[allow(missing_docs, reason = "some fields say it with their names")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct TenantPathSnapshot {
-    /// Which path.
     pub path: PathId,
     /// Its counters and gauges.
     pub stats: TenantPathStats,

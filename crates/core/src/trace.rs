@@ -13,22 +13,22 @@ use crate::{
 };
 
 /// Something that happened on a path.
+#[allow(missing_docs, reason = "some fields say it with their names")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceEvent {
     /// When the session saw it.
     pub at: Instant,
     /// The path; packets are numbered per path.
     pub path: PathId,
-    /// What happened.
     pub kind: TraceKind,
 }
 
 /// What happened on a path.
+#[allow(missing_docs, reason = "some fields say it with their names")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum TraceKind {
-    /// A packet left.
+    /// A packet was sealed and handed to the driver.
     PacketSent {
-        /// Its number.
         number: u64,
         /// Its length as an IP packet.
         ip_bytes: u64,
@@ -46,14 +46,12 @@ pub enum TraceKind {
     },
     /// The peer acknowledged a packet.
     PacketAcked {
-        /// Its number.
         number: u64,
         /// It had been declared lost.
         was_lost: bool,
     },
     /// A packet was declared lost (RFC 9002 §6.1).
     PacketLost {
-        /// Its number.
         number: u64,
         /// Its length as an IP packet.
         ip_bytes: u64,
@@ -61,13 +59,10 @@ pub enum TraceKind {
     /// State of loss recovery after an acknowledgement.
     Recovery(RecoveryMetrics),
     /// The largest IP packet that is sent has changed.
-    MtuChanged {
-        /// Bytes.
-        mtu: u16,
-    },
+    MtuChanged { mtu: u16 },
     /// The peer answered a challenge over the path.
     PathValidated {
-        /// Where it leads.
+        /// The peer's address on this path.
         remote: SocketAddr,
         /// Round trip of the challenge.
         rtt: Duration,
@@ -78,10 +73,7 @@ pub enum TraceKind {
         remote: SocketAddr,
     },
     /// The path carries no traffic any more.
-    PathDown {
-        /// Why.
-        reason: PathDownReason,
-    },
+    PathDown { reason: PathDownReason },
 }
 
 /// State of a path's loss recovery and pacing.
@@ -89,7 +81,7 @@ pub enum TraceKind {
 pub struct RecoveryMetrics {
     /// Smoothed round-trip time; `None` before the first sample.
     pub smoothed_rtt: Option<Duration>,
-    /// Its mean deviation.
+    /// Mean deviation of the round trip (RFC 9002 §5.3).
     pub rtt_variance: Duration,
     /// Smallest round-trip time; `None` before the first sample.
     pub min_rtt: Option<Duration>,
@@ -115,7 +107,7 @@ pub const TRACE_EVENTS_MAX: usize = 1 << 15;
 /// Records events of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Tracer {
-    /// `None`: off.
+    /// `None`: recording is off.
     events: Option<VecDeque<TraceEvent>>,
     dropped: u64,
     /// Events of the endpoint have no time of their own: it is that of the call that made them.
@@ -132,7 +124,7 @@ impl Tracer {
         }
     }
 
-    /// Stops recording.
+    /// Stops recording and forgets what was not taken.
     pub(crate) fn stop(&mut self) {
         *self = Self::default();
     }

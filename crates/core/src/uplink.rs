@@ -8,9 +8,9 @@ use std::{collections::BTreeMap, time::Duration};
 use keiro_units::{Bandwidth, Instant};
 
 use crate::{
-    endpoint::Transmit,
+    datagram::{Transmit, ip_overhead},
     id::SocketId,
-    session::{Pacer, ip_overhead},
+    pacer::Pacer,
 };
 
 /// What leaves unasked is debited up to so far ahead. Ours: as long as a burst.

@@ -61,18 +61,20 @@ pub(crate) struct CookieJar {
     last_mac: [u8; MAC_LEN],
 }
 
+/// A key for one purpose, which the label names, towards `receiver`.
+fn derive(label: &[u8], receiver: &PublicKey) -> [u8; 32] {
+    let mut hash = Blake2s256::new();
+    hash.update(label);
+    hash.update(receiver.as_bytes());
+    hash.finalize().into()
+}
+
 impl MacKeys {
     pub(crate) fn new(receiver: &PublicKey) -> Self {
-        let derive = |label: &[u8]| {
-            let mut hash = Blake2s256::new();
-            hash.update(label);
-            hash.update(receiver.as_bytes());
-            hash.finalize().into()
-        };
         Self {
-            mac: derive(b"keiro mac 1"),
-            cookie: derive(b"keiro cookie 1"),
-            version: derive(b"keiro version 1"),
+            mac: derive(b"keiro mac 1", receiver),
+            cookie: derive(b"keiro cookie 1", receiver),
+            version: derive(b"keiro version 1", receiver),
         }
     }
 
@@ -253,7 +255,7 @@ fn mac(key: &[u8], parts: &[&[u8]]) -> [u8; MAC_LEN] {
     keyed(key, parts).finalize_fixed().into()
 }
 
-/// In constant time.
+/// Compares in constant time, so that the time says nothing about the MAC.
 fn verify(key: &[u8], parts: &[&[u8]], expected: &[u8]) -> bool {
     keyed(key, parts).verify_slice(expected).is_ok()
 }

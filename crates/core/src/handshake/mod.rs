@@ -36,7 +36,7 @@ impl PrivateKey {
         &self.0
     }
 
-    /// Its public half.
+    /// The public key that peers are configured with.
     pub fn public_key(&self) -> PublicKey {
         noise::public_key(self)
     }
@@ -48,7 +48,7 @@ impl PublicKey {
         Self(bytes)
     }
 
-    /// Its 32 bytes.
+    /// The 32 bytes of the key, as they are configured.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use keiro_model::clock::{ClockOffset, Exchange};
 use keiro_units::Instant;
 
-/// The peer's clock.
+/// An estimate of the peer's clock.
 #[derive(Debug, Default)]
 pub(crate) struct PeerClock {
     offset: ClockOffset,

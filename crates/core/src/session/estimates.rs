@@ -89,8 +89,11 @@ impl Base {
             return self.above(sample_us);
         }
         let rise = self.rise.get_or_insert(Rise::beginning(now));
-        let highest = self.highest_us[0].max(self.highest_us[1]);
-        if let Some(risen_us) = rise.on_sample(now, sample_us, (base, highest)) {
+        let known = KnownBase {
+            base_us: base,
+            highest_us: self.highest_us[0].max(self.highest_us[1]),
+        };
+        if let Some(risen_us) = rise.on_sample(now, sample_us, known) {
             self.window = Window::beginning(now, risen_us);
             self.base_us = self.window.min_us();
             self.rise = None;
@@ -130,6 +133,13 @@ impl Base {
     }
 }
 
+/// The base that is in force, and the highest that samples have shown since.
+#[derive(Clone, Copy, Debug)]
+struct KnownBase {
+    base_us: i64,
+    highest_us: i64,
+}
+
 impl Rise {
     fn beginning(now: Instant) -> Self {
         Self {
@@ -142,12 +152,11 @@ impl Rise {
     }
 
     /// Takes a sample; the new base if this is no queue above the old one.
-    fn on_sample(
-        &mut self,
-        now: Instant,
-        sample_us: i64,
-        (base_us, highest_us): (i64, i64),
-    ) -> Option<i64> {
+    fn on_sample(&mut self, now: Instant, sample_us: i64, base: KnownBase) -> Option<i64> {
+        let KnownBase {
+            base_us,
+            highest_us,
+        } = base;
         self.samples += 1;
         self.max_above_us = self.max_above_us.max(sample_us.saturating_sub(base_us));
         let in_stretch = now.saturating_duration_since(self.stretch_since);
@@ -215,7 +224,7 @@ pub(crate) struct SelfQueueing {
     /// Time from its sending until it has left the bottleneck, microseconds: own packets before it, and
     /// itself.
     pub(crate) own_us: u32,
-    /// Counts the bursts.
+    /// Number of the burst that it belongs to.
     pub(crate) burst: u32,
     /// It is the first of its burst.
     pub(crate) is_first: bool,
@@ -341,8 +350,13 @@ const BURST_MIN: i64 = 2;
 /// Slots of a minute: nothing older counts.
 const SLOTS_MAX: u64 = 600;
 
+/// By how much a counter that may wrap has grown; less than zero: it has been corrected.
+fn grown(now: u64, before: u64) -> i64 {
+    now.wrapping_sub(before) as i64
+}
+
 impl Recent {
-    /// The counters now.
+    /// Takes the counters as they are now.
     pub(crate) fn on_totals(&mut self, now: Instant, totals: Totals) {
         let number = now.as_nanos() / SLOT.as_nanos() as u64;
         if self.slots.back().is_none_or(|slot| slot.number < number) {
@@ -351,14 +365,16 @@ impl Recent {
                 ..Slot::default()
             });
         }
-        let old = |slot: &Slot| slot.number + SLOTS_MAX <= number;
-        while self.slots.front().is_some_and(old) {
+        while self
+            .slots
+            .front()
+            .is_some_and(|slot| slot.number + SLOTS_MAX <= number)
+        {
             self.slots.pop_front();
         }
         let Some(slot) = self.slots.back_mut() else {
             return;
         };
-        let grown = |now: u64, before: u64| now.wrapping_sub(before) as i64;
         let spurious = grown(totals.spurious, self.seen.spurious);
         slot.acked += grown(totals.acked, self.seen.acked);
         slot.lost += grown(totals.lost, self.seen.lost) - spurious;
@@ -382,8 +398,8 @@ impl Recent {
                 lossy = Some((slot.number, last));
             }
         }
-        let is_short = |(first, last)| last - first < BURST_SLOTS;
-        let is_burst = lost >= BURST_MIN && lossy.is_some_and(is_short);
+        let is_short = lossy.is_some_and(|(first, last)| last - first < BURST_SLOTS);
+        let is_burst = lost >= BURST_MIN && is_short;
         // A loss of before that turned out to be none.
         let lost = u64::try_from(lost).unwrap_or(0);
         let packets = u64::try_from(acked).unwrap_or(0) + lost;
@@ -400,9 +416,11 @@ impl Recent {
         let Some(newest) = self.slots.back().map(|slot| slot.number) else {
             return Bandwidth::ZERO;
         };
-        let within = |slot: &&Slot| slot.number < newest && slot.number + RECENT_SLOTS >= newest;
         let slots = self.slots.iter().rev().take(1 + RECENT_SLOTS as usize);
-        let bytes = slots.filter(within).map(|slot| slot.bytes_sent).sum();
+        let bytes = slots
+            .filter(|slot| slot.number < newest && slot.number + RECENT_SLOTS >= newest)
+            .map(|slot| slot.bytes_sent)
+            .sum();
         ByteCount::new(bytes).rate_over_floor(SLOT * RECENT_SLOTS as u32)
     }
 
@@ -435,7 +453,7 @@ mod tests {
     const START: Instant = Instant::from_nanos(1_000_000_000);
 
     #[test]
-    fn an_answer_from_before_a_packet_can_have_left_tells_nothing_of_the_way() {
+    fn an_answer_from_before_a_packet_can_have_left_gives_no_sample() {
         // 1500 bytes take 1.2 ms at 10 Mbit/s, the second one 2.4.
         let mut queue = OwnQueue::default();
         let rate = Bandwidth::from_mbit_per_second(10);
@@ -445,14 +463,25 @@ mod tests {
         assert_eq!(rests, [Some(800), None]);
     }
 
+    #[derive(Clone, Copy)]
+    struct Sampling {
+        interval: Duration,
+        time: Duration,
+    }
+
+    fn every(interval: Duration, time: Duration) -> Sampling {
+        Sampling { interval, time }
+    }
+
     /// Feeds a sample every `interval` for `time`; when the base first was `wanted`.
     fn feed(
         base: &mut Base,
         from: Instant,
-        (interval, time): (Duration, Duration),
+        sampling: Sampling,
         sample_us: impl Fn(u32) -> i64,
         wanted: impl Fn(i64) -> bool,
     ) -> Option<Duration> {
+        let Sampling { interval, time } = sampling;
         let mut number = 0;
         while interval * number < time {
             let at = from + interval * number;
@@ -474,12 +503,14 @@ mod tests {
     fn a_rise_is_seen_in_little_more_than_half_a_second_and_a_fall_at_once() {
         let mut base = Base::default();
         let busy = |number| 20_000 + wait_us(number);
-        feed(&mut base, START, (7 * MS, 20_000 * MS), busy, |_| false);
+        feed(&mut base, START, every(7 * MS, 20_000 * MS), busy, |_| {
+            false
+        });
         assert_eq!(base.us(), Some(20_000));
         let from = START + 20_000 * MS;
         let after = |number| 100_000 + wait_us(number);
         let risen = |found| found >= 100_000;
-        let took = feed(&mut base, from, (7 * MS, 2000 * MS), after, risen).unwrap();
+        let took = feed(&mut base, from, every(7 * MS, 2000 * MS), after, risen).unwrap();
         assert!(took <= 700 * MS, "{took:?}");
         let above = base.on_sample(from + 3000 * MS, 20_000);
         assert_eq!((base.us(), above), (Some(20_000), Duration::ZERO));
@@ -491,14 +522,14 @@ mod tests {
         feed(
             &mut base,
             START,
-            (50 * MS, 5000 * MS),
+            every(50 * MS, 5000 * MS),
             |_| 40_000,
             |_| false,
         );
         let from = START + 5000 * MS;
         let after = |number| if number < 2 { 80_000 } else { 120_000 };
         let risen = |found| found > 40_000;
-        feed(&mut base, from, (50 * MS, 1000 * MS), after, risen).unwrap();
+        feed(&mut base, from, every(50 * MS, 1000 * MS), after, risen).unwrap();
         assert_eq!(base.us(), Some(120_000));
     }
 
@@ -507,14 +538,14 @@ mod tests {
         let mut base = Base::default();
         let busy = |number| 20_000 + wait_us(number);
         let risen = |found| found > 20_000;
-        let time = (7 * MS, 60_000 * MS);
+        let time = every(7 * MS, 60_000 * MS);
         assert_eq!(feed(&mut base, START, time, busy, risen), None);
     }
 
     #[test]
     fn a_small_rise_is_seen_when_the_window_has_passed() {
         let mut base = Base::default();
-        let time = (100 * MS, 20_000 * MS);
+        let time = every(100 * MS, 20_000 * MS);
         feed(&mut base, START, time, |_| 20_000, |_| false);
         let from = START + 20_000 * MS;
         let took = feed(&mut base, from, time, |_| 21_000, |found| found == 21_000);
@@ -522,9 +553,9 @@ mod tests {
     }
 
     #[test]
-    fn keep_alives_alone_tell_a_rise_after_a_few() {
+    fn keep_alives_alone_show_a_rise_after_a_few() {
         let mut base = Base::default();
-        let time = (1000 * MS, 20_000 * MS);
+        let time = every(1000 * MS, 20_000 * MS);
         feed(&mut base, START, time, |_| -20_000, |_| false);
         let from = START + 20_000 * MS;
         let took = feed(&mut base, from, time, |_| 60_000, |found| found == 60_000);

@@ -3,21 +3,23 @@
 //! A [`Session`] is a coordinator. Its components own their state and are driven by `on_*` and
 //! `poll_*` calls: [`path_manager`] (paths: validation, [`recovery`], MTU, RTT and other estimates,
 //! pacing, the sending side of [`aggregation`]), [`receiver`] (replay windows, acknowledgements,
-//! reassembly, delivery), [`scheduler`] (what waits, and which of it leaves next), and [`stream`]. `receive` carries received frames to them, `transmit` puts packets together from what
-//! they have to send, `timers` asks them what is due.
+//! reassembly, delivery), [`scheduler`] (what waits, and which of it leaves next), [`stream`],
+//! [`applications`] with [`path_selection`], [`control_frames`] and [`unknown_tenants`]. The session
+//! only joins them: `driver` takes what the driver sends, `receive` carries received frames to the
+//! components and `retransmit` lost ones, `transmit` puts packets together from what they have to
+//! send, `timers` asks them what is due, `snapshot` what they have counted.
 //!
 //! A session lives as long as its peer is configured: keys change, paths come and go and the peer
 //! may restart, but what waits to be sent stays.
 
 mod aggregation;
+mod applications;
 mod clock;
 mod control_frames;
-mod copies;
+mod driver;
 mod estimates;
 mod keys;
 mod mtu;
-mod pacer;
-mod parity;
 mod path;
 mod path_estimates;
 mod path_manager;
@@ -31,58 +33,48 @@ mod retransmit;
 mod rtt;
 mod scheduler;
 mod send_queues;
+mod sent_frames;
 mod snapshot;
 mod stream;
 mod tenant;
-mod tenant_packets;
 mod timers;
 mod train;
 mod transmit;
 mod unknown_tenants;
 mod validation;
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
-use keiro_model::{
-    aggregation::{AGGREGATE_HEAD, PARITY_HEAD},
-    workload::WorkloadMeter,
-};
-use keiro_stats::AppStats;
+use keiro_model::aggregation::{AGGREGATE_HEAD, PARITY_HEAD};
 use keiro_units::{Instant, Probability};
 
-pub(crate) use self::{
-    aggregation::receiver::ReceiveOverflows, keys::Epoch, pacer::Pacer, path::ip_overhead,
-    receiver::Arrived,
-};
+pub(crate) use self::{aggregation::receiver::ReceiveOverflows, keys::Epoch, receiver::Arrived};
 use self::{
+    applications::{Applications, MessageResult},
+    control_frames::ControlFrames,
     keys::KeyRing,
-    path::{Abandoned, Path},
+    path::Abandoned,
     path_manager::PathManager,
-    path_selection::StartupWait,
+    path_selection::PathSelection,
     receiver::Receiver,
-    recovery::SentFrame,
     scheduler::{SendLimits, SendScheduler},
-    send_queues::CONTENT_HEAD_MAX,
-    stream::Streams,
-    unknown_tenants::{UnknownAtPeer, UnknownLocally},
+    send_queues::{CONTENT_HEAD_MAX, OutMessage},
+    stream::{StreamContext, StreamEvent, Streams},
+    unknown_tenants::UnknownTenants,
 };
 use crate::{
     config::{
-        AggregationConfig, AppConfig, DeliveryClass, EndpointConfig, PathConfig, PeerConfig,
-        SchedulerKind, TimingConfig,
+        AggregationConfig, AppConfig, EndpointConfig, PathConfig, PeerConfig, SchedulerKind,
+        TimingConfig,
     },
-    event::{Event, MessageOutcome, MoveReason, PathDownReason, RefusalReason, SendError},
+    datagram::IPV6_OVERHEAD,
+    event::{Event, MessageOutcome, MoveReason, PathDownReason},
     handshake::{CookieJar, Initiation, MacKeys, PublicKey},
-    id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId},
+    id::{AppId, MessageId, PathId, PeerId, SocketId, TenantId},
     snapshot::DropCounters,
+    tenant::{TenantConfig, TenantError, TenantSnapshot},
     trace::Tracer,
-    wire::{
-        CREDIT_PER_MESSAGE, DATA_HEADER_LEN, DATAGRAM_LEN_MAX, MESSAGE_LEN_MAX, MessageStatus,
-        TAG_LEN, VARINT_MAX,
-    },
+    wire::{CREDIT_PER_MESSAGE, DATA_HEADER_LEN, MESSAGE_LEN_MAX, TAG_LEN, VARINT_MAX},
 };
 
 /// A handshake that we began and that is not answered yet.
@@ -104,24 +96,43 @@ pub(crate) struct HandshakeState {
     pub(crate) newest_timestamp: u64,
 }
 
-struct App {
-    config: AppConfig,
-    /// No longer configured; kept until what it has sent has ended.
-    removed: bool,
-    active: Option<PathId>,
-    /// Its counters; gauges stay at their defaults.
-    stats: AppStats,
-    workload: WorkloadMeter,
+/// What the driver has configured for all peers.
+struct SessionSettings {
+    timing: TimingConfig,
+    /// Share of each path's rate that trains may take.
+    probe_share: Probability,
+    aggregation: AggregationConfig,
 }
 
-impl App {
-    /// It is configured and of this class.
-    fn takes(&self, class: DeliveryClass) -> bool {
-        !self.removed && self.config.class == class
+/// Whether the peer can be reached.
+struct Reachability {
+    /// As it was last reported to the driver.
+    was_up: bool,
+    /// Since when no path has been up; `None`: one is.
+    unreachable_since: Option<Instant>,
+    /// The peer has closed the session: nothing is sent until it is back.
+    is_closed: bool,
+}
+
+/// How a message of ours has ended.
+#[derive(Clone, Copy)]
+struct MessageEnd {
+    outcome: MessageOutcome,
+    /// From when it was made until the peer had it whole; `None`: not known.
+    arrived_after: Option<Duration>,
+}
+
+impl MessageEnd {
+    /// The peer has not reported it.
+    fn here(outcome: MessageOutcome) -> Self {
+        Self {
+            outcome,
+            arrived_after: None,
+        }
     }
 }
 
-/// One peer.
+/// The state that is shared with one peer.
 pub(crate) struct Session {
     pub(crate) id: PeerId,
     /// Another one shows the peer that we have restarted or forgotten it.
@@ -130,47 +141,35 @@ pub(crate) struct Session {
     pub(crate) preshared_key: [u8; 32],
     pub(crate) handshake: HandshakeState,
     pub(crate) keys: KeyRing,
-    timing: TimingConfig,
-    /// Share of each path's rate that trains may take.
-    probe_share: Probability,
+    settings: SessionSettings,
     remote_incarnation: Option<u64>,
     paths: PathManager,
-    aggregation: AggregationConfig,
     receiver: Receiver,
-    apps: BTreeMap<AppId, App>,
+    apps: Applications,
+    path_selection: PathSelection,
     scheduler: SendScheduler,
     streams: Streams,
-    /// Frames that are retransmitted until they arrive, waiting for any path.
-    control: VecDeque<SentFrame>,
+    control: ControlFrames,
     pub(crate) events: VecDeque<Event>,
     pub(crate) tracer: Tracer,
     pub(crate) drops: DropCounters,
-    unknown_locally: UnknownLocally,
-    unknown_at_peer: UnknownAtPeer,
+    unknown_tenants: UnknownTenants,
     /// Indices of ours whose keys are gone, for the endpoint to forget.
     pub(crate) retired: Vec<u32>,
     /// The last batch was paced, and so took a turn among paths and among peers.
     pub(crate) took_turn: bool,
-    was_up: bool,
-    /// Since when no path has been up; `None`: one is.
-    unreachable_since: Option<Instant>,
-    /// The first path has come up and others may follow. `None`: it is known which ones are up.
-    startup_wait: Option<StartupWait>,
-    /// The peer has closed the session: nothing is sent until it is back.
-    closed: bool,
+    reachability: Reachability,
 }
 
 /// Bytes of an aggregate with one datagram or stream beside its data and the headers of IP and UDP:
 /// header and tag of the packet, the frame of the aggregate, the frame of the data.
 const AGGREGATE_OVERHEAD: usize = DATA_HEADER_LEN + TAG_LEN + 12 + CONTENT_HEAD_MAX;
 /// Bytes that are left free for the parity of the aggregate.
-const PARITY_OVERHEAD: usize = parity::RESERVE + 1;
+const PARITY_OVERHEAD: usize = aggregation::PARITY_RESERVE + 1;
 // `config` refuses aggregates too small to carry data or to open a stream by these constants.
 const _: () = assert!(
     AGGREGATE_HEAD.get() as usize + CONTENT_HEAD_MAX
-        == path::IPV6_OVERHEAD as usize
-            + AGGREGATE_OVERHEAD
-            + crate::wire::Frame::STREAM_OPEN_LEN_MAX
+        == IPV6_OVERHEAD as usize + AGGREGATE_OVERHEAD + crate::wire::Frame::STREAM_OPEN_LEN_MAX
 );
 const _: () = assert!(PARITY_HEAD.get() as usize == PARITY_OVERHEAD);
 
@@ -202,12 +201,16 @@ impl Session {
                 newest_timestamp: 0,
             },
             keys: KeyRing::default(),
-            timing: endpoint.timing,
-            probe_share: endpoint.probe_share,
+            settings: SessionSettings {
+                timing: endpoint.timing,
+                probe_share: endpoint.probe_share,
+                aggregation: endpoint.aggregation.clone(),
+            },
             remote_incarnation: None,
             paths: PathManager::default(),
             receiver: Receiver::new(window),
-            apps: BTreeMap::new(),
+            apps: Applications::default(),
+            path_selection: PathSelection::default(),
             scheduler: SendScheduler::new(
                 endpoint.scheduler,
                 SendLimits {
@@ -217,19 +220,18 @@ impl Session {
                 },
             ),
             streams: Streams::default(),
-            control: VecDeque::new(),
-            aggregation: endpoint.aggregation.clone(),
+            control: ControlFrames::default(),
             events: VecDeque::new(),
             tracer: Tracer::default(),
             drops: DropCounters::default(),
-            unknown_locally: UnknownLocally::default(),
-            unknown_at_peer: UnknownAtPeer::default(),
+            unknown_tenants: UnknownTenants::default(),
             retired: Vec::new(),
             took_turn: false,
-            was_up: false,
-            unreachable_since: Some(now),
-            startup_wait: None,
-            closed: false,
+            reachability: Reachability {
+                was_up: false,
+                unreachable_since: Some(now),
+                is_closed: false,
+            },
         };
         session.set_paths(now, &peer.paths);
         for app in peer.apps {
@@ -243,7 +245,9 @@ impl Session {
             self.remove_path(now, id);
         }
         for config in configs {
-            let abandoned = self.paths.configure(now, config, &self.aggregation);
+            let abandoned = self
+                .paths
+                .configure(now, config, &self.settings.aggregation);
             if let Some(abandoned) = abandoned {
                 self.on_abandoned(now, config.id, abandoned);
             }
@@ -254,40 +258,60 @@ impl Session {
 
     pub(crate) fn set_app(&mut self, config: AppConfig) {
         let id = config.id;
-        match self.apps.get_mut(&id) {
-            Some(app) => {
-                app.config = config;
-                app.removed = false;
-            }
-            None => {
-                let app = App {
-                    config,
-                    removed: false,
-                    active: None,
-                    stats: AppStats::default(),
-                    workload: WorkloadMeter::default(),
-                };
-                self.apps.insert(id, app);
-            }
-        }
+        self.apps.configure(config);
         self.assign_tenant(id);
         self.choose_path(id, MoveReason::Assigned);
     }
 
     pub(crate) fn remove_app(&mut self, id: AppId) {
-        if let Some(app) = self.apps.get_mut(&id) {
-            app.removed = true;
-        }
+        self.apps.on_removed(id);
         self.forget_if_done(id);
     }
 
     /// Forgets a removed application of which nothing is left.
     fn forget_if_done(&mut self, id: AppId) {
-        let removed = self.apps.get(&id).is_some_and(|app| app.removed);
-        if removed && !self.scheduler.queues().has_app(id) {
-            self.apps.remove(&id);
+        if self.apps.is_removed(id) && !self.scheduler.queues().has_app(id) {
+            self.apps.forget(id);
             self.assign_tenant(id);
         }
+    }
+
+    pub(crate) fn set_tenant(
+        &mut self,
+        now: Instant,
+        config: TenantConfig,
+    ) -> Result<(), TenantError> {
+        self.scheduler.set_tenant(now, config)?;
+        self.unknown_tenants.on_configured(config.id);
+        self.assign_tenant_apps(config.id);
+        Ok(())
+    }
+
+    pub(crate) fn remove_tenant(&mut self, id: TenantId) {
+        self.scheduler.tenants_mut().remove(id);
+        self.unknown_tenants.on_removed(id);
+        self.assign_tenant_apps(id);
+    }
+
+    /// Assigns the applications of a tenant, which has been added or removed.
+    fn assign_tenant_apps(&mut self, id: TenantId) {
+        for app in self.apps.of_tenant(id) {
+            self.assign_tenant(app);
+        }
+    }
+
+    /// An application's items are its tenant's, or tenant 0's where that is not configured.
+    fn assign_tenant(&mut self, app: AppId) {
+        self.scheduler.assign_tenant(app, self.apps.tenant_of(app));
+    }
+
+    pub(crate) fn tenant_snapshots(
+        &self,
+        now: Instant,
+        after: Option<TenantId>,
+        max: usize,
+    ) -> Vec<TenantSnapshot> {
+        self.scheduler.tenants().snapshots(now, after, max)
     }
 
     pub(crate) fn set_scheduler(&mut self, scheduler: SchedulerKind) {
@@ -295,12 +319,12 @@ impl Session {
     }
 
     pub(crate) fn set_probe_share(&mut self, share: Probability) {
-        self.probe_share = share;
+        self.settings.probe_share = share;
         self.paths.on_trains_enabled(share);
     }
 
     pub(crate) fn set_aggregation(&mut self, config: &AggregationConfig) {
-        self.aggregation = config.clone();
+        self.settings.aggregation = config.clone();
         let mut changes = Vec::new();
         for path in self.paths.iter_mut() {
             changes.push((path.id(), path.reconfigure_aggregation(config)));
@@ -368,96 +392,6 @@ impl Session {
             .set_coalescing_max(path.id(), limit as u64);
     }
 
-    pub(crate) fn send_message(
-        &mut self,
-        made: Instant,
-        app: AppId,
-        body: Vec<u8>,
-    ) -> Result<MessageId, (SendError, Vec<u8>)> {
-        if body.is_empty() || body.len() > MESSAGE_LEN_MAX {
-            let error = SendError::Length {
-                len: body.len(),
-                min: 1,
-                max: MESSAGE_LEN_MAX,
-            };
-            return Err((error, body));
-        }
-        let Some(entry) = self
-            .apps
-            .get_mut(&app)
-            .filter(|entry| entry.takes(DeliveryClass::Message))
-        else {
-            return Err((SendError::UnknownApplication, body));
-        };
-        if !self.scheduler.queues().has_room(body.len()) {
-            return Err((SendError::QueueFull, body));
-        }
-        entry.stats.sent_messages += 1;
-        entry.stats.sent_bytes += body.len() as u64;
-        entry.workload.on_made(made, body.len());
-        let limits = (entry.config.latency_target, entry.config.lifetime);
-        let id = self
-            .scheduler
-            .queues_mut()
-            .push_message(app, body, made, limits, entry.active);
-        Ok(MessageId(id))
-    }
-
-    pub(crate) fn send_datagram(
-        &mut self,
-        now: Instant,
-        app: AppId,
-        flow: FlowId,
-        reply: bool,
-        data: &[u8],
-    ) -> Result<(), SendError> {
-        if data.len() > DATAGRAM_LEN_MAX {
-            return Err(SendError::Length {
-                len: data.len(),
-                min: 0,
-                max: DATAGRAM_LEN_MAX,
-            });
-        }
-        let entry = self
-            .apps
-            .get_mut(&app)
-            .filter(|entry| entry.takes(DeliveryClass::Datagram))
-            .ok_or(SendError::UnknownApplication)?;
-        entry.stats.sent_messages += 1;
-        entry.stats.sent_bytes += data.len() as u64;
-        entry.workload.on_made(now, data.len());
-        let latency_target = entry.config.latency_target;
-        let path = entry.active;
-        let datagram = (app, flow, reply, data);
-        let idle = self.is_coalescing_idle(path);
-        for app in self
-            .scheduler
-            .queues_mut()
-            .push_datagram(now, datagram, latency_target, path)
-        {
-            if let Some(entry) = self.apps.get_mut(&app) {
-                entry.stats.refused_messages += 1;
-            }
-        }
-        self.on_coalescing_began(now, path, idle);
-        Ok(())
-    }
-
-    /// Nothing waits to be coalesced on a path.
-    fn is_coalescing_idle(&self, path: Option<PathId>) -> bool {
-        path.is_some_and(|path| !self.scheduler.queues().has_coalescing(path))
-    }
-
-    /// Something may wait to be coalesced on a path on which nothing did if it was `idle`.
-    fn on_coalescing_began(&mut self, now: Instant, path: Option<PathId>, idle: bool) {
-        if idle
-            && !self.is_coalescing_idle(path)
-            && let Some(path) = path.and_then(|path| self.paths.get_mut(path))
-        {
-            path.aggregator_mut().on_first(now);
-        }
-    }
-
     /// A packet of `len` bytes left over the path of `socket` without asking its pacer.
     pub(crate) fn on_unpaced_sent(&mut self, now: Instant, socket: SocketId, len: usize) {
         if let Some(path) = self.paths.of_socket_mut(socket) {
@@ -465,28 +399,28 @@ impl Session {
         }
     }
 
-    pub(crate) fn finish_message(&mut self, id: MessageId, refused: Option<RefusalReason>) {
-        let Some((id, whole_at)) = self.receiver.on_message_finished(id.0) else {
-            return;
+    /// The streams and the components that operations on them use.
+    fn streams(&mut self) -> (&mut Streams, StreamContext<'_>) {
+        let cx = StreamContext {
+            queues: self.scheduler.queues_mut(),
+            apps: &mut self.apps,
+            paths: &self.paths,
         };
-        let status = refused.map_or(MessageStatus::Delivered, MessageStatus::Refused);
-        self.control.push_back(SentFrame::MessageDone {
-            id,
-            status,
-            whole_at: clock::stamp(whole_at),
-        });
+        (&mut self.streams, cx)
     }
 
-    pub(crate) fn poll_delivery(&mut self) -> Option<(Arrived, &[u8])> {
-        self.receiver.poll_delivery()
-    }
-
-    pub(crate) fn has_deliveries(&self) -> bool {
-        self.receiver.has_deliveries()
-    }
-
-    pub(crate) fn active_path(&self, app: AppId) -> Option<PathId> {
-        self.apps.get(&app)?.active
+    /// Does what follows from operations on streams.
+    fn on_stream_events(&mut self) {
+        while let Some(event) = self.streams.poll_event() {
+            match event {
+                StreamEvent::Signal {
+                    app,
+                    stream,
+                    signal,
+                } => self.receiver.signal_stream(app, stream, signal),
+                StreamEvent::RemovedAppIdle(app) => self.forget_if_done(app),
+            }
+        }
     }
 
     pub(crate) fn is_drained(&self) -> bool {
@@ -508,7 +442,8 @@ impl Session {
     /// Ends every message: the peer is removed.
     pub(crate) fn abandon(&mut self, now: Instant) {
         for (id, message) in self.scheduler.queues_mut().take_all() {
-            self.push_done(now, id, &message, (MessageOutcome::PeerRemoved, None));
+            let end = MessageEnd::here(MessageOutcome::PeerRemoved);
+            self.on_message_ended(now, id, &message, end);
         }
     }
 
@@ -537,6 +472,60 @@ impl Session {
         self.check_up(now);
     }
 
+    /// IP packets that wait for a path that is gone move to the paths of their applications.
+    fn move_packets(&mut self, now: Instant, id: PathId) {
+        let (apps, paths) = (&self.apps, &self.paths);
+        self.scheduler.tenants_mut().move_all(now, id, |app| {
+            let path = paths.get(apps.active_path(app)?)?;
+            Some(path.id_and_mtu())
+        });
+    }
+
+    /// Every application moves to the path that it should take.
+    fn choose_paths(&mut self, reason: MoveReason) {
+        for app in self.apps.ids() {
+            self.choose_path(app, reason);
+        }
+    }
+
+    /// An application moves to the path that it should take, with what waits of it.
+    fn choose_path(&mut self, app: AppId, reason: MoveReason) {
+        let Some(entry) = self.apps.get(app) else {
+            return;
+        };
+        let to = self.path_selection.select(entry, &self.paths);
+        let from = entry.active();
+        if from == to {
+            return;
+        }
+        self.scheduler.queues_mut().move_app(app, from, to);
+        self.apps.on_path_selected(app, to);
+        self.events.push_back(Event::AppMoved {
+            peer: self.id,
+            app,
+            from,
+            to,
+            reason,
+        });
+    }
+
+    /// The first path comes up: the others are challenged, and applications that prefer one of them
+    /// wait for it.
+    fn begin_startup_wait(&mut self, now: Instant) {
+        if !self.reachability.was_up {
+            self.paths.iter_mut().for_each(|path| path.revalidate(now));
+            self.path_selection.begin_startup_wait(now);
+        }
+    }
+
+    fn on_path_state_changed(&mut self, now: Instant, reason: MoveReason) {
+        if !self.paths.any_validating() {
+            self.path_selection.on_all_validated();
+        }
+        self.choose_paths(reason);
+        self.check_up(now);
+    }
+
     /// What waited or was in flight on a path is lost.
     fn on_abandoned(&mut self, now: Instant, path: PathId, abandoned: Abandoned) {
         self.paths.on_copies_dropped(&abandoned.copies);
@@ -560,12 +549,13 @@ impl Session {
         self.retired
             .extend(self.keys.retain_incarnation(incarnation));
         self.remote_incarnation = Some(incarnation);
-        self.closed = false;
+        self.reachability.is_closed = false;
         self.receiver.on_peer_restarted();
-        self.unknown_locally = UnknownLocally::default();
-        self.unknown_at_peer = UnknownAtPeer::default();
-        self.control.clear();
-        self.restart_streams();
+        self.unknown_tenants = UnknownTenants::default();
+        self.control.on_peer_restarted();
+        let (streams, mut cx) = self.streams();
+        streams.on_peer_restarted(&mut cx);
+        self.on_stream_events();
         self.paths.on_peer_restarted(now);
         let tenants = self.scheduler.tenants_mut();
         for path in self.paths.iter() {
@@ -575,13 +565,13 @@ impl Session {
         let apps = &self.apps;
         self.scheduler
             .queues_mut()
-            .restart(credit, |app| apps.get(&app).and_then(|entry| entry.active));
+            .restart(credit, |app| apps.active_path(app));
         self.check_up(now);
     }
 
     /// Sends with the new keys, so that the peer may use them too.
     fn confirm_new_keys(&mut self, now: Instant) {
-        if std::mem::replace(&mut self.closed, false) {
+        if std::mem::replace(&mut self.reachability.is_closed, false) {
             for path in self.paths.iter_mut() {
                 path.restart_validation(now);
             }
@@ -594,12 +584,13 @@ impl Session {
     /// Reports to the driver when the session as a whole comes up or goes down.
     fn check_up(&mut self, now: Instant) {
         let up = self.is_up();
-        self.unreachable_since = match up {
+        let reachability = &mut self.reachability;
+        reachability.unreachable_since = match up {
             true => None,
-            false => self.unreachable_since.or(Some(now)),
+            false => reachability.unreachable_since.or(Some(now)),
         };
-        if up != self.was_up {
-            self.was_up = up;
+        if up != reachability.was_up {
+            reachability.was_up = up;
             self.events.push_back(if up {
                 Event::PeerUp { peer: self.id }
             } else {
@@ -611,28 +602,19 @@ impl Session {
         }
     }
 
-    fn push_done(
-        &mut self,
-        now: Instant,
-        id: u64,
-        message: &send_queues::OutMessage,
-        (outcome, arrived_after): (MessageOutcome, Option<Duration>),
-    ) {
+    /// A message of ours has ended.
+    fn on_message_ended(&mut self, now: Instant, id: u64, message: &OutMessage, end: MessageEnd) {
+        let MessageEnd {
+            outcome,
+            arrived_after,
+        } = end;
         let after = now.saturating_duration_since(message.made);
-        if let Some(app) = self.apps.get_mut(&message.app) {
-            match outcome {
-                MessageOutcome::Delivered => {
-                    app.stats.delivered_messages += 1;
-                    let late = app.config.latency_target.is_some_and(|latency_target| {
-                        arrived_after.unwrap_or(after) > latency_target
-                    });
-                    app.stats.late_messages += u64::from(late);
-                }
-                MessageOutcome::Expired => app.stats.expired_messages += 1,
-                MessageOutcome::Refused(_) => app.stats.refused_messages += 1,
-                MessageOutcome::PeerRemoved => {}
-            }
-        }
+        let result = MessageResult {
+            outcome,
+            after,
+            arrived_after,
+        };
+        self.apps.on_message_done(message.app, result);
         self.events.push_back(Event::MessageDone {
             peer: self.id,
             app: message.app,
@@ -670,15 +652,8 @@ impl Session {
         self.paths.check_invariants();
         self.receiver.check_invariants();
         self.scheduler.check_invariants();
-        self.streams.check_invariants();
-        for (id, app) in &self.apps {
-            assert_eq!(*id, app.config.id, "applications are kept by their id");
-            let active = app.active.map(|path| self.paths.get(path));
-            assert!(
-                active.is_none_or(|path| path.is_some_and(Path::is_up)),
-                "an application is on a path that is up"
-            );
-        }
+        self.streams.check_invariants(self.scheduler.queues());
+        self.apps.check_invariants(&self.paths);
         for (id, tenant, bytes) in self.scheduler.tenants().in_flight() {
             // Where paths are not shared, windows are not kept.
             let path = self.paths.get(id);
@@ -689,7 +664,7 @@ impl Session {
             );
         }
         assert!(
-            self.unreachable_since.is_none() || !self.paths.any_up() || !self.is_up(),
+            self.reachability.unreachable_since.is_none() || !self.paths.any_up() || !self.is_up(),
             "a session that is up is reachable"
         );
     }

@@ -1,33 +1,42 @@
 //! One path to one peer: its state, what is measured of it, what is in flight on it, and at what
 //! rate it may be sent on.
 
+mod figures;
+mod probing;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use self::probing::TrainContent;
+
 use std::{net::SocketAddr, time::Duration};
 
 use keiro_model::fairness::controller::RoundTrip;
 use keiro_stats::PathStats;
 use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 use rand_chacha::ChaCha20Rng;
-use rand_core::RngCore;
 
 use super::{
-    aggregation::{self, Aggregator},
-    copies::{CopyQueue, PendingCopy},
-    estimates::Totals,
+    aggregation::{
+        self, Aggregator, PathCapacity,
+        copies::{CopyContent, CopyQueue, PendingCopy},
+    },
     mtu::MtuDiscovery,
-    pacer::Pacer,
     path_estimates::{ArrivalSample, PathEstimates, RttSample},
-    recovery::{LossRecovery, NewPacket, Owner, PacketKind, ResolvedPacket, SentFrames},
+    recovery::{LossRecovery, NewPacket, Owner, PacketKind, ResolvedPacket},
     rtt::{self, RttEstimator},
-    train::{self, SentTrain, Trains},
+    sent_frames::SentFrames,
+    tenant::PathMtu,
+    train::Trains,
     validation::{PathChallenge, Validated, Validation, validation_time},
 };
 use crate::{
     config::{AggregationConfig, PathConfig, TimingConfig},
-    endpoint::{DatagramMeta, Timeouts},
+    datagram::{DatagramMeta, IPV4_OVERHEAD, ip_overhead},
     event::PathDownReason,
     id::{PathId, SocketId, TenantId},
-    snapshot::{PathSnapshot, PathState},
-    trace::RecoveryMetrics,
+    pacer::Pacer,
+    snapshot::PathState,
+    timeouts::Timeouts,
     wire::{AckFrame, DATA_HEADER_LEN, Feedback, TAG_LEN, TrainReport},
 };
 
@@ -55,7 +64,7 @@ pub(crate) struct Path {
     socket: SocketId,
     validation: Validation,
     estimates: PathEstimates,
-    /// The configured rate.
+    /// As configured, IP bytes; the pacer may be slower.
     rate: Bandwidth,
     pacer: Pacer,
     recovery: LossRecovery,
@@ -126,38 +135,6 @@ pub(crate) enum PathTimeout {
     },
 }
 
-/// A packet train that is to leave.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TrainPlan {
-    pub(crate) id: u64,
-    pub(crate) packets: usize,
-    /// When its first packet was due.
-    pub(crate) due: Instant,
-    is_thin: bool,
-}
-
-/// What a train that has left carried.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct TrainContent {
-    /// Its first so many packets carry data.
-    pub(crate) packets_with_data: u32,
-    /// Bytes that are no data.
-    pub(crate) probe_bytes: usize,
-}
-
-/// Headers of IPv4 and UDP.
-const IPV4_OVERHEAD: u16 = 28;
-/// Headers of IPv6 and UDP.
-pub(crate) const IPV6_OVERHEAD: u16 = 48;
-
-/// Bytes of IP and UDP headers in front of a packet to `remote`.
-pub(crate) fn ip_overhead(remote: SocketAddr) -> u16 {
-    match remote {
-        SocketAddr::V6(remote) if remote.ip().to_ipv4_mapped().is_none() => IPV6_OVERHEAD,
-        _ => IPV4_OVERHEAD,
-    }
-}
-
 impl Path {
     /// `first`: the numbers below were used by a path of the same id before.
     pub(crate) fn new(
@@ -209,7 +186,15 @@ impl Path {
         self.estimates.rtt()
     }
 
-    /// Largest IP packet.
+    /// The path as the tenants' queues see it.
+    pub(crate) fn id_and_mtu(&self) -> PathMtu {
+        PathMtu {
+            path: self.id,
+            mtu: self.mtu(),
+        }
+    }
+
+    /// Largest IP packet that may be sent, bytes.
     pub(crate) fn mtu(&self) -> u16 {
         self.mtu.current()
     }
@@ -291,11 +276,6 @@ impl Path {
     /// Clear text of a packet of `payload` bytes.
     pub(crate) const fn clear_text_max(payload: usize) -> usize {
         payload - DATA_HEADER_LEN - TAG_LEN
-    }
-
-    /// UDP payload of a packet with so much clear text.
-    pub(crate) const fn packet_bytes(clear_text: usize) -> usize {
-        clear_text + DATA_HEADER_LEN + TAG_LEN
     }
 
     /// Applies a changed configuration. A new remote address is used at once and validated.
@@ -462,10 +442,12 @@ impl Path {
             let sample = RttSample {
                 rtt,
                 ack_delay: delay.min(ack.ack_delay_max * 4),
+                is_same_path: ack.is_same_path,
             };
             let received_us = frame.received_at_us;
+            self.estimates.on_rtt_sample(sample);
             self.estimates
-                .on_rtt_sample(now, sample, largest.sent_at, received_us);
+                .on_one_way_delay(now, largest.sent_at, received_us);
             if ack.is_same_path {
                 clock_sample = Some(largest.sent_at);
             }
@@ -539,9 +521,18 @@ impl Path {
         feedback: Feedback,
         waiting_bytes: u64,
     ) -> Option<aggregation::Change> {
-        let circumstances = (self.pacer.rate(), self.rtt().smoothed_or_initial());
+        let path = PathCapacity {
+            rate: self.pacer.rate(),
+            rtt: self.rtt().smoothed_or_initial(),
+        };
         self.aggregator
-            .on_feedback(now, feedback, circumstances, waiting_bytes)
+            .on_feedback(now, feedback, path, waiting_bytes)
+    }
+
+    /// The parity packets that are to leave now.
+    pub(crate) fn poll_parity(&mut self, now: Instant) -> Option<Vec<CopyContent>> {
+        let ip_overhead = u64::from(self.ip_overhead());
+        self.aggregator.poll_parity(now, self.id, ip_overhead)
     }
 
     /// Does what is due; `None`: it is not up.
@@ -601,7 +592,7 @@ impl Path {
         ];
         let rest = [
             challenge,
-            self.aggregator.look_at(),
+            self.aggregator.resume_check_at(),
             self.pto_deadline(timing),
             self.recovery.loss_deadline(self.estimates.rtt()),
             self.silence_deadline(),
@@ -612,82 +603,6 @@ impl Path {
             departure: departures.into_iter().flatten().min(),
             rest: rest.into_iter().flatten().min(),
         }
-    }
-
-    /// IP bytes of the MTU probe that is to be sent now, as the next packet.
-    pub(crate) fn poll_mtu_probe(&mut self, now: Instant) -> Option<u16> {
-        let size = self.mtu.wanted(now)?;
-        let number = self.recovery.next_number();
-        self.mtu.on_probe_sent(now, number, size);
-        Some(size)
-    }
-
-    /// The train that is to leave now. `waiting_bytes`: data that it may carry; `batch_len_max`: UDP
-    /// payload of one batch.
-    pub(crate) fn poll_train(
-        &mut self,
-        now: Instant,
-        probe_share: Probability,
-        waiting_bytes: u64,
-        batch_len_max: usize,
-    ) -> Option<TrainPlan> {
-        let is_due = self.trains.due(probe_share).is_some_and(|due| due <= now);
-        self.pacer.release();
-        if !is_due && !self.trains.may_carry(now, probe_share) || self.recovery.is_full() {
-            return None;
-        }
-        let payload_max = self.udp_payload_max();
-        let packet_bytes = usize::from(self.mtu.current());
-        // A driver that cannot send them as one batch sends them one after the other at once.
-        let is_thin = self.aggregator.is_used(now);
-        let wanted = Trains::packets(self.pacer.rate(), packet_bytes as u64, is_thin)
-            .min((batch_len_max / payload_max).max(train::PACKETS_MIN));
-        let least = (wanted / 2).max(train::PACKETS_MIN);
-        // The last one may begin in time and end late, as that of any batch.
-        let mut allowed = self.pacer.burst_bytes(now) as usize / packet_bytes + 1;
-        if self.pacer.is_rested(now) {
-            // On a slow path a pair takes longer than any burst.
-            allowed = allowed.max(least);
-        }
-        let mut packets = wanted.min(allowed);
-        let full = waiting_bytes as usize / payload_max;
-        if full >= least {
-            packets = packets.min(full);
-        } else if !is_due {
-            return None;
-        }
-        if packets < least {
-            if is_due {
-                self.pacer.hold();
-            }
-            return None;
-        }
-        Some(TrainPlan {
-            id: self.trains.next_id(),
-            packets,
-            due: self.pacer.due(now),
-            is_thin,
-        })
-    }
-
-    /// A train has left.
-    pub(crate) fn on_train_sent(
-        &mut self,
-        now: Instant,
-        plan: TrainPlan,
-        content: TrainContent,
-        probe_share: Probability,
-        random: &mut ChaCha20Rng,
-    ) {
-        let sent = SentTrain {
-            packets: plan.packets as u32,
-            packet_bytes: u32::from(self.mtu.current()),
-            probe_bytes: content.probe_bytes as u64,
-            with_data: content.packets_with_data,
-            is_thin: plan.is_thin,
-        };
-        let share = (self.pacer.rate(), probe_share);
-        self.trains.on_sent(now, sent, share, random.next_u32());
     }
 
     /// The packet with the next number leaves, with so many IP bytes.
@@ -737,19 +652,6 @@ impl Path {
         self.stats.retransmitted_bytes += bytes;
     }
 
-    /// A PING has been written into a packet of so many IP bytes.
-    pub(crate) fn on_ping_written(
-        &mut self,
-        now: Instant,
-        ip_bytes: u64,
-        probe_share: Probability,
-    ) {
-        if self.ping_interval(probe_share).is_some() {
-            let rate = self.pacer.rate();
-            self.trains.on_ping(now, ip_bytes, (rate, probe_share));
-        }
-    }
-
     /// How long silence is accepted.
     fn silence_limit(&self) -> Duration {
         self.rtt().smoothed_or_initial() * 2 + SILENCE_BEYOND_RTT + self.serialization() * 2
@@ -791,38 +693,8 @@ impl Path {
         self.recovery.pto_deadline(self.rtt(), ack_delay_max)
     }
 
-    /// When a PING is due on an idle path: more often than the keepalive needs, if `probe_share` of
-    /// the rate pays for it, because the answers measure the path.
-    fn keepalive_at(&self, timing: &TimingConfig, probe_share: Probability) -> Option<Instant> {
-        let idle = self.is_up() && !self.recovery.has_outstanding() && !self.ping_wanted;
-        let interval = match self.ping_interval(probe_share) {
-            // Spread, so that paths do not ping in step.
-            Some(interval) => {
-                let percent = 75 + self.recovery.next_number() * 37 % 51;
-                interval * percent as u32 / 100
-            }
-            None => timing.keepalive,
-        };
-        idle.then_some(self.last_eliciting_at + interval.min(timing.keepalive))
-    }
-
-    fn ping_interval(&self, probe_share: Probability) -> Option<Duration> {
-        self.trains.ping_interval(self.pacer.rate(), probe_share)
-    }
-
     fn update_totals(&mut self, now: Instant) {
         self.estimates.on_totals(now, self.totals());
-    }
-
-    fn totals(&self) -> Totals {
-        let (padding_arrived, padding_lost) = self.trains.padding();
-        let stats = self.recovery.stats();
-        Totals {
-            acked: stats.acked - stats.spurious_after_outage + padding_arrived,
-            lost: stats.lost + padding_lost,
-            spurious: stats.spurious - stats.spurious_after_outage,
-            bytes_sent: self.stats.sent_bytes,
-        }
     }
 
     fn capacity(&self) -> Option<Bandwidth> {
@@ -837,65 +709,6 @@ impl Path {
         let noticed = self.rate.as_bits_per_second() / 20 * 19;
         let narrower = found.filter(|found| found.as_bits_per_second() < noticed);
         self.pacer.set_rate(narrower.unwrap_or(self.rate));
-    }
-
-    /// `queued_bytes` wait for it elsewhere in the session.
-    pub(crate) fn snapshot(&self, queued_bytes: u64) -> PathSnapshot {
-        let loss = self.estimates.loss();
-        PathSnapshot {
-            id: self.id,
-            state: self.state(),
-            remote: self.remote(),
-            stats: self.stats(queued_bytes),
-            capacity: self.trains.found(),
-            aggregation: self.aggregator.snapshot(self.estimates.updated_at()),
-            loss_packets: loss.map_or(0, |loss| loss.packets),
-            loss_is_burst: loss.is_some_and(|loss| loss.is_burst),
-        }
-    }
-
-    pub(crate) fn recovery_metrics(&self) -> RecoveryMetrics {
-        RecoveryMetrics {
-            smoothed_rtt: self.rtt().smoothed(),
-            rtt_variance: self.rtt().variation(),
-            min_rtt: self.rtt().min(),
-            bytes_in_flight: self.recovery.bytes_in_flight(),
-            pacing_rate: self.pacer.rate(),
-        }
-    }
-
-    fn stats(&self, queued_bytes: u64) -> PathStats {
-        let estimates = &self.estimates;
-        let sent_rate = estimates.sent_rate();
-        let capacity = self.capacity();
-        let cross_traffic = capacity.and_then(|capacity| estimates.cross_rate(capacity));
-        let srtt = self.rtt().smoothed();
-        let recovery = self.recovery.stats();
-        PathStats {
-            configured_rate: self.rate,
-            pacing_rate: self.pacer.rate(),
-            sent_rate,
-            cross_traffic,
-            available: capacity
-                .zip(cross_traffic)
-                .map(|(capacity, cross)| capacity.saturating_sub(sent_rate).saturating_sub(cross)),
-            srtt,
-            rttvar: srtt.map(|_| self.rtt().variation()),
-            min_rtt: self.rtt().min(),
-            base_rtt: estimates.base_rtt(),
-            jitter: estimates.jitter(),
-            delay_variation: estimates.delay_variation().latest(),
-            smoothed_delay_variation: estimates.delay_variation().smoothed(),
-            loss: estimates.loss().map(|loss| loss.ratio),
-            mtu_bytes: u64::from(self.mtu.current()),
-            in_flight_bytes: self.recovery.bytes_in_flight(),
-            queued_bytes,
-            acked_packets: recovery.acked,
-            lost_packets: recovery.lost,
-            spurious_lost_packets: recovery.spurious,
-            probe_bytes: self.trains.probe_bytes(),
-            ..self.stats
-        }
     }
 
     /// # Panics

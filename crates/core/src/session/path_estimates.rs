@@ -166,15 +166,17 @@ impl PathEstimates {
         self.own_queue.on_sent(now, ip_bytes, capacity)
     }
 
-    /// An acknowledgement has newly acknowledged its largest packet.
-    pub(crate) fn on_rtt_sample(
-        &mut self,
-        now: Instant,
-        sample: RttSample,
-        sent_at: Instant,
-        received_us: u64,
-    ) {
-        self.rtt.on_sample(sample.rtt, sample.ack_delay);
+    /// An acknowledgement has newly acknowledged its largest packet, and came back over this path or
+    /// another.
+    pub(crate) fn on_rtt_sample(&mut self, sample: RttSample) {
+        match sample.is_same_path {
+            true => self.rtt.on_sample(sample.rtt, sample.ack_delay),
+            false => self.rtt.on_other_return_path(sample.rtt, sample.ack_delay),
+        }
+    }
+
+    /// A packet that left at `sent_at` arrived at `received_us` by the peer's clock.
+    pub(crate) fn on_one_way_delay(&mut self, now: Instant, sent_at: Instant, received_us: u64) {
         self.delay_variation.on_sample(now, sent_at, received_us);
     }
 
@@ -245,4 +247,7 @@ impl PathEstimates {
 pub(crate) struct RttSample {
     pub(crate) rtt: Duration,
     pub(crate) ack_delay: Duration,
+    /// The acknowledgement came back over the path of the packet. Another one may be far shorter or
+    /// longer.
+    pub(crate) is_same_path: bool,
 }

@@ -3,6 +3,8 @@
 //! What one path is like is [`path`](super::path)'s; which application takes which path is
 //! `path_selection`'s.
 
+mod copies;
+
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use keiro_units::{Instant, Probability};
@@ -73,6 +75,20 @@ impl PathManager {
             .map(Path::id)
     }
 
+    /// The path over which packets that arrived at `socket` are acknowledged: the one that shares the
+    /// socket, so that RTT samples are of one path; any other if that one is not usable.
+    pub(crate) fn for_acks(&self, socket: Option<SocketId>) -> Option<PathId> {
+        let mut paths = self.iter();
+        let same = paths.find(|path| Some(path.socket()) == socket && path.remote().is_some());
+        match same {
+            Some(path) if path.state() != PathState::Down => Some(path.id()),
+            _ => {
+                let up = self.iter().find(|path| path.is_up());
+                up.or(same).map(Path::id)
+            }
+        }
+    }
+
     /// Sockets and addresses at which the peer may be reached.
     pub(crate) fn remotes(&self) -> Vec<(SocketId, SocketAddr)> {
         self.iter()
@@ -82,13 +98,12 @@ impl PathManager {
 
     /// Paths that `configs` does not name, or names with another socket.
     pub(crate) fn not_in(&self, configs: &[PathConfig]) -> Vec<PathId> {
-        let is_named = |path: &Path| {
-            configs
-                .iter()
-                .any(|config| config.id == path.id() && config.socket == path.socket())
-        };
+        let named: Vec<(PathId, SocketId)> = configs
+            .iter()
+            .map(|config| (config.id, config.socket))
+            .collect();
         self.iter()
-            .filter(|path| !is_named(path))
+            .filter(|path| !named.contains(&(path.id(), path.socket())))
             .map(Path::id)
             .collect()
     }
@@ -149,10 +164,10 @@ impl PathManager {
 
     /// The order in which paths are asked for packets.
     pub(crate) fn polling_order(&self) -> Vec<PathId> {
-        let after = self.last_polled;
-        let ids = || self.paths.keys().copied();
-        let later = ids().filter(|id| Some(*id) > after);
-        later.chain(ids().filter(|id| Some(*id) <= after)).collect()
+        let mut ids = self.ids();
+        let later = ids.partition_point(|id| Some(*id) <= self.last_polled);
+        ids.rotate_left(later);
+        ids
     }
 
     /// A path has had its turn.

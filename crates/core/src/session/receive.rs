@@ -1,44 +1,45 @@
 //! Receiving: packets are opened and checked for replay, and their frames carried to the components.
 
+mod ack;
+mod content;
+
 use std::{net::SocketAddr, time::Duration};
 
 use keiro_units::Instant;
 
 use super::{
-    Session,
-    aggregation::receiver::{Copy, Novelty},
-    clock::{self, AckExchange},
-    ip_overhead,
-    path::{Path, ReceivedAck},
+    MessageEnd, Session, clock,
+    path::Path,
     path_manager::PathValidated,
     reassembly::{FragmentPart, MessagePart, PartError, Whole},
     received::AckPolicy,
-    receiver::ReceivedDatagram,
-    recovery::{ResolvedPacket, SentFrame},
+    receiver::{ReceivedDatagram, ReceivedPacket},
+    sent_frames::MessageControl,
+    stream::ArrivedBytes,
     train::TrainPacket,
 };
 use crate::{
     config::DeliveryClass,
-    endpoint::DatagramMeta,
+    datagram::{DatagramMeta, ip_overhead},
     event::{Event, MessageOutcome, MoveReason, RefusalReason, ResetReason},
     id::{FlowId, PathId, StreamId, TenantId},
     trace::TraceKind,
-    wire::{AckFrame, DataHeader, Feedback, Frame, FrameError, MessageStatus, Reader},
+    wire::{DataHeader, Feedback, Frame, MessageStatus},
 };
 
 /// The packet whose frames are being read.
 #[derive(Clone, Copy)]
-pub(super) struct PacketContext {
-    pub(super) now: Instant,
-    pub(super) received_at: Instant,
+struct PacketContext {
+    now: Instant,
+    received_at: Instant,
     /// The two ECN bits of its IP header.
-    pub(super) ecn: u8,
+    ecn: u8,
     remote: SocketAddr,
     /// Our path at whose socket it arrived.
     path: Option<PathId>,
     /// The path that it came over, as the peer numbers it.
-    pub(super) number: u8,
-    pub(super) ip_bytes: u16,
+    number: u8,
+    ip_bytes: u16,
 }
 
 impl Session {
@@ -102,7 +103,7 @@ impl Session {
             Ok(true) => {
                 let path = context.path.and_then(|path| self.paths.get(path));
                 let policy = AckPolicy {
-                    delay_max: self.timing.ack_delay_max,
+                    delay_max: self.settings.timing.ack_delay_max,
                     spacing: path.map_or(Duration::ZERO, |path| path.pacer().ack_spacing()),
                 };
                 self.receiver
@@ -113,95 +114,8 @@ impl Session {
         }
     }
 
-    /// `true` if the packet asks for an acknowledgement.
-    fn handle_frames(&mut self, context: PacketContext, clear: &[u8]) -> Result<bool, FrameError> {
-        let mut reader = Reader::new(clear);
-        let mut eliciting = false;
-        // The aggregate of a group that this packet is, until its content begins.
-        let mut protected = None;
-        // The packet belongs to a group: it is an aggregate, or parity.
-        let mut grouped = false;
-        // Too old to know whether it is a copy. It will be acknowledged, so frames that may be read twice
-        // are read; a datagram must not be delivered twice.
-        let mut too_old = false;
-        loop {
-            let rest = reader.rest();
-            let frame = Frame::decode(&mut reader)?;
-            let is_outside_content = matches!(
-                frame,
-                Some(Frame::Ack(_) | Frame::TrainReport(_) | Frame::Feedback(_))
-            );
-            if !is_outside_content && let Some((path, number, place)) = protected.take() {
-                let aggregates = self.receiver.aggregates_mut(path);
-                let recovered = aggregates.keep(number, place, rest);
-                self.handle_recovered(context, &recovered);
-            }
-            let Some(frame) = frame else { break };
-            if let Frame::Protected {
-                path,
-                number,
-                place,
-            } = frame
-            {
-                if std::mem::replace(&mut grouped, true) {
-                    return Err(FrameError::Range);
-                }
-                let copy = Copy {
-                    number,
-                    index: 0,
-                    count: 1,
-                    ip_bytes: context.ip_bytes,
-                    received_at: context.received_at,
-                    same_path: path == context.number,
-                };
-                let aggregates = self.receiver.aggregates_mut(path);
-                match aggregates.on_protected(context.now, copy, place) {
-                    // Parity has recovered it already.
-                    Novelty::Known => return Ok(true),
-                    Novelty::New => protected = Some((path, number, place)),
-                    Novelty::TooOld => too_old = true,
-                }
-                eliciting = true;
-                continue;
-            }
-            if let Frame::Aggregate {
-                path,
-                number,
-                index,
-                count,
-            } = frame
-            {
-                let copy = Copy {
-                    number,
-                    index,
-                    count,
-                    ip_bytes: context.ip_bytes,
-                    received_at: context.received_at,
-                    same_path: path == context.number,
-                };
-                let aggregates = self.receiver.aggregates_mut(path);
-                match aggregates.on_copy(context.now, copy) {
-                    // Its content was read from another copy.
-                    Novelty::Known => return Ok(true),
-                    Novelty::New => {}
-                    Novelty::TooOld => too_old = true,
-                }
-                eliciting = true;
-                continue;
-            }
-            // Recovering a group may be expensive: one parity frame per packet.
-            if matches!(frame, Frame::Parity(_)) && std::mem::replace(&mut grouped, true) {
-                return Err(FrameError::Range);
-            }
-            eliciting |= frame.ack_eliciting();
-            if !(too_old && matches!(frame, Frame::Datagram { .. } | Frame::Fragment { .. })) {
-                self.handle_frame(context, frame);
-            }
-        }
-        Ok(eliciting)
-    }
-
-    pub(super) fn handle_frame(&mut self, context: PacketContext, frame: Frame<'_>) {
+    /// Carries a frame to the component that it is for.
+    fn handle_frame(&mut self, context: PacketContext, frame: Frame<'_>) {
         match frame {
             // `handle_frames` takes care of aggregates.
             Frame::Padding
@@ -209,16 +123,6 @@ impl Session {
             | Frame::Unknown(_)
             | Frame::Aggregate { .. }
             | Frame::Protected { .. } => {}
-            Frame::Packet {
-                tenant,
-                marked,
-                data,
-            } => self.deliver_packet(context, TenantId(tenant), marked, data),
-            Frame::Parity(parity) => self.handle_parity(context, parity),
-            Frame::Feedback(feedback) => self.on_feedback(context.now, feedback),
-            Frame::UnknownTenant { tenant, packets } => {
-                self.on_unknown_tenant(context.now, TenantId(tenant), packets);
-            }
             Frame::Ack(ack) => self.handle_ack(context, ack),
             Frame::PathChallenge(token) => {
                 let path = context.path.and_then(|path| self.paths.get_mut(path));
@@ -227,6 +131,72 @@ impl Session {
                 }
             }
             Frame::PathResponse(token) => self.handle_response(context, token),
+            Frame::Parity(parity) => self.handle_parity(context, parity),
+            Frame::Feedback(feedback) => self.on_feedback(context.now, feedback),
+            Frame::Train { .. } | Frame::TrainReport(_) => self.handle_train_frame(context, frame),
+            Frame::Packet { .. } | Frame::UnknownTenant { .. } => {
+                self.handle_tenant_frame(context, frame);
+            }
+            Frame::Datagram { .. } | Frame::Fragment { .. } => self.handle_datagram_frame(frame),
+            Frame::Message { .. }
+            | Frame::MessageDone { .. }
+            | Frame::MessageDrop { .. }
+            | Frame::Credit(_) => self.handle_message_frame(context, frame),
+            Frame::Close => self.handle_close(context.now),
+            Frame::StreamOpen { id, .. }
+            | Frame::Stream { id, .. }
+            | Frame::StreamCredit { id, .. }
+            | Frame::StreamReturn { id, .. }
+            | Frame::StreamReset { id, .. } => match self.streams.of_wire(id) {
+                Some(stream) => self.handle_stream_frame(context.now, stream, frame),
+                None => self.drops.malformed += 1,
+            },
+        }
+    }
+
+    fn handle_train_frame(&mut self, context: PacketContext, frame: Frame<'_>) {
+        match frame {
+            Frame::Train { id, index, count } => {
+                if let Some(trains) = self.receiver.trains_mut(context.number) {
+                    let packet = TrainPacket {
+                        train: id,
+                        index,
+                        count,
+                        received_at: context.received_at,
+                    };
+                    trains.on_packet(context.now, packet);
+                }
+            }
+            Frame::TrainReport(report) => {
+                let id = PathId(report.path);
+                let path = self.paths.get_mut(id);
+                let change = path.and_then(|path| path.on_train_report(context.now, report));
+                self.report_aggregation_change(id, change);
+            }
+            _ => {}
+        }
+    }
+
+    fn handle_tenant_frame(&mut self, context: PacketContext, frame: Frame<'_>) {
+        match frame {
+            Frame::Packet {
+                tenant,
+                marked,
+                data,
+            } => {
+                let tenant = TenantId(tenant);
+                let ecn = if marked { 3 } else { context.ecn };
+                self.deliver_packet(context.now, ReceivedPacket { tenant, ecn, data });
+            }
+            Frame::UnknownTenant { tenant, packets } => {
+                self.on_unknown_tenant(context.now, TenantId(tenant), packets);
+            }
+            _ => {}
+        }
+    }
+
+    fn handle_datagram_frame(&mut self, frame: Frame<'_>) {
+        match frame {
             Frame::Datagram {
                 app,
                 flow,
@@ -269,6 +239,12 @@ impl Session {
                     });
                 }
             }
+            _ => {}
+        }
+    }
+
+    fn handle_message_frame(&mut self, context: PacketContext, frame: Frame<'_>) {
+        match frame {
             Frame::Message {
                 id,
                 app,
@@ -291,59 +267,41 @@ impl Session {
                 whole_at,
             } => self.handle_done(context, id, status, whole_at),
             Frame::MessageDrop { id, total } => {
-                if !self.receiver.on_message_drop(id, total) {
-                    self.drops.over_credit += 1;
-                }
+                let is_granted = self.receiver.on_message_drop(id, total);
+                self.drops.over_credit += u64::from(!is_granted);
             }
             Frame::Credit(granted) => {
                 let apps = &self.apps;
-                let path_of_app = |app| apps.get(&app).and_then(|entry| entry.active);
-                self.scheduler.queues_mut().on_credit(granted, path_of_app);
+                let queues = self.scheduler.queues_mut();
+                queues.on_credit(granted, |app| apps.active_path(app));
             }
-            Frame::Train { id, index, count } => {
-                if let Some(trains) = self.receiver.trains_mut(context.number) {
-                    let packet = TrainPacket {
-                        train: id,
-                        index,
-                        count,
-                        received_at: context.received_at,
-                    };
-                    trains.on_packet(context.now, packet);
-                }
-            }
-            Frame::TrainReport(report) => {
-                let id = PathId(report.path);
-                let path = self.paths.get_mut(id);
-                let change = path.and_then(|path| path.on_train_report(context.now, report));
-                self.report_aggregation_change(id, change);
-            }
-            Frame::Close => self.handle_close(context.now),
-            Frame::StreamOpen { id, .. }
-            | Frame::Stream { id, .. }
-            | Frame::StreamCredit { id, .. }
-            | Frame::StreamReturn { id, .. }
-            | Frame::StreamReset { id, .. } => match self.stream_of_wire(id) {
-                Some(stream) => self.handle_stream_frame(context.now, stream, frame),
-                None => self.drops.malformed += 1,
-            },
+            _ => {}
         }
     }
 
     fn handle_stream_frame(&mut self, now: Instant, stream: StreamId, frame: Frame<'_>) {
-        if self.closed {
+        if self.reachability.is_closed {
             // A late packet of a peer that has closed the session and forgotten all streams.
             return;
         }
+        let (streams, mut cx) = self.streams();
         match frame {
-            Frame::StreamOpen { app, target, .. } => self.on_stream_open(now, stream, app, target),
+            Frame::StreamOpen { app, target, .. } => {
+                streams.on_open(now, &mut cx, stream, app, target);
+            }
             Frame::Stream {
                 offset, fin, data, ..
-            } => self.on_stream_data(now, stream, offset, data, fin),
-            Frame::StreamCredit { granted, .. } => self.on_stream_credit(now, stream, granted),
-            Frame::StreamReturn { returned, .. } => self.on_stream_return(now, stream, returned),
-            Frame::StreamReset { reason, .. } => self.on_stream_reset(now, stream, reason),
+            } => streams.on_data(now, &mut cx, stream, ArrivedBytes { offset, data, fin }),
+            Frame::StreamCredit { granted, .. } => {
+                streams.on_credit(now, &mut cx, stream, granted);
+            }
+            Frame::StreamReturn { returned, .. } => {
+                streams.on_return(now, &mut cx, stream, returned);
+            }
+            Frame::StreamReset { reason, .. } => streams.on_reset(now, &mut cx, stream, reason),
             _ => {}
         }
+        self.on_stream_events();
     }
 
     fn on_feedback(&mut self, now: Instant, feedback: Feedback) {
@@ -352,79 +310,6 @@ impl Session {
         let path = self.paths.get_mut(id);
         let change = path.and_then(|path| path.on_feedback(now, feedback, waiting));
         self.report_aggregation_change(id, change);
-    }
-
-    fn handle_ack(&mut self, context: PacketContext, frame: AckFrame<'_>) {
-        let id = PathId(frame.path);
-        let now = context.now;
-        let Some(path) = self.paths.get_mut(id) else {
-            return;
-        };
-        let ack = ReceivedAck {
-            now,
-            received_at: context.received_at,
-            frame,
-            is_same_path: context.path.is_none_or(|path| path == id),
-            ack_delay_max: self.timing.ack_delay_max,
-        };
-        let Some(result) = path.on_ack(ack) else {
-            self.drops.malformed += 1;
-            return;
-        };
-        for packet in &result.acked {
-            self.tracer.record(now, id, || TraceKind::PacketAcked {
-                number: packet.number,
-                was_lost: packet.was_lost,
-            });
-        }
-        self.tracer
-            .record(now, id, || TraceKind::Recovery(path.recovery_metrics()));
-        if let Some(sent_at) = result.clock_sample {
-            self.receiver.clock_mut().on_ack(AckExchange {
-                sent_at,
-                received_us: frame.received_at_us,
-                held_us: frame.delay_us,
-                acked_at: context.received_at,
-            });
-        }
-        if let Some(mtu) = result.mtu {
-            self.on_mtu_changed(id, mtu);
-        }
-        for packet in &result.acked {
-            self.on_packet_acked(now, packet);
-        }
-        let signals = Some(result.signals);
-        self.report_to_tenants(now, id, (&result.acked, &result.lost), signals);
-        self.on_packets_lost(now, id, result.lost);
-    }
-
-    fn on_packet_acked(&mut self, now: Instant, packet: &ResolvedPacket) {
-        for frame in packet.frames.as_slice() {
-            match *frame {
-                SentFrame::Message {
-                    message,
-                    start,
-                    end,
-                } => self.scheduler.queues_mut().on_acked(message, start, end),
-                SentFrame::Stream {
-                    stream,
-                    start,
-                    end,
-                    fin,
-                } => self.on_stream_acked(now, stream, (start, end, fin)),
-                SentFrame::StreamOpen(stream) => self.on_stream_open_acked(now, stream),
-                SentFrame::Ack { path, largest } => {
-                    self.receiver.on_ack_of_ack(path, largest);
-                }
-                SentFrame::MessageDone { .. }
-                | SentFrame::MessageDrop { .. }
-                | SentFrame::Credit
-                | SentFrame::StreamCredit(_)
-                | SentFrame::StreamReturn(_)
-                | SentFrame::StreamReset { .. }
-                | SentFrame::Datagram { .. } => {}
-            }
-        }
     }
 
     fn handle_response(&mut self, context: PacketContext, token: u64) {
@@ -467,7 +352,7 @@ impl Session {
             Err(PartError::Abandoned) => {
                 self.drops.malformed += 1;
                 let status = MessageStatus::Refused(RefusalReason::Other);
-                self.control.push_back(SentFrame::MessageDone {
+                self.control.push(MessageControl::Done {
                     id,
                     status,
                     whole_at: clock::stamp(at),
@@ -477,14 +362,9 @@ impl Session {
     }
 
     fn on_whole(&mut self, whole: Whole) {
-        let known = self
-            .apps
-            .get_mut(&whole.app)
-            .filter(|entry| entry.takes(DeliveryClass::Message));
-        match known {
-            Some(entry) => {
-                entry.stats.received_messages += 1;
-                entry.stats.received_bytes += whole.body.len() as u64;
+        match self.apps.accepting(whole.app, DeliveryClass::Message) {
+            Some(app) => {
+                app.on_received(whole.body.len());
                 self.receiver.deliver_message(whole);
             }
             None => self.finish_message(
@@ -495,18 +375,49 @@ impl Session {
     }
 
     fn deliver_datagram(&mut self, datagram: ReceivedDatagram<'_>) {
-        let known = self
-            .apps
-            .get_mut(&datagram.app)
-            .filter(|entry| entry.takes(DeliveryClass::Datagram));
-        let Some(entry) = known else { return };
+        let app = self.apps.accepting(datagram.app, DeliveryClass::Datagram);
+        let Some(app) = app else { return };
         if self.receiver.is_delivery_full() {
-            entry.stats.refused_messages += 1;
+            app.on_dropped();
             return;
         }
-        entry.stats.received_messages += 1;
-        entry.stats.received_bytes += datagram.data.len() as u64;
+        app.on_received(datagram.data.len());
         self.receiver.deliver_datagram(datagram);
+    }
+
+    /// An IP packet of a tenant arrived.
+    fn deliver_packet(&mut self, now: Instant, packet: ReceivedPacket<'_>) {
+        let tenant = packet.tenant;
+        let tenants = self.scheduler.tenants_mut();
+        if !tenants.on_received(tenant, packet.data.len()) {
+            self.drops.unknown_tenant += 1;
+            if self.unknown_tenants.on_packet(now, tenant) {
+                let peer = self.id;
+                self.events.push_back(Event::TenantUnknown { peer, tenant });
+            }
+            return;
+        }
+        if self.receiver.is_delivery_full() {
+            tenants.count_drop(tenant, |drops| drops.arrived += 1);
+            return;
+        }
+        self.receiver.deliver_packet(packet);
+    }
+
+    /// The peer drops packets of a tenant of ours, since it does not know it.
+    fn on_unknown_tenant(&mut self, now: Instant, tenant: TenantId, packets: u64) {
+        let tenants = self.scheduler.tenants_mut();
+        if !tenants.knows(tenant) {
+            return;
+        }
+        let report = self.unknown_tenants.on_report(now, tenant, packets);
+        tenants.count_drop(tenant, |drops| {
+            drops.unknown_at_peer = drops.unknown_at_peer.saturating_add(report.dropped);
+        });
+        if report.is_news {
+            let peer = self.id;
+            self.events.push_back(Event::TenantRefused { peer, tenant });
+        }
     }
 
     fn handle_done(
@@ -526,24 +437,30 @@ impl Session {
         let now = context.now;
         let path = context.path.and_then(|path| self.paths.get(path));
         // Before the first acknowledgement the peer's clock is not known: assume half a round trip.
-        let half_rtt = || path?.rtt().min().map(|rtt| rtt / 2);
-        let ago = self.receiver.clock().since(now, whole_at).or_else(half_rtt);
+        let half_rtt = path.and_then(|path| path.rtt().min()).map(|rtt| rtt / 2);
+        let ago = self.receiver.clock().since(now, whole_at).or(half_rtt);
         let after = now.saturating_duration_since(message.made);
         // Never before it was made, whatever the clocks say.
         let arrived_after = ago.map(|ago| after.saturating_sub(ago));
-        self.push_done(now, id, &message, (outcome, arrived_after));
+        let end = MessageEnd {
+            outcome,
+            arrived_after,
+        };
+        self.on_message_ended(now, id, &message, end);
     }
 
     /// The peer closes the session. What waits to be sent stays until it comes back.
     fn handle_close(&mut self, now: Instant) {
         self.paths.iter_mut().for_each(Path::on_peer_closed);
-        self.closed = true;
-        self.unreachable_since = self.unreachable_since.or(Some(now));
+        self.reachability.is_closed = true;
+        self.reachability.unreachable_since = self.reachability.unreachable_since.or(Some(now));
         // The peer has forgotten its streams, whether it stops or has removed us.
-        self.reset_streams(ResetReason::Gateway);
-        self.handshake.next_at = Some(now + self.timing.handshake_retry_max);
+        let (streams, mut cx) = self.streams();
+        streams.on_peer_forgot(&mut cx, ResetReason::Gateway);
+        self.on_stream_events();
+        self.handshake.next_at = Some(now + self.settings.timing.handshake_retry_max);
         self.choose_paths(MoveReason::PathDown);
-        if std::mem::replace(&mut self.was_up, false) {
+        if std::mem::replace(&mut self.reachability.was_up, false) {
             self.events.push_back(Event::PeerDown {
                 peer: self.id,
                 closed_by_peer: true,

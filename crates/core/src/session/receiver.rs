@@ -12,10 +12,11 @@ use super::{
     clock::PeerClock,
     reassembly::{FragmentPart, MessagePart, PartError, Reassembly, Whole, WholeDatagram},
     received::{AckPolicy, Received},
+    sent_frames::{SentFrame, SentFrames},
     train::TrainReceiver,
 };
 use crate::{
-    endpoint::DatagramMeta,
+    datagram::DatagramMeta,
     event::StreamSignal,
     id::{AppId, FlowId, SocketId, StreamId, TenantId},
     wire::{Feedback, Frame, TrainReport},
@@ -25,11 +26,13 @@ use crate::{
 /// further ones are dropped and counted.
 const ARRIVED_MAX: usize = 65_536;
 
+const CREDIT_LEN_MAX: usize = 17;
+
 /// What arrived for the driver. Datagrams lie in an arena.
 pub(crate) enum Arrived {
     Message {
         app: AppId,
-        /// Ours, for `finish_message`.
+        /// Our number of it, for `finish_message`.
         number: u64,
         body: Vec<u8>,
     },
@@ -59,6 +62,15 @@ pub(crate) struct ReceivedDatagram<'a> {
     pub(crate) app: AppId,
     pub(crate) flow: FlowId,
     pub(crate) reply: bool,
+    pub(crate) data: &'a [u8],
+}
+
+/// An IP packet of a tenant as it arrived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReceivedPacket<'a> {
+    pub(crate) tenant: TenantId,
+    /// The two ECN bits of its IP header.
+    pub(crate) ecn: u8,
     pub(crate) data: &'a [u8],
 }
 
@@ -330,13 +342,14 @@ impl Receiver {
         self.credit_wanted
     }
 
-    /// The credit to be sent to the peer.
-    pub(crate) fn poll_credit(&mut self) -> Option<u64> {
-        if !std::mem::take(&mut self.credit_wanted) {
-            return None;
+    /// Appends credit for messages if it is wanted and there is room up to `end`.
+    pub(crate) fn write_credit(&mut self, end: usize, out: &mut Vec<u8>, frames: &mut SentFrames) {
+        let has_room = out.len() + CREDIT_LEN_MAX <= end;
+        if has_room && std::mem::take(&mut self.credit_wanted) {
+            self.reassembly.credit_to_grant();
+            Frame::Credit(self.reassembly.granted()).encode(out);
+            frames.push(SentFrame::Credit);
         }
-        self.reassembly.credit_to_grant();
-        Some(self.reassembly.granted())
     }
 
     /// The credit that was sent is lost.
@@ -370,11 +383,11 @@ impl Receiver {
         });
     }
 
-    pub(crate) fn deliver_packet(&mut self, tenant: TenantId, ecn: u8, data: &[u8]) {
-        let (start, end) = self.deliveries.store(data);
+    pub(crate) fn deliver_packet(&mut self, packet: ReceivedPacket<'_>) {
+        let (start, end) = self.deliveries.store(packet.data);
         self.deliveries.arrived.push_back(Arrived::Packet {
-            tenant,
-            ecn,
+            tenant: packet.tenant,
+            ecn: packet.ecn,
             start,
             end,
         });

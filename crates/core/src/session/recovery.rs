@@ -13,11 +13,8 @@ use std::{
 
 use keiro_units::Instant;
 
-use super::{estimates::SelfQueueing, rtt::RttEstimator};
-use crate::{
-    event::ResetReason,
-    id::{AppId, StreamId, TenantId},
-};
+use super::{estimates::SelfQueueing, rtt::RttEstimator, sent_frames::SentFrames};
+use crate::id::TenantId;
 
 /// RFC 9002 §6.1.1 kPacketThreshold: packets this far below the largest acknowledged one are lost.
 const PACKET_THRESHOLD_MIN: u64 = 3;
@@ -28,90 +25,6 @@ const PACKETS_MAX: usize = 1 << 17;
 /// Longest time between two probe timeouts in a row: several fit into the 80 ms of silence after
 /// which a path is given up.
 const PROBE_SPACING: Duration = Duration::from_millis(15);
-
-/// A part of a packet that matters when the packet is lost or acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SentFrame {
-    /// Bytes `start..end` of our message `message` (local number).
-    Message {
-        message: u64,
-        start: u32,
-        end: u32,
-    },
-    MessageDone {
-        id: u64,
-        status: crate::wire::MessageStatus,
-        whole_at: u32,
-    },
-    MessageDrop {
-        id: u64,
-        total: u32,
-    },
-    Credit,
-    /// Bytes `start..end` of a stream, and with `fin` its end.
-    Stream {
-        stream: StreamId,
-        start: u64,
-        end: u64,
-        fin: bool,
-    },
-    StreamOpen(StreamId),
-    /// The newest credit of a stream, whichever it was.
-    StreamCredit(StreamId),
-    /// The newest total of the stream credit that we have returned.
-    StreamReturn(StreamId),
-    StreamReset {
-        stream: StreamId,
-        reason: ResetReason,
-    },
-    /// A datagram of this application, which is not retransmitted.
-    Datagram {
-        app: AppId,
-    },
-    /// An acknowledgement of the peer's path `path` up to packet `largest`. It is not retransmitted:
-    /// the next one covers it.
-    Ack {
-        path: u8,
-        largest: u64,
-    },
-}
-
-/// The frames of one packet; most have one, or an acknowledgement beside it.
-#[derive(Clone, Debug, Default)]
-pub(crate) enum SentFrames {
-    #[default]
-    None,
-    One(SentFrame),
-    Two([SentFrame; 2]),
-    Many(Vec<SentFrame>),
-}
-
-impl SentFrames {
-    pub(crate) fn push(&mut self, frame: SentFrame) {
-        match self {
-            Self::None => *self = Self::One(frame),
-            Self::One(first) => *self = Self::Two([*first, frame]),
-            Self::Two([first, second]) => *self = Self::Many(vec![*first, *second, frame]),
-            Self::Many(frames) => frames.push(frame),
-        }
-    }
-
-    pub(crate) fn as_slice(&self) -> &[SentFrame] {
-        match self {
-            Self::None => &[],
-            Self::One(frame) => std::slice::from_ref(frame),
-            Self::Two(frames) => frames,
-            Self::Many(frames) => frames,
-        }
-    }
-
-    /// One of them reports the outcome of a message of the peer.
-    fn carries_outcome(&self) -> bool {
-        self.as_slice()
-            .iter()
-            .any(|frame| matches!(frame, SentFrame::MessageDone { .. }))
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {

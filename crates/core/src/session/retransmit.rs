@@ -1,10 +1,9 @@
-//! Retransmission: the content of lost packets is queued again.
+//! Losses: the tenants' controllers hear of them, and the content of lost packets is queued again.
 
 use keiro_units::Instant;
 
 use super::{
-    Session,
-    recovery::{ResolvedPacket, SentFrame},
+    Session, recovery::ResolvedPacket, scheduler::ResolvedPackets, sent_frames::SentFrame,
 };
 use crate::{event::Event, id::PathId, trace::TraceKind};
 
@@ -16,7 +15,12 @@ impl Session {
 
     /// Packets are lost: the tenants' controllers hear of it, and their content is queued again.
     pub(super) fn on_lost(&mut self, now: Instant, path: PathId, lost: Vec<ResolvedPacket>) {
-        self.report_to_tenants(now, path, (&[], &lost), None);
+        let resolved = ResolvedPackets {
+            acked: &[],
+            lost: &lost,
+            signals: None,
+        };
+        self.report_to_tenants(now, path, resolved);
         self.on_packets_lost(now, path, lost);
     }
 
@@ -34,6 +38,19 @@ impl Session {
             self.on_mtu_changed(id, mtu);
         }
         self.requeue(now, id, lost);
+    }
+
+    /// Reports to the tenants' controllers what became of packets on a path.
+    pub(super) fn report_to_tenants(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        resolved: ResolvedPackets<'_>,
+    ) {
+        if let Some(path) = self.paths.get(path) {
+            let path = path.id_and_mtu();
+            self.scheduler.on_packets_resolved(now, path, resolved);
+        }
     }
 
     /// Queues the content of packets that are lost, or that a probe timeout retransmits.
@@ -54,7 +71,7 @@ impl Session {
         }
     }
 
-    pub(super) fn on_frame_lost(&mut self, now: Instant, frame: SentFrame) {
+    fn on_frame_lost(&mut self, now: Instant, frame: SentFrame) {
         match frame {
             SentFrame::Message {
                 message,
@@ -62,28 +79,21 @@ impl Session {
                 end,
             } => {
                 let app = self.scheduler.queues().app_of_message(message);
-                let path = app.and_then(|app| self.active_path(app));
+                let path = app.and_then(|app| self.apps.active_path(app));
                 self.scheduler
                     .queues_mut()
                     .on_lost(message, start, end, path);
             }
-            SentFrame::MessageDone { .. } | SentFrame::MessageDrop { .. } => {
-                self.control.push_back(frame);
-            }
+            SentFrame::MessageControl(frame) => self.control.push(frame),
             SentFrame::StreamReset { stream, reason } => {
                 self.streams.on_reset_lost(stream, reason);
             }
             SentFrame::Credit => self.receiver.on_credit_lost(),
-            SentFrame::Stream {
-                stream,
-                start,
-                end,
-                fin,
-            } => {
+            SentFrame::Stream { stream, range } => {
                 let path = self.path_of_stream(stream);
                 self.scheduler
                     .queues_mut()
-                    .on_stream_lost(now, stream, (start, end, fin), path);
+                    .on_stream_lost(now, stream, range, path);
             }
             SentFrame::StreamOpen(stream) => {
                 let path = self.path_of_stream(stream);
@@ -92,7 +102,7 @@ impl Session {
                     .on_stream_open_lost(now, stream, path);
             }
             SentFrame::StreamCredit(stream) => self.streams.on_credit_lost(stream),
-            SentFrame::StreamReturn(stream) => self.scheduler.queues_mut().want_return(stream),
+            SentFrame::StreamReturn(stream) => self.scheduler.queues_mut().on_return_lost(stream),
             SentFrame::Datagram { .. } | SentFrame::Ack { .. } => {}
         }
     }

@@ -24,9 +24,25 @@ pub(crate) struct RttEstimator {
 impl RttEstimator {
     /// Takes a sample; `ack_delay` is what the peer says it held the acknowledgement back.
     pub(crate) fn on_sample(&mut self, sample: Duration, ack_delay: Duration) {
-        self.latest = sample;
         let min = self.min.map_or(sample, |min| min.min(sample));
         self.min = Some(min);
+        self.smooth(sample, min, ack_delay);
+    }
+
+    /// An acknowledgement came back over another path after `sample`. That a shorter path brings it
+    /// sooner says nothing about this one. That it takes longer means that packets must not be
+    /// declared lost, nor challenges unanswered, before such an acknowledgement can have come.
+    pub(crate) fn on_other_return_path(&mut self, sample: Duration, ack_delay: Duration) {
+        match (self.smoothed, self.min) {
+            (Some(smoothed), Some(min)) if sample > smoothed + ack_delay => {
+                self.smooth(sample, min, ack_delay);
+            }
+            _ => self.latest = sample,
+        }
+    }
+
+    fn smooth(&mut self, sample: Duration, min: Duration, ack_delay: Duration) {
+        self.latest = sample;
         let adjusted = if sample >= min + ack_delay {
             sample - ack_delay
         } else {
@@ -166,6 +182,26 @@ mod tests {
         // A claimed delay never pushes a sample below the minimum.
         rtt.on_sample(100 * MS, 90 * MS);
         assert_eq!(rtt.smoothed(), Some((110 * MS * 7 + 100 * MS) / 8));
+    }
+
+    #[test]
+    fn acknowledgement_over_another_path_never_shortens_the_round_trip() {
+        let mut rtt = RttEstimator::default();
+        rtt.on_other_return_path(50 * MS, Duration::ZERO);
+        assert_eq!((rtt.smoothed(), rtt.min()), (None, None));
+        rtt.on_sample(100 * MS, Duration::ZERO);
+        let variation = rtt.variation();
+        rtt.on_other_return_path(20 * MS, Duration::ZERO);
+        assert_eq!(
+            (rtt.smoothed(), rtt.variation()),
+            (Some(100 * MS), variation)
+        );
+        rtt.on_other_return_path(900 * MS, Duration::ZERO);
+        assert_eq!(
+            (rtt.smoothed(), rtt.min()),
+            (Some(200 * MS), Some(100 * MS))
+        );
+        assert_eq!(rtt.loss_delay(), 900 * MS * 9 / 8);
     }
 
     #[test]

@@ -6,11 +6,15 @@
 //! one about the other. Tenant 0 takes its turns like any other; frames of the protocol itself are
 //! sent in its turns, and are the only thing that its window does not hold back.
 
+use std::collections::BTreeMap;
+
 use keiro_units::Instant;
 
 use super::{
+    path::AckSignals,
+    recovery::ResolvedPacket,
     send_queues::{Coalescing, SendQueues},
-    tenant::{GrantRequest, ItemsState, SchedulerGrant, Tenants},
+    tenant::{DeliveryReport, ItemsState, PathMtu, SchedulerGrant, SendingPath, Tenants},
 };
 use crate::{
     config::SchedulerKind,
@@ -28,25 +32,53 @@ pub(crate) struct SendScheduler {
 /// Bounds of what waits to be sent to one peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendLimits {
-    /// Bytes of messages.
     pub(crate) message_bytes_max: u64,
     pub(crate) tenants_max: usize,
     /// Bytes of IP packets.
     pub(crate) packet_bytes_max: u64,
 }
 
-/// A path that may send.
+/// Packets on one path of which it is known what became of them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SendingPath {
-    pub(crate) id: PathId,
-    /// Its largest IP packet.
-    pub(crate) mtu: u16,
-    /// Bytes that an IP packet of a tenant takes beside its own, at most.
-    pub(crate) packet_overhead: u64,
-    /// When an aggregate may leave.
-    pub(crate) coalescing_at: Instant,
-    /// Frames of the protocol itself are to leave over it.
-    pub(crate) control_waits: bool,
+pub(crate) struct ResolvedPackets<'a> {
+    pub(crate) acked: &'a [ResolvedPacket],
+    pub(crate) lost: &'a [ResolvedPacket],
+    /// Of the acknowledgement that said so; `None`: a timer did.
+    pub(crate) signals: Option<AckSignals>,
+}
+
+impl ResolvedPackets<'_> {
+    /// The same for every tenant. The peer counts CE marks of all packets together, those that left
+    /// with one among them.
+    fn reports(&self) -> BTreeMap<TenantId, DeliveryReport> {
+        let left_marked = self.acked.iter().filter(|packet| packet.owner.ecn == 3);
+        let marks = self.signals.map_or(0, |signals| signals.ce_marks);
+        let mut marks = marks.saturating_sub(left_marked.count() as u64);
+        let mut reports: BTreeMap<TenantId, DeliveryReport> = BTreeMap::new();
+        for packet in self.acked {
+            let report = reports.entry(packet.owner.tenant).or_default();
+            let bytes = u64::from(packet.ip_bytes);
+            report.acked += 1;
+            report.acked_bytes += bytes;
+            if !packet.was_lost {
+                report.no_longer_in_flight += bytes;
+            }
+            if matches!(packet.owner.ecn, 1 | 2) && marks > 0 {
+                marks -= 1;
+                report.marked += 1;
+            }
+        }
+        for packet in self.lost {
+            let report = reports.entry(packet.owner.tenant).or_default();
+            // An MTU probe that is lost is no sign of congestion (RFC 8899 §3).
+            report.lost += u64::from(!packet.is_mtu_probe);
+            report.no_longer_in_flight += u64::from(packet.ip_bytes);
+        }
+        if let Some((tenant, round_trip)) = self.signals.and_then(|signals| signals.sampled) {
+            reports.entry(tenant).or_default().round_trip = Some(round_trip);
+        }
+        reports
+    }
 }
 
 impl SendScheduler {
@@ -118,13 +150,7 @@ impl SendScheduler {
             self.tenants.on_may_coalesce(path.id);
         }
         let Self { queues, tenants } = self;
-        let request = GrantRequest {
-            path: path.id,
-            mtu: path.mtu,
-            packet_overhead: path.packet_overhead,
-            control_waits: path.control_waits,
-        };
-        tenants.poll_next(now, request, |tenant| {
+        tenants.poll_next(now, path, |tenant| {
             match queues.first(path.id, tenant, may_coalesce) {
                 Some(_) => ItemsState::Ready,
                 None if queues.has_ready(path.id, tenant, Coalescing::Yes) => {
@@ -150,11 +176,12 @@ impl SendScheduler {
 
     /// The same where tenant 0 is the only one, so that there are neither turns nor windows.
     fn alone_waits_until(&self, path: SendingPath) -> Option<Instant> {
-        let has = |coalescing| self.queues.has_ready(path.id, TenantId::ZERO, coalescing);
-        if path.control_waits || has(Coalescing::No) {
+        let (queues, zero) = (&self.queues, TenantId::ZERO);
+        if path.control_waits || queues.has_ready(path.id, zero, Coalescing::No) {
             return Some(Instant::ZERO);
         }
-        has(Coalescing::Yes).then_some(path.coalescing_at)
+        let coalesces = queues.has_ready(path.id, zero, Coalescing::Yes);
+        coalesces.then_some(path.coalescing_at)
     }
 
     /// A packet that was granted has left with so many IP bytes.
@@ -177,6 +204,34 @@ impl SendScheduler {
         }
     }
 
+    /// A packet of a tenant with so many IP bytes has left that was not granted.
+    pub(crate) fn on_ungranted_sent(
+        &mut self,
+        now: Instant,
+        path: PathMtu,
+        tenant: TenantId,
+        ip_bytes: u64,
+    ) {
+        if self.tenants.is_shared() {
+            self.tenants.on_ungranted_sent(now, path, tenant, ip_bytes);
+        }
+    }
+
+    /// Reports to the tenants' controllers what became of their packets.
+    pub(crate) fn on_packets_resolved(
+        &mut self,
+        now: Instant,
+        path: PathMtu,
+        resolved: ResolvedPackets<'_>,
+    ) {
+        if !self.tenants.is_shared() {
+            return;
+        }
+        for (tenant, report) in resolved.reports() {
+            self.tenants.on_delivery_report(now, path, tenant, &report);
+        }
+    }
+
     /// # Panics
     ///
     /// Panics with the invariant's name if one does not hold.
@@ -187,80 +242,4 @@ impl SendScheduler {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{id::FlowId, session::tenant::GrantKind};
-    use keiro_model::fairness::controller::ControllerConfig;
-    use keiro_units::Bandwidth;
-
-    const NOW: Instant = Instant::from_nanos(1_000_000_000);
-    const PATH: SendingPath = SendingPath {
-        id: PathId(0),
-        mtu: 1500,
-        packet_overhead: 60,
-        coalescing_at: Instant::ZERO,
-        control_waits: false,
-    };
-
-    /// A datagram of tenant 0 waits.
-    fn scheduler() -> SendScheduler {
-        let limits = SendLimits {
-            message_bytes_max: 1 << 20,
-            tenants_max: 4,
-            packet_bytes_max: 1 << 20,
-        };
-        let mut scheduler = SendScheduler::new(SchedulerKind::Deadline, limits);
-        let datagram = (AppId(1), FlowId(0), false, &[1; 1000][..]);
-        let queues = scheduler.queues_mut();
-        queues.push_datagram(NOW, datagram, None, Some(PATH.id));
-        scheduler
-    }
-
-    fn next(scheduler: &mut SendScheduler, path: SendingPath) -> Option<(TenantId, GrantKind)> {
-        let grant = scheduler.poll_next(NOW, path)?;
-        scheduler.check_invariants();
-        Some((grant.tenant, grant.kind))
-    }
-
-    #[test]
-    fn items_that_wait_when_sharing_begins_and_ends_keep_their_turns() {
-        let mut scheduler = scheduler();
-        let zero = Some((TenantId::ZERO, GrantKind::Items));
-        assert_eq!(next(&mut scheduler, PATH), zero);
-        for _ in 0..2 {
-            let tenant = TenantConfig::new(TenantId(7));
-            scheduler.set_tenant(NOW, tenant).expect("few");
-            assert_eq!(scheduler.waits_until(PATH), Some(Instant::ZERO));
-            assert_eq!(next(&mut scheduler, PATH), zero, "shared");
-            scheduler.tenants_mut().remove(TenantId(7));
-            assert_eq!(next(&mut scheduler, PATH), zero, "alone");
-        }
-    }
-
-    #[test]
-    fn only_control_frames_leave_while_the_window_of_tenant_0_is_full() {
-        let mut scheduler = scheduler();
-        let unit = Bandwidth::from_mbit_per_second(1);
-        let zero = TenantConfig {
-            controller: ControllerConfig::Keiro { unit },
-            ..TenantConfig::new(TenantId::ZERO)
-        };
-        scheduler.set_tenant(NOW, zero).expect("few");
-        let mut sent = 0;
-        while let Some(grant) = scheduler.poll_next(NOW, PATH) {
-            assert_eq!(grant.kind, GrantKind::Items);
-            scheduler.on_sent(NOW, PATH.id, grant, 1500);
-            sent += 1;
-            assert!(sent < 10_000, "a window bounds what is in flight");
-        }
-        assert!(sent > 0);
-        let control = SendingPath {
-            control_waits: true,
-            ..PATH
-        };
-        assert_eq!(scheduler.waits_until(control), Some(Instant::ZERO));
-        let granted = next(&mut scheduler, control);
-        assert_eq!(granted, Some((TenantId::ZERO, GrantKind::Control)));
-        assert_eq!(next(&mut scheduler, PATH), None);
-    }
-}
+mod tests;

@@ -1,38 +1,43 @@
 //! Send queues: what waits to be sent to one peer, and in which order it leaves.
 //!
 //! An *item* is a message, a datagram or the data of a stream. Each waits in the queue of its
-//! application's tenant on the path that the application takes; the queues are ordered by the
-//! schedule key. Path selection, pacing and the turns of tenants are decided elsewhere.
+//! application's tenant on the path that the application takes ([`ready`]); the queues are ordered by
+//! the schedule key. What is left to send of an item is kept with the others of its kind
+//! ([`messages`], [`datagrams`], [`streams`]). Path selection, pacing and the turns of tenants are
+//! decided elsewhere.
 
+mod datagrams;
 mod invariants;
+mod messages;
 mod packetize;
+pub(crate) mod ready;
 mod streams;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::packetize::{CONTENT_HEAD_MAX, FrameBuf, ItemSelection, WritableStream};
-
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
+pub(crate) use self::{
+    datagrams::NewDatagram,
+    messages::{NewMessage, OutMessage},
+    packetize::{CONTENT_HEAD_MAX, FrameBuf, ItemSelection, WritableStream},
+    ready::{Coalescing, SendItem},
 };
+
+use std::{collections::BTreeMap, time::Duration};
 
 use keiro_units::Instant;
 
-use super::stream::{credit_return::CreditReturns, outbound::OutStream};
+use self::{
+    datagrams::{OutDatagram, OutDatagrams},
+    messages::{OutMessages, Part},
+    ready::{QueueKey, ReadyQueues, ScheduleKey},
+    streams::OutStreams,
+};
+use super::stream::outbound::OutStream;
 use crate::{
     config::{DeliveryClass, SchedulerKind},
-    id::{AppId, FlowId, PathId, StreamId, TenantId},
-    ranges::RangeSet,
-    wire::CREDIT_PER_MESSAGE,
+    id::{AppId, PathId, StreamId, TenantId},
 };
 
-/// Messages accepted and not ended at most, whatever their bytes: bounds bookkeeping.
-pub(crate) const MESSAGES_MAX: usize = 65_536;
-/// Datagram bytes that wait at most; then the oldest go. 2 MiB: 170 ms of 100 Mbit/s.
-const DATAGRAM_BYTES_MAX: usize = 2 << 20;
-/// Datagrams that wait at most, whatever their bytes: bounds bookkeeping. Ours: 64 bytes each in the mean.
-const DATAGRAMS_MAX: usize = DATAGRAM_BYTES_MAX / 64;
 /// Items whose lengths are read to estimate the mean length of those that wait to be coalesced. Ours:
 /// hundreds of thousands may wait.
 const SAMPLED_ITEMS_MAX: usize = 64;
@@ -40,168 +45,30 @@ const SAMPLED_ITEMS_MAX: usize = 64;
 /// All keys equal: the order of acceptance decides. Zero is left for streams' repairs.
 const FIFO_KEY: u64 = 1;
 
-/// A message on its way.
-#[derive(Debug)]
-pub(crate) struct OutMessage {
-    pub(crate) app: AppId,
-    pub(crate) body: Vec<u8>,
-    pub(crate) made: Instant,
-    key: u64,
-    expires: Option<Instant>,
-    /// Its number on the wire, given when its first byte leaves.
-    pub(crate) wire_id: Option<u64>,
-    /// Sent for the first time up to here.
-    fresh: usize,
-    /// To be sent again.
-    repair: RangeSet,
-    /// Acknowledged.
-    acked: RangeSet,
-}
-
-/// A datagram that waits.
-#[derive(Debug)]
-pub(crate) struct OutDatagram {
-    pub(crate) app: AppId,
-    pub(crate) flow: FlowId,
-    pub(crate) reply: bool,
-    pub(crate) data: Vec<u8>,
-    key: u64,
-    /// Sent as fragments up to here.
-    pub(crate) offset: usize,
-    /// Number of its fragments' datagram, once it has begun.
-    pub(crate) fragment_id: Option<u64>,
-}
-
-/// Local number of a item, in order of acceptance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum SendItem {
-    Message(u64),
-    Datagram(u64),
-    Stream(StreamId),
-}
-
-/// Part of a message to be sent now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
-    pub(crate) start: usize,
-    pub(crate) end: usize,
-    pub(crate) repair: bool,
-}
-
-/// The order in a queue: deadline or constant, then order of acceptance. Unique.
-type ScheduleKey = (u64, u64);
-
-/// Whether an item is packed into an aggregate with others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Coalescing {
-    /// It leaves as it is, once.
-    No,
-    /// It is packed into an aggregate with others.
-    Yes,
-}
-
-/// The path that an item waits for (`None`: its application has none), and its tenant.
-pub(crate) type QueueKey = (Option<PathId>, TenantId);
-
-/// What one tenant has waiting for one path.
-#[derive(Debug, Default)]
-struct Queue {
-    plain: BTreeMap<ScheduleKey, SendItem>,
-    coalescing: BTreeMap<ScheduleKey, SendItem>,
-    /// Bytes still to send.
-    bytes: u64,
-}
-
 /// Everything that waits for one peer or is unacknowledged.
 #[derive(Debug)]
 pub(crate) struct SendQueues {
     scheduler: SchedulerKind,
-    bytes_max: u64,
+    /// The next number in the order of acceptance.
     next: u64,
-    next_wire_id: u64,
-    next_fragment_id: u64,
-    messages: BTreeMap<u64, OutMessage>,
-    datagrams: BTreeMap<u64, OutDatagram>,
-    streams: BTreeMap<StreamId, OutStream>,
-    /// Number of streams by application; there are no zeros.
-    streams_of: BTreeMap<AppId, usize>,
-    /// Bytes of streams that are kept until they are acknowledged.
-    stream_bytes: u64,
-    /// Streams that were refused bytes because all together keep too many.
-    without_memory: BTreeSet<StreamId>,
-    /// The one of them that was woken last.
-    memory_turn: Option<StreamId>,
-    returns: CreditReturns,
-    /// Streams that wait and have more than a turn's worth: the second part of their places.
-    backlog: BTreeSet<(QueueKey, u64)>,
-    by_wire_id: BTreeMap<u64, u64>,
-    expiries: BTreeSet<(Instant, u64)>,
+    messages: OutMessages,
+    datagrams: OutDatagrams,
+    streams: OutStreams,
     /// Tenants of applications; the others belong to tenant 0.
     tenants: BTreeMap<AppId, TenantId>,
-    /// Items with something to send.
-    ready: BTreeMap<QueueKey, Queue>,
-    /// Paths for which something has ever waited.
-    paths: BTreeSet<Option<PathId>>,
-    /// Items of all tenants that are to be coalesced.
-    coalescing_items: BTreeMap<PathId, usize>,
-    /// Where something has come since [`SendQueues::take_woken`].
-    woken: BTreeSet<(PathId, TenantId)>,
-    /// Items of so many bytes at most are coalesced, by path; 0: none.
-    coalescing_max: BTreeMap<PathId, u64>,
-    /// Messages that may not begin for want of credit.
-    without_credit: BTreeSet<(u64, u64)>,
-    message_bytes: u64,
-    datagram_bytes: usize,
-    credit_granted: u64,
-    credit_used: u64,
-}
-
-impl Queue {
-    fn items(&self, coalescing: Coalescing) -> &BTreeMap<ScheduleKey, SendItem> {
-        match coalescing {
-            Coalescing::No => &self.plain,
-            Coalescing::Yes => &self.coalescing,
-        }
-    }
-
-    fn items_mut(&mut self, coalescing: Coalescing) -> &mut BTreeMap<ScheduleKey, SendItem> {
-        match coalescing {
-            Coalescing::No => &mut self.plain,
-            Coalescing::Yes => &mut self.coalescing,
-        }
-    }
+    ready: ReadyQueues,
 }
 
 impl SendQueues {
     pub(crate) fn new(scheduler: SchedulerKind, bytes_max: u64) -> Self {
         Self {
             scheduler,
-            bytes_max,
             next: 0,
-            next_wire_id: 0,
-            next_fragment_id: 0,
-            messages: BTreeMap::new(),
-            datagrams: BTreeMap::new(),
-            streams: BTreeMap::new(),
-            streams_of: BTreeMap::new(),
-            stream_bytes: 0,
-            without_memory: BTreeSet::new(),
-            memory_turn: None,
-            returns: CreditReturns::default(),
-            backlog: BTreeSet::new(),
-            by_wire_id: BTreeMap::new(),
-            expiries: BTreeSet::new(),
+            messages: OutMessages::new(bytes_max),
+            datagrams: OutDatagrams::default(),
+            streams: OutStreams::default(),
             tenants: BTreeMap::new(),
-            ready: BTreeMap::new(),
-            paths: BTreeSet::new(),
-            coalescing_items: BTreeMap::new(),
-            woken: BTreeSet::new(),
-            coalescing_max: BTreeMap::new(),
-            without_credit: BTreeSet::new(),
-            message_bytes: 0,
-            datagram_bytes: 0,
-            credit_granted: 0,
-            credit_used: 0,
+            ready: ReadyQueues::default(),
         }
     }
 
@@ -212,37 +79,14 @@ impl SendQueues {
 
     /// A message of `len` bytes would be accepted.
     pub(crate) fn has_room(&self, len: usize) -> bool {
-        self.messages.len() < MESSAGES_MAX
-            && (self.message_bytes + len as u64 <= self.bytes_max || self.messages.is_empty())
+        self.messages.has_room(len)
     }
 
     /// Accepts a message for `path`; its local number.
-    pub(crate) fn push_message(
-        &mut self,
-        app: AppId,
-        body: Vec<u8>,
-        made: Instant,
-        (latency_target, lifetime): (Option<Duration>, Option<Duration>),
-        path: Option<PathId>,
-    ) -> u64 {
+    pub(crate) fn push_message(&mut self, new: NewMessage, path: Option<PathId>) -> u64 {
         let id = self.take_number();
-        let expires = lifetime.map(|lifetime| made + lifetime);
-        if let Some(at) = expires {
-            self.expiries.insert((at, id));
-        }
-        self.message_bytes += body.len() as u64;
-        let message = OutMessage {
-            app,
-            body,
-            made,
-            key: self.key(made, latency_target),
-            expires,
-            wire_id: None,
-            fresh: 0,
-            repair: RangeSet::default(),
-            acked: RangeSet::default(),
-        };
-        self.messages.insert(id, message);
+        let key = self.key(new.made, new.latency_target);
+        self.messages.insert(id, OutMessage::new(new, key));
         self.enqueue(SendItem::Message(id), path);
         id
     }
@@ -251,56 +95,24 @@ impl SendQueues {
     pub(crate) fn push_datagram(
         &mut self,
         now: Instant,
-        datagram: (AppId, FlowId, bool, &[u8]),
-        latency_target: Option<Duration>,
+        new: NewDatagram<'_>,
         path: Option<PathId>,
     ) -> Vec<AppId> {
-        let (app, flow, reply, data) = datagram;
         let mut dropped = Vec::new();
-        while self.datagram_bytes + data.len() > DATAGRAM_BYTES_MAX
-            || self.datagrams.len() >= DATAGRAMS_MAX
-        {
-            let Some((&oldest, _)) = self.datagrams.first_key_value() else {
-                break;
-            };
+        while let Some(oldest) = self.datagrams.oldest_in_the_way(new.data.len()) {
             dropped.extend(self.remove_datagram(oldest).map(|datagram| datagram.app));
         }
         let id = self.take_number();
-        self.datagram_bytes += data.len();
-        let datagram = OutDatagram {
-            app,
-            flow,
-            reply,
-            data: data.to_vec(),
-            key: self.key(now, latency_target),
-            offset: 0,
-            fragment_id: None,
-        };
-        self.datagrams.insert(id, datagram);
+        let key = self.key(now, new.latency_target);
+        self.datagrams.insert(id, OutDatagram::new(new, key));
         self.enqueue(SendItem::Datagram(id), path);
         dropped
     }
 
     /// Items of at most so many bytes are coalesced on `path`; 0: none.
     pub(crate) fn set_coalescing_max(&mut self, path: PathId, bytes: u64) {
-        if self.coalescing_max.insert(path, bytes) == Some(bytes) {
-            return;
-        }
-        self.coalescing_items.remove(&path);
-        let queues_of_path: Vec<QueueKey> =
-            self.queues_of_path(path).map(|(key, _)| *key).collect();
-        for key in queues_of_path {
-            let Some(queue) = self.ready.get_mut(&key) else {
-                continue;
-            };
-            let mut items = std::mem::take(&mut queue.coalescing);
-            // Messages are never coalesced, and may be many.
-            let changing =
-                |_: &ScheduleKey, item: &mut SendItem| !matches!(item, SendItem::Message(_));
-            items.extend(queue.plain.extract_if(.., changing));
-            for (place, item) in items {
-                self.insert(key, place, item);
-            }
+        for (key, place, item) in self.ready.set_coalescing_max(path, bytes) {
+            self.insert(key, place, item);
         }
     }
 
@@ -310,9 +122,8 @@ impl SendQueues {
         if before == tenant {
             return;
         }
-        let queues_of_path: Vec<QueueKey> = self.ready.keys().copied().collect();
         let mut moving = Vec::new();
-        for key in queues_of_path.into_iter().filter(|(_, of)| *of == before) {
+        for key in self.ready.keys_of_tenant(before) {
             moving.push((key.0, self.take_app(app, key)));
         }
         match tenant {
@@ -329,27 +140,19 @@ impl SendQueues {
         self.tenants.get(&app).copied().unwrap_or(TenantId::ZERO)
     }
 
-    /// Tenants of which something has come for `path` since the last call.
+    /// See [`ReadyQueues::take_woken`].
     pub(crate) fn take_woken(&mut self, path: PathId) -> Vec<TenantId> {
-        let of_path = (path, TenantId::ZERO)..=(path, TenantId(u32::MAX));
-        let woken = self.woken.extract_if(of_path, |_| true);
-        woken.map(|(_, tenant)| tenant).collect()
+        self.ready.take_woken(path)
     }
 
-    /// Has [`take_woken`](Self::take_woken) return a tenant wherever something of it waits.
+    /// See [`ReadyQueues::wake_all`].
     pub(crate) fn wake_all(&mut self, tenant: TenantId) {
-        for ((path, of), queue) in &self.ready {
-            let waits = !queue.plain.is_empty() || !queue.coalescing.is_empty();
-            if let Some(path) = path.filter(|_| waits && *of == tenant) {
-                self.woken.insert((path, tenant));
-            }
-        }
+        self.ready.wake_all(tenant);
     }
 
-    /// Something has come for `path` that [`take_woken`](Self::take_woken) has not returned yet.
+    /// See [`ReadyQueues::has_woken`].
     pub(crate) fn has_woken(&self, path: PathId) -> bool {
-        let of_path = (path, TenantId::ZERO)..=(path, TenantId(u32::MAX));
-        self.woken.range(of_path).next().is_some()
+        self.ready.has_woken(path)
     }
 
     /// The first of a tenant's items for `path` that may be sent, and how; items to be coalesced
@@ -362,7 +165,7 @@ impl SendQueues {
     ) -> Option<(SendItem, Coalescing)> {
         let key = (Some(path), tenant);
         loop {
-            let queue = self.ready.get(&key)?;
+            let queue = self.ready.get(key)?;
             let plain = queue.plain.first_key_value();
             let coalescing = queue.coalescing.first_key_value().filter(|_| may_coalesce);
             let (&place, &item) = match (plain, coalescing) {
@@ -372,17 +175,15 @@ impl SendQueues {
                 (Some(plain), _) => plain,
                 (None, coalescing) => return coalescing.map(|(_, item)| (*item, Coalescing::Yes)),
             };
-            let SendItem::Message(id) = item else {
-                return Some((item, Coalescing::No));
-            };
-            let message = &self.messages[&id];
-            if message.wire_id.is_some() || self.may_begin(message.body.len()) {
-                return Some((item, Coalescing::No));
+            match item {
+                SendItem::Message(id) if !self.messages.may_send(id) => {
+                    let left = self.left(item);
+                    self.ready.sub_bytes(key, left);
+                    self.ready.take(key, place);
+                    self.messages.wait_for_credit(place);
+                }
+                _ => return Some((item, Coalescing::No)),
             }
-            let left = self.left(item);
-            self.sub_waiting(key, left);
-            self.take_from_queue(key, place);
-            self.without_credit.insert((place.0, id));
         }
     }
 
@@ -393,12 +194,12 @@ impl SendQueues {
         tenant: TenantId,
         class: DeliveryClass,
     ) -> Option<SendItem> {
-        let queue = self.ready.get(&(Some(path), tenant))?;
+        let queue = self.ready.get((Some(path), tenant))?;
         let (_, item) = queue.coalescing.first_key_value()?;
         (Self::class_of(*item) == class).then_some(*item)
     }
 
-    /// The class of what a item belongs to: an aggregate holds one.
+    /// The class of what an item belongs to: an aggregate holds one.
     pub(crate) fn class_of(item: SendItem) -> DeliveryClass {
         match item {
             SendItem::Message(_) => DeliveryClass::Message,
@@ -407,190 +208,104 @@ impl SendQueues {
         }
     }
 
-    /// The next part of a message, at most `max` bytes; `None` if nothing is left to send.
-    pub(crate) fn next_part(&self, id: u64, max: usize) -> Option<Part> {
-        let message = self.messages.get(&id)?;
-        if let Some((start, end)) = message.repair.first() {
-            let (start, end) = (start as usize, end as usize);
-            return Some(Part {
-                start,
-                end: end.min(start + max),
-                repair: true,
-            });
-        }
-        let start = message.fresh;
-        let end = message.body.len().min(start + max);
-        (start < end).then_some(Part {
-            start,
-            end,
-            repair: false,
-        })
-    }
-
-    /// The number of a message on the wire; beginning it uses credit.
-    pub(crate) fn begin(&mut self, id: u64) -> u64 {
-        let message = self
-            .messages
-            .get_mut(&id)
-            .expect("a message that is sent exists");
-        if let Some(wire_id) = message.wire_id {
-            return wire_id;
-        }
-        let wire_id = self.next_wire_id;
-        self.next_wire_id += 1;
-        self.credit_used += message.body.len() as u64 + CREDIT_PER_MESSAGE;
-        message.wire_id = Some(wire_id);
-        self.by_wire_id.insert(wire_id, id);
-        wire_id
-    }
-
     /// `part` of a message has left over `path`.
-    pub(crate) fn on_part_sent(&mut self, path: PathId, id: u64, part: Part) {
-        let message = self
-            .messages
-            .get_mut(&id)
-            .expect("a message that is sent exists");
-        if part.repair {
-            message.repair.remove(part.start as u64, part.end as u64);
-        } else {
-            message.fresh = part.end;
-        }
-        let (place, app) = ((message.key, id), message.app);
-        let idle = message.repair.is_empty() && message.fresh == message.body.len();
+    fn on_part_sent(&mut self, path: PathId, id: u64, part: Part) {
+        self.messages.on_part_sent(id, part);
+        let item = SendItem::Message(id);
+        let Some((place, app)) = self.place_of(item).zip(self.app_of(item)) else {
+            return;
+        };
         let key = (Some(path), self.tenant_of(app));
-        self.sub_waiting(key, (part.end - part.start) as u64);
-        if idle {
-            self.take_from_queue(key, place);
+        self.ready.sub_bytes(key, (part.end - part.start) as u64);
+        if self.left(item) == 0 {
+            self.ready.take(key, place);
         }
     }
 
     /// Takes a datagram that has left (whole or its last fragment) or is given up.
-    pub(crate) fn remove_datagram(&mut self, id: u64) -> Option<OutDatagram> {
-        let datagram = self.datagrams.remove(&id)?;
-        self.datagram_bytes -= datagram.data.len();
-        let place = (datagram.key, id);
-        let left = (datagram.data.len() - datagram.offset) as u64;
-        if let Some(key) = self.queue_key_of(place, datagram.app) {
-            self.sub_waiting(key, left);
-            self.take_from_queue(key, place);
-        }
-        Some(datagram)
+    fn remove_datagram(&mut self, id: u64) -> Option<OutDatagram> {
+        self.unqueue(SendItem::Datagram(id));
+        self.datagrams.remove(id)
     }
 
     /// `bytes` of a datagram have left as a fragment.
-    pub(crate) fn on_fragment_sent(&mut self, path: PathId, id: u64, bytes: usize) {
-        if let Some(datagram) = self.datagrams.get_mut(&id) {
-            datagram.offset += bytes;
-            let app = datagram.app;
-            self.sub_waiting((Some(path), self.tenant_of(app)), bytes as u64);
+    fn on_fragment_sent(&mut self, path: PathId, id: u64, bytes: usize) {
+        self.datagrams.on_fragment_sent(id, bytes);
+        if let Some(app) = self.app_of(SendItem::Datagram(id)) {
+            let key = (Some(path), self.tenant_of(app));
+            self.ready.sub_bytes(key, bytes as u64);
         }
     }
 
     /// Bytes `start..end` of a message were lost; they wait for `path` again.
     pub(crate) fn on_lost(&mut self, id: u64, start: u32, end: u32, path: Option<PathId>) {
-        let Some(message) = self.messages.get_mut(&id) else {
-            return;
-        };
-        let mut missing = RangeSet::default();
-        missing.insert(u64::from(start), u64::from(end));
-        for (low, high) in message.acked.iter() {
-            missing.remove(low, high);
-        }
-        let mut fresh = 0;
-        for (low, high) in missing.iter() {
-            fresh += message.repair.insert(low, high);
-        }
-        if fresh == 0 {
+        let bytes = self.messages.on_lost(id, start, end);
+        if bytes == 0 {
             return;
         }
-        let (place, app) = ((message.key, id), message.app);
-        match self.queue_key_of(place, app) {
-            Some(key) => self.ready.entry(key).or_default().bytes += fresh,
+        match self.find(SendItem::Message(id)) {
+            Some(key) => self.ready.add_bytes(key, bytes),
             None => self.enqueue(SendItem::Message(id), path),
         }
     }
 
     /// Bytes `start..end` of a message arrived.
     pub(crate) fn on_acked(&mut self, id: u64, start: u32, end: u32) {
-        let Some(message) = self.messages.get_mut(&id) else {
-            return;
-        };
-        let (start, end) = (u64::from(start), u64::from(end));
-        message.acked.insert(start, end);
-        if message.repair.is_empty() {
+        let bytes = self.messages.on_acked(id, start, end);
+        if bytes == 0 {
             return;
         }
-        let before: u64 = message.repair.iter().map(|(low, high)| high - low).sum();
-        message.repair.remove(start, end);
-        let after: u64 = message.repair.iter().map(|(low, high)| high - low).sum();
-        let (place, app) = ((message.key, id), message.app);
-        let idle = message.repair.is_empty() && message.fresh == message.body.len();
-        if let Some(key) = self.queue_key_of(place, app) {
-            self.sub_waiting(key, before - after);
-            if idle {
-                self.take_from_queue(key, place);
+        let item = SendItem::Message(id);
+        if let Some((key, place)) = self.find(item).zip(self.place_of(item)) {
+            self.ready.sub_bytes(key, bytes);
+            if self.left(item) == 0 {
+                self.ready.take(key, place);
             }
         }
     }
 
     /// Takes out the message that is called `wire_id` on the wire.
     pub(crate) fn finish(&mut self, wire_id: u64) -> Option<(u64, OutMessage)> {
-        let id = *self.by_wire_id.get(&wire_id)?;
-        self.remove_message(id).map(|message| (id, message))
+        let id = self.messages.by_wire_id(wire_id)?;
+        Some((id, self.remove_message(id)?))
     }
 
     /// Takes out every message whose lifetime has ended.
     pub(crate) fn take_expired(&mut self, now: Instant) -> Vec<(u64, OutMessage)> {
         let mut expired = Vec::new();
-        while let Some(&(at, id)) = self.expiries.first() {
-            if at > now {
-                break;
-            }
+        while let Some(id) = self.messages.next_expired(now) {
             expired.extend(self.remove_message(id).map(|message| (id, message)));
         }
         expired
     }
 
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
-        self.expiries.first().map(|(at, _)| *at)
+        self.messages.next_expiry()
     }
 
     /// Takes out everything: the peer is removed.
     pub(crate) fn take_all(&mut self) -> Vec<(u64, OutMessage)> {
         self.datagrams.clear();
-        self.clear_queues();
-        let ids: Vec<u64> = self.messages.keys().copied().collect();
-        ids.into_iter()
-            .filter_map(|id| Some((id, self.remove_message(id)?)))
+        self.ready.clear();
+        let ids = self.messages.ids().into_iter();
+        ids.filter_map(|id| Some((id, self.remove_message(id)?)))
             .collect()
     }
 
     /// The peer has restarted: it knows nothing of what was sent, all begins anew.
     pub(crate) fn restart(&mut self, credit: u64, path_of_app: impl Fn(AppId) -> Option<PathId>) {
-        self.clear_queues();
-        self.without_credit.clear();
-        self.by_wire_id.clear();
-        self.credit_granted = credit;
-        self.credit_used = 0;
-        for message in self.messages.values_mut() {
-            message.wire_id = None;
-            message.fresh = 0;
-            message.repair = RangeSet::default();
-            message.acked = RangeSet::default();
-        }
-        for datagram in self.datagrams.values_mut() {
-            datagram.offset = 0;
-            datagram.fragment_id = None;
-        }
-        let items = self
+        self.ready.clear();
+        self.messages.restart(credit);
+        self.datagrams.restart();
+        let messages = self
             .messages
             .iter()
             .map(|(id, message)| (SendItem::Message(*id), message.app));
         let datagrams = self
             .datagrams
             .iter()
-            .map(|(id, d)| (SendItem::Datagram(*id), d.app));
-        let items: Vec<(SendItem, AppId)> = items.chain(datagrams).collect();
+            .map(|(id, datagram)| (SendItem::Datagram(*id), datagram.app));
+        let items: Vec<(SendItem, AppId)> = messages.chain(datagrams).collect();
         for (item, app) in items {
             self.enqueue(item, path_of_app(app));
         }
@@ -602,14 +317,10 @@ impl SendQueues {
         granted: u64,
         path_of_app: impl Fn(AppId) -> Option<PathId>,
     ) {
-        if granted <= self.credit_granted {
-            return;
-        }
-        self.credit_granted = granted;
-        for (_, id) in std::mem::take(&mut self.without_credit) {
-            if let Some(message) = self.messages.get(&id) {
-                let path = path_of_app(message.app);
-                self.enqueue(SendItem::Message(id), path);
+        for id in self.messages.on_credit(granted) {
+            let item = SendItem::Message(id);
+            if let Some(app) = self.app_of(item) {
+                self.enqueue(item, path_of_app(app));
             }
         }
     }
@@ -622,7 +333,7 @@ impl SendQueues {
 
     /// Takes an application's items out of a queue.
     fn take_app(&mut self, app: AppId, key: QueueKey) -> Vec<SendItem> {
-        let Some(queue) = self.ready.get(&key) else {
+        let Some(queue) = self.ready.get(key) else {
             return Vec::new();
         };
         let moving: Vec<(ScheduleKey, SendItem)> = queue
@@ -633,9 +344,9 @@ impl SendQueues {
             .map(|(place, item)| (*place, *item))
             .collect();
         for (place, item) in &moving {
-            self.take_from_queue(key, *place);
+            self.ready.take(key, *place);
             let left = self.left(*item);
-            self.sub_waiting(key, left);
+            self.ready.sub_bytes(key, left);
         }
         moving.into_iter().map(|(_, item)| item).collect()
     }
@@ -648,30 +359,24 @@ impl SendQueues {
         }
     }
 
-    /// Items of a tenant wait for `path` that leave this way.
+    /// See [`ReadyQueues::has_ready`].
     pub(crate) fn has_ready(&self, path: PathId, tenant: TenantId, coalescing: Coalescing) -> bool {
-        self.ready
-            .get(&(Some(path), tenant))
-            .is_some_and(|queue| !queue.items(coalescing).is_empty())
+        self.ready.has_ready(path, tenant, coalescing)
     }
 
-    /// Items of any tenant wait for `path` to be coalesced.
+    /// See [`ReadyQueues::has_coalescing`].
     pub(crate) fn has_coalescing(&self, path: PathId) -> bool {
-        self.coalescing_items
-            .get(&path)
-            .is_some_and(|count| *count > 0)
+        self.ready.has_coalescing(path)
     }
 
     /// Bytes of all tenants that wait for `path`.
     pub(crate) fn waiting_bytes(&self, path: PathId) -> u64 {
-        self.queues_of_path(path)
-            .map(|(_, queue)| queue.bytes)
-            .sum()
+        self.ready.of_path(path).map(|(_, queue)| queue.bytes).sum()
     }
 
     /// Bytes that wait for `path` to be coalesced; an estimate if there are many items.
     pub(crate) fn coalescing_bytes(&self, path: PathId) -> u64 {
-        let waiting = self.queues_of_path(path).map(|(_, queue)| {
+        let waiting = self.ready.of_path(path).map(|(_, queue)| {
             let first = queue.coalescing.values().take(SAMPLED_ITEMS_MAX);
             let (sampled, bytes) = first.fold((0, 0), |(items, bytes), item| {
                 (items + 1, bytes + self.left(*item))
@@ -683,32 +388,24 @@ impl SendQueues {
 
     /// Bytes of one tenant that wait for `path`.
     pub(crate) fn waiting_bytes_of(&self, path: PathId, tenant: TenantId) -> u64 {
-        let queue = self.ready.get(&(Some(path), tenant));
+        let queue = self.ready.get((Some(path), tenant));
         queue.map_or(0, |queue| queue.bytes)
-    }
-
-    fn queues_of_path(&self, path: PathId) -> impl Iterator<Item = (&QueueKey, &Queue)> {
-        let (first, last) = (TenantId::ZERO, TenantId(u32::MAX));
-        self.ready.range((Some(path), first)..=(Some(path), last))
-    }
-
-    fn clear_queues(&mut self) {
-        self.ready.clear();
-        self.coalescing_items.clear();
-        self.woken.clear();
     }
 
     /// Something of `app` waits or is on its way.
     pub(crate) fn has_app(&self, app: AppId) -> bool {
         // Asked for one stream after the other when an application with many goes.
-        self.streams_of.contains_key(&app)
-            || self.datagrams.values().any(|datagram| datagram.app == app)
-            || self.messages.values().any(|message| message.app == app)
+        self.streams.has_app(app)
+            || self
+                .datagrams
+                .iter()
+                .any(|(_, datagram)| datagram.app == app)
+            || self.messages.iter().any(|(_, message)| message.app == app)
     }
 
     /// Nothing waits or is unacknowledged.
     pub(crate) fn is_empty(&self) -> bool {
-        self.messages.is_empty() && self.datagrams.is_empty() && self.stream_bytes == 0
+        self.messages.is_empty() && self.datagrams.is_empty() && self.stream_bytes() == 0
     }
 
     pub(crate) fn app_of_message(&self, id: u64) -> Option<AppId> {
@@ -717,7 +414,12 @@ impl SendQueues {
 
     /// The sending half of a stream.
     pub(crate) fn stream(&self, id: StreamId) -> Option<&OutStream> {
-        self.streams.get(&id)
+        self.streams.get(id)
+    }
+
+    /// Streams with a sending half.
+    pub(crate) fn stream_ids(&self) -> impl Iterator<Item = StreamId> {
+        self.streams.ids()
     }
 
     /// Messages that have not ended.
@@ -727,12 +429,12 @@ impl SendQueues {
 
     /// Bytes of messages that have not ended.
     pub(crate) fn message_bytes(&self) -> u64 {
-        self.message_bytes
+        self.messages.bytes()
     }
 
     /// Bytes of streams that are kept until they are acknowledged.
     pub(crate) fn stream_bytes(&self) -> u64 {
-        self.stream_bytes
+        self.streams.bytes()
     }
 
     fn take_number(&mut self) -> u64 {
@@ -749,39 +451,29 @@ impl SendQueues {
         }
     }
 
-    fn may_begin(&self, len: usize) -> bool {
-        self.credit_used + len as u64 + CREDIT_PER_MESSAGE <= self.credit_granted
-    }
-
     fn place_of(&self, item: SendItem) -> Option<ScheduleKey> {
         match item {
-            SendItem::Message(id) => self.messages.get(&id).map(|message| (message.key, id)),
-            SendItem::Datagram(id) => self.datagrams.get(&id).map(|datagram| (datagram.key, id)),
-            SendItem::Stream(id) => Some(self.streams.get(&id)?.queued?.place),
+            SendItem::Message(id) => self.messages.place_of(id),
+            SendItem::Datagram(id) => self.datagrams.place_of(id),
+            SendItem::Stream(id) => Some(self.streams.get(id)?.queued?.place),
         }
     }
 
     fn app_of(&self, item: SendItem) -> Option<AppId> {
         match item {
-            SendItem::Message(id) => self.messages.get(&id).map(|message| message.app),
-            SendItem::Datagram(id) => self.datagrams.get(&id).map(|datagram| datagram.app),
-            SendItem::Stream(id) => self.streams.get(&id).map(|stream| stream.app),
+            SendItem::Message(id) => self.messages.get(id).map(|message| message.app),
+            SendItem::Datagram(id) => self.datagrams.get(id).map(|datagram| datagram.app),
+            SendItem::Stream(id) => self.streams.get(id).map(|stream| stream.app),
         }
     }
 
     /// Bytes of `item` still to send.
-    pub(crate) fn left(&self, item: SendItem) -> u64 {
+    fn left(&self, item: SendItem) -> u64 {
         match item {
-            SendItem::Message(id) => self.messages.get(&id).map_or(0, |message| {
-                let repair: u64 = message.repair.iter().map(|(low, high)| high - low).sum();
-                repair + (message.body.len() - message.fresh) as u64
-            }),
-            SendItem::Datagram(id) => self
-                .datagrams
-                .get(&id)
-                .map_or(0, |datagram| (datagram.data.len() - datagram.offset) as u64),
+            SendItem::Message(id) => self.messages.get(id).map_or(0, OutMessage::left),
+            SendItem::Datagram(id) => self.datagrams.get(id).map_or(0, OutDatagram::left),
             SendItem::Stream(id) => {
-                let queued = self.streams.get(&id).and_then(|stream| stream.queued);
+                let queued = self.streams.get(id).and_then(|stream| stream.queued);
                 queued.map_or(0, |queued| queued.bytes)
             }
         }
@@ -791,90 +483,46 @@ impl SendQueues {
         let Some((place, app)) = self.place_of(item).zip(self.app_of(item)) else {
             return;
         };
-        let (key, left) = ((path, self.tenant_of(app)), self.left(item));
-        self.ready.entry(key).or_default().bytes += left;
+        let key = (path, self.tenant_of(app));
+        self.ready.add_bytes(key, self.left(item));
         self.insert(key, place, item);
     }
 
-    /// The queue in which a item waits; there are few paths.
-    fn queue_key_of(&self, place: ScheduleKey, app: AppId) -> Option<QueueKey> {
-        let tenant = self.tenant_of(app);
-        let mut queues_of_path = self.paths.iter().map(|path| (*path, tenant));
-        queues_of_path.find(|key| {
-            let queue = self.ready.get(key);
-            queue.is_some_and(|q| q.plain.contains_key(&place) || q.coalescing.contains_key(&place))
-        })
+    /// Takes an item out of the queue in which it waits, if it does.
+    fn unqueue(&mut self, item: SendItem) {
+        if let Some((key, place)) = self.find(item).zip(self.place_of(item)) {
+            let left = self.left(item);
+            self.ready.sub_bytes(key, left);
+            self.ready.take(key, place);
+        }
     }
 
-    fn take_from_queue(&mut self, key: QueueKey, place: ScheduleKey) {
-        let Some(queue) = self.ready.get_mut(&key) else {
-            return;
-        };
-        let was_coalescing =
-            queue.plain.remove(&place).is_none() && queue.coalescing.remove(&place).is_some();
-        if was_coalescing
-            && let Some(count) = key.0.and_then(|path| self.coalescing_items.get_mut(&path))
-        {
-            *count -= 1;
-        }
+    /// The queue in which an item waits.
+    fn find(&self, item: SendItem) -> Option<QueueKey> {
+        let tenant = self.tenant_of(self.app_of(item)?);
+        self.ready.find(self.place_of(item)?, tenant)
     }
 
     fn insert(&mut self, key: QueueKey, place: ScheduleKey, item: SendItem) {
         let coalescing = self.coalescing(item, key.0);
-        self.paths.insert(key.0);
-        let queue = self.ready.entry(key).or_default();
-        queue.items_mut(coalescing).insert(place, item);
-        let Some(path) = key.0 else { return };
-        if coalescing == Coalescing::Yes {
-            *self.coalescing_items.entry(path).or_default() += 1;
-        }
-        self.woken.insert((path, key.1));
+        self.ready.insert(key, place, item, coalescing);
     }
 
     fn coalescing(&self, item: SendItem, path: Option<PathId>) -> Coalescing {
-        let max = path
-            .and_then(|path| self.coalescing_max.get(&path))
-            .copied();
-        let coalesces = max.is_some_and(|max| max > 0);
-        match item {
-            SendItem::Message(_) => Coalescing::No,
-            SendItem::Datagram(id) => {
-                let datagram = self.datagrams.get(&id).filter(|d| d.offset == 0);
-                let thin = datagram.is_some_and(|d| Some(d.data.len() as u64) <= max);
-                if coalesces && thin {
-                    Coalescing::Yes
-                } else {
-                    Coalescing::No
-                }
-            }
-            SendItem::Stream(_) if coalesces && Some(self.left(item)) <= max => Coalescing::Yes,
-            SendItem::Stream(_) => Coalescing::No,
-        }
-    }
-
-    fn sub_waiting(&mut self, key: QueueKey, bytes: u64) {
-        if let Some(queue) = self.ready.get_mut(&key) {
-            queue.bytes = queue.bytes.saturating_sub(bytes);
+        let max = self.ready.coalescing_max(path);
+        let has_begun = match item {
+            SendItem::Message(_) => return Coalescing::No,
+            SendItem::Datagram(id) => self.datagrams.get(id).is_none_or(|d| d.offset > 0),
+            SendItem::Stream(_) => false,
+        };
+        match max > 0 && !has_begun && self.left(item) <= max {
+            true => Coalescing::Yes,
+            false => Coalescing::No,
         }
     }
 
     fn remove_message(&mut self, id: u64) -> Option<OutMessage> {
-        let place = self.place_of(SendItem::Message(id))?;
-        let app = self.app_of(SendItem::Message(id))?;
-        let left = self.left(SendItem::Message(id));
-        if let Some(key) = self.queue_key_of(place, app) {
-            self.sub_waiting(key, left);
-            self.take_from_queue(key, place);
-        }
-        let message = self.messages.remove(&id)?;
-        self.without_credit.remove(&(message.key, id));
-        if let Some(wire_id) = message.wire_id {
-            self.by_wire_id.remove(&wire_id);
-        }
-        if let Some(at) = message.expires {
-            self.expiries.remove(&(at, id));
-        }
-        self.message_bytes -= message.body.len() as u64;
-        Some(message)
+        self.unqueue(SendItem::Message(id));
+        self.messages.remove(id)
     }
 }

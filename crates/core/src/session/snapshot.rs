@@ -1,12 +1,11 @@
 //! Snapshots of a session for the driver.
 
-use keiro_stats::{AppStats, PeerStats};
+use keiro_stats::PeerStats;
 
-use super::{App, Session, path::Path};
+use super::{Session, path::Path};
 use crate::{
-    config::DeliveryClass,
     event::Event,
-    snapshot::{AppSnapshot, PathSnapshot, SessionSnapshot},
+    snapshot::{PathSnapshot, SessionSnapshot},
 };
 
 impl Session {
@@ -18,21 +17,19 @@ impl Session {
     }
 
     pub(crate) fn snapshot(&self) -> SessionSnapshot {
+        let mut drops = self.drops;
+        self.streams.add_violations(&mut drops);
+        let epoch = self.keys.current();
         SessionSnapshot {
             peer: self.id,
             up: self.is_up(),
-            settling: self.startup_wait.is_some(),
-            key_since: self.keys.current().map(|epoch| epoch.since),
-            features: self.keys.current().map(|epoch| epoch.features),
-            drops: self.drops,
+            settling: self.path_selection.is_waiting(),
+            key_since: epoch.map(|epoch| epoch.since),
+            features: epoch.map(|epoch| epoch.features),
+            drops,
             stats: self.stats(),
             paths: self.path_snapshots(),
-            apps: self
-                .apps
-                .values()
-                .filter(|app| !app.removed)
-                .map(App::snapshot)
-                .collect(),
+            apps: self.apps.snapshots(),
         }
     }
 
@@ -52,32 +49,15 @@ impl Session {
     }
 
     pub(crate) fn path_snapshots(&self) -> Vec<PathSnapshot> {
-        let snapshot = |path: &Path| {
-            let mut snapshot = path.snapshot(self.scheduler.waiting_bytes(path.id()));
-            for aggregates in self.receiver.aggregates_at(path.socket()) {
-                aggregates.add_to(&mut snapshot.stats);
-            }
-            snapshot
-        };
-        self.paths.iter().map(snapshot).collect()
+        let paths = self.paths.iter();
+        paths.map(|path| self.path_snapshot(path)).collect()
     }
-}
 
-impl App {
-    fn snapshot(&self) -> AppSnapshot {
-        let stats = self.stats;
-        let ended = stats.delivered_messages + stats.expired_messages + stats.refused_messages;
-        AppSnapshot {
-            id: self.config.id,
-            path: self.active,
-            stats: AppStats {
-                waiting_messages: match self.config.class {
-                    DeliveryClass::Message => stats.sent_messages.saturating_sub(ended),
-                    DeliveryClass::Datagram | DeliveryClass::Stream => 0,
-                },
-                ..stats
-            },
-            workload: self.workload.seen(),
+    fn path_snapshot(&self, path: &Path) -> PathSnapshot {
+        let mut snapshot = path.snapshot(self.scheduler.waiting_bytes(path.id()));
+        for aggregates in self.receiver.aggregates_at(path.socket()) {
+            aggregates.add_to(&mut snapshot.stats);
         }
+        snapshot
     }
 }

@@ -3,15 +3,15 @@
 use keiro_units::Instant;
 
 use super::{
-    Session,
+    MessageEnd, Session,
     path::{Path, PathTimeout},
-    recovery::SentFrame,
-    scheduler::SendingPath,
+    sent_frames::MessageControl,
+    tenant::SendingPath,
 };
 use crate::{
-    endpoint::Timeouts,
-    event::MessageOutcome,
+    event::{MessageOutcome, MoveReason},
     id::PathId,
+    timeouts::Timeouts,
     uplink::Uplinks,
     wire::{DATA_HEADER_LEN, Frame, TAG_LEN},
 };
@@ -20,12 +20,15 @@ impl Session {
     /// Does everything that is due, except sending and handshakes.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.expire_messages(now);
-        self.check_startup_wait(now);
-        self.scheduler.queues_mut().return_credit(now);
-        self.end_streams(now);
-        if self.streams_unreachable_at().is_some_and(|at| at <= now) {
-            self.give_up_streams();
+        let selection = &mut self.path_selection;
+        if selection.on_timeout(now, &self.apps, &self.paths) {
+            self.choose_paths(MoveReason::PathUp);
         }
+        self.scheduler.queues_mut().return_credit(now);
+        let unreachable_since = self.reachability.unreachable_since;
+        let (streams, mut cx) = self.streams();
+        streams.on_timeout(now, &mut cx, unreachable_since);
+        self.on_stream_events();
         for id in self.paths.ids() {
             self.handle_path_timeout(now, id);
         }
@@ -33,7 +36,7 @@ impl Session {
 
     /// When `handle_timeout` or `poll_transmit` has something to do.
     pub(crate) fn poll_timeout(&self, uplinks: &Uplinks) -> Timeouts {
-        let keyed = self.keys.current().is_some() && !self.closed;
+        let keyed = self.keys.current().is_some() && !self.reachability.is_closed;
         let mut paths = Timeouts::default();
         for path in self.paths.iter().filter(|_| keyed) {
             paths = paths.min(self.path_timeout(path, uplinks));
@@ -43,11 +46,12 @@ impl Session {
             .remote_paths()
             .filter(|path| keyed && self.path_for_acks(*path).is_some())
             .filter_map(|path| self.receiver.due_of(path));
+        let unreachable_since = self.reachability.unreachable_since;
         let rest = acks
             .chain(self.scheduler.queues().next_expiry())
             .chain(self.scheduler.queues().credit_return_due())
-            .chain(self.startup_wait_due())
-            .chain(self.streams_unreachable_at())
+            .chain(self.path_selection.due(&self.apps, &self.paths))
+            .chain(self.streams.unreachable_at(unreachable_since))
             .chain(self.streams.deferred_reset_due())
             .chain(self.handshake_at())
             .min();
@@ -58,7 +62,7 @@ impl Session {
     pub(crate) fn handshake_at(&self) -> Option<Instant> {
         match self.handshake.next_at {
             Some(at) => Some(at),
-            None => self.keys.rekey_at(&self.timing),
+            None => self.keys.rekey_at(&self.settings.timing),
         }
     }
 
@@ -67,9 +71,10 @@ impl Session {
             if let Some(wire_id) = message.wire_id {
                 let total = message.body.len() as u32;
                 self.control
-                    .push_back(SentFrame::MessageDrop { id: wire_id, total });
+                    .push(MessageControl::Drop { id: wire_id, total });
             }
-            self.push_done(now, id, &message, (MessageOutcome::Expired, None));
+            let end = MessageEnd::here(MessageOutcome::Expired);
+            self.on_message_ended(now, id, &message, end);
         }
     }
 
@@ -77,7 +82,7 @@ impl Session {
         let Some(path) = self.paths.get_mut(id) else {
             return;
         };
-        match path.on_timeout(now, &self.timing, self.probe_share) {
+        match path.on_timeout(now, &self.settings.timing, self.settings.probe_share) {
             None => {}
             Some(PathTimeout::Down(reason)) => {
                 self.take_path_down(now, id, reason);
@@ -98,14 +103,14 @@ impl Session {
     /// No path is up: the peer may have restarted and lost its keys.
     pub(super) fn request_handshake_if_unreachable(&mut self, now: Instant) {
         if !self.paths.any_up() && self.handshake.next_at.is_none() {
-            self.handshake.next_at = Some(now + self.timing.handshake_retry);
+            self.handshake.next_at = Some(now + self.settings.timing.handshake_retry);
         }
     }
 
     /// Nothing has answered since the keys were agreed on, which was some time ago: the peer may have
     /// lost them before a path came up, and may be unable to begin a handshake.
     pub(super) fn request_handshake_if_keys_old(&mut self, now: Instant) {
-        let old = self.timing.handshake_retry_max;
+        let old = self.settings.timing.handshake_retry_max;
         let keys = self.keys.current();
         if keys.is_some_and(|epoch| now - epoch.since >= old) {
             self.request_handshake_if_unreachable(now);
@@ -118,7 +123,17 @@ impl Session {
             false => None,
         };
         let uplink_free = uplinks.next(path.socket());
-        path.poll_timeout(&self.timing, self.probe_share, data_at, uplink_free)
+        path.poll_timeout(
+            &self.settings.timing,
+            self.settings.probe_share,
+            data_at,
+            uplink_free,
+        )
+    }
+
+    /// The path over which packets of the peer's path `number` are acknowledged.
+    pub(super) fn path_for_acks(&self, number: u8) -> Option<PathId> {
+        self.paths.for_acks(self.receiver.socket_of(number))
     }
 
     fn control_waits(&self) -> bool {
@@ -137,14 +152,14 @@ impl Session {
         let mtu = path.mtu();
         // The head of the frame is counted at its longest, so that the window is never exceeded.
         let head = Frame::packet_head_len(u32::MAX, usize::from(mtu));
-        let sends_control = || self.control_waits() && self.control_path() == Some(path.id());
+        let sends_control = self.control_waits() && self.paths.fastest() == Some(path.id());
         SendingPath {
             id: path.id(),
             mtu,
             packet_overhead: (usize::from(path.ip_overhead()) + DATA_HEADER_LEN + TAG_LEN + head)
                 as u64,
             coalescing_at: path.aggregator().next(),
-            control_waits: path.is_ping_wanted() || sends_control(),
+            control_waits: path.is_ping_wanted() || sends_control,
         }
     }
 }

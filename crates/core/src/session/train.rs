@@ -87,8 +87,17 @@ pub(crate) struct SentTrain {
     pub(crate) probe_bytes: u64,
     /// The first so many carry data.
     pub(crate) with_data: u32,
-    /// Thin traffic passes.
+    /// Aggregates leave on the path, which a train must not delay.
     pub(crate) is_thin: bool,
+}
+
+/// What pays for probes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProbeBudget {
+    /// At which the path is paced.
+    pub(crate) rate: Bandwidth,
+    /// The part of `rate` that probes may take.
+    pub(crate) share: Probability,
 }
 
 #[derive(Debug)]
@@ -104,7 +113,6 @@ impl Trains {
             return None;
         }
         let last_at = self.last_at.unwrap_or(Instant::ZERO);
-        let part = |percent: u32| self.train_pay * percent / 100;
         let paid = self.spent_until + self.train_pay;
         // What is new or does not fit what is known is looked into with the reserve; else that is
         // filled first of all, slowly.
@@ -115,9 +123,15 @@ impl Trains {
             };
             return Some(paid.max(last_at + apart));
         }
-        let whole = self.spent_until + self.train_pay * RESERVE_TRAINS + part(self.patience);
-        let filling = paid.max(last_at + part(FILLING + self.patience));
+        let whole =
+            self.spent_until + self.train_pay * RESERVE_TRAINS + self.part_of_pay(self.patience);
+        let filling = paid.max(last_at + self.part_of_pay(FILLING + self.patience));
         Some(whole.min(filling).max(last_at + self.apart))
+    }
+
+    /// Percents of the time that pays for a train.
+    fn part_of_pay(&self, percent: u32) -> Duration {
+        self.train_pay * percent / 100
     }
 
     /// A train of nothing but data may leave.
@@ -127,8 +141,8 @@ impl Trains {
     }
 
     /// Time between PINGs on an idle path; `None`: the share does not pay for them.
-    pub(crate) fn ping_interval(&self, rate: Bandwidth, share: Probability) -> Option<Duration> {
-        let share = self.share_of(rate, share);
+    pub(crate) fn ping_interval(&self, budget: ProbeBudget) -> Option<Duration> {
+        let share = self.share_of(budget);
         if share.is_zero() {
             return None;
         }
@@ -137,18 +151,14 @@ impl Trains {
     }
 
     /// A ping of `ip_bytes` has left.
-    pub(crate) fn on_ping(
-        &mut self,
-        now: Instant,
-        ip_bytes: u64,
-        (rate, share): (Bandwidth, Probability),
-    ) {
+    pub(crate) fn on_ping(&mut self, now: Instant, ip_bytes: u64, budget: ProbeBudget) {
         self.probe_bytes += ip_bytes;
-        self.pay(now, PING_BYTES, self.share_of(rate, share));
+        self.pay(now, PING_BYTES, self.share_of(budget));
     }
 
     /// The share of the lower of what the path is said to carry and what it carries.
-    fn share_of(&self, rate: Bandwidth, share: Probability) -> Bandwidth {
+    fn share_of(&self, budget: ProbeBudget) -> Bandwidth {
+        let ProbeBudget { rate, share } = budget;
         let found = self
             .follower
             .found()
@@ -180,7 +190,7 @@ impl Trains {
         &mut self,
         now: Instant,
         sent: SentTrain,
-        (rate, share): (Bandwidth, Probability),
+        budget: ProbeBudget,
         random: u32,
     ) {
         if self.awaited.len() >= AWAITED_MAX {
@@ -197,7 +207,7 @@ impl Trains {
             false => 0,
         };
         self.probe_bytes += sent.probe_bytes;
-        let share = self.share_of(rate, share);
+        let share = self.share_of(budget);
         let whole = u64::from(sent.packets) * u64::from(sent.packet_bytes);
         let pay = share.transmission_time_ceil(ByteCount::new(whole));
         self.train_pay = pay.min(PAY_MAX);

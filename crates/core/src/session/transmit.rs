@@ -1,5 +1,8 @@
 //! Sending: on which path, with which frames, and how many packets at once.
 
+mod ip_packets;
+mod packet;
+
 use std::net::SocketAddr;
 
 use keiro_units::Instant;
@@ -7,16 +10,15 @@ use rand_chacha::ChaCha20Rng;
 
 use super::{
     Session,
-    copies::{CopyBatch, CopyContent, PendingCopy},
-    parity::RESERVE,
+    aggregation::copies::{CopyBatch, CopyContent, PendingCopy},
     path::{Path, TrainContent},
-    recovery::{Owner, PacketKind, SentFrames},
-    send_queues::{Coalescing, FrameBuf, ItemSelection, SendQueues},
-    tenant::{GrantKind, SchedulerGrant},
+    recovery::{Owner, PacketKind},
+    send_queues::ItemSelection,
+    sent_frames::SentFrames,
+    tenant::{FirstPacket, GrantKind, SchedulerGrant},
 };
 use crate::{
-    config::DeliveryClass,
-    endpoint::{Transmit, TransmitBuf},
+    datagram::{Transmit, TransmitBuf},
     event::{Event, MoveReason, PathDownReason},
     id::{PathId, SocketId, TenantId},
     trace::TraceKind,
@@ -24,38 +26,73 @@ use crate::{
     wire::{DATA_HEADER_LEN, DataHeader, Frame, TAG_LEN},
 };
 
-/// An aggregate that is being written.
-#[derive(Clone, Copy)]
-struct Aggregate {
-    class: DeliveryClass,
-    count: u8,
-    /// It belongs to a group that parity protects.
-    protected: bool,
-    /// Position in the buffer of the index of the copy.
-    index_at: usize,
-    /// Where it has to end.
-    end: usize,
-    /// Where frames have to end that are not its content, so that its first item fits behind them.
-    passengers_end: usize,
-}
-
 /// Longest batch: the kernel takes one as a single UDP datagram and cuts it up.
 const BATCH_LEN_MAX: usize = 65_000;
 
+/// A batch that is being written: packets of one size, of which only the last may be shorter.
+struct Batch {
+    /// The pacers let data go.
+    paced: bool,
+    /// Bytes that the pacer still lets go.
+    budget: u64,
+    /// Longest UDP payload of a packet.
+    payload_max: usize,
+    /// Length of the first packet.
+    segment: usize,
+    segments: usize,
+    /// All datagrams of a batch have one outer header.
+    ecn: u8,
+}
+
+impl Batch {
+    /// Another packet fits behind `len` bytes.
+    fn has_room(&self, len: usize) -> bool {
+        self.segments == 0 || len + self.payload_max <= BATCH_LEN_MAX
+    }
+
+    /// A packet of `len` bytes was written; `false`: it is the last.
+    fn add(&mut self, len: usize, ip_overhead: u16) -> bool {
+        self.segments += 1;
+        let ip_bytes = len as u64 + u64::from(ip_overhead);
+        self.budget = self.budget.saturating_sub(ip_bytes);
+        self.paced = self.paced && self.budget > 0;
+        if self.segments == 1 {
+            self.segment = len;
+        }
+        len >= self.segment
+    }
+}
+
+/// What the next packet of a batch carries.
+#[derive(Clone, Copy)]
+enum NextPacket {
+    Copy,
+    IpPackets(SchedulerGrant, FirstPacket),
+    /// Messages, streams, datagrams and frames of the protocol; without a grant acknowledgements only.
+    Frames(Option<SchedulerGrant>),
+}
+
+/// A packet that was written and sealed.
+struct WrittenPacket {
+    /// Bytes of UDP payload.
+    len: usize,
+    is_eliciting: bool,
+}
+
 /// A packet that is written and not sealed.
-pub(super) struct Packet {
+struct Packet {
     /// Bytes of UDP payload, the tag included.
-    pub(super) len: usize,
-    pub(super) kind: PacketKind,
-    pub(super) frames: SentFrames,
+    len: usize,
+    kind: PacketKind,
+    frames: SentFrames,
     /// It is the first copy of an aggregate.
-    pub(super) copies: Option<Copies>,
-    pub(super) owner: Owner,
+    copies: Option<Copies>,
+    owner: Owner,
 }
 
 /// The copies of an aggregate.
 #[derive(Clone, Copy)]
-pub(super) struct Copies {
+struct Copies {
     /// How many there are, the first one included.
     count: u8,
     /// Position in the packet of the index of the copy.
@@ -63,7 +100,7 @@ pub(super) struct Copies {
 }
 
 /// What loss recovery has to know of a packet that is sealed.
-pub(super) struct Unsealed {
+struct Unsealed {
     kind: PacketKind,
     frames: SentFrames,
     owner: Owner,
@@ -99,7 +136,7 @@ impl Session {
         uplinks: &mut Uplinks,
         random: &mut ChaCha20Rng,
     ) -> Option<Transmit> {
-        if self.closed || self.keys.current().is_none() {
+        if self.reachability.is_closed || self.keys.current().is_none() {
             return None;
         }
         self.took_turn = false;
@@ -179,7 +216,7 @@ impl Session {
         random: &mut ChaCha20Rng,
     ) -> Option<Transmit> {
         let path = self.paths.get_mut(id)?;
-        let challenge = path.poll_challenge(now, random, &self.timing)?;
+        let challenge = path.poll_challenge(now, random, &self.settings.timing)?;
         if let Some(is_news) = path.check_unreachable() {
             if is_news {
                 self.events.push_back(Event::PathDown {
@@ -226,7 +263,7 @@ impl Session {
         // Trains carry data of tenant 0 only: a turn of another tenant may be shorter than a train.
         let waiting = self.scheduler.queues().waiting_bytes_of(id, TenantId::ZERO);
         let path = self.paths.get_mut(id)?;
-        let plan = path.poll_train(now, self.probe_share, waiting, BATCH_LEN_MAX)?;
+        let plan = path.poll_train(now, self.settings.probe_share, waiting, BATCH_LEN_MAX)?;
         let payload_max = path.udp_payload_max();
         let packet_bytes = usize::from(path.mtu());
         let mut content = TrainContent::default();
@@ -272,7 +309,7 @@ impl Session {
         }
         self.took_turn = true;
         let path = self.paths.get_mut(id)?;
-        path.on_train_sent(now, plan, content, self.probe_share, random);
+        path.on_train_sent(now, plan, content, self.settings.probe_share, random);
         let mut transmit = self.transmit(id, remote, buf, plan.due);
         transmit.segment_size = payload_max;
         Some(transmit)
@@ -285,89 +322,36 @@ impl Session {
         id: PathId,
         remote: SocketAddr,
         buf: &mut TransmitBuf,
-        mut paced: bool,
+        paced: bool,
         uplinks: &mut Uplinks,
     ) -> Option<Transmit> {
         let path = self.paths.get(id)?;
         // While others have the uplink nothing is due.
         let uplink_free = uplinks.next(path.socket());
         let due = path.pacer().due(now).max(uplink_free).min(now);
-        let mut budget = path.pacer().batch_bytes();
-        let payload_max = path.udp_payload_max();
-        // All datagrams of a batch but the last have the length of the first.
-        let mut segment = 0;
-        let mut segments = 0;
-        // All datagrams of a batch have one outer header.
-        let mut ecn = 0;
-        while segments < buf.segments_max {
-            let start = buf.bytes.len();
-            if segments > 0 && start + payload_max > BATCH_LEN_MAX {
+        let mut batch = Batch {
+            paced,
+            budget: path.pacer().batch_bytes(),
+            payload_max: path.udp_payload_max(),
+            segment: 0,
+            segments: 0,
+            ecn: 0,
+        };
+        while batch.segments < buf.segments_max && batch.has_room(buf.bytes.len()) {
+            let spread = self.settings.aggregation.spread;
+            self.paths.queue_parity(now, id, spread, uplinks);
+            let Some(next) = self.poll_next(now, id, &mut batch) else {
                 break;
-            }
-            self.close_group(now, id, uplinks);
-            let copy_len = self.next_copy(now, id).map(PendingCopy::packet_bytes);
-            let path = self.paths.get(id)?;
-            let with_data = paced && path.may_send_eliciting();
-            let grant = match copy_len {
-                None if with_data => self.poll_scheduler(now, id),
-                _ => None,
             };
-            let grant_ecn = grant.map_or(0, |grant| grant.ecn());
-            if segments > 0 && ecn != grant_ecn {
+            let Some(written) = self.write_next(now, id, next, &batch, buf, uplinks) else {
                 break;
-            }
-            ecn = grant_ecn;
-            let (len, eliciting) = match (copy_len, grant) {
-                // The network may drop a batch as a whole, so a copy is never in one with its
-                // aggregate.
-                (Some(_), _) if segments > 0 => break,
-                (Some(len), _) => {
-                    self.write_copy(now, id, buf)?;
-                    (len, true)
-                }
-                (
-                    None,
-                    Some(
-                        grant @ SchedulerGrant {
-                            kind: GrantKind::IpPackets(first),
-                            ..
-                        },
-                    ),
-                ) => {
-                    let limit = if segments > 0 { segment } else { payload_max };
-                    let Some(packet) = self.write_packets(now, id, grant, first, limit, buf) else {
-                        break;
-                    };
-                    self.seal_written(now, id, buf, start, packet)
-                }
-                (None, _) if segments > 0 && segment < payload_max => break,
-                (None, grant) => {
-                    let Some(packet) = self.write_packet(now, id, payload_max, grant, buf) else {
-                        if let Some(grant) = grant {
-                            self.scheduler.on_refused(id, grant);
-                        }
-                        break;
-                    };
-                    if let Some(grant) = grant {
-                        self.on_granted_written(now, id, grant, &packet);
-                    }
-                    if packet.copies.is_some() {
-                        self.copy_aggregate(now, id, &buf.bytes[start..], &packet, uplinks);
-                    }
-                    self.seal_written(now, id, buf, start, packet)
-                }
             };
             let path = self.paths.get_mut(id)?;
-            if eliciting {
+            if written.is_eliciting {
                 path.on_eliciting_batched();
                 self.took_turn = true;
             }
-            segments += 1;
-            budget = budget.saturating_sub(len as u64 + u64::from(path.ip_overhead()));
-            paced = paced && budget > 0;
-            if segments == 1 {
-                segment = len;
-            } else if len < segment {
+            if !batch.add(written.len, path.ip_overhead()) {
                 break;
             }
         }
@@ -379,9 +363,86 @@ impl Session {
             false => pacer.on_idle(),
         }
         let mut transmit = self.transmit(id, remote, buf, due);
-        transmit.segment_size = segment.min(transmit.len);
-        transmit.ecn = ecn;
-        (segments > 0).then_some(transmit)
+        transmit.segment_size = batch.segment.min(transmit.len);
+        transmit.ecn = batch.ecn;
+        (batch.segments > 0).then_some(transmit)
+    }
+
+    /// What the next packet of a batch carries; `None`: it is not for this batch.
+    fn poll_next(&mut self, now: Instant, id: PathId, batch: &mut Batch) -> Option<NextPacket> {
+        let is_first = batch.segments == 0;
+        let is_copy = self.next_copy(now, id).is_some();
+        let path = self.paths.get(id)?;
+        let with_data = batch.paced && path.may_send_eliciting();
+        let grant = match is_copy {
+            false if with_data => self.poll_scheduler(now, id),
+            _ => None,
+        };
+        let ecn = grant.map_or(0, |grant| grant.ecn());
+        if !is_first && batch.ecn != ecn {
+            return None;
+        }
+        batch.ecn = ecn;
+        if is_copy {
+            // The network may drop a batch as a whole, so a copy is never in one with its aggregate.
+            return is_first.then_some(NextPacket::Copy);
+        }
+        if let Some(grant) = grant
+            && let GrantKind::IpPackets(first) = grant.kind
+        {
+            return Some(NextPacket::IpPackets(grant, first));
+        }
+        let is_last = !is_first && batch.segment < batch.payload_max;
+        (!is_last).then_some(NextPacket::Frames(grant))
+    }
+
+    /// Writes and seals the next packet of a batch; `None`: there is nothing to send.
+    fn write_next(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        next: NextPacket,
+        batch: &Batch,
+        buf: &mut TransmitBuf,
+        uplinks: &mut Uplinks,
+    ) -> Option<WrittenPacket> {
+        let start = buf.bytes.len();
+        let packet = match next {
+            NextPacket::Copy => return self.write_copy(now, id, buf),
+            NextPacket::IpPackets(grant, first) => {
+                let limit = match batch.segments {
+                    0 => batch.payload_max,
+                    _ => batch.segment,
+                };
+                self.write_ip_packets(now, id, grant, first, limit, buf)?
+            }
+            NextPacket::Frames(grant) => {
+                let packet = self.write_packet(now, id, batch.payload_max, grant, buf);
+                if let (None, Some(grant)) = (&packet, grant) {
+                    self.scheduler.on_refused(id, grant);
+                }
+                let packet = packet?;
+                if let Some(grant) = grant {
+                    self.on_granted_written(now, id, grant, &packet);
+                }
+                if packet.copies.is_some() {
+                    self.copy_aggregate(now, id, &buf.bytes[start..], &packet, uplinks);
+                }
+                packet
+            }
+        };
+        let written = WrittenPacket {
+            len: packet.len,
+            is_eliciting: packet.kind.is_ack_eliciting(),
+        };
+        self.seal(now, id, buf, start, packet.into());
+        Some(written)
+    }
+
+    /// What leaves next on a path, of what may leave now.
+    fn poll_scheduler(&mut self, now: Instant, id: PathId) -> Option<SchedulerGrant> {
+        let path = self.sending_path(self.paths.get(id)?);
+        self.scheduler.poll_next(now, path)
     }
 
     /// A packet was written as the scheduler has granted. One without data is not charged,
@@ -400,20 +461,6 @@ impl Session {
         let overhead = self.paths.get(id).map_or(0, Path::ip_overhead);
         let ip_bytes = packet.len as u64 + u64::from(overhead);
         self.scheduler.on_sent(now, id, grant, ip_bytes);
-    }
-
-    /// Seals a packet of a batch: its length, and whether it asks for an acknowledgement.
-    fn seal_written(
-        &mut self,
-        now: Instant,
-        id: PathId,
-        buf: &mut TransmitBuf,
-        start: usize,
-        packet: Packet,
-    ) -> (usize, bool) {
-        let written = (packet.len, packet.kind.is_ack_eliciting());
-        self.seal(now, id, buf, start, packet.into());
-        written
     }
 
     /// Queues the copies of the aggregate in `packet`, whose bytes are not sealed yet.
@@ -443,7 +490,7 @@ impl Session {
             first_gap: 1,
             copies,
         };
-        let spread = self.aggregation.spread;
+        let spread = self.settings.aggregation.spread;
         self.paths.push_copies(now, spread, batch, uplinks);
     }
 
@@ -454,7 +501,12 @@ impl Session {
     }
 
     /// Writes and seals the copy that is due.
-    fn write_copy(&mut self, now: Instant, id: PathId, buf: &mut TransmitBuf) -> Option<()> {
+    fn write_copy(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        buf: &mut TransmitBuf,
+    ) -> Option<WrittenPacket> {
         let start = self.begin_packet(id, buf)?;
         let path = self.paths.get_mut(id)?;
         let overhead = u64::from(path.ip_overhead());
@@ -470,205 +522,12 @@ impl Session {
             owner,
         };
         self.seal(now, id, buf, start, packet);
-        let bytes = (buf.bytes.len() - start) as u64 + overhead;
-        self.on_ungranted_sent(now, id, owner.tenant, bytes);
-        Some(())
-    }
-
-    /// Writes one packet of at most `payload_max` bytes, unsealed; `None` if there is nothing to
-    /// send. Without a grant it carries acknowledgements only.
-    fn write_packet(
-        &mut self,
-        now: Instant,
-        id: PathId,
-        payload_max: usize,
-        grant: Option<SchedulerGrant>,
-        buf: &mut TransmitBuf,
-    ) -> Option<Packet> {
-        let tenant = grant.map_or(TenantId::ZERO, |grant| grant.tenant);
-        let is_zero = tenant == TenantId::ZERO;
-        let start = self.begin_packet(id, buf)?;
-        let clear_start = buf.bytes.len();
-        let end = start + payload_max - TAG_LEN;
-        let mut frames = SentFrames::default();
-        let data_waits = grant.is_some();
-        let open = grant.is_some_and(|grant| grant.kind == GrantKind::Items);
-        let aggregate = if open {
-            self.begin_aggregate(now, (id, tenant), end, &mut buf.bytes)
-        } else {
-            None
-        };
-        let head_end = buf.bytes.len();
-        let mut acks = SentFrames::default();
-        let passengers_end = aggregate.map_or(end, |aggregate| aggregate.passengers_end);
-        self.write_acks(
-            now,
-            id,
-            data_waits,
-            passengers_end,
-            &mut buf.bytes,
-            &mut acks,
-        );
-        // An aggregate that parity has recovered is acknowledged when it arrives but not read, and parity
-        // does not recover its acknowledgements: they must not count as arrived.
-        if !aggregate.is_some_and(|aggregate| aggregate.protected) {
-            frames = acks;
-        }
-        // Any other frame behind the head of an aggregate would be its content.
-        if aggregate.is_none() {
-            self.unknown_locally.write(now, end, &mut buf.bytes);
-        }
-        let acks_end = buf.bytes.len();
-        if data_waits {
-            if is_zero && self.control_path() == Some(id) {
-                self.write_control(passengers_end, &mut buf.bytes, &mut frames);
-            }
-            let end = aggregate.map_or(end, |aggregate| aggregate.end);
-            if open {
-                let selection = ItemSelection {
-                    path: id,
-                    tenant,
-                    coalescing: aggregate.map(|aggregate| aggregate.class),
-                    clear_text_max: Path::clear_text_max(payload_max),
-                };
-                self.write_items(now, selection, end, &mut buf.bytes, &mut frames);
-            }
-            let path = self.paths.get_mut(id)?;
-            if is_zero
-                && path.is_ping_wanted()
-                && buf.bytes.len() == acks_end
-                && buf.bytes.len() < end
-            {
-                Frame::Ping.encode(&mut buf.bytes);
-                let packet_bytes = (buf.bytes.len() - start + TAG_LEN) as u64;
-                let ip_bytes = packet_bytes + u64::from(path.ip_overhead());
-                path.on_ping_written(now, ip_bytes, self.probe_share);
-            }
-        }
-        let eliciting = buf.bytes.len() > acks_end;
-        if eliciting {
-            self.paths.get_mut(id)?.on_eliciting_written();
-        }
-        if buf.bytes.len() == head_end && (aggregate.is_some() || head_end == clear_start) {
-            buf.bytes.truncate(start);
-            if aggregate.is_some() {
-                self.paths.get_mut(id)?.aggregator_mut().on_drained(now);
-            }
-            return None;
-        }
-        let len = buf.bytes.len() - start + TAG_LEN;
-        let copies = match aggregate {
-            Some(aggregate) => {
-                let content = &buf.bytes[acks_end..];
-                self.end_aggregate(now, id, len, aggregate, content)
-            }
-            None => None,
-        };
-        Some(Packet {
+        let len = buf.bytes.len() - start;
+        self.on_ungranted_sent(now, id, owner.tenant, len as u64 + overhead);
+        Some(WrittenPacket {
             len,
-            kind: PacketKind::of(eliciting || copies.is_some()),
-            frames,
-            copies: copies.map(|(count, index_at)| Copies {
-                count,
-                index_at: index_at - start,
-            }),
-            owner: Owner { tenant, ecn: 0 },
+            is_eliciting: true,
         })
-    }
-
-    /// Begins an aggregate if thin traffic is the tenant's first and may leave.
-    fn begin_aggregate(
-        &mut self,
-        now: Instant,
-        (id, tenant): (PathId, TenantId),
-        end: usize,
-        out: &mut Vec<u8>,
-    ) -> Option<Aggregate> {
-        let path = self.paths.get(id)?;
-        let aggregator = path.aggregator();
-        let thin = aggregator.may_send(now);
-        let (item, coalescing) = self.scheduler.queues_mut().first(id, tenant, thin)?;
-        if coalescing == Coalescing::No {
-            return None;
-        }
-        let overhead = u64::from(path.ip_overhead()) + (DATA_HEADER_LEN + TAG_LEN) as u64;
-        let room = aggregator.room(now).saturating_sub(overhead) as usize;
-        let number = aggregator.next_number();
-        let begin = out.len();
-        let group = aggregator.place_in_group();
-        let (count, end) = match group {
-            None => (aggregator.copies(), end),
-            Some(_) => (1, end - RESERVE.min(end)),
-        };
-        match group {
-            None => Frame::Aggregate {
-                path: id.0,
-                number,
-                index: 0,
-                count,
-            },
-            Some(place) => Frame::Protected {
-                path: id.0,
-                number,
-                place,
-            },
-        }
-        .encode(out);
-        let end = end.min(begin + room);
-        Some(Aggregate {
-            class: SendQueues::class_of(item),
-            count,
-            protected: group.is_some(),
-            index_at: out.len() - 1,
-            end,
-            passengers_end: end.saturating_sub(self.scheduler.queues().coalesced_len_max(item)),
-        })
-    }
-
-    /// Writes items into a packet.
-    fn write_items(
-        &mut self,
-        now: Instant,
-        selection: ItemSelection,
-        end: usize,
-        out: &mut Vec<u8>,
-        frames: &mut SentFrames,
-    ) {
-        let mut buf = FrameBuf { out, end, frames };
-        let written = self
-            .scheduler
-            .queues_mut()
-            .write_items(now, selection, &mut buf);
-        if let Some(path) = self.paths.get_mut(selection.path) {
-            path.on_retransmitted(written.retransmitted_bytes);
-        }
-        for writable in written.writable {
-            self.signal_writable_stream(writable);
-        }
-    }
-
-    /// Accounts for an aggregate of `len` bytes of UDP payload: how many copies leave, and where
-    /// their places stand.
-    fn end_aggregate(
-        &mut self,
-        now: Instant,
-        id: PathId,
-        len: usize,
-        aggregate: Aggregate,
-        content: &[u8],
-    ) -> Option<(u8, usize)> {
-        let more = self.scheduler.queues().has_coalescing(id);
-        let path = self.paths.get_mut(id)?;
-        let ip_bytes = len as u64 + u64::from(path.ip_overhead());
-        let aggregator = path.aggregator_mut();
-        let number = aggregator.on_sent(now, ip_bytes, aggregate.count);
-        if aggregate.protected {
-            aggregator.protect(now, (number, ip_bytes), content);
-        }
-        if !more {
-            aggregator.on_drained(now);
-        }
-        Some((aggregate.count, aggregate.index_at))
     }
 
     /// A packet with one frame that is not retransmitted, which does not ask the pacer.
@@ -688,7 +547,7 @@ impl Session {
     }
 
     /// Appends the header of the path's next packet; where the packet starts.
-    pub(super) fn begin_packet(&self, id: PathId, buf: &mut TransmitBuf) -> Option<usize> {
+    fn begin_packet(&self, id: PathId, buf: &mut TransmitBuf) -> Option<usize> {
         let start = buf.bytes.len();
         let header = DataHeader {
             path: id.0,
@@ -701,7 +560,7 @@ impl Session {
     }
 
     /// Seals the packet that begins at `start` and accounts for it.
-    pub(super) fn seal(
+    fn seal(
         &mut self,
         now: Instant,
         id: PathId,
@@ -736,10 +595,10 @@ impl Session {
 
     /// A packet of a tenant has left that the scheduler has not granted.
     fn on_ungranted_sent(&mut self, now: Instant, id: PathId, tenant: TenantId, ip_bytes: u64) {
-        let mtu = self.paths.get(id).map_or(0, Path::mtu);
-        if self.scheduler.tenants().is_shared() {
-            let tenants = self.scheduler.tenants_mut();
-            tenants.on_ungranted_sent(now, id, mtu, tenant, ip_bytes);
+        if let Some(path) = self.paths.get(id) {
+            let path = path.id_and_mtu();
+            self.scheduler
+                .on_ungranted_sent(now, path, tenant, ip_bytes);
         }
     }
 

@@ -7,9 +7,16 @@ use keiro_units::Instant;
 
 use crate::{id::TenantId, wire::Frame};
 
+/// Tenants that one side knows and the other does not.
+#[derive(Debug, Default)]
+pub(super) struct UnknownTenants {
+    locally: UnknownLocally,
+    at_peer: UnknownAtPeer,
+}
+
 /// Tenants of the peer that are not configured here.
 #[derive(Debug, Default)]
-pub(super) struct UnknownLocally {
+struct UnknownLocally {
     tenants: BTreeMap<TenantId, UnknownTenant>,
     /// When the next report is due; `None`: never.
     due: Option<Instant>,
@@ -28,7 +35,7 @@ struct UnknownTenant {
 
 /// Tenants of ours that the peer reports as unknown.
 #[derive(Debug, Default)]
-pub(super) struct UnknownAtPeer {
+struct UnknownAtPeer {
     /// The last report, and when it came.
     tenants: BTreeMap<TenantId, (u64, Instant)>,
 }
@@ -40,10 +47,52 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Silence after which a tenant is reported to the driver again. Ours.
 const NEWS_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
+/// What a report of the peer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct UnknownAtPeerReport {
+    /// Packets that it has dropped since its last report.
+    pub(super) dropped: u64,
+    /// The driver should hear of it.
+    pub(super) is_news: bool,
+}
+
+impl UnknownTenants {
+    /// A tenant is configured here now.
+    pub(super) fn on_configured(&mut self, tenant: TenantId) {
+        self.locally.forget(tenant);
+    }
+
+    /// A tenant is not configured here any more.
+    pub(super) fn on_removed(&mut self, tenant: TenantId) {
+        self.at_peer.forget(tenant);
+    }
+
+    /// A packet of a tenant that is not configured here arrived; `true` if the driver should hear of
+    /// the tenant, for the first time or again after a long silence.
+    pub(super) fn on_packet(&mut self, now: Instant, tenant: TenantId) -> bool {
+        self.locally.on_packet(now, tenant)
+    }
+
+    /// The peer reports that it has dropped so many packets of a tenant of ours in all.
+    pub(super) fn on_report(
+        &mut self,
+        now: Instant,
+        tenant: TenantId,
+        packets: u64,
+    ) -> UnknownAtPeerReport {
+        self.at_peer.on_report(now, tenant, packets)
+    }
+
+    /// Appends reports that are due, as far as there is room up to `end`.
+    pub(super) fn write(&mut self, now: Instant, end: usize, out: &mut Vec<u8>) {
+        self.locally.write(now, end, out);
+    }
+}
+
 impl UnknownLocally {
     /// Counts a packet; `true` if the driver should hear of the tenant, for the first time or again after
     /// a long silence.
-    pub(super) fn on_packet(&mut self, now: Instant, tenant: TenantId) -> bool {
+    fn on_packet(&mut self, now: Instant, tenant: TenantId) -> bool {
         if self.tenants.len() >= TENANTS_MAX && !self.tenants.contains_key(&tenant) {
             if self.full_until.is_some_and(|until| now < until) {
                 return false;
@@ -75,13 +124,13 @@ impl UnknownLocally {
     }
 
     /// It is configured here now.
-    pub(super) fn forget(&mut self, tenant: TenantId) {
+    fn forget(&mut self, tenant: TenantId) {
         self.tenants.remove(&tenant);
     }
 
     /// Writes reports that are due, as far as there is room up to `end`. It is called for every packet,
     /// so all tenants are visited only where something is due.
-    pub(super) fn write(&mut self, now: Instant, end: usize, out: &mut Vec<u8>) {
+    fn write(&mut self, now: Instant, end: usize, out: &mut Vec<u8>) {
         if self.due.is_none_or(|due| now < due) {
             return;
         }
@@ -123,24 +172,21 @@ fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
 }
 
 impl UnknownAtPeer {
-    /// The peer reports that it has dropped so many packets of a tenant of ours in all; how many more than
-    /// before, and whether the driver should hear of it.
-    pub(super) fn on_report(
-        &mut self,
-        now: Instant,
-        tenant: TenantId,
-        packets: u64,
-    ) -> (u64, bool) {
+    /// The peer reports that it has dropped so many packets of a tenant of ours in all.
+    fn on_report(&mut self, now: Instant, tenant: TenantId, packets: u64) -> UnknownAtPeerReport {
         let before = self.tenants.insert(tenant, (packets, now));
         let is_news =
             before.is_none_or(|(_, at)| now.saturating_duration_since(at) >= NEWS_AGAIN_AFTER);
         // The peer begins at zero again when it restarts, or when it has known the tenant meanwhile.
         let before = before.map(|(before, _)| before).filter(|b| *b <= packets);
-        (packets - before.unwrap_or(0), is_news)
+        UnknownAtPeerReport {
+            dropped: packets - before.unwrap_or(0),
+            is_news,
+        }
     }
 
     /// It is not ours any more.
-    pub(super) fn forget(&mut self, tenant: TenantId) {
+    fn forget(&mut self, tenant: TenantId) {
         self.tenants.remove(&tenant);
     }
 }
@@ -167,18 +213,18 @@ mod tests {
     #[test]
     fn unknown_tenant_is_reported_once_a_second_and_only_if_there_is_more() {
         let mut here = UnknownLocally::default();
-        let tell = |here: &mut UnknownLocally, millis: u64| {
+        let report = |here: &mut UnknownLocally, millis: u64| {
             let mut out = Vec::new();
             here.write(Instant::ZERO + Duration::from_millis(millis), 100, &mut out);
             out.len()
         };
-        assert_eq!(tell(&mut here, 0), 0);
+        assert_eq!(report(&mut here, 0), 0);
         assert!(here.on_packet(Instant::ZERO, TenantId(7)));
-        assert!(tell(&mut here, 0) > 0);
+        assert!(report(&mut here, 0) > 0);
         assert!(!here.on_packet(Instant::ZERO, TenantId(7)));
-        assert_eq!(tell(&mut here, 999), 0);
-        assert!(tell(&mut here, 1000) > 0);
-        assert_eq!(tell(&mut here, 5000), 0);
+        assert_eq!(report(&mut here, 999), 0);
+        assert!(report(&mut here, 1000) > 0);
+        assert_eq!(report(&mut here, 5000), 0);
         let later = Instant::ZERO + NEWS_AGAIN_AFTER;
         assert!(here.on_packet(later, TenantId(7)));
     }
@@ -248,7 +294,10 @@ mod tests {
     #[test]
     fn packets_that_the_peer_dropped_are_counted_across_its_restarts() {
         let mut there = UnknownAtPeer::default();
-        let mut reported = |packets| there.on_report(Instant::ZERO, TenantId(7), packets);
+        let mut reported = |packets| {
+            let report = there.on_report(Instant::ZERO, TenantId(7), packets);
+            (report.dropped, report.is_news)
+        };
         assert_eq!(reported(3), (3, true));
         assert_eq!(reported(10), (7, false));
         assert_eq!(reported(10), (0, false));

@@ -61,7 +61,6 @@ pub(crate) struct PathChallenge {
     pub(crate) remote: SocketAddr,
 }
 
-/// An answered challenge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Validated {
     pub(crate) rtt: Duration,

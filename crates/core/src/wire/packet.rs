@@ -13,7 +13,7 @@ pub const KIND_DATA: u8 = 4;
 /// First byte of a version reply.
 pub const KIND_VERSION_REPLY: u8 = 5;
 
-/// AEAD tag, bytes.
+/// Bytes of the AEAD tag behind every packet.
 pub const TAG_LEN: usize = 16;
 /// Header of a data packet: kind, path, receiver index, low half of the packet number.
 pub const DATA_HEADER_LEN: usize = 10;
@@ -43,7 +43,7 @@ pub struct DataHeader {
 }
 
 impl DataHeader {
-    /// Its bytes.
+    /// As it is on the wire.
     pub fn encode(&self) -> [u8; DATA_HEADER_LEN] {
         let mut out = [0; DATA_HEADER_LEN];
         out[0] = KIND_DATA;
@@ -83,7 +83,7 @@ pub struct HandshakePayload {
 }
 
 impl HandshakePayload {
-    /// Its bytes.
+    /// As it is on the wire.
     pub fn encode(&self) -> [u8; PAYLOAD_LEN] {
         let mut out = [0; PAYLOAD_LEN];
         out[0] = self.ciphers;

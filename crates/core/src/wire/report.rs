@@ -4,7 +4,7 @@ use std::{cmp::Ordering, time::Duration};
 
 use super::{
     FrameError, Reader, VARINT_MAX,
-    frame::{FEEDBACK, TRAIN_REPORT},
+    frame::{FEEDBACK, TRAIN_REPORT, field},
     put_varint,
 };
 
@@ -20,7 +20,7 @@ pub struct Feedback {
     pub highest: u64,
     /// Aggregates of which at least one copy came.
     pub aggregates: u64,
-    /// Copies that came.
+    /// Copies that have arrived in all, of all aggregates.
     pub copies: u64,
     /// Packets that the receiver's socket dropped because it was full.
     pub socket_overflows: u64,
@@ -53,7 +53,7 @@ const GAP_MAX: u64 = 1 << 29;
 pub struct TrainReport<'a> {
     /// The path that the train took, as its sender numbers it.
     pub path: u8,
-    /// The train's number.
+    /// Counts trains of the path, as in [`Frame::Train`](super::Frame::Train).
     pub train: u64,
     arrivals: &'a [u8],
 }
@@ -83,42 +83,18 @@ impl Feedback {
 
     /// What follows the known fields is a later version's only behind a spacing of ten.
     pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, FrameError> {
-        let mut fields = || {
-            Some(Self {
-                path: reader.u8()?,
-                highest: reader.varint()?,
-                aggregates: reader.varint()?,
-                copies: reader.varint()?,
-                socket_overflows: reader.varint()?,
-                system_overflows: reader.varint()?,
-                spacing: None,
-            })
-        };
-        let mut feedback = fields().ok_or(FrameError::Truncated)?;
-        if !reader.is_empty() {
-            let mut spacing = || {
-                let high = reader.u8()?;
-                let ip_bytes = u16::from_be_bytes([high, reader.u8()?]);
-                let sent = reader.u8()?;
-                let (first, _) = (reader.u8()?, reader.varint()?);
-                let mut spacing = CopySpacing::new(ip_bytes, sent, first);
-                while !reader.is_empty() && usize::from(spacing.came) < COPIES_MAX {
-                    let (index, gap) = (reader.u8()?, reader.varint()?);
-                    spacing.push(index, Duration::from_nanos(gap));
-                }
-                Some(spacing)
-            };
-            let spacing = spacing().ok_or(FrameError::Truncated)?;
-            let in_order = spacing
-                .gaps()
-                .map(|(index, _)| index)
-                .is_sorted_by(|a, b| a < b);
-            if !in_order || spacing.gaps().any(|(index, _)| index >= spacing.sent) {
-                return Err(FrameError::Range);
-            }
-            feedback.spacing = Some(spacing);
-        }
-        Ok(feedback)
+        Ok(Self {
+            path: field(reader.u8())?,
+            highest: field(reader.varint())?,
+            aggregates: field(reader.varint())?,
+            copies: field(reader.varint())?,
+            socket_overflows: field(reader.varint())?,
+            system_overflows: field(reader.varint())?,
+            spacing: match reader.is_empty() {
+                true => None,
+                false => Some(CopySpacing::decode(reader)?),
+            },
+        })
     }
 
     pub(super) fn encode(&self, buf: &mut Vec<u8>) {
@@ -168,6 +144,29 @@ impl CopySpacing {
         }
     }
 
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, FrameError> {
+        let ip_bytes = u16::from_be_bytes([field(reader.u8())?, field(reader.u8())?]);
+        let sent = field(reader.u8())?;
+        let first = field(reader.u8())?;
+        // The gap before the first copy says nothing.
+        field(reader.varint())?;
+        let mut spacing = Self::new(ip_bytes, sent, first);
+        while !reader.is_empty() && usize::from(spacing.came) < COPIES_MAX {
+            let index = field(reader.u8())?;
+            let gap = field(reader.varint())?;
+            spacing.push(index, Duration::from_nanos(gap));
+        }
+        let mut places = spacing.gaps().map(|(index, _)| index);
+        if places.any(|index| index >= sent) {
+            return Err(FrameError::Range);
+        }
+        let places = spacing.gaps().map(|(index, _)| index);
+        match places.is_sorted_by(|a, b| a < b) {
+            true => Ok(spacing),
+            false => Err(FrameError::Range),
+        }
+    }
+
     /// Place among the copies, and nanoseconds since the one before it.
     pub fn gaps(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
         self.arrivals.iter().take(usize::from(self.came)).copied()
@@ -176,13 +175,13 @@ impl CopySpacing {
 
 impl<'a> TrainReport<'a> {
     pub(super) fn decode(reader: &mut Reader<'a>) -> Result<Self, FrameError> {
-        let mut fields = || Some((reader.u8()?, reader.varint()?));
-        let (path, train) = fields().ok_or(FrameError::Truncated)?;
+        let path = field(reader.u8())?;
+        let train = field(reader.varint())?;
         let arrivals = reader.rest();
         let mut count = 0;
         while !reader.is_empty() {
-            let mut arrival = || Some((reader.u8()?, reader.varint()?));
-            arrival().ok_or(FrameError::Truncated)?;
+            field(reader.u8())?;
+            field(reader.varint())?;
             count += 1;
         }
         if !(2..=ARRIVALS_MAX).contains(&count) {

@@ -41,7 +41,7 @@ impl<'a> Reader<'a> {
         self.rest
     }
 
-    /// Nothing is left.
+    /// All bytes were read.
     pub const fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
@@ -58,7 +58,7 @@ impl<'a> Reader<'a> {
         self.bytes(N)?.try_into().ok()
     }
 
-    /// The next byte.
+    /// The next byte; `None`: nothing is left.
     pub fn u8(&mut self) -> Option<u8> {
         self.array::<1>().map(|[byte]| byte)
     }

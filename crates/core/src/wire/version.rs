@@ -23,7 +23,7 @@ impl Versions {
     /// What this gateway speaks.
     pub const SUPPORTED: Self = Self::only(VERSION);
 
-    /// One version.
+    /// The set with one version.
     pub const fn only(version: u8) -> Self {
         Self {
             oldest: version,
@@ -64,7 +64,7 @@ impl fmt::Display for Versions {
 }
 
 impl Features {
-    /// What 0.1.0 sends.
+    /// No optional feature: what release 0.1.0 sends.
     pub const NONE: Self = Self(0);
     /// Answers an initiation of an unknown version with a version reply.
     pub const VERSION_REPLY: Self = Self(1);

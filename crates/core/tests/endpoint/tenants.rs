@@ -130,7 +130,7 @@ impl Net {
             ecn,
             data,
         };
-        self.ends[0].send_packet(self.now, self.peers[0], (tenant, app()), packet)
+        self.ends[0].send_packet(self.now, self.peers[0], tenant, app(), packet)
     }
 
     fn tenants(&self) -> Vec<TenantSnapshot> {
@@ -566,8 +566,8 @@ fn tenant_zero_and_unknown_applications_carry_no_ip_packets() {
         ecn: 0,
         data: vec![0x45; 20],
     };
-    let messages = (ONE, AppId::of_name(support::MESSAGES));
-    let refused = net.ends[0].send_packet(net.now, net.peers[0], messages, packet);
+    let messages = AppId::of_name(support::MESSAGES);
+    let refused = net.ends[0].send_packet(net.now, net.peers[0], ONE, messages, packet);
     assert_eq!(refused, Err(PacketError::UnknownApplication));
 }
 

@@ -206,7 +206,7 @@ impl Edge {
             ecn: ecn_bits(packet.ecn),
             data: self.written.clone(),
         };
-        let sent = self.endpoint.send_packet(now, peer, (tenant, app), carried);
+        let sent = self.endpoint.send_packet(now, peer, tenant, app, carried);
         match sent {
             Ok(()) => {}
             Err(PacketError::NoPath) => self.counts.no_path += 1,

@@ -18,7 +18,7 @@ const EPOCHS_MAX: usize = 4096;
 /// thousand aggregates per second within 400 ms.
 const SPACED_MAX: usize = 4096;
 /// Copies in flight are counted no more often, however often the peer reports.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const COUNT_INTERVAL: Duration = Duration::from_millis(1);
 
 /// What left on one path, and how much of it arrived.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ pub(super) struct DeliveryAccounting {
     epochs: VecDeque<Epoch>,
     /// Copies that leave later than their aggregates and may not have been heard of, by what they are of.
     spaced: VecDeque<SpacedCopy>,
-    looked_at: Option<Instant>,
+    counted_at: Option<Instant>,
     /// How many of them belong to what the peer has reported.
     awaited: u64,
     totals: Totals,
@@ -129,10 +129,10 @@ impl DeliveryAccounting {
     }
 
     /// The peer reports something, which cannot cover what left within the last round trip.
-    pub(super) fn look(&mut self, now: Instant, rtt: Duration) {
-        let again = self.looked_at.is_none_or(|at| now >= at + LOOK_EVERY);
+    pub(super) fn forget_arrived(&mut self, now: Instant, rtt: Duration) {
+        let again = self.counted_at.is_none_or(|at| now >= at + COUNT_INTERVAL);
         if again && !self.spaced.is_empty() {
-            self.looked_at = Some(now);
+            self.counted_at = Some(now);
             self.spaced.retain(|copy| copy.due + rtt > now);
         }
     }
@@ -165,13 +165,15 @@ impl DeliveryAccounting {
         let copies = fates(sent - never_sent, now.copies - before.copies, copies_late);
         self.totals.aggregates.add(aggregates);
         self.totals.copies.add(copies);
-        let add = |total: &mut u64, grown| *total = total.saturating_add(grown);
-        let (socket, system) = (
-            now.socket_overflows - before.socket_overflows,
-            now.system_overflows - before.system_overflows,
-        );
-        add(&mut self.totals.socket_overflows, socket);
-        add(&mut self.totals.system_overflows, system);
+        let Totals {
+            socket_overflows,
+            system_overflows,
+            ..
+        } = &mut self.totals;
+        let socket = now.socket_overflows - before.socket_overflows;
+        let system = now.system_overflows - before.system_overflows;
+        *socket_overflows = socket_overflows.saturating_add(socket);
+        *system_overflows = system_overflows.saturating_add(system);
     }
 
     fn awaited_of(&self, feedback: &Feedback) -> u64 {
@@ -201,16 +203,19 @@ impl DeliveryAccounting {
 impl Totals {
     /// What has been added since `before`.
     pub(super) fn since(&self, before: &Self) -> Self {
-        let since = |now: DeliveryCounts, before: DeliveryCounts| DeliveryCounts {
-            sent: now.sent - before.sent,
-            lost: now.lost - before.lost,
-        };
         Self {
-            aggregates: since(self.aggregates, before.aggregates),
-            copies: since(self.copies, before.copies),
+            aggregates: counts_since(self.aggregates, before.aggregates),
+            copies: counts_since(self.copies, before.copies),
             socket_overflows: self.socket_overflows - before.socket_overflows,
             system_overflows: self.system_overflows - before.system_overflows,
         }
+    }
+}
+
+fn counts_since(now: DeliveryCounts, before: DeliveryCounts) -> DeliveryCounts {
+    DeliveryCounts {
+        sent: now.sent - before.sent,
+        lost: now.lost - before.lost,
     }
 }
 

@@ -8,14 +8,93 @@ use std::time::Duration;
 use keiro_model::erasure;
 use keiro_units::Instant;
 
-use crate::config::Parity;
+use keiro_model::aggregation::Parameters;
+
+use super::copies::SentAggregate;
+use crate::config::{Parity, Redundancy};
 
 /// Bytes in front of every protected content: its length.
 pub(crate) const LENGTH_PREFIX: usize = 2;
 
+/// Parity in the place of copies, on one path.
+#[derive(Debug)]
+pub(super) struct Protection {
+    parity: Parity,
+    /// The group that the next aggregate joins.
+    group: Option<OpenGroup>,
+    /// IP bytes of parity that the group's aggregates have been charged for, each N times.
+    paid: u64,
+}
+
+impl Protection {
+    pub(super) fn new(parity: Parity) -> Self {
+        Self {
+            parity,
+            group: None,
+            paid: 0,
+        }
+    }
+
+    pub(super) fn redundancy(&self) -> Redundancy {
+        Redundancy::Parity(self.parity)
+    }
+
+    /// The place that the next aggregate takes in its group; `None`: it is in none, and copied.
+    /// `copies`: N.
+    pub(super) fn place_in_group(&self, copies: u8) -> Option<u8> {
+        match &self.group {
+            Some(group) => Some(group.len() as u8),
+            None => (copies > 1).then_some(0),
+        }
+    }
+
+    /// The content of an aggregate that leaves joins its group.
+    pub(super) fn protect(
+        &mut self,
+        now: Instant,
+        sent: SentAggregate,
+        content: &[u8],
+        parameters: Parameters,
+    ) {
+        let copies = parameters.copies();
+        let wait = self.parity.wait().unwrap_or(parameters.interval() * 3 / 2);
+        if self.group.is_none() {
+            self.paid = 0;
+        }
+        self.paid += sent.ip_bytes * u64::from(copies.saturating_sub(1));
+        self.group
+            .get_or_insert_with(|| OpenGroup::new(sent.number, copies))
+            .push(now, content, wait);
+    }
+
+    /// When the parity of the group that is open is to leave; in the past: at once.
+    pub(super) fn due(&self) -> Option<Instant> {
+        Some(self.group.as_ref()?.due(&self.parity))
+    }
+
+    /// The group whose parity is to leave now.
+    pub(super) fn take_group(&mut self, now: Instant) -> Option<ClosedGroup> {
+        self.due().filter(|due| *due <= now)?;
+        Some(self.group.take()?.close(&self.parity))
+    }
+
+    /// How much of a parity packet of `ip_bytes` is paid for. Parity is as long as the longest of its
+    /// group, and may be more than their copies would be.
+    pub(super) fn take_paid(&mut self, ip_bytes: u64) -> u64 {
+        let paid = self.paid.min(ip_bytes);
+        self.paid -= paid;
+        paid
+    }
+
+    /// No parity is to follow what was sent.
+    pub(super) fn drop_group(&mut self) {
+        self.group = None;
+    }
+}
+
 /// The group that aggregates join.
 #[derive(Debug)]
-pub(super) struct OpenGroup {
+struct OpenGroup {
     first: u64,
     /// N when it was begun.
     copies: u8,
@@ -25,17 +104,17 @@ pub(super) struct OpenGroup {
 
 /// A group whose parity is to leave.
 #[derive(Debug)]
-pub(crate) struct ClosedGroup {
+pub(super) struct ClosedGroup {
     /// Number of its first aggregate.
-    pub(crate) first: u64,
+    pub(super) first: u64,
     /// How many aggregates it has.
-    pub(crate) data: u8,
+    pub(super) data: u8,
     /// The parity packets' contents, all of one length.
-    pub(crate) parity: Vec<Vec<u8>>,
+    pub(super) parity: Vec<Vec<u8>>,
 }
 
 impl OpenGroup {
-    pub(super) fn new(first: u64, copies: u8) -> Self {
+    fn new(first: u64, copies: u8) -> Self {
         Self {
             first,
             copies,
@@ -45,18 +124,18 @@ impl OpenGroup {
     }
 
     /// Aggregates that have joined.
-    pub(super) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.shards.len()
     }
 
     /// The content of an aggregate joins; nothing more does after `wait`.
-    pub(super) fn push(&mut self, now: Instant, content: &[u8], wait: Duration) {
+    fn push(&mut self, now: Instant, content: &[u8], wait: Duration) {
         self.shards.push(shard_of(content));
         self.close_at = now + wait;
     }
 
     /// When its parity is to leave.
-    pub(super) fn due(&self, parity: &Parity) -> Instant {
+    fn due(&self, parity: &Parity) -> Instant {
         match self.len() >= usize::from(parity.group()) {
             true => Instant::ZERO,
             false => self.close_at,
@@ -65,7 +144,7 @@ impl OpenGroup {
 
     /// N − 1 times the parity of a group, or of as many copies if that is less: a group that stayed
     /// short is protected as well as a full one, and costs no more than copies would.
-    pub(super) fn close(self, parity: &Parity) -> ClosedGroup {
+    fn close(self, parity: &Parity) -> ClosedGroup {
         let more = usize::from(self.copies.saturating_sub(1));
         let packets = usize::from(parity.packets())
             .min(self.len())

@@ -86,7 +86,7 @@ pub(crate) struct Copy {
 }
 
 impl AggregateReceiver {
-    /// A copy arrived.
+    /// A copy arrived; whether its content was read before.
     pub(crate) fn on_copy(&mut self, now: Instant, copy: Copy) -> Novelty {
         if self.newest.is_some_and(|newest| copy.number > newest.first) {
             // Groups have ended, this one is in none.
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_told_of_when_the_next_one_has_begun() {
+    fn a_group_is_reported_when_the_next_one_has_begun() {
         let mut receiver = AggregateReceiver::default();
         let one = |number| Copy {
             count: 1,

@@ -1,5 +1,7 @@
-use super::*;
 use proptest::prelude::*;
+
+use super::*;
+use crate::session::sent_frames::{MessageControl, SentFrame};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -158,11 +160,11 @@ proptest! {
                 0..5 => {
                     let id = from;
                     let status = crate::wire::MessageStatus::Delivered;
-                    let frame = SentFrame::MessageDone {
+                    let frame = SentFrame::MessageControl(MessageControl::Done {
                         id,
                         status,
                         whole_at: 0,
-                    };
+                    });
                     let frame = if len > 10 { frame } else { SentFrame::Credit };
                     let frames = SentFrames::One(frame);
                     let kind = match len {
@@ -414,11 +416,11 @@ fn unresolved_bytes_of_a_tenant_are_outstanding_or_pto_retransmitted() {
 
 #[test]
 fn outcomes_are_in_flight_until_their_packet_is_acknowledged_or_lost() {
-    let outcome = SentFrame::MessageDone {
+    let outcome = SentFrame::MessageControl(MessageControl::Done {
         id: 1,
         status: crate::wire::MessageStatus::Delivered,
         whole_at: 0,
-    };
+    });
     let mut packets = LossRecovery::default();
     for ms in 0..2 {
         let frames = SentFrames::One(outcome);
@@ -439,7 +441,7 @@ fn outcomes_are_in_flight_until_their_packet_is_acknowledged_or_lost() {
 #[test]
 fn frames_of_a_packet_keep_their_order() {
     let all: Vec<SentFrame> = (0..5)
-        .map(|id| SentFrame::MessageDrop { id, total: 1 })
+        .map(|id| SentFrame::MessageControl(MessageControl::Drop { id, total: 1 }))
         .collect();
     let mut frames = SentFrames::default();
     for count in 0..=all.len() {

@@ -2,12 +2,12 @@
 
 use keiro_units::Instant;
 
-use super::{SendItem, SendQueues};
+use super::{SendQueues, ready::SendItem};
 use crate::{
     config::DeliveryClass,
     id::{AppId, PathId, StreamId, TenantId},
-    session::recovery::{SentFrame, SentFrames},
-    wire::{Frame, varint_len},
+    session::sent_frames::{SentFrame, SentFrames},
+    wire::{Frame, StreamHead, varint_len},
 };
 
 /// A part of a message shorter than this is left for the next packet, unless it is the last.
@@ -90,7 +90,7 @@ impl SendQueues {
     /// Bytes that the rest of an item takes in an aggregate at most.
     pub(crate) fn coalesced_len_max(&self, item: SendItem) -> usize {
         let opens = match item {
-            SendItem::Stream(id) => self.streams.get(&id).is_some_and(|s| s.opens()),
+            SendItem::Stream(id) => self.streams.by_id.get(&id).is_some_and(|s| s.opens()),
             SendItem::Message(_) | SendItem::Datagram(_) => false,
         };
         let open = if opens { Frame::STREAM_OPEN_LEN_MAX } else { 0 };
@@ -112,27 +112,33 @@ impl SendQueues {
         if room < head_max + 1 {
             return false;
         }
-        let Some(part) = self.next_part(id, room - head_max) else {
+        let Some(part) = self.messages.next_part(id, room - head_max) else {
             return false;
         };
         let len = part.end - part.start;
         let is_last = self
+            .messages
             .next_part(id, usize::MAX >> 1)
             .is_some_and(|p| p.end == part.end);
         if len < PART_MIN && !is_last {
             return false;
         }
-        let wire_id = self.begin(id);
+        let wire_id = self.messages.begin(id);
         // The exact head is shorter than the bound: use what is left.
-        let total = self.messages[&id].body.len();
+        let total = self
+            .messages
+            .get(id)
+            .map_or(0, |message| message.body.len());
         let head = 1
             + varint_len(wire_id)
             + 4
             + varint_len(total as u64)
             + varint_len(part.start as u64)
             + varint_len((room - 1) as u64);
-        let part = self.next_part(id, room - head).unwrap_or(part);
-        let message = &self.messages[&id];
+        let part = self.messages.next_part(id, room - head).unwrap_or(part);
+        let Some(message) = self.messages.get(id) else {
+            return false;
+        };
         Frame::Message {
             id: wire_id,
             app: message.app,
@@ -162,7 +168,7 @@ impl SendQueues {
         buf: &mut FrameBuf<'_>,
         written: &mut WrittenItems,
     ) -> bool {
-        let Some(stream) = self.streams.get_mut(&id) else {
+        let Some(stream) = self.streams.by_id.get_mut(&id) else {
             return false;
         };
         let wire = id.to_wire();
@@ -200,16 +206,19 @@ impl SendQueues {
             return opens;
         };
         let (first, second) = stream.bytes(part);
-        Frame::encode_stream(buf.out, (wire, part.start, part.fin), first, second);
+        let head = StreamHead {
+            id: wire,
+            offset: part.start,
+            fin: part.fin,
+        };
+        Frame::encode_stream(buf.out, head, first, second);
         self.on_stream_part_sent(now, path, id, part);
         if part.repair {
             written.retransmitted_bytes += part.end - part.start;
         }
         buf.frames.push(SentFrame::Stream {
             stream: id,
-            start: part.start,
-            end: part.end,
-            fin: part.fin,
+            range: part.range(),
         });
         if let Some(app) = self.take_writable(id) {
             written.writable.push(WritableStream { app, stream: id });
@@ -225,8 +234,7 @@ impl SendQueues {
         buf: &mut FrameBuf<'_>,
     ) -> bool {
         let room = buf.room();
-        let next_fragment_id = self.next_fragment_id;
-        let Some(datagram) = self.datagrams.get_mut(&id) else {
+        let Some(datagram) = self.datagrams.get(id) else {
             return false;
         };
         let (app, flow, reply) = (datagram.app, datagram.flow, datagram.reply);
@@ -249,7 +257,12 @@ impl SendQueues {
         if fits_alone || room < fragment_head + PART_MIN {
             return false;
         }
-        let number = *datagram.fragment_id.get_or_insert(next_fragment_id);
+        let Some(number) = self.datagrams.begin_fragments(id) else {
+            return false;
+        };
+        let Some(datagram) = self.datagrams.get(id) else {
+            return false;
+        };
         let offset = datagram.offset;
         let len = (total - offset).min(room - fragment_head);
         Frame::Fragment {
@@ -262,7 +275,6 @@ impl SendQueues {
             data: &datagram.data[offset..offset + len],
         }
         .encode(buf.out);
-        self.next_fragment_id = self.next_fragment_id.max(number + 1);
         self.on_fragment_sent(selection.path, id, len);
         if offset + len == total {
             self.remove_datagram(id);

@@ -5,15 +5,25 @@
 //! both. Those that have more all get a turn before any stream goes ahead of them with more than a turn's
 //! worth in all: many who have little do not starve those who have much.
 
-use std::{collections::btree_map::Entry, ops::Bound};
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    ops::Bound,
+};
 
 use keiro_units::Instant;
 
-use super::{FIFO_KEY, QueueKey, SendItem, SendQueues};
+use super::{
+    FIFO_KEY, SendQueues,
+    ready::{QueueKey, SendItem},
+};
 use crate::{
     config::SchedulerKind,
     id::{AppId, PathId, StreamId, TenantId},
-    session::stream::outbound::{OutStream, Queued, StreamPart, Urgency},
+    session::stream::{
+        buffer::StreamRange,
+        credit_return::CreditReturns,
+        outbound::{OutStream, Queued, StreamPart, Urgency},
+    },
 };
 
 /// Bytes that all streams to a peer may keep beyond their initial windows; then each has its own
@@ -25,6 +35,62 @@ const BACKLOG_TARGETS: u32 = 8;
 /// A turn's worth: what fits into one packet of most paths.
 const TURN_BYTES: u64 = 1200;
 
+/// The sending halves of all streams.
+#[derive(Debug, Default)]
+pub(super) struct OutStreams {
+    pub(super) by_id: BTreeMap<StreamId, OutStream>,
+    /// Number of streams by application; there are no zeros.
+    per_app: BTreeMap<AppId, usize>,
+    /// Bytes that are kept until they are acknowledged.
+    pub(super) bytes: u64,
+    /// Streams that were refused bytes because all together keep too many.
+    without_memory: BTreeSet<StreamId>,
+    /// The one of them that was woken last.
+    memory_turn: Option<StreamId>,
+    returns: CreditReturns,
+    /// Streams that wait and have more than a turn's worth: the second part of their places.
+    backlog: BTreeSet<(QueueKey, u64)>,
+}
+
+impl OutStreams {
+    pub(super) fn get(&self, id: StreamId) -> Option<&OutStream> {
+        self.by_id.get(&id)
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = StreamId> {
+        self.by_id.keys().copied()
+    }
+
+    pub(super) fn has_app(&self, app: AppId) -> bool {
+        self.per_app.contains_key(&app)
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(super) fn check_invariants(&self) {
+        let kept = self.by_id.values().map(OutStream::len);
+        assert_eq!(self.bytes, kept.sum::<u64>(), "stream bytes");
+        assert_eq!(
+            self.per_app.values().sum::<usize>(),
+            self.by_id.len(),
+            "streams of applications"
+        );
+        for queued in self.by_id.values().filter_map(|stream| stream.queued) {
+            let in_backlog = (queued.queue_key, queued.place.1);
+            assert_eq!(
+                queued.urgency == Urgency::Backlog,
+                self.backlog.contains(&in_backlog),
+                "backlog of streams"
+            );
+        }
+    }
+}
+
 impl SendQueues {
     /// Adds a stream whose application takes `path`.
     pub(crate) fn insert_stream(
@@ -34,8 +100,8 @@ impl SendQueues {
         stream: OutStream,
         path: Option<PathId>,
     ) {
-        *self.streams_of.entry(stream.app).or_default() += 1;
-        self.streams.insert(id, stream);
+        *self.streams.per_app.entry(stream.app).or_default() += 1;
+        self.streams.by_id.insert(id, stream);
         self.requeue(now, id, Urgency::Fresh, path);
     }
 
@@ -47,15 +113,15 @@ impl SendQueues {
         bytes: &[u8],
         path: Option<PathId>,
     ) -> Option<usize> {
-        let spare = STREAM_BYTES_MAX.saturating_sub(self.stream_bytes);
-        let stream = self.streams.get_mut(&id)?;
+        let spare = STREAM_BYTES_MAX.saturating_sub(self.streams.bytes);
+        let stream = self.streams.by_id.get_mut(&id)?;
         if stream.is_finished() {
             return None;
         }
         let taken = stream.write(bytes, spare);
-        self.stream_bytes += taken as u64;
+        self.streams.bytes += taken as u64;
         if stream.waits_for_memory() {
-            self.without_memory.insert(id);
+            self.streams.without_memory.insert(id);
         }
         self.wake_stream(now, id, path);
         Some(taken)
@@ -63,14 +129,14 @@ impl SendQueues {
 
     /// Bytes that `write_stream` would take.
     pub(crate) fn stream_room(&mut self, id: StreamId) -> Option<usize> {
-        let spare = STREAM_BYTES_MAX.saturating_sub(self.stream_bytes);
-        let stream = self.streams.get_mut(&id)?;
+        let spare = STREAM_BYTES_MAX.saturating_sub(self.streams.bytes);
+        let stream = self.streams.by_id.get_mut(&id)?;
         if stream.is_finished() {
             return None;
         }
         let room = stream.offer(spare);
         if stream.waits_for_memory() {
-            self.without_memory.insert(id);
+            self.streams.without_memory.insert(id);
         }
         Some(room)
     }
@@ -79,6 +145,7 @@ impl SendQueues {
     pub(crate) fn finish_stream(&mut self, now: Instant, id: StreamId, path: Option<PathId>) {
         if self
             .streams
+            .by_id
             .get_mut(&id)
             .is_some_and(|stream| stream.finish())
         {
@@ -94,7 +161,7 @@ impl SendQueues {
         id: StreamId,
         part: StreamPart,
     ) {
-        if let Some(stream) = self.streams.get_mut(&id) {
+        if let Some(stream) = self.streams.by_id.get_mut(&id) {
             stream.on_part_sent(part);
             if !part.repair {
                 stream.turn_bytes += part.end - part.start;
@@ -120,7 +187,7 @@ impl SendQueues {
     }
 
     pub(crate) fn on_stream_open_lost(&mut self, now: Instant, id: StreamId, path: Option<PathId>) {
-        if let Some(stream) = self.streams.get_mut(&id) {
+        if let Some(stream) = self.streams.by_id.get_mut(&id) {
             stream.on_open_lost();
             self.requeue(now, id, Urgency::Repair, path);
         }
@@ -128,42 +195,36 @@ impl SendQueues {
 
     /// The peer knows the stream: a frame that opens it and waits to be retransmitted is not needed.
     pub(crate) fn on_stream_open_acked(&mut self, id: StreamId) {
-        if let Some(stream) = self.streams.get_mut(&id) {
+        if let Some(stream) = self.streams.by_id.get_mut(&id) {
             stream.on_open_acked();
             self.recount(id);
         }
     }
 
-    /// Bytes `start..end` were lost; with `fin` the end of the stream too.
+    /// Bytes of a stream were lost.
     pub(crate) fn on_stream_lost(
         &mut self,
         now: Instant,
         id: StreamId,
-        (start, end, fin): (u64, u64, bool),
+        range: StreamRange,
         path: Option<PathId>,
     ) {
-        if let Some(stream) = self.streams.get_mut(&id) {
-            stream.on_lost(start, end, fin);
+        if let Some(stream) = self.streams.by_id.get_mut(&id) {
+            stream.on_lost(range);
             let path = stream.queued.map_or(path, |queued| queued.queue_key.0);
             self.requeue(now, id, Urgency::Repair, path);
         }
     }
 
-    /// Bytes `start..end` arrived; whether there is memory again for others.
-    pub(crate) fn on_stream_acked(
-        &mut self,
-        id: StreamId,
-        start: u64,
-        end: u64,
-        fin: bool,
-    ) -> bool {
-        let Some(stream) = self.streams.get_mut(&id) else {
+    /// Bytes of a stream arrived; whether there is memory again for others.
+    pub(crate) fn on_stream_acked(&mut self, id: StreamId, range: StreamRange) -> bool {
+        let Some(stream) = self.streams.by_id.get_mut(&id) else {
             return false;
         };
-        let freed = stream.on_acked(start, end, fin);
-        self.stream_bytes -= freed;
+        let freed = stream.on_acked(range);
+        self.streams.bytes -= freed;
         self.recount(id);
-        freed > 0 && !self.without_memory.is_empty()
+        freed > 0 && !self.streams.without_memory.is_empty()
     }
 
     /// The peer takes bytes up to `granted`.
@@ -174,50 +235,52 @@ impl SendQueues {
         granted: u64,
         path: Option<PathId>,
     ) {
-        if let Some(stream) = self.streams.get_mut(&id) {
+        if let Some(stream) = self.streams.by_id.get_mut(&id) {
             stream.on_credit(granted);
-            self.returns.on_credit(now, id, stream);
+            self.streams.returns.on_credit(now, id, stream);
             self.wake_stream(now, id, path);
         }
     }
 
     /// Gives back the credit of streams that do not use it, if it is time to look.
     pub(crate) fn return_credit(&mut self, now: Instant) {
-        self.returns.look(now, &mut self.streams);
+        self.streams
+            .returns
+            .return_unused(now, &mut self.streams.by_id);
     }
 
     /// When unused credit is looked for.
     pub(crate) fn credit_return_due(&self) -> Option<Instant> {
-        self.returns.due()
+        self.streams.returns.due()
     }
 
     /// Returned credit is to be sent to the peer.
     pub(crate) fn has_credit_returns(&self) -> bool {
-        self.returns.waits()
+        self.streams.returns.has_pending()
     }
 
     /// The next stream whose peer has not heard what was given back, and how much that is in all.
     pub(crate) fn take_return(&mut self) -> Option<(StreamId, u64)> {
-        let id = self.returns.take_next()?;
-        Some((id, self.streams.get(&id)?.returned()))
+        let id = self.streams.returns.take_next()?;
+        Some((id, self.streams.by_id.get(&id)?.returned()))
     }
 
     /// The peer has not heard what was given back.
-    pub(crate) fn want_return(&mut self, id: StreamId) {
-        if self.streams.contains_key(&id) {
-            self.returns.want(id);
+    pub(crate) fn on_return_lost(&mut self, id: StreamId) {
+        if self.streams.by_id.contains_key(&id) {
+            self.streams.returns.on_lost(id);
         }
     }
 
     /// The application of a stream whose driver was refused bytes and may write again.
     pub(crate) fn take_writable(&mut self, id: StreamId) -> Option<AppId> {
-        let spare = STREAM_BYTES_MAX.saturating_sub(self.stream_bytes);
-        let stream = self.streams.get_mut(&id)?;
+        let spare = STREAM_BYTES_MAX.saturating_sub(self.streams.bytes);
+        let stream = self.streams.by_id.get_mut(&id)?;
         let writable = stream.take_writable(spare);
         // One that has enough to send as it is was passed over, and waits on.
         match stream.waits_for_memory() {
-            true => self.without_memory.insert(id),
-            false => self.without_memory.remove(&id),
+            true => self.streams.without_memory.insert(id),
+            false => self.streams.without_memory.remove(&id),
         };
         writable.then_some(stream.app)
     }
@@ -226,14 +289,18 @@ impl SendQueues {
     /// turn. A stream that is left out is woken by its own acknowledgements at the latest, since it has
     /// something on its way.
     pub(crate) fn take_waiting_for_memory(&mut self) -> Vec<StreamId> {
-        let mut spare = STREAM_BYTES_MAX.saturating_sub(self.stream_bytes);
+        let mut spare = STREAM_BYTES_MAX.saturating_sub(self.streams.bytes);
         let mut woken = Vec::new();
         while spare > 0
             && let Some(id) = self.next_without_memory()
         {
-            self.without_memory.remove(&id);
-            self.memory_turn = Some(id);
-            let room = self.streams.get(&id).map_or(0, |stream| stream.room(spare));
+            self.streams.without_memory.remove(&id);
+            self.streams.memory_turn = Some(id);
+            let room = self
+                .streams
+                .by_id
+                .get(&id)
+                .map_or(0, |stream| stream.room(spare));
             spare = spare.saturating_sub(room);
             woken.push(id);
         }
@@ -242,42 +309,48 @@ impl SendQueues {
 
     /// The first behind the one that had the last turn, and then from the beginning.
     fn next_without_memory(&self) -> Option<StreamId> {
-        let last = self.memory_turn.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut behind = self.without_memory.range((last, Bound::Unbounded));
-        behind.next().or(self.without_memory.first()).copied()
+        let last = self
+            .streams
+            .memory_turn
+            .map_or(Bound::Unbounded, Bound::Excluded);
+        let mut behind = self.streams.without_memory.range((last, Bound::Unbounded));
+        behind
+            .next()
+            .or(self.streams.without_memory.first())
+            .copied()
     }
 
     /// Forgets a stream; its application.
     pub(crate) fn remove_stream(&mut self, id: StreamId) -> Option<AppId> {
         self.leave_queue(id);
-        let stream = self.streams.remove(&id)?;
-        if let Entry::Occupied(mut streams) = self.streams_of.entry(stream.app) {
+        let stream = self.streams.by_id.remove(&id)?;
+        if let Entry::Occupied(mut streams) = self.streams.per_app.entry(stream.app) {
             *streams.get_mut() -= 1;
             if *streams.get() == 0 {
                 streams.remove();
             }
         }
-        self.stream_bytes -= stream.len();
-        self.without_memory.remove(&id);
-        self.returns.remove(id);
+        self.streams.bytes -= stream.len();
+        self.streams.without_memory.remove(&id);
+        self.streams.returns.remove(id);
         Some(stream.app)
     }
 
     pub(super) fn on_stream_moved(&mut self, id: StreamId, to: Option<PathId>) {
         let queue_key = self.queue_key_of_stream(id, to);
-        let stream = self.streams.get_mut(&id);
+        let stream = self.streams.by_id.get_mut(&id);
         if let Some(queued) = stream.and_then(|stream| stream.queued.as_mut()) {
             let number = queued.place.1;
             let from = std::mem::replace(&mut queued.queue_key, queue_key);
-            if self.backlog.remove(&(from, number)) {
-                self.backlog.insert((queue_key, number));
+            if self.streams.backlog.remove(&(from, number)) {
+                self.streams.backlog.insert((queue_key, number));
             }
         }
     }
 
     /// Something to send may have come.
     fn wake_stream(&mut self, now: Instant, id: StreamId, path: Option<PathId>) {
-        let Some(stream) = self.streams.get(&id) else {
+        let Some(stream) = self.streams.by_id.get(&id) else {
             return;
         };
         if stream.queued.is_some() {
@@ -291,13 +364,14 @@ impl SendQueues {
     /// The urgency of a stream that waits in no queue.
     fn urgency(&mut self, id: StreamId, path: Option<PathId>) -> Urgency {
         let queue_key = self.queue_key_of_stream(id, path);
-        let Some(stream) = self.streams.get_mut(&id) else {
+        let Some(stream) = self.streams.by_id.get_mut(&id) else {
             return Urgency::Backlog;
         };
         if stream.has_repair() {
             return Urgency::Repair;
         }
         let oldest = self
+            .streams
             .backlog
             .range((queue_key, 0)..=(queue_key, u64::MAX))
             .next();
@@ -315,7 +389,7 @@ impl SendQueues {
 
     /// The queued bytes of a stream have changed, its place has not.
     fn recount(&mut self, id: StreamId) {
-        let Some(stream) = self.streams.get_mut(&id) else {
+        let Some(stream) = self.streams.by_id.get_mut(&id) else {
             return;
         };
         if !stream.is_ready() {
@@ -326,11 +400,11 @@ impl SendQueues {
         if let Some(queued) = &mut stream.queued {
             let before = std::mem::replace(&mut queued.bytes, bytes);
             let (queue_key, place) = (queued.queue_key, queued.place);
-            let waiting = &mut self.ready.entry(queue_key).or_default().bytes;
-            *waiting = (*waiting + bytes).saturating_sub(before);
+            self.ready.add_bytes(queue_key, bytes);
+            self.ready.sub_bytes(queue_key, before);
             if before != bytes {
                 // It may have grown too long to be coalesced, or short enough.
-                self.take_from_queue(queue_key, place);
+                self.ready.take(queue_key, place);
                 self.insert(queue_key, place, SendItem::Stream(id));
             }
         }
@@ -338,15 +412,16 @@ impl SendQueues {
 
     /// Gives a stream a new place in the queue of `path`, if it has something to send.
     fn requeue(&mut self, now: Instant, id: StreamId, urgency: Urgency, path: Option<PathId>) {
-        let queued = self.streams.get(&id).and_then(|stream| stream.queued);
-        let same = |queued: Queued| (queued.urgency, queued.queue_key.0) == (urgency, path);
-        if urgency == Urgency::Repair && queued.is_some_and(same) {
+        let queued = self.streams.by_id.get(&id).and_then(|stream| stream.queued);
+        let is_same =
+            queued.is_some_and(|queued| (queued.urgency, queued.queue_key.0) == (urgency, path));
+        if urgency == Urgency::Repair && is_same {
             self.recount(id);
             return;
         }
         self.leave_queue(id);
         let (number, queue_key) = (self.take_number(), self.queue_key_of_stream(id, path));
-        let Some(stream) = self.streams.get_mut(&id) else {
+        let Some(stream) = self.streams.by_id.get_mut(&id) else {
             return;
         };
         if !stream.is_ready() {
@@ -361,32 +436,34 @@ impl SendQueues {
         };
         stream.queued = Some(queued);
         if urgency == Urgency::Backlog {
-            self.backlog.insert((queue_key, number));
+            self.streams.backlog.insert((queue_key, number));
         }
-        self.ready.entry(queue_key).or_default().bytes += queued.bytes;
+        self.ready.add_bytes(queue_key, queued.bytes);
         self.insert(queue_key, queued.place, SendItem::Stream(id));
     }
 
     /// Where a stream that takes `path` waits.
     fn queue_key_of_stream(&self, id: StreamId, path: Option<PathId>) -> QueueKey {
-        let stream = self.streams.get(&id);
+        let stream = self.streams.by_id.get(&id);
         let tenant = stream.map_or(TenantId::ZERO, |stream| self.tenant_of(stream.app));
         (path, tenant)
     }
 
     fn leave_queue(&mut self, id: StreamId) {
-        let Some(stream) = self.streams.get_mut(&id) else {
+        let Some(stream) = self.streams.by_id.get_mut(&id) else {
             return;
         };
         if let Some(queued) = stream.queued.take() {
-            self.backlog.remove(&(queued.queue_key, queued.place.1));
-            self.take_from_queue(queued.queue_key, queued.place);
-            self.sub_waiting(queued.queue_key, queued.bytes);
+            self.streams
+                .backlog
+                .remove(&(queued.queue_key, queued.place.1));
+            self.ready.take(queued.queue_key, queued.place);
+            self.ready.sub_bytes(queued.queue_key, queued.bytes);
         }
     }
 }
 
-/// Smaller is earlier.
+/// The schedule key of a stream; a smaller one leaves earlier.
 fn key(scheduler: SchedulerKind, now: Instant, stream: &OutStream, urgency: Urgency) -> u64 {
     let (latency_targets, rank) = match urgency {
         Urgency::Repair => (0, 0),

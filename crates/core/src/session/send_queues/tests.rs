@@ -1,6 +1,10 @@
 //! Units in their queues: order, turns, bounds.
 
-use super::*;
+use super::{
+    datagrams::{DATAGRAM_BYTES_MAX, DATAGRAMS_MAX},
+    *,
+};
+use crate::{id::FlowId, wire::CREDIT_PER_MESSAGE};
 use proptest::prelude::*;
 
 const APP: AppId = AppId(1);
@@ -16,23 +20,37 @@ fn queues(scheduler: SchedulerKind) -> SendQueues {
     queues
 }
 
+fn datagram(data: &[u8]) -> NewDatagram<'_> {
+    NewDatagram {
+        app: APP,
+        flow: FlowId(0),
+        reply: false,
+        data,
+        latency_target: None,
+    }
+}
+
 fn push(out: &mut SendQueues, made_ms: u64, latency_target_ms: Option<u64>, len: usize) -> u64 {
     let latency_target = latency_target_ms.map(Duration::from_millis);
-    out.push_message(
-        APP,
-        vec![0; len],
-        at(made_ms),
-        (latency_target, None),
-        Some(PATH),
-    )
+    let message = NewMessage {
+        app: APP,
+        body: vec![0; len],
+        made: at(made_ms),
+        latency_target,
+        lifetime: None,
+    };
+    out.push_message(message, Some(PATH))
 }
 
 /// Sends everything in parts of `max`; local ids in the order of their parts.
 fn drain(out: &mut SendQueues, max: usize) -> Vec<u64> {
     let mut order = Vec::new();
     while let Some((SendItem::Message(id), _)) = out.first(PATH, TenantId::ZERO, true) {
-        let part = out.next_part(id, max).expect("a ready message has a part");
-        out.begin(id);
+        let part = out
+            .messages
+            .next_part(id, max)
+            .expect("a ready message has a part");
+        out.messages.begin(id);
         out.on_part_sent(PATH, id, part);
         out.check_invariants();
         order.push(id);
@@ -75,7 +93,7 @@ fn lost_parts_are_sent_again_unless_acknowledged() {
     out.on_acked(id, 0, 50);
     out.on_lost(id, 0, 60, Some(PATH));
     assert_eq!(
-        out.next_part(id, 100),
+        out.messages.next_part(id, 100),
         Some(Part {
             start: 50,
             end: 60,
@@ -120,10 +138,7 @@ fn full_datagram_queue_drops_the_oldest() {
     let mut out = queues(SchedulerKind::Deadline);
     let data = vec![0; 60_000];
     let dropped = (0..40)
-        .map(|_| {
-            out.push_datagram(at(0), (APP, FlowId(0), false, &data), None, Some(PATH))
-                .len()
-        })
+        .map(|_| out.push_datagram(at(0), datagram(&data), Some(PATH)).len())
         .sum::<usize>();
     assert_eq!(dropped, 40 - DATAGRAM_BYTES_MAX / 60_000);
     let first = out.first(PATH, TenantId::ZERO, true);
@@ -139,19 +154,19 @@ fn datagrams_without_bytes_are_bounded_too() {
         let mut out = queues(SchedulerKind::Deadline);
         let data = vec![0; len];
         let dropped: usize = (0..DATAGRAMS_MAX + 1000)
-            .map(|_| {
-                out.push_datagram(at(0), (APP, FlowId(0), false, &data), None, None)
-                    .len()
-            })
+            .map(|_| out.push_datagram(at(0), datagram(&data), None).len())
             .sum();
-        assert_eq!((dropped, out.datagrams.len()), (1000, DATAGRAMS_MAX));
-        let waiting = &out.ready[&(None, TenantId::ZERO)].plain;
+        assert_eq!(
+            (dropped, out.datagrams.iter().count()),
+            (1000, DATAGRAMS_MAX)
+        );
+        let waiting = &out.ready.get((None, TenantId::ZERO)).unwrap().plain;
         assert_eq!(waiting.len(), DATAGRAMS_MAX);
     }
 }
 
 #[test]
-fn an_opening_that_only_seemed_lost_holds_nobody_up() {
+fn an_opening_that_only_seemed_lost_holds_up_no_other_stream() {
     let mut out = queues(SchedulerKind::Deadline);
     let [early, late] = [0, 1].map(|number| {
         let id = StreamId::of_ours(0, number);
@@ -159,7 +174,7 @@ fn an_opening_that_only_seemed_lost_holds_nobody_up() {
         out.insert_stream(at(number), id, stream, Some(PATH));
         id
     });
-    let stream = out.streams.get_mut(&early).expect("it is open");
+    let stream = out.streams.by_id.get_mut(&early).expect("it is open");
     stream.on_open_sent();
     out.on_stream_opened(at(2), PATH, early);
     out.on_stream_open_lost(at(3), early, Some(PATH));
@@ -197,9 +212,11 @@ fn write_plenty(out: &mut SendQueues, id: StreamId) -> usize {
 
 /// The next `max` bytes of a stream leave and arrive.
 fn bring_over(out: &mut SendQueues, id: StreamId, max: u64) {
-    let part = out.streams[&id].next_part(max).expect("it has something");
+    let part = out.streams.by_id[&id]
+        .next_part(max)
+        .expect("it has something");
     out.on_stream_part_sent(at(0), PATH, id, part);
-    out.on_stream_acked(id, part.start, part.end, part.fin);
+    out.on_stream_acked(id, part.range());
 }
 
 #[test]
@@ -212,7 +229,7 @@ fn thousands_of_streams_keep_no_more_than_their_bound_whatever_they_write() {
     for round in 0..8 {
         for id in &ids {
             random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-            if !out.streams.contains_key(id) {
+            if !out.streams.by_id.contains_key(id) {
                 continue;
             }
             match random >> 60 {
@@ -221,20 +238,20 @@ fn thousands_of_streams_keep_no_more_than_their_bound_whatever_they_write() {
                 }
                 1..8 if round > 0 => {
                     let max = random >> 40 & 0xffff;
-                    if out.streams[id].next_part(max + 1).is_some() {
+                    if out.streams.by_id[id].next_part(max + 1).is_some() {
                         bring_over(&mut out, *id, max + 1);
                     }
-                    least = least.min(out.stream_bytes);
+                    least = least.min(out.streams.bytes);
                 }
                 _ => {
                     write_plenty(&mut out, *id);
                 }
             }
-            assert!(out.stream_bytes <= bound, "{} bytes", out.stream_bytes);
-            most = most.max(out.stream_bytes);
+            assert!(out.streams.bytes <= bound, "{} bytes", out.streams.bytes);
+            most = most.max(out.streams.bytes);
         }
-        let kept: u64 = out.streams.values().map(OutStream::len).sum();
-        assert_eq!(out.stream_bytes, kept);
+        let kept: u64 = out.streams.by_id.values().map(OutStream::len).sum();
+        assert_eq!(out.streams.bytes, kept);
         out.check_invariants();
     }
     // The first have all that is shared, and so none of their own.
@@ -243,7 +260,7 @@ fn thousands_of_streams_keep_no_more_than_their_bound_whatever_they_write() {
     for id in ids {
         out.remove_stream(id);
     }
-    assert_eq!(out.stream_bytes, 0);
+    assert_eq!(out.streams.bytes, 0);
 }
 
 #[test]
@@ -260,7 +277,7 @@ fn memory_that_is_free_again_wakes_as_many_as_it_is_enough_for_and_each_in_turn(
     assert_eq!(out.take_waiting_for_memory(), [], "there is none");
     let mut rounds = Vec::new();
     'all: for id in full {
-        while out.streams[id].len() > 0 {
+        while out.streams.by_id[id].len() > 0 {
             bring_over(&mut out, *id, 1200);
             let woken = out.take_waiting_for_memory();
             assert!(woken.len() <= 1, "{} for one packet", woken.len());

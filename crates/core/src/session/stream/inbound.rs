@@ -4,7 +4,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use keiro_units::Instant;
 
-use super::{outbound::WINDOW_INITIAL, release};
+use super::buffer::{WINDOW_INITIAL, release};
 use crate::ranges::RangeSet;
 
 /// The widest window of one stream: 1 Gbit/s for 130 ms, so that over 20 ms a byte may be lost twice
@@ -255,7 +255,7 @@ impl InStream {
         self.window.max(self.outstanding())
     }
 
-    /// Bytes kept.
+    /// Bytes that are kept for the driver, gaps included.
     pub(crate) fn len(&self) -> u64 {
         self.data.len() as u64
     }

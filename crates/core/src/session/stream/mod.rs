@@ -1,157 +1,190 @@
 //! Streams: ordered bytes in both directions between a client at one gateway and a server at the
 //! other.
 //!
-//! A stream is one half that sends ([`outbound`], kept in `SendQueues` with what else waits) and one
-//! that receives ([`inbound`], kept here). Either side ends its own direction; a reset ends both, at once
-//! or behind what was written before ([`ending`]).
-//! Every stream has a window of its own, so that a reader that stops holds up its writer and no other
-//! stream. What both halves need from packets is the same as for messages: ranges that are
-//! acknowledged, lost and repaired.
+//! [`Streams`] is the component. A stream is one half that sends ([`outbound`]) and one that receives
+//! ([`inbound`]). Receiving halves are kept here ([`receive_halves`]). Sending halves are kept by
+//! [`SendQueues`], because a stream takes its turns among messages and datagrams and its place among
+//! them changes with every byte that is written, sent or acknowledged; they are created and removed
+//! here. Either side ends its own direction; a reset ends both, at once or after what was written
+//! before ([`deferred_reset`]). Every stream has a window of its own, so that a reader that stops
+//! holds up its writer and no other stream.
+//!
+//! An operation gets the components that it uses in a [`StreamContext`]. What follows for the rest of
+//! the session is polled with [`Streams::poll_event`].
 
+pub(crate) mod buffer;
 pub(crate) mod credit_return;
-pub(crate) mod deferred_reset;
+mod deferred_reset;
 pub(crate) mod inbound;
+mod numbers;
 pub(crate) mod outbound;
+mod receive_halves;
+mod resets;
 
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    net::SocketAddr,
-    time::Duration,
-};
+use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
 use keiro_units::Instant;
 
 use self::{
-    deferred_reset::{DeferredResets, Waits},
-    inbound::{InStream, StreamViolation},
+    buffer::StreamRange,
+    deferred_reset::{DeferredReset, DeferredResets, Waits},
+    inbound::StreamViolation,
+    numbers::{STREAMS_MAX, StreamNumbers},
     outbound::OutStream,
+    receive_halves::{ReceiveHalves, ReceivedBytes, StreamCredit},
+    resets::{ResetQueue, StreamReset},
 };
-use super::{Session, send_queues::WritableStream};
+use super::{
+    applications::Applications,
+    path_manager::PathManager,
+    send_queues::{SendQueues, WritableStream},
+    sent_frames::{SentFrame, SentFrames},
+};
 use crate::{
     config::DeliveryClass,
     event::{ResetReason, SendError, StreamSignal},
-    id::{AppId, PathId, StreamId},
-    ranges::RangeSet,
+    id::{AppId, StreamId},
+    snapshot::DropCounters,
+    wire::Frame,
 };
 
-/// Streams that a peer may have open here, and we there.
-pub(crate) const STREAMS_MAX: usize = 16_384;
-/// How far the peer's stream numbers may be ahead of the first one that it has not used: what
-/// reordering can make of those that are open.
-const NUMBERS_AHEAD_MAX: u64 = 4 * STREAMS_MAX as u64;
-/// Resets that wait to be sent at most: as many as there may be streams of both sides.
-const RESETS_MAX: usize = 2 * STREAMS_MAX;
 /// Streams of a peer to which no path has been up for so long are reset. Ours: longer than a line that is
 /// switched over or a gateway that starts again takes, and no longer than a client asks a silent server
 /// for a sign of life anyway (TCP keepalive of this gateway's own connections).
-pub(crate) const UNREACHABLE_AFTER: Duration = Duration::from_secs(60);
-/// Bytes that all streams from one peer may be granted beyond their initial windows.
-const EXTRA_WINDOWS_MAX: u64 = 64 << 20;
-/// Gaps that all streams from one peer may have beyond those that every one may. Ours: some 10 MB.
-const EXTRA_GAPS_MAX: u64 = 1 << 18;
-/// A stream that holds anything may have memory for four times as much. Ours: a packet's worth, below
-/// which nothing is gained.
-const HELD_MIN: usize = 1200;
+const UNREACHABLE_AFTER: Duration = Duration::from_secs(60);
+/// Longest frame of credit, of returned credit, or of a reset.
+const CONTROL_LEN_MAX: usize = 17;
 
-/// The receiving halves of all streams, and which numbers were used.
+/// All streams to and from one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
-    open: BTreeMap<StreamId, Inbound>,
-    /// Lives of the peer that have ended: streams of each have names of their own.
-    life: u16,
-    /// Number of our next stream in this life.
-    next: u64,
-    /// Numbers of the peer's streams that were seen.
-    seen: RangeSet,
-    theirs: usize,
-    /// Streams whose credit is to be sent.
-    credit_wanted: BTreeSet<StreamId>,
-    extra_windows: u64,
-    extra_gaps: u64,
+    receiving: ReceiveHalves,
+    numbers: StreamNumbers,
     /// Resets that wait to be sent.
-    resets: VecDeque<(StreamId, ResetReason)>,
-    /// Numbers of our streams that the peer has not acknowledged.
-    unconfirmed: BTreeSet<u64>,
+    resets: ResetQueue,
     /// Streams that were reset, and are there for what was written before.
     deferred_resets: DeferredResets,
+    events: VecDeque<StreamEvent>,
+    violations: StreamViolations,
 }
 
-#[derive(Debug)]
-struct Inbound {
-    /// `None`: the frame that opens it has not come yet.
-    app: Option<AppId>,
-    half: InStream,
+/// What the peer did against the rules of streams, and resets that it did not get.
+#[derive(Clone, Copy, Debug, Default)]
+struct StreamViolations {
+    malformed: u64,
+    over_credit: u64,
 }
 
-impl Session {
+/// The components that operations on streams use.
+pub(crate) struct StreamContext<'a> {
+    /// They keep the sending halves.
+    pub(crate) queues: &'a mut SendQueues,
+    pub(crate) apps: &'a mut Applications,
+    pub(crate) paths: &'a PathManager,
+}
+
+/// What follows from an operation for the rest of the session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum StreamEvent {
+    /// The driver is to be notified.
+    Signal {
+        app: AppId,
+        stream: StreamId,
+        signal: StreamSignal,
+    },
+    /// A stream of an application that is no longer configured has ended.
+    RemovedAppIdle(AppId),
+}
+
+/// Bytes of a stream that the driver may read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadableBytes<'a> {
+    /// The bytes lie in two pieces.
+    pub(crate) first: &'a [u8],
+    pub(crate) second: &'a [u8],
+    /// The peer's direction ends with them.
+    pub(crate) ends: bool,
+}
+
+/// Bytes of a stream as they arrived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArrivedBytes<'a> {
+    pub(crate) offset: u64,
+    pub(crate) data: &'a [u8],
+    pub(crate) fin: bool,
+}
+
+impl StreamContext<'_> {
+    /// The longest round trip of the paths that are up.
+    fn rtt_max(&self) -> Duration {
+        let up = self.paths.iter().filter(|path| path.is_up());
+        let longest = up.filter_map(|path| path.rtt().smoothed()).max();
+        longest.unwrap_or_default()
+    }
+
+    /// The round trip of the path that a stream takes.
+    fn rtt_of(&self, id: StreamId) -> Duration {
+        let app = self.queues.stream(id).map(|stream| stream.app);
+        let path = app.and_then(|app| self.apps.active_path(app));
+        let rtt = path.and_then(|path| self.paths.get(path)?.rtt().smoothed());
+        rtt.unwrap_or_default()
+    }
+
+    /// The peer has everything that was written on a stream.
+    fn is_delivered(&self, id: StreamId) -> bool {
+        let out = self.queues.stream(id);
+        out.is_none_or(OutStream::is_delivered)
+    }
+}
+
+// The driver's side.
+impl Streams {
     /// Opens a stream of `app`; the peer connects it to `target`, or to its forward (`None`).
-    pub(crate) fn open_stream(
+    pub(crate) fn open(
         &mut self,
         now: Instant,
+        cx: &mut StreamContext<'_>,
         app: AppId,
         target: Option<SocketAddr>,
     ) -> Result<StreamId, SendError> {
-        let ours = self.streams.open.len() - self.streams.theirs;
-        let entry = self
+        let entry = cx
             .apps
-            .get_mut(&app)
-            .filter(|entry| entry.takes(DeliveryClass::Stream))
+            .accepting(app, DeliveryClass::Stream)
             .ok_or(SendError::UnknownApplication)?;
-        // Numbers that are further ahead than that would use up those that have not left yet.
-        let is_far_ahead = self
-            .streams
-            .unconfirmed
-            .first()
-            .is_some_and(|first| self.streams.next - first >= NUMBERS_AHEAD_MAX);
-        if ours >= STREAMS_MAX || is_far_ahead {
+        if self.receiving.opened_by_us() >= STREAMS_MAX {
             return Err(SendError::QueueFull);
         }
-        entry.stats.sent_messages += 1;
-        let id = StreamId::of_ours(self.streams.life, self.streams.next);
-        self.streams.unconfirmed.insert(self.streams.next);
-        self.streams.next += 1;
-        let out = OutStream::new(app, entry.config.latency_target, Some(target));
-        let path = entry.active;
-        self.streams.insert(now, id, Some(app));
-        let idle = self.is_coalescing_idle(path);
-        self.scheduler
-            .queues_mut()
-            .insert_stream(now, id, out, path);
-        self.on_coalescing_began(now, path, idle);
+        let id = self.numbers.open().ok_or(SendError::QueueFull)?;
+        entry.on_stream_opened();
+        let out = OutStream::new(app, entry.latency_target(), Some(target));
+        let path = entry.active();
+        self.receiving.insert(now, id, Some(app));
+        cx.queues.insert_stream(now, id, out, path);
         Ok(id)
     }
 
     /// Takes as many of `bytes` as there is room for. Less than all: a `Writable` signal follows.
-    pub(crate) fn write_stream(
+    pub(crate) fn write(
         &mut self,
         now: Instant,
+        cx: &mut StreamContext<'_>,
         id: StreamId,
         bytes: &[u8],
     ) -> Option<usize> {
-        if self.streams.deferred_resets.waits(id).is_some() {
+        if self.deferred_resets.waits(id).is_some() {
             return None;
         }
-        let app = self.scheduler.queues().stream(id)?.app;
-        let path = self.active_path(app);
-        let idle = self.is_coalescing_idle(path);
-        let taken = self
-            .scheduler
-            .queues_mut()
-            .write_stream(now, id, bytes, path)?;
-        self.on_coalescing_began(now, path, idle);
-        if taken > 0
-            && let Some(entry) = self.apps.get_mut(&app)
-        {
-            entry.stats.sent_bytes += taken as u64;
-            entry.workload.on_made(now, taken);
-        }
+        let app = cx.queues.stream(id)?.app;
+        let path = cx.apps.active_path(app);
+        let taken = cx.queues.write_stream(now, id, bytes, path)?;
+        cx.apps.on_stream_written(now, app, taken);
         Some(taken)
     }
 
-    /// What `write_stream` would take; after a zero a signal follows when there is room.
-    pub(crate) fn stream_room(&mut self, id: StreamId) -> Option<usize> {
-        match self.streams.deferred_resets.waits(id) {
-            None => self.scheduler.queues_mut().stream_room(id),
+    /// What [`write`](Self::write) would take; after a zero a signal follows when there is room.
+    pub(crate) fn room(&self, queues: &mut SendQueues, id: StreamId) -> Option<usize> {
+        match self.deferred_resets.waits(id) {
+            None => queues.stream_room(id),
             Some(Waits::Peer) => None,
             // The driver gets the reset after it has read what came before.
             Some(Waits::Driver) => Some(0),
@@ -159,420 +192,298 @@ impl Session {
     }
 
     /// Nothing more will be written.
-    pub(crate) fn finish_stream(&mut self, now: Instant, id: StreamId) {
-        if self.streams.deferred_resets.waits(id).is_some() {
+    pub(crate) fn finish(&mut self, now: Instant, cx: &mut StreamContext<'_>, id: StreamId) {
+        if self.deferred_resets.waits(id).is_some() {
             return;
         }
-        if let Some(app) = self.scheduler.queues().stream(id).map(|stream| stream.app) {
-            let path = self.active_path(app);
-            let idle = self.is_coalescing_idle(path);
-            self.scheduler.queues_mut().finish_stream(now, id, path);
-            self.on_coalescing_began(now, path, idle);
+        if let Some(app) = cx.queues.stream(id).map(|stream| stream.app) {
+            let path = cx.apps.active_path(app);
+            cx.queues.finish_stream(now, id, path);
         }
     }
 
     /// Ends both directions at once; a reset is sent if the peer may know the stream.
-    pub(crate) fn reset_stream(&mut self, id: StreamId, reason: ResetReason) {
-        let has_left = |stream: &OutStream| stream.open_has_left();
-        let may_be_known = self.scheduler.queues().stream(id).is_none_or(has_left);
-        if self.forget_stream(id) && may_be_known {
-            self.push_reset(id, reason);
+    pub(crate) fn reset(
+        &mut self,
+        cx: &mut StreamContext<'_>,
+        stream: StreamId,
+        reason: ResetReason,
+    ) {
+        let out = cx.queues.stream(stream);
+        let may_be_known = out.is_none_or(OutStream::open_has_left);
+        if self.forget(cx, stream) && may_be_known {
+            self.push_reset(StreamReset { stream, reason });
         }
     }
 
-    /// Bytes in order that were not consumed yet, in two pieces, and whether they are the last.
-    pub(crate) fn stream_data(&self, id: StreamId) -> Option<(&[u8], &[u8], bool)> {
-        if self.streams.deferred_resets.waits(id) == Some(Waits::Peer) {
+    /// Ends both directions after what was written; the reset carries the reason. For the driver the
+    /// stream is gone at once.
+    pub(crate) fn reset_behind(
+        &mut self,
+        now: Instant,
+        cx: &mut StreamContext<'_>,
+        id: StreamId,
+        reason: ResetReason,
+    ) {
+        let out = cx.queues.stream(id);
+        // Bytes that have arrived are read there only if it is known that there is a stream.
+        if out.is_none_or(|out| out.is_delivered() || out.written() == 0) {
+            self.reset(cx, id, reason);
+            return;
+        }
+        if self.deferred_resets.waits(id).is_some() {
+            return;
+        }
+        // What the peer still sends is discarded.
+        self.receiving.discard(now, id);
+        self.receiving.stop_credit(id);
+        let reset = DeferredReset {
+            waits: Waits::Peer,
+            reason,
+        };
+        self.deferred_resets.begin(now, id, reset, cx.rtt_max());
+    }
+
+    /// Bytes in order that were not consumed yet.
+    pub(crate) fn readable(&self, id: StreamId) -> Option<ReadableBytes<'_>> {
+        if self.deferred_resets.waits(id) == Some(Waits::Peer) {
             return None;
         }
-        let half = &self.streams.open.get(&id)?.half;
+        let half = self.receiving.get(id)?;
         let (first, second) = half.readable();
-        let last = half.ends_after(first.len() + second.len());
-        Some((first, second, last))
+        Some(ReadableBytes {
+            first,
+            second,
+            ends: half.ends_after(first.len() + second.len()),
+        })
     }
 
-    /// The driver has taken `count` bytes of what [`stream_data`](Self::stream_data) showed, and the
-    /// end if that was shown.
-    pub(crate) fn consume_stream(&mut self, now: Instant, id: StreamId, count: usize) {
-        if let Some(waits) = self.streams.deferred_resets.waits(id) {
+    /// The driver has taken `count` bytes of what [`readable`](Self::readable) showed, and the end if
+    /// that was shown.
+    pub(crate) fn consume(
+        &mut self,
+        now: Instant,
+        cx: &mut StreamContext<'_>,
+        id: StreamId,
+        count: usize,
+    ) {
+        if let Some(waits) = self.deferred_resets.waits(id) {
             if waits == Waits::Driver && count > 0 {
-                let half = |inbound: &mut Inbound| inbound.half.consume(now, count);
-                self.streams.change(id, half);
-                self.on_ending_moved(now, id);
+                self.receiving.consume_last(now, id, count);
+                self.on_moved(now, cx, id);
             }
             return;
         }
-        let app = self.scheduler.queues().stream(id).map(|stream| stream.app);
-        let path = app.and_then(|app| self.active_path(app));
-        let rtt = path.and_then(|path| self.paths.get(path)?.rtt().smoothed());
-        self.streams
-            .consume(now, id, count, rtt.unwrap_or_default());
-        self.forget_stream_if_done(id);
+        self.receiving.consume(now, id, count, cx.rtt_of(id));
+        self.forget_if_done(cx, id);
+    }
+}
+
+// The peer's side.
+impl Streams {
+    /// The stream with this number on the wire; `None`: so many cannot have been opened.
+    pub(crate) fn of_wire(&self, wire: u64) -> Option<StreamId> {
+        self.numbers.of_wire(wire)
     }
 
     /// The peer opens a stream.
-    pub(super) fn on_stream_open(
+    pub(crate) fn on_open(
         &mut self,
         now: Instant,
+        cx: &mut StreamContext<'_>,
         id: StreamId,
         app: AppId,
         target: Option<SocketAddr>,
     ) {
         if id.is_ours() {
-            self.drops.malformed += 1;
+            self.violations.malformed += 1;
             return;
         }
-        match self.streams.open.get(&id) {
-            Some(inbound) if inbound.app.is_some() => return,
-            Some(_) => {}
-            None => {
-                if !self.admit_stream(now, id) {
-                    return;
-                }
-            }
+        let is_open = self.receiving.app_of(id).is_some();
+        if is_open || !self.receiving.contains(id) && !self.admit(now, id) {
+            return;
         }
-        let entry = self
-            .apps
-            .get_mut(&app)
-            .filter(|entry| entry.takes(DeliveryClass::Stream));
-        let Some(entry) = entry else {
-            self.reset_stream(id, ResetReason::UnknownApplication);
+        let Some(entry) = cx.apps.accepting(app, DeliveryClass::Stream) else {
+            self.reset(cx, id, ResetReason::UnknownApplication);
             return;
         };
-        entry.stats.received_messages += 1;
-        let (latency_target, path) = (entry.config.latency_target, entry.active);
-        if let Some(inbound) = self.streams.open.get_mut(&id) {
-            inbound.app = Some(app);
-        }
-        let out = OutStream::new(app, latency_target, None);
-        self.scheduler
-            .queues_mut()
-            .insert_stream(now, id, out, path);
+        entry.on_received(0);
+        let out = OutStream::new(app, entry.latency_target(), None);
+        let path = entry.active();
+        self.receiving.set_app(id, app);
+        cx.queues.insert_stream(now, id, out, path);
         self.signal(app, id, StreamSignal::Opened { target });
         self.signal_readable(now, id);
     }
 
     /// Bytes of a stream arrived.
-    pub(super) fn on_stream_data(
+    pub(crate) fn on_data(
         &mut self,
         now: Instant,
+        cx: &mut StreamContext<'_>,
         id: StreamId,
-        offset: u64,
-        bytes: &[u8],
-        fin: bool,
+        arrived: ArrivedBytes<'_>,
     ) {
-        if !self.streams.open.contains_key(&id) && (id.is_ours() || !self.admit_stream(now, id)) {
+        if !self.receiving.contains(id) && (id.is_ours() || !self.admit(now, id)) {
             // The stream has ended here.
             return;
         }
-        if self.streams.deferred_resets.waits(id).is_some() {
+        if self.deferred_resets.waits(id).is_some() {
             // It is not read any more.
             return;
         }
-        let Some(taken) = self.streams.on_data(id, offset, bytes, fin) else {
-            return;
-        };
-        match taken {
-            Ok((app, new)) => {
-                let entry = app.and_then(|app| self.apps.get_mut(&app));
-                if let Some(entry) = entry {
-                    entry.stats.received_bytes += new;
+        let ArrivedBytes { offset, data, fin } = arrived;
+        match self.receiving.on_data(id, offset, data, fin) {
+            None => {}
+            Some(Ok(ReceivedBytes { app, new })) => {
+                if let Some(app) = app {
+                    cx.apps.on_stream_received(app, new);
                 }
                 self.signal_readable(now, id);
             }
-            Err(StreamViolation::OverCredit) => {
-                self.drops.over_credit += 1;
-                self.break_stream(id, ResetReason::Protocol);
+            Some(Err(StreamViolation::OverCredit)) => {
+                self.violations.over_credit += 1;
+                self.abort(cx, id, ResetReason::Protocol);
             }
-            Err(StreamViolation::End | StreamViolation::Gaps) => {
-                self.drops.malformed += 1;
-                self.break_stream(id, ResetReason::Protocol);
+            Some(Err(StreamViolation::End | StreamViolation::Gaps)) => {
+                self.violations.malformed += 1;
+                self.abort(cx, id, ResetReason::Protocol);
             }
         }
     }
 
     /// The peer takes more of a stream.
-    pub(super) fn on_stream_credit(&mut self, now: Instant, id: StreamId, granted: u64) {
-        let Some(stream) = self.scheduler.queues().stream(id) else {
+    pub(crate) fn on_credit(
+        &mut self,
+        now: Instant,
+        cx: &mut StreamContext<'_>,
+        id: StreamId,
+        granted: u64,
+    ) {
+        let Some(stream) = cx.queues.stream(id) else {
             return;
         };
-        let app = stream.app;
-        let path = self.active_path(app);
-        self.scheduler
-            .queues_mut()
-            .on_stream_credit(now, id, granted, path);
-        self.signal_writable(id);
+        let path = cx.apps.active_path(stream.app);
+        cx.queues.on_stream_credit(now, id, granted, path);
+        self.signal_writable(cx.queues, id);
     }
 
     /// The peer gives credit of a stream back.
-    pub(super) fn on_stream_return(&mut self, now: Instant, id: StreamId, returned: u64) {
-        if self.streams.deferred_resets.waits(id).is_some() {
+    pub(crate) fn on_return(
+        &mut self,
+        now: Instant,
+        cx: &mut StreamContext<'_>,
+        id: StreamId,
+        returned: u64,
+    ) {
+        if self.deferred_resets.waits(id).is_some() {
             return;
         }
-        if self.streams.on_return(now, id, returned).is_err() {
-            self.drops.over_credit += 1;
-            self.break_stream(id, ResetReason::Protocol);
+        if self.receiving.on_return(now, id, returned).is_err() {
+            self.violations.over_credit += 1;
+            self.abort(cx, id, ResetReason::Protocol);
         }
     }
 
-    /// The peer ends both directions.
-    pub(super) fn on_stream_reset(&mut self, now: Instant, id: StreamId, reason: ResetReason) {
-        if self.streams.deferred_resets.waits(id) == Some(Waits::Driver) {
+    /// The peer ends both directions. The driver gets the signal once it has read what came before.
+    pub(crate) fn on_reset(
+        &mut self,
+        now: Instant,
+        cx: &mut StreamContext<'_>,
+        id: StreamId,
+        reason: ResetReason,
+    ) {
+        if self.deferred_resets.waits(id) == Some(Waits::Driver) {
             return;
         }
         if !id.is_ours() {
             // The frame that opens it may still be in flight: it must not open it any more.
-            self.streams.note(id);
+            self.numbers.on_used_by_peer(id);
         }
-        match self.app_to_notify(id) {
-            Some(app) => self.end_stream_behind(now, (id, app), reason),
-            None => {
-                self.forget_stream(id);
-            }
-        }
-    }
-
-    /// Bytes of a stream arrived at the peer.
-    pub(super) fn on_stream_acked(
-        &mut self,
-        now: Instant,
-        id: StreamId,
-        (start, end, fin): (u64, u64, bool),
-    ) {
-        if self
-            .scheduler
-            .queues_mut()
-            .on_stream_acked(id, start, end, fin)
-        {
-            for waiting in self.scheduler.queues_mut().take_waiting_for_memory() {
-                self.signal_writable(waiting);
-            }
-        }
-        self.signal_writable(id);
-        self.on_ending_moved(now, id);
-        self.forget_stream_if_done(id);
-    }
-
-    /// Ends every stream: the peer knows none of them any more.
-    pub(super) fn reset_streams(&mut self, reason: ResetReason) {
-        let open: Vec<StreamId> = self.streams.open.keys().copied().collect();
-        for id in open {
-            let app = self.app_to_notify(id);
-            self.forget_stream(id);
+        let app = self.app_to_notify(id);
+        if app.is_none() || !self.receiving.has_readable(id) {
+            self.forget(cx, id);
             if let Some(app) = app {
                 self.signal(app, id, StreamSignal::Reset(reason));
             }
-        }
-        self.streams.resets.clear();
-    }
-
-    /// When all streams are given up because there is no path; `None`: there is one, or no stream.
-    pub(super) fn streams_unreachable_at(&self) -> Option<Instant> {
-        let since = self.unreachable_since.filter(|_| self.streams.len() > 0)?;
-        Some(since + UNREACHABLE_AFTER)
-    }
-
-    /// No path has come up for long enough. The peer may be there although no path is: it gets
-    /// the resets when a path is up again.
-    pub(super) fn give_up_streams(&mut self) {
-        let ids: Vec<StreamId> = self.streams.open.keys().copied().collect();
-        for id in ids {
-            self.break_stream(id, ResetReason::Unreachable);
-        }
-    }
-
-    /// The peer has restarted: numbers begin again in both directions, under other names here,
-    /// because the driver may still hold old ones.
-    pub(super) fn restart_streams(&mut self) {
-        self.reset_streams(ResetReason::Gateway);
-        self.streams = Streams {
-            life: self.streams.life.wrapping_add(1),
-            ..Streams::default()
-        };
-    }
-
-    /// The stream with this number on the wire; `None`: so many cannot have been opened.
-    pub(super) fn stream_of_wire(&self, wire: u64) -> Option<StreamId> {
-        StreamId::from_wire(self.streams.life, wire)
-    }
-
-    /// The path that a stream's application takes.
-    pub(super) fn path_of_stream(&self, id: StreamId) -> Option<PathId> {
-        self.active_path(self.scheduler.queues().stream(id)?.app)
-    }
-
-    pub(super) fn on_stream_open_acked(&mut self, now: Instant, id: StreamId) {
-        self.streams.unconfirmed.remove(&id.number());
-        self.scheduler.queues_mut().on_stream_open_acked(id);
-        self.on_ending_moved(now, id);
-        self.forget_stream_if_done(id);
-    }
-
-    /// Signals to the driver that it may write again, if it was refused before.
-    pub(super) fn signal_writable(&mut self, id: StreamId) {
-        if let Some(app) = self.scheduler.queues_mut().take_writable(id) {
-            self.signal_writable_stream(WritableStream { app, stream: id });
-        }
-    }
-
-    pub(super) fn signal_writable_stream(&mut self, writable: WritableStream) {
-        let WritableStream { app, stream } = writable;
-        if self.streams.deferred_resets.waits(stream).is_none() {
-            self.signal(app, stream, StreamSignal::Writable);
-        }
-    }
-
-    fn signal_readable(&mut self, now: Instant, id: StreamId) {
-        let Some(inbound) = self.streams.open.get_mut(&id) else {
             return;
+        }
+        let reset = DeferredReset {
+            waits: Waits::Driver,
+            reason,
         };
-        let Some(app) = inbound.app else { return };
-        if inbound.half.take_signal(now) {
-            self.signal(app, id, StreamSignal::Readable);
+        self.deferred_resets.begin(now, id, reset, cx.rtt_max());
+        self.receiving.stop_credit(id);
+        self.drop_send_half(cx, id);
+    }
+
+    /// Bytes of a stream arrived at the peer.
+    pub(crate) fn on_acked(
+        &mut self,
+        now: Instant,
+        cx: &mut StreamContext<'_>,
+        id: StreamId,
+        range: StreamRange,
+    ) {
+        if cx.queues.on_stream_acked(id, range) {
+            self.signal_memory_freed(cx.queues);
         }
+        self.signal_writable(cx.queues, id);
+        self.on_moved(now, cx, id);
+        self.forget_if_done(cx, id);
     }
 
-    /// The application of a stream whose driver is to be notified of its end.
-    fn app_to_notify(&self, id: StreamId) -> Option<AppId> {
-        let gone = self.streams.deferred_resets.waits(id) == Some(Waits::Peer);
-        let inbound = self.streams.open.get(&id).filter(|_| !gone);
-        inbound.and_then(|inbound| inbound.app)
-    }
-
-    fn signal(&mut self, app: AppId, stream: StreamId, signal: StreamSignal) {
-        self.receiver.signal_stream(app, stream, signal);
-    }
-
-    /// Makes room for a stream of the peer that is new; `false`: it is not, or there are too many.
-    fn admit_stream(&mut self, now: Instant, id: StreamId) -> bool {
-        if !self.streams.note(id) {
-            return false;
-        }
-        if self.streams.theirs >= STREAMS_MAX {
-            self.push_reset(id, ResetReason::TooMany);
-            return false;
-        }
-        self.streams.insert(now, id, None);
-        true
-    }
-
-    /// A stream ends on both sides, and here not by the driver's wish.
-    fn break_stream(&mut self, id: StreamId, reason: ResetReason) {
-        let app = self.app_to_notify(id);
-        self.reset_stream(id, reason);
-        if let Some(app) = app {
-            self.signal(app, id, StreamSignal::Reset(reason));
-        }
-    }
-
-    /// Queues a reset. A peer that opens streams faster than it takes their resets does not get all of
-    /// them.
-    fn push_reset(&mut self, stream: StreamId, reason: ResetReason) {
-        if self.streams.resets.len() < RESETS_MAX {
-            self.streams.resets.push_back((stream, reason));
-        } else {
-            self.drops.over_credit += 1;
-        }
-    }
-
-    fn forget_stream_if_done(&mut self, id: StreamId) {
-        let sent = self
-            .scheduler
-            .queues()
-            .stream(id)
-            .is_some_and(OutStream::is_done);
-        let received = self.streams.open.get(&id);
-        if sent && received.is_some_and(|inbound| inbound.half.is_done()) {
-            self.forget_stream(id);
-        }
-    }
-
-    /// Whether there was such a stream.
-    fn forget_stream(&mut self, id: StreamId) -> bool {
-        let found = self.streams.remove(id);
-        self.drop_send_half(id);
-        found
-    }
-
-    /// Forgets what was to be sent on a stream.
-    fn drop_send_half(&mut self, id: StreamId) {
-        let app = self.scheduler.queues_mut().remove_stream(id);
-        for waiting in self.scheduler.queues_mut().take_waiting_for_memory() {
-            self.signal_writable(waiting);
-        }
-        if let Some(app) = app {
-            self.forget_if_done(app);
-        }
-    }
-}
-
-impl Streams {
-    /// # Panics
-    ///
-    /// Panics with the invariant's name if one does not hold.
-    pub(crate) fn check_invariants(&self) {
-        let halves = || self.open.values().map(|inbound| &inbound.half);
-        let windows = halves().map(InStream::extra_window);
-        assert_eq!(self.extra_windows, windows.sum::<u64>(), "extra windows");
-        let gaps = halves().map(InStream::extra_gaps);
-        assert_eq!(self.extra_gaps, gaps.sum::<u64>(), "extra gaps");
-        let theirs = self.open.keys().filter(|id| !id.is_ours());
-        assert_eq!(self.theirs, theirs.count(), "streams of the peer");
-        assert!(self.theirs <= STREAMS_MAX, "streams of the peer");
-        assert!(self.open.len() - self.theirs <= STREAMS_MAX, "our streams");
-        assert!(
-            self.credit_wanted
-                .iter()
-                .all(|id| self.open.contains_key(id)),
-            "credit is sent of open streams"
-        );
-        assert!(
-            self.unconfirmed.iter().all(|number| *number < self.next),
-            "only streams that were opened are unconfirmed"
-        );
-        self.deferred_resets.check_invariants();
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.open.len()
-    }
-
-    /// A stream whose credit is to be sent, and what the peer was granted of it in all.
-    pub(crate) fn poll_credit(&mut self) -> Option<(StreamId, u64)> {
-        let id = self.credit_wanted.pop_first()?;
-        let granted = self.granted(id).expect("credit is sent of open streams");
-        Some((id, granted))
-    }
-
-    fn granted(&self, id: StreamId) -> Option<u64> {
-        self.open.get(&id).map(|inbound| inbound.half.granted())
+    /// The peer knows a stream that we have opened.
+    pub(crate) fn on_open_acked(&mut self, now: Instant, cx: &mut StreamContext<'_>, id: StreamId) {
+        self.numbers.on_confirmed(id);
+        cx.queues.on_stream_open_acked(id);
+        self.on_moved(now, cx, id);
+        self.forget_if_done(cx, id);
     }
 
     /// The credit of a stream that was sent is lost.
     pub(crate) fn on_credit_lost(&mut self, id: StreamId) {
-        let is_deferred = self.deferred_resets.waits(id).is_some();
-        if !is_deferred && self.open.contains_key(&id) {
-            self.credit_wanted.insert(id);
+        if self.deferred_resets.waits(id).is_none() {
+            self.receiving.on_credit_lost(id);
         }
     }
 
-    pub(crate) fn has_resets(&self) -> bool {
-        !self.resets.is_empty()
-    }
-
-    /// A reset that is to be sent.
-    pub(crate) fn poll_reset(&mut self) -> Option<(StreamId, ResetReason)> {
-        self.resets.pop_front()
-    }
-
     /// A reset that was sent is lost.
-    pub(crate) fn on_reset_lost(&mut self, id: StreamId, reason: ResetReason) {
-        self.resets.push_back((id, reason));
+    pub(crate) fn on_reset_lost(&mut self, stream: StreamId, reason: ResetReason) {
+        self.push_reset(StreamReset { stream, reason });
     }
 
-    /// Credit or resets are to be sent.
-    pub(crate) fn has_control(&self) -> bool {
-        !self.credit_wanted.is_empty() || !self.resets.is_empty()
+    /// Ends every stream: the peer knows none of them any more.
+    pub(crate) fn on_peer_forgot(&mut self, cx: &mut StreamContext<'_>, reason: ResetReason) {
+        for id in self.receiving.ids() {
+            let app = self.app_to_notify(id);
+            self.forget(cx, id);
+            if let Some(app) = app {
+                self.signal(app, id, StreamSignal::Reset(reason));
+            }
+        }
+        self.resets.clear();
+    }
+
+    /// The peer has restarted: numbers begin again in both directions, under other ids here.
+    pub(crate) fn on_peer_restarted(&mut self, cx: &mut StreamContext<'_>) {
+        self.on_peer_forgot(cx, ResetReason::Gateway);
+        self.numbers.restart();
+    }
+}
+
+// Timers, outputs and figures.
+impl Streams {
+    /// What follows for the rest of the session.
+    pub(crate) fn poll_event(&mut self) -> Option<StreamEvent> {
+        self.events.pop_front()
+    }
+
+    /// When streams are reset because there is no path since `unreachable_since`; `None`: there is
+    /// one, or no stream.
+    pub(crate) fn unreachable_at(&self, unreachable_since: Option<Instant>) -> Option<Instant> {
+        let since = unreachable_since.filter(|_| self.len() > 0)?;
+        Some(since + UNREACHABLE_AFTER)
     }
 
     /// When the next deferred reset has waited for too long.
@@ -580,140 +491,261 @@ impl Streams {
         self.deferred_resets.due()
     }
 
-    /// Bytes that were received and not taken by the driver.
-    pub(crate) fn kept_bytes(&self) -> u64 {
-        self.open.values().map(|inbound| inbound.half.len()).sum()
-    }
-
-    /// The driver has bytes to read of a stream.
-    fn has_readable(&self, id: StreamId) -> bool {
-        let inbound = self.open.get(&id);
-        inbound.is_some_and(|inbound| !inbound.half.readable().0.is_empty())
-    }
-
-    fn insert(&mut self, now: Instant, id: StreamId, app: Option<AppId>) {
-        self.theirs += usize::from(!id.is_ours());
-        let half = InStream::new(now);
-        self.open.insert(id, Inbound { app, half });
-    }
-
-    /// Takes bytes of a stream: its application, and how many more are kept. `None`: there is no such
-    /// stream.
-    fn on_data(
-        &mut self,
-        id: StreamId,
-        offset: u64,
-        bytes: &[u8],
-        fin: bool,
-    ) -> Option<Result<(Option<AppId>, u64), StreamViolation>> {
-        let spare_gaps = EXTRA_GAPS_MAX.saturating_sub(self.extra_gaps);
-        self.change(id, |inbound| {
-            let before = inbound.half.len();
-            inbound.half.on_data(offset, bytes, fin, spare_gaps)?;
-            Ok((inbound.app, inbound.half.len() - before))
-        })
-    }
-
-    /// The driver has taken `count` bytes, and the end if they are the last.
-    fn consume(&mut self, now: Instant, id: StreamId, count: usize, rtt: Duration) {
-        let spare = EXTRA_WINDOWS_MAX.saturating_sub(self.extra_windows);
-        let grants = self.change(id, |inbound| {
-            let half = &mut inbound.half;
-            half.consume(now, count);
-            if half.is_at_end() {
-                half.take_end();
-            }
-            let grants = half.has_credit_to_grant();
-            if grants {
-                half.grant(now, rtt, spare);
-            }
-            grants
-        });
-        if grants == Some(true) {
-            self.credit_wanted.insert(id);
-        }
-    }
-
-    /// The peer has given back so much credit of a stream in all.
-    fn on_return(
+    /// Ends what has waited for too long: deferred resets, and all streams if no path has come up.
+    pub(crate) fn on_timeout(
         &mut self,
         now: Instant,
-        id: StreamId,
-        returned: u64,
-    ) -> Result<(), StreamViolation> {
-        let grants = self.change(id, |inbound| {
-            let half = &mut inbound.half;
-            half.on_return(returned)?;
-            // The peer may have used up what it kept, and all of it may have been consumed, when that
-            // was not yet half of the window.
-            let grants = half.has_credit_to_grant();
-            if grants {
-                half.grant(now, Duration::ZERO, 0);
+        cx: &mut StreamContext<'_>,
+        unreachable_since: Option<Instant>,
+    ) {
+        while let Some(id) = self.deferred_resets.next_due(now) {
+            self.complete_reset(cx, id);
+        }
+        let unreachable_at = self.unreachable_at(unreachable_since);
+        if unreachable_at.is_some_and(|at| at <= now) {
+            // The peer may be there although no path is: it gets the resets when a path is up again.
+            for id in self.receiving.ids() {
+                self.abort(cx, id, ResetReason::Unreachable);
             }
-            Ok(grants)
-        });
-        if grants.transpose()? == Some(true) {
-            self.credit_wanted.insert(id);
         }
-        Ok(())
     }
 
-    /// Changes the receiving half of a stream, if there is one; what its window and its gaps grow or
-    /// shrink by is accounted for.
-    fn change<T>(&mut self, id: StreamId, change: impl FnOnce(&mut Inbound) -> T) -> Option<T> {
-        let inbound = self.open.get_mut(&id)?;
-        let (window, gaps) = (inbound.half.extra_window(), inbound.half.extra_gaps());
-        let result = change(inbound);
-        self.extra_windows = self.extra_windows - window + inbound.half.extra_window();
-        self.extra_gaps = self.extra_gaps - gaps + inbound.half.extra_gaps();
-        Some(result)
+    /// Appends credit to grant, credit that is returned, and resets, if there is room up to `end`.
+    pub(crate) fn write_control(
+        &mut self,
+        queues: &mut SendQueues,
+        end: usize,
+        out: &mut Vec<u8>,
+        frames: &mut SentFrames,
+    ) {
+        while out.len() + CONTROL_LEN_MAX <= end {
+            let Some(StreamCredit { stream, granted }) = self.receiving.poll_credit() else {
+                break;
+            };
+            let id = stream.to_wire();
+            Frame::StreamCredit { id, granted }.encode(out);
+            frames.push(SentFrame::StreamCredit(stream));
+        }
+        while out.len() + CONTROL_LEN_MAX <= end {
+            let Some((stream, returned)) = queues.take_return() else {
+                break;
+            };
+            let id = stream.to_wire();
+            Frame::StreamReturn { id, returned }.encode(out);
+            frames.push(SentFrame::StreamReturn(stream));
+        }
+        while out.len() + CONTROL_LEN_MAX <= end {
+            let Some(StreamReset { stream, reason }) = self.resets.pop() else {
+                break;
+            };
+            let id = stream.to_wire();
+            Frame::StreamReset { id, reason }.encode(out);
+            frames.push(SentFrame::StreamReset { stream, reason });
+        }
     }
 
-    fn remove(&mut self, id: StreamId) -> bool {
-        let Some(inbound) = self.open.remove(&id) else {
-            return false;
-        };
-        self.theirs -= usize::from(!id.is_ours());
-        self.extra_windows -= inbound.half.extra_window();
-        self.extra_gaps -= inbound.half.extra_gaps();
-        if id.is_ours() {
-            self.unconfirmed.remove(&id.number());
+    /// The driver of a stream was refused bytes and may write again.
+    pub(crate) fn on_writable(&mut self, writable: WritableStream) {
+        let WritableStream { app, stream } = writable;
+        if self.deferred_resets.waits(stream).is_none() {
+            self.signal(app, stream, StreamSignal::Writable);
         }
-        self.credit_wanted.remove(&id);
-        self.deferred_resets.remove(id);
-        true
     }
 
-    /// Notes the number of a stream of the peer; `false` if it was seen before. One that is too far ahead
-    /// uses up those far behind it: the frames that opened them must have been given up.
-    fn note(&mut self, id: StreamId) -> bool {
-        let number = id.number();
-        let first_unseen = match self.seen.first() {
-            Some((0, end)) => end,
-            _ => 0,
-        };
-        if number >= first_unseen + NUMBERS_AHEAD_MAX {
-            self.seen.insert(0, number + 1 - NUMBERS_AHEAD_MAX);
-        }
-        self.seen.insert(number, number + 1) > 0
+    pub(crate) fn len(&self) -> usize {
+        self.receiving.len()
+    }
+
+    /// Bytes that were received and not taken by the driver.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.receiving.kept_bytes()
+    }
+
+    pub(crate) fn has_resets(&self) -> bool {
+        !self.resets.is_empty()
+    }
+
+    /// Credit or resets are to be sent.
+    pub(crate) fn has_control(&self) -> bool {
+        self.receiving.has_credit_wanted() || !self.resets.is_empty()
+    }
+
+    /// Adds what the peer did against the rules of streams.
+    pub(crate) fn add_violations(&self, drops: &mut DropCounters) {
+        drops.malformed += self.violations.malformed;
+        drops.over_credit += self.violations.over_credit;
+    }
+
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self, queues: &SendQueues) {
+        self.receiving.check_invariants();
+        self.numbers.check_invariants();
+        self.resets.check_invariants();
+        self.deferred_resets.check_invariants();
+        assert!(
+            self.receiving.opened_by_peer() <= STREAMS_MAX,
+            "streams of the peer"
+        );
+        assert!(self.receiving.opened_by_us() <= STREAMS_MAX, "our streams");
+        let mut sending = queues.stream_ids();
+        assert!(
+            sending.all(|id| self.receiving.contains(id)),
+            "a stream that sends is open"
+        );
+        assert!(
+            self.events.is_empty(),
+            "events of streams are polled at once"
+        );
     }
 }
 
-/// Gives memory back that is much more than what `data` holds, after bytes were taken out.
-///
-/// What this copies is less than what was taken out since it last did: half goes when a quarter is
-/// held, and so there is as much room again as is held.
-fn release(data: &mut VecDeque<u8>) {
-    if data.is_empty() {
-        // Thousands of idle streams keep no memory.
-        *data = VecDeque::new();
-        return;
+impl Streams {
+    /// Makes room for a stream of the peer that is new; `false`: it is not, or there are too many.
+    fn admit(&mut self, now: Instant, stream: StreamId) -> bool {
+        if !self.numbers.on_used_by_peer(stream) {
+            return false;
+        }
+        if self.receiving.opened_by_peer() >= STREAMS_MAX {
+            let reason = ResetReason::TooMany;
+            self.push_reset(StreamReset { stream, reason });
+            return false;
+        }
+        self.receiving.insert(now, stream, None);
+        true
     }
-    let held = data.len().max(HELD_MIN);
-    if data.capacity() > 4 * held {
-        data.shrink_to(2 * held);
+
+    /// A stream ends on both sides, and here not by the driver's wish.
+    fn abort(&mut self, cx: &mut StreamContext<'_>, id: StreamId, reason: ResetReason) {
+        let app = self.app_to_notify(id);
+        self.reset(cx, id, reason);
+        if let Some(app) = app {
+            self.signal(app, id, StreamSignal::Reset(reason));
+        }
+    }
+
+    fn push_reset(&mut self, reset: StreamReset) {
+        if !self.resets.push(reset) {
+            self.violations.over_credit += 1;
+        }
+    }
+
+    /// Bytes of a stream have moved, which may be the last before its reset.
+    fn on_moved(&mut self, now: Instant, cx: &mut StreamContext<'_>, id: StreamId) {
+        let is_over = match self.deferred_resets.waits(id) {
+            None => return,
+            Some(Waits::Peer) => cx.is_delivered(id),
+            Some(Waits::Driver) => !self.receiving.has_readable(id),
+        };
+        if is_over {
+            self.complete_reset(cx, id);
+        } else {
+            self.deferred_resets.on_moved(now, id, cx.rtt_max());
+        }
+    }
+
+    /// Sends or signals the reset that was deferred.
+    fn complete_reset(&mut self, cx: &mut StreamContext<'_>, id: StreamId) {
+        let Some(DeferredReset { waits, reason }) = self.deferred_resets.get(id) else {
+            return;
+        };
+        match waits {
+            Waits::Peer => self.reset(cx, id, reason),
+            Waits::Driver => {
+                let app = self.app_to_notify(id);
+                self.forget(cx, id);
+                if let Some(app) = app {
+                    self.signal(app, id, StreamSignal::Reset(reason));
+                }
+            }
+        }
+    }
+
+    /// The application of a stream whose driver is to be notified of its end.
+    fn app_to_notify(&self, id: StreamId) -> Option<AppId> {
+        let is_gone = self.deferred_resets.waits(id) == Some(Waits::Peer);
+        self.receiving.app_of(id).filter(|_| !is_gone)
+    }
+
+    fn signal(&mut self, app: AppId, stream: StreamId, signal: StreamSignal) {
+        self.events.push_back(StreamEvent::Signal {
+            app,
+            stream,
+            signal,
+        });
+    }
+
+    /// Signals to the driver that it may write again, if it was refused before.
+    fn signal_writable(&mut self, queues: &mut SendQueues, stream: StreamId) {
+        if let Some(app) = queues.take_writable(stream) {
+            self.on_writable(WritableStream { app, stream });
+        }
+    }
+
+    /// Signals to drivers that were refused because all streams together kept too much.
+    fn signal_memory_freed(&mut self, queues: &mut SendQueues) {
+        for waiting in queues.take_waiting_for_memory() {
+            self.signal_writable(queues, waiting);
+        }
+    }
+
+    fn signal_readable(&mut self, now: Instant, id: StreamId) {
+        if let Some(app) = self.receiving.take_readable(now, id) {
+            self.signal(app, id, StreamSignal::Readable);
+        }
+    }
+
+    fn forget_if_done(&mut self, cx: &mut StreamContext<'_>, id: StreamId) {
+        let out = cx.queues.stream(id);
+        let half = self.receiving.get(id);
+        if out.is_some_and(OutStream::is_done) && half.is_some_and(|half| half.is_done()) {
+            self.forget(cx, id);
+        }
+    }
+
+    /// Forgets a stream; `false`: there was none.
+    fn forget(&mut self, cx: &mut StreamContext<'_>, id: StreamId) -> bool {
+        let was_open = self.receiving.remove(id);
+        if was_open {
+            self.numbers.on_confirmed(id);
+            self.deferred_resets.remove(id);
+        }
+        self.drop_send_half(cx, id);
+        was_open
+    }
+
+    /// Forgets what was to be sent on a stream.
+    fn drop_send_half(&mut self, cx: &mut StreamContext<'_>, id: StreamId) {
+        let app = cx.queues.remove_stream(id);
+        self.signal_memory_freed(cx.queues);
+        if let Some(app) = app.filter(|app| cx.apps.is_removed(*app)) {
+            self.events.push_back(StreamEvent::RemovedAppIdle(app));
+        }
     }
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resets_that_are_lost_wait_within_their_bound() {
+        let mut streams = Streams::default();
+        let reset = |number| StreamId::of_ours(0, number);
+        let all = 2 * STREAMS_MAX as u64;
+        for number in 0..all {
+            streams.on_reset_lost(reset(number), ResetReason::TooMany);
+        }
+        // As many are lost on the way while the queue is full again.
+        for number in all..2 * all {
+            streams.on_reset_lost(reset(number), ResetReason::TooMany);
+        }
+        streams.resets.check_invariants();
+        let mut drops = DropCounters::default();
+        streams.add_violations(&mut drops);
+        assert_eq!(drops.over_credit, all);
+        let first = streams.resets.pop().expect("many wait");
+        assert_eq!(first.stream, reset(0), "the oldest stays");
+    }
+}

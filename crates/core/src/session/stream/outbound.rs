@@ -2,12 +2,9 @@
 
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
-use super::release;
-use crate::{id::AppId, ranges::RangeSet, session::send_queues::QueueKey};
+use super::buffer::{StreamRange, WINDOW_INITIAL, release};
+use crate::{id::AppId, ranges::RangeSet, session::send_queues::ready::QueueKey};
 
-/// Bytes that a stream may send before the peer has granted credit, and that it may always keep:
-/// ten segments, as TCP's initial window (RFC 6928).
-pub(crate) const WINDOW_INITIAL: u64 = 16 << 10;
 /// Bytes accepted and not sent yet at most: 1 ms of 1 Gbit/s, so that the listener's own queue holds
 /// the rest and its client feels it.
 const UNSENT_MAX: u64 = 128 << 10;
@@ -32,6 +29,16 @@ pub(crate) struct StreamPart {
     pub(crate) repair: bool,
 }
 
+impl StreamPart {
+    pub(crate) fn range(self) -> StreamRange {
+        StreamRange {
+            start: self.start,
+            end: self.end,
+            fin: self.fin,
+        }
+    }
+}
+
 /// Why a stream waits for its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
@@ -39,7 +46,7 @@ pub(crate) enum Urgency {
     Repair,
     /// It has no more than is left of its turn.
     Fresh,
-    /// It has more.
+    /// It has more than is left of its turn.
     Backlog,
 }
 
@@ -73,14 +80,13 @@ pub(crate) struct OutStream {
     fresh: u64,
     /// To be sent again.
     repair: RangeSet,
-    /// Acknowledged beyond `base`.
     acked: RangeSet,
     /// Credit that the peer has granted in all: it takes bytes up to here, less what was returned.
     credit: u64,
     /// Credit that was given back in all.
     returned: u64,
     /// Bytes written at the last check for unused credit.
-    looked_at: Option<u64>,
+    written_at_check: Option<u64>,
     /// The driver was refused bytes and is to get a signal when there is room.
     blocked: bool,
     /// `None`: there is nothing to send.
@@ -112,7 +118,7 @@ impl OutStream {
             acked: RangeSet::default(),
             credit: WINDOW_INITIAL,
             returned: 0,
-            looked_at: None,
+            written_at_check: None,
             blocked: false,
             queued: None,
             turn_mark: 0,
@@ -120,7 +126,7 @@ impl OutStream {
         }
     }
 
-    /// Bytes kept.
+    /// Bytes that are kept until they are acknowledged.
     pub(crate) fn len(&self) -> u64 {
         self.data.len() as u64
     }
@@ -229,12 +235,11 @@ impl OutStream {
             (part.end - self.base) as usize,
         );
         let (first, second) = self.data.as_slices();
-        let cut = |slice: &'_ [u8], offset: usize| {
-            let low = from.clamp(offset, offset + slice.len()) - offset;
-            let high = to.clamp(offset, offset + slice.len()) - offset;
-            low..high
-        };
-        (&first[cut(first, 0)], &second[cut(second, first.len())])
+        let border = first.len();
+        (
+            &first[from.min(border)..to.min(border)],
+            &second[from.max(border) - border..to.max(border) - border],
+        )
     }
 
     pub(crate) fn on_open_sent(&mut self) {
@@ -259,7 +264,8 @@ impl OutStream {
         }
     }
 
-    pub(crate) fn on_lost(&mut self, start: u64, end: u64, fin: bool) {
+    pub(crate) fn on_lost(&mut self, range: StreamRange) {
+        let StreamRange { start, end, fin } = range;
         let mut missing = RangeSet::default();
         missing.insert(start.max(self.base), end);
         for (low, high) in self.acked.iter() {
@@ -277,8 +283,9 @@ impl OutStream {
         self.open = Notice::Acked;
     }
 
-    /// Bytes `start..end` arrived; how many need not be kept any longer.
-    pub(crate) fn on_acked(&mut self, start: u64, end: u64, fin: bool) -> u64 {
+    /// Bytes arrived; how many need not be kept any longer.
+    pub(crate) fn on_acked(&mut self, range: StreamRange) -> u64 {
+        let StreamRange { start, end, fin } = range;
         if fin {
             self.fin = Notice::Acked;
         }
@@ -305,16 +312,16 @@ impl OutStream {
         !self.is_finished() && self.unused() > WINDOW_INITIAL
     }
 
-    /// The next look for unused credit is the first.
-    pub(crate) fn look_afresh(&mut self) {
-        self.looked_at = None;
+    /// The next check for unused credit is the first.
+    pub(crate) fn restart_check(&mut self) {
+        self.written_at_check = None;
     }
 
-    /// Gives back credit beyond what was used since the last look and what a new stream has, if
+    /// Gives back credit beyond what was used since the last check and what a new stream has, if
     /// nothing is on its way; whether there was any.
     pub(crate) fn give_back(&mut self) -> bool {
         let written = self.written();
-        let Some(before) = self.looked_at.replace(written) else {
+        let Some(before) = self.written_at_check.replace(written) else {
             return false;
         };
         if !self.data.is_empty() {
@@ -366,6 +373,10 @@ mod tests {
         OutStream::new(AppId(1), None, None)
     }
 
+    fn range(start: u64, end: u64, fin: bool) -> StreamRange {
+        StreamRange { start, end, fin }
+    }
+
     fn send(stream: &mut OutStream, max: u64) -> StreamPart {
         let part = stream.next_part(max).expect("something to send");
         stream.on_part_sent(part);
@@ -373,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_no_more_than_the_peer_grants_and_tells_when_it_does() {
+    fn takes_no_more_than_the_peer_grants_and_signals_when_there_is_room() {
         let mut stream = stream();
         let bytes = vec![7; 20_000];
         assert_eq!(stream.write(&bytes, u64::MAX), WINDOW_INITIAL as usize);
@@ -400,15 +411,15 @@ mod tests {
         let bytes: Vec<u8> = (0..100).collect();
         stream.write(&bytes, u64::MAX);
         let parts: Vec<StreamPart> = (0..4).map(|_| send(&mut stream, 20)).collect();
-        stream.on_lost(20, 60, false);
-        stream.on_acked(40, 60, false);
+        stream.on_lost(range(20, 60, false));
+        stream.on_acked(range(40, 60, false));
         let again = send(&mut stream, 100);
         assert_eq!((again.start, again.end, again.repair), (20, 40, true));
         assert_eq!(stream.bytes(again).0, &bytes[20..40]);
         assert_eq!(send(&mut stream, 100).start, parts[3].end);
-        assert_eq!(stream.on_acked(0, 20, false), 20);
-        assert_eq!(stream.on_acked(20, 40, false), 40);
-        assert_eq!(stream.on_acked(60, 100, false), 40);
+        assert_eq!(stream.on_acked(range(0, 20, false)), 20);
+        assert_eq!(stream.on_acked(range(20, 40, false)), 40);
+        assert_eq!(stream.on_acked(range(60, 100, false)), 40);
         assert_eq!(stream.len(), 0);
     }
 
@@ -421,14 +432,14 @@ mod tests {
         assert!(!send(&mut stream, 2).fin);
         let last = send(&mut stream, 2);
         assert!(last.fin && !stream.is_ready());
-        stream.on_lost(last.start, last.end, true);
+        stream.on_lost(range(last.start, last.end, true));
         let again = send(&mut stream, 10);
         assert!(again.fin && again.repair);
-        stream.on_acked(0, 3, false);
-        stream.on_lost(again.start, again.end, true);
+        stream.on_acked(range(0, 3, false));
+        stream.on_lost(range(again.start, again.end, true));
         let alone = send(&mut stream, 10);
         assert_eq!((alone.start, alone.end, alone.fin), (3, 3, true));
-        stream.on_acked(3, 3, true);
+        stream.on_acked(range(3, 3, true));
         assert!(stream.is_done());
     }
 
@@ -438,9 +449,12 @@ mod tests {
         stream.on_credit(1 << 20);
         let len = stream.write(&[3; 128 << 10], u64::MAX) as u64;
         let part = send(&mut stream, len);
-        assert_eq!(stream.on_acked(part.start, part.end - 1, false), len - 1);
+        assert_eq!(
+            stream.on_acked(range(part.start, part.end - 1, false)),
+            len - 1
+        );
         assert!(stream.data.capacity() < 5000, "{}", stream.data.capacity());
-        stream.on_lost(len - 1, len, false);
+        stream.on_lost(range(len - 1, len, false));
         let again = send(&mut stream, len);
         assert_eq!(stream.bytes(again).0, [3]);
     }

@@ -12,7 +12,6 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// The decision on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It leaves.
     Pass,
     /// It is dropped, or marked and leaves.
     Signal,

@@ -10,28 +10,27 @@
 
 mod codel;
 mod flows;
+mod path_tenants;
 mod tenant_path;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use keiro_model::fairness::controller::{ControllerConfig, Weight};
+use keiro_model::fairness::controller::ControllerConfig;
 use keiro_stats::TenantPeerStats;
 use keiro_units::Instant;
 
 pub(crate) use self::tenant_path::DeliveryReport;
 use self::{
     flows::Queued,
-    tenant_path::{Readiness, TenantPath},
+    path_tenants::{PathTenants, tag_of},
+    tenant_path::Readiness,
 };
 use crate::{
     id::{AppId, PathId, TenantId},
     tenant::{IpPacket, PacketDrops, TenantConfig, TenantError, TenantSnapshot},
 };
-
-/// Virtual time of a byte of a tenant of weight 1.
-const TAG_PER_BYTE: u64 = 1000 * 1000;
 
 #[derive(Debug)]
 struct Tenant {
@@ -46,22 +45,6 @@ struct Tenant {
     received_bytes: u64,
     marked: u64,
     drops: PacketDrops,
-}
-
-/// The tenants on one path.
-#[derive(Debug, Default)]
-struct PathTenants {
-    tenant_paths: BTreeMap<TenantId, Box<TenantPath>>,
-    ready: BTreeSet<(u64, TenantId)>,
-    timed: BTreeSet<(Instant, TenantId)>,
-    /// Tag of the tenant that was served last.
-    virtual_time: u64,
-    /// Tenants with nothing but items that wait until the path may send an aggregate.
-    coalescing: BTreeSet<TenantId>,
-    /// Bytes in flight of tenants that were removed meanwhile.
-    removed: BTreeMap<TenantId, u64>,
-    /// Memory of what waits.
-    cost: u64,
 }
 
 /// All tenants towards one peer.
@@ -88,7 +71,7 @@ pub(crate) struct SchedulerGrant {
 /// What a tenant may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GrantKind {
-    /// With IP packets.
+    /// IP packets, of which this is the first.
     IpPackets(FirstPacket),
     /// With messages, streams or datagrams.
     Items,
@@ -99,21 +82,39 @@ pub(crate) enum GrantKind {
 /// The IP packet whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FirstPacket {
-    /// Its bytes.
+    /// Bytes of the IP packet.
     pub(crate) len: usize,
     pub(crate) ecn: u8,
 }
 
-/// A path that asks whose turn it is.
+/// A path that may send.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct GrantRequest {
-    pub(crate) path: PathId,
-    /// Largest IP packet of the path: what a packet of items may have.
+pub(crate) struct SendingPath {
+    pub(crate) id: PathId,
+    /// Its largest IP packet: what a packet of items may have.
     pub(crate) mtu: u16,
-    /// Bytes that an IP packet of a tenant takes beside its own.
+    /// Bytes that an IP packet of a tenant takes beside its own, at most.
     pub(crate) packet_overhead: u64,
-    /// Frames of the protocol itself wait.
+    /// When an aggregate may leave.
+    pub(crate) coalescing_at: Instant,
+    /// Frames of the protocol itself are to leave over it.
     pub(crate) control_waits: bool,
+}
+
+/// A path, and its largest IP packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PathMtu {
+    pub(crate) path: PathId,
+    pub(crate) mtu: u16,
+}
+
+/// An IP packet of a tenant that is to be sent.
+#[derive(Debug)]
+pub(crate) struct NewPacket {
+    pub(crate) tenant: TenantId,
+    /// It takes this application's path.
+    pub(crate) app: AppId,
+    pub(crate) packet: IpPacket,
 }
 
 /// What a tenant has of messages, streams and datagrams on a path.
@@ -218,7 +219,7 @@ impl Tenants {
         }
     }
 
-    /// It is configured.
+    /// The driver has configured the tenant.
     pub(crate) fn knows(&self, id: TenantId) -> bool {
         self.tenants
             .get(&id)
@@ -230,7 +231,7 @@ impl Tenants {
         self.tenants.len() - zero
     }
 
-    /// Nothing waits.
+    /// No IP packet waits.
     pub(crate) fn is_idle(&self) -> bool {
         self.cost == 0
     }
@@ -261,14 +262,13 @@ impl Tenants {
         true
     }
 
-    /// Queues a packet for `path`; the tenant exists. `mtu`: largest IP packet of the path.
-    pub(crate) fn push(
-        &mut self,
-        now: Instant,
-        (id, app): (TenantId, AppId),
-        (path, mtu): (PathId, u16),
-        packet: IpPacket,
-    ) {
+    /// Queues a packet for a path; its tenant exists.
+    pub(crate) fn push(&mut self, now: Instant, path: PathMtu, new: NewPacket) {
+        let NewPacket {
+            tenant: id,
+            app,
+            packet,
+        } = new;
         if let Some(tenant) = self.tenants.get_mut(&id) {
             tenant.accepted += 1;
             tenant.accepted_bytes += packet.data.len() as u64;
@@ -280,15 +280,15 @@ impl Tenants {
             at: now,
             data: packet.data,
         };
-        self.enqueue(now, id, (path, mtu), queued);
+        self.enqueue(now, path, id, queued);
     }
 
-    fn enqueue(&mut self, now: Instant, id: TenantId, (path, mtu): (PathId, u16), queued: Queued) {
+    fn enqueue(&mut self, now: Instant, path: PathMtu, id: TenantId, queued: Queued) {
         let Some(tenant) = self.tenants.get_mut(&id) else {
             return;
         };
-        let path_tenants = self.paths.entry(path).or_default();
-        let tenant_path = path_tenants.tenant_path(now, id, &tenant.config, mtu);
+        let path_tenants = self.paths.entry(path.path).or_default();
+        let tenant_path = path_tenants.tenant_path(now, id, &tenant.config, path.mtu);
         let before = tenant_path.cost();
         tenant_path.flows.push(queued);
         // The new packet makes room in its own queue, at no expense of other tenants.
@@ -353,13 +353,13 @@ impl Tenants {
     pub(crate) fn poll_next(
         &mut self,
         now: Instant,
-        request: GrantRequest,
+        path: SendingPath,
         mut items: impl FnMut(TenantId) -> ItemsState,
     ) -> Option<SchedulerGrant> {
-        if request.control_waits {
-            self.on_control(now, request.path, request.mtu);
+        if path.control_waits {
+            self.on_control(now, path.id, path.mtu);
         }
-        let path_tenants = self.paths.get_mut(&request.path)?;
+        let path_tenants = self.paths.get_mut(&path.id)?;
         path_tenants.make_timed_ready(now);
         // Every turn either ends the search or takes one tenant from the ready.
         while let Some(&(tag, id)) = path_tenants.ready.first() {
@@ -393,8 +393,8 @@ impl Tenants {
                 ItemsState::None | ItemsState::Coalescing => packet.map(GrantKind::IpPackets),
             };
             let needed = match kind {
-                Some(GrantKind::IpPackets(first)) => first.len as u64 + request.packet_overhead,
-                _ => u64::from(request.mtu),
+                Some(GrantKind::IpPackets(first)) => first.len as u64 + path.packet_overhead,
+                _ => u64::from(path.mtu),
             };
             let mut grant = SchedulerGrant {
                 tenant: id,
@@ -410,7 +410,7 @@ impl Tenants {
                 grant.kind = kind;
                 return Some(grant);
             }
-            if id == TenantId::ZERO && request.control_waits {
+            if id == TenantId::ZERO && path.control_waits {
                 return Some(grant);
             }
             path_tenants.leave_ready(id, held_back.unwrap_or(Readiness::Off));
@@ -500,17 +500,16 @@ impl Tenants {
     pub(crate) fn on_ungranted_sent(
         &mut self,
         now: Instant,
-        path: PathId,
-        mtu: u16,
+        path: PathMtu,
         id: TenantId,
         bytes: u64,
     ) {
         let Some(tenant) = self.tenants.get(&id) else {
             return;
         };
-        let path_tenants = self.paths.entry(path).or_default();
+        let path_tenants = self.paths.entry(path.path).or_default();
         let start = path_tenants.virtual_time;
-        let tenant_path = path_tenants.tenant_path(now, id, &tenant.config, mtu);
+        let tenant_path = path_tenants.tenant_path(now, id, &tenant.config, path.mtu);
         tenant_path.on_sent(now, bytes);
         tenant_path.served = tenant_path.served.max(start) + tag_of(bytes, tenant.config.weight);
     }
@@ -528,24 +527,23 @@ impl Tenants {
         tenant_path.is_none_or(|path| path.room() >= bytes && path.next_at() <= now)
     }
 
-    /// Packets of a tenant were acknowledged or lost. `min`: smallest round trip of the path;
-    /// `mtu`: its largest packet.
+    /// Packets of a tenant were acknowledged or lost.
     pub(crate) fn on_delivery_report(
         &mut self,
         now: Instant,
-        (path, id): (PathId, TenantId),
-        fate: &DeliveryReport,
-        mtu: u16,
+        path: PathMtu,
+        id: TenantId,
+        report: &DeliveryReport,
     ) {
-        let Some(path_tenants) = self.paths.get_mut(&path) else {
+        let Some(path_tenants) = self.paths.get_mut(&path.path) else {
             return;
         };
         match path_tenants.tenant_paths.get_mut(&id) {
             Some(tenant_path) => {
-                tenant_path.on_delivery_report(now, fate, u64::from(mtu));
+                tenant_path.on_delivery_report(now, report, u64::from(path.mtu));
                 path_tenants.wake(id);
             }
-            None => path_tenants.forget_removed(id, fate.no_longer_in_flight),
+            None => path_tenants.forget_removed(id, report.no_longer_in_flight),
         }
     }
 
@@ -595,7 +593,7 @@ impl Tenants {
         &mut self,
         now: Instant,
         path: PathId,
-        to: impl Fn(AppId) -> Option<(PathId, u16)>,
+        to: impl Fn(AppId) -> Option<PathMtu>,
     ) {
         let Some(mut path_tenants) = self.paths.remove(&path) else {
             return;
@@ -615,8 +613,8 @@ impl Tenants {
             );
         }
         for (id, queued) in moving {
-            match to(queued.app).filter(|(to, _)| *to != path) {
-                Some(to) => self.enqueue(now, id, to, queued),
+            match to(queued.app).filter(|to| to.path != path) {
+                Some(to) => self.enqueue(now, to, id, queued),
                 None => self.count_drop(id, |drops| drops.no_path += 1),
             }
         }
@@ -719,131 +717,4 @@ impl Tenant {
             drops: PacketDrops::default(),
         }
     }
-}
-
-impl PathTenants {
-    /// Tenants whose rate lets them send are ready.
-    fn make_timed_ready(&mut self, now: Instant) {
-        while let Some(&(at, id)) = self.timed.first().filter(|(at, _)| *at <= now) {
-            self.timed.remove(&(at, id));
-            self.make_ready(id);
-        }
-    }
-
-    /// A tenant is ready whatever holds it back.
-    fn make_ready_now(&mut self, id: TenantId) {
-        let readiness = self.tenant_paths.get(&id).map(|path| path.place);
-        match readiness {
-            None | Some(Readiness::Ready(_)) => return,
-            Some(Readiness::Timed(at)) => drop(self.timed.remove(&(at, id))),
-            Some(Readiness::Off) => {}
-        }
-        self.make_ready(id);
-    }
-
-    /// A tenant that is ready has nothing to send, or is held back.
-    fn leave_ready(&mut self, id: TenantId, to: Readiness) {
-        let Some(tenant_path) = self.tenant_paths.get_mut(&id) else {
-            return;
-        };
-        if let Readiness::Ready(tag) = std::mem::replace(&mut tenant_path.place, to) {
-            self.ready.remove(&(tag, id));
-        }
-        if let Readiness::Timed(at) = to {
-            self.timed.insert((at, id));
-        }
-    }
-
-    /// A tenant on this path. `mtu`: largest IP packet of the path.
-    fn tenant_path(
-        &mut self,
-        now: Instant,
-        id: TenantId,
-        config: &TenantConfig,
-        mtu: u16,
-    ) -> &mut TenantPath {
-        self.tenant_paths.entry(id).or_insert_with(|| {
-            let in_flight = self.removed.remove(&id).unwrap_or(0);
-            let controller = (&config.controller, config.weight);
-            Box::new(TenantPath::new(now, controller, u64::from(mtu), in_flight))
-        })
-    }
-
-    /// A tenant may have something to send.
-    fn wake(&mut self, id: TenantId) {
-        let Some(tenant_path) = self.tenant_paths.get_mut(&id) else {
-            return;
-        };
-        match tenant_path.place {
-            Readiness::Off if !tenant_path.is_idle() => drop(self.make_ready(id)),
-            // A faster rate does not have to wait for the slower one.
-            Readiness::Timed(at) if tenant_path.next_at() < at => {
-                self.timed.remove(&(at, id));
-                self.make_ready(id);
-            }
-            _ => {}
-        }
-    }
-
-    /// Makes a tenant ready; its tag.
-    fn make_ready(&mut self, id: TenantId) -> Option<u64> {
-        let tenant_path = self.tenant_paths.get_mut(&id)?;
-        // A tenant that had nothing to send has saved up nothing.
-        let tag = tenant_path.served.max(self.virtual_time);
-        tenant_path.place = Readiness::Ready(tag);
-        self.ready.insert((tag, id));
-        Some(tag)
-    }
-
-    fn check_invariants(&self) {
-        let costs = self.tenant_paths.values().map(|path| path.cost());
-        assert_eq!(self.cost, costs.sum::<u64>(), "memory of a path");
-        let mut ready = 0;
-        let mut timed = 0;
-        for (id, tenant_path) in &self.tenant_paths {
-            match tenant_path.place {
-                Readiness::Off => {}
-                Readiness::Ready(tag) => {
-                    assert!(self.ready.contains(&(tag, *id)), "who is ready is listed");
-                    ready += 1;
-                }
-                Readiness::Timed(at) => {
-                    assert!(self.timed.contains(&(at, *id)), "who is timed is listed");
-                    timed += 1;
-                }
-            }
-            tenant_path.flows.check_invariants();
-        }
-        assert_eq!(self.ready.len(), ready, "only who is ready is listed");
-        assert_eq!(self.timed.len(), timed, "only who is timed is listed");
-    }
-
-    fn remove(&mut self, id: TenantId) {
-        let Some(tenant_path) = self.tenant_paths.remove(&id) else {
-            return;
-        };
-        self.cost -= tenant_path.cost();
-        self.coalescing.remove(&id);
-        match tenant_path.place {
-            Readiness::Off => {}
-            Readiness::Ready(tag) => drop(self.ready.remove(&(tag, id))),
-            Readiness::Timed(at) => drop(self.timed.remove(&(at, id))),
-        }
-        if tenant_path.in_flight > 0 {
-            self.removed.insert(id, tenant_path.in_flight);
-        }
-    }
-
-    fn forget_removed(&mut self, id: TenantId, bytes: u64) {
-        if let Some(left) = self.removed.get_mut(&id) {
-            *left = left.saturating_sub(bytes);
-            if *left == 0 {
-                self.removed.remove(&id);
-            }
-        }
-    }
-}
-
-fn tag_of(bytes: u64, weight: Weight) -> u64 {
-    bytes.saturating_mul(TAG_PER_BYTE) / u64::from(weight.thousandths())
 }

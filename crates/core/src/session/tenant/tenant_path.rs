@@ -12,7 +12,10 @@ use super::{
     FirstPacket,
     flows::{Flows, Queued, Taken},
 };
-use crate::{id::PathId, tenant::TenantPathSnapshot};
+use crate::{
+    id::PathId,
+    tenant::{TenantConfig, TenantPathSnapshot},
+};
 
 /// Most that a tenant's rate makes up for after a pause: as long as the path's pacer.
 const CATCH_UP_MAX: Duration = Duration::from_millis(1);
@@ -59,7 +62,7 @@ pub(super) struct TenantPath {
     pub(super) items_were_last: bool,
     controller: Option<Box<dyn Controller>>,
     allowance: Option<Allowance>,
-    pub(super) place: Readiness,
+    pub(super) readiness: Readiness,
     /// Virtual time up to which it was served.
     pub(super) served: u64,
     next_at: Instant,
@@ -109,13 +112,10 @@ impl Span {
 impl TenantPath {
     /// `packet`: largest wire packet of its path, bytes. `in_flight`: what a tenant of the same
     /// name had on the way when it was removed.
-    pub(super) fn new(
-        now: Instant,
-        (controller, weight): (&ControllerConfig, Weight),
-        packet: u64,
-        in_flight: u64,
-    ) -> Self {
-        let controller = controller.begin(now, weight, ByteCount::new(packet));
+    pub(super) fn new(now: Instant, config: &TenantConfig, packet: u64, in_flight: u64) -> Self {
+        let controller = config
+            .controller
+            .begin(now, config.weight, ByteCount::new(packet));
         Self {
             flows: Flows::default(),
             staged: None,
@@ -123,7 +123,7 @@ impl TenantPath {
             items_were_last: false,
             allowance: controller.as_ref().map(|controller| controller.allowance()),
             controller,
-            place: Readiness::Off,
+            readiness: Readiness::Off,
             served: 0,
             next_at: Instant::ZERO,
             sent_at: now,
@@ -272,13 +272,18 @@ impl TenantPath {
         }
     }
 
-    pub(super) fn on_delivery_report(&mut self, now: Instant, fate: &DeliveryReport, packet: u64) {
-        self.in_flight = self.in_flight.saturating_sub(fate.no_longer_in_flight);
-        self.acked += fate.acked;
-        self.lost += fate.lost;
-        self.marked += fate.marked;
-        self.span.add(now, fate.acked_bytes);
-        if let Some(RoundTrip { sample, .. }) = fate.round_trip {
+    pub(super) fn on_delivery_report(
+        &mut self,
+        now: Instant,
+        report: &DeliveryReport,
+        packet: u64,
+    ) {
+        self.in_flight = self.in_flight.saturating_sub(report.no_longer_in_flight);
+        self.acked += report.acked;
+        self.lost += report.lost;
+        self.marked += report.marked;
+        self.span.add(now, report.acked_bytes);
+        if let Some(RoundTrip { sample, .. }) = report.round_trip {
             let known = self.round_trip;
             self.round_trip = Some(known.map_or(sample, |known| (known * 7 + sample) / 8));
         }
@@ -287,14 +292,14 @@ impl TenantPath {
         };
         controller.on_feedback(&Feedback {
             now,
-            acked: ByteCount::new(fate.acked_bytes),
-            acked_packets: fate.acked,
-            lost_packets: fate.lost,
-            marked_packets: fate.marked,
-            round_trip: fate.round_trip,
+            acked: ByteCount::new(report.acked_bytes),
+            acked_packets: report.acked,
+            lost_packets: report.lost,
+            marked_packets: report.marked,
+            round_trip: report.round_trip,
             in_flight: ByteCount::new(self.in_flight),
             // A tenant that waits for its rate is limited by it.
-            limited: self.limited || matches!(self.place, Readiness::Timed(_)),
+            limited: self.limited || matches!(self.readiness, Readiness::Timed(_)),
             packet: ByteCount::new(packet),
         });
         self.limited = false;
@@ -304,12 +309,14 @@ impl TenantPath {
     pub(super) fn snapshot(&self, now: Instant, path: PathId) -> TenantPathSnapshot {
         let window = self.allowance.map(|allowance| allowance.window);
         let packet = self.bytes_sent.checked_div(self.packets_sent);
-        let packets = |window: ByteCount| window.get().checked_div(packet?.max(1));
+        let window_packets = window
+            .zip(packet)
+            .map(|(window, packet)| window.get() / packet.max(1));
         TenantPathSnapshot {
             path,
             stats: TenantPathStats {
                 window_bytes: window.map(ByteCount::get),
-                window_packets: window.and_then(packets),
+                window_packets,
                 rate: self.allowance.and_then(|allowance| allowance.rate),
                 acked_rate: self.span.rate(now),
                 srtt: self.round_trip,

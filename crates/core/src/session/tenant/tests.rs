@@ -9,8 +9,9 @@ use std::{collections::VecDeque, time::Duration};
 const PATH: PathId = PathId(0);
 const APP: AppId = AppId(1);
 const OVERHEAD: u64 = 60;
-const REQUEST: GrantRequest = GrantRequest {
-    path: PATH,
+const REQUEST: SendingPath = SendingPath {
+    id: PATH,
+    coalescing_at: Instant::ZERO,
     mtu: 1500,
     packet_overhead: OVERHEAD,
     control_waits: false,
@@ -36,13 +37,22 @@ fn tenants(configs: &[TenantConfig]) -> Tenants {
     tenants
 }
 
+fn on(path: PathId, mtu: u16) -> PathMtu {
+    PathMtu { path, mtu }
+}
+
 fn push(tenants: &mut Tenants, now: Instant, id: u32, len: usize) {
     let packet = IpPacket {
         flow_hash: 1,
         ecn: 0,
         data: vec![0; len],
     };
-    tenants.push(now, (TenantId(id), APP), (PATH, 1500), packet);
+    let new = NewPacket {
+        tenant: TenantId(id),
+        app: APP,
+        packet,
+    };
+    tenants.push(now, on(PATH, 1500), new);
 }
 
 /// Sends the next packet; whose it was, and wire bytes.
@@ -123,7 +133,7 @@ fn what_waits_for_a_path_that_is_gone_moves_or_is_counted() {
     for _ in 0..10 {
         push(&mut tenants, at(0), 1, 1000);
     }
-    tenants.move_all(at(1), PATH, |_| Some((PathId(1), 1400)));
+    tenants.move_all(at(1), PATH, |_| Some(on(PathId(1), 1400)));
     assert_eq!(tenants.next_at(PATH), None);
     assert_eq!(tenants.next_at(PathId(1)), Some(Instant::ZERO));
     tenants.check_invariants();
@@ -171,7 +181,7 @@ proptest! {
                 _ if !flying.is_empty() => {
                     let (id, bytes) = flying.remove(len % flying.len());
                     let lost = u64::from(what == 9);
-                    let fate = DeliveryReport {
+                    let report = DeliveryReport {
                         acked_bytes: bytes * (1 - lost),
                         acked: 1 - lost,
                         lost,
@@ -183,7 +193,7 @@ proptest! {
                         }),
                         ..DeliveryReport::default()
                     };
-                    tenants.on_delivery_report(now, (PATH, TenantId(id)), &fate, 1500);
+                    tenants.on_delivery_report(now, on(PATH, 1500), TenantId(id), &report);
                 }
                 _ => {}
             }
@@ -191,15 +201,15 @@ proptest! {
         }
         // Once everything has landed, all that waits can leave.
         for (id, bytes) in flying {
-            let fate = DeliveryReport { no_longer_in_flight: bytes, acked: 1, ..DeliveryReport::default() };
-            tenants.on_delivery_report(now, (PATH, TenantId(id)), &fate, 1500);
+            let report = DeliveryReport { no_longer_in_flight: bytes, acked: 1, ..DeliveryReport::default() };
+            tenants.on_delivery_report(now, on(PATH, 1500), TenantId(id), &report);
         }
         for _ in 0..10_000 {
             let Some(next) = tenants.next_at(PATH) else { break };
             now = now.max(next);
             if let Some((id, bytes)) = pop(&mut tenants, now) {
-                let fate = DeliveryReport { no_longer_in_flight: bytes, acked: 1, ..DeliveryReport::default() };
-                tenants.on_delivery_report(now, (PATH, TenantId(id)), &fate, 1500);
+                let report = DeliveryReport { no_longer_in_flight: bytes, acked: 1, ..DeliveryReport::default() };
+                tenants.on_delivery_report(now, on(PATH, 1500), TenantId(id), &report);
             }
         }
         prop_assert!(tenants.is_idle());
@@ -207,7 +217,7 @@ proptest! {
 }
 
 #[test]
-fn units_that_have_to_wait_until_the_path_gathers_hold_nobody_up_and_are_asked_for_again() {
+fn items_that_wait_to_be_coalesced_hold_up_no_other_tenant_and_get_their_turn_again() {
     let mut tenants = tenants(&[
         config(1, 1.0, ControllerConfig::Open),
         config(2, 1.0, ControllerConfig::Open),
@@ -219,7 +229,7 @@ fn units_that_have_to_wait_until_the_path_gathers_hold_nobody_up_and_are_asked_f
     assert_eq!(
         next(&mut tenants, ItemsState::Ready),
         None,
-        "nobody has any"
+        "no tenant has any"
     );
     tenants.on_items(at(0), PATH, 1500, TenantId(1));
     assert_eq!(tenants.next_at(PATH), Some(Instant::ZERO));
@@ -234,7 +244,7 @@ fn units_that_have_to_wait_until_the_path_gathers_hold_nobody_up_and_are_asked_f
     assert_eq!(
         next(&mut tenants, ItemsState::Ready),
         None,
-        "nobody was told"
+        "no tenant was woken"
     );
     assert_eq!(tenants.next_at(PATH), None);
     tenants.on_may_coalesce(PATH);
@@ -270,7 +280,7 @@ fn alone(config: TenantConfig, seconds: usize) -> Vec<u64> {
             }
         }
         while let Some((_, bytes)) = flying.pop_front_if(|(landed, _)| *landed <= now) {
-            let fate = DeliveryReport {
+            let report = DeliveryReport {
                 acked_bytes: bytes,
                 acked: 1,
                 no_longer_in_flight: bytes,
@@ -281,7 +291,7 @@ fn alone(config: TenantConfig, seconds: usize) -> Vec<u64> {
                 }),
                 ..DeliveryReport::default()
             };
-            tenants.on_delivery_report(now, (PATH, id), &fate, 1500);
+            tenants.on_delivery_report(now, on(PATH, 1500), id, &report);
         }
     }
     sent

@@ -1,12 +1,13 @@
 //! Acknowledgements.
 
-use super::{ACK, Frame, FrameError};
+use super::{ACK, Frame, FrameError, field};
 use crate::wire::{Reader, put_varint};
 
 /// Most ranges in one acknowledgement; earlier acknowledgements had the older ones.
 pub(super) const ACK_RANGES_MAX: usize = 32;
 
 /// An acknowledgement of packets of one path of the peer, and what was measured with them.
+#[allow(missing_docs, reason = "some fields say it with their names")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckFrame<'a> {
     /// The path whose packets are acknowledged, as the peer numbers it.
@@ -19,7 +20,6 @@ pub struct AckFrame<'a> {
     pub delay_us: u64,
     /// Packets of this path that arrived with a congestion mark, in all.
     pub ecn_ce: u64,
-    /// What was received.
     pub ranges: AckRanges<'a>,
 }
 
@@ -115,32 +115,26 @@ impl<'a> AckRanges<'a> {
 }
 
 pub(super) fn decode<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
-    let head = |reader: &mut Reader<'a>| {
-        Some((
-            reader.u8()?,
-            reader.varint()?,
-            reader.varint()?,
-            reader.varint()?,
-            reader.varint()?,
-        ))
-    };
-    let (path, largest, received_at_us, delay_us, ecn_ce) =
-        head(reader).ok_or(FrameError::Truncated)?;
+    let path = field(reader.u8())?;
+    let largest = field(reader.varint())?;
+    let received_at_us = field(reader.varint())?;
+    let delay_us = field(reader.varint())?;
+    let ecn_ce = field(reader.varint())?;
     let before = reader.rest();
-    let count = reader.varint().ok_or(FrameError::Truncated)?;
+    let count = field(reader.varint())?;
     if count == 0 || count > ACK_RANGES_MAX as u64 {
         return Err(FrameError::Range);
     }
     let mut high = largest;
     for index in 0..count {
         if index > 0 {
-            let gap = reader.varint().ok_or(FrameError::Truncated)?;
+            let gap = field(reader.varint())?;
             high = high
                 .checked_sub(gap)
                 .and_then(|high| high.checked_sub(2))
                 .ok_or(FrameError::Range)?;
         }
-        let len = reader.varint().ok_or(FrameError::Truncated)?;
+        let len = field(reader.varint())?;
         high = high.checked_sub(len).ok_or(FrameError::Range)?;
     }
     let encoded = &before[..before.len() - reader.rest().len()];

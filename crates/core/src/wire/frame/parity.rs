@@ -1,6 +1,6 @@
 //! What gives back lost aggregates.
 
-use super::{FrameError, GROUP_MAX, PARITY};
+use super::{FrameError, GROUP_MAX, PARITY, field};
 use crate::wire::{Reader, VARINT_MAX, put_varint, varint_len};
 
 /// Most parity packets of a group.
@@ -39,11 +39,11 @@ impl ParityFrame<'_> {
 }
 
 pub(super) fn decode<'a>(reader: &mut Reader<'a>) -> Result<ParityFrame<'a>, FrameError> {
-    let mut fields = || {
-        let (path, first) = (reader.u8()?, reader.varint()?);
-        Some((path, first, reader.u8()?, reader.u8()?, reader.u8()?))
-    };
-    let (path, first, data, count, index) = fields().ok_or(FrameError::Truncated)?;
+    let path = field(reader.u8())?;
+    let first = field(reader.varint())?;
+    let data = field(reader.u8())?;
+    let count = field(reader.u8())?;
+    let index = field(reader.u8())?;
     let shard = reader.rest();
     let ends_beyond = first + u64::from(data) > VARINT_MAX;
     if !(1..=GROUP_MAX).contains(&data)

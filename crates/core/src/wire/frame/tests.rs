@@ -1,7 +1,9 @@
 use proptest::prelude::*;
 
 use super::{ack::ACK_RANGES_MAX, *};
-use crate::wire::{CopySpacing, report::ARRIVALS_MAX};
+use crate::wire::{
+    CopySpacing, MESSAGE_LEN_MAX, Reader, VARINT_MAX, put_varint, report::ARRIVALS_MAX,
+};
 
 fn decode_all(bytes: &[u8]) -> Result<Vec<Frame<'_>>, FrameError> {
     let mut reader = Reader::new(bytes);
@@ -193,8 +195,8 @@ proptest! {
         let frames = decode_all(&bytes).unwrap();
         let [Frame::TrainReport(report)] = frames[..] else { panic!("one report") };
         prop_assert_eq!((report.path, report.train), (path, train));
-        let told = &arrivals[..arrivals.len().min(ARRIVALS_MAX)];
-        prop_assert_eq!(&report.arrivals().collect::<Vec<_>>(), told);
+        let written = &arrivals[..arrivals.len().min(ARRIVALS_MAX)];
+        prop_assert_eq!(&report.arrivals().collect::<Vec<_>>(), written);
         let mut again = Vec::new();
         frames[0].encode(&mut again);
         prop_assert_eq!(bytes, again);

@@ -254,7 +254,7 @@ impl Tenant {
                     data,
                 };
                 // Refusals are counted in the core, or the peer is being removed.
-                let _ = with.endpoint.send_packet(with.now, to, (id, app), packet);
+                let _ = with.endpoint.send_packet(with.now, to, id, app, packet);
             };
             if length <= room.into() {
                 send(packet);

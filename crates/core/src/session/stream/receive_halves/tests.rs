@@ -3,7 +3,12 @@
 
 use proptest::prelude::*;
 
-use super::{credit_return::CreditReturns, outbound::WINDOW_INITIAL, *};
+use super::*;
+use crate::session::stream::{
+    buffer::{StreamRange, WINDOW_INITIAL},
+    credit_return::CreditReturns,
+    outbound::OutStream,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 const RTT: Duration = Duration::from_millis(100);
@@ -21,12 +26,17 @@ enum Item {
     Return(StreamId, u64),
 }
 
+fn range(start: u64, end: u64) -> StreamRange {
+    let fin = false;
+    StreamRange { start, end, fin }
+}
+
 /// Both sides of some streams in one direction, and what is on the way between them.
 struct Line {
     now: Instant,
     out: BTreeMap<StreamId, OutStream>,
     returns: CreditReturns,
-    streams: Streams,
+    streams: ReceiveHalves,
     wire: Vec<Item>,
     read: BTreeMap<StreamId, u64>,
 }
@@ -41,10 +51,10 @@ impl Line {
                 .map(|id| (id, OutStream::new(app, None, None)))
                 .collect(),
             returns: CreditReturns::default(),
-            streams: Streams {
+            streams: ReceiveHalves {
                 // Others have the rest.
                 extra_windows: EXTRA_WINDOWS_MAX - POOL,
-                ..Streams::default()
+                ..ReceiveHalves::default()
             },
             wire: Vec::new(),
             read: BTreeMap::new(),
@@ -97,7 +107,7 @@ impl Line {
                 }
             }
             Item::Ack(id, start, end) if !again => {
-                self.out.get_mut(&id).unwrap().on_acked(start, end, false);
+                self.out.get_mut(&id).unwrap().on_acked(range(start, end));
             }
             Item::Ack(..) => {}
             Item::Credit(id, granted) => {
@@ -115,12 +125,12 @@ impl Line {
     fn lose(&mut self, item: Item) {
         match item {
             Item::Data(id, start, end) | Item::Ack(id, start, end) => {
-                self.out.get_mut(&id).unwrap().on_lost(start, end, false);
+                self.out.get_mut(&id).unwrap().on_lost(range(start, end));
             }
             Item::Credit(id, _) => {
                 self.streams.credit_wanted.insert(id);
             }
-            Item::Return(id, _) => self.returns.want(id),
+            Item::Return(id, _) => self.returns.on_lost(id),
         }
     }
 
@@ -133,7 +143,7 @@ impl Line {
 
     fn look(&mut self, after: Duration) {
         self.now += after;
-        self.returns.look(self.now, &mut self.out);
+        self.returns.return_unused(self.now, &mut self.out);
     }
 
     /// What all streams may be sent is bounded, and accounted for.
@@ -295,7 +305,7 @@ fn credit_that_was_used_up_before_the_return_came_is_granted_when_it_comes() {
 }
 
 #[test]
-fn nobody_gives_back_what_was_not_granted_or_has_been_used() {
+fn peer_cannot_return_what_was_not_granted_or_has_been_used() {
     let (mut line, id) = grown();
     let (now, granted) = (line.now, line.streams.granted(id).unwrap());
     for returned in [u64::MAX, granted, granted - line.written(id) + 1] {
@@ -332,40 +342,5 @@ impl Line {
         assert_eq!(self.streams.open[&id].half.extra_window(), expected);
         let others = EXTRA_WINDOWS_MAX - POOL;
         assert_eq!(self.streams.extra_windows, others + expected);
-    }
-}
-
-#[test]
-fn numbers_that_never_came_do_not_stop_those_far_behind_them() {
-    let mut streams = Streams::default();
-    let mut note = |number| streams.note(StreamId::of_ours(0, number));
-    assert!(note(0) && note(2) && !note(2));
-    let far = 2 * NUMBERS_AHEAD_MAX;
-    assert!(note(far) && !note(far));
-    let oldest = far + 1 - NUMBERS_AHEAD_MAX;
-    assert!(!note(1) && !note(oldest - 1));
-    assert!(note(oldest) && note(far - 1));
-}
-
-proptest! {
-    /// What is copied to give memory back is less than what passed through it.
-    #[test]
-    fn giving_memory_back_keeps_little_and_costs_little(
-        steps in proptest::collection::vec((0usize..200_000, 0usize..200_000), 1..100),
-    ) {
-        let mut data = VecDeque::new();
-        let (mut copied, mut taken) = (0, 0);
-        for (comes, goes) in steps {
-            data.extend(vec![0u8; comes]);
-            let (goes, before) = (goes.min(data.len()), data.capacity());
-            data.drain(..goes);
-            release(&mut data);
-            taken += goes;
-            prop_assert!(data.capacity() <= 4 * data.len().max(HELD_MIN));
-            if data.capacity() < before {
-                copied += data.len();
-            }
-            prop_assert!(copied <= taken, "{copied} of {taken}");
-        }
     }
 }

@@ -1,0 +1,254 @@
+//! What the driver sends, takes and asks: messages, datagrams, IP packets, streams.
+
+use std::net::SocketAddr;
+
+use keiro_units::Instant;
+
+use super::{
+    Arrived, Session, clock,
+    path::Path,
+    send_queues::{NewDatagram, NewMessage},
+    sent_frames::MessageControl,
+    stream::ReadableBytes,
+    tenant::NewPacket,
+};
+use crate::{
+    config::DeliveryClass,
+    event::{RefusalReason, ResetReason, SendError},
+    id::{AppId, FlowId, MessageId, PathId, StreamId, TenantId},
+    tenant::{IpPacket, PacketError},
+    wire::{DATAGRAM_LEN_MAX, Frame, MESSAGE_LEN_MAX, MessageStatus},
+};
+
+impl Session {
+    pub(crate) fn send_message(
+        &mut self,
+        made: Instant,
+        app: AppId,
+        body: Vec<u8>,
+    ) -> Result<MessageId, (SendError, Vec<u8>)> {
+        if body.is_empty() || body.len() > MESSAGE_LEN_MAX {
+            let error = SendError::Length {
+                len: body.len(),
+                min: 1,
+                max: MESSAGE_LEN_MAX,
+            };
+            return Err((error, body));
+        }
+        let Some(entry) = self.apps.accepting(app, DeliveryClass::Message) else {
+            return Err((SendError::UnknownApplication, body));
+        };
+        if !self.scheduler.queues().has_room(body.len()) {
+            return Err((SendError::QueueFull, body));
+        }
+        entry.on_accepted(made, body.len());
+        let message = NewMessage {
+            app,
+            body,
+            made,
+            latency_target: entry.latency_target(),
+            lifetime: entry.lifetime(),
+        };
+        let path = entry.active();
+        let id = self.scheduler.queues_mut().push_message(message, path);
+        Ok(MessageId(id))
+    }
+
+    pub(crate) fn send_datagram(
+        &mut self,
+        now: Instant,
+        app: AppId,
+        flow: FlowId,
+        reply: bool,
+        data: &[u8],
+    ) -> Result<(), SendError> {
+        if data.len() > DATAGRAM_LEN_MAX {
+            return Err(SendError::Length {
+                len: data.len(),
+                min: 0,
+                max: DATAGRAM_LEN_MAX,
+            });
+        }
+        let entry = self
+            .apps
+            .accepting(app, DeliveryClass::Datagram)
+            .ok_or(SendError::UnknownApplication)?;
+        entry.on_accepted(now, data.len());
+        let datagram = NewDatagram {
+            app,
+            flow,
+            reply,
+            data,
+            latency_target: entry.latency_target(),
+        };
+        let path = entry.active();
+        let idle = self.is_coalescing_idle(path);
+        let queues = self.scheduler.queues_mut();
+        for app in queues.push_datagram(now, datagram, path) {
+            self.apps.on_datagram_dropped(app);
+        }
+        self.on_coalescing_began(now, path, idle);
+        Ok(())
+    }
+
+    /// Nothing waits to be coalesced on a path.
+    fn is_coalescing_idle(&self, path: Option<PathId>) -> bool {
+        path.is_some_and(|path| !self.scheduler.queues().has_coalescing(path))
+    }
+
+    /// Something may wait to be coalesced on a path on which nothing did if it was `idle`.
+    fn on_coalescing_began(&mut self, now: Instant, path: Option<PathId>, idle: bool) {
+        if idle
+            && !self.is_coalescing_idle(path)
+            && let Some(path) = path.and_then(|path| self.paths.get_mut(path))
+        {
+            path.aggregator_mut().on_first(now);
+        }
+    }
+
+    pub(crate) fn finish_message(&mut self, id: MessageId, refused: Option<RefusalReason>) {
+        let Some((id, whole_at)) = self.receiver.on_message_finished(id.0) else {
+            return;
+        };
+        let status = refused.map_or(MessageStatus::Delivered, MessageStatus::Refused);
+        self.control.push(MessageControl::Done {
+            id,
+            status,
+            whole_at: clock::stamp(whole_at),
+        });
+    }
+
+    pub(crate) fn poll_delivery(&mut self) -> Option<(Arrived, &[u8])> {
+        self.receiver.poll_delivery()
+    }
+
+    pub(crate) fn has_deliveries(&self) -> bool {
+        self.receiver.has_deliveries()
+    }
+
+    pub(crate) fn active_path(&self, app: AppId) -> Option<PathId> {
+        self.apps.active_path(app)
+    }
+
+    pub(crate) fn send_packet(
+        &mut self,
+        now: Instant,
+        tenant: TenantId,
+        app: AppId,
+        packet: IpPacket,
+    ) -> Result<(), PacketError> {
+        let tenants = self.scheduler.tenants_mut();
+        if tenant == TenantId::ZERO || !tenants.knows(tenant) {
+            return Err(PacketError::UnknownTenant);
+        }
+        let entry = self
+            .apps
+            .accepting(app, DeliveryClass::Datagram)
+            .ok_or(PacketError::UnknownApplication)?;
+        let path = entry.active().and_then(|path| self.paths.get(path));
+        let Some(path) = path else {
+            tenants.count_drop(tenant, |drops| drops.no_path += 1);
+            return Err(PacketError::NoPath);
+        };
+        let (len, room) = (packet.data.len(), room_for_packet(path, tenant));
+        if len > room {
+            tenants.count_drop(tenant, |drops| drops.too_long += 1);
+            return Err(PacketError::TooLong { len, room });
+        }
+        entry.on_accepted(now, len);
+        let packet = NewPacket {
+            tenant,
+            app,
+            packet,
+        };
+        tenants.push(now, path.id_and_mtu(), packet);
+        Ok(())
+    }
+
+    /// Longest IP packet of a tenant that the path of an application has room for.
+    pub(crate) fn packet_room(&self, tenant: TenantId, app: AppId) -> Option<usize> {
+        let path = self.active_path(app)?;
+        Some(room_for_packet(self.paths.get(path)?, tenant))
+    }
+
+    /// See [`Streams::open`](super::stream::Streams::open).
+    pub(crate) fn open_stream(
+        &mut self,
+        now: Instant,
+        app: AppId,
+        target: Option<SocketAddr>,
+    ) -> Result<StreamId, SendError> {
+        let path = self.active_path(app);
+        let idle = self.is_coalescing_idle(path);
+        let (streams, mut cx) = self.streams();
+        let opened = streams.open(now, &mut cx, app, target);
+        self.on_coalescing_began(now, path, idle);
+        opened
+    }
+
+    /// See [`Streams::write`](super::stream::Streams::write).
+    pub(crate) fn write_stream(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        bytes: &[u8],
+    ) -> Option<usize> {
+        let path = self.path_of_stream(id);
+        let idle = self.is_coalescing_idle(path);
+        let (streams, mut cx) = self.streams();
+        let taken = streams.write(now, &mut cx, id, bytes);
+        self.on_coalescing_began(now, path, idle);
+        taken
+    }
+
+    /// See [`Streams::room`](super::stream::Streams::room).
+    pub(crate) fn stream_room(&mut self, id: StreamId) -> Option<usize> {
+        self.streams.room(self.scheduler.queues_mut(), id)
+    }
+
+    /// Nothing more will be written.
+    pub(crate) fn finish_stream(&mut self, now: Instant, id: StreamId) {
+        let path = self.path_of_stream(id);
+        let idle = self.is_coalescing_idle(path);
+        let (streams, mut cx) = self.streams();
+        streams.finish(now, &mut cx, id);
+        self.on_coalescing_began(now, path, idle);
+    }
+
+    /// Ends both directions at once; a reset is sent if the peer may know the stream.
+    pub(crate) fn reset_stream(&mut self, id: StreamId, reason: ResetReason) {
+        let (streams, mut cx) = self.streams();
+        streams.reset(&mut cx, id, reason);
+        self.on_stream_events();
+    }
+
+    /// See [`Streams::reset_behind`](super::stream::Streams::reset_behind).
+    pub(crate) fn reset_stream_behind(&mut self, now: Instant, id: StreamId, reason: ResetReason) {
+        let (streams, mut cx) = self.streams();
+        streams.reset_behind(now, &mut cx, id, reason);
+        self.on_stream_events();
+    }
+
+    /// See [`Streams::readable`](super::stream::Streams::readable).
+    pub(crate) fn stream_data(&self, id: StreamId) -> Option<ReadableBytes<'_>> {
+        self.streams.readable(id)
+    }
+
+    /// See [`Streams::consume`](super::stream::Streams::consume).
+    pub(crate) fn consume_stream(&mut self, now: Instant, id: StreamId, count: usize) {
+        let (streams, mut cx) = self.streams();
+        streams.consume(now, &mut cx, id, count);
+        self.on_stream_events();
+    }
+
+    /// The path that a stream's application takes.
+    pub(super) fn path_of_stream(&self, id: StreamId) -> Option<PathId> {
+        self.active_path(self.scheduler.queues().stream(id)?.app)
+    }
+}
+
+/// Longest IP packet that fits into a datagram of the path with nothing beside it.
+fn room_for_packet(path: &Path, tenant: TenantId) -> usize {
+    let clear = Path::clear_text_max(path.udp_payload_max());
+    clear.saturating_sub(Frame::packet_head_len(tenant.0, clear))
+}

@@ -1,0 +1,78 @@
+//! A path in numbers.
+
+use keiro_stats::PathStats;
+
+use super::Path;
+use crate::{session::estimates::Totals, snapshot::PathSnapshot, trace::RecoveryMetrics};
+
+impl Path {
+    /// `queued_bytes` wait for it elsewhere in the session.
+    pub(crate) fn snapshot(&self, queued_bytes: u64) -> PathSnapshot {
+        let loss = self.estimates.loss();
+        PathSnapshot {
+            id: self.id,
+            state: self.state(),
+            remote: self.remote(),
+            stats: self.stats(queued_bytes),
+            capacity: self.trains.found(),
+            aggregation: self.aggregator.snapshot(self.estimates.updated_at()),
+            loss_packets: loss.map_or(0, |loss| loss.packets),
+            loss_is_burst: loss.is_some_and(|loss| loss.is_burst),
+        }
+    }
+
+    pub(crate) fn recovery_metrics(&self) -> RecoveryMetrics {
+        RecoveryMetrics {
+            smoothed_rtt: self.rtt().smoothed(),
+            rtt_variance: self.rtt().variation(),
+            min_rtt: self.rtt().min(),
+            bytes_in_flight: self.recovery.bytes_in_flight(),
+            pacing_rate: self.pacer.rate(),
+        }
+    }
+
+    fn stats(&self, queued_bytes: u64) -> PathStats {
+        let estimates = &self.estimates;
+        let sent_rate = estimates.sent_rate();
+        let capacity = self.capacity();
+        let cross_traffic = capacity.and_then(|capacity| estimates.cross_rate(capacity));
+        let srtt = self.rtt().smoothed();
+        let recovery = self.recovery.stats();
+        PathStats {
+            configured_rate: self.rate,
+            pacing_rate: self.pacer.rate(),
+            sent_rate,
+            cross_traffic,
+            available: capacity
+                .zip(cross_traffic)
+                .map(|(capacity, cross)| capacity.saturating_sub(sent_rate).saturating_sub(cross)),
+            srtt,
+            rttvar: srtt.map(|_| self.rtt().variation()),
+            min_rtt: self.rtt().min(),
+            base_rtt: estimates.base_rtt(),
+            jitter: estimates.jitter(),
+            delay_variation: estimates.delay_variation().latest(),
+            smoothed_delay_variation: estimates.delay_variation().smoothed(),
+            loss: estimates.loss().map(|loss| loss.ratio),
+            mtu_bytes: u64::from(self.mtu.current()),
+            in_flight_bytes: self.recovery.bytes_in_flight(),
+            queued_bytes,
+            acked_packets: recovery.acked,
+            lost_packets: recovery.lost,
+            spurious_lost_packets: recovery.spurious,
+            probe_bytes: self.trains.probe_bytes(),
+            ..self.stats
+        }
+    }
+
+    pub(super) fn totals(&self) -> Totals {
+        let (padding_arrived, padding_lost) = self.trains.padding();
+        let stats = self.recovery.stats();
+        Totals {
+            acked: stats.acked - stats.spurious_after_outage + padding_arrived,
+            lost: stats.lost + padding_lost,
+            spurious: stats.spurious - stats.spurious_after_outage,
+            bytes_sent: self.stats.sent_bytes,
+        }
+    }
+}

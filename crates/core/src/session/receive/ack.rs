@@ -1,0 +1,95 @@
+//! Acknowledgements: what the sent packets that they resolve mean for the components.
+
+use keiro_units::Instant;
+
+use super::PacketContext;
+use crate::{
+    id::PathId,
+    session::{
+        Session, clock::AckExchange, path::ReceivedAck, recovery::ResolvedPacket,
+        scheduler::ResolvedPackets, sent_frames::SentFrame,
+    },
+    trace::TraceKind,
+    wire::AckFrame,
+};
+
+impl Session {
+    pub(super) fn handle_ack(&mut self, context: PacketContext, frame: AckFrame<'_>) {
+        let id = PathId(frame.path);
+        let now = context.now;
+        let Some(path) = self.paths.get_mut(id) else {
+            return;
+        };
+        let ack = ReceivedAck {
+            now,
+            received_at: context.received_at,
+            frame,
+            is_same_path: context.path.is_none_or(|path| path == id),
+            ack_delay_max: self.settings.timing.ack_delay_max,
+        };
+        let Some(result) = path.on_ack(ack) else {
+            self.drops.malformed += 1;
+            return;
+        };
+        for packet in &result.acked {
+            self.tracer.record(now, id, || TraceKind::PacketAcked {
+                number: packet.number,
+                was_lost: packet.was_lost,
+            });
+        }
+        self.tracer
+            .record(now, id, || TraceKind::Recovery(path.recovery_metrics()));
+        if let Some(sent_at) = result.clock_sample {
+            self.receiver.clock_mut().on_ack(AckExchange {
+                sent_at,
+                received_us: frame.received_at_us,
+                held_us: frame.delay_us,
+                acked_at: context.received_at,
+            });
+        }
+        if let Some(mtu) = result.mtu {
+            self.on_mtu_changed(id, mtu);
+        }
+        for packet in &result.acked {
+            self.on_packet_acked(now, packet);
+        }
+        let resolved = ResolvedPackets {
+            acked: &result.acked,
+            lost: &result.lost,
+            signals: Some(result.signals),
+        };
+        self.report_to_tenants(now, id, resolved);
+        self.on_packets_lost(now, id, result.lost);
+    }
+
+    fn on_packet_acked(&mut self, now: Instant, packet: &ResolvedPacket) {
+        for frame in packet.frames.as_slice() {
+            match *frame {
+                SentFrame::Message {
+                    message,
+                    start,
+                    end,
+                } => self.scheduler.queues_mut().on_acked(message, start, end),
+                SentFrame::Stream { stream, range } => {
+                    let (streams, mut cx) = self.streams();
+                    streams.on_acked(now, &mut cx, stream, range);
+                    self.on_stream_events();
+                }
+                SentFrame::StreamOpen(stream) => {
+                    let (streams, mut cx) = self.streams();
+                    streams.on_open_acked(now, &mut cx, stream);
+                    self.on_stream_events();
+                }
+                SentFrame::Ack { path, largest } => {
+                    self.receiver.on_ack_of_ack(path, largest);
+                }
+                SentFrame::MessageControl(_)
+                | SentFrame::Credit
+                | SentFrame::StreamCredit(_)
+                | SentFrame::StreamReturn(_)
+                | SentFrame::StreamReset { .. }
+                | SentFrame::Datagram { .. } => {}
+            }
+        }
+    }
+}

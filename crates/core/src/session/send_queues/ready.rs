@@ -1,0 +1,243 @@
+//! What is ready to leave: a queue per path and tenant, ordered by schedule key.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::id::{PathId, StreamId, TenantId};
+
+/// An item by its local number, which counts in order of acceptance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum SendItem {
+    Message(u64),
+    Datagram(u64),
+    Stream(StreamId),
+}
+
+/// The order in a queue: deadline or constant, then order of acceptance. Unique.
+pub(super) type ScheduleKey = (u64, u64);
+
+/// Whether an item is packed into an aggregate with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Coalescing {
+    /// It leaves as it is, once.
+    No,
+    /// It is packed into an aggregate with others.
+    Yes,
+}
+
+/// The path that an item waits for (`None`: its application has none), and its tenant.
+pub(crate) type QueueKey = (Option<PathId>, TenantId);
+
+/// What one tenant has waiting for one path.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    pub(super) plain: BTreeMap<ScheduleKey, SendItem>,
+    pub(super) coalescing: BTreeMap<ScheduleKey, SendItem>,
+    /// Bytes still to send.
+    pub(super) bytes: u64,
+}
+
+impl Queue {
+    fn items(&self, coalescing: Coalescing) -> &BTreeMap<ScheduleKey, SendItem> {
+        match coalescing {
+            Coalescing::No => &self.plain,
+            Coalescing::Yes => &self.coalescing,
+        }
+    }
+
+    fn items_mut(&mut self, coalescing: Coalescing) -> &mut BTreeMap<ScheduleKey, SendItem> {
+        match coalescing {
+            Coalescing::No => &mut self.plain,
+            Coalescing::Yes => &mut self.coalescing,
+        }
+    }
+
+    pub(super) fn contains(&self, place: ScheduleKey) -> bool {
+        self.plain.contains_key(&place) || self.coalescing.contains_key(&place)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.plain.is_empty() && self.coalescing.is_empty()
+    }
+}
+
+/// Items with something to send.
+#[derive(Debug, Default)]
+pub(super) struct ReadyQueues {
+    queues: BTreeMap<QueueKey, Queue>,
+    /// Paths for which something has ever waited.
+    paths: BTreeSet<Option<PathId>>,
+    /// Items of all tenants that are to be coalesced.
+    coalescing_items: BTreeMap<PathId, usize>,
+    /// Where something has come since [`take_woken`](Self::take_woken).
+    woken: BTreeSet<(PathId, TenantId)>,
+    /// Items of so many bytes at most are coalesced, by path; 0: none.
+    coalescing_max: BTreeMap<PathId, u64>,
+}
+
+/// The keys of all tenants' queues on one path.
+fn keys_of_path(path: PathId) -> std::ops::RangeInclusive<QueueKey> {
+    (Some(path), TenantId::ZERO)..=(Some(path), TenantId(u32::MAX))
+}
+
+impl ReadyQueues {
+    pub(super) fn get(&self, key: QueueKey) -> Option<&Queue> {
+        self.queues.get(&key)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&QueueKey, &Queue)> {
+        self.queues.iter()
+    }
+
+    pub(super) fn of_path(&self, path: PathId) -> impl Iterator<Item = (&QueueKey, &Queue)> {
+        self.queues.range(keys_of_path(path))
+    }
+
+    /// The keys of a tenant's queues on all paths.
+    pub(super) fn keys_of_tenant(&self, tenant: TenantId) -> Vec<QueueKey> {
+        let keys = self.queues.keys().copied();
+        keys.filter(|(_, of)| *of == tenant).collect()
+    }
+
+    /// Adds an item; its bytes are added with [`add_bytes`](Self::add_bytes).
+    pub(super) fn insert(
+        &mut self,
+        key: QueueKey,
+        place: ScheduleKey,
+        item: SendItem,
+        coalescing: Coalescing,
+    ) {
+        self.paths.insert(key.0);
+        let queue = self.queues.entry(key).or_default();
+        queue.items_mut(coalescing).insert(place, item);
+        let Some(path) = key.0 else { return };
+        if coalescing == Coalescing::Yes {
+            *self.coalescing_items.entry(path).or_default() += 1;
+        }
+        self.woken.insert((path, key.1));
+    }
+
+    /// Takes an item out; its bytes are subtracted with [`sub_bytes`](Self::sub_bytes).
+    pub(super) fn take(&mut self, key: QueueKey, place: ScheduleKey) {
+        let Some(queue) = self.queues.get_mut(&key) else {
+            return;
+        };
+        let was_coalescing =
+            queue.plain.remove(&place).is_none() && queue.coalescing.remove(&place).is_some();
+        if was_coalescing
+            && let Some(count) = key.0.and_then(|path| self.coalescing_items.get_mut(&path))
+        {
+            *count -= 1;
+        }
+    }
+
+    pub(super) fn add_bytes(&mut self, key: QueueKey, bytes: u64) {
+        self.queues.entry(key).or_default().bytes += bytes;
+    }
+
+    pub(super) fn sub_bytes(&mut self, key: QueueKey, bytes: u64) {
+        if let Some(queue) = self.queues.get_mut(&key) {
+            queue.bytes = queue.bytes.saturating_sub(bytes);
+        }
+    }
+
+    /// The queue of a tenant in which an item waits; there are few paths.
+    pub(super) fn find(&self, place: ScheduleKey, tenant: TenantId) -> Option<QueueKey> {
+        let mut keys = self.paths.iter().map(|path| (*path, tenant));
+        keys.find(|key| {
+            let queue = self.queues.get(key);
+            queue.is_some_and(|queue| queue.contains(place))
+        })
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.queues.clear();
+        self.coalescing_items.clear();
+        self.woken.clear();
+    }
+
+    /// The longest item that is coalesced on a path, bytes; 0: none is.
+    pub(super) fn coalescing_max(&self, path: Option<PathId>) -> u64 {
+        let max = path.and_then(|path| self.coalescing_max.get(&path));
+        max.copied().unwrap_or(0)
+    }
+
+    /// Items of at most so many bytes are coalesced on `path`. What may change sides is taken out of
+    /// its queue, and is to be inserted again.
+    pub(super) fn set_coalescing_max(
+        &mut self,
+        path: PathId,
+        bytes: u64,
+    ) -> Vec<(QueueKey, ScheduleKey, SendItem)> {
+        if self.coalescing_max.insert(path, bytes) == Some(bytes) {
+            return Vec::new();
+        }
+        self.coalescing_items.remove(&path);
+        let mut taken = Vec::new();
+        for (key, queue) in self.queues.range_mut(keys_of_path(path)) {
+            let mut items = std::mem::take(&mut queue.coalescing);
+            // Messages are never coalesced, and may be many.
+            let changing = queue
+                .plain
+                .extract_if(.., |_, item| !matches!(item, SendItem::Message(_)));
+            items.extend(changing);
+            taken.extend(items.into_iter().map(|(place, item)| (*key, place, item)));
+        }
+        taken
+    }
+
+    /// Tenants of which something has come for `path` since the last call.
+    pub(super) fn take_woken(&mut self, path: PathId) -> Vec<TenantId> {
+        let of_path = (path, TenantId::ZERO)..=(path, TenantId(u32::MAX));
+        let woken = self.woken.extract_if(of_path, |_| true);
+        woken.map(|(_, tenant)| tenant).collect()
+    }
+
+    /// Has [`take_woken`](Self::take_woken) return a tenant wherever something of it waits.
+    pub(super) fn wake_all(&mut self, tenant: TenantId) {
+        for ((path, of), queue) in &self.queues {
+            if let Some(path) = path.filter(|_| *of == tenant && !queue.is_empty()) {
+                self.woken.insert((path, tenant));
+            }
+        }
+    }
+
+    /// Something has come for `path` that [`take_woken`](Self::take_woken) has not returned yet.
+    pub(super) fn has_woken(&self, path: PathId) -> bool {
+        let of_path = (path, TenantId::ZERO)..=(path, TenantId(u32::MAX));
+        self.woken.range(of_path).next().is_some()
+    }
+
+    /// Items of a tenant wait for `path` that leave this way.
+    pub(super) fn has_ready(&self, path: PathId, tenant: TenantId, coalescing: Coalescing) -> bool {
+        let queue = self.get((Some(path), tenant));
+        queue.is_some_and(|queue| !queue.items(coalescing).is_empty())
+    }
+
+    /// Items of any tenant wait for `path` to be coalesced.
+    pub(super) fn has_coalescing(&self, path: PathId) -> bool {
+        let count = self.coalescing_items.get(&path);
+        count.is_some_and(|count| *count > 0)
+    }
+
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(super) fn check_invariants(&self) {
+        for (key, queue) in &self.queues {
+            let mut coalescing = queue.coalescing.values();
+            assert!(
+                coalescing.all(|item| !matches!(item, SendItem::Message(_))),
+                "messages are not coalesced"
+            );
+            assert!(self.paths.contains(&key.0), "paths of queues");
+        }
+        for (path, count) in &self.coalescing_items {
+            let coalescing = self.of_path(*path).map(|(_, queue)| queue.coalescing.len());
+            assert_eq!(
+                *count,
+                coalescing.sum::<usize>(),
+                "items to be coalesced on {path:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What is remembered of the frames of a packet until it is acknowledged or lost.
+
+use super::stream::buffer::StreamRange;
+use crate::{
+    event::ResetReason,
+    id::{AppId, StreamId},
+    wire::MessageStatus,
+};
+
+/// A frame about a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MessageControl {
+    /// The outcome of a message of the peer.
+    Done {
+        id: u64,
+        status: MessageStatus,
+        /// When it was whole, see [`stamp`](super::clock::stamp).
+        whole_at: u32,
+    },
+    /// A message of ours was given up.
+    Drop { id: u64, total: u32 },
+}
+
+/// A part of a packet that matters when the packet is lost or acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SentFrame {
+    /// Bytes `start..end` of our message `message` (local number).
+    Message {
+        message: u64,
+        start: u32,
+        end: u32,
+    },
+    MessageControl(MessageControl),
+    Credit,
+    Stream {
+        stream: StreamId,
+        range: StreamRange,
+    },
+    StreamOpen(StreamId),
+    /// The newest credit of a stream, whichever it was.
+    StreamCredit(StreamId),
+    /// The newest total of the stream credit that we have returned.
+    StreamReturn(StreamId),
+    StreamReset {
+        stream: StreamId,
+        reason: ResetReason,
+    },
+    /// A datagram of this application, which is not retransmitted.
+    Datagram {
+        app: AppId,
+    },
+    /// An acknowledgement of the peer's path `path` up to packet `largest`. It is not retransmitted:
+    /// the next one covers it.
+    Ack {
+        path: u8,
+        largest: u64,
+    },
+}
+
+/// The frames of one packet; most have one, or an acknowledgement beside it.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum SentFrames {
+    #[default]
+    None,
+    One(SentFrame),
+    Two([SentFrame; 2]),
+    Many(Vec<SentFrame>),
+}
+
+impl SentFrames {
+    pub(crate) fn push(&mut self, frame: SentFrame) {
+        match self {
+            Self::None => *self = Self::One(frame),
+            Self::One(first) => *self = Self::Two([*first, frame]),
+            Self::Two([first, second]) => *self = Self::Many(vec![*first, *second, frame]),
+            Self::Many(frames) => frames.push(frame),
+        }
+    }
+
+    pub(crate) fn as_slice(&self) -> &[SentFrame] {
+        match self {
+            Self::None => &[],
+            Self::One(frame) => std::slice::from_ref(frame),
+            Self::Two(frames) => frames,
+            Self::Many(frames) => frames,
+        }
+    }
+
+    /// One of them reports the outcome of a message of the peer.
+    pub(crate) fn carries_outcome(&self) -> bool {
+        self.as_slice().iter().any(|frame| {
+            matches!(
+                frame,
+                SentFrame::MessageControl(MessageControl::Done { .. })
+            )
+        })
+    }
+}

@@ -1,0 +1,155 @@
+//! The tenants on one path: who is ready, and in which order.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use keiro_model::fairness::controller::Weight;
+use keiro_units::Instant;
+
+use super::tenant_path::{Readiness, TenantPath};
+use crate::{id::TenantId, tenant::TenantConfig};
+
+/// Virtual time of a byte of a tenant of weight 1.
+const TAG_PER_BYTE: u64 = 1000 * 1000;
+
+/// The tenants on one path.
+#[derive(Debug, Default)]
+pub(super) struct PathTenants {
+    pub(super) tenant_paths: BTreeMap<TenantId, Box<TenantPath>>,
+    pub(super) ready: BTreeSet<(u64, TenantId)>,
+    pub(super) timed: BTreeSet<(Instant, TenantId)>,
+    /// Tag of the tenant that was served last.
+    pub(super) virtual_time: u64,
+    /// Tenants with nothing but items that wait until the path may send an aggregate.
+    pub(super) coalescing: BTreeSet<TenantId>,
+    /// Bytes in flight of tenants that were removed meanwhile.
+    pub(super) removed: BTreeMap<TenantId, u64>,
+    /// Memory of what waits.
+    pub(super) cost: u64,
+}
+
+impl PathTenants {
+    /// Tenants whose rate lets them send are ready.
+    pub(super) fn make_timed_ready(&mut self, now: Instant) {
+        while let Some(&(at, id)) = self.timed.first().filter(|(at, _)| *at <= now) {
+            self.timed.remove(&(at, id));
+            self.make_ready(id);
+        }
+    }
+
+    /// A tenant is ready whatever holds it back.
+    pub(super) fn make_ready_now(&mut self, id: TenantId) {
+        let readiness = self.tenant_paths.get(&id).map(|path| path.readiness);
+        match readiness {
+            None | Some(Readiness::Ready(_)) => return,
+            Some(Readiness::Timed(at)) => drop(self.timed.remove(&(at, id))),
+            Some(Readiness::Off) => {}
+        }
+        self.make_ready(id);
+    }
+
+    /// A tenant that is ready has nothing to send, or is held back.
+    pub(super) fn leave_ready(&mut self, id: TenantId, to: Readiness) {
+        let Some(tenant_path) = self.tenant_paths.get_mut(&id) else {
+            return;
+        };
+        if let Readiness::Ready(tag) = std::mem::replace(&mut tenant_path.readiness, to) {
+            self.ready.remove(&(tag, id));
+        }
+        if let Readiness::Timed(at) = to {
+            self.timed.insert((at, id));
+        }
+    }
+
+    /// A tenant on this path. `mtu`: largest IP packet of the path.
+    pub(super) fn tenant_path(
+        &mut self,
+        now: Instant,
+        id: TenantId,
+        config: &TenantConfig,
+        mtu: u16,
+    ) -> &mut TenantPath {
+        self.tenant_paths.entry(id).or_insert_with(|| {
+            let in_flight = self.removed.remove(&id).unwrap_or(0);
+            Box::new(TenantPath::new(now, config, u64::from(mtu), in_flight))
+        })
+    }
+
+    /// A tenant may have something to send.
+    pub(super) fn wake(&mut self, id: TenantId) {
+        let Some(tenant_path) = self.tenant_paths.get_mut(&id) else {
+            return;
+        };
+        match tenant_path.readiness {
+            Readiness::Off if !tenant_path.is_idle() => drop(self.make_ready(id)),
+            // A faster rate does not have to wait for the slower one.
+            Readiness::Timed(at) if tenant_path.next_at() < at => {
+                self.timed.remove(&(at, id));
+                self.make_ready(id);
+            }
+            _ => {}
+        }
+    }
+
+    /// Makes a tenant ready; its tag.
+    pub(super) fn make_ready(&mut self, id: TenantId) -> Option<u64> {
+        let tenant_path = self.tenant_paths.get_mut(&id)?;
+        // A tenant that had nothing to send has saved up nothing.
+        let tag = tenant_path.served.max(self.virtual_time);
+        tenant_path.readiness = Readiness::Ready(tag);
+        self.ready.insert((tag, id));
+        Some(tag)
+    }
+
+    pub(super) fn check_invariants(&self) {
+        let costs = self.tenant_paths.values().map(|path| path.cost());
+        assert_eq!(self.cost, costs.sum::<u64>(), "memory of a path");
+        let mut ready = 0;
+        let mut timed = 0;
+        for (id, tenant_path) in &self.tenant_paths {
+            match tenant_path.readiness {
+                Readiness::Off => {}
+                Readiness::Ready(tag) => {
+                    assert!(self.ready.contains(&(tag, *id)), "who is ready is listed");
+                    ready += 1;
+                }
+                Readiness::Timed(at) => {
+                    assert!(self.timed.contains(&(at, *id)), "who is timed is listed");
+                    timed += 1;
+                }
+            }
+            tenant_path.flows.check_invariants();
+        }
+        assert_eq!(self.ready.len(), ready, "only who is ready is listed");
+        assert_eq!(self.timed.len(), timed, "only who is timed is listed");
+    }
+
+    pub(super) fn remove(&mut self, id: TenantId) {
+        let Some(tenant_path) = self.tenant_paths.remove(&id) else {
+            return;
+        };
+        self.cost -= tenant_path.cost();
+        self.coalescing.remove(&id);
+        match tenant_path.readiness {
+            Readiness::Off => {}
+            Readiness::Ready(tag) => drop(self.ready.remove(&(tag, id))),
+            Readiness::Timed(at) => drop(self.timed.remove(&(at, id))),
+        }
+        if tenant_path.in_flight > 0 {
+            self.removed.insert(id, tenant_path.in_flight);
+        }
+    }
+
+    pub(super) fn forget_removed(&mut self, id: TenantId, bytes: u64) {
+        if let Some(left) = self.removed.get_mut(&id) {
+            *left = left.saturating_sub(bytes);
+            if *left == 0 {
+                self.removed.remove(&id);
+            }
+        }
+    }
+}
+
+/// The virtual time that `bytes` of a tenant take.
+pub(super) fn tag_of(bytes: u64, weight: Weight) -> u64 {
+    bytes.saturating_mul(TAG_PER_BYTE) / u64::from(weight.thousandths())
+}

@@ -1,0 +1,328 @@
+//! Writes packets of frames: acknowledgements, control frames, and items, in aggregates or alone.
+
+use keiro_units::Instant;
+
+use super::{Copies, Packet};
+use crate::{
+    config::DeliveryClass,
+    datagram::TransmitBuf,
+    id::{PathId, TenantId},
+    session::{
+        Session,
+        aggregation::PARITY_RESERVE,
+        path::Path,
+        recovery::{Owner, PacketKind},
+        send_queues::{Coalescing, FrameBuf, ItemSelection, SendQueues},
+        sent_frames::{SentFrame, SentFrames},
+        tenant::{GrantKind, SchedulerGrant},
+    },
+    wire::{DATA_HEADER_LEN, Frame, TAG_LEN},
+};
+
+/// An aggregate that is being written.
+#[derive(Clone, Copy)]
+struct Aggregate {
+    class: DeliveryClass,
+    count: u8,
+    /// It belongs to a group that parity protects.
+    protected: bool,
+    /// Position in the buffer of the index of the copy.
+    index_at: usize,
+    /// Where it has to end.
+    end: usize,
+    /// Where frames have to end that are not its content, so that its first item fits behind them.
+    passengers_end: usize,
+}
+
+/// A packet that is being written.
+#[derive(Clone, Copy)]
+struct OpenPacket {
+    /// Where it begins in the buffer.
+    start: usize,
+    /// Where its clear text has to end.
+    end: usize,
+    /// Its longest UDP payload.
+    payload_max: usize,
+    aggregate: Option<Aggregate>,
+}
+
+impl OpenPacket {
+    /// Where frames have to end that are not the content of an aggregate.
+    fn passengers_end(&self) -> usize {
+        let aggregate = self.aggregate;
+        aggregate.map_or(self.end, |aggregate| aggregate.passengers_end)
+    }
+
+    /// Where items have to end.
+    fn items_end(&self) -> usize {
+        self.aggregate.map_or(self.end, |aggregate| aggregate.end)
+    }
+
+    fn is_protected(&self) -> bool {
+        self.aggregate.is_some_and(|aggregate| aggregate.protected)
+    }
+}
+
+impl Session {
+    /// Writes one packet of at most `payload_max` bytes, unsealed; `None` if there is nothing to
+    /// send. Without a grant it carries acknowledgements only.
+    pub(super) fn write_packet(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        payload_max: usize,
+        grant: Option<SchedulerGrant>,
+        buf: &mut TransmitBuf,
+    ) -> Option<Packet> {
+        let tenant = grant.map_or(TenantId::ZERO, |grant| grant.tenant);
+        let start = self.begin_packet(id, buf)?;
+        let clear_start = buf.bytes.len();
+        let end = start + payload_max - TAG_LEN;
+        let aggregate = match grant {
+            Some(grant) if grant.kind == GrantKind::Items => {
+                self.begin_aggregate(now, id, tenant, end, &mut buf.bytes)
+            }
+            _ => None,
+        };
+        let packet = OpenPacket {
+            start,
+            end,
+            payload_max,
+            aggregate,
+        };
+        let head_end = buf.bytes.len();
+        let mut frames = self.write_passengers(now, id, packet, grant.is_some(), &mut buf.bytes);
+        let acks_end = buf.bytes.len();
+        if let Some(grant) = grant {
+            self.write_granted(now, id, packet, grant, &mut buf.bytes, &mut frames);
+            if tenant == TenantId::ZERO && buf.bytes.len() == acks_end {
+                self.write_ping(now, id, packet, &mut buf.bytes);
+            }
+        }
+        let eliciting = buf.bytes.len() > acks_end;
+        if eliciting {
+            self.paths.get_mut(id)?.on_eliciting_written();
+        }
+        if buf.bytes.len() == head_end && (aggregate.is_some() || head_end == clear_start) {
+            buf.bytes.truncate(start);
+            if aggregate.is_some() {
+                self.paths.get_mut(id)?.aggregator_mut().on_drained(now);
+            }
+            return None;
+        }
+        let len = buf.bytes.len() - start + TAG_LEN;
+        if let Some(aggregate) = aggregate {
+            let content = &buf.bytes[acks_end..];
+            self.end_aggregate(now, id, len, aggregate, content);
+        }
+        Some(Packet {
+            len,
+            kind: PacketKind::of(eliciting || aggregate.is_some()),
+            frames,
+            copies: aggregate.map(|aggregate| Copies {
+                count: aggregate.count,
+                index_at: aggregate.index_at - start,
+            }),
+            owner: Owner { tenant, ecn: 0 },
+        })
+    }
+
+    /// Writes what travels with data without being data: acknowledgements and reports.
+    fn write_passengers(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        packet: OpenPacket,
+        data_waits: bool,
+        out: &mut Vec<u8>,
+    ) -> SentFrames {
+        let mut acks = SentFrames::default();
+        let passengers_end = packet.passengers_end();
+        self.write_acks(now, id, data_waits, passengers_end, out, &mut acks);
+        // Any other frame behind the head of an aggregate would be its content.
+        if packet.aggregate.is_none() {
+            self.unknown_tenants.write(now, packet.end, out);
+        }
+        // An aggregate that parity has recovered is acknowledged when it arrives but not read, and parity
+        // does not recover its acknowledgements: they must not count as arrived.
+        match packet.is_protected() {
+            true => SentFrames::default(),
+            false => acks,
+        }
+    }
+
+    /// Writes what was granted: control frames with tenant 0, and items.
+    fn write_granted(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        packet: OpenPacket,
+        grant: SchedulerGrant,
+        out: &mut Vec<u8>,
+        frames: &mut SentFrames,
+    ) {
+        // Control frames are small and should arrive soon.
+        if grant.tenant == TenantId::ZERO && self.paths.fastest() == Some(id) {
+            self.write_control(packet.passengers_end(), out, frames);
+        }
+        if grant.kind == GrantKind::Items {
+            let selection = ItemSelection {
+                path: id,
+                tenant: grant.tenant,
+                coalescing: packet.aggregate.map(|aggregate| aggregate.class),
+                clear_text_max: Path::clear_text_max(packet.payload_max),
+            };
+            self.write_items(now, selection, packet.items_end(), out, frames);
+        }
+    }
+
+    /// Writes a PING if one is wanted: nothing in the packet asks for an acknowledgement.
+    fn write_ping(&mut self, now: Instant, id: PathId, packet: OpenPacket, out: &mut Vec<u8>) {
+        let path = self.paths.get_mut(id).filter(|path| path.is_ping_wanted());
+        if let Some(path) = path
+            && out.len() < packet.items_end()
+        {
+            Frame::Ping.encode(out);
+            let packet_bytes = (out.len() - packet.start + TAG_LEN) as u64;
+            let ip_bytes = packet_bytes + u64::from(path.ip_overhead());
+            path.on_ping_written(now, ip_bytes, self.settings.probe_share);
+        }
+    }
+
+    /// Appends acknowledgements that are due, or that may as well travel with data, and reports that
+    /// are due. `acks`: gets what they acknowledge.
+    pub(super) fn write_acks(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        data_waits: bool,
+        end: usize,
+        out: &mut Vec<u8>,
+        acks: &mut SentFrames,
+    ) {
+        for path in self.receiver.acks_wanted(now, data_waits) {
+            if self.path_for_acks(path) == Some(id)
+                && let Some(largest) = self.receiver.write_ack(now, path, end, out)
+            {
+                acks.push(SentFrame::Ack { path, largest });
+            }
+        }
+        for path in self.receiver.train_reports_due(now) {
+            if self.path_for_acks(path) == Some(id) {
+                self.receiver.write_train_report(now, path, end, out);
+            }
+        }
+        for path in self.receiver.feedback_due(now) {
+            if self.path_for_acks(path) == Some(id) {
+                self.receiver.write_feedback(now, path, end, out);
+            }
+        }
+    }
+
+    /// Appends credit, resets and outcomes of messages.
+    fn write_control(&mut self, end: usize, out: &mut Vec<u8>, frames: &mut SentFrames) {
+        if self.control.may_grant_credit() {
+            self.receiver.write_credit(end, out, frames);
+        }
+        let queues = self.scheduler.queues_mut();
+        self.streams.write_control(queues, end, out, frames);
+        self.control.write(end, out, frames);
+    }
+
+    /// Begins an aggregate if thin traffic is the tenant's first and may leave.
+    fn begin_aggregate(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        tenant: TenantId,
+        end: usize,
+        out: &mut Vec<u8>,
+    ) -> Option<Aggregate> {
+        let path = self.paths.get(id)?;
+        let aggregator = path.aggregator();
+        let thin = aggregator.may_send(now);
+        let (item, coalescing) = self.scheduler.queues_mut().first(id, tenant, thin)?;
+        if coalescing == Coalescing::No {
+            return None;
+        }
+        let overhead = u64::from(path.ip_overhead()) + (DATA_HEADER_LEN + TAG_LEN) as u64;
+        let room = aggregator.room(now).saturating_sub(overhead) as usize;
+        let number = aggregator.next_number();
+        let begin = out.len();
+        let group = aggregator.place_in_group();
+        let (count, end) = match group {
+            None => (aggregator.copies(), end),
+            Some(_) => (1, end - PARITY_RESERVE.min(end)),
+        };
+        match group {
+            None => Frame::Aggregate {
+                path: id.0,
+                number,
+                index: 0,
+                count,
+            },
+            Some(place) => Frame::Protected {
+                path: id.0,
+                number,
+                place,
+            },
+        }
+        .encode(out);
+        let end = end.min(begin + room);
+        Some(Aggregate {
+            class: SendQueues::class_of(item),
+            count,
+            protected: group.is_some(),
+            index_at: out.len() - 1,
+            end,
+            passengers_end: end.saturating_sub(self.scheduler.queues().coalesced_len_max(item)),
+        })
+    }
+
+    /// Writes items into a packet.
+    pub(super) fn write_items(
+        &mut self,
+        now: Instant,
+        selection: ItemSelection,
+        end: usize,
+        out: &mut Vec<u8>,
+        frames: &mut SentFrames,
+    ) {
+        let mut buf = FrameBuf { out, end, frames };
+        let written = self
+            .scheduler
+            .queues_mut()
+            .write_items(now, selection, &mut buf);
+        if let Some(path) = self.paths.get_mut(selection.path) {
+            path.on_retransmitted(written.retransmitted_bytes);
+        }
+        for writable in written.writable {
+            self.streams.on_writable(writable);
+        }
+        self.on_stream_events();
+    }
+
+    /// Accounts for an aggregate of `len` bytes of UDP payload.
+    fn end_aggregate(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        len: usize,
+        aggregate: Aggregate,
+        content: &[u8],
+    ) {
+        let more = self.scheduler.queues().has_coalescing(id);
+        let Some(path) = self.paths.get_mut(id) else {
+            return;
+        };
+        let ip_bytes = len as u64 + u64::from(path.ip_overhead());
+        let aggregator = path.aggregator_mut();
+        let sent = aggregator.on_sent(now, ip_bytes, aggregate.count);
+        if aggregate.protected {
+            aggregator.protect(now, sent, content);
+        }
+        if !more {
+            aggregator.on_drained(now);
+        }
+    }
+}
