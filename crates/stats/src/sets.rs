@@ -255,9 +255,9 @@ crate::reasons! {
         peer_spoofed,
         /// From a peer: the destination is in none of the tenant's own prefixes.
         peer_foreign,
-        /// The device did not accept it because its queue was full.
+        /// From a peer: marked CE on the way, and its sender does not support ECN (RFC 6040).
         congested,
-        /// The device did not accept it for another reason.
+        /// The device did not accept it: it is gone, down or full.
         device,
     }
 
