@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, net::SocketAddr};
 use keiro_model::{
     aggregation::{Cause, ControllerKind, Decision, Parameters, TooNarrow, spacing::Estimate},
     bottleneck::Found,
+    observation::{PathObservation, PathSample},
     workload::Workload,
 };
-use keiro_planner::steer::{PathObservation, PathSample};
 pub use keiro_stats::DropCounters;
 use keiro_stats::{AggregationStats, AppStats, HandshakeStats, PathStats, PeerStats};
 use keiro_units::{Bandwidth, Instant, Probability};

@@ -9,6 +9,7 @@
 //! - [`erasure`]: parity of few packets, and packets from parity.
 //! - [`fairness`]: shares of tenants, fairness indices, and the window controllers, `[fairness]`.
 //! - [`fit`]: transfer time against size, fitted to measurements, `[latency-bandwidth eq. 1, 2]`.
+//! - [`observation`]: what is observed of a path.
 //! - [`quantiles`]: sample quantiles, and those of Student's t.
 //! - [`workload`]: what an application sends, measured.
 //! - [`welch`]: whether the means of two samples differ.
@@ -22,6 +23,7 @@ pub mod clock;
 pub mod erasure;
 pub mod fairness;
 pub mod fit;
+pub mod observation;
 pub mod quantiles;
 pub mod welch;
 pub mod workload;

@@ -10,7 +10,7 @@ use keiro_planner::{
     delay::{AppSpec, Equation3, PathSpec, Prediction, Saturation, Terms, Tolerance},
     plan::{self, OnWire, Problem},
     queueing::{Repair, WireFormat},
-    steer::{PathSample, eligible_paths, probation_paths},
+    steer::{PathSample, eligible_paths, path_queue, path_spec, probation_paths},
 };
 use keiro_units::Bandwidth;
 
@@ -72,10 +72,10 @@ impl PlanningProblem {
             let samples = up.iter().filter_map(|(_, sample)| sample.as_ref());
             let samples: Vec<&PathSample> = samples.collect();
             paths.push(index);
-            path_specs.push(worst(path, samples.iter().map(|s| s.spec(packets))));
-            let repairs = samples.iter().map(|sample| sample.queue().1);
+            path_specs.push(worst(path, samples.iter().map(|s| path_spec(s, packets))));
+            let repairs = samples.iter().map(|sample| path_queue(sample).1);
             queues.push((
-                worst(path, samples.iter().map(|sample| sample.queue().0)),
+                worst(path, samples.iter().map(|sample| path_queue(sample).0)),
                 repairs.fold(Repair::NONE, |worst, repair| Repair {
                     loss: match repair.loss > worst.loss {
                         true => repair.loss,

@@ -11,7 +11,7 @@ use keiro_planner::{
         Budget,
         incumbent::{Allowed, AppId, PathId, Settings},
     },
-    steer::{PathSample, PlanMode, SteeredApp, plan_moves},
+    steer::{PathSample, PlanMode, SteeredApp, path_spec, plan_moves},
 };
 use keiro_store::{AppInputs, Inputs, PathInputs, SitePlan};
 use keiro_units::{Bandwidth, ByteCount, Probability};
@@ -152,7 +152,7 @@ fn paths_of<'a>(inputs: &[&'a Inputs]) -> BTreeMap<&'a str, PathSpec> {
             delay,
             loss: Probability::new(path.loss_ratio).unwrap_or(Probability::ZERO),
         };
-        let spec = sample.spec(packets);
+        let spec = path_spec(&sample, packets);
         let known = specs.entry(&path.name).or_insert(spec);
         known.bandwidth = known.bandwidth.min(spec.bandwidth);
         known.delay = known.delay.max(spec.delay);

@@ -19,7 +19,9 @@ mod tracked_path;
 pub use backup_paths::BackupPaths;
 pub use hold_down::{PathHoldDown, eligible_paths, probation_paths};
 pub use level::{Floor, Floors, Level};
-pub use path_levels::{PathLevels, PathSample};
+pub use path_levels::{PathLevels, path_queue, path_spec};
 pub use preferred_paths::PreferredPaths;
 pub use steering_plan::{PlanMode, SteeredApp, SteeringPlan, placed_incumbent, plan_moves};
-pub use tracked_path::{PathObservation, TrackedPath};
+pub use tracked_path::TrackedPath;
+
+pub use keiro_model::observation::{PathObservation, PathSample};

@@ -2,20 +2,11 @@
 
 use std::time::Duration;
 
-use super::level::{Floor, Floors, Level};
-use crate::{delay::PathSpec, queueing::Repair};
+use keiro_model::observation::PathSample;
 use keiro_units::{Bandwidth, Probability};
 
-/// What was measured of a path just now.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PathSample {
-    /// What it carries, as far as it may be used.
-    pub bandwidth: Bandwidth,
-    /// The recent propagation delay, one way.
-    pub delay: Duration,
-    /// The part of the recent packets that was lost.
-    pub loss: Probability,
-}
+use super::level::{Floor, Floors, Level};
+use crate::{delay::PathSpec, queueing::Repair};
 
 /// Follows one path.
 #[derive(Clone, Debug)]
@@ -97,45 +88,43 @@ impl PathLevels {
     }
 }
 
-impl PathSample {
-    /// What a queue before the path is asked about, and how the losses on it are repaired: the path
-    /// carries less by the part that is lost, and what is missing leaves again 9/8 round trips
-    /// later, which is when that is known.
-    pub fn queue(&self) -> (PathSpec, Repair) {
-        let loss = self.loss.get().min(LOSS_MAX);
-        let rate = self.bandwidth.as_bits_per_second() as f64 * (1.0 - loss);
-        let path = PathSpec {
-            bandwidth: match loss > 0.0 {
-                true => Bandwidth::from_bits_per_second(rate as u64),
-                false => self.bandwidth,
-            },
-            delay: self.delay,
-        };
-        let round = self.delay.as_secs_f64() * 2.0 * LOSS_DELAY;
-        let repair = Repair {
-            loss: Probability::new(loss).unwrap_or(Probability::ZERO),
-            round: Duration::try_from_secs_f64(round).unwrap_or(Duration::MAX),
-        };
-        (path, repair)
-    }
+/// What a queue before the path is asked about, and how the losses on it are repaired: the path
+/// carries less by the part that is lost, and what is missing leaves again 9/8 round trips
+/// later, which is when that is known.
+pub fn path_queue(sample: &PathSample) -> (PathSpec, Repair) {
+    let loss = sample.loss.get().min(LOSS_MAX);
+    let rate = sample.bandwidth.as_bits_per_second() as f64 * (1.0 - loss);
+    let path = PathSpec {
+        bandwidth: match loss > 0.0 {
+            true => Bandwidth::from_bits_per_second(rate as u64),
+            false => sample.bandwidth,
+        },
+        delay: sample.delay,
+    };
+    let round = sample.delay.as_secs_f64() * 2.0 * LOSS_DELAY;
+    let repair = Repair {
+        loss: Probability::new(loss).unwrap_or(Probability::ZERO),
+        round: Duration::try_from_secs_f64(round).unwrap_or(Duration::MAX),
+    };
+    (path, repair)
+}
 
-    /// The path as the planner gets it, for messages of up to `packets` packets.
-    ///
-    /// Loss is counted as what it costs a message that is sent again until it has arrived: the
-    /// path carries less by the part that is lost, and each time one of the packets is missing
-    /// the message waits 9/8 round trips longer, which is when that is known and the packet sent
-    /// again. Ours; an estimate of the mean, on the safe side for shorter messages.
-    pub fn spec(&self, packets: u64) -> PathSpec {
-        let (path, Repair { loss, round }) = self.queue();
-        let arrives = 1.0 - loss.get();
-        let missing = 1.0 - arrives.powf(packets.max(1) as f64);
-        // What is sent again is lost as often.
-        let recovery = round.as_secs_f64() * missing / arrives;
-        let recovery = Duration::try_from_secs_f64(recovery).unwrap_or(Duration::MAX);
-        PathSpec {
-            delay: path.delay.saturating_add(recovery),
-            ..path
-        }
+/// The path as the planner gets it, for messages of up to `packets` packets.
+///
+/// Loss is counted as what it costs a message that is sent again until it has arrived: the
+/// path carries less by the part that is lost, and each time one of the packets is missing
+/// the message waits 9/8 round trips longer, which is when that is known and the packet sent
+/// again. Ours; an estimate of the mean, on the safe side for shorter messages.
+pub fn path_spec(sample: &PathSample, packets: u64) -> PathSpec {
+    let (path, Repair { loss, round }) = path_queue(sample);
+    let arrives = 1.0 - loss.get();
+    let missing = 1.0 - arrives.powf(packets.max(1) as f64);
+    // What is sent again is lost as often.
+    let recovery = round.as_secs_f64() * missing / arrives;
+    let recovery = Duration::try_from_secs_f64(recovery).unwrap_or(Duration::MAX);
+    PathSpec {
+        delay: path.delay.saturating_add(recovery),
+        ..path
     }
 }
 
@@ -169,7 +158,7 @@ mod tests {
 
     #[test]
     fn without_loss_a_path_is_planned_with_as_it_is() {
-        let spec = sample(100, 20, 0.0).spec(70);
+        let spec = path_spec(&sample(100, 20, 0.0), 70);
         assert_eq!(spec.bandwidth.as_bits_per_second(), 100_000_000);
         assert_eq!(spec.delay, Duration::from_millis(20));
     }
@@ -181,17 +170,17 @@ mod tests {
             delay: Duration::MAX,
             loss: Probability::ONE,
         };
-        assert_eq!(worst.spec(u64::MAX).delay, Duration::MAX);
+        assert_eq!(path_spec(&worst, u64::MAX).delay, Duration::MAX);
     }
 
     #[test]
     fn loss_costs_bandwidth_and_a_recovery() {
-        let one = sample(100, 20, 0.05).spec(1);
+        let one = path_spec(&sample(100, 20, 0.05), 1);
         assert_eq!(one.bandwidth.as_bits_per_second(), 95_000_000);
         // 20 + 45 · 0.05/0.95.
         let millis = one.delay.as_secs_f64() * 1e3;
         assert!((millis - 22.368).abs() < 0.01, "{millis}");
-        let many = sample(100, 20, 0.05).spec(70);
+        let many = path_spec(&sample(100, 20, 0.05), 70);
         let millis = many.delay.as_secs_f64() * 1e3;
         assert!((millis - 66.06).abs() < 0.1, "{millis}");
     }

@@ -2,21 +2,9 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use super::{
-    hold_down::PathHoldDown,
-    path_levels::{PathLevels, PathSample},
-};
+use keiro_model::observation::{PathObservation, PathSample};
 
-/// What a look at a path finds; ten or so are taken in a second.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PathObservation {
-    /// How often it has died so far; a death between two observations is not missed.
-    pub deaths: u64,
-    /// What it is like; `None`: it is not up.
-    pub sample: Option<PathSample>,
-    /// What it carries is measured, not only said.
-    pub is_measured: bool,
-}
+use super::{hold_down::PathHoldDown, path_levels::PathLevels};
 
 /// Follows a path to one end while it is up, and remembers while it is down what it was like.
 ///

@@ -12,7 +12,8 @@ use keiro_planner::{
         incumbent::{Allowed, AppId, PathId, Settings},
     },
     steer::{
-        PathLevels, PathSample, PlanMode, SteeredApp, SteeringPlan, placed_incumbent, plan_moves,
+        PathLevels, PathSample, PlanMode, SteeredApp, SteeringPlan, path_spec, placed_incumbent,
+        plan_moves,
     },
 };
 use keiro_units::{Bandwidth, ByteCount, Probability};
@@ -85,7 +86,8 @@ impl Site {
     }
 
     fn plan(&mut self, plan_mode: PlanMode) {
-        let spec = |(id, levels): (&PathId, &PathLevels)| Some((*id, levels.get()?.spec(PACKETS)));
+        let spec =
+            |(id, levels): (&PathId, &PathLevels)| Some((*id, path_spec(&levels.get()?, PACKETS)));
         let paths: Vec<(PathId, PathSpec)> = self.levels.iter().filter_map(spec).collect();
         let arrangement: SteeringPlan = plan_moves(
             Settings::default(),
@@ -234,7 +236,7 @@ fn outage_moves_every_application_once_as_the_plan_without_the_path_says() {
         let paths: Vec<(PathId, PathSpec)> = site
             .levels
             .iter()
-            .map(|(id, levels)| (*id, levels.get().unwrap().spec(PACKETS)))
+            .map(|(id, levels)| (*id, path_spec(&levels.get().unwrap(), PACKETS)))
             .collect();
         let settled = plan_moves(
             Settings::default(),

@@ -6,7 +6,7 @@ use keiro_link::Loss;
 use keiro_planner::{
     delay::{self, AppSpec},
     queueing::{Gateway, Outcome, Scheduler, Statistic, WireFormat},
-    steer::PathSample,
+    steer::{PathSample, path_queue},
 };
 use keiro_sim::{Arrivals, GatewayPair, Length, PathSpec, Scenario};
 use keiro_units::{Bandwidth, ByteCount, Probability};
@@ -55,7 +55,7 @@ fn forecast(loss: Probability) -> Vec<[f64; 4]> {
         delay: DELAY,
         loss,
     };
-    let (path, repair): (delay::PathSpec, _) = sample.queue();
+    let (path, repair): (delay::PathSpec, _) = path_queue(&sample);
     let specs = APPS.map(|(bytes, interval)| AppSpec {
         length: ByteCount::new(bytes.into()),
         interval: Duration::from_millis(interval),

@@ -14,7 +14,7 @@ use keiro_planner::{
     },
     steer::{
         BackupPaths, PathHoldDown, PlanMode, PreferredPaths, SteeredApp, TrackedPath,
-        eligible_paths, plan_moves, probation_paths,
+        eligible_paths, path_spec, plan_moves, probation_paths,
     },
 };
 use keiro_sim::{GatewayPair, ScenarioEvent, Side};
@@ -142,7 +142,7 @@ impl Loop {
             steered_app.fallback = probation_paths(standings);
         }
         let paths: BTreeSet<PathId> = self.up.keys().copied().collect();
-        let spec = |path: &PathId| Some((*path, self.paths[path].level()?.spec(70)));
+        let spec = |path: &PathId| Some((*path, path_spec(&self.paths[path].level()?, 70)));
         let specs: Vec<(PathId, PathSpec)> = paths.iter().filter_map(spec).collect();
         let budget = Budget::default();
         let settings = Settings::default();
