@@ -579,7 +579,7 @@ impl Aggregator {
             size_bytes: self.parameters.size().get(),
             interval: self.parameters.interval(),
             copies: u64::from(self.parameters.copies()),
-            paused: self.mode == AggregationMode::Fixed && self.too_narrow.is_some(),
+            paused: self.is_paused(),
             bandwidth: bandwidth.map(Estimate::bandwidth),
             sent_aggregates: totals.aggregates.sent,
             lost_aggregates: totals.aggregates.lost,
