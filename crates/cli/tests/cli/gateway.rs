@@ -482,7 +482,7 @@ impl Drop for Ended {
 }
 
 #[test]
-fn a_peer_that_never_answers_is_told_as_it_is() {
+fn every_command_shows_a_peer_that_never_answers_as_down() {
     let site = Site::new();
     let text = format!(
         "{}{}[[peer]]\nname = \"osaka\"\npublic_key = \"{}\"\nendpoints = {{ near = \"{}\" }}\n{}",
@@ -508,7 +508,7 @@ fn a_peer_that_never_answers_is_told_as_it_is() {
         .ask(&["show", "app", "orders"])
         .expect_code(0)
         .stdout;
-    assert!(app.contains("none, what is to be sent waits"), "{app}");
+    assert!(app.contains("none is up, traffic waits"), "{app}");
     gateway.ask(&["explain", "orders"]).expect_code(0);
     assert!(app.contains("50 ms, not met\n"), "{app}");
     let plan = gateway.ask(&["plan"]).expect_code(3).stdout;

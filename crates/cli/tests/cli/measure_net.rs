@@ -474,7 +474,7 @@ fn a_server_that_dies_leaves_what_was_measured() {
     let endless = Endless::start(&mut command, "1kB-30MB", &site);
     server.child.kill().expect("killed");
     let killed = Instant::now();
-    endless.ended().says(&[&server.address, "gone"]);
+    endless.ended().says(&[&server.address, "was lost"]);
     let took = killed.elapsed();
     assert!(took < Duration::from_secs(4), "{took:?}");
 }
