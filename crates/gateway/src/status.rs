@@ -135,7 +135,8 @@ impl StatusTable {
         }
     }
 
-    /// Forgets a peer that was removed, so that it begins anew if it comes back.
+    /// Forgets a peer that was removed, so that it begins anew if it comes back. Its paths are
+    /// forgotten by [`follow`](Self::follow).
     pub(crate) fn forget_peer(&mut self, name: &str) {
         self.peers.remove(name);
     }
@@ -171,7 +172,15 @@ impl StatusTable {
                 let numbers = numbers(&moved);
                 self.on_app_moved(active, &moved, *reason, numbers)
             }),
-            _ => self.on_peer_event(active, at, event),
+            core::Event::PeerUp { .. }
+            | core::Event::PeerDown { .. }
+            | core::Event::HandshakeUnanswered { .. }
+            | core::Event::VersionMismatch { .. }
+            | core::Event::KeyChanged { .. } => self.on_peer_event(active, at, event),
+            // The data thread handles the first, the code for tenants the others.
+            core::Event::MessageDone { .. }
+            | core::Event::TenantUnknown { .. }
+            | core::Event::TenantRefused { .. } => None,
         };
         let replan = matches!(
             event,
@@ -219,7 +228,6 @@ impl StatusTable {
                 });
                 Some(EventKind::KeyChanged { peer, key_changes })
             }
-            // Handled by the data thread, by the code for tenants, or before.
             _ => None,
         }
     }

@@ -92,7 +92,15 @@ impl DataThread {
             Command::Drain => self.start_draining(),
             // Handled by the caller.
             Command::Close => {}
-            other => self.handle_tenant_command(now, other),
+            command @ (Command::AddDevice { .. }
+            | Command::RemoveDevice { .. }
+            | Command::SetTenant { .. }
+            | Command::RemoveTenant { .. }) => self.handle_tenant_command(now, command),
+            query @ (Command::Tenants { .. }
+            | Command::TakeDelayWindows { .. }
+            | Command::Paths { .. }
+            | Command::Snapshot { .. }
+            | Command::TakeTrace { .. }) => self.handle_query(now, query),
         }
     }
 
@@ -111,7 +119,7 @@ impl DataThread {
             Command::RemoveDevice { number } => self.tunnels.remove_device(&self.epoll, number),
             Command::SetTenant { setup } => self.tunnels.set(now, *setup, &mut self.endpoint),
             Command::RemoveTenant { id } => self.tunnels.remove(id, &mut self.endpoint),
-            other => self.handle_query(now, other),
+            _ => unreachable!("a command about devices and tenants"),
         }
     }
 
@@ -139,7 +147,7 @@ impl DataThread {
                 let batch = self.endpoint.take_trace(peer);
                 let _ = reply.try_send(PacketTrace { at: now, batch });
             }
-            _ => unreachable!("commands that act are handled before"),
+            _ => unreachable!("a command with a reply"),
         }
     }
 
