@@ -49,7 +49,8 @@ impl PacketTraces {
     ) -> NewEvents<'_> {
         let recording = self.0.entry(peer).or_insert_with(|| Recording {
             events: VecDeque::new(),
-            next: 0,
+            // A client that is back after the recording ended goes on with its numbers.
+            next: from.unwrap_or(0),
             last_request: now,
         });
         recording.last_request = now;
