@@ -34,7 +34,7 @@ pub struct SessionSnapshot {
     pub peer: PeerId,
     /// Keys are agreed and a path is up.
     pub up: bool,
-    /// Its first path has come up of late, and others are still waited for.
+    /// Its first path came up recently, and others are still waited for.
     pub settling: bool,
     /// When the present key was agreed; `None` before the first.
     pub key_since: Option<Instant>,

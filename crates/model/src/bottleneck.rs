@@ -35,7 +35,7 @@ const DOUBT_RATIO: f64 = 0.15;
 pub struct CapacityTracker {
     kept: VecDeque<Kept>,
     newest: Option<Found>,
-    /// Of all trains of late, those that were slower than known.
+    /// The share of recent trains that were slower than the known rate.
     slower_share: f64,
     doubts: bool,
 }

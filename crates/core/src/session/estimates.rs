@@ -7,7 +7,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 
-/// The smallest of late of something that a packet's way takes, in microseconds; what is constant
+/// The recent minimum of a time that a packet takes, in microseconds; what is constant
 /// in it, as the offset of two clocks, does not matter.
 ///
 /// A queue that empties now and then does not raise it: the minimum of 5 to 10 s is taken. A rise
@@ -303,7 +303,7 @@ impl Jitter {
     }
 }
 
-/// Loss and rate of late, from counters.
+/// Recent loss and rate, from counters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recent {
     slots: VecDeque<Slot>,

@@ -24,7 +24,7 @@ pub struct Feedback {
     pub copies: u64,
     /// Packets that the receiver's socket dropped because it was full.
     pub socket_overflows: u64,
-    /// Packets that the receiver's system dropped in receiving, whosever they were.
+    /// Packets that the receiver's system dropped in receiving, of any sender.
     pub system_overflows: u64,
     /// How far apart the copies of one of them came; `None`: there were none.
     pub spacing: Option<CopySpacing>,

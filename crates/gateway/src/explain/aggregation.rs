@@ -36,7 +36,7 @@ pub(super) fn text(aggregation: &AggregationSnapshot) -> String {
     if let Some(change) = &aggregation.last_change {
         let ago = Duration::from_secs_f64(change.age_seconds.max(0.0));
         text.push_str(&format!(
-            " Until {ago:.0?} ago: {}; the change was because: {}.",
+            " Changed {ago:.0?} ago from {}; cause: {}.",
             parameters_text(&change.before),
             change.why
         ));

@@ -305,7 +305,7 @@ impl Adaptive {
         }
     }
 
-    /// What the loss was of late at most: a change may have come in the midst of a period.
+    /// The highest recent loss: a change may fall into the middle of a period.
     fn loss_before(&self) -> f64 {
         let mut all = DeliveryCounts::default();
         self.recent.iter().for_each(|fates| all.add(*fates));

@@ -430,12 +430,12 @@ mod tests {
             (refused(|s| s.copies = vec![1; 17]), "at most 16"),
             (
                 refused(|s| s.intervals = vec![2 * MS, MS]),
-                "interval 1ms stands behind 2ms",
+                "interval 1ms comes after 2ms",
             ),
             (refused(|s| s.intervals = vec![MS, MS]), "give each once"),
             (
                 refused(|s| s.copies = vec![1, 3, 2]),
-                "N = 2 stands behind N = 3",
+                "N = 2 comes after N = 3",
             ),
             (
                 refused(|s| s.intervals = vec![Duration::ZERO, MS]),

@@ -143,7 +143,7 @@ impl LineLoss {
         }
     }
 
-    /// So many copies were not found to be worth nothing of late.
+    /// So many copies were not found to be worth nothing recently.
     pub(super) fn is_worth_trying(&self, now: Instant, copies: u8) -> bool {
         let worthless = self.worthless.filter(|(_, until)| now < *until);
         worthless.is_none_or(|(worthless, _)| copies < worthless)

@@ -35,7 +35,7 @@ pub struct SpacingEstimator {
     spaced_bytes: Option<f64>,
     copies: Option<Found>,
     trains: Option<Found>,
-    /// How far copies were spread of late, by [`spread`]; the newest last.
+    /// How far copies were spread recently, by [`spread`]; the newest last.
     spreads: VecDeque<(Instant, f64)>,
 }
 
@@ -273,7 +273,7 @@ mod tests {
         // Trains that are new and say the same leave no doubt.
         estimator.on_trains(found(11, at(1)));
         assert_eq!(estimator.estimate(at(1)).unwrap().source, Source::Copies);
-        // Without any of late copies are all there is.
+        // Without a recent one, copies are all there is.
         estimator.on_trains(found(100, at(1)));
         assert_eq!(estimator.estimate(at(12)).unwrap().source, Source::Copies);
     }

@@ -133,7 +133,7 @@ impl CrossMeter {
         }
     }
 
-    /// What others send; `own` is what the sender itself has sent of late. `None`: not known, or not
+    /// What others send; `own` is what the sender itself has sent recently. `None`: not known, or not
     /// known any more.
     pub fn rate(&self, now: Instant, capacity: Bandwidth, own: Bandwidth) -> Option<Bandwidth> {
         let known = |before: &Before| before.until.is_none_or(|until| now <= until);

@@ -80,7 +80,7 @@ fn belongs<'a>(
     let app = &draft.apps[app.0].0;
     if !tenant.peers.iter().any(|peer| peer.peer == app.peer) {
         let message = format!(
-            "tenant: `{}` has nothing behind the peer of `{}`",
+            "tenant: `{}` names no networks behind the peer of `{}`",
             tenant.name, app.name
         );
         let hint = format!("add [tenant.{}.peer.PEER] for it", tenant.name);

@@ -193,7 +193,7 @@ pub(super) fn interfaces(value: &DeValue<'_>) -> Result<Vec<String>, ValueError>
     for entry in list(value, "[\"eth1\"]")? {
         let name = device(entry.get_ref())?;
         if name == "lo" {
-            let message = "`lo` stands for all programs of this machine, whosever they are";
+            let message = "`lo` stands for all programs of this machine, of any user";
             let hint = "name interfaces that lead to the tenant; a program binds to the device";
             return Err(ValueError::new(message, hint));
         }

@@ -127,7 +127,7 @@ fn what_does_not_fit_the_tenant_is_refused_with_a_hint() {
         (
             "app = \"web\"",
             "app = \"elsewhere\"",
-            "nothing behind the peer of `elsewhere`",
+            "names no networks behind the peer of `elsewhere`",
         ),
         (
             "tenant = \"blue\"",

@@ -39,7 +39,7 @@ impl SendQueues {
             let queue = self.ready.get(queued.queue_key);
             assert!(
                 queue.is_some_and(|queue| queue.contains(queued.place)),
-                "stream {id:?} waits where it is said to"
+                "stream {id:?} is in the queue that it records"
             );
         }
     }

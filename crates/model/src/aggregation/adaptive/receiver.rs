@@ -27,7 +27,7 @@ pub(super) enum Relief {
     },
 }
 
-/// What the receiver dropped of late, and how many copies of ours did not come. Its system drops
+/// What the receiver dropped recently, and how many copies of ours did not come. Its system drops
 /// others' packets as well, some for sockets that have nothing to do with ours.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Drops {
@@ -220,7 +220,7 @@ impl Drops {
         }
     }
 
-    /// Most of late was the socket's.
+    /// Most of the recent drops were the socket's.
     pub(super) fn are_by_socket(&self) -> bool {
         self.by_socket >= self.by_system && self.by_socket > 0.0
     }

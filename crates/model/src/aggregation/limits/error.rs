@@ -178,11 +178,11 @@ impl fmt::Display for LimitsError {
             ),
             Self::IntervalsUnsorted { interval, after } => write!(
                 f,
-                "interval {interval:?} stands behind {after:?}; give each once, the shortest first"
+                "interval {interval:?} comes after {after:?}; give each once, the shortest first"
             ),
             Self::CopiesUnsorted { copies, after } => write!(
                 f,
-                "N = {copies} stands behind N = {after}; give each once, the smallest first"
+                "N = {copies} comes after N = {after}; give each once, the smallest first"
             ),
             Self::IntervalZero { .. } => write!(
                 f,
