@@ -37,6 +37,9 @@ pub(crate) struct NewEvents<'a> {
 /// A recording that was not requested for so long ends, because its clients are gone.
 const IDLE_MAX: Duration = Duration::from_secs(QLOG_IDLE_SECONDS);
 
+/// Largest number that a client may go on with, far from where numbers end.
+const NUMBER_MAX: u64 = u64::MAX / 2;
+
 impl PacketTraces {
     /// Adds a batch and gives what a client has not got that asks for event `from`; `None`: it
     /// begins now.
@@ -50,7 +53,7 @@ impl PacketTraces {
         let recording = self.0.entry(peer).or_insert_with(|| Recording {
             events: VecDeque::new(),
             // A client that is back after the recording ended goes on with its numbers.
-            next: from.unwrap_or(0),
+            next: from.unwrap_or(0).min(NUMBER_MAX),
             last_request: now,
         });
         recording.last_request = now;
@@ -83,7 +86,7 @@ impl Recording {
         self.next += batch.dropped_events;
     }
 
-    /// Numbers beyond the newest event are of an earlier recording: such a client begins now.
+    /// A client with a number beyond the newest event begins now.
     fn new_events(&self, from: u64) -> NewEvents<'_> {
         let from = from.min(self.next);
         let known = self.events.partition_point(|(number, _)| *number < from);
@@ -166,8 +169,19 @@ mod tests {
         assert_eq!(traces.take_idle(start + Duration::from_secs(4)), []);
         assert_eq!(traces.take_idle(start + IDLE_MAX), [PEER]);
         assert_eq!(traces.take_idle(start + IDLE_MAX), []);
-        // The numbers of the recording that ended mean nothing to the next one.
-        let again = traces.on_request(PEER, start, batch([], 0), Some(2));
-        assert_eq!((mtus(&again), again.dropped, again.next), (vec![], 0, 0));
+        // A client that comes back gets what the next recording has from its beginning.
+        let again = traces.on_request(PEER, start, batch([3], 0), Some(2));
+        assert_eq!((mtus(&again), again.dropped, again.next), (vec![3], 0, 3));
+    }
+
+    #[test]
+    fn a_number_that_no_event_has_is_no_overflow() {
+        let now = Stopwatch::now();
+        let mut traces = PacketTraces::default();
+        let got = traces.on_request(PEER, now, batch([1], 0), Some(u64::MAX));
+        assert_eq!(mtus(&got), []);
+        let from = got.next;
+        let got = traces.on_request(PEER, now, batch([2], 0), Some(from));
+        assert_eq!(mtus(&got), [2]);
     }
 }

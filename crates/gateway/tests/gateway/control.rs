@@ -534,7 +534,11 @@ fn an_application_that_says_nothing_is_planned_with_what_is_measured() {
     };
     let shown = pair.a.app("S");
     assert_eq!(shown.length_bytes, Some(1000.0));
-    assert!(explanation().contains("a rough estimate"), "{}", explanation());
+    assert!(
+        explanation().contains("a rough estimate"),
+        "{}",
+        explanation()
+    );
     // What is a guess is no prediction.
     assert_eq!(
         (shown.stats.predicted_delay, shown.margin_seconds),
