@@ -179,7 +179,7 @@ mod tests {
         let now = Stopwatch::now();
         let mut traces = PacketTraces::default();
         let got = traces.on_request(PEER, now, batch([1], 0), Some(u64::MAX));
-        assert_eq!(mtus(&got), []);
+        assert!(got.events.is_empty());
         let from = got.next;
         let got = traces.on_request(PEER, now, batch([2], 0), Some(from));
         assert_eq!(mtus(&got), [2]);

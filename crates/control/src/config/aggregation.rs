@@ -568,7 +568,7 @@ mod tests {
             ("spread = \"2s\"", "spread: is neither a choice nor a time"),
             (
                 "intervals = [\"2ms\", \"1ms\"]",
-                "intervals: interval 1ms stands",
+                "intervals: interval 1ms comes after",
             ),
             ("mode = \"often\"", "mode: `often` is none of the choices"),
             (
