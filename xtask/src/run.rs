@@ -308,12 +308,10 @@ mod tests {
     }
 
     fn script(name: &str, text: &str) -> Binary {
-        use std::os::unix::fs::PermissionsExt;
         let directory = env::temp_dir().join(format!("xtask-{}-{name}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let executable = directory.join("binary");
-        fs::write(&executable, format!("#!/bin/sh\n{text}\n")).unwrap();
-        fs::set_permissions(&executable, fs::Permissions::from_mode(0o755)).unwrap();
+        keiro_testing::write_script(&executable, text);
         Binary {
             kind: Kind::Laboratory,
             name: name.to_owned(),

@@ -10,6 +10,8 @@ use std::{
     fmt::{self, Debug},
     fs::{self, OpenOptions},
     io::{self, Write},
+    path::Path,
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -84,6 +86,41 @@ pub fn has_root(test: &str) -> bool {
         not_tested(test, "network namespaces need root");
     }
     root
+}
+
+/// Copies the program `from` to `to`, where every user may run it.
+///
+/// Another process writes the copy. What this process has open for writing, the children that its
+/// other threads start have open as well until they execute, and the kernel does not execute a file
+/// that is open for writing (`ETXTBSY`).
+///
+/// # Panics
+/// If it cannot be copied.
+#[track_caller]
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    let mut install = Command::new("install");
+    install.args(["-m", "755"]).arg(from).arg(to);
+    let status = install.status().expect("install runs");
+    assert!(status.success(), "{} to {}", from.display(), to.display());
+}
+
+/// Writes a shell script with the lines `text` to `to`, where every user may run it. It is written by
+/// another process, for the reason given at [`copy_program`].
+///
+/// # Panics
+/// If it cannot be written.
+#[track_caller]
+pub fn write_script(to: impl AsRef<Path>, text: &str) {
+    let to = to.as_ref();
+    let mut install = Command::new("install");
+    install.args(["-m", "755", "/dev/stdin"]).arg(to);
+    let mut child = install.stdin(Stdio::piped()).spawn().expect("install runs");
+    let mut stdin = child.stdin.take().expect("it is piped");
+    write!(stdin, "#!/bin/sh\n{text}\n").expect("install reads");
+    drop(stdin);
+    let status = child.wait().expect("install ends");
+    assert!(status.success(), "{}", to.display());
 }
 
 /// Reports that a test tested nothing: on standard error, past the harness that captures what passing

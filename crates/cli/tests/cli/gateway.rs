@@ -116,10 +116,8 @@ fn without_privileges_what_is_not_allowed_is_named() {
     }
     let site = Site::new();
     let copy = site.path("keiro");
-    fs::copy(env!("CARGO_BIN_EXE_keiro"), &copy).expect("copied");
-    for (file, mode) in [("keiro", 0o755), (".", 0o755)] {
-        site.set_mode(file, mode);
-    }
+    keiro_testing::copy_program(env!("CARGO_BIN_EXE_keiro"), &copy);
+    site.set_mode(".", 0o755);
     let text = format!("{}{}", site.gateway("a"), path("p", free("127.0.0.1")));
     let file = site.write("gateway.toml", &text);
     site.set_mode("gateway.toml", 0o644);

@@ -496,13 +496,9 @@ fn a_stranger_is_refused_even_if_the_mode_lets_it_in() {
     for name in ["control.sock", "message.sock"] {
         fs::set_permissions(site.file(name), fs::Permissions::from_mode(0o666)).unwrap();
     }
-    // A copy: the build directory may be closed to others. By another process: what this one has open for
-    // writing its other tests' children have open for a moment, too, and the kernel runs no such program.
+    // The build directory may be closed to others.
     let program = site.file("stranger");
-    let mut copy = Command::new("cp");
-    copy.arg(std::env::current_exe().unwrap()).arg(&program);
-    assert!(copy.status().unwrap().success());
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    keiro_testing::copy_program(std::env::current_exe().unwrap(), &program);
     let output = Command::new(&program)
         .args([
             "--exact",

@@ -157,11 +157,9 @@ fn a_demonstration_that_is_interrupted_removes_its_laboratory() {
     let site = Site::without_key();
     let version = run(["--version"]).expect_code(0).stdout;
     let version = version.trim().replacen("keiro-lab", "keiro", 1);
-    let gateway = site.write(
-        "keiro",
-        &format!("#!/bin/sh\n[ \"$1\" = --version ] && echo '{version}' && exit\nexec sleep 600\n"),
-    );
-    site.set_mode("keiro", 0o755);
+    let gateway = site.path("keiro");
+    let text = format!("[ \"$1\" = --version ] && echo '{version}' && exit\nexec sleep 600");
+    keiro_testing::write_script(&gateway, &text);
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut demo = keiro_lab(["demo", "--output", &shown(directory.path())])
         .args(["--keiro", &shown(&gateway)])

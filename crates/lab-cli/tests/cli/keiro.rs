@@ -16,8 +16,8 @@ fn a_program_that_is_not_there_or_of_another_version_is_refused() {
         return;
     }
     let site = Site::without_key();
-    let old = site.write("keiro", "#!/bin/sh\necho keiro 0.0.9\n");
-    site.set_mode("keiro", 0o755);
+    let old = site.path("keiro");
+    keiro_testing::write_script(&old, "echo keiro 0.0.9");
     let other_version = [
         "is not of this version",
         "it is `keiro 0.0.9`",
@@ -46,8 +46,7 @@ fn it_is_looked_for_beside_keiro_lab_and_then_in_path() {
     }
     let site = Site::without_key();
     let copy = site.path("keiro-lab");
-    std::fs::copy(crate::PROGRAM, &copy).expect("copied");
-    site.set_mode("keiro-lab", 0o755);
+    keiro_testing::copy_program(crate::PROGRAM, &copy);
     let demonstrate = |path: &str| {
         let mut command = std::process::Command::new(&copy);
         command
@@ -58,11 +57,9 @@ fn it_is_looked_for_beside_keiro_lab_and_then_in_path() {
     };
     demonstrate("/no/such").says(&["cannot find the `keiro` program", "nor in PATH"]);
     let elsewhere = Site::without_key();
-    elsewhere.write("keiro", "#!/bin/sh\necho keiro 0.0.8\n");
-    elsewhere.set_mode("keiro", 0o755);
+    keiro_testing::write_script(elsewhere.path("keiro"), "echo keiro 0.0.8");
     let path = shown(elsewhere.directory.path());
     demonstrate(&path).says(&["it is `keiro 0.0.8`"]);
-    site.write("keiro", "#!/bin/sh\necho keiro 0.0.9\n");
-    site.set_mode("keiro", 0o755);
+    keiro_testing::write_script(site.path("keiro"), "echo keiro 0.0.9");
     demonstrate(&path).says(&["it is `keiro 0.0.9`"]);
 }

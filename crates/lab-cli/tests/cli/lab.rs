@@ -71,8 +71,7 @@ fn without_root_a_laboratory_says_what_it_needs() {
     if is_root("without_root_a_laboratory_says_what_it_needs") {
         // The test binary itself may lie where only root can read.
         let copy = site.path("keiro-lab");
-        std::fs::copy(crate::PROGRAM, &copy).expect("copied");
-        site.set_mode("keiro-lab", 0o755);
+        keiro_testing::copy_program(crate::PROGRAM, &copy);
         command = Command::new(copy);
         command
             .args(["up", &shown(&file), "--name", &name("nobody")])
