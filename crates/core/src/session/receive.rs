@@ -148,7 +148,7 @@ impl Session {
             | Frame::StreamCredit { id, .. }
             | Frame::StreamReturn { id, .. }
             | Frame::StreamReset { id, .. } => match self.streams.of_wire(id) {
-                Some(stream) => self.handle_stream_frame(context.now, stream, frame),
+                Some(stream) => self.handle_stream_frame(context, stream, frame),
                 None => self.drops.malformed += 1,
             },
         }
@@ -279,11 +279,12 @@ impl Session {
         }
     }
 
-    fn handle_stream_frame(&mut self, now: Instant, stream: StreamId, frame: Frame<'_>) {
+    fn handle_stream_frame(&mut self, context: PacketContext, stream: StreamId, frame: Frame<'_>) {
         if self.reachability.is_closed {
             // A late packet of a peer that has closed the session and forgotten all streams.
             return;
         }
+        let now = context.now;
         let (streams, mut cx) = self.streams();
         match frame {
             Frame::StreamOpen { app, target, .. } => {
@@ -291,7 +292,15 @@ impl Session {
             }
             Frame::Stream {
                 offset, fin, data, ..
-            } => streams.on_data(now, &mut cx, stream, ArrivedBytes { offset, data, fin }),
+            } => {
+                let arrived = ArrivedBytes {
+                    offset,
+                    data,
+                    fin,
+                    path: context.path,
+                };
+                streams.on_data(now, &mut cx, stream, arrived);
+            }
             Frame::StreamCredit { granted, .. } => {
                 streams.on_credit(now, &mut cx, stream, granted);
             }

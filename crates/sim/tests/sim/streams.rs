@@ -464,3 +464,71 @@ fn many_who_have_little_do_not_starve_those_who_have_much() {
         );
     }
 }
+
+/// A path of the sweep: its rate, and how long it takes from A and to A.
+#[derive(Clone, Copy, Debug)]
+struct Uplink {
+    mbit_per_second: u64,
+    from_a: Duration,
+    to_a: Duration,
+}
+
+/// Fibre, LTE, and two satellites of which one has a terrestrial line for what A sends.
+const UPLINKS: [Uplink; 4] = [
+    uplink(50, 6, 6),
+    uplink(20, 26, 26),
+    uplink(30, 150, 150),
+    uplink(30, 20, 280),
+];
+
+const fn uplink(mbit_per_second: u64, from_a: u64, to_a: u64) -> Uplink {
+    Uplink {
+        mbit_per_second,
+        from_a: Duration::from_millis(from_a),
+        to_a: Duration::from_millis(to_a),
+    }
+}
+
+/// Length of a bulk transfer.
+const TRANSFER: u64 = 10_000_000;
+
+/// How long a transfer to A takes whose bytes come over one path, while credit and acknowledgements
+/// take another.
+fn transfer_time(bytes: usize, credit: usize) -> Duration {
+    let paths = UPLINKS.map(|uplink| {
+        let rate = Bandwidth::from_mbit_per_second(uplink.mbit_per_second);
+        let mut path = PathSpec::new(rate, uplink.from_a);
+        path.link.backward.delay = uplink.to_a;
+        path
+    });
+    let mut scenario = Scenario::new(paths.to_vec());
+    let app = scenario.add_stream_app(None, &[credit]);
+    let transfer = Dialogues::once(app, 1, 100, TRANSFER);
+    scenario.dialogues.push(transfer);
+    let paths = vec![bytes];
+    let side = Side::B;
+    scenario.add_event(Duration::ZERO, ScenarioEvent::Assign { side, app, paths });
+    let report = GatewayPair::new(&scenario, 1).run();
+    assert_all_done(&report);
+    let dialogue = &report.dialogues[0];
+    dialogue.done.expect("it is done") - dialogue.made
+}
+
+#[test]
+fn a_transfer_has_the_rate_of_its_path_whichever_path_its_credit_takes() {
+    for bytes in 0..UPLINKS.len() {
+        for credit in 0..UPLINKS.len() {
+            let Uplink {
+                mbit_per_second,
+                to_a,
+                ..
+            } = UPLINKS[bytes];
+            let at_rate = TRANSFER as f64 * 8.0 / (mbit_per_second as f64 * 1e6);
+            // Headers take a twentieth. Windows begin with 16 KiB and grow fourfold a round trip.
+            let round_trip = UPLINKS[credit].from_a + to_a;
+            let most = Duration::from_secs_f64(1.06 * at_rate) + 6 * round_trip;
+            let taken = transfer_time(bytes, credit);
+            assert!(taken < most, "{bytes} {credit}: {taken:?} of {most:?}");
+        }
+    }
+}

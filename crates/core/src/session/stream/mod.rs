@@ -43,7 +43,7 @@ use super::{
 use crate::{
     config::DeliveryClass,
     event::{ResetReason, SendError, StreamSignal},
-    id::{AppId, StreamId},
+    id::{AppId, PathId, StreamId},
     snapshot::DropCounters,
     wire::Frame,
 };
@@ -112,6 +112,8 @@ pub(crate) struct ArrivedBytes<'a> {
     pub(crate) offset: u64,
     pub(crate) data: &'a [u8],
     pub(crate) fin: bool,
+    /// The path over which they came, by our number; `None`: we have none there.
+    pub(crate) path: Option<PathId>,
 }
 
 impl StreamContext<'_> {
@@ -122,12 +124,22 @@ impl StreamContext<'_> {
         longest.unwrap_or_default()
     }
 
-    /// The round trip of the path that a stream takes.
-    fn rtt_of(&self, id: StreamId) -> Duration {
+    /// From granting credit to the arrival of the bytes that it allows: the credit takes the path of
+    /// the stream's application here, the bytes come over the path that the peer has chosen. Each way
+    /// counts half of its path's round trip, because one-way delays are not measured.
+    fn credit_round_trip(&self, id: StreamId, arrived_on: Option<PathId>) -> Duration {
         let app = self.queues.stream(id).map(|stream| stream.app);
-        let path = app.and_then(|app| self.apps.active_path(app));
-        let rtt = path.and_then(|path| self.paths.get(path)?.rtt().smoothed());
-        rtt.unwrap_or_default()
+        let ours = app.and_then(|app| self.apps.active_path(app));
+        let ours = self.smoothed_rtt(ours);
+        let theirs = self.smoothed_rtt(arrived_on);
+        let (Some(ours), Some(theirs)) = (ours.or(theirs), theirs.or(ours)) else {
+            return Duration::ZERO;
+        };
+        ours / 2 + theirs / 2
+    }
+
+    fn smoothed_rtt(&self, path: Option<PathId>) -> Option<Duration> {
+        self.paths.get(path?)?.rtt().smoothed()
     }
 
     /// The peer has everything that was written on a stream.
@@ -274,7 +286,8 @@ impl Streams {
             }
             return;
         }
-        self.receiving.consume(now, id, count, cx.rtt_of(id));
+        let rtt = cx.credit_round_trip(id, self.receiving.arrived_on(id));
+        self.receiving.consume(now, id, count, rtt);
         self.forget_if_done(cx, id);
     }
 }
@@ -332,7 +345,10 @@ impl Streams {
             // It is not read any more.
             return;
         }
-        let ArrivedBytes { offset, data, fin } = arrived;
+        let ArrivedBytes {
+            offset, data, fin, ..
+        } = arrived;
+        self.receiving.set_arrived_on(id, arrived.path);
         match self.receiving.on_data(id, offset, data, fin) {
             None => {}
             Some(Ok(ReceivedBytes { app, new })) => {

@@ -9,7 +9,7 @@ use std::{
 use keiro_units::Instant;
 
 use super::inbound::{InStream, StreamViolation};
-use crate::id::{AppId, StreamId};
+use crate::id::{AppId, PathId, StreamId};
 
 /// Bytes that all streams from one peer may be granted beyond their initial windows.
 pub(super) const EXTRA_WINDOWS_MAX: u64 = 64 << 20;
@@ -32,6 +32,8 @@ pub(super) struct ReceiveHalves {
 pub(super) struct Inbound {
     /// `None`: the frame that opens it has not come yet.
     app: Option<AppId>,
+    /// The path over which bytes came last, by our number.
+    arrived_on: Option<PathId>,
     pub(super) half: InStream,
 }
 
@@ -55,8 +57,12 @@ pub(super) struct StreamCredit {
 impl ReceiveHalves {
     pub(super) fn insert(&mut self, now: Instant, id: StreamId, app: Option<AppId>) {
         self.opened_by_peer += usize::from(!id.is_ours());
-        let half = InStream::new(now);
-        self.open.insert(id, Inbound { app, half });
+        let inbound = Inbound {
+            app,
+            arrived_on: None,
+            half: InStream::new(now),
+        };
+        self.open.insert(id, inbound);
     }
 
     pub(super) fn contains(&self, id: StreamId) -> bool {
@@ -77,6 +83,18 @@ impl ReceiveHalves {
     pub(super) fn set_app(&mut self, id: StreamId, app: AppId) {
         if let Some(inbound) = self.open.get_mut(&id) {
             inbound.app = Some(app);
+        }
+    }
+
+    /// The path over which bytes of a stream came last.
+    pub(super) fn arrived_on(&self, id: StreamId) -> Option<PathId> {
+        self.open.get(&id)?.arrived_on
+    }
+
+    /// Bytes of a stream came over a path.
+    pub(super) fn set_arrived_on(&mut self, id: StreamId, path: Option<PathId>) {
+        if let Some(inbound) = self.open.get_mut(&id) {
+            inbound.arrived_on = path.or(inbound.arrived_on);
         }
     }
 
