@@ -145,6 +145,8 @@ fn a_device_that_is_moved_to_another_namespace_is_made_again() {
         // Each by another name, for one is taken to the other's namespace.
         tenant(own, "blue", 1, "table = 101\n").replace("t-blue", &format!("t-blue{own}"))
     });
+    // Its addresses and routes are there: what is still being set up would not find the interface.
+    gateways.ping(0, "10.2.0.1", Some("t-blue0"));
     let mut monitor = gateways.monitor(0);
     gateways.ip(0, &format!("link set t-blue0 netns {}", gateways.pid(1)));
     let lost = monitor.next(|kind| match kind {

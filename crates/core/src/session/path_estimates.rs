@@ -143,7 +143,7 @@ impl PathEstimates {
 
     /// A challenge was answered after `rtt`.
     pub(crate) fn on_validated(&mut self, now: Instant, rtt: Duration) {
-        self.rtt.on_sample(rtt, Duration::ZERO);
+        self.rtt.on_validated(rtt);
         let rtt_us = i64::try_from(rtt.as_micros()).unwrap_or(i64::MAX);
         self.base_rtt.on_sample(now, rtt_us);
     }

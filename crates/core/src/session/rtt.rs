@@ -19,11 +19,28 @@ pub(crate) struct RttEstimator {
     smoothed: Option<Duration>,
     variation: Duration,
     min: Option<Duration>,
+    /// The validation of the path is all that has been measured.
+    is_provisional: bool,
 }
 
 impl RttEstimator {
+    /// The path was validated `sample` after the challenge was sent.
+    ///
+    /// The first packet over an idle link may wait for what later ones do not: for address resolution,
+    /// for a route, for a radio that sleeps. As the first sample it stands until an acknowledgement
+    /// comes sooner, instead of being forgotten over dozens of samples.
+    pub(crate) fn on_validated(&mut self, sample: Duration) {
+        let is_first = self.smoothed.is_none();
+        self.on_sample(sample, Duration::ZERO);
+        self.is_provisional = is_first;
+    }
+
     /// Takes a sample; `ack_delay` is what the peer says it held the acknowledgement back.
     pub(crate) fn on_sample(&mut self, sample: Duration, ack_delay: Duration) {
+        if self.is_provisional && self.smoothed.is_some_and(|first| sample < first) {
+            self.smoothed = None;
+        }
+        self.is_provisional = false;
         let min = self.min.map_or(sample, |min| min.min(sample));
         self.min = Some(min);
         self.smooth(sample, min, ack_delay);
@@ -182,6 +199,27 @@ mod tests {
         // A claimed delay never pushes a sample below the minimum.
         rtt.on_sample(100 * MS, 90 * MS);
         assert_eq!(rtt.smoothed(), Some((110 * MS * 7 + 100 * MS) / 8));
+    }
+
+    #[test]
+    fn a_validation_that_waited_is_forgotten_with_the_first_sooner_sample() {
+        // Packets waited for address resolution for a second and a half.
+        let mut rtt = RttEstimator::default();
+        rtt.on_validated(1500 * MS);
+        assert_eq!(rtt.smoothed(), Some(1500 * MS));
+        rtt.on_sample(2 * MS, Duration::ZERO);
+        assert_eq!((rtt.smoothed(), rtt.variation()), (Some(2 * MS), MS));
+        // What follows is smoothed, and so is all where the validation did not wait.
+        rtt.on_sample(10 * MS, Duration::ZERO);
+        assert_eq!(rtt.smoothed(), Some(3 * MS));
+        let mut rtt = RttEstimator::default();
+        rtt.on_validated(2 * MS);
+        rtt.on_sample(10 * MS, Duration::ZERO);
+        assert_eq!(rtt.smoothed(), Some(3 * MS));
+        // A path that is in use is challenged again, at the peer's new address.
+        rtt.on_validated(3 * MS);
+        rtt.on_sample(MS, Duration::ZERO);
+        assert_eq!(rtt.smoothed(), Some((3 * MS * 7 + MS) / 8));
     }
 
     #[test]
