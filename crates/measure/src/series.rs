@@ -113,6 +113,18 @@ pub enum LineProblem {
         position: usize,
         fields: Fields,
     },
+    /// More columns than the header has; or, without a header, what may be two parts of a number.
+    #[error("column {position} is `{text}`, where {} are known{}", Fields(*.known), decimal_comma(.number.as_deref()))]
+    Extra {
+        /// Its position, from 1.
+        position: usize,
+        /// The text, shortened.
+        text: String,
+        /// The number of columns.
+        known: usize,
+        /// The number with a decimal comma that this may be a part of.
+        number: Option<String>,
+    },
     /// Text in place of a number.
     #[error("`{column}` is `{text}`, which is no number")]
     NotANumber {
@@ -315,6 +327,9 @@ impl LineProblem {
             }
             Self::Twice { .. } => "keep one of them: it is not clear which is meant",
             Self::Missing { .. } => "separate columns by commas, one transfer per line",
+            Self::Extra { .. } => {
+                "write numbers with a decimal point, and name every column in a header"
+            }
             Self::NotANumber { .. } => {
                 "write numbers without unit, with a decimal point; comments begin with #"
             }
@@ -332,6 +347,11 @@ impl fmt::Display for Excess {
             Self::Bytes => write!(f, "larger than {} MB", FILE_BYTES_MAX / 1_000_000),
         }
     }
+}
+
+fn decimal_comma(number: Option<&str>) -> String {
+    let asked = |number| format!("; is {number} a number with a decimal comma?");
+    number.map(asked).unwrap_or_default()
 }
 
 impl fmt::Display for Fields {
@@ -377,14 +397,20 @@ fn json_reason(text: &[u8], error: &serde_json::Error) -> String {
 struct Columns {
     bytes: usize,
     seconds: usize,
+    /// The number of columns in the header; `None`: there is none, and further columns are ignored.
+    named: Option<usize>,
 }
 
 impl Columns {
     /// From the first line; also returns whether that is a header.
     fn find(first: &csv::StringRecord) -> Result<(Self, bool), LineProblem> {
         if first.get(0).is_some_and(|text| text.parse::<f64>().is_ok()) {
-            let (bytes, seconds) = (0, 1);
-            return Ok((Self { bytes, seconds }, false));
+            let known = Self {
+                bytes: 0,
+                seconds: 1,
+                named: None,
+            };
+            return Ok((known, false));
         }
         for (separator, name) in [(';', "`;`"), ('\t', "tabs")] {
             if first.iter().any(|field| field.contains(separator)) {
@@ -405,11 +431,13 @@ impl Columns {
         let columns = Self {
             bytes: position(BYTES)?,
             seconds: position(SECONDS)?,
+            named: Some(used(first)),
         };
         Ok((columns, true))
     }
 
     fn sample(self, record: &csv::StringRecord) -> Result<Sample, LineProblem> {
+        self.refuse_extra(record)?;
         let bytes = number(record, BYTES, self.bytes)?;
         let seconds = number(record, SECONDS, self.seconds)?;
         let text = record.get(self.bytes).unwrap_or_default();
@@ -418,6 +446,42 @@ impl Columns {
         })?;
         Sample::new(ByteCount::new(bytes), seconds).map_err(LineProblem::Sample)
     }
+}
+
+impl Columns {
+    /// A comma that separates columns and decimals alike moves the columns, and the fraction would be
+    /// lost.
+    fn refuse_extra(self, record: &csv::StringRecord) -> Result<(), LineProblem> {
+        let known = self.named.unwrap_or(2);
+        if used(record) <= known {
+            return Ok(());
+        }
+        let text = |index: usize| record.get(index).unwrap_or_default();
+        let (whole, fraction) = (text(self.seconds), text(self.seconds + 1));
+        let is_whole = !whole.is_empty() && whole.bytes().all(|byte| byte.is_ascii_digit());
+        let is_fraction = fraction.starts_with(|first: char| first.is_ascii_digit())
+            && fraction.parse::<f64>().is_ok();
+        let split = is_whole && is_fraction;
+        if self.named.is_none() && !split {
+            return Ok(());
+        }
+        let number = || format!("{},{}", shortened(whole), shortened(fraction));
+        Err(LineProblem::Extra {
+            position: known + 1,
+            text: shortened(text(known)),
+            known,
+            number: split.then(number),
+        })
+    }
+}
+
+/// The number of fields up to the last one that is not empty; spreadsheets write empty ones.
+fn used(record: &csv::StringRecord) -> usize {
+    let in_use = record
+        .iter()
+        .enumerate()
+        .filter(|(_, field)| !field.is_empty());
+    in_use.last().map_or(0, |(last, _)| last + 1)
 }
 
 /// Parses an integer; `value` is `text` as a float. `None` if it is not one, or beyond 2^53.
@@ -608,6 +672,90 @@ mod tests {
         }
         refused("", "x.csv: no transfers");
         refused("# nothing\nbytes,seconds\n", "x.csv: no transfers");
+    }
+
+    #[test]
+    fn decimal_commas_between_column_commas_are_refused_and_never_lose_a_fraction() {
+        let asked = "; is 1,603 a number with a decimal comma?";
+        for (text, at) in [
+            (
+                "bytes,seconds\n1000,1,603\n",
+                "2: column 3 is `603`, where 2 columns",
+            ),
+            ("1000,1,603\n", "1: column 3 is `603`, where 2 columns"),
+            (
+                "1000,0.5\n1000,1,603\n",
+                "2: column 3 is `603`, where 2 columns",
+            ),
+            (
+                "1000,0.5,x\n1000,1,603,x\n",
+                "2: column 3 is `603`, where 2 columns",
+            ),
+            (
+                "seconds,bytes\n1,603,1000\n",
+                "2: column 3 is `1000`, where 2 columns",
+            ),
+            (
+                "bytes,seconds,\n1000,1,603\n",
+                "2: column 3 is `603`, where 2 columns",
+            ),
+            (
+                "bytes,seconds,note\n1000,1,603,x\n",
+                "2: column 4 is `x`, where 3 columns",
+            ),
+            (
+                "\u{feff}bytes,seconds\r\n1000,1,603\r\n",
+                "2: column 3 is `603`, where 2 columns",
+            ),
+        ] {
+            refused(text, &format!("x.csv:{at} are known{asked}"));
+        }
+        refused(
+            "bytes,seconds\n1000,0.5,x\n",
+            "x.csv:2: column 3 is `x`, where 2 columns are known",
+        );
+        // In quotes it may as well separate thousands.
+        for text in ["bytes,seconds\n1000,\"1,603\"\n", "1000,\"1,603\"\n"] {
+            let message = read(text).unwrap_err().to_string();
+            assert!(
+                message.ends_with("`seconds` is `1,603`, which is no number"),
+                "{message}"
+            );
+        }
+        refused(
+            "\"1,000\",0.5\n",
+            "x.csv:1: neither two numbers nor a header with `bytes`",
+        );
+        // Without a header further columns are ignored where that loses nothing.
+        assert_eq!(
+            read("1000,0.5,x\n2000,1,y\n").unwrap(),
+            [(1000, 0.5), (2000, 1.0)]
+        );
+        let exponent = read("1000,1,603e-1\n").unwrap_err().to_string();
+        assert!(exponent.contains("1,603e-1"), "{exponent}");
+        // Empty fields at the end, as spreadsheets write them.
+        let expected = vec![(1000, 0.5), (2000, 0.75)];
+        for text in [
+            "bytes,seconds,,\n1000,0.5,,\n2000,0.75,\n",
+            "1000,0.5,\n2000,0.75,,\n",
+        ] {
+            assert_eq!(read(text).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn a_byte_order_mark_changes_nothing() {
+        for text in [
+            "bytes,seconds\n1000,0.5\n",
+            "1000,0.5\n",
+            "# a comment\n1000,0.5\n",
+            r#"[{"bytes": 1000, "seconds": 0.5}]"#,
+            r#"{"samples": [{"bytes": 1000, "seconds": 0.5}]}"#,
+        ] {
+            assert_eq!(read(text).unwrap(), [(1000, 0.5)]);
+            assert_eq!(read(&format!("\u{feff}{text}")).unwrap(), [(1000, 0.5)]);
+        }
+        refused("\u{feff}", "x.csv: no transfers");
     }
 
     #[test]
