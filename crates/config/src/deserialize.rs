@@ -137,7 +137,7 @@ fn reaches(value: &Spanned<DeValue<'_>>, at: &Range<usize>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use serde::Deserialize;
 
@@ -199,6 +199,30 @@ mod tests {
         let found = problems("name = a\n[host.a]\n");
         assert!(found[0].starts_with("f:1:8: not valid TOML"), "{found:?}");
         assert_eq!(found.len(), 1);
+    }
+
+    #[test]
+    fn a_byte_order_mark_changes_neither_values_nor_places() {
+        for good in [
+            "name = \"a\"\n",
+            "# a comment\nname = \"a\"\n",
+            "\n\nname = \"a\"\r\n",
+        ] {
+            let file: File = deserialize(&format!("\u{feff}{good}"), "f").unwrap();
+            assert_eq!(file.name.get_ref(), "a");
+        }
+        for bad in [
+            "",
+            "name = 3\n",
+            "name = a\n",
+            "nmae = \"x\"\n",
+            "[host]\nname = \"a\"",
+            "[\n",
+        ] {
+            // Problems at one place may change their order.
+            let all = |text: &str| problems(text).into_iter().collect::<BTreeSet<_>>();
+            assert_eq!(all(&format!("\u{feff}{bad}")), all(bad), "{bad}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! in one pass. What a file means, and which values fit together, is left to the file's owner.
 #![forbid(unsafe_code)]
 
+mod byte_order_mark;
 mod deserialize;
 mod document;
 mod file;
@@ -17,6 +18,7 @@ pub mod units;
 mod value;
 
 pub use self::{
+    byte_order_mark::without_byte_order_mark,
     deserialize::{deserialize, deserialize_into},
     document::parse,
     file::FileLimits,

@@ -8,7 +8,7 @@ use std::{fmt, ops::Range};
 
 use serde::Serialize;
 
-use crate::units::split_hint;
+use crate::{byte_order_mark::without_byte_order_mark, units::split_hint};
 
 /// More problems or warnings of one file are counted, not kept. Ours: more than are read at once.
 const PROBLEMS_MAX: usize = 100;
@@ -155,7 +155,9 @@ impl<'a> Report<'a> {
     /// An empty report on `text`; `file` is what messages call it.
     pub fn new(file: &'a str, text: &'a str) -> Self {
         let after_newline = text.match_indices('\n').map(|(at, _)| at + 1);
-        let line_starts = std::iter::once(0).chain(after_newline).collect();
+        // A byte order mark is no part of the first line.
+        let marked = text.len() - without_byte_order_mark(text.as_bytes()).len();
+        let line_starts = std::iter::once(marked).chain(after_newline).collect();
         Self {
             file,
             text,
@@ -242,7 +244,9 @@ impl<'a> Report<'a> {
 
     /// The line, from 1, on which `at` begins.
     pub fn line(&self, at: &Range<usize>) -> usize {
-        self.line_starts.partition_point(|start| *start <= at.start)
+        let begun = self.line_starts.partition_point(|start| *start <= at.start);
+        // Before the first line is only a byte order mark.
+        begun.max(1)
     }
 
     fn location(&self, at: &Range<usize>) -> Location {

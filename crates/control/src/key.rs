@@ -13,6 +13,7 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use keiro_config::without_byte_order_mark;
 use zeroize::{Zeroize, Zeroizing};
 
 /// Length of every key in bytes (X25519, RFC 7748 §5).
@@ -217,7 +218,8 @@ fn load_secret(path: &Path) -> Result<Secret, KeyFileError> {
         path: path.to_owned(),
         source,
     };
-    let text = std::str::from_utf8(&contents).map_err(|_| not_a_key(KeyError::NotBase64))?;
+    let text = without_byte_order_mark(&contents);
+    let text = std::str::from_utf8(text).map_err(|_| not_a_key(KeyError::NotBase64))?;
     decode(text.trim()).map(Secret).map_err(not_a_key)
 }
 
@@ -264,6 +266,14 @@ mod tests {
             load_preshared_key(&path).expect("a good key").as_bytes(),
             &[7; KEY_BYTES]
         );
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_a_key() {
+        let (_directory, path) = key_file(&format!("\u{feff}{}\r\n", valid()), 0o600);
+        let key = load_private_key(&path).expect("a good key");
+        assert_eq!(key.as_bytes(), &[7; KEY_BYTES]);
+        assert!(load_preshared_key(&path).is_ok());
     }
 
     #[test]

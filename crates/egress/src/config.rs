@@ -209,6 +209,7 @@ pub enum Kind {
 impl Kind {
     /// Recognised by the first table, so that a file with errors is recognised too; `None`: neither.
     pub fn of(text: &str) -> Option<Self> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut lines = text.lines().map(str::trim);
         let first = lines.find(|line| line.starts_with('['))?;
         let (name, _) = first.strip_prefix('[')?.split_once(']')?;
@@ -325,6 +326,31 @@ import = [
   { prefixes = ["2000::/3 le 48"], path_max = 50, local_pref = 90 },
 ]
 "#;
+
+    #[test]
+    fn a_byte_order_mark_changes_nothing() {
+        let marked = format!("\u{feff}{ASBR}");
+        assert_eq!(Kind::of(&marked), Kind::of(ASBR));
+        assert_eq!(Kind::of("\u{feff}[egress]\n"), Some(Kind::Endpoint));
+        assert_eq!(Kind::of("\u{feff}# a comment\n[gateway]\n"), None);
+        assert!(AsbrConfig::parse(&marked, "asbr.toml").is_ok());
+        // Nor is it a part of a TCP-MD5 key.
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("md5.key");
+        let key = |text: &str| {
+            fs::write(&file, text).unwrap();
+            let only_ours = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+            fs::set_permissions(&file, only_ours).unwrap();
+            let said = format!("asn = 65001\nmd5_file = \"{}\"", file.display());
+            let text = ASBR.replacen("asn = 65001", &said, 1);
+            AsbrConfig::parse(&text, "asbr.toml").unwrap().peers[0]
+                .neighbour
+                .md5
+                .clone()
+        };
+        assert!(key("secret").is_some());
+        assert_eq!(key("\u{feff}secret\n"), key("secret"));
+    }
 
     #[test]
     fn a_border_routers_peers_get_segments_of_its_locator() {

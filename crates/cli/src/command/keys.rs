@@ -21,7 +21,11 @@ pub(crate) fn pubkey() -> Result<(), Failure> {
         .take(KEY_TEXT_BYTES_MAX)
         .read_to_string(&mut text);
     let key = match read {
-        Ok(_) => text.trim().parse::<PrivateKey>(),
+        // An editor may have begun the file with a byte order mark.
+        Ok(_) => text
+            .trim_start_matches('\u{feff}')
+            .trim()
+            .parse::<PrivateKey>(),
         Err(error) => {
             return Err(
                 Failure::new("cannot read a private key from standard input").because(error),

@@ -49,6 +49,16 @@ fn both_files_are_checked_as_what_they_are() {
         assert!(output.status.success() && told.contains(said), "{output:?}");
     }
     let directory = tempfile::tempdir().unwrap();
+    // An editor may begin a file with a byte order mark.
+    for file in ["asbr.toml", "egress.toml"] {
+        let marked = directory.path().join(file);
+        let text = fs::read_to_string(format!("{EXAMPLES}/{file}")).unwrap();
+        fs::write(&marked, format!("\u{feff}{text}")).unwrap();
+        let output = keiro(&["config", "check", &marked.display().to_string()]);
+        let said = String::from_utf8_lossy(&output.stdout);
+        let ok = output.status.success() && said.contains("2 egress peers");
+        assert!(ok, "{output:?}");
+    }
     let path = directory.path().join("egress.toml");
     fs::write(
         &path,

@@ -19,7 +19,9 @@ use keiro_bgp::{
     policy::{Policy, Rule},
     rpki::Vrps,
 };
-use keiro_config::{ConfigError, LocatedError, Report, deserialize_into, units::Text};
+use keiro_config::{
+    ConfigError, LocatedError, Report, deserialize_into, units::Text, without_byte_order_mark,
+};
 use keiro_linux::{bgp_socket::Md5Key, rule::InterfaceName};
 use serde::Deserialize;
 use toml::Spanned;
@@ -725,7 +727,8 @@ fn read_key(path: &Path) -> Result<Md5Key, String> {
     file::open(path, 1)
         .and_then(|mut file| file.read_to_end(&mut octets))
         .map_err(|error| error.to_string())?;
-    let key = octets.strip_suffix(b"\n").unwrap_or(&octets);
+    let key = without_byte_order_mark(&octets);
+    let key = key.strip_suffix(b"\n").unwrap_or(key);
     Md5Key::new(key).ok_or_else(|| "a key has 1 to 80 octets".to_owned())
 }
 

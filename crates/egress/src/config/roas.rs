@@ -4,13 +4,14 @@
 use std::{
     cell::Cell,
     fmt,
-    io::{BufReader, Read},
+    io::{BufRead, BufReader},
     path::Path,
     time::{Duration, SystemTime},
 };
 
 use ipnet::IpNet;
 use keiro_bgp::rpki::{Vrp, Vrps};
+use keiro_config::without_byte_order_mark;
 use serde::{
     Deserialize, Deserializer,
     de::{self, DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
@@ -32,12 +33,16 @@ pub(super) fn read(path: &Path, now: SystemTime) -> Result<Roas, String> {
     parse(BufReader::new(file), now)
 }
 
-fn parse(text: impl Read, now: SystemTime) -> Result<Roas, String> {
+fn parse(mut text: impl BufRead, now: SystemTime) -> Result<Roas, String> {
     let unix = now.duration_since(SystemTime::UNIX_EPOCH);
     let take = Take {
         now: unix.as_ref().map_or(0, Duration::as_secs),
         expired: Cell::new(0),
     };
+    // Some editors begin a file with a byte order mark.
+    let begin = text.fill_buf().map_err(|error| error.to_string())?;
+    let marked = begin.len() - without_byte_order_mark(begin).len();
+    text.consume(marked);
     let mut reader = serde_json::Deserializer::from_reader(text);
     let read = (&take).deserialize(&mut reader).and_then(|all| {
         reader.end()?;
@@ -237,6 +242,13 @@ mod tests {
         assert_eq!(of("198.51.100.0/24", 65003), Validity::Valid);
         assert_eq!(of("198.51.100.0/25", 65003), Validity::Invalid);
         assert_eq!(of("203.0.113.0/24", 65004), Validity::NotFound, "expired");
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_passed_over() {
+        let text = "{\"roas\": [{\"asn\": 1, \"prefix\": \"10.0.0.0/8\"}]}";
+        assert_eq!(read(&format!("\u{feff}{text}")).unwrap().vrps.len(), 1);
+        assert!(read("\u{feff}").unwrap_err().contains("EOF"));
     }
 
     #[test]

@@ -398,8 +398,14 @@ fn read_bounded(path: &Path) -> Result<Vec<u8>, StoreError> {
     file.take(FILE_BYTES_MAX)
         .read_to_end(&mut bytes)
         .map_err(failed)?;
+    if bytes.starts_with(BYTE_ORDER_MARK) {
+        bytes.drain(..BYTE_ORDER_MARK.len());
+    }
     Ok(bytes)
 }
+
+/// U+FEFF in UTF-8, with which some editors begin a file.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Foreign text as part of one line of a message.
 fn printable(text: &str) -> String {
