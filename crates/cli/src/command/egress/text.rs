@@ -318,7 +318,6 @@ fn paths(paths: &[PathStatus]) -> String {
     let mut table = Table::new(&columns);
     for path in paths {
         let from = path.from.as_deref().unwrap_or("local");
-        let asns: Vec<String> = path.as_path.iter().map(ToString::to_string).collect();
         let chosen = match &path.loses_to {
             _ if !path.reachable => "no, its next hop cannot be reached".to_owned(),
             None => "best".to_owned(),
@@ -333,10 +332,7 @@ fn paths(paths: &[PathStatus]) -> String {
             path.next_hop.to_string(),
             or_none(path.segment),
             path.local_pref.to_string(),
-            match asns.is_empty() {
-                true => NONE.to_owned(),
-                false => asns.join(" "),
-            },
+            as_path(&path.as_path),
             path.origin.clone(),
             or_none(path.med),
         ];
@@ -347,6 +343,29 @@ fn paths(paths: &[PathStatus]) -> String {
         table.row(cells.into_iter().chain(rpki).chain([chosen]));
     }
     table.to_string()
+}
+
+/// An AS path in a table: `64500 64501 ×3 64502`. Of a long one the beginning and the origin AS are
+/// shown; JSON has all of it.
+fn as_path(asns: &[u32]) -> String {
+    let runs: Vec<&[u32]> = asns.chunk_by(|a, b| a == b).collect();
+    let shown = |run: &&[u32]| match run {
+        [asn] => asn.to_string(),
+        run => format!("{} ×{}", run[0], run.len()),
+    };
+    let (first, last) = match runs.split_last() {
+        None => return NONE.to_owned(),
+        Some((last, first)) if first.len() > AS_RUNS_MAX => (&first[..AS_RUNS_MAX], last),
+        Some((last, first)) => (first, last),
+    };
+    let mut parts: Vec<String> = first.iter().map(shown).collect();
+    let hidden = &runs[first.len()..runs.len() - 1];
+    if !hidden.is_empty() {
+        let hidden: usize = hidden.iter().map(|run| run.len()).sum();
+        parts.push(format!("… {hidden} more …"));
+    }
+    parts.push(shown(last));
+    parts.join(" ")
 }
 
 fn in_kernel(route: &KernelRoute) -> String {
@@ -367,12 +386,18 @@ fn or_none(value: Option<impl ToString>) -> String {
     value.map_or(NONE.to_owned(), |value| value.to_string())
 }
 
+/// AS numbers before the origin AS in a table, repeated ones counted once. Paths in the Internet are
+/// rarely longer. Ours.
+const AS_RUNS_MAX: usize = 12;
 /// `RT_TABLE_MAIN`.
 const MAIN: u32 = 254;
 
 #[cfg(test)]
 mod tests {
-    use keiro_egress::{stats::ComparisonStats, status::PeerExplanation};
+    use keiro_egress::{
+        stats::ComparisonStats,
+        status::{NotAdvertised, PeerExplanation},
+    };
     use keiro_stats_export::Stats;
 
     use super::*;
@@ -452,6 +477,34 @@ mod tests {
             "egress peer transit-a: 2001:db8:1::/48 is announced, but its next hop cannot be reached\n",
         ] {
             assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn an_as_path_has_a_bounded_width_however_long_it_is() {
+        let different: Vec<u32> = (4_200_000_000..).take(500).collect();
+        let twice: Vec<u32> = different.iter().flat_map(|asn| [*asn; 2]).collect();
+        for (asns, text) in [
+            (vec![], "-"),
+            (vec![65001], "65001"),
+            (vec![65001, 65001, 65002], "65001 ×2 65002"),
+            (vec![65001; 567], "65001 ×567"),
+            ((1..=13).collect(), "1 2 3 4 5 6 7 8 9 10 11 12 13"),
+            (
+                (1..=14).collect(),
+                "1 2 3 4 5 6 7 8 9 10 11 12 … 1 more … 14",
+            ),
+            (
+                [vec![1; 300], (2..=13).collect(), vec![77; 200], vec![99; 5]].concat(),
+                "1 ×300 2 3 4 5 6 7 8 9 10 11 12 … 201 more … 99 ×5",
+            ),
+        ] {
+            assert_eq!(as_path(&asns), text);
+        }
+        for long in [different, twice] {
+            let text = as_path(&long);
+            assert!(text.chars().count() < 220, "{text}");
+            assert!(text.contains(" more … "), "{text}");
         }
     }
 
