@@ -38,6 +38,8 @@ pub fn write(now: Instant, input: &Input) -> String {
         Input::Received(connection, octets) => {
             write!(line, "received {} {}", shown(*connection), hex(octets))
         }
+        Input::LinkDown(id) => write!(line, "link-down {}", id.0),
+        Input::LinkUp(id) => write!(line, "link-up {}", id.0),
         Input::Timeout => write!(line, "timeout"),
         Input::Originate(prefix) => write!(line, "originate {prefix}"),
         Input::Retract(prefix) => write!(line, "retract {prefix}"),
@@ -83,6 +85,8 @@ fn parse(words: &[&str]) -> Option<(Instant, Input)> {
         ["received", id, side, octets] => {
             Input::Received(connection(id, side)?, octets_of(octets)?)
         }
+        ["link-down", id] => Input::LinkDown(neighbour(id)?),
+        ["link-up", id] => Input::LinkUp(neighbour(id)?),
         ["timeout"] => Input::Timeout,
         ["originate", prefix] => Input::Originate(get(prefix)?),
         ["retract", prefix] => Input::Retract(get(prefix)?),
@@ -201,6 +205,8 @@ mod tests {
             Input::Connected(connection, "2001:db8::1".parse().unwrap()),
             Input::Disconnected(ConnectionId::new(id, Direction::Outgoing)),
             Input::Received(connection, vec![0, 255, 16]),
+            Input::LinkDown(id),
+            Input::LinkUp(id),
             Input::Timeout,
             Input::Originate("10.0.0.0/8".parse().unwrap()),
             Input::Retract("2001:db8::/32".parse().unwrap()),

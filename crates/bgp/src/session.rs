@@ -112,7 +112,7 @@ pub(crate) struct Session {
     encoding: Encoding,
     /// The longest message the neighbour may send: 4096, or more with extended messages (RFC 8654).
     message_bytes_max: u16,
-    /// The last reason why the session went down.
+    /// Why the session went down; `None`: it did not, or the speaker knows.
     last_error: Option<String>,
 }
 
@@ -149,8 +149,9 @@ impl Session {
         &self.encoding
     }
 
-    pub(crate) fn last_error(&self) -> Option<&str> {
-        self.last_error.as_deref()
+    /// Why the session went down, once.
+    pub(crate) fn take_error(&mut self) -> Option<String> {
+        self.last_error.take()
     }
 
     /// Bytes to send; the caller removes what it has taken.
@@ -188,13 +189,20 @@ impl Session {
 
     /// Ends the session with a Cease NOTIFICATION.
     pub(crate) fn cease(&mut self, subcode: u8, reason: &str, out: &mut Vec<Output>) {
-        let was_up = self.state() == State::Established;
         let cease = NotificationMessage::new(NotificationCode::Cease, subcode, Bytes::new());
         if self.state() as u8 >= State::OpenSent as u8 {
             wire::put_message(&Message::Notification(cease), &mut self.send_buffer);
         }
+        self.abandon(reason, out);
+    }
+
+    /// Ends the session without a NOTIFICATION, which would not arrive. The neighbour's routes are
+    /// not kept.
+    pub(crate) fn abandon(&mut self, reason: &str, out: &mut Vec<Output>) {
+        let was_up = self.state() == State::Established;
         self.fsm = fsm::Session::new(peer_config(&self.config));
         self.timers = [None; 3];
+        self.message_bytes_max = codec::MAX_MESSAGE_LEN;
         self.last_error = Some(reason.to_owned());
         if was_up {
             out.push(Output::Down(Down {
@@ -260,8 +268,7 @@ impl Session {
                 Ok(Some(length)) if usize::from(length) <= rest.len() => {
                     let length = usize::from(length);
                     used += length;
-                    let mut message = Bytes::copy_from_slice(&rest[..length]);
-                    match codec::decode_message(&mut message, self.message_bytes_max) {
+                    match self.decode(&rest[..length]) {
                         Ok(message) => self.handle_message(now, message, out),
                         Err(error) => self.handle_event(now, Event::DecodeError(error), out),
                     }
@@ -271,6 +278,16 @@ impl Session {
             }
         }
         octets.len()
+    }
+
+    fn decode(&self, octets: &[u8]) -> Result<Message, codec::DecodeError> {
+        // RFC 4271 §6.1: an error of the header, whatever the body would be.
+        if octets.len() < least_bytes(octets[MESSAGE_TYPE]) {
+            let length = octets.len() as u16;
+            return Err(codec::DecodeError::InvalidLength { length });
+        }
+        let mut message = Bytes::copy_from_slice(octets);
+        codec::decode_message(&mut message, self.message_bytes_max)
     }
 
     fn handle_message(&mut self, now: Instant, message: Message, out: &mut Vec<Output>) {
@@ -501,6 +518,16 @@ fn hard_reset(inner: &NotificationMessage) -> NotificationMessage {
     )
 }
 
+/// The shortest message of a type: OPEN, UPDATE, NOTIFICATION, others (RFC 4271 §4).
+const fn least_bytes(kind: u8) -> usize {
+    match kind {
+        1 => 29,
+        2 => 23,
+        3 => 21,
+        _ => 19,
+    }
+}
+
 const fn timer_index(timer: TimerType) -> usize {
     match timer {
         TimerType::ConnectRetry => 0,
@@ -509,6 +536,8 @@ const fn timer_index(timer: TimerType) -> usize {
     }
 }
 
+/// The place of the type in a message, which has at least 19 octets.
+const MESSAGE_TYPE: usize = 18;
 /// The interval between connection attempts, doubled after each. RFC 4271 §10 suggests 120 s, which
 /// is long for a peering on a local link. Ours.
 const CONNECT_RETRY_SECONDS: u32 = 5;

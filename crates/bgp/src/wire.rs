@@ -1,8 +1,9 @@
 //! Encoding and decoding of messages.
 //!
 //! The codec library (`rustbgpd-wire`) handles everything but NLRI lists, which are in [`nlri`].
-//! Its types are used only here and in `session`. Malformed UPDATEs are handled by RFC 7606: if
-//! their NLRI can be decoded, the routes are treated as withdrawn; otherwise the session is reset.
+//! Its types are used only here and in `session`. Malformed UPDATEs are handled by RFC 7606. An
+//! attribute without effect on route selection is discarded. Otherwise the routes are treated as
+//! withdrawn. The session is reset if the NLRI cannot be located.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -46,6 +47,8 @@ pub(crate) struct Update {
     pub(crate) end_of_rib: Option<Family>,
     /// Why announcements were treated as withdrawn.
     pub(crate) malformed: Option<String>,
+    /// The number of malformed attributes that were discarded, while their routes stay.
+    pub(crate) discarded_attributes: u64,
 }
 
 /// Why an UPDATE resets the session: the subcode of the NOTIFICATION, and a text.
@@ -57,7 +60,8 @@ pub(crate) struct UpdateError {
 
 /// The contents of MP_REACH_NLRI.
 struct Reach<'a> {
-    family: Family,
+    /// `None`: the family was not negotiated; the attribute is ignored (RFC 4760 §7 permits that).
+    family: Option<Family>,
     next_hop: Option<(IpAddr, Option<Ipv6Addr>)>,
     list: &'a [u8],
 }
@@ -72,12 +76,16 @@ mod kind {
 mod flag {
     pub(super) const OPTIONAL: u8 = 0x80;
     pub(super) const TRANSITIVE: u8 = 0x40;
+    pub(super) const PARTIAL: u8 = 0x20;
     pub(super) const EXTENDED: u8 = 0x10;
+    /// The flags that a kind of attribute determines.
+    pub(super) const CLASS: u8 = OPTIONAL | TRANSITIVE | PARTIAL;
 }
 
 /// Subcodes of UPDATE errors (RFC 4271 §4.5).
 mod subcode {
     pub(super) const MALFORMED_LIST: u8 = 1;
+    pub(super) const ATTRIBUTE_FLAGS: u8 = 4;
     pub(super) const OPTIONAL_ATTRIBUTE: u8 = 9;
     pub(super) const NETWORK_FIELD: u8 = 10;
 }
@@ -96,33 +104,40 @@ pub(crate) fn decode_update(
         rest,
         reach,
         unreach,
-    } = split(&message.path_attributes)?;
+    } = split(&message.path_attributes, encoding)?;
     if let Some(value) = unreach {
-        decode_unreach(value, encoding, &rest, &mut update)?;
+        let alone = rest.is_empty() && reach.is_none();
+        decode_unreach(value, encoding, alone, &mut update)?;
     } else if message.path_attributes.is_empty()
         && in_body.withdrawn.is_empty()
         && in_body.announced.is_empty()
+        && encoding.families.contains(&Family::Ipv4)
     {
         update.end_of_rib = Some(Family::Ipv4);
     }
     let reach = match reach {
-        Some(value) => decode_reach(value, encoding)?,
+        Some(value) => Some(decode_reach(value, encoding)?),
         None => None,
     };
+    let announces =
+        !in_body.announced.is_empty() || reach.as_ref().is_some_and(|reach| !reach.list.is_empty());
+    if !announces {
+        return refuse_without_nlri(&rest, encoding, &mut update).map(|()| update);
+    }
     let mut mp_nlri = Vec::new();
-    if let Some(reach) = &reach {
-        let add_path = encoding.add_path.contains(&reach.family);
-        nlri::decode(reach.list, reach.family, add_path, &mut mp_nlri).map_err(|error| {
-            UpdateError {
-                subcode: subcode::OPTIONAL_ATTRIBUTE,
-                detail: error.to_string(),
-            }
-        })?;
+    if let Some(Reach {
+        family: Some(family),
+        list,
+        ..
+    }) = &reach
+    {
+        let add_path = encoding.add_path.contains(family);
+        nlri::decode(list, *family, add_path, &mut mp_nlri)
+            .map_err(|error| malformed_list(error.to_string()))?;
     }
-    if body_nlri.is_empty() && mp_nlri.is_empty() {
-        return Ok(update);
-    }
-    match decode_attributes(&rest, encoding) {
+    let decoded = decode_attributes(&rest, encoding, &mut update)
+        .and_then(|known| known.with_mandatory().map(|all| (all, known.next_hop)));
+    match decoded {
         Ok((attributes, body_next_hop)) => {
             let body_next_hop = body_next_hop
                 .map(IpAddr::V4)
@@ -139,6 +154,22 @@ pub(crate) fn decode_update(
         }
     }
     Ok(update)
+}
+
+/// RFC 7606 §5.2: attributes without routes that they belong to may hide an announcement that was
+/// not found, so an error in them resets the session.
+fn refuse_without_nlri(
+    rest: &[u8],
+    encoding: &Encoding,
+    update: &mut Update,
+) -> Result<(), UpdateError> {
+    match decode_attributes(rest, encoding, update) {
+        Ok(_) => Ok(()),
+        Err(detail) => Err(UpdateError {
+            subcode: subcode::MALFORMED_LIST,
+            detail: format!("{detail}, and no announced route was found (RFC 7606 §5.2)"),
+        }),
+    }
 }
 
 impl Update {
@@ -162,7 +193,27 @@ impl Update {
             link_local,
             ..attributes.clone()
         };
-        self.announced.push((attributes, list));
+        let list = self.withdraw_invalid_sids(attributes.service.as_ref(), list);
+        if !list.is_empty() {
+            self.announced.push((attributes, list));
+        }
+    }
+
+    /// Withdraws the routes whose SID cannot be a segment (RFC 9252 §7: such a path is not
+    /// considered), and returns the others. The label has a part of the SID, so that each route is
+    /// checked.
+    fn withdraw_invalid_sids(&mut self, service: Option<&Service>, list: Vec<Nlri>) -> Vec<Nlri> {
+        let Some(service) = service else {
+            return list;
+        };
+        let valid = |nlri: &Nlri| is_valid_sid(service.sid(nlri.label));
+        let (valid, invalid): (Vec<Nlri>, Vec<Nlri>) = list.into_iter().partition(valid);
+        if let Some(first) = invalid.first() {
+            let sid = service.sid(first.label);
+            self.malformed = Some(format!("{sid} is no address for a segment"));
+            self.withdrawn.extend(invalid);
+        }
+        valid
     }
 }
 
@@ -199,7 +250,7 @@ struct Split<'a> {
     unreach: Option<&'a [u8]>,
 }
 
-fn split(mut attributes: &[u8]) -> Result<Split<'_>, UpdateError> {
+fn split<'a>(mut attributes: &'a [u8], encoding: &Encoding) -> Result<Split<'a>, UpdateError> {
     let mut split = Split {
         rest: Vec::with_capacity(attributes.len()),
         reach: None,
@@ -209,6 +260,12 @@ fn split(mut attributes: &[u8]) -> Result<Split<'_>, UpdateError> {
         let slot = match head[1] {
             kind::MP_REACH => &mut split.reach,
             kind::MP_UNREACH => &mut split.unreach,
+            // RFC 8669 §4: from outside of the SR domain the attribute is discarded, whatever it
+            // contains.
+            kind::PREFIX_SID if !encoding.internal => {
+                attributes = after;
+                continue;
+            }
             _ => {
                 let whole = attributes.len() - after.len();
                 split.rest.extend(&attributes[..whole]);
@@ -216,6 +273,12 @@ fn split(mut attributes: &[u8]) -> Result<Split<'_>, UpdateError> {
                 continue;
             }
         };
+        if head[0] & flag::CLASS != flag::OPTIONAL {
+            return Err(UpdateError {
+                subcode: subcode::ATTRIBUTE_FLAGS,
+                detail: format!("attribute {} with flags {:#04x}", head[1], head[0]),
+            });
+        }
         if slot.replace(value).is_some() {
             return Err(UpdateError {
                 subcode: subcode::MALFORMED_LIST,
@@ -226,13 +289,20 @@ fn split(mut attributes: &[u8]) -> Result<Split<'_>, UpdateError> {
     }
     // The codec reports malformed attributes, but must not see MP_REACH_NLRI and MP_UNREACH_NLRI.
     if let [_, kind::MP_REACH | kind::MP_UNREACH, ..] = attributes {
-        return Err(UpdateError {
-            subcode: subcode::OPTIONAL_ATTRIBUTE,
-            detail: "MP_REACH_NLRI or MP_UNREACH_NLRI extends beyond the attributes".to_owned(),
-        });
+        return Err(malformed_list(
+            "MP_REACH_NLRI or MP_UNREACH_NLRI extends beyond the attributes".to_owned(),
+        ));
     }
     split.rest.extend(attributes);
     Ok(split)
+}
+
+/// The routes of MP_REACH_NLRI or MP_UNREACH_NLRI cannot be located (RFC 7606 §5.3, §7.11).
+fn malformed_list(detail: String) -> UpdateError {
+    UpdateError {
+        subcode: subcode::OPTIONAL_ATTRIBUTE,
+        detail,
+    }
 }
 
 /// Head, value and rest; `None`: the end, or an attribute that extends beyond it.
@@ -251,54 +321,57 @@ fn next_attribute(attributes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 fn decode_unreach(
     value: &[u8],
     encoding: &Encoding,
-    rest: &[u8],
+    alone: bool,
     update: &mut Update,
 ) -> Result<(), UpdateError> {
     let [a, b, safi, list @ ..] = value else {
-        return Err(UpdateError {
-            subcode: subcode::OPTIONAL_ATTRIBUTE,
-            detail: "MP_UNREACH_NLRI is too short".to_owned(),
-        });
+        return Err(malformed_list("MP_UNREACH_NLRI is too short".to_owned()));
     };
     let Some(family) = known(u16::from_be_bytes([*a, *b]), *safi, encoding) else {
         return Ok(());
     };
     let before = update.withdrawn.len();
     let add_path = encoding.add_path.contains(&family);
-    nlri::decode(list, family, add_path, &mut update.withdrawn).map_err(|error| UpdateError {
-        subcode: subcode::OPTIONAL_ATTRIBUTE,
-        detail: error.to_string(),
-    })?;
-    if list.is_empty() && rest.is_empty() && before == 0 {
+    nlri::decode(list, family, add_path, &mut update.withdrawn)
+        .map_err(|error| malformed_list(error.to_string()))?;
+    if list.is_empty() && alone && before == 0 {
         update.end_of_rib = Some(family);
     }
     Ok(())
 }
 
-/// `None`: the family was not negotiated; the attribute is ignored (RFC 4760 §7 permits that).
-fn decode_reach<'a>(
-    value: &'a [u8],
-    encoding: &Encoding,
-) -> Result<Option<Reach<'a>>, UpdateError> {
-    let short = || UpdateError {
-        subcode: subcode::OPTIONAL_ATTRIBUTE,
-        detail: "MP_REACH_NLRI is too short".to_owned(),
-    };
+fn decode_reach<'a>(value: &'a [u8], encoding: &Encoding) -> Result<Reach<'a>, UpdateError> {
+    let short = || malformed_list("MP_REACH_NLRI is too short".to_owned());
     let [a, b, safi, length, rest @ ..] = value else {
         return Err(short());
     };
-    let Some(family) = known(u16::from_be_bytes([*a, *b]), *safi, encoding) else {
-        return Ok(None);
-    };
+    let family = known(u16::from_be_bytes([*a, *b]), *safi, encoding);
     let (next_hop, rest) = rest
         .split_at_checked(usize::from(*length))
         .ok_or_else(short)?;
     let (_reserved, list) = rest.split_first().ok_or_else(short)?;
-    Ok(Some(Reach {
+    if let Some(family) = family
+        && !next_hop_lengths(family).contains(&next_hop.len())
+    {
+        // RFC 7606 §7.11: the list begins behind the next hop.
+        return Err(malformed_list(format!(
+            "a next hop of {length} octets for {family}"
+        )));
+    }
+    Ok(Reach {
         family,
-        next_hop: decode_next_hop(family, next_hop),
+        next_hop: family.and_then(|family| decode_next_hop(family, next_hop)),
         list,
-    }))
+    })
+}
+
+/// RFC 4760, RFC 2545 §3, RFC 4659 §3.2.1, RFC 8950 §3.
+fn next_hop_lengths(family: Family) -> &'static [usize] {
+    match family {
+        Family::Ipv4 => &[4, 16, 32],
+        Family::Ipv6 => &[16, 32],
+        Family::Vpn6 => &[24, 48],
+    }
 }
 
 /// The global and the link-local next hop; `None`: the next hop is unusable and the routes are
@@ -330,15 +403,41 @@ fn usable(address: IpAddr) -> bool {
     !(address.is_unspecified() || address.is_multicast() || address.is_loopback())
 }
 
+/// Whether a router can have this SID: an address of a host, and not one that the address
+/// architecture keeps for other purposes (RFC 4291 §2.4).
+pub(crate) fn is_valid_sid(sid: Ipv6Addr) -> bool {
+    usable(sid.into()) && !sid.is_unicast_link_local() && sid.to_ipv4_mapped().is_none()
+}
+
 fn known(afi: u16, safi: u8, encoding: &Encoding) -> Option<Family> {
     Family::of(afi, safi).filter(|family| encoding.families.contains(family))
 }
 
-/// The attributes and NEXT_HOP; or why the routes are treated as withdrawn.
+/// Decoded attributes; mandatory ones may be missing.
+struct Decoded {
+    attributes: Attributes,
+    origin: Option<Origin>,
+    as_path: Option<AsPath>,
+    next_hop: Option<Ipv4Addr>,
+}
+
+impl Decoded {
+    /// The attributes of announced routes; or why these are treated as withdrawn.
+    fn with_mandatory(&self) -> Result<Attributes, String> {
+        Ok(Attributes {
+            origin: self.origin.ok_or("no ORIGIN")?,
+            as_path: self.as_path.clone().ok_or("no AS_PATH")?,
+            ..self.attributes.clone()
+        })
+    }
+}
+
+/// The attributes; or an error stronger than the discard of an attribute.
 fn decode_attributes(
     octets: &[u8],
     encoding: &Encoding,
-) -> Result<(Attributes, Option<Ipv4Addr>), String> {
+    update: &mut Update,
+) -> Result<Decoded, String> {
     let decoded =
         decode_path_attributes_revised(octets, encoding.four_octet, encoding.internal, &[])
             .map_err(|error| error.to_string())?;
@@ -346,6 +445,7 @@ fn decode_attributes(
     if let Some(bad) = worst.filter(|bad| bad.disposition >= ErrorDisposition::TreatAsWithdraw) {
         return Err(format!("attribute {}: {}", bad.type_code, bad.error));
     }
+    update.discarded_attributes = decoded.malformed.len() as u64;
     let mut attributes = Attributes::local(Ipv4Addr::UNSPECIFIED.into());
     let (mut origin, mut as_path, mut next_hop) = (None, None, None);
     let mut unknown = Vec::new();
@@ -358,7 +458,7 @@ fn decode_attributes(
                     codec::Origin::Incomplete => Origin::Incomplete,
                 });
             }
-            PathAttribute::AsPath(found) => as_path = Some(own_path(found)),
+            PathAttribute::AsPath(found) => as_path = Some(own_path(found)?),
             PathAttribute::NextHop(found) => next_hop = Some(found),
             PathAttribute::Med(med) => attributes.med = Some(med),
             // RFC 4271 §5.1.5: ignored from eBGP neighbours.
@@ -391,6 +491,10 @@ fn decode_attributes(
                 attributes.service = Service::decode(&raw.data)
                     .map_err(|error| format!("attribute {}: {error}", kind::PREFIX_SID))?;
             }
+            PathAttribute::Unknown(raw) if raw.flags & flag::OPTIONAL == 0 => {
+                let kind = raw.type_code;
+                return Err(format!("attribute {kind} is well-known, but not here"));
+            }
             PathAttribute::Unknown(raw) => unknown.push(UnknownAttribute {
                 flags: raw.flags,
                 kind: raw.type_code,
@@ -406,21 +510,28 @@ fn decode_attributes(
         attributes.clusters = Box::default();
     }
     attributes.unknown = unknown.into();
-    attributes.origin = origin.ok_or("no ORIGIN")?;
-    attributes.as_path = as_path.ok_or("no AS_PATH")?;
-    Ok((attributes, next_hop))
+    Ok(Decoded {
+        attributes,
+        origin,
+        as_path,
+        next_hop,
+    })
 }
 
-fn own_path(path: codec::AsPath) -> AsPath {
-    let segments = path.segments.into_iter();
-    AsPath(
-        segments
-            .map(|segment| match segment {
-                codec::AsPathSegment::AsSequence(asns) => Segment::Sequence(asns.into()),
-                codec::AsPathSegment::AsSet(asns) => Segment::Set(asns.into()),
-            })
-            .collect(),
-    )
+/// RFC 7606 §7.2: a segment without AS numbers is malformed.
+fn own_path(path: codec::AsPath) -> Result<AsPath, String> {
+    let segments = path.segments.into_iter().map(|segment| match segment {
+        codec::AsPathSegment::AsSequence(asns) => Segment::Sequence(asns.into()),
+        codec::AsPathSegment::AsSet(asns) => Segment::Set(asns.into()),
+    });
+    let path = AsPath(segments.collect());
+    let is_empty = |segment: &Segment| match segment {
+        Segment::Sequence(asns) | Segment::Set(asns) => asns.is_empty(),
+    };
+    match path.0.iter().any(is_empty) {
+        true => Err("AS_PATH has a segment without AS numbers".to_owned()),
+        false => Ok(path),
+    }
 }
 
 /// Appends the UPDATEs that announce `list` (one family) with the same attributes.
@@ -462,7 +573,13 @@ pub(crate) fn announce(
     let room = MESSAGE_BYTES_MAX
         .checked_sub(HEADER_BYTES + 4 + rest.len() + reach.len() + LONG_HEAD_BYTES)
         .filter(|room| *room >= NLRI_BYTES_MAX)
-        .ok_or("the attributes leave no room for NLRI in a message")?;
+        .ok_or_else(|| {
+            let bytes = rest.len() + reach.len();
+            format!(
+                "its attributes of {bytes} octets leave no room for it in a message of \
+                 {MESSAGE_BYTES_MAX}"
+            )
+        })?;
     for_chunks(list, room, false, |chunk| {
         if in_body {
             put_update(out, &[], &rest, chunk);

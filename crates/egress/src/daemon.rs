@@ -43,8 +43,8 @@ use crate::{
     reload::Reloading,
     stats::{EgressStats, NeighbourStats},
     status::{
-        Compared, DaemonEvent, Explanation, NeighbourStatus, PathStatus, PeerExplanation,
-        PeerStatus, Reloaded, Status, TimedEvent, covering, word,
+        Compared, DaemonEvent, Explanation, NeighbourStatus, NotAdvertised, PathStatus,
+        PeerExplanation, PeerStatus, Reloaded, Status, TimedEvent, covering, word,
     },
 };
 
@@ -621,8 +621,32 @@ impl<R: Role> Daemon<R> {
             paths: shown.collect(),
             kernel: None,
             peers: self.role.explain(&self.speaker, asked, &names),
+            not_advertised: self.not_advertised(prefix.unwrap_or(asked)),
             compared: self.forwarding.compared(asked),
         }
+    }
+
+    /// Why a prefix is not advertised, in any form, to neighbours that should get it.
+    fn not_advertised(&self, prefix: IpNet) -> Vec<NotAdvertised> {
+        let mut destinations = vec![Destination::unicast(prefix)];
+        if let IpNet::V6(prefix) = prefix {
+            destinations.extend(self.speaker.exports_of(prefix));
+        }
+        let mut all = Vec::new();
+        for (place, config) in self.neighbours.iter().enumerate() {
+            let id = NeighbourId(place as u16);
+            let Some(config) = config else { continue };
+            for destination in &destinations {
+                if let Some(reason) = self.speaker.not_advertised(id, destination) {
+                    all.push(NotAdvertised {
+                        neighbour: config.name.clone(),
+                        destination: destination.to_string(),
+                        reason: reason.to_owned(),
+                    });
+                }
+            }
+        }
+        all
     }
 
     fn status(&self) -> Status {
@@ -642,8 +666,10 @@ impl<R: Role> Daemon<R> {
                 stats: Stats(NeighbourStats {
                     up: status.state == State::Established,
                     advertised: status.advertised as u64,
+                    not_advertised: status.not_advertised as u64,
                     times_up: status.times_up,
                     malformed_updates: status.malformed_updates,
+                    discarded_attributes: status.discarded_attributes,
                 }),
                 last_error: status.last_error,
             })
@@ -692,6 +718,9 @@ impl<R: Role> Daemon<R> {
                     "bad UPDATE, its routes are withdrawn: {text}"
                 );
             }
+            Event::NotAdvertised(id, what) => {
+                tracing::error!(peer = name(id), "{}", not_advertised_text(what));
+            }
             Event::MaxPrefixExceeded(id, family) => {
                 tracing::error!(peer = name(id), %family, "more routes than `routes_max`");
             }
@@ -717,6 +746,10 @@ impl<R: Role> Daemon<R> {
             Event::MalformedUpdate(id, text) => DaemonEvent::Complaint {
                 neighbour: name(id),
                 reason: text.to_string(),
+            },
+            Event::NotAdvertised(id, what) => DaemonEvent::Complaint {
+                neighbour: name(id),
+                reason: not_advertised_text(what),
             },
             Event::MaxPrefixExceeded(id, family) => DaemonEvent::Complaint {
                 neighbour: name(id),
@@ -749,6 +782,21 @@ impl<R: Role> Daemon<R> {
         }
         self.take_inputs();
         self.forwarding.finish();
+    }
+}
+
+fn not_advertised_text(what: &speaker::NotAdvertised) -> String {
+    let speaker::NotAdvertised {
+        destination,
+        routes,
+        reason,
+    } = what;
+    match routes {
+        1 => format!("{destination} is not advertised to it: {reason}"),
+        _ => {
+            let more = routes - 1;
+            format!("{destination} and {more} more are not advertised to it: {reason}")
+        }
     }
 }
 

@@ -13,8 +13,10 @@ keiro_stats::stats! {
     pub struct NeighbourStats: "egress_neighbour" ["neighbour"] {
         gauge up: flag, "The session is established";
         gauge advertised: count, "Destinations advertised";
+        gauge not_advertised: count, "Destinations that should be advertised and do not fit into a message, or the neighbour lacks a capability for";
         counter times_up: count, "Times that the session came up";
         counter malformed_updates: updates, "Malformed UPDATEs whose routes were treated as withdrawn";
+        counter discarded_attributes: count, "Malformed attributes that were discarded, while their routes stayed";
     }
 
     /// One egress peer.

@@ -66,7 +66,7 @@ pub enum DaemonEvent {
         /// The number of routes received.
         routes: usize,
     },
-    /// A malformed UPDATE, or more routes than `routes_max`.
+    /// A malformed UPDATE, more routes than `routes_max`, or routes that cannot be advertised.
     Complaint {
         neighbour: String,
         reason: String,
@@ -255,9 +255,20 @@ pub struct Explanation {
     /// The route in the kernel's main table; `None`: it was not read.
     pub kernel: Option<KernelRoute>,
     pub peers: Vec<PeerExplanation>,
+    /// Neighbours to which `prefix` should be advertised and cannot be.
+    pub not_advertised: Vec<NotAdvertised>,
     /// The comparison for these clients: for their prefix, or for prefixes that are part of
     /// `asked`.
     pub compared: Vec<PrefixStatus>,
+}
+
+/// A route that cannot be advertised.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotAdvertised {
+    pub neighbour: String,
+    /// A VPN route has its distinguisher before the prefix.
+    pub destination: String,
+    pub reason: String,
 }
 
 /// What an egress peer has for a prefix.

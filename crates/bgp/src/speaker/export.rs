@@ -10,7 +10,10 @@ use std::{
 
 use ipnet::Ipv6Net;
 
-use super::{ConnectionId, Direction, Neighbour, Speaker, VpnExport, peer_attributes};
+use super::{
+    ConnectionId, Direction, Event, Neighbour, NotAdvertised, Speaker, VpnExport,
+    import::EVENTS_MAX, peer_attributes,
+};
 use crate::{
     address::{Destination, Family, RouteDistinguisher, RouteTarget},
     attributes::{Attributes, DEFAULT_LOCAL_PREF, same},
@@ -25,6 +28,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct AdjRibOut {
     routes: BTreeMap<Destination, (Arc<Attributes>, Label)>,
+    /// Destinations that should be in `routes` and cannot be advertised, with the reason.
+    not_advertised: BTreeMap<Destination, Arc<str>>,
     pending: BTreeSet<Destination>,
     /// Families that the neighbour asked for again (route refresh): unchanged routes are sent too.
     resend: BTreeSet<Family>,
@@ -44,6 +49,38 @@ type Key = (usize, AttributeChanges, Option<RouteDistinguisher>);
 impl AdjRibOut {
     pub(super) fn len(&self) -> usize {
         self.routes.len()
+    }
+
+    pub(super) fn not_advertised_len(&self) -> usize {
+        self.not_advertised.len()
+    }
+
+    pub(super) fn not_advertised(&self, destination: &Destination) -> Option<&str> {
+        self.not_advertised.get(destination).map(AsRef::as_ref)
+    }
+
+    /// Records why these destinations cannot be advertised, and returns those for which that is new.
+    fn on_failure(&mut self, reason: &str, list: &[Nlri]) -> Vec<Destination> {
+        let reason: Arc<str> = reason.into();
+        let failed = list.iter().map(|nlri| nlri.destination);
+        failed
+            .filter(|destination| {
+                self.routes.remove(destination);
+                let before = self
+                    .not_advertised
+                    .insert(*destination, Arc::clone(&reason));
+                before.is_none_or(|before| before != reason)
+            })
+            .collect()
+    }
+
+    fn on_announced(&mut self, list: &[Nlri]) {
+        if self.not_advertised.is_empty() {
+            return;
+        }
+        for nlri in list {
+            self.not_advertised.remove(&nlri.destination);
+        }
     }
 
     pub(super) fn enqueue(&mut self, destination: Destination) {
@@ -179,11 +216,10 @@ impl Speaker {
                 .get(&destination)
                 .cloned();
             let Some((attributes, label)) = self.attributes_for(id, &destination, &mut made) else {
+                let adj_rib_out = &mut self.neighbour_mut(id).adj_rib_out;
+                adj_rib_out.not_advertised.remove(&destination);
                 if known.is_some() {
-                    self.neighbour_mut(id)
-                        .adj_rib_out
-                        .routes
-                        .remove(&destination);
+                    adj_rib_out.routes.remove(&destination);
                     let list = withdrawn.entry(family).or_default();
                     list.push(nlri(destination, Label::default()));
                 }
@@ -211,20 +247,38 @@ impl Speaker {
         for (family, list) in withdrawn.iter().rev() {
             wire::withdraw(*family, list, out);
         }
-        let mut failed = Vec::new();
-        let encoding = self.neighbour_mut(id).sessions[direction as usize].encoding();
         for ((family, _), (attributes, list)) in announced.iter().rev() {
-            if wire::announce(attributes, *family, list, encoding, out).is_err() {
-                failed.extend(list.iter().map(|nlri| (*family, nlri.destination)));
-            }
+            self.write_announcement(id, direction, *family, (attributes, list), out);
         }
-        // If a route cannot be encoded, withdraw an earlier version of it.
-        for (family, destination) in failed {
-            self.neighbour_mut(id)
-                .adj_rib_out
-                .routes
-                .remove(&destination);
-            wire::withdraw(family, &[nlri(destination, Label::default())], out);
+    }
+
+    /// Announces routes with the same attributes; if that is not possible, withdraws earlier versions
+    /// of them.
+    fn write_announcement(
+        &mut self,
+        id: NeighbourId,
+        direction: Direction,
+        family: Family,
+        (attributes, list): (&Attributes, &[Nlri]),
+        out: &mut Vec<u8>,
+    ) {
+        let neighbour = &mut self.neighbours[usize::from(id.0)];
+        let encoding = neighbour.sessions[direction as usize].encoding();
+        let Err(reason) = wire::announce(attributes, family, list, encoding, out) else {
+            neighbour.adj_rib_out.on_announced(list);
+            return;
+        };
+        wire::withdraw(family, list, out);
+        let reported = neighbour.adj_rib_out.on_failure(&reason, list);
+        if let Some(&destination) = reported.first()
+            && self.events.len() < EVENTS_MAX
+        {
+            let what = NotAdvertised {
+                destination,
+                routes: reported.len(),
+                reason,
+            };
+            self.events.push_back(Event::NotAdvertised(id, what));
         }
     }
 

@@ -1,6 +1,9 @@
 //! What neighbours announce: import, and which routes are kept while a neighbour restarts.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use keiro_units::Instant;
 
@@ -36,6 +39,7 @@ impl Speaker {
         if self.neighbour_mut(id).up != Some(direction) {
             return false;
         }
+        self.neighbour_mut(id).discarded_attributes += update.discarded_attributes;
         if let Some(malformed) = update.malformed {
             self.on_malformed_update(id, malformed);
         }
@@ -56,10 +60,42 @@ impl Speaker {
             }
         }
         if let Some(family) = update.end_of_rib {
-            self.sweep_stale(id, &[family]);
-            self.events.push_back(Event::EndOfRib(id, family));
+            self.on_end_of_rib(id, family);
         }
         true
+    }
+
+    fn on_end_of_rib(&mut self, id: NeighbourId, family: Family) {
+        let neighbour = self.neighbour_mut(id);
+        let first = neighbour.announced.insert(family);
+        // During a refresh the end of the refresh decides.
+        if first && !neighbour.refreshing.contains(&family) {
+            self.sweep_stale(id, family);
+        }
+        self.events.push_back(Event::EndOfRib(id, family));
+    }
+
+    /// The neighbour announces all routes of a family again: those that it leaves out are removed at
+    /// the end (RFC 7313 §4).
+    pub(super) fn on_refresh_begins(&mut self, now: Instant, id: NeighbourId, family: Family) {
+        let neighbour = self.neighbour_mut(id);
+        // RFC 7313 §4: ignored until End-of-RIB, so that routes of a neighbour that restarts stay.
+        if neighbour.supports_graceful_restart() && !neighbour.announced.contains(&family) {
+            return;
+        }
+        neighbour.refreshing.insert(family);
+        neighbour.adj_rib_in.remove_family(family);
+        let until = now + STALE_TIME;
+        let stale = &mut neighbour.stale_until;
+        *stale = Some(stale.map_or(until, |old| old.max(until)));
+        self.rib.make_stale(Source::Neighbour(id), &[family]);
+    }
+
+    /// An end without a begin is ignored (RFC 7313 §4).
+    pub(super) fn on_refresh_ends(&mut self, id: NeighbourId, family: Family) {
+        if self.neighbour_mut(id).refreshing.remove(&family) {
+            self.sweep_stale(id, family);
+        }
     }
 
     fn on_malformed_update(&mut self, id: NeighbourId, malformed: String) {
@@ -264,13 +300,15 @@ impl Speaker {
     }
 
     pub(super) fn drop_stale(&mut self, id: NeighbourId) {
-        self.neighbour_mut(id).stale_until = None;
+        let neighbour = self.neighbour_mut(id);
+        neighbour.stale_until = None;
+        neighbour.refreshing = BTreeSet::new();
         self.sweep(id, |_, stale| stale);
     }
 
-    pub(super) fn sweep_stale(&mut self, id: NeighbourId, families: &[Family]) {
+    fn sweep_stale(&mut self, id: NeighbourId, swept: Family) {
         if self.neighbour_mut(id).stale_until.is_some() {
-            self.sweep(id, |family, stale| stale && families.contains(&family));
+            self.sweep(id, |family, stale| stale && family == swept);
         }
     }
 
@@ -304,5 +342,5 @@ impl Speaker {
     }
 }
 
-/// Malformed UPDATEs beyond this number of pending events are counted but not reported. Ours.
-const EVENTS_MAX: usize = 1024;
+/// Errors beyond this number of pending events are counted but not reported. Ours.
+pub(super) const EVENTS_MAX: usize = 1024;

@@ -7,13 +7,14 @@
 //! ([`crate::record`]).
 //!
 //! This module handles sessions and retries, `collision` connection collisions (RFC 4271 §6.8),
-//! `import` received routes, `export` advertised routes, and `reconfigure` configuration changes
-//! while sessions are up.
+//! `import` received routes, `export` advertised routes, `link` links that go down, and `reconfigure`
+//! configuration changes while sessions are up.
 
 mod adj_rib_in;
 mod collision;
 mod export;
 mod import;
+mod link;
 mod reconfigure;
 
 use std::{
@@ -23,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 use keiro_units::Instant;
 
 use crate::{
@@ -118,6 +119,12 @@ pub enum Input {
     /// A connection attempt failed, or a connection was lost other than by [`Action::Close`].
     Disconnected(ConnectionId),
     Received(ConnectionId, Vec<u8>),
+    /// The link to a directly connected neighbour is down: its session ends at once, and no routes
+    /// are kept for a restart, since no packet reaches the neighbour. No attempt to connect follows
+    /// until [`Input::LinkUp`].
+    LinkDown(NeighbourId),
+    /// The link to the neighbour is up again; that is also the initial assumption.
+    LinkUp(NeighbourId),
     /// The time of [`Speaker::poll_timeout`] has come.
     Timeout,
     Originate(IpNet),
@@ -162,8 +169,19 @@ pub enum Event {
     EndOfRib(NeighbourId, Family),
     /// An UPDATE was malformed; its routes are treated as withdrawn (RFC 7606).
     MalformedUpdate(NeighbourId, String),
+    /// Routes that the neighbour should get cannot be advertised to it.
+    NotAdvertised(NeighbourId, NotAdvertised),
     /// The neighbour exceeded `routes_max`; its session was ended.
     MaxPrefixExceeded(NeighbourId, Family),
+}
+
+/// Routes that cannot be advertised, all for the same reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotAdvertised {
+    /// The first of them.
+    pub destination: Destination,
+    pub routes: usize,
+    pub reason: String,
 }
 
 /// What changed since the last call.
@@ -191,10 +209,14 @@ pub struct Status {
     pub routes: BTreeMap<Family, usize>,
     /// The number of destinations advertised to the neighbour.
     pub advertised: usize,
+    /// The number of destinations that should be advertised to the neighbour and cannot be.
+    pub not_advertised: usize,
     /// Why the session was last down; `None`: it never was.
     pub last_error: Option<String>,
     /// Malformed UPDATEs whose routes were treated as withdrawn.
     pub malformed_updates: u64,
+    /// Malformed attributes that were discarded, while their routes stayed (RFC 7606).
+    pub discarded_attributes: u64,
     /// How often the session came up.
     pub times_up: u64,
 }
@@ -231,12 +253,19 @@ struct Neighbour {
     failures: u32,
     /// No session before this time.
     idle_hold_until: Option<Instant>,
+    /// The link to the neighbour is down.
+    link_down: bool,
     /// When stale routes are removed.
     stale_until: Option<Instant>,
+    /// Families whose End-of-RIB has arrived in this session.
+    announced: BTreeSet<Family>,
+    /// Families of which the neighbour is announcing all routes again (RFC 7313).
+    refreshing: BTreeSet<Family>,
     adj_rib_out: export::AdjRibOut,
     adj_rib_in: adj_rib_in::AdjRibIn,
     last_error: Option<String>,
     malformed_updates: u64,
+    discarded_attributes: u64,
     times_up: u64,
 }
 
@@ -294,6 +323,8 @@ impl Speaker {
                     session.receive(now, &octets, out);
                 });
             }
+            Input::LinkDown(id) => self.on_link_down(now, id),
+            Input::LinkUp(id) => self.on_link_up(now, id),
             Input::Timeout => self.handle_timeout(now),
             Input::Originate(prefix) => self.originate(prefix),
             Input::Retract(prefix) => self.retract(prefix),
@@ -379,10 +410,36 @@ impl Speaker {
             negotiated: neighbour.negotiated.clone(),
             routes: families.map(|family| (*family, count(family))).collect(),
             advertised: neighbour.adj_rib_out.len(),
+            not_advertised: neighbour.adj_rib_out.not_advertised_len(),
             last_error: neighbour.last_error.clone(),
             malformed_updates: neighbour.malformed_updates,
+            discarded_attributes: neighbour.discarded_attributes,
             times_up: neighbour.times_up,
         }
+    }
+
+    /// Why a destination that the neighbour should get is not advertised to it; `None`: it is, or
+    /// should not be.
+    ///
+    /// # Panics
+    /// There is no such neighbour.
+    pub fn not_advertised(&self, id: NeighbourId, destination: &Destination) -> Option<&str> {
+        let adj_rib_out = &self.neighbours[usize::from(id.0)].adj_rib_out;
+        adj_rib_out.not_advertised(destination)
+    }
+
+    /// The VPN routes that are made of a prefix.
+    pub fn exports_of(&self, prefix: Ipv6Net) -> impl Iterator<Item = Destination> + '_ {
+        let distinguishers = self.exports.keys();
+        distinguishers.map(move |rd| Destination::Vpn6(*rd, prefix))
+    }
+
+    /// The local address of the neighbour's session; `None`: it is down.
+    ///
+    /// # Panics
+    /// There is no such neighbour.
+    pub fn local_address(&self, id: NeighbourId) -> Option<IpAddr> {
+        self.neighbours[usize::from(id.0)].local()
     }
 
     /// Whether a neighbour's session is up.
@@ -431,7 +488,7 @@ impl Speaker {
             let neighbour = self.neighbour_mut(id);
             if neighbour.retry_at.is_some_and(|at| at <= now) {
                 neighbour.retry_at = None;
-                if !neighbour.config.passive {
+                if !neighbour.config.passive && !neighbour.link_down {
                     let connection = ConnectionId::new(id, Direction::Outgoing);
                     self.with_session(now, connection, |session, out| session.start(now, out));
                 }
@@ -493,14 +550,8 @@ impl Speaker {
                     }
                 }
                 Output::Refresh(family) => self.enqueue_all(id, family, true),
-                Output::RefreshBegins(family) => {
-                    self.neighbour_mut(id).adj_rib_in.remove_family(family);
-                    self.rib.make_stale(Source::Neighbour(id), &[family]);
-                    let until = now + STALE_TIME;
-                    let stale = &mut self.neighbour_mut(id).stale_until;
-                    *stale = Some(stale.map_or(until, |old| old.max(until)));
-                }
-                Output::RefreshEnds(family) => self.sweep_stale(id, &[family]),
+                Output::RefreshBegins(family) => self.on_refresh_begins(now, id, family),
+                Output::RefreshEnds(family) => self.on_refresh_ends(id, family),
             }
         }
     }
@@ -517,6 +568,8 @@ impl Speaker {
         neighbour.up_since = Some(now);
         neighbour.retry_at = None;
         neighbour.times_up += 1;
+        neighbour.announced = BTreeSet::new();
+        neighbour.refreshing = BTreeSet::new();
         let other = neighbour.sessions[direction.other() as usize].state();
         let router_id = neighbour.negotiated.router_id;
         let preferred = router_id.map(|router_id| self.preferred(id, router_id));
@@ -563,18 +616,16 @@ impl Speaker {
     /// Schedules the next attempt if there is no connection at all.
     fn schedule_retry(&mut self, now: Instant, id: NeighbourId) {
         let neighbour = self.neighbour_mut(id);
-        for session in &neighbour.sessions {
-            if let Some(error) = session.last_error()
-                && neighbour.last_error.as_deref() != Some(error)
-            {
-                neighbour.last_error = Some(error.to_owned());
-            }
+        let errors = neighbour.sessions.iter_mut();
+        if let Some(error) = errors.filter_map(Session::take_error).last() {
+            neighbour.last_error = Some(error);
         }
         let idle = neighbour
             .sessions
             .iter()
             .all(|session| session.state() == State::Idle);
-        if !idle || !neighbour.enabled || neighbour.retry_at.is_some() || neighbour.config.passive {
+        let waits = neighbour.config.passive || neighbour.link_down || neighbour.retry_at.is_some();
+        if !idle || !neighbour.enabled || waits {
             return;
         }
         let delay = RETRY_MIN * 2u32.saturating_pow(neighbour.failures.min(RETRY_DOUBLINGS));
@@ -685,11 +736,15 @@ impl Neighbour {
             retry_at: None,
             failures: 0,
             idle_hold_until: None,
+            link_down: false,
             stale_until: None,
+            announced: BTreeSet::new(),
+            refreshing: BTreeSet::new(),
             adj_rib_out: export::AdjRibOut::default(),
             adj_rib_in: adj_rib_in::AdjRibIn::default(),
             last_error: None,
             malformed_updates: 0,
+            discarded_attributes: 0,
             times_up: 0,
         }
     }

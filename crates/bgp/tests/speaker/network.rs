@@ -29,7 +29,19 @@ pub(crate) struct Node {
     pub(crate) neighbours: Vec<NeighbourConfig>,
     pub(crate) log: Vec<String>,
     pub(crate) config: SpeakerConfig,
+    /// What this node would send is lost; the test sends in its name.
+    pub(crate) mute: Mute,
+    /// Nothing connects this node any more.
+    pub(crate) deaf: bool,
     accepted: Vec<(NeighbourId, usize, ConnectionId)>,
+}
+
+/// Which messages of a node are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mute {
+    Nothing,
+    Updates,
+    Everything,
 }
 
 pub(crate) fn neighbour(asn: u32, families: &[Family]) -> NeighbourConfig {
@@ -74,6 +86,8 @@ impl Network {
             neighbours: Vec::new(),
             log: Vec::new(),
             config,
+            mute: Mute::Nothing,
+            deaf: false,
             accepted: Vec::new(),
         });
         self.nodes.len() - 1
@@ -209,6 +223,11 @@ impl Network {
         if out.is_empty() {
             return false;
         }
+        match self.nodes[at].mute {
+            Mute::Nothing => {}
+            Mute::Updates => out = without_updates(&out),
+            Mute::Everything => out.clear(),
+        }
         if let Some(&(other, other_connection)) = self.ends.get(&(at, connection)) {
             // TCP may split messages anywhere.
             for piece in out.chunks(1447) {
@@ -223,6 +242,10 @@ impl Network {
             Action::Connect(id) => {
                 let (other, back) = self.peers[&(at, id)];
                 let connection = ConnectionId::new(id, Direction::Outgoing);
+                if self.nodes[at].deaf || self.nodes[other].deaf {
+                    self.hand(at, Input::Disconnected(connection));
+                    return;
+                }
                 self.nodes[other].accepted.push((back, at, connection));
                 self.hand(other, Input::IncomingConnection(back));
             }
@@ -251,6 +274,20 @@ impl Network {
             }
         }
     }
+}
+
+/// Whole messages without the UPDATEs among them.
+fn without_updates(mut octets: &[u8]) -> Vec<u8> {
+    let mut left = Vec::new();
+    while let [head @ .., _] = octets.get(..19).unwrap_or_default() {
+        let length = usize::from(u16::from_be_bytes([head[16], head[17]]));
+        let (message, after) = octets.split_at(length);
+        if message[18] != 2 {
+            left.extend(message);
+        }
+        octets = after;
+    }
+    left
 }
 
 impl Node {

@@ -9,7 +9,10 @@ use keiro_bgp::{
     srv6::{Label, Service, Structure},
 };
 
-use crate::network::{Network, neighbour};
+use crate::{
+    network::{Network, neighbour},
+    updates::{self, attribute, host, reach},
+};
 
 const V6: &[Family] = &[Family::Ipv6];
 const BOTH: &[Family] = &[Family::Ipv6, Family::Vpn6];
@@ -163,6 +166,73 @@ fn a_route_with_an_unreachable_next_hop_is_not_advertised_until_it_is_reachable(
         4,
         "both prefixes, with and without segment"
     );
+}
+
+/// The octets of a message of a peer (node 1) with a route and this many octets of an attribute that
+/// is passed on.
+fn long_route(number: u8, octets: usize) -> Vec<u8> {
+    let attributes = [
+        reach(1, &host("2001:db8::1"), &updates::prefix(number)),
+        updates::origin(),
+        updates::as_path(&[65002]),
+        attribute(0xc0, 202, &vec![7; octets]),
+    ];
+    updates::update(&[], &attributes, &[])
+}
+
+#[test]
+fn a_route_that_does_not_fit_into_a_message_is_reported_and_counted() {
+    let (mut network, [at_a, at_b]) = suite();
+    let (border, inside) = (2, NeighbourId(2));
+    let rd: RouteDistinguisher = "65000:2".parse().unwrap();
+    network.hand(border, Input::Export(rd, export(at_b, 0x200, 0)));
+    // As unicast it fits, as a VPN route with distinguisher, target and SID it does not.
+    let fits = Destination::unicast("2001:db8:1::/48".parse().unwrap());
+    let vpn_route = Destination::Vpn6(rd, "2001:db8:1::/48".parse().unwrap());
+    let connection = network.connection_of(border, at_b);
+    network.hand(border, Input::Received(connection, long_route(1, 100)));
+    network.settle();
+    assert_eq!(network.nodes[3].prefixes().len(), 2);
+    let server = |network: &Network| network.nodes[3].prefixes();
+    network.nodes[border].events.clear();
+    for _ in 0..2 {
+        network.hand(border, Input::Received(connection, long_route(1, 3960)));
+        network.settle();
+    }
+    assert_eq!(server(&network), ["2001:db8:1::/48"]);
+    let speaker = &network.nodes[border].speaker;
+    assert_eq!(speaker.status(inside).not_advertised, 1);
+    let why = speaker.not_advertised(inside, &vpn_route).expect("known");
+    assert!(why.contains("octets leave no room"), "{why}");
+    assert_eq!(speaker.not_advertised(inside, &fits), None);
+    let reported = |network: &Network| {
+        let events = network.nodes[border].events.iter();
+        let of = |event: &Event| match event {
+            Event::NotAdvertised(id, what) => Some((*id, what.destination, what.routes)),
+            _ => None,
+        };
+        events.filter_map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(reported(&network), [(inside, vpn_route, 1)], "once");
+    // The whole message is longer than any that may be sent, in either form.
+    network.hand(border, Input::Received(connection, long_route(2, 4800)));
+    network.settle();
+    assert_eq!(server(&network), ["2001:db8:1::/48"]);
+    let speaker = &network.nodes[border].speaker;
+    assert_eq!(speaker.status(inside).not_advertised, 3);
+    assert_eq!(speaker.status(at_a).not_advertised, 1);
+    assert_eq!(reported(&network).len(), 4);
+    // A refresh reports nothing again; a shorter version of a route is advertised.
+    network.hand(3, Input::Refresh(NeighbourId(0), Family::Vpn6));
+    network.settle();
+    assert_eq!(reported(&network).len(), 4);
+    for number in [1, 2] {
+        network.hand(border, Input::Received(connection, long_route(number, 9)));
+    }
+    network.settle();
+    assert_eq!(server(&network).len(), 4);
+    let status = network.nodes[border].speaker.status(inside);
+    assert_eq!(status.not_advertised, 0);
 }
 
 #[test]

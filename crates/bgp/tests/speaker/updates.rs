@@ -13,7 +13,7 @@ const FIRST: NeighbourId = NeighbourId(0);
 const ALL: &[Family] = &[Family::Ipv4, Family::Ipv6, Family::Vpn6];
 
 /// Node 0 receives what the test sends in the name of node 1.
-fn listener(remote_asn: u32, change: impl Fn(&mut NeighbourConfig)) -> Network {
+pub(crate) fn listener(remote_asn: u32, change: impl Fn(&mut NeighbourConfig)) -> Network {
     let mut network = Network::new();
     let (a, b) = (network.add(65000), network.add(remote_asn));
     let (mut of_b, mut of_a) = (neighbour(remote_asn, ALL), neighbour(65000, ALL));
@@ -25,20 +25,20 @@ fn listener(remote_asn: u32, change: impl Fn(&mut NeighbourConfig)) -> Network {
     network
 }
 
-fn hear(network: &mut Network, octets: Vec<u8>) {
+pub(crate) fn hear(network: &mut Network, octets: Vec<u8>) {
     let connection = network.connection_of(0, FIRST);
     network.hand(0, Input::Received(connection, octets));
     network.settle();
 }
 
-fn attribute(flags: u8, kind: u8, value: &[u8]) -> Vec<u8> {
+pub(crate) fn attribute(flags: u8, kind: u8, value: &[u8]) -> Vec<u8> {
     let mut all = vec![flags | 0x10, kind];
     all.extend((value.len() as u16).to_be_bytes());
     all.extend(value);
     all
 }
 
-fn update(withdrawn: &[u8], attributes: &[Vec<u8>], announced: &[u8]) -> Vec<u8> {
+pub(crate) fn update(withdrawn: &[u8], attributes: &[Vec<u8>], announced: &[u8]) -> Vec<u8> {
     let attributes = attributes.concat();
     let length = 23 + withdrawn.len() + attributes.len() + announced.len();
     let mut all = vec![0xff; 16];
@@ -52,11 +52,11 @@ fn update(withdrawn: &[u8], attributes: &[Vec<u8>], announced: &[u8]) -> Vec<u8>
     all
 }
 
-fn origin() -> Vec<u8> {
+pub(crate) fn origin() -> Vec<u8> {
     attribute(0x40, 1, &[0])
 }
 
-fn as_path(asns: &[u32]) -> Vec<u8> {
+pub(crate) fn as_path(asns: &[u32]) -> Vec<u8> {
     let mut value = Vec::new();
     if !asns.is_empty() {
         value.extend([2, asns.len() as u8]);
@@ -65,24 +65,24 @@ fn as_path(asns: &[u32]) -> Vec<u8> {
     attribute(0x40, 2, &value)
 }
 
-fn local_pref() -> Vec<u8> {
+pub(crate) fn local_pref() -> Vec<u8> {
     attribute(0x40, 5, &100u32.to_be_bytes())
 }
 
-fn host(address: &str) -> [u8; 16] {
+pub(crate) fn host(address: &str) -> [u8; 16] {
     address.parse::<std::net::Ipv6Addr>().unwrap().octets()
 }
 
-fn global() -> [u8; 16] {
+pub(crate) fn global() -> [u8; 16] {
     host("2001:db8::1")
 }
 
 /// The address of node 0.
-fn own() -> [u8; 16] {
+pub(crate) fn own() -> [u8; 16] {
     host("2001:db8:ffff::1")
 }
 
-fn reach(safi: u8, next_hop: &[u8], list: &[u8]) -> Vec<u8> {
+pub(crate) fn reach(safi: u8, next_hop: &[u8], list: &[u8]) -> Vec<u8> {
     let mut value = vec![0, 2, safi, next_hop.len() as u8];
     value.extend(next_hop);
     value.push(0);
@@ -90,16 +90,16 @@ fn reach(safi: u8, next_hop: &[u8], list: &[u8]) -> Vec<u8> {
     attribute(0x80, 14, &value)
 }
 
-fn unreach(safi: u8, list: &[u8]) -> Vec<u8> {
+pub(crate) fn unreach(safi: u8, list: &[u8]) -> Vec<u8> {
     attribute(0x80, 15, &[&[0, 2, safi], list].concat())
 }
 
 /// 2001:db8:N::/48.
-fn prefix(number: u8) -> Vec<u8> {
+pub(crate) fn prefix(number: u8) -> Vec<u8> {
     vec![48, 0x20, 0x01, 0x0d, 0xb8, 0, number]
 }
 
-fn vpn_prefix(label: [u8; 3], number: u8) -> Vec<u8> {
+pub(crate) fn vpn_prefix(label: [u8; 3], number: u8) -> Vec<u8> {
     let rd: RouteDistinguisher = "65000:1".parse().unwrap();
     let mut all = vec![48 + 88];
     all.extend(label);
@@ -108,7 +108,7 @@ fn vpn_prefix(label: [u8; 3], number: u8) -> Vec<u8> {
     all
 }
 
-fn good(number: u8) -> Vec<u8> {
+pub(crate) fn good(number: u8) -> Vec<u8> {
     let attributes = [
         reach(1, &global(), &prefix(number)),
         origin(),
@@ -210,14 +210,6 @@ fn a_bad_update_costs_its_routes_and_not_the_session() {
             ],
         ),
         (
-            "a next hop of no length that there is",
-            vec![
-                reach(1, &global()[..15], &prefix(1)),
-                origin(),
-                as_path(&[65001]),
-            ],
-        ),
-        (
             "a next hop that leads nowhere",
             vec![reach(1, &[0; 16], &prefix(1)), origin(), as_path(&[65001])],
         ),
@@ -252,15 +244,6 @@ fn a_bad_update_costs_its_routes_and_not_the_session() {
         (
             "the path of another neighbour",
             vec![reach(1, &global(), &prefix(1)), origin(), as_path(&[65009])],
-        ),
-        (
-            "a service that is cut short",
-            vec![
-                reach(1, &global(), &prefix(1)),
-                origin(),
-                as_path(&[65001]),
-                attribute(0xc0, 40, &[5, 0, 34, 0, 1]),
-            ],
         ),
     ];
     for (what, attributes) in malformed {

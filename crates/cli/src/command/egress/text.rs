@@ -293,6 +293,10 @@ pub(super) fn explanation(explanation: &Explanation) -> String {
             text.push_str(&in_kernel(kernel));
         }
     }
+    for one in &explanation.not_advertised {
+        let (to, what, why) = (&one.neighbour, &one.destination, &one.reason);
+        text.push_str(&format!("\nnot advertised to {to}: {what}, {why}\n"));
+    }
     for one in &explanation.compared {
         text.push_str(&compared(one));
     }
@@ -470,9 +474,15 @@ mod tests {
             paths: vec![path],
             kernel: None,
             peers: vec![peer],
+            not_advertised: vec![NotAdvertised {
+                neighbour: "reflector".to_owned(),
+                destination: "65000:1 2001:db8:1::/48".to_owned(),
+                reason: "its attributes are too long".to_owned(),
+            }],
             compared: Vec::new(),
         });
         for part in [
+            "\nnot advertised to reflector: 65000:1 2001:db8:1::/48, its attributes are too long\n",
             "2001:db8:1::7/128: no best path, no next hop of a path to 2001:db8:1::/48 can be reached\n",
             "egress peer transit-a: 2001:db8:1::/48 is announced, but its next hop cannot be reached\n",
         ] {
