@@ -182,6 +182,10 @@ impl Role for Asbr {
         self.peer_of(id).is_some()
     }
 
+    fn interface_of(&self, id: NeighbourId) -> Option<&str> {
+        self.peers[&self.peer_of(id)?].interface.as_deref()
+    }
+
     fn neighbour_of(&self, peer: PeerIndex) -> Option<NeighbourId> {
         self.peers.contains_key(&peer).then(|| id_of(peer))
     }

@@ -4,6 +4,8 @@
 //! forwarding, and only then sends to neighbours. A withdrawn route is thus removed here before a
 //! neighbour learns of it.
 
+mod events;
+
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     fs::File,
@@ -29,6 +31,7 @@ use keiro_bgp::{
 use keiro_linux::{
     clock,
     epoll::{Epoll, Interest, ReadyList, Waker},
+    link_watch::{self, LinkWatch},
     signal::{Signal, Signals},
 };
 use keiro_stats_export::Stats;
@@ -40,6 +43,7 @@ use crate::{
     connections::{Connections, Token},
     control::{Answer, ControlSocket, Question, Reply},
     forwarding::{Forwarding, ForwardingError, NextHop, PeerIndex},
+    links::{Links, Watched},
     reload::Reloading,
     stats::{EgressStats, NeighbourStats},
     status::{
@@ -95,6 +99,11 @@ pub trait Role {
     /// Whether every route of the neighbour matters, not only best paths.
     fn tracks_routes(&self, id: NeighbourId) -> bool;
 
+    /// The configured interface towards a neighbour; `None`: it follows from addresses.
+    fn interface_of(&self, _: NeighbourId) -> Option<&str> {
+        None
+    }
+
     /// The neighbour that is this egress peer; `None`: routes come from a reflector.
     fn neighbour_of(&self, _: PeerIndex) -> Option<NeighbourId> {
         None
@@ -143,6 +152,9 @@ pub struct Daemon<R: Role> {
     pub(crate) speaker: Speaker,
     pub(crate) connections: Connections,
     pub(crate) forwarding: Box<dyn Forwarding>,
+    pub(crate) links: Links,
+    /// `None`: the end of a link is noticed when the hold time is over.
+    link_watch: Option<LinkWatch>,
     epoll: Epoll,
     trigger: Arc<Trigger>,
     pub(crate) record: Option<BufWriter<File>>,
@@ -240,6 +252,8 @@ impl<R: Role> Daemon<R> {
             speaker,
             connections,
             forwarding,
+            links: Links::default(),
+            link_watch: watch_links(&epoll),
             epoll,
             trigger,
             record: None,
@@ -297,6 +311,7 @@ impl<R: Role> Daemon<R> {
             self.epoll.wait(&mut ready, timeout).context("epoll")?;
             let mut stop = false;
             let mut tend = false;
+            let mut links = false;
             let mut reload = false;
             for event in ready.iter() {
                 match event.token {
@@ -312,6 +327,7 @@ impl<R: Role> Daemon<R> {
                         }
                     }
                     FORWARDING => tend = true,
+                    LINKS => links = true,
                     CONTROL => {
                         if let Some(socket) = &self.control {
                             socket.accept();
@@ -335,6 +351,9 @@ impl<R: Role> Daemon<R> {
             if stop {
                 break;
             }
+            if links {
+                self.follow_links();
+            }
             self.turn();
             if reload {
                 self.reload(Vec::new());
@@ -355,6 +374,61 @@ impl<R: Role> Daemon<R> {
         }
         self.end();
         Ok(())
+    }
+
+    /// Ends sessions whose link is down.
+    fn follow_links(&mut self) {
+        let Some(watch) = &mut self.link_watch else {
+            return;
+        };
+        match watch.changed() {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => {
+                tracing::error!(%error, "changes of links are noticed no longer, until a restart");
+                self.link_watch = None;
+                return;
+            }
+        }
+        let Ok(now) = link_watch::links() else {
+            return;
+        };
+        let count = self.neighbours.len() as u16;
+        let (role, speaker, all) = (&self.role, &self.speaker, &self.neighbours);
+        let of = |id| {
+            watched(
+                role,
+                speaker,
+                all[usize::from(id)].as_ref()?,
+                NeighbourId(id),
+            )
+        };
+        let watched: Vec<Watched<'_>> = (0..count).filter_map(of).collect();
+        let changes = self.links.on_change(&watched, &now);
+        self.links.check_invariants();
+        for change in changes {
+            let (peer, interface) = (self.name(change.id), &change.interface);
+            match change.lost {
+                Some(why) => tracing::warn!(peer, "interface {interface} {why}"),
+                None => tracing::info!(peer, "interface {interface} is up again"),
+            }
+            self.inputs.push_back(change.input());
+        }
+    }
+
+    /// Remembers the link of a session that came up.
+    fn note_link(&mut self, id: NeighbourId) {
+        let neighbour = self.neighbours[usize::from(id.0)].as_ref();
+        let watched = neighbour.and_then(|one| watched(&self.role, &self.speaker, one, id));
+        let (Some(watched), Some(_)) = (watched, &self.link_watch) else {
+            return;
+        };
+        if let Ok(links) = link_watch::links() {
+            if self.links.is_down(id) {
+                self.inputs.push_back(Input::LinkUp(id));
+            }
+            self.links.on_session_up(watched, &links);
+        }
     }
 
     /// Adds descriptors that forwarding has opened since.
@@ -425,6 +499,9 @@ impl<R: Role> Daemon<R> {
     fn handle_events(&mut self) {
         while let Some(event) = self.speaker.poll_event() {
             self.log(&event);
+            if let Event::Up(id) = event {
+                self.note_link(id);
+            }
             let what = self.daemon_event(&event);
             self.notify_monitors(&what);
             let forwarding = &mut *self.forwarding;
@@ -696,68 +773,6 @@ impl<R: Role> Daemon<R> {
         }
     }
 
-    fn log(&self, event: &Event) {
-        let name = |id: &NeighbourId| self.name(*id);
-        match event {
-            Event::Up(id) => tracing::info!(peer = name(id), "session up"),
-            Event::Down(id, down) => {
-                let kept = if down.graceful {
-                    ", routes stay for now"
-                } else {
-                    ""
-                };
-                tracing::warn!(peer = name(id), "session down: {}{kept}", down.reason);
-            }
-            Event::EndOfRib(id, family) => {
-                let routes = self.routes(*id, *family);
-                tracing::info!(peer = name(id), %family, routes, "all announced");
-            }
-            Event::MalformedUpdate(id, text) => {
-                tracing::warn!(
-                    peer = name(id),
-                    "bad UPDATE, its routes are withdrawn: {text}"
-                );
-            }
-            Event::NotAdvertised(id, what) => {
-                tracing::error!(peer = name(id), "{}", not_advertised_text(what));
-            }
-            Event::MaxPrefixExceeded(id, family) => {
-                tracing::error!(peer = name(id), %family, "more routes than `routes_max`");
-            }
-        }
-    }
-
-    fn daemon_event(&self, event: &Event) -> DaemonEvent {
-        let name = |id: &NeighbourId| self.name(*id).to_owned();
-        match event {
-            Event::Up(id) => DaemonEvent::SessionUp {
-                neighbour: name(id),
-            },
-            Event::Down(id, down) => DaemonEvent::SessionDown {
-                neighbour: name(id),
-                reason: down.reason.to_string(),
-                routes_kept: down.graceful,
-            },
-            Event::EndOfRib(id, family) => DaemonEvent::AllAnnounced {
-                neighbour: name(id),
-                family: family.to_string(),
-                routes: self.routes(*id, *family),
-            },
-            Event::MalformedUpdate(id, text) => DaemonEvent::Complaint {
-                neighbour: name(id),
-                reason: text.to_string(),
-            },
-            Event::NotAdvertised(id, what) => DaemonEvent::Complaint {
-                neighbour: name(id),
-                reason: not_advertised_text(what),
-            },
-            Event::MaxPrefixExceeded(id, family) => DaemonEvent::Complaint {
-                neighbour: name(id),
-                reason: format!("more routes of {family} than `routes_max`"),
-            },
-        }
-    }
-
     fn name(&self, id: NeighbourId) -> &str {
         let neighbour = self.neighbours[usize::from(id.0)].as_ref();
         neighbour.map_or("", |neighbour| neighbour.name.as_str())
@@ -785,19 +800,31 @@ impl<R: Role> Daemon<R> {
     }
 }
 
-fn not_advertised_text(what: &speaker::NotAdvertised) -> String {
-    let speaker::NotAdvertised {
-        destination,
-        routes,
-        reason,
-    } = what;
-    match routes {
-        1 => format!("{destination} is not advertised to it: {reason}"),
-        _ => {
-            let more = routes - 1;
-            format!("{destination} and {more} more are not advertised to it: {reason}")
-        }
-    }
+/// A neighbour whose link matters; `None`: it is in this AS, where sessions survive a link.
+fn watched<'a, R: Role>(
+    role: &'a R,
+    speaker: &Speaker,
+    neighbour: &Neighbour,
+    id: NeighbourId,
+) -> Option<Watched<'a>> {
+    let external = neighbour.asn != speaker.asn();
+    external.then(|| Watched {
+        id,
+        address: neighbour.address,
+        interface: role.interface_of(id),
+        local: speaker.local_address(id),
+    })
+}
+
+fn watch_links(epoll: &Epoll) -> Option<LinkWatch> {
+    let opened = LinkWatch::open().and_then(|watch| {
+        epoll.add(&watch, LINKS, Interest::Read)?;
+        Ok(watch)
+    });
+    let warned = opened.inspect_err(|error| {
+        tracing::warn!(%error, "the end of a link is noticed only when the hold time is over");
+    });
+    warned.ok()
 }
 
 pub(crate) fn now() -> Instant {
@@ -808,6 +835,7 @@ const TRIGGER: u64 = 1;
 const SIGNALS: u64 = 2;
 const CONTROL: u64 = 3;
 const FORWARDING: u64 = 4;
+const LINKS: u64 = 5;
 /// Queued events per monitor. Ours.
 const MONITOR_QUEUE_MAX: usize = 1024;
 /// Errors of one turn that are logged one by one. Ours.

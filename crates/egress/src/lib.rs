@@ -6,6 +6,7 @@
 //! - [`asbr`], [`endpoint`]: from routes and sessions to segments and tables;
 //! - [`forwarding`]: the trait that installs them, and an implementation in memory; [`kernel`]: in
 //!   the kernel;
+//! - `links`: links of neighbours, which end their sessions;
 //! - [`multipath`]: which addresses MPTCP announces to a client; [`accounts`]: bytes and busy time
 //!   of connections; [`comparison`]: whether multipath is good for the clients of a prefix;
 //! - [`status`]: the status of a daemon; [`stats`]: its counters and gauges; [`control`]: the
@@ -25,6 +26,7 @@ pub mod daemon;
 pub mod endpoint;
 pub mod forwarding;
 pub mod kernel;
+mod links;
 pub mod metrics;
 pub mod multipath;
 mod reload;

@@ -245,6 +245,7 @@ impl<R: Role> Daemon<R> {
         let stopped: Vec<_> = there.filter(|(id, _)| !is(Fate::Stays(*id))).collect();
         for (id, name) in stopped {
             self.inputs.push_back(Input::Stop(id));
+            self.links.forget(id);
             match is(Fate::Restarts(id)) {
                 true => reloaded.restarted.push(name),
                 false => {

@@ -9,6 +9,7 @@ pub mod epe;
 pub mod epoll;
 pub mod interface;
 pub mod limit;
+pub mod link_watch;
 pub mod metrics_server;
 pub mod mptcp;
 pub mod mptcp_pm;

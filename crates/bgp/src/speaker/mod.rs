@@ -285,6 +285,10 @@ impl Speaker {
         }
     }
 
+    pub fn asn(&self) -> u32 {
+        self.config.asn
+    }
+
     /// Adds a neighbour; it is idle until [`Input::Start`].
     ///
     /// # Panics
@@ -457,6 +461,7 @@ impl Speaker {
     fn stop(&mut self, now: Instant, id: NeighbourId) {
         let neighbour = self.neighbour_mut(id);
         neighbour.enabled = false;
+        neighbour.link_down = false;
         neighbour.retry_at = None;
         for direction in [Direction::Outgoing, Direction::Incoming] {
             self.with_session(now, ConnectionId::new(id, direction), |session, out| {
