@@ -351,7 +351,8 @@ impl<R: Role> Daemon<R> {
             if stop {
                 break;
             }
-            if links {
+            // Nexthop objects may be reported gone before the link is reported down.
+            if links || tend {
                 self.follow_links();
             }
             self.turn();
@@ -381,14 +382,13 @@ impl<R: Role> Daemon<R> {
         let Some(watch) = &mut self.link_watch else {
             return;
         };
-        match watch.changed() {
-            Ok(true) => {}
-            Ok(false) => return,
-            Err(error) => {
-                tracing::error!(%error, "changes of links are noticed no longer, until a restart");
-                self.link_watch = None;
-                return;
-            }
+        if let Err(error) = watch.changed() {
+            tracing::error!(%error, "changes of links are noticed no longer, until a restart");
+            self.link_watch = None;
+            return;
+        }
+        if self.links.is_empty() {
+            return;
         }
         let Ok(now) = link_watch::links() else {
             return;

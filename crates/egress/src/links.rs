@@ -62,6 +62,11 @@ impl Links {
         self.known.insert(neighbour.id, known);
     }
 
+    /// Whether no neighbour has a link that matters.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
     /// The neighbour was removed or replaced.
     pub(crate) fn forget(&mut self, id: NeighbourId) {
         self.known.remove(&id);
