@@ -5,6 +5,7 @@
 //! neighbour learns of it.
 
 mod events;
+mod session_links;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -31,7 +32,7 @@ use keiro_bgp::{
 use keiro_linux::{
     clock,
     epoll::{Epoll, Interest, ReadyList, Waker},
-    link_watch::{self, LinkWatch},
+    link_watch::LinkWatch,
     signal::{Signal, Signals},
 };
 use keiro_stats_export::Stats;
@@ -43,7 +44,7 @@ use crate::{
     connections::{Connections, Token},
     control::{Answer, ControlSocket, Question, Reply},
     forwarding::{Forwarding, ForwardingError, NextHop, PeerIndex},
-    links::{Links, Watched},
+    links::Links,
     reload::Reloading,
     stats::{EgressStats, NeighbourStats},
     status::{
@@ -127,6 +128,16 @@ pub trait Role {
         changes: &Changes,
         forwarding: &mut dyn Forwarding,
     ) -> (Vec<Input>, Vec<ForwardingError>);
+
+    /// When an End-of-RIB is overdue; `None`: none is awaited of a session that is up.
+    fn poll_timeout(&self, _: &Speaker) -> Option<Instant> {
+        None
+    }
+
+    /// Returns the End-of-RIBs that are not waited for any longer.
+    fn handle_timeout(&mut self, _now: Instant, _: &Speaker) -> Vec<(NeighbourId, Family)> {
+        Vec::new()
+    }
 
     /// `asbr` or `egress`.
     fn name(&self) -> &'static str;
@@ -253,7 +264,7 @@ impl<R: Role> Daemon<R> {
             connections,
             forwarding,
             links: Links::default(),
-            link_watch: watch_links(&epoll),
+            link_watch: session_links::watch(&epoll),
             epoll,
             trigger,
             record: None,
@@ -306,7 +317,11 @@ impl<R: Role> Daemon<R> {
         let _ = sd_notify::notify(&[NotifyState::Ready]);
         let mut ready = ReadyList::new(64);
         loop {
-            let due = [self.speaker.poll_timeout(), self.forwarding.poll_timeout()];
+            let due = [
+                self.speaker.poll_timeout(),
+                self.forwarding.poll_timeout(),
+                self.role.poll_timeout(&self.speaker),
+            ];
             let timeout = due.into_iter().flatten().min().map(|due| due - now());
             self.epoll.wait(&mut ready, timeout).context("epoll")?;
             let mut stop = false;
@@ -377,60 +392,6 @@ impl<R: Role> Daemon<R> {
         Ok(())
     }
 
-    /// Ends sessions whose link is down.
-    fn follow_links(&mut self) {
-        let Some(watch) = &mut self.link_watch else {
-            return;
-        };
-        if let Err(error) = watch.changed() {
-            tracing::error!(%error, "changes of links are noticed no longer, until a restart");
-            self.link_watch = None;
-            return;
-        }
-        if self.links.is_empty() {
-            return;
-        }
-        let Ok(now) = link_watch::links() else {
-            return;
-        };
-        let count = self.neighbours.len() as u16;
-        let (role, speaker, all) = (&self.role, &self.speaker, &self.neighbours);
-        let of = |id| {
-            watched(
-                role,
-                speaker,
-                all[usize::from(id)].as_ref()?,
-                NeighbourId(id),
-            )
-        };
-        let watched: Vec<Watched<'_>> = (0..count).filter_map(of).collect();
-        let changes = self.links.on_change(&watched, &now);
-        self.links.check_invariants();
-        for change in changes {
-            let (peer, interface) = (self.name(change.id), &change.interface);
-            match change.lost {
-                Some(why) => tracing::warn!(peer, "interface {interface} {why}"),
-                None => tracing::info!(peer, "interface {interface} is up again"),
-            }
-            self.inputs.push_back(change.input());
-        }
-    }
-
-    /// Remembers the link of a session that came up.
-    fn note_link(&mut self, id: NeighbourId) {
-        let neighbour = self.neighbours[usize::from(id.0)].as_ref();
-        let watched = neighbour.and_then(|one| watched(&self.role, &self.speaker, one, id));
-        let (Some(watched), Some(_)) = (watched, &self.link_watch) else {
-            return;
-        };
-        if let Ok(links) = link_watch::links() {
-            if self.links.is_down(id) {
-                self.inputs.push_back(Input::LinkUp(id));
-            }
-            self.links.on_session_up(watched, &links);
-        }
-    }
-
     /// Adds descriptors that forwarding has opened since.
     pub(crate) fn watch_forwarding(&self) -> io::Result<()> {
         for watched in self.forwarding.watched() {
@@ -446,6 +407,9 @@ impl<R: Role> Daemon<R> {
     pub(crate) fn turn(&mut self) {
         if self.speaker.poll_timeout().is_some_and(|due| due <= now()) {
             self.inputs.push_back(Input::Timeout);
+        }
+        for (id, family) in self.role.handle_timeout(now(), &self.speaker) {
+            self.report_overdue(id, family);
         }
         loop {
             self.take_inputs();
@@ -798,33 +762,6 @@ impl<R: Role> Daemon<R> {
         self.take_inputs();
         self.forwarding.finish();
     }
-}
-
-/// A neighbour whose link matters; `None`: it is in this AS, where sessions survive a link.
-fn watched<'a, R: Role>(
-    role: &'a R,
-    speaker: &Speaker,
-    neighbour: &Neighbour,
-    id: NeighbourId,
-) -> Option<Watched<'a>> {
-    let external = neighbour.asn != speaker.asn();
-    external.then(|| Watched {
-        id,
-        address: neighbour.address,
-        interface: role.interface_of(id),
-        local: speaker.local_address(id),
-    })
-}
-
-fn watch_links(epoll: &Epoll) -> Option<LinkWatch> {
-    let opened = LinkWatch::open().and_then(|watch| {
-        epoll.add(&watch, LINKS, Interest::Read)?;
-        Ok(watch)
-    });
-    let warned = opened.inspect_err(|error| {
-        tracing::warn!(%error, "the end of a link is noticed only when the hold time is over");
-    });
-    warned.ok()
 }
 
 pub(crate) fn now() -> Instant {

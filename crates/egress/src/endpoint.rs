@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    time::Duration,
 };
 
 use ipnet::{IpNet, Ipv6Net};
@@ -13,6 +14,7 @@ use keiro_bgp::{
     speaker::{Changes, Event, Input, Speaker},
 };
 use keiro_stats_export::Stats;
+use keiro_units::Instant;
 
 use crate::{
     asbr::best_paths,
@@ -424,6 +426,25 @@ impl Role for Endpoint {
         (Vec::new(), errors)
     }
 
+    fn poll_timeout(&self, speaker: &Speaker) -> Option<Instant> {
+        let due = self
+            .awaited
+            .iter()
+            .filter_map(|(id, _)| overdue_at(*id, speaker));
+        due.min()
+    }
+
+    fn handle_timeout(&mut self, now: Instant, speaker: &Speaker) -> Vec<(NeighbourId, Family)> {
+        let is_overdue = |(id, _): &(NeighbourId, Family)| {
+            overdue_at(*id, speaker).is_some_and(|due| due <= now)
+        };
+        let overdue: Vec<_> = self.awaited.iter().copied().filter(is_overdue).collect();
+        for one in &overdue {
+            self.awaited.remove(one);
+        }
+        overdue
+    }
+
     fn name(&self) -> &'static str {
         "egress"
     }
@@ -480,5 +501,109 @@ impl Role for Endpoint {
 
     fn end(&mut self, _: &mut dyn Forwarding) {
         // Connections continue with the installed routes until the next start or cleanup.
+    }
+}
+
+/// When the End-of-RIBs of a neighbour are overdue; `None`: its session is down.
+fn overdue_at(id: NeighbourId, speaker: &Speaker) -> Option<Instant> {
+    Some(speaker.up_since(id)? + END_OF_RIB_TIME)
+}
+
+/// How long routes of an earlier run wait for End-of-RIB after the session came up: as long as the
+/// speaker keeps stale routes (RFC 4724 §4.2).
+const END_OF_RIB_TIME: Duration = Duration::from_secs(360);
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use keiro_bgp::speaker::{Action, ConnectionId, Direction, NeighbourConfig};
+
+    use super::*;
+    use crate::forwarding::Memory;
+
+    const CONFIG: &str = r#"
+[egress]
+asn = 65000
+router_id = "10.0.0.20"
+[[reflector]]
+name = "border"
+address = "fd00:1::1"
+passive = true
+[[peer]]
+name = "transit-a"
+rt = "65000:10"
+address = "fd00:e::a"
+"#;
+    const ID: NeighbourId = NeighbourId(0);
+
+    fn speaker(router_id: [u8; 4], neighbour: NeighbourConfig) -> Speaker {
+        let mut speaker = Speaker::new(keiro_bgp::speaker::SpeakerConfig {
+            asn: 65000,
+            router_id: router_id.into(),
+        });
+        speaker.add_neighbour(neighbour);
+        speaker.handle(Instant::ZERO, Input::Start(ID));
+        speaker
+    }
+
+    /// The server with a session to a reflector that announces nothing, not even End-of-RIB.
+    fn connected(config: &EndpointConfig, now: Instant) -> Speaker {
+        let of_reflector = config.reflectors[0].speaker_config();
+        let of_server = NeighbourConfig {
+            passive: false,
+            ..of_reflector.clone()
+        };
+        let mut server = speaker([10, 0, 0, 20], of_reflector);
+        let mut reflector = speaker([10, 0, 0, 1], of_server);
+        let incoming = ConnectionId::new(ID, Direction::Incoming);
+        let outgoing = ConnectionId::new(ID, Direction::Outgoing);
+        assert_eq!(reflector.poll_action(), Some(Action::Connect(ID)));
+        server.handle(now, Input::IncomingConnection(ID));
+        assert_eq!(server.poll_action(), Some(Action::Accept(ID)));
+        let local: IpAddr = "fd00:1::2".parse().unwrap();
+        server.handle(now, Input::Connected(incoming, local));
+        reflector.handle(now, Input::Connected(outgoing, local));
+        while !server.is_up(ID) {
+            let mut out = Vec::new();
+            server.transmit(incoming, &mut out, 1);
+            reflector.handle(now, Input::Received(outgoing, out));
+            let mut out = Vec::new();
+            reflector.transmit(outgoing, &mut out, 1);
+            // OPEN and KEEPALIVE; UPDATEs follow once both sides are up.
+            server.handle(now, Input::Received(incoming, out));
+        }
+        server
+    }
+
+    #[test]
+    fn a_reflector_without_end_of_rib_does_not_keep_the_routes_of_an_earlier_run_for_ever() {
+        let config = EndpointConfig::parse(CONFIG, "egress.toml").unwrap();
+        let families = config.reflectors[0].families.len();
+        let mut role = Endpoint::new(config.clone());
+        let memory = Memory::default();
+        let mut forwarding: Box<dyn Forwarding> = Box::new(memory.clone());
+        let began = Instant::ZERO + Duration::from_secs(1);
+        let mut none = Speaker::new(keiro_bgp::speaker::SpeakerConfig {
+            asn: 65000,
+            router_id: [10, 0, 0, 20].into(),
+        });
+        none.add_neighbour(config.reflectors[0].speaker_config());
+        assert_eq!(
+            role.poll_timeout(&none),
+            None,
+            "no session: nothing is overdue"
+        );
+        let speaker = connected(&config, began);
+        let due = role.poll_timeout(&speaker).unwrap();
+        assert_eq!(due, began + END_OF_RIB_TIME);
+        assert_eq!(
+            role.handle_timeout(due - Duration::from_nanos(1), &speaker),
+            []
+        );
+        assert_eq!(role.handle_timeout(due, &speaker).len(), families);
+        assert_eq!(role.poll_timeout(&speaker), None);
+        role.on_changes(&speaker, &Changes::default(), &mut *forwarding);
+        assert!(memory.contents().settled);
     }
 }

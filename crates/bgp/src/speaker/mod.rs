@@ -446,6 +446,14 @@ impl Speaker {
         self.neighbours[usize::from(id.0)].local()
     }
 
+    /// Since when the neighbour's session is up; `None`: it is down.
+    ///
+    /// # Panics
+    /// There is no such neighbour.
+    pub fn up_since(&self, id: NeighbourId) -> Option<Instant> {
+        self.neighbours[usize::from(id.0)].up_since
+    }
+
     /// Whether a neighbour's session is up.
     ///
     /// # Panics

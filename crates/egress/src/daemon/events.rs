@@ -1,6 +1,7 @@
 //! Events of the speaker as lines of the log and as events of the control socket.
 
 use keiro_bgp::{
+    address::Family,
     rib::NeighbourId,
     speaker::{Event, NotAdvertised},
 };
@@ -38,6 +39,17 @@ impl<R: Role> Daemon<R> {
                 tracing::error!(peer = name(id), %family, "more routes than `routes_max`");
             }
         }
+    }
+
+    /// A neighbour does not say when it has announced all routes.
+    pub(super) fn report_overdue(&mut self, id: NeighbourId, family: Family) {
+        let neighbour = self.name(id).to_owned();
+        let reason = format!(
+            "no End-of-RIB of {family} in time: routes of an earlier run that it has not announced \
+             again are removed; enable graceful restart there"
+        );
+        tracing::warn!(peer = neighbour, "{reason}");
+        self.notify_monitors(&DaemonEvent::Complaint { neighbour, reason });
     }
 
     pub(super) fn daemon_event(&self, event: &Event) -> DaemonEvent {
