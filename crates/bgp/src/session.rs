@@ -268,6 +268,10 @@ impl Session {
                 Ok(Some(length)) if usize::from(length) <= rest.len() => {
                     let length = usize::from(length);
                     used += length;
+                    if is_malformed_refresh(&rest[..length]) {
+                        self.refuse_refresh(now, &rest[..length], out);
+                        continue;
+                    }
                     match self.decode(&rest[..length]) {
                         Ok(message) => self.handle_message(now, message, out),
                         Err(error) => self.handle_event(now, Event::DecodeError(error), out),
@@ -278,6 +282,17 @@ impl Session {
             }
         }
         octets.len()
+    }
+
+    /// RFC 7313 §5.
+    fn refuse_refresh(&mut self, now: Instant, octets: &[u8], out: &mut Vec<Output>) {
+        let notification = NotificationMessage::new(
+            NotificationCode::RouteRefreshMessage,
+            INVALID_REFRESH_LENGTH,
+            Bytes::copy_from_slice(octets),
+        );
+        self.last_error = Some("bad ROUTE-REFRESH: its length is invalid".to_owned());
+        self.handle_event(now, Event::UpdateValidationError(notification), out);
     }
 
     fn decode(&self, octets: &[u8]) -> Result<Message, codec::DecodeError> {
@@ -518,6 +533,13 @@ fn hard_reset(inner: &NotificationMessage) -> NotificationMessage {
     )
 }
 
+/// Begin and end of a refresh are four octets and the header (RFC 7313 §5).
+fn is_malformed_refresh(octets: &[u8]) -> bool {
+    const REFRESH: u8 = 5;
+    let is_mark = matches!(octets.get(21), Some(1 | 2));
+    octets[MESSAGE_TYPE] == REFRESH && is_mark && octets.len() != 23
+}
+
 /// The shortest message of a type: OPEN, UPDATE, NOTIFICATION, others (RFC 4271 §4).
 const fn least_bytes(kind: u8) -> usize {
     match kind {
@@ -536,6 +558,8 @@ const fn timer_index(timer: TimerType) -> usize {
     }
 }
 
+/// Subcode of ROUTE-REFRESH errors (RFC 7313 §5).
+const INVALID_REFRESH_LENGTH: u8 = 1;
 /// The place of the type in a message, which has at least 19 octets.
 const MESSAGE_TYPE: usize = 18;
 /// The interval between connection attempts, doubled after each. RFC 4271 §10 suggests 120 s, which

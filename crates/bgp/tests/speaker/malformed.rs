@@ -334,7 +334,8 @@ fn assert_notified(network: &Network, what: &str, code: u8, subcode: u8) {
         1 => "Message Header Error",
         2 => "OPEN Message Error",
         3 => "UPDATE Message Error",
-        _ => "Finite State Machine Error",
+        5 => "Finite State Machine Error",
+        _ => "ROUTE-REFRESH Message Error",
     };
     let expected = format!("NOTIFICATION received: {name}, subcode {subcode}");
     assert_eq!(error, expected, "{what}");
@@ -565,7 +566,7 @@ fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     all
 }
 
-/// RFC 4271 §6.1 and §6.6, and RFC 7606 §3 b.
+/// RFC 4271 §6.1 and §6.6, RFC 7313 §5, and RFC 7606 §3 b.
 #[test]
 fn bad_messages_in_a_session_end_it_with_the_notification_of_their_kind() {
     let marked = |mut all: Vec<u8>| {
@@ -593,6 +594,18 @@ fn bad_messages_in_a_session_end_it_with_the_notification_of_their_kind() {
             "attributes beyond the UPDATE",
             message(2, &[0, 0, 0, 9]),
             3,
+            1,
+        ),
+        (
+            "a begin of refresh with a body",
+            message(5, &[0, 2, 1, 1, 7]),
+            7,
+            1,
+        ),
+        (
+            "an end of refresh with a body",
+            message(5, &[0, 2, 2, 1, 7]),
+            7,
             1,
         ),
         (
