@@ -220,6 +220,7 @@ pub(crate) fn encode<T: Document>(document: &T) -> Result<Vec<u8>, DocumentError
 /// Reads what is stored, which may be anything.
 pub(crate) fn decode<T: Document>(bytes: &[u8]) -> Result<T, DocumentError> {
     bounded(bytes.len())?;
+    let bytes = without_byte_order_mark(bytes);
     let unreadable = |e: serde_json::Error| DocumentError::Unreadable(e.to_string());
     let LayoutOnly { layout } = serde_json::from_slice(bytes).map_err(unreadable)?;
     if layout != LAYOUT {
@@ -228,6 +229,11 @@ pub(crate) fn decode<T: Document>(bytes: &[u8]) -> Result<T, DocumentError> {
     let document: T = serde_json::from_slice(bytes).map_err(unreadable)?;
     document.check()?;
     Ok(document)
+}
+
+/// The text behind a byte order mark, with which some editors begin a file in UTF-8.
+pub(crate) fn without_byte_order_mark(text: &[u8]) -> &[u8] {
+    text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)
 }
 
 /// 1 to 64 bytes of `A-Z a-z 0-9 . _ -`, as in the configuration; not `.` or `..`.
@@ -370,6 +376,12 @@ mod tests {
             ..SitePlan::default()
         };
         assert_eq!(decode::<SitePlan>(&encode(&plan).unwrap()).unwrap(), plan);
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_passed_over() {
+        let marked = [&b"\xef\xbb\xbf"[..], &encode(&inputs()).unwrap()].concat();
+        assert_eq!(decode::<Inputs>(&marked).unwrap(), inputs());
     }
 
     #[test]

@@ -21,6 +21,7 @@ use std::{
 };
 
 use ipnet::Ipv6Net;
+use keiro_config::without_byte_order_mark;
 use keiro_linux::clock;
 use keiro_units::Instant;
 
@@ -288,6 +289,8 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let file = File::open(path)?;
     file.take(BYTES_MAX + 1).read_to_end(&mut text)?;
+    let marked = text.len() - without_byte_order_mark(&text).len();
+    text.drain(..marked);
     Ok(text)
 }
 

@@ -25,7 +25,7 @@ use super::{
     message::{Authenticate, Authenticated, Failure},
     options::{ClientFiles, ENDPOINTS_MAX, EtcdOptions, TlsFiles, UserFile},
 };
-use crate::plan_store::StoreError;
+use crate::{plan_store::StoreError, site::without_byte_order_mark};
 
 /// One answer. Ours: the inputs of a site with gateways as large as they may be, all changed at
 /// once, do not fit; sixteen of them do.
@@ -398,14 +398,10 @@ fn read_bounded(path: &Path) -> Result<Vec<u8>, StoreError> {
     file.take(FILE_BYTES_MAX)
         .read_to_end(&mut bytes)
         .map_err(failed)?;
-    if bytes.starts_with(BYTE_ORDER_MARK) {
-        bytes.drain(..BYTE_ORDER_MARK.len());
-    }
+    let marked = bytes.len() - without_byte_order_mark(&bytes).len();
+    bytes.drain(..marked);
     Ok(bytes)
 }
-
-/// U+FEFF in UTF-8, with which some editors begin a file.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Foreign text as part of one line of a message.
 fn printable(text: &str) -> String {

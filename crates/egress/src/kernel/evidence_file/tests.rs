@@ -77,6 +77,14 @@ fn what_was_decided_outlasts_the_daemon_and_a_file_that_is_none_does_not() {
     assert_eq!(second.summary(now).stats.single_path_prefixes, 1);
     // It is written again when it is time and there is something new.
     let before = fs::read(&path).unwrap();
+    fs::write(&path, [&b"\xef\xbb\xbf"[..], &before].concat()).unwrap();
+    let mut marked = Comparison::new(HALF, 2);
+    EvidenceFile::open(path.clone(), now, &mut marked).unwrap();
+    assert!(
+        marked.withholds(client()),
+        "a byte order mark changes nothing"
+    );
+    fs::write(&path, &before).unwrap();
     fs::remove_file(&path).unwrap();
     file.tend(now + EVERY, &second);
     let later = now + EVERY + EVERY;
