@@ -135,9 +135,8 @@ pub(crate) fn decode_update(
         nlri::decode(list, *family, add_path, &mut mp_nlri)
             .map_err(|error| malformed_list(error.to_string()))?;
     }
-    let decoded = decode_attributes(&rest, encoding, &mut update)
-        .and_then(|known| known.with_mandatory().map(|all| (all, known.next_hop)));
-    match decoded {
+    let decoded = decode_attributes(&rest, encoding, &mut update);
+    match decoded.and_then(Decoded::with_mandatory) {
         Ok((attributes, body_next_hop)) => {
             let body_next_hop = body_next_hop
                 .map(IpAddr::V4)
@@ -422,44 +421,29 @@ struct Decoded {
 }
 
 impl Decoded {
-    /// The attributes of announced routes; or why these are treated as withdrawn.
-    fn with_mandatory(&self) -> Result<Attributes, String> {
-        Ok(Attributes {
+    /// The attributes of announced routes and NEXT_HOP; or why the routes are treated as withdrawn.
+    fn with_mandatory(self) -> Result<(Attributes, Option<Ipv4Addr>), String> {
+        let attributes = Attributes {
             origin: self.origin.ok_or("no ORIGIN")?,
-            as_path: self.as_path.clone().ok_or("no AS_PATH")?,
-            ..self.attributes.clone()
-        })
+            as_path: self.as_path.ok_or("no AS_PATH")?,
+            ..self.attributes
+        };
+        Ok((attributes, self.next_hop))
     }
-}
 
-/// The attributes; or an error stronger than the discard of an attribute.
-fn decode_attributes(
-    octets: &[u8],
-    encoding: &Encoding,
-    update: &mut Update,
-) -> Result<Decoded, String> {
-    let decoded =
-        decode_path_attributes_revised(octets, encoding.four_octet, encoding.internal, &[])
-            .map_err(|error| error.to_string())?;
-    let worst = decoded.malformed.iter().max_by_key(|bad| bad.disposition);
-    if let Some(bad) = worst.filter(|bad| bad.disposition >= ErrorDisposition::TreatAsWithdraw) {
-        return Err(format!("attribute {}: {}", bad.type_code, bad.error));
-    }
-    update.discarded_attributes = decoded.malformed.len() as u64;
-    let mut attributes = Attributes::local(Ipv4Addr::UNSPECIFIED.into());
-    let (mut origin, mut as_path, mut next_hop) = (None, None, None);
-    let mut unknown = Vec::new();
-    for attribute in decoded.attributes {
+    /// Adds an attribute that the codec understands.
+    fn add(&mut self, attribute: PathAttribute, encoding: &Encoding) -> Result<(), String> {
+        let attributes = &mut self.attributes;
         match attribute {
             PathAttribute::Origin(found) => {
-                origin = Some(match found {
+                self.origin = Some(match found {
                     codec::Origin::Igp => Origin::Igp,
                     codec::Origin::Egp => Origin::Egp,
                     codec::Origin::Incomplete => Origin::Incomplete,
                 });
             }
-            PathAttribute::AsPath(found) => as_path = Some(own_path(found)?),
-            PathAttribute::NextHop(found) => next_hop = Some(found),
+            PathAttribute::AsPath(found) => self.as_path = Some(own_path(found)?),
+            PathAttribute::NextHop(found) => self.next_hop = Some(found),
             PathAttribute::Med(med) => attributes.med = Some(med),
             // RFC 4271 §5.1.5: ignored from eBGP neighbours.
             PathAttribute::LocalPref(found) if encoding.internal => {
@@ -486,9 +470,39 @@ fn decode_attributes(
             }
             PathAttribute::OriginatorId(id) => attributes.originator = Some(id),
             PathAttribute::ClusterList(list) => attributes.clusters = list.into(),
+            // The speaker does not use the others.
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// The attributes; or an error stronger than the discard of an attribute.
+fn decode_attributes(
+    octets: &[u8],
+    encoding: &Encoding,
+    update: &mut Update,
+) -> Result<Decoded, String> {
+    let decoded =
+        decode_path_attributes_revised(octets, encoding.four_octet, encoding.internal, &[])
+            .map_err(|error| error.to_string())?;
+    let worst = decoded.malformed.iter().max_by_key(|bad| bad.disposition);
+    if let Some(bad) = worst.filter(|bad| bad.disposition >= ErrorDisposition::TreatAsWithdraw) {
+        return Err(format!("attribute {}: {}", bad.type_code, bad.error));
+    }
+    update.discarded_attributes = decoded.malformed.len() as u64;
+    let mut all = Decoded {
+        attributes: Attributes::local(Ipv4Addr::UNSPECIFIED.into()),
+        origin: None,
+        as_path: None,
+        next_hop: None,
+    };
+    let mut unknown = Vec::new();
+    for attribute in decoded.attributes {
+        match attribute {
             PathAttribute::Unknown(raw) if raw.type_code == kind::PREFIX_SID => {
                 // RFC 9252 §7: a malformed service is treated as withdrawal.
-                attributes.service = Service::decode(&raw.data)
+                all.attributes.service = Service::decode(&raw.data)
                     .map_err(|error| format!("attribute {}: {error}", kind::PREFIX_SID))?;
             }
             PathAttribute::Unknown(raw) if raw.flags & flag::OPTIONAL == 0 => {
@@ -500,22 +514,16 @@ fn decode_attributes(
                 kind: raw.type_code,
                 value: raw.data.as_ref().into(),
             }),
-            // The speaker does not use the others.
-            _ => {}
+            known => all.add(known, encoding)?,
         }
     }
     // Ignored from eBGP neighbours (RFC 4456 §8).
     if !encoding.internal {
-        attributes.originator = None;
-        attributes.clusters = Box::default();
+        all.attributes.originator = None;
+        all.attributes.clusters = Box::default();
     }
-    attributes.unknown = unknown.into();
-    Ok(Decoded {
-        attributes,
-        origin,
-        as_path,
-        next_hop,
-    })
+    all.attributes.unknown = unknown.into();
+    Ok(all)
 }
 
 /// RFC 7606 §7.2: a segment without AS numbers is malformed.

@@ -317,12 +317,7 @@ impl<R: Role> Daemon<R> {
         let _ = sd_notify::notify(&[NotifyState::Ready]);
         let mut ready = ReadyList::new(64);
         loop {
-            let due = [
-                self.speaker.poll_timeout(),
-                self.forwarding.poll_timeout(),
-                self.role.poll_timeout(&self.speaker),
-            ];
-            let timeout = due.into_iter().flatten().min().map(|due| due - now());
+            let timeout = self.poll_timeout().map(|due| due - now());
             self.epoll.wait(&mut ready, timeout).context("epoll")?;
             let mut stop = false;
             let mut tend = false;
@@ -390,6 +385,15 @@ impl<R: Role> Daemon<R> {
         }
         self.end();
         Ok(())
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let due = [
+            self.speaker.poll_timeout(),
+            self.forwarding.poll_timeout(),
+            self.role.poll_timeout(&self.speaker),
+        ];
+        due.into_iter().flatten().min()
     }
 
     /// Adds descriptors that forwarding has opened since.
