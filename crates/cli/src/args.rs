@@ -240,6 +240,10 @@ pub(crate) struct Gateway {
     /// How long before packets may leave to stop sleeping and wait awake, for example 30us
     #[arg(long, value_name = "TIME")]
     pub(crate) spin: Option<Text<Duration>>,
+    /// Remove the rules and routes that block tenants' packets after gateways stopped, and end; those of
+    /// running gateways stay
+    #[arg(long)]
+    pub(crate) cleanup: bool,
 }
 
 #[derive(Args, Debug)]

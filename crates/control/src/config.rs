@@ -42,7 +42,7 @@ pub use self::{
     template::{Template, Uplink},
     tenant::{
         DEFAULT_TENANT_MTU, DEFAULT_TENANT_QUEUE, DEFAULT_TENANTS_MAX, Fairness, Member, Tenant,
-        TenantController, TenantPeer, TenantRule,
+        TenantController, TenantPeer, TenantRule, WhenStopped,
     },
 };
 use crate::key::PublicKey;

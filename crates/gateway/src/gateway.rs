@@ -193,7 +193,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        self.tenants.remove_all();
+        self.tenants.leave(&self.config);
         // Fails only when the thread has ended already.
         let _ = self.data.send(Command::Close);
         if let Some(thread) = self.data_thread.join.take() {

@@ -71,3 +71,12 @@ pub fn run(config_path: &Path, options: Options) -> anyhow::Result<()> {
     start::reduce_privileges()?;
     gateway.serve(Some(signals))
 }
+
+/// Removes the rules and routes with which gateways that do not run any more block their tenants' packets.
+/// Returns what it removed, a line each.
+///
+/// # Errors
+/// The kernel refuses; CAP_NET_ADMIN is needed.
+pub fn cleanup() -> anyhow::Result<Vec<String>> {
+    Ok(tenants::cleanup()?)
+}

@@ -171,6 +171,7 @@ impl Gateway {
             .apply(&self.config, devices, &self.active, &self.data)?;
         let problems = self.tenants.install(&self.config);
         anyhow::ensure!(problems.is_empty(), problems.join("\n"));
+        self.tenants.on_started();
         Ok(())
     }
 }

@@ -28,6 +28,7 @@ use keiro_linux::{
 };
 
 pub(crate) use self::device_health::DeviceHealth;
+pub(crate) use self::kernel::cleanup;
 use self::{
     device_health::{ABSENT, DeviceEvents},
     kernel::{Interfaces, Kernel},
@@ -59,6 +60,8 @@ pub(crate) struct Tenants {
     reported: DeviceEvents,
     /// Some interface was not found, and is looked for once more.
     recheck: bool,
+    /// The gateway has started, so that its packets are expected to be blocked when it ends.
+    served: bool,
 }
 
 struct Device {
@@ -173,10 +176,16 @@ impl Tenants {
         Ok(())
     }
 
-    /// Removes everything at once, since closing devices one by one takes long. The data thread
-    /// finds them gone.
-    pub(crate) fn remove_all(&mut self) {
-        self.kernel.remove_all(&here(self.devices.values()));
+    /// Removes all devices at once, since closing them one by one takes long; the data thread finds them
+    /// gone. What blocks the packets of tenants stays ([`Kernel::leave`]).
+    pub(crate) fn leave(&mut self, config: &Config) {
+        let devices = here(self.devices.values());
+        self.kernel.leave(config, &devices, self.served);
+    }
+
+    /// The gateway has started: its tenants stay blocked when it ends.
+    pub(crate) fn on_started(&mut self) {
+        self.served = true;
     }
 
     /// Installs the addresses, routes and rules of `config` and removes others. Leftovers of a

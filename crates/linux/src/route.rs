@@ -427,8 +427,13 @@ impl Installed {
     /// The kernel does not answer. Completed changes are recorded, so that this can be called again.
     pub fn set(&mut self, wanted: &[Entry]) -> Result<Outcome, RouteError> {
         let mut outcome = Outcome::default();
+        let (through, others): (Vec<&Entry>, Vec<&Entry>) =
+            wanted.iter().partition(|entry| entry.interface().is_some());
+        // New rules and unreachable routes before old ones are removed, so that no packet takes another way in
+        // between. They cannot be in conflict; a route into a device can be with an old one.
+        self.add_missing(&others, &mut outcome)?;
         self.remove_all_but(wanted, &mut outcome.errors)?;
-        self.add_missing(wanted, &mut outcome)?;
+        self.add_missing(&through, &mut outcome)?;
         let foreign = self
             .entries
             .iter()
@@ -460,7 +465,7 @@ impl Installed {
         Ok(())
     }
 
-    fn add_missing(&mut self, wanted: &[Entry], outcome: &mut Outcome) -> Result<(), RouteError> {
+    fn add_missing(&mut self, wanted: &[&Entry], outcome: &mut Outcome) -> Result<(), RouteError> {
         let known = self.entries.iter().enumerate();
         let known: BTreeMap<Entry, usize> = known
             .map(|(index, (entry, _))| (entry.clone(), index))
@@ -469,7 +474,7 @@ impl Installed {
             true => BTreeSet::new(),
             false => self.socket.ours()?.into_iter().collect(),
         };
-        for entry in wanted {
+        for &entry in wanted {
             let known = known.get(entry).copied();
             if known.is_some() && present.contains(&message::as_listed(entry)) {
                 continue;
@@ -531,6 +536,21 @@ impl Installed {
     /// The kernel refuses; remaining devices are removed when they are closed.
     pub fn remove_tuns(&mut self, interfaces: &BTreeSet<u32>) -> Result<usize, RouteError> {
         self.socket.remove_tuns(interfaces)
+    }
+
+    /// Leaves entries for which `stays` holds in the kernel, for a later run to take over, and removes the
+    /// others and the TUN devices. `stays` gets whether an earlier run had made the entry.
+    ///
+    /// # Errors
+    /// Those of [`Self::remove_tuns`]; remaining devices are removed when they are closed.
+    pub fn leave(
+        mut self,
+        stays: impl Fn(&Entry, bool) -> bool,
+        interfaces: &BTreeSet<u32>,
+    ) -> Result<(), RouteError> {
+        self.entries
+            .retain(|(entry, added)| !stays(entry, *added == Added::Ours));
+        self.remove_all_with_tuns(interfaces)
     }
 
     /// Removes all entries and their TUN devices. Entries that would stay behind go first.

@@ -8,10 +8,18 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-use crate::{args, args::LogFormat, failure::Failure, output::Style};
+use crate::{
+    args,
+    args::LogFormat,
+    failure::Failure,
+    output::{self, Style},
+};
 use keiro_control::protocol::Timestamp;
 
 pub(crate) fn gateway(args: &args::Gateway) -> Result<(), Failure> {
+    if args.cleanup {
+        return cleaned();
+    }
     log(args.log_format, args.verbose);
     let options = Options {
         realtime_priority: args.realtime,
@@ -22,6 +30,15 @@ pub(crate) fn gateway(args: &args::Gateway) -> Result<(), Failure> {
         ..Options::default()
     };
     keiro_gateway::run(&args.config, options).map_err(Failure::from_anyhow)
+}
+
+fn cleaned() -> Result<(), Failure> {
+    let removed = keiro_gateway::cleanup().map_err(Failure::from_anyhow)?;
+    if removed.is_empty() {
+        output::message!("keiro: no stopped gateway blocks packets here; nothing was removed");
+    }
+    let lines = removed.iter().map(|entry| format!("removed {entry}\n"));
+    output::text(lines.collect::<String>())
 }
 
 /// Log lines go to standard error, so that data and messages stay apart.

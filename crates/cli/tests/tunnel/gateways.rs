@@ -108,6 +108,14 @@ impl Gateways {
         self.await_paths();
     }
 
+    /// What `keiro gateway --cleanup` prints beside gateway `own`.
+    pub(crate) fn cleanup(&self, own: usize) -> String {
+        let host = self.lab.host(NAMES[own]).expect("a host");
+        let mut command = host.command(crate::PROGRAM);
+        command.args(["gateway", "--cleanup"]);
+        finish(&mut command, b"").expect_code(0).stdout
+    }
+
     /// One more gateway on the host of gateway `own`, which logs to `beside.log`.
     pub(crate) fn spawn_beside(&self, own: usize, file: &str) -> Process {
         let log = File::create(self.sites[own].path("beside.log")).expect("a log");
@@ -309,22 +317,15 @@ fn fill(offset: usize, buffer: &mut [u8]) {
     }
 }
 
-/// Pings until there is an answer, and gives the length of its payload; `None`: there is none.
-fn echo(to: IpAddr, bytes: usize, device: Option<&str>) -> Option<usize> {
-    const ID: u16 = 0x6b65;
-    let (domain, protocol, request, reply) = match to {
-        IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, 8, 0),
-        IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6, 128, 129),
-    };
-    let mut socket = Socket::new(domain, Type::RAW, Some(protocol)).expect("a raw socket");
-    if let Some(device) = device {
-        socket.bind_device(Some(device.as_bytes())).expect("bound");
-    }
-    let wait = Duration::from_millis(300);
-    socket.set_read_timeout(Some(wait)).expect("set");
-    let mut packet = vec![request, 0, 0, 0, (ID >> 8) as u8, ID as u8, 0, 1];
+const ECHO_ID: u16 = 0x6b65;
+
+/// An ICMP or ICMPv6 echo request with `bytes` of payload. The kernel adds the checksum of ICMPv6.
+pub(crate) fn echo_request(v4: bool, bytes: usize) -> Vec<u8> {
+    let request = if v4 { 8 } else { 128 };
+    let id = ECHO_ID.to_be_bytes();
+    let mut packet = vec![request, 0, 0, 0, id[0], id[1], 0, 1];
     packet.resize(8 + bytes, 0x5a);
-    if to.is_ipv4() {
+    if v4 {
         let words = packet.chunks(2);
         let sum: u32 = words
             .map(|word| u32::from(word[0]) << 8 | word.get(1).map_or(0, |low| u32::from(*low)))
@@ -333,6 +334,28 @@ fn echo(to: IpAddr, bytes: usize, device: Option<&str>) -> Option<usize> {
         let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
         packet[2..4].copy_from_slice(&sum.to_be_bytes());
     }
+    packet
+}
+
+/// A raw socket that receives ICMP or ICMPv6.
+pub(crate) fn icmp_socket(v4: bool) -> Socket {
+    let (domain, protocol) = match v4 {
+        true => (Domain::IPV4, Protocol::ICMPV4),
+        false => (Domain::IPV6, Protocol::ICMPV6),
+    };
+    Socket::new(domain, Type::RAW, Some(protocol)).expect("a raw socket")
+}
+
+/// Pings until there is an answer, and gives the length of its payload; `None`: there is none.
+pub(crate) fn echo(to: IpAddr, bytes: usize, device: Option<&str>) -> Option<usize> {
+    let reply = if to.is_ipv4() { 0 } else { 129 };
+    let mut socket = icmp_socket(to.is_ipv4());
+    if let Some(device) = device {
+        socket.bind_device(Some(device.as_bytes())).expect("bound");
+    }
+    let wait = Duration::from_millis(300);
+    socket.set_read_timeout(Some(wait)).expect("set");
+    let packet = echo_request(to.is_ipv4(), bytes);
     let end = Instant::now() + LIMIT;
     let mut buffer = vec![0; 65_536];
     while Instant::now() < end {
@@ -345,7 +368,8 @@ fn echo(to: IpAddr, bytes: usize, device: Option<&str>) -> Option<usize> {
             // IPv4's raw sockets give the IP header too.
             let start = if to.is_ipv4() { 20 } else { 0 };
             let message = &buffer[start.min(length)..length];
-            if message.first() == Some(&reply) && message.get(4..6) == Some(&ID.to_be_bytes()) {
+            if message.first() == Some(&reply) && message.get(4..6) == Some(&ECHO_ID.to_be_bytes())
+            {
                 return Some(message.len() - 8);
             }
         }

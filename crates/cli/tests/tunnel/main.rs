@@ -7,6 +7,7 @@ mod gateways;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod routes;
+mod stopped;
 
 use std::{
     net::{IpAddr, SocketAddr, UdpSocket},
@@ -113,8 +114,10 @@ fn two_tenants_may_have_the_same_addresses() {
     gateways.ping(0, "fd00:2::1", Some("t-red"));
     assert_eq!(rules(&gateways), 12);
     gateways.stop(0, SIGTERM);
-    assert_eq!(rules(&gateways), 0);
+    assert_eq!(rules(&gateways), 12);
     assert!(!gateways.ip(0, "link show").contains("t-blue"));
+    gateways.cleanup(0);
+    assert_eq!(rules(&gateways), 0);
     for table in ["route show table all", "-6 route show table all"] {
         let left = gateways.ip(0, table);
         assert!(!left.contains("proto 75"), "{left}");

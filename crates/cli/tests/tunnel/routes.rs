@@ -169,8 +169,18 @@ fn a_gateway_beside_keeps_its_own_when_another_starts() {
     let told = std::fs::read_to_string(gateways.sites[0].path("beside.log")).expect("a log");
     assert!(!told.contains("taken away"), "{told}");
     other.signal(SIGTERM).expect("it runs");
-    eventually("only one's are left", || {
+    eventually("its devices go", || {
+        (!gateways.ip(0, "link show").contains("u-")).then_some(())
+    });
+    // What blocks its tenants is removed beside the one that runs, which keeps its own.
+    eventually("the one that stopped is cleaned up", || {
+        gateways.cleanup(0);
         let tables: Vec<_> = tables(&gateways).into_iter().collect();
         (tables == ["101", "102"]).then_some(())
     });
+    for table in ["101", "102"] {
+        assert_eq!(rules(&gateways, table), 6, "{table}");
+    }
+    let told = log(&gateways);
+    assert!(!told.contains("taken away"), "{told}");
 }

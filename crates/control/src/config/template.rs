@@ -269,6 +269,9 @@ const REST: &str = "
 #prefixes = [\"10.1.0.0/16\"]
 # Destinations that are routed into the device. Default: all prefixes of its peers.
 #routes = [\"10.2.0.0/16\"]
+# While the gateway is stopped: \"block\" drops the tenant's packets, \"bypass\" sends them unencrypted by
+# the machine's other routes.
+#when_stopped = \"block\"
 # What may wait for each peer.
 #queue = \"1MiB\"
 # Networks behind each peer, and the application of class \"datagram\" that carries packets to them.

@@ -78,6 +78,8 @@ pub struct Tenant {
     pub weight: Weight,
     /// What decides its windows.
     pub controller: TenantController,
+    /// What becomes of its packets while no gateway runs.
+    pub when_stopped: WhenStopped,
     /// The TUN device's name.
     pub device: String,
     /// How many queues the kernel spreads the device's flows over.
@@ -141,6 +143,16 @@ pub enum TenantController {
     I2vfc,
     /// None: no window.
     Open,
+}
+
+/// What becomes of a tenant's packets while no gateway carries them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenStopped {
+    /// Its rules and unreachable routes stay, so that no packet leaves outside the tunnel.
+    #[default]
+    Block,
+    /// Nothing stays: packets follow the machine's other routes, unencrypted.
+    Bypass,
 }
 
 /// A unit that is a smaller part of the line gets a note. It is not wrong: the bottleneck that tenants
@@ -228,6 +240,10 @@ const CONTROLLERS: &[(&str, TenantController)] = &[
     ("i2vfc", TenantController::I2vfc),
     ("open", TenantController::Open),
 ];
+const WHEN_STOPPED: &[(&str, WhenStopped)] = &[
+    ("block", WhenStopped::Block),
+    ("bypass", WhenStopped::Bypass),
+];
 /// Rules of one tenant: they are tried one after another. Ours.
 const RULES_MAX: usize = 256;
 const QUEUE: [ByteCount; 2] = [ByteCount::new(64 << 10), ByteCount::new(64 << 20)];
@@ -294,6 +310,7 @@ impl Reader<'_> {
         let id = fields.required(r, "id", "1", tenant_id);
         let weight = fields.optional(r, "weight", weight);
         let controller = fields.optional(r, "controller", |v| choice(v, CONTROLLERS));
+        let when_stopped = fields.optional(r, "when_stopped", |v| choice(v, WHEN_STOPPED));
         let device = fields.optional(r, "device", own_device);
         let device_at = fields.span_of("device");
         let device_queues = fields.optional(r, "device_queues", device_queues);
@@ -352,6 +369,7 @@ impl Reader<'_> {
             id,
             weight: value(weight).unwrap_or_default(),
             controller: value(controller).unwrap_or_default(),
+            when_stopped: value(when_stopped).unwrap_or_default(),
             device: value(device).unwrap_or_else(|| format!("keiro{id}")),
             device_queues: value(device_queues).unwrap_or(1),
             addresses: value(addresses).unwrap_or_default(),

@@ -9,7 +9,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use keiro_control::config::{Config, Tenant};
+use keiro_control::config::{Config, Tenant, WhenStopped};
 use keiro_linux::route::{
     Address, Entry, Installed, Outcome, Route, RouteError, RouteSocket, RouteWatch, Rule,
     RuleVersion, TABLE_MAIN, Via,
@@ -39,6 +39,10 @@ const RULE_PRIORITY: u32 = 7600;
 const ADDRESS_RULE_PRIORITY: u32 = RULE_PRIORITY + 1;
 /// The last of a table: as the kernel's documentation of VRF has it.
 const UNREACHABLE_METRIC: u32 = 4_278_198_272;
+/// Of unreachable routes beside those into a device: next to them, so that no other route to the prefix takes
+/// their place when the device has gone. IPv6 takes the metric 0 of those into the device for 1,024.
+const STAND_IN_METRIC_V4: u32 = 1;
+const STAND_IN_METRIC_V6: u32 = 1025;
 /// Problems that are reported at once. Ours.
 const PROBLEMS_MAX: usize = 100;
 
@@ -109,17 +113,35 @@ impl Kernel {
         }
     }
 
-    /// Removes everything, and the devices.
-    pub(super) fn remove_all(&mut self, devices: &BTreeSet<u32>) {
-        let Some(mut installed) = self.installed.take() else {
+    /// Removes the devices and everything but what blocks packets of tenants while no gateway runs. A
+    /// gateway that has not `served` leaves only what was there before it.
+    pub(super) fn leave(&mut self, config: &Config, devices: &BTreeSet<u32>, served: bool) {
+        let Some(installed) = self.installed.take() else {
             return;
         };
-        if let Err(error) = installed.remove_all_with_tuns(devices) {
+        let blocked: Vec<&Tenant> = config
+            .tenants
+            .iter()
+            .filter(|tenant| tenant.when_stopped == WhenStopped::Block)
+            .collect();
+        let blocks: BTreeSet<Entry> = blocked
+            .iter()
+            .flat_map(|tenant| blocks_of(tenant))
+            .collect();
+        let stays =
+            |entry: &Entry, was_there: bool| (served || was_there) && blocks.contains(entry);
+        if let Err(error) = installed.leave(stays, devices) {
             tracing::debug!(%error, "TUN devices are closed one by one");
+        }
+        if served && !blocked.is_empty() {
+            tracing::info!(
+                "packets of {} stay blocked until the gateway starts again; `keiro gateway --cleanup` removes that",
+                names_of(&blocked)
+            );
         }
     }
 
-    /// Takes over what a killed gateway left behind, whether its table is in use now or not: rules
+    /// Takes over what a stopped or killed gateway left behind, whether its table is in use now or not: rules
     /// without a gateway would lead packets into empty tables.
     fn take_over(&mut self, config: &Config) -> Result<(), RouteError> {
         let installed = match &mut self.installed {
@@ -133,14 +155,15 @@ impl Kernel {
                 self.installed.insert(Installed::new(RouteSocket::open()?))
             }
         };
-        let mut others = installed.others()?;
-        others.retain(is_of_a_table);
-        let anothers = tables_of_others(config, &others, |name| installed.is_tun(name))?;
-        for entry in others {
-            if table_of(&entry).is_some_and(|table| !anothers.contains(&table)) {
-                tracing::info!(%entry, "left behind by an earlier run; taken over");
-                installed.adopt(entry);
-            }
+        let own: BTreeSet<&str> = config
+            .tenants
+            .iter()
+            .flat_map(interface_names)
+            .map(String::as_str)
+            .collect();
+        for entry in left_behind(installed, &own)? {
+            tracing::info!(%entry, "left behind by an earlier run; taken over");
+            installed.adopt(entry);
         }
         Ok(())
     }
@@ -217,12 +240,59 @@ fn log_restored(put_back: &[Entry], installed: &mut Installed, of: impl Fn(&Entr
     }
 }
 
-/// Whether an entry is of the kind that stays in a tenant's table when its device has gone.
-fn is_of_a_table(entry: &Entry) -> bool {
-    match entry {
-        Entry::Address(_) => false,
-        Entry::Route(route) => (route.via, route.metric) == (Via::Unreachable, UNREACHABLE_METRIC),
+/// Removes what gateways that do not run any more left behind, and returns it, a line each.
+///
+/// # Errors
+/// The kernel does not answer or refuses; CAP_NET_ADMIN is needed.
+pub(crate) fn cleanup() -> Result<Vec<String>, RouteError> {
+    let mut socket = RouteSocket::open()?;
+    let found = left_behind(&mut Installed::new(RouteSocket::open()?), &BTreeSet::new())?;
+    let mut removed = Vec::new();
+    // In reverse order: rules before the routes that they select.
+    for entry in found.into_iter().rev() {
+        if socket.remove(&entry)? {
+            removed.push(entry.to_string());
+        }
+    }
+    Ok(removed)
+}
+
+/// Entries of gateways that do not run any more. `own` are names of interfaces of the caller, which no other
+/// gateway has.
+fn left_behind(installed: &mut Installed, own: &BTreeSet<&str>) -> Result<Vec<Entry>, RouteError> {
+    let mut entries = installed.others()?;
+    // Routes into a device are there as long as its gateway runs.
+    let served: BTreeSet<(IpNet, u32)> = entries
+        .iter()
+        .filter_map(|entry| match entry {
+            Entry::Route(route) if route.via != Via::Unreachable => {
+                Some((route.destination, route.table))
+            }
+            _ => None,
+        })
+        .collect();
+    entries.retain(|entry| match entry {
+        Entry::Route(route) => {
+            is_block(route) && !served.contains(&(route.destination, route.table))
+        }
         Entry::Rule(rule) => [RULE_PRIORITY, ADDRESS_RULE_PRIORITY].contains(&rule.priority),
+        Entry::Address(_) => false,
+    });
+    let anothers = tables_of_others(own, &entries, |name| installed.is_tun(name))?;
+    entries.retain(|entry| table_of(entry).is_some_and(|table| !anothers.contains(&table)));
+    Ok(entries)
+}
+
+/// Whether a route is of the kind that stays in a tenant's table when its device has gone.
+fn is_block(route: &Route) -> bool {
+    let metrics = [UNREACHABLE_METRIC, stand_in_metric(&route.destination)];
+    route.via == Via::Unreachable && metrics.contains(&route.metric)
+}
+
+fn stand_in_metric(destination: &IpNet) -> u32 {
+    match destination {
+        IpNet::V4(_) => STAND_IN_METRIC_V4,
+        IpNet::V6(_) => STAND_IN_METRIC_V6,
     }
 }
 
@@ -235,18 +305,12 @@ fn table_of(entry: &Entry) -> Option<u32> {
 }
 
 /// Tables of gateways that run beside this one: a rule leads there by a TUN device, which is there as
-/// long as its gateway runs, and which is none that the configuration names.
+/// long as its gateway runs, and which is none of `own`.
 fn tables_of_others(
-    config: &Config,
+    own: &BTreeSet<&str>,
     entries: &[Entry],
     mut is_tun: impl FnMut(&str) -> Result<bool, RouteError>,
 ) -> Result<BTreeSet<u32>, RouteError> {
-    let own: BTreeSet<&str> = config
-        .tenants
-        .iter()
-        .flat_map(|tenant| tenant.interfaces.iter().chain([&tenant.device]))
-        .map(String::as_str)
-        .collect();
     let mut tables = BTreeSet::new();
     for entry in entries {
         let Entry::Rule(rule) = entry else {
@@ -263,76 +327,119 @@ fn tables_of_others(
     Ok(tables)
 }
 
-/// What a tenant has in the kernel, in the order of adding. Without its device (`None`) only what
-/// needs none.
+fn interface_names(tenant: &Tenant) -> impl Iterator<Item = &String> {
+    tenant.interfaces.iter().chain([&tenant.device])
+}
+
+/// Names of up to a few tenants, for a log line.
+fn names_of(tenants: &[&Tenant]) -> String {
+    const SHOWN: usize = 5;
+    let names: Vec<&str> = tenants
+        .iter()
+        .take(SHOWN)
+        .map(|t| t.name.as_str())
+        .collect();
+    let kind = if tenants.len() == 1 {
+        "tenant"
+    } else {
+        "tenants"
+    };
+    match tenants.len().saturating_sub(SHOWN) {
+        0 => format!("{kind} {}", names.join(", ")),
+        more => format!("{kind} {} and {more} more", names.join(", ")),
+    }
+}
+
+/// What a tenant has in the kernel, in the order of adding: what blocks packets before what carries them.
+/// Without its device (`None`) only what needs none.
 fn entries_of(tenant: &Tenant, device: Option<u32>) -> Vec<Entry> {
+    let mut entries = blocks_of(tenant);
+    let Some(interface) = device else {
+        return entries;
+    };
+    for &address in &tenant.addresses {
+        entries.push(Entry::Address(Address { interface, address }));
+    }
+    for &destination in &tenant.routes {
+        entries.push(Entry::Route(Route {
+            destination,
+            table: tenant.table.unwrap_or(TABLE_MAIN),
+            via: Via::Interface(interface),
+            metric: 0,
+        }));
+    }
+    entries
+}
+
+/// What keeps a tenant's packets from other routes, with or without its device.
+fn blocks_of(tenant: &Tenant) -> Vec<Entry> {
     let mut entries = Vec::new();
-    let table = tenant.table.unwrap_or(TABLE_MAIN);
-    if let Some(interface) = device {
-        for &address in &tenant.addresses {
-            entries.push(Entry::Address(Address { interface, address }));
-        }
+    if tenant.when_stopped == WhenStopped::Block {
         for &destination in &tenant.routes {
             entries.push(Entry::Route(Route {
                 destination,
-                table,
-                via: Via::Interface(interface),
-                metric: 0,
-            }));
-        }
-    }
-    if tenant.table.is_none() {
-        return entries;
-    }
-    for v6 in [false, true] {
-        if !tenant.uses(v6) {
-            continue;
-        }
-        let (version, everything) = match v6 {
-            true => (RuleVersion::V6, "::/0"),
-            false => (RuleVersion::V4, "0.0.0.0/0"),
-        };
-        if let Ok(destination) = everything.parse() {
-            entries.push(Entry::Route(Route {
-                destination,
-                table,
+                table: tenant.table.unwrap_or(TABLE_MAIN),
                 via: Via::Unreachable,
-                metric: UNREACHABLE_METRIC,
+                metric: stand_in_metric(&destination),
             }));
         }
-        let rule = Rule {
-            version,
-            priority: RULE_PRIORITY,
-            table,
-            incoming: None,
-            outgoing: None,
-            mark: None,
-            source: None,
-        };
-        let incoming = tenant.interfaces.iter().chain([&tenant.device]);
-        for name in incoming {
-            entries.push(Entry::Rule(Rule {
-                incoming: Some(name.clone()),
-                ..rule.clone()
-            }));
-        }
-        // Listeners and forwards of the tenant are bound to one of its interfaces.
-        let outgoing = tenant.interfaces.iter().chain([&tenant.device]);
-        for name in outgoing {
-            entries.push(Entry::Rule(Rule {
-                outgoing: Some(name.clone()),
-                ..rule.clone()
-            }));
-        }
-        for address in &tenant.addresses {
-            if matches!(address, IpNet::V6(_)) == v6 {
-                entries.push(Entry::Rule(Rule {
-                    priority: ADDRESS_RULE_PRIORITY,
-                    source: Some(IpNet::from(address.addr())),
-                    ..rule.clone()
-                }));
-            }
+    }
+    let Some(table) = tenant.table else {
+        return entries;
+    };
+    for v6 in [false, true] {
+        if tenant.uses(v6) {
+            entries.extend(unreachable_at_end(table, v6));
+            entries.extend(rules_of(tenant, table, v6).map(Entry::Rule));
         }
     }
     entries
+}
+
+/// The last route of a tenant's table, so that no other table is looked up.
+fn unreachable_at_end(table: u32, v6: bool) -> Option<Entry> {
+    let everything = if v6 { "::/0" } else { "0.0.0.0/0" };
+    Some(Entry::Route(Route {
+        destination: everything.parse().ok()?,
+        table,
+        via: Via::Unreachable,
+        metric: UNREACHABLE_METRIC,
+    }))
+}
+
+/// Rules that lead a tenant's packets into its table.
+fn rules_of(tenant: &Tenant, table: u32, v6: bool) -> impl Iterator<Item = Rule> {
+    let rule = Rule {
+        version: if v6 { RuleVersion::V6 } else { RuleVersion::V4 },
+        priority: RULE_PRIORITY,
+        table,
+        incoming: None,
+        outgoing: None,
+        mark: None,
+        source: None,
+    };
+    let mut rules = Vec::new();
+    for name in interface_names(tenant) {
+        rules.push(Rule {
+            incoming: Some(name.clone()),
+            ..rule.clone()
+        });
+    }
+    // Listeners and forwards of the tenant are bound to one of its interfaces.
+    for name in interface_names(tenant) {
+        rules.push(Rule {
+            outgoing: Some(name.clone()),
+            ..rule.clone()
+        });
+    }
+    for address in &tenant.addresses {
+        if matches!(address, IpNet::V6(_)) == v6 {
+            rules.push(Rule {
+                priority: ADDRESS_RULE_PRIORITY,
+                source: Some(IpNet::from(address.addr())),
+                ..rule.clone()
+            });
+        }
+    }
+    rules.into_iter()
 }

@@ -62,6 +62,7 @@ fn what_is_not_written_has_good_values() {
     let tenant = config.tenant_named("blue").expect("it is there");
     assert_eq!((tenant.device.as_str(), tenant.id), ("keiro1", 1));
     assert_eq!(tenant.device_queues, 1);
+    assert_eq!(tenant.when_stopped, WhenStopped::Block);
     assert_eq!(
         (tenant.weight.get(), tenant.controller),
         (1.0, TenantController::Keiro)
@@ -97,6 +98,7 @@ table = 101
 interfaces = ["eth1"]
 prefixes = ["10.1.0.0/16"]
 routes = ["10.2.0.0/17"]
+when_stopped = "bypass"
 queue = "64KiB"
 [tenant.blue.peer.b]
 prefixes = ["10.2.0.0/16"]
@@ -127,6 +129,7 @@ destination_ports = "5004-5010"
     assert_eq!(tenant.rules[1].destination_ports, Some(5004..=5010));
     assert_eq!((config.fairness.tenants_max, tenant.table), (7, Some(101)));
     assert_eq!(tenant.device_queues, 64);
+    assert_eq!(tenant.when_stopped, WhenStopped::Bypass);
 }
 
 #[test]
