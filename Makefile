@@ -101,8 +101,8 @@ install: ## to $(DESTDIR)$(PREFIX), after `make build`; needs no Rust, so sudo w
 	$(keiro) completion bash > $(datadir)/bash-completion/completions/keiro
 	$(keiro) completion zsh > $(datadir)/zsh/site-functions/_keiro
 	$(keiro) completion fish > $(datadir)/fish/vendor_completions.d/keiro.fish
-	sed 's|/usr/bin/keiro|$(PREFIX)/bin/keiro|' packaging/systemd/keiro-gateway.service \
-		> $(unitdir)/keiro-gateway.service
+	for unit in packaging/systemd/*; do \
+		sed 's|/usr/bin/keiro|$(PREFIX)/bin/keiro|' $$unit > $(unitdir)/$${unit##*/} || exit 1; done
 	install -m 644 packaging/sysusers.d/keiro.conf $(sysusersdir)/keiro.conf
 	install -m 644 packaging/examples/* packaging/wireshark/keiro.lua $(datadir)/doc/keiro/examples/
 	install -m 644 README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT $(datadir)/doc/keiro/

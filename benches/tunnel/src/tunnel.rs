@@ -140,7 +140,9 @@ app = "ip"
         let file = site.join("gateway.toml");
         fs::write(&file, text)?;
         let mut command = lab.host(HOSTS[own])?.command(&args.keiro);
-        command.args(["gateway", "--config"]).arg(&file);
+        command
+            .args(["gateway", "--user", "root", "--config"])
+            .arg(&file);
         processes.push(spawn(lab, own, command, files)?);
     }
     Ok(Tunnel {

@@ -178,6 +178,8 @@ pub(crate) struct Flowstats {
     /// Let others than this machine read them: ADDRESS need not be a loopback address
     #[arg(long, requires = "metrics_listen")]
     pub(crate) metrics_public: bool,
+    #[command(flatten)]
+    pub(crate) user: User,
     /// Send a collector every ten seconds what every flow has sent, as IPFIX over UDP:
     /// 192.0.2.1:4739
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -216,6 +218,15 @@ pub(crate) enum Config {
     },
 }
 
+/// The user of a daemon.
+#[derive(Args, Debug)]
+pub(crate) struct User {
+    /// Run as this user after the start, which only root can ask for; `root` stays root. As `keiro`
+    /// unless given, where there is that user
+    #[arg(long = "user", value_name = "NAME")]
+    pub(crate) name: Option<String>,
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct Gateway {
     /// The configuration
@@ -240,6 +251,8 @@ pub(crate) struct Gateway {
     /// How long before packets may leave to stop sleeping and wait awake, for example 30us
     #[arg(long, value_name = "TIME")]
     pub(crate) spin: Option<Text<Duration>>,
+    #[command(flatten)]
+    pub(crate) user: User,
     /// Remove the rules and routes that block tenants' packets after gateways stopped, and end; those of
     /// running gateways stay
     #[arg(long)]
@@ -273,6 +286,8 @@ pub(crate) struct EgressDaemon {
     /// stop the daemon before
     #[arg(long, conflicts_with_all = ["dry_run", "record"])]
     pub(crate) cleanup: bool,
+    #[command(flatten)]
+    pub(crate) user: User,
     /// Write all that is heard to this file, so that it can be run again; it grows without bound
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) record: Option<PathBuf>,
@@ -569,6 +584,8 @@ pub(crate) struct MeasureNet {
     /// With --serve: whose key may measure; may be given several times
     #[arg(long, value_name = "PUBKEY", num_args = 1.., conflicts_with_all = ["open", "target"])]
     pub(crate) allow: Vec<keiro_control::PublicKey>,
+    #[command(flatten)]
+    pub(crate) user: User,
     /// No authentication; for laboratories
     #[arg(long)]
     pub(crate) open: bool,

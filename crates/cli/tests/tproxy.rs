@@ -243,7 +243,7 @@ impl Gateways {
             let log = File::create(site.path("log")).expect("a log");
             let mut command = host.command(env!("CARGO_BIN_EXE_keiro"));
             command
-                .args(["gateway", "--config", &shown(&file)])
+                .args(["gateway", "--user", "root", "--config", &shown(&file)])
                 .env_remove("NOTIFY_SOCKET")
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())

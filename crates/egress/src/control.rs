@@ -21,7 +21,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use keiro_linux::unix;
+use keiro_linux::{privilege, unix};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -104,6 +104,7 @@ impl ControlSocket {
             let under_way = Arc::clone(&self.under_way);
             let serving = thread::Builder::new().name("control".to_owned());
             let spawned = serving.spawn(move || {
+                privilege::give_up_in_thread();
                 if let Err(error) = serve(&stream, &ask, &handle) {
                     tracing::debug!(%error, "a question was not answered");
                 }

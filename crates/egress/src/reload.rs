@@ -16,6 +16,7 @@ use keiro_bgp::{
     rib::NeighbourId,
     speaker::{Input, NeighbourConfig},
 };
+use keiro_linux::privilege;
 use sd_notify::NotifyState;
 
 use crate::{
@@ -92,6 +93,7 @@ impl<R: Role> Daemon<R> {
         let handle = self.handle();
         let reading = thread::Builder::new().name("reload".to_owned());
         let spawned = reading.spawn(move || {
+            privilege::give_up_in_thread();
             // Also wakes the event loop if loading panics.
             let _waking = Waking(handle);
             let tell = tell;

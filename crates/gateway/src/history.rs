@@ -4,7 +4,6 @@
 use std::{
     collections::BTreeMap,
     sync::Arc,
-    thread,
     time::{Duration, Instant as Stopwatch, SystemTime, UNIX_EPOCH},
 };
 
@@ -91,21 +90,7 @@ impl HistoryRecorder {
         let file = config.gateway.state_directory.join("history.db");
         let trigger = Arc::clone(trigger);
         let wake = Box::new(move || trigger.wake.wake());
-        // A thread has the privileges of the one that starts it.
-        let starter = || {
-            if let Err(error) = privileges.drop_in_thread() {
-                tracing::warn!(%error, "the history's thread keeps its privileges");
-            }
-            Recorder::start(file, bounds, wake)
-        };
-        let start = || {
-            thread::scope(|scope| {
-                let starter = thread::Builder::new().spawn_scoped(scope, starter)?;
-                starter.join().unwrap_or_else(|_| {
-                    Err(std::io::Error::other("the thread that starts it panicked"))
-                })
-            })
-        };
+        let start = || privileges.start_without("history", || Recorder::start(file, bounds, wake));
         let mut health = HistoryHealth {
             is_off: !config.history.enabled,
             ..HistoryHealth::default()

@@ -45,9 +45,11 @@ mod workload;
 use std::path::Path;
 
 use anyhow::Context;
-use keiro_linux::{limit, signal::Signals};
-
-use self::privileges::Privileges;
+use keiro_linux::{
+    limit,
+    privilege::{self, RunAs},
+    signal::Signals,
+};
 
 pub use gateway::Gateway;
 pub use offline::plan_of;
@@ -57,18 +59,21 @@ pub use trigger::Handle;
 
 /// Runs the gateway that `config_path` describes until SIGTERM or SIGINT, then drains.
 ///
-/// SIGHUP reloads. Signals of the calling thread are blocked and its privileges given up for good,
-/// so call this from the main thread before others are started.
+/// SIGHUP reloads. Signals of the calling thread are blocked, and the process becomes `run_as` and gives its
+/// privileges up for good, so call this from the main thread before others are started.
 ///
 /// # Errors
 /// Everything that keeps the gateway from starting or from going on: what is wrong, where, and what
 /// to try.
-pub fn run(config_path: &Path, options: Options) -> anyhow::Result<()> {
+pub fn run(config_path: &Path, options: Options, run_as: &RunAs) -> anyhow::Result<()> {
     let signals = Signals::block().context("cannot take signals over")?;
     // One descriptor per flow of a forward: the default of 1024 is soon used up.
     limit::raise_open_files();
-    let gateway = Gateway::start_with(config_path, &options, Privileges::Reduced)?;
-    start::reduce_privileges()?;
+    if let Some(priority) = options.realtime_priority {
+        // The data thread reports it if it does not get the priority.
+        let _ = privilege::allow_realtime(priority);
+    }
+    let gateway = Gateway::start_with(config_path, &options, Some(run_as))?;
     gateway.serve(Some(signals))
 }
 

@@ -14,6 +14,10 @@ impl SocketFiles {
     pub(crate) fn add(&mut self, path: &Path) {
         self.0.push(path.to_owned());
     }
+
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.0.iter().map(PathBuf::as_path)
+    }
 }
 
 impl Drop for SocketFiles {

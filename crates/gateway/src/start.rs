@@ -22,7 +22,7 @@ use keiro_linux::{
     clock,
     epoll::{Epoll, Interest, Waker},
     metrics_server::MetricsServer,
-    privilege::{self, Capability},
+    privilege::RunAs,
     realtime, unix,
 };
 
@@ -43,7 +43,7 @@ use crate::{
     options::Options,
     packet_trace::PacketTraces,
     planning::{Plan, PlanMode, PlannerInput, PlanningProblem, forecast::ForecastState},
-    privileges::Privileges,
+    privileges::{self, Privileges},
     replan_backoff::Backoff,
     site::Site,
     socket_files::SocketFiles,
@@ -65,13 +65,14 @@ impl Gateway {
     /// What keeps the gateway from starting: what is wrong, where, and what to try. Nothing is left
     /// behind then.
     pub fn start(config_path: &Path, options: &Options) -> anyhow::Result<Self> {
-        Self::start_with(config_path, options, Privileges::Kept)
+        Self::start_with(config_path, options, None)
     }
 
+    /// Gives up privileges before the first thread is started, unless `run_as` is `None`.
     pub(crate) fn start_with(
         config_path: &Path,
         options: &Options,
-        privileges: Privileges,
+        run_as: Option<&RunAs>,
     ) -> anyhow::Result<Self> {
         let config = load(config_path, options.lab_variants)?;
         for warning in config.warnings() {
@@ -81,6 +82,9 @@ impl Gateway {
         if let Some(note) = config.unit_note() {
             tracing::info!("{note}");
         }
+        if let Some(run_as) = run_as {
+            privileges::prepare_directories(&config, run_as);
+        }
         let active = Active::default();
         let prepared = active::prepare(&config, &active)?;
         let tenants = Tenants::default();
@@ -89,6 +93,13 @@ impl Gateway {
         let epoll = Arc::new(Epoll::new().context("epoll")?);
         let mut socket_files = SocketFiles::default();
         let sockets = LocalSockets::open(&config, &epoll, &mut socket_files)?;
+        let privileges = match run_as {
+            None => Privileges::Kept,
+            Some(run_as) => {
+                privileges::give_up(config_path, &config, run_as, &socket_files)?;
+                Privileges::Reduced
+            }
+        };
         let data = DataPlane::start(&config, private_key, options, privileges)?;
         let trigger = Arc::new(Trigger {
             wake: Waker::new().context("eventfd")?,
@@ -101,7 +112,7 @@ impl Gateway {
             HistoryRecorder::start(&config, options.history_interval, &trigger, privileges);
         let store_wake = Arc::new(Waker::new().context("eventfd")?);
         epoll.add(&*store_wake, token::STORE, Interest::Read)?;
-        let site = Site::start(&config, Arc::clone(&store_wake))?;
+        let site = Site::start(&config, Arc::clone(&store_wake), privileges)?;
         let mut gateway = Self {
             config_file: ConfigFile {
                 path: config_path.to_owned(),
@@ -365,13 +376,4 @@ fn prepare_thread(options: &Options, privileges: Privileges) {
     if let Err(error) = privileges.drop_in_thread() {
         tracing::warn!(%error, "the data thread keeps its privileges");
     }
-}
-
-/// Leaves the control thread what a reload may need: large receive buffers and low ports.
-pub(crate) fn reduce_privileges() -> anyhow::Result<()> {
-    let keep = [Capability::NetAdmin, Capability::NetBindService];
-    let left = privilege::reduce_thread(&keep).context("cannot give up privileges")?;
-    privilege::refuse_new_privileges().context("cannot give up privileges")?;
-    tracing::debug!(?left, "privileges reduced");
-    Ok(())
 }

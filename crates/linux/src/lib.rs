@@ -8,6 +8,7 @@ pub mod connection;
 pub mod epe;
 pub mod epoll;
 pub mod interface;
+pub mod kernel;
 pub mod limit;
 pub mod link_watch;
 pub mod metrics_server;

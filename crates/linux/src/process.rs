@@ -18,6 +18,8 @@ use socket2::{Socket, Type};
 pub const SIGTERM: i32 = libc::SIGTERM;
 /// Kills a process.
 pub const SIGKILL: i32 = libc::SIGKILL;
+/// Asks a daemon to read its configuration again.
+pub const SIGHUP: i32 = libc::SIGHUP;
 /// Interrupts, as Ctrl-C does.
 pub const SIGINT: i32 = libc::SIGINT;
 /// Stops a process unconditionally.

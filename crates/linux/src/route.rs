@@ -15,7 +15,7 @@ mod watch;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt, fs, io, mem,
+    fmt, io, mem,
 };
 
 use ipnet::IpNet;
@@ -23,7 +23,10 @@ use ipnet::IpNet;
 pub use self::{own::is_own, watch::RouteWatch};
 
 use self::netlink::Netlink;
-use crate::netns::{Netns, NetnsError};
+use crate::{
+    kernel,
+    netns::{Netns, NetnsError},
+};
 
 /// Routing protocol number (`/etc/iproute2/rt_protos`) of Keiro's entries: ours, `K`, which no program listed
 /// there uses.
@@ -207,7 +210,7 @@ impl RouteSocket {
     /// No netlink socket is available.
     pub fn open() -> Result<Self, RouteError> {
         let netlink = Netlink::open().map_err(RouteError::Socket)?;
-        let keeps_owners = kernel().is_none_or(|version| version >= ADDRESS_OWNERS_SINCE);
+        let keeps_owners = kernel::version().is_none_or(|version| version >= ADDRESS_OWNERS_SINCE);
         Ok(Self {
             netlink,
             keeps_owners,
@@ -592,13 +595,6 @@ impl Drop for Installed {
     fn drop(&mut self) {
         self.remove_all();
     }
-}
-
-/// Linux's version; `None` if it does not begin with two numbers.
-fn kernel() -> Option<(u32, u32)> {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 fn version_of(prefix: &IpNet) -> RuleVersion {

@@ -22,6 +22,8 @@ use nix::{
 };
 use socket2::{Domain, SockAddr, Socket, Type};
 
+use crate::privilege;
+
 /// Backlog of the listener.
 const BACKLOG: i32 = 64;
 
@@ -84,7 +86,7 @@ pub enum LockError {
 impl NamespaceLock {
     /// Acquires the lock of this name in the calling thread's network namespace.
     ///
-    /// Any user can bind abstract names. A user other than root and this process's cannot block it.
+    /// Any user can bind abstract names. A user other than root, this process's and `keiro` cannot block it.
     ///
     /// # Errors
     /// See [`LockError`].
@@ -104,7 +106,7 @@ impl NamespaceLock {
             return Err(held.into());
         };
         let holder = PeerCredentials::of(&stream)?;
-        match holder.uid == 0 || holder.uid == effective_uid() {
+        match privilege::is_trusted(holder.uid) {
             true => Err(LockError::Held { pid: holder.pid }),
             false => Ok(Self { _listener: None }),
         }

@@ -16,9 +16,13 @@ use keiro_egress::{
     kernel::{self, Kernel, KernelError},
     metrics,
 };
-use keiro_linux::{epe::Report, signal::Signals};
+use keiro_linux::{
+    epe::Report,
+    privilege::{self, Capability, PrivilegeError, RunAs},
+    signal::Signals,
+};
 
-use super::gateway::log;
+use super::{gateway::log, run_as};
 use crate::{args, failure::Failure, output};
 
 pub(crate) fn asbr(args: &args::Asbr) -> Result<(), Failure> {
@@ -27,7 +31,7 @@ pub(crate) fn asbr(args: &args::Asbr) -> Result<(), Failure> {
     }
     let config = AsbrConfig::load(&args.config)?;
     let speaker = config.speaker.clone();
-    run(&speaker, &args.config, &args.daemon, || {
+    run(&speaker, &args.config, &args.daemon, None, || {
         let kernel = args.daemon.kernel(|| Kernel::asbr(&config))?;
         Ok((Asbr::new(config), kernel))
     })
@@ -46,10 +50,17 @@ pub(crate) fn egress(args: &args::Egress) -> Result<(), Failure> {
     }
     let config = EndpointConfig::load(&args.config)?;
     let speaker = config.speaker.clone();
-    run(&speaker, &args.config, &args.daemon, || {
-        let kernel = args.daemon.kernel(|| Kernel::endpoint(&config))?;
-        Ok((Endpoint::new(config), kernel))
-    })
+    let written = config.evidence_file.clone();
+    run(
+        &speaker,
+        &args.config,
+        &args.daemon,
+        written.as_deref(),
+        || {
+            let kernel = args.daemon.kernel(|| Kernel::endpoint(&config))?;
+            Ok((Endpoint::new(config), kernel))
+        },
+    )
 }
 
 pub(super) fn show(args: &args::ShowEgress) -> Result<(), Failure> {
@@ -148,34 +159,88 @@ fn unexpected(answer: &Answer) -> Failure {
     }
 }
 
-/// `make` gives the role and the place where its routes and segments are installed.
+/// `make` gives the role and the place where its routes and segments are installed. `kept` is a file that the
+/// daemon replaces now and then.
 fn run<R: Role>(
     config: &SpeakerConfig,
     file: &Path,
     args: &args::EgressDaemon,
+    kept: Option<&Path>,
     make: impl FnOnce() -> Result<(R, Box<dyn Forwarding>), Failure>,
 ) -> Result<(), Failure> {
     log(args.log_format, args.verbose);
     let signals =
         Signals::block().map_err(|error| Failure::new("cannot handle signals").because(error))?;
+    // Over the configuration it would be written before the daemon looks.
+    if let Some(path) = &args.record {
+        refuse_overwriting(path, file)?;
+    }
+    give_up_privileges(config, file, args, kept)?;
     let (role, forwarding) = make()?;
     let mut daemon = Daemon::start(role, config, forwarding).map_err(Failure::from_anyhow)?;
     daemon.reload_from(file);
     if let Some(path) = &args.record {
-        record_to(&mut daemon, path, file)?;
+        daemon.record_to(path).map_err(Failure::from_anyhow)?;
     }
+    // The listeners are open, and a reload opens no others.
+    privilege::reduce_thread(&[Capability::NetAdmin])
+        .map_err(|error| run_as::refused(PrivilegeError::Capabilities(error)))?;
     daemon.serve(Some(signals)).map_err(Failure::from_anyhow)
 }
 
-fn record_to<R: Role>(daemon: &mut Daemon<R>, path: &Path, config: &Path) -> Result<(), Failure> {
+/// Becomes the user that the daemon runs as, before there are threads.
+fn give_up_privileges(
+    config: &SpeakerConfig,
+    file: &Path,
+    args: &args::EgressDaemon,
+    kept: Option<&Path>,
+) -> Result<(), Failure> {
+    let (run_as, warning) = run_as::choose(&args.user)?;
+    if let Some(warning) = warning {
+        tracing::warn!("{warning}");
+    }
+    let sockets = config.control_socket.as_deref().and_then(Path::parent);
+    let states = kept.and_then(Path::parent);
+    for (directory, mode) in sockets
+        .zip(Some(0o755))
+        .into_iter()
+        .chain(states.zip(Some(0o700)))
+    {
+        // What is missing then is reported by its use.
+        if let Err(error) = run_as.prepare_directory(directory, mode) {
+            tracing::warn!("{error}");
+        }
+    }
+    if let Some(path) = &args.record {
+        run_as
+            .prepare_file(path)
+            .map_err(|error| Failure::new("cannot record").because(error))?;
+    }
+    let keep = [Capability::NetAdmin, Capability::NetBindService];
+    run_as.give_up(&keep).map_err(run_as::refused)?;
+    let RunAs::User(account) = &run_as else {
+        return Ok(());
+    };
+    let user = account.name();
+    tracing::info!("running as user {user}");
+    for file in RunAs::unreadable([file]) {
+        tracing::warn!(
+            "user {user} cannot read {}, so that a reload will fail; `chown {user}` it, or write --user root",
+            file.display()
+        );
+    }
+    Ok(())
+}
+
+fn refuse_overwriting(record: &Path, config: &Path) -> Result<(), Failure> {
     let is = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
-    if matches!((is(path), is(config)), (Ok(record), Ok(config)) if record == config) {
+    if matches!((is(record), is(config)), (Ok(record), Ok(config)) if record == config) {
         return Err(Failure::new(format!(
             "{}: --record would overwrite the configuration",
-            path.display()
+            record.display()
         )));
     }
-    daemon.record_to(path).map_err(Failure::from_anyhow)
+    Ok(())
 }
 
 impl args::EgressDaemon {

@@ -19,11 +19,13 @@ use keiro_flowstats::{
 use keiro_linux::{
     clock,
     epoll::{Epoll, Interest, ReadyList},
-    interface,
+    interface, kernel,
     metrics_server::MetricsServer,
+    privilege::Capability,
     signal::Signals,
 };
 
+use super::run_as;
 use crate::{
     args,
     failure::Failure,
@@ -82,6 +84,7 @@ pub(super) fn flowstats(args: &args::Flowstats) -> Result<(), Failure> {
         None => None,
     };
     let mut session = Session::begin(args)?;
+    give_up_privileges(&args.user)?;
     let mut ready = ReadyList::new(READY_MAX);
     let begin = clock::monotonic();
     let end = args.time.as_ref().map(|time| begin + time.0);
@@ -113,6 +116,26 @@ pub(super) fn flowstats(args: &args::Flowstats) -> Result<(), Failure> {
             return session.end();
         }
     }
+}
+
+/// Becomes another user as soon as everything is opened.
+fn give_up_privileges(user: &args::User) -> Result<(), Failure> {
+    let (run_as, warning) = run_as::choose(user)?;
+    if let Some(warning) = warning {
+        message!("keiro: {warning}");
+    }
+    let version = kernel::version().unwrap_or_default();
+    let mut keep = Vec::new();
+    // From there on a map's descriptor is enough to read it.
+    if version < (5, 19) {
+        keep.push(Capability::Bpf);
+    }
+    // From there on the program is detached when its descriptor is closed.
+    if version < (6, 6) {
+        keep.push(Capability::NetAdmin);
+    }
+    run_as.give_up(&keep).map_err(run_as::refused)?;
+    Ok(())
 }
 
 /// Takes the port before anything is counted.

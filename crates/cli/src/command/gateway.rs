@@ -21,6 +21,10 @@ pub(crate) fn gateway(args: &args::Gateway) -> Result<(), Failure> {
         return cleaned();
     }
     log(args.log_format, args.verbose);
+    let (run_as, warning) = super::run_as::choose(&args.user)?;
+    if let Some(warning) = warning {
+        tracing::warn!("{warning}");
+    }
     let options = Options {
         realtime_priority: args.realtime,
         cpu: args.cpu,
@@ -29,7 +33,7 @@ pub(crate) fn gateway(args: &args::Gateway) -> Result<(), Failure> {
         version: keiro_terminal::VERSION,
         ..Options::default()
     };
-    keiro_gateway::run(&args.config, options).map_err(Failure::from_anyhow)
+    keiro_gateway::run(&args.config, options, &run_as).map_err(Failure::from_anyhow)
 }
 
 fn cleaned() -> Result<(), Failure> {

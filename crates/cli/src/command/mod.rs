@@ -12,6 +12,7 @@ mod messages;
 mod offline;
 mod plan;
 mod query;
+mod run_as;
 mod show;
 mod socket;
 

@@ -16,6 +16,7 @@ mod measure_net;
 mod measure_server;
 mod old_keys;
 mod plan;
+mod units;
 
 /// The program that [`harness`] runs.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_keiro");

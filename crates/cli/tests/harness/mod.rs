@@ -167,6 +167,15 @@ impl Site {
         fs::set_permissions(self.path(name), fs::Permissions::from_mode(mode)).expect("mode set");
     }
 
+    /// Makes the directory and its files `user`'s, but the private key, which stays root's.
+    pub(crate) fn give_to(&self, user: &str) {
+        let mut command = Command::new("chown");
+        command.args(["-R", user]).arg(self.directory.path());
+        finish(&mut command, b"").expect_code(0);
+        let mut command = Command::new("chown");
+        finish(command.arg("root").arg(self.path("private.key")), b"").expect_code(0);
+    }
+
     /// The beginning of a configuration: `[gateway]`, all of whose files are in the directory.
     pub(crate) fn gateway(&self, name: &str) -> String {
         let at = |file| self.path(file).display().to_string();

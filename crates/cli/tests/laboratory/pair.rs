@@ -119,7 +119,7 @@ impl Gateway {
         let host = lab.host(name).expect("a host");
         let mut command = host.command(env!("CARGO_BIN_EXE_keiro"));
         command
-            .args(["gateway", "--config", &shown(&file)])
+            .args(["gateway", "--user", "root", "--config", &shown(&file)])
             .env_remove("NOTIFY_SOCKET")
             .envs(environment.iter().cloned())
             .stdin(Stdio::null())

@@ -44,6 +44,8 @@ pub(crate) struct Gateways {
     pub(crate) lab: Lab,
     pub(crate) sites: [Site; 2],
     processes: [Process; 2],
+    /// That they run as.
+    user: &'static str,
 }
 
 /// A tenant whose gateway `n` has 10.N.0.0/24 and fd00:N::/64, with N of 1 and 2, and whose device has
@@ -104,7 +106,7 @@ impl Gateways {
 
     pub(crate) fn restart(&mut self, own: usize) {
         let file = shown(&self.sites[own].path("gateway.toml"));
-        self.processes[own] = spawn(&self.lab, &self.sites[own], own, &file);
+        self.processes[own] = spawn(&self.lab, &self.sites[own], own, &file, self.user);
         self.await_paths();
     }
 
@@ -119,7 +121,7 @@ impl Gateways {
     /// One more gateway on the host of gateway `own`, which logs to `beside.log`.
     pub(crate) fn spawn_beside(&self, own: usize, file: &str) -> Process {
         let log = File::create(self.sites[own].path("beside.log")).expect("a log");
-        spawn_with(&self.lab, own, file, log)
+        spawn_with(&self.lab, own, file, log, self.user)
     }
 
     pub(crate) fn start(tenants: impl Fn(usize) -> String) -> Self {
@@ -141,6 +143,16 @@ impl Gateways {
         rate: &str,
         change: impl Fn(usize, String) -> String,
     ) -> Self {
+        Self::start_as("root", topology, rate, change)
+    }
+
+    /// The same, run as `user`, who has all files but the private keys.
+    pub(crate) fn start_as(
+        user: &'static str,
+        topology: &str,
+        rate: &str,
+        change: impl Fn(usize, String) -> String,
+    ) -> Self {
         let lab = lab(topology);
         let sites = [Site::new(), Site::new()];
         let keys = [sites[0].public_key(), sites[1].public_key()];
@@ -148,13 +160,17 @@ impl Gateways {
             let site = &sites[own];
             let text = change(own, configuration(site, own, rate, &keys[1 - own]));
             let file = site.write("gateway.toml", &text);
-            spawn(&lab, site, own, &shown(&file))
+            if user != "root" {
+                site.give_to(user);
+            }
+            spawn(&lab, site, own, &shown(&file), user)
         };
         let processes = [start(0), start(1)];
         let gateways = Self {
             lab,
             sites,
             processes,
+            user,
         };
         gateways.await_paths();
         gateways
@@ -389,16 +405,20 @@ impl Drop for Gateways {
     }
 }
 
-fn spawn(lab: &Lab, site: &Site, own: usize, file: &str) -> Process {
+fn spawn(lab: &Lab, site: &Site, own: usize, file: &str, user: &str) -> Process {
     let log = File::create(site.path("log")).expect("a log");
-    spawn_with(lab, own, file, log)
+    spawn_with(lab, own, file, log, user)
 }
 
-fn spawn_with(lab: &Lab, own: usize, file: &str, log: File) -> Process {
+/// Any user may open `/dev/net/tun`, as udev has it, whatever the machine does.
+fn spawn_with(lab: &Lab, own: usize, file: &str, log: File, user: &str) -> Process {
+    const SCRIPT: &str =
+        "mount -t tmpfs tmpfs /dev/net && mknod -m 666 /dev/net/tun c 10 200 && exec \"$@\"";
     let host = lab.host(NAMES[own]).expect("a host");
-    let mut command = host.command(env!("CARGO_BIN_EXE_keiro"));
+    let mut command = host.command("unshare");
     command
-        .args(["gateway", "--config", file])
+        .args(["-m", "sh", "-c", SCRIPT, "sh", crate::PROGRAM])
+        .args(["gateway", "--user", user, "--config", file])
         .env_remove("NOTIFY_SOCKET")
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -6,8 +6,11 @@ mod forwarding;
 mod gateways;
 #[path = "../harness/mod.rs"]
 mod harness;
+mod privileges;
 mod routes;
 mod stopped;
+#[path = "../threads/mod.rs"]
+mod threads;
 
 use std::{
     net::{IpAddr, SocketAddr, UdpSocket},

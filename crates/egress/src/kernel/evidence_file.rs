@@ -22,7 +22,7 @@ use std::{
 
 use ipnet::Ipv6Net;
 use keiro_config::without_byte_order_mark;
-use keiro_linux::clock;
+use keiro_linux::{clock, privilege};
 use keiro_units::Instant;
 
 use crate::comparison::{Comparison, Gathered, Part, StoredEvidence};
@@ -209,6 +209,7 @@ impl Writer {
         let own = Arc::clone(&progress);
         let thread = thread::Builder::new().name("evidence".to_owned());
         let thread = thread.spawn(move || {
+            privilege::give_up_in_thread();
             let _lives = lives;
             serve(&ordered, &own, &|kept| {
                 let text = serde_json::to_vec(kept).expect("what is kept is data");

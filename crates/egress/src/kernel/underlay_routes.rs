@@ -18,6 +18,7 @@ use std::{
 use keiro_linux::epe::{
     EpeError, PROTOCOL_ASBR, PROTOCOL_EGRESS, ResolvedRoute, resolve_excluding,
 };
+use keiro_linux::privilege;
 use keiro_units::Instant;
 
 use super::{ASK_AGAIN, PAUSE_MIN, now};
@@ -140,6 +141,7 @@ impl UnderlayRoutes {
         let tracked = self.tracked.clone();
         let thread = thread::Builder::new().name("next hops".to_owned());
         let thread = thread.spawn(move || {
+            privilege::give_up_in_thread();
             let ways = resolve_excluding(&OWN_PROTOCOLS, &tracked);
             let took = now() - begun;
             // The daemon may have ended.

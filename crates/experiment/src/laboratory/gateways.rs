@@ -478,7 +478,7 @@ fn spawn(
     let host = lab.host(host)?;
     let mut command = host.command(keiro);
     // Experiments use paper-only variants, which a gateway otherwise refuses.
-    command.args(["gateway", "--lab-variants"]);
+    command.args(["gateway", "--lab-variants", "--user", "root"]);
     if let Some(placement) = placement {
         command.arg("--cpu").arg(placement.cpu.to_string());
     }

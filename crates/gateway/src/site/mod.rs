@@ -37,6 +37,7 @@ use keiro_store::{
 
 pub(crate) use self::report::inputs;
 use self::{leader::plan_for_all, report::is_unchanged};
+use crate::privileges::Privileges;
 
 /// The state of the plan store; see the module.
 pub(crate) struct Site {
@@ -102,7 +103,11 @@ impl Site {
     /// continues without it, reports that, and tries again.
     ///
     /// The configuration of etcd is wrong; not that etcd does not answer.
-    pub(crate) fn start(config: &Config, wake: Arc<Waker>) -> anyhow::Result<Self> {
+    pub(crate) fn start(
+        config: &Config,
+        wake: Arc<Waker>,
+        privileges: Privileges,
+    ) -> anyhow::Result<Self> {
         let gateway = config.gateway.name.to_string();
         let directory = config.gateway.state_directory.join("plan");
         let files = FileStore::new(&directory, &gateway).context("plan store")?;
@@ -113,7 +118,8 @@ impl Site {
                 (Box::new(store), Some(files))
             }
         };
-        let worker = Worker::start(store, memory, Box::new(move || wake.wake()));
+        let wake = Box::new(move || wake.wake());
+        let worker = privileges.start_without("store", || Worker::start(store, memory, wake));
         let worker = worker.context("plan store")?;
         let shared = matches!(config.store, Store::Etcd(_));
         Ok(Self {

@@ -14,7 +14,7 @@ use keiro_linux::{
 };
 use keiro_measure::net::{Access, Limits, Server, ServerEvent};
 
-use super::super::{Outcome, keys::public_key};
+use super::super::{Outcome, keys::public_key, run_as};
 use crate::{args, failure::Failure, usage};
 
 /// Serves at `address`, without one at all of both families, until a signal ends it.
@@ -38,6 +38,7 @@ pub(super) fn serve(address: Option<SocketAddr>, args: &args::MeasureNet) -> Out
             servers
         }
     };
+    give_up_privileges(&args.user)?;
     let bound: Vec<String> = servers
         .iter()
         .filter_map(|server| Some(server.address().ok()?.to_string()))
@@ -68,6 +69,16 @@ pub(super) fn serve(address: Option<SocketAddr>, args: &args::MeasureNet) -> Out
         waited.map_err(system)
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Becomes another user as soon as the key is read and the ports are open. Serving needs no privilege.
+fn give_up_privileges(user: &args::User) -> Result<(), Failure> {
+    let (run_as, warning) = run_as::choose(user)?;
+    if let Some(warning) = warning {
+        crate::output::message!("keiro: {warning}");
+    }
+    run_as.give_up(&[]).map_err(run_as::refused)?;
+    Ok(())
 }
 
 /// TCP and UDP, unless another is given; ours, beside the gateways' 7600.

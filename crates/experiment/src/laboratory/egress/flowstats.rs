@@ -42,7 +42,7 @@ impl FlowStats {
         let host = lab.host("server")?;
         let mut command = host.command(keiro);
         command.arg("flowstats").args(interfaces);
-        command.args(["--json", "--interval", "100ms"]);
+        command.args(["--user", "root", "--json", "--interval", "100ms"]);
         // The totals that it prints at its end are not used here.
         command.stderr(Stdio::null());
         command.stdin(Stdio::null()).stdout(Stdio::piped());

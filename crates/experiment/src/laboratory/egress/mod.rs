@@ -249,7 +249,7 @@ fn start(
     let of_host = lab.host(host)?;
     let mut command = of_host.command(keiro);
     command.arg(if host == "server" { "egress" } else { "asbr" });
-    command.arg("--config").arg(&file);
+    command.args(["--user", "root", "--config"]).arg(&file);
     command.arg("--record").arg(recording(directory, host));
     let out = fs::File::create(log(directory, host))?;
     command.stdin(Stdio::null()).stdout(Stdio::null());

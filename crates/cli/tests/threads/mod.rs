@@ -1,0 +1,96 @@
+//! The privileges of a process's threads, from `/proc` (proc_pid_status(5)).
+#![allow(dead_code, reason = "every test file uses its own part")]
+
+use std::{collections::BTreeMap, fs};
+
+/// `nobody` of Debian and of most others: user and group.
+pub(crate) const NOBODY: u32 = 65_534;
+/// CAP_NET_BIND_SERVICE as a bit.
+pub(crate) const BIND: u64 = 1 << 10;
+/// CAP_NET_ADMIN as a bit.
+pub(crate) const ADMIN: u64 = 1 << 12;
+
+/// What one thread may.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Thread {
+    /// Real, effective, saved and of file systems.
+    pub(crate) users: Vec<u64>,
+    pub(crate) groups: Vec<u64>,
+    pub(crate) supplementary: Vec<u64>,
+    pub(crate) inheritable: u64,
+    pub(crate) permitted: u64,
+    pub(crate) effective: u64,
+    pub(crate) bounding: u64,
+    pub(crate) ambient: u64,
+    pub(crate) no_new_privileges: bool,
+}
+
+/// By name, and number where it is the first thread's name too.
+pub(crate) fn threads(pid: i32) -> BTreeMap<String, Thread> {
+    let mut all = BTreeMap::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).expect("it runs") {
+        let task = task.expect("a thread");
+        // A thread may end meanwhile.
+        let Ok(status) = fs::read_to_string(task.path().join("status")) else {
+            continue;
+        };
+        let id = task.file_name().to_string_lossy().into_owned();
+        let name = match id == pid.to_string() {
+            true => "main".to_owned(),
+            false => format!("{} {id}", field(&status, "Name")),
+        };
+        all.insert(name, thread(&status));
+    }
+    all
+}
+
+fn thread(status: &str) -> Thread {
+    let numbers = |name| -> Vec<u64> {
+        let words = field(status, name).split_whitespace();
+        words.map(|word| word.parse().expect("a number")).collect()
+    };
+    let set = |name| u64::from_str_radix(field(status, name), 16).expect("a set");
+    Thread {
+        users: numbers("Uid"),
+        groups: numbers("Gid"),
+        supplementary: numbers("Groups"),
+        inheritable: set("CapInh"),
+        permitted: set("CapPrm"),
+        effective: set("CapEff"),
+        bounding: set("CapBnd"),
+        ambient: set("CapAmb"),
+        no_new_privileges: field(status, "NoNewPrivs") == "1",
+    }
+}
+
+fn field<'a>(status: &'a str, name: &str) -> &'a str {
+    let mut lines = status.lines().filter_map(|line| line.split_once(':'));
+    let found = lines.find(|(field, _)| *field == name);
+    found.expect("the field").1.trim()
+}
+
+/// Every thread is `user`'s and has no way to get more; the first has the capabilities `main`, the others none,
+/// and `bounding` bounds all.
+pub(crate) fn assert_reduced(pid: i32, user: u32, main: u64, bounding: u64) {
+    let all = threads(pid);
+    for (name, thread) in &all {
+        let capabilities = if name == "main" { main } else { 0 };
+        let user = u64::from(user);
+        let wanted = Thread {
+            users: vec![user; 4],
+            groups: vec![user; 4],
+            // Root's are the test's own.
+            supplementary: match user {
+                0 => thread.supplementary.clone(),
+                _ => vec![user],
+            },
+            inheritable: 0,
+            permitted: capabilities,
+            effective: capabilities,
+            bounding,
+            ambient: 0,
+            no_new_privileges: true,
+        };
+        assert_eq!(*thread, wanted, "thread {name} of {:?}", all.keys());
+    }
+}
