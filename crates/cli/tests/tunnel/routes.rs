@@ -172,6 +172,10 @@ fn a_gateway_beside_keeps_its_own_when_another_starts() {
     eventually("its devices go", || {
         (!gateways.ip(0, "link show").contains("u-")).then_some(())
     });
+    // A reload of the one that runs leaves it blocked.
+    reload(&gateways, &both);
+    let four: Vec<_> = tables(&gateways).into_iter().collect();
+    assert_eq!(four, ["101", "102", "201", "202"]);
     // What blocks its tenants is removed beside the one that runs, which keeps its own.
     eventually("the one that stopped is cleaned up", || {
         gateways.cleanup(0);

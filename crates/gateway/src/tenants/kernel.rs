@@ -56,8 +56,11 @@ impl Kernel {
             }
             return Vec::new();
         }
-        self.swept = true;
-        let result = self.take_over(config);
+        // Only at the start: what other gateways leave behind later blocks the packets of their tenants.
+        let result = match mem::replace(&mut self.swept, true) {
+            false => self.take_over(config),
+            true => self.open().map(drop),
+        };
         self.incomplete = true;
         match result {
             Ok(()) => self.put_in_place(config, devices),
@@ -144,17 +147,7 @@ impl Kernel {
     /// Takes over what a stopped or killed gateway left behind, whether its table is in use now or not: rules
     /// without a gateway would lead packets into empty tables.
     fn take_over(&mut self, config: &Config) -> Result<(), RouteError> {
-        let installed = match &mut self.installed {
-            Some(installed) => installed,
-            None => {
-                // Before anything is put in place, so that nothing is missed.
-                let watch = RouteWatch::open();
-                self.watch = watch
-                    .inspect_err(|error| tracing::warn!(%error, "no changes of routes are heard"))
-                    .ok();
-                self.installed.insert(Installed::new(RouteSocket::open()?))
-            }
-        };
+        let installed = self.open()?;
         let own: BTreeSet<&str> = config
             .tenants
             .iter()
@@ -166,6 +159,20 @@ impl Kernel {
             installed.adopt(entry);
         }
         Ok(())
+    }
+
+    fn open(&mut self) -> Result<&mut Installed, RouteError> {
+        if self.installed.is_none() {
+            // Before anything is put in place, so that nothing is missed.
+            let watch = RouteWatch::open();
+            self.watch = watch
+                .inspect_err(|error| tracing::warn!(%error, "no changes of routes are heard"))
+                .ok();
+        }
+        match &mut self.installed {
+            Some(installed) => Ok(installed),
+            none => Ok(none.insert(Installed::new(RouteSocket::open()?))),
+        }
     }
 
     fn put_in_place(&mut self, config: &Config, devices: &Interfaces) -> Vec<String> {

@@ -84,11 +84,13 @@ impl RunAs {
 
 impl Account {
     fn prepare_directory(&self, path: &Path, mode: u32) -> io::Result<()> {
-        let made = fs::DirBuilder::new().mode(mode).create(path);
-        match made {
+        if let Some(parent) = path.parent() {
+            // Its directories stay root's.
+            fs::create_dir_all(parent)?;
+        }
+        match fs::DirBuilder::new().mode(mode).create(path) {
             Ok(()) => self.own(&open_directory(path)?),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.take_over(path),
-            // A longer path is the administrator's to make.
             Err(error) => Err(error),
         }
     }
@@ -154,3 +156,72 @@ fn open_directory(path: &Path) -> io::Result<File> {
 
 /// A state directory has one level of directories in it.
 const DEPTH_MAX: u32 = 2;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use keiro_testing::has_root;
+
+    use super::*;
+
+    fn nobody() -> RunAs {
+        RunAs::choose(Some("nobody")).unwrap()
+    }
+
+    fn owner(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().uid()
+    }
+
+    #[test]
+    fn missing_directories_and_files_are_made_for_the_user() {
+        if !has_root("missing_directories_and_files_are_made_for_the_user") {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let nested = directory.path().join("var/state");
+        nobody().prepare_directory(&nested, 0o700).unwrap();
+        let found = fs::metadata(&nested).unwrap();
+        assert_eq!((found.uid(), found.mode() & 0o777), (65_534, 0o700));
+        assert_eq!(owner(&directory.path().join("var")), 0);
+        let file = directory.path().join("recording");
+        nobody().prepare_file(&file).unwrap();
+        assert_eq!(owner(&file), 65_534);
+        // What is there stays as it is.
+        let present = directory.path().join("present");
+        fs::write(&present, "text").unwrap();
+        nobody().prepare_file(&present).unwrap();
+        nobody().prepare_directory(directory.path(), 0o700).unwrap();
+        assert_eq!((owner(&present), owner(directory.path())), (0, 0));
+    }
+
+    #[test]
+    fn only_roots_own_files_of_a_directory_of_keiros_are_given_away() {
+        if !has_root("only_roots_own_files_of_a_directory_of_keiros_are_given_away") {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let outside = directory.path().join("outside");
+        fs::write(&outside, "secret").unwrap();
+        let linked = directory.path().join("linked");
+        fs::write(&linked, "secret").unwrap();
+        let keiro = directory.path().join("keiro");
+        fs::create_dir_all(keiro.join("plan")).unwrap();
+        fs::write(keiro.join("history.db"), "text").unwrap();
+        fs::write(keiro.join("plan/a"), "text").unwrap();
+        symlink(&outside, keiro.join("link")).unwrap();
+        fs::hard_link(&linked, keiro.join("hard")).unwrap();
+        // Another user may have put links there.
+        fs::set_permissions(&keiro, fs::Permissions::from_mode(0o777)).unwrap();
+        nobody().prepare_directory(&keiro, 0o700).unwrap();
+        assert_eq!(owner(&keiro), 0);
+        fs::set_permissions(&keiro, fs::Permissions::from_mode(0o755)).unwrap();
+        nobody().prepare_directory(&keiro, 0o700).unwrap();
+        for given in ["", "history.db", "plan", "plan/a"] {
+            assert_eq!(owner(&keiro.join(given)), 65_534, "{given}");
+        }
+        for kept in [&outside, &linked, &keiro.join("link")] {
+            assert_eq!(owner(kept), 0, "{}", kept.display());
+        }
+    }
+}
