@@ -195,7 +195,7 @@ impl Endpoint {
             None => self.drops.truncated += 1,
             Some(&KIND_DATA) => self.handle_data(now, meta, data),
             Some(&KIND_INITIATION) => self.handle_initiation(now, meta, data),
-            Some(&KIND_RESPONSE) => self.handle_response(now, data),
+            Some(&KIND_RESPONSE) => self.handle_response(now, meta, data),
             Some(&KIND_COOKIE) => self.handle_cookie_reply(now, data),
             Some(&KIND_VERSION_REPLY) => self.handle_version_reply(now, meta, data),
             Some(_) => self.drops.unknown_kind += 1,
@@ -628,11 +628,8 @@ impl Endpoint {
             self.drops.truncated += 1;
             return;
         };
-        let session = self
-            .by_index
-            .get(&header.receiver)
-            .and_then(|id| self.peers.get_mut(id));
-        let Some(session) = session else {
+        let id = self.by_index.get(&header.receiver).copied();
+        let Some((id, session)) = id.and_then(|id| Some((id, self.peers.get_mut(&id)?))) else {
             self.drops.unknown_index += 1;
             return;
         };
@@ -640,6 +637,9 @@ impl Endpoint {
         session.handle_data(now, meta, header, data);
         for index in session.retired.drain(..) {
             self.by_index.remove(&index);
+        }
+        if let Some((socket, remote, packet)) = session.poll_refusal() {
+            self.send_beside_pacer(now, id, socket, remote, packet);
         }
     }
 }

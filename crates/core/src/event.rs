@@ -132,6 +132,16 @@ pub enum Event {
     },
     /// New keys are in use in both directions.
     KeyChanged { peer: PeerId },
+    /// Two gateways that run use this peer's key. The older one is served. At most once a minute.
+    DuplicateKey {
+        peer: PeerId,
+        /// The address of the one that is served.
+        served: SocketAddr,
+        /// The address of the other one.
+        other: SocketAddr,
+    },
+    /// The peer serves another gateway that uses our key. At most once a minute.
+    RefusedDuplicateKey { peer: PeerId },
     /// A path answered a challenge and may be used.
     PathUp {
         peer: PeerId,

@@ -50,8 +50,8 @@ pub use id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId, Tenan
 pub use keiro_stats::PathStats;
 pub use keiro_units::Instant;
 pub use snapshot::{
-    AggregationSnapshot, AppSnapshot, DropCounters, EndpointSnapshot, PathSnapshot, PathState,
-    SessionSnapshot,
+    AggregationSnapshot, AppSnapshot, DropCounters, DuplicateKey, EndpointSnapshot, PathSnapshot,
+    PathState, SessionSnapshot,
 };
 pub use tenant::{
     IpPacket, PacketDrops, PacketError, TenantConfig, TenantError, TenantPathSnapshot,

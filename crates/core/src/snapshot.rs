@@ -40,6 +40,8 @@ pub struct SessionSnapshot {
     pub key_since: Option<Instant>,
     /// The optional parts of the protocol that both sides understand; `None` before the first key.
     pub features: Option<Features>,
+    /// Two gateways that were last seen to use this peer's key; `None`: there was only one.
+    pub duplicate_key: Option<DuplicateKey>,
     /// Datagrams with this peer's index that were ignored.
     pub drops: DropCounters,
     /// Its counters and gauges, except `handshake_age` and `handshakes_started`.
@@ -48,6 +50,17 @@ pub struct SessionSnapshot {
     pub paths: Vec<PathSnapshot>,
     /// Its applications, by id.
     pub apps: Vec<AppSnapshot>,
+}
+
+/// Two gateways that use one private key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DuplicateKey {
+    /// The address of the one that is served.
+    pub served: SocketAddr,
+    /// The address of the other one.
+    pub other: SocketAddr,
+    /// When the other one was last refused, or replaced.
+    pub seen_at: Instant,
 }
 
 /// State of a path.

@@ -55,6 +55,18 @@ fn peer_sentence(kind: &EventKind) -> Option<String> {
                  {our_versions}; upgrade the older of the two"
             )
         }
+        EventKind::DuplicateKey {
+            peer,
+            served,
+            other,
+        } => format!(
+            "two gateways use the key of peer {peer}: {served} is served, {other} is not; give each \
+             gateway a key of its own (`keiro genkey`)"
+        ),
+        EventKind::KeyRefused { peer } => format!(
+            "peer {peer} refuses this gateway: another gateway that uses the same private key is \
+             served; stop it, or give this one a key of its own (`keiro genkey`)"
+        ),
         EventKind::KeyChanged { peer, key_changes } => {
             format!("peer {peer}: session keys changed, {key_changes} times so far")
         }
@@ -352,6 +364,28 @@ mod tests {
             sentence(&mismatch(None, 3)),
             "version_mismatch: a gateway at 198.51.100.1:7600 that is not a peer here speaks wire \
              version 2 to 3, this gateway speaks 1; upgrade the older of the two"
+        );
+    }
+
+    #[test]
+    fn duplicate_keys_are_reported_with_both_addresses_and_what_to_do() {
+        let kind = EventKind::DuplicateKey {
+            peer: "osaka".into(),
+            served: "198.51.100.1:7600".into(),
+            other: "203.0.113.9:7600".into(),
+        };
+        assert_eq!(
+            sentence(&kind),
+            "two gateways use the key of peer osaka: 198.51.100.1:7600 is served, 203.0.113.9:7600 \
+             is not; give each gateway a key of its own (`keiro genkey`)"
+        );
+        let kind = EventKind::KeyRefused {
+            peer: "tokyo".into(),
+        };
+        assert_eq!(
+            sentence(&kind),
+            "peer tokyo refuses this gateway: another gateway that uses the same private key is \
+             served; stop it, or give this one a key of its own (`keiro genkey`)"
         );
     }
 

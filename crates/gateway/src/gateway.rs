@@ -217,6 +217,8 @@ fn log(kind: &EventKind) {
         kind,
         EventKind::PeerDown { .. }
             | EventKind::VersionMismatch { .. }
+            | EventKind::DuplicateKey { .. }
+            | EventKind::KeyRefused { .. }
             | EventKind::PathDown { .. }
             | EventKind::TargetMissed { .. }
             | EventKind::MessageExpired { .. }

@@ -40,7 +40,7 @@ use crate::{
         AppAssignment, ExpectedDelay, MeasuredWorkload, Plan, PlannerInput, PlanningProblem,
         workload_of,
     },
-    status::aggregation_parameters,
+    status::{aggregation_parameters, duplicate_key},
     workload::{MEASURED_MIN, body_bytes},
 };
 
@@ -431,6 +431,10 @@ impl<'a> View<'a> {
         let why = match (session.up, status.up) {
             (true, false) => "a path to it is up again".to_owned(),
             _ => status.why.clone(),
+        };
+        let why = match duplicate_key(self.snapshot.at, session.duplicate_key) {
+            Some(duplicate) => format!("{why}; {duplicate}"),
+            None => why,
         };
         let dropped = session
             .drops

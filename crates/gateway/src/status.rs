@@ -13,7 +13,9 @@ use keiro_control::protocol::{
     AggregationParameters, AssignedBy, DownReason, Event, EventKind, MoveReason, PathRef,
     Timestamp, VersionRange,
 };
-use keiro_core::{self as core, Instant, PathDownReason, PathId, PeerId, wire::Versions};
+use keiro_core::{
+    self as core, DuplicateKey, Instant, PathDownReason, PathId, PeerId, wire::Versions,
+};
 use keiro_model::aggregation::Parameters;
 
 use crate::{active::Active, path_ids::PeerPath, target_monitor};
@@ -29,6 +31,19 @@ pub(crate) struct StatusTable {
 /// A version mismatch is the reason why a peer is down for this long after its report, which comes
 /// once a minute as long as it lasts.
 const MISMATCH_VALID: Duration = Duration::from_secs(150);
+
+/// Two gateways with one key are shown for this long after the other one was last seen: a refused one
+/// tries again after a few seconds.
+const DUPLICATE_VALID: Duration = Duration::from_secs(60);
+
+/// What is added to why a peer is up or down while two gateways use its key; `None`: there is one.
+pub(crate) fn duplicate_key(now: Instant, duplicate: Option<DuplicateKey>) -> Option<String> {
+    let duplicate = duplicate?;
+    let age = now.saturating_duration_since(duplicate.seen_at);
+    let DuplicateKey { served, other, .. } = duplicate;
+    (age < DUPLICATE_VALID)
+        .then(|| format!("two gateways use its key: {served} is served, {other} is not"))
+}
 
 /// A peer's present state.
 #[derive(Clone, Debug)]
@@ -176,6 +191,8 @@ impl StatusTable {
             | core::Event::PeerDown { .. }
             | core::Event::HandshakeUnanswered { .. }
             | core::Event::VersionMismatch { .. }
+            | core::Event::DuplicateKey { .. }
+            | core::Event::RefusedDuplicateKey { .. }
             | core::Event::KeyChanged { .. } => self.on_peer_event(active, at, event),
             // The data thread handles the first, the code for tenants the others.
             core::Event::MessageDone { .. }
@@ -217,6 +234,22 @@ impl StatusTable {
             } => {
                 let peer = peer.and_then(name);
                 Some(self.on_version_mismatch(at, peer, *remote, *theirs, *ours))
+            }
+            core::Event::DuplicateKey {
+                peer,
+                served,
+                other,
+            } => Some(EventKind::DuplicateKey {
+                peer: name(*peer)?,
+                served: served.to_string(),
+                other: other.to_string(),
+            }),
+            core::Event::RefusedDuplicateKey { peer } => {
+                let peer = name(*peer)?;
+                if let Some(status) = self.peers.get_mut(&peer) {
+                    status.why = "the peer serves another gateway that has this one's key".into();
+                }
+                Some(EventKind::KeyRefused { peer })
             }
             core::Event::KeyChanged { peer } => {
                 let peer = name(*peer)?;
@@ -537,6 +570,23 @@ fn reason_name(reason: MoveReason) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn duplicate_key_is_shown_as_long_as_the_other_gateway_tries() {
+        let seen_at = Instant::ZERO + Duration::from_secs(5);
+        let duplicate = DuplicateKey {
+            served: SocketAddr::from(([198, 51, 100, 1], 7600)),
+            other: SocketAddr::from(([203, 0, 113, 9], 7610)),
+            seen_at,
+        };
+        let shown = duplicate_key(seen_at + Duration::from_secs(59), Some(duplicate));
+        let expected =
+            "two gateways use its key: 198.51.100.1:7600 is served, 203.0.113.9:7610 is not";
+        assert_eq!(shown.as_deref(), Some(expected));
+        let later = seen_at + Duration::from_secs(60);
+        assert_eq!(duplicate_key(later, Some(duplicate)), None);
+        assert_eq!(duplicate_key(seen_at, None), None);
+    }
 
     #[test]
     fn version_mismatch_is_why_a_peer_is_down_while_it_is_reported() {

@@ -213,6 +213,8 @@ crate::reasons! {
         over_credit,
         /// An IP packet of a tenant that is not configured here.
         unknown_tenant,
+        /// From another gateway that uses the peer's key.
+        duplicate_key,
     }
 
     /// IP packets of a tenant that were not sent, or not delivered, by cause.

@@ -48,6 +48,17 @@ pub enum EventKind {
         /// What this gateway speaks.
         our_versions: VersionRange,
     },
+    /// Two gateways that run use the private key of a peer. At most once a minute and peer.
+    DuplicateKey {
+        peer: String,
+        /// The address of the one that is served: the older.
+        served: String,
+        /// The address of the other one.
+        other: String,
+    },
+    /// The peer serves another gateway that uses this gateway's private key. At most once a minute and
+    /// peer.
+    KeyRefused { peer: String },
     /// A path carries traffic.
     PathUp {
         #[serde(flatten)]
@@ -344,6 +355,8 @@ impl EventKind {
             Self::PeerUp { .. } => "peer_up",
             Self::PeerDown { .. } => "peer_down",
             Self::VersionMismatch { .. } => "version_mismatch",
+            Self::DuplicateKey { .. } => "duplicate_key",
+            Self::KeyRefused { .. } => "key_refused",
             Self::PathUp { .. } => "path_up",
             Self::PathDown { .. } => "path_down",
             Self::RemoteChanged { .. } => "remote_changed",

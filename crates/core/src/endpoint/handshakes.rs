@@ -15,7 +15,7 @@ use crate::{
         cookie_reply, open_cookie_reply, open_version_reply, version_reply,
     },
     id::{PeerId, SocketId},
-    session::{Epoch, Pending},
+    session::{ConfirmedEpoch, Epoch, HandshakeVerdict, Pending},
     wire::{
         COOKIE_LEN, Features, HandshakePayload, INITIATION_LEN, VERSION, VERSION_REPLY_LEN,
         Versions,
@@ -24,6 +24,16 @@ use crate::{
 
 /// Handshake packets that wait to be sent at most; more are dropped, their senders try again.
 pub(super) const OUTBOX_MAX: usize = 256;
+
+/// Keys that a handshake has agreed on.
+struct NewEpoch {
+    /// Of ours, for packets to us.
+    index: u32,
+    /// Our incarnation that agreed on them.
+    ours: u64,
+    aes: bool,
+    initiator: bool,
+}
 
 impl Endpoint {
     pub(super) fn handle_initiation(&mut self, now: Instant, meta: DatagramMeta, packet: &[u8]) {
@@ -73,17 +83,22 @@ impl Endpoint {
             .peers
             .get_mut(&id)
             .expect("by_key names peers that exist");
-        if responder.payload.timestamp <= session.handshake.newest_timestamp {
+        let HandshakePayload {
+            incarnation: theirs,
+            timestamp,
+            ..
+        } = responder.payload;
+        if !session.incarnations.admit_initiation(theirs, timestamp) {
             session.drops.stale_handshake += 1;
             return;
         }
-        session.handshake.newest_timestamp = responder.payload.timestamp;
+        let ours = session.incarnations.for_response(theirs, &mut self.random);
         let aes = self.config.cipher == Cipher::Aes256Gcm && responder.payload.ciphers & 1 == 1;
         let payload = HandshakePayload {
             ciphers: u8::from(aes),
             timestamp: 0,
             features: Features::SUPPORTED,
-            incarnation: session.incarnation,
+            incarnation: ours,
             credit: session.credit_for_handshake(),
         };
         let Some((mut response, agreed)) =
@@ -97,13 +112,19 @@ impl Endpoint {
             .handshake
             .mac_keys
             .append(now, &mut response, &mut CookieJar::default());
-        self.add_epoch(now, id, index, &agreed, aes, false);
+        let new = NewEpoch {
+            index,
+            ours,
+            aes,
+            initiator: false,
+        };
+        self.add_epoch(now, id, &agreed, new);
         self.stats.accepted_messages += 1;
         self.debit(now, id, meta.socket, response.len());
         self.push_out(meta.socket, meta.remote, response);
     }
 
-    pub(super) fn handle_response(&mut self, now: Instant, packet: &[u8]) {
+    pub(super) fn handle_response(&mut self, now: Instant, meta: DatagramMeta, packet: &[u8]) {
         let Some(header) = ResponseHeader::decode(packet) else {
             self.drops.truncated += 1;
             return;
@@ -129,26 +150,52 @@ impl Endpoint {
             session.drops.unknown_index += 1;
             return;
         };
+        let ours = pending.ours;
         match pending.initiation.finish(packet) {
-            Ok(agreed) => {
-                let aes = agreed.payload.ciphers & 1 == 1;
-                let (incarnation, credit) = (agreed.payload.incarnation, agreed.payload.credit);
-                self.add_epoch(now, id, header.receiver, &agreed, aes, true);
-                self.stats.accepted_messages += 1;
-                let session = self.peers.get_mut(&id).expect("found above");
-                session.on_epoch_confirmed(now, incarnation, credit);
-                for index in session.retired.drain(..) {
-                    self.by_index.remove(&index);
-                }
-            }
+            Ok(agreed) => self.on_response(now, meta, id, header.receiver, ours, &agreed),
             Err(initiation) => {
                 session.drops.unauthentic += 1;
-                let local_index = header.receiver;
                 session.handshake.pending = Some(Pending {
                     initiation: *initiation,
-                    local_index,
+                    ..pending
                 });
             }
+        }
+    }
+
+    /// A peer has answered our initiation, which named our incarnation `ours`.
+    fn on_response(
+        &mut self,
+        now: Instant,
+        meta: DatagramMeta,
+        id: PeerId,
+        index: u32,
+        ours: u64,
+        agreed: &Agreed,
+    ) {
+        let confirmed = ConfirmedEpoch {
+            incarnation: agreed.payload.incarnation,
+            ours,
+            credit: agreed.payload.credit,
+        };
+        let session = self.peers.get_mut(&id).expect("found before");
+        if session.judge_response(now, meta, confirmed) != HandshakeVerdict::Accept {
+            session.drops.duplicate_key += 1;
+            self.by_index.remove(&index);
+            return;
+        }
+        let new = NewEpoch {
+            index,
+            ours,
+            aes: agreed.payload.ciphers & 1 == 1,
+            initiator: true,
+        };
+        self.add_epoch(now, id, agreed, new);
+        self.stats.accepted_messages += 1;
+        let session = self.peers.get_mut(&id).expect("found above");
+        session.on_epoch_confirmed(now, confirmed);
+        for index in session.retired.drain(..) {
+            self.by_index.remove(&index);
         }
     }
 
@@ -282,11 +329,12 @@ impl Endpoint {
         };
         let remotes = session.remotes();
         let public_key = session.public_key;
+        let ours = session.incarnations.for_initiation(&mut self.random);
         let payload = HandshakePayload {
             ciphers: u8::from(self.config.cipher == Cipher::Aes256Gcm),
             timestamp: self.last_timestamp,
             features: Features::SUPPORTED,
-            incarnation: session.incarnation,
+            incarnation: ours,
             credit: session.credit_for_handshake(),
         };
         let key = &self.config.private_key;
@@ -320,6 +368,7 @@ impl Endpoint {
         if let Some(old) = handshake.pending.replace(Pending {
             initiation,
             local_index: index,
+            ours,
         }) {
             self.by_index.remove(&old.local_index);
         }
@@ -337,15 +386,26 @@ impl Endpoint {
         }
     }
 
-    fn add_epoch(
+    /// Sends a packet that its path's pacer pays for without being asked.
+    pub(super) fn send_beside_pacer(
         &mut self,
         now: Instant,
         id: PeerId,
-        index: u32,
-        agreed: &Agreed,
-        aes: bool,
-        initiator: bool,
+        socket: SocketId,
+        remote: SocketAddr,
+        packet: Vec<u8>,
     ) {
+        self.debit(now, id, socket, packet.len());
+        self.push_out(socket, remote, packet);
+    }
+
+    fn add_epoch(&mut self, now: Instant, id: PeerId, agreed: &Agreed, new: NewEpoch) {
+        let NewEpoch {
+            index,
+            ours,
+            aes,
+            initiator,
+        } = new;
         let cipher = if aes {
             Cipher::Aes256Gcm
         } else {
@@ -360,6 +420,7 @@ impl Endpoint {
             remote_index: agreed.remote_index,
             keys: PacketKeys::new(cipher, &agreed.keys.send, &agreed.keys.receive),
             incarnation: agreed.payload.incarnation,
+            ours,
             credit: agreed.payload.credit,
             features: agreed.payload.features.intersection(Features::SUPPORTED),
             since: now,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use keiro_units::Instant;
 
+use super::ConfirmedEpoch;
 use crate::{config::TimingConfig, crypto::PacketKeys, wire::Features};
 
 /// Epochs kept at once: the one in use, its predecessor for packets on the way, and those of
@@ -22,6 +23,8 @@ pub(crate) struct Epoch {
     pub(crate) keys: PacketKeys,
     /// The peer's incarnation that agreed on it.
     pub(crate) incarnation: u64,
+    /// Ours that agreed on it.
+    pub(crate) ours: u64,
     /// What the peer grants from its beginning, if it is a new incarnation.
     pub(crate) credit: u64,
     /// What both sides understand.
@@ -31,6 +34,17 @@ pub(crate) struct Epoch {
     /// The peer is known to have it too: it may be used for sending.
     pub(crate) confirmed: bool,
     pub(crate) packets_sealed: u64,
+}
+
+impl Epoch {
+    /// What its first use means to the session.
+    pub(crate) fn confirmation(&self) -> ConfirmedEpoch {
+        ConfirmedEpoch {
+            incarnation: self.incarnation,
+            ours: self.ours,
+            credit: self.credit,
+        }
+    }
 }
 
 /// All epochs of one session, oldest first.
@@ -85,16 +99,18 @@ impl KeyRing {
         self.epochs.iter_mut().rev().find(|epoch| epoch.confirmed)
     }
 
-    /// Forgets the epochs of other incarnations of the peer.
-    pub(crate) fn retain_incarnation(&mut self, incarnation: u64) -> Vec<u32> {
-        let gone = self
-            .epochs
-            .iter()
-            .filter(|epoch| epoch.incarnation != incarnation)
-            .map(|epoch| epoch.local_index)
-            .collect();
-        self.epochs.retain(|epoch| epoch.incarnation == incarnation);
-        gone
+    /// Forgets the epochs of other incarnations of either side.
+    pub(crate) fn retain_incarnations(&mut self, incarnation: u64, ours: u64) -> Vec<u32> {
+        let is_other = |epoch: &Epoch| (epoch.incarnation, epoch.ours) != (incarnation, ours);
+        let gone = self.epochs.extract_if(.., |epoch| is_other(epoch));
+        gone.map(|epoch| epoch.local_index).collect()
+    }
+
+    /// Takes an epoch out: its keys are not to be used any more.
+    pub(crate) fn remove(&mut self, local_index: u32) -> Option<Epoch> {
+        let mut epochs = self.epochs.iter();
+        let at = epochs.position(|epoch| epoch.local_index == local_index)?;
+        Some(self.epochs.remove(at))
     }
 
     /// When the keys have to be changed. The side that began the present epoch does it; the

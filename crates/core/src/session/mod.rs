@@ -17,7 +17,9 @@ mod applications;
 mod clock;
 mod control_frames;
 mod driver;
+mod duplicate_keys;
 mod estimates;
+mod incarnations;
 mod keys;
 mod mtu;
 mod path;
@@ -48,10 +50,15 @@ use std::{collections::VecDeque, time::Duration};
 use keiro_model::aggregation::{AGGREGATE_HEAD, PARITY_HEAD};
 use keiro_units::{Instant, Probability};
 
-pub(crate) use self::{aggregation::receiver::ReceiveOverflows, keys::Epoch, receiver::Arrived};
+pub(crate) use self::{
+    aggregation::receiver::ReceiveOverflows, duplicate_keys::HandshakeVerdict, keys::Epoch,
+    receiver::Arrived,
+};
 use self::{
     applications::{Applications, MessageResult},
     control_frames::ControlFrames,
+    duplicate_keys::Refusals,
+    incarnations::Incarnations,
     keys::KeyRing,
     path::Abandoned,
     path_manager::PathManager,
@@ -81,6 +88,8 @@ use crate::{
 pub(crate) struct Pending {
     pub(crate) initiation: Initiation,
     pub(crate) local_index: u32,
+    /// Our incarnation that it names.
+    pub(crate) ours: u64,
 }
 
 /// When and how we last tried to agree on keys.
@@ -92,8 +101,6 @@ pub(crate) struct HandshakeState {
     pub(crate) cookie: CookieJar,
     /// MACs of packets to this peer.
     pub(crate) mac_keys: MacKeys,
-    /// Timestamp of the newest initiation of the peer: older ones are replays.
-    pub(crate) newest_timestamp: u64,
 }
 
 /// What the driver has configured for all peers.
@@ -112,6 +119,16 @@ struct Reachability {
     unreachable_since: Option<Instant>,
     /// The peer has closed the session: nothing is sent until it is back.
     is_closed: bool,
+}
+
+/// An epoch that both sides are known to have.
+#[derive(Clone, Copy)]
+pub(crate) struct ConfirmedEpoch {
+    /// The peer's incarnation.
+    pub(crate) incarnation: u64,
+    pub(crate) ours: u64,
+    /// What the peer grants from its beginning, if it is a new incarnation.
+    pub(crate) credit: u64,
 }
 
 /// How a message of ours has ended.
@@ -135,14 +152,13 @@ impl MessageEnd {
 /// The state that is shared with one peer.
 pub(crate) struct Session {
     pub(crate) id: PeerId,
-    /// Another one shows the peer that we have restarted or forgotten it.
-    pub(crate) incarnation: u64,
+    pub(crate) incarnations: Incarnations,
     pub(crate) public_key: PublicKey,
     pub(crate) preshared_key: [u8; 32],
     pub(crate) handshake: HandshakeState,
     pub(crate) keys: KeyRing,
     settings: SessionSettings,
-    remote_incarnation: Option<u64>,
+    refusals: Refusals,
     paths: PathManager,
     receiver: Receiver,
     apps: Applications,
@@ -189,7 +205,7 @@ impl Session {
             .min(VARINT_MAX / 2);
         let mut session = Self {
             id,
-            incarnation,
+            incarnations: Incarnations::new(incarnation),
             public_key: peer.public_key,
             preshared_key: peer.preshared_key,
             handshake: HandshakeState {
@@ -198,7 +214,6 @@ impl Session {
                 attempts: 0,
                 cookie: CookieJar::default(),
                 mac_keys: MacKeys::new(&peer.public_key),
-                newest_timestamp: 0,
             },
             keys: KeyRing::default(),
             settings: SessionSettings {
@@ -206,7 +221,7 @@ impl Session {
                 probe_share: endpoint.probe_share,
                 aggregation: endpoint.aggregation.clone(),
             },
-            remote_incarnation: None,
+            refusals: Refusals::default(),
             paths: PathManager::default(),
             receiver: Receiver::new(window),
             apps: Applications::default(),
@@ -533,22 +548,27 @@ impl Session {
     }
 
     /// Keys of a new epoch may be used: the peer has them or has just used them.
-    pub(crate) fn on_epoch_confirmed(&mut self, now: Instant, incarnation: u64, credit: u64) {
+    pub(crate) fn on_epoch_confirmed(&mut self, now: Instant, confirmed: ConfirmedEpoch) {
+        let ConfirmedEpoch {
+            incarnation,
+            ours,
+            credit,
+        } = confirmed;
         self.handshake.attempts = 0;
         self.handshake.next_at = None;
         // A response that arrives now, or is replayed after the peer has restarted, is void.
         let pending = self.handshake.pending.take();
         self.retired
             .extend(pending.map(|pending| pending.local_index));
-        if self.remote_incarnation == Some(incarnation) {
+        if self.incarnations.is_served(incarnation, ours) {
             self.events.push_back(Event::KeyChanged { peer: self.id });
             self.confirm_new_keys(now);
             return;
         }
         // Packet numbers begin again: no key of before may seal another packet.
         self.retired
-            .extend(self.keys.retain_incarnation(incarnation));
-        self.remote_incarnation = Some(incarnation);
+            .extend(self.keys.retain_incarnations(incarnation, ours));
+        let first_number = self.incarnations.on_served(incarnation, ours);
         self.reachability.is_closed = false;
         self.receiver.on_peer_restarted();
         self.unknown_tenants = UnknownTenants::default();
@@ -556,7 +576,7 @@ impl Session {
         let (streams, mut cx) = self.streams();
         streams.on_peer_restarted(&mut cx);
         self.on_stream_events();
-        self.paths.on_peer_restarted(now);
+        self.paths.on_peer_restarted(now, first_number);
         let tenants = self.scheduler.tenants_mut();
         for path in self.paths.iter() {
             tenants.restart(now, path.id(), path.mtu(), true);
@@ -649,6 +669,7 @@ impl Session {
     ///
     /// Panics with the invariant's name if one does not hold.
     pub(crate) fn check_invariants(&self) {
+        self.incarnations.check_invariants();
         self.paths.check_invariants();
         self.receiver.check_invariants();
         self.scheduler.check_invariants();

@@ -320,9 +320,10 @@ impl Path {
         self.validation.on_peer_closed();
     }
 
-    /// The peer has restarted: packet numbers begin again, and nothing in flight is waited for.
-    pub(crate) fn on_peer_restarted(&mut self, now: Instant) {
-        self.recovery.restart();
+    /// The peer has restarted: packet numbers begin again from `first_number`, and nothing in flight is
+    /// waited for.
+    pub(crate) fn on_peer_restarted(&mut self, now: Instant, first_number: u64) {
+        self.recovery.restart(first_number);
         self.copies.clear();
         self.ecn_ce_acked = 0;
         self.restart_validation(now);

@@ -139,11 +139,11 @@ impl PathManager {
         }
     }
 
-    /// The peer has restarted: packet numbers begin again on every path.
-    pub(crate) fn on_peer_restarted(&mut self, now: Instant) {
+    /// The peer has restarted: packet numbers begin again on every path, from `first_number`.
+    pub(crate) fn on_peer_restarted(&mut self, now: Instant, first_number: u64) {
         self.used_numbers.clear();
         for path in self.paths.values_mut() {
-            path.on_peer_restarted(now);
+            path.on_peer_restarted(now, first_number);
         }
     }
 

@@ -57,8 +57,7 @@ impl Session {
             return;
         };
         // A restarted peer counts its packets from zero again.
-        let is_same_peer = self.remote_incarnation == Some(epoch.incarnation);
-        let number = match is_same_peer {
+        let number = match self.incarnations.is_served(epoch.incarnation, epoch.ours) {
             true => self
                 .receiver
                 .packet_number(header.path, header.packet_number),
@@ -72,10 +71,9 @@ impl Session {
             self.drops.unauthentic += 1;
             return;
         };
-        if !epoch.confirmed {
-            epoch.confirmed = true;
-            let (incarnation, credit) = (epoch.incarnation, epoch.credit);
-            self.on_epoch_confirmed(now, incarnation, credit);
+        if !epoch.confirmed && !self.confirm_epoch(now, meta, header) {
+            self.drops.duplicate_key += 1;
+            return;
         }
         let is_newest = self.receiver.on_packet(header.path, number, meta);
         let path = self.paths.of_socket_mut(meta.socket);
@@ -143,6 +141,7 @@ impl Session {
             | Frame::MessageDrop { .. }
             | Frame::Credit(_) => self.handle_message_frame(context, frame),
             Frame::Close => self.handle_close(context.now),
+            Frame::Refusal(cause) => self.handle_refusal(context.now, cause),
             Frame::StreamOpen { id, .. }
             | Frame::Stream { id, .. }
             | Frame::StreamCredit { id, .. }

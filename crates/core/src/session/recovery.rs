@@ -398,11 +398,11 @@ impl LossRecovery {
         self.unanswered_since
     }
 
-    /// The peer has restarted: packet numbers begin again from zero. The statistics go on.
-    pub(crate) fn restart(&mut self) {
+    /// The peer has restarted: packet numbers begin again from `base`. The statistics go on.
+    pub(crate) fn restart(&mut self, base: u64) {
         *self = Self {
             stats: self.stats,
-            ..Self::default()
+            ..Self::starting_at(base)
         };
     }
 

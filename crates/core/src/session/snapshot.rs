@@ -26,6 +26,7 @@ impl Session {
             settling: self.path_selection.is_waiting(),
             key_since: epoch.map(|epoch| epoch.since),
             features: epoch.map(|epoch| epoch.features),
+            duplicate_key: self.incarnations.duplicate(),
             drops,
             stats: self.stats(),
             paths: self.path_snapshots(),

@@ -8,7 +8,9 @@ mod report;
 mod varint;
 mod version;
 
-pub use frame::{AckFrame, AckRanges, Frame, FrameError, MessageStatus, ParityFrame, StreamHead};
+pub use frame::{
+    AckFrame, AckRanges, Frame, FrameError, MessageStatus, ParityFrame, RefusalCause, StreamHead,
+};
 pub use packet::{
     ANY_INITIATION_LEN_MIN, COOKIE_LEN, DATA_HEADER_LEN, DataHeader, HandshakePayload,
     INITIATION_LEN, KIND_COOKIE, KIND_DATA, KIND_INITIATION, KIND_RESPONSE, KIND_VERSION_REPLY,

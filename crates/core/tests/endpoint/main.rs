@@ -2,6 +2,7 @@
 
 mod cookies;
 mod drops;
+mod duplicate_keys;
 mod garbage;
 mod pair;
 mod recovery;

@@ -194,6 +194,10 @@ fn expected() -> BTreeMap<&'static str, Frame<'static>> {
             },
         ),
         (
+            "refusal, duplicate key",
+            Frame::Refusal(RefusalCause::DuplicateKey),
+        ),
+        (
             "packet \"hi\" of tenant 300",
             Frame::Packet {
                 tenant: 300,

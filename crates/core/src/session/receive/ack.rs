@@ -31,6 +31,7 @@ impl Session {
             self.drops.malformed += 1;
             return;
         };
+        self.incarnations.on_acked(now, id, frame.largest);
         for packet in &result.acked {
             self.tracer.record(now, id, || TraceKind::PacketAcked {
                 number: packet.number,

@@ -456,7 +456,7 @@ fn restart_begins_the_numbers_again_and_keeps_the_statistics() {
     ack(&mut packets, 0, 1);
     let stats = packets.stats();
     assert_eq!(stats.acked, 2);
-    packets.restart();
+    packets.restart(0);
     assert_eq!((packets.next_number(), packets.stats()), (0, stats));
     assert!(!packets.has_outstanding());
     assert_eq!(packets.bytes_in_flight(), 0);

@@ -32,7 +32,7 @@ impl<'a> Frame<'a> {
             STREAM_RETURN => decode_stream_return(reader),
             AGGREGATE => return decode_aggregate(reader).map(Some),
             PACKET | PACKET_MARKED => return decode_packet(kind, reader).map(Some),
-            TRAIN | TRAIN_REPORT | FEEDBACK | PROTECTED | PARITY | UNKNOWN_TENANT => {
+            TRAIN | TRAIN_REPORT | FEEDBACK | PROTECTED | PARITY | UNKNOWN_TENANT | REFUSAL => {
                 return decode_sized(kind, reader).map(Some);
             }
             SKIPPABLE.. => {
@@ -213,6 +213,7 @@ fn decode_sized<'a>(kind: u64, reader: &mut Reader<'a>) -> Result<Frame<'a>, Fra
         PROTECTED => decode_protected(&mut reader),
         PARITY => parity::decode(&mut reader).map(Frame::Parity),
         UNKNOWN_TENANT => decode_unknown_tenant(&mut reader),
+        REFUSAL => field(reader.u8()).map(|byte| Frame::Refusal(RefusalCause::from_byte(byte))),
         _ => Feedback::decode(&mut reader).map(Frame::Feedback),
     }
 }

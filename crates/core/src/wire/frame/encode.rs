@@ -52,6 +52,11 @@ impl Frame<'_> {
                 put_varint(buf, tenant);
                 put_varint(buf, packets);
             }
+            Self::Refusal(cause) => {
+                put_varint(buf, REFUSAL);
+                put_varint(buf, 1);
+                buf.push(cause.to_byte());
+            }
             Self::Unknown(kind) => {
                 put_varint(buf, kind);
                 put_varint(buf, 0);

@@ -58,6 +58,8 @@ pub(super) const FEEDBACK: u64 = 0x42;
 const PROTECTED: u64 = 0x43;
 const PARITY: u64 = 0x44;
 const UNKNOWN_TENANT: u64 = 0x45;
+/// A peer that does not know it skips it, and reads the CLOSE behind it.
+const REFUSAL: u64 = 0x46;
 
 /// Most aggregates of a group.
 const GROUP_MAX: u8 = 32;
@@ -210,8 +212,19 @@ pub enum Frame<'a> {
         /// Its packets that were dropped for that since the session began.
         packets: u64,
     },
+    /// The sender does not serve the receiver; a close follows.
+    Refusal(RefusalCause),
     /// A frame that this version does not know and may skip.
     Unknown(u64),
+}
+
+/// Why a gateway does not serve a peer whose keys are right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalCause {
+    /// Another gateway with the same private key is served.
+    DuplicateKey,
+    /// A cause that this version does not know.
+    Other,
 }
 
 /// What stands in front of the bytes of a `Stream` frame.
@@ -267,6 +280,7 @@ impl Frame<'_> {
                 | Self::TrainReport(_)
                 | Self::Feedback(_)
                 | Self::UnknownTenant { .. }
+                | Self::Refusal(_)
                 | Self::Close
         )
     }
@@ -286,6 +300,22 @@ impl Frame<'_> {
 
     /// Most bytes of a `StreamOpen`: with an IPv6 target.
     pub const STREAM_OPEN_LEN_MAX: usize = 1 + 8 + 4 + 1 + 16 + 2;
+}
+
+impl RefusalCause {
+    const fn to_byte(self) -> u8 {
+        match self {
+            Self::DuplicateKey => 0,
+            Self::Other => 255,
+        }
+    }
+
+    const fn from_byte(byte: u8) -> Self {
+        match byte {
+            0 => Self::DuplicateKey,
+            _ => Self::Other,
+        }
+    }
 }
 
 impl ResetReason {

@@ -131,7 +131,9 @@ fn frame(data: &'static [u8]) -> impl Strategy<Value = Frame<'static>> {
         ),
         (any::<u32>(), 0u64..1 << 62)
             .prop_map(|(tenant, packets)| Frame::UnknownTenant { tenant, packets }),
-        (UNKNOWN_TENANT + 1..1 << 62).prop_map(Frame::Unknown),
+        prop_oneof![Just(RefusalCause::DuplicateKey), Just(RefusalCause::Other)]
+            .prop_map(Frame::Refusal),
+        (REFUSAL + 1..1 << 62).prop_map(Frame::Unknown),
     ]
 }
 

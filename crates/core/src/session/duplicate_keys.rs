@@ -1,0 +1,204 @@
+//! Several gateways with the peer's key: which of them is served, and what the other one gets.
+
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+
+use keiro_units::Instant;
+
+use super::{
+    ConfirmedEpoch, Session,
+    incarnations::{Newcomer, Verdict},
+    keys::Epoch,
+    path::Path,
+};
+use crate::{
+    datagram::DatagramMeta,
+    event::Event,
+    id::{PathId, SocketId},
+    snapshot::DuplicateKey,
+    wire::{DataHeader, Frame, RefusalCause},
+};
+
+/// That the peer serves another gateway is reported at most this often. Ours: as on its side.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Refusals on both sides.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    /// A packet that refuses a newcomer and that is to be sent.
+    packet: Option<(SocketId, SocketAddr, Vec<u8>)>,
+    /// When it was last reported that the peer refuses us.
+    reported_at: Option<Instant>,
+}
+
+/// What a response of the peer means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HandshakeVerdict {
+    /// The keys may be used.
+    Accept,
+    /// They may not: handshakes continue.
+    Ignore,
+    /// They may not: another handshake is begun at once.
+    Repeat,
+}
+
+impl Session {
+    /// A packet has come under keys that were not used yet; whether they are used from now on.
+    pub(super) fn confirm_epoch(
+        &mut self,
+        now: Instant,
+        meta: DatagramMeta,
+        header: DataHeader,
+    ) -> bool {
+        let index = header.receiver;
+        let Some(epoch) = self.keys.by_index(index) else {
+            return false;
+        };
+        let confirmed = epoch.confirmation();
+        match self.judge(now, meta, confirmed) {
+            Verdict::Accept => {
+                if let Some(epoch) = self.keys.by_index(index) {
+                    epoch.confirmed = true;
+                }
+                self.on_epoch_confirmed(now, confirmed);
+                return true;
+            }
+            Verdict::Ask => self.ask_served(confirmed.incarnation),
+            Verdict::Wait => {}
+            Verdict::Refuse => {
+                if let Some(epoch) = self.keys.remove(index) {
+                    self.retired.push(index);
+                    self.refuse(now, meta, &epoch);
+                }
+            }
+            Verdict::Void => {
+                self.keys.remove(index);
+                self.retired.push(index);
+            }
+        }
+        false
+    }
+
+    /// The peer has answered our handshake.
+    pub(crate) fn judge_response(
+        &mut self,
+        now: Instant,
+        meta: DatagramMeta,
+        confirmed: ConfirmedEpoch,
+    ) -> HandshakeVerdict {
+        match self.judge(now, meta, confirmed) {
+            Verdict::Accept => HandshakeVerdict::Accept,
+            Verdict::Void => {
+                self.incarnations.on_void_response();
+                self.handshake.next_at = Some(now);
+                HandshakeVerdict::Repeat
+            }
+            Verdict::Ask => {
+                self.ask_served(confirmed.incarnation);
+                HandshakeVerdict::Ignore
+            }
+            Verdict::Wait => HandshakeVerdict::Ignore,
+            Verdict::Refuse => {
+                self.report_duplicate(now, self.served_address(meta), meta.remote);
+                HandshakeVerdict::Ignore
+            }
+        }
+    }
+
+    /// The packet that refuses a newcomer, to be sent beside the pacer.
+    pub(crate) fn poll_refusal(&mut self) -> Option<(SocketId, SocketAddr, Vec<u8>)> {
+        self.refusals.packet.take()
+    }
+
+    /// The peer serves another gateway that has our key.
+    pub(super) fn handle_refusal(&mut self, now: Instant, cause: RefusalCause) {
+        let reported_at = self.refusals.reported_at;
+        let is_due =
+            reported_at.is_none_or(|at| now.saturating_duration_since(at) >= REPORT_INTERVAL);
+        if cause == RefusalCause::DuplicateKey && is_due {
+            self.refusals.reported_at = Some(now);
+            let peer = self.id;
+            self.events.push_back(Event::RefusedDuplicateKey { peer });
+        }
+    }
+
+    /// What to do about keys that an incarnation of the peer has used from an address.
+    fn judge(&mut self, now: Instant, meta: DatagramMeta, confirmed: ConfirmedEpoch) -> Verdict {
+        let ConfirmedEpoch {
+            incarnation, ours, ..
+        } = confirmed;
+        if self.incarnations.is_served(incarnation, ours) {
+            return Verdict::Accept;
+        }
+        let is_there =
+            |path: &Path| path.socket() == meta.socket && path.remote() == Some(meta.remote);
+        let newcomer = Newcomer {
+            incarnation,
+            ours,
+            at_served_address: self.paths.iter().any(is_there),
+        };
+        let verdict = self.incarnations.judge(now, newcomer, self.is_up());
+        if verdict == Verdict::Accept && self.incarnations.is_return(incarnation) {
+            let other = self.served_address(meta);
+            self.report_duplicate(now, meta.remote, other);
+        }
+        verdict
+    }
+
+    /// Has the gateway that is served answer, on every path that is up.
+    fn ask_served(&mut self, newcomer: u64) {
+        let paths = self.paths.iter();
+        let first: BTreeMap<PathId, u64> = paths
+            .map(|path| (path.id(), path.next_packet_number()))
+            .collect();
+        self.incarnations.on_asked(newcomer, first);
+        for path in self.paths.iter_mut().filter(|path| path.is_up()) {
+            path.request_ping();
+        }
+    }
+
+    /// The address of the gateway that is served, preferably of a path that is up.
+    fn served_address(&self, meta: DatagramMeta) -> SocketAddr {
+        let fastest = self.paths.fastest().and_then(|id| self.paths.get(id));
+        let mut paths = self.paths.iter();
+        fastest
+            .and_then(Path::remote)
+            .or_else(|| paths.find_map(Path::remote))
+            .unwrap_or(meta.remote)
+    }
+
+    /// Says to a newcomer that another gateway with its key is served. Its keys are used for that
+    /// one packet.
+    fn refuse(&mut self, now: Instant, meta: DatagramMeta, epoch: &Epoch) {
+        let number = self.incarnations.on_refused(epoch.incarnation, epoch.ours);
+        let path = self.paths.of_socket_mut(meta.socket);
+        let path = path.map_or(PathId(0), |path| path.id());
+        let header = DataHeader {
+            path: path.0,
+            receiver: epoch.remote_index,
+            packet_number: number as u32,
+        };
+        let mut packet = header.encode().to_vec();
+        Frame::Refusal(RefusalCause::DuplicateKey).encode(&mut packet);
+        // For a gateway that does not know the first frame.
+        Frame::Close.encode(&mut packet);
+        epoch.keys.seal(path, number, &mut packet, 0);
+        self.refusals.packet = Some((meta.socket, meta.remote, packet));
+        self.report_duplicate(now, self.served_address(meta), meta.remote);
+    }
+
+    fn report_duplicate(&mut self, now: Instant, served: SocketAddr, other: SocketAddr) {
+        let duplicate = DuplicateKey {
+            served,
+            other,
+            seen_at: now,
+        };
+        if self.incarnations.on_duplicate(duplicate) {
+            let peer = self.id;
+            self.events.push_back(Event::DuplicateKey {
+                peer,
+                served,
+                other,
+            });
+        }
+    }
+}
