@@ -189,8 +189,15 @@ pub enum Cipher {
 pub struct TimingConfig {
     /// Age at which keys are changed. 120 s as WireGuard's REKEY_AFTER_TIME.
     pub rekey_after: Duration,
-    /// Packets sent with one key after which it is changed: 2^60 as WireGuard.
+    /// Age at which keys are neither used nor kept any more. 180 s as WireGuard's REJECT_AFTER_TIME.
+    pub reject_after: Duration,
+    /// Packets sent with one key after which it is changed. It lowers the cipher's own limit.
     pub rekey_after_packets: u64,
+    /// Packets sent with one key after which it is not used any more. It lowers the cipher's own limit.
+    pub reject_after_packets: u64,
+    /// Packets under one key that were not authentic, after which it is not used any more. It lowers
+    /// the cipher's own limit.
+    pub reject_after_forged: u64,
     /// First wait for a handshake response; doubles up to `handshake_retry_max`.
     pub handshake_retry: Duration,
     /// Longest wait between two handshake attempts.
@@ -207,7 +214,10 @@ impl Default for TimingConfig {
     fn default() -> Self {
         Self {
             rekey_after: Duration::from_secs(120),
-            rekey_after_packets: 1 << 60,
+            reject_after: Duration::from_secs(180),
+            rekey_after_packets: u64::MAX,
+            reject_after_packets: u64::MAX,
+            reject_after_forged: u64::MAX,
             handshake_retry: Duration::from_millis(500),
             handshake_retry_max: Duration::from_secs(5),
             keepalive: Duration::from_secs(1),

@@ -402,6 +402,9 @@ impl Endpoint {
             if let Some(session) = self.peers.get_mut(&id) {
                 session.tracer.on_time(now);
                 session.handle_timeout(now);
+                for index in session.retired.drain(..) {
+                    self.by_index.remove(&index);
+                }
                 if session.handshake_at().is_some_and(|at| at <= now) {
                     self.begin_handshake(now, id);
                 }

@@ -270,6 +270,8 @@ pub enum PathDownReason {
     },
     /// It does not answer challenges.
     ChallengeUnanswered,
+    /// The keys may not be used any longer, and no handshake has brought new ones.
+    KeysExpired,
     /// The configuration no longer names it.
     Removed,
 }

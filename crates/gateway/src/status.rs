@@ -416,6 +416,7 @@ impl StatusTable {
             }
             PathDownReason::ChallengeUnanswered => (DownReason::NotValidated, None, None),
             PathDownReason::Removed => (DownReason::Removed, None, None),
+            PathDownReason::KeysExpired => (DownReason::KeysExpired, None, None),
         };
         let why = match (silent, limit) {
             (Some(silent), Some(limit)) => {
@@ -426,6 +427,9 @@ impl StatusTable {
                 )
             }
             _ if reason == DownReason::NotValidated => "path validation failed".into(),
+            _ if reason == DownReason::KeysExpired => {
+                "the keys have expired, and no handshake gets through".into()
+            }
             _ => "it was removed from the configuration".into(),
         };
         self.on_path_change(at, path, why);

@@ -146,6 +146,7 @@ fn down(reason: PathDownReason) -> Value {
         }),
         PathDownReason::ChallengeUnanswered => json!({"reason": "not_validated"}),
         PathDownReason::Removed => json!({"reason": "removed"}),
+        PathDownReason::KeysExpired => json!({"reason": "keys_expired"}),
     }
 }
 

@@ -8,7 +8,7 @@ use rand_core::RngCore;
 use super::{DatagramMeta, Endpoint};
 use crate::{
     config::Cipher,
-    crypto::PacketKeys,
+    crypto::{KeyLimits, KeyUse, PacketKeys},
     event::Event,
     handshake::{
         Agreed, CookieJar, Initiation, InitiationHeader, MacCheck, Responder, ResponseHeader,
@@ -426,10 +426,11 @@ impl Endpoint {
             since: now,
             initiator,
             confirmed: initiator,
-            packets_sealed: 0,
+            used: KeyUse::default(),
+            limits: KeyLimits::of(cipher).lowered_to(&self.config.timing),
         };
         self.mismatch_reports.forget(id);
-        let retired = session.keys.push(epoch, &self.config.timing);
+        let retired = session.keys.push(epoch);
         self.by_index.insert(index, id);
         for index in retired {
             self.by_index.remove(&index);

@@ -1,18 +1,17 @@
 //! The keys of a session, one epoch after another.
 
-use std::time::Duration;
-
 use keiro_units::Instant;
 
 use super::ConfirmedEpoch;
-use crate::{config::TimingConfig, crypto::PacketKeys, wire::Features};
+use crate::{
+    config::TimingConfig,
+    crypto::{KeyLimits, KeyUse, PacketKeys},
+    wire::Features,
+};
 
-/// Epochs kept at once: the one in use, its predecessor for packets on the way, and those of
+/// Epochs kept at once: the one in use, its predecessors for packets on the way, and those of
 /// handshakes that crossed. The oldest is forgotten first.
 const EPOCHS_MAX: usize = 6;
-
-/// Packets may be on the way for this long after their key was replaced.
-const KEEP_MIN: Duration = Duration::from_secs(20);
 
 /// One pair of keys.
 pub(crate) struct Epoch {
@@ -33,10 +32,29 @@ pub(crate) struct Epoch {
     pub(crate) initiator: bool,
     /// The peer is known to have it too: it may be used for sending.
     pub(crate) confirmed: bool,
-    pub(crate) packets_sealed: u64,
+    pub(crate) used: KeyUse,
+    pub(crate) limits: KeyLimits,
 }
 
 impl Epoch {
+    /// When it may not be used any more.
+    fn ends_at(&self, timing: &TimingConfig) -> Instant {
+        match self.is_used_up() {
+            true => self.since,
+            false => self.since + timing.reject_after,
+        }
+    }
+
+    /// No further packet may be sealed with it, however young it is.
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.used.is_used_up(&self.limits)
+    }
+
+    /// It may be used, in either direction.
+    pub(crate) fn is_usable(&self, now: Instant, timing: &TimingConfig) -> bool {
+        now < self.ends_at(timing)
+    }
+
     /// What its first use means to the session.
     pub(crate) fn confirmation(&self) -> ConfirmedEpoch {
         ConfirmedEpoch {
@@ -45,6 +63,14 @@ impl Epoch {
             credit: self.credit,
         }
     }
+}
+
+/// Epochs that have ended.
+pub(crate) struct EndedEpochs {
+    /// Their local indices.
+    pub(crate) gone: Vec<u32>,
+    /// The one that was in use is among them: there is none to send with.
+    pub(crate) is_current_gone: bool,
 }
 
 /// All epochs of one session, oldest first.
@@ -56,21 +82,11 @@ pub(crate) struct KeyRing {
 
 impl KeyRing {
     /// Adds an epoch; the local indices that are no longer in use.
-    ///
-    /// Epochs that were replaced long ago go, so that a key that leaks later opens little.
-    pub(crate) fn push(&mut self, epoch: Epoch, timing: &TimingConfig) -> Vec<u32> {
+    pub(crate) fn push(&mut self, epoch: Epoch) -> Vec<u32> {
         self.agreed_total += 1;
         let current = self.current().map(|current| current.local_index);
-        let keep_from = epoch.since - timing.rekey_after.max(KEEP_MIN) * 3 / 2;
-        let is_old = |old: &Epoch| old.since < keep_from && Some(old.local_index) != current;
-        let mut gone: Vec<u32> = self
-            .epochs
-            .iter()
-            .filter(|old| is_old(old))
-            .map(|old| old.local_index)
-            .collect();
-        self.epochs.retain(|old| !is_old(old));
         self.epochs.push(epoch);
+        let mut gone = Vec::new();
         // The one in use is never the oldest of so many: handshakes that are answered but never
         // confirmed come after it, and only the newest of those can still be confirmed.
         while self.epochs.len() > EPOCHS_MAX {
@@ -82,6 +98,37 @@ impl KeyRing {
             gone.push(self.epochs.remove(position).local_index);
         }
         gone
+    }
+
+    /// Erases the epochs that have ended, so that a key that leaks later opens little.
+    pub(crate) fn on_timeout(&mut self, now: Instant, timing: &TimingConfig) -> EndedEpochs {
+        let current = self.current().map(|current| current.local_index);
+        let mut gone: Vec<u32> = self
+            .epochs
+            .extract_if(.., |epoch| !epoch.is_usable(now, timing))
+            .map(|epoch| epoch.local_index)
+            .collect();
+        let is_current_gone = current.is_some_and(|current| gone.contains(&current));
+        if is_current_gone {
+            // An earlier one is not used again.
+            let confirmed = self.epochs.extract_if(.., |epoch| epoch.confirmed);
+            gone.extend(confirmed.map(|epoch| epoch.local_index));
+        }
+        EndedEpochs {
+            gone,
+            is_current_gone,
+        }
+    }
+
+    /// When the next epoch ends; `None`: there is none.
+    pub(crate) fn ends_at(&self, timing: &TimingConfig) -> Option<Instant> {
+        self.epochs.iter().map(|epoch| epoch.ends_at(timing)).min()
+    }
+
+    /// Packets may be sealed now.
+    pub(crate) fn may_seal(&self, now: Instant, timing: &TimingConfig) -> bool {
+        self.current()
+            .is_some_and(|epoch| epoch.is_usable(now, timing))
     }
 
     pub(crate) fn by_index(&mut self, local_index: u32) -> Option<&mut Epoch> {
@@ -117,7 +164,7 @@ impl KeyRing {
     /// other one waits a quarter longer, in case that side cannot.
     pub(crate) fn rekey_at(&self, timing: &TimingConfig) -> Option<Instant> {
         let epoch = self.current()?;
-        if epoch.packets_sealed >= timing.rekey_after_packets {
+        if epoch.used.is_worn(&epoch.limits) {
             return Some(epoch.since);
         }
         let patience = if epoch.initiator {

@@ -316,6 +316,12 @@ impl Path {
         self.validation.revalidate(now);
     }
 
+    /// There is no key to send with: it has to answer again once there is.
+    pub(crate) fn on_keys_expired(&mut self, now: Instant) {
+        self.estimates.on_outage(now, self.capacity());
+        self.validation.on_silent(now);
+    }
+
     pub(crate) fn on_peer_closed(&mut self) {
         self.validation.on_peer_closed();
     }

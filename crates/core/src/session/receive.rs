@@ -52,7 +52,9 @@ impl Session {
         packet: &mut [u8],
     ) {
         let ip_bytes = packet.len() as u64 + u64::from(ip_overhead(meta.remote));
-        let Some(epoch) = self.keys.by_index(header.receiver) else {
+        let timing = &self.settings.timing;
+        let epoch = self.keys.by_index(header.receiver);
+        let Some(epoch) = epoch.filter(|epoch| epoch.is_usable(now, timing)) else {
             self.drops.unknown_index += 1;
             return;
         };
@@ -68,6 +70,7 @@ impl Session {
             return;
         };
         let Some(clear) = epoch.keys.open(header.path, number, packet) else {
+            epoch.used.on_forged();
             self.drops.unauthentic += 1;
             return;
         };

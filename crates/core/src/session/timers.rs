@@ -9,7 +9,7 @@ use super::{
     tenant::SendingPath,
 };
 use crate::{
-    event::{MessageOutcome, MoveReason},
+    event::{MessageOutcome, MoveReason, PathDownReason},
     id::PathId,
     timeouts::Timeouts,
     uplink::Uplinks,
@@ -19,6 +19,7 @@ use crate::{
 impl Session {
     /// Does everything that is due, except sending and handshakes.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        self.end_epochs(now);
         self.expire_messages(now);
         let selection = &mut self.path_selection;
         if selection.on_timeout(now, &self.apps, &self.paths) {
@@ -54,6 +55,7 @@ impl Session {
             .chain(self.streams.unreachable_at(unreachable_since))
             .chain(self.streams.deferred_reset_due())
             .chain(self.handshake_at())
+            .chain(self.keys.ends_at(&self.settings.timing))
             .min();
         paths.min(Timeouts::of_rest(rest))
     }
@@ -63,6 +65,29 @@ impl Session {
         match self.handshake.next_at {
             Some(at) => Some(at),
             None => self.keys.rekey_at(&self.settings.timing),
+        }
+    }
+
+    /// Keys that are too old, or were used too much, are erased. If there are no others, nothing is sent
+    /// until a handshake gets through: what waits stays, what was in flight waits again.
+    fn end_epochs(&mut self, now: Instant) {
+        let ended = self.keys.on_timeout(now, &self.settings.timing);
+        self.retired.extend(ended.gone);
+        if !ended.is_current_gone {
+            return;
+        }
+        let up = self.paths.iter().filter(|path| path.is_up());
+        let ids: Vec<PathId> = up.map(Path::id).collect();
+        for id in ids {
+            if let Some(path) = self.paths.get_mut(id) {
+                path.on_keys_expired(now);
+            }
+            self.take_path_down(now, id, PathDownReason::KeysExpired);
+        }
+        self.check_up(now);
+        // If a handshake is under way, it goes on.
+        if self.handshake.next_at.is_none() {
+            self.handshake.next_at = Some(now);
         }
     }
 

@@ -136,7 +136,7 @@ impl Session {
         uplinks: &mut Uplinks,
         random: &mut ChaCha20Rng,
     ) -> Option<Transmit> {
-        if self.reachability.is_closed || self.keys.current().is_none() {
+        if self.reachability.is_closed || !self.keys.may_seal(now, &self.settings.timing) {
             return None;
         }
         self.took_turn = false;
@@ -153,6 +153,9 @@ impl Session {
 
     /// CLOSE packets, one for every path whose address is known.
     pub(crate) fn close_packets(&mut self, now: Instant) -> Vec<(SocketId, SocketAddr, Vec<u8>)> {
+        if !self.keys.may_seal(now, &self.settings.timing) {
+            return Vec::new();
+        }
         let paths = self.paths.iter();
         let remotes: Vec<(PathId, SocketAddr)> = paths
             .filter_map(|path| Some((path.id(), path.remote()?)))
@@ -549,9 +552,11 @@ impl Session {
     /// Appends the header of the path's next packet; where the packet starts.
     fn begin_packet(&self, id: PathId, buf: &mut TransmitBuf) -> Option<usize> {
         let start = buf.bytes.len();
+        // The last packets of a batch may find the key used up.
+        let epoch = self.keys.current().filter(|epoch| !epoch.is_used_up())?;
         let header = DataHeader {
             path: id.0,
-            receiver: self.keys.current()?.remote_index,
+            receiver: epoch.remote_index,
             // The low half is what is on the wire.
             packet_number: self.paths.get(id)?.next_packet_number() as u32,
         };
@@ -578,7 +583,7 @@ impl Session {
             .expect("keys were there when the packet was begun");
         let number = path.next_packet_number();
         epoch.keys.seal(id, number, &mut buf.bytes, start);
-        epoch.packets_sealed += 1;
+        epoch.used.on_sealed(buf.bytes.len() - start);
         let ip_bytes = (buf.bytes.len() - start) as u64 + u64::from(path.ip_overhead());
         let Unsealed {
             kind,

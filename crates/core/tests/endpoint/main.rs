@@ -4,6 +4,7 @@ mod cookies;
 mod drops;
 mod duplicate_keys;
 mod garbage;
+mod key_limits;
 mod pair;
 mod recovery;
 mod support;

@@ -183,12 +183,19 @@ pub(crate) struct Net {
     /// Everything that has been sent so far, by sender.
     pub(crate) seen: Vec<(usize, Vec<u8>)>,
     pub(crate) received: [Vec<Vec<u8>>; 2],
+    pub(crate) events: [Vec<Event>; 2],
+    /// Handshakes are lost on the way.
+    pub(crate) loses_handshakes: bool,
     wire: VecDeque<(Instant, usize, Vec<u8>)>,
 }
 
 impl Net {
     pub(crate) fn new() -> Self {
-        let mut ends = [endpoint(1), endpoint(2)];
+        Self::with([endpoint(1), endpoint(2)])
+    }
+
+    /// The same with these two gateways, which have no peers.
+    pub(crate) fn with(mut ends: [Endpoint; 2]) -> Self {
         let first = ends[0].add_peer(Instant::ZERO, peer(2, Some(address(2))));
         let second = ends[1].add_peer(Instant::ZERO, peer(1, Some(address(1))));
         Self {
@@ -197,6 +204,8 @@ impl Net {
             peers: [first, second],
             seen: Vec::new(),
             received: Default::default(),
+            events: Default::default(),
+            loses_handshakes: false,
             wire: VecDeque::new(),
         }
     }
@@ -207,8 +216,12 @@ impl Net {
             self.ends[side].handle_timeout(self.now);
             let output = drain(&mut self.ends[side], self.now);
             self.received[side].extend(output.messages);
+            self.events[side].extend(output.events);
             for (_, packet) in output.packets {
                 self.seen.push((side, packet.clone()));
+                if self.loses_handshakes && packet[0] < 4 {
+                    continue;
+                }
                 self.wire
                     .push_back((self.now + Duration::from_millis(2), 1 - side, packet));
             }
