@@ -6,7 +6,7 @@ use keiro_model::aggregation::{ControllerKind, Limits};
 use keiro_units::{Bandwidth, ByteCount, Probability};
 
 use crate::{
-    handshake::{PrivateKey, PublicKey},
+    handshake::{PresharedKey, PrivateKey, PublicKey},
     id::{AppId, PathId, SocketId, TenantId},
 };
 
@@ -234,7 +234,7 @@ pub struct PeerConfig {
     /// The key that authenticates the peer in handshakes.
     pub public_key: PublicKey,
     /// Mixed into the handshake (Noise psk2); all zero where there is none.
-    pub preshared_key: [u8; 32],
+    pub preshared_key: PresharedKey,
     /// The paths to it, at most 256, each with its own `id` and its own socket.
     pub paths: Vec<PathConfig>,
     /// The applications that may be exchanged with it.
@@ -251,7 +251,7 @@ impl PeerConfig {
     pub fn new(public_key: PublicKey) -> Self {
         Self {
             public_key,
-            preshared_key: [0; 32],
+            preshared_key: PresharedKey::default(),
             paths: Vec::new(),
             apps: Vec::new(),
             reassembly_bytes_max: ByteCount::new(64 << 20),

@@ -1,6 +1,7 @@
 //! All peers of one gateway: finds the session of a datagram, answers handshakes, hands out work.
 
 mod handshake_load;
+mod handshake_seeds;
 mod handshakes;
 mod version_mismatch;
 
@@ -16,7 +17,10 @@ use keiro_units::{Bandwidth, Instant, Probability};
 use rand_chacha::ChaCha20Rng;
 use rand_core::{RngCore, SeedableRng};
 
-use self::{handshake_load::HandshakeLoad, version_mismatch::MismatchReports};
+use self::{
+    handshake_load::HandshakeLoad, handshake_seeds::HandshakeSeeds,
+    version_mismatch::MismatchReports,
+};
 use crate::{
     config::{AggregationConfig, AppConfig, EndpointConfig, PathConfig, PeerConfig, SchedulerKind},
     datagram::{DatagramMeta, Transmit, TransmitBuf},
@@ -45,6 +49,7 @@ pub struct Endpoint {
     mac_keys: MacKeys,
     cookies: CookieSecrets,
     random: ChaCha20Rng,
+    seeds: HandshakeSeeds,
     last_timestamp: u64,
     load: HandshakeLoad,
     mismatch_reports: MismatchReports,
@@ -79,6 +84,7 @@ impl Endpoint {
             cookies: CookieSecrets::new(now, &mut random),
             config,
             random,
+            seeds: HandshakeSeeds::default(),
             last_timestamp: 0,
             load: HandshakeLoad::default(),
             mismatch_reports: MismatchReports::default(),
@@ -94,6 +100,13 @@ impl Endpoint {
             last_polled: None,
             uplinks: Uplinks::default(),
         }
+    }
+
+    /// Mixes unpredictable bytes into the ephemeral keys of handshakes to come, so that a thief of the
+    /// endpoint's memory cannot compute the earlier ones from its random numbers. Without it they are
+    /// drawn from `seed` alone, and simulations repeat.
+    pub fn mix_entropy(&mut self, entropy: &[u8; 32]) {
+        self.seeds.mix(entropy);
     }
 
     /// Adds a peer and starts to talk to it. The id is never reused. A peer with the same key is

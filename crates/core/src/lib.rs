@@ -45,7 +45,7 @@ pub use event::{
     Delivery, Event, MessageOutcome, MoveReason, PathDownReason, RefusalReason, ResetReason,
     SendError, StreamSignal,
 };
-pub use handshake::{PrivateKey, PublicKey};
+pub use handshake::{PresharedKey, PrivateKey, PublicKey};
 pub use id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId, TenantId};
 pub use keiro_stats::PathStats;
 pub use keiro_units::Instant;

@@ -16,7 +16,8 @@ use keiro_control::{
     key,
 };
 use keiro_core::{
-    AppConfig, AppId, DeliveryClass, PathConfig, PeerConfig, PeerId, PublicKey, SocketId, TenantId,
+    AppConfig, AppId, DeliveryClass, PathConfig, PeerConfig, PeerId, PresharedKey, PublicKey,
+    SocketId, TenantId,
 };
 use keiro_linux::{
     interface,
@@ -79,10 +80,10 @@ struct ActivePeer {
 }
 
 /// A peer with another identity is another peer.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 struct Identity {
     public_key: [u8; 32],
-    preshared_key: [u8; 32],
+    preshared_key: PresharedKey,
 }
 
 /// What a configuration needs beyond what is in use.
@@ -118,8 +119,8 @@ pub(crate) fn prepare(config: &Config, active: &Active) -> anyhow::Result<Prepar
     let mut identities = Vec::new();
     for peer in &config.peers {
         let preshared_key = match &peer.preshared_key_file {
-            Some(file) => *key::load_preshared_key(file)?.as_bytes(),
-            None => [0; 32],
+            Some(file) => PresharedKey::from_bytes(*key::load_preshared_key(file)?.as_bytes()),
+            None => PresharedKey::default(),
         };
         identities.push(Identity {
             public_key: *peer.public_key.as_bytes(),
@@ -330,7 +331,7 @@ impl Active {
                 None => {
                     let mut new =
                         PeerConfig::new(PublicKey::from_bytes(*peer.public_key.as_bytes()));
-                    new.preshared_key = identities[number].preshared_key;
+                    new.preshared_key = identities[number].preshared_key.clone();
                     new.paths.clone_from(&paths);
                     new.reassembly_bytes_max = peer.reassembly_max;
                     let apps = config.apps.iter().enumerate();
@@ -353,7 +354,7 @@ impl Active {
             }
             let entry = ActivePeer {
                 id,
-                identity: identities[number],
+                identity: identities[number].clone(),
                 paths,
             };
             self.peers.insert(name, entry);

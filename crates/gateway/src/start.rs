@@ -213,7 +213,8 @@ impl DataPlane {
         // The configuration has the limit.
         endpoint_config.tenants_max = config::CONFIG_ENTRIES_MAX;
         endpoint_config.unix_time_at_zero = clock::unix_time().saturating_sub(clock::monotonic());
-        let endpoint = Endpoint::new(data::now(), endpoint_config, random()?);
+        let mut endpoint = Endpoint::new(data::now(), endpoint_config, random()?);
+        endpoint.mix_entropy(&random()?);
 
         let wake = Arc::new(Waker::new().context("eventfd")?);
         let report_wake = Arc::new(Waker::new().context("eventfd")?);

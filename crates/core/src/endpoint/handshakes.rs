@@ -102,7 +102,7 @@ impl Endpoint {
             credit: session.credit_for_handshake(),
         };
         let Some((mut response, agreed)) =
-            responder.answer(&session.preshared_key, index, &payload)
+            responder.answer(session.preshared_key.as_bytes(), index, &payload)
         else {
             self.drops.unauthentic += 1;
             return;
@@ -341,15 +341,18 @@ impl Endpoint {
         let initiation = Initiation::new(
             key,
             &public_key,
-            &session.preshared_key,
+            session.preshared_key.as_bytes(),
             index,
             &payload,
             seed,
         );
         let handshake = &mut session.handshake;
         let Some(initiation) = initiation.filter(|_| !remotes.is_empty()) else {
-            // It must come to us.
+            // It must come to us. An earlier handshake is not waited for any longer, nor its secrets kept.
             handshake.next_at = Some(now + timing.handshake_retry_max);
+            if let Some(old) = handshake.pending.take() {
+                self.by_index.remove(&old.local_index);
+            }
             return;
         };
         if handshake.attempts > 0 {
@@ -468,9 +471,7 @@ impl Endpoint {
     }
 
     fn draw_seed(&mut self) -> [u8; 32] {
-        let mut seed = [0; 32];
-        self.random.fill_bytes(&mut seed);
-        seed
+        self.seeds.draw(&mut self.random)
     }
 
     /// An index that no session of ours has.

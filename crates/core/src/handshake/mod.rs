@@ -1,9 +1,10 @@
 //! Handshake: who a peer is, and the keys that both sides agree on.
 //!
-//! `noise` runs Noise IKpsk2 and turns its messages into bytes; `mac` has the two MACs and the
+//! `noise` runs Noise IKpsk2 and turns its messages into bytes, with the primitives of `erased`; `mac` has the two MACs and the
 //! cookies that keep unverified senders from costing us Diffie-Hellman work. Which handshake is
 //! answered, when one is begun and what its keys are used for is the endpoint's.
 
+mod erased;
 mod mac;
 mod noise;
 
@@ -19,7 +20,14 @@ pub(crate) use noise::{Agreed, Initiation, InitiationHeader, Responder, Response
 
 /// X25519 private key of a gateway. Wiped when dropped, never printed.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
-pub struct PrivateKey([u8; 32]);
+pub struct PrivateKey(SecretBytes);
+
+/// A secret that does not move with its owner: a copy would stay behind.
+type SecretBytes = Box<[u8; 32]>;
+
+/// A key that two gateways share beside their own ones. Wiped when dropped, never printed.
+#[derive(Clone, Default, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
+pub struct PresharedKey(SecretBytes);
 
 /// X25519 public key of a gateway.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,18 +35,29 @@ pub struct PublicKey([u8; 32]);
 
 impl PrivateKey {
     /// From 32 random bytes (any are a valid key: they are clamped when used).
-    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
-        Self(bytes)
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(Box::new(bytes))
     }
 
     /// The raw key, to be written to a key file.
-    pub const fn as_bytes(&self) -> &[u8; 32] {
+    pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
     /// The public key that peers are configured with.
     pub fn public_key(&self) -> PublicKey {
         noise::public_key(self)
+    }
+}
+
+impl PresharedKey {
+    /// From its 32 bytes. All zero, the default, is what two gateways have that share none.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(Box::new(bytes))
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
     }
 }
 
@@ -57,6 +76,12 @@ impl PublicKey {
 impl fmt::Debug for PrivateKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("PrivateKey(..)")
+    }
+}
+
+impl fmt::Debug for PresharedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PresharedKey(..)")
     }
 }
 

@@ -1,16 +1,12 @@
 //! Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s over our two handshake packets.
 
-use rand_chacha::ChaCha20Rng;
-use rand_core::{RngCore, SeedableRng};
-use snow::{
-    Builder, HandshakeState,
-    params::{CipherChoice, DHChoice, HashChoice, NoiseParams},
-    resolvers::{CryptoResolver, DefaultResolver},
-    types::{Cipher, Dh, Hash, Random},
-};
+use snow::{Builder, params::NoiseParams};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use super::{MAC_LEN, PrivateKey, PublicKey};
+use super::{
+    MAC_LEN, PrivateKey, PublicKey,
+    erased::{self, ErasedResolver, ErasedState},
+};
 use crate::wire::{
     ANY_INITIATION_LEN_MIN, HandshakePayload, INITIATION_LEN, KIND_INITIATION, KIND_RESPONSE,
     PAYLOAD_LEN, RESPONSE_LEN, Reader, VERSION,
@@ -51,14 +47,14 @@ pub(crate) struct ResponseHeader {
 
 /// A handshake that we began.
 pub(crate) struct Initiation {
-    state: HandshakeState,
+    state: ErasedState,
     /// The packet without its MACs.
     pub(crate) body: Vec<u8>,
 }
 
 /// A handshake that a peer began, read as far as its identity.
 pub(crate) struct Responder {
-    state: HandshakeState,
+    state: ErasedState,
     pub(crate) peer: PublicKey,
     pub(crate) remote_index: u32,
     pub(crate) payload: HandshakePayload,
@@ -111,6 +107,7 @@ impl Initiation {
             .and_then(|builder| builder.remote_public_key(remote.as_bytes()))
             .and_then(|builder| builder.psk(2, preshared))
             .and_then(Builder::build_initiator)
+            .map(ErasedState::new)
             .ok()?;
         let mut body = vec![0; INITIATION_LEN - 2 * MAC_LEN];
         body[0] = KIND_INITIATION;
@@ -160,6 +157,7 @@ impl Responder {
             .prologue(PROLOGUE)
             .and_then(|builder| builder.local_private_key(local.as_bytes()))
             .and_then(Builder::build_responder)
+            .map(ErasedState::new)
             .ok()?;
         let mut payload = [0; INITIATION_LEN];
         let len = state
@@ -203,52 +201,12 @@ impl Responder {
 }
 
 pub(super) fn public_key(private: &PrivateKey) -> PublicKey {
-    let mut dh = DefaultResolver
-        .resolve_dh(&DHChoice::Curve25519)
-        .expect("snow is built with Curve25519");
-    dh.set(private.as_bytes());
-    PublicKey::from_bytes(
-        dh.pubkey()
-            .try_into()
-            .expect("a Curve25519 key has 32 bytes"),
-    )
+    PublicKey::from_bytes(erased::public_key(private.as_bytes()))
 }
 
 fn builder(seed: [u8; 32]) -> Builder<'static> {
     let params: NoiseParams = PATTERN.parse().expect("the pattern is a constant");
-    Builder::with_resolver(params, Box::new(SeededResolver { seed }))
-}
-
-/// The default primitives with randomness that was given, not drawn from the system.
-struct SeededResolver {
-    seed: [u8; 32],
-}
-
-struct SeededRandom(ChaCha20Rng);
-
-impl CryptoResolver for SeededResolver {
-    fn resolve_rng(&self) -> Option<Box<dyn Random>> {
-        Some(Box::new(SeededRandom(ChaCha20Rng::from_seed(self.seed))))
-    }
-
-    fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
-        DefaultResolver.resolve_dh(choice)
-    }
-
-    fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
-        DefaultResolver.resolve_hash(choice)
-    }
-
-    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
-        DefaultResolver.resolve_cipher(choice)
-    }
-}
-
-impl Random for SeededRandom {
-    fn try_fill_bytes(&mut self, dest: &mut [u8]) -> Result<(), snow::Error> {
-        self.0.fill_bytes(dest);
-        Ok(())
-    }
+    Builder::with_resolver(params, Box::new(ErasedResolver::new(seed)))
 }
 
 #[cfg(test)]
