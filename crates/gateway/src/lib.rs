@@ -48,6 +48,7 @@ use anyhow::Context;
 use keiro_linux::{
     limit,
     privilege::{self, RunAs},
+    secret_memory,
     signal::Signals,
 };
 
@@ -74,6 +75,8 @@ pub fn run(config_path: &Path, options: Options, run_as: &RunAs) -> anyhow::Resu
         let _ = privilege::allow_realtime(priority);
     }
     let gateway = Gateway::start_with(config_path, &options, Some(run_as))?;
+    // A change of user may have undone what the command did.
+    secret_memory::protect().context("cannot keep keys out of core files")?;
     gateway.serve(Some(signals))
 }
 

@@ -25,6 +25,7 @@ pub mod process;
 pub mod realtime;
 pub mod route;
 pub mod rule;
+pub mod secret_memory;
 pub mod seg6;
 pub mod signal;
 pub mod sock_diag;

@@ -19,6 +19,7 @@ mod socket;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
+use keiro_linux::secret_memory;
 use keiro_terminal::manual;
 
 use crate::{
@@ -35,6 +36,10 @@ type Outcome = Result<ExitCode, Failure>;
 /// # Errors
 /// What went wrong; the exit status is 1 then, 64 if it is the command line.
 pub(crate) fn run(command: Command) -> Outcome {
+    if holds_secrets(&command) {
+        secret_memory::protect()
+            .map_err(|error| Failure::new("cannot keep keys out of core files").because(error))?;
+    }
     match command {
         Command::Genkey => keys::genkey().map(success),
         Command::Pubkey => keys::pubkey().map(success),
@@ -59,6 +64,20 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Man { output } => manual::man(Cli::command(), output.as_deref()).map(success),
         Command::Flowstats(args) => flowstats::flowstats(&args).map(success),
     }
+}
+
+/// Daemons, and commands that read or make a private key.
+fn holds_secrets(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Genkey
+            | Command::Pubkey
+            | Command::Init(_)
+            | Command::Gateway(_)
+            | Command::Asbr(_)
+            | Command::Egress(_)
+            | Command::Flowstats(_)
+    )
 }
 
 fn success(_: ()) -> ExitCode {

@@ -5,6 +5,7 @@ use std::{
     io::{Read, Write},
     net::{SocketAddr, UdpSocket},
     os::unix::{
+        fs::MetadataExt,
         net::{UnixListener, UnixStream},
         process::CommandExt,
     },
@@ -107,6 +108,45 @@ fn a_port_in_use_is_named() {
     start(&site, &text)
         .expect_code(1)
         .says(&[&address.to_string(), "in use"]);
+}
+
+#[test]
+fn memory_of_a_gateway_goes_into_no_core_file() {
+    let name = "memory_of_a_gateway_goes_into_no_core_file";
+    if !is_root(name) {
+        return;
+    }
+    let site = Site::new();
+    let copy = site.path("keiro");
+    keiro_testing::copy_program(env!("CARGO_BIN_EXE_keiro"), &copy);
+    let text = format!("{}{}", site.gateway("a"), path("p", free("127.0.0.1")));
+    let file = site.write("gateway.toml", &text);
+    // A user whose processes could read each other's memory.
+    for owned in [".", "private.key", "gateway.toml"] {
+        std::os::unix::fs::chown(site.path(owned), Some(65_534), Some(65_534)).expect("owned");
+    }
+    let child = Command::new(copy)
+        .args(["gateway", "--config", &shown(&file)])
+        .uid(65_534)
+        .gid(65_534)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let gateway = Gateway { site, child };
+    eventually("it serves", || {
+        gateway.site.path("control.sock").exists().then_some(())
+    });
+    let proc = PathBuf::from(format!("/proc/{}", gateway.child.id()));
+    let limits = fs::read_to_string(proc.join("limits")).expect("its limits");
+    let core = limits.lines().find(|line| line.starts_with("Max core"));
+    let numbers: Vec<&str> = core.expect("a line").split_whitespace().skip(4).collect();
+    assert_eq!(numbers, ["0", "0", "bytes"]);
+    // The files of a process that may not be dumped are root's (proc(5)).
+    let owner = |file| fs::metadata(proc.join(file)).expect("its file").uid();
+    eventually("its memory is root's", || (owner("mem") == 0).then_some(()));
+    let status = fs::read_to_string(proc.join("status")).expect("its status");
+    assert!(status.contains("Uid:\t65534\t65534"), "{status}");
 }
 
 #[test]
