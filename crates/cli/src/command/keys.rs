@@ -1,17 +1,39 @@
 //! `keiro genkey` and `keiro pubkey`.
 
-use std::io::{self, Read};
+use std::{
+    fs::File,
+    io::{self, Read},
+    os::{fd::AsFd, unix::fs::MetadataExt},
+};
 
 use keiro_control::{PrivateKey, PublicKey};
 
-use crate::{failure::Failure, output};
+use crate::{
+    failure::Failure,
+    output::{self, message},
+};
 
 /// Longest private key read. Ours: 44 characters, and room for spaces and newlines.
 const KEY_TEXT_BYTES_MAX: u64 = 4096;
 
 pub(crate) fn genkey() -> Result<(), Failure> {
     let key = random_key()?;
+    if let Some(mode) = exposed_mode(&io::stdout()) {
+        message!(
+            "keiro: warning: others can read the file that the key is written to (mode {mode:04o}); run \
+             `chmod 600` on it, or make it with `(umask 077; keiro genkey > private.key)`"
+        );
+    }
     output::text(format_args!("{}\n", *key.to_base64()))
+}
+
+/// The permission bits of a regular file that others than its owner can read or write; `None`: it is none, or
+/// they cannot.
+fn exposed_mode(output: &impl AsFd) -> Option<u32> {
+    let file = File::from(output.as_fd().try_clone_to_owned().ok()?);
+    let metadata = file.metadata().ok()?;
+    let mode = metadata.mode() & 0o7777;
+    (metadata.is_file() && mode & 0o077 != 0).then_some(mode)
 }
 
 pub(crate) fn pubkey() -> Result<(), Failure> {

@@ -3,7 +3,7 @@
 use std::{
     ffi::OsStr,
     fs,
-    os::unix::ffi::OsStrExt,
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
     process::{Command, Stdio},
 };
 
@@ -113,6 +113,31 @@ fn every_generated_key_is_another_and_has_a_public_key() {
         .stdout;
     assert_eq!(public.len(), 45);
     assert_ne!(public, first);
+}
+
+#[test]
+fn key_that_goes_to_a_file_that_others_can_read_is_warned_of() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    for (mode, is_exposed) in [(0o644, true), (0o640, true), (0o602, true), (0o600, false)] {
+        let path = directory.path().join(format!("{mode:o}.key"));
+        let file = fs::File::create(&path).expect("made");
+        file.set_permissions(fs::Permissions::from_mode(mode))
+            .expect("mode set");
+        let output = keiro(["genkey"]).stdout(file).output().expect("it runs");
+        assert!(output.status.success());
+        let warned = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(!warned.is_empty(), is_exposed, "{mode:o}: {warned}");
+        if is_exposed {
+            let text =
+                format!("others can read the file that the key is written to (mode {mode:04o})");
+            assert!(
+                warned.contains(&text) && warned.contains("chmod 600"),
+                "{warned}"
+            );
+        }
+        // It is written all the same, as by `wg genkey`.
+        assert_eq!(fs::read(&path).expect("read").len(), 45);
+    }
 }
 
 #[test]
