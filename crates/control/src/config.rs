@@ -8,6 +8,7 @@ mod aggregation;
 mod check;
 mod diff;
 mod draft;
+mod embedded;
 mod entries;
 mod history;
 mod network;
@@ -36,6 +37,7 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     aggregation::{Aggregation, Fec, Mode as AggregationMode, Redundancy, Spread as CopySpread},
     diff::{Changes, ConfigDiff},
+    embedded::reached_by,
     history::History,
     network::{Network, admits, names_alone},
     store::{Endpoint, Etcd, Store},

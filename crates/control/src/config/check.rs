@@ -13,6 +13,7 @@ use super::{
     AppIndex, Class, Config, ConfigError, Destination, Forward, Network, PATHS_MAX, PathIndex,
     Peer, Planner, aggregation,
     draft::{Draft, ForwardSpans, PeerSpans},
+    embedded::reached_by,
     history, tenant,
     values::{is_broadcast, local_kind},
 };
@@ -78,7 +79,7 @@ pub(super) fn own_addresses(config: &Config, own: &[IpAddr]) -> Result<(), Confi
         // Networks may contain own addresses: the gateway leaves them out.
         if let Some(address) = forward.to.address()
             && !forward.allow_local
-            && own.contains(&address.ip())
+            && is_one_of(address.ip(), own)
         {
             let what = "an address of this machine";
             refuse_local(&mut report, at, forward.to.key(), &address, what);
@@ -447,7 +448,9 @@ fn forward_target(
         shown,
     } = *target;
     let (ip, at, key) = (address.ip(), &spans.to, forward.to.key());
-    let is_own = own.contains(&ip) || draft.listeners.iter().any(|(i, _)| i.local.ip() == ip);
+    let listeners = draft.listeners.iter().map(|(i, _)| i.local.ip());
+    let all_own: Vec<IpAddr> = own.iter().copied().chain(listeners).collect();
+    let is_own = is_one_of(ip, &all_own);
     let is_group =
         is_broadcast(&address) || !matches!(forward.to, Destination::Udp(_)) && ip.is_multicast();
     if ip.is_unspecified() || is_group {
@@ -472,6 +475,11 @@ fn forward_target(
     if let Some(what) = local_kind(ip).or(own) {
         refuse_local(report, at, key, shown, what);
     }
+}
+
+/// A packet for `ip` may arrive at one of `own`.
+fn is_one_of(ip: IpAddr, own: &[IpAddr]) -> bool {
+    reached_by(ip).iter().any(|ip| own.contains(ip))
 }
 
 fn refuse_local(

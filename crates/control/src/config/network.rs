@@ -10,6 +10,7 @@ use keiro_config::{ValueError, shown, string};
 use toml::de::DeValue;
 
 use super::{
+    embedded::reached_by,
     tenant::confined,
     values::{is_broadcast, local_kind},
 };
@@ -136,12 +137,15 @@ pub fn admits(
     networks: &[Network],
     target: SocketAddr,
     allow_local: bool,
-    is_own: impl FnOnce(IpAddr) -> bool,
+    is_own: impl FnMut(IpAddr) -> bool,
 ) -> bool {
     // An IPv4 address within an IPv6 one is reached as what it is.
     let ip = target.ip().to_canonical();
     let target = SocketAddr::new(ip, target.port());
-    if ip.is_unspecified() || is_broadcast(&target) || target.port() == 0 {
+    let reached = reached_by(ip);
+    let is_nowhere =
+        |ip: &IpAddr| ip.is_unspecified() || is_broadcast(&SocketAddr::new(*ip, target.port()));
+    if reached.iter().any(is_nowhere) || target.port() == 0 {
         return false;
     }
     if allow_local && names_alone(networks, target) {
@@ -149,7 +153,7 @@ pub fn admits(
     }
     networks.iter().any(|network| network.contains(target))
         && local_kind(ip).is_none()
-        && !is_own(ip)
+        && !reached.into_iter().any(is_own)
 }
 
 /// Whether one of `networks` is the address of `target` alone, at its port or at all.
@@ -256,11 +260,22 @@ mod tests {
             "[::ffff:169.254.169.254]:80",
             "[::ffff:10.1.0.1]:80",
             "[::ffff:0.0.0.0]:80",
+            "[64:ff9b::127.0.0.1]:80",
+            "[64:ff9b::169.254.169.254]:80",
+            "[64:ff9b::10.1.0.1]:80",
+            "[64:ff9b::0.0.0.0]:80",
+            "[64:ff9b:1:7f00:0:100::]:80",
+            "[64:ff9b:1::10.1.0.1]:80",
+            "[2002:7f00:1::1]:80",
+            "[2002:a01:1::1]:80",
+            "[::127.0.0.1]:80",
         ] {
             assert!(!reached(&all, target, false), "{target}");
             assert!(!reached(&all, target, true), "{target}");
         }
         assert!(reached(&all, "[::ffff:10.1.0.2]:80", false));
+        assert!(reached(&all, "[64:ff9b::10.1.0.2]:80", false));
+        assert!(reached(&all, "[2002:a01:2::1]:80", false));
         assert!(!reached(&all[1..], "[::ffff:10.1.0.2]:80", false));
         for target in ["127.0.0.1:80", "10.1.0.1:80"] {
             assert!(!reached(&one, target, false), "{target}");

@@ -13,6 +13,7 @@ use toml::de::DeValue;
 
 use super::{
     MESSAGE_BYTES_MAX, MTU_MAX, MTU_MIN, NAME_BYTES_MAX, Name, PATH_RATE_MAX, PATH_RATE_MIN,
+    embedded::reached_by,
 };
 use crate::{key::PublicKey, units::Text};
 
@@ -194,6 +195,10 @@ pub(super) fn place<T>(found: &Option<Located<T>>) -> Option<Range<usize>> {
 
 /// Why a peer may reach an address only with `allow_local`; `None`: it is not local.
 pub(super) fn local_kind(ip: IpAddr) -> Option<&'static str> {
+    reached_by(ip).into_iter().find_map(kind_of_local)
+}
+
+fn kind_of_local(ip: IpAddr) -> Option<&'static str> {
     match ip {
         _ if ip.is_loopback() => Some("a loopback address"),
         _ if ip.is_multicast() => Some("a multicast address"),

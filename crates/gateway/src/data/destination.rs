@@ -6,7 +6,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use keiro_control::config::{Network, admits, names_alone};
+use keiro_control::config::{Network, admits, names_alone, reached_by};
 use keiro_linux::{interface, route};
 
 /// The TCP destination of an application.
@@ -95,13 +95,18 @@ impl UdpDestination {
     }
 }
 
-/// Whether packets for `address` stay on this machine, on `interface` if one is given.
+/// Whether packets for `address`, or for an IPv4 address that it embeds, stay on this machine, on `interface`
+/// if one is given.
 fn is_own(address: IpAddr, interface: Option<&str>) -> io::Result<bool> {
-    let address = address.to_canonical();
     // Without the interface nothing is sent at all.
     let by = interface.and_then(interface::index);
-    let at_all = route::is_own(address, None)?;
-    Ok(at_all || by.is_some() && route::is_own(address, by)?)
+    for address in reached_by(address) {
+        let at_all = route::is_own(address, None)?;
+        if at_all || by.is_some() && route::is_own(address, by)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 #[cfg(test)]
@@ -125,6 +130,24 @@ mod tests {
         assert!(!destination(false).is_forbidden_by_now(elsewhere, None));
         assert_eq!(destination(false).server(None, None).unwrap(), None);
         assert_eq!(destination(true).server(None, None).unwrap(), Some(here));
+    }
+
+    #[test]
+    fn address_of_this_machine_within_another_one_is_its_own() {
+        for own in [
+            "::ffff:127.0.0.1",
+            "64:ff9b::127.0.0.1",
+            "64:ff9b:1::127.0.0.1",
+            "2002:7f00:1::1",
+        ] {
+            let to = SocketAddr::new(own.parse().unwrap(), 80);
+            let destination = UdpDestination {
+                to,
+                allow_local: false,
+                interface: None,
+            };
+            assert!(!destination.is_open().unwrap(), "{own}");
+        }
     }
 
     #[test]
