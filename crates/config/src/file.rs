@@ -1,8 +1,8 @@
 //! Reading a file of bounded size.
 
-use std::{fs::File, io::Read, path::Path};
+use std::{io, path::Path};
 
-use crate::report::ConfigError;
+use crate::{regular_file, report::ConfigError};
 
 /// How large a kind of file may be, and what to try when it cannot be read.
 #[derive(Clone, Copy, Debug)]
@@ -22,33 +22,10 @@ impl FileLimits {
     /// It cannot be read, is not a regular file, is too long, or is not UTF-8.
     pub fn read(&self, path: &Path) -> Result<String, ConfigError> {
         let name = path.display().to_string();
-        let unreadable = |e: std::io::Error| match e.kind() {
-            std::io::ErrorKind::NotFound => {
-                ConfigError::of_file(&name, "no such file".to_owned(), self.missing_hint)
-            }
-            _ => ConfigError::of_file(
-                &name,
-                format!("cannot be read: {e}"),
-                "name a file that the user keiro runs as can read",
-            ),
+        let bytes = match regular_file::read(path, self.bytes_max) {
+            Ok(bytes) => bytes,
+            Err(e) => return Err(self.unreadable(&name, &e)),
         };
-        // Checked before opening: opening a FIFO would wait for its writer.
-        let metadata = std::fs::metadata(path).map_err(unreadable)?;
-        if !metadata.is_file() {
-            return Err(ConfigError::of_file(
-                &name,
-                "not a regular file".to_owned(),
-                "name a TOML file",
-            ));
-        }
-        let mut bytes = Vec::new();
-        let file = File::open(path).map_err(unreadable)?;
-        file.take(self.bytes_max + 1)
-            .read_to_end(&mut bytes)
-            .map_err(unreadable)?;
-        if bytes.len() as u64 > self.bytes_max {
-            return Err(self.too_long(&name));
-        }
         String::from_utf8(bytes).map_err(|e| {
             let valid = &e.as_bytes()[..e.utf8_error().valid_up_to()];
             let line = valid.iter().filter(|b| **b == b'\n').count() + 1;
@@ -68,6 +45,23 @@ impl FileLimits {
         match text.len() as u64 > self.bytes_max {
             true => Err(self.too_long(file)),
             false => Ok(()),
+        }
+    }
+
+    fn unreadable(&self, file: &str, error: &io::Error) -> ConfigError {
+        match error.kind() {
+            io::ErrorKind::NotFound => {
+                ConfigError::of_file(file, "no such file".to_owned(), self.missing_hint)
+            }
+            io::ErrorKind::FileTooLarge => self.too_long(file),
+            _ if regular_file::is_refused(error) => {
+                ConfigError::of_file(file, error.to_string(), "name a TOML file")
+            }
+            _ => ConfigError::of_file(
+                file,
+                format!("cannot be read: {error}"),
+                "name a file that the user keiro runs as can read",
+            ),
         }
     }
 

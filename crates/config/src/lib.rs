@@ -11,6 +11,7 @@ mod deserialize;
 mod document;
 mod file;
 mod nearest;
+pub mod regular_file;
 mod rename;
 mod report;
 mod table;

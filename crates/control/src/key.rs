@@ -5,7 +5,6 @@
 
 use std::{
     fmt,
-    fs::File,
     io::{self, Read},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -13,7 +12,7 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use keiro_config::without_byte_order_mark;
+use keiro_config::{regular_file, without_byte_order_mark};
 use zeroize::{Zeroize, Zeroizing};
 
 /// Length of every key in bytes (X25519, RFC 7748 §5).
@@ -192,16 +191,12 @@ fn load_secret(path: &Path) -> Result<Secret, KeyFileError> {
             source,
         },
     };
-    // Looked at before it is opened, since opening a FIFO would wait for its writer, and again
-    // after, since the name may have changed hands.
-    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err(KeyFileError::NotAFile(path.to_owned()));
-    }
-    let file = File::open(path).map_err(unreadable)?;
+    let file =
+        regular_file::open(path).map_err(|error| match regular_file::is_refused(&error) {
+            true => KeyFileError::NotAFile(path.to_owned()),
+            false => unreadable(error),
+        })?;
     let metadata = file.metadata().map_err(unreadable)?;
-    if !metadata.is_file() {
-        return Err(KeyFileError::NotAFile(path.to_owned()));
-    }
     let mode = metadata.mode() & 0o7777;
     if mode & 0o077 != 0 {
         return Err(KeyFileError::Exposed {
@@ -326,6 +321,18 @@ mod tests {
             .expect_err("directory")
             .to_string();
         assert!(error.contains("not a regular file"), "{error}");
+    }
+
+    #[test]
+    fn fifos_and_devices_are_refused_without_waiting() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let fifo = directory.path().join("fifo.key");
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+        assert!(made.expect("mkfifo runs").success());
+        for path in [fifo, PathBuf::from("/dev/zero")] {
+            let error = load_private_key(&path).expect_err("refused").to_string();
+            assert!(error.contains("not a regular file"), "{error}");
+        }
     }
 
     #[test]

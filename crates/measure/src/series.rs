@@ -5,11 +5,11 @@
 
 use std::{
     fmt,
-    fs::File,
     io::{self, Read, Write},
     path::Path,
 };
 
+use keiro_config::regular_file;
 use keiro_model::fit::{Sample, SampleError};
 use keiro_units::ByteCount;
 use serde::{Deserialize, Serialize};
@@ -157,7 +157,7 @@ impl Series {
     /// The fault, see [`SeriesError`].
     pub fn load(path: &Path) -> Result<Self, SeriesError> {
         let file = path.display().to_string();
-        let opened = File::open(path).map_err(|reason| SeriesError::Read {
+        let opened = regular_file::open(path).map_err(|reason| SeriesError::Read {
             file: file.clone(),
             reason,
         })?;

@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use keiro_config::regular_file;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -128,10 +129,7 @@ impl FileStore {
     /// Keeps the processes of several gateways from storing plans at the same time.
     fn lock(&self) -> Result<File, StoreError> {
         let path = self.directory.join(LOCK);
-        let mut options = OpenOptions::new();
-        options.create(true).append(true).mode(0o600);
-        let file = options
-            .open(&path)
+        let file = regular_file::append(&path, Some(0o600))
             .map_err(|e| StoreError::file("open", &path, e))?;
         let deadline = Instant::now() + LOCK_WAIT;
         loop {
@@ -153,8 +151,12 @@ impl FileStore {
         known: Option<Identity>,
     ) -> Result<ReadOutcome<T>, StoreError> {
         let failed = |e| StoreError::file("read", path, e);
-        let file = match File::open(path) {
+        let file = match regular_file::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(ReadOutcome::Missing);
+            }
+            Err(error) if regular_file::is_refused(&error) => {
+                self.quarantine_file(path, &error.to_string())?;
                 return Ok(ReadOutcome::Missing);
             }
             file => file.map_err(failed)?,
@@ -170,19 +172,16 @@ impl FileStore {
             return Ok(ReadOutcome::Known);
         }
         let mut bytes = Vec::new();
-        let error = if metadata.is_file() {
-            file.take(DOCUMENT_BYTES_MAX as u64 + 1)
-                .read_to_end(&mut bytes)
-                .map_err(failed)?;
-            match decode(&bytes) {
-                Ok(document) => return Ok(ReadOutcome::New(identity, document)),
-                Err(error) => error.to_string(),
+        file.take(DOCUMENT_BYTES_MAX as u64 + 1)
+            .read_to_end(&mut bytes)
+            .map_err(failed)?;
+        match decode(&bytes) {
+            Ok(document) => Ok(ReadOutcome::New(identity, document)),
+            Err(error) => {
+                self.quarantine_file(path, &error.to_string())?;
+                Ok(ReadOutcome::Missing)
             }
-        } else {
-            "not a regular file".to_owned()
-        };
-        self.quarantine_file(path, &error)?;
-        Ok(ReadOutcome::Missing)
+        }
     }
 
     fn quarantine_file(&mut self, path: &Path, reason: &str) -> Result<(), StoreError> {
@@ -266,7 +265,7 @@ impl PlanStore for FileStore {
 
     fn keep_alive(&mut self) -> Result<bool, StoreError> {
         let path = self.inputs_path(&self.gateway);
-        let file = match OpenOptions::new().append(true).open(&path) {
+        let file = match regular_file::append(&path, None) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             file => file.map_err(|e| StoreError::file("open", &path, e))?,
         };
@@ -523,6 +522,36 @@ mod tests {
         assert!(store.load().unwrap().gateways.is_empty());
         assert_eq!(store.take_notices().len(), 1);
         assert!(!store.keep_alive().unwrap());
+    }
+
+    /// Reading a FIFO would wait for its writer.
+    #[test]
+    fn fifos_in_place_of_files_do_not_stop_the_store() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut store = FileStore::new(directory.path(), "a").unwrap();
+        store.publish(&inputs("a", 1)).unwrap();
+        store.offer(&plan("a"), 0).unwrap();
+        for name in [PLAN, LOCK, "inputs-a.json", "inputs-b.json"] {
+            let path = directory.path().join(name);
+            let _ = fs::remove_file(&path);
+            let made = std::process::Command::new("mkfifo").arg(&path).status();
+            assert!(made.unwrap().success());
+        }
+        let (done, result) = std::sync::mpsc::channel();
+        let started = thread::spawn(move || {
+            let kept_alive = store.keep_alive().unwrap_err().to_string();
+            let offered = store.offer(&plan("a"), 0).unwrap_err().to_string();
+            let view = store.load().unwrap();
+            done.send(()).unwrap();
+            (kept_alive, offered, view, store.take_notices().len())
+        });
+        let limit = Duration::from_secs(60);
+        result.recv_timeout(limit).expect("it does not wait");
+        let (kept_alive, offered, view, notices) = started.join().unwrap();
+        assert!(kept_alive.contains("not a regular file"), "{kept_alive}");
+        assert!(offered.contains("not a regular file"), "{offered}");
+        assert!(view.plan.is_none() && view.gateways.is_empty());
+        assert_eq!(notices, 3, "put aside: the plan and two inputs");
     }
 
     #[test]

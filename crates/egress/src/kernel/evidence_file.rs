@@ -21,7 +21,7 @@ use std::{
 };
 
 use ipnet::Ipv6Net;
-use keiro_config::without_byte_order_mark;
+use keiro_config::{regular_file, without_byte_order_mark};
 use keiro_linux::{clock, privilege};
 use keiro_units::Instant;
 
@@ -288,7 +288,7 @@ fn ignored(path: &Path, error: &dyn std::fmt::Display) {
 /// Reads at most one byte more than is allowed, to detect a file that is too long.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
-    let file = File::open(path)?;
+    let file = regular_file::open(path)?;
     file.take(BYTES_MAX + 1).read_to_end(&mut text)?;
     let marked = text.len() - without_byte_order_mark(&text).len();
     text.drain(..marked);

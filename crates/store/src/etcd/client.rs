@@ -1,14 +1,8 @@
 //! Requests to etcd's JSON gateway: several endpoints, TLS, a user's token, bounded time and size.
 
-use std::{
-    fs::{self, File},
-    io::Read,
-    os::unix::fs::PermissionsExt,
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{fs, io::Read, os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
 
+use keiro_config::regular_file;
 use rustls::{
     crypto::{CryptoProvider, aws_lc_rs},
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
@@ -393,11 +387,7 @@ fn read_secret(path: &Path) -> Result<Vec<u8>, StoreError> {
 
 fn read_bounded(path: &Path) -> Result<Vec<u8>, StoreError> {
     let failed = |e| StoreError::file("read", path, e);
-    let file = File::open(path).map_err(failed)?;
-    let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX)
-        .read_to_end(&mut bytes)
-        .map_err(failed)?;
+    let mut bytes = regular_file::read(path, FILE_BYTES_MAX).map_err(failed)?;
     let marked = bytes.len() - without_byte_order_mark(&bytes).len();
     bytes.drain(..marked);
     Ok(bytes)
