@@ -61,11 +61,11 @@ fn peer_sentence(kind: &EventKind) -> Option<String> {
             other,
         } => format!(
             "two gateways use the key of peer {peer}: {served} is served, {other} is not; give each \
-             gateway a key of its own (`keiro genkey`)"
+             gateway its own key (`keiro genkey`)"
         ),
         EventKind::KeyRefused { peer } => format!(
             "peer {peer} refuses this gateway: another gateway that uses the same private key is \
-             served; stop it, or give this one a key of its own (`keiro genkey`)"
+             served; stop it, or give this one another key (`keiro genkey`)"
         ),
         EventKind::KeyChanged { peer, key_changes } => {
             format!("peer {peer}: session keys changed, {key_changes} times so far")
@@ -377,7 +377,7 @@ mod tests {
         assert_eq!(
             sentence(&kind),
             "two gateways use the key of peer osaka: 198.51.100.1:7600 is served, 203.0.113.9:7600 \
-             is not; give each gateway a key of its own (`keiro genkey`)"
+             is not; give each gateway its own key (`keiro genkey`)"
         );
         let kind = EventKind::KeyRefused {
             peer: "tokyo".into(),
@@ -385,7 +385,7 @@ mod tests {
         assert_eq!(
             sentence(&kind),
             "peer tokyo refuses this gateway: another gateway that uses the same private key is \
-             served; stop it, or give this one a key of its own (`keiro genkey`)"
+             served; stop it, or give this one another key (`keiro genkey`)"
         );
     }
 

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 ///
 /// Embedded are those of IPv4-mapped (`::ffff:0:0/96`) and IPv4-compatible addresses (`::/96`, RFC 4291
 /// §2.5.5), of NAT64 (`64:ff9b::/96`, RFC 6052 §2.1; `64:ff9b:1::/48`, RFC 8215) and of 6to4 (`2002::/16`,
-/// RFC 3056 §2). An IPv4-mapped address is not one of its own.
+/// RFC 3056 §2). An IPv4-mapped address is reached as IPv4 alone.
 pub fn reached_by(address: IpAddr) -> Vec<IpAddr> {
     let IpAddr::V6(v6) = address else {
         return vec![address];

@@ -1,10 +1,9 @@
 //! Runs of the peer that have used its key, and which of ours each of them knows.
 //!
 //! Packet numbers, and with them replay windows, belong to a pair of incarnations: one of ours and
-//! one of the peer. Both sides begin again from zero when either half of the pair is another. So a
-//! gateway that served another incarnation meanwhile must not return to an earlier one of the peer
-//! under the incarnation of its own that that one knows: the peer would take its packets for
-//! replays. It continues under its next incarnation instead.
+//! one of the peer. Both sides begin again from zero when either half of the pair is another. A gateway
+//! may serve another incarnation and then return to an earlier one, which knows our incarnation and
+//! would take our new packets for replays. We continue under our next incarnation then.
 //!
 //! A process that has ended never comes back with its incarnation. One that comes back after another
 //! was served proves that two gateways have the same key; so does a new one while the present one

@@ -95,7 +95,7 @@ impl Site {
         }
     }
 
-    /// Starts a gateway with the branch's key at a port of its own; its index.
+    /// Starts a gateway with the branch's key at this port; its index.
     fn start(&mut self, port: u16) -> usize {
         self.start_with_clock(port, Duration::ZERO)
     }
