@@ -176,8 +176,8 @@ mod tests {
         let limits = KeyLimits::of(Cipher::Aes256Gcm);
         for (len, rekey, last) in [
             (2048, 1 << 27, (1 << 28) - 31),
-            (2049, 1 << 22, (1 << 23) - 1),
-            (65_000, 1 << 22, (1 << 23) - 1),
+            (2049, 1 << 22, 1 << 23),
+            (65_000, 1 << 22, 1 << 23),
         ] {
             let units = if len > 2048 { 32 } else { 1 };
             let mut used = KeyUse {
