@@ -11,7 +11,7 @@ use crate::{
     gateway::Gateway,
     planning::{PlanMode, PlannerInput, PlanningProblem, what_if::suppose},
     reload::Reloaded,
-    show::plan_snapshot,
+    show::{paths_in_use, plan_snapshot},
     site::Part,
 };
 
@@ -136,13 +136,13 @@ impl Gateway {
             let supposed = suppose(&self.config, &input, what_if)?;
             let problem = PlanningProblem::new(&supposed.config, &supposed.input);
             let then = problem.answer(&supposed.config, plan_mode, forecast_state);
-            let now = &view.input.now;
+            let now = paths_in_use(&self.config, &view.input);
             Ok(Response::Plan(PlanSnapshot {
                 newly_unmet: supposed.newly_unmet(&plan, &then),
                 without_effect: supposed.without_effect,
                 alone,
                 site,
-                ..plan_snapshot(&supposed.config, &then, now)
+                ..plan_snapshot(&supposed.config, &then, &now)
             }))
         })
     }
@@ -156,7 +156,7 @@ impl Gateway {
             Ok(Response::Plan(PlanSnapshot {
                 site: self.site.in_plan(),
                 alone: plan_mode == PlanMode::FromScratch && self.site.part() == Part::CutOff,
-                ..view.plan(&self.planning.plan, Some(&before.now))
+                ..view.plan(&self.planning.plan, Some(&before))
             }))
         })
     }

@@ -2,12 +2,12 @@
 //! control thread knows.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, UNIX_EPOCH},
 };
 
 use keiro_control::{
-    config::{App, AppIndex, Class, Config, PathIndex, Peer, Planner},
+    config::{App, AppIndex, Class, Config, PathIndex, Peer, PeerIndex, Planner},
     protocol::{
         AggregationChange, AggregationSnapshot, AppSnapshot, AssignedBy, DelaySummary,
         ErrorResponse, EventKind, Explanation, FecSnapshot, ForwardSnapshot, JudgedBy,
@@ -123,6 +123,15 @@ pub(crate) fn plan_snapshot(
     }
 }
 
+/// The paths of applications to whose peer a path is up. The others are on none: the path in the
+/// planner's input is the last one then.
+pub(crate) fn paths_in_use(config: &Config, input: &PlannerInput) -> BTreeMap<AppIndex, PathIndex> {
+    let reached: BTreeSet<PeerIndex> = input.up.keys().map(|(_, peer)| *peer).collect();
+    let now = input.now.iter();
+    let in_use = now.filter(|(app, _)| reached.contains(&config[**app].peer));
+    in_use.map(|(app, path)| (*app, *path)).collect()
+}
+
 impl Gateway {
     /// Looks at everything and hands it to `look`.
     pub(crate) fn with_view(
@@ -206,10 +215,8 @@ impl<'a> View<'a> {
                     .filter(|a| a.stats.target_met == Some(true))
                     .count(),
             ),
-            apps_target_measured: {
-                let measured = Some(JudgedBy::Measurement);
-                count(apps.iter().filter(|a| a.judged_by == measured).count())
-            },
+            apps_target_measured: judged_by(&apps, JudgedBy::Measurement),
+            apps_target_by_equation3: judged_by(&apps, JudgedBy::Equation3),
             tenants: count(config.tenants.len()),
             tenants_with_device: count(gateway.tenants.tenants_with_device(config)),
             store: gateway.site.snapshot(),
@@ -250,16 +257,13 @@ impl<'a> View<'a> {
     }
 
     /// A plan beside the paths that are, or were `before` it was applied.
-    pub(crate) fn plan(
-        &self,
-        planned: &Plan,
-        before: Option<&BTreeMap<AppIndex, PathIndex>>,
-    ) -> PlanSnapshot {
-        let now = before.unwrap_or(&self.input.now);
+    pub(crate) fn plan(&self, planned: &Plan, before: Option<&PlannerInput>) -> PlanSnapshot {
+        let config = &self.gateway.config;
+        let now = paths_in_use(config, before.unwrap_or(&self.input));
         PlanSnapshot {
             model: self.model(&self.apps()).0,
             applied: before.is_some(),
-            ..plan_snapshot(&self.gateway.config, planned, now)
+            ..plan_snapshot(config, planned, &now)
         }
     }
 
@@ -519,6 +523,7 @@ impl<'a> View<'a> {
                     .map(|path| config[path].name.to_string()),
             },
             assigned_by: self.assigned_by(path, planned),
+            only_packets: gateway.has_only_packets(index),
             stats: Stats(stats),
             lifetime_seconds: app.lifetime.map(|lifetime| lifetime.as_secs_f64()),
             workload: live.and_then(|live| self.workload_seen(app.class, live)),
@@ -624,10 +629,7 @@ impl<'a> View<'a> {
         }
         match compared {
             true => (ModelState::Valid, None),
-            false => {
-                let why = format!("no application with {MEASURED_MIN} messages yet");
-                (ModelState::Unverified, Some(why))
-            }
+            false => (ModelState::Unverified, Some(not_compared(apps))),
         }
     }
 
@@ -700,6 +702,20 @@ impl<'a> View<'a> {
             message_receivers: self.snapshot.message_receivers,
             control_clients: gateway.control_clients() as u64,
         })
+    }
+}
+
+/// Applications whose latency target is judged by `source`.
+fn judged_by(apps: &[AppSnapshot], source: JudgedBy) -> u64 {
+    let judged = apps.iter().filter(|app| app.judged_by == Some(source));
+    judged.count() as u64
+}
+
+/// Why no application's delays were compared with its forecast.
+fn not_compared(apps: &[AppSnapshot]) -> String {
+    match !apps.is_empty() && apps.iter().all(|app| app.only_packets) {
+        true => "the delays of IP packets are not measured".to_owned(),
+        false => format!("no application with {MEASURED_MIN} messages yet"),
     }
 }
 

@@ -303,7 +303,7 @@ impl StatusTable {
             }),
             core::Event::MtuChanged { peer, path, mtu } => {
                 let on = path_ref(active, *peer, *path)?;
-                Some(self.on_mtu(PeerPath::new(*peer, *path), on, *mtu))
+                self.on_mtu(PeerPath::new(*peer, *path), on, *mtu)
             }
             _ => None,
         }
@@ -441,15 +441,16 @@ impl StatusTable {
         }
     }
 
-    fn on_mtu(&mut self, path: PeerPath, on: PathRef, mtu: u16) -> EventKind {
+    /// `None`: a path that came up again has the MTU that it had before.
+    fn on_mtu(&mut self, path: PeerPath, on: PathRef, mtu: u16) -> Option<EventKind> {
         let status = self.paths.get_mut(&path);
         let before = status.and_then(|status| status.mtu_bytes.replace(mtu));
-        EventKind::MtuChanged {
+        (before != Some(mtu)).then(|| EventKind::MtuChanged {
             on,
             // Before the first probe: what every path of IPv6 carries.
             from_bytes: before.map_or(keiro_control::config::MTU_MIN, u64::from),
             to_bytes: u64::from(mtu),
-        }
+        })
     }
 
     fn on_app_moved(
@@ -590,6 +591,29 @@ mod tests {
         let later = seen_at + Duration::from_secs(60);
         assert_eq!(duplicate_key(later, Some(duplicate)), None);
         assert_eq!(duplicate_key(seen_at, None), None);
+    }
+
+    #[test]
+    fn an_mtu_is_reported_only_when_it_differs_from_the_reported_one() {
+        let mut table = StatusTable::default();
+        let path = PeerPath::new(PeerId(1), PathId(0));
+        table.follow(Instant::ZERO, &["osaka".into()], &[path], &[]);
+        let on = || PathRef {
+            path: "wan0".into(),
+            peer: "osaka".into(),
+        };
+        let mut reported = |mtu| match table.on_mtu(path, on(), mtu) {
+            Some(EventKind::MtuChanged {
+                from_bytes,
+                to_bytes,
+                ..
+            }) => Some((from_bytes, to_bytes)),
+            _ => None,
+        };
+        assert_eq!(reported(1500), Some((1280, 1500)));
+        assert_eq!(reported(1500), None);
+        assert_eq!(reported(1400), Some((1500, 1400)));
+        assert_eq!(reported(1400), None);
     }
 
     #[test]

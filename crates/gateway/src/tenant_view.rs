@@ -109,10 +109,15 @@ impl Gateway {
 
     /// Whether an application has traffic whose small packets are aggregated. IP packets are not.
     pub(crate) fn may_be_aggregated(&self, app: AppIndex) -> bool {
+        !self.has_only_packets(app)
+    }
+
+    /// It carries IP packets of tenants, and nothing of listeners or forwards.
+    pub(crate) fn has_only_packets(&self, app: AppIndex) -> bool {
         let config = &self.config;
         let enters = config.listeners.iter().any(|listener| listener.app == app);
         let answers = config.forwards.iter().any(|forward| forward.app == app);
-        enters || answers || !self.carries_packets(app)
+        self.carries_packets(app) && !enters && !answers
     }
 
     fn carries_packets(&self, app: AppIndex) -> bool {

@@ -360,6 +360,8 @@ fn moves_line(plan: &PlanSnapshot, supposed: Supposed) -> Option<String> {
         .apps
         .iter()
         .filter(|app| app.path_now.is_some() && app.path != app.path_now)
+        // To be without a path is not a move that can be applied; it is listed as unreachable.
+        .filter(|app| app.path.is_some() || supposed == Supposed::Something)
         .map(|app| {
             let (from, to) = (path(&app.path_now), path(&app.path));
             format!("{} {from} → {to}", app.name)
@@ -446,5 +448,23 @@ mod tests {
             assert!(text.contains(line), "no `{line}` in:\n{text}");
         }
         assert!(!text.contains("known:"), "{text}");
+    }
+
+    #[test]
+    fn an_application_without_a_path_does_not_move_by_applying() {
+        let plan = serde_json::json!({
+            "planner": "exact", "tolerance_ratio": 0.0, "feasible": false, "optimal": false,
+            "model": "unverified", "applied": false, "changes": 0, "unmet": 1,
+            "lateness_seconds": 0.0, "planning_seconds": 0.001,
+            "apps": [{
+                "name": "office", "peer": "b", "path_now": "wan0", "assigned_by": "unassigned",
+            }],
+        });
+        let plan: PlanSnapshot = serde_json::from_value(plan).unwrap();
+        let shown = text(&plan, Supposed::Nothing);
+        assert!(!shown.contains("would move"), "{shown}");
+        assert!(shown.contains("office: no path to b is up\n"), "{shown}");
+        let shown = text(&plan, Supposed::Something);
+        assert!(shown.contains("office wan0 → none\n"), "{shown}");
     }
 }

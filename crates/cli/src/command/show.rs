@@ -139,13 +139,23 @@ fn share(style: Style, part: u64, whole: u64, word: &str) -> String {
 }
 
 fn targets_text(status: &StatusSnapshot, style: Style) -> String {
-    let measured = status.apps_target_measured;
-    let forecast = status.apps_with_target.saturating_sub(measured);
-    let judged = match (measured, forecast) {
-        (0, 0) => String::new(),
-        (_, 0) => " (by measurement)".to_owned(),
-        (0, _) => " (by forecast, no delays measured yet)".to_owned(),
-        _ => format!(" ({measured} by measurement, {forecast} by forecast)"),
+    let (measured, equation) = (status.apps_target_measured, status.apps_target_by_equation3);
+    let forecast = status
+        .apps_with_target
+        .saturating_sub(measured.saturating_add(equation));
+    let sources = [
+        (measured, "measurement"),
+        (forecast, "forecast"),
+        (equation, "equation 3"),
+    ];
+    let sources: Vec<_> = sources.iter().filter(|(count, _)| *count > 0).collect();
+    let judged = match sources.as_slice() {
+        [] => String::new(),
+        [(_, source)] => format!(" (by {source})"),
+        several => {
+            let counted = several.iter().map(|(count, by)| format!("{count} by {by}"));
+            format!(" ({})", counted.collect::<Vec<_>>().join(", "))
+        }
     };
     let met = share(
         style,
@@ -280,6 +290,15 @@ pub(super) fn met_by(style: Style, met: Option<bool>, judged_by: Option<JudgedBy
     }
 }
 
+/// As [`met`], with what says so.
+pub(super) fn met_and_source(style: Style, met: Option<bool>, judged_by: Option<JudgedBy>) -> Cell {
+    match (met, judged_by) {
+        (Some(true), Some(JudgedBy::Forecast)) => cell(style, "yes by forecast", Health::Good),
+        (Some(false), Some(JudgedBy::Forecast)) => cell(style, "NO by forecast", Health::Bad),
+        _ => planned_met(style, met, judged_by),
+    }
+}
+
 /// A table, or what its emptiness means.
 fn listed(table: &Table, empty: &str) -> String {
     match table.is_empty() {
@@ -310,6 +329,29 @@ pub(super) fn word<T: Serialize>(value: &T) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn status_says_by_what_latency_targets_are_judged() {
+        let text = |measured, equation| {
+            let status = serde_json::json!({
+                "name": "a", "version": "1", "public_key": "k", "started": "2026-01-01T00:00:00Z",
+                "uptime_seconds": 1.0, "config_file": "f", "config_loaded": "2026-01-01T00:00:00Z",
+                "draining": false, "scheduler": "edf", "planner": "exact", "tolerance_ratio": 0.0,
+                "model": "unverified", "paths_up": 1, "paths": 1, "peers_up": 1, "peers": 1,
+                "apps": 3, "apps_with_target": 3, "apps_target_met": 3,
+                "apps_target_measured": measured, "apps_target_by_equation3": equation,
+                "message_senders": 0, "message_receivers": 0,
+            });
+            targets_text(&serde_json::from_value(status).unwrap(), Style::of_stdout())
+        };
+        assert_eq!(text(3, 0), "3 of 3 met (by measurement)");
+        assert_eq!(text(0, 0), "3 of 3 met (by forecast)");
+        assert_eq!(text(0, 3), "3 of 3 met (by equation 3)");
+        assert_eq!(
+            text(1, 1),
+            "3 of 3 met (1 by measurement, 1 by forecast, 1 by equation 3)"
+        );
+    }
 
     #[test]
     fn missed_margins_are_negative() {

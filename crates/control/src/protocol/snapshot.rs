@@ -68,6 +68,10 @@ pub struct StatusSnapshot {
     /// planner uses, or not yet.
     #[serde(default)]
     pub apps_target_measured: u64,
+    /// Of those with a target, how many are judged by equation 3, for want of measured delays and of
+    /// a forecast.
+    #[serde(default)]
+    pub apps_target_by_equation3: u64,
     #[serde(default)]
     pub tenants: u64,
     /// Of those, how many have their device, and up; the others carry no IP packets.
@@ -343,6 +347,10 @@ pub struct AppSnapshot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_path: Option<String>,
     pub assigned_by: AssignedBy,
+    /// All of its traffic is IP packets of tenants. They do not name their application: what arrives
+    /// is counted for the tenant, and delays are not measured.
+    #[serde(default)]
+    pub only_packets: bool,
     /// Its counters and gauges.
     #[serde(flatten)]
     pub stats: Stats<AppStats>,

@@ -204,6 +204,7 @@ fn numbers_say_their_unit() {
         "apps_with_target",
         "apps_target_met",
         "apps_target_measured",
+        "apps_target_by_equation3",
         "tenants",
         "tenants_with_device",
         "message_senders",

@@ -5,7 +5,9 @@ use keiro_control::{
     protocol::{AppSnapshot, DelaySummary, JudgedBy, WorkloadSnapshot},
 };
 
-use super::{FieldList, known, listed, met_by, seconds, word};
+use keiro_stats::{AppStats, StatSet, Value};
+
+use super::{FieldList, known, listed, met_and_source, seconds, word};
 use crate::{
     command::figures,
     output::{
@@ -43,21 +45,38 @@ pub(super) fn table(apps: &[AppSnapshot], style: Style) -> String {
             Cell::from(known(app.stats.predicted_delay, human::duration)),
             Cell::from(known(app.delay, |d| seconds(d.mean_seconds))),
             Cell::from(known(app.delay, |d| seconds(d.p99_seconds))),
-            met_by(style, app.stats.target_met, app.judged_by),
-            messages(app, app.stats.sent_messages),
-            messages(app, app.stats.delivered_messages),
-            messages(app, app.stats.received_messages),
-            messages(app, app.stats.waiting_messages),
+            met_and_source(style, app.stats.target_met, app.judged_by),
+            Cell::from(figure(app, "sent_messages")),
+            Cell::from(figure(app, "delivered_messages")),
+            Cell::from(figure(app, "received_messages")),
+            Cell::from(figure(app, "waiting_messages")),
         ]);
     }
     listed(&table, "no applications are configured")
 }
 
-/// A number of messages; streams have none.
-fn messages(app: &AppSnapshot, count: u64) -> Cell {
-    match app.class {
-        Class::Stream => Cell::from(NONE),
-        _ => Cell::from(count.to_string()),
+/// A figure of an application as text; `-` where its kind of traffic is not counted.
+fn figure(app: &AppSnapshot, name: &str) -> String {
+    let mut values = app.stats.values();
+    match values.find(|(stat, _)| stat.name == name) {
+        Some((stat, Some(value))) if is_counted(app, name) || value != Value::Integer(0) => {
+            human::figure(stat.unit, value)
+        }
+        _ => NONE.to_owned(),
+    }
+}
+
+/// Streams have no messages. Datagrams and IP packets are not acknowledged one by one, and what
+/// arrives of IP packets is counted for their tenant.
+fn is_counted(app: &AppSnapshot, name: &str) -> bool {
+    match (app.class, name) {
+        (Class::Stream, _) => !name.ends_with("_messages"),
+        (
+            Class::Datagram,
+            "delivered_messages" | "late_messages" | "expired_messages" | "waiting_messages",
+        ) => false,
+        (Class::Datagram, "received_messages" | "received_bytes") => !app.only_packets,
+        _ => true,
     }
 }
 
@@ -100,6 +119,7 @@ fn target_text(app: &AppSnapshot, style: Style) -> String {
     };
     let why = match app.class {
         Class::Stream => "; the waiting time of streams is not measured",
+        _ if app.only_packets => "; the delays of IP packets are not measured",
         Class::Message | Class::Datagram => "; too few delays are measured",
     };
     match app.judged_by {
@@ -126,12 +146,13 @@ fn add_messages(fields: &mut FieldList, app: &AppSnapshot) {
         known(app.workload.as_ref(), workload_text),
     );
     fields.add("forecast", forecast_text(app));
-    fields.add("measured delay", known(app.delay.as_ref(), delay_text));
+    fields.add("measured delay", measured_delay_text(app));
     // The latency target is above, the predicted delay in the forecast.
     let shown = ["latency target", "target met", "predicted delay"];
-    for (name, value) in figures::named(&app.stats.0) {
+    for stat in AppStats::STATS {
+        let name = stat.label();
         if !shown.contains(&name.as_str()) {
-            fields.add(&name, value);
+            fields.add(&name, figure(app, stat.name));
         }
     }
 }
@@ -161,6 +182,16 @@ fn forecast_text(app: &AppSnapshot) -> String {
         ),
         (None, Some(why)) => format!("{NONE}, {why}"),
         (None, None) => NONE.to_owned(),
+    }
+}
+
+fn measured_delay_text(app: &AppSnapshot) -> String {
+    match &app.delay {
+        Some(delay) => delay_text(delay),
+        None if app.only_packets => {
+            format!("{NONE}, the delays of IP packets are not measured")
+        }
+        None => NONE.to_owned(),
     }
 }
 
@@ -204,8 +235,6 @@ fn add_connections(fields: &mut FieldList, app: &AppSnapshot) {
 
 #[cfg(test)]
 mod tests {
-    use keiro_stats::{AppStats, StatSet};
-
     use super::*;
 
     fn snapshot(more: &serde_json::Value) -> AppSnapshot {
@@ -215,6 +244,36 @@ mod tests {
         let more = more.as_object().unwrap().clone();
         app.as_object_mut().unwrap().extend(more);
         serde_json::from_value(app).unwrap()
+    }
+
+    #[test]
+    fn what_is_not_counted_or_measured_for_ip_packets_is_not_shown_as_zero() {
+        let app = snapshot(&serde_json::json!({
+            "path": "wan0", "only_packets": true, "latency_target_seconds": 0.03,
+            "target_met": true, "judged_by": "equation3", "sent_messages": 7,
+            "no_forecast": "not stationary",
+        }));
+        let shown = text(&app, Style::of_stdout());
+        for part in [
+            "met by equation 3; the delays of IP packets are not measured",
+            "-, the delays of IP packets are not measured",
+            "-, not stationary",
+        ] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        let words: Vec<&str> = shown.split_whitespace().collect();
+        let words = words.join(" ");
+        for part in [
+            "received messages -",
+            "delivered messages -",
+            "sent messages 7",
+        ] {
+            assert!(words.contains(part), "{part}: {shown}");
+        }
+        let row = table(&[app], Style::of_stdout());
+        let row: Vec<&str> = row.lines().last().unwrap().split_whitespace().collect();
+        let row = row.join(" ");
+        assert!(row.ends_with("- - - yes by eq. 3 7 - - -"), "{row}");
     }
 
     #[test]
