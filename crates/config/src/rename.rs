@@ -42,8 +42,23 @@ pub struct Rewrite {
 
 /// Gives old keys their new names. Each gets a warning; old and new in one table are an error.
 pub fn apply_renames(table: &mut DeTable<'_>, renames: &[RenamedKey], report: &mut Report<'_>) {
+    let mut renamed = Vec::new();
     for rename in renames {
-        rename_below(table, rename.table, rename, report);
+        for at in rename_below(table, rename.table, rename, report) {
+            renamed.push((at, rename));
+        }
+    }
+    // With a problem in it [`rewrite`] refuses the file.
+    let first = match report.is_empty() {
+        true => "",
+        false => "once the errors are corrected ",
+    };
+    for (at, RenamedKey { old, new, .. }) in renamed {
+        let hint = format!(
+            "rename it, or {first}let `keiro config check --fix {}` do it; the next release refuses `{old}`",
+            report.file()
+        );
+        report.warn(&at, format!("`{old}` is now called `{new}`"), &hint);
     }
 }
 
@@ -75,51 +90,52 @@ pub fn rewrite(text: &str, file: &str, renames: &[RenamedKey]) -> Result<Rewrite
     })
 }
 
+/// Where the key had its old name.
 fn rename_below(
     table: &mut DeTable<'_>,
     below: &[&str],
     rename: &RenamedKey,
     report: &mut Report<'_>,
-) {
+) -> Vec<Range<usize>> {
     let Some((first, rest)) = below.split_first() else {
-        return rename_in(table, rename, report);
+        return rename_in(table, rename, report).into_iter().collect();
     };
+    let mut renamed = Vec::new();
     for (key, value) in table.iter_mut() {
         if *first != "*" && key.get_ref() != first {
             continue;
         }
         match value.get_mut() {
-            DeValue::Table(table) => rename_below(table, rest, rename, report),
+            DeValue::Table(table) => renamed.extend(rename_below(table, rest, rename, report)),
             DeValue::Array(array) => {
                 for entry in array.iter_mut() {
                     if let DeValue::Table(table) = entry.get_mut() {
-                        rename_below(table, rest, rename, report);
+                        renamed.extend(rename_below(table, rest, rename, report));
                     }
                 }
             }
             _ => {}
         }
     }
+    renamed
 }
 
-fn rename_in(table: &mut DeTable<'_>, rename: &RenamedKey, report: &mut Report<'_>) {
+/// `None`: the table has no such key, or has it under both names, which is in the report.
+fn rename_in(
+    table: &mut DeTable<'_>,
+    rename: &RenamedKey,
+    report: &mut Report<'_>,
+) -> Option<Range<usize>> {
     let RenamedKey { old, new, .. } = rename;
-    let Some((key, value)) = table.remove_entry(*old) else {
-        return;
-    };
+    let (key, value) = table.remove_entry(*old)?;
     let at = key.span();
     if table.contains_key(*new) {
         let message = format!("`{old}` is the old name of `{new}`, and both are written here");
         report.add(&at, message, &format!("write only `{new}`"));
-        return;
+        return None;
     }
-    let message = format!("`{old}` is now called `{new}`");
-    let hint = format!(
-        "rename it, or let `keiro config check --fix {}` do it; the next release refuses `{old}`",
-        report.file()
-    );
-    report.warn(&at, message, &hint);
-    table.insert(Spanned::new(at, (*new).into()), value);
+    table.insert(Spanned::new(at.clone(), (*new).into()), value);
+    Some(at)
 }
 
 /// Where old keys are written, headers included, in the order of the text.
@@ -312,6 +328,21 @@ mod tests {
         // In two tables they are two keys.
         let (_, changes) = rewritten("[[app]]\ndemand = 1\n[[app]]\nlatency_target = 2\n");
         assert_eq!(changes.len(), 1);
+    }
+
+    #[test]
+    fn warnings_of_a_file_that_cannot_be_rewritten_say_what_comes_first() {
+        for text in [
+            "[[app]]\ndemand = 1\n[[app]]\ndemand = 1\nlatency_target = 2\n",
+            "[[app]]\ndemand = 1\n[[intake]\n",
+        ] {
+            let error = rewrite(text, "f", &RENAMES).unwrap_err();
+            let warnings = error.warnings();
+            assert_eq!(warnings.len(), 1, "{error}");
+            let hint = warnings[0].hint.as_deref().unwrap();
+            let expected = "rename it, or once the errors are corrected let `keiro config check --fix f` do it";
+            assert!(hint.starts_with(expected), "{hint}");
+        }
     }
 
     #[test]

@@ -390,11 +390,22 @@ impl Config {
     /// `text` with the keys of an earlier release under their new names. Every other byte stays.
     ///
     /// # Errors
-    /// It is longer than [`CONFIG_BYTES_MAX`], is not valid TOML, or has a table with a key under both
+    /// It is longer than [`CONFIG_BYTES_MAX`] or would be, is not valid TOML, or has a table with a key under both
     /// names.
     pub fn rename_old_keys(text: &str, file: &str) -> Result<Rewrite, ConfigError> {
         FILE_LIMITS.check(text, file)?;
-        keiro_config::rewrite(text, file, RENAMED_KEYS)
+        let rewrite = keiro_config::rewrite(text, file, RENAMED_KEYS)?;
+        // A new name may be longer than the old one.
+        if FILE_LIMITS.check(&rewrite.text, file).is_err() {
+            let message =
+                format!("would be longer than {CONFIG_BYTES_MAX} bytes with the new names");
+            return Err(ConfigError::of_file(
+                file,
+                message,
+                "shorten its comments, for example",
+            ));
+        }
+        Ok(rewrite)
     }
 
     /// As [`Config::rename_old_keys`], with the text of the file at `path`, which is not written.

@@ -187,12 +187,16 @@ pub enum Response {
     /// To [`Request::Reload`].
     Reloaded {
         changes: Box<ConfigDiff>,
-        /// What the new configuration wants and only a restart brings, one line each.
+        /// What the configuration has and only a restart brings, one line each: of this reload or an
+        /// earlier one.
         needs_restart: Vec<String>,
         /// What tenants were to have and do not have yet, one line each, with what becomes of it: what
         /// the kernel did not take, and devices that are missing or down.
         #[serde(default)]
         problems: Vec<String>,
+        /// Keys with an old name, one line each, with the new name.
+        #[serde(default)]
+        warnings: Vec<String>,
     },
     /// To requests that answer nothing else.
     Done {},

@@ -109,6 +109,9 @@ impl Gateway {
                 tracing::warn!("stopping: not everything was delivered in {DRAIN_TIME:?}");
             }
         }
+        // Notifies the peers and closes sockets and devices.
+        drop(self);
+        tracing::info!("stopped");
         Ok(())
     }
 

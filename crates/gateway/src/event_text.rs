@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use keiro_control::protocol::{
-    AggregationParameters, DownReason, EventKind, JudgedBy, MoveReason, PathRef,
+use keiro_control::{
+    protocol::{AggregationParameters, DownReason, EventKind, JudgedBy, MoveReason, PathRef},
+    rounded,
 };
 use keiro_units::Bandwidth;
 
@@ -83,7 +84,7 @@ fn path_sentence(kind: &EventKind) -> Option<String> {
         } => format!(
             "{} is up: {remote} answered after {}",
             path(on),
-            millis(*rtt_seconds)
+            duration(*rtt_seconds)
         ),
         EventKind::PathDown {
             on,
@@ -92,7 +93,7 @@ fn path_sentence(kind: &EventKind) -> Option<String> {
             limit_seconds,
         } => {
             let silence = silent_seconds.zip(*limit_seconds).map(|(silent, limit)| {
-                format!(" for {} (limit {})", millis(silent), millis(limit))
+                format!(" for {} (limit {})", duration(silent), duration(limit))
             });
             let silence = silence.unwrap_or_default();
             format!("{} is down: {}{silence}", path(on), down(*reason))
@@ -161,7 +162,7 @@ fn app_sentence(kind: &EventKind) -> Option<String> {
             };
             format!(
                 "{app} meets its latency target of {} again{by}",
-                millis(*latency_target_seconds)
+                duration(*latency_target_seconds)
             )
         }
         EventKind::MessageExpired {
@@ -171,7 +172,7 @@ fn app_sentence(kind: &EventKind) -> Option<String> {
             expired_messages,
         } => format!(
             "{app}: a message of {length_bytes} bytes expired after {}, {expired_messages} so far",
-            millis(*age_seconds)
+            duration(*age_seconds)
         ),
         _ => return None,
     })
@@ -191,14 +192,14 @@ fn app_moved(kind: &EventKind) -> Option<String> {
         return None;
     };
     let mut text = moved(app, from.as_deref(), to.as_deref(), *reason);
-    let there = to_predicted_seconds.map(|by| format!("{} there", millis(by)));
-    let before = from_predicted_seconds.map(|by| format!("{} where it was", millis(by)));
+    let there = to_predicted_seconds.map(|by| format!("{} there", duration(by)));
+    let before = from_predicted_seconds.map(|by| format!("{} where it was", duration(by)));
     let predicted: Vec<String> = there.into_iter().chain(before).collect();
     if !predicted.is_empty() {
         text.push_str(&format!(", by equation 3 {}", predicted.join(", ")));
     }
     if let Some(target) = latency_target_seconds {
-        text.push_str(&format!(", latency target {}", millis(*target)));
+        text.push_str(&format!(", latency target {}", duration(*target)));
     }
     Some(text)
 }
@@ -223,16 +224,16 @@ fn target_missed(kind: &EventKind) -> Option<String> {
         .unwrap_or_default();
     let mut text = format!(
         "{app} misses its latency target of {}{on}",
-        millis(*latency_target_seconds)
+        duration(*latency_target_seconds)
     );
     if let Some(p99) = p99_seconds {
-        text.push_str(&format!(", measured 99th percentile {}", millis(*p99)));
+        text.push_str(&format!(", measured 99th percentile {}", duration(*p99)));
     }
     match (predicted_seconds, predicted_p99_seconds) {
         (Some(mean), Some(p99)) => text.push_str(&format!(
             ", predicted mean {} and 99th percentile {}",
-            millis(*mean),
-            millis(*p99)
+            duration(*mean),
+            duration(*p99)
         )),
         _ if *judged_by == Some(JudgedBy::Forecast) => {
             text.push_str(", the path is overloaded");
@@ -240,7 +241,7 @@ fn target_missed(kind: &EventKind) -> Option<String> {
         _ => {}
     }
     if *judged_by == Some(JudgedBy::Equation3) {
-        let mean = paper_delay_seconds.map(|mean| format!("mean {}", millis(mean)));
+        let mean = paper_delay_seconds.map(|mean| format!("mean {}", duration(mean)));
         let mean = mean.unwrap_or_else(|| "the path is overloaded".to_owned());
         text.push_str(&format!(", by equation 3 alone: {mean}"));
     }
@@ -334,8 +335,9 @@ fn parameters(p: &AggregationParameters) -> String {
     format!("{} B every {interval:?}, {} copies", p.size_bytes, p.copies)
 }
 
-fn millis(seconds: f64) -> String {
-    format!("{:.1} ms", seconds * 1e3)
+/// As the commands show durations.
+fn duration(seconds: f64) -> String {
+    rounded::duration(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
 }
 
 #[cfg(test)]
@@ -446,7 +448,23 @@ mod tests {
         assert_eq!(
             sentence(&kind),
             "A3 moves from path1 to path2: the plan has changed, by equation 3 10.1 ms there, \
-             113.5 ms where it was, latency target 20.0 ms"
+             114 ms where it was, latency target 20 ms"
+        );
+    }
+
+    #[test]
+    fn short_durations_do_not_become_zero() {
+        let kind = EventKind::PathUp {
+            on: PathRef {
+                path: "wan0".into(),
+                peer: "osaka".into(),
+            },
+            remote: "192.0.2.1:7600".into(),
+            rtt_seconds: 0.000_012_3,
+        };
+        assert_eq!(
+            sentence(&kind),
+            "path wan0 to osaka is up: 192.0.2.1:7600 answered after 12.3 µs"
         );
     }
 

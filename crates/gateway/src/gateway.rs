@@ -36,6 +36,7 @@ use crate::{
     packet_trace::PacketTraces,
     planning::{Plan, PlannerInput},
     replan_backoff::Backoff,
+    running_settings::RunningSettings,
     site::Site,
     socket_files::SocketFiles,
     status::{StatusTable, event_now},
@@ -73,6 +74,8 @@ pub(crate) struct ConfigFile {
     pub(crate) loaded: SystemTime,
     /// Why the last reload was refused; `None`: it was not.
     pub(crate) rejected: Option<String>,
+    /// What runs where it may differ from the configuration.
+    pub(crate) running: RunningSettings,
 }
 
 /// What stays the same until the process ends.

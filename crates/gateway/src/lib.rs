@@ -29,6 +29,7 @@ mod reload;
 mod replan;
 mod replan_backoff;
 mod requests;
+mod running_settings;
 mod send_history;
 mod show;
 mod site;

@@ -25,9 +25,12 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Reloaded {
     pub(crate) changes: Box<ConfigDiff>,
+    /// What waits for a restart, of this reload or an earlier one.
     pub(crate) needs_restart: Vec<String>,
     /// Addresses, routes and devices that tenants lack.
     pub(crate) problems: Vec<String>,
+    /// Keys with an old name.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl Gateway {
@@ -115,7 +118,9 @@ impl Gateway {
         let prepared = active::prepare(&config, &self.active).map_err(one)?;
         let devices = self.tenants.prepare(&config).map_err(one)?;
         let changes = Box::new(self.config.diff(&config));
-        let needs_restart = self.needs_restart(&config, &changes);
+        let is_own_key = self.is_own_key(&config);
+        self.config_file.running.follow(&config, is_own_key);
+        let warnings = config.warnings().iter().map(ToString::to_string).collect();
         self.config = config;
         self.active.follow_paths(&self.config);
         // Its indices are those of the old one.
@@ -159,8 +164,9 @@ impl Gateway {
         self.replan().map_err(|error| one(error.into()))?;
         Ok(Reloaded {
             changes,
-            needs_restart,
+            needs_restart: self.config_file.running.pending().to_vec(),
             problems,
+            warnings,
         })
     }
 
@@ -187,49 +193,12 @@ impl Gateway {
         preferences
     }
 
-    /// Settings of `config` that need a restart.
-    fn needs_restart(&self, config: &Config, changes: &ConfigDiff) -> Vec<String> {
-        let live = [
-            "name",
-            "planner",
-            "tolerance",
-            "scheduler",
-            "probe_share",
-            "aggregation",
-            "fairness",
-        ];
-        let keys = changes
-            .gateway
-            .iter()
-            .filter(|key| !live.contains(&key.as_str()));
-        let mut lines: Vec<String> = keys
-            .map(|key| format!("{key}: the new value takes effect after a restart"))
-            .collect();
-        let same_key =
-            key::load_private_key(&config.gateway.private_key_file).is_ok_and(|private| {
-                let private = PrivateKey::from_bytes(*private.as_bytes());
-                private.public_key().as_bytes() == self.process.public_key.as_bytes()
-            });
-        if !same_key && !changes.gateway.iter().any(|key| key == "private_key_file") {
-            lines.push(
-                "the private key file holds another key; it takes effect after a restart".into(),
-            );
-        }
-        for peer in &config.peers {
-            let before = self
-                .config
-                .peer_named(peer.name.as_str())
-                .map(|index| &self.config[index]);
-            if before.is_some_and(|before| {
-                before.reassembly_max != peer.reassembly_max && before.public_key == peer.public_key
-            }) {
-                lines.push(format!(
-                    "peer {}: reassembly_max takes effect after a restart",
-                    peer.name
-                ));
-            }
-        }
-        lines
+    /// The private key file of `config` holds the key in use.
+    fn is_own_key(&self, config: &Config) -> bool {
+        key::load_private_key(&config.gateway.private_key_file).is_ok_and(|private| {
+            let private = PrivateKey::from_bytes(*private.as_bytes());
+            private.public_key().as_bytes() == self.process.public_key.as_bytes()
+        })
     }
 
     /// Lets the state that outlives a configuration follow the one that was just applied.

@@ -45,10 +45,12 @@ impl Gateway {
                      changes,
                      needs_restart,
                      problems,
+                     warnings,
                  }| Response::Reloaded {
                     changes,
                     needs_restart,
                     problems,
+                    warnings,
                 },
             ),
             Request::Assign { app, path } => self.assign(app, path.as_deref()),

@@ -184,6 +184,7 @@ impl<'a> View<'a> {
             config_file: gateway.config_file.path.display().to_string(),
             config_loaded: Timestamp(gateway.config_file.loaded),
             config_rejected: gateway.config_file.rejected.clone(),
+            needs_restart: gateway.config_file.running.pending().to_vec(),
             draining: gateway.draining,
             scheduler: config.gateway.scheduler,
             planner: config.gateway.planner,
@@ -454,7 +455,7 @@ impl<'a> View<'a> {
             stats: Stats(PeerStats {
                 handshake_age: session.key_since.map(|since| self.duration_since(since)),
                 handshakes_started: status.handshakes_started,
-                reassembly_max_bytes: peer.reassembly_max.get(),
+                reassembly_max_bytes: self.gateway.config_file.running.reassembly_max(peer).get(),
                 ..session.stats
             }),
             features: session

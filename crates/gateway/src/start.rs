@@ -45,6 +45,7 @@ use crate::{
     planning::{Plan, PlanMode, PlannerInput, PlanningProblem, forecast::ForecastState},
     privileges::{self, Privileges},
     replan_backoff::Backoff,
+    running_settings::RunningSettings,
     site::Site,
     socket_files::SocketFiles,
     status::StatusTable,
@@ -119,6 +120,7 @@ impl Gateway {
                 lab_variants: options.lab_variants,
                 loaded: SystemTime::now(),
                 rejected: None,
+                running: RunningSettings::new(&config),
             },
             process: Process {
                 version: options.version,

@@ -9,9 +9,12 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use keiro_control::protocol::{
-    AggregationParameters, AssignedBy, DownReason, Event, EventKind, MoveReason, PathRef,
-    Timestamp, VersionRange,
+use keiro_control::{
+    protocol::{
+        AggregationParameters, AssignedBy, DownReason, Event, EventKind, MoveReason, PathRef,
+        Timestamp, VersionRange,
+    },
+    rounded::duration,
 };
 use keiro_core::{
     self as core, DuplicateKey, Instant, PathDownReason, PathId, PeerId, wire::Versions,
@@ -45,6 +48,9 @@ pub(crate) fn duplicate_key(now: Instant, duplicate: Option<DuplicateKey>) -> Op
         .then(|| format!("two gateways use its key: {served} is served, {other} is not"))
 }
 
+/// Unanswered handshakes are logged from then on. Ours: the other gateway may be starting as well.
+const UNANSWERED_WARNED_AFTER: Duration = Duration::from_secs(5);
+
 /// A peer's present state.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerStatus {
@@ -56,6 +62,8 @@ pub(crate) struct PeerStatus {
     /// Handshakes without an answer since the peer was last up, and all that had one.
     pub(crate) handshakes_started: u64,
     key_changes: u64,
+    /// Unanswered handshakes at the last warning since it was up; `None`: there was none.
+    warned_attempts: Option<u32>,
 }
 
 /// A path's present state.
@@ -101,6 +109,22 @@ pub(crate) struct Effect {
     pub(crate) replan: bool,
 }
 
+impl PeerStatus {
+    /// Whether to log that handshakes are not answered: when it has lasted a while, and then at
+    /// doubling counts.
+    fn warns_of_unanswered(&mut self, at: Instant, attempts: u32) -> bool {
+        let lasts = at.saturating_duration_since(self.since) >= UNANSWERED_WARNED_AFTER;
+        let is_due = self
+            .warned_attempts
+            .is_none_or(|warned| attempts < warned || attempts >= warned.saturating_mul(2));
+        let warns = lasts && is_due;
+        if warns {
+            self.warned_attempts = Some(attempts);
+        }
+        warns
+    }
+}
+
 impl StatusTable {
     pub(crate) fn peer(&self, name: &str) -> Option<&PeerStatus> {
         self.peers.get(name)
@@ -139,6 +163,7 @@ impl StatusTable {
                     version_mismatch: None,
                     handshakes_started: 0,
                     key_changes: 0,
+                    warned_attempts: None,
                 });
         }
         for path in paths {
@@ -279,7 +304,7 @@ impl StatusTable {
                 rtt,
             } => {
                 let on = path_ref(active, *peer, *path)?;
-                let why = format!("{remote} answered after {}", millis(*rtt));
+                let why = format!("{remote} answered after {}", duration(*rtt));
                 self.on_path_change(at, PeerPath::new(*peer, *path), why);
                 Some(EventKind::PathUp {
                     on,
@@ -330,6 +355,7 @@ impl StatusTable {
             status.since = at;
             status.why = "session keys are agreed".into();
             status.version_mismatch = None;
+            status.warned_attempts = None;
             status.handshakes_started += 1;
         }
         EventKind::PeerUp {
@@ -375,18 +401,19 @@ impl StatusTable {
     }
 
     fn on_unanswered(&mut self, at: Instant, peer: &str, attempts: u32) {
-        if let Some(status) = self.peers.get_mut(peer) {
-            status.handshakes_started += 1;
-            let mismatch = status.version_mismatch.as_ref().filter(|(reported_at, _)| {
-                at.saturating_duration_since(*reported_at) < MISMATCH_VALID
-            });
-            status.why = match mismatch {
-                Some((_, why)) => why.clone(),
-                None => format!("{attempts} handshakes without an answer"),
-            };
-        }
-        // Log the first, and then at doubling counts.
-        if attempts.is_power_of_two() {
+        let Some(status) = self.peers.get_mut(peer) else {
+            return;
+        };
+        status.handshakes_started += 1;
+        let mismatch = status
+            .version_mismatch
+            .as_ref()
+            .filter(|(reported_at, _)| at.saturating_duration_since(*reported_at) < MISMATCH_VALID);
+        status.why = match mismatch {
+            Some((_, why)) => why.clone(),
+            None => format!("{attempts} handshakes without an answer"),
+        };
+        if status.warns_of_unanswered(at, attempts) {
             tracing::warn!(
                 peer,
                 attempts,
@@ -422,8 +449,8 @@ impl StatusTable {
             (Some(silent), Some(limit)) => {
                 format!(
                     "no packet was received for {} (limit {})",
-                    millis(silent),
-                    millis(limit)
+                    duration(silent),
+                    duration(limit)
                 )
             }
             _ if reason == DownReason::NotValidated => "path validation failed".into(),
@@ -554,11 +581,6 @@ pub(crate) fn event_now(kind: EventKind) -> Event {
     }
 }
 
-/// Milliseconds with as many digits as help.
-pub(crate) fn millis(duration: Duration) -> String {
-    format!("{:.1} ms", duration.as_secs_f64() * 1e3)
-}
-
 /// As in the protocol and the metrics.
 fn reason_name(reason: MoveReason) -> &'static str {
     match reason {
@@ -591,6 +613,20 @@ mod tests {
         let later = seen_at + Duration::from_secs(60);
         assert_eq!(duplicate_key(later, Some(duplicate)), None);
         assert_eq!(duplicate_key(seen_at, None), None);
+    }
+
+    #[test]
+    fn unanswered_handshakes_are_warned_of_after_a_while_and_at_doubling_counts() {
+        let mut table = StatusTable::default();
+        table.follow(Instant::ZERO, &["osaka".into()], &[], &[]);
+        let peer = table.peers.get_mut("osaka").unwrap();
+        let warned: Vec<u32> = (1..=40)
+            .filter(|attempts| {
+                let at = Instant::ZERO + Duration::from_millis(500) * *attempts;
+                peer.warns_of_unanswered(at, *attempts)
+            })
+            .collect();
+        assert_eq!(warned, [10, 20, 40]);
     }
 
     #[test]

@@ -4,11 +4,12 @@ mod fix;
 
 use std::{fs, io::Read, path::Path};
 
-use keiro_control::{Config, config::Problem, key::load_private_key};
+use keiro_control::{Config, ConfigError, config::Problem, key::load_private_key};
 use keiro_egress::config::{AsbrConfig, EndpointConfig, Kind};
 use keiro_gateway::store_problem;
 use serde::Serialize;
 
+use self::fix::FixError;
 use crate::{args, failure::Failure, output};
 
 #[derive(Serialize)]
@@ -33,7 +34,11 @@ pub(crate) fn config(args: &args::Config) -> Result<(), Failure> {
     }
     let mut renamed = Vec::new();
     if *fix {
-        renamed = fix::fix(file)?;
+        renamed = match fix::fix(file) {
+            Ok(renamed) => renamed,
+            Err(FixError::Write(failure)) => return Err(failure),
+            Err(FixError::File(error)) => return not_fixed(file, error, *json),
+        };
         if !*json {
             output::text(renamed_keys(file, &renamed))?;
         }
@@ -50,6 +55,19 @@ pub(crate) fn config(args: &args::Config) -> Result<(), Failure> {
             Err(error.into())
         }
     }
+}
+
+/// The file has errors because of which no key was renamed.
+fn not_fixed(file: &Path, error: ConfigError, json: bool) -> Result<(), Failure> {
+    if json {
+        let written = report(file, error.problems(), error.warnings(), &[]);
+        output::allow_closed_reader(written)?;
+    }
+    output::message!(
+        "keiro: {}: no key was renamed and nothing was written, because of these errors:",
+        file.display()
+    );
+    Err(error.into())
 }
 
 /// Which of the egress suite's daemons `file` is for; `None`: it is a gateway's, or cannot be read.

@@ -6,7 +6,7 @@ use std::{
 
 use ipnet::IpNet;
 use keiro_control::protocol::{
-    Request, Response,
+    ErrorResponse, Request, Response,
     client::{Client, ClientError},
 };
 use serde::Serialize;
@@ -141,6 +141,13 @@ struct Reloaded<'a> {
     changes: &'a keiro_control::config::ConfigDiff,
     needs_restart: &'a [String],
     problems: &'a [String],
+    warnings: &'a [String],
+}
+
+/// A reload that changed nothing.
+#[derive(Serialize)]
+struct Refused<'a> {
+    error: &'a ErrorResponse,
 }
 
 pub(super) fn reload(args: &args::Reload) -> Result<(), Failure> {
@@ -148,23 +155,30 @@ pub(super) fn reload(args: &args::Reload) -> Result<(), Failure> {
     if args.egress {
         return super::egress::reload(query);
     }
-    match ask(&query.socket, &Request::Reload {})? {
+    let socket = &query.socket.socket;
+    let answer = connect(socket)?.request(&Request::Reload {});
+    if let (true, Err(ClientError::Refused(refused))) = (query.json, &answer) {
+        output::allow_closed_reader(output::json(&Refused { error: refused }))?;
+    }
+    match answer.map_err(|error| failed(socket, error))? {
         Response::Reloaded {
             changes,
             needs_restart,
             problems,
+            warnings,
         } => {
             let reloaded = Reloaded {
                 changes: &changes,
                 needs_restart: &needs_restart,
                 problems: &problems,
+                warnings: &warnings,
             };
             show(query, &reloaded, |r| format!("{}\n", r.changes))?;
-            for line in &needs_restart {
-                crate::output::message!("keiro: only a restart brings: {line}");
+            for warning in &warnings {
+                output::message!("keiro: warning: {warning}");
             }
-            for line in &problems {
-                crate::output::message!("keiro: {line}");
+            for line in needs_restart.iter().chain(&problems) {
+                output::message!("keiro: {line}");
             }
             Ok(())
         }

@@ -124,6 +124,9 @@ fn status_text(status: &StatusSnapshot, style: Style) -> String {
         let text = format!("the last reload was refused: {why}");
         fields.add("", style.bad(&text));
     }
+    for line in &status.needs_restart {
+        fields.add("", line.clone());
+    }
     fields.add("history", history::state_text(&status.history, style));
     fields.add("public key", status.public_key.clone());
     fields.text()
@@ -336,7 +339,7 @@ mod tests {
             let status = serde_json::json!({
                 "name": "a", "version": "1", "public_key": "k", "started": "2026-01-01T00:00:00Z",
                 "uptime_seconds": 1.0, "config_file": "f", "config_loaded": "2026-01-01T00:00:00Z",
-                "draining": false, "scheduler": "edf", "planner": "exact", "tolerance_ratio": 0.0,
+                "draining": false, "scheduler": "deadline", "planner": "exact", "tolerance_ratio": 0.0,
                 "model": "unverified", "paths_up": 1, "paths": 1, "peers_up": 1, "peers": 1,
                 "apps": 3, "apps_with_target": 3, "apps_target_met": 3,
                 "apps_target_measured": measured, "apps_target_by_equation3": equation,

@@ -193,6 +193,18 @@ fn what_only_reproduces_a_paper_is_for_laboratories() {
         "write controller = \"table2\"",
     ]);
     check(&site, &printed.replace("-printed", "")).expect_code(0);
+    // Nor does a hint offer them.
+    for (text, hint) in [
+        (
+            site.gateway("a") + "planner = \"gredy\"\n" + PATH,
+            "write \"frugal\" or \"exact\" or \"off\"",
+        ),
+        (printed.replace("printed", "x"), "\"table2\" or \"none\""),
+    ] {
+        let ran = check(&site, &text).expect_code(1).says(&[hint]);
+        assert!(!ran.stderr.contains("greedy"), "{}", ran.stderr);
+        assert!(!ran.stderr.contains("printed"), "{}", ran.stderr);
+    }
 
     // A gateway refuses them too, unless it is one of a laboratory: that one misses only its key.
     let file = shown(&site.write("gateway.toml", &greedy));

@@ -677,6 +677,8 @@ fn a_refused_reload_changes_nothing_and_a_good_one_is_told() {
     a.ask(&["reload"])
         .expect_code(1)
         .says(&["gateway.toml:", "50Mbit"]);
+    let refused = a.ask(&["reload", "--json"]).expect_code(1).json();
+    assert_eq!(refused["error"]["code"], "config_rejected", "{refused}");
     assert_eq!(a.json(&["show", "app"])[0]["latency_target_seconds"], 0.05);
     assert!(
         a.ask(&["status"])
@@ -695,6 +697,25 @@ fn a_refused_reload_changes_nothing_and_a_good_one_is_told() {
             .stdout
             .contains("last reload was refused")
     );
+    // What only a restart brings is shown as long as it waits; an old key, with every reload.
+    let changed = good
+        .replace("50ms", "40ms")
+        .replace("latency_target", "demand")
+        .replace("[gateway]\n", "[gateway]\nsocket_group = \"root\"\n");
+    a.site.write("gateway.toml", &changed);
+    let line = "socket_group: the new value takes effect after a restart";
+    for _ in 0..2 {
+        a.ask(&["reload"])
+            .expect_code(0)
+            .says(&[line, "`demand` is now called `latency_target`"]);
+        assert!(a.ask(&["status"]).stdout.contains(line));
+    }
+    let answer = a.json(&["reload"]);
+    assert_eq!(answer["needs_restart"][0], line);
+    assert_eq!(answer["warnings"].as_array().map(Vec::len), Some(1));
+    a.site.write("gateway.toml", &good.replace("50ms", "40ms"));
+    assert_eq!(a.json(&["reload"])["needs_restart"], serde_json::json!([]));
+    assert!(!a.ask(&["status"]).stdout.contains(line));
     // Whether the monitor was there before the first reload or only before the last, or later than that.
     eventually("the monitor hears of a reload", || {
         let ended = monitor.try_wait().expect("a child can be waited for");

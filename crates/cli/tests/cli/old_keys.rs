@@ -110,6 +110,12 @@ fn old_and_new_key_in_one_table_are_an_error_that_names_both() {
                 .expect_code(1)
                 .says(&[place, "both are written here"]);
         }
+        check(&file, &["--fix"]).says(&[
+            "no key was renamed and nothing was written",
+            "once the errors are corrected",
+        ]);
+        let json = check(&file, &["--fix", "--json"]).expect_code(1).json();
+        assert_eq!(json["ok"], false);
         assert_eq!(fs::read_to_string(&file).unwrap(), text);
     }
 }
@@ -172,6 +178,21 @@ fn fix_writes_nothing_where_nothing_is_to_do_or_the_file_is_not_toml() {
             (before.ino(), before.mtime_nsec())
         );
     }
+}
+
+#[test]
+fn fix_does_not_make_a_file_that_is_too_long() {
+    let site = Site::new();
+    let mut text = old(&site);
+    let left = (1 << 20) - text.len();
+    text.push_str(&"#".repeat(left));
+    let file = site.write("gateway.toml", &text);
+    check(&file, &[]).expect_code(0);
+    check(&file, &["--fix"]).expect_code(1).says(&[
+        "would be longer than 1048576 bytes with the new names",
+        "nothing was written",
+    ]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), text);
 }
 
 #[test]

@@ -7,7 +7,8 @@
 use std::{collections::BTreeMap, net::SocketAddr, ops::Range, time::Duration};
 
 use keiro_config::{
-    Located, TableReader, boolean, choice, file_name, quantity, socket_address, type_name,
+    Located, TableReader, boolean, choice, choice_or_unoffered, file_name, quantity,
+    socket_address, type_name,
 };
 use keiro_units::{ByteCount, Probability};
 use toml::{
@@ -165,7 +166,9 @@ impl Reader<'_> {
         let metrics_public = fields.optional(r, "metrics_public", boolean);
         let state_directory = fields.optional(r, "state_directory", file_name);
         let scheduler = fields.optional(r, "scheduler", |v| choice(v, SCHEDULERS));
-        let planner = fields.optional(r, "planner", |v| choice(v, PLANNERS));
+        let planner = fields.optional(r, "planner", |v| {
+            choice_or_unoffered(v, PLANNERS, LABORATORY_PLANNERS)
+        });
         let tolerance = fields.optional(r, "tolerance", quantity::<Probability>);
         let probe_share = fields.optional(r, "probe_share", probe_share);
         let socket_group = fields.optional(r, "socket_group", group);
@@ -470,9 +473,10 @@ const SCHEDULERS: &[(&str, Scheduler)] =
 const PLANNERS: &[(&str, Planner)] = &[
     ("frugal", Planner::Frugal),
     ("exact", Planner::Exact),
-    ("greedy", Planner::Greedy),
     ("off", Planner::Off),
 ];
+/// Refused outside laboratories by [`Config::refuse_paper_variants`].
+const LABORATORY_PLANNERS: &[(&str, Planner)] = &[("greedy", Planner::Greedy)];
 const CLASSES: &[(&str, Class)] = &[
     ("message", Class::Message),
     ("datagram", Class::Datagram),

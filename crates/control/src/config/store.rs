@@ -181,17 +181,17 @@ fn endpoint(text: &str) -> Result<Endpoint, ValueError> {
     let wrong = |message: String| Err(ValueError::new(message, HINT));
     if text.contains('@') {
         // It may contain a password, which must not be in a message.
-        let message = "a user or password is no part of an endpoint".to_owned();
+        let message = "an endpoint must not have a user or password".to_owned();
         let hint = "remove what is before the @; write user = \"...\" and password_file = \"...\"";
         return Err(ValueError::new(message, hint));
     }
     let (is_secure, rest) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
         (Some(rest), _) => (false, rest),
         (_, Some(rest)) => (true, rest),
-        (None, None) => return wrong(format!("`{}` is no address of etcd", shown(text))),
+        (None, None) => return wrong(format!("`{}` is not an address of etcd", shown(text))),
     };
     if text.len() > ENDPOINT_BYTES_MAX {
-        return wrong(format!("{} bytes are no address of etcd", text.len()));
+        return wrong(format!("{} bytes are not an address of etcd", text.len()));
     }
     let rest = rest.strip_suffix('/').unwrap_or(rest);
     if rest.contains(['/', '?', '#']) {
@@ -262,7 +262,7 @@ timeout = "2s"
         for (text, wanted) in [
             (String::new(), "no `site`"),
             ("site = \"s\"\n".into(), "no `endpoints`"),
-            (whole.replace("http:", "ftp:"), "no address of etcd"),
+            (whole.replace("http:", "ftp:"), "not an address of etcd"),
             (whole.replace("http:", "https:"), "no `ca`"),
             (format!("{whole}cert = \"/c\"\n"), "no `key`"),
             (format!("{whole}password_file = \"/c\"\n"), "no `user`"),
@@ -290,7 +290,10 @@ timeout = "2s"
             ))
         };
         for (endpoint, wanted) in [
-            ("http://u:p4ss@10.9.1.2:2379/x", "no part of an endpoint"),
+            (
+                "http://u:p4ss@10.9.1.2:2379/x",
+                "must not have a user or password",
+            ),
             ("http://10.9.1.2:2379/x", "nothing may follow"),
             ("http://10.9.1.2:2379?x", "nothing may follow"),
             ("http://10.9.1.2:99999", "not an IP address and a port"),
@@ -300,7 +303,7 @@ timeout = "2s"
             ("http://localhost:2379", "names are not looked up"),
             ("http://[fe80::1%3]:2379", "of one interface"),
             ("http://", "not an IP address and a port"),
-            ("10.9.1.2:2379", "no address of etcd"),
+            ("10.9.1.2:2379", "not an address of etcd"),
         ] {
             let error = written(endpoint).unwrap_err();
             assert!(error.contains(wanted), "{endpoint}: {error}");

@@ -42,6 +42,9 @@ pub struct StatusSnapshot {
     /// Why the last reload was refused; absent if it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_rejected: Option<String>,
+    /// What the configuration has and only a restart brings, one line each; absent: nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needs_restart: Vec<String>,
     /// It is about to stop and takes nothing new.
     pub draining: bool,
     pub scheduler: Scheduler,

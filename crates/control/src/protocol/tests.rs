@@ -363,6 +363,7 @@ fn a_client_gets_answers_refusals_and_events() {
                         changes: Box::default(),
                         needs_restart: vec![],
                         problems: vec![],
+                        warnings: vec![],
                     },
                     Request::Explain { app } => {
                         let message = format!("there is no application `{app}`");

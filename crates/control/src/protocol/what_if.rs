@@ -83,7 +83,7 @@ pub enum WhatIfError {
     #[error("`{key}` is given twice in `{text}`; try: one of the two")]
     Twice { key: String, text: String },
     /// Too many or no applications.
-    #[error("`{0}` is no number of applications; try: 1 to {WHAT_IF_APPS_MAX}")]
+    #[error("`{0}` is not a number of applications; try: 1 to {WHAT_IF_APPS_MAX}")]
     Count(String),
 }
 
@@ -91,25 +91,23 @@ pub enum WhatIfError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Senseless {
     /// 0 bit/s.
-    #[error("a path of 0 bit/s makes no sense here; try: lose it instead")]
+    #[error("the rate of a path must be more than 0 bit/s; try: lose the path instead")]
     Rate,
     /// Less or more than the configuration allows a path.
     #[error(
-        "a path of this rate makes no sense; try: {} to {}",
+        "the rate of a path is out of range; try: {} to {}",
         Text(PATH_RATE_MIN),
         Text(PATH_RATE_MAX)
     )]
     AbsurdRate,
     /// More than a day, or no time at all.
-    #[error("a delay makes no sense that is not 0 s to 24 h")]
+    #[error("a delay must be 0 s to 24 h")]
     Delay,
     /// Everything, or no ratio at all.
-    #[error("a loss makes no sense that is not 0 % to 90 %; try: lose the path instead")]
+    #[error("a loss must be 0 % to 90 %; try: lose the path instead")]
     Loss,
     /// 0 s, more than a day, or no time at all.
-    #[error(
-        "a latency target makes no sense that is not more than 0 s and at most 24 h; try: none"
-    )]
+    #[error("a latency target must be more than 0 s and at most 24 h; try: none")]
     LatencyTarget,
 }
 

@@ -8,21 +8,46 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use keiro_control::Config;
+use keiro_control::{Config, ConfigError};
 
 use crate::failure::Failure;
 
+/// Why no key was renamed. The file is as it was.
+pub(super) enum FixError {
+    /// The file itself has to be corrected first.
+    File(ConfigError),
+    /// The new file cannot be written.
+    Write(Failure),
+}
+
 /// Renames old keys in `file`; the changes, one line each. Without any nothing is written.
-pub(super) fn fix(file: &Path) -> Result<Vec<String>, Failure> {
-    let rewrite = Config::with_renamed_keys(file)?;
+pub(super) fn fix(file: &Path) -> Result<Vec<String>, FixError> {
+    let rewrite = Config::with_renamed_keys(file).map_err(FixError::File)?;
     if !rewrite.changes.is_empty() {
         replace(file, rewrite.text.as_bytes()).map_err(|error| {
-            Failure::new(format!("cannot replace {}", file.display()))
-                .because(error)
-                .hint("run it as the file's owner or as root; the file is as it was")
+            let hint = format!("{}; the file is as it was", hint(error.kind()));
+            let failure = Failure::new(format!("cannot replace {}", file.display()));
+            FixError::Write(failure.because(error).hint(hint))
         })?;
     }
     Ok(rewrite.changes)
+}
+
+/// What to try when a file cannot be replaced.
+fn hint(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::PermissionDenied => "run it as the file's owner or as root",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "make room on the file system of the file"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "the file system is mounted read-only: mount it for writing, or fix a copy elsewhere"
+        }
+        io::ErrorKind::ResourceBusy => {
+            "the file is a mount point: fix the file that is mounted there"
+        }
+        _ => "fix a copy of it in another directory",
+    }
 }
 
 /// Replaces the contents of a file, or of the file that a link leads to, in one step. Mode, owner and
@@ -62,4 +87,24 @@ fn write_as(target: &Path, new: &Path, contents: &[u8]) -> io::Result<()> {
     out.set_permissions(wanted.permissions())?;
     out.write_all(contents)?;
     out.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hint_fits_the_error() {
+        for (kind, expected) in [
+            (io::ErrorKind::PermissionDenied, "as root"),
+            (io::ErrorKind::StorageFull, "make room"),
+            (io::ErrorKind::QuotaExceeded, "make room"),
+            (io::ErrorKind::ReadOnlyFilesystem, "read-only"),
+            (io::ErrorKind::ResourceBusy, "mount point"),
+        ] {
+            assert!(hint(kind).contains(expected), "{kind}: {}", hint(kind));
+            let is_about_permission = kind == io::ErrorKind::PermissionDenied;
+            assert_eq!(hint(kind).contains("root"), is_about_permission, "{kind}");
+        }
+    }
 }

@@ -63,7 +63,7 @@ fn beyond(report: &ComparisonReport) -> String {
     match names.as_slice() {
         [] => String::new(),
         names => format!(
-            "not all of these sizes were measured over {}: beyond them its line is thought to go on\n",
+            "not all of these sizes were measured over {}: beyond the measured ones its line is extrapolated\n",
             names.join(" and over ")
         ),
     }

@@ -33,16 +33,43 @@ pub(super) fn table(paths: &[PathSnapshot], style: Style) -> String {
             Cell::from(path.peer.as_str()),
             cell(style, &word(&path.state), health(path.state)),
         ];
+        let is_down = path.state == PathState::Down;
         row.extend(figures.map(|(index, stat)| {
-            Cell::from(known(path.stats.value(index), |value| {
-                human::figure(stat.unit, value)
-            }))
+            let value = path.stats.value(index);
+            let value = value.filter(|_| !(is_down && is_of_use(stat)));
+            Cell::from(known(value, |value| human::figure(stat.unit, value)))
         }));
-        row.push(Cell::from(known(path.capacity, |c| human::rate(c.rate))));
+        let capacity = path.capacity.filter(|_| !is_down);
+        row.push(Cell::from(known(capacity, |c| human::rate(c.rate))));
         row.push(Cell::from(path.stats.mtu_bytes.to_string()));
         table.row(row);
     }
     listed(&table, "no paths lead to a peer")
+}
+
+/// A gauge that is measured or decided while the path is in use: when it is down, the value is the
+/// last one.
+fn is_of_use(stat: &Stat) -> bool {
+    let of_any_time = [
+        "configured_rate_bits_per_second",
+        "mtu_bytes",
+        "in_flight_bytes",
+        "queued_bytes",
+    ];
+    stat.kind == Kind::Gauge && !of_any_time.contains(&stat.name)
+}
+
+/// Every figure of the path; one that is no longer measured says so.
+fn add_figures(fields: &mut FieldList, path: &PathSnapshot) {
+    let is_down = path.state == PathState::Down;
+    for (stat, value) in path.stats.values() {
+        let last = match value.is_some() && is_down && is_of_use(stat) {
+            true => "last ",
+            false => "",
+        };
+        let value = known(value, |value| human::figure(stat.unit, value));
+        fields.add(&stat.label(), format!("{last}{value}"));
+    }
 }
 
 /// Where a figure of this name is declared.
@@ -106,7 +133,7 @@ pub(super) fn text(path: &PathSnapshot, style: Style) -> String {
             )
         }),
     );
-    fields.add_stats("", &path.stats.0);
+    add_figures(&mut fields, path);
     if let Some(socket) = &path.socket {
         fields.add_stats("socket ", &socket.0);
     }
@@ -227,6 +254,43 @@ mod tests {
         ] {
             assert!(text.contains(what), "{what}: {text}");
         }
+    }
+
+    #[test]
+    fn a_path_that_is_down_has_no_present_measurements() {
+        let path = |state: &str| -> PathSnapshot {
+            let path = serde_json::json!({
+                "name": "p", "peer": "b", "state": state, "why": "", "state_seconds": 1.0,
+                "local": "192.0.2.1:7600", "delay_configured": false, "mtu_bytes": 1428,
+                "configured_rate_bits_per_second": 10_000_000, "srtt_seconds": 0.004,
+                "pacing_rate_bits_per_second": 9_000_000, "sent_rate_bits_per_second": 8_000_000,
+                "sent_bytes": 7,
+                "capacity": {"rate_bits_per_second": 9_500_000, "low_bits_per_second": 9_400_000,
+                             "high_bits_per_second": 9_600_000, "age_seconds": 1.0},
+            });
+            serde_json::from_value(path).unwrap()
+        };
+        let shown = |state: &str| {
+            let path = path(state);
+            let text = text(&path, Style::of_stdout());
+            let text: Vec<&str> = text.split_whitespace().collect();
+            (text.join(" "), table(&[path], Style::of_stdout()))
+        };
+        let (up, row) = shown("up");
+        assert!(up.contains("srtt 4 ms") && !up.contains("last"), "{up}");
+        assert!(row.contains("4 ms") && row.contains("9 Mbit/s"), "{row}");
+        let (down, row) = shown("down");
+        for part in [
+            "srtt last 4 ms",
+            "pacing rate last 9 Mbit/s",
+            "sent rate last 8 Mbit/s",
+            "configured rate 10 Mbit/s",
+            "sent 7 B",
+        ] {
+            assert!(down.contains(part), "{part}: {down}");
+        }
+        assert!(!row.contains("4 ms") && !row.contains("bit/s"), "{row}");
+        assert!(row.contains("7 B") && row.contains("1428"), "{row}");
     }
 
     #[test]

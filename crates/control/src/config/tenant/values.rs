@@ -56,7 +56,7 @@ fn number(value: &DeValue<'_>) -> Result<(f64, String), ValueError> {
     match number.is_finite() {
         true => Ok((number, written)),
         false => Err(ValueError::new(
-            format!("`{written}` is no finite number"),
+            format!("`{written}` is not a finite number"),
             "write a number, as in 0.5",
         )),
     }
@@ -66,7 +66,7 @@ pub(super) fn tenant_id(value: &DeValue<'_>) -> Result<u32, ValueError> {
     let id = integer(value)?;
     u32::try_from(id).ok().filter(|id| *id > 0).ok_or_else(|| {
         let hint = "write 1 to 4294967295, the same at both gateways";
-        ValueError::new(format!("{id} is no tenant's number"), hint)
+        ValueError::new(format!("{id} cannot be the id of a tenant"), hint)
     })
 }
 
@@ -146,7 +146,7 @@ pub(super) fn device(value: &DeValue<'_>) -> Result<String, ValueError> {
     match why_no_name(text) {
         None => Ok(text.to_owned()),
         Some(why) => {
-            let message = format!("`{}` is no name of an interface: {why}", shown(text));
+            let message = format!("`{}` is not a name of an interface: {why}", shown(text));
             let hint = format!("write 1 to {DEVICE_BYTES_MAX} letters, digits, `-`, `_` or `.`");
             Err(ValueError::new(message, hint))
         }
@@ -216,7 +216,7 @@ pub(super) fn addresses(value: &DeValue<'_>) -> Result<Vec<IpNet>, ValueError> {
             return Err(ValueError::new(message, format!("write {example}")));
         };
         if let Some(why) = why_no_host(address) {
-            let message = format!("`{}` is no address of a device: {why}", shown(text));
+            let message = format!("`{}` cannot be the address of a device: {why}", shown(text));
             let hint = "write an address of the tenant's own networks that no other host has";
             return Err(ValueError::new(message, hint));
         }
@@ -298,7 +298,10 @@ pub(super) fn routing_table(value: &DeValue<'_>) -> Result<u32, ValueError> {
         .filter(|t| *t > 0 && !TABLES_OF_THE_KERNEL.contains(t));
     own.ok_or_else(|| {
         let hint = "write 1 to 252 or 256 and above; without a table the main one is used";
-        ValueError::new(format!("{table} is no table for a tenant"), hint)
+        ValueError::new(
+            format!("{table} cannot be the routing table of a tenant"),
+            hint,
+        )
     })
 }
 
@@ -349,7 +352,7 @@ pub(super) fn protocol(value: &DeValue<'_>) -> Result<u8, ValueError> {
     let number = integer(value)?;
     u8::try_from(number).map_err(|_| {
         ValueError::new(
-            format!("{number} is no protocol"),
+            format!("{number} is not a protocol number"),
             "write \"tcp\", \"udp\", or 0 to 255",
         )
     })
@@ -362,7 +365,7 @@ pub(super) fn dscp(value: &DeValue<'_>) -> Result<u8, ValueError> {
         .filter(|dscp| *dscp < 64)
         .ok_or_else(|| {
             ValueError::new(
-                format!("{number} is no DSCP"),
+                format!("{number} is not a DSCP"),
                 "write 0 to 63; 46 is expedited forwarding",
             )
         })
@@ -377,7 +380,7 @@ pub(super) fn ports(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, ValueErr
     match (first.parse::<u16>(), last.parse::<u16>()) {
         (Ok(first), Ok(last)) if first <= last => Ok(first..=last),
         _ => Err(ValueError::new(
-            format!("`{}` is no port and no range of ports", shown(&text)),
+            format!("`{}` is neither a port nor a range of ports", shown(&text)),
             "write 443 or \"5004-5010\"",
         )),
     }

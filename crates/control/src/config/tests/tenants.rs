@@ -139,7 +139,7 @@ fn bad_values_are_refused_with_what_to_write() {
         (
             "id = 1\n",
             "id = 0\n",
-            ["0 is no tenant's number", "write 1 to"],
+            ["0 cannot be the id of a tenant", "write 1 to"],
         ),
         (
             "id = 1\n",
@@ -367,8 +367,8 @@ fn odd_numbers_are_judged_as_they_are_written() {
         ("1e300", "`weight`: 1e300 is out of range"),
         ("0x0", "a tenant of weight 0x0 would get nothing"),
         ("-0.0", "a tenant of weight -0.0 would get nothing"),
-        ("nan", "`nan` is no finite number"),
-        ("inf", "`inf` is no finite number"),
+        ("nan", "`nan` is not a finite number"),
+        ("inf", "`inf` is not a finite number"),
         ("\"2\"", "this is a text"),
         ("99999999999999999999", "is out of range"),
     ] {
