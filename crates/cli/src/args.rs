@@ -404,7 +404,7 @@ pub(crate) struct Monitor {
     #[arg(long, value_name = "PEER", conflicts_with = "egress")]
     pub(crate) qlog: Option<String>,
     /// End after this many events
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count)]
     pub(crate) count: Option<NonZeroU64>,
 }
 
@@ -474,7 +474,7 @@ pub(crate) struct Send {
     #[arg(long)]
     pub(crate) lines: bool,
     /// Send the message this often
-    #[arg(long, value_name = "N", default_value = "1", conflicts_with = "lines")]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = count, conflicts_with = "lines")]
     pub(crate) count: NonZeroU64,
     /// Time from one message to the next, for example 100ms
     #[arg(long, value_name = "TIME", default_value = "0s")]
@@ -491,7 +491,7 @@ pub(crate) struct Receive {
     #[command(flatten)]
     pub(crate) socket: MessageSocket,
     /// End after this many messages
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count)]
     pub(crate) count: Option<NonZeroU64>,
     /// Write every message to a file of its own in this directory: 1, 2, 3, …
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -741,6 +741,12 @@ fn above_nothing(text: &str) -> Result<Text<keiro_units::Probability>, String> {
         true => Ok(share),
         false => Err("no measurement is exact: a share above 0%, as in 2%".to_owned()),
     }
+}
+
+/// How many events or messages.
+fn count(text: &str) -> Result<NonZeroU64, String> {
+    let number = text.parse().ok().and_then(NonZeroU64::new);
+    number.ok_or_else(|| format!("write a number from 1 to {}", u64::MAX))
 }
 
 #[cfg(test)]

@@ -34,8 +34,23 @@ fn syntax_error(report: &mut Report<'_>, error: &toml::de::Error) {
     let begins_unquoted = |v: &str| v.starts_with(|c: char| c.is_alphanumeric() || c == '/');
     let hint = match error.message() {
         "duplicate key" => "keep one of them",
+        deep if deep.contains("recurs") => "nest fewer arrays and tables in each other",
         _ if value.is_some_and(begins_unquoted) => "put the value in quotes, as in \"20ms\"",
         _ => "",
     };
     report.add(&at, format!("not valid TOML: {}", error.message()), hint);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deep_nesting_is_called_so() {
+        let text = format!("a = {}1{}", "{ b = [".repeat(200), "] }".repeat(200));
+        let (_, report) = parse(&text, "f");
+        let error = report.finish().unwrap_err();
+        let first = error.problems()[0].to_string();
+        assert!(first.contains("nest fewer arrays"), "{first}");
+    }
 }

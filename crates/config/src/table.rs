@@ -112,7 +112,7 @@ impl<'d, 'i> TableReader<'d, 'i> {
                 return Some(TableReader::new(header, value.span(), table, report));
             }
             DeValue::Array(_) => (
-                format!("{header} is written [[{key}]]"),
+                format!("[[{key}]] begins one of several tables, and there is only one"),
                 format!("write {header}, once"),
             ),
             other => (
@@ -136,7 +136,9 @@ impl<'d, 'i> TableReader<'d, 'i> {
         };
         let DeValue::Array(array) = value.get_ref() else {
             let message = match value.get_ref() {
-                DeValue::Table(_) => format!("{header} is written [{key}]"),
+                DeValue::Table(_) => {
+                    format!("[{key}] begins a single table, and there can be several")
+                }
                 other => format!("{key}: this is {}", type_name(other)),
             };
             let hint = format!("write {header}, once for every {key}");

@@ -283,7 +283,7 @@ fn tenant_sentence(kind: &EventKind) -> Option<String> {
 fn store_sentence(kind: &EventKind) -> Option<String> {
     Some(match kind {
         EventKind::StoreLost { reason } => {
-            format!("the plan store does not answer, the last plan stays in force: {reason}")
+            format!("the plan store cannot be used, the last plan stays in force: {reason}")
         }
         EventKind::StoreConnected { lost_seconds } => match lost_seconds {
             Some(lost) => format!("the plan store answers again after {lost:.1} s"),

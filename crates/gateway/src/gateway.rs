@@ -15,7 +15,7 @@ use std::{
 use keiro_control::{
     config::{self, Config},
     key,
-    protocol::{Event, EventKind},
+    protocol::{Event, EventKind, encode_line},
 };
 use keiro_core::{AppId, PathId};
 use keiro_linux::{
@@ -212,6 +212,10 @@ pub(crate) fn notify(states: &[NotifyState<'_>]) {
     }
 }
 
+/// Where a subscriber enables this target, log lines of events have the field `event_fields`: the
+/// event as JSON, as `keiro monitor` prints it.
+pub const EVENT_FIELDS: &str = "keiro::event_fields";
+
 /// One line per event.
 fn log(kind: &EventKind) {
     let event = kind.name();
@@ -234,11 +238,15 @@ fn log(kind: &EventKind) {
             | EventKind::StoreNotice { .. }
             | EventKind::EventsLost { .. }
     );
+    // In text the fields would only repeat the sentence.
+    let is_wanted = tracing::enabled!(target: EVENT_FIELDS, tracing::Level::INFO);
+    let fields = is_wanted.then(|| String::from_utf8(encode_line(kind)).unwrap_or_default());
+    let event_fields = fields.as_deref();
     match (bad, kind) {
-        (true, _) => tracing::warn!(event, "{text}"),
+        (true, _) => tracing::warn!(event, event_fields, "{text}"),
         (false, EventKind::KeyChanged { .. } | EventKind::MtuChanged { .. }) => {
-            tracing::debug!(event, "{text}");
+            tracing::debug!(event, event_fields, "{text}");
         }
-        (false, _) => tracing::info!(event, "{text}"),
+        (false, _) => tracing::info!(event, event_fields, "{text}"),
     }
 }

@@ -53,7 +53,7 @@ use keiro_linux::{
     signal::Signals,
 };
 
-pub use gateway::Gateway;
+pub use gateway::{EVENT_FIELDS, Gateway};
 pub use offline::plan_of;
 pub use options::Options;
 pub use site::store_problem;

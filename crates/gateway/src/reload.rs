@@ -91,19 +91,7 @@ impl Gateway {
         if self.draining {
             return Err(one(anyhow::anyhow!("the gateway is stopping")));
         }
-        let config =
-            load(&self.config_file.path, self.config_file.lab_variants).map_err(|error| {
-                let problems = error.problems();
-                let first = problems
-                    .first()
-                    .map(ToString::to_string)
-                    .unwrap_or_default();
-                let count = problems.len() as u64;
-                (error.into(), count, first)
-            })?;
-        for warning in config.warnings() {
-            tracing::warn!("{warning}");
-        }
+        let config = self.read_file()?;
         let own_key = |config: &Config| {
             config
                 .peers
@@ -168,6 +156,24 @@ impl Gateway {
             problems,
             warnings,
         })
+    }
+
+    /// The configuration that the file has now.
+    fn read_file(&self) -> Result<Config, (anyhow::Error, u64, String)> {
+        let config =
+            load(&self.config_file.path, self.config_file.lab_variants).map_err(|error| {
+                let problems = error.problems();
+                let first = problems
+                    .first()
+                    .map(ToString::to_string)
+                    .unwrap_or_default();
+                let count = problems.len() as u64;
+                (error.into(), count, first)
+            })?;
+        for warning in config.warnings() {
+            tracing::warn!("{warning}");
+        }
+        Ok(config)
     }
 
     /// The preferences of the plan, with the present path of each unchanged application first.

@@ -128,7 +128,13 @@ fn socket_of(given: &args::Socket) -> &Path {
 
 /// What one of the daemons knows of a prefix.
 pub(super) fn explain(prefix: IpNet, query: &args::Query) -> Result<(), Failure> {
-    match ask(socket_of(&query.socket), Question::Explain(prefix))? {
+    let answer = ask(socket_of(&query.socket), Question::Explain(prefix)).map_err(|failure| {
+        failure.hint(
+            "prefixes are explained by the egress suite's daemons; a gateway explains applications, \
+             which `keiro show app` lists",
+        )
+    })?;
+    match answer {
         Answer::Explanation(explanation) if query.json => output::json(&explanation),
         Answer::Explanation(explanation) => output::text(text::explanation(&explanation)),
         other => Err(unexpected(&other)),

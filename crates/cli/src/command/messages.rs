@@ -16,7 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use keiro_control::{
     config::Name,
     message_socket::{
-        Ack, BODY_BYTES_MAX, Outcome as Fate, RefusedReason, Role,
+        Ack, BODY_BYTES_MAX, Outcome as Fate, RefusalReason, RefusedReason, Role,
         client::{AckReader, ClientError, Connection, MessageReader, MessageWriter},
     },
     protocol::Timestamp,
@@ -457,9 +457,17 @@ fn is_break(error: &io::Error) -> bool {
 
 fn broken(error: ClientError) -> Failure {
     match error {
-        ClientError::Refused { text, .. } => {
-            Failure::new(format!("the gateway refused the connection: {text}"))
-                .hint("`keiro show app` lists the applications")
+        ClientError::Refused { reason, text } => {
+            let failure = Failure::new(format!("the gateway refused the connection: {text}"));
+            match reason {
+                RefusalReason::NotAvailable => failure.hint(
+                    "`send` and `receive` are for applications of class message without a forward; IP \
+                     packets enter by the device of their tenant, which `keiro show tenant` shows",
+                ),
+                // The text says what to do.
+                RefusalReason::UnknownApp => failure,
+                _ => failure.hint("`keiro status` shows the state of the gateway"),
+            }
         }
         other => Failure::new(other.to_string()),
     }

@@ -24,7 +24,7 @@ fn usage_errors_end_with_64_and_a_hint() {
     run(["send"]).expect_code(64).says(&["<APP>"]);
     run(["send", "A1", "--count", "0"])
         .expect_code(64)
-        .says(&["--count"]);
+        .says(&["--count", "write a number from 1 to"]);
     run(["send", "A1", "--interval", "100"])
         .expect_code(64)
         .says(&["no unit"]);

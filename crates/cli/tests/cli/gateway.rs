@@ -201,6 +201,12 @@ fn without_a_gateway_queries_say_what_to_try() {
             assert_eq!(ran.stdout, "", "{command:?}");
         }
     }
+    run(["explain", "10.2.0.1", "--socket", &socket])
+        .expect_code(1)
+        .says(&[
+            "prefixes are explained by the egress suite's daemons",
+            "`keiro show app`",
+        ]);
     let message = shown(&site.path("message.sock"));
     finish(&mut keiro(["send", "A1", "--socket", &message]), b"x")
         .expect_code(1)
@@ -741,9 +747,17 @@ fn a_gateway_ends_with_sigterm_and_leaves_no_sockets() {
         .expect_code(1)
         .says(&["no gateway is running"]);
     assert!(!a.site.path("control.sock").exists() && !a.site.path("message.sock").exists());
-    for line in a.log().lines() {
-        serde_json::from_str::<Value>(line).unwrap_or_else(|e| panic!("{e}: {line}"));
-    }
+    let log = a.log();
+    let lines: Vec<Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+        .collect();
+    let up = lines.iter().find(|line| line["event"] == "path_up");
+    let up = up.expect("a path came up");
+    assert!(up["path"].is_string() && up["peer"] == "osaka", "{up}");
+    assert!(up["rtt_seconds"].is_f64(), "{up}");
+    assert!(!log.contains("event_fields"), "{log}");
+    assert_eq!(lines.last().expect("lines")["message"], "stopped");
     eventually("the peer notices", || {
         (b.json(&["show", "peer"])[0]["state"] != "up").then_some(())
     });

@@ -73,6 +73,7 @@ fn a_first_configuration_has_the_uplinks_and_passes_the_check() {
         "198.51.100.1:7600",
         "name = \"wan0\"",
         "via 192.0.2.254",
+        "#endpoints = { wan0 = \"203.0.113.1:7600\", wan1 = \"203.0.113.129:7600\" }",
     ] {
         assert!(text.contains(part), "no {part} in:\n{text}");
     }

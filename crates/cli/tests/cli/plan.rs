@@ -270,7 +270,7 @@ fn what_is_supposed_twice_is_a_wrong_command_line() {
     refused(&["set path1 rate=1Mbit", "set path1 rate=2Mbit"]).says(&["path1's rate twice"]);
     refused(&["gain path1"]).says(&["supposes nothing", "lose PATH"]);
     refused(&["set path1 rate=fast"]).says(&["fast"]);
-    refused(&["set path1 rate=0bit"]).says(&["0 bit/s", "lose it instead"]);
+    refused(&["set path1 rate=0bit"]).says(&["0 bit/s", "lose the path instead"]);
     refused(&["latency-target A3 0s"]).says(&["more than 0 s"]);
 }
 

@@ -75,8 +75,22 @@ impl Template {
             let _ = writeln!(text, "{comment}rate = \"{}\"", Text(uplink.rate));
             text.push_str(if i == 0 { PATH_OPTIONS } else { "" });
         }
-        text.push_str(REST);
+        text.push_str(&REST.replace("ENDPOINTS", &self.endpoints()));
         text
+    }
+
+    /// An address of the peer on each of the first paths (RFC 5737).
+    fn endpoints(&self) -> String {
+        let uplinks = self.uplinks.iter().zip([1, 129, 65, 193]);
+        let endpoints = uplinks.map(|(uplink, host)| {
+            let name = match uplink.name.as_str() {
+                dotted if dotted.contains('.') => quoted(dotted),
+                name => name.to_owned(),
+            };
+            format!("{name} = \"203.0.113.{host}:7600\"")
+        });
+        let endpoints: Vec<String> = endpoints.collect();
+        format!("{{ {} }}", endpoints.join(", "))
     }
 }
 
@@ -187,7 +201,7 @@ const REST: &str = "
 # Optional second secret that both gateways hold.
 #preshared_key_file = \"/etc/keiro/osaka.psk\"
 # Its address on each path. On a path that is not here the peer has to connect to this gateway.
-#endpoints = { path1 = \"203.0.113.1:7600\", path2 = \"203.0.113.129:7600\" }
+#endpoints = ENDPOINTS
 # Memory for incomplete messages of this peer.
 #reassembly_max = \"64MiB\"
 

@@ -234,12 +234,16 @@ fn missing_tables_and_keys_are_named() {
 fn tables_of_the_wrong_kind_are_refused() {
     assert_eq!(
         with("[gateway]\n", "[[gateway]]\n"),
-        ["1:1: [gateway] is written [[gateway]]; write [gateway], once"]
+        [
+            "1:1: [[gateway]] begins one of several tables, and there is only one; write [gateway], once"
+        ]
     );
     let text = "[gateway]\nname = \"a\"\n[path]\nname = \"p\"";
     assert_eq!(
         problems(text),
-        ["3:1: [[path]] is written [path]; write [[path]], once for every path"]
+        [
+            "3:1: [path] begins a single table, and there can be several; write [[path]], once for every path"
+        ]
     );
     assert_eq!(
         problems("gateway = 1\npath = [1]"),

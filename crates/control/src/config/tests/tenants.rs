@@ -159,12 +159,12 @@ fn bad_values_are_refused_with_what_to_write() {
         (
             "id = 1\n",
             "id = 1\ntable = 254\n",
-            ["no table for a tenant", "256"],
+            ["cannot be the routing table of a tenant", "256"],
         ),
         (
             "id = 1\n",
             "id = 1\ndevice = \"a/b\"\n",
-            ["no name of an interface", "1 to 15"],
+            ["not a name of an interface", "1 to 15"],
         ),
         (
             "id = 1\n",
