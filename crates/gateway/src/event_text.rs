@@ -484,16 +484,16 @@ mod tests {
         };
         assert_eq!(
             missed(JudgedBy::Measurement, None, Some(0.025)),
-            "A3 misses its latency target of 20.0 ms on path1, measured 99th percentile 25.0 ms"
+            "A3 misses its latency target of 20 ms on path1, measured 99th percentile 25 ms"
         );
         assert_eq!(
             missed(JudgedBy::Forecast, Some(0.0135), None),
-            "A3 misses its latency target of 20.0 ms on path1, predicted mean 13.5 ms and 99th \
-             percentile 27.0 ms"
+            "A3 misses its latency target of 20 ms on path1, predicted mean 13.5 ms and 99th \
+             percentile 27 ms"
         );
         assert_eq!(
             missed(JudgedBy::Equation3, None, None),
-            "A3 misses its latency target of 20.0 ms on path1, by equation 3 alone: mean 30.0 ms"
+            "A3 misses its latency target of 20 ms on path1, by equation 3 alone: mean 30 ms"
         );
     }
 
@@ -528,7 +528,7 @@ mod tests {
         };
         assert_eq!(
             sentence(&kind),
-            "path path1 to osaka is down: no packet was received for 91.0 ms (limit 90.0 ms)"
+            "path path1 to osaka is down: no packet was received for 91 ms (limit 90 ms)"
         );
     }
 }

@@ -101,7 +101,7 @@ mod tests {
     fn config(metrics: &str, planner: &str, reassembly_max: &str) -> Config {
         let text = format!(
             "[gateway]\nname = \"a\"\nmetrics = \"{metrics}\"\nplanner = \"{planner}\"\n\
-             [[path]]\nname = \"wan0\"\nlocal = \"192.0.2.1:7600\"\n\
+             [[path]]\nname = \"wan0\"\nlocal = \"192.0.2.1:7600\"\nrate = \"100Mbit\"\n\
              [[peer]]\nname = \"b\"\npublic_key = \"ZyZYBW9ug8KO1SyYTYlztkDbufKcUBC8mToRplQlaeU=\"\n\
              reassembly_max = \"{reassembly_max}\"\n"
         );

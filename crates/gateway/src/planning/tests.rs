@@ -567,7 +567,7 @@ fn what_makes_no_sense_is_not_supposed() {
             delay_seconds: delay,
             loss_ratio: loss,
         });
-        assert!(text.contains("makes no sense"), "{text}");
+        assert!(text.contains("must be"), "{text}");
     }
     let add = WhatIf::AddApp {
         app: "A1".into(),
