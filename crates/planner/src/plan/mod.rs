@@ -34,6 +34,7 @@ mod greedy;
 pub mod incumbent;
 mod on_wire;
 mod review;
+mod target_search;
 
 use std::{cmp::Ordering, time::Duration};
 
@@ -44,6 +45,7 @@ pub use greedy::greedy;
 pub use incumbent::Incumbent;
 pub use on_wire::OnWire;
 pub use review::{Review, ReviewScore, ReviewedPlan};
+pub use target_search::{Candidate, MoveCost, TargetSearch};
 
 use crate::delay::{AppSpec, Delay, Equation3, PathSpec, Prediction, Terms, Tolerance};
 use keiro_units::Bandwidth;

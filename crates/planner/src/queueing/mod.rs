@@ -55,6 +55,7 @@
 //! [`Gateway::forecast_traffic`]'s, and what is left between forecast and measurement is
 //! [`Residual`]'s. `docs/prediction.md` has the errors.
 
+mod estimate;
 mod lattice;
 mod poisson;
 mod repair;
@@ -65,6 +66,7 @@ mod traffic;
 mod validity;
 mod wait;
 
+pub use estimate::{Flow, PathEstimate};
 pub use repair::Repair;
 pub use residual::{Corrected, Measured, Residual};
 pub use sampled::{Sampling, TracedMessage};

@@ -1,5 +1,6 @@
 //! Forecasts and plans from outside: one file per subject.
 
+mod estimate;
 mod forecasts;
 mod incumbent;
 mod paper;

@@ -13,7 +13,7 @@ mod load_splits;
 mod loads;
 mod local_search;
 mod path_bound;
-mod random;
+pub(super) mod random;
 
 pub(super) use loads::Loads;
 

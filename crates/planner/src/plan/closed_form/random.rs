@@ -1,11 +1,11 @@
 //! Chance from a fixed sequence, so that the same question gets the same answer.
 
 /// SplitMix64 (Steele, Lea and Flood 2014).
-pub(super) struct Random(u64);
+pub(in crate::plan) struct Random(u64);
 
 impl Random {
     /// Always the same sequence.
-    pub(super) fn new() -> Self {
+    pub(in crate::plan) fn new() -> Self {
         Self(0)
     }
 
@@ -17,14 +17,14 @@ impl Random {
     }
 
     /// Less than `end`, which is above zero.
-    pub(super) fn below(&mut self, end: usize) -> usize {
+    pub(in crate::plan) fn below(&mut self, end: usize) -> usize {
         // The high part of the product is below `end`.
         ((u128::from(self.next()) * end as u128) >> 64) as usize
     }
 
     /// About exponentially distributed, with a mean of about one: the logarithm of a number between
     /// zero and one, taken to be straight between powers of two, which every machine does alike.
-    pub(super) fn exponential(&mut self) -> f64 {
+    pub(in crate::plan) fn exponential(&mut self) -> f64 {
         let drawn = self.next() | 1;
         let zeros = drawn.leading_zeros();
         // What follows the leading one, as a part of one.
