@@ -187,7 +187,9 @@ impl RevisionBuilder<'_> {
         let transfer = entry.length / own_left;
         let now = source.delay + transfer;
         let is_late = now > entry.latency_target;
-        let is_wanted = self.settings.aim == super::Aim::LeastDelay || is_late;
+        let has_no_target = entry.latency_target.is_infinite();
+        let is_least_delay = self.settings.aim == super::Aim::LeastDelay;
+        let is_wanted = is_least_delay || has_no_target || is_late;
         let needed = self.settings.hysteresis.gain_min * now;
         is_wanted.then_some(StayCost {
             rate: entry.rate,

@@ -7,7 +7,7 @@
 //! 1. applications without a path are placed, the heaviest first, where they do least harm;
 //! 2. unmet latency targets are repaired, a path at a time: by moving the unmet application, or by
 //!    moving others out of its way where nothing else helps;
-//! 3. applications that gain enough move, unless the [`Aim`] is frugal;
+//! 3. applications that gain enough move, with a frugal [`Aim`] only those without a target;
 //! 4. moves that turn out not to have been needed are taken back.
 //!
 //! Delays are by eq. 3, overloaded as soon as the load reaches the bandwidth. Nothing here knows
@@ -70,7 +70,8 @@ pub enum Aim {
     LeastDelay,
     /// To the path with the longest propagation delay that meets the latency target, as the paper does
     /// `[path-selection §3.4]`, which keeps the quick paths free; moves for less summed lateness,
-    /// as [`Hysteresis`] says, but never for quickness alone.
+    /// as [`Hysteresis`] says, but never for quickness alone. An application without a latency
+    /// target goes by [`Aim::LeastDelay`].
     Frugal,
 }
 
@@ -528,7 +529,7 @@ impl<'a> RevisionBuilder<'a> {
             return Some(harm);
         }
         let delay = self.table.delay_at(app, path, load);
-        harm.delay = match self.settings.aim {
+        harm.delay = match self.aim_of(app) {
             Aim::Frugal => {
                 if own > 0 {
                     harm.lateness = (delay - self.table.latency_target(app)).max(0.0);
@@ -619,20 +620,21 @@ impl<'a> RevisionBuilder<'a> {
         let table = &self.table;
         let lost = self.loss_if_undone(app, from, now);
         let load = table.paths[from].load + table.apps[app].rate;
-        self.is_enough(lost, table.delay_at(app, from, load), 1.0)
+        self.is_enough(app, lost, table.delay_at(app, from, load))
     }
 
     /// Whether `app` gains enough by going from `from`, where it is, to `to`: as
     /// [`is_enough`](Self::is_enough) of what [`Table::change`] says, with no more known of that
     /// than decides.
     fn gains_enough(&mut self, app: usize, from: usize, to: usize) -> bool {
+        let aim = self.aim_of(app);
         let table = &mut *self.table;
         let delay = table.delay_at(app, from, table.paths[from].load);
         let leaves = table.uncongested_change(from, Some(app), None);
         let joins = table.uncongested_change(to, None, Some(app));
         if let (Some(leaves), Some(joins)) = (leaves, joins) {
             let gain = Tally::default().minus(leaves).minus(joins);
-            return self.is_enough(gain, delay, 1.0);
+            return self.is_enough(app, gain, delay);
         }
         let left = table.change_of_counts(from, Some(app), None);
         let joined = table.change_of_counts(to, None, Some(app));
@@ -642,7 +644,7 @@ impl<'a> RevisionBuilder<'a> {
             ..Tally::default()
         };
         if (gain.unmet, gain.overloaded) == (0, 0) {
-            match self.settings.aim {
+            match aim {
                 Aim::LeastDelay => {
                     let left = table.change_of_delay(from, Some(app), None);
                     gain.delay = -left - table.change_of_delay(to, None, Some(app));
@@ -653,21 +655,30 @@ impl<'a> RevisionBuilder<'a> {
                 }
             }
         }
-        self.is_enough(gain, delay, 1.0)
+        self.is_enough(app, gain, delay)
     }
 
-    /// Whether a gain is worth moving `moved` applications that have `delay` together.
-    fn is_enough(&self, gain: Tally, delay: f64, moved: f64) -> bool {
+    /// What `app` goes by: without a latency target there is nothing to be late for, so only less
+    /// delay is a gain.
+    fn aim_of(&self, app: usize) -> Aim {
+        match self.table.latency_target(app).is_finite() {
+            true => self.settings.aim,
+            false => Aim::LeastDelay,
+        }
+    }
+
+    /// Whether a gain is worth moving `app`, which has `delay`.
+    fn is_enough(&self, app: usize, gain: Tally, delay: f64) -> bool {
         let Hysteresis {
             gain_min,
             move_cost,
         } = self.settings.hysteresis;
-        let needed = gain_min * delay + move_cost.as_nanos() as f64 * moved;
+        let needed = gain_min * delay + move_cost.as_nanos() as f64;
         let counts = (gain.unmet, gain.overloaded);
         if counts != (0, 0) {
             return counts > (0, 0);
         }
-        let gained = match self.settings.aim {
+        let gained = match self.aim_of(app) {
             Aim::LeastDelay => gain.delay,
             Aim::Frugal => gain.lateness,
         };

@@ -262,7 +262,7 @@ fn option(builder: &RevisionBuilder<'_>, app: usize, path: usize) -> PathOption 
     });
     let worth = from.zip(gain).is_some_and(|(from, gain)| {
         let delay = table.delay_at(app, from, table.paths[from].load);
-        builder.is_enough(gain, delay, 1.0)
+        builder.is_enough(app, gain, delay)
     });
     PathOption {
         path: target.id,
