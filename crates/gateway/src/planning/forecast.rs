@@ -156,6 +156,20 @@ pub(crate) struct Sender {
     pub(crate) is_repaired: bool,
 }
 
+/// The queueing model of a path.
+pub(crate) fn gateway(scheduler: Scheduler, line: &Line, resolution: Resolution) -> Gateway {
+    let wire = wire_format(line.path.bandwidth, line.outcomes);
+    let scheduler = match scheduler {
+        Scheduler::Deadline => queueing::Scheduler::Deadline,
+        Scheduler::Fifo => queueing::Scheduler::Fifo,
+    };
+    Gateway {
+        ahead: AHEAD,
+        resolution,
+        ..Gateway::new(scheduler, wire)
+    }
+}
+
 /// Forecasts for applications that share a path.
 pub(crate) fn forecasts_of(
     scheduler: Scheduler,
@@ -164,16 +178,7 @@ pub(crate) fn forecasts_of(
     forecast_state: &ForecastState,
     resolution: Resolution,
 ) -> Vec<DelayForecast> {
-    let wire = wire_format(line.path.bandwidth, line.outcomes);
-    let scheduler = match scheduler {
-        Scheduler::Deadline => queueing::Scheduler::Deadline,
-        Scheduler::Fifo => queueing::Scheduler::Fifo,
-    };
-    let gateway = Gateway {
-        ahead: AHEAD,
-        resolution,
-        ..Gateway::new(scheduler, wire)
-    };
+    let gateway = gateway(scheduler, line, resolution);
     let traffic: Vec<Traffic> = apps.iter().map(|app| app.traffic).collect();
     let forecasts = forecast_state.asked.forecasts(gateway, &line.path, traffic);
     let residual = forecast_state.residuals.get(&line.index);

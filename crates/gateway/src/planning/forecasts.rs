@@ -42,6 +42,8 @@ pub(super) struct Forecasts<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Violations {
     pub(super) unmet: BTreeSet<usize>,
+    /// Applications whose target is missed at the 99th percentile only.
+    pub(super) unmet_at_p99: BTreeSet<usize>,
     /// Applications that count as unmet at the 99th percentile only because it is not known.
     pub(super) doubts: BTreeSet<usize>,
     pub(super) all: ReviewScore,
@@ -59,9 +61,6 @@ pub(super) struct P99Check {
     pub(super) is_blind: bool,
 }
 
-/// Plans of more applications are not refined: the cost of a forecast grows with the square of the
-/// applications on the path.
-const REFINED_APPS_MAX: usize = 64;
 const MEDIUM: Resolution = Resolution::new(512);
 
 impl<'a> Forecasts<'a> {
@@ -182,6 +181,37 @@ impl<'a> Forecasts<'a> {
             .fold(ReviewScore::default(), ReviewScore::saturating_add)
     }
 
+    /// The mean delays in seconds of `members` on `path` as they count for their targets: a target
+    /// that counts as missed has a delay beyond it, and infinite means overloaded.
+    pub(super) fn delays(
+        &mut self,
+        path: usize,
+        members: &[usize],
+        look: ForecastResolution,
+    ) -> Vec<f64> {
+        let resolution = self.resolution(members.len(), look);
+        let all = self.scores(path, members, resolution, 1.0);
+        let delay = |(app, (score, _)): (&usize, (ReviewScore, bool))| {
+            let limit = self.problem.limit_seconds(*app);
+            match score {
+                ReviewScore {
+                    overloaded: 1.., ..
+                } => f64::INFINITY,
+                ReviewScore { unmet: 1.., .. } => limit + score.lateness.as_secs_f64(),
+                _ => score.delay.as_secs_f64().min(limit),
+            }
+        };
+        members.iter().zip(all).map(delay).collect()
+    }
+
+    fn resolution(&self, members: usize, look: ForecastResolution) -> Resolution {
+        match look {
+            ForecastResolution::Fine => resolution(members),
+            ForecastResolution::Medium => MEDIUM.min(resolution(members)),
+            ForecastResolution::Coarse => search_resolution(self.problem.apps.len()),
+        }
+    }
+
     /// The violations of `assignment`, by forecasts of resolution `look`.
     pub(super) fn violations(
         &mut self,
@@ -191,15 +221,14 @@ impl<'a> Forecasts<'a> {
         let mut violations = Violations::default();
         for path in 0..self.problem.paths.len() {
             let members = members(assignment, path);
-            let resolution = match look {
-                ForecastResolution::Fine => resolution(members.len()),
-                ForecastResolution::Medium => MEDIUM.min(resolution(members.len())),
-                ForecastResolution::Coarse => search_resolution(assignment.len()),
-            };
+            let resolution = self.resolution(members.len(), look);
             let all = self.scores(path, &members, resolution, 1.0);
             for (app, (score, is_doubt)) in members.into_iter().zip(all) {
                 if score.unmet > 0 {
                     violations.unmet.insert(app);
+                }
+                if score.unmet_at_p99 > 0 {
+                    violations.unmet_at_p99.insert(app);
                 }
                 if is_doubt {
                     violations.doubts.insert(app);
@@ -257,9 +286,17 @@ impl PlanningProblem {
         })
     }
 
+    /// The longest mean that meets the target of an application, in seconds; infinite without one.
+    pub(super) fn limit_seconds(&self, app: usize) -> f64 {
+        let target = self.app_specs[app].latency_target;
+        target.map_or(f64::INFINITY, |target| {
+            self.tolerance.loosen(target).as_secs_f64()
+        })
+    }
+
     /// Whether forecasts refine the plan.
     pub(super) fn is_refined(&self) -> bool {
-        self.searches() && self.apps.len() <= REFINED_APPS_MAX
+        self.searches()
     }
 }
 

@@ -7,8 +7,8 @@
 //! - [`problem`]: what is to be planned, from the configuration and measurements ([`input`]).
 //! - [`arrange`]: the planner's answer by [path-selection eq. 3] on wire sizes.
 //! - [`forecast`], [`forecasts`]: the queueing model's delays for the scheduler in use.
-//! - [`refine`], [`improve`]: corrects the planner's answer where the forecast finds a target
-//!   unmet.
+//! - [`refine`], [`search`], [`improve`]: corrects the planner's answer where the forecast finds a
+//!   target unmet.
 //! - [`solve`]: puts these together into a [`plan`].
 //!
 
@@ -22,6 +22,7 @@ mod move_trigger;
 mod plan;
 mod problem;
 mod refine;
+mod search;
 mod solve;
 #[cfg(test)]
 pub(crate) mod tests;

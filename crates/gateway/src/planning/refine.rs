@@ -1,9 +1,10 @@
 //! Refines the planner's answer by forecasts where it leaves a latency target unmet.
 //!
 //! The planner uses eq. 3 on wire sizes, which knows loads but neither queues nor deadlines. Where
-//! the forecast finds a target unmet in its answer, [`keiro_planner::plan::Review`] searches, by
-//! coarse forecasts, for an assignment that leaves fewer unmet. Its result is adopted if finer
-//! forecasts confirm it.
+//! the forecast finds a target unmet in its answer, a [`search`](super::search) by estimates looks
+//! for an assignment that leaves fewer unmet, at any number of applications. What few applications
+//! still miss, and what is missed at the 99th percentile only, [`keiro_planner::plan::Review`]
+//! works on by coarse forecasts. A result is adopted if finer forecasts confirm it.
 //!
 //! A target that is met on average but not at the 99th percentile ranks after all that are missed
 //! on average. Forecasts of 99th percentiles may be off by a fifth and few messages say little
@@ -15,7 +16,12 @@
 use std::collections::BTreeSet;
 
 use keiro_control::config::Scheduler;
-use keiro_planner::{delay::AppSpec, plan::Review, queueing::Spread, steer::PlanMode};
+use keiro_planner::{
+    delay::AppSpec,
+    plan::{Review, ReviewScore},
+    queueing::Spread,
+    steer::PlanMode,
+};
 
 use super::{
     forecast::Sender,
@@ -45,6 +51,12 @@ const FINE_APPS_MAX: usize = 8;
 /// optimistic and widened where it was too pessimistic; finer forecasts decide.
 const TIGHTER: f64 = 0.95;
 const WIDER: f64 = 1.05;
+/// Up to so many applications, forecasts are asked about every set near the answer.
+const REVIEWED_APPS_MAX: usize = 16;
+/// Among more, so many move at most because of their 99th percentiles in one plan.
+const MOVED_FOR_TAILS_MAX: usize = 8;
+/// And so much less work is done for it.
+const TAILS_WORK_PART: u64 = 8;
 /// Maximum number of searches.
 const TRIES: usize = 3;
 
@@ -104,12 +116,22 @@ impl PlanningProblem {
             ForecastResolution::Fine if !is_cheap => ForecastResolution::Medium,
             look => look,
         };
-        let found = self.repaired(&planned, plan_mode, forecasts, meanwhile);
-        // What a medium resolution found must also hold at the resolution that is shown.
-        let holds = found == planned
-            || meanwhile == look
-            || forecasts.violations(&found, look).all.beats(&shown);
-        match (holds && found != planned, plan_mode) {
+        let mut found = planned.clone();
+        if shown.unmet > 0 {
+            found = self.searched(&planned, plan_mode, forecasts, look);
+        }
+        if self.is_reviewed(plan_mode, &forecasts.violations(&found, look).all) {
+            let repaired = self.repaired(&found, plan_mode, forecasts, meanwhile);
+            // What a medium resolution found must also hold at the resolution that is shown.
+            let is_better = |forecasts: &mut Forecasts<'_>| {
+                let before = forecasts.violations(&found, look).all;
+                forecasts.violations(&repaired, look).all.beats(&before)
+            };
+            if repaired != found && is_better(forecasts) {
+                found = repaired;
+            }
+        }
+        match (found != planned, plan_mode) {
             (true, PlanMode::Revise) => {
                 let (found, defers_moves) =
                     self.with_improvements(found, forecasts, [meanwhile, look]);
@@ -118,6 +140,13 @@ impl PlanningProblem {
             (true, PlanMode::FromScratch) => assigned(found, false),
             (false, _) => assigned(planned, false),
         }
+    }
+
+    /// Whether what is left unmet is worth asking for forecasts of many sets of applications: all of
+    /// it where there are few applications, else what is missed at the 99th percentile only.
+    fn is_reviewed(&self, plan_mode: PlanMode, left: &ReviewScore) -> bool {
+        let is_tail_only = left.unmet == 0 && plan_mode == PlanMode::Revise;
+        !left.all_met() && (self.apps.len() <= REVIEWED_APPS_MAX || is_tail_only)
     }
 
     /// A better assignment than `planned`, which has violations, at resolution `look`; `planned`
@@ -130,9 +159,29 @@ impl PlanningProblem {
         look: ForecastResolution,
     ) -> Vec<usize> {
         let violations = forecasts.violations(planned, look);
-        let may = self.with_spares(planned, &violations.unmet);
+        let mut may = self.with_spares(planned, &violations.unmet);
+        let is_large = self.apps.len() > REVIEWED_APPS_MAX;
+        if is_large {
+            // Only the applications in need move.
+            let in_need: Vec<usize> = violations.unmet_at_p99.iter().copied().collect();
+            for (app, may) in may.iter_mut().enumerate() {
+                if !in_need
+                    .iter()
+                    .take(MOVED_FOR_TAILS_MAX)
+                    .any(|other| *other == app)
+                {
+                    may.fill(false);
+                    may[planned[app]] = true;
+                }
+            }
+        }
+        let work_max = match is_large {
+            true => self.work_max() / TAILS_WORK_PART,
+            false => self.work_max(),
+        };
         let mut least = violations.all;
-        let in_force = self.in_force().filter(|_| plan_mode == PlanMode::Revise);
+        let in_force = self.in_force();
+        let in_force = in_force.filter(|_| plan_mode == PlanMode::Revise && !is_large);
         let mut kept = planned.to_vec();
         if let Some(in_force) = &in_force {
             let score = forecasts.violations(in_force, look).all;
@@ -151,7 +200,7 @@ impl PlanningProblem {
         let tries = if least.unmet > 0 { TRIES } else { 1 };
         let (mut latency_targets, mut tries) = (1.0, 0..tries);
         while !least.all_met() && tries.next().is_some() {
-            let mut review = Review::new(&may, self.work_max(), |path, members| {
+            let mut review = Review::new(&may, work_max, |path, members| {
                 forecasts.score(
                     path,
                     members,
@@ -177,7 +226,7 @@ impl PlanningProblem {
 
     /// The allowed paths, with fallback paths added for the applications that are `unmet` or
     /// already on them.
-    fn with_spares(&self, planned: &[usize], unmet: &BTreeSet<usize>) -> Vec<Vec<bool>> {
+    pub(super) fn with_spares(&self, planned: &[usize], unmet: &BTreeSet<usize>) -> Vec<Vec<bool>> {
         let mut may = self.allowed.clone();
         for (app, may) in may.iter_mut().enumerate() {
             may[planned[app]] = true;
@@ -191,7 +240,7 @@ impl PlanningProblem {
     }
 
     /// The present assignment, if every application is where it may be.
-    fn in_force(&self) -> Option<Vec<usize>> {
+    pub(super) fn in_force(&self) -> Option<Vec<usize>> {
         let places = self.at.iter().zip(&self.allowed);
         places
             .map(|(at, allowed)| at.filter(|path| allowed[*path]))

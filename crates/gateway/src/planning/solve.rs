@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant as Stopwatch},
 };
 
-use keiro_control::config::{AppIndex, Config, PathIndex};
+use keiro_control::config::{AppIndex, Config, PathIndex, Planner};
 use keiro_planner::{
     delay::{Delay, Prediction},
     steer::PlanMode,
@@ -163,6 +163,9 @@ impl PlanningProblem {
             if !allowed[*path] && !self.spare[app][*path] {
                 *path = allowed.iter().position(|may| *may).unwrap_or(*path);
             }
+        }
+        if self.planner == Planner::Frugal {
+            assignment = self.quickened(&assignment, plan_mode);
         }
         let refined = self.refined(assignment.clone(), plan_mode, forecasts, look);
         SearchResult {

@@ -1,0 +1,128 @@
+//! The search for an assignment that leaves fewer targets unmet, at any number of applications.
+//!
+//! [`TargetSearch`] goes by estimates. Each of its answers is held against the forecast, and what
+//! the forecast says of it corrects the estimates for the next search.
+
+use keiro_planner::{
+    plan::{Candidate, MoveCost, TargetSearch},
+    queueing::PathEstimate,
+    steer::PlanMode,
+};
+
+use super::{
+    forecast::gateway,
+    forecasts::{ForecastResolution, Forecasts, members, search_resolution},
+    problem::PlanningProblem,
+};
+
+/// Work of the first search, and of those with corrected estimates, in units of
+/// [`PathEstimate::work`]. Ours: some milliseconds.
+const WORK: u64 = 1_000_000;
+const WORK_AGAIN: u64 = 250_000;
+/// Searches that coarse forecasts correct, and those that forecasts as they are shown correct.
+const ROUNDS: [usize; 2] = [5, 2];
+/// As the planner's hysteresis by eq. 3.
+const MOVE_COST: MoveCost = MoveCost {
+    part: 0.2,
+    seconds: 1e-3,
+};
+
+impl PlanningProblem {
+    /// `planned`, or an assignment that leaves fewer unmet, or as many and fewer overloaded, by
+    /// forecasts of resolution `look`.
+    pub(super) fn searched(
+        &self,
+        planned: &[usize],
+        plan_mode: PlanMode,
+        forecasts: &mut Forecasts<'_>,
+        look: ForecastResolution,
+    ) -> Vec<usize> {
+        let unmet = forecasts.violations(planned, look).unmet;
+        let mut search = self.target_search(&self.with_spares(planned, &unmet));
+        let in_force = self.in_force().filter(|_| plan_mode == PlanMode::Revise);
+        let home = in_force.unwrap_or_else(|| planned.to_vec());
+        let mut kept = planned.to_vec();
+        let mut work = WORK;
+        for (rounds, look) in ROUNDS.into_iter().zip([ForecastResolution::Coarse, look]) {
+            let mut least = forecasts.violations(&kept, look).all;
+            let home_score = forecasts.violations(&home, look).all;
+            if home_score.beats(&least) {
+                (least, kept) = (home_score, home.clone());
+            }
+            self.calibrate(&mut search, &kept, forecasts, look);
+            for _ in 0..rounds {
+                if least.unmet == 0 {
+                    break;
+                }
+                let found = search.improve(&kept, &home, MOVE_COST, work);
+                work = WORK_AGAIN;
+                if found == kept {
+                    break;
+                }
+                let score = forecasts.violations(&found, look).all;
+                self.calibrate(&mut search, &found, forecasts, look);
+                if score.beats(&least) {
+                    (least, kept) = (score, found);
+                }
+            }
+        }
+        let shown = forecasts.violations(planned, look).all;
+        match forecasts.violations(&kept, look).all.beats(&shown) {
+            true => kept,
+            false => planned.to_vec(),
+        }
+    }
+
+    /// `planned`, with applications without a target where they are quicker and no target suffers.
+    pub(super) fn quickened(&self, planned: &[usize], plan_mode: PlanMode) -> Vec<usize> {
+        let is_patient = |app: usize| self.app_specs[app].latency_target.is_none();
+        if !(0..self.apps.len()).any(is_patient) {
+            return planned.to_vec();
+        }
+        let cost = match plan_mode {
+            PlanMode::Revise => MOVE_COST,
+            PlanMode::FromScratch => MoveCost::default(),
+        };
+        let mut may = self.allowed.clone();
+        if plan_mode == PlanMode::Revise {
+            // What they will send is not known; so they disturb no application with a target.
+            for app in &self.little_known {
+                may[*app].fill(false);
+            }
+        }
+        self.target_search(&may).quicken(planned, cost, WORK)
+    }
+
+    fn target_search(&self, may: &[Vec<bool>]) -> TargetSearch {
+        let resolution = search_resolution(self.apps.len());
+        let estimate = |path: usize| {
+            let line = self.line(path);
+            PathEstimate::new(&gateway(self.scheduler, &line, resolution), &line.path)
+        };
+        let paths: Vec<PathEstimate> = (0..self.paths.len()).map(estimate).collect();
+        let candidate = |app: usize| Candidate {
+            flows: paths
+                .iter()
+                .map(|path| path.flow(&self.senders[app].traffic))
+                .collect(),
+            allowed: may[app].clone(),
+            limit: self.limit_seconds(app),
+        };
+        let apps = (0..self.apps.len()).map(candidate).collect();
+        TargetSearch::new(paths, apps)
+    }
+
+    fn calibrate(
+        &self,
+        search: &mut TargetSearch,
+        assignment: &[usize],
+        forecasts: &mut Forecasts<'_>,
+        look: ForecastResolution,
+    ) {
+        for path in 0..self.paths.len() {
+            let members = members(assignment, path);
+            let delays = forecasts.delays(path, &members, look);
+            search.calibrate(path, &members, &delays);
+        }
+    }
+}
