@@ -16,10 +16,10 @@ use keiro_planner::{
     delay::{AppSpec, Equation3, PathSpec},
     paper,
     plan::{
-        self, Budget, Incumbent, Optimality, Problem,
+        self, Budget, Candidate, Incumbent, MoveCost, Optimality, Problem, TargetSearch,
         incumbent::{Allowed, AppId, PathId, Revision, Settings},
     },
-    queueing::{Gateway, Resolution, Scheduler, WireFormat},
+    queueing::{Gateway, PathEstimate, Resolution, Scheduler, Traffic, WireFormat},
 };
 use keiro_units::{Bandwidth, ByteCount};
 use nix::time::{ClockId, clock_gettime};
@@ -117,6 +117,57 @@ impl Instance {
     fn problem<'a>(&'a self, model: &'a Equation3) -> Problem<'a, Equation3> {
         Problem::new(&self.paths, &self.apps, model).expect("an instance has paths")
     }
+}
+
+/// The work that a gateway gives to the first search.
+const SEARCH_WORK: u64 = 1_000_000;
+
+/// The search by estimates of the forecast, from the plan by eq. 3.
+fn searched(bencher: Bencher<'_, '_>, instance: &Instance, scheduler: Scheduler) {
+    let wire = WireFormat::new(ByteCount::new(1428), ByteCount::new(72));
+    let gateway = Gateway {
+        ahead: Duration::from_millis(1),
+        ..Gateway::new(scheduler, wire.expect("a packet has room"))
+    };
+    let mut incumbent = incumbent_of(instance);
+    incumbent.revise();
+    let places = incumbent.assignment();
+    let start: Vec<usize> = places
+        .map(|(_, path)| path.map_or(0, |path| path.0 as usize))
+        .collect();
+    let estimate = |path: &PathSpec| PathEstimate::new(&gateway, path);
+    let paths: Vec<PathEstimate> = instance.paths.iter().map(estimate).collect();
+    bencher.bench(|| {
+        let candidate = |app: &AppSpec| Candidate {
+            flows: paths
+                .iter()
+                .map(|path| path.flow(&Traffic::paper(*app)))
+                .collect(),
+            allowed: vec![true; paths.len()],
+            limit: app
+                .latency_target
+                .map_or(f64::INFINITY, |t| t.as_secs_f64()),
+        };
+        let apps = instance.apps.iter().map(candidate).collect();
+        let mut search = TargetSearch::new(paths.clone(), apps);
+        search.improve(&start, &start, MoveCost::default(), SEARCH_WORK)
+    });
+}
+
+#[divan::bench(args = KINDS, sample_count = 10)]
+fn search_by_deadline(bencher: Bencher<'_, '_>, kind: Kind) {
+    searched(bencher, &Instance::new(kind, 0), Scheduler::Deadline);
+}
+
+#[divan::bench(args = KINDS, sample_count = 10)]
+fn search_by_fifo(bencher: Bencher<'_, '_>, kind: Kind) {
+    searched(bencher, &Instance::new(kind, 0), Scheduler::Fifo);
+}
+
+#[divan::bench(args = [Kind::Usual, Kind::Tight], sample_count = 5)]
+fn search_for_many(bencher: Bencher<'_, '_>, kind: Kind) {
+    let instance = Instance::sized(MANY_PATHS, MANY_APPS, kind, 1);
+    searched(bencher, &instance, Scheduler::Deadline);
 }
 
 fn main() {

@@ -42,6 +42,9 @@ pub struct TargetSearch {
     apps: Vec<Candidate>,
     /// Forecast over estimate, by application and path.
     factors: Vec<Vec<f64>>,
+    /// By application: the paths on which it would be met alone, or all that it may take if there
+    /// are none.
+    suitable: Vec<Vec<usize>>,
     work: u64,
     work_max: u64,
     flows: Vec<Flow>,
@@ -55,7 +58,7 @@ pub(super) struct Estimated {
     /// Beyond their targets, or on an overloaded path.
     pub(super) unmet: usize,
     pub(super) overloaded: usize,
-    /// Beyond [`COMFORT`] of the targets, in s.
+    /// Beyond [`COMFORT`] of the targets, in s; and what overloads paths, in s per second.
     lateness: f64,
     /// The delays of applications without a target, in s.
     delay: f64,
@@ -90,6 +93,7 @@ impl TargetSearch {
         assert!(apps.iter().all(fits), "one flow and permission per path");
         Self {
             factors: vec![vec![1.0; paths.len()]; apps.len()],
+            suitable: vec![Vec::new(); apps.len()],
             paths,
             apps,
             work: 0,
@@ -137,11 +141,9 @@ impl TargetSearch {
         self.work = 0;
         self.work_max = work;
         let mut best = self.arrangement(start);
-        let floor = self.unavoidable();
-        let until = self.work + (work - self.work.min(work)) / 100 * ANNEALING_PERCENT;
-        if best.total.unmet > floor {
-            best = self.anneal(&best, floor, until);
-        }
+        let floor = self.find_suitable();
+        let annealing = work.saturating_sub(self.work) / 100 * ANNEALING_PERCENT;
+        best = self.anneal(best, floor, annealing);
         self.descend(&mut best);
         self.restore(&mut best, home, cost);
         best.place
@@ -247,6 +249,11 @@ impl TargetSearch {
                 score.lateness += (delay - limit * COMFORT).max(0.0);
             }
         }
+        if score.overloaded > 0 {
+            // Of paths that are overloaded, the fastest is best.
+            let load: f64 = self.flows.iter().map(Flow::load).sum();
+            score.lateness += (load - 1.0).max(0.0);
+        }
         score
     }
 
@@ -267,15 +274,20 @@ impl TargetSearch {
         }
     }
 
-    /// How many are unmet even alone, on the best path.
-    fn unavoidable(&mut self) -> usize {
+    /// Notes the paths where each application would be met alone. How many are met on none.
+    fn find_suitable(&mut self) -> usize {
         let mut count = 0;
         for app in 0..self.apps.len() {
-            let mut is_met = false;
-            for path in 0..self.paths.len() {
-                is_met |= self.apps[app].allowed[path] && self.score(path, &[app]).unmet == 0;
+            let may: Vec<usize> = (0..self.paths.len())
+                .filter(|&path| self.apps[app].allowed[path])
+                .collect();
+            let mut suitable = may.clone();
+            suitable.retain(|&path| self.score(path, &[app]).unmet == 0);
+            if suitable.is_empty() {
+                count += 1;
+                suitable = may;
             }
-            count += usize::from(!is_met);
+            self.suitable[app] = suitable;
         }
         count
     }
@@ -304,7 +316,7 @@ impl TargetSearch {
 }
 
 /// How often applications without a target are gone through.
-const QUICKEN_ROUNDS: usize = 3;
+const QUICKEN_ROUNDS: usize = 8;
 /// The part of the work that is for annealing.
 const ANNEALING_PERCENT: u64 = 75;
 /// Differences below this many seconds are none.

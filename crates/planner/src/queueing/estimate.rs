@@ -106,14 +106,14 @@ impl PathEstimate {
     /// The work of [`delays`](Self::delays) for so many, a unit being about ten nanoseconds.
     pub fn work(&self, flows: usize) -> u64 {
         let flows = flows as u64;
-        let each = match self.gateway.scheduler {
-            Scheduler::Fifo => 1,
+        let rounds = ROUNDS as u64;
+        match self.gateway.scheduler {
+            Scheduler::Fifo => 6 + flows / 2,
             Scheduler::Deadline if flows > GROUPS_MAX as u64 => {
-                return 8 * flows + (ROUNDS * GROUPS_MAX * GROUPS_MAX) as u64 / 2;
+                8 * flows + rounds * (GROUPS_MAX * GROUPS_MAX) as u64 / 2
             }
-            Scheduler::Deadline => 4 + ROUNDS as u64 * flows / 2,
-        };
-        4 + flows * each
+            Scheduler::Deadline => 4 + flows * (4 + rounds * flows / 2),
+        }
     }
 
     /// The mean delay of each of `flows` in seconds when exactly they share the path; infinite

@@ -10,4 +10,5 @@ mod properties;
 mod queueing;
 mod review;
 mod steer;
+mod target_search;
 mod workload;

@@ -65,8 +65,8 @@ impl TargetSearch {
         for app in self.tried(arrangement, path) {
             let left = without(&arrangement.members[path], app);
             let left = self.score(path, &left);
-            for to in 0..self.paths.len() {
-                if to == path || !self.apps[app].allowed[to] || self.is_spent() {
+            for to in self.suitable[app].clone() {
+                if to == path || self.is_spent() {
                     continue;
                 }
                 let joined = with(&arrangement.members[to], app);
@@ -131,7 +131,7 @@ impl TargetSearch {
         total(arrangement, &touched)
     }
 
-    pub(super) fn touched(&mut self, arrangement: &Arrangement, moves: &Moves) -> Touched {
+    fn touched(&mut self, arrangement: &Arrangement, moves: &Moves) -> Touched {
         let mut paths: Vec<usize> = Vec::with_capacity(2 * moves.len());
         for &(app, to) in moves {
             paths.extend([arrangement.place[app], to]);
@@ -171,7 +171,7 @@ pub(super) fn total(arrangement: &Arrangement, touched: &[(usize, Estimated)]) -
     total
 }
 
-fn members_after(arrangement: &Arrangement, moves: &Moves, path: usize) -> Vec<usize> {
+pub(super) fn members_after(arrangement: &Arrangement, moves: &Moves, path: usize) -> Vec<usize> {
     let mut members = arrangement.members[path].clone();
     for &(app, to) in moves {
         if arrangement.place[app] == path {
