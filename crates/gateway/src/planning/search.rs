@@ -21,6 +21,9 @@ const WORK: u64 = 1_000_000;
 const WORK_AGAIN: u64 = 250_000;
 /// Searches that coarse forecasts correct, and those that forecasts as they are shown correct.
 const ROUNDS: [usize; 2] = [5, 2];
+/// Work of the forecasts that these take, which grows with the square of the applications on a
+/// path. Ours: all rounds for 100 applications on each of ten paths.
+const FORECASTS_WORK: usize = 500_000;
 /// As the planner's hysteresis by eq. 3.
 const MOVE_COST: MoveCost = MoveCost {
     part: 0.2,
@@ -50,7 +53,7 @@ impl PlanningProblem {
                 (least, kept) = (home_score, home.clone());
             }
             self.calibrate(&mut search, &kept, forecasts, look);
-            for _ in 0..rounds {
+            for _ in 0..rounds.min(self.affordable_rounds(&kept)) {
                 if least.unmet == 0 {
                     break;
                 }
@@ -71,6 +74,13 @@ impl PlanningProblem {
             true => kept,
             false => planned.to_vec(),
         }
+    }
+
+    /// How many assignments like this one may be held against the forecast; at least one.
+    fn affordable_rounds(&self, assignment: &[usize]) -> usize {
+        let squares = |path: usize| members(assignment, path).len().pow(2);
+        let each: usize = (0..self.paths.len()).map(squares).sum();
+        (FORECASTS_WORK / each.max(1)).max(1)
     }
 
     /// `planned`, with applications without a target where they are quicker and no target suffers.
