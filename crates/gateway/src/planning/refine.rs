@@ -118,7 +118,7 @@ impl PlanningProblem {
         };
         let mut found = planned.clone();
         if shown.unmet > 0 {
-            found = self.searched(&planned, plan_mode, forecasts, look);
+            found = self.searched(&planned, plan_mode, forecasts, [meanwhile, look]);
         }
         if self.is_reviewed(plan_mode, &forecasts.violations(&found, look).all) {
             let repaired = self.repaired(&found, plan_mode, forecasts, meanwhile);

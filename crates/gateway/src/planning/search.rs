@@ -19,7 +19,7 @@ use super::{
 /// [`PathEstimate::work`]. Ours: some milliseconds.
 const WORK: u64 = 1_000_000;
 const WORK_AGAIN: u64 = 250_000;
-/// Searches that coarse forecasts correct, and those that forecasts as they are shown correct.
+/// Searches that coarse forecasts correct, and those that finer ones correct.
 const ROUNDS: [usize; 2] = [5, 2];
 /// Work of the forecasts that these take, which grows with the square of the applications on a
 /// path. Ours: all rounds for 100 applications on each of ten paths.
@@ -32,13 +32,13 @@ const MOVE_COST: MoveCost = MoveCost {
 
 impl PlanningProblem {
     /// `planned`, or an assignment that leaves fewer unmet, or as many and fewer overloaded, by
-    /// forecasts of resolution `look`.
+    /// forecasts of the second resolution; the first is used in the search.
     pub(super) fn searched(
         &self,
         planned: &[usize],
         plan_mode: PlanMode,
         forecasts: &mut Forecasts<'_>,
-        look: ForecastResolution,
+        [meanwhile, look]: [ForecastResolution; 2],
     ) -> Vec<usize> {
         let unmet = forecasts.violations(planned, look).unmet;
         let mut search = self.target_search(&self.with_spares(planned, &unmet));
@@ -46,7 +46,10 @@ impl PlanningProblem {
         let home = in_force.unwrap_or_else(|| planned.to_vec());
         let mut kept = planned.to_vec();
         let mut work = WORK;
-        for (rounds, look) in ROUNDS.into_iter().zip([ForecastResolution::Coarse, look]) {
+        for (rounds, look) in ROUNDS
+            .into_iter()
+            .zip([ForecastResolution::Coarse, meanwhile])
+        {
             let mut least = forecasts.violations(&kept, look).all;
             let home_score = forecasts.violations(&home, look).all;
             if home_score.beats(&least) {
