@@ -26,6 +26,7 @@ mod session;
 mod timeout;
 mod train;
 mod transfer;
+mod unauthenticated;
 mod wire;
 
 pub use channel::Identity;

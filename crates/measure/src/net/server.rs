@@ -3,12 +3,12 @@
 //!
 //! One thread accepts connections, one serves UDP, and each client has one. An unauthenticated client costs
 //! at most a thread for a few seconds and one Diffie-Hellman operation. The number of unauthenticated
-//! connections is limited in total and per address.
+//! connections is limited in total and per network; at the limit a new one takes the place of an old one.
 
 use std::{
     collections::BTreeMap,
     io,
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream},
     os::fd::AsFd,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -33,6 +33,7 @@ use super::{
     payload::{CHUNK_BYTES, payload},
     reflection::{Reflection, Reflections, reflect},
     timeout::{self, Ended, SILENCE, WaitLimits},
+    unauthenticated::{RefusalReports, Unauthenticated},
     wire::{
         Answer, PREAMBLE_LEN, Request, Role, Status, TOKEN_LEN, Token, Transfer, read_preamble,
     },
@@ -75,6 +76,8 @@ pub enum ServerEvent {
     },
     /// A client was rejected.
     Refused { from: SocketAddr, why: &'static str },
+    /// So many more were rejected lately, of which nothing was reported.
+    AlsoRefused { count: u64 },
 }
 
 /// Stops a running server from another thread.
@@ -97,8 +100,9 @@ struct Shared {
     limits: Limits,
     sessions: Mutex<BTreeMap<Token, SessionEntry>>,
     reflections: Reflections,
-    /// Unauthenticated connections, by address.
-    unauthenticated: Mutex<BTreeMap<IpAddr, usize>>,
+    /// Unauthenticated connections, which are shut down for newer ones.
+    unauthenticated: Mutex<Unauthenticated<TcpStream>>,
+    refusals: Mutex<RefusalReports>,
     report: Box<dyn Fn(&ServerEvent) + Send + Sync>,
 }
 
@@ -107,10 +111,6 @@ struct SessionEntry {
     peer: IpAddr,
     data: SyncSender<TcpStream>,
 }
-
-/// Maximum of unauthenticated connections, in total and per address. Ours.
-const UNAUTHENTICATED_MAX: usize = 32;
-const UNAUTHENTICATED_PER_ADDRESS_MAX: usize = 8;
 
 /// Time limit of authentication. Ours.
 const PROOF_TIME: Duration = Duration::from_secs(3);
@@ -168,6 +168,7 @@ impl Server {
                 sessions: Mutex::default(),
                 reflections: Mutex::default(),
                 unauthenticated: Mutex::default(),
+                refusals: Mutex::default(),
                 report: Box::new(report),
             },
             stop: Stop {
@@ -221,11 +222,9 @@ impl Server {
                     continue;
                 }
             };
-            let Some(unauthenticated) = self.shared.register_unauthenticated(from) else {
-                (self.shared.report)(&ServerEvent::Refused {
-                    from,
-                    why: "too many connections at once",
-                });
+            let Ok(unauthenticated) = self.shared.register_unauthenticated(&stream, from) else {
+                self.shared
+                    .report_refused(from, "no file descriptors are left");
                 continue;
             };
             let serve = move || self.serve(stream, from, unauthenticated);
@@ -253,7 +252,7 @@ impl Server {
         lock(&self.udp)
     }
 
-    fn serve(&self, stream: TcpStream, from: SocketAddr, unauthenticated: Unauthenticated<'_>) {
+    fn serve(&self, stream: TcpStream, from: SocketAddr, unauthenticated: UnauthenticatedSlot<'_>) {
         let proof = WaitLimits {
             silence: PROOF_TIME,
             stop: &self.stop.flag,
@@ -263,10 +262,11 @@ impl Server {
         if stream.set_nonblocking(false).is_err() || timeout::prepare(&stream).is_err() {
             return;
         }
-        let report_refused = |why| (self.shared.report)(&ServerEvent::Refused { from, why });
-        match self.shared.authenticate(stream, from, &proof) {
+        let authenticated = self.shared.authenticate(stream, from, &proof);
+        let was_replaced = !unauthenticated.end();
+        let report_refused = |why| self.shared.report_refused(from, why);
+        match authenticated {
             Ok(Some((channel, slot, key))) => {
-                drop(unauthenticated);
                 (self.shared.report)(&ServerEvent::Came { from, key });
                 let mut session = Session {
                     server: self,
@@ -292,7 +292,10 @@ impl Server {
                 Status::Busy => "the maximum of clients is reached",
                 Status::Version | Status::Welcome => "its protocol version differs",
             }),
-            Err(ChannelError::Ended(_)) => report_refused("it sent nothing in time"),
+            Err(ChannelError::Ended(_)) => report_refused(match was_replaced {
+                true => "newer connections took its place before it authenticated itself",
+                false => "it sent nothing in time",
+            }),
             Err(ChannelError::NotAuthentic) => report_refused("its handshake was not authentic"),
             Err(ChannelError::Garbage(why)) => report_refused(why),
         }
@@ -306,20 +309,33 @@ fn refused(mut stream: TcpStream, status: Status, limits: &WaitLimits<'_>) -> Ch
 }
 
 impl Shared {
-    /// Registers an unauthenticated connection; `None` if there are too many.
-    fn register_unauthenticated(&self, from: SocketAddr) -> Option<Unauthenticated<'_>> {
-        let address = from.ip();
-        let mut unauthenticated = lock(&self.unauthenticated);
-        let all: usize = unauthenticated.values().sum();
-        let own = unauthenticated.get(&address).copied().unwrap_or(0);
-        if all >= UNAUTHENTICATED_MAX || own >= UNAUTHENTICATED_PER_ADDRESS_MAX {
-            return None;
+    /// Registers an unauthenticated connection, and shuts the one down whose place it takes.
+    fn register_unauthenticated(
+        &self,
+        stream: &TcpStream,
+        from: SocketAddr,
+    ) -> io::Result<UnauthenticatedSlot<'_>> {
+        let handle = stream.try_clone()?;
+        let (number, replaced) = lock(&self.unauthenticated).push(from.ip(), handle);
+        if let Some(replaced) = replaced {
+            // Its thread finds the end and closes it; it may have closed already.
+            let _ = replaced.shutdown(Shutdown::Both);
         }
-        unauthenticated.insert(address, own + 1);
-        Some(Unauthenticated {
+        Ok(UnauthenticatedSlot {
             shared: self,
-            address,
+            number,
         })
+    }
+
+    fn report_refused(&self, from: SocketAddr, why: &'static str) {
+        let report = lock(&self.refusals).on_refused(Instant::now());
+        if report.unreported > 0 {
+            let count = report.unreported;
+            (self.report)(&ServerEvent::AlsoRefused { count });
+        }
+        if report.is_due {
+            (self.report)(&ServerEvent::Refused { from, why });
+        }
     }
 
     /// Authenticates a client. `None` for a data connection, which is passed to its session.
@@ -401,20 +417,21 @@ impl Shared {
 }
 
 /// An unauthenticated connection; counted until dropped.
-struct Unauthenticated<'a> {
+struct UnauthenticatedSlot<'a> {
     shared: &'a Shared,
-    address: IpAddr,
+    number: u64,
 }
 
-impl Drop for Unauthenticated<'_> {
+impl UnauthenticatedSlot<'_> {
+    /// It has authenticated itself, or failed; `false` if another connection took its place.
+    fn end(self) -> bool {
+        lock(&self.shared.unauthenticated).remove(self.number)
+    }
+}
+
+impl Drop for UnauthenticatedSlot<'_> {
     fn drop(&mut self) {
-        let mut unauthenticated = lock(&self.shared.unauthenticated);
-        if let Some(count) = unauthenticated.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                unauthenticated.remove(&self.address);
-            }
-        }
+        lock(&self.shared.unauthenticated).remove(self.number);
     }
 }
 

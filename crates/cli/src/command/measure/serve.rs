@@ -118,6 +118,9 @@ fn tell(event: &ServerEvent) {
         ServerEvent::Refused { from, why } => {
             crate::output::message!("keiro: {from} not served: {why}");
         }
+        ServerEvent::AlsoRefused { count } => {
+            crate::output::message!("keiro: {count} more connections were not served");
+        }
     }
 }
 
