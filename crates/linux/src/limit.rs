@@ -1,6 +1,9 @@
 //! Resource limits of the process.
 
-use std::io;
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd},
+};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -26,9 +29,47 @@ pub fn allow_open_files(count: u64) -> io::Result<()> {
     Ok(setrlimit(Resource::RLIMIT_NOFILE, count, hard.max(count))?)
 }
 
+/// Passes a new descriptor on, unless it is one of the last that the process may open: those are kept for
+/// what controls it. It is closed then.
+///
+/// The kernel gives the lowest number that is free, so a high one says that nearly all are in use.
+///
+/// # Errors
+/// It is one of the last.
+pub fn outside_reserve<F: AsFd>(descriptor: F) -> io::Result<F> {
+    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    match is_reserved(descriptor.as_fd().as_raw_fd(), soft) {
+        false => Ok(descriptor),
+        true => Err(io::Error::other(
+            "the limit of open files is nearly reached, and the last are kept for the control socket; \
+             raise it or open fewer connections",
+        )),
+    }
+}
+
+/// Descriptors that are kept, if the limit is not small. Ours: as many clients as the control socket serves,
+/// and as much again for files and devices.
+const RESERVED: u64 = 128;
+
+fn is_reserved(number: i32, limit: u64) -> bool {
+    let first = limit - RESERVED.min(limit / 4);
+    u64::try_from(number).is_ok_and(|number| number >= first)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_descriptors_are_reserved() {
+        assert!(!is_reserved(895, 1024));
+        assert!(is_reserved(896, 1024));
+        assert!(!is_reserved(29, 40));
+        assert!(is_reserved(30, 40));
+        assert!(!is_reserved(1 << 20, u64::MAX));
+        let file = std::fs::File::open("/dev/null").unwrap();
+        outside_reserve(file).unwrap();
+    }
 
     #[test]
     fn the_soft_limit_becomes_the_hard_one() {

@@ -10,7 +10,10 @@ use std::{
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
-use crate::interface::{self, AddressList, InterfaceAddress};
+use crate::{
+    interface::{self, AddressList, InterfaceAddress},
+    limit,
+};
 
 /// Backlog: all clients of a site may reconnect at once. The kernel limits it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -122,6 +125,7 @@ impl Listener {
     /// `WouldBlock` if there is none. Others: that connection failed, or descriptors have run out.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let (stream, remote) = self.socket.accept()?;
+        let stream = limit::outside_reserve(stream)?;
         prepare(&SockRef::from(&stream))?;
         Ok((stream, remote))
     }
@@ -149,6 +153,7 @@ impl fmt::Display for Mode {
 /// Errors that are known at once: no route, no port, no descriptor, no such interface.
 pub fn connect(to: SocketAddr, interface: Option<&str>) -> io::Result<(TcpStream, Progress)> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    let socket = limit::outside_reserve(socket)?;
     prepare(&socket)?;
     interface::bind_to(&socket, interface)?;
     let progress = match socket.connect(&to.into()) {

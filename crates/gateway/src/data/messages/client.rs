@@ -60,6 +60,8 @@ struct Sender {
     /// The client's numbers of messages without outcome.
     unacked: HashSet<u64>,
     paused: bool,
+    /// Nothing is read until there is memory for more of the body.
+    waits_for_memory: bool,
     finished: bool,
 }
 
@@ -70,6 +72,16 @@ struct Body {
     /// Its bytes and those of the tag.
     length: usize,
     bytes: Vec<u8>,
+    /// When something of it came last.
+    progress: Instant,
+}
+
+/// A long body that needs more memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MemoryRequest {
+    pub(super) app: AppId,
+    pub(super) begun: Instant,
+    pub(super) bytes: usize,
 }
 
 struct Receiver {
@@ -173,6 +185,7 @@ impl Client {
                 stalled: None,
                 unacked: HashSet::new(),
                 paused: false,
+                waits_for_memory: false,
                 finished: false,
             }),
             Role::Receive => State::Receiver(Receiver {
@@ -348,6 +361,58 @@ impl Client {
         }
     }
 
+    // The memory of a sender's long messages. Short ones are not counted: what they take is bounded by the
+    // number of clients.
+
+    /// The memory of the message that is not handed over, of its application; `None`: it is short.
+    pub(super) fn held_memory(&self) -> Option<(AppId, usize)> {
+        let State::Sender(sender) = &self.state else {
+            return None;
+        };
+        let body = sender.body.as_ref().map(|body| body.bytes.capacity());
+        let stalled = sender.stalled.as_ref().map(|one| one.bytes.capacity());
+        let bytes = body.unwrap_or(0) + stalled.unwrap_or(0);
+        (bytes > READ_PER_TURN).then_some((sender.app, bytes))
+    }
+
+    /// What reading on would take; `None`: it needs no more than a short message.
+    pub(super) fn memory_request(&self) -> Option<MemoryRequest> {
+        let State::Sender(sender) = &self.state else {
+            return None;
+        };
+        let body = sender.body.as_ref()?;
+        let bytes = body.growth()?;
+        (body.bytes.capacity() + bytes > READ_PER_TURN).then_some(MemoryRequest {
+            app: sender.app,
+            begun: body.made,
+            bytes,
+        })
+    }
+
+    /// Reads nothing more, or reads on.
+    pub(super) fn set_waits_for_memory(&mut self, waits: bool) {
+        if let State::Sender(sender) = &mut self.state {
+            sender.waits_for_memory = waits;
+        }
+    }
+
+    pub(super) fn waits_for_memory(&self) -> bool {
+        matches!(&self.state, State::Sender(sender) if sender.waits_for_memory)
+    }
+
+    /// For how long nothing has come of a long body that could be read.
+    pub(super) fn body_idle_for(&self, now: Instant) -> Duration {
+        match &self.state {
+            State::Sender(sender) if self.held_memory().is_some() && sender.may_read() => {
+                let body = sender.body.as_ref();
+                body.map_or(Duration::ZERO, |body| {
+                    now.saturating_duration_since(body.progress)
+                })
+            }
+            _ => Duration::ZERO,
+        }
+    }
+
     pub(super) fn is_stalled(&self) -> bool {
         matches!(&self.state, State::Sender(sender) if sender.stalled.is_some())
     }
@@ -408,7 +473,7 @@ impl Client {
 
 impl Sender {
     fn may_read(&self) -> bool {
-        !self.finished && !self.paused && self.stalled.is_none()
+        !self.finished && !self.paused && !self.waits_for_memory && self.stalled.is_none()
     }
 
     fn read(&mut self, now: Instant, stream: &mut Stream) -> Progress {
@@ -426,14 +491,15 @@ impl Sender {
         let missing = body.length - body.bytes.len();
         let wanted = missing.min(READ_PER_TURN);
         let before = body.bytes.len();
-        if body.bytes.capacity() - before < wanted {
-            // Memory grows with what comes, not with what was announced: doubling, at most to the
-            // length.
-            let capacity = (2 * before).clamp(before + wanted, body.length);
-            body.bytes.reserve_exact(capacity - before);
+        if let Some(growth) = body.growth() {
+            body.bytes
+                .reserve_exact(body.bytes.capacity() + growth - before);
         }
         let result = stream.append_to(&mut body.bytes, wanted as u64);
         let came = body.bytes.len() - before;
+        if came > 0 {
+            body.progress = now;
+        }
         match result {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(_) => return Progress::Gone,
@@ -502,8 +568,21 @@ impl Sender {
             made: now,
             length,
             bytes,
+            progress: now,
         });
         Ok(true)
+    }
+}
+
+impl Body {
+    /// By how much its memory has to grow before more is read; `None`: there is room. It grows with what
+    /// comes, not with what was announced: doubling, at most to the length.
+    fn growth(&self) -> Option<usize> {
+        let before = self.bytes.len();
+        let wanted = (self.length - before).min(READ_PER_TURN);
+        let capacity = self.bytes.capacity();
+        (capacity - before < wanted)
+            .then(|| (2 * before).clamp(before + wanted, self.length) - capacity)
     }
 }
 

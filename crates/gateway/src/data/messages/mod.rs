@@ -11,19 +11,21 @@
 //! - While there is no receiver, or one is too slow, messages are held for a short while, within
 //!   bounds, then refused. A receiver that takes nothing for long is closed: what waits for it takes
 //!   of the one window that all of the peer's messages share.
+//! - Long messages that are not whole, or found the queue full, share a bounded memory: see [`memory`].
 //! - A client that closes is forgotten as soon as what it sent is read; its messages go on.
 //!
 //! The sender's own number of a message travels in front of its body, [`tag`], since
 //! the receiver gets it too.
 
 mod client;
+mod memory;
 mod queue;
 pub(crate) mod tag;
 #[cfg(test)]
 mod tests;
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     io,
     net::TcpListener,
     os::{
@@ -41,6 +43,7 @@ use keiro_core::{AppId, DeliveryClass, MessageId, MessageOutcome, PeerId, Refusa
 use keiro_linux::{
     acceptor::Acceptor,
     epoll::{Epoll, Ready},
+    limit,
     unix::{PeerCredentials, owning_group},
 };
 
@@ -73,6 +76,8 @@ pub(crate) struct MessageServer {
     /// Messages that wait for a receiver, by application.
     holds: BTreeMap<AppId, HoldQueue>,
     figures: HashMap<AppId, AppMessages>,
+    /// Senders that wait for memory, the one that waits longest first.
+    memory_waiters: VecDeque<u64>,
     next: u64,
     draining: bool,
 }
@@ -129,6 +134,7 @@ impl MessageServer {
             unfinished: HashMap::new(),
             holds: BTreeMap::new(),
             figures: HashMap::new(),
+            memory_waiters: VecDeque::new(),
             next: 0,
             draining: false,
         }
@@ -226,6 +232,7 @@ impl MessageServer {
         }
         self.wait_for(context, number);
         self.go_on_after_writing(context, number, ready);
+        self.give_memory(context);
     }
 
     /// A receiver that took something may have room again.
@@ -310,6 +317,7 @@ impl MessageServer {
             self.hand_over(context, number, taken);
             self.wait_for(context, number);
         }
+        self.give_memory(context);
     }
 
     /// Ends what waited too long: held messages, clients without hello, receivers that are stuck.
@@ -338,6 +346,8 @@ impl MessageServer {
             self.close(context, number);
         }
         self.close_stuck_receivers(context);
+        self.close_idle_senders(context);
+        self.give_memory(context);
     }
 
     fn close_stuck_receivers(&mut self, context: &mut Context<'_>) {
@@ -488,6 +498,9 @@ impl MessageServer {
     fn read(&mut self, context: &mut Context<'_>, number: u64) -> bool {
         let mut taken_bytes = 0;
         while taken_bytes < TAKEN_PER_TURN {
+            if !self.may_read_on(number) {
+                return true;
+            }
             let Some(client) = self.clients.get_mut(&number) else {
                 return true;
             };
@@ -654,15 +667,17 @@ impl Listener {
     /// A client, and whether it may be one.
     fn accept(&self) -> io::Result<(Stream, bool)> {
         match self {
-            Self::Unix { listener, path } => listener.accept().map(|(stream, _)| {
+            Self::Unix { listener, path } => {
+                let stream = limit::outside_reserve(listener.accept()?.0)?;
                 let group = owning_group(path);
                 let client = PeerCredentials::of(&stream);
                 let allowed = client.is_ok_and(|c| access::is_allowed(&c, group));
-                (Stream::Unix(stream), allowed)
-            }),
-            Self::Tcp(listener) => listener
-                .accept()
-                .map(|(stream, _)| (Stream::Tcp(stream), true)),
+                Ok((Stream::Unix(stream), allowed))
+            }
+            Self::Tcp(listener) => {
+                let stream = limit::outside_reserve(listener.accept()?.0)?;
+                Ok((Stream::Tcp(stream), true))
+            }
         }
     }
 }

@@ -12,7 +12,10 @@ use keiro_core::{
 };
 use keiro_linux::epoll::ReadyList;
 
-use super::{tag::tagged_body, *};
+use super::{
+    tag::{TAG_BYTES, tagged_body},
+    *,
+};
 use crate::data::{
     route::{AppRoute, Routes},
     token::Token,
@@ -308,4 +311,75 @@ fn a_receiver_that_is_slow_is_not_closed() {
     served.now += 2 * STUCK_TIME;
     served.with(MessageServer::sweep);
     assert_eq!(served.server.clients.len(), 1);
+}
+
+const LONG: usize = 16 << 20;
+
+/// Writes as much of `bytes` as the gateway takes; what is left.
+fn push<'a>(served: &mut Served, client: &mut UnixStream, mut bytes: &'a [u8]) -> &'a [u8] {
+    client.set_nonblocking(true).unwrap();
+    loop {
+        let before = bytes.len();
+        while let Ok(count) = client.write(bytes) {
+            bytes = &bytes[count..];
+            if bytes.is_empty() {
+                break;
+            }
+        }
+        served.turn();
+        if bytes.len() == before || bytes.is_empty() {
+            return bytes;
+        }
+    }
+}
+
+#[test]
+fn long_messages_of_many_senders_share_a_bounded_memory_and_all_get_through() {
+    let mut served = Served::new();
+    let bytes = message(1, &vec![7; LONG]);
+    let mut clients: Vec<UnixStream> = (0..12).map(|_| served.attach(Role::Send)).collect();
+    let last = bytes.len() - 1;
+    let mut left: Vec<&[u8]> = Vec::new();
+    for client in &mut clients {
+        left.push(push(&mut served, client, &bytes[..last]));
+    }
+    let (all, own) = served.server.held_memory(test_app());
+    assert_eq!(all, own);
+    assert!(own > memory::APP_BYTES_MAX / 2, "{own}");
+    assert!(own <= memory::APP_BYTES_MAX + LONG + TAG_BYTES, "{own}");
+    let waiting = left.iter().filter(|left| !left.is_empty()).count();
+    assert!(waiting >= 6, "{waiting} wait");
+    // A sender that has written all but the last byte ends first; the others get its memory.
+    for _ in 0..clients.len() {
+        for (client, left) in clients.iter_mut().zip(&mut left) {
+            *left = push(&mut served, client, left);
+        }
+        for (client, left) in clients.iter_mut().zip(&left) {
+            if left.is_empty() {
+                push(&mut served, client, &bytes[last..]);
+            }
+        }
+    }
+    assert!(left.iter().all(|left| left.is_empty()));
+    assert_eq!(served.server.unfinished.len(), clients.len());
+    assert_eq!(served.server.held_memory(test_app()), (0, 0));
+}
+
+#[test]
+fn sender_that_stops_within_a_long_message_gives_way_to_those_that_wait() {
+    let mut served = Served::new();
+    let bytes = message(1, &vec![7; LONG]);
+    let mut idle: Vec<UnixStream> = (0..8).map(|_| served.attach(Role::Send)).collect();
+    for client in &mut idle {
+        push(&mut served, client, &bytes[..bytes.len() - 1]);
+    }
+    served.now += memory::IDLE_MAX / 2;
+    let mut honest = served.attach(Role::Send);
+    let left = push(&mut served, &mut honest, &bytes);
+    assert!(!left.is_empty());
+    served.now += memory::IDLE_MAX / 2;
+    served.with(MessageServer::sweep);
+    let left = push(&mut served, &mut honest, left);
+    assert!(left.is_empty(), "{}", left.len());
+    assert_eq!(served.server.unfinished.len(), 1);
 }
