@@ -9,6 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use keiro_control::config::{Config, PathIndex};
 use keiro_core::{PathId, PeerId};
 
+/// Identifiers are below this: a peer keeps something of 64 path numbers.
+const IDS: u8 = 64;
+
 /// The identifiers of the configuration in use.
 #[derive(Default)]
 pub(crate) struct PathIds {
@@ -42,14 +45,14 @@ impl PathIds {
             if self.by_name.contains_key(name) {
                 continue;
             }
-            let mut candidates = (0..=u8::MAX).map(|step| PathId(self.next.wrapping_add(step)));
-            // The core takes at most 256 paths; a further one gets no identifier.
+            let mut candidates = (0..IDS).map(|step| PathId((self.next + step) % IDS));
+            // A further path gets no identifier.
             let Some(id) = candidates.find(|id| !taken.contains(id)) else {
                 break;
             };
             taken.insert(id);
             self.by_name.insert(name.to_owned(), id);
-            self.next = id.0.wrapping_add(1);
+            self.next = (id.0 + 1) % IDS;
         }
         let ids = config
             .paths

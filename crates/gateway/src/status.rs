@@ -72,6 +72,15 @@ pub(crate) struct PathStatus {
     pub(crate) since: Instant,
     pub(crate) why: String,
     mtu_bytes: Option<u16>,
+    moves: MoveReports,
+}
+
+/// How often it was reported lately that the peer has moved to another address. A peer can do so all the
+/// time.
+#[derive(Clone, Copy, Debug, Default)]
+struct MoveReports {
+    since: Option<Instant>,
+    count: u32,
 }
 
 /// The history of an application.
@@ -171,6 +180,7 @@ impl StatusTable {
                 since: now,
                 why: "not answered yet".into(),
                 mtu_bytes: None,
+                moves: MoveReports::default(),
             });
         }
     }
@@ -321,11 +331,17 @@ impl StatusTable {
                 path,
                 from,
                 to,
-            } => Some(EventKind::RemoteChanged {
-                on: path_ref(active, *peer, *path)?,
-                from: from.map_or_else(|| "unknown".into(), |from| from.to_string()),
-                to: to.to_string(),
-            }),
+            } => {
+                let status = self.paths.get_mut(&PeerPath::new(*peer, *path));
+                if !status.is_none_or(|status| status.moves.admit(at)) {
+                    return None;
+                }
+                Some(EventKind::RemoteChanged {
+                    on: path_ref(active, *peer, *path)?,
+                    from: from.map_or_else(|| "unknown".into(), |from| from.to_string()),
+                    to: to.to_string(),
+                })
+            }
             core::Event::MtuChanged { peer, path, mtu } => {
                 let on = path_ref(active, *peer, *path)?;
                 self.on_mtu(PeerPath::new(*peer, *path), on, *mtu)
@@ -594,6 +610,24 @@ fn reason_name(reason: MoveReason) -> &'static str {
     }
 }
 
+/// Moves of a path that are reported in [`MOVES_WINDOW`]. Ours: a network address translator that forgets
+/// a path at once causes one in some seconds.
+const MOVES_REPORTED_MAX: u32 = 5;
+const MOVES_WINDOW: Duration = Duration::from_secs(10);
+
+impl MoveReports {
+    /// Whether another move is to be reported.
+    fn admit(&mut self, at: Instant) -> bool {
+        let since = self.since.get_or_insert(at);
+        if at.saturating_duration_since(*since) >= MOVES_WINDOW {
+            *since = at;
+            self.count = 0;
+        }
+        self.count = self.count.saturating_add(1);
+        self.count <= MOVES_REPORTED_MAX
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -674,5 +708,13 @@ mod tests {
         table.on_peer_up(&Active::default(), up_at, PeerId(1), "osaka".into());
         table.on_version_mismatch(start, Some("osaka".into()), remote, theirs, ours);
         assert_eq!(why(&table), "session keys are agreed");
+    }
+
+    #[test]
+    fn a_peer_that_moves_all_the_time_is_reported_five_times_in_ten_seconds() {
+        let mut moves = MoveReports::default();
+        let at = |number: u32| Instant::ZERO + Duration::from_millis(5) * number;
+        let reported = (0..4000).filter(|number| moves.admit(at(*number)));
+        assert_eq!(reported.count(), 10);
     }
 }

@@ -244,6 +244,10 @@ impl DataThread {
             if !drained {
                 self.drain_core();
             }
+            if self.streams.has_waiting_opens() {
+                self.with_streams(StreamServer::connect_waiting);
+                self.send();
+            }
             let time = now();
             if time >= self.turn.next_tick {
                 self.tick(time);
@@ -273,14 +277,15 @@ impl DataThread {
         let awake_from = due.departure.map_or(rest, |at| (at - self.spin).min(rest));
         loop {
             self.turn.asked_at = now();
-            let slept = self.turn.asked_at < awake_from;
+            let slept = self.turn.asked_at < awake_from && !self.streams.has_waiting_opens();
             if slept {
                 self.alarm.wait(&self.epoll, ready, awake_from.as_nanos())?;
             } else {
                 self.alarm.look(&self.epoll, ready)?;
             }
             // What came while it slept for too long is seen by another look.
-            if !ready.is_empty() || !slept && now() >= deadline {
+            let has_work = self.streams.has_waiting_opens();
+            if !ready.is_empty() || !slept && (has_work || now() >= deadline) {
                 return Ok(());
             }
         }

@@ -10,8 +10,9 @@ use crate::ranges::RangeSet;
 /// The widest window of one stream: 1 Gbit/s for 130 ms, so that over 20 ms a byte may be lost twice
 /// and the rest need not wait.
 const WINDOW_MAX: u64 = 16 << 20;
-/// Gaps allowed whatever the window and whatever other streams have: a burst of losses among short writes.
-const GAPS_MIN: u64 = 256;
+/// Gaps allowed whatever the window and whatever other streams have. Ours: for as many streams as a peer may
+/// have open they take 15 MB.
+const GAPS_MIN: u64 = WINDOW_INITIAL / BYTES_PER_GAP;
 /// As long as other streams have few: an initial window of single bytes, of which every second is lost.
 const SHORT_GAPS_MAX: u64 = WINDOW_INITIAL / 2;
 /// A window up to this grows fourfold at a time, and twofold from there on: a stream of 100 Mbit/s
@@ -333,6 +334,9 @@ mod tests {
         let mut gaps = InStream::new(Instant::ZERO);
         let refused = (0..2000).find_map(|i| gaps.on_data(i * 2, b"x", false, 0).err());
         assert_eq!(refused, Some(StreamViolation::Gaps));
+        let mut few = InStream::new(Instant::ZERO);
+        let kept = (0..2000).take_while(|i| few.on_data(i * 2, b"x", false, 0).is_ok());
+        assert_eq!(kept.count(), 32);
         // Single bytes over a line that loses every second, where no other stream has gaps.
         let mut short = InStream::new(Instant::ZERO);
         let refused =

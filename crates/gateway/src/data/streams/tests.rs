@@ -266,9 +266,13 @@ fn a_server_that_is_this_machine_by_the_time_it_accepts_is_forbidden() {
     let exit = |allow_local| TcpDestination::Server { to, allow_local };
     server.set_forward(APP, exit(true), None);
     let of = (joined.peers[1], stream);
-    server
-        .connect(&mut context, of.0, stream, APP, None)
-        .unwrap();
+    let open = WaitingOpen {
+        peer: of.0,
+        stream,
+        app: APP,
+        target: None,
+    };
+    server.connect(&mut context, open).unwrap();
     assert_eq!(server.connecting.len(), 1);
     let number = server.by_stream[&of];
     // The address has not changed, but this machine has, and so has what it is allowed.
