@@ -43,20 +43,20 @@ struct PacketContext {
 }
 
 impl Session {
-    /// Takes a data packet that names an index of ours. Bad ones are counted by reason.
+    /// Takes a data packet that names an index of ours; whether it is authentic. Bad ones are counted by reason.
     pub(crate) fn handle_data(
         &mut self,
         now: Instant,
         meta: DatagramMeta,
         header: DataHeader,
         packet: &mut [u8],
-    ) {
+    ) -> bool {
         let ip_bytes = packet.len() as u64 + u64::from(ip_overhead(meta.remote));
         let timing = &self.settings.timing;
         let epoch = self.keys.by_index(header.receiver);
         let Some(epoch) = epoch.filter(|epoch| epoch.is_usable(now, timing)) else {
             self.drops.unknown_index += 1;
-            return;
+            return false;
         };
         // A restarted peer counts its packets from zero again.
         let number = match self.incarnations.is_served(epoch.incarnation, epoch.ours) {
@@ -67,16 +67,20 @@ impl Session {
         };
         let Some(number) = number else {
             self.drops.replayed += 1;
-            return;
+            return false;
         };
         let Some(clear) = epoch.keys.open(header.path, number, packet) else {
             epoch.used.on_forged();
             self.drops.unauthentic += 1;
-            return;
+            return false;
         };
         if !epoch.confirmed && !self.confirm_epoch(now, meta, header) {
             self.drops.duplicate_key += 1;
-            return;
+            return true;
+        }
+        if !self.receiver.takes_path(header.path) {
+            self.drops.malformed += 1;
+            return true;
         }
         let is_newest = self.receiver.on_packet(header.path, number, meta);
         let path = self.paths.of_socket_mut(meta.socket);
@@ -113,6 +117,7 @@ impl Session {
             Ok(false) => {}
             Err(_) => self.drops.malformed += 1,
         }
+        true
     }
 
     /// Carries a frame to the component that it is for.

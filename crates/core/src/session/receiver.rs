@@ -26,6 +26,10 @@ use crate::{
 /// further ones are dropped and counted.
 const ARRIVED_MAX: usize = 65_536;
 
+/// Path numbers of a peer of which something is kept, at most. What is kept of one is not forgotten while its
+/// keys are in use, because its packets could be replayed. A gateway has no more paths.
+const REMOTE_PATHS_MAX: usize = 64;
+
 const CREDIT_LEN_MAX: usize = 17;
 
 /// What arrived for the driver. Datagrams lie in an arena.
@@ -145,6 +149,11 @@ impl Receiver {
         (!remote.received.is_replay(number)).then_some(number)
     }
 
+    /// Packets of the peer's path `path` are taken: it is known, or there is room for another.
+    pub(crate) fn takes_path(&self, path: u8) -> bool {
+        self.remote_paths.contains_key(&path) || self.remote_paths.len() < REMOTE_PATHS_MAX
+    }
+
     /// An authentic packet arrived; whether it is the newest of its path.
     pub(crate) fn on_packet(&mut self, path: u8, number: u64, meta: DatagramMeta) -> bool {
         let remote = self.remote_paths.entry(path).or_default();
@@ -176,9 +185,10 @@ impl Receiver {
         }
     }
 
-    /// Aggregates of the peer's path `path`.
-    pub(crate) fn aggregates_mut(&mut self, path: u8) -> &mut AggregateReceiver {
-        &mut self.remote_paths.entry(path).or_default().aggregates
+    /// Aggregates of the peer's path `path`; `None`: no packet of it has come, so that it cannot be up.
+    pub(crate) fn aggregates_mut(&mut self, path: u8) -> Option<&mut AggregateReceiver> {
+        let remote = self.remote_paths.get_mut(&path)?;
+        Some(&mut remote.aggregates)
     }
 
     /// Aggregates of all paths of the peer whose packets arrive at `socket`.
@@ -421,6 +431,10 @@ impl Receiver {
     ///
     /// Panics with the invariant's name if one does not hold.
     pub(crate) fn check_invariants(&self) {
+        assert!(
+            self.remote_paths.len() <= REMOTE_PATHS_MAX,
+            "path numbers of the peer"
+        );
         for remote in self.remote_paths.values() {
             remote.received.check_invariants();
             remote.aggregates.check_invariants();

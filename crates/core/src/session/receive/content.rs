@@ -33,6 +33,9 @@ struct PacketState {
     is_too_old: bool,
     /// Its content was read before.
     is_known: bool,
+    /// It has a challenge. Only the first of a packet is answered, so that the answers to an address that
+    /// the peer only claims are no more than what it sent (RFC 9000 §8.1).
+    has_challenge: bool,
 }
 
 impl PacketContext {
@@ -67,7 +70,9 @@ impl Session {
             );
             if !is_outside_content && let Some(aggregate) = state.protected.take() {
                 let aggregates = self.receiver.aggregates_mut(aggregate.path);
-                let recovered = aggregates.keep(aggregate.number, aggregate.place, rest);
+                let recovered = aggregates
+                    .map(|kept| kept.keep(aggregate.number, aggregate.place, rest))
+                    .unwrap_or_default();
                 self.handle_recovered(context, &recovered);
             }
             let Some(frame) = frame else { break };
@@ -82,6 +87,10 @@ impl Session {
                 return Err(FrameError::Range);
             }
             state.is_eliciting |= frame.ack_eliciting();
+            let is_challenge = matches!(frame, Frame::PathChallenge(_));
+            if is_challenge && std::mem::replace(&mut state.has_challenge, true) {
+                continue;
+            }
             let is_once = matches!(frame, Frame::Datagram { .. } | Frame::Fragment { .. });
             if !(state.is_too_old && is_once) {
                 self.handle_frame(context, frame);
@@ -108,6 +117,7 @@ impl Session {
                 }
                 let copy = context.copy(path, number, 0, 1);
                 let aggregates = self.receiver.aggregates_mut(path);
+                let aggregates = aggregates.ok_or(FrameError::Range)?;
                 let novelty = aggregates.on_protected(context.now, copy, place);
                 if novelty == Novelty::New {
                     state.protected = Some(ProtectedAggregate {
@@ -126,6 +136,7 @@ impl Session {
             } => {
                 let copy = context.copy(path, number, index, count);
                 let aggregates = self.receiver.aggregates_mut(path);
+                let aggregates = aggregates.ok_or(FrameError::Range)?;
                 aggregates.on_copy(context.now, copy)
             }
             _ => return Ok(false),
@@ -143,7 +154,10 @@ impl Session {
     /// Parity arrived: the contents that it recovers are read as if they had arrived themselves.
     pub(super) fn handle_parity(&mut self, context: PacketContext, frame: ParityFrame<'_>) {
         let copy = context.copy(frame.path, frame.first, frame.index, frame.count);
-        let aggregates = self.receiver.aggregates_mut(frame.path);
+        let Some(aggregates) = self.receiver.aggregates_mut(frame.path) else {
+            self.drops.malformed += 1;
+            return;
+        };
         let contents = aggregates.on_parity(context.now, &frame, copy);
         self.handle_recovered(context, &contents);
     }
@@ -162,9 +176,12 @@ impl Session {
         while let Some(frame) = Frame::decode(&mut reader)? {
             if matches!(
                 frame,
-                Frame::Aggregate { .. } | Frame::Protected { .. } | Frame::Parity(_)
+                Frame::Aggregate { .. }
+                    | Frame::Protected { .. }
+                    | Frame::Parity(_)
+                    | Frame::PathChallenge(_)
             ) {
-                // An aggregate holds no other.
+                // An aggregate holds no other, and a challenge belongs to its packet.
                 return Err(FrameError::Range);
             }
             self.handle_frame(context, frame);
