@@ -80,7 +80,6 @@ struct Body {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MemoryRequest {
     pub(super) app: AppId,
-    pub(super) begun: Instant,
     pub(super) bytes: usize,
 }
 
@@ -384,9 +383,18 @@ impl Client {
         let bytes = body.growth()?;
         (body.bytes.capacity() + bytes > READ_PER_TURN).then_some(MemoryRequest {
             app: sender.app,
-            begun: body.made,
             bytes,
         })
+    }
+
+    /// Its long message that is not whole: of which application, and since when.
+    pub(super) fn long_body(&self) -> Option<(AppId, Instant)> {
+        let State::Sender(sender) = &self.state else {
+            return None;
+        };
+        let body = sender.body.as_ref()?;
+        let is_long = self.held_memory().is_some() || self.memory_request().is_some();
+        is_long.then_some((sender.app, body.made))
     }
 
     /// Reads nothing more, or reads on.
@@ -403,7 +411,7 @@ impl Client {
     /// For how long nothing has come of a long body that could be read.
     pub(super) fn body_idle_for(&self, now: Instant) -> Duration {
         match &self.state {
-            State::Sender(sender) if self.held_memory().is_some() && sender.may_read() => {
+            State::Sender(sender) if self.long_body().is_some() && sender.may_read() => {
                 let body = sender.body.as_ref();
                 body.map_or(Duration::ZERO, |body| {
                     now.saturating_duration_since(body.progress)

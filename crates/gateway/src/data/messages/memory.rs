@@ -103,8 +103,8 @@ impl MessageServer {
     /// The client of an application whose long message began first and is not whole.
     fn first_of(&self, app: AppId) -> Option<u64> {
         let begun = self.clients.iter().filter_map(|(number, client)| {
-            let request = client.memory_request()?;
-            (request.app == app).then_some((*number, request.begun))
+            let (of, begun) = client.long_body()?;
+            (of == app).then_some((*number, begun))
         });
         let first = begun.max_by_key(|(number, begun)| (Reverse(*begun), Reverse(*number)));
         first.map(|(number, _)| number)

@@ -375,11 +375,14 @@ fn sender_that_stops_within_a_long_message_gives_way_to_those_that_wait() {
     }
     served.now += memory::IDLE_MAX / 2;
     let mut honest = served.attach(Role::Send);
-    let left = push(&mut served, &mut honest, &bytes);
+    let mut left = push(&mut served, &mut honest, &bytes);
     assert!(!left.is_empty());
-    served.now += memory::IDLE_MAX / 2;
-    served.with(MessageServer::sweep);
-    let left = push(&mut served, &mut honest, left);
+    // Those that waited themselves get memory first, and their own time.
+    for _ in 0..idle.len() {
+        served.now += memory::IDLE_MAX;
+        served.with(MessageServer::sweep);
+        left = push(&mut served, &mut honest, left);
+    }
     assert!(left.is_empty(), "{}", left.len());
     assert_eq!(served.server.unfinished.len(), 1);
 }
