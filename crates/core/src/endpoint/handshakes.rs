@@ -26,6 +26,7 @@ use crate::{
 pub(super) const OUTBOX_MAX: usize = 256;
 
 /// Keys that a handshake has agreed on.
+#[derive(Clone, Copy)]
 struct NewEpoch {
     /// Of ours, for packets to us.
     index: u32,

@@ -516,16 +516,11 @@ fn transfer_time(bytes: usize, credit: usize) -> Duration {
 
 #[test]
 fn a_transfer_has_the_rate_of_its_path_whichever_path_its_credit_takes() {
-    for bytes in 0..UPLINKS.len() {
-        for credit in 0..UPLINKS.len() {
-            let Uplink {
-                mbit_per_second,
-                to_a,
-                ..
-            } = UPLINKS[bytes];
-            let at_rate = TRANSFER as f64 * 8.0 / (mbit_per_second as f64 * 1e6);
+    for (bytes, way) in UPLINKS.iter().enumerate() {
+        for (credit, back) in UPLINKS.iter().enumerate() {
+            let at_rate = TRANSFER as f64 * 8.0 / (way.mbit_per_second as f64 * 1e6);
             // Headers take a twentieth. Windows begin with 16 KiB and grow fourfold a round trip.
-            let round_trip = UPLINKS[credit].from_a + to_a;
+            let round_trip = back.from_a + way.to_a;
             let most = Duration::from_secs_f64(1.06 * at_rate) + 6 * round_trip;
             let taken = transfer_time(bytes, credit);
             assert!(taken < most, "{bytes} {credit}: {taken:?} of {most:?}");
