@@ -75,13 +75,14 @@ pub fn is_refused(error: &io::Error) -> bool {
 }
 
 fn check(metadata: &fs::Metadata) -> io::Result<()> {
-    match metadata.is_file() {
-        true => Ok(()),
-        false => Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "not a regular file",
-        )),
+    if metadata.is_file() {
+        return Ok(());
     }
+    let what = match metadata.is_dir() {
+        true => "a directory, not a regular file",
+        false => "not a regular file",
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidInput, what))
 }
 
 #[cfg(test)]
@@ -113,7 +114,11 @@ mod tests {
             for path in paths {
                 let refused = read(&path, 1000).expect_err("refused");
                 assert!(is_refused(&refused), "{path:?}: {refused}");
-                assert_eq!(refused.to_string(), "not a regular file");
+                let what = match path.is_dir() {
+                    true => "a directory, not a regular file",
+                    false => "not a regular file",
+                };
+                assert_eq!(refused.to_string(), what);
                 for mode in [None, Some(0o600)] {
                     let refused = append(&path, mode).expect_err("refused");
                     assert!(is_refused(&refused), "{path:?}: {refused}");

@@ -107,7 +107,7 @@ fn files_that_cannot_be_read_are_refused() {
     assert_eq!(Config::load(&file).unwrap().apps.len(), 2);
     let error = Config::load(directory.path()).unwrap_err().to_string();
     assert!(
-        error.ends_with(": not a regular file; name a TOML file"),
+        error.ends_with(": a directory, not a regular file; name a TOML file"),
         "{error}"
     );
 }
