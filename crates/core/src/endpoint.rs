@@ -1,8 +1,14 @@
 //! All peers of one gateway: finds the session of a datagram, answers handshakes, hands out work.
 
+mod asked;
+mod cookie_ration;
 mod handshake_load;
+mod handshake_queue;
 mod handshake_seeds;
 mod handshakes;
+mod peer_addresses;
+mod replies;
+mod stranger_overflows;
 mod version_mismatch;
 
 use std::{
@@ -18,8 +24,9 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::{RngCore, SeedableRng};
 
 use self::{
-    handshake_load::HandshakeLoad, handshake_seeds::HandshakeSeeds,
-    version_mismatch::MismatchReports,
+    handshake_load::HandshakeLoad, handshake_queue::HandshakeQueue,
+    handshake_seeds::HandshakeSeeds, peer_addresses::PeerAddresses, replies::Replies,
+    stranger_overflows::StrangerOverflows, version_mismatch::MismatchReports,
 };
 use crate::{
     config::{AggregationConfig, AppConfig, EndpointConfig, PathConfig, PeerConfig, SchedulerKind},
@@ -52,12 +59,18 @@ pub struct Endpoint {
     seeds: HandshakeSeeds,
     last_timestamp: u64,
     load: HandshakeLoad,
+    waiting: HandshakeQueue,
+    peer_addresses: PeerAddresses,
+    overflows: StrangerOverflows,
     mismatch_reports: MismatchReports,
     peers: BTreeMap<PeerId, Session>,
     by_key: BTreeMap<PublicKey, PeerId>,
     by_index: BTreeMap<u32, PeerId>,
     next_peer: u32,
+    /// Handshake packets to peers.
     outbox: VecDeque<(SocketId, SocketAddr, Vec<u8>)>,
+    /// Answers to strangers.
+    replies: Replies,
     spare: Vec<Vec<u8>>,
     /// Events of peers that were removed, and of handshakes that belong to no session.
     events: VecDeque<Event>,
@@ -87,12 +100,16 @@ impl Endpoint {
             seeds: HandshakeSeeds::default(),
             last_timestamp: 0,
             load: HandshakeLoad::default(),
+            waiting: HandshakeQueue::default(),
+            peer_addresses: PeerAddresses::default(),
+            overflows: StrangerOverflows::default(),
             mismatch_reports: MismatchReports::default(),
             peers: BTreeMap::new(),
             by_key: BTreeMap::new(),
             by_index: BTreeMap::new(),
             next_peer: 0,
             outbox: VecDeque::new(),
+            replies: Replies::default(),
             spare: Vec::new(),
             events: VecDeque::new(),
             drops: DropCounters::default(),
@@ -121,6 +138,7 @@ impl Endpoint {
         let incarnation = self.random.next_u64();
         self.peers
             .insert(id, Session::new(now, id, incarnation, config, &self.config));
+        self.peer_addresses.on_changed();
         id
     }
 
@@ -134,6 +152,7 @@ impl Endpoint {
         session.abandon(now);
         self.events.append(&mut session.events);
         self.by_key.remove(&session.public_key);
+        self.peer_addresses.on_changed();
         self.mismatch_reports.forget(peer);
         self.by_index.retain(|_, id| *id != peer);
     }
@@ -142,6 +161,7 @@ impl Endpoint {
     pub fn set_paths(&mut self, now: Instant, peer: PeerId, paths: &[PathConfig]) {
         if let Some(session) = self.peers.get_mut(&peer) {
             session.set_paths(now, paths);
+            self.peer_addresses.on_changed();
         }
     }
 
@@ -190,13 +210,15 @@ impl Endpoint {
     }
 
     /// What the kernel dropped in receiving because a buffer was full, in all: of this socket's own,
-    /// and of the system's beside it. Feedback carries both to the peers, for the controller of their aggregates.
+    /// and of the system's beside it. Feedback carries both to the peers, for the controller of their aggregates,
+    /// less what strangers caused: no peer can change that.
     pub fn set_overflows(&mut self, socket: SocketId, own: u64, system: u64) {
+        let counters = ReceiveOverflows {
+            socket: own,
+            system,
+        };
+        let overflows = self.overflows.on_counters(socket, counters);
         for session in self.peers.values_mut() {
-            let overflows = ReceiveOverflows {
-                socket: own,
-                system,
-            };
             session.set_overflows(socket, overflows);
         }
     }
@@ -204,15 +226,39 @@ impl Endpoint {
     /// Takes a datagram that arrived; it is decrypted in place. Bad ones are counted, never an
     /// error.
     pub fn handle_datagram(&mut self, now: Instant, meta: DatagramMeta, data: &mut [u8]) {
-        match data.first() {
-            None => self.drops.truncated += 1,
+        let is_of_peer = match data.first() {
+            None => {
+                self.drops.truncated += 1;
+                false
+            }
             Some(&KIND_DATA) => self.handle_data(now, meta, data),
             Some(&KIND_INITIATION) => self.handle_initiation(now, meta, data),
-            Some(&KIND_RESPONSE) => self.handle_response(now, meta, data),
-            Some(&KIND_COOKIE) => self.handle_cookie_reply(now, data),
-            Some(&KIND_VERSION_REPLY) => self.handle_version_reply(now, meta, data),
-            Some(_) => self.drops.unknown_kind += 1,
-        }
+            Some(&KIND_RESPONSE) => {
+                let has_index = self.has_index(data.get(8..12));
+                self.handle_response(now, meta, data);
+                has_index
+            }
+            Some(&KIND_COOKIE) => {
+                let has_index = self.has_index(data.get(4..8));
+                self.handle_cookie_reply(now, data);
+                has_index
+            }
+            Some(&KIND_VERSION_REPLY) => {
+                let has_index = self.has_index(data.get(4..8));
+                self.handle_version_reply(now, meta, data);
+                has_index
+            }
+            Some(_) => {
+                self.drops.unknown_kind += 1;
+                false
+            }
+        };
+        self.overflows.on_datagram(meta.socket, is_of_peer);
+    }
+
+    fn has_index(&self, index: Option<&[u8]>) -> bool {
+        let index = index.and_then(|index| index.try_into().ok());
+        index.is_some_and(|index| self.by_index.contains_key(&u32::from_be_bytes(index)))
     }
 
     /// Accepts a message of 1 byte to 16 MiB (and 8 bytes) made at `made` (not later than `now`).
@@ -402,6 +448,7 @@ impl Endpoint {
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.answer_waiting(now);
         let due: Vec<PeerId> = self
             .peers
             .iter()
@@ -452,18 +499,9 @@ impl Endpoint {
 
     /// And whether it is, or belongs to, what has asked whether it may leave.
     fn next_transmit(&mut self, now: Instant, buf: &mut TransmitBuf) -> Option<(Transmit, bool)> {
-        if let Some((socket, remote, packet)) = self.outbox.pop_front() {
-            let len = packet.len();
-            buf.bytes = packet;
-            let transmit = Transmit {
-                socket,
-                remote,
-                len,
-                segment_size: len,
-                ecn: 0,
-                due: now,
-            };
-            return Some((transmit, false));
+        let first = self.outbox.pop_front();
+        if let Some(packet) = first.or_else(|| self.replies.poll_before_peers()) {
+            return Some((unpaced(now, packet, buf), false));
         }
         // Peers take turns, beginning after the one that was served last.
         let after = self.last_polled;
@@ -478,10 +516,12 @@ impl Endpoint {
                 if asked {
                     self.last_polled = Some(id);
                 }
+                self.replies.on_peer_served();
                 return Some((transmit, asked));
             }
         }
-        None
+        let reply = self.replies.poll_behind_peers()?;
+        Some((unpaced(now, reply, buf), false))
     }
 
     /// The next datagram or message from a peer.
@@ -566,7 +606,7 @@ impl Endpoint {
 
     /// The same, with what should be punctual separate from what need not be.
     pub fn poll_timeouts(&self) -> Timeouts {
-        if !self.outbox.is_empty() {
+        if !self.outbox.is_empty() || !self.replies.is_empty() {
             return Timeouts {
                 departure: Some(Instant::ZERO),
                 rest: None,
@@ -575,7 +615,7 @@ impl Endpoint {
         self.peers
             .values()
             .map(|session| session.poll_timeout(&self.uplinks))
-            .fold(Timeouts::default(), Timeouts::min)
+            .fold(Timeouts::of_rest(self.waiting.due()), Timeouts::min)
     }
 
     /// Closes the session with every peer; drain `poll_transmit` once more after it.
@@ -590,7 +630,10 @@ impl Endpoint {
     pub fn snapshot(&self) -> EndpointSnapshot {
         EndpointSnapshot {
             drops: self.drops,
-            stats: self.stats,
+            stats: HandshakeStats {
+                waiting_initiations: self.waiting.len() as u64,
+                ..self.stats
+            },
         }
     }
 
@@ -614,7 +657,8 @@ impl Endpoint {
 
     /// `true` if nothing waits to be sent or acknowledged: a drained endpoint may stop.
     pub fn is_drained(&self) -> bool {
-        self.outbox.is_empty() && self.peers.values().all(Session::is_drained)
+        let is_empty = self.outbox.is_empty() && self.replies.is_empty();
+        is_empty && self.peers.values().all(Session::is_drained)
     }
 
     /// Checks what must hold between calls, for tests and simulations. It visits all state of all peers:
@@ -628,6 +672,9 @@ impl Endpoint {
             self.outbox.len() <= handshakes::OUTBOX_MAX,
             "handshake packets that wait"
         );
+        self.load.check_invariants();
+        self.waiting.check_invariants();
+        self.replies.check_invariants();
         assert!(self.spare.len() <= SPARE_MAX, "spare buffers");
         assert_eq!(self.by_key.len(), self.peers.len(), "every peer has a key");
         assert!(
@@ -639,23 +686,43 @@ impl Endpoint {
         }
     }
 
-    fn handle_data(&mut self, now: Instant, meta: DatagramMeta, data: &mut [u8]) {
+    /// Whether it was authentic.
+    fn handle_data(&mut self, now: Instant, meta: DatagramMeta, data: &mut [u8]) -> bool {
         let Some(header) = DataHeader::decode(data) else {
             self.drops.truncated += 1;
-            return;
+            return false;
         };
         let id = self.by_index.get(&header.receiver).copied();
         let Some((id, session)) = id.and_then(|id| Some((id, self.peers.get_mut(&id)?))) else {
             self.drops.unknown_index += 1;
-            return;
+            return false;
         };
         session.tracer.on_time(now);
-        session.handle_data(now, meta, header, data);
+        let is_authentic = session.handle_data(now, meta, header, data);
         for index in session.retired.drain(..) {
             self.by_index.remove(&index);
         }
         if let Some((socket, remote, packet)) = session.poll_refusal() {
             self.send_beside_pacer(now, id, socket, remote, packet);
         }
+        is_authentic
+    }
+}
+
+/// A packet that leaves beside the pacers.
+fn unpaced(
+    now: Instant,
+    (socket, remote, packet): (SocketId, SocketAddr, Vec<u8>),
+    buf: &mut TransmitBuf,
+) -> Transmit {
+    let len = packet.len();
+    buf.bytes = packet;
+    Transmit {
+        socket,
+        remote,
+        len,
+        segment_size: len,
+        ecn: 0,
+        due: now,
     }
 }

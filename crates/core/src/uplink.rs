@@ -36,6 +36,11 @@ impl Uplinks {
         pacer.set_rate(rate);
     }
 
+    /// What may leave `socket`; `None`: it is not bounded.
+    pub(crate) fn rate(&self, socket: SocketId) -> Option<Bandwidth> {
+        self.0.get(&socket).map(Pacer::rate)
+    }
+
     /// Data may leave `socket`.
     pub(crate) fn may_send(&self, socket: SocketId, now: Instant) -> bool {
         self.0.get(&socket).is_none_or(|pacer| pacer.may_send(now))

@@ -55,6 +55,8 @@ crate::stats! {
     /// Handshakes with all peers, and answers to initiations of no session.
     pub struct HandshakeStats: "handshake" [] {
         counter accepted_messages: messages, "Handshake messages accepted";
+        counter read_initiations: initiations, "Initiations that were read, which takes key agreements; a few at a time";
+        gauge waiting_initiations: initiations, "Initiations that wait to be read";
         counter sent_cookies: cookies, "Initiations answered with a cookie because there were too many";
         counter sent_version_replies: version_replies, "Initiations of another protocol version answered with the versions spoken here";
     }

@@ -1,11 +1,18 @@
 //! Handshakes of an endpoint: answers those of peers, begins its own, installs the keys.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use keiro_units::Instant;
 use rand_core::RngCore;
 
-use super::{DatagramMeta, Endpoint};
+use super::{
+    DatagramMeta, Endpoint,
+    handshake_load::{Admission, Ask, Standing},
+    handshake_queue::WaitingInitiation,
+};
 use crate::{
     config::Cipher,
     crypto::{KeyLimits, KeyUse, PacketKeys},
@@ -16,10 +23,7 @@ use crate::{
     },
     id::{PeerId, SocketId},
     session::{ConfirmedEpoch, Epoch, HandshakeVerdict, Pending},
-    wire::{
-        COOKIE_LEN, Features, HandshakePayload, INITIATION_LEN, VERSION, VERSION_REPLY_LEN,
-        Versions,
-    },
+    wire::{COOKIE_LEN, Features, HandshakePayload, VERSION, VERSION_REPLY_LEN, Versions},
 };
 
 /// Handshake packets that wait to be sent at most; more are dropped, their senders try again.
@@ -37,40 +41,103 @@ struct NewEpoch {
 }
 
 impl Endpoint {
-    pub(super) fn handle_initiation(&mut self, now: Instant, meta: DatagramMeta, packet: &[u8]) {
+    /// Whether it will be read: it is of a stranger if not.
+    pub(super) fn handle_initiation(
+        &mut self,
+        now: Instant,
+        meta: DatagramMeta,
+        packet: &[u8],
+    ) -> bool {
         let Some(header) = InitiationHeader::decode(packet) else {
             self.drops.truncated += 1;
-            return;
+            return false;
         };
         if header.version != VERSION {
             self.on_other_version(now, meta, header, packet);
-            return;
+            return false;
         }
-        if packet.len() != INITIATION_LEN {
+        let Ok(waiting) = packet.try_into() else {
             self.drops.truncated += 1;
-            return;
-        }
+            return false;
+        };
         self.cookies.refresh(now, &mut self.random);
         let check = self.mac_keys.check(now, packet, meta.remote, &self.cookies);
         if check == MacCheck::Invalid {
             self.drops.bad_mac += 1;
-            return;
+            return false;
         }
-        if self.load.on_initiation(now) > self.config.handshakes_per_second_max {
-            if check == MacCheck::WithoutCookie {
+        let with_cookie = check == MacCheck::WithCookie;
+        if self.peers.is_empty() {
+            self.drops.foreign_key += 1;
+            return false;
+        }
+        match self.admit_initiation(now, meta, with_cookie) {
+            Admission::Read(standing) => {
+                let waiting = WaitingInitiation {
+                    meta,
+                    packet: waiting,
+                };
+                let has_room = self.waiting.push(standing, waiting);
+                self.drops.rate_limited += u64::from(!has_room);
+                self.answer_waiting(now);
+                true
+            }
+            Admission::Cookie => {
                 self.send_cookie(meta, header.sender, packet);
-                return;
+                false
             }
-            if !self.load.admits_handshake(meta.remote.ip()) {
+            Admission::Refused => {
                 self.drops.rate_limited += 1;
-                return;
+                false
             }
         }
-        self.answer_initiation(now, meta, packet);
+    }
+
+    fn admit_initiation(
+        &mut self,
+        now: Instant,
+        meta: DatagramMeta,
+        with_cookie: bool,
+    ) -> Admission {
+        let without_load_max = self.config.handshakes_per_second_max;
+        if !self.load.on_initiation(now, without_load_max) {
+            return Admission::Read(match with_cookie {
+                true => Standing::Proven,
+                false => Standing::Stranger,
+            });
+        }
+        let source = meta.remote.ip();
+        let ask = Ask {
+            source,
+            with_cookie,
+            is_peer_address: !with_cookie && self.is_peer_address(now, source),
+            socket: meta.socket,
+            uplink: self.uplinks.rate(meta.socket),
+        };
+        let random = &mut self.random;
+        let hash_seed = || [0; 3].map(|_: u64| random.next_u64());
+        self.load.admit_under_load(now, ask, hash_seed)
+    }
+
+    fn is_peer_address(&mut self, now: Instant, address: IpAddr) -> bool {
+        if self.peer_addresses.is_stale(now) {
+            let remotes = self.peers.values().flat_map(|peer| peer.remotes());
+            let addresses = remotes.map(|(_, remote)| remote.ip());
+            self.peer_addresses.collect(now, addresses);
+        }
+        self.peer_addresses.contains(address)
+    }
+
+    /// Reads the initiation whose turn it is, if it is time.
+    pub(super) fn answer_waiting(&mut self, now: Instant) {
+        if let Some(WaitingInitiation { meta, packet }) = self.waiting.poll(now) {
+            self.answer_initiation(now, meta, &packet);
+        }
     }
 
     fn answer_initiation(&mut self, now: Instant, meta: DatagramMeta, packet: &[u8]) {
         let seed = self.draw_seed();
+        self.stats.read_initiations += 1;
         let Some(responder) = Responder::read(&self.config.private_key, packet, seed) else {
             self.drops.unauthentic += 1;
             return;
@@ -244,18 +311,17 @@ impl Endpoint {
             return;
         }
         self.drops.version += 1;
-        if self.peers.is_empty() {
+        // Finding the peer of an address takes a look at all of them.
+        if self.peers.is_empty() || !self.load.admits_version_reply(now) {
             return;
         }
         let peer = self.peer_at(meta.remote);
         self.report_mismatch(now, peer, meta.remote, Versions::only(header.version));
-        if !self.load.admits_version_reply(now) {
-            return;
-        }
         if let Some(reply) = version_reply(&self.mac_keys, packet, header.sender) {
             debug_assert!(reply.len() < packet.len(), "a reply amplifies nothing");
-            let sent = self.push_out(meta.socket, meta.remote, reply);
+            let sent = self.replies.push(meta.socket, meta.remote, reply);
             self.stats.sent_version_replies += u64::from(sent);
+            self.drops.rate_limited += u64::from(!sent);
         }
     }
 
@@ -390,7 +456,7 @@ impl Endpoint {
         }
     }
 
-    /// Sends a packet that its path's pacer pays for without being asked.
+    /// Answers a gateway that is not served. Its path's pacer pays without being asked.
     pub(super) fn send_beside_pacer(
         &mut self,
         now: Instant,
@@ -399,8 +465,11 @@ impl Endpoint {
         remote: SocketAddr,
         packet: Vec<u8>,
     ) {
-        self.debit(now, id, socket, packet.len());
-        self.push_out(socket, remote, packet);
+        let len = packet.len();
+        match self.replies.push(socket, remote, packet) {
+            true => self.debit(now, id, socket, len),
+            false => self.drops.rate_limited += 1,
+        }
     }
 
     fn add_epoch(&mut self, now: Instant, id: PeerId, agreed: &Agreed, new: NewEpoch) {
@@ -442,10 +511,6 @@ impl Endpoint {
     }
 
     fn send_cookie(&mut self, meta: DatagramMeta, sender: u32, packet: &[u8]) {
-        if !self.load.admits_cookie() {
-            self.drops.rate_limited += 1;
-            return;
-        }
         let reply = cookie_reply(
             &self.mac_keys,
             &self.cookies,
@@ -455,20 +520,18 @@ impl Endpoint {
             &mut self.random,
         );
         if let Some(reply) = reply {
-            let sent = self.push_out(meta.socket, meta.remote, reply);
+            let sent = self.replies.push(meta.socket, meta.remote, reply);
             self.stats.sent_cookies += u64::from(sent);
+            self.drops.rate_limited += u64::from(!sent);
         }
     }
 
-    /// Whether there was room.
-    fn push_out(&mut self, socket: SocketId, remote: SocketAddr, packet: Vec<u8>) -> bool {
-        let room = self.outbox.len() < OUTBOX_MAX;
-        if room {
+    fn push_out(&mut self, socket: SocketId, remote: SocketAddr, packet: Vec<u8>) {
+        if self.outbox.len() < OUTBOX_MAX {
             self.outbox.push_back((socket, remote, packet));
         } else {
             self.drops.rate_limited += 1;
         }
-        room
     }
 
     fn draw_seed(&mut self) -> [u8; 32] {

@@ -1,6 +1,9 @@
 //! Cookie defence: a flood of handshakes from forged addresses costs little and shuts no peer out.
 
-use std::time::Duration;
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
 
 use keiro_core::{Endpoint, EndpointConfig, Instant, PeerId};
 
@@ -34,25 +37,36 @@ fn strangers_initiations(count: u8) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Brings the responder above its limit.
-fn load(end: &mut Endpoint, now: Instant) {
+/// Brings the responder above its limit. Reading what it admits takes some time.
+fn load(end: &mut Endpoint, now: &mut Instant) {
     let packet = &strangers_initiations(1)[0];
     for number in 0..=LIMIT as u16 {
-        feed(end, now, address(1000 + number), packet);
+        feed(end, *now, address(1000 + number), packet);
     }
-    drain(end, now);
+    pass(end, now, 20);
+}
+
+/// Lets so many milliseconds pass; what is sent meanwhile.
+fn pass(end: &mut Endpoint, now: &mut Instant, milliseconds: u32) -> Vec<(SocketAddr, Vec<u8>)> {
+    let mut packets = drain(end, *now).packets;
+    for _ in 0..milliseconds {
+        *now += Duration::from_millis(1);
+        end.handle_timeout(*now);
+        packets.extend(drain(end, *now).packets);
+    }
+    packets
 }
 
 /// The one packet that an initiation is answered with, if any.
-fn answer(end: &mut Endpoint, now: Instant, from: u16, packet: &[u8]) -> Option<Vec<u8>> {
-    feed(end, now, address(from), packet);
-    let mut packets = drain(end, now).packets;
+fn answer(end: &mut Endpoint, now: &mut Instant, from: u16, packet: &[u8]) -> Option<Vec<u8>> {
+    feed(end, *now, address(from), packet);
+    let mut packets = pass(end, now, 2);
     packets.retain(|(to, packet)| *to == address(from) && packet[0] != 4);
     assert!(packets.len() <= 1);
     packets.pop().map(|(_, packet)| packet)
 }
 
-fn cookie_for(end: &mut Endpoint, now: Instant, from: u16, timestamp: u64) -> [u8; 16] {
+fn cookie_for(end: &mut Endpoint, now: &mut Instant, from: u16, timestamp: u64) -> [u8; 16] {
     let (_, initiation) = Hello::new(2, 1, timestamp).initiate();
     let reply = answer(end, now, from, &initiation).expect("a cookie reply");
     open_cookie(&reply, &initiation, 1)
@@ -62,7 +76,7 @@ fn cookie_for(end: &mut Endpoint, now: Instant, from: u16, timestamp: u64) -> [u
 fn flood_gets_cookies_and_neither_work_nor_memory_nor_amplification() {
     let (mut end, _) = responder();
     let packets = strangers_initiations(16);
-    let now = Instant::from_nanos(1);
+    let mut now = Instant::from_nanos(1);
     let flood = 3000u16;
     for number in 0..flood {
         feed(
@@ -72,19 +86,24 @@ fn flood_gets_cookies_and_neither_work_nor_memory_nor_amplification() {
             &packets[usize::from(number) % 16],
         );
     }
+    // A few are read at once, which takes the Diffie-Hellman operations; the others wait.
+    let snapshot = end.snapshot();
+    assert_eq!(snapshot.stats.read_initiations, 4);
+    assert_eq!(snapshot.stats.waiting_initiations, u64::from(LIMIT) - 4);
+    let output = pass(&mut end, &mut now, 20);
     let snapshot = end.snapshot();
     assert_eq!(snapshot.stats.accepted_messages, 0);
-    // Only these were read, which takes the Diffie-Hellman operations.
+    assert_eq!(snapshot.stats.waiting_initiations, 0);
+    assert_eq!(snapshot.stats.read_initiations, u64::from(LIMIT));
     assert_eq!(snapshot.drops.foreign_key, u64::from(LIMIT));
-    let output = drain(&mut end, now);
-    assert!(!output.packets.is_empty());
-    assert!(output.packets.len() <= 256, "{}", output.packets.len());
-    assert_eq!(snapshot.stats.sent_cookies, output.packets.len() as u64);
+    assert!(!output.is_empty());
+    assert!(output.len() <= 256, "{}", output.len());
+    assert_eq!(snapshot.stats.sent_cookies, output.len() as u64);
     let unanswered = snapshot.drops.rate_limited;
     let counted = snapshot.stats.sent_cookies + unanswered + u64::from(LIMIT);
     assert_eq!(counted, u64::from(flood), "every one is counted");
     let mut answered = std::collections::BTreeSet::new();
-    for (to, reply) in &output.packets {
+    for (to, reply) in &output {
         assert_eq!((reply[0], reply.len()), (3, 64));
         assert!(reply.len() < INITIATION_LEN);
         assert!(answered.insert(*to), "one answer for one packet");
@@ -92,21 +111,171 @@ fn flood_gets_cookies_and_neither_work_nor_memory_nor_amplification() {
     assert!(end.is_drained());
 }
 
-#[test]
-fn cookies_of_a_second_are_bounded_and_come_again_in_the_next() {
-    let (mut end, _) = responder();
+/// Floods the responder evenly, each packet from another address, beside an honest peer whose address it
+/// does not know and who begins after a second. When that peer is up, and the cookies sent by then.
+fn flooded(end: &mut Endpoint, id: PeerId, per_millisecond: u32, of: AddressOf) -> (u32, u64) {
     let packets = strangers_initiations(16);
-    let flood = |end: &mut Endpoint, now: Instant| {
-        let before = end.snapshot().stats.sent_cookies;
-        for number in 0..3000u16 {
-            let packet = &packets[usize::from(number) % 16];
-            feed(end, now, address(number), packet);
-            drain(end, now);
+    let mut honest = endpoint(2);
+    honest.add_peer(Instant::ZERO, peer(1, Some(address(1))));
+    let (mut to_end, mut to_honest) = (Vec::new(), Vec::new());
+    let mut number = 0u32;
+    for millisecond in 0..10_000 {
+        let now = Instant::from_nanos(u64::from(millisecond) * 1_000_000);
+        for place in 0..per_millisecond {
+            // Honest packets come somewhere in the middle of the others.
+            if place == number % per_millisecond {
+                for packet in std::mem::take(&mut to_end) {
+                    let packet: Vec<u8> = packet;
+                    feed(end, now, HONEST, &packet);
+                }
+            }
+            let packet = &mut packets[number as usize % 16].clone();
+            end.handle_datagram(now, support::meta(now, of(number)), packet);
+            number += 1;
         }
-        end.snapshot().stats.sent_cookies - before
+        for packet in std::mem::take(&mut to_honest) {
+            let packet: Vec<u8> = packet;
+            feed(&mut honest, now, address(1), &packet);
+        }
+        end.handle_timeout(now);
+        let replies = drain(end, now).packets.into_iter();
+        let to_peer = replies.filter(|(to, _)| *to == HONEST);
+        to_honest.extend(to_peer.map(|(_, packet)| packet));
+        if millisecond >= 1000 {
+            honest.handle_timeout(now);
+            to_end.extend(drain(&mut honest, now).packets.into_iter().map(|(_, p)| p));
+        }
+        if end.session(id).is_some_and(|session| session.up) {
+            return (millisecond - 1000, end.snapshot().stats.sent_cookies);
+        }
+    }
+    panic!("the peer does not get through");
+}
+
+type AddressOf = fn(u32) -> SocketAddr;
+
+const HONEST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 51, 100, 7)), 7600);
+
+/// Another address for every packet.
+fn forged(number: u32) -> SocketAddr {
+    SocketAddr::from((number.wrapping_mul(2_654_435_761).to_be_bytes(), 7600))
+}
+
+#[test]
+fn newcomer_gets_through_a_flood_from_forged_addresses() {
+    for (per_millisecond, up_within) in [(1, 500), (20, 2000), (150, 5000)] {
+        let (mut end, id) = responder();
+        let (up, cookies) = flooded(&mut end, id, per_millisecond, forged);
+        assert!(up < up_within, "{per_millisecond} per ms: up after {up} ms");
+        // Replies are spread over the second, and their number is bounded.
+        let seconds = u64::from(up) / 1000 + 2;
+        assert!(cookies <= seconds * 20_000, "{cookies} cookies");
+        let stats = end.snapshot().stats;
+        let read = seconds * u64::from(LIMIT) + 5;
+        assert!(stats.read_initiations <= read, "{stats:?}");
+    }
+}
+
+#[test]
+fn newcomer_gets_through_a_flood_that_asks_again_and_again() {
+    // Each address asks twice, or many or a few addresses ask without end.
+    let twice = |number: u32| forged(number / 2);
+    let many = |number: u32| forged(number % 10_000);
+    let few = |number: u32| forged(number % 300);
+    for of in [twice as AddressOf, many, few] {
+        let (mut end, id) = responder();
+        let (up, _) = flooded(&mut end, id, 20, of);
+        assert!(up < 2000, "up after {up} ms");
+    }
+}
+
+#[test]
+fn flood_in_a_peers_name_does_not_shut_it_out() {
+    let (mut end, _) = responder();
+    let id = end.add_peer(Instant::ZERO, peer(2, Some(HONEST)));
+    let (up, _) = flooded(&mut end, id, 20, |_| HONEST);
+    assert!(up < 2000, "up after {up} ms");
+}
+
+#[test]
+fn peers_known_address_needs_no_cookie_and_strangers_take_none_of_its_replies() {
+    let (mut end, _) = responder();
+    let id = end.add_peer(Instant::ZERO, peer(2, Some(HONEST)));
+    let (up, _) = flooded(&mut end, id, 150, forged);
+    assert!(up < 10, "up after {up} ms");
+}
+
+/// One customer's /48 has more networks than are counted, and can receive at each of them.
+#[test]
+fn networks_of_one_customer_do_not_shut_out_others_who_proved_their_address() {
+    let (mut end, _) = responder();
+    let mut now = Instant::from_nanos(1);
+    let own = |number: u16| {
+        let ip = Ipv6Addr::new(0x2001, 0xdb8, 1, number, 0, 0, 0, 1);
+        SocketAddr::from((ip, 7600))
     };
-    assert_eq!(flood(&mut end, Instant::from_nanos(1)), 1000);
-    assert_eq!(flood(&mut end, Instant::from_nanos(2_000_000_000)), 1000);
+    let packet = &strangers_initiations(1)[0];
+    let mut cookies: Vec<[u8; 16]> = Vec::new();
+    while cookies.len() < 1300 {
+        load(&mut end, &mut now);
+        // None comes where another second has begun.
+        let from = own(cookies.len() as u16);
+        feed(&mut end, now, from, packet);
+        let replies = pass(&mut end, &mut now, 0).into_iter();
+        let mut replies = replies.filter(|(to, _)| *to == from);
+        cookies.extend(
+            replies
+                .next()
+                .map(|(_, reply)| open_cookie(&reply, packet, 1)),
+        );
+    }
+    let honest = cookie_for(&mut end, &mut now, 50, 1);
+    let mut answered = 0;
+    for second in 0..5u64 {
+        load(&mut end, &mut now);
+        for (number, cookie) in cookies.iter().enumerate() {
+            let mut hello = Hello::new(102, 1, second);
+            hello.cookie = Some(*cookie);
+            end.handle_datagram(
+                now,
+                support::meta(now, own(number as u16)),
+                &mut hello.initiate().1,
+            );
+        }
+        let mut hello = Hello::new(2, 1, 2 + second);
+        hello.cookie = Some(honest);
+        let reply = answer(&mut end, &mut now, 50, &hello.initiate().1);
+        answered += usize::from(reply.is_some_and(|reply| reply[0] == 2));
+        end.check_invariants();
+        pass(&mut end, &mut now, 1000);
+    }
+    assert_eq!(answered, 5);
+}
+
+#[test]
+fn initiations_are_read_a_few_at_a_time() {
+    let (mut end, _) = responder();
+    let mut now = Instant::from_nanos(1);
+    let packets = strangers_initiations(16);
+    for number in 0..LIMIT as u16 {
+        feed(
+            &mut end,
+            now,
+            address(number),
+            &packets[usize::from(number) % 16],
+        );
+    }
+    let mut read = end.snapshot().stats.read_initiations;
+    assert_eq!(read, 4);
+    while end.snapshot().stats.waiting_initiations > 0 {
+        let due = end.poll_timeout().expect("one waits");
+        assert!(due <= now + Duration::from_millis(1));
+        pass(&mut end, &mut now, 1);
+        let next = end.snapshot().stats.read_initiations;
+        assert!(next <= read + 1, "{next} after {read}");
+        read = next;
+    }
+    assert_eq!(read, u64::from(LIMIT));
 }
 
 #[test]
@@ -164,14 +333,14 @@ fn honest_peer_gets_through_during_a_flood() {
 #[test]
 fn cookie_is_good_for_its_own_address_only() {
     let (mut end, _) = responder();
-    let now = Instant::from_nanos(1);
-    load(&mut end, now);
-    let cookie = cookie_for(&mut end, now, 50, 1);
+    let mut now = Instant::from_nanos(1);
+    load(&mut end, &mut now);
+    let cookie = cookie_for(&mut end, &mut now, 50, 1);
     let mut hello = Hello::new(2, 1, 2);
     hello.cookie = Some(cookie);
     let (_, initiation) = hello.initiate();
     let before = end.snapshot().stats.sent_cookies;
-    let elsewhere = answer(&mut end, now, 51, &initiation).expect("an answer");
+    let elsewhere = answer(&mut end, &mut now, 51, &initiation).expect("an answer");
     assert_eq!(elsewhere[0], 3);
     let mut other_port = address(50);
     other_port.set_port(7601);
@@ -179,7 +348,7 @@ fn cookie_is_good_for_its_own_address_only() {
     assert_eq!(drain(&mut end, now).packets[0].1[0], 3);
     assert_eq!(end.snapshot().stats.sent_cookies, before + 2);
     assert_eq!(end.snapshot().stats.accepted_messages, 0);
-    let here = answer(&mut end, now, 50, &initiation).expect("an answer");
+    let here = answer(&mut end, &mut now, 50, &initiation).expect("an answer");
     assert_eq!(here[0], 2);
     assert_eq!(end.snapshot().stats.accepted_messages, 1);
     assert_eq!(end.snapshot().stats.sent_cookies, before + 2);
@@ -188,13 +357,13 @@ fn cookie_is_good_for_its_own_address_only() {
 #[test]
 fn altered_cookie_is_none() {
     let (mut end, _) = responder();
-    let now = Instant::from_nanos(1);
-    load(&mut end, now);
+    let mut now = Instant::from_nanos(1);
+    load(&mut end, &mut now);
     let mut hello = Hello::new(2, 1, 2);
-    let mut cookie = cookie_for(&mut end, now, 50, 1);
+    let mut cookie = cookie_for(&mut end, &mut now, 50, 1);
     cookie[3] ^= 1;
     hello.cookie = Some(cookie);
-    let reply = answer(&mut end, now, 50, &hello.initiate().1).expect("an answer");
+    let reply = answer(&mut end, &mut now, 50, &hello.initiate().1).expect("an answer");
     assert_eq!(reply[0], 3);
 }
 
@@ -202,12 +371,12 @@ fn altered_cookie_is_none() {
 fn no_cookie_is_asked_when_the_load_ends() {
     let (mut end, _) = responder();
     let mut now = Instant::from_nanos(1);
-    load(&mut end, now);
-    cookie_for(&mut end, now, 50, 1);
+    load(&mut end, &mut now);
+    cookie_for(&mut end, &mut now, 50, 1);
     let cookies = end.snapshot().stats.sent_cookies;
     now += Duration::from_secs(1);
     let (_, initiation) = Hello::new(2, 1, 2).initiate();
-    let reply = answer(&mut end, now, 50, &initiation).expect("an answer");
+    let reply = answer(&mut end, &mut now, 50, &initiation).expect("an answer");
     assert_eq!(reply[0], 2);
     assert_eq!(end.snapshot().stats.sent_cookies, cookies);
 }
@@ -216,27 +385,27 @@ fn no_cookie_is_asked_when_the_load_ends() {
 fn cookie_ends_with_the_secrets_behind_it() {
     let (mut end, _) = responder();
     let mut now = Instant::from_nanos(1);
-    load(&mut end, now);
+    load(&mut end, &mut now);
     let mut hello = Hello::new(2, 1, 2);
-    hello.cookie = Some(cookie_for(&mut end, now, 50, 1));
+    hello.cookie = Some(cookie_for(&mut end, &mut now, 50, 1));
     for _ in 0..2 {
         now += Duration::from_secs(121);
-        load(&mut end, now);
+        load(&mut end, &mut now);
     }
-    let reply = answer(&mut end, now, 50, &hello.initiate().1).expect("an answer");
+    let reply = answer(&mut end, &mut now, 50, &hello.initiate().1).expect("an answer");
     assert_eq!(reply[0], 3, "a new cookie is offered");
 }
 
 #[test]
 fn verified_address_has_a_limit_too() {
     let (mut end, _) = responder();
-    let now = Instant::from_nanos(1);
-    load(&mut end, now);
-    let cookie = cookie_for(&mut end, now, 50, 1);
+    let mut now = Instant::from_nanos(1);
+    load(&mut end, &mut now);
+    let cookie = cookie_for(&mut end, &mut now, 50, 1);
     let answers = (2..20u64).filter(|timestamp| {
         let mut hello = Hello::new(2, 1, *timestamp);
         hello.cookie = Some(cookie);
-        answer(&mut end, now, 50, &hello.initiate().1).is_some()
+        answer(&mut end, &mut now, 50, &hello.initiate().1).is_some()
     });
     assert_eq!(answers.count(), 5);
     assert_eq!(end.snapshot().drops.rate_limited, 13);

@@ -346,6 +346,15 @@ fn stale_handshake() {
     assert_eq!(drain(&mut end, Instant::ZERO).packets.len(), 1);
 }
 
+/// Lets all initiations be read that wait; when they have been.
+fn read_all(end: &mut Endpoint, mut now: Instant) -> Instant {
+    while end.snapshot().stats.waiting_initiations > 0 {
+        now += Duration::from_millis(1);
+        end.handle_timeout(now);
+    }
+    now
+}
+
 #[test]
 fn rate_limited() {
     let (mut end, id) = fresh();
@@ -355,6 +364,7 @@ fn rate_limited() {
         feed(&mut end, Instant::ZERO, address(2), &first);
     }
     let mut packets = drain(&mut end, Instant::ZERO).packets;
+    let now = read_all(&mut end, Instant::ZERO);
     let (_, reply) = packets.pop().expect("a cookie reply");
     let cookie = support::open_cookie(&reply, &first, 1);
     let before = drops(&end, &[id]);
@@ -362,8 +372,9 @@ fn rate_limited() {
     for timestamp in 2..9 {
         let mut hello = Hello::new(2, 1, timestamp);
         hello.cookie = Some(cookie);
-        feed(&mut end, Instant::ZERO, address(2), &hello.initiate().1);
+        feed(&mut end, now, address(2), &hello.initiate().1);
     }
+    read_all(&mut end, now);
     let mut expected = before;
     expected.insert("rate_limited", 2);
     assert_eq!(drops(&end, &[id]), expected);
@@ -665,6 +676,58 @@ fn challenges_and_paths_without_end_are_answered_in_bounds() {
         - before;
     assert!(sent < received / 10, "{sent} for {received}");
     victim.assert_alive();
+}
+
+#[test]
+fn packets_of_more_paths_than_a_gateway_has_are_not_taken() {
+    let mut victim = Victim::new();
+    for path in (0..=255).rev() {
+        let packet = victim.raw.packet_on(path, &[1]);
+        victim.give(&packet);
+    }
+    // Path 0 has been there before.
+    assert_eq!(victim.drops(), [("malformed", 256 - 64)]);
+    victim.assert_alive();
+}
+
+#[test]
+fn aggregates_of_paths_that_have_sent_nothing_are_malformed() {
+    let mut victim = Victim::new();
+    for path in 1..=255 {
+        victim.tell(&frame(0x11, &[&[path], &varint(0), &[1], &[0]]));
+    }
+    assert_eq!(victim.drops(), [("malformed", 255)]);
+    let packet = victim.raw.packet_on(9, &[1]);
+    victim.give(&packet);
+    victim.tell(&frame(0x11, &[&[9], &varint(0), &[1], &[0]]));
+    assert_eq!(victim.drops(), [("malformed", 255)]);
+    victim.assert_alive();
+}
+
+#[test]
+fn address_that_a_peer_only_claims_gets_no_more_than_three_times_what_came_from_it() {
+    const HEADERS: usize = 28;
+    for challenges in [1u64, 4, 100] {
+        let mut victim = Victim::new();
+        let claimed = address(77);
+        let (mut received, mut sent) = (0, 0);
+        for round in 0..200u64 {
+            let frames = |token: u64| frame(3, &[&(round << 32 | token).to_be_bytes()]);
+            let frames: Vec<u8> = (0..challenges).flat_map(frames).collect();
+            let packet = victim.raw.packet(&frames);
+            received += packet.len() + HEADERS;
+            feed(&mut victim.end, victim.now, claimed, &packet);
+            victim.end.handle_timeout(victim.now);
+            let packets = drain(&mut victim.end, victim.now).packets;
+            let to_claimed = packets.iter().filter(|(to, _)| *to == claimed);
+            sent += to_claimed
+                .map(|(_, packet)| packet.len() + HEADERS)
+                .sum::<usize>();
+            assert!(sent <= 3 * received, "{sent} for {received}");
+            victim.now += Duration::from_millis(1);
+        }
+        assert!(sent > 0);
+    }
 }
 
 /// The peer gives up what it never began, or takes no answer: what is owed to it stays small.

@@ -156,6 +156,49 @@ fn a_receiver_that_overflows_gets_fewer_packets_until_it_keeps_up() {
     assert!(pair.arrived().len() as u32 >= number - 50);
 }
 
+/// Packets that leave in 10 ms while strangers send `strangers` datagrams in that time to the receiver, which
+/// drops `dropped`.
+fn packets_while_strangers_flood(strangers: u64, dropped: u64) -> u64 {
+    let config = AggregationConfig {
+        mode: AggregationMode::Eager,
+        ..AggregationConfig::default()
+    };
+    let mut pair = pair(&config);
+    let (mut number, mut overflowed) = (0, 0);
+    let stranger = SocketAddr::from(([203, 0, 113, 9], 7600));
+    let before = pair.counts[0].0;
+    for _ in 0..300 {
+        for _ in 0..50 {
+            pair.send_one(number);
+            number += 1;
+            pair.run(Duration::from_micros(200), |_| false);
+        }
+        for kind in (0..strangers).map(|packet| packet as u8 % 6) {
+            let meta = DatagramMeta {
+                socket: SocketId(1),
+                remote: stranger,
+                ecn: 0,
+                received_at: pair.now,
+            };
+            pair.ends[1].handle_datagram(pair.now, meta, &mut [kind; 164]);
+        }
+        overflowed += dropped;
+        pair.ends[1].set_overflows(SocketId(1), overflowed, 0);
+    }
+    (pair.counts[0].0 - before) / 300
+}
+
+#[test]
+fn nothing_is_sent_less_for_a_buffer_that_strangers_overflow() {
+    // As many are dropped as are read, and many more.
+    for (strangers, dropped) in [(1000, 200), (1000, 1000), (1000, 10_000)] {
+        let packets = packets_while_strangers_flood(strangers, dropped);
+        assert!(packets > 45, "{strangers}, {dropped}: {packets}");
+    }
+    let by_peer = packets_while_strangers_flood(3, 30);
+    assert!(by_peer < 40, "{by_peer}");
+}
+
 #[test]
 fn what_leaves_is_s_per_interval_and_one_s_that_was_saved() {
     let sent = |pair: &Pair| {

@@ -1,0 +1,160 @@
+//! Initiations that wait to be read. Reading one takes key agreements, as long as a hundred packets
+//! take, so that only a few are read at once.
+//!
+//! Those from peers' addresses and from proven ones take turns; those of strangers come last. Within
+//! each, networks take turns, so that no network keeps the others out.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    net::IpAddr,
+    time::Duration,
+};
+
+use keiro_units::Instant;
+
+use super::handshake_load::Standing;
+use crate::{datagram::DatagramMeta, wire::INITIATION_LEN};
+
+/// Initiations are read this far apart on average. Ours: one takes 0.1 ms, and 0.25 ms if it is
+/// answered.
+const SPACING: Duration = Duration::from_millis(1);
+/// As many may be read at once after a pause.
+const BURST: u32 = 4;
+/// Initiations of one [`Standing`] that wait at most; beyond that the oldest of the network that has
+/// most gives way.
+const WAITING_MAX: usize = 128;
+
+/// An initiation that was admitted.
+pub(super) struct WaitingInitiation {
+    pub(super) meta: DatagramMeta,
+    pub(super) packet: [u8; INITIATION_LEN],
+}
+
+/// The initiations that wait.
+#[derive(Default)]
+pub(super) struct HandshakeQueue {
+    peer_addresses: Lane,
+    proven: Lane,
+    strangers: Lane,
+    /// The last one read was from a peer's address.
+    was_peer_address: bool,
+    /// When the next one may be read if none may be read ahead.
+    next: Instant,
+}
+
+/// Initiations of one standing, by network.
+#[derive(Default)]
+struct Lane {
+    by_network: BTreeMap<IpAddr, VecDeque<WaitingInitiation>>,
+    len: usize,
+    last: Option<IpAddr>,
+}
+
+impl HandshakeQueue {
+    /// Adds an initiation; `false` if another had to give way.
+    pub(super) fn push(&mut self, standing: Standing, initiation: WaitingInitiation) -> bool {
+        let lane = match standing {
+            Standing::PeerAddress => &mut self.peer_addresses,
+            Standing::Proven => &mut self.proven,
+            Standing::Stranger => &mut self.strangers,
+        };
+        lane.push(initiation)
+    }
+
+    /// The initiation to be read now, if one waits and it is time.
+    pub(super) fn poll(&mut self, now: Instant) -> Option<WaitingInitiation> {
+        self.due().filter(|due| *due <= now)?;
+        let [first, second] = match self.was_peer_address {
+            true => [Standing::Proven, Standing::PeerAddress],
+            false => [Standing::PeerAddress, Standing::Proven],
+        };
+        let (standing, initiation) = [first, second, Standing::Stranger]
+            .into_iter()
+            .find_map(|standing| Some((standing, self.lane(standing).pop()?)))?;
+        self.was_peer_address = standing == Standing::PeerAddress;
+        self.next = self.next.max(now) + SPACING;
+        Some(initiation)
+    }
+
+    /// When the next one is to be read; `None`: none waits.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let waits = self.len() > 0;
+        waits.then(|| self.next - SPACING * (BURST - 1))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.peer_addresses.len + self.proven.len + self.strangers.len
+    }
+
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(super) fn check_invariants(&self) {
+        for lane in [&self.peer_addresses, &self.proven, &self.strangers] {
+            assert!(lane.len <= WAITING_MAX, "initiations that wait");
+            let waiting = lane.by_network.values().map(VecDeque::len).sum::<usize>();
+            assert_eq!(lane.len, waiting, "initiations that wait are counted");
+        }
+    }
+
+    fn lane(&mut self, standing: Standing) -> &mut Lane {
+        match standing {
+            Standing::PeerAddress => &mut self.peer_addresses,
+            Standing::Proven => &mut self.proven,
+            Standing::Stranger => &mut self.strangers,
+        }
+    }
+}
+
+impl Lane {
+    /// `false` if another had to give way.
+    fn push(&mut self, initiation: WaitingInitiation) -> bool {
+        let has_room = self.len < WAITING_MAX;
+        if !has_room {
+            self.drop_one();
+        }
+        let network = network(initiation.meta.remote.ip());
+        let waiting = self.by_network.entry(network).or_default();
+        waiting.push_back(initiation);
+        self.len += 1;
+        has_room
+    }
+
+    fn drop_one(&mut self) {
+        let most = self.by_network.iter().max_by_key(|(_, of)| of.len());
+        if let Some(network) = most.map(|(network, _)| *network) {
+            self.pop_of(network);
+        }
+    }
+
+    /// The oldest of the network whose turn it is.
+    fn pop(&mut self) -> Option<WaitingInitiation> {
+        let after = |last: IpAddr| {
+            let later = (std::ops::Bound::Excluded(last), std::ops::Bound::Unbounded);
+            self.by_network.range(later).next()
+        };
+        let next = self.last.and_then(after);
+        let next = next.or_else(|| self.by_network.first_key_value());
+        let network = *next?.0;
+        self.last = Some(network);
+        self.pop_of(network)
+    }
+
+    fn pop_of(&mut self, network: IpAddr) -> Option<WaitingInitiation> {
+        let waiting = self.by_network.get_mut(&network)?;
+        let initiation = waiting.pop_front()?;
+        if waiting.is_empty() {
+            self.by_network.remove(&network);
+        }
+        self.len -= 1;
+        Some(initiation)
+    }
+}
+
+/// What one customer of a provider usually has at most: an IPv6 /48, an IPv4 /24.
+fn network(source: IpAddr) -> IpAddr {
+    match source {
+        IpAddr::V4(ip) => IpAddr::V4((ip.to_bits() & 0xffff_ff00).into()),
+        IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() & !(u128::MAX >> 48)).into()),
+    }
+}

@@ -1,0 +1,71 @@
+//! Answers to strangers that wait to leave. Packets of peers leave first, unless they would keep the
+//! answers back for ever.
+
+use std::{collections::VecDeque, net::SocketAddr};
+
+use crate::id::SocketId;
+
+/// Replies that wait at most; more are dropped, their receivers ask again.
+const WAITING_MAX: usize = 256;
+/// Replies that leave without a look at the peers, after these had nothing to send. Ours: they take
+/// some 50 µs.
+const WITHOUT_A_LOOK: u32 = 16;
+/// Batches of peers for each reply while they always have something to send.
+const BATCHES_PER_REPLY: u32 = 8;
+
+type Reply = (SocketId, SocketAddr, Vec<u8>);
+
+/// Cookie and version replies.
+#[derive(Default)]
+pub(super) struct Replies {
+    waiting: VecDeque<Reply>,
+    /// So many may leave before the peers are asked again.
+    allowed: u32,
+    batches: u32,
+}
+
+impl Replies {
+    /// Whether there was room.
+    pub(super) fn push(&mut self, socket: SocketId, remote: SocketAddr, packet: Vec<u8>) -> bool {
+        let has_room = self.waiting.len() < WAITING_MAX;
+        if has_room {
+            self.waiting.push_back((socket, remote, packet));
+        }
+        has_room
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// A reply that leaves before the peers are asked for packets.
+    pub(super) fn poll_before_peers(&mut self) -> Option<Reply> {
+        self.allowed = self.allowed.checked_sub(1)?;
+        self.waiting.pop_front()
+    }
+
+    /// The peers have nothing to send.
+    pub(super) fn poll_behind_peers(&mut self) -> Option<Reply> {
+        self.batches = 0;
+        let reply = self.waiting.pop_front()?;
+        self.allowed = WITHOUT_A_LOOK - 1;
+        Some(reply)
+    }
+
+    /// A peer had something to send.
+    pub(super) fn on_peer_served(&mut self) {
+        self.allowed = 0;
+        self.batches += 1;
+        if self.batches >= BATCHES_PER_REPLY {
+            self.batches = 0;
+            self.allowed = 1;
+        }
+    }
+
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(super) fn check_invariants(&self) {
+        assert!(self.waiting.len() <= WAITING_MAX, "replies that wait");
+    }
+}
