@@ -240,6 +240,7 @@ fn numbers_say_their_unit() {
         "_aggregates",
         "_copies",
         "_cookies",
+        "_initiations",
         "_version_replies",
         "_streams",
     ];
