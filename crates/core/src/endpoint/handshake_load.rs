@@ -19,7 +19,7 @@ use crate::id::SocketId;
 const LOAD_WINDOW: Duration = Duration::from_secs(1);
 /// Proven addresses whose handshakes are counted at once; beyond that the oldest is forgotten.
 const SOURCES_MAX: usize = 1024;
-/// Cookie replies per second to the address of a peer. Ours: a peer begins twice a second at most, on
+/// Cookie replies per second to the address of a peer that no stranger can use up at another. Ours: a peer begins twice a second at most, on
 /// each of its paths.
 const COOKIES_PER_PEER_ADDRESS_MAX: u32 = 20;
 /// Handshakes that are answered per second without a cookie at the address of a peer while there is
@@ -110,8 +110,11 @@ impl HandshakeLoad {
                 false => Admission::Refused,
             };
         }
-        if ask.is_peer_address {
-            return self.admit_peer_address(ask.source);
+        // What others send in a peer's name must not shut it out: beyond its own share it is a stranger.
+        if ask.is_peer_address
+            && let Some(admission) = self.admit_peer_address(ask.source)
+        {
+            return admission;
         }
         let asked = self.asked.get_or_insert_with(|| Asked::new(hash_seed()));
         let before = asked.on_ask(source);
@@ -124,17 +127,15 @@ impl HandshakeLoad {
         }
     }
 
-    fn admit_peer_address(&mut self, source: IpAddr) -> Admission {
+    /// `None`: the address has used up its own share.
+    fn admit_peer_address(&mut self, source: IpAddr) -> Option<Admission> {
         let counts = self.peer_addresses.entry(source).or_default();
         counts.handshakes = counts.handshakes.saturating_add(1);
         if counts.handshakes <= HANDSHAKES_PER_PEER_ADDRESS_MAX {
-            return Admission::Read(Standing::PeerAddress);
+            return Some(Admission::Read(Standing::PeerAddress));
         }
         counts.cookies = counts.cookies.saturating_add(1);
-        match counts.cookies <= COOKIES_PER_PEER_ADDRESS_MAX {
-            true => Admission::Cookie,
-            false => Admission::Refused,
-        }
+        (counts.cookies <= COOKIES_PER_PEER_ADDRESS_MAX).then_some(Admission::Cookie)
     }
 
     /// Whether another version reply may be sent in this window.

@@ -114,6 +114,17 @@ fn flood_gets_cookies_and_neither_work_nor_memory_nor_amplification() {
 /// Floods the responder evenly, each packet from another address, beside an honest peer whose address it
 /// does not know and who begins after a second. When that peer is up, and the cookies sent by then.
 fn flooded(end: &mut Endpoint, id: PeerId, per_millisecond: u32, of: AddressOf) -> (u32, u64) {
+    flooded_with(end, id, per_millisecond, of, |_| true)
+}
+
+/// The same where only these packets of the responder reach the peer.
+fn flooded_with(
+    end: &mut Endpoint,
+    id: PeerId,
+    per_millisecond: u32,
+    of: AddressOf,
+    passes: fn(&[u8]) -> bool,
+) -> (u32, u64) {
     let packets = strangers_initiations(16);
     let mut honest = endpoint(2);
     honest.add_peer(Instant::ZERO, peer(1, Some(address(1))));
@@ -139,7 +150,7 @@ fn flooded(end: &mut Endpoint, id: PeerId, per_millisecond: u32, of: AddressOf) 
         }
         end.handle_timeout(now);
         let replies = drain(end, now).packets.into_iter();
-        let to_peer = replies.filter(|(to, _)| *to == HONEST);
+        let to_peer = replies.filter(|(to, packet)| *to == HONEST && passes(packet));
         to_honest.extend(to_peer.map(|(_, packet)| packet));
         if millisecond >= 1000 {
             honest.handle_timeout(now);
@@ -195,6 +206,69 @@ fn flood_in_a_peers_name_does_not_shut_it_out() {
     let id = end.add_peer(Instant::ZERO, peer(2, Some(HONEST)));
     let (up, _) = flooded(&mut end, id, 20, |_| HONEST);
     assert!(up < 2000, "up after {up} ms");
+}
+
+/// A firewall before the peer has forgotten it, so that it must begin.
+#[test]
+fn flood_in_the_name_of_a_peer_that_must_begin_does_not_shut_it_out() {
+    let (mut end, _) = responder();
+    let id = end.add_peer(Instant::ZERO, peer(2, Some(HONEST)));
+    let is_no_initiation = |packet: &[u8]| packet[0] != 1;
+    let (up, cookies) = flooded_with(&mut end, id, 20, |_| HONEST, is_no_initiation);
+    assert!(up < 5000, "up after {up} ms");
+    assert!(cookies <= (u64::from(up) / 1000 + 2) * 20_000, "{cookies}");
+}
+
+/// What is under keys that are agreed on needs no handshake, wherever it comes from; and the next keys
+/// are agreed on from there.
+#[test]
+fn peer_that_moves_during_a_flood_is_served_at_its_new_address() {
+    let (mut end, id) = responder();
+    let mut moving = endpoint(2);
+    let moving_peer = moving.add_peer(Instant::ZERO, peer(1, Some(address(1))));
+    let packets = strangers_initiations(16);
+    let mut new_port = HONEST;
+    new_port.set_port(7601);
+    let places = [HONEST, new_port, SocketAddr::from(([192, 0, 2, 77], 7600))];
+    let (mut to_end, mut to_moving) = (Vec::new(), Vec::new());
+    let mut number = 0;
+    // Keys are replaced every two minutes; it is somewhere else for some of these times.
+    for millisecond in 0..450_000u64 {
+        let now = Instant::from_nanos(millisecond * 1_000_000);
+        let is_step = millisecond % 25 == 0;
+        if !is_step {
+            continue;
+        }
+        let place = places[(millisecond / 150_000) as usize];
+        // 2,000 a second.
+        for _ in 0..50 * u32::from(millisecond > 5000) {
+            let packet = &mut packets[number as usize % 16].clone();
+            end.handle_datagram(now, support::meta(now, forged(number)), packet);
+            number += 1;
+        }
+        for packet in std::mem::take(&mut to_end) {
+            let packet: Vec<u8> = packet;
+            feed(&mut end, now, place, &packet);
+        }
+        for packet in std::mem::take(&mut to_moving) {
+            let packet: Vec<u8> = packet;
+            feed(&mut moving, now, address(1), &packet);
+        }
+        end.handle_timeout(now);
+        moving.handle_timeout(now);
+        let output = drain(&mut end, now).packets.into_iter();
+        let to_peer = output.filter(|(to, _)| *to == place);
+        to_moving.extend(to_peer.map(|(_, packet)| packet));
+        to_end.extend(drain(&mut moving, now).packets.into_iter().map(|(_, p)| p));
+        if millisecond > 5000 && millisecond % 150_000 > 5000 {
+            let is_up = |end: &Endpoint, id| end.session(id).is_some_and(|session| session.up);
+            assert!(is_up(&end, id), "{millisecond} ms");
+            assert!(is_up(&moving, moving_peer), "{millisecond} ms");
+        }
+    }
+    let [of_end, of_moving] = [&end, &moving].map(|end| end.snapshot().stats.accepted_messages);
+    assert!(of_end >= 3 && of_moving >= 3, "{of_end}, {of_moving}");
+    assert!(end.snapshot().stats.sent_cookies > 10_000);
 }
 
 #[test]
