@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, fs};
 
-/// `nobody` of Debian and of most others: user and group.
+/// The unprivileged user and group of most distributions.
 pub(crate) const NOBODY: u32 = 65_534;
 /// CAP_NET_BIND_SERVICE as a bit.
 pub(crate) const BIND: u64 = 1 << 10;

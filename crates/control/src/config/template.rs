@@ -131,8 +131,8 @@ message_socket = \"/run/keiro/message.sock\"
 #socket_group = \"keiro\"
 # Order of packets that wait for a path: \"deadline\" (most urgent first) or \"fifo\".
 #scheduler = \"deadline\"
-# Choice of paths: \"frugal\" (the slowest path that meets the latency target, so that fast ones stay
-# free), \"exact\" (the least summed delay), or \"off\" (only `path = ...` of the applications).
+# Choice of paths: \"frugal\" (the slowest path that meets the latency target, the quickest without a
+# target), \"exact\" (the least summed delay), or \"off\" (only `path = ...` of the applications).
 #planner = \"frugal\"
 # How far a predicted delay may exceed the latency target and still meet it, relative to the target.
 #tolerance = \"0%\"
