@@ -106,7 +106,7 @@ const ACKNOWLEDGEMENT: ByteCount = ByteCount::new(18);
 /// IP bytes of a full packet.
 const PACKET_BYTES: u64 = 1500;
 /// Sets of more applications are forecast coarsely.
-const FINE_APPS_MAX: usize = 16;
+const FINE_APPS_MAX: usize = 8;
 /// The data thread passes packets to a path while less than this is queued: the pacer's burst
 /// bound.
 const AHEAD: Duration = Duration::from_millis(1);

@@ -61,7 +61,7 @@ pub(super) struct P99Check {
     pub(super) is_blind: bool,
 }
 
-const MEDIUM: Resolution = Resolution::new(512);
+const MEDIUM: Resolution = Resolution::new(128);
 
 impl<'a> Forecasts<'a> {
     pub(super) fn new(problem: &'a PlanningProblem, forecast_state: &'a ForecastState) -> Self {
@@ -208,7 +208,7 @@ impl<'a> Forecasts<'a> {
         match look {
             ForecastResolution::Fine => resolution(members),
             ForecastResolution::Medium => MEDIUM.min(resolution(members)),
-            ForecastResolution::Coarse => search_resolution(self.problem.apps.len()),
+            ForecastResolution::Coarse => Resolution::COARSE,
         }
     }
 
@@ -297,15 +297,6 @@ impl PlanningProblem {
     /// Whether forecasts refine the plan.
     pub(super) fn is_refined(&self) -> bool {
         self.searches()
-    }
-}
-
-/// The resolution of a search over so many applications; its result is checked more finely.
-pub(super) const fn search_resolution(apps: usize) -> Resolution {
-    match apps {
-        ..=8 => Resolution::COARSE,
-        9..=24 => Resolution::new(128),
-        _ => Resolution::new(64),
     }
 }
 

@@ -19,13 +19,13 @@ use keiro_control::config::Scheduler;
 use keiro_planner::{
     delay::AppSpec,
     plan::{Review, ReviewScore},
-    queueing::Spread,
+    queueing::{Resolution, Spread},
     steer::PlanMode,
 };
 
 use super::{
     forecast::Sender,
-    forecasts::{ForecastResolution, Forecasts, search_resolution},
+    forecasts::{ForecastResolution, Forecasts},
     problem::PlanningProblem,
 };
 
@@ -201,12 +201,7 @@ impl PlanningProblem {
         let (mut latency_targets, mut tries) = (1.0, 0..tries);
         while !least.all_met() && tries.next().is_some() {
             let mut review = Review::new(&may, work_max, |path, members| {
-                forecasts.score(
-                    path,
-                    members,
-                    search_resolution(self.apps.len()),
-                    latency_targets,
-                )
+                forecasts.score(path, members, Resolution::COARSE, latency_targets)
             });
             let Some(repaired) = review.improve(&starts, &home) else {
                 latency_targets *= WIDER;

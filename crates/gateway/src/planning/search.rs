@@ -5,13 +5,13 @@
 
 use keiro_planner::{
     plan::{Candidate, MoveCost, TargetSearch},
-    queueing::PathEstimate,
+    queueing::{PathEstimate, Resolution},
     steer::PlanMode,
 };
 
 use super::{
     forecast::gateway,
-    forecasts::{ForecastResolution, Forecasts, members, search_resolution},
+    forecasts::{ForecastResolution, Forecasts, members},
     problem::PlanningProblem,
 };
 
@@ -107,10 +107,12 @@ impl PlanningProblem {
     }
 
     fn target_search(&self, may: &[Vec<bool>]) -> TargetSearch {
-        let resolution = search_resolution(self.apps.len());
         let estimate = |path: usize| {
             let line = self.line(path);
-            PathEstimate::new(&gateway(self.scheduler, &line, resolution), &line.path)
+            PathEstimate::new(
+                &gateway(self.scheduler, &line, Resolution::COARSE),
+                &line.path,
+            )
         };
         let paths: Vec<PathEstimate> = (0..self.paths.len()).map(estimate).collect();
         let candidate = |app: usize| Candidate {

@@ -11,21 +11,22 @@ pub(super) struct Stream {
 
 /// The work that arrives in one lattice step, in steps of sending: its distribution, without the
 /// unlikeliest values.
+///
+/// Streams are Poisson streams of whole steps of work, and a steady flow: what is left of their
+/// load when the second moments of their work are right. The steady flow takes its part of the
+/// sending, so that one step less is left after [`time`](Self::time).
 #[derive(Clone, Debug)]
 pub(super) struct StepWork {
     /// The probability that nothing arrives.
     pub(super) none: f64,
     /// Work and probability, by rising work; all work is positive.
     pub(super) atoms: Vec<(usize, f64)>,
+    /// The time in which one step of other work is sent, in steps; at least one.
+    pub(super) time: f64,
 }
 
 /// What is less likely than this, per step, is left out and its mean given to the rest.
-const NEGLIGIBLE: f64 = 1e-8;
-
-/// Streams whose messages are shorter than this part of a step are taken as streams of fewer
-/// messages of this length. What they add to the wait is then off by less than a step, and the
-/// probability of an empty step stays above e^-4.
-const SHORTEST_STEPS: f64 = 0.25;
+const NEGLIGIBLE: f64 = 1e-6;
 
 /// The mean load of all streams.
 pub(super) fn load(streams: &[Stream]) -> f64 {
@@ -116,77 +117,108 @@ pub(super) fn tail_rate(streams: &[Stream]) -> Option<f64> {
 }
 
 impl StepWork {
-    /// The work of `streams` in a time of `steps` steps of `step` seconds; at most `work_max`
-    /// steps of work.
-    pub(super) fn new(streams: &[Stream], step: f64, steps: f64, work_max: usize) -> Self {
-        let mut work = BTreeMap::from([(0, 1.0)]);
+    /// The work of `streams` in `part` of a step of `step` seconds; at most `work_max` steps of
+    /// work.
+    pub(super) fn of(streams: &[Stream], step: f64, part: f64, work_max: usize) -> Self {
+        let mut arrivals = Arrivals::new(step, work_max);
         for stream in streams {
-            work = convolve(&work, &arrivals(stream, step, steps), work_max);
+            arrivals.add(stream);
         }
-        work.remove(&0);
-        let mean: f64 = load(streams) * steps;
-        let kept: f64 = work.iter().map(|(&size, p)| size as f64 * p).sum();
-        let scale = if kept > 0.0 { mean / kept } else { 0.0 };
-        let atoms: Vec<(usize, f64)> = work
-            .into_iter()
-            .map(|(size, p)| (size, p * scale))
-            .collect();
-        let some: f64 = atoms.iter().map(|&(_, p)| p).sum();
-        Self {
-            none: 1.0 - some,
-            atoms,
-        }
+        arrivals.work(part)
     }
 
     /// In steps of sending.
     pub(super) fn mean(&self) -> f64 {
         self.atoms.iter().map(|&(size, p)| size as f64 * p).sum()
     }
-}
 
-/// The work of one stream: 0, 1, 2 … messages, each sum spread over the two nearest lattice
-/// points so that its mean is right.
-fn arrivals(stream: &Stream, step: f64, steps: f64) -> BTreeMap<usize, f64> {
-    let mut size = stream.service / step;
-    let mut expected = stream.rate * step * steps;
-    if size <= 0.0 || expected <= 0.0 {
-        return BTreeMap::from([(0, 1.0)]);
-    }
-    if size < SHORTEST_STEPS {
-        expected *= size / SHORTEST_STEPS;
-        size = SHORTEST_STEPS;
-    }
-    let mut work = BTreeMap::new();
-    let mut probability = (-expected).exp();
-    let mut count = 0.0;
-    loop {
-        let sum = count * size;
-        let below = sum.floor();
-        let above_part = sum - below;
-        *work.entry(below as usize).or_insert(0.0) += probability * (1.0 - above_part);
-        if above_part > 0.0 {
-            *work.entry(below as usize + 1).or_insert(0.0) += probability * above_part;
-        }
-        count += 1.0;
-        probability *= expected / count;
-        if count > expected && probability < NEGLIGIBLE {
-            return work;
-        }
+    /// The part of the path's time that the steady flow takes.
+    pub(super) fn steady(&self) -> f64 {
+        1.0 - 1.0 / self.time
     }
 }
 
-fn convolve(
-    left: &BTreeMap<usize, f64>,
-    right: &BTreeMap<usize, f64>,
+/// What some streams bring, on a lattice.
+pub(super) struct Arrivals {
+    /// In s.
+    step: f64,
     work_max: usize,
-) -> BTreeMap<usize, f64> {
-    let mut product = BTreeMap::new();
-    for (&a, p) in left {
-        for (&b, q) in right {
-            if p * q >= NEGLIGIBLE || (a == 0 && b == 0) {
-                *product.entry((a + b).min(work_max)).or_insert(0.0) += p * q;
+    /// Arrivals per step of time, by their work in steps.
+    rates: BTreeMap<usize, f64>,
+    /// The load of the steady flow.
+    steady: f64,
+}
+
+impl Arrivals {
+    pub(super) fn new(step: f64, work_max: usize) -> Self {
+        Self {
+            step,
+            work_max,
+            rates: BTreeMap::new(),
+            steady: 0.0,
+        }
+    }
+
+    pub(super) fn add(&mut self, stream: &Stream) {
+        let size = stream.service / self.step;
+        let rate = stream.rate * self.step;
+        if size <= 0.0 || rate <= 0.0 {
+            return;
+        }
+        // Between two points, so that the mean is right, and fewer, so that the second moment is.
+        let (below, above_part) = (size.floor(), size.fract());
+        let square = below * below * (1.0 - above_part) + (below + 1.0).powi(2) * above_part;
+        let kept = size * size / square;
+        for (size, part) in [(below, 1.0 - above_part), (below + 1.0, above_part)] {
+            if size > 0.0 && part > 0.0 {
+                let size = (size as usize).min(self.work_max);
+                *self.rates.entry(size).or_insert(0.0) += rate * kept * part;
             }
         }
+        self.steady += rate * size * (1.0 - kept);
     }
-    product
+
+    /// The work in `part` of the time in which one step of other work is sent.
+    pub(super) fn work(&self, part: f64) -> StepWork {
+        let time = 1.0 / (1.0 - self.steady);
+        let rates = self.rates.iter();
+        let expected: Vec<(usize, f64)> = rates.map(|(&s, r)| (s, r * time * part)).collect();
+        let mass = compound_poisson(&expected, self.work_max);
+        let some = mass.into_iter().enumerate().skip(1);
+        let mut atoms: Vec<(usize, f64)> = some.filter(|&(_, p)| p >= NEGLIGIBLE).collect();
+        let mean: f64 = expected.iter().map(|&(s, count)| s as f64 * count).sum();
+        let kept: f64 = atoms.iter().map(|&(size, p)| size as f64 * p).sum();
+        let scale = if kept > 0.0 { mean / kept } else { 0.0 };
+        for (_, p) in &mut atoms {
+            *p *= scale;
+        }
+        let some: f64 = atoms.iter().map(|&(_, p)| p).sum();
+        StepWork {
+            none: 1.0 - some,
+            atoms,
+            time,
+        }
+    }
+}
+
+/// The probabilities of work 0, 1, 2 … where so many arrivals of each work are expected: Panjer's
+/// recursion. What is beyond `work_max` is at it.
+fn compound_poisson(expected: &[(usize, f64)], work_max: usize) -> Vec<f64> {
+    let all: f64 = expected.iter().map(|&(_, count)| count).sum();
+    let mut mass = vec![(-all).exp()];
+    let mut rest = 1.0 - mass[0];
+    while rest > NEGLIGIBLE / 16.0 && mass.len() < work_max {
+        let work = mass.len();
+        let of = expected.iter().take_while(|&&(size, _)| size <= work);
+        let weighted: f64 = of
+            .map(|&(size, count)| size as f64 * count * mass[work - size])
+            .sum();
+        let p = weighted / work as f64;
+        mass.push(p);
+        rest -= p;
+    }
+    if rest > 0.0 && work_max > 0 && mass.len() == work_max {
+        mass.push(rest);
+    }
+    mass
 }

@@ -1,5 +1,7 @@
 //! What an application sends, as configured or measured: means and spreads, and distributions to draw from.
 
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
+
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 
@@ -134,31 +136,56 @@ impl Distribution {
     }
 }
 
-/// `count` values, each as likely, rising, that have this mean and spread.
+/// `count` values, rising and each as likely, that have this mean and vary so much.
 pub(super) fn values(mean: f64, spread: Spread, count: usize) -> Vec<f64> {
-    // Drawn and sorted rather than inverted: the laws have no closed inverse.
+    if matches!(Distribution::new(mean, spread), Distribution::Fixed { .. }) {
+        return vec![mean; count];
+    }
+    let shape = shape(spread, count);
+    let own_spread = Spread::of(shape.iter().copied()).map_or(0.0, Spread::ratio);
+    if own_spread <= 0.0 {
+        return vec![mean; count];
+    }
+    let stretch = (spread.0 / own_spread).sqrt();
+    shape
+        .iter()
+        .map(|value| (mean * (1.0 + (value - 1.0) * stretch)).max(0.0))
+        .collect()
+}
+
+/// `count` rising values with the mean one, of the law whose spread is nearest to `spread` in steps
+/// of [`SPREAD_STEPS`]. Each is computed once in a thread.
+fn shape(spread: Spread, count: usize) -> Rc<[f64]> {
+    /// So many to a factor of e: the law's form hardly changes between two.
+    const SPREAD_STEPS: f64 = 50.0;
+    type Shapes = BTreeMap<(i64, usize), Rc<[f64]>>;
+    thread_local! {
+        static SHAPES: RefCell<Shapes> = const { RefCell::new(BTreeMap::new()) };
+    }
+    let step = (spread.0.ln() * SPREAD_STEPS).round();
+    let near = Spread((step / SPREAD_STEPS).exp());
+    let compute = || drawn(&Distribution::new(1.0, near), count).into();
+    SHAPES.with_borrow_mut(|shapes| {
+        let shape = shapes.entry((step as i64, count)).or_insert_with(compute);
+        Rc::clone(shape)
+    })
+}
+
+/// Drawn and sorted rather than inverted: the laws have no closed inverse.
+fn drawn(law: &Distribution, count: usize) -> Vec<f64> {
     const DRAWN_PER_VALUE: usize = 64;
-    let law = Distribution::new(mean, spread);
     let mut random = ChaCha12Rng::seed_from_u64(0);
     let mut drawn: Vec<f64> = (0..count * DRAWN_PER_VALUE)
         .map(|_| law.draw(&mut random))
         .collect();
     drawn.sort_by(f64::total_cmp);
-    let chunks = drawn.chunks(DRAWN_PER_VALUE);
-    let values: Vec<f64> = chunks
+    let means: Vec<f64> = drawn
+        .chunks(DRAWN_PER_VALUE)
         .map(|chunk| chunk.iter().sum::<f64>() / chunk.len() as f64)
         .collect();
-    // What averaging and chance took away is given back.
-    let own_mean = values.iter().sum::<f64>() / values.len() as f64;
-    let own_spread = Spread::of(values.iter().copied()).map_or(0.0, Spread::ratio);
-    if own_mean <= 0.0 || own_spread <= 0.0 {
-        return vec![mean; count];
-    }
-    let stretch = (spread.0 / own_spread).sqrt();
-    values
-        .iter()
-        .map(|value| (mean * (1.0 + (value / own_mean - 1.0) * stretch)).max(0.0))
-        .collect()
+    // What chance took away from the mean is given back.
+    let mean = means.iter().sum::<f64>() / count as f64;
+    means.iter().map(|value| value / mean).collect()
 }
 
 /// Uniform in (0, 1]: never zero, whose logarithm is infinite.

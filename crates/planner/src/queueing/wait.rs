@@ -33,13 +33,19 @@ impl Quantiles {
 }
 
 /// Less urgent sending that is not interrupted: a further wait, independent of the rest.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Blocking {
-    /// The probability of meeting it.
+    /// The cases in which there is one.
+    pub(super) cases: [BlockingCase; 2],
+}
+
+/// Anything between two times is equally likely.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct BlockingCase {
     pub(super) probability: f64,
-    /// Then anything from this …
+    /// In seconds.
     pub(super) least: f64,
-    /// … to this is equally likely; seconds.
+    /// In seconds.
     pub(super) longest: f64,
 }
 
@@ -78,15 +84,17 @@ pub(super) fn later(floor: Duration, seconds: f64) -> Duration {
 }
 
 impl Blocking {
-    pub(super) const NONE: Self = Self {
-        probability: 0.0,
-        least: 0.0,
-        longest: 0.0,
-    };
-
     /// In seconds.
     pub(super) fn mean(&self) -> f64 {
-        self.probability * self.least.midpoint(self.longest)
+        let mean = |case: &BlockingCase| case.probability * case.least.midpoint(case.longest);
+        self.cases.iter().map(mean).sum()
+    }
+
+    fn longest(&self) -> f64 {
+        self.cases
+            .iter()
+            .map(|case| case.longest)
+            .fold(0.0, f64::max)
     }
 }
 
@@ -101,46 +109,24 @@ impl Steps<'_> {
     /// With a further wait for `blocking`, and with one of `longer`, each as likely, which may be
     /// negative; empty for nothing.
     pub(super) fn quantiles(&self, blocking: &Blocking, longer: &[f64]) -> Quantiles {
-        let mut sums = Vec::with_capacity(self.mass.len());
-        let mut sum = 0.0;
-        for p in self.mass {
-            sum += p;
-            sums.push(sum);
-        }
-        let cumulative = |seconds: f64| {
-            if seconds < 0.0 {
-                return 0.0;
-            }
-            // Point k stands for k − 1/2 to k + 1/2.
-            let position = seconds / self.step + 0.5;
-            let point = position as usize;
-            if point == 0 {
-                return sums[0] / sum;
-            }
-            match sums.get(point) {
-                None => 1.0,
-                Some(after) => {
-                    let before = sums[point - 1];
-                    (before + (after - before) * (position - point as f64)) / sum
+        let cumulative = Cumulative::new(self);
+        let blocked = |seconds: f64, case: &BlockingCase| {
+            let width = case.longest - case.least;
+            match width > 0.0 {
+                true => {
+                    let area = |blocked: f64| cumulative.area(seconds - blocked);
+                    (area(case.least) - area(case.longest)) / width
                 }
+                false => cumulative.within(seconds - case.least),
             }
-        };
-        let blocked = |seconds: f64| {
-            const PARTS: i32 = 16;
-            let part = (blocking.longest - blocking.least) / f64::from(PARTS);
-            let whole: f64 = (0..PARTS)
-                .map(|index| part * (f64::from(index) + 0.5) + blocking.least)
-                .map(|blocked| cumulative(seconds - blocked))
-                .sum();
-            whole / f64::from(PARTS)
         };
         let unvaried = |seconds: f64| {
-            let free = cumulative(seconds);
-            if blocking.probability > 0.0 {
-                free + blocking.probability * (blocked(seconds) - free)
-            } else {
-                free
-            }
+            let free = cumulative.within(seconds);
+            let cases = blocking.cases.iter();
+            let met = cases.filter(|case| case.probability > 0.0);
+            met.fold(free, |within, case| {
+                within + case.probability * (blocked(seconds, case) - free)
+            })
         };
         let within = |seconds: f64| match longer.len() {
             0 => unvaried(seconds),
@@ -151,7 +137,7 @@ impl Steps<'_> {
         };
         let shortest = longer.iter().copied().reduce(f64::min).unwrap_or(0.0);
         let longest = longer.iter().copied().fold(0.0, f64::max);
-        let end = self.mass.len() as f64 * self.step + blocking.longest + longest;
+        let end = self.mass.len() as f64 * self.step + blocking.longest() + longest;
         let quantile = |probability: f64| {
             if within(shortest) >= probability {
                 return shortest;
@@ -171,6 +157,82 @@ impl Steps<'_> {
             p50: quantile(0.50),
             p95: quantile(0.95),
             p99: quantile(0.99),
+        }
+    }
+}
+
+/// The probability of waiting at most so long. It rises evenly over the step around each point.
+struct Cumulative {
+    step: f64,
+    /// Up to each point's end.
+    sums: Vec<f64>,
+    /// The area below it up to each point's end, in s.
+    areas: Vec<f64>,
+}
+
+impl Cumulative {
+    fn new(steps: &Steps<'_>) -> Self {
+        let whole: f64 = steps.mass.iter().sum();
+        let mut sums: Vec<f64> = Vec::with_capacity(steps.mass.len());
+        let mut areas: Vec<f64> = Vec::with_capacity(steps.mass.len());
+        let mut sum = 0.0;
+        for p in steps.mass {
+            let before = sum;
+            sum += p / whole;
+            let area = match areas.last() {
+                None => sum / 2.0,
+                Some(_) => f64::midpoint(before, sum),
+            };
+            areas.push(areas.last().copied().unwrap_or(0.0) + area * steps.step);
+            sums.push(sum);
+        }
+        Self {
+            step: steps.step,
+            sums,
+            areas,
+        }
+    }
+
+    /// The point around which `seconds` lies, and how much of its step is below them.
+    fn position(&self, seconds: f64) -> (usize, f64) {
+        // Point k stands for k − 1/2 to k + 1/2.
+        let position = seconds / self.step + 0.5;
+        (position as usize, position.fract())
+    }
+
+    fn within(&self, seconds: f64) -> f64 {
+        if seconds < 0.0 {
+            return 0.0;
+        }
+        match self.position(seconds) {
+            (0, _) => self.sums[0],
+            (point, below) => match self.sums.get(point) {
+                None => 1.0,
+                Some(after) => {
+                    let before = self.sums[point - 1];
+                    before + (after - before) * below
+                }
+            },
+        }
+    }
+
+    /// The integral of [`within`](Self::within) up to `seconds`, in s.
+    fn area(&self, seconds: f64) -> f64 {
+        if seconds <= 0.0 {
+            return 0.0;
+        }
+        match self.position(seconds) {
+            (0, _) => self.sums[0] * seconds,
+            (point, below) => {
+                let last = self.areas.len() - 1;
+                let Some(after) = self.sums.get(point) else {
+                    let end = (last as f64 + 0.5) * self.step;
+                    return self.areas[last] + (seconds - end);
+                };
+                let before = self.sums[point - 1];
+                let rise = (after - before) * below / 2.0;
+                self.areas[point - 1] + (before + rise) * below * self.step
+            }
         }
     }
 }
