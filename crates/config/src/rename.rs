@@ -40,12 +40,15 @@ pub struct Rewrite {
     pub changes: Vec<String>,
 }
 
-/// Gives old keys their new names. Each gets a warning; old and new in one table are an error.
+/// Gives old keys their new names. Each gets one warning, where it stands first; old and new in one
+/// table are an error.
 pub fn apply_renames(table: &mut DeTable<'_>, renames: &[RenamedKey], report: &mut Report<'_>) {
     let mut renamed = Vec::new();
     for rename in renames {
-        for at in rename_below(table, rename.table, rename, report) {
-            renamed.push((at, rename));
+        let places = rename_below(table, rename.table, rename, report);
+        let count = places.len();
+        if let Some(first) = places.into_iter().min_by_key(|at| at.start) {
+            renamed.push((first, count, rename));
         }
     }
     // With a problem in it [`rewrite`] refuses the file.
@@ -53,12 +56,17 @@ pub fn apply_renames(table: &mut DeTable<'_>, renames: &[RenamedKey], report: &m
         true => "",
         false => "once the errors are corrected ",
     };
-    for (at, RenamedKey { old, new, .. }) in renamed {
+    for (at, count, RenamedKey { old, new, .. }) in renamed {
+        let more = match count - 1 {
+            0 => String::new(),
+            1 => ", here and in one more place".to_owned(),
+            more => format!(", here and in {more} more places"),
+        };
         let hint = format!(
             "rename it, or {first}let `keiro config check --fix {}` do it; the next release refuses `{old}`",
             report.file()
         );
-        report.warn(&at, format!("`{old}` is now called `{new}`"), &hint);
+        report.warn(&at, format!("`{old}` is now called `{new}`{more}"), &hint);
     }
 }
 
@@ -365,5 +373,17 @@ mod tests {
             "f:2:1: `demand` is now called `latency_target`; rename it, or let `keiro config check \
              --fix f` do it; the next release refuses `demand`"
         );
+    }
+    #[test]
+    fn an_old_name_is_warned_of_once_however_often_it_stands() {
+        let text = "[[app]]\ndemand = 1\n".repeat(65);
+        let (mut table, mut report) = document::parse(&text, "f");
+        apply_renames(&mut table, &RENAMES, &mut report);
+        let warnings = report.finish().unwrap();
+        assert_eq!(warnings.len(), 1);
+        let shown = warnings[0].to_string();
+        let expected =
+            "f:2:1: `demand` is now called `latency_target`, here and in 64 more places; rename";
+        assert!(shown.starts_with(expected), "{shown}");
     }
 }
