@@ -17,7 +17,9 @@ use crate::config::{MESSAGE_BYTES_MAX, NAME_BYTES_MAX, Name, NameError};
 /// First bytes of both directions.
 pub const MAGIC: [u8; 4] = *b"KEIM";
 /// Version of this framing.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
+/// Oldest version that is still spoken. It has no [`Outcome::Unknown`].
+pub const VERSION_MIN: u8 = 1;
 /// Longest text of a refusal in bytes; longer ones are cut.
 pub const REFUSAL_BYTES_MAX: usize = 1024;
 /// Longest message body in bytes. The shortest has one byte.
@@ -33,6 +35,8 @@ const ANSWER_HEADER_BYTES: usize = 8;
 /// What a client wants: the first thing it sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
+    /// [`VERSION_MIN`] to [`VERSION`]: what the client understands.
+    pub version: u8,
     /// Send or receive.
     pub role: Role,
     pub app: Name,
@@ -99,7 +103,7 @@ pub struct Ack {
     /// Whether and how it arrived.
     pub outcome: Outcome,
     /// From taking the message over until this was known, rounded to nanoseconds, at most 584
-    /// years. Zero for refused messages.
+    /// years. Zero for refused messages and for unknown outcomes.
     pub delay: Duration,
 }
 
@@ -108,10 +112,25 @@ pub struct Ack {
 pub enum Outcome {
     /// The peer gateway has delivered it whole to its receivers.
     Delivered,
-    /// It was dropped at the end of its lifetime.
+    /// It was given up at the end of its lifetime. It may have been delivered.
     Expired,
-    /// It was not taken over, here or by the peer, and does not arrive.
+    /// It was not taken over, here or by the peer: it was not delivered and will not be.
     Refused(RefusedReason),
+    /// It may have been delivered, and nothing more will be known of it.
+    Unknown(UnknownReason),
+}
+
+/// Why it is not known whether a message was delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnknownReason {
+    /// The peer restarted, or closed the session, before it acknowledged the message.
+    PeerRestarted,
+    /// The peer was removed from the configuration before it acknowledged the message.
+    PeerGone,
+    /// The gateway stops, and the peer has not acknowledged the message.
+    Stopping,
+    /// A reason of a newer gateway, with its number.
+    Other(u8),
 }
 
 /// Why a message was refused.
@@ -146,7 +165,8 @@ pub enum FramingError {
     NotThisProtocol,
     /// A version that is not spoken here.
     #[error(
-        "the other side speaks version {0} of the message socket's protocol, this is {VERSION}"
+        "the other side speaks version {0} of the message socket's protocol, this is {VERSION_MIN} to \
+         {VERSION}"
     )]
     Version(u8),
     #[error("unknown role {0}; 1 sends, 2 receives")]
@@ -165,12 +185,21 @@ pub enum FramingError {
 }
 
 impl Hello {
+    /// One of the newest version.
+    pub fn new(role: Role, app: Name) -> Self {
+        Self {
+            version: VERSION,
+            role,
+            app,
+        }
+    }
+
     /// The bytes to send.
     pub fn encode(&self) -> Vec<u8> {
         let name = self.app.as_str().as_bytes();
         let mut bytes = Vec::with_capacity(HELLO_HEADER_BYTES + name.len());
         bytes.extend_from_slice(&MAGIC);
-        bytes.push(VERSION);
+        bytes.push(self.version);
         bytes.push(match self.role {
             Role::Send => 1,
             Role::Receive => 2,
@@ -183,15 +212,15 @@ impl Hello {
 }
 
 impl Answer {
-    /// The bytes to send. A text longer than [`REFUSAL_BYTES_MAX`] is cut.
-    pub fn encode(&self) -> Vec<u8> {
+    /// The bytes to send to a client of this version. A text longer than [`REFUSAL_BYTES_MAX`] is cut.
+    pub fn encode(&self, version: u8) -> Vec<u8> {
         let (status, text) = match self {
             Self::Accepted => (0, ""),
             Self::Refused { reason, text } => (reason.code(), cut(text, REFUSAL_BYTES_MAX)),
         };
         let mut bytes = Vec::with_capacity(ANSWER_HEADER_BYTES + text.len());
         bytes.extend_from_slice(&MAGIC);
-        bytes.push(VERSION);
+        bytes.push(version);
         bytes.push(status);
         bytes.extend_from_slice(&u16::try_from(text.len()).unwrap_or(u16::MAX).to_be_bytes());
         bytes.extend_from_slice(text.as_bytes());
@@ -200,12 +229,15 @@ impl Answer {
 }
 
 impl Ack {
-    /// The bytes to send.
-    pub fn encode(&self) -> [u8; ACK_BYTES] {
+    /// The bytes to send to a client of this version. Version 1 has one outcome that leaves open whether the
+    /// message was delivered: expired.
+    pub fn encode(&self, version: u8) -> [u8; ACK_BYTES] {
         let (status, reason) = match self.outcome {
             Outcome::Delivered => (0, 0),
             Outcome::Expired => (1, 0),
             Outcome::Refused(reason) => (2, reason.code()),
+            Outcome::Unknown(_) if version < 2 => (1, 0),
+            Outcome::Unknown(reason) => (3, reason.code()),
         };
         let nanos = u64::try_from(self.delay.as_nanos()).unwrap_or(u64::MAX);
         let mut bytes = [0; ACK_BYTES];
@@ -221,6 +253,7 @@ impl Ack {
             0 => Outcome::Delivered,
             1 => Outcome::Expired,
             2 => Outcome::Refused(RefusedReason::of_code(bytes[9])),
+            3 => Outcome::Unknown(UnknownReason::of_code(bytes[9])),
             other => return Err(FramingError::Outcome(other)),
         };
         let delay = Duration::from_nanos(be_u64(&bytes[10..]));
@@ -307,6 +340,26 @@ impl RefusedReason {
     }
 }
 
+impl UnknownReason {
+    const fn code(self) -> u8 {
+        match self {
+            Self::PeerRestarted => 1,
+            Self::PeerGone => 2,
+            Self::Stopping => 3,
+            Self::Other(code) => code,
+        }
+    }
+
+    const fn of_code(code: u8) -> Self {
+        match code {
+            1 => Self::PeerRestarted,
+            2 => Self::PeerGone,
+            3 => Self::Stopping,
+            other => Self::Other(other),
+        }
+    }
+}
+
 /// Reads one hello. At most 71 bytes are held.
 #[derive(Debug, Default)]
 pub struct HelloDecoder {
@@ -324,6 +377,7 @@ impl HelloDecoder {
         let Some(header) = self.header.fill(input) else {
             return Ok(None);
         };
+        let version = header[4];
         let role = match preamble(header)? {
             1 => Role::Send,
             2 => Role::Receive,
@@ -339,7 +393,7 @@ impl HelloDecoder {
         let name = String::from_utf8_lossy(&self.name);
         let app = Name::new(&name).map_err(FramingError::App)?;
         *self = Self::default();
-        Ok(Some(Hello { role, app }))
+        Ok(Some(Hello { version, role, app }))
     }
 }
 
@@ -507,7 +561,7 @@ fn preamble(header: &[u8]) -> Result<u8, FramingError> {
         return Err(FramingError::NotThisProtocol);
     }
     match header[4] {
-        VERSION => Ok(header[5]),
+        VERSION_MIN..=VERSION => Ok(header[5]),
         other => Err(FramingError::Version(other)),
     }
 }

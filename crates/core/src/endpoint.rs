@@ -142,8 +142,8 @@ impl Endpoint {
         id
     }
 
-    /// Removes a peer and its keys at once and sends it a close. Its messages end as `PeerRemoved`,
-    /// its streams without a signal.
+    /// Removes a peer and its keys at once and sends it a close. Its messages end: those that have left as
+    /// unknown, the others as refused. Its streams end without a signal.
     pub fn remove_peer(&mut self, now: Instant, peer: PeerId) {
         let Some(mut session) = self.peers.remove(&peer) else {
             return;
@@ -618,7 +618,8 @@ impl Endpoint {
             .fold(Timeouts::of_rest(self.waiting.due()), Timeouts::min)
     }
 
-    /// Closes the session with every peer; drain `poll_transmit` once more after it.
+    /// Closes the session with every peer and ends its messages, as `remove_peer` does; drain
+    /// `poll_transmit` and `poll_event` once more after it.
     pub fn close(&mut self, now: Instant) {
         let ids: Vec<PeerId> = self.peers.keys().copied().collect();
         for id in ids {

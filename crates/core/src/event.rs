@@ -15,7 +15,7 @@ use crate::{
 #[allow(missing_docs, reason = "some fields say it with their names")]
 #[derive(Debug)]
 pub enum Delivery<'a> {
-    /// A whole message, delivered exactly once.
+    /// A whole message, delivered once at most.
     Message {
         peer: PeerId,
         /// The application that it belongs to.
@@ -235,19 +235,30 @@ pub enum Event {
 /// How a message ended at its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageOutcome {
-    /// The peer gateway has it whole and took it over.
+    /// The peer's driver handed it over, and the peer said so.
     Delivered,
-    /// Its lifetime ended first.
+    /// Its lifetime ended before the peer said anything. It may have been delivered.
     Expired,
-    /// The peer gateway would not take it.
+    /// It was not delivered and will not be: the peer said so, or not all of it has left.
     Refused(RefusalReason),
-    /// The peer was removed or the session closed.
+    /// It may have been delivered: all of it has left, and the peer will not say what became of it.
+    Unknown(UnknownCause),
+}
+
+/// Why nothing more will be known of a message that has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnknownCause {
+    /// The peer restarted, or closed the session: it does not know the message any more.
+    PeerRestarted,
+    /// The peer was removed here, or the endpoint was closed.
     PeerRemoved,
 }
 
-/// Why a peer does not take a message that it has whole.
+/// Why a message was not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalReason {
+    /// The peer was removed, or the endpoint closed, before all of it had left. No peer says this.
+    NotSent,
     /// It knows no such application, or not in this class.
     UnknownApplication,
     /// No receiver is attached.

@@ -43,7 +43,7 @@ pub use datagram::{DatagramMeta, Transmit, TransmitBuf};
 pub use endpoint::Endpoint;
 pub use event::{
     Delivery, Event, MessageOutcome, MoveReason, PathDownReason, RefusalReason, ResetReason,
-    SendError, StreamSignal,
+    SendError, StreamSignal, UnknownCause,
 };
 pub use handshake::{PresharedKey, PrivateKey, PublicKey};
 pub use id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId, TenantId};

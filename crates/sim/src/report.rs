@@ -18,7 +18,7 @@ use crate::{
     gateway::{Gateway, Log, SentMessage, StreamObservation},
     middlebox::Injected,
     network::Counts,
-    scenario::{Scenario, Side},
+    scenario::{Receiver, Scenario, ScenarioEvent, Side},
 };
 
 /// The largest permitted burst ahead of a path's rate.
@@ -77,7 +77,7 @@ pub struct MessageRecord {
     pub accepted: Option<Instant>,
     /// When it was first delivered; `None` if never.
     pub delivered_at: Option<Instant>,
-    /// Number of deliveries. More than one only if the receiver was restarted.
+    /// Number of deliveries: one at most.
     pub deliveries: u32,
     /// When the sender got its outcome; `None` if never.
     pub done: Option<Instant>,
@@ -162,6 +162,7 @@ impl Report {
                 .map(|app| AppId::of_name(&app.name))
                 .collect();
             report.match_messages(side, &apps, sender, receiver);
+            report.check_outcomes(scenario, side);
             report.match_datagrams(side, &apps, sender, receiver);
             report.match_streams(scenario, side, &apps, sender, receiver);
             for fault in &sender.faults {
@@ -186,8 +187,13 @@ impl Report {
             !message.forgotten
                 && match message.outcome {
                     Some(MessageOutcome::Delivered) => message.delivered_at.is_none(),
-                    Some(MessageOutcome::Expired | MessageOutcome::Refused(_)) => false,
-                    Some(MessageOutcome::PeerRemoved) | None => true,
+                    // `check_outcomes` has checked when they may be unknown.
+                    Some(
+                        MessageOutcome::Expired
+                        | MessageOutcome::Refused(_)
+                        | MessageOutcome::Unknown(_),
+                    ) => false,
+                    None => true,
                 }
         })
     }
@@ -228,7 +234,6 @@ impl Report {
     }
 
     fn match_messages(&mut self, from: Side, apps: &[AppId], sender: &Log, receiver: &Log) {
-        let first = self.messages.len();
         // Very short messages may be equal; each delivery then counts for one of them.
         let mut known: BTreeMap<(AppId, usize, u64), Vec<usize>> = BTreeMap::new();
         for message in &sender.messages {
@@ -238,7 +243,6 @@ impl Report {
             }
             self.messages.push(MessageRecord::new(from, message));
         }
-        let mut incarnations: BTreeMap<usize, u32> = BTreeMap::new();
         for delivery in &receiver.deliveries {
             let key = (delivery.app, delivery.bytes, delivery.hash);
             let Some(candidates) = known.get(&key) else {
@@ -250,7 +254,7 @@ impl Report {
             // Among equal messages, take one that may still be delivered and whose end comes first.
             let merit = |index: &&usize| {
                 let record = &self.messages[**index];
-                let again = incarnations.get(index) == Some(&delivery.incarnation);
+                let again = record.deliveries > 0;
                 let done = record.done.unwrap_or(Instant::MAX);
                 (again, done < delivery.at, done, **index)
             };
@@ -263,22 +267,41 @@ impl Report {
                 self.violations.push(violation);
                 continue;
             };
-            let twice =
-                incarnations.insert(index, delivery.incarnation) == Some(delivery.incarnation);
             let record = &mut self.messages[index];
             record.deliveries += 1;
             record.delivered_at.get_or_insert(delivery.at);
-            if twice {
+            if record.deliveries > 1 {
                 let violation = format!("{from:?}: delivered twice: {record:?}");
                 self.violations.push(violation);
             }
         }
-        for record in &self.messages[first..] {
-            if record.outcome == Some(MessageOutcome::Delivered) && record.delivered_at.is_none() {
-                let violation = format!("{from:?}: called delivered and was not: {record:?}");
-                self.violations.push(violation);
+    }
+
+    /// Every outcome is true: what is called delivered was, what is called refused was not, and only a restart
+    /// leaves an outcome unknown.
+    fn check_outcomes(&mut self, scenario: &Scenario, from: Side) {
+        let refuses = matches!(
+            scenario.gateway(from.other()).receiver,
+            Receiver::Refuses(_)
+        );
+        let restarts = scenario
+            .events
+            .iter()
+            .any(|event| matches!(event.what, ScenarioEvent::Restart { .. }));
+        let records = self.messages.iter().filter(|record| record.from == from);
+        let is_false = |record: &&MessageRecord| {
+            let was_delivered = record.delivered_at.is_some();
+            match record.outcome {
+                Some(MessageOutcome::Delivered) => !was_delivered,
+                // The log counts what a receiver refuses among the deliveries.
+                Some(MessageOutcome::Refused(_)) => was_delivered && !refuses,
+                Some(MessageOutcome::Unknown(_)) => !restarts,
+                Some(MessageOutcome::Expired) | None => false,
             }
-        }
+        };
+        let untrue = records.filter(is_false);
+        let untrue = untrue.map(|record| format!("{from:?}: untrue outcome: {record:?}"));
+        self.violations.extend(untrue.collect::<Vec<_>>());
     }
 
     fn match_datagrams(&mut self, from: Side, apps: &[AppId], sender: &Log, receiver: &Log) {

@@ -102,6 +102,7 @@ crate::stats! {
         counter late_messages: messages, "Of the delivered ones, delivered later than the latency target";
         counter expired_messages: messages, "Of the sent ones, given up at the end of their lifetime";
         counter refused_messages: messages, "Messages or datagrams not accepted, or refused by the peer";
+        counter unknown_messages: messages, "Of the sent ones, those that may have arrived: the peer restarted or was removed before it acknowledged them";
         counter received_messages: messages, "Messages or datagrams from the peer";
         gauge waiting_messages: messages, "Sent messages that are neither acknowledged nor given up";
         gauge queued_bytes: bytes, "Bytes that wait to be sent";

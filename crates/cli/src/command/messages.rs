@@ -16,7 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use keiro_control::{
     config::Name,
     message_socket::{
-        Ack, BODY_BYTES_MAX, Outcome as Fate, RefusalReason, RefusedReason, Role,
+        Ack, BODY_BYTES_MAX, Outcome as Fate, RefusalReason, RefusedReason, Role, UnknownReason,
         client::{AckReader, ClientError, Connection, MessageReader, MessageWriter},
     },
     protocol::Timestamp,
@@ -205,10 +205,22 @@ impl Sending {
     }
 
     fn broken(&self, error: ClientError) -> Failure {
+        if self.json {
+            for (id, length) in &self.waiting {
+                // The failure that follows says the same.
+                let _ = output::json_line(&SentLine {
+                    id: *id,
+                    outcome: "unknown",
+                    reason: Some("the connection to the gateway ended"),
+                    length_bytes: *length,
+                    delay_seconds: 0.0,
+                });
+            }
+        }
         broken(error).because(format!(
-            "{} messages are through, what became of {} is not known",
+            "{} delivered, {} unknown",
             self.tally.delivered,
-            self.waiting.len()
+            self.waiting.len() as u64 + self.tally.unknown.values().sum::<u64>()
         ))
     }
 }
@@ -219,6 +231,7 @@ struct Tally {
     delivered: u64,
     expired: u64,
     refused: BTreeMap<&'static str, u64>,
+    unknown: BTreeMap<&'static str, u64>,
     delay_sum: Duration,
     delay_min: Option<Duration>,
     delay_max: Duration,
@@ -235,6 +248,7 @@ impl Tally {
             }
             Fate::Expired => self.expired += 1,
             Fate::Refused(reason) => *self.refused.entry(refusal(reason)).or_default() += 1,
+            Fate::Unknown(reason) => *self.unknown.entry(unknown(reason)).or_default() += 1,
         }
     }
 
@@ -250,14 +264,16 @@ impl Tally {
             );
         }
         let refused: u64 = self.refused.values().sum();
+        let unknown: u64 = self.unknown.values().sum();
         let lost = self.expired + refused;
-        if lost == 0 {
-            return Ok(ExitCode::SUCCESS);
-        }
-        let mut failure = Failure::new(format!(
-            "{lost} of {} messages were not delivered",
-            self.delivered + lost
-        ));
+        let all = self.delivered + lost + unknown;
+        let mut failure = match (lost, unknown) {
+            (0, 0) => return Ok(ExitCode::SUCCESS),
+            (0, _) => Failure::new(format!(
+                "{unknown} of {all} messages may not have been delivered"
+            )),
+            _ => Failure::new(format!("{lost} of {all} messages were not delivered")),
+        };
         if self.expired > 0 {
             failure = failure
                 .because(format!(
@@ -268,6 +284,12 @@ impl Tally {
         }
         for (reason, count) in &self.refused {
             failure = failure.because(format!("{count} refused: {reason}"));
+        }
+        for (reason, count) in &self.unknown {
+            failure = failure.because(format!("{count} unknown: {reason}"));
+        }
+        if unknown > 0 {
+            failure = failure.hint("send those again if they may arrive twice");
         }
         Err(failure)
     }
@@ -478,6 +500,7 @@ fn fate(outcome: Fate) -> (&'static str, Option<&'static str>) {
         Fate::Delivered => ("delivered", None),
         Fate::Expired => ("expired", None),
         Fate::Refused(reason) => ("refused", Some(refusal(reason))),
+        Fate::Unknown(reason) => ("unknown", Some(unknown(reason))),
     }
 }
 
@@ -492,6 +515,15 @@ fn refusal(reason: RefusedReason) -> &'static str {
         RefusedReason::NoReceiver => "no receiver is attached at the peer",
         RefusedReason::PeerRefused => "the peer refused it and does not say why",
         RefusedReason::Other(_) => "for a reason that this version does not know",
+    }
+}
+
+fn unknown(reason: UnknownReason) -> &'static str {
+    match reason {
+        UnknownReason::PeerRestarted => "the peer restarted before it acknowledged them",
+        UnknownReason::PeerGone => "the peer was removed before it acknowledged them",
+        UnknownReason::Stopping => "the gateway stopped before they were acknowledged",
+        UnknownReason::Other(_) => "for a reason that this version does not know",
     }
 }
 
@@ -551,6 +583,16 @@ mod tests {
         );
         assert!(
             error.contains("1 given up") && error.contains("1 refused: the gateway's queue"),
+            "{error}"
+        );
+        let mut tally = Tally::default();
+        tally.add(&ack(Fate::Delivered, 10));
+        tally.add(&ack(Fate::Unknown(UnknownReason::PeerRestarted), 0));
+        let error = tally.report().expect_err("one is unknown");
+        let error = error.message("keiro").to_string();
+        assert!(
+            error.starts_with("keiro: 1 of 2 messages may not have been delivered\n")
+                && error.contains("1 unknown: the peer restarted"),
             "{error}"
         );
     }

@@ -27,7 +27,7 @@ use std::{
 
 use super::{
     Ack, AckDecoder, Answer, AnswerDecoder, FramingError, Hello, Message, MessageDecoder,
-    RefusalReason, Role, encode_message_header,
+    RefusalReason, Role, VERSION_MIN, encode_message_header,
 };
 use crate::config::Name;
 
@@ -69,7 +69,8 @@ impl Connection {
     /// # Errors
     /// See [`ClientError`].
     pub fn unix(path: &Path, role: Role, app: &Name) -> Result<Self, ClientError> {
-        Self::open(Self::Unix(UnixStream::connect(path)?), role, app)
+        let connect = || Ok(Self::Unix(UnixStream::connect(path)?));
+        Self::open(connect, role, app)
     }
 
     /// Connects over TCP and says hello, as [`Connection::unix`] does.
@@ -77,10 +78,13 @@ impl Connection {
     /// # Errors
     /// See [`ClientError`].
     pub fn tcp(address: SocketAddr, role: Role, app: &Name) -> Result<Self, ClientError> {
-        let stream = TcpStream::connect_timeout(&address, ANSWER_TIME)?;
-        // Messages are written whole; waiting for more would only delay them.
-        stream.set_nodelay(true)?;
-        Self::open(Self::Tcp(stream), role, app)
+        let connect = || {
+            let stream = TcpStream::connect_timeout(&address, ANSWER_TIME)?;
+            // Messages are written whole; waiting for more would only delay them.
+            stream.set_nodelay(true)?;
+            Ok(Self::Tcp(stream))
+        };
+        Self::open(connect, role, app)
     }
 
     /// A second handle on the same stream.
@@ -124,11 +128,28 @@ impl Connection {
         }
     }
 
-    fn open(mut self, role: Role, app: &Name) -> Result<Self, ClientError> {
-        self.set_read_timeout(Some(ANSWER_TIME))?;
-        say_hello(&mut self, role, app)?;
-        self.set_read_timeout(None)?;
-        Ok(self)
+    /// Says hello in the newest version that the gateway speaks. One of before may still run after an upgrade.
+    fn open(
+        connect: impl Fn() -> io::Result<Self>,
+        role: Role,
+        app: &Name,
+    ) -> Result<Self, ClientError> {
+        let mut hello = Hello::new(role, app.clone());
+        loop {
+            let mut connection = connect()?;
+            connection.set_read_timeout(Some(ANSWER_TIME))?;
+            match say_hello(&mut connection, &hello) {
+                Ok(()) => {
+                    connection.set_read_timeout(None)?;
+                    return Ok(connection);
+                }
+                Err(ClientError::Refused {
+                    reason: RefusalReason::Version,
+                    ..
+                }) if hello.version > VERSION_MIN => hello.version -= 1,
+                Err(error) => return Err(error),
+            }
+        }
     }
 }
 
@@ -168,18 +189,8 @@ impl Write for Connection {
 ///
 /// # Errors
 /// See [`ClientError`].
-pub fn say_hello<S: Read + Write>(
-    stream: &mut S,
-    role: Role,
-    app: &Name,
-) -> Result<(), ClientError> {
-    stream.write_all(
-        &Hello {
-            role,
-            app: app.clone(),
-        }
-        .encode(),
-    )?;
+pub fn say_hello<S: Read + Write>(stream: &mut S, hello: &Hello) -> Result<(), ClientError> {
+    stream.write_all(&hello.encode())?;
     stream.flush()?;
     let mut decoder = AnswerDecoder::default();
     loop {

@@ -38,7 +38,8 @@ fn in_pieces<T>(
 
 fn hello() -> impl Strategy<Value = Hello> {
     let role = prop_oneof![Just(Role::Send), Just(Role::Receive)];
-    (role, "[A-Za-z0-9._-]{1,64}").prop_map(|(role, app)| Hello {
+    (VERSION_MIN..=VERSION, role, "[A-Za-z0-9._-]{1,64}").prop_map(|(version, role, app)| Hello {
+        version,
         role,
         app: name(&app),
     })
@@ -57,6 +58,7 @@ fn ack() -> impl Strategy<Value = Ack> {
         Just(Outcome::Delivered),
         Just(Outcome::Expired),
         any::<u8>().prop_map(|code| Outcome::Refused(RefusedReason::of_code(code))),
+        any::<u8>().prop_map(|code| Outcome::Unknown(UnknownReason::of_code(code))),
     ];
     (any::<u64>(), outcome, any::<u64>()).prop_map(|(id, outcome, nanos)| Ack {
         id,
@@ -92,10 +94,10 @@ proptest! {
         prop_assert_eq!(found, Ok(vec![hello]));
 
         let mut decoder = AnswerDecoder::default();
-        let found = in_pieces(&answer.encode(), &pieces, |input| decoder.decode(input));
+        let found = in_pieces(&answer.encode(VERSION), &pieces, |input| decoder.decode(input));
         prop_assert_eq!(found, Ok(vec![answer]));
 
-        let bytes: Vec<u8> = acks.iter().flat_map(|a| a.encode()).collect();
+        let bytes: Vec<u8> = acks.iter().flat_map(|a| a.encode(VERSION)).collect();
         let mut decoder = AckDecoder::default();
         let found = in_pieces(&bytes, &pieces, |input| decoder.decode(input));
         prop_assert!(decoder.is_between_acks());
@@ -156,11 +158,7 @@ fn in_pieces_until_error(
 
 #[test]
 fn the_hello_ends_where_the_first_message_begins() {
-    let mut bytes = Hello {
-        role: Role::Send,
-        app: name("A3"),
-    }
-    .encode();
+    let mut bytes = Hello::new(Role::Send, name("A3")).encode();
     bytes.extend_from_slice(&encode_message(&Message {
         id: 1,
         body: vec![9],
@@ -189,7 +187,8 @@ fn hellos_that_are_none_are_refused() {
         decode(b"GET / HTTP/1.1"),
         Err(FramingError::NotThisProtocol)
     );
-    assert_eq!(decode(b"KEIM\x02\x01\x02A3"), Err(FramingError::Version(2)));
+    assert_eq!(decode(b"KEIM\x03\x01\x02A3"), Err(FramingError::Version(3)));
+    assert_eq!(decode(b"KEIM\x00\x01\x02A3"), Err(FramingError::Version(0)));
     assert_eq!(decode(b"KEIM\x01\x03\x02A3"), Err(FramingError::Role(3)));
     assert_eq!(
         decode(b"KEIM\x01\x01\x00"),
@@ -239,7 +238,7 @@ fn long_refusals_are_cut_between_characters() {
         reason: RefusalReason::Busy,
         text,
     }
-    .encode();
+    .encode(VERSION);
     match AnswerDecoder::default().decode(&mut bytes.as_slice()) {
         Ok(Some(Answer::Refused { reason, text })) => {
             assert_eq!(reason, RefusalReason::Busy);
@@ -265,22 +264,16 @@ fn documented(name: &str) -> Vec<u8> {
 
 #[test]
 fn the_documentation_has_every_byte() {
-    let hello = Hello {
-        role: Role::Send,
-        app: name("A3"),
-    };
+    let hello = Hello::new(Role::Send, name("A3"));
     assert_eq!(hello.encode(), documented("hello of a sender"));
-    let hello = Hello {
-        role: Role::Receive,
-        app: name("A3"),
-    };
+    let hello = Hello::new(Role::Receive, name("A3"));
     assert_eq!(hello.encode(), documented("hello of a receiver"));
-    assert_eq!(Answer::Accepted.encode(), documented("accepted"));
+    assert_eq!(Answer::Accepted.encode(VERSION), documented("accepted"));
     let refused = Answer::Refused {
         reason: RefusalReason::UnknownApp,
         text: "no A9".to_owned(),
     };
-    assert_eq!(refused.encode(), documented("refused"));
+    assert_eq!(refused.encode(VERSION), documented("refused"));
     let message = Message {
         id: 7,
         body: b"hi".to_vec(),
@@ -291,13 +284,23 @@ fn the_documentation_has_every_byte() {
         outcome: Outcome::Delivered,
         delay: Duration::from_micros(10_500),
     };
-    assert_eq!(delivered.encode().to_vec(), documented("delivered"));
+    assert_eq!(delivered.encode(VERSION).to_vec(), documented("delivered"));
     let queue_full = Ack {
         id: 8,
         outcome: Outcome::Refused(RefusedReason::QueueFull),
         delay: Duration::ZERO,
     };
-    assert_eq!(queue_full.encode().to_vec(), documented("refused message"));
+    assert_eq!(
+        queue_full.encode(VERSION).to_vec(),
+        documented("refused message")
+    );
+    let unknown = Ack {
+        id: 9,
+        outcome: Outcome::Unknown(UnknownReason::PeerRestarted),
+        delay: Duration::ZERO,
+    };
+    assert_eq!(unknown.encode(VERSION).to_vec(), documented("unknown"));
+    assert_eq!(unknown.encode(1).to_vec(), documented("unknown, version 1"));
 }
 
 #[test]
@@ -309,6 +312,10 @@ fn the_documentation_has_every_number() {
     }
     for code in 1..=8 {
         let row = format!("| {code} | `{:?}` |", RefusedReason::of_code(code));
+        assert!(document.contains(&row), "missing: {row}");
+    }
+    for code in 1..=3 {
+        let row = format!("| {code} | `{:?}` |", UnknownReason::of_code(code));
         assert!(document.contains(&row), "missing: {row}");
     }
 }
@@ -342,14 +349,8 @@ fn read_hello(stream: &mut UnixStream) -> Hello {
 #[test]
 fn a_client_sends_messages_and_gets_acks() {
     let (_directory, path, server) = served(|mut stream| {
-        assert_eq!(
-            read_hello(&mut stream),
-            Hello {
-                role: Role::Send,
-                app: name("A3")
-            }
-        );
-        stream.write_all(&Answer::Accepted.encode()).unwrap();
+        assert_eq!(read_hello(&mut stream), Hello::new(Role::Send, name("A3")));
+        stream.write_all(&Answer::Accepted.encode(VERSION)).unwrap();
         let mut messages = MessageReader::new(stream.try_clone().unwrap());
         while let Some(message) = messages.next_message().unwrap() {
             let delay = Duration::from_nanos(message.body.len() as u64);
@@ -358,7 +359,7 @@ fn a_client_sends_messages_and_gets_acks() {
                 outcome: Outcome::Delivered,
                 delay,
             };
-            stream.write_all(&ack.encode()).unwrap();
+            stream.write_all(&ack.encode(VERSION)).unwrap();
         }
     });
     let connection = Connection::unix(&path, Role::Send, &name("A3")).unwrap();
@@ -380,6 +381,32 @@ fn a_client_sends_messages_and_gets_acks() {
 }
 
 #[test]
+fn a_client_speaks_the_version_of_an_older_gateway() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("message.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let server = thread::spawn(move || {
+        let mut versions = Vec::new();
+        while versions.last() != Some(&VERSION_MIN) {
+            let mut stream = listener.accept().unwrap().0;
+            let version = read_hello(&mut stream).version;
+            versions.push(version);
+            let answer = match version {
+                VERSION_MIN => Answer::Accepted,
+                other => Answer::Refused {
+                    reason: RefusalReason::Version,
+                    text: format!("version {other}"),
+                },
+            };
+            stream.write_all(&answer.encode(VERSION_MIN)).unwrap();
+        }
+        versions
+    });
+    Connection::unix(&path, Role::Send, &name("A3")).unwrap();
+    assert_eq!(server.join().unwrap(), [2, 1]);
+}
+
+#[test]
 fn a_refused_client_gets_the_reason() {
     let (_directory, path, server) = served(|mut stream| {
         read_hello(&mut stream);
@@ -388,7 +415,7 @@ fn a_refused_client_gets_the_reason() {
             reason: RefusalReason::UnknownApp,
             text,
         };
-        stream.write_all(&answer.encode()).unwrap();
+        stream.write_all(&answer.encode(VERSION)).unwrap();
     });
     let error = Connection::unix(&path, Role::Receive, &name("A9")).unwrap_err();
     assert_eq!(
@@ -403,7 +430,7 @@ fn a_refused_client_gets_the_reason() {
 fn a_stream_that_ends_within_a_message_is_an_error() {
     let (_directory, path, server) = served(|mut stream| {
         read_hello(&mut stream);
-        stream.write_all(&Answer::Accepted.encode()).unwrap();
+        stream.write_all(&Answer::Accepted.encode(VERSION)).unwrap();
         let whole = encode_message(&Message {
             id: 1,
             body: vec![5; 10],
@@ -445,7 +472,7 @@ fn a_timed_out_read_loses_nothing() {
         outcome: Outcome::Expired,
         delay: Duration::from_secs(2),
     };
-    let bytes = ack.encode();
+    let bytes = ack.encode(VERSION);
     far.write_all(&bytes[..7]).unwrap();
     assert!(matches!(acks.next_ack(), Err(ClientError::Io(_))));
     far.write_all(&bytes[7..]).unwrap();

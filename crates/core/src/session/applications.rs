@@ -121,13 +121,16 @@ impl App {
             }
             MessageOutcome::Expired => self.stats.expired_messages += 1,
             MessageOutcome::Refused(_) => self.stats.refused_messages += 1,
-            MessageOutcome::PeerRemoved => {}
+            MessageOutcome::Unknown(_) => self.stats.unknown_messages += 1,
         }
     }
 
     fn snapshot(&self) -> AppSnapshot {
         let stats = self.stats;
-        let ended = stats.delivered_messages + stats.expired_messages + stats.refused_messages;
+        let ended = stats.delivered_messages
+            + stats.expired_messages
+            + stats.refused_messages
+            + stats.unknown_messages;
         AppSnapshot {
             id: self.config.id,
             path: self.active,

@@ -28,6 +28,15 @@ pub(super) struct Refusals {
     packet: Option<(SocketId, SocketAddr, Vec<u8>)>,
     /// When it was last reported that the peer refuses us.
     reported_at: Option<Instant>,
+    /// The peer has just refused us; a close follows.
+    is_refused: bool,
+}
+
+impl Refusals {
+    /// Whether the close that has come belongs to a refusal.
+    pub(super) fn take_refused(&mut self) -> bool {
+        std::mem::take(&mut self.is_refused)
+    }
 }
 
 /// What a response of the peer means.
@@ -111,6 +120,7 @@ impl Session {
 
     /// The peer serves another gateway that has our key.
     pub(super) fn handle_refusal(&mut self, now: Instant, cause: RefusalCause) {
+        self.refusals.is_refused = true;
         let reported_at = self.refusals.reported_at;
         let is_due =
             reported_at.is_none_or(|at| now.saturating_duration_since(at) >= REPORT_INTERVAL);

@@ -75,7 +75,7 @@ use crate::{
         TimingConfig,
     },
     datagram::IPV6_OVERHEAD,
-    event::{Event, MessageOutcome, MoveReason, PathDownReason},
+    event::{Event, MessageOutcome, MoveReason, PathDownReason, RefusalReason, UnknownCause},
     handshake::{CookieJar, Initiation, MacKeys, PresharedKey, PublicKey},
     id::{AppId, MessageId, PathId, PeerId, SocketId, TenantId},
     snapshot::DropCounters,
@@ -457,8 +457,20 @@ impl Session {
     /// Ends every message: the peer is removed.
     pub(crate) fn abandon(&mut self, now: Instant) {
         for (id, message) in self.scheduler.queues_mut().take_all() {
-            let end = MessageEnd::here(MessageOutcome::PeerRemoved);
-            self.on_message_ended(now, id, &message, end);
+            let outcome = match message.has_left_whole() {
+                true => MessageOutcome::Unknown(UnknownCause::PeerRemoved),
+                false => MessageOutcome::Refused(RefusalReason::NotSent),
+            };
+            self.on_message_ended(now, id, &message, MessageEnd::here(outcome));
+        }
+    }
+
+    /// Ends the messages that the peer may have delivered and does not know any more. They are not sent
+    /// again: each would be delivered twice if it was delivered before.
+    fn end_unknown_messages(&mut self, now: Instant) {
+        for (id, message) in self.scheduler.queues_mut().take_left_whole() {
+            let outcome = MessageOutcome::Unknown(UnknownCause::PeerRestarted);
+            self.on_message_ended(now, id, &message, MessageEnd::here(outcome));
         }
     }
 
@@ -582,6 +594,7 @@ impl Session {
             tenants.restart(now, path.id(), path.mtu(), true);
         }
         self.choose_paths(MoveReason::PathDown);
+        self.end_unknown_messages(now);
         let apps = &self.apps;
         self.scheduler
             .queues_mut()

@@ -474,6 +474,10 @@ impl Session {
         let (streams, mut cx) = self.streams();
         streams.on_peer_forgot(&mut cx, ResetReason::Gateway);
         self.on_stream_events();
+        // One that serves another gateway with our key has not taken our messages, and may yet.
+        if !self.refusals.take_refused() {
+            self.end_unknown_messages(now);
+        }
         self.handshake.next_at = Some(now + self.settings.timing.handshake_retry_max);
         self.choose_paths(MoveReason::PathDown);
         if std::mem::replace(&mut self.reachability.was_up, false) {

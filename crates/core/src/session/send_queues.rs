@@ -292,6 +292,18 @@ impl SendQueues {
             .collect()
     }
 
+    /// Takes out the messages of which all bytes have left: the peer may have delivered them.
+    pub(crate) fn take_left_whole(&mut self) -> Vec<(u64, OutMessage)> {
+        let left = self.messages.iter();
+        let left: Vec<u64> = left
+            .filter(|(_, message)| message.has_left_whole())
+            .map(|(id, _)| *id)
+            .collect();
+        left.into_iter()
+            .filter_map(|id| Some((id, self.remove_message(id)?)))
+            .collect()
+    }
+
     /// The peer has restarted: it knows nothing of what was sent, all begins anew.
     pub(crate) fn restart(&mut self, credit: u64, path_of_app: impl Fn(AppId) -> Option<PathId>) {
         self.ready.clear();

@@ -565,7 +565,7 @@ impl DataThread {
                     });
                 }
             }
-            MessageOutcome::Refused(_) | MessageOutcome::PeerRemoved => {}
+            MessageOutcome::Refused(_) | MessageOutcome::Unknown(_) => {}
         }
     }
 
@@ -600,10 +600,11 @@ impl DataThread {
         }
     }
 
-    /// Sends close notices, and gives pending packets a moment to leave.
+    /// Sends close notices, ends what has no outcome, and gives pending packets a moment to leave.
     fn close(&mut self) {
         let start = now();
         self.endpoint.close(start);
+        self.handle_events();
         let mut ready = ReadyList::new(1);
         loop {
             self.send();

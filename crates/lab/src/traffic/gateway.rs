@@ -52,8 +52,10 @@ pub struct Outcomes {
     pub delivered: u64,
     /// Expired at the end of their lifetime.
     pub expired: u64,
-    /// Not accepted by the gateway.
+    /// Not accepted by the gateway or the peer.
     pub refused: u64,
+    /// Perhaps delivered: the peer restarted, or one of the gateways stopped.
+    pub unknown: u64,
 }
 
 /// Hands messages of one application to a gateway.
@@ -135,6 +137,7 @@ impl Outcomes {
             Outcome::Delivered => self.delivered += 1,
             Outcome::Expired => self.expired += 1,
             Outcome::Refused(_) => self.refused += 1,
+            Outcome::Unknown(_) => self.unknown += 1,
         }
     }
 }
@@ -212,7 +215,7 @@ mod tests {
         os::unix::net::UnixStream,
     };
 
-    use keiro_control::message_socket::{Ack, encode_message_header};
+    use keiro_control::message_socket::{Ack, VERSION, encode_message_header};
 
     use super::*;
 
@@ -236,7 +239,7 @@ mod tests {
                 outcome,
                 delay: Duration::ZERO,
             };
-            gateway.write_all(&ack.encode()).unwrap();
+            gateway.write_all(&ack.encode(VERSION)).unwrap();
         }
         sender.finish().unwrap();
         assert_eq!(gateway.read(&mut [0; 1]).unwrap(), 0);
@@ -247,6 +250,7 @@ mod tests {
             delivered: 1,
             expired: 1,
             refused: 0,
+            unknown: 0,
         };
         assert_eq!(*lock(&outcomes), expected);
     }

@@ -18,6 +18,7 @@ mod losses;
 mod mtu;
 mod network;
 mod order;
+mod outcomes;
 mod overload;
 mod pacing;
 mod path_death;

@@ -88,6 +88,11 @@ impl OutMessage {
         self.repair_bytes() + (self.body.len() - self.fresh) as u64
     }
 
+    /// All bytes have left at least once: the peer may have it whole.
+    pub(crate) fn has_left_whole(&self) -> bool {
+        self.fresh == self.body.len()
+    }
+
     fn restart(&mut self) {
         self.wire_id = None;
         self.fresh = 0;

@@ -355,7 +355,7 @@ impl MessageStatus {
             Self::Refused(RefusalReason::UnknownApplication) => 1,
             Self::Refused(RefusalReason::NoReceiver) => 2,
             Self::Refused(RefusalReason::ReceiverFull) => 3,
-            Self::Refused(RefusalReason::Other) => 255,
+            Self::Refused(RefusalReason::Other | RefusalReason::NotSent) => 255,
         }
     }
 

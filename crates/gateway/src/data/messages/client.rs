@@ -15,7 +15,7 @@ use std::{
 
 use keiro_control::message_socket::{
     Ack, Answer, BODY_BYTES_MAX, FramingError, Hello, HelloDecoder, MESSAGE_HEADER_BYTES, Outcome,
-    RefusalReason, RefusedReason, Role,
+    RefusalReason, RefusedReason, Role, VERSION_MIN,
 };
 use keiro_core::{AppId, Instant, MessageId, PeerId};
 use keiro_linux::epoll::{Epoll, Interest};
@@ -36,6 +36,8 @@ pub(super) struct Client {
     state: State,
     /// Answer and acks that wait to be written.
     output: Vec<u8>,
+    /// The version of its hello; the oldest one before it.
+    version: u8,
     opened: Instant,
     /// After a hang-up, what it sent before is still read, and nothing is sent to it.
     watch: EpollRegistration,
@@ -142,6 +144,7 @@ impl Client {
             stream,
             state: State::Hello(HelloDecoder::default()),
             output: Vec::new(),
+            version: VERSION_MIN,
             opened: now,
             watch: EpollRegistration::new(Interest::Read),
             refusal,
@@ -168,12 +171,13 @@ impl Client {
     /// Sends a refusal; the caller closes. What the socket does not take at once is dropped.
     pub(super) fn refuse(&mut self, reason: RefusalReason, text: &str) {
         let text = text.to_owned();
-        let answer = Answer::Refused { reason, text }.encode();
+        let answer = Answer::Refused { reason, text }.encode(self.version);
         let _ = self.stream.write(&answer);
     }
 
     pub(super) fn welcome(&mut self, now: Instant, app: AppId, hello: &Hello) {
-        self.output.extend_from_slice(&Answer::Accepted.encode());
+        let answer = Answer::Accepted.encode(self.version);
+        self.output.extend_from_slice(&answer);
         self.state = match hello.role {
             Role::Send => State::Sender(Sender {
                 app,
@@ -217,7 +221,13 @@ impl Client {
     pub(super) fn read(&mut self, now: Instant) -> Progress {
         let output_full = self.output.len() > OUTPUT_MAX;
         match &mut self.state {
-            State::Hello(decoder) => read_hello(&mut self.stream, decoder),
+            State::Hello(decoder) => {
+                let progress = read_hello(&mut self.stream, decoder);
+                if let Progress::Hello(hello) = &progress {
+                    self.version = hello.version;
+                }
+                progress
+            }
             State::Sender(sender) if sender.may_read() && !output_full => {
                 sender.read(now, &mut self.stream)
             }
@@ -349,7 +359,7 @@ impl Client {
 
     fn tell(&mut self, ack: Ack) {
         if !self.watch.is_hung_up() {
-            self.output.extend_from_slice(&ack.encode());
+            self.output.extend_from_slice(&ack.encode(self.version));
         }
     }
 

@@ -37,9 +37,11 @@ use std::{
 };
 
 use keiro_control::message_socket::{
-    Ack, Hello, Outcome, RefusalReason as HelloRefusal, RefusedReason, Role,
+    Ack, Hello, Outcome, RefusalReason as HelloRefusal, RefusedReason, Role, UnknownReason,
 };
-use keiro_core::{AppId, DeliveryClass, MessageId, MessageOutcome, PeerId, RefusalReason};
+use keiro_core::{
+    AppId, DeliveryClass, MessageId, MessageOutcome, PeerId, RefusalReason, UnknownCause,
+};
 use keiro_linux::{
     acceptor::Acceptor,
     epoll::{Epoll, Ready},
@@ -289,9 +291,13 @@ impl MessageServer {
         let (outcome, delay) = match outcome {
             MessageOutcome::Delivered => (Outcome::Delivered, after),
             MessageOutcome::Expired => (Outcome::Expired, after),
-            MessageOutcome::Refused(reason) => (refused(reason), Duration::ZERO),
-            MessageOutcome::PeerRemoved => {
-                (Outcome::Refused(RefusedReason::PeerGone), Duration::ZERO)
+            MessageOutcome::Refused(reason) => {
+                let reason = refused_reason(reason, self.draining);
+                (Outcome::Refused(reason), Duration::ZERO)
+            }
+            MessageOutcome::Unknown(cause) => {
+                let reason = unknown_reason(cause, self.draining);
+                (Outcome::Unknown(reason), Duration::ZERO)
             }
         };
         let ack = Ack {
@@ -691,12 +697,23 @@ impl AsFd for Listener {
     }
 }
 
-/// The ack for a refusal by the peer.
-fn refused(reason: RefusalReason) -> Outcome {
-    Outcome::Refused(match reason {
+/// The reason of a refusal, as a client gets it. `stops`: the gateway does, and closes all sessions.
+fn refused_reason(reason: RefusalReason, stops: bool) -> RefusedReason {
+    match reason {
+        RefusalReason::NotSent if stops => RefusedReason::Stopping,
+        RefusalReason::NotSent => RefusedReason::PeerGone,
         RefusalReason::UnknownApplication => RefusedReason::AppRemoved,
         RefusalReason::ReceiverFull => RefusedReason::QueueFull,
         RefusalReason::NoReceiver => RefusedReason::NoReceiver,
         RefusalReason::Other => RefusedReason::PeerRefused,
-    })
+    }
+}
+
+/// The reason why an outcome is unknown, as a client gets it.
+fn unknown_reason(cause: UnknownCause, stops: bool) -> UnknownReason {
+    match cause {
+        UnknownCause::PeerRestarted => UnknownReason::PeerRestarted,
+        UnknownCause::PeerRemoved if stops => UnknownReason::Stopping,
+        UnknownCause::PeerRemoved => UnknownReason::PeerGone,
+    }
 }

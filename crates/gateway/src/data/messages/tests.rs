@@ -5,7 +5,10 @@ use std::{
     os::unix::net::UnixStream,
 };
 
-use keiro_control::{config::Name, message_socket::Answer};
+use keiro_control::{
+    config::Name,
+    message_socket::{Answer, VERSION},
+};
 use keiro_core::{
     AppConfig, AppId, Endpoint, EndpointConfig, Instant, PeerConfig, PrivateKey, PublicKey,
     SendError, TenantId,
@@ -115,7 +118,7 @@ impl Served {
     fn connect(&mut self, role: Role) -> UnixStream {
         let mut stream = UnixStream::connect(&self.path).unwrap();
         let app = Name::new("M").unwrap();
-        stream.write_all(&Hello { role, app }.encode()).unwrap();
+        stream.write_all(&Hello::new(role, app).encode()).unwrap();
         stream
             .set_read_timeout(Some(Duration::from_secs(10)))
             .unwrap();
@@ -126,7 +129,7 @@ impl Served {
     /// One whose hello was accepted.
     fn attach(&mut self, role: Role) -> UnixStream {
         let mut stream = self.connect(role);
-        let accepted = Answer::Accepted.encode();
+        let accepted = Answer::Accepted.encode(VERSION);
         let mut answer = vec![0; accepted.len()];
         stream.read_exact(&mut answer).unwrap();
         assert_eq!(answer, accepted);
@@ -176,7 +179,7 @@ fn what_a_sender_said_before_it_quit_is_taken_over() {
     let mut sender = UnixStream::connect(&served.path).unwrap();
     let (role, app) = (Role::Send, Name::new("M").unwrap());
     // The answer is never read.
-    let mut said = Hello { role, app }.encode();
+    let mut said = Hello::new(role, app).encode();
     for id in 0..100 {
         said.extend(message(id, &[1; 500]));
     }
