@@ -8,9 +8,9 @@
 //!   towards the peer is full, nothing more is read from that client until there is room.
 //! - A receiver's message is written from the buffer that the core gave out. Every receiver of the
 //!   application gets it; when the sockets of all have it, it is acknowledged to the peer.
-//! - While there is no receiver, or one is too slow, messages are held for a short while, within
-//!   bounds, then refused. A receiver that takes nothing for long is closed: what waits for it takes
-//!   of the one window that all of the peer's messages share.
+//! - While a receiver is slow, or is expected after a start or after the last one has left, messages are held:
+//!   the peer gets no more credit, and nothing is refused. One that does not come in time is overdue, and little
+//!   is held for it. A receiver that takes nothing for long is closed.
 //! - Long messages that are not whole, or found the queue full, share a bounded memory: see [`memory`].
 //! - A client that closes is forgotten as soon as what it sent is read; its messages go on.
 //!
@@ -25,7 +25,7 @@ pub(crate) mod tag;
 mod tests;
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     io,
     net::TcpListener,
     os::{
@@ -40,7 +40,7 @@ use keiro_control::message_socket::{
     Ack, Hello, Outcome, RefusalReason as HelloRefusal, RefusedReason, Role, UnknownReason,
 };
 use keiro_core::{
-    AppId, DeliveryClass, MessageId, MessageOutcome, PeerId, RefusalReason, UnknownCause,
+    AppId, DeliveryClass, Instant, MessageId, MessageOutcome, PeerId, RefusalReason, UnknownCause,
 };
 use keiro_linux::{
     acceptor::Acceptor,
@@ -52,7 +52,7 @@ use keiro_linux::{
 pub(crate) use self::queue::PendingMessage;
 use self::{
     client::{Client, ClientMessage, Progress, Stream},
-    queue::{HoldQueue, SharedMessage},
+    queue::{ABSENCE_MAX, HoldQueue, SharedMessage},
     tag::untagged_body,
 };
 use super::{context::Context, token};
@@ -77,6 +77,8 @@ pub(crate) struct MessageServer {
     unfinished: HashMap<(PeerId, MessageId), MessageOrigin>,
     /// Messages that wait for a receiver, by application.
     holds: BTreeMap<AppId, HoldQueue>,
+    /// Since when an application has had no receiver: since the last one left, or a message came.
+    absences: BTreeMap<AppId, Instant>,
     figures: HashMap<AppId, AppMessages>,
     /// Senders that wait for memory, the one that waits longest first.
     memory_waiters: VecDeque<u64>,
@@ -135,6 +137,7 @@ impl MessageServer {
             clients: HashMap::new(),
             unfinished: HashMap::new(),
             holds: BTreeMap::new(),
+            absences: BTreeMap::new(),
             figures: HashMap::new(),
             memory_waiters: VecDeque::new(),
             next: 0,
@@ -266,14 +269,19 @@ impl MessageServer {
             self.give(context, &receivers, held);
             return None;
         }
-        let hold = self.holds.entry(app).or_default();
-        let refused = match receivers.is_empty() {
-            true => RefusalReason::NoReceiver,
-            false => RefusalReason::ReceiverFull,
+        let now = context.now;
+        let is_overdue = receivers.is_empty() && {
+            let absent_since = *self.absences.entry(app).or_insert(now);
+            now.saturating_duration_since(absent_since) >= ABSENCE_MAX
         };
-        match hold.push(context.now, held) {
+        let hold = self.holds.entry(app).or_default();
+        if !is_overdue {
+            hold.push(now, held);
+            return None;
+        }
+        match hold.push_overdue(now, held) {
             Ok(()) => None,
-            Err(held) => finished(held.peer, held.id, Some(refused)),
+            Err(held) => finished(held.peer, held.id, Some(RefusalReason::NoReceiver)),
         }
     }
 
@@ -329,16 +337,14 @@ impl MessageServer {
     /// Ends what waited too long: held messages, clients without hello, receivers that are stuck.
     pub(crate) fn sweep(&mut self, context: &mut Context<'_>) {
         let now = context.now;
-        let attached: HashSet<AppId> = self.clients.values().filter_map(Client::receives).collect();
         for (app, hold) in &mut self.holds {
-            let reason = match attached.contains(app) {
-                true => RefusalReason::ReceiverFull,
-                false => RefusalReason::NoReceiver,
+            // Of one that has a receiver, the peer's credit bounds what is held.
+            let Some(absent_since) = self.absences.get(app) else {
+                continue;
             };
-            for held in hold.expired(now) {
-                context
-                    .endpoint
-                    .finish_message(held.peer, held.id, Some(reason));
+            let reason = Some(RefusalReason::NoReceiver);
+            for held in hold.expired(now, *absent_since) {
+                context.endpoint.finish_message(held.peer, held.id, reason);
             }
         }
         self.holds.retain(|_, hold| !hold.is_empty());
@@ -384,6 +390,7 @@ impl MessageServer {
 
     /// Ends the clients of an application that is gone, and its held messages.
     pub(crate) fn forget_app(&mut self, context: &mut Context<'_>, app: AppId) {
+        self.absences.remove(&app);
         if let Some(mut hold) = self.holds.remove(&app) {
             for held in hold.take_all() {
                 let reason = Some(RefusalReason::UnknownApplication);
@@ -580,6 +587,7 @@ impl MessageServer {
             return false;
         }
         if hello.role == Role::Receive {
+            self.absences.remove(&app);
             self.give_held(context, app);
         }
         self.clients.contains_key(&number)
@@ -649,6 +657,9 @@ impl MessageServer {
             return;
         };
         self.figures_of(app).receivers -= 1;
+        if self.receivers_of(app).is_empty() && context.routes.get(app).is_some() {
+            self.absences.insert(app, context.now);
+        }
         for shared in client.take_queue() {
             let Some((held, received)) = shared.last() else {
                 continue;

@@ -16,20 +16,20 @@ pub(crate) struct PendingMessage {
 #[derive(Clone)]
 pub(super) struct SharedMessage(Rc<(PendingMessage, Cell<bool>)>);
 
-/// Messages of one application for which no receiver is attached; bounded in number, bytes and
-/// time.
+/// Messages of one application that wait for a receiver. Their bytes are of the credit that the peer has, and are
+/// bounded by it.
 #[derive(Default)]
 pub(super) struct HoldQueue {
     messages: VecDeque<(Instant, PendingMessage)>,
     bytes: usize,
 }
 
-/// Messages held per application.
-const MESSAGES_MAX: usize = 64;
+/// Messages held of an application whose receiver is overdue. Ours: it must not take the credit of others.
+const OVERDUE_MESSAGES_MAX: usize = 64;
 /// Their bytes: one message of the largest length, or many small ones.
-const BYTES_MAX: usize = (16 << 20) + super::tag::TAG_BYTES;
-/// How long a receiver may take to come (back).
-const TIME_MAX: Duration = Duration::from_secs(5);
+const OVERDUE_BYTES_MAX: usize = (16 << 20) + super::tag::TAG_BYTES;
+/// How long a receiver may take to come (back). Ours: a service manager restarts a program within this time.
+pub(super) const ABSENCE_MAX: Duration = Duration::from_secs(5);
 
 impl SharedMessage {
     pub(super) fn new(held: PendingMessage) -> Self {
@@ -54,18 +54,23 @@ impl SharedMessage {
 }
 
 impl HoldQueue {
-    /// Holds a message; hands it back if there is no room.
-    pub(super) fn push(
+    /// Holds a message of an application whose receiver is attached, or expected.
+    pub(super) fn push(&mut self, now: Instant, held: PendingMessage) {
+        self.bytes += held.bytes.len();
+        self.messages.push_back((now, held));
+    }
+
+    /// Holds a message of an application whose receiver is overdue; hands it back if there is no room.
+    pub(super) fn push_overdue(
         &mut self,
         now: Instant,
         held: PendingMessage,
     ) -> Result<(), PendingMessage> {
         let bytes = self.bytes + held.bytes.len();
-        if self.messages.len() >= MESSAGES_MAX || bytes > BYTES_MAX {
+        if self.messages.len() >= OVERDUE_MESSAGES_MAX || bytes > OVERDUE_BYTES_MAX {
             return Err(held);
         }
-        self.bytes = bytes;
-        self.messages.push_back((now, held));
+        self.push(now, held);
         Ok(())
     }
 
@@ -81,10 +86,10 @@ impl HoldQueue {
         Some(held)
     }
 
-    /// Takes those that have waited too long.
-    pub(super) fn expired(&mut self, now: Instant) -> Vec<PendingMessage> {
+    /// Takes those that have waited too long for a receiver, which has been absent since then.
+    pub(super) fn expired(&mut self, now: Instant, absent_since: Instant) -> Vec<PendingMessage> {
         let old = |(since, _): &(Instant, PendingMessage)| {
-            now.saturating_duration_since(*since) >= TIME_MAX
+            now.saturating_duration_since((*since).max(absent_since)) >= ABSENCE_MAX
         };
         let mut expired = Vec::new();
         while self.messages.front().is_some_and(old) {
@@ -102,6 +107,11 @@ impl HoldQueue {
     pub(super) fn forget_peer(&mut self, peer: PeerId) {
         self.messages.retain(|(_, held)| held.peer != peer);
         self.bytes = self.messages.iter().map(|(_, held)| held.bytes.len()).sum();
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.messages.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -126,30 +136,33 @@ mod tests {
     }
 
     #[test]
-    fn number_and_bytes_are_bounded() {
+    fn number_and_bytes_of_an_overdue_receiver_are_bounded() {
         let mut queue = HoldQueue::default();
-        for id in 0..MESSAGES_MAX as u64 {
-            assert!(queue.push(at(0), held(id, 10)).is_ok());
+        for id in 0..OVERDUE_MESSAGES_MAX as u64 {
+            assert!(queue.push_overdue(at(0), held(id, 10)).is_ok());
         }
-        assert!(queue.push(at(0), held(99, 10)).is_err());
+        assert!(queue.push_overdue(at(0), held(99, 10)).is_err());
         let mut queue = HoldQueue::default();
-        assert!(queue.push(at(0), held(1, BYTES_MAX)).is_ok());
-        assert!(queue.push(at(0), held(2, 1)).is_err());
-        assert_eq!(queue.first_length(), Some(BYTES_MAX));
+        let longest = held(1, OVERDUE_BYTES_MAX);
+        assert!(queue.push_overdue(at(0), longest).is_ok());
+        assert!(queue.push_overdue(at(0), held(2, 1)).is_err());
+        assert_eq!(queue.first_length(), Some(OVERDUE_BYTES_MAX));
         assert!(queue.pop().is_some() && queue.is_empty());
-        assert!(queue.push(at(0), held(2, 1)).is_ok());
+        assert!(queue.push_overdue(at(0), held(2, 1)).is_ok());
     }
 
     #[test]
     fn old_messages_end_in_order() {
         let mut queue = HoldQueue::default();
         for id in 0..4 {
-            assert!(queue.push(at(id), held(id, 10)).is_ok());
+            queue.push(at(id), held(id, 10));
         }
         let ids =
             |messages: Vec<PendingMessage>| messages.iter().map(|m| m.id.0).collect::<Vec<_>>();
-        assert!(ids(queue.expired(at(4))).is_empty());
-        assert_eq!(ids(queue.expired(at(6))), [0, 1]);
+        assert!(ids(queue.expired(at(4), at(0))).is_empty());
+        // Before it left, a receiver was attached: the wait begins with its absence.
+        assert!(ids(queue.expired(at(6), at(2))).is_empty());
+        assert_eq!(ids(queue.expired(at(6), at(0))), [0, 1]);
         queue.forget_peer(PeerId(0));
         assert_eq!(ids(queue.take_all()), [3]);
         assert!(queue.is_empty());

@@ -7,11 +7,11 @@ use std::{
 
 use keiro_control::{
     config::Name,
-    message_socket::{Answer, VERSION},
+    message_socket::{Answer, MessageDecoder, VERSION},
 };
 use keiro_core::{
-    AppConfig, AppId, Endpoint, EndpointConfig, Instant, PeerConfig, PrivateKey, PublicKey,
-    SendError, TenantId,
+    AppConfig, AppId, Endpoint, EndpointConfig, PeerConfig, PrivateKey, PublicKey, SendError,
+    TenantId,
 };
 use keiro_linux::epoll::ReadyList;
 
@@ -283,6 +283,86 @@ fn a_receiver_that_takes_nothing_is_closed_after_a_while() {
     served.with(MessageServer::sweep);
     assert!(served.server.holds.is_empty());
     drop(receiver);
+}
+
+/// Whole messages that a receiver has read, by their numbers, until it has `count`.
+fn read_messages(served: &mut Served, receiver: &mut UnixStream, count: usize) -> Vec<u64> {
+    let mut ids = Vec::new();
+    receiver.set_nonblocking(true).unwrap();
+    let mut decoder = MessageDecoder::default();
+    let mut buffer = vec![0; 64 << 10];
+    while ids.len() < count {
+        let before = ids.len();
+        while let Ok(read @ 1..) = receiver.read(&mut buffer) {
+            let mut input = &buffer[..read];
+            while let Some(message) = decoder.decode(&mut input).unwrap() {
+                ids.push(message.id);
+            }
+        }
+        served.turn();
+        assert!(ids.len() > before || before < count, "{before} of {count}");
+    }
+    ids
+}
+
+#[test]
+fn nothing_is_refused_until_a_receiver_is_overdue() {
+    const COUNT: usize = 5000;
+    // After a start, and after the last receiver has left.
+    for was_attached in [false, true] {
+        let mut served = Served::new();
+        if was_attached {
+            drop(served.attach(Role::Receive));
+            served.turn();
+            served.now += ABSENCE_MAX / 2;
+        }
+        for id in 0..COUNT {
+            assert_eq!(served.deliver(id as u64, 100), None, "{id}");
+        }
+        served.now += ABSENCE_MAX / 2 - Duration::from_millis(1);
+        served.with(MessageServer::sweep);
+        let mut receiver = served.attach(Role::Receive);
+        let ids = read_messages(&mut served, &mut receiver, COUNT);
+        assert!(ids.iter().copied().eq(0..COUNT as u64));
+        assert!(served.server.holds.is_empty());
+    }
+}
+
+#[test]
+fn nothing_is_refused_while_a_receiver_is_slow() {
+    const COUNT: usize = 2000;
+    let mut served = Served::new();
+    let mut receiver = served.attach(Role::Receive);
+    // More than sockets and the receiver's queue hold.
+    for id in 0..COUNT {
+        assert_eq!(served.deliver(id as u64, 20_000), None, "{id}");
+    }
+    assert!(served.server.holds.contains_key(&test_app()));
+    for _ in 0..3 {
+        served.now += 2 * ABSENCE_MAX;
+        served.with(MessageServer::sweep);
+        assert_eq!(served.deliver(COUNT as u64, 1), None);
+        let held = served.server.holds[&test_app()].len();
+        assert!(held > COUNT / 2, "{held}");
+        // It reads a little, and is not stuck.
+        receiver.read_exact(&mut [0; 100_000]).unwrap();
+    }
+}
+
+#[test]
+fn little_is_held_for_a_receiver_that_is_overdue() {
+    let mut served = Served::new();
+    for id in 0..1000 {
+        assert_eq!(served.deliver(id, 100), None);
+    }
+    served.now += ABSENCE_MAX;
+    let refused = served.deliver(1000, 100).expect("a result");
+    assert_eq!(refused.refused, Some(RefusalReason::NoReceiver));
+    // Those that waited end, too, and a few wait again.
+    served.with(MessageServer::sweep);
+    assert!(served.server.holds.is_empty());
+    let refused = (0..1000).filter(|id| served.deliver(2000 + id, 100).is_some());
+    assert_eq!(refused.count(), 1000 - 64);
 }
 
 #[test]
