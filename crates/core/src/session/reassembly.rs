@@ -1,5 +1,5 @@
 //! Reassembly of the peer's messages and fragmented datagrams, in bounded memory. A message is
-//! delivered exactly once.
+//! delivered once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -22,6 +22,10 @@ const FRAGMENTED_MAX: usize = 32;
 /// Pieces that such a datagram may be in: 64 KiB in packets of the smallest MTU are fewer.
 const FRAGMENTS_MAX: usize = 64;
 
+/// Windows of messages that are kept at most: one that the peer has credit for, and one of what the driver still
+/// has of the time before the peer restarted. Ours: only a peer that restarts again and again meets it.
+const MEMORY_WINDOWS: u64 = 2;
+
 /// A message that is whole.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Whole {
@@ -40,6 +44,9 @@ pub(crate) enum PartError {
     /// It contradicts an earlier part or leaves the message in too many pieces: the message has
     /// ended and the peer should know.
     Abandoned,
+    /// The driver still has too much that the peer sent before it restarted: the message has ended and
+    /// the peer should know.
+    Full,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +72,10 @@ pub(crate) struct Reassembly {
     delivered: BTreeMap<u64, Delivered>,
     /// The same by the peer's number.
     delivered_ids: BTreeSet<u64>,
+    /// Charges of messages that the driver has not finished and that came before the peer restarted, by
+    /// our number. The credit of the new run does not count them.
+    former: BTreeMap<u64, u64>,
+    former_bytes: u64,
     next_number: u64,
     finished: Finished,
     /// Charges of all messages that have begun.
@@ -156,6 +167,8 @@ impl Reassembly {
             partial: BTreeMap::new(),
             delivered: BTreeMap::new(),
             delivered_ids: BTreeSet::new(),
+            former: BTreeMap::new(),
+            former_bytes: 0,
             next_number: 0,
             finished: Finished::default(),
             used: 0,
@@ -165,10 +178,15 @@ impl Reassembly {
         }
     }
 
-    /// The peer has restarted: what it sent before is void.
+    /// The peer has restarted: what it sent before is void, but for what the driver has.
     pub(crate) fn restart(&mut self) {
+        let mut former = std::mem::take(&mut self.former);
+        let delivered = self.delivered.iter();
+        former.extend(delivered.map(|(number, delivered)| (*number, delivered.charge)));
         *self = Self {
             next_number: self.next_number,
+            former_bytes: former.values().sum(),
+            former,
             ..Self::new(self.window)
         };
     }
@@ -200,6 +218,11 @@ impl Reassembly {
                 return Err(PartError::OverCredit);
             }
             self.used += charge;
+            if self.former_bytes > 0 && self.kept_bytes() > MEMORY_WINDOWS * self.window {
+                self.returned += charge;
+                self.finish(id);
+                return Err(PartError::Full);
+            }
             let partial = Partial {
                 app,
                 body: vec![0; total],
@@ -242,8 +265,12 @@ impl Reassembly {
     }
 
     /// The driver is done with a delivered message, by our number; the peer's number and when it was
-    /// whole, or `None` if there is no such message (any more).
+    /// whole, or `None` if the peer knows no such message (any more).
     pub(crate) fn on_finished(&mut self, number: u64) -> Option<(u64, Instant)> {
+        if let Some(charge) = self.former.remove(&number) {
+            self.former_bytes -= charge;
+            return None;
+        }
         let Delivered {
             id,
             charge,
@@ -296,8 +323,13 @@ impl Reassembly {
     }
 
     /// Charges of messages that are open.
-    pub(crate) fn open_bytes(&self) -> u64 {
+    fn open_bytes(&self) -> u64 {
         self.used - self.returned
+    }
+
+    /// Charges of all messages that are kept, here or by the driver.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.open_bytes() + self.former_bytes
     }
 
     /// Takes a fragment of a datagram; the datagram if it is whole now.
@@ -357,6 +389,15 @@ impl Reassembly {
             self.open_bytes(),
             partial + delivered,
             "open bytes are those of open messages"
+        );
+        assert_eq!(
+            self.former_bytes,
+            self.former.values().sum::<u64>(),
+            "bytes of messages from before a restart"
+        );
+        assert!(
+            self.kept_bytes() <= MEMORY_WINDOWS * self.window,
+            "messages from before restarts are bounded"
         );
         assert!(self.used <= self.granted, "credit is never exceeded");
         assert!(
@@ -504,6 +545,34 @@ mod tests {
         assert_eq!(reassembly.open_bytes(), 0);
         assert_eq!(reassembly.credit_to_grant(), Some(1000 + 258));
         assert!(!reassembly.on_drop(1, 2000));
+    }
+
+    #[test]
+    fn what_a_peer_leaves_at_the_driver_by_restarting_is_bounded() {
+        const WINDOW: u64 = 10_000;
+        let mut reassembly = Reassembly::new(WINDOW);
+        let mut kept = Vec::new();
+        for run in 0..10 {
+            for id in 0.. {
+                let before = reassembly.granted() - reassembly.used;
+                if before < charge(1000) {
+                    break;
+                }
+                match reassembly.on_part(AT, part(id, APP, 1000, 0, &[7; 1000])) {
+                    Ok(whole) => kept.push(whole.expect("it came in one part").number),
+                    Err(error) => assert_eq!((error, run > 1), (PartError::Full, true)),
+                }
+                reassembly.check_invariants();
+            }
+            reassembly.restart();
+            reassembly.check_invariants();
+        }
+        assert!(kept.len() as u64 * charge(1000) <= MEMORY_WINDOWS * WINDOW);
+        for number in kept {
+            assert_eq!(reassembly.on_finished(number), None);
+            reassembly.check_invariants();
+        }
+        assert_eq!(reassembly.kept_bytes(), 0);
     }
 
     #[test]

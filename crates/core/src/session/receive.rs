@@ -367,14 +367,19 @@ impl Session {
             Err(PartError::OverCredit) => self.drops.over_credit += 1,
             Err(PartError::Abandoned) => {
                 self.drops.malformed += 1;
-                let status = MessageStatus::Refused(RefusalReason::Other);
-                self.control.push(MessageControl::Done {
-                    id,
-                    status,
-                    whole_at: clock::stamp(at),
-                });
+                self.refuse_message(at, id, RefusalReason::Other);
             }
+            Err(PartError::Full) => self.refuse_message(at, id, RefusalReason::ReceiverFull),
         }
+    }
+
+    /// A message of the peer that is not whole has ended, and never will be.
+    fn refuse_message(&mut self, at: Instant, id: u64, reason: RefusalReason) {
+        self.control.push(MessageControl::Done {
+            id,
+            status: MessageStatus::Refused(reason),
+            whole_at: clock::stamp(at),
+        });
     }
 
     fn on_whole(&mut self, whole: Whole) {

@@ -311,7 +311,7 @@ impl Receiver {
         part: MessagePart<'_>,
     ) -> Result<Option<Whole>, PartError> {
         let result = self.reassembly.on_part(at, part);
-        if result == Err(PartError::Abandoned) {
+        if matches!(result, Err(PartError::Abandoned | PartError::Full)) {
             self.update_credit();
         }
         result
@@ -343,9 +343,9 @@ impl Receiver {
         self.reassembly.initial_credit()
     }
 
-    /// Charges of messages that are open.
-    pub(crate) fn open_bytes(&self) -> u64 {
-        self.reassembly.open_bytes()
+    /// Charges of messages that are kept, here or by the driver.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.reassembly.kept_bytes()
     }
 
     pub(crate) fn is_credit_wanted(&self) -> bool {

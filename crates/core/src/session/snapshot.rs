@@ -44,7 +44,7 @@ impl Session {
             unread_stream_bytes: self.streams.kept_bytes(),
             waiting_messages: queues.messages() as u64,
             queued_message_bytes: queues.message_bytes(),
-            reassembly_bytes: self.receiver.open_bytes(),
+            reassembly_bytes: self.receiver.kept_bytes(),
             ..PeerStats::default()
         }
     }
