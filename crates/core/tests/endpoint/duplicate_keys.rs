@@ -1,8 +1,15 @@
 //! Several gateways that use one private key: a spare that is tested, a cloned image, a standby.
 
-use std::{collections::VecDeque, net::SocketAddr, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    net::SocketAddr,
+    time::Duration,
+};
 
-use keiro_core::{AppId, Endpoint, EndpointConfig, Event, Instant, PeerId};
+use keiro_core::{
+    AppId, Endpoint, EndpointConfig, Event, Instant, MessageId, MessageOutcome, PeerId,
+    UnknownCause,
+};
 
 use crate::support::{MESSAGES, address, drain, drops, feed, key, peer};
 
@@ -19,6 +26,8 @@ struct Gateway {
     cut_off: bool,
     events: Vec<Event>,
     received: Vec<Vec<u8>>,
+    /// Its messages that have not ended.
+    sent: BTreeMap<MessageId, Vec<u8>>,
     sent_packets: u64,
 }
 
@@ -50,6 +59,7 @@ impl Gateway {
             cut_off: false,
             events: Vec::new(),
             received: Vec::new(),
+            sent: BTreeMap::new(),
             sent_packets: 0,
         }
     }
@@ -77,7 +87,18 @@ impl Gateway {
         let sent = self
             .end
             .send_message(now, now, self.peer, app, body.to_vec());
-        sent.expect("room");
+        self.sent.insert(sent.expect("room"), body.to_vec());
+    }
+
+    /// Sends again what may have been lost with the gateway that was served before.
+    fn on_event(&mut self, now: Instant, event: &Event) {
+        let Event::MessageDone { id, outcome, .. } = event else {
+            return;
+        };
+        let body = self.sent.remove(id).expect("it has not ended");
+        if *outcome == MessageOutcome::Unknown(UnknownCause::PeerRestarted) {
+            self.send(now, &body);
+        }
     }
 
     fn remote(&self) -> Option<SocketAddr> {
@@ -116,6 +137,9 @@ impl Site {
         for gateway in self.branches.iter_mut().chain([&mut self.hub]) {
             gateway.end.handle_timeout(self.now);
             let output = drain(&mut gateway.end, self.now);
+            for event in &output.events {
+                gateway.on_event(self.now, event);
+            }
             gateway.events.extend(output.events);
             gateway.received.extend(output.messages);
             gateway.sent_packets += output.packets.len() as u64;
