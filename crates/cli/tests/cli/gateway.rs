@@ -267,21 +267,34 @@ fn another_program_behind_the_socket_is_told() {
 }
 
 /// A gateway that runs, ended when dropped.
-struct Gateway {
-    site: Site,
+pub(crate) struct Gateway {
+    pub(crate) site: Site,
     child: Child,
 }
 
 impl Gateway {
     fn start(site: Site, text: &str) -> Self {
-        let file = site.write("gateway.toml", text);
-        let log = fs::File::create(site.path("log")).expect("a log");
-        let child = keiro(["gateway", "--log-format", "json", "--config", &shown(&file)])
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .expect("it starts");
+        site.write("gateway.toml", text);
+        fs::File::create(site.path("log")).expect("a log");
+        let child = Self::spawn(&site);
         Self { site, child }
+    }
+
+    fn spawn(site: &Site) -> Child {
+        let file = shown(&site.path("gateway.toml"));
+        let log = fs::File::options().append(true).open(site.path("log"));
+        keiro(["gateway", "--log-format", "json", "--config", &file])
+            .stdout(Stdio::null())
+            .stderr(log.expect("a log"))
+            .spawn()
+            .expect("it starts")
+    }
+
+    /// Kills it without notice, and starts it again.
+    pub(crate) fn kill_and_start(&mut self) {
+        self.child.kill().expect("it is killed");
+        self.child.wait().expect("it has ended");
+        self.child = Self::spawn(&self.site);
     }
 
     fn control(&self) -> String {
@@ -336,7 +349,7 @@ interval = \"100ms\"
 ";
 
 /// Two gateways on this machine's loopback network, with two paths between them, both up.
-fn pair() -> (Gateway, Gateway) {
+pub(crate) fn pair() -> (Gateway, Gateway) {
     let (a, b) = (Site::new(), Site::new());
     let at = [
         [free("127.0.0.1"), free("127.0.0.2")],
