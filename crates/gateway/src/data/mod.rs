@@ -499,15 +499,41 @@ impl DataThread {
         let Some(body) = body else {
             return finished(Some(RefusalReason::Other));
         };
+        // UDP has no acknowledgement: losses behind the forward are not repaired.
+        if !self.messages.holds(app) && self.forward_message(peer, app, body) {
+            return finished(None);
+        }
+        let held = PendingMessage { peer, id, bytes };
+        self.messages.hold_for_absent(now(), app, held)
+    }
+
+    /// Gives a message to the kernel for the forward's destination; `false`: it takes none now.
+    fn forward_message(&mut self, peer: PeerId, app: AppId, body: &[u8]) -> bool {
         let from = From {
             peer,
             app,
             flow: FlowId(0),
             replies: false,
         };
-        // UDP has no acknowledgement: losses behind the forward are not repaired.
-        self.forwards.send(now(), &self.epoll, from, body);
-        finished(None)
+        self.forwards.send(now(), &self.epoll, from, body)
+    }
+
+    /// Tries again what forwards did not take.
+    fn retry_forwards(&mut self) {
+        for app in self.messages.held_apps() {
+            if !self.forwards.has(app) {
+                continue;
+            }
+            while let Some(held) = self.messages.first_held(app) {
+                let (peer, id) = (held.peer, held.id);
+                let body = untagged_body(&held.bytes).unwrap_or_default().to_vec();
+                if !self.forward_message(peer, app, &body) {
+                    break;
+                }
+                self.messages.on_forwarded(app);
+                self.endpoint.finish_message(peer, id, None);
+            }
+        }
     }
 
     /// Acts on the core's events and passes them on.
@@ -575,6 +601,7 @@ impl DataThread {
         self.count_drops(now);
         self.messages.rearm(&self.epoll);
         self.with_streams(StreamServer::tick);
+        self.retry_forwards();
         if self.turn.ticks.is_multiple_of(TICKS_PER_SWEEP) {
             self.listeners.sweep(now, &self.routes);
             self.forwards.sweep(now);
@@ -687,16 +714,16 @@ impl DataThread {
 
 #[cfg(test)]
 mod tests {
-    use keiro_core::{EndpointConfig, PrivateKey};
+    use std::net::UdpSocket;
 
-    use super::*;
+    use keiro_core::{
+        AppConfig, DeliveryClass, EndpointConfig, PeerConfig, PrivateKey, PublicKey, TenantId,
+    };
 
-    #[test]
-    fn the_end_of_draining_is_told_even_if_the_reports_were_full() {
-        let wake = || Arc::new(Waker::new().unwrap());
-        let (mut reporter, reports) = Reporter::new(wake());
-        let full = || Report::Failed(String::new());
-        while reporter.report(full()) {}
+    use super::{destination::UdpDestination, messages::tag::tagged_body, route::AppRoute, *};
+
+    /// A data thread whose commands come from the test alone.
+    fn data_thread(reporter: Reporter) -> DataThread {
         let config = EndpointConfig::new(PrivateKey::from_bytes([1; 32]));
         let endpoint = Endpoint::new(now(), config, [2; 32]);
         let (_commands, receiver) = std::sync::mpsc::channel();
@@ -706,7 +733,68 @@ mod tests {
             flow_seed: [0; 16],
             drops: None,
         };
-        let mut data = DataThread::new(endpoint, receiver, wake(), reporter, options).unwrap();
+        let wake = Arc::new(Waker::new().unwrap());
+        DataThread::new(endpoint, receiver, wake, reporter, options).unwrap()
+    }
+
+    #[test]
+    fn a_message_that_its_forward_does_not_take_waits_and_is_not_called_delivered() {
+        let (reporter, _reports) = Reporter::new(Arc::new(Waker::new().unwrap()));
+        let mut data = data_thread(reporter);
+        let peer = PeerConfig::new(PublicKey::from_bytes([3; 32]));
+        let peer = data.endpoint.add_peer(now(), peer);
+        let app = AppId::of_name("M");
+        let config = AppConfig {
+            id: app,
+            class: DeliveryClass::Message,
+            latency_target: None,
+            lifetime: None,
+            paths: Vec::new(),
+            tenant: TenantId::ZERO,
+        };
+        data.routes.insert(AppRoute {
+            name: "M".to_owned(),
+            peer,
+            config,
+            has_forward: true,
+        });
+        let forward_to = |to| Command::SetForward {
+            app,
+            destination: UdpDestination {
+                to,
+                allow_local: true,
+                interface: None,
+            },
+        };
+        // Without leave to broadcast the kernel refuses every datagram.
+        data.handle_command(forward_to("255.255.255.255:9".parse().unwrap()));
+        for id in 0..100 {
+            let result = data.deliver_message(peer, app, MessageId(id), tagged_body(id, b"body"));
+            assert_eq!(result, None);
+        }
+        data.retry_forwards();
+        assert!(data.messages.holds(app));
+        let destination = UdpSocket::bind("127.0.0.1:0").unwrap();
+        destination
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        data.handle_command(forward_to(destination.local_addr().unwrap()));
+        data.retry_forwards();
+        assert!(!data.messages.holds(app));
+        for _ in 0..100 {
+            let mut buffer = [0; 8];
+            let length = destination.recv(&mut buffer).unwrap();
+            assert_eq!(&buffer[..length], b"body");
+        }
+    }
+
+    #[test]
+    fn the_end_of_draining_is_told_even_if_the_reports_were_full() {
+        let wake = || Arc::new(Waker::new().unwrap());
+        let (mut reporter, reports) = Reporter::new(wake());
+        let full = || Report::Failed(String::new());
+        while reporter.report(full()) {}
+        let mut data = data_thread(reporter);
         data.handle_command(Command::Drain);
         assert_eq!(data.draining, Draining::Yes);
         assert!(reports.try_iter().all(|r| matches!(r, Report::Failed(_))));

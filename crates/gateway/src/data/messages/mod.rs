@@ -269,19 +269,59 @@ impl MessageServer {
             self.give(context, &receivers, held);
             return None;
         }
-        let now = context.now;
-        let is_overdue = receivers.is_empty() && {
-            let absent_since = *self.absences.entry(app).or_insert(now);
-            now.saturating_duration_since(absent_since) >= ABSENCE_MAX
-        };
+        if receivers.is_empty() {
+            return self.hold_for_absent(context.now, app, held);
+        }
+        self.holds.entry(app).or_default().push(context.now, held);
+        None
+    }
+
+    /// Holds a message of an application without a receiver, or whose forward takes nothing. Returns the result if it
+    /// is refused at once.
+    pub(crate) fn hold_for_absent(
+        &mut self,
+        now: Instant,
+        app: AppId,
+        held: PendingMessage,
+    ) -> Option<MessageResult> {
+        let absent_since = *self.absences.entry(app).or_insert(now);
+        let is_overdue = now.saturating_duration_since(absent_since) >= ABSENCE_MAX;
         let hold = self.holds.entry(app).or_default();
         if !is_overdue {
             hold.push(now, held);
             return None;
         }
-        match hold.push_overdue(now, held) {
-            Ok(()) => None,
-            Err(held) => finished(held.peer, held.id, Some(RefusalReason::NoReceiver)),
+        let held = hold.push_overdue(now, held).err()?;
+        Some(MessageResult {
+            peer: held.peer,
+            id: held.id,
+            refused: Some(RefusalReason::NoReceiver),
+        })
+    }
+
+    /// Whether messages of an application are held.
+    pub(crate) fn holds(&self, app: AppId) -> bool {
+        self.holds.contains_key(&app)
+    }
+
+    /// Applications of which messages are held.
+    pub(crate) fn held_apps(&self) -> Vec<AppId> {
+        self.holds.keys().copied().collect()
+    }
+
+    /// The oldest message of an application that is held.
+    pub(crate) fn first_held(&self, app: AppId) -> Option<&PendingMessage> {
+        self.holds.get(&app)?.first()
+    }
+
+    /// The forward of an application has taken the oldest message.
+    pub(crate) fn on_forwarded(&mut self, app: AppId) {
+        self.absences.remove(&app);
+        if let Some(hold) = self.holds.get_mut(&app) {
+            hold.pop();
+            if hold.is_empty() {
+                self.holds.remove(&app);
+            }
         }
     }
 

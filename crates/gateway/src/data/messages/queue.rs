@@ -74,9 +74,14 @@ impl HoldQueue {
         Ok(())
     }
 
+    /// The oldest one.
+    pub(super) fn first(&self) -> Option<&PendingMessage> {
+        self.messages.front().map(|(_, held)| held)
+    }
+
     /// The length of the oldest one with its number, bytes; `None` if there is none.
     pub(super) fn first_length(&self) -> Option<usize> {
-        self.messages.front().map(|(_, held)| held.bytes.len())
+        self.first().map(|held| held.bytes.len())
     }
 
     /// Takes the oldest one.
