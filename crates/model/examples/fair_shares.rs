@@ -115,6 +115,12 @@ fn settings(controller: ControllerConfig) -> Vec<(&'static str, Bench)> {
 
 /// `controller` of this setting: `percent` of what a weight of 1 gets.
 fn controller_of(name: &str, percent: f64, bench: &Bench) -> ControllerConfig {
+    let weights: f64 = bench.tenants.iter().map(|tenant| tenant.weight).sum();
+    let share = match &bench.links[..] {
+        [link] => link.mbit * (1.0 - link.background) / weights,
+        _ => 3.5,
+    };
+    let unit = |mbit: f64| Bandwidth::from_bits_per_second((mbit * percent * 1e4) as u64);
     if name.starts_with("i2vfc") {
         // The round trip in the middle, and half of the buffer.
         let mut round_trips: Vec<f64> = bench.tenants.iter().map(|t| t.round_trip_ms).collect();
@@ -126,18 +132,14 @@ fn controller_of(name: &str, percent: f64, bench: &Bench) -> ControllerConfig {
         let middle = round_trips[round_trips.len() / 2] + buffer.sum::<f64>() / 2.0;
         return ControllerConfig::I2vfc(Provider {
             round_trip: Duration::from_secs_f64(middle / 1e3),
+            unit: Some(unit(share)),
             spaced: name != "i2vfc-bursts",
             ..Provider::default()
         });
     }
-    let weights: f64 = bench.tenants.iter().map(|tenant| tenant.weight).sum();
-    let nominal = match &bench.links[..] {
-        [link] => link.mbit * (1.0 - link.background) / weights,
-        // The shares are multiples of 3.5; slow lines want half as much again.
-        _ => 5.0,
-    };
     ControllerConfig::Keiro {
-        unit: Bandwidth::from_bits_per_second((nominal * percent * 1e4) as u64),
+        // Slow lines want half as much again.
+        unit: unit(if bench.links.len() > 1 { 5.0 } else { share }),
     }
 }
 

@@ -27,8 +27,10 @@ const LINE: Bandwidth = Bandwidth::from_mbit_per_second(1000);
 struct Setting {
     name: String,
     chain: Chain,
-    /// Expected rate of a weight of 1.
+    /// Unit of controller `keiro`.
     unit: Bandwidth,
+    /// What a weight of 1 gets, the unit of controller `i2vfc`.
+    share: Bandwidth,
     /// Values of a and b₁.
     parameters: Vec<(f64, f64)>,
 }
@@ -106,6 +108,7 @@ fn settings(tcp: TcpConfig) -> Vec<Setting> {
         name: "one bottleneck, 5 tenants of 30 flows".to_owned(),
         chain: later(Chain::one_bottleneck(tcp)),
         unit: Bandwidth::from_bits_per_second(50_000_000 / 12),
+        share: Bandwidth::from_bits_per_second(35_000_000 / 12),
         parameters: [0.01, 0.1, 1.0]
             .iter()
             .flat_map(|&a| [(a, 0.1), (a, 0.25)])
@@ -116,6 +119,7 @@ fn settings(tcp: TcpConfig) -> Vec<Setting> {
             name: format!("three bottlenecks, the third of {third} Mbit/s"),
             chain: later(Chain::three_bottlenecks(third, tcp)),
             unit: Bandwidth::from_mbit_per_second(5),
+            share: Bandwidth::from_bits_per_second(3_750_000),
             parameters: vec![(0.5, 0.01)],
         });
     }
@@ -129,6 +133,7 @@ fn settings(tcp: TcpConfig) -> Vec<Setting> {
             name: format!("inside tenants, 4 of {flows} flows"),
             chain,
             unit: Bandwidth::from_bits_per_second(50_000_000 / 8),
+            share: Bandwidth::from_bits_per_second(35_000_000 / 8),
             parameters: vec![(0.1, 0.1), (0.5, 0.25), (1.0, 0.5), (5.0, 0.75)],
         });
     }
@@ -201,18 +206,19 @@ impl Setting {
 
     fn tenant(&self, row: Row, group: usize) -> TenantConfig {
         let weight = Weight::new(self.chain.groups[group].weight).expect("above 0");
-        let window = |(a, b), of: usize, spaced| {
+        let window = |(a, b), of: usize, unit, spaced| {
             ControllerConfig::I2vfc(Provider {
                 aimd: Aimd::new(a, b).expect("within bounds"),
                 round_trip: self.round_trip(of),
+                unit,
                 spaced,
             })
         };
         let (controller, weight) = match row {
             Row::None | Row::Open => (ControllerConfig::Open, weight),
             // Its own round trip is the reference, so that a and b are the same for all.
-            Row::Aimd => (window((1.0, 0.5), group, false), Weight::ONE),
-            Row::I2vfc(a, b) => (window((a, b), 0, true), weight),
+            Row::Aimd => (window((1.0, 0.5), group, None, false), Weight::ONE),
+            Row::I2vfc(a, b) => (window((a, b), 0, Some(self.share), true), weight),
             Row::Keiro => (ControllerConfig::Keiro { unit: self.unit }, weight),
         };
         TenantConfig {

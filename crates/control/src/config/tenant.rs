@@ -46,9 +46,10 @@ pub const DEFAULT_TENANTS_MAX: usize = 1024;
 pub struct Fairness {
     /// Tenants that may be configured; more are refused.
     pub tenants_max: usize,
-    /// Controller `keiro`: what a weight of 1 is expected to get, roughly.
+    /// What a weight of 1 is expected to get, roughly.
     pub unit: Bandwidth,
-    /// Controller `i2vfc`: a and b of weight 1, and the round trip where they hold `[fairness §2]`.
+    /// Controller `i2vfc`: a and b of weight 1, and the round trip where they hold with `unit`
+    /// `[fairness §2]`.
     pub provider: Provider,
 }
 
@@ -63,7 +64,10 @@ impl Default for Fairness {
         Self {
             tenants_max: DEFAULT_TENANTS_MAX,
             unit,
-            provider: Provider::default(),
+            provider: Provider {
+                unit: Some(unit),
+                ..Provider::default()
+            },
         }
     }
 }
@@ -186,7 +190,7 @@ impl Config {
         let by_unit = self
             .tenants
             .iter()
-            .filter(|t| t.controller == TenantController::Keiro);
+            .filter(|t| t.controller != TenantController::Open);
         let weights: f64 = by_unit.map(|tenant| tenant.weight.get()).sum();
         let path = self.paths.iter().max_by_key(|path| path.rate)?;
         let unit = self.fairness.unit;
@@ -536,6 +540,7 @@ pub(super) fn fairness(mut fields: TableReader<'_, '_>, report: &mut Report<'_>)
     let Provider {
         aimd,
         round_trip,
+        unit: _,
         spaced,
     } = default.provider;
     let tenants_max = fields.optional(report, "tenants_max", tenants_max);
@@ -548,12 +553,14 @@ pub(super) fn fairness(mut fields: TableReader<'_, '_>, report: &mut Report<'_>)
     let decrease = value(decrease).unwrap_or_else(|| aimd.decrease());
     // Both were judged where they are written.
     let aimd = Aimd::new(increase, decrease).unwrap_or(aimd);
+    let unit = value(unit).unwrap_or(default.unit);
     Fairness {
         tenants_max: value(tenants_max).unwrap_or(default.tenants_max),
-        unit: value(unit).unwrap_or(default.unit),
+        unit,
         provider: Provider {
             aimd,
             round_trip: value(reference).unwrap_or(round_trip),
+            unit: Some(unit),
             spaced,
         },
     }

@@ -41,7 +41,7 @@ pub struct Setting {
     /// Part of the names of its rows if there are several settings.
     pub name: String,
     pub bottlenecks: Vec<Bottleneck>,
-    /// Rate that a weight of 1 is expected to get: the unit of controller `keiro`.
+    /// Rate that a weight of 1 is expected to get: the unit of the controllers.
     pub unit: Text<Bandwidth>,
     /// Tenants in the order of their numbers, from 1.
     pub tenants: Vec<Tenant>,
@@ -117,6 +117,9 @@ pub enum Controller {
         /// Sends a window's packets in a burst, not paced over the round trip.
         #[serde(default)]
         bursts: bool,
+        /// The unit as a multiple of [`Setting::unit`].
+        #[serde(default = "one")]
+        unit: f64,
     },
     Keiro {
         /// The unit as a multiple of [`Setting::unit`].

@@ -280,7 +280,9 @@ fn check(sharing: &Sharing) -> Result<(), String> {
                     "control `{name}`: a must be above 0, and b within 0 and 1"
                 ));
             }
-            Controller::Keiro { unit } if !(unit.is_finite() && unit > 0.0) => {
+            Controller::Keiro { unit } | Controller::I2vfc { unit, .. }
+                if !(unit.is_finite() && unit > 0.0) =>
+            {
                 return Err(format!("control `{name}`: unit must be above 0"));
             }
             _ => {}

@@ -204,23 +204,30 @@ fn tenant(
     at: Duration,
 ) -> Option<TenantConfig> {
     let weight = Weight::new(setting.tenants[index].weight_at(at))?;
-    let window = |(a, b), of: usize, spaced| {
+    let window = |(a, b), of: usize, unit, spaced| {
         Some(ControllerConfig::I2vfc(Provider {
             aimd: Aimd::new(a, b)?,
             round_trip: round_trip(setting, of),
+            unit,
             spaced,
         }))
+    };
+    let times_unit = |factor| {
+        let bits = setting.unit.0.as_bits_per_second() as f64 * factor;
+        Bandwidth::from_bits_per_second(bits as u64)
     };
     let (controller, weight) = match controller {
         Controller::None | Controller::Classes | Controller::Open => {
             (ControllerConfig::Open, weight)
         }
         // Its own round trip is the reference, so that a and b are the same for all.
-        Controller::Aimd => (window((1.0, 0.5), index, false)?, Weight::ONE),
-        Controller::I2vfc { a, b, bursts } => (window((a, b), 0, !bursts)?, weight),
+        Controller::Aimd => (window((1.0, 0.5), index, None, false)?, Weight::ONE),
+        Controller::I2vfc { a, b, bursts, unit } => {
+            let unit = Some(times_unit(unit));
+            (window((a, b), 0, unit, !bursts)?, weight)
+        }
         Controller::Keiro { unit } => {
-            let bits = setting.unit.0.as_bits_per_second() as f64 * unit;
-            let unit = Bandwidth::from_bits_per_second(bits as u64);
+            let unit = times_unit(unit);
             (ControllerConfig::Keiro { unit }, weight)
         }
     };

@@ -2,7 +2,7 @@
 //!
 //! The window grows by a packets per round trip while it is used up, and is multiplied by 1 − b for
 //! every packet lost, until half (or b) is given up in a round trip. a and b follow the measured
-//! round trip and the weight ([`Provider::tenant`]) at every feedback. The paper does not say how a window begins. Ours
+//! round trip, the measured loss and the weight ([`Provider::tenant`]) at every feedback. The paper does not say how a window begins. Ours
 //! begins as a rate per weight that grows by the clock, the same for all, until the first loss: the
 //! window is what that rate has on the way, whatever the round trip has become by then. Tenants that
 //! begin together are at their shares when the line is full, which additive increase would take
@@ -12,8 +12,9 @@
 use std::time::Duration;
 
 use super::{
-    aimd::Provider,
+    aimd::{Aimd, Provider},
     controller::{Allowance, Controller, Feedback, RoundTrip, Weight},
+    loss_intervals::LossIntervals,
 };
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
@@ -32,6 +33,8 @@ const START_KEEP: f64 = 0.9;
 /// Where packets are spaced, the window leaves in this part less than a round trip, so that it still
 /// decides.
 const SPACING: f64 = 1.1;
+/// A shorter one is taken for this long. No packet is there and back sooner.
+const ROUND_TRIP_MIN: Duration = Duration::from_micros(1);
 /// Less would carry nothing, so that nothing would be learnt any more.
 const WINDOW_MIN: f64 = 2.0;
 /// Bounds what an unused path would let the window grow to: 10 Gbit/s for 1.2 s.
@@ -46,6 +49,10 @@ pub(super) struct I2vfc {
     window: f64,
     /// Packets per second of weight 1; `None`: something was lost.
     start: Option<f64>,
+    /// Losses before are of packets that left before the start ended, which has answered them.
+    settled_at: Instant,
+    /// p, of packets after the start.
+    losses: LossIntervals,
     /// R: smoothed as RFC 9002 §5.3 does.
     round_trip: Option<Duration>,
     /// Since when losses are of one round trip.
@@ -63,6 +70,8 @@ impl I2vfc {
             packet,
             window: WINDOW_FIRST,
             start: Some(WINDOW_FIRST / provider.round_trip.as_secs_f64().max(1e-6)),
+            settled_at: now,
+            losses: LossIntervals::new(provider.reference_loss(packet)),
             round_trip: None,
             decreased_at: None,
             floor: WINDOW_MIN,
@@ -72,6 +81,13 @@ impl I2vfc {
 }
 
 impl I2vfc {
+    /// a and b now.
+    fn aimd(&self, round_trip: Duration) -> Option<Aimd> {
+        let loss = self.losses.share();
+        self.provider
+            .tenant(self.weight, round_trip, loss, self.packet)
+    }
+
     /// Grows for `gap`, or ends with a loss.
     fn start(&mut self, rate: f64, gap: f64, round_trip: f64, lost: bool) {
         let span = START_SPAN * self.provider.round_trip.as_secs_f64().max(1e-6);
@@ -115,28 +131,32 @@ impl Controller for I2vfc {
         self.last_feedback_at = feedback.now;
         self.packet = feedback.packet;
         if let Some(RoundTrip { sample, .. }) = feedback.round_trip {
+            let sample = sample.max(ROUND_TRIP_MIN);
             let known = self.round_trip;
             self.round_trip = Some(known.map_or(sample, |known| (known * 7 + sample) / 8));
         }
         let Some(round_trip) = self.round_trip else {
             return;
         };
-        let Some(aimd) = self.provider.tenant(self.weight, round_trip) else {
-            return;
-        };
         let bad = feedback
             .lost_packets
             .saturating_add(feedback.marked_packets);
+        if self.start.is_none() && feedback.now >= self.settled_at {
+            self.losses.on_packets(feedback.acked_packets, bad);
+        }
+        let Some(aimd) = self.aimd(round_trip) else {
+            return;
+        };
         if let Some(rate) = self.start {
             if bad > 0 {
-                self.decreased_at = Some(feedback.now);
+                self.settled_at = feedback.now + round_trip;
             }
             if bad > 0 || feedback.limited {
                 self.start(rate, gap.as_secs_f64(), round_trip.as_secs_f64(), bad > 0);
             }
-        } else if bad > 0 {
+        } else if bad > 0 && feedback.now >= self.settled_at {
             self.decrease(feedback.now, bad, aimd.decrease(), round_trip);
-        } else if feedback.limited {
+        } else if bad == 0 && feedback.limited {
             // Acknowledged windows are round trips, also where small packets fill them.
             let packets = feedback.acked.get() as f64 / self.packet.get().max(1) as f64;
             let growth = packets / self.window * aimd.increase();
@@ -158,8 +178,9 @@ impl Controller for I2vfc {
         let mut terms = vec![
             ("window_packets", self.window),
             ("round_trip_ms", round_trip.as_secs_f64() * 1e3),
+            ("loss_share", self.losses.share()),
         ];
-        if let Some(aimd) = self.provider.tenant(self.weight, round_trip) {
+        if let Some(aimd) = self.aimd(round_trip) {
             terms.push(("a_packets", aimd.increase()));
             terms.push(("b_share", aimd.decrease()));
         }

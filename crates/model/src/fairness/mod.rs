@@ -5,6 +5,7 @@ pub mod controller;
 mod i2vfc;
 mod index;
 mod keiro;
+mod loss_intervals;
 pub mod shares;
 
 pub use index::{jain, weighted_index};

@@ -2,10 +2,21 @@
 //!
 //! `cargo run --release -p keiro-model --example fair_shares` prints all settings.
 
-use keiro_model::fairness::{aimd::Provider, controller::ControllerConfig};
-use keiro_units::Bandwidth;
+use std::time::Duration;
 
-use crate::fairness_bench::{Bench, Tenant, link, one_bottleneck, three_bottlenecks};
+use keiro_model::fairness::{
+    aimd::{Aimd, Provider},
+    controller::{ControllerConfig, Weight},
+    shares::{Flow, max_min},
+};
+use keiro_units::{Bandwidth, Probability};
+use proptest::prelude::*;
+use rand_chacha::ChaCha12Rng;
+use rand_core::{RngCore, SeedableRng};
+
+use crate::fairness_bench::{
+    Bench, Link, Outcome, Tenant, link, one_bottleneck, three_bottlenecks,
+};
 
 fn keiro(kbit: u64) -> ControllerConfig {
     ControllerConfig::Keiro {
@@ -126,6 +137,134 @@ fn the_papers_controller_shares_too_but_less_evenly() {
     let line = outcome.line();
     assert!(outcome.mean_fairness() >= 0.85, "{line}");
     assert!(outcome.used[0] >= 0.97, "{line}");
+}
+
+/// The paper's controller with the parameters of fig. 7 and this reference round trip. `mbit`: what a
+/// weight of 1 gets; `None`: b from the round trip alone.
+fn i2vfc(round_trip_ms: f64, mbit: Option<f64>) -> ControllerConfig {
+    ControllerConfig::I2vfc(Provider {
+        aimd: Aimd::new(0.5, 0.01).expect("within bounds"),
+        round_trip: Duration::from_secs_f64(round_trip_ms / 1e3),
+        unit: mbit.map(|mbit| Bandwidth::from_bits_per_second((mbit * 1e6) as u64)),
+        ..Provider::default()
+    })
+}
+
+/// Mean F of the last hundred seconds.
+fn at_the_end(outcome: &Outcome) -> f64 {
+    let fairness = outcome.fairness();
+    let last = &fairness[fairness.len() - 100..];
+    last.iter().sum::<f64>() / last.len() as f64
+}
+
+#[test]
+fn i2vfc_shares_three_bottlenecks_in_the_long_run_because_it_measures_loss() {
+    for b3 in [10.0, 20.0, 30.0] {
+        let waits = 200.0 * 6.0 * (1.0 / 20.0 + 1.0 / 10.0 + 1.0 / b3);
+        let [by_loss, by_round_trip] = [Some(3.5), None].map(|mbit| {
+            let mut bench = three_bottlenecks(i2vfc(waits, mbit), b3, 1);
+            bench.seconds = 400;
+            at_the_end(&bench.run())
+        });
+        println!("{b3} Mbit/s: {by_loss:.3}, by the round trip alone {by_round_trip:.3}");
+        assert!(by_loss >= 0.95, "{b3} Mbit/s: {by_loss}");
+        assert!(by_loss >= by_round_trip + 0.02, "{b3}: {by_round_trip}");
+    }
+}
+
+/// Tenants with random round trips that cross one to three of three links, so that their losses differ.
+/// Weights are max-min fair.
+fn random_mix(seed: u64) -> Bench {
+    let mut random = ChaCha12Rng::seed_from_u64(seed);
+    let mut below = |bound: u64| (random.next_u64() % bound) as usize;
+    let links: Vec<Link> = (0..3)
+        .map(|_| link(10.0 + below(3) as f64 * 5.0, 100.0, 0.3))
+        .collect();
+    // One over all, one over each link, and two over any.
+    let mut routes = vec![vec![0, 1, 2], vec![0], vec![1], vec![2]];
+    for _ in 0..2 {
+        let first = below(3);
+        routes.push((first..=first + below(3 - first as u64)).collect());
+    }
+    let flows: Vec<Flow> = routes
+        .iter()
+        .map(|route| Flow {
+            weight: Weight::ONE,
+            route: route.clone(),
+        })
+        .collect();
+    let left = |link: &Link| Bandwidth::from_bits_per_second((link.mbit * 0.7e6) as u64);
+    let capacities: Vec<Bandwidth> = links.iter().map(left).collect();
+    let rates = max_min(&capacities, &flows).expect("all are bounded");
+    let share = rates[0];
+    let tenants = routes
+        .into_iter()
+        .zip(&rates)
+        .map(|(route, rate)| Tenant {
+            route,
+            ..Tenant::new(
+                rate / share,
+                20.0 + below(130) as f64,
+                below(1000) as f64 / 1e3,
+            )
+        })
+        .collect();
+    Bench {
+        links,
+        tenants,
+        controller: i2vfc(200.0, Some(share / 1e6)),
+        seconds: 200,
+        seed,
+    }
+}
+
+#[test]
+fn i2vfc_shares_whatever_the_mix_of_losses_and_round_trips() {
+    // By the round trip alone it is 0.90 to 0.99.
+    for seed in 0..6 {
+        let found = at_the_end(&random_mix(seed).run());
+        assert!(found >= 0.965, "seed {seed}: {found}");
+    }
+}
+
+/// Packets per second of a window that loses every 1/p-th packet.
+fn simulated_rate(aimd: Aimd, window: f64, loss: f64, round_trip: f64) -> f64 {
+    let every = (1.0 / loss).round() as u64;
+    let [warm_up, counted] = [100, 100].map(|losses| losses * every);
+    let (mut window, mut seconds) = (window, 0.0);
+    for packet in 1..=warm_up + counted {
+        seconds += if packet > warm_up {
+            round_trip / window
+        } else {
+            0.0
+        };
+        if packet % every == 0 {
+            window *= 1.0 - aimd.decrease();
+        } else {
+            window += aimd.increase() / window;
+        }
+    }
+    counted as f64 / seconds
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn a_window_carries_the_rate_that_b_was_set_for(
+        increase in 0.01..2.0_f64,
+        log_loss in -4.0..-1.3_f64,
+        window in 4.0..300.0_f64,
+        ms in 1..800_u64,
+    ) {
+        let loss = 1.0 / (10f64.powf(-log_loss)).round();
+        let round_trip = Duration::from_millis(ms);
+        let r = round_trip.as_secs_f64();
+        let wanted = window / r;
+        let p = Probability::new(loss).unwrap();
+        let aimd = Aimd::for_rate(increase, wanted, p, round_trip).unwrap();
+        let met = simulated_rate(aimd, window, loss, r);
+        prop_assert!((met / wanted - 1.0).abs() < 0.04, "{aimd:?}: {met} of {wanted}");
+    }
 }
 
 #[test]

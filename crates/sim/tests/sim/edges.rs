@@ -4,7 +4,10 @@
 use std::time::Duration;
 
 use keiro_core::{TenantConfig, TenantId};
-use keiro_model::fairness::controller::{ControllerConfig, Weight};
+use keiro_model::fairness::{
+    aimd::{Aimd, Provider},
+    controller::{ControllerConfig, Weight},
+};
 use keiro_sim::traffic::{Activity, Chain, ChainRun, Edge, Group, Station, TcpConfig};
 use keiro_units::{Bandwidth, Instant};
 
@@ -97,6 +100,55 @@ fn ecn_marks_reach_hosts() {
     assert!(port.marked > 0 && port.dropped == 0, "{port:?}");
     let counts = run.sender_counts();
     assert!(counts.marks > 0 && counts.timeouts == 0, "{counts:?}");
+}
+
+/// The paper's controller over three bottlenecks `[fairness fig. 7]`; its tenants begin at 5 s.
+fn i2vfc_over_three_bottlenecks(third: u64, seconds: u64) -> ChainRun<Station<Edge>> {
+    let mut chain = Chain::three_bottlenecks(third, TcpConfig::LINUX);
+    for group in &mut chain.groups {
+        group.activity = Some(Activity::from(second(5)));
+    }
+    // All three buffers half full.
+    let waits = 1.2 * (1.0 / 20.0 + 1.0 / 10.0 + 1.0 / third as f64);
+    let controller = ControllerConfig::I2vfc(Provider {
+        aimd: Aimd::new(0.5, 0.01).expect("within bounds"),
+        round_trip: Duration::from_secs_f64(waits),
+        unit: Some(Bandwidth::from_bits_per_second(3_750_000)),
+        spaced: true,
+    });
+    let groups = chain.groups.iter().enumerate();
+    let tenants: Vec<TenantConfig> = groups
+        .map(|(index, group)| TenantConfig {
+            weight: Weight::new(group.weight).expect("above 0"),
+            controller,
+            ..TenantConfig::new(TenantId(index as u32 + 1))
+        })
+        .collect();
+    let mut run = chain.build_with_edges(1, LINE, &tenants);
+    run.run(second(10), second(seconds));
+    run
+}
+
+/// Mean F of bins of a second.
+fn mean_fairness(run: &ChainRun<Station<Edge>>, from: u64, to: u64) -> f64 {
+    let seconds = run.weighted_index_by_second(second(from), second(to));
+    let seconds: Vec<f64> = seconds.into_iter().map(|f| f.unwrap_or(0.0)).collect();
+    seconds.iter().sum::<f64>() / seconds.len() as f64
+}
+
+#[test]
+fn i2vfc_shares_three_bottlenecks_from_the_start_on() {
+    for third in [10, 20, 30] {
+        let found = mean_fairness(&i2vfc_over_three_bottlenecks(third, 50), 10, 50);
+        assert!(found > 0.95, "{third} Mbit/s: {found}");
+    }
+}
+
+#[test]
+fn i2vfc_goes_on_sharing_where_one_tenant_loses_more() {
+    // With b from the round trip alone it falls below 0.9, and 100 s are enough for that.
+    let found = mean_fairness(&i2vfc_over_three_bottlenecks(30, 200), 100, 200);
+    assert!(found > 0.95, "{found}");
 }
 
 #[test]

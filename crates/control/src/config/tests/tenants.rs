@@ -124,6 +124,7 @@ destination_ports = "5004-5010"
         (provider.aimd.increase(), provider.aimd.decrease()),
         (0.2, 0.5)
     );
+    assert_eq!(provider.unit, Some(Bandwidth::from_mbit_per_second(2)));
     assert_eq!(tenant.rules[0].protocol, Some(50));
     assert_eq!(tenant.rules[1].source_ports, Some(53..=53));
     assert_eq!(tenant.rules[1].destination_ports, Some(5004..=5010));
