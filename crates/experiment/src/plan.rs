@@ -504,6 +504,7 @@ const PLANS: &[(&str, &str)] = &[
     plan!("fairness/fig4"),
     plan!("fairness/fig5"),
     plan!("fairness/fig7"),
+    plan!("fairness/fig7-long"),
     plan!("fairness/idle"),
     plan!("fairness/min-rto"),
     plan!("fairness/one-against-hundred"),

@@ -8,7 +8,7 @@ mod plan;
 mod report;
 mod simulated;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use keiro_control::units::Text;
 use keiro_units::{Bandwidth, Probability};
@@ -31,6 +31,8 @@ pub struct Sharing {
     /// Start of flows without times of their own; each begins within a second from then.
     pub begin: Duration,
     pub figure: Shape,
+    /// The paper's values, by row, in the row's unit.
+    pub paper: BTreeMap<String, f64>,
     /// Targets of rows.
     pub targets: Vec<Target>,
 }

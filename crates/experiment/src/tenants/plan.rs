@@ -21,7 +21,7 @@ use super::{
 use crate::{
     error::PlanError,
     plan::{Kind, Plan},
-    setup::{Extent, GENERATED_TOPOLOGY, Headers, Setup, Transport, Variant},
+    setup::{Extent, GENERATED_TOPOLOGY, Headers, Setup, Transport, Variant, nearest},
     subject::Subject,
     transactions::Target,
 };
@@ -43,6 +43,8 @@ pub(crate) struct SharingFile {
     quick: Amount,
     #[serde(default)]
     targets: Vec<String>,
+    #[serde(default)]
+    paper: BTreeMap<String, f64>,
 }
 
 /// Hosts by their kind, or with a minimum timeout of their own.
@@ -154,6 +156,7 @@ impl SharingFile {
             hosts: self.hosts.into_iter().map(Hosts::from).collect(),
             begin: self.begin.0,
             figure: self.figure,
+            paper: self.paper,
             targets: Vec::new(),
         };
         check(&sharing)?;
@@ -163,6 +166,12 @@ impl SharingFile {
             return Err("two cases have the same name".to_owned());
         }
         let rows: Vec<String> = units.keys().cloned().collect();
+        for name in sharing.paper.keys() {
+            if !rows.contains(name) {
+                let near = nearest(name, rows.iter().map(String::as_str));
+                return Err(format!("[paper]: `{name}` is not among the rows{near}"));
+            }
+        }
         let unit_of = |row: &str| units.get(row).copied().unwrap_or("UNIT");
         let targets = self.targets.iter();
         let targets = targets.map(|text| Target::parse(text, &rows, unit_of));

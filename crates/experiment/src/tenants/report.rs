@@ -164,7 +164,7 @@ pub(crate) fn rows(sharing: &Sharing, measured: &Measured) -> (Vec<Row>, Vec<Bas
         let row = Row {
             name: name.clone(),
             unit: quantity.unit(),
-            paper: None,
+            paper: sharing.paper.get(&name).copied(),
             measured: estimate.map(|e| e.value),
             low: interval.map(|i| i.low),
             high: interval.map(|i| i.high),

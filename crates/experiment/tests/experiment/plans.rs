@@ -65,6 +65,7 @@ fn every_plan_of_this_repository_is_valid_and_named_after_its_folder() {
         "one-against-hundred",
         "min-rto",
         "idle",
+        "fig7-long",
         "fig7",
         "fig5",
         "fig4",
