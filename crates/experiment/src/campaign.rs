@@ -1,7 +1,6 @@
 //! Runs plans: measurements in interleaved rounds, each made once for all plans that share it.
 
 use std::{
-    collections::BTreeMap,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -14,7 +13,7 @@ use crate::{
     plan::{Kind, Plan},
     record::{Measurement, Run},
     report::Report,
-    row::{Row, Source},
+    row::{Row, Source, Verdict},
     runner::{Progress, Request, Runner, Schedule},
     setup::Setup,
     subject::Findings,
@@ -24,7 +23,7 @@ use crate::{
 pub struct Campaign<'a> {
     options: Options,
     runners: Vec<Box<dyn Runner + 'a>>,
-    measured: BTreeMap<String, Measured>,
+    measured: Vec<Measured>,
 }
 
 /// Options of a campaign.
@@ -83,20 +82,23 @@ impl ReportWriter<'_> {
         let mut notes = findings.notes;
         notes.append(&mut manifest.notes);
         manifest.notes = notes;
+        let found = (findings.rows, findings.basis);
         let mut report = self
             .begun
-            .report(self.plan, findings.rows, findings.basis, manifest);
-        let files: Vec<(&str, &str)> = findings
+            .report(self.plan, found, manifest, self.options.quick);
+        let mut files: Vec<(&str, &str)> = findings
             .files
             .iter()
             .map(|(name, content)| (*name, content.as_str()))
             .collect();
+        files.push((PLAN_FILE, &self.plan.written.text));
         report.write(&self.options.results, &findings.drawings, &files)?;
         Ok(report)
     }
 }
 
 struct Measured {
+    setup: Setup,
     measurement: Measurement,
     started: SystemTime,
     duration: Duration,
@@ -108,7 +110,7 @@ impl<'a> Campaign<'a> {
         Self {
             options,
             runners,
-            measured: BTreeMap::new(),
+            measured: Vec::new(),
         }
     }
 
@@ -146,19 +148,21 @@ impl<'a> Campaign<'a> {
         watch: &mut dyn FnMut(&Status<'_>),
     ) -> anyhow::Result<Report> {
         let quick = self.options.quick;
-        if plan.kind == Kind::Measurement && !self.measured.contains_key(&plan.setup.id) {
+        let of_setup = |measured: &&Measured| measured.setup == plan.setup;
+        if plan.kind == Kind::Measurement && !self.measured.iter().any(|m| of_setup(&m)) {
             let measurement = self.measure(&plan.setup, watch)?;
             let (started, duration) = (begun.started, begun.elapsed());
-            let measured = Measured {
+            self.measured.push(Measured {
+                setup: plan.setup.clone(),
                 measurement,
                 started,
                 duration,
-            };
-            self.measured.insert(plan.setup.id.clone(), measured);
+            });
         }
         let measured = self
             .measured
-            .get(&plan.setup.id)
+            .iter()
+            .find(of_setup)
             .filter(|_| plan.kind == Kind::Measurement);
         let measurement = measured.map(|m| &m.measurement);
         let (rows, basis) = evaluate::rows(plan, measurement, quick);
@@ -171,12 +175,13 @@ impl<'a> Campaign<'a> {
             |m| (m.started, m.duration),
         );
         let manifest = Manifest::gather(plan, &self.options, measurement, started, duration);
-        let mut report = begun.report(plan, rows, basis, manifest);
+        let mut report = begun.report(plan, (rows, basis), manifest, quick);
         let messages = measurement.map(|m| m.csv(&plan.setup));
-        let extra: Vec<(&str, &str)> = messages
+        let mut extra: Vec<(&str, &str)> = messages
             .iter()
             .map(|csv| ("messages.csv", csv.as_str()))
             .collect();
+        extra.push((PLAN_FILE, &plan.written.text));
         report.write(&self.options.results, &drawings, &extra)?;
         Ok(report)
     }
@@ -304,6 +309,9 @@ pub(crate) fn until_valid<T>(
     }
 }
 
+/// The plan as it was run; `keiro-lab experiment run --plan` repeats it.
+const PLAN_FILE: &str = "plan.toml";
+
 /// RFC 3339 without the colons, which some file systems refuse.
 fn directory_name(started: SystemTime) -> String {
     humantime::format_rfc3339_seconds(started)
@@ -318,8 +326,23 @@ struct Clock {
 }
 
 impl Clock {
-    /// The report of what was measured since `start`.
-    fn report(&self, plan: &Plan, rows: Vec<Row>, basis: Vec<Basis>, manifest: Manifest) -> Report {
+    /// The report of what was measured since `start`. Targets are for full runs, so they do not judge what was
+    /// measured quickly.
+    fn report(
+        &self,
+        plan: &Plan,
+        (mut rows, mut basis): (Vec<Row>, Vec<Basis>),
+        manifest: Manifest,
+        quick: bool,
+    ) -> Report {
+        if quick && plan.kind == Kind::Measurement {
+            for row in rows.iter_mut().filter(|row| row.verdict != Verdict::Void) {
+                row.verdict = Verdict::Reported;
+            }
+            for target in basis.iter_mut().flat_map(|basis| &mut basis.targets) {
+                target.holds = None;
+            }
+        }
         Report {
             id: plan.id.clone(),
             title: plan.title.clone(),
@@ -430,6 +453,14 @@ mod tests {
         }
 
         fn campaign(&self) -> Campaign<'static> {
+            self.campaign_of(true)
+        }
+
+        fn full_campaign(&self) -> Campaign<'static> {
+            self.campaign_of(false)
+        }
+
+        fn campaign_of(&self, quick: bool) -> Campaign<'static> {
             let fake = |source, factor| -> Box<dyn Runner> {
                 Box::new(Fake {
                     source,
@@ -439,7 +470,7 @@ mod tests {
                 })
             };
             let options = Options {
-                quick: true,
+                quick,
                 variants: Vec::new(),
                 results: self.directory.path().to_owned(),
                 version: "test",
@@ -499,7 +530,7 @@ mod tests {
     fn rows_carry_value_interval_and_verdict() {
         let bench = Bench::new(0);
         let plan = Plan::find("path-selection/table6").unwrap();
-        let report = bench.campaign().run(&plan, &mut |_| {}).unwrap();
+        let report = bench.full_campaign().run(&plan, &mut |_| {}).unwrap();
         let mean = row(&report, "A3 mean keiro");
         assert_eq!(
             (mean.measured, mean.low, mean.high),
@@ -520,8 +551,65 @@ mod tests {
             .iter()
             .find(|b| b.name == "A3 mean keiro")
             .unwrap();
-        assert_eq!(basis.batches, Some(10));
+        assert_eq!(basis.batches, Some(12), "a run each");
         assert!(basis.floor_with_headers.unwrap() > 10.0);
+    }
+
+    #[test]
+    fn quick_runs_are_not_judged() {
+        let bench = Bench::new(1 + REPEATS_MAX);
+        let plan = Plan::find("path-selection/table6").unwrap();
+        let report = bench.campaign().run(&plan, &mut |_| {}).unwrap();
+        // Half of each target: a full run misses one and reaches others.
+        assert_eq!(row(&report, "A5 mean keiro").verdict, Verdict::Reported);
+        assert_eq!(row(&report, "A3 mean keiro").verdict, Verdict::Reported);
+        assert_eq!(row(&report, "A3 mean conventional").verdict, Verdict::Void);
+        let targets = report.basis.iter().flat_map(|basis| &basis.targets);
+        assert!(targets.clone().count() > 0 && targets.clone().all(|t| t.holds.is_none()));
+        let note = report
+            .manifest
+            .notes
+            .iter()
+            .find(|note| note.contains("do not judge"));
+        assert!(note.is_some(), "{:?}", report.manifest.notes);
+    }
+
+    #[test]
+    fn the_plan_of_a_run_is_beside_its_results_and_repeats_it() {
+        let bench = Bench::new(0);
+        let plan = Plan::find("path-selection/table6").unwrap();
+        let setting = "setup.quick.seed=99".parse().unwrap();
+        let plan = plan.with(&[setting]).unwrap();
+        let report = bench.campaign().run(&plan, &mut |_| {}).unwrap();
+        assert_eq!(report.manifest.plan.set, ["setup.quick.seed=99"]);
+        assert_eq!(report.manifest.extent.as_ref().unwrap().seeds[0], 99);
+        let file = bench
+            .directory
+            .path()
+            .join(&report.directory)
+            .join(PLAN_FILE);
+        let again = Plan::read(&file).unwrap();
+        assert_eq!(again.setup, plan.setup);
+        let report = bench.campaign().run(&again, &mut |_| {}).unwrap();
+        assert_eq!(report.manifest.plan.file.as_deref(), Some(PLAN_FILE));
+        assert!(
+            report
+                .manifest
+                .notes
+                .iter()
+                .any(|n| n.contains("not the built-in one"))
+        );
+    }
+
+    #[test]
+    fn plans_whose_setups_differ_share_no_measurement() {
+        let bench = Bench::new(0);
+        let mut campaign = bench.campaign();
+        let plan = Plan::find("path-selection/table6").unwrap();
+        let other = plan.clone().with(&["setup.quick.seed=99".parse().unwrap()]);
+        campaign.run(&plan, &mut |_| {}).unwrap();
+        campaign.run(&other.unwrap(), &mut |_| {}).unwrap();
+        assert_eq!(bench.order.borrow().len(), 2 * 16);
     }
 
     #[test]
@@ -541,7 +629,7 @@ mod tests {
     fn a_run_that_stays_late_voids_its_rows_only() {
         let bench = Bench::new(1 + REPEATS_MAX);
         let plan = Plan::find("path-selection/table6").unwrap();
-        let report = bench.campaign().run(&plan, &mut |_| {}).unwrap();
+        let report = bench.full_campaign().run(&plan, &mut |_| {}).unwrap();
         assert_eq!(report.manifest.runs[0].void_runs, 1);
         assert_eq!(row(&report, "A3 mean conventional").verdict, Verdict::Void);
         assert_eq!(

@@ -19,6 +19,22 @@ pub enum PlanError {
         /// `; did you mean ...?`, or empty.
         suggestion: String,
     },
+    /// Settings of the command line that the plan cannot have.
+    #[error("{id}: --set {}: {what}", settings.join(" --set "))]
+    Setting {
+        /// The experiment.
+        id: String,
+        /// As given, `KEY=VALUE`.
+        settings: Vec<String>,
+        what: String,
+    },
+    /// The source tree has another plan than this program.
+    #[error("{file} differs from what this keiro-lab was built with; {hint}")]
+    Edited {
+        file: String,
+        /// What to try.
+        hint: String,
+    },
 }
 
 impl PlanError {

@@ -18,12 +18,15 @@ use crate::{
     setup::Extent,
     stats,
     subject::Subject,
+    vary::Origin,
 };
 
 /// Provenance of a result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Manifest {
     pub experiment: String,
+    /// Where the plan is from, and the values that were set.
+    pub plan: Origin,
     pub source: SourceState,
     pub versions: Versions,
     pub machine: Machine,
@@ -134,6 +137,7 @@ impl Manifest {
         let measured = plan.kind == Kind::Measurement;
         Self {
             experiment: plan.id.clone(),
+            plan: plan.written.origin.clone(),
             source: SourceState::read(Path::new(".")),
             versions: Versions {
                 keiro: options.version,
@@ -266,7 +270,17 @@ fn notes(plan: &Plan, quick: bool, measurement: Option<&Measurement>) -> Vec<Str
         ));
     }
     if measures && quick {
-        notes.push("A quick run: these figures are not the published ones.".to_owned());
+        notes.push(
+            "A quick run: these figures are not the published ones, and targets, which are for full \
+             runs, do not judge them."
+                .to_owned(),
+        );
+    }
+    if plan.written.origin != Origin::default() {
+        notes.push(
+            "The plan is not the built-in one: the paper's values and the targets may not be for it."
+                .to_owned(),
+        );
     }
     if env!("KEIRO_PROFILE") != "release" && plan.kind == Kind::Measurement {
         notes.push("Not a release build: these figures are not the published ones.".to_owned());

@@ -18,6 +18,7 @@ use crate::{
     tenants::{Sharing, SharingFile},
     transactions::{Transactions, TransactionsFile},
     trials::{self, Trials, TrialsFile},
+    vary::{self, Written},
     workload::Workloads,
 };
 
@@ -44,6 +45,8 @@ pub struct Plan {
     pub targets: Vec<Target>,
     /// The figures that are drawn.
     pub figures: Vec<Figure>,
+    /// Its text and origin.
+    pub written: Written,
 }
 
 /// Accuracy targets of forecasts and their workloads.
@@ -97,12 +100,13 @@ pub enum Shape {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PlanFile {
+struct PlanFile<S> {
     id: String,
     title: String,
     source: String,
     kind: Kind,
-    setup: String,
+    /// A name, or the setup itself.
+    setup: S,
     rows: Vec<String>,
     #[serde(default)]
     targets: Vec<String>,
@@ -115,11 +119,12 @@ struct PlanFile {
 /// A plan that compares forecasts over many workloads.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct AccuracyFile {
+struct AccuracyFile<W> {
     id: String,
     title: String,
     source: String,
-    workloads: String,
+    /// A name, or the workloads themselves.
+    workloads: W,
     #[serde(rename = "asked")]
     bounds: ErrorBounds,
 }
@@ -183,10 +188,27 @@ impl Plan {
         text: &str,
         setup_text: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, PlanError> {
-        // Each kind has a key of its own.
-        if let Some(plan) = read_if::<AccuracyFile>(&["workloads"], file, text)? {
-            return plan.resolve(file, setup_text);
+        let mut plan = match Self::of_kind(file, text, &setup_text) {
+            Err(PlanError::Meaning { file: of, what }) if of == file => {
+                return Err(vary::located(file, text, &what));
+            }
+            read => read?,
+        };
+        let wrong = |what: String| vary::located(file, text, &what);
+        check_id(&plan.id).map_err(wrong)?;
+        plan.setup.check_topology().map_err(wrong)?;
+        if plan.written.text.is_empty() {
+            plan.written.text = text.to_owned();
         }
+        Ok(plan)
+    }
+
+    /// Each kind has a key of its own.
+    fn of_kind(
+        file: &str,
+        text: &str,
+        setup_text: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, PlanError> {
         if let Some(plan) = read_if::<TransactionsFile>(&["transactions"], file, text)? {
             return plan.resolve(file);
         }
@@ -199,18 +221,37 @@ impl Plan {
         if let Some(plan) = read_if::<SharingFile>(&["tenants"], file, text)? {
             return plan.resolve(file);
         }
-        let plan: PlanFile = keiro_config::deserialize(text, file)?;
-        let setup_file = format!("{}.toml", plan.setup);
-        let setup = setup_text(&plan.setup).ok_or_else(|| {
-            let what = format!(
-                "setup `{}` does not exist; there is no {setup_file}",
-                plan.setup
-            );
-            PlanError::meaning(file, what)
-        })?;
-        let setup = Setup::parse(&setup_file, &setup)?;
-        plan.resolve(setup)
-            .map_err(|what| PlanError::meaning(file, what))
+        let named = |name: &str| {
+            setup_text(name).ok_or_else(|| {
+                let what = format!("setup `{name}` does not exist; there is no {name}.toml");
+                PlanError::meaning(file, what)
+            })
+        };
+        if vary::has_within(text, file, "workloads")? {
+            let plan: AccuracyFile<Workloads> = keiro_config::deserialize(text, file)?;
+            let checked = plan.workloads.check();
+            checked.map_err(|what| PlanError::meaning(file, what))?;
+            return Ok(plan.resolve());
+        }
+        if let Some(plan) = read_if::<AccuracyFile<String>>(&["workloads"], file, text)? {
+            let part = named(&plan.workloads)?;
+            let workloads = Workloads::parse(&format!("{}.toml", plan.workloads), &part)?;
+            let mut plan = plan.map(workloads).resolve();
+            plan.written.text = vary::with_part(text, "workloads", &part);
+            return Ok(plan);
+        }
+        let meaning = |what| PlanError::meaning(file, what);
+        if vary::has_within(text, file, "setup")? {
+            let plan: PlanFile<Setup> = keiro_config::deserialize(text, file)?;
+            plan.setup.check().map_err(meaning)?;
+            return plan.resolve().map_err(meaning);
+        }
+        let plan: PlanFile<String> = keiro_config::deserialize(text, file)?;
+        let part = named(&plan.setup)?;
+        let setup = Setup::parse(&format!("{}.toml", plan.setup), &part)?;
+        let mut plan = plan.map(setup).resolve().map_err(meaning)?;
+        plan.written.text = vary::with_part(text, "setup", &part);
+        Ok(plan)
     }
 
     /// The plan of this repository with this name.
@@ -225,7 +266,11 @@ impl Plan {
                 id: id.to_owned(),
                 suggestion: suggestion(id),
             })?;
-        Self::parse(&format!("experiments/{id}/plan.toml"), text, built_in_setup)
+        Self::parse(
+            &format!("experiments/{id}/plan.toml"),
+            text,
+            vary::built_in_setup,
+        )
     }
 
     /// All plans of this repository, in the order of their names.
@@ -276,7 +321,9 @@ impl Plan {
             extent.duration = Text(run_time);
             extent.check(table).map_err(&refused)?;
         }
-        Ok(self)
+        let set = ["run", "quick"].map(|table| format!("{table}.duration={}", Text(run_time)));
+        let set = set.iter().filter_map(|text| text.parse().ok());
+        self.with(&set.collect::<Vec<_>>())
     }
 
     /// The plan with this limit of repeats due to pauses of the machine; [`REPEATS_MAX`] by default.
@@ -296,8 +343,42 @@ impl Plan {
     }
 }
 
-impl PlanFile {
-    fn resolve(self, setup: Setup) -> Result<Plan, String> {
+/// Results are written to a directory of this name.
+fn check_id(id: &str) -> Result<(), String> {
+    let is_part = |part: &str| {
+        let word = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        !part.is_empty() && !part.starts_with('.') && part.chars().all(word)
+    };
+    match id.len() <= ID_BYTES_MAX && id.split('/').all(is_part) {
+        true => Ok(()),
+        false => Err(format!(
+            "`id` must be words of letters, digits, `-`, `_` and `.` with `/` between them, {ID_BYTES_MAX} bytes at most"
+        )),
+    }
+}
+
+/// Ours: it is part of a path.
+const ID_BYTES_MAX: usize = 100;
+
+impl PlanFile<String> {
+    fn map(self, setup: Setup) -> PlanFile<Setup> {
+        PlanFile {
+            id: self.id,
+            title: self.title,
+            source: self.source,
+            kind: self.kind,
+            setup,
+            rows: self.rows,
+            targets: self.targets,
+            paper: self.paper,
+            figures: self.figures,
+        }
+    }
+}
+
+impl PlanFile<Setup> {
+    fn resolve(self) -> Result<Plan, String> {
+        let setup = self.setup;
         let mut rows = Vec::new();
         for template in &self.rows {
             rows.extend(row::expand(template, &setup).map_err(|e| format!("rows: {e}"))?);
@@ -334,6 +415,7 @@ impl PlanFile {
             paper,
             targets,
             figures,
+            written: Written::default(),
         })
     }
 }
@@ -351,19 +433,23 @@ fn read_if<T: DeserializeOwned>(
     Ok(Some(keiro_config::deserialize(text, file)?))
 }
 
-impl AccuracyFile {
-    fn resolve(self, file: &str, text: impl Fn(&str) -> Option<String>) -> Result<Plan, PlanError> {
-        let workloads_file = format!("{}.toml", self.workloads);
-        let text = text(&self.workloads).ok_or_else(|| {
-            let what = format!(
-                "workloads `{}` do not exist; there is no {workloads_file}",
-                self.workloads
-            );
-            PlanError::meaning(file, what)
-        })?;
-        let workloads = Workloads::parse(&workloads_file, &text)?;
+impl AccuracyFile<String> {
+    fn map(self, workloads: Workloads) -> AccuracyFile<Workloads> {
+        AccuracyFile {
+            id: self.id,
+            title: self.title,
+            source: self.source,
+            workloads,
+            bounds: self.bounds,
+        }
+    }
+}
+
+impl AccuracyFile<Workloads> {
+    fn resolve(self) -> Plan {
+        let workloads = self.workloads;
         let mut setups = workloads.simulated.setups(workloads.headers);
-        Ok(Plan {
+        Plan {
             id: self.id,
             title: self.title,
             source: self.source,
@@ -377,7 +463,8 @@ impl AccuracyFile {
             paper: BTreeMap::new(),
             targets: Vec::new(),
             figures: Vec::new(),
-        })
+            written: Written::default(),
+        }
     }
 }
 
@@ -469,11 +556,6 @@ fn targets(
     Ok(targets)
 }
 
-fn built_in_setup(id: &str) -> Option<String> {
-    let (_, text) = SETUPS.iter().find(|(known, _)| *known == id)?;
-    Some((*text).to_owned())
-}
-
 macro_rules! plan {
     ($id:literal) => {
         (
@@ -483,7 +565,7 @@ macro_rules! plan {
     };
 }
 
-const PLANS: &[(&str, &str)] = &[
+pub(crate) const PLANS: &[(&str, &str)] = &[
     plan!("aggregation/bulk"),
     plan!("aggregation/clients"),
     plan!("aggregation/equal-m"),
@@ -520,7 +602,7 @@ const PLANS: &[(&str, &str)] = &[
 ];
 
 /// Setups, and files of workloads.
-const SETUPS: &[(&str, &str)] = &[
+pub(crate) const SETUPS: &[(&str, &str)] = &[
     (
         "path-selection/five-applications",
         include_str!("../../../experiments/path-selection/five-applications.toml"),

@@ -55,6 +55,20 @@ impl fmt::Display for Verdict {
     }
 }
 
+/// The paper's values, each of a row that there is.
+pub(crate) fn checked_paper(
+    paper: BTreeMap<String, f64>,
+    rows: &[String],
+) -> Result<BTreeMap<String, f64>, String> {
+    match paper.keys().find(|name| !rows.contains(name)) {
+        None => Ok(paper),
+        Some(name) => {
+            let near = nearest(name, rows.iter().map(String::as_str));
+            Err(format!("[paper]: `{name}` is not among the rows{near}"))
+        }
+    }
+}
+
 /// The quantity of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Quantity {

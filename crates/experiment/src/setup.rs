@@ -5,16 +5,16 @@
 
 use std::time::Duration;
 
-use keiro_control::units::Text;
+use keiro_control::{config::MESSAGE_BYTES_MAX, units::Text};
 use keiro_units::{Bandwidth, ByteCount, Probability};
 use serde::Deserialize;
 
 pub(crate) use keiro_config::did_you_mean as nearest;
 
-use crate::{error::PlanError, record::Window};
+use crate::{error::PlanError, laboratory::TOPOLOGIES, record::Window, vary};
 
 /// A measurement that is evaluated by one or more plans.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setup {
     /// Its name, a path below `experiments/` without `.toml`.
@@ -37,7 +37,7 @@ pub struct Setup {
 }
 
 /// A path between the two sites [path-selection table 3].
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Path {
     /// Its name in the topology and the gateways.
@@ -49,7 +49,7 @@ pub struct Path {
 }
 
 /// An application [path-selection table 2].
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Application {
     pub name: String,
@@ -62,7 +62,7 @@ pub struct Application {
 }
 
 /// One variant of sending.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
     /// Its letter, for tables and files.
@@ -132,7 +132,7 @@ pub struct Headers {
 }
 
 /// Extent of a measurement.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Extent {
     /// Runs of every variant; round r uses seed `seed` + r.
@@ -156,7 +156,7 @@ impl Setup {
         let setup: Self = keiro_config::deserialize(text, file)?;
         setup
             .check()
-            .map_err(|what| PlanError::meaning(file, what))?;
+            .map_err(|what| vary::located(file, text, &what))?;
         Ok(setup)
     }
 
@@ -189,7 +189,7 @@ impl Setup {
         if quick { &self.quick } else { &self.run }
     }
 
-    fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         unique("path", self.paths.iter().map(|p| &p.name))?;
         unique("application", self.applications.iter().map(|a| &a.name))?;
         unique("variant", self.variants.iter().map(|v| &v.name))?;
@@ -205,8 +205,31 @@ impl Setup {
         for variant in &self.variants {
             self.check_variant(variant)?;
         }
-        self.run.check("run")?;
-        self.quick.check("quick")
+        for (extent, table) in [(&self.run, "run"), (&self.quick, "quick")] {
+            extent.check(table)?;
+            let messages =
+                |a: &Application| extent.duration.0.as_secs_f64() / a.interval.0.as_secs_f64();
+            if self.applications.iter().map(messages).sum::<f64>() > MESSAGES_MAX {
+                return Err(format!(
+                    "[{table}]: a run has more than {MESSAGES_MAX} messages; make intervals longer or runs shorter"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the laboratory has the topology.
+    pub(crate) fn check_topology(&self) -> Result<(), String> {
+        let known = || TOPOLOGIES.iter().map(|(name, _)| *name);
+        let topology = self.topology.as_str();
+        if topology == GENERATED_TOPOLOGY || known().any(|name| name == topology) {
+            return Ok(());
+        }
+        let near = nearest(topology, known());
+        let all = known().collect::<Vec<_>>().join(", ");
+        Err(format!(
+            "there is no topology `{topology}`{near}; there are {all}"
+        ))
     }
 
     fn check_variant(&self, variant: &Variant) -> Result<(), String> {
@@ -269,6 +292,12 @@ impl Application {
                 "application `{name}`: length, interval and latency target must be above zero"
             ));
         }
+        if self.length.0.get() > MESSAGE_BYTES_MAX {
+            return Err(format!(
+                "application `{name}`: a length of {} is more than {MESSAGE_BYTES_MAX} bytes, the longest message",
+                self.length
+            ));
+        }
         Ok(())
     }
 }
@@ -291,9 +320,20 @@ impl Extent {
                 self.duration, self.warm_up
             ));
         }
+        if self.rounds > ROUNDS_MAX || self.duration.0.max(self.drain.0) > RUN_MAX {
+            return Err(format!(
+                "[{table}] is too much: {ROUNDS_MAX} rounds and runs of {} at most",
+                Text(RUN_MAX)
+            ));
+        }
         Ok(())
     }
 }
+
+/// Ours: far more than any experiment needs, and few enough to be kept in memory.
+const ROUNDS_MAX: u32 = 1000;
+const RUN_MAX: Duration = Duration::from_secs(24 * 3600);
+const MESSAGES_MAX: f64 = 5e6;
 
 /// The topology of a setup that has no file: two hosts and the setup's paths between them.
 pub(crate) const GENERATED_TOPOLOGY: &str = "generated";

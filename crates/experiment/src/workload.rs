@@ -21,6 +21,7 @@ use crate::{
         Application, Assignment, Extent, GENERATED_TOPOLOGY, Headers, Path, Scheduler, Setup,
         Transport, Variant,
     },
+    vary,
 };
 
 /// A file of random workloads below `experiments/`.
@@ -80,6 +81,9 @@ pub struct Quick {
     pub rounds: [u32; 2],
 }
 
+/// Workloads, rounds, and paths and applications of one. Ours: far more than are measured.
+const COUNT_MAX: u32 = 1000;
+
 /// Warm-up: the first tenth of a round.
 const WARM_UP: u32 = 10;
 
@@ -93,19 +97,22 @@ impl Workloads {
     /// The fault and its location.
     pub fn parse(file: &str, text: &str) -> Result<Self, PlanError> {
         let workloads: Self = keiro_config::deserialize(text, file)?;
-        for (name, family) in [
-            ("simulated", &workloads.simulated),
-            ("laboratory", &workloads.laboratory),
-        ] {
-            family
-                .check()
-                .map_err(|what| PlanError::meaning(file, format!("[{name}]: {what}")))?;
-        }
-        if workloads.headers.payload.0.is_zero() {
-            let what = "`headers.payload` must not be zero".to_owned();
-            return Err(PlanError::meaning(file, what));
-        }
+        let checked = workloads.check();
+        checked.map_err(|what| vary::located(file, text, &what))?;
         Ok(workloads)
+    }
+
+    pub(crate) fn check(&self) -> Result<(), String> {
+        for (name, family) in [
+            ("simulated", &self.simulated),
+            ("laboratory", &self.laboratory),
+        ] {
+            family.check().map_err(|what| format!("[{name}]: {what}"))?;
+        }
+        match self.headers.payload.0.is_zero() {
+            true => Err("`headers.payload` must not be zero".to_owned()),
+            false => Ok(()),
+        }
     }
 }
 
@@ -228,6 +235,9 @@ impl Family {
         if self.workloads == 0 || quick.workloads == 0 {
             return Err("`workloads` must not be zero".to_owned());
         }
+        if self.workloads.max(quick.workloads) > COUNT_MAX {
+            return Err(format!("`workloads`: {COUNT_MAX} at most"));
+        }
         let [low, high] = self.load;
         let rises = low > 0.0 && low <= high && high < 1.0;
         if !rises {
@@ -241,8 +251,10 @@ impl Family {
             ("rounds", self.rounds),
             ("quick.rounds", quick.rounds),
         ] {
-            if low == 0 || low > high {
-                return Err(format!("`{name}` must rise from one at least"));
+            if low == 0 || low > high || high > COUNT_MAX {
+                return Err(format!(
+                    "`{name}` must rise from one at least to {COUNT_MAX} at most"
+                ));
             }
         }
         if self.bandwidth[0].0 == Bandwidth::ZERO || self.length[0].0.is_zero() {

@@ -4,7 +4,7 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use keiro_control::units::{Text, UnitError};
-use keiro_experiment::campaign::REPEATS_MAX;
+use keiro_experiment::{campaign::REPEATS_MAX, vary::Setting};
 use keiro_terminal::{VERSION, manual::Shell};
 use keiro_units::ByteCount;
 
@@ -86,6 +86,8 @@ pub(crate) enum Command {
     /// Experiments: a paper's tables and figures, measured here
     #[command(subcommand)]
     Experiment(Experiment),
+    /// Print the max-min fair rates of flows over links, by weights and demands
+    MaxMin(MaxMin),
     /// Five applications over two paths, before and after, in about a minute
     ///
     /// As root it runs real gateways in a laboratory, otherwise the same protocol in the
@@ -139,6 +141,35 @@ pub(crate) enum Experiment {
         or a measurement does not count, 64 the command line is wrong."
     )]
     Run(ExperimentRun),
+    /// Print the plan of an experiment, to be edited for `experiment run --plan`
+    Show(ExperimentShow),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ExperimentShow {
+    #[command(flatten)]
+    pub(crate) plan: PlanSource,
+    /// Print a JSON document instead of TOML
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// One plan, and values that replace those in it.
+#[derive(Args, Debug)]
+pub(crate) struct PlanSource {
+    /// The experiment, for example path-selection/table6
+    #[arg(
+        value_name = "ID",
+        required_unless_present = "plan",
+        conflicts_with = "plan"
+    )]
+    pub(crate) id: Option<String>,
+    /// Read the plan from this file instead
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) plan: Option<PathBuf>,
+    /// Replace a value of the plan, as in run.rounds=3; may be given several times
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<Setting>,
 }
 
 #[derive(Args, Debug)]
@@ -147,14 +178,22 @@ pub(crate) struct ExperimentRun {
     /// measurement
     #[arg(
         value_name = "ID",
-        required_unless_present = "all",
+        required_unless_present_any = ["all", "plan"],
         conflicts_with = "all"
     )]
     pub(crate) ids: Vec<String>,
     /// Run all experiments
-    #[arg(long, conflicts_with_all = ["run_time", "pause_repeats"])]
+    #[arg(long, conflicts_with_all = ["run_time", "pause_repeats", "plan", "set"])]
     pub(crate) all: bool,
-    /// Measure less; not for publication
+    /// Run the plan in this file, such as an edited one of `experiment show` or the plan.toml of a
+    /// run; may be given several times
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) plan: Vec<PathBuf>,
+    /// Replace a value of every plan, as in run.rounds=3 or setup.applications.A3.length=50kB; may
+    /// be given several times
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<Setting>,
+    /// Measure less; not for publication, and not judged by targets
     #[arg(long)]
     pub(crate) quick: bool,
     /// How long every run takes, instead of what the plan says, where clients make transactions
@@ -192,6 +231,16 @@ pub(crate) enum Source {
     Lab,
     /// The simulator
     Sim,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct MaxMin {
+    /// Links with their capacities, and flows with weights, demands and the links that they take
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    /// Print a JSON document instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]
@@ -244,6 +293,8 @@ mod tests {
             cli.find_subcommand("list"),
             experiment.find_subcommand("list"),
             experiment.find_subcommand("run"),
+            experiment.find_subcommand("show"),
+            cli.find_subcommand("max-min"),
         ] {
             let command = command.expect("a command");
             assert!(

@@ -336,7 +336,7 @@ fn generated_topology(setup: &Setup) -> String {
     text
 }
 
-const TOPOLOGIES: &[(&str, &str)] = &[
+pub(crate) const TOPOLOGIES: &[(&str, &str)] = &[
     (
         "aggregation/topology",
         include_str!("../../../../experiments/aggregation/topology.toml"),

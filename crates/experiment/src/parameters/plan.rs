@@ -17,6 +17,7 @@ use crate::{
     setup::{Extent, Headers, Setup, Transport, Variant},
     subject::Subject,
     transactions::Target,
+    vary::Written,
 };
 
 /// A plan of a study, as its file has it.
@@ -98,6 +99,7 @@ impl StudyFile {
             paper: BTreeMap::new(),
             targets: Vec::new(),
             figures: Vec::new(),
+            written: Written::default(),
         })
     }
 

@@ -21,9 +21,11 @@ use super::{
 use crate::{
     error::PlanError,
     plan::{Kind, Plan},
-    setup::{Extent, GENERATED_TOPOLOGY, Headers, Setup, Transport, Variant, nearest},
+    row,
+    setup::{Extent, GENERATED_TOPOLOGY, Headers, Setup, Transport, Variant},
     subject::Subject,
     transactions::Target,
+    vary::Written,
 };
 
 /// A plan of sharing, as its file has it.
@@ -156,8 +158,8 @@ impl SharingFile {
             hosts: self.hosts.into_iter().map(Hosts::from).collect(),
             begin: self.begin.0,
             figure: self.figure,
-            paper: self.paper,
             targets: Vec::new(),
+            paper: BTreeMap::new(),
         };
         check(&sharing)?;
         let names = report::names(&sharing);
@@ -166,16 +168,11 @@ impl SharingFile {
             return Err("two cases have the same name".to_owned());
         }
         let rows: Vec<String> = units.keys().cloned().collect();
-        for name in sharing.paper.keys() {
-            if !rows.contains(name) {
-                let near = nearest(name, rows.iter().map(String::as_str));
-                return Err(format!("[paper]: `{name}` is not among the rows{near}"));
-            }
-        }
         let unit_of = |row: &str| units.get(row).copied().unwrap_or("UNIT");
         let targets = self.targets.iter();
         let targets = targets.map(|text| Target::parse(text, &rows, unit_of));
         sharing.targets = targets.collect::<Result<_, _>>()?;
+        sharing.paper = row::checked_paper(self.paper, &rows)?;
         Ok(Plan {
             setup: as_setup(&self.id, &self.title, &sharing, run, quick),
             id: self.id,
@@ -187,6 +184,7 @@ impl SharingFile {
             paper: BTreeMap::new(),
             targets: Vec::new(),
             figures: Vec::new(),
+            written: Written::default(),
         })
     }
 }

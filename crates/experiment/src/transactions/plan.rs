@@ -13,8 +13,10 @@ use crate::{
     campaign::REPEATS_MAX,
     error::PlanError,
     plan::{Kind, Plan},
-    setup::{Extent, nearest},
+    row,
+    setup::Extent,
     subject::Subject,
+    vary::Written,
 };
 
 /// The file of a plan that compares transports of transactions.
@@ -64,12 +66,7 @@ impl TransactionsFile {
             .iter()
             .flat_map(|case| Statistic::ALL.map(|statistic| case.row(statistic.name())))
             .collect();
-        for name in self.paper.keys() {
-            if !rows.contains(name) {
-                let near = nearest(name, rows.iter().map(String::as_str));
-                return Err(format!("[paper]: `{name}` is not among the rows{near}"));
-            }
-        }
+        let paper = row::checked_paper(self.paper, &rows)?;
         let unended: Vec<String> = cases.iter().map(report::unended_row).collect();
         let asked_of = [rows, unended.clone()].concat();
         let unit_of = |row: &str| match unended.iter().any(|unended| unended == row) {
@@ -87,7 +84,7 @@ impl TransactionsFile {
             traffic: self.transactions,
             load: self.load,
             pause_repeats: REPEATS_MAX,
-            paper: self.paper,
+            paper,
         };
         Ok(Plan {
             setup: as_setup(&self.id, &self.title, &transactions, self.run, self.quick),
@@ -100,6 +97,7 @@ impl TransactionsFile {
             paper: BTreeMap::new(),
             targets: Vec::new(),
             figures: Vec::new(),
+            written: Written::default(),
         })
     }
 

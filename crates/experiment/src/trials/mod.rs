@@ -20,7 +20,7 @@ mod measure;
 mod plan;
 mod report;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use keiro_control::units::Text;
 use keiro_units::{Bandwidth, ByteCount};
@@ -44,6 +44,8 @@ pub struct Trials {
     pub trial: Trial,
     /// Targets of rows.
     pub targets: Vec<Target>,
+    /// The paper's values, by row.
+    pub paper: BTreeMap<String, f64>,
 }
 
 #[derive(Clone, Debug)]

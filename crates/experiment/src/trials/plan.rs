@@ -14,9 +14,11 @@ use super::{
 use crate::{
     error::PlanError,
     plan::{Kind, Plan},
+    row,
     setup::Extent,
     subject::Subject,
     transactions::Target,
+    vary::Written,
 };
 
 /// A plan of a trial, as its file has it.
@@ -39,6 +41,8 @@ pub(crate) struct TrialsFile {
     quick: Extent,
     #[serde(default)]
     targets: Vec<String>,
+    #[serde(default)]
+    paper: BTreeMap<String, f64>,
 }
 
 /// The table of each question, which no plan of another kind has.
@@ -93,6 +97,7 @@ impl TrialsFile {
         let trials = Trials {
             topology: self.topology,
             targets: targets.collect::<Result<_, _>>()?,
+            paper: row::checked_paper(self.paper, &rows)?,
             trial,
         };
         Ok(Plan {
@@ -106,6 +111,7 @@ impl TrialsFile {
             paper: BTreeMap::new(),
             targets: Vec::new(),
             figures: Vec::new(),
+            written: Written::default(),
         })
     }
 }

@@ -59,7 +59,7 @@ pub(crate) fn rows(trials: &Trials, measured: &Measured) -> (Vec<Row>, Vec<Basis
             let row = Row {
                 name: name.clone(),
                 unit: quantity.unit,
-                paper: None,
+                paper: trials.paper.get(&name).copied(),
                 measured: estimate.map(|e| e.value),
                 low: interval.map(|i| i.low),
                 high: interval.map(|i| i.high),

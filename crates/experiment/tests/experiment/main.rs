@@ -6,3 +6,4 @@ mod runners;
 mod tenants;
 mod transactions;
 mod trials;
+mod vary;

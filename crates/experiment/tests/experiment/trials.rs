@@ -69,12 +69,14 @@ fn run(
 ) -> anyhow::Result<(Report, tempfile::TempDir)> {
     let directory = tempfile::tempdir()?;
     let options = Options {
-        quick: true,
+        quick: false,
         variants: variants.iter().map(|name| (*name).to_owned()).collect(),
         results: directory.path().to_owned(),
         version: "test",
     };
-    let report = Campaign::new(options, vec![runner]).run(&Plan::find(id)?, &mut |_| {})?;
+    let one_round = "run.rounds=1".parse().map_err(anyhow::Error::msg)?;
+    let plan = Plan::find(id)?.with(&[one_round])?;
+    let report = Campaign::new(options, vec![runner]).run(&plan, &mut |_| {})?;
     Ok((report, directory))
 }
 

@@ -38,7 +38,59 @@ pub(super) fn experiment(args: &args::Experiment) -> Outcome {
     match args {
         args::Experiment::List { json } => list(*json),
         args::Experiment::Run(args) => run(args),
+        args::Experiment::Show(args) => show(args),
     }
+}
+
+fn show(args: &args::ExperimentShow) -> Outcome {
+    let source = &args.plan;
+    let plan = match (&source.plan, &source.id) {
+        (Some(file), _) => Plan::read(file)?,
+        (None, id) => built_in(id.as_deref().unwrap_or_default())?,
+    };
+    let plan = plan.with(&source.set)?;
+    let shown = match args.json {
+        true => output::json(&plan.written.document()),
+        false => output::text(&plan.written.text),
+    };
+    output::allow_closed_reader(shown)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The plan of this name, unless the source tree around has another one.
+fn built_in(id: &str) -> Result<Plan, Failure> {
+    let plan = Plan::find(id)?;
+    if let Ok(directory) = std::env::current_dir() {
+        plan.check_edits(&directory)?;
+    }
+    Ok(plan)
+}
+
+/// The plans that are to be run, with the values of the command line.
+fn plans(args: &args::ExperimentRun) -> Result<Vec<Plan>, Failure> {
+    let ids = match args.all {
+        true => Plan::all()?.into_iter().map(|plan| plan.id).collect(),
+        false => args.ids.clone(),
+    };
+    let mut plans = Vec::new();
+    for id in &ids {
+        plans.push(built_in(id)?);
+    }
+    for file in &args.plan {
+        plans.push(Plan::read(file)?);
+    }
+    let mut varied = Vec::new();
+    for mut plan in plans {
+        plan = plan.with(&args.set)?;
+        if let Some(time) = args.run_time {
+            plan = plan.with_run_time(time.0)?;
+        }
+        if let Some(repeats) = args.pause_repeats {
+            plan = plan.with_pause_repeats(repeats)?;
+        }
+        varied.push(plan);
+    }
+    Ok(varied)
 }
 
 #[derive(Serialize)]
@@ -74,24 +126,7 @@ fn list(json: bool) -> Outcome {
 }
 
 fn run(args: &args::ExperimentRun) -> Outcome {
-    let mut plans: Vec<Plan> = match args.all {
-        true => Plan::all()?,
-        false => args
-            .ids
-            .iter()
-            .map(|id| Plan::find(id))
-            .collect::<Result<_, _>>()?,
-    };
-    if let Some(time) = args.run_time {
-        let longer = plans.into_iter().map(|plan| plan.with_run_time(time.0));
-        plans = longer.collect::<Result<_, _>>()?;
-    }
-    if let Some(repeats) = args.pause_repeats {
-        let repeated = plans
-            .into_iter()
-            .map(|plan| plan.with_pause_repeats(repeats));
-        plans = repeated.collect::<Result<_, _>>()?;
-    }
+    let plans = plans(args)?;
     let measures = plans.iter().any(|plan| plan.kind == Kind::Measurement);
     let (runners, interrupts) = match measures {
         true => runners(args.only, args.keiro.as_deref(), args.peers.clone())?,
@@ -192,7 +227,9 @@ fn text(report: &Report, args: &args::ExperimentRun) -> String {
         count(Verdict::Reported)
     ));
     if args.quick && report.manifest.extent.is_some() {
-        text.push_str("; a quick run, not for publication");
+        text.push_str(
+            "; a quick run, not for publication and not judged by the targets of full runs",
+        );
     }
     text.push('\n');
     for note in &report.manifest.notes {

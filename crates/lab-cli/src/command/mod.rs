@@ -3,6 +3,7 @@
 mod demo;
 mod experiment;
 mod lab;
+mod max_min;
 
 use std::process::ExitCode;
 
@@ -34,6 +35,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::List { json } => lab::list(json),
         Command::Echo { listen, message } => lab::echo(listen, message.0),
         Command::Experiment(args) => experiment::experiment(&args),
+        Command::MaxMin(args) => max_min::max_min(&args),
         Command::Demo(args) => demo::demo(&args).map(success),
         Command::Completion { shell } => {
             manual::completion("keiro-lab", Cli::command(), shell).map(success)

@@ -88,6 +88,117 @@ fn what_there_is_not_is_named_with_the_nearest() {
 }
 
 #[test]
+fn a_plan_is_shown_edited_and_run() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let shown_plan = run(["experiment", "show", "path-selection/table4"])
+        .expect_code(0)
+        .stdout;
+    let edited = shown_plan.replace("length = \"1MB\"", "length = \"2MB\"");
+    assert_ne!(edited, shown_plan);
+    let file = directory.path().join("mine.toml");
+    std::fs::write(&file, edited).expect("it is written");
+    let output = shown(&directory.path().join("out"));
+    let of_plan = [
+        "experiment",
+        "run",
+        "--plan",
+        &shown(&file),
+        "--output",
+        &output,
+        "--json",
+    ];
+    let report = run(of_plan).json();
+    let set = "setup.applications.A1.length=2MB";
+    let of_set = [
+        "experiment",
+        "run",
+        "path-selection/table4",
+        "--set",
+        set,
+        "--output",
+        &output,
+        "--json",
+    ];
+    let same = run(of_set).json();
+    assert_eq!(report["rows"], same["rows"]);
+    assert_eq!(report["manifest"]["plan"]["file"], "mine.toml");
+    assert_eq!(same["manifest"]["plan"]["set"][0], set);
+    let built_in = run([
+        "experiment",
+        "run",
+        "path-selection/table4",
+        "--output",
+        &output,
+        "--json",
+    ]);
+    assert_ne!(built_in.expect_code(0).json()["rows"], same["rows"]);
+    let json = run([
+        "experiment",
+        "show",
+        "path-selection/table4",
+        "--set",
+        set,
+        "--json",
+    ]);
+    assert_eq!(
+        json.expect_code(0).json()["setup"]["applications"][0]["length"],
+        "2MB"
+    );
+}
+
+#[test]
+fn wrong_plans_and_settings_are_refused() {
+    let id = "path-selection/table4";
+    run([
+        "experiment",
+        "run",
+        id,
+        "--set",
+        "setup.applications.A1.lenth=2MB",
+    ])
+    .expect_code(1)
+    .says(&[
+        "--set setup.applications.A1.lenth=2MB",
+        "unknown key `lenth`",
+        "`length`",
+    ]);
+    run(["experiment", "run", id, "--set", "rounds"])
+        .expect_code(64)
+        .says(&["KEY=VALUE"]);
+    run(["experiment", "run", "--plan", "/none.toml"])
+        .expect_code(1)
+        .says(&["/none.toml", "no such file"]);
+    run(["experiment", "run", "--all", "--set", "run.rounds=1"])
+        .expect_code(64)
+        .says(&["--all", "--set"]);
+    run(["experiment", "show"]).expect_code(64).says(&["<ID>"]);
+}
+
+#[test]
+fn max_min_rates_are_printed_as_text_and_json() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("links.toml");
+    let text = "[links]\nwan = \"10Mbit\"\n\
+                [[flows]]\nname = \"a\"\ndemand = \"1Mbit\"\nlinks = [\"wan\"]\n\
+                [[flows]]\nname = \"b\"\nlinks = [\"wan\"]\n";
+    std::fs::write(&file, text).expect("it is written");
+    let table = run(["max-min", &shown(&file)]).expect_code(0).stdout;
+    assert!(
+        table.contains("9.000 Mbit/s") && table.contains("demand"),
+        "{table}"
+    );
+    let json = run(["max-min", &shown(&file), "--json"])
+        .expect_code(0)
+        .json();
+    assert_eq!(json["flows"][1]["rate_mbit"], 9.0);
+    assert_eq!(json["flows"][1]["bound_by"], "wan");
+    std::fs::write(&file, text.replace("[\"wan\"]", "[\"van\"]")).expect("it is written");
+    run(["max-min", &shown(&file)])
+        .expect_code(1)
+        .says(&["links.toml:6:", "`van`", "`wan`"]);
+}
+
+#[test]
 fn a_run_time_is_for_transactions_and_longer_than_their_warm_up() {
     let refused = |id, time| run(["experiment", "run", id, "--run-time", time]);
     refused("aggregation/controller-path", "20s")
