@@ -104,7 +104,8 @@ impl Tally {
         self.report.departed_bins.add(at, len.get());
         if let Some(rate) = config.rate {
             let own = rate.transmission_time_ceil(config.counted(len));
-            let waited = (at - entered).saturating_sub(config.delay + own);
+            // At a rate of zero, what left before arrives still.
+            let waited = (at - entered).saturating_sub(config.delay.saturating_add(own));
             self.report
                 .waiting_us
                 .saturating_record(waited.as_micros() as u64);
