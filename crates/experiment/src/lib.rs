@@ -28,6 +28,7 @@ pub mod stats;
 pub mod subject;
 pub mod tenants;
 pub mod transactions;
+pub mod transfers;
 pub mod trials;
 pub mod vary;
 pub mod workload;

@@ -17,6 +17,7 @@ use crate::{
     subject::Subject,
     tenants::{Sharing, SharingFile},
     transactions::{Transactions, TransactionsFile},
+    transfers::{NetworksFile, Transfers, TransfersFile},
     trials::{self, Trials, TrialsFile},
     vary::{self, Written},
     workload::Workloads,
@@ -170,6 +171,14 @@ impl Plan {
         }
     }
 
+    /// Set if transfers are measured.
+    pub fn transfers(&self) -> Option<&Transfers> {
+        match &self.subject {
+            Subject::Transfers(transfers) => Some(transfers),
+            _ => None,
+        }
+    }
+
     /// Set if tenants share bottlenecks.
     pub fn sharing(&self) -> Option<&Sharing> {
         match &self.subject {
@@ -241,6 +250,18 @@ impl Plan {
             return Ok(plan);
         }
         let meaning = |what| PlanError::meaning(file, what);
+        if vary::has_within(text, file, "transfers")? {
+            let plan: TransfersFile<NetworksFile> = keiro_config::deserialize(text, file)?;
+            plan.transfers.check().map_err(meaning)?;
+            return plan.resolve().map_err(meaning);
+        }
+        if let Some(plan) = read_if::<TransfersFile<String>>(&["transfers"], file, text)? {
+            let part = named(&plan.transfers)?;
+            let networks = NetworksFile::parse(&format!("{}.toml", plan.transfers), &part)?;
+            let mut plan = plan.map(networks).resolve().map_err(meaning)?;
+            plan.written.text = vary::with_part(text, "transfers", &part);
+            return Ok(plan);
+        }
         if vary::has_within(text, file, "setup")? {
             let plan: PlanFile<Setup> = keiro_config::deserialize(text, file)?;
             plan.setup.check().map_err(meaning)?;
@@ -593,6 +614,10 @@ pub(crate) const PLANS: &[(&str, &str)] = &[
     plan!("fairness/round-trips"),
     plan!("fairness/unit"),
     plan!("fairness/unresponsive"),
+    plan!("latency-bandwidth/fig2"),
+    plan!("latency-bandwidth/fig3"),
+    plan!("latency-bandwidth/fig4"),
+    plan!("latency-bandwidth/table1"),
     plan!("path-selection/figure7"),
     plan!("path-selection/figure8"),
     plan!("path-selection/table4"),
@@ -603,6 +628,10 @@ pub(crate) const PLANS: &[(&str, &str)] = &[
 
 /// Setups, and files of workloads.
 pub(crate) const SETUPS: &[(&str, &str)] = &[
+    (
+        "latency-bandwidth/networks",
+        include_str!("../../../experiments/latency-bandwidth/networks.toml"),
+    ),
     (
         "path-selection/five-applications",
         include_str!("../../../experiments/path-selection/five-applications.toml"),

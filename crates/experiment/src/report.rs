@@ -181,10 +181,12 @@ struct Rows<'a> {
     basis: &'a [Basis],
 }
 
-/// At most two decimals, none for whole values.
+/// At most two decimals, four below a tenth, none for whole values.
 fn shown(value: f64) -> String {
     if value.fract() == 0.0 {
         format!("{value:.0}")
+    } else if value.abs() < 0.1 {
+        format!("{value:.4}")
     } else if value.abs() >= 100.0 {
         format!("{value:.1}")
     } else {

@@ -12,6 +12,7 @@ use crate::{
     setup::{Extent, Setup},
     tenants::SharingRunner,
     transactions::TransactionRunner,
+    transfers::TransferRunner,
     trials::TrialRunner,
 };
 
@@ -55,6 +56,11 @@ pub trait Runner {
 
     /// Runner of tenants that share bottlenecks; `None` if not available.
     fn sharing(&mut self) -> Option<&mut dyn SharingRunner> {
+        None
+    }
+
+    /// Runner of transfers; `None` if not available.
+    fn transfers(&mut self) -> Option<&mut dyn TransferRunner> {
         None
     }
 }

@@ -12,6 +12,7 @@ use crate::{
     runner::{Arrived, Outcome, Progress, Request, Runner},
     setup::{Scheduler, Setup, Transport},
     tenants::SharingRunner,
+    transfers::TransferRunner,
 };
 
 /// Runs two gateways over loss-free simulated paths, on machines without processing time.
@@ -33,6 +34,10 @@ impl Runner for Simulator {
     }
 
     fn sharing(&mut self) -> Option<&mut dyn SharingRunner> {
+        Some(self)
+    }
+
+    fn transfers(&mut self) -> Option<&mut dyn TransferRunner> {
         Some(self)
     }
 

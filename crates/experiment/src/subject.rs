@@ -13,6 +13,7 @@ use crate::{
     row::Row,
     tenants::{self, Sharing},
     transactions::{self, Case, Transactions},
+    transfers::{self, Transfers},
     trials::{self, Trials},
 };
 
@@ -31,6 +32,8 @@ pub enum Subject {
     Aggregation(Study),
     /// Tenants that share bottlenecks.
     Sharing(Sharing),
+    /// Transfer times against sizes.
+    Transfers(Transfers),
 }
 
 /// A kind of experiment.
@@ -70,6 +73,7 @@ impl Subject {
             Self::Trials(trials) => Some(trials),
             Self::Aggregation(study) => Some(study),
             Self::Sharing(sharing) => Some(sharing),
+            Self::Transfers(transfers) => Some(transfers),
         }
     }
 }
@@ -234,6 +238,28 @@ impl Experiment for Sharing {
             runs: tenants::runs_reports(self, &measured),
             notes: tenants::notes(self, &measured),
             files: vec![("seconds.csv", tenants::seconds_csv(self, &measured))],
+        })
+    }
+}
+
+impl Experiment for Transfers {
+    fn carry_out(
+        &self,
+        plan: &Plan,
+        bench: &mut Bench<'_, '_>,
+        watch: &mut dyn FnMut(&Status<'_>),
+    ) -> anyhow::Result<Findings> {
+        let quick = bench.options.quick;
+        let selected = transfers::select(self, &bench.options.variants)?;
+        let measured = transfers::measure(bench.runners, plan, self, &selected, quick, watch)?;
+        let (rows, basis) = transfers::rows(self, &measured);
+        Ok(Findings {
+            rows,
+            basis,
+            drawings: transfers::drawings(self, &measured, quick)?,
+            runs: transfers::runs_reports(self, &measured),
+            notes: transfers::notes(&measured),
+            files: vec![("times.csv", transfers::times_csv(self, &measured))],
         })
     }
 }

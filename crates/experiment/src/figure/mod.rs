@@ -12,6 +12,7 @@ mod lines;
 mod means;
 mod over_time;
 mod shares;
+mod xy;
 
 pub use boxes::{BoxGroup, BoxesFigure};
 pub use ecdf::{Curve, EcdfFigure, Mark};
@@ -21,6 +22,7 @@ pub use histogram::{HistogramFigure, Panel};
 pub use lines::{Level, LinesFigure, ValueLine};
 pub use means::{Dot, Group, MeansFigure};
 pub use over_time::{TimeFigure, TimeLine, TimePanel};
+pub use xy::{XyFigure, XySeries};
 
 use keiro_figure::{Canvas, PlotResult};
 pub use keiro_figure::{DrawError, colour};

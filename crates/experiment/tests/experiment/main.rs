@@ -5,5 +5,6 @@ mod plans;
 mod runners;
 mod tenants;
 mod transactions;
+mod transfers;
 mod trials;
 mod vary;

@@ -58,6 +58,9 @@ fn every_plan_of_this_repository_is_valid_and_named_after_its_folder() {
     let expected = ["figure7", "figure8", "table4", "table5", "table6"];
     let expected = expected.map(|name| format!("path-selection/{name}"));
     let mut expected = expected.to_vec();
+    for name in ["table1", "fig4", "fig3", "fig2"] {
+        expected.insert(0, format!("latency-bandwidth/{name}"));
+    }
     for name in [
         "unresponsive",
         "unit",
@@ -101,7 +104,12 @@ fn every_plan_of_this_repository_is_valid_and_named_after_its_folder() {
         let of_study = plan.study().map(|study| study.targets.len());
         let of_trials = plan.trials().map(|trials| trials.targets.len());
         let of_sharing = plan.sharing().map(|sharing| sharing.targets.len());
-        let of_kind = of_transactions.or(of_study).or(of_trials).or(of_sharing);
+        let of_transfers = plan.transfers().map(|transfers| transfers.targets.len());
+        let of_kind = of_transactions
+            .or(of_study)
+            .or(of_trials)
+            .or(of_sharing)
+            .or(of_transfers);
         let targets = plan.targets.len() + of_kind.unwrap_or(0);
         let asks = targets > 0 || plan.accuracy().is_some();
         assert!(asks, "{} asks for nothing", plan.id);

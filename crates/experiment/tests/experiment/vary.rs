@@ -61,14 +61,14 @@ fn a_shown_plan_keeps_its_comments_and_has_its_setup_within() {
 fn every_value_of_every_plan_can_be_set_and_is_not_ignored() {
     for plan in Plan::all().expect("all are valid") {
         let id = plan.id.clone();
-        let key = match (
-            plan.written.document().contains_key("setup"),
-            plan.accuracy(),
-        ) {
-            (true, _) => "setup.run",
-            (_, Some(_)) => "workloads.simulated",
-            _ => "run",
-        };
+        let document = plan.written.document();
+        let parts = [
+            ("setup", "setup.run"),
+            ("workloads", "workloads.simulated"),
+            ("transfers", "transfers.run"),
+        ];
+        let part = parts.iter().find(|(part, _)| document.contains_key(*part));
+        let key = part.map_or("run", |(_, key)| key);
         let set = format!("{key}.seed=777");
         let varied = plan
             .with(&settings(&[&set]))
