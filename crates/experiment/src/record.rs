@@ -180,6 +180,19 @@ pub fn parts(runs: usize) -> usize {
 /// Fewer batches make Student's t wide. Ours, after the usual advice of 10 to 30.
 pub const BATCHES_MIN: usize = 10;
 
+/// Why an event shows nothing about traffic that was not there before it; `None` if it was. In Mbit/s.
+pub(crate) fn lacks_traffic(what: &str, had: f64, expected: f64) -> Option<String> {
+    (had < expected * TRAFFIC_MIN).then(|| {
+        format!(
+            "before the event {what} had {had:.2} Mbit/s of {expected:.2}; the event shows nothing"
+        )
+    })
+}
+
+/// Share of the expected traffic without which an event shows nothing. Ours: what works has far more, what
+/// does not has far less.
+const TRAFFIC_MIN: f64 = 0.5;
+
 #[cfg(test)]
 mod tests {
     use super::*;

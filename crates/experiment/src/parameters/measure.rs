@@ -44,9 +44,36 @@ impl StudyOutcome {
 impl StudyRun {
     /// Whether the run is void.
     pub(crate) fn is_void(&self) -> bool {
-        self.outcome.is_void()
+        self.outcome.is_void() || self.lacked().is_some()
+    }
+
+    /// Why its traffic was not there before the first impairment.
+    pub(crate) fn lacked(&self) -> Option<String> {
+        lacked(&self.outcome, &self.phases, self.each_s)
     }
 }
+
+/// Why the datagrams were not there in the calm phase before the first impairment; `None` if they were, or if
+/// there is no such phase.
+fn lacked(outcome: &StudyOutcome, phases: &[Phase], each_s: f64) -> Option<String> {
+    let calm = phases.first().filter(|_| phases.len() > 1)?;
+    if calm.impairment.is_some() {
+        return None;
+    }
+    let before = outcome
+        .datagrams
+        .iter()
+        .filter(|datagram| datagram.made_s < each_s);
+    let (made, arrived) = before.fold((0, 0), |(made, arrived), datagram| {
+        (made + 1, arrived + u32::from(datagram.delay_ms.is_some()))
+    });
+    let is_there = made > 0 && f64::from(arrived) >= f64::from(made) * ARRIVED_MIN;
+    (!is_there)
+        .then(|| format!("before the first impairment {arrived} of {made} datagrams arrived"))
+}
+
+/// Ours: calm phases lose far less.
+const ARRIVED_MIN: f64 = 0.5;
 
 /// The cases with these names; all if there are none.
 pub(crate) fn select(study: &Study, names: &[String]) -> anyhow::Result<Vec<Case>> {
@@ -116,11 +143,14 @@ pub(crate) fn measure(
                     });
                 };
                 let once = |repeat| runner.run(&request, &mut |run| notice(repeat, run));
-                let (outcome, repeats) =
-                    until_valid(once, StudyOutcome::is_void).with_context(|| {
-                        let name = study.name(case);
-                        format!("{name}, round {}, could not be run", round + 1)
-                    })?;
+                let (outcome, repeats) = until_valid(once, |outcome: &StudyOutcome| {
+                    let each_s = each.as_secs_f64();
+                    outcome.is_void() || lacked(outcome, &phases, each_s).is_some()
+                })
+                .with_context(|| {
+                    let name = study.name(case);
+                    format!("{name}, round {}, could not be run", round + 1)
+                })?;
                 done += 1.0;
                 let runs = measured.runs.entry((source, case)).or_default();
                 runs.push(StudyRun {
@@ -141,5 +171,38 @@ fn extent<'a>(plan: &'a Plan, study: &'a Study, source: Source, quick: bool) -> 
     match (&study.lab, source) {
         (Some(lab), Source::Lab) if !quick => lab,
         _ => plan.setup.extent(quick),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Datagram, *};
+    use crate::parameters::Impairment;
+
+    #[test]
+    fn datagrams_that_were_not_there_before_an_impairment_void_the_run() {
+        let study = Plan::find("aggregation/controller-path").expect("a plan");
+        let study = study.study().expect("a study").clone();
+        let phases = study.phases(study.cases()[0]);
+        let impaired: Vec<Option<Impairment>> = phases
+            .iter()
+            .map(|phase| phase.impairment.clone())
+            .collect();
+        assert!(impaired[0].is_none() && impaired[1].is_some());
+        let outcome = |arrived: usize| StudyOutcome {
+            datagrams: (0..20)
+                .map(|number| Datagram {
+                    made_s: number as f64 / 10.0,
+                    delay_ms: (number < arrived).then_some(1.0),
+                })
+                .collect(),
+            ..StudyOutcome::default()
+        };
+        // Ten of them belong to the calm phase of 1 s.
+        assert_eq!(lacked(&outcome(5), &phases, 1.0), None);
+        let why = lacked(&outcome(4), &phases, 1.0).expect("too few arrived");
+        assert!(why.contains("4 of 10 datagrams"), "{why}");
+        assert!(lacked(&outcome(0), &[], 1.0).is_none());
+        assert!(lacked(&StudyOutcome::default(), &phases, 1.0).is_some());
     }
 }

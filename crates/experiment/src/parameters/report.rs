@@ -394,5 +394,13 @@ pub(crate) fn notes(study: &Study, measured: &Measured) -> Vec<String> {
             lab.rounds, lab.duration
         ));
     }
+    for (&(_, case), runs) in in_order(study, measured) {
+        for run in runs {
+            if let Some(why) = run.lacked() {
+                let name = study.name(case);
+                notes.push(format!("VOID: {name}, run {}: {why}", run.round + 1));
+            }
+        }
+    }
     notes
 }

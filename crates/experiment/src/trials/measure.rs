@@ -36,7 +36,7 @@ pub(crate) struct TrialRun {
 impl Trials {
     /// Whether a run is void.
     pub(crate) fn is_void(&self, outcome: &TrialOutcome) -> bool {
-        self.trial.needs_punctuality() && outcome.emulator.is_void()
+        outcome.void.is_some() || self.trial.needs_punctuality() && outcome.emulator.is_void()
     }
 }
 

@@ -195,6 +195,8 @@ pub struct Routes {
     pub reflectors: Vec<Reflector>,
     /// Load of an MPTCP connection to a client during the changes.
     pub flow: Text<Bandwidth>,
+    /// Bytes that its sender writes at once.
+    pub write: Text<ByteCount>,
 }
 
 /// A flow from a content server to a client behind two links of two transits.
@@ -490,6 +492,15 @@ const OF_FLOWS: &[Quantity] = &[
     median("longest gap", "ms"),
 ];
 
+/// Of flows whose links change.
+const OF_CHANGED_FLOWS: &[Quantity] = &[
+    median("goodput", "Mbit/s"),
+    median("worst second", "%"),
+    median("longest gap", "ms"),
+    median("before", "Mbit/s"),
+    median("after", "Mbit/s"),
+];
+
 impl Trial {
     /// The values of every run of a case, in the order of the rows.
     pub fn quantities(&self) -> &'static [Quantity] {
@@ -499,7 +510,10 @@ impl Trial {
             Self::Spacing(_) => OF_SPACING,
             Self::Shares(_) => OF_SHARES,
             Self::Scale(_) => OF_SCALE,
-            Self::Flows(_) => OF_FLOWS,
+            Self::Flows(flows) => match flows.patterns.iter().any(|p| p.then.is_some()) {
+                true => OF_CHANGED_FLOWS,
+                false => OF_FLOWS,
+            },
             Self::Isps(_) => isps::QUANTITIES,
             Self::Routes(_) => OF_ROUTES,
         }
@@ -602,6 +616,8 @@ pub struct TrialOutcome {
     pub samples: Vec<Samples>,
     /// Remarks on this run, such as the origin of an estimate.
     pub remarks: Vec<String>,
+    /// Why the run is void, other than a late emulator: the traffic of an event was not there before it.
+    pub void: Option<String>,
     /// Lateness of the emulator.
     pub emulator: EmulatorReport,
 }

@@ -212,8 +212,10 @@ fn check_routes(routes: &Routes) -> Result<(), String> {
     require(
         ![routes.changes.run, routes.changes.quick].contains(&0)
             && !routes.reflectors.is_empty()
-            && routes.flow.0 != Bandwidth::ZERO,
-        "[routes] needs changes, reflectors and a flow",
+            && routes.flow.0 != Bandwidth::ZERO
+            && !routes.apart.0.is_zero()
+            && (1..=WRITE_BYTES_MAX).contains(&routes.write.0.get()),
+        "[routes] needs changes with time between them, reflectors, a flow and a `write` of 1B to 128KiB",
     )
 }
 
@@ -273,6 +275,8 @@ const SCALE_TENANTS_MAX: usize = 4000;
 const SCALE_PACKET_BYTES: std::ops::RangeInclusive<u64> = 64..=1400;
 /// Number of sites in the topology.
 const TENANTS_MAX: usize = 4;
+/// Maximum of bytes that the flow's sender writes at once.
+const WRITE_BYTES_MAX: u64 = 1 << 17;
 /// Fewer bins are not significant. Ours.
 const SHARES_TIME_MIN: Duration = Duration::from_secs(5);
 

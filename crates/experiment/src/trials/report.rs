@@ -238,6 +238,13 @@ pub(crate) fn notes(trials: &Trials, measured: &Measured) -> Vec<String> {
         notes.push("NOT MEASURED: only the laboratory, which needs root, has it.".to_owned());
     }
     for (&case, run) in all_runs(measured) {
+        if let Some(why) = &run.outcome.void {
+            notes.push(format!(
+                "VOID: {}, run {}: {why}",
+                cases[case],
+                run.round + 1
+            ));
+        }
         for remark in &run.outcome.remarks {
             notes.push(format!("{}, run {}: {remark}", cases[case], run.round + 1));
         }
@@ -248,7 +255,7 @@ pub(crate) fn notes(trials: &Trials, measured: &Measured) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::{super::TrialOutcome, *};
-    use crate::plan::Plan;
+    use crate::{plan::Plan, record};
 
     fn trials() -> Trials {
         Plan::find("aggregation/bulk")
@@ -269,6 +276,7 @@ mod tests {
                 traces: Vec::new(),
                 samples: Vec::new(),
                 remarks: vec!["it rained, and more".to_owned()],
+                void: None,
                 emulator: EmulatorReport {
                     packets: 1,
                     lateness_p50_us: 1.0,
@@ -351,6 +359,32 @@ mod tests {
             notes(&trials(), &measured)[0],
             "NOT MEASURED: all rows of up 1ms: there is no line"
         );
+    }
+
+    #[test]
+    fn a_run_whose_traffic_was_not_there_is_void_and_noted() {
+        let mut one = run([95.0, 100.0, 95.0, 0.0], 10.0);
+        one.outcome.void = record::lacks_traffic("the flow", 0.4, 10.0);
+        let good = run([95.0, 100.0, 95.0, 0.0], 10.0);
+        let measured = Measured {
+            runs: BTreeMap::from([(0, vec![one]), (1, vec![good])]),
+            missing: BTreeMap::new(),
+        };
+        let verdicts = verdicts(&measured);
+        assert!(
+            verdicts[..4]
+                .iter()
+                .all(|(_, verdict)| *verdict == Verdict::Void)
+        );
+        assert_eq!(verdicts[6].1, Verdict::Reached);
+        let note = "VOID: up 1ms, run 1: before the event the flow had 0.40 Mbit/s of 10.00";
+        let notes = notes(&trials(), &measured);
+        assert!(
+            notes.iter().any(|known| known.starts_with(note)),
+            "{notes:?}"
+        );
+        assert_eq!(runs_reports(&trials(), &measured)[0].void_runs, 1);
+        assert!(runs_csv(&trials(), &measured).contains(",true,"));
     }
 
     #[test]

@@ -51,6 +51,7 @@ impl TrialRunner for Fake {
             traces: Vec::new(),
             samples: Vec::new(),
             remarks: vec![format!("seed {}", request.seed)],
+            void: None,
             emulator: EmulatorReport {
                 packets: 1,
                 lateness_p50_us: 1.0,

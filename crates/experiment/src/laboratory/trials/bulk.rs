@@ -130,6 +130,7 @@ impl Laboratory {
             traces: Vec::new(),
             samples: Vec::new(),
             remarks,
+            void: None,
             emulator: emulator_report(lab)?,
         })
     }

@@ -104,6 +104,7 @@ impl Laboratory {
             traces: Vec::new(),
             samples: Vec::new(),
             remarks,
+            void: None,
             emulator,
         })
     }

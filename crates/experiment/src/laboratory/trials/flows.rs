@@ -18,8 +18,9 @@ use super::super::{
     emulator_report,
 };
 use crate::{
+    record,
     runner::Progress,
-    trials::{Flows, Load, Pattern, Reflector, TrialOutcome, TrialRequest},
+    trials::{Flows, Load, Pattern, Reflector, Transport, TrialOutcome, TrialRequest},
 };
 
 /// Share of a link's rate that is payload: 1360 bytes of TCP payload in a packet of 1514 bytes with Ethernet,
@@ -85,18 +86,31 @@ impl Laboratory {
             Load::Cbr => flows.cbr.0.as_bits_per_second() as f64,
             Load::Bulk => f64::INFINITY,
         };
-        let worst = worst_second(&arrivals, begun_ns..end_ns, pattern, load, limit);
+        let links = Links {
+            transport,
+            pattern,
+            load,
+        };
+        let worst = links.worst_second(&arrivals, begun_ns..end_ns, limit);
         let first = arrivals[0].at_ns;
+        let mut values = vec![
+            Some(bytes as f64 * 8.0 / 1e6 / seconds),
+            worst,
+            Some(longest_gap(&arrivals, first + 1, last + 1).ms()),
+        ];
+        let around = links.around_change(&arrivals, begun_ns..end_ns);
+        values.extend(around.iter().flatten().copied());
+        let void = around.and_then(|[before, _]| {
+            let expected = links.carry([pattern.a.0, pattern.b.0]).min(limit) / 1e6;
+            record::lacks_traffic("the flow", before.unwrap_or(0.0), expected)
+        });
         Ok(TrialOutcome {
-            values: vec![
-                Some(bytes as f64 * 8.0 / 1e6 / seconds),
-                worst,
-                Some(longest_gap(&arrivals, first + 1, last + 1).ms()),
-            ],
+            values,
             durations_ms: Vec::new(),
             traces: traces.unwrap_or_default(),
             samples: Vec::new(),
             remarks: Vec::new(),
+            void,
             emulator: emulator_report(lab)?,
         })
     }
@@ -110,45 +124,73 @@ fn set(lab: &Lab, rates: [Bandwidth; 2]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Goodput in the worst whole second, in percent of the current capacity of both links. Seconds of adaptation
-/// are left out; `None` if no others remain.
-fn worst_second(
-    arrivals: &[Arrival],
-    time_ns: Range<u64>,
-    pattern: &Pattern,
+/// The links that a flow has, and how they change.
+struct Links<'a> {
+    transport: Transport,
+    pattern: &'a Pattern,
     load: Load,
-    limit: f64,
-) -> Option<f64> {
-    const SECOND: u64 = 1_000_000_000;
-    let changes = pattern
-        .then
-        .as_ref()
-        .map(|then| then.at(load).as_nanos() as u64);
-    let adapts = ADAPTATION.as_nanos() as u64;
-    let seconds = (time_ns.end - time_ns.start) / SECOND;
-    let share = |second: u64| {
-        let (from, to) = (second * SECOND, (second + 1) * SECOND);
-        let adapting = changes.is_some_and(|at| to > at && from < at + adapts) || from < adapts;
-        if adapting {
-            return None;
-        }
-        let rates = match (changes, &pattern.then) {
-            (Some(at), Some(then)) if from >= at => [then.a.0, then.b.0],
-            _ => [pattern.a.0, pattern.b.0],
+}
+
+impl Links<'_> {
+    /// When they change, in ns after the beginning.
+    fn changes(&self) -> Option<u64> {
+        let then = self.pattern.then.as_ref()?;
+        Some(then.at(self.load).as_nanos() as u64)
+    }
+
+    /// Payload that they carry at these rates, in bit/s. TCP has the best path only, which is over link a.
+    fn carry(&self, [a, b]: [Bandwidth; 2]) -> f64 {
+        let [a, b] = [a, b].map(|rate| rate.as_bits_per_second() as f64);
+        PAYLOAD_SHARE
+            * match self.transport {
+                Transport::Tcp => a,
+                Transport::Mptcp => a + b,
+            }
+    }
+
+    /// Goodput before the change and from the end of adaptation on, in Mbit/s; `None` without a change, or
+    /// for a time that the flow does not have.
+    fn around_change(&self, arrivals: &[Arrival], time_ns: Range<u64>) -> Option<[Option<f64>; 2]> {
+        let at = time_ns.start + self.changes()?;
+        let adapts = ADAPTATION.as_nanos() as u64;
+        let spans = [time_ns.start + adapts..at, at + adapts..time_ns.end];
+        Some(spans.map(|span| {
+            let of_span = arrivals
+                .iter()
+                .filter(|arrival| span.contains(&arrival.at_ns));
+            let bytes: u64 = of_span.map(|arrival| arrival.bytes).sum();
+            let ns = span.end.checked_sub(span.start).filter(|ns| *ns > 0)?;
+            Some(bytes as f64 * 8e3 / ns as f64)
+        }))
+    }
+
+    /// Goodput in the worst whole second, in percent of what its links carry then. Seconds of adaptation are
+    /// left out; `None` if no others remain.
+    fn worst_second(&self, arrivals: &[Arrival], time_ns: Range<u64>, limit: f64) -> Option<f64> {
+        const SECOND: u64 = 1_000_000_000;
+        let (changes, pattern) = (self.changes(), self.pattern);
+        let adapts = ADAPTATION.as_nanos() as u64;
+        let seconds = (time_ns.end - time_ns.start) / SECOND;
+        let share = |second: u64| {
+            let (from, to) = (second * SECOND, (second + 1) * SECOND);
+            let adapting = changes.is_some_and(|at| to > at && from < at + adapts) || from < adapts;
+            if adapting {
+                return None;
+            }
+            let rates = match (changes, &pattern.then) {
+                (Some(at), Some(then)) if from >= at => [then.a.0, then.b.0],
+                _ => [pattern.a.0, pattern.b.0],
+            };
+            let carries = self.carry(rates).min(limit);
+            let in_second = arrivals.iter().filter(|arrival| {
+                let at = arrival.at_ns.saturating_sub(time_ns.start);
+                (from..to).contains(&at)
+            });
+            let bytes: u64 = in_second.map(|arrival| arrival.bytes).sum();
+            Some(bytes as f64 * 8.0 / carries * 100.0)
         };
-        let carries: f64 = rates
-            .iter()
-            .map(|rate| rate.as_bits_per_second() as f64)
-            .sum();
-        let carries = (carries * PAYLOAD_SHARE).min(limit);
-        let in_second = arrivals.iter().filter(|arrival| {
-            let at = arrival.at_ns.saturating_sub(time_ns.start);
-            (from..to).contains(&at)
-        });
-        let bytes: u64 = in_second.map(|arrival| arrival.bytes).sum();
-        Some(bytes as f64 * 8.0 / carries * 100.0)
-    };
-    (0..seconds).filter_map(share).reduce(f64::min)
+        (0..seconds).filter_map(share).reduce(f64::min)
+    }
 }
 
 #[cfg(test)]
@@ -180,7 +222,18 @@ mod tests {
             })
             .collect();
         let limit = 25e6;
-        let worst = worst_second(&arrivals, 0..10_000_000_000, pattern, Load::Cbr, limit);
-        assert_eq!(worst, Some(24.0 / 25.0 * 100.0));
+        let links = |transport| Links {
+            transport,
+            pattern,
+            load: Load::Cbr,
+        };
+        let worst = |transport| links(transport).worst_second(&arrivals, 0..10_000_000_000, limit);
+        assert_eq!(worst(Transport::Mptcp), Some(24.0 / 25.0 * 100.0));
+        // The best path alone carries 25 and then 13.5 Mbit/s.
+        assert_eq!(worst(Transport::Tcp), Some(24.0 / 25.0 * 100.0));
+        let around = links(Transport::Mptcp).around_change(&arrivals, 0..10_000_000_000);
+        assert_eq!(around, Some([Some(24.0), Some(24.0)]));
+        let short = links(Transport::Mptcp).around_change(&arrivals, 0..5_000_000_000);
+        assert_eq!(short, Some([Some(24.0), None]));
     }
 }

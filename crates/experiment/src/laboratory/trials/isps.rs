@@ -59,6 +59,7 @@ impl Laboratory {
             traces: Vec::new(),
             samples: Vec::new(),
             remarks: Vec::new(),
+            void: None,
             emulator: emulator_report(lab)?,
         })
     }

@@ -22,6 +22,7 @@ use super::super::{
     emulator_report,
 };
 use crate::{
+    record,
     runner::Progress,
     stats,
     trials::{Reflector, Routes, Samples, Transport, TrialOutcome, TrialRequest},
@@ -153,7 +154,8 @@ impl Laboratory {
             Monitor::start(lab, "asbr1")?,
             Monitor::start(lab, "server")?,
         ];
-        let flow = Flow::start(lab, Transport::Mptcp, Content::Rate(routes.flow.0, 1))?;
+        let content = Content::Rate(routes.flow.0, routes.write.0.get());
+        let flow = Flow::start(lab, Transport::Mptcp, content)?;
         // The first connection, and one subflow by each transit.
         flow.wait_for_subflows(3)?;
         lab.measure_from_now()?;
@@ -180,9 +182,26 @@ impl Laboratory {
             traces: Vec::new(),
             samples: delays.samples(),
             remarks: Vec::new(),
+            void: lacks_traffic(&changes, &arrivals, routes),
             emulator: emulator_report(lab)?,
         })
     }
+}
+
+/// The flow's goodput before the change that had least, if that is too little.
+fn lacks_traffic(changes: &[Change], arrivals: &[Arrival], routes: &Routes) -> Option<String> {
+    let apart_ns = routes.apart.0.as_nanos() as u64;
+    let before = |change: &Change| {
+        let span = change.ordered.saturating_sub(apart_ns)..change.ordered;
+        let of_span = arrivals
+            .iter()
+            .filter(|arrival| span.contains(&arrival.at_ns));
+        let bytes: u64 = of_span.map(|arrival| arrival.bytes).sum();
+        bytes as f64 * 8e3 / apart_ns as f64
+    };
+    let least = changes.iter().map(before).reduce(f64::min)?;
+    let expected = routes.flow.0.as_bits_per_second() as f64 / 1e6;
+    record::lacks_traffic("the MPTCP connection", least, expected)
 }
 
 /// Why this reflector cannot be measured here; `None` if it can.
@@ -228,4 +247,38 @@ fn shares(change: &Change, border: &DaemonRecords, server: &DaemonRecords) -> Op
 
 fn ms(from_ns: u64, to_ns: u64) -> f64 {
     to_ns.saturating_sub(from_ns) as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{plan::Plan, trials::Trial};
+
+    #[test]
+    fn a_connection_that_crawls_before_one_change_voids_the_run() {
+        let plan = Plan::find("egress/scenario3").expect("a plan");
+        let Trial::Routes(routes) = &plan.trials().expect("of trials").trial else {
+            panic!("routes");
+        };
+        let change = |second: u64| Change {
+            announced: false,
+            ordered: second * 1_000_000_000,
+            at_border: 0,
+            epe: 0,
+            best: 0,
+        };
+        let changes = [change(1), change(2), change(3)];
+        // 10 Mbit/s in blocks, and in the third second a twentieth of that.
+        let arrivals = |crawls: bool| -> Vec<Arrival> {
+            let at = |ms: u64| Arrival {
+                at_ns: ms * 1_000_000,
+                bytes: if crawls && ms >= 2000 { 625 } else { 12_500 },
+            };
+            (0..300).map(|step| at(step * 10)).collect()
+        };
+        assert_eq!(lacks_traffic(&changes, &arrivals(false), routes), None);
+        let why = lacks_traffic(&changes, &arrivals(true), routes).expect("it crawls");
+        assert!(why.contains("0.50 Mbit/s of 10.00"), "{why}");
+        assert!(lacks_traffic(&changes, &[], routes).is_some());
+    }
 }

@@ -86,6 +86,7 @@ impl Laboratory {
             traces: Vec::new(),
             samples: Vec::new(),
             remarks: Vec::new(),
+            void: None,
             emulator: emulator_report(lab)?,
         })
     }

@@ -115,6 +115,7 @@ impl Laboratory {
             traces: traces(shares, &flows),
             samples: Vec::new(),
             remarks: results.remarks(),
+            void: None,
             emulator: emulator_report(lab)?,
         })
     }

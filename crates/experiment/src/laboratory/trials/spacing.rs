@@ -86,6 +86,7 @@ impl Laboratory {
             traces: Vec::new(),
             samples: Vec::new(),
             remarks: vec![format!("out {}; back {}", out.words, back.words)],
+            void: None,
             emulator,
         })
     }
