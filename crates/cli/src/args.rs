@@ -560,9 +560,9 @@ pub(crate) struct MeasureCompare {
 /// Measuring between two hosts.
 #[derive(Args, Debug)]
 pub(crate) struct MeasureNet {
-    /// The other host and its port, for example 192.0.2.2:7610 or [2001:db8::2]:7610
+    /// The other host, at port 7610 unless given, for example osaka, 192.0.2.2:7610 or [2001:db8::2]
     #[arg(
-        value_name = "HOST:PORT",
+        value_name = "HOST[:PORT]",
         required_unless_present = "serve",
         value_parser = host_and_port
     )]
@@ -691,19 +691,27 @@ fn name(text: &str) -> Result<Name, String> {
     Name::new(text).map_err(|e| e.to_string())
 }
 
+/// TCP and UDP, unless another is given; ours, beside the gateways' 7600.
+pub(crate) const MEASURE_PORT: u16 = 7610;
+
 /// Whether there is such a host is found out when it is asked for.
 fn host_and_port(text: &str) -> Result<String, String> {
+    // All after the first colon is an IPv6 address unless it is in brackets.
+    let is_bracketed = |host: &str| host.len() > 2 && host.starts_with('[') && host.ends_with(']');
+    let is_name = |host: &str| !host.is_empty() && !host.contains([':', ' ', '[', ']']);
+    let is_host = |host: &str| is_bracketed(host) || is_name(host);
+    if is_host(text) {
+        return Ok(format!("{text}:{MEASURE_PORT}"));
+    }
     let port = text.rsplit_once(':').and_then(|(host, port)| {
-        // All after the first colon is an IPv6 address unless it is in brackets.
-        let bracketed = host.starts_with('[') && host.ends_with(']');
-        let is_host = bracketed || (!host.is_empty() && !host.contains(':'));
-        is_host.then(|| port.parse::<u16>().ok()).flatten()
+        let port = is_host(host).then(|| port.parse::<u16>().ok());
+        port.flatten()
     });
     match port {
         Some(1..) => Ok(text.to_owned()),
-        Some(0) | None => {
-            Err("write HOST:PORT, as in 192.0.2.1:7610 or [2001:db8::1]:7610".to_owned())
-        }
+        Some(0) | None => Err(format!(
+            "write HOST:PORT, or HOST for port {MEASURE_PORT}, as in osaka or [2001:db8::1]:7610"
+        )),
     }
 }
 
@@ -756,13 +764,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_is_a_host_and_a_port() {
+    fn a_target_is_a_host_and_a_port_or_the_usual_one() {
         for good in ["192.0.2.1:7610", "[2001:db8::1]:7610", "osaka.example:1"] {
             assert_eq!(host_and_port(good).as_deref(), Ok(good));
         }
+        for host in ["osaka", "192.0.2.1", "[2001:db8::1]"] {
+            assert_eq!(host_and_port(host), Ok(format!("{host}:7610")));
+        }
         for bad in [
             "",
-            "osaka",
+            "[]",
+            "no port",
             "::1",
             ":7610",
             "osaka:",

@@ -416,7 +416,7 @@ fn usage_errors_end_with_64() {
         .expect_code(64)
         .says(&["--sizes"]);
     for (wrong, says) in [
-        (&["192.0.2.1", "--open"][..], "write HOST:PORT"),
+        (&["192.0.2.1:", "--open"][..], "write HOST:PORT"),
         (&["2001:db8::1", "--open"], "write HOST:PORT"),
         (&["192.0.2.1:0", "--open"], "write HOST:PORT"),
         (&["h:1", "--open", "--sizes", "0B-1kB"], "is 1 byte"),

@@ -414,7 +414,7 @@ fn all_parts_are_measured_over_ipv6() {
         assert!(found["capacity"]["there"].is_object());
         assert!(found["samples"].as_array().expect("samples").len() >= 18);
     }
-    // A port is needed, and where an address ends must be seen.
+    // Where an address ends must be seen.
     run(["measure", "::1", "--open"])
         .expect_code(64)
         .says(&["HOST:PORT", "[2001:db8::1]:7610"]);

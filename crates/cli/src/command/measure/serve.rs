@@ -32,9 +32,9 @@ pub(super) fn serve(address: Option<SocketAddr>, args: &args::MeasureNet) -> Out
     let servers = match address {
         Some(address) => vec![bind(address)?],
         None => {
-            let mut servers = vec![bind((Ipv4Addr::UNSPECIFIED, PORT).into())?];
+            let mut servers = vec![bind((Ipv4Addr::UNSPECIFIED, args::MEASURE_PORT).into())?];
             // A machine without IPv6 has nothing to serve there.
-            servers.extend(bind((Ipv6Addr::UNSPECIFIED, PORT).into()).ok());
+            servers.extend(bind((Ipv6Addr::UNSPECIFIED, args::MEASURE_PORT).into()).ok());
             servers
         }
     };
@@ -80,9 +80,6 @@ fn give_up_privileges(user: &args::User) -> Result<(), Failure> {
     run_as.give_up(&[]).map_err(run_as::refused)?;
     Ok(())
 }
-
-/// TCP and UDP, unless another is given; ours, beside the gateways' 7600.
-const PORT: u16 = 7610;
 
 fn access(args: &args::MeasureNet) -> Result<Access, Failure> {
     if args.open {
