@@ -13,7 +13,7 @@ sysusersdir := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 
 .DEFAULT_GOAL := help
 .PHONY: help setup packages build build-lab demo test test-quick lint mutants rounds test-guest accuracy bench bench-tunnel \
-	bench-egress experiments soak fuzz bpf man install install-lab
+	bench-egress experiments figures soak fuzz bpf man install install-lab
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ bench-egress: build ## full tables into keiro egress, BIRD and FRR (needs root)
 
 experiments: build-lab ## every experiment in full, results in out/ (needs root)
 	@scripts/experiments
+
+figures: build-lab ## what documents show of EXPERIMENTS (all), from this commit, into docs/ and out/figures
+	@scripts/figures $(EXPERIMENTS)
 
 soak: build-lab ## an hour of traffic with paths that come and go (needs root)
 	@scripts/soak

@@ -346,3 +346,32 @@ fn inconsistent_setups_are_refused() {
     );
     says(&setup_error("drain =", "dran ="), &["`dran`", "`drain`"]);
 }
+
+#[test]
+fn every_figure_of_the_documents_is_made_by_the_script() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let script = std::fs::read_to_string(root.join("scripts/figures")).expect("the script");
+    let lines: Vec<Vec<&str>> = script
+        .lines()
+        .map(|line| line.split(' ').collect())
+        .collect();
+    for folder in ["docs/figures", "docs/prediction"] {
+        for file in std::fs::read_dir(root.join(folder)).expect(folder) {
+            let name = file
+                .expect("a file")
+                .file_name()
+                .into_string()
+                .expect("UTF-8");
+            // A drawing, not a measurement.
+            if name == "overview.svg" || !name.ends_with(".svg") {
+                continue;
+            }
+            let target = format!("{folder}/{name}");
+            let line = lines
+                .iter()
+                .find(|line| line.last() == Some(&target.as_str()));
+            let line = line.unwrap_or_else(|| panic!("scripts/figures does not make {target}"));
+            Plan::find(line[0]).unwrap_or_else(|error| panic!("{target}: {error}"));
+        }
+    }
+}
