@@ -9,6 +9,7 @@
 
 mod accuracy;
 pub mod campaign;
+pub mod churn;
 pub mod error;
 pub mod evaluate;
 pub mod figure;

@@ -247,7 +247,10 @@ fn runs(plan: &Plan, measurement: &Measurement) -> Vec<RunsReport> {
 fn notes(plan: &Plan, quick: bool, measurement: Option<&Measurement>) -> Vec<String> {
     let mut notes = Vec::new();
     let measures = plan.kind == Kind::Measurement;
-    let simulated_only = matches!(plan.subject, Subject::Sharing(_) | Subject::Transfers(_));
+    let simulated_only = matches!(
+        plan.subject,
+        Subject::Sharing(_) | Subject::Transfers(_) | Subject::Churn(_)
+    );
     let of_messages = matches!(
         plan.subject,
         Subject::Messages | Subject::Forecasts(_) | Subject::Sharing(_)

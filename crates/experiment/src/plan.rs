@@ -10,6 +10,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
     campaign::REPEATS_MAX,
+    churn::{Churn, ChurnFile},
     error::PlanError,
     parameters::{Study, StudyFile},
     row::{self, RowName, Target},
@@ -171,6 +172,14 @@ impl Plan {
         }
     }
 
+    /// Set if applications come and go.
+    pub fn churn(&self) -> Option<&Churn> {
+        match &self.subject {
+            Subject::Churn(churn) => Some(churn),
+            _ => None,
+        }
+    }
+
     /// Set if transfers are measured.
     pub fn transfers(&self) -> Option<&Transfers> {
         match &self.subject {
@@ -228,6 +237,9 @@ impl Plan {
             return plan.resolve(file);
         }
         if let Some(plan) = read_if::<SharingFile>(&["tenants"], file, text)? {
+            return plan.resolve(file);
+        }
+        if let Some(plan) = read_if::<ChurnFile>(&["policies"], file, text)? {
             return plan.resolve(file);
         }
         let named = |name: &str| {
@@ -618,6 +630,7 @@ pub(crate) const PLANS: &[(&str, &str)] = &[
     plan!("latency-bandwidth/fig3"),
     plan!("latency-bandwidth/fig4"),
     plan!("latency-bandwidth/table1"),
+    plan!("path-selection/churn"),
     plan!("path-selection/figure7"),
     plan!("path-selection/figure8"),
     plan!("path-selection/table4"),

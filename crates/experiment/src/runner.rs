@@ -6,6 +6,7 @@ use keiro_model::arrivals;
 use keiro_units::Instant;
 
 use crate::{
+    churn::ChurnRunner,
     parameters::StudyRunner,
     record::{EmulatorReport, MessageRecord},
     row::Source,
@@ -56,6 +57,11 @@ pub trait Runner {
 
     /// Runner of tenants that share bottlenecks; `None` if not available.
     fn sharing(&mut self) -> Option<&mut dyn SharingRunner> {
+        None
+    }
+
+    /// Runner of applications that come and go; `None` if not available.
+    fn churn(&mut self) -> Option<&mut dyn ChurnRunner> {
         None
     }
 

@@ -5,6 +5,7 @@ use keiro_core::SchedulerKind;
 use keiro_sim::{Arrivals, GatewayPair, Length, PathSpec, Scenario};
 
 use crate::{
+    churn::ChurnRunner,
     parameters::StudyRunner,
     predict,
     record::MessageRecord,
@@ -38,6 +39,10 @@ impl Runner for Simulator {
     }
 
     fn transfers(&mut self) -> Option<&mut dyn TransferRunner> {
+        Some(self)
+    }
+
+    fn churn(&mut self) -> Option<&mut dyn ChurnRunner> {
         Some(self)
     }
 

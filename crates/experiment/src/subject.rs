@@ -6,6 +6,7 @@ use anyhow::bail;
 use crate::{
     accuracy,
     campaign::{Bench, Status},
+    churn::{self, Churn},
     evaluate::{Basis, NamedDrawing},
     manifest::RunsReport,
     parameters::{self, Study},
@@ -34,6 +35,8 @@ pub enum Subject {
     Sharing(Sharing),
     /// Transfer times against sizes.
     Transfers(Transfers),
+    /// Applications that come and go.
+    Churn(Churn),
 }
 
 /// A kind of experiment.
@@ -74,6 +77,7 @@ impl Subject {
             Self::Aggregation(study) => Some(study),
             Self::Sharing(sharing) => Some(sharing),
             Self::Transfers(transfers) => Some(transfers),
+            Self::Churn(churn) => Some(churn),
         }
     }
 }
@@ -260,6 +264,27 @@ impl Experiment for Transfers {
             runs: transfers::runs_reports(self, &measured),
             notes: transfers::notes(&measured),
             files: vec![("times.csv", transfers::times_csv(self, &measured))],
+        })
+    }
+}
+
+impl Experiment for Churn {
+    fn carry_out(
+        &self,
+        plan: &Plan,
+        bench: &mut Bench<'_, '_>,
+        watch: &mut dyn FnMut(&Status<'_>),
+    ) -> anyhow::Result<Findings> {
+        let (quick, names) = (bench.options.quick, &bench.options.variants);
+        let measured = churn::measure(bench.runners, plan, self, names, quick, watch)?;
+        let (rows, basis) = churn::rows(self, &measured);
+        Ok(Findings {
+            rows,
+            basis,
+            drawings: churn::drawings(self, &measured, quick)?,
+            runs: churn::runs_reports(self, &measured),
+            notes: churn::notes(&measured),
+            files: vec![("messages.csv", churn::messages_csv(self, &measured))],
         })
     }
 }

@@ -184,10 +184,8 @@ mod tests {
         let study = Plan::find("aggregation/controller-path").expect("a plan");
         let study = study.study().expect("a study").clone();
         let phases = study.phases(study.cases()[0]);
-        let impaired: Vec<Option<Impairment>> = phases
-            .iter()
-            .map(|phase| phase.impairment.clone())
-            .collect();
+        let impaired: Vec<Option<Impairment>> =
+            phases.iter().map(|phase| phase.impairment).collect();
         assert!(impaired[0].is_none() && impaired[1].is_some());
         let outcome = |arrived: usize| StudyOutcome {
             datagrams: (0..20)

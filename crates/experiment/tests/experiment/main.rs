@@ -1,5 +1,6 @@
 //! Plans and their runners through the public interface: one file per subject.
 
+mod churn;
 mod parameters;
 mod plans;
 mod runners;

@@ -55,7 +55,7 @@ fn says(error: &str, parts: &[&str]) {
 fn every_plan_of_this_repository_is_valid_and_named_after_its_folder() {
     let plans = Plan::all().expect("all plans are valid");
     let ids: Vec<&str> = plans.iter().map(|p| p.id.as_str()).collect();
-    let expected = ["figure7", "figure8", "table4", "table5", "table6"];
+    let expected = ["churn", "figure7", "figure8", "table4", "table5", "table6"];
     let expected = expected.map(|name| format!("path-selection/{name}"));
     let mut expected = expected.to_vec();
     for name in ["table1", "fig4", "fig3", "fig2"] {
@@ -104,12 +104,14 @@ fn every_plan_of_this_repository_is_valid_and_named_after_its_folder() {
         let of_study = plan.study().map(|study| study.targets.len());
         let of_trials = plan.trials().map(|trials| trials.targets.len());
         let of_sharing = plan.sharing().map(|sharing| sharing.targets.len());
+        let of_churn = plan.churn().map(|churn| churn.targets.len());
         let of_transfers = plan.transfers().map(|transfers| transfers.targets.len());
         let of_kind = of_transactions
             .or(of_study)
             .or(of_trials)
             .or(of_sharing)
-            .or(of_transfers);
+            .or(of_transfers)
+            .or(of_churn);
         let targets = plan.targets.len() + of_kind.unwrap_or(0);
         let asks = targets > 0 || plan.accuracy().is_some();
         assert!(asks, "{} asks for nothing", plan.id);
