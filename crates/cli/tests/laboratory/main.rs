@@ -7,6 +7,7 @@ mod harness;
 mod links;
 mod pair;
 mod redundancy;
+mod segments;
 
 use std::{
     fs,

@@ -90,7 +90,7 @@ impl Pair {
         // One at a time: some tests are about time, and the machine may have few processors.
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let lab = lab_of(&setup.links);
+        let lab = lab_of(&topology(&setup.links));
         let sites = [Site::new(), Site::new()];
         let publics = [sites[0].public_key(), sites[1].public_key()];
         let [tokyo, osaka] = sites;
@@ -107,7 +107,7 @@ impl Pair {
 }
 
 impl Gateway {
-    fn start(
+    pub(crate) fn start(
         lab: &Lab,
         name: &'static str,
         site: Site,
@@ -281,11 +281,12 @@ pub(crate) fn remains(lab: &str) -> Vec<String> {
     remains
 }
 
-fn lab_of(links: &[Link]) -> Lab {
+/// The laboratory of a topology.
+pub(crate) fn lab_of(topology: &str) -> Lab {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let name = format!("g{}-{number}", process::id());
-    let topology = Topology::parse(&topology(links), "test").expect("a topology");
+    let topology = Topology::parse(topology, "test").expect("a topology");
     Lab::builder(&topology)
         .name(name)
         .grace(GRACE)
