@@ -85,7 +85,8 @@ pub(crate) fn measure(
                     run: &Progress::default(),
                 });
                 let of = &transfers.networks.networks[network];
-                let seed = extent.seed_of(round) * sizes.len() as u64 + place as u64;
+                let seed = extent.seed_of(round).wrapping_mul(sizes.len() as u64);
+                let seed = seed.wrapping_add(place as u64);
                 let seconds = runner
                     .transfer(of, size.0, seed, extent.duration.0)
                     .with_context(|| format!("{}, {size}", of.name))?;
