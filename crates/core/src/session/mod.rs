@@ -648,6 +648,9 @@ impl Session {
             arrived_after,
         };
         self.apps.on_message_done(message.app, result);
+        let path = self.apps.active_path(message.app);
+        let queues = self.scheduler.queues_mut();
+        queues.on_message_ended(message.app, path);
         self.events.push_back(Event::MessageDone {
             peer: self.id,
             app: message.app,

@@ -42,6 +42,10 @@ use crate::{
 /// hundreds of thousands may wait.
 const SAMPLED_ITEMS_MAX: usize = 64;
 
+/// Messages without credit that are looked at when another of their application has ended: no credit has come
+/// since they were last looked at. Ours: it bounds the work.
+const PASSED_MAX: usize = 16;
+
 /// All keys equal: the order of acceptance decides. Zero is left for streams' repairs.
 const FIFO_KEY: u64 = 1;
 
@@ -180,7 +184,7 @@ impl SendQueues {
                     let left = self.left(item);
                     self.ready.sub_bytes(key, left);
                     self.ready.take(key, place);
-                    self.messages.wait_for_credit(place);
+                    self.messages.wait_for_credit(id);
                 }
                 _ => return Some((item, Coalescing::No)),
             }
@@ -329,11 +333,19 @@ impl SendQueues {
         granted: u64,
         path_of_app: impl Fn(AppId) -> Option<PathId>,
     ) {
-        for id in self.messages.on_credit(granted) {
-            let item = SendItem::Message(id);
-            if let Some(app) = self.app_of(item) {
-                self.enqueue(item, path_of_app(app));
-            }
+        for app in self.messages.on_credit(granted) {
+            self.begin_waiting(app, path_of_app(app), usize::MAX);
+        }
+    }
+
+    /// A message of an application has ended: others of it may get their share of the credit.
+    pub(crate) fn on_message_ended(&mut self, app: AppId, path: Option<PathId>) {
+        self.begin_waiting(app, path, PASSED_MAX);
+    }
+
+    fn begin_waiting(&mut self, app: AppId, path: Option<PathId>, passed_max: usize) {
+        for id in self.messages.take_with_credit(app, passed_max) {
+            self.enqueue(SendItem::Message(id), path);
         }
     }
 

@@ -23,9 +23,8 @@ impl SendQueues {
         }
         for (id, _) in self.messages.iter() {
             let item = SendItem::Message(*id);
-            let place = self.place_of(item).expect("a message has a place");
             let is_queued = self.find(item).is_some();
-            let lacks_credit = self.messages.lacks_credit(place);
+            let lacks_credit = self.messages.lacks_credit(*id);
             let has_data = self.left(item) > 0;
             assert!(
                 has_data == (is_queued || lacks_credit) && !(is_queued && lacks_credit),

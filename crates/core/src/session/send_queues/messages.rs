@@ -48,14 +48,26 @@ pub(crate) struct Part {
     pub(crate) repair: bool,
 }
 
+/// Whether a message may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Enough,
+    /// The peer has not granted as much.
+    NoCredit,
+    /// Its application has begun too much of what the peer has granted.
+    NoShare,
+}
+
 /// All messages that have not ended.
 #[derive(Debug)]
 pub(super) struct OutMessages {
     messages: BTreeMap<u64, OutMessage>,
     by_wire_id: BTreeMap<u64, u64>,
     expiries: BTreeSet<(Instant, u64)>,
-    /// Messages that may not begin for want of credit.
-    without_credit: BTreeSet<ScheduleKey>,
+    /// Messages that may not begin for want of credit, in all or of their application's share.
+    without_credit: BTreeMap<AppId, BTreeSet<ScheduleKey>>,
+    /// What messages that have begun and not ended have used of the credit, by application.
+    begun: BTreeMap<AppId, u64>,
     bytes: u64,
     bytes_max: u64,
     next_wire_id: u64,
@@ -77,6 +89,11 @@ impl OutMessage {
             repair: RangeSet::default(),
             acked: RangeSet::default(),
         }
+    }
+
+    /// What it uses of the credit.
+    fn charge(&self) -> u64 {
+        self.body.len() as u64 + CREDIT_PER_MESSAGE
     }
 
     fn repair_bytes(&self) -> u64 {
@@ -107,7 +124,8 @@ impl OutMessages {
             messages: BTreeMap::new(),
             by_wire_id: BTreeMap::new(),
             expiries: BTreeSet::new(),
-            without_credit: BTreeSet::new(),
+            without_credit: BTreeMap::new(),
+            begun: BTreeMap::new(),
             bytes: 0,
             bytes_max,
             next_wire_id: 0,
@@ -132,15 +150,34 @@ impl OutMessages {
 
     pub(super) fn remove(&mut self, id: u64) -> Option<OutMessage> {
         let message = self.messages.remove(&id)?;
-        self.without_credit.remove(&(message.key, id));
+        self.remove_waiting(message.app, (message.key, id));
         if let Some(wire_id) = message.wire_id {
             self.by_wire_id.remove(&wire_id);
+            self.on_begun_ended(&message);
         }
         if let Some(at) = message.expires {
             self.expiries.remove(&(at, id));
         }
         self.bytes -= message.body.len() as u64;
         Some(message)
+    }
+
+    fn on_begun_ended(&mut self, message: &OutMessage) {
+        if let Some(begun) = self.begun.get_mut(&message.app) {
+            *begun -= message.charge();
+            if *begun == 0 {
+                self.begun.remove(&message.app);
+            }
+        }
+    }
+
+    fn remove_waiting(&mut self, app: AppId, place: ScheduleKey) {
+        if let Some(waiting) = self.without_credit.get_mut(&app) {
+            waiting.remove(&place);
+            if waiting.is_empty() {
+                self.without_credit.remove(&app);
+            }
+        }
     }
 
     pub(super) fn get(&self, id: u64) -> Option<&OutMessage> {
@@ -203,7 +240,8 @@ impl OutMessages {
         }
         let wire_id = self.next_wire_id;
         self.next_wire_id += 1;
-        self.credit_used += message.body.len() as u64 + CREDIT_PER_MESSAGE;
+        self.credit_used += message.charge();
+        *self.begun.entry(message.app).or_default() += message.charge();
         message.wire_id = Some(wire_id);
         self.by_wire_id.insert(wire_id, id);
         wire_id
@@ -272,38 +310,99 @@ impl OutMessages {
     /// The peer has restarted: it knows no message, and grants so much credit.
     pub(super) fn restart(&mut self, credit: u64) {
         self.without_credit.clear();
+        self.begun.clear();
         self.by_wire_id.clear();
         self.credit_granted = credit;
         self.credit_used = 0;
         self.messages.values_mut().for_each(OutMessage::restart);
     }
 
-    /// A message has begun, or the peer's credit lets it begin.
+    /// A message has begun, or may begin now: the credit and the share of its application have room for it.
     pub(super) fn may_send(&self, id: u64) -> bool {
         self.messages.get(&id).is_some_and(|message| {
-            let charge = message.body.len() as u64 + CREDIT_PER_MESSAGE;
-            message.wire_id.is_some() || self.credit_used + charge <= self.credit_granted
+            message.wire_id.is_some()
+                || self.room(message, 0) == Room::Enough
+                    && !self.waits_behind(message.app, (message.key, id))
         })
     }
 
-    /// A message waits for credit.
-    pub(super) fn wait_for_credit(&mut self, place: ScheduleKey) {
-        self.without_credit.insert(place);
+    /// One of the application waits for its share before it: that one would never get it if others passed.
+    fn waits_behind(&self, app: AppId, place: ScheduleKey) -> bool {
+        let first = self.without_credit.get(&app).and_then(BTreeSet::first);
+        let before = first.filter(|first| **first < place);
+        let before = before.and_then(|(_, id)| self.messages.get(id));
+        before.is_some_and(|message| self.room(message, 0) == Room::NoShare)
     }
 
-    /// The peer lets messages of `granted` bytes in all begin; a smaller number is old news. Messages
-    /// that have waited for it.
-    pub(super) fn on_credit(&mut self, granted: u64) -> Vec<u64> {
+    /// What messages of an application that have begun and not ended have used of the credit.
+    pub(super) fn begun_by(&self, app: AppId) -> u64 {
+        self.begun.get(&app).copied().unwrap_or(0)
+    }
+
+    /// Whether a message may begin after others of its application that use `before`.
+    ///
+    /// An application may have begun as much as it leaves to the others, or one message: a slow receiver of
+    /// one never takes the credit of all. This is the dynamic threshold of shared buffers (Choudhury and
+    /// Hahne 1998) with α = 1.
+    fn room(&self, message: &OutMessage, before: u64) -> Room {
+        let begun = self.begun_by(message.app) + before;
+        let charge = message.charge();
+        let free = self.credit_granted - self.credit_used;
+        match free.checked_sub(before) {
+            Some(free) if charge > free => Room::NoCredit,
+            Some(free) if begun > 0 && begun + charge > free => Room::NoShare,
+            Some(_) => Room::Enough,
+            None => Room::NoCredit,
+        }
+    }
+
+    /// A message waits for credit.
+    pub(super) fn wait_for_credit(&mut self, id: u64) {
+        if let Some(message) = self.messages.get(&id) {
+            let waiting = self.without_credit.entry(message.app).or_default();
+            waiting.insert((message.key, id));
+        }
+    }
+
+    /// The peer lets messages of `granted` bytes in all begin; a smaller number is old news. The
+    /// applications that have waited for it.
+    pub(super) fn on_credit(&mut self, granted: u64) -> Vec<AppId> {
         if granted <= self.credit_granted {
             return Vec::new();
         }
         self.credit_granted = granted;
-        let waiting = std::mem::take(&mut self.without_credit);
-        waiting.into_iter().map(|(_, id)| id).collect()
+        self.without_credit.keys().copied().collect()
     }
 
-    pub(super) fn lacks_credit(&self, place: ScheduleKey) -> bool {
-        self.without_credit.contains(&place)
+    /// Takes the messages of an application that have waited and may begin now, but for those behind more than
+    /// `passed_max` that lack credit.
+    pub(super) fn take_with_credit(&mut self, app: AppId, passed_max: usize) -> Vec<u64> {
+        let (mut before, mut passed) = (0, 0);
+        let mut taken = Vec::new();
+        for place in self.without_credit.get(&app).into_iter().flatten() {
+            let Some(message) = self.messages.get(&place.1) else {
+                continue;
+            };
+            match self.room(message, before) {
+                Room::Enough => {
+                    before += message.charge();
+                    taken.push(*place);
+                }
+                Room::NoCredit if passed < passed_max => passed += 1,
+                Room::NoCredit | Room::NoShare => break,
+            }
+        }
+        for place in &taken {
+            self.remove_waiting(app, *place);
+        }
+        taken.into_iter().map(|(_, id)| id).collect()
+    }
+
+    pub(super) fn lacks_credit(&self, id: u64) -> bool {
+        self.messages.get(&id).is_some_and(|message| {
+            let waiting = self.without_credit.get(&message.app);
+            waiting.is_some_and(|waiting| waiting.contains(&(message.key, id)))
+        })
     }
 
     /// # Panics
@@ -321,6 +420,11 @@ impl OutMessages {
             self.credit_used <= self.credit_granted,
             "messages begin within the peer's credit"
         );
+        let mut begun: BTreeMap<AppId, u64> = BTreeMap::new();
+        for message in self.messages.values().filter(|m| m.wire_id.is_some()) {
+            *begun.entry(message.app).or_default() += message.charge();
+        }
+        assert_eq!(self.begun, begun, "credit by application");
         let expiring = self.messages.values().filter(|m| m.expires.is_some());
         assert_eq!(self.expiries.len(), expiring.count(), "lifetimes");
         for (id, message) in &self.messages {

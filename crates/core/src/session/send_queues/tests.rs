@@ -117,6 +117,104 @@ fn message_without_credit_waits_and_lets_others_pass() {
     assert_eq!(drain(&mut out, 100), [large]);
 }
 
+fn push_of(out: &mut SendQueues, app: u32, len: usize) -> u64 {
+    let message = NewMessage {
+        app: AppId(app),
+        body: vec![0; len],
+        made: at(0),
+        latency_target: None,
+        lifetime: None,
+    };
+    out.push_message(message, Some(PATH))
+}
+
+/// The peer finishes a message that was sent whole.
+fn finish(out: &mut SendQueues, id: u64) {
+    let message = out.messages.get(id).expect("it has not ended");
+    let wire_id = message.wire_id.expect("it has begun");
+    let (_, message) = out.finish(wire_id).expect("it has not ended");
+    out.on_message_ended(message.app, Some(PATH));
+    out.check_invariants();
+}
+
+#[test]
+fn applications_that_never_end_their_messages_leave_credit_to_the_others() {
+    const CHARGE: u64 = CREDIT_PER_MESSAGE + 744;
+    for stalled in 1..5 {
+        let mut out = SendQueues::new(SchedulerKind::Deadline, 1 << 30);
+        out.on_credit(64 * CHARGE, |_| None);
+        for app in 1..=stalled {
+            for _ in 0..100 {
+                push_of(&mut out, app, 744);
+            }
+        }
+        drain(&mut out, 1000);
+        // Each leaves as much as it takes: a half, a quarter, and so on.
+        let begun = (1..=stalled).map(|app| out.messages.begun_by(AppId(app)) / CHARGE);
+        let begun: Vec<u64> = begun.collect();
+        let expected: Vec<u64> = (1..=stalled).map(|app| 64 >> app).collect();
+        assert_eq!(begun, expected);
+        let other = push_of(&mut out, 99, 744);
+        assert_eq!(drain(&mut out, 1000), [other]);
+        finish(&mut out, other);
+    }
+}
+
+#[test]
+fn message_waits_for_its_share_and_is_not_passed_by_smaller_ones() {
+    let mut out = SendQueues::new(SchedulerKind::Deadline, 1 << 30);
+    out.on_credit(100_000, |_| None);
+    let first: Vec<u64> = (0..30).map(|_| push(&mut out, 0, Some(1), 744)).collect();
+    assert_eq!(drain(&mut out, 1000), first);
+    let large = push(&mut out, 0, Some(2), 40_000);
+    assert_eq!(drain(&mut out, 100_000), []);
+    let small = push(&mut out, 0, Some(3), 1);
+    assert_eq!(drain(&mut out, 100_000), []);
+    finish(&mut out, first[0]);
+    assert_eq!(drain(&mut out, 100_000), [large]);
+    finish(&mut out, large);
+    assert_eq!(drain(&mut out, 100_000), [small]);
+    // One as large as all the credit that is left begins where nothing else of the application has.
+    let largest = push(&mut out, 0, Some(4), 29_231);
+    assert_eq!(drain(&mut out, 100_000), []);
+    first[1..].iter().for_each(|id| finish(&mut out, *id));
+    assert_eq!(drain(&mut out, 100_000), []);
+    finish(&mut out, small);
+    assert_eq!(drain(&mut out, 100_000), [largest]);
+}
+
+proptest! {
+    #[test]
+    fn every_message_is_sent_while_the_peer_ends_messages_and_grants_credit(
+        lens in proptest::collection::vec((1u32..4, 1usize..9_000), 1..120),
+        window in 10_000u64..40_000,
+    ) {
+        let mut out = SendQueues::new(SchedulerKind::Deadline, 1 << 30);
+        let (mut granted, mut returned) = (window, 0);
+        out.on_credit(granted, |_| Some(PATH));
+        for (app, len) in &lens {
+            push_of(&mut out, *app, *len);
+        }
+        let mut begun = std::collections::VecDeque::new();
+        let mut sent = 0;
+        while sent < lens.len() {
+            begun.extend(drain(&mut out, 10_000));
+            let id = begun.pop_front();
+            prop_assert!(id.is_some(), "{} of {}", sent, lens.len());
+            let id = id.unwrap();
+            returned += lens[id as usize].1 as u64 + CREDIT_PER_MESSAGE;
+            finish(&mut out, id);
+            sent += 1;
+            // As a receiver does it.
+            let freed = returned + window - granted;
+            if freed >= window / 4 || begun.is_empty() {
+                granted = returned + window;
+                out.on_credit(granted, |_| Some(PATH));
+            }
+        }
+    }
+}
+
 #[test]
 fn moved_application_waits_elsewhere() {
     let mut out = queues(SchedulerKind::Deadline);
