@@ -38,6 +38,18 @@ pub(crate) enum Command {
     /// Prints 32 random bytes of the operating system in base64. Write it to a file that only
     /// keiro's user can read: `(umask 077; keiro genkey > private.key)`.
     Genkey,
+    /// Make a token for a client on another host
+    ///
+    /// Prints 32 random bytes of the operating system in base64. Write it to a file that only keiro's
+    /// user can read, `(umask 077; keiro gentoken > sensor.token)`, name that file in a
+    /// [[message_client]] of the configuration, and give the client a copy.
+    Gentoken,
+    /// Make a certificate for clients on other hosts
+    ///
+    /// Writes a private key and a certificate that is signed with it, for `[message_tls]` of the
+    /// configuration, and prints the certificate's SHA-256 fingerprint. Clients get a copy of the
+    /// certificate and trust it alone.
+    Gencert(Gencert),
     /// Print the public key of a private key
     ///
     /// Reads the private key from standard input: `keiro pubkey < private.key`.
@@ -202,6 +214,19 @@ pub(crate) struct Init {
     pub(crate) force: bool,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Gencert {
+    /// Addresses and names at which clients reach the gateway
+    #[arg(required = true, value_name = "ADDRESS")]
+    pub(crate) names: Vec<String>,
+    /// File for the certificate, which everyone may read
+    #[arg(long, value_name = "FILE", default_value = "message-cert.pem", value_hint = ValueHint::FilePath)]
+    pub(crate) cert: PathBuf,
+    /// File for the private key, which only its owner may read
+    #[arg(long, value_name = "FILE", default_value = "message-key.pem", value_hint = ValueHint::FilePath)]
+    pub(crate) key: PathBuf,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Config {
     /// Read a configuration and say everything that is wrong with it
@@ -339,6 +364,8 @@ pub(crate) enum Show {
     Peer(ShowOne),
     /// Tenants: device, weight, windows per path, what was dropped
     Tenant(ShowOne),
+    /// Clients of the message socket on other hosts: address, messages, what was refused
+    Client(ShowOne),
     /// The egress suite's daemon: neighbours, egress peers, routes
     Egress(ShowEgress),
 }

@@ -11,6 +11,7 @@ mod draft;
 mod embedded;
 mod entries;
 mod history;
+mod message_tls;
 mod network;
 mod read;
 mod store;
@@ -39,6 +40,10 @@ pub use self::{
     diff::{Changes, ConfigDiff},
     embedded::reached_by,
     history::History,
+    message_tls::{
+        DEFAULT_CLIENT_BYTES_MAX, DEFAULT_CLIENT_CONNECTIONS_MAX, DEFAULT_CLIENT_MESSAGES_MAX,
+        MESSAGE_TLS_CONNECTIONS_MAX, MessageClient, MessageTls, MessageTlsFile, MessageToken,
+    },
     network::{Network, admits, names_alone},
     store::{Endpoint, Etcd, Store},
     template::{Template, Uplink},
@@ -140,6 +145,10 @@ pub struct Config {
     pub listeners: Vec<Listener>,
     /// Destinations of traffic from peers, in file order; at most one per application.
     pub forwards: Vec<Forward>,
+    /// The message socket for other hosts; `None`: off.
+    pub message_tls: Option<MessageTls>,
+    /// Programs on other hosts, in file order; at least one if `message_tls` is there, else none.
+    pub message_clients: Vec<MessageClient>,
     /// Settings for all tenants.
     pub fairness: Fairness,
     /// Tenants whose IP packets are carried, sorted by name.
@@ -157,6 +166,9 @@ struct Origin {
     apps: Vec<Range<usize>>,
     /// Where each forward's destination is.
     forwards: Vec<Range<usize>>,
+    message_tls: message_tls::MessageTlsSpans,
+    /// Where each client's token file is.
+    message_clients: Vec<Range<usize>>,
 }
 
 /// `[gateway]`: who this gateway is and what it offers locally.

@@ -183,7 +183,99 @@ impl Drop for Secret {
     }
 }
 
+/// Why a file of tokens was not accepted. `Display` says what to try.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenFileError {
+    /// There is no such file.
+    #[error("{}: no such file; make it with `(umask 077; keiro gentoken > {})`", .0.display(), .0.display())]
+    Missing(PathBuf),
+    /// It cannot be read, or others can.
+    #[error(transparent)]
+    File(KeyFileError),
+    /// A line is no token.
+    #[error("{}: line {line} is not a token; `keiro gentoken` makes one", path.display())]
+    NotAToken {
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+    },
+    /// No tokens, or too many.
+    #[error("{}: {count} tokens; write 1 to {TOKENS_MAX}, one a line", path.display())]
+    Count { path: PathBuf, count: usize },
+}
+
+/// Tokens of one client. Ours: one in use, and others while it is replaced.
+pub const TOKENS_MAX: usize = 4;
+
+/// Reads a client's tokens, one a line, under the same rules as [`load_private_key`]. Each is base64 of 32
+/// bytes.
+///
+/// # Errors
+/// As [`load_private_key`]; or there are no tokens or more than [`TOKENS_MAX`].
+pub fn load_tokens(path: &Path) -> Result<Vec<Zeroizing<String>>, TokenFileError> {
+    let contents = read_secret(path).map_err(|error| match error {
+        KeyFileError::Missing(path) => TokenFileError::Missing(path),
+        error => TokenFileError::File(error),
+    })?;
+    let mut tokens = Vec::new();
+    for (number, line) in without_byte_order_mark(&contents)
+        .split(|byte| *byte == b'\n')
+        .enumerate()
+    {
+        let not_a_token = || TokenFileError::NotAToken {
+            path: path.to_owned(),
+            line: number + 1,
+        };
+        let line = std::str::from_utf8(line.trim_ascii()).map_err(|_| not_a_token())?;
+        if line.is_empty() {
+            continue;
+        }
+        // Only checked: what the client sends is this text.
+        drop(Zeroizing::new(decode(line).map_err(|_| not_a_token())?));
+        tokens.push(Zeroizing::new(line.to_owned()));
+    }
+    match tokens.len() {
+        1..=TOKENS_MAX => Ok(tokens),
+        count => Err(TokenFileError::Count {
+            path: path.to_owned(),
+            count,
+        }),
+    }
+}
+
+/// Reads a private key in PEM, under the same rules as [`load_private_key`]; what is in it is not looked at.
+///
+/// # Errors
+/// The file is missing, unreadable, not a regular file, or open to group or others.
+pub fn read_secret_pem(path: &Path) -> Result<Zeroizing<Vec<u8>>, KeyFileError> {
+    read_secret_up_to(path, PEM_BYTES_MAX)
+}
+
+/// Reads certificates in PEM, which are no secret.
+///
+/// # Errors
+/// The file cannot be read, is not a regular file, or is longer than certificates are.
+pub fn read_pem(path: &Path) -> io::Result<Vec<u8>> {
+    regular_file::read(path, CERTIFICATES_BYTES_MAX)
+}
+
+fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, KeyFileError> {
+    read_secret_up_to(path, KEY_FILE_BYTES_MAX)
+}
+
 fn load_secret(path: &Path) -> Result<Secret, KeyFileError> {
+    let contents = read_secret(path)?;
+    let not_a_key = |source| KeyFileError::NotAKey {
+        path: path.to_owned(),
+        source,
+    };
+    let text = without_byte_order_mark(&contents);
+    let text = std::str::from_utf8(text).map_err(|_| not_a_key(KeyError::NotBase64))?;
+    decode(text.trim()).map(Secret).map_err(not_a_key)
+}
+
+/// The contents of a file that only its owner may read or write, of at most `bytes_max`.
+fn read_secret_up_to(path: &Path, bytes_max: u64) -> Result<Zeroizing<Vec<u8>>, KeyFileError> {
     let unreadable = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => KeyFileError::Missing(path.to_owned()),
         _ => KeyFileError::Unreadable {
@@ -205,17 +297,11 @@ fn load_secret(path: &Path) -> Result<Secret, KeyFileError> {
         });
     }
     // The whole capacity at once: a growing buffer would leave copies of the key behind.
-    let mut contents = Zeroizing::new(Vec::with_capacity(KEY_FILE_BYTES_MAX as usize + 1));
-    file.take(KEY_FILE_BYTES_MAX)
+    let mut contents = Zeroizing::new(Vec::with_capacity(bytes_max as usize + 1));
+    file.take(bytes_max)
         .read_to_end(&mut contents)
         .map_err(unreadable)?;
-    let not_a_key = |source| KeyFileError::NotAKey {
-        path: path.to_owned(),
-        source,
-    };
-    let text = without_byte_order_mark(&contents);
-    let text = std::str::from_utf8(text).map_err(|_| not_a_key(KeyError::NotBase64))?;
-    decode(text.trim()).map(Secret).map_err(not_a_key)
+    Ok(contents)
 }
 
 fn decode(text: &str) -> Result<[u8; KEY_BYTES], KeyError> {
@@ -232,6 +318,10 @@ fn decode(text: &str) -> Result<[u8; KEY_BYTES], KeyError> {
 
 /// A key file is one line of 44 characters; more is not read. Ours: room for spaces and newlines.
 const KEY_FILE_BYTES_MAX: u64 = 4096;
+/// A private key in PEM is shorter. Ours: room for RSA keys of 16,384 bits.
+const PEM_BYTES_MAX: u64 = 64 << 10;
+/// A file of certificates is shorter. Ours.
+const CERTIFICATES_BYTES_MAX: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {

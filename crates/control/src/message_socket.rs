@@ -12,6 +12,8 @@ pub mod client;
 
 use std::time::Duration;
 
+use zeroize::Zeroizing;
+
 use crate::config::{MESSAGE_BYTES_MAX, NAME_BYTES_MAX, Name, NameError};
 
 /// First bytes of both directions.
@@ -31,6 +33,14 @@ pub const ACK_BYTES: usize = 18;
 
 const HELLO_HEADER_BYTES: usize = 7;
 const ANSWER_HEADER_BYTES: usize = 8;
+const TOKEN_HEADER_BYTES: usize = 6;
+
+/// First bytes of a connection over TLS, before its hello.
+pub const TOKEN_MAGIC: [u8; 4] = *b"KEIT";
+/// Version of what goes before the hello there.
+pub const TOKEN_VERSION: u8 = 1;
+/// Longest token in bytes. Those that `keiro gentoken` makes have 44.
+pub const TOKEN_BYTES_MAX: usize = 255;
 
 /// What a client wants: the first thing it sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,6 +92,8 @@ pub enum RefusalReason {
     Forbidden,
     /// The gateway stops.
     Stopping,
+    /// Over TLS: no client has this token.
+    BadToken,
     /// A reason of a newer gateway, with its number.
     Other(u8),
 }
@@ -169,6 +181,11 @@ pub enum FramingError {
          {VERSION}"
     )]
     Version(u8),
+    #[error("the token is of version {0}, this is {TOKEN_VERSION}")]
+    TokenVersion(u8),
+    /// A token without bytes.
+    #[error("a token of 0 bytes; `keiro gentoken` makes one")]
+    EmptyToken,
     #[error("unknown role {0}; 1 sends, 2 receives")]
     Role(u8),
     /// Not an application's name.
@@ -290,6 +307,7 @@ impl RefusalReason {
             Self::Busy => 5,
             Self::Forbidden => 6,
             Self::Stopping => 7,
+            Self::BadToken => 8,
             // 0 would be an acceptance.
             Self::Other(0) => 255,
             Self::Other(code) => code,
@@ -305,6 +323,7 @@ impl RefusalReason {
             5 => Self::Busy,
             6 => Self::Forbidden,
             7 => Self::Stopping,
+            8 => Self::BadToken,
             other => Self::Other(other),
         }
     }
@@ -357,6 +376,61 @@ impl UnknownReason {
             3 => Self::Stopping,
             other => Self::Other(other),
         }
+    }
+}
+
+/// The bytes with which a connection over TLS begins; `None`: the token has no or too many bytes.
+pub fn encode_token(token: &str) -> Option<Zeroizing<Vec<u8>>> {
+    let length = u8::try_from(token.len())
+        .ok()
+        .filter(|length| *length > 0)?;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(TOKEN_HEADER_BYTES + token.len()));
+    bytes.extend_from_slice(&TOKEN_MAGIC);
+    bytes.extend_from_slice(&[TOKEN_VERSION, length]);
+    bytes.extend_from_slice(token.as_bytes());
+    Some(bytes)
+}
+
+/// Reads one token. At most 261 bytes are held.
+#[derive(Debug, Default)]
+pub struct TokenDecoder {
+    header: Filling<TOKEN_HEADER_BYTES>,
+    token: Zeroizing<Vec<u8>>,
+}
+
+impl TokenDecoder {
+    /// Takes what it needs from the front of `input`; `None`: more is needed. What follows the token stays in
+    /// `input`.
+    ///
+    /// # Errors
+    /// See [`FramingError`].
+    pub fn decode(
+        &mut self,
+        input: &mut &[u8],
+    ) -> Result<Option<Zeroizing<Vec<u8>>>, FramingError> {
+        let Some(header) = self.header.fill(input) else {
+            return Ok(None);
+        };
+        if header[..4] != TOKEN_MAGIC {
+            return Err(FramingError::NotThisProtocol);
+        }
+        if header[4] != TOKEN_VERSION {
+            return Err(FramingError::TokenVersion(header[4]));
+        }
+        let length = usize::from(header[5]);
+        if length == 0 {
+            return Err(FramingError::EmptyToken);
+        }
+        if self.token.capacity() < length {
+            // At once: a growing buffer would leave copies of the token behind.
+            self.token = Zeroizing::new(Vec::with_capacity(length));
+        }
+        if !fill_vec(&mut self.token, length, input) {
+            return Ok(None);
+        }
+        let token = std::mem::take(&mut self.token);
+        *self = Self::default();
+        Ok(Some(token))
     }
 }
 

@@ -113,6 +113,10 @@ metrics! {
     PACING_LATENESS: Gauge "keiro_pacing_lateness_seconds" &["quantile"],
         "Delay of packets beyond their departure time by the pacer, by quantile, since the start";
 
+    MESSAGE_TLS_CLOSED: Counter "keiro_message_tls_closed_connections_total" &["reason"],
+        "Connections of other hosts to the message socket that were refused or closed early, by reason";
+    MESSAGE_TLS_OPENING: Gauge "keiro_message_tls_opening_connections" &[],
+        "Connections of other hosts to the message socket that have not shown a token yet";
     MESSAGE_CLIENTS: Gauge "keiro_message_clients" &["role"],
         "Clients attached to the message socket by role: send or receive";
     CONTROL_CLIENTS: Gauge "keiro_control_clients" &[],

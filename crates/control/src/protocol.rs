@@ -9,6 +9,7 @@ pub mod client;
 mod event;
 mod history;
 mod lines;
+mod message_client;
 mod snapshot;
 mod tenant;
 #[cfg(test)]
@@ -25,6 +26,7 @@ pub use self::{
         PathHistoryRow,
     },
     lines::{LineDecoder, LineError, encode_line},
+    message_client::{MessageClientSnapshot, MessageClients},
     snapshot::{
         AggregationChange, AggregationParameters, AggregationSnapshot, AppSnapshot, AssignedBy,
         Candidate, DelaySummary, DelayTerms, Explanation, FecSnapshot, ForwardSnapshot, JudgedBy,
@@ -81,6 +83,12 @@ pub enum Request {
     /// Tenants. Answer: [`Response::Tenants`].
     ShowTenant {
         /// Only the tenant of this name; absent: all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+    },
+    /// Clients of the message socket on other hosts. Answer: [`Response::MessageClients`].
+    ShowMessageClient {
+        /// Only the client of this name; absent: all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
     },
@@ -163,6 +171,8 @@ pub enum Response {
         /// By name.
         tenants: Vec<TenantSnapshot>,
     },
+    /// To [`Request::ShowMessageClient`].
+    MessageClients(MessageClients),
     /// To [`Request::History`] of a path.
     PathHistory(PathHistory),
     /// To [`Request::History`] of an application.

@@ -33,6 +33,7 @@ use crate::{
     },
     event_text::sentence,
     history::HistoryRecorder,
+    message_tls::MessageTlsServer,
     packet_trace::PacketTraces,
     planning::{Plan, PlannerInput},
     replan_backoff::Backoff,
@@ -60,6 +61,8 @@ pub struct Gateway {
     pub(crate) site: Site,
     pub(crate) data: DataHandle,
     pub(crate) data_thread: DataThreadLink,
+    /// `None`: the configuration had no `[message_tls]` at the start.
+    pub(crate) message_tls: Option<MessageTlsServer>,
     pub(crate) events: EventLoop,
     pub(crate) draining: bool,
     pub(crate) drained: bool,

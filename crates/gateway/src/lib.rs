@@ -14,6 +14,7 @@ mod explain;
 mod follow_site;
 mod gateway;
 mod history;
+mod message_tls;
 mod metrics;
 mod offline;
 mod options;
@@ -54,6 +55,7 @@ use keiro_linux::{
 };
 
 pub use gateway::{EVENT_FIELDS, Gateway};
+pub use message_tls::problem as message_tls_problem;
 pub use offline::plan_of;
 pub use options::Options;
 pub use site::store_problem;

@@ -18,7 +18,10 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::data::measure::{DelayBuckets, LatenessFigures};
+use crate::{
+    data::measure::{DelayBuckets, LatenessFigures},
+    message_tls,
+};
 
 /// Everything that the page shows.
 pub(crate) struct Page<'a> {
@@ -32,6 +35,7 @@ pub(crate) struct Page<'a> {
     pub(crate) peers: &'a [PeerSnapshot],
     pub(crate) apps: &'a [AppSnapshot],
     pub(crate) tenants: &'a [TenantSnapshot],
+    pub(crate) message_tls: &'a message_tls::Figures,
     pub(crate) handshakes: &'a HandshakeStats,
     /// By application.
     pub(crate) delays: &'a [(String, DelayBuckets)],
@@ -59,6 +63,7 @@ pub(crate) fn render(page: &Page<'_>) -> String {
     aggregation(&mut registry, page);
     apps(&mut registry, page);
     tenants(&mut registry, page.tenants);
+    message_tls(&mut registry, page.message_tls);
     let mut text = String::new();
     // Writing to a string does not fail.
     let _ = encode(&mut text, &registry);
@@ -144,6 +149,18 @@ fn peers(registry: &mut Registry, page: &Page<'_>) {
     );
     let peers = page.peers.iter();
     register_stats(registry, peers.map(|p| (label(p), &p.stats.0)));
+}
+
+/// Clients of the message socket on other hosts.
+fn message_tls(registry: &mut Registry, figures: &message_tls::Figures) {
+    let label = |name: &str| vec![("client", name.to_owned())];
+    let clients = figures.clients.iter();
+    register_stats(registry, clients.map(|one| (label(&one.name), &one.stats)));
+    let closed = figures.closed_connections.iter();
+    let closed = closed.map(|(reason, count)| (vec![("reason", (*reason).to_owned())], *count));
+    counters(registry, &metrics::MESSAGE_TLS_CLOSED, closed);
+    let opening = [(Vec::new(), figures.opening_connections as f64)];
+    gauges(registry, &metrics::MESSAGE_TLS_OPENING, opening);
 }
 
 fn tenants(registry: &mut Registry, tenants: &[TenantSnapshot]) {
@@ -390,6 +407,7 @@ mod tests {
             peers: &[],
             apps: &[],
             tenants: &[],
+            message_tls: &message_tls::Figures::default(),
             handshakes: &HandshakeStats::default(),
             delays: &[],
             switches: &[],

@@ -105,6 +105,11 @@ fn files_of_reload<'a>(config_path: &'a Path, config: &'a Config) -> Vec<&'a Pat
     let mut files = vec![config_path];
     let peers = config.peers.iter();
     files.extend(peers.filter_map(|peer| peer.preshared_key_file.as_deref()));
+    if let Some(tls) = &config.message_tls {
+        files.extend([&*tls.cert, &*tls.key]);
+    }
+    let clients = config.message_clients.iter();
+    files.extend(clients.map(|client| &*client.token_file));
     if let Store::Etcd(etcd) = &config.store {
         files.extend(etcd.ca.as_deref());
         files.extend(etcd.client.iter().flat_map(|(a, b)| [&**a, &**b]));

@@ -16,6 +16,7 @@ use crate::{
     core_config::{aggregation, scheduler},
     data::{self, command::Command},
     gateway::{Gateway, notify},
+    message_tls,
     path_ids::PeerPath,
     planning::{PlanMode, PlannerInput, PlanningProblem},
     start::load,
@@ -105,6 +106,7 @@ impl Gateway {
         }
         let prepared = active::prepare(&config, &self.active).map_err(one)?;
         let devices = self.tenants.prepare(&config).map_err(one)?;
+        let message_tls = message_tls::settings(&config).map_err(|error| one(error.into()))?;
         let changes = Box::new(self.config.diff(&config));
         let is_own_key = self.is_own_key(&config);
         self.config_file.running.follow(&config, is_own_key);
@@ -147,6 +149,9 @@ impl Gateway {
         let refused = self.tenants.install(&self.config).into_iter();
         let refused = refused.map(|line| format!("{line}; the gateway tries again every second"));
         let problems = refused.chain(self.tenants.problems(&self.config)).collect();
+        if let Some(server) = &self.message_tls {
+            server.follow(message_tls);
+        }
         self.follow_configuration();
         self.site.forget_before_start();
         self.replan().map_err(|error| one(error.into()))?;

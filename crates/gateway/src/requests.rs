@@ -28,6 +28,7 @@ impl Gateway {
             Request::ShowApp { name } => self.show_apps(name.as_deref()),
             Request::ShowPeer { name } => self.show_peers(name.as_deref()),
             Request::ShowTenant { name } => self.show_tenants(name.as_deref()),
+            Request::ShowMessageClient { name } => self.show_message_clients(name.as_deref()),
             Request::History {
                 kind,
                 name,
@@ -101,6 +102,19 @@ impl Gateway {
         }
         let tenants = self.tenants(name).map_err(internal)?;
         Ok(Response::Tenants { tenants })
+    }
+
+    fn show_message_clients(&self, name: Option<&str>) -> Answer {
+        if let Some(name) = name
+            && self.config.message_client_named(name).is_none()
+        {
+            return Err(not_found("client", name));
+        }
+        let mut answer = self.message_clients();
+        answer
+            .clients
+            .retain(|client| name.is_none_or(|name| client.name == name));
+        Ok(Response::MessageClients(answer))
     }
 
     fn plan_now(&self, plan_mode: PlanMode, what_if: &[WhatIf]) -> Answer {

@@ -9,7 +9,7 @@ use keiro_control::{
 use keiro_units::ByteCount;
 
 /// Keys of `[gateway]`, and tables that are there once, that a reload puts into force.
-const LIVE_KEYS: [&str; 7] = [
+const LIVE_KEYS: [&str; 8] = [
     "name",
     "planner",
     "tolerance",
@@ -17,6 +17,7 @@ const LIVE_KEYS: [&str; 7] = [
     "probe_share",
     "aggregation",
     "fairness",
+    "message_tls",
 ];
 
 /// What is in force, whatever the configuration file says by now.

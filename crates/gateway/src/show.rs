@@ -676,6 +676,7 @@ impl<'a> View<'a> {
             .loaded
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
+        let message_tls = gateway.message_tls_figures();
         metrics::render(&Page {
             version: gateway.process.version,
             uptime_seconds: gateway.process.uptime.elapsed().as_secs_f64(),
@@ -687,6 +688,7 @@ impl<'a> View<'a> {
             peers: &peers,
             apps: &apps,
             tenants: &tenants,
+            message_tls: &message_tls,
             handshakes: &self.snapshot.endpoint.stats,
             delays: &delays,
             switches: &switches,

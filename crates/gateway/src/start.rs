@@ -40,6 +40,7 @@ use crate::{
     epoll_token as token,
     gateway::{ConfigFile, Counts, DataThreadLink, EventLoop, Gateway, PlanningState, Process},
     history::HistoryRecorder,
+    message_tls::{self, MessageTlsServer},
     options::Options,
     packet_trace::PacketTraces,
     planning::{Plan, PlanMode, PlannerInput, PlanningProblem, forecast::ForecastState},
@@ -102,6 +103,12 @@ impl Gateway {
             }
         };
         let data = DataPlane::start(&config, private_key, options, privileges)?;
+        let message_tls = sockets
+            .message_tls
+            .map(|opened| MessageTlsServer::start(opened, privileges))
+            .transpose()
+            .context("message_tls: cannot start")?;
+        let (message_tls, attached) = message_tls.unzip();
         let trigger = Arc::new(Trigger {
             wake: Waker::new().context("eventfd")?,
             stop: AtomicBool::new(false),
@@ -145,6 +152,7 @@ impl Gateway {
             site,
             data: data.handle,
             data_thread: data.link,
+            message_tls,
             events: EventLoop {
                 epoll,
                 trigger,
@@ -160,7 +168,8 @@ impl Gateway {
             config,
         };
         gateway.apply_first_configuration(prepared, devices)?;
-        for listener in sockets.messages {
+        let messages = sockets.messages.into_iter();
+        for listener in messages.chain(attached.map(Listener::Tls)) {
             gateway.data.send(Command::AddMessageListener(listener))?;
         }
         gateway.publish(EventKind::Started {
@@ -294,6 +303,7 @@ struct LocalSockets {
     control: ControlServer,
     metrics: Option<MetricsServer>,
     messages: Vec<Listener>,
+    message_tls: Option<message_tls::Opened>,
 }
 
 impl LocalSockets {
@@ -338,6 +348,7 @@ impl LocalSockets {
             control: ControlServer::new(epoll, control, path, token::CONTROL)?,
             metrics: metrics.transpose()?,
             messages,
+            message_tls: message_tls::open(config)?,
         })
     }
 }

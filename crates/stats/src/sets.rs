@@ -157,6 +157,23 @@ crate::stats! {
         counter suppressed_icmp_error_packets: packets, "ICMP errors not sent because of their rate limit";
     }
 
+    /// One client of the message socket on another host.
+    pub struct MessageClientStats: "message_client" ["client"] {
+        gauge open_connections: connections, "Connections open now";
+        counter accepted_connections: connections, "Connections whose token and application were accepted";
+        counter refused_connections: connections, "Connections refused after their token was accepted";
+        gauge unfinished_messages: messages, "Messages taken over without an outcome";
+        gauge unfinished_bytes: bytes, "Their bytes";
+        counter sent_messages: messages, "Messages taken over from the client";
+        counter sent_bytes: bytes, "Their bytes";
+        counter delivered_messages: messages, "Of these, delivered";
+        counter expired_messages: messages, "Of these, dropped at the end of their lifetime";
+        counter refused_messages: messages, "Of these, refused";
+        counter unknown_messages: messages, "Of these, with another outcome or none, because the connection to the message socket ended";
+        counter received_messages: messages, "Messages handed to the client";
+        counter received_bytes: bytes, "Their bytes";
+    }
+
     /// One tenant towards one peer.
     pub struct TenantPeerStats: "tenant_peer" ["tenant", "peer"] {
         counter accepted_packets: packets, "IP packets accepted for sending";
@@ -328,6 +345,7 @@ mod tests {
         check::<TcpListenerStats>(&mut names);
         check::<TcpForwardStats>(&mut names);
         check::<TenantStats>(&mut names);
+        check::<MessageClientStats>(&mut names);
         check::<TenantPeerStats>(&mut names);
         check::<TenantPathStats>(&mut names);
     }

@@ -6,7 +6,7 @@ use std::{fs, io::Read, path::Path};
 
 use keiro_control::{Config, ConfigError, config::Problem, key::load_private_key};
 use keiro_egress::config::{AsbrConfig, EndpointConfig, Kind};
-use keiro_gateway::store_problem;
+use keiro_gateway::{message_tls_problem, store_problem};
 use serde::Serialize;
 
 use self::fix::FixError;
@@ -158,7 +158,12 @@ fn summary(file: &Path, config: &Config) -> String {
     // Not the file's fault, so no failure: it may be checked on another machine, or by a user who
     // must not read the key.
     let problem = load_private_key(key).err().map(|error| error.to_string());
-    for error in problem.into_iter().chain(store_problem(config)) {
+    let tls_problem = message_tls_problem(config).map(|error| error.to_string());
+    let problems = problem
+        .into_iter()
+        .chain(store_problem(config))
+        .chain(tls_problem);
+    for error in problems {
         text.push_str(&format!(
             "note: here the gateway would not start: {error}\n"
         ));

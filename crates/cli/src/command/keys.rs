@@ -1,4 +1,4 @@
-//! `keiro genkey` and `keiro pubkey`.
+//! `keiro genkey`, `keiro gentoken` and `keiro pubkey`.
 
 use std::{
     fs::File,
@@ -17,11 +17,20 @@ use crate::{
 const KEY_TEXT_BYTES_MAX: u64 = 4096;
 
 pub(crate) fn genkey() -> Result<(), Failure> {
+    secret("key", "genkey > private.key")
+}
+
+pub(crate) fn gentoken() -> Result<(), Failure> {
+    secret("token", "gentoken > client.token")
+}
+
+/// Prints 32 random bytes.
+fn secret(what: &str, example: &str) -> Result<(), Failure> {
     let key = random_key()?;
     if let Some(mode) = exposed_mode(&io::stdout()) {
         message!(
-            "keiro: warning: others can read the file that the key is written to (mode {mode:04o}); run \
-             `chmod 600` on it, or make it with `(umask 077; keiro genkey > private.key)`"
+            "keiro: warning: others can read the file that the {what} is written to (mode {mode:04o}); run \
+             `chmod 600` on it, or make it with `(umask 077; keiro {example})`"
         );
     }
     output::text(format_args!("{}\n", *key.to_base64()))

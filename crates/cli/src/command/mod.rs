@@ -5,6 +5,7 @@ mod egress;
 mod figures;
 mod flowstats;
 mod gateway;
+mod gencert;
 mod init;
 mod keys;
 mod measure;
@@ -42,6 +43,8 @@ pub(crate) fn run(command: Command) -> Outcome {
     }
     match command {
         Command::Genkey => keys::genkey().map(success),
+        Command::Gentoken => keys::gentoken().map(success),
+        Command::Gencert(args) => gencert::gencert(&args).map(success),
         Command::Pubkey => keys::pubkey().map(success),
         Command::Init(args) => init::init(&args).map(success),
         Command::Config(args) => config::config(&args).map(success),
@@ -71,6 +74,8 @@ fn holds_secrets(command: &Command) -> bool {
     matches!(
         command,
         Command::Genkey
+            | Command::Gentoken
+            | Command::Gencert(_)
             | Command::Pubkey
             | Command::Init(_)
             | Command::Gateway(_)

@@ -2,6 +2,7 @@
 //! gateway as text.
 
 mod app;
+mod client;
 mod explanation;
 mod history;
 mod path;
@@ -50,7 +51,7 @@ pub(super) fn show_one(args: &args::Show) -> Result<(), Failure> {
             }
             &measured.one
         }
-        args::Show::Peer(one) | args::Show::Tenant(one) => one,
+        args::Show::Peer(one) | args::Show::Tenant(one) | args::Show::Client(one) => one,
         args::Show::Egress(args) => return super::egress::show(args),
     };
     let (name, query) = (one.name.clone(), &one.query);
@@ -59,6 +60,7 @@ pub(super) fn show_one(args: &args::Show) -> Result<(), Failure> {
         args::Show::Path(_) => Request::ShowPath { name },
         args::Show::App(_) => Request::ShowApp { name },
         args::Show::Peer(_) => Request::ShowPeer { name },
+        args::Show::Client(_) => Request::ShowMessageClient { name },
         // It has returned above.
         args::Show::Tenant(_) | args::Show::Egress(_) => Request::ShowTenant { name },
     };
@@ -78,6 +80,14 @@ pub(super) fn show_one(args: &args::Show) -> Result<(), Failure> {
         Response::Tenants { tenants } => show(query, &tenants, |tenants| match single {
             true => tenants.iter().map(|t| tenant::text(t, style)).collect(),
             false => tenant::table(tenants, style),
+        }),
+        Response::MessageClients(clients) => show(query, &clients, |clients| match single {
+            true => clients
+                .clients
+                .iter()
+                .map(|one| client::text(one, style))
+                .collect(),
+            false => client::table(clients, style),
         }),
         other => Err(unexpected(&other)),
     }

@@ -15,6 +15,7 @@ mod measure_net;
 #[path = "../measure_server/mod.rs"]
 mod measure_server;
 mod old_keys;
+mod other_hosts;
 mod outcomes;
 mod plan;
 mod units;

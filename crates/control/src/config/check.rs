@@ -14,7 +14,7 @@ use super::{
     Peer, Planner, aggregation,
     draft::{Draft, ForwardSpans, PeerSpans},
     embedded::reached_by,
-    history, tenant,
+    history, message_tls, tenant,
     values::{is_broadcast, local_kind},
 };
 use keiro_config::Report;
@@ -50,6 +50,7 @@ pub(super) fn together(draft: &Draft, report: &mut Report<'_>) {
     let paths = paths.map(|(path, spans)| (path, &spans.rate));
     aggregation::check(&draft.aggregation, paths, report);
     tenant::check::check(draft, indices_hold, report);
+    message_tls::check(draft, indices_hold, report);
     if indices_hold {
         endpoints(draft, report);
     }
@@ -265,6 +266,11 @@ fn listening_addresses(draft: &Draft, report: &mut Report<'_>) -> Bound {
                 // Those two against each other are looked at elsewhere.
                 bound.add(address, at);
             }
+        }
+    }
+    if let Some((tls, spans)) = &draft.message_tls {
+        for address in &tls.listen {
+            bound.add_once("listen", *address, &spans.listen, report);
         }
     }
     for (listener, spans) in draft.listeners.iter().filter(|(i, _)| i.transport.is_tcp()) {

@@ -8,7 +8,8 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    App, AppIndex, Config, Forward, Gateway, Listener, Peer, Tenant, TenantRule, Transport,
+    App, AppIndex, Config, Forward, Gateway, Listener, MessageClient, MessageTls, Peer, Tenant,
+    TenantRule, Transport,
 };
 
 /// The difference of two configurations.
@@ -30,6 +31,9 @@ pub struct ConfigDiff {
     /// By name.
     #[serde(default)]
     pub tenants: Changes,
+    /// By name. The contents of token files are not looked at.
+    #[serde(default)]
+    pub message_clients: Changes,
 }
 
 /// Entries of one kind that are new, gone, or there with other values; sorted.
@@ -66,6 +70,7 @@ impl fmt::Display for ConfigDiff {
             ("listener", &self.listeners),
             ("forward", &self.forwards),
             ("tenant", &self.tenants),
+            ("message_client", &self.message_clients),
         ];
         let mut separator = "";
         for (kind, changes) in kinds {
@@ -102,6 +107,10 @@ pub(super) fn diff(old: &Config, new: &Config) -> ConfigDiff {
             let same = old.aggregation == new.aggregation;
             keys.extend((!same).then(|| "aggregation".to_owned()));
             keys.extend((old.fairness != new.fairness).then(|| "fairness".to_owned()));
+            let (tls_old, tls_new) = (&old.message_tls, &new.message_tls);
+            keys.extend((tls_old != tls_new).then(|| "message_tls".to_owned()));
+            let moved = listen_of(tls_old) != listen_of(tls_new);
+            keys.extend(moved.then(|| "message_tls.listen".to_owned()));
             keys
         },
         paths: changes(
@@ -113,6 +122,7 @@ pub(super) fn diff(old: &Config, new: &Config) -> ConfigDiff {
         listeners: changes(listeners(old), listeners(new)),
         forwards: changes(forwards(old), forwards(new)),
         tenants: changes(tenants(old), tenants(new)),
+        message_clients: changes(message_clients(old), message_clients(new)),
     }
 }
 
@@ -246,6 +256,31 @@ fn forwards(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
         (config[*app].name.to_string(), value)
     };
     config.forwards.iter().map(entry)
+}
+
+fn listen_of(tls: &Option<MessageTls>) -> Option<&[std::net::SocketAddr]> {
+    tls.as_ref().map(|tls| &*tls.listen)
+}
+
+/// Clients with names instead of indices.
+fn message_clients(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
+    config.message_clients.iter().map(|client| {
+        let MessageClient {
+            name,
+            token_file,
+            send,
+            receive,
+            connections_max,
+            messages_max,
+            bytes_max,
+        } = client;
+        let names = |apps: &[AppIndex]| -> Vec<_> {
+            apps.iter().map(|app| config[*app].name.clone()).collect()
+        };
+        let limits = (*connections_max, *messages_max, *bytes_max);
+        let value = (token_file.clone(), names(send), names(receive), limits);
+        (name.to_string(), value)
+    })
 }
 
 /// Tenants with names instead of indices.

@@ -8,6 +8,7 @@ use super::{
     App, Forward, Gateway, Listener, Path, PathIndex, Peer,
     aggregation::Aggregation,
     history::{History, HistorySpans},
+    message_tls::{MessageClient, MessageClientSpans, MessageTls, MessageTlsSpans},
     store::Store,
     tenant::{Fairness, Member, Tenant, TenantSpans},
 };
@@ -28,6 +29,8 @@ pub(super) struct Draft {
     pub(super) apps: Vec<(App, Range<usize>)>,
     pub(super) listeners: Vec<(Listener, ListenerSpans)>,
     pub(super) forwards: Vec<(Forward, ForwardSpans)>,
+    pub(super) message_tls: Option<(MessageTls, MessageTlsSpans)>,
+    pub(super) message_clients: Vec<(MessageClient, MessageClientSpans)>,
     pub(super) fairness: Fairness,
     pub(super) tenants: Vec<(Tenant, TenantSpans)>,
 }

@@ -23,7 +23,7 @@ use super::{
     Planner, RENAMED_KEYS, Scheduler, Transport, aggregation, check,
     draft::{Draft, DraftGateway, ForwardSpans, ListenerSpans, PathSpans, PeerSpans},
     entries::{EntryNames, Names, Reader},
-    history,
+    history, message_tls,
     network::networks,
     store, tenant,
     values::{
@@ -56,6 +56,16 @@ pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
             .iter()
             .map(|(_, spans)| spans.to.clone())
             .collect(),
+        message_tls: draft
+            .message_tls
+            .as_ref()
+            .map(|(_, spans)| spans.clone())
+            .unwrap_or_default(),
+        message_clients: draft
+            .message_clients
+            .iter()
+            .map(|(_, spans)| spans.token_file.clone())
+            .collect(),
     };
     let warnings = report.finish()?;
     let Some(gateway) = draft.gateway else {
@@ -71,6 +81,8 @@ pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
         apps: first(draft.apps),
         listeners: first(draft.listeners),
         forwards: first(draft.forwards),
+        message_tls: draft.message_tls.map(|(tls, _)| tls),
+        message_clients: first(draft.message_clients),
         fairness: draft.fairness,
         tenants: first(draft.tenants),
         warnings,
@@ -86,6 +98,7 @@ impl Reader<'_> {
         let history = root.table(&mut self.report, "history", "[history]");
         let aggregation = root.table(&mut self.report, "aggregation", "[aggregation]");
         let fairness = root.table(&mut self.report, "fairness", "[fairness]");
+        let message_tls = root.table(&mut self.report, "message_tls", "[message_tls]");
         let tenants = root.raw("tenant");
         let mut left = CONFIG_ENTRIES_MAX;
         let mut paths = self.entries(&mut root, "path", "[[path]]", &mut left);
@@ -93,6 +106,8 @@ impl Reader<'_> {
         let mut apps = self.entries(&mut root, "app", "[[app]]", &mut left);
         let listeners = self.entries(&mut root, "listener", "[[listener]]", &mut left);
         let forwards = self.entries(&mut root, "forward", "[[forward]]", &mut left);
+        let mut clients =
+            self.entries(&mut root, "message_client", "[[message_client]]", &mut left);
         self.refuse_emptiness(&root);
 
         let names = EntryNames {
@@ -130,6 +145,13 @@ impl Reader<'_> {
         }
         for fields in forwards {
             draft.forwards.extend(self.forward(fields, &names.apps));
+        }
+        draft.message_tls =
+            message_tls.and_then(|fields| message_tls::message_tls(fields, &mut self.report));
+        let client_names = self.names(&mut clients, "[[message_client]]").names;
+        for (fields, name) in clients.into_iter().zip(client_names) {
+            let client = self.message_client(fields, name, &names.apps);
+            draft.message_clients.extend(client);
         }
         if let Some(fields) = fairness {
             draft.fairness = tenant::fairness(fields, &mut self.report);

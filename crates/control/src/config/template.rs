@@ -311,4 +311,23 @@ const REST: &str = "
 #increase = 0.1
 #decrease = 0.1
 #round_trip = \"100ms\"
+
+# The message socket for programs on other hosts, over TCP with TLS. Default: off. `keiro gencert` makes
+# certificate and key.
+#[message_tls]
+#listen = [\"192.0.2.1:7602\"]
+#cert = \"/etc/keiro/message-cert.pem\"
+#key = \"/etc/keiro/message-key.pem\"
+
+# Those programs, one [[message_client]] each. `keiro gentoken` makes a token.
+#[[message_client]]
+#name = \"sensor\"
+#token_file = \"/etc/keiro/sensor.token\"
+# Applications that it may send to, and receive from.
+#send = [\"orders\"]
+#receive = [\"orders\"]
+# Connections at once, and messages without an outcome.
+#connections_max = 16
+#messages_max = 1024
+#bytes_max = \"32MiB\"
 ";

@@ -27,7 +27,10 @@ use self::values::{
     addresses, decrease, device_queues, dscp, increase, interfaces, own_device, ports, prefix,
     prefixes, protocol, routing_table, tenant_id, tenants_max, text, unit, weight,
 };
-pub(super) use self::{member::member, values::confined};
+pub(super) use self::{
+    member::member,
+    values::{confined, count},
+};
 use super::{
     AppIndex, Config, Name, PeerIndex,
     entries::{EntryNames, Names, Reader},

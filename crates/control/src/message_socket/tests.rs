@@ -93,6 +93,13 @@ proptest! {
         let found = in_pieces(&hello.encode(), &pieces, |input| decoder.decode(input));
         prop_assert_eq!(found, Ok(vec![hello]));
 
+        let token = "t".repeat(1 + usize::from(acks.len() as u8) * 30);
+        let mut decoder = TokenDecoder::default();
+        let bytes = encode_token(&token).unwrap();
+        let found = in_pieces(&bytes, &pieces, |input| decoder.decode(input));
+        let found = found.map(|tokens| tokens.iter().map(|t| t.to_vec()).collect::<Vec<_>>());
+        prop_assert_eq!(found, Ok(vec![token.into_bytes()]));
+
         let mut decoder = AnswerDecoder::default();
         let found = in_pieces(&answer.encode(VERSION), &pieces, |input| decoder.decode(input));
         prop_assert_eq!(found, Ok(vec![answer]));
@@ -248,6 +255,27 @@ fn long_refusals_are_cut_between_characters() {
     }
 }
 
+#[test]
+fn what_is_no_token_is_refused() {
+    let decode = |bytes: &[u8]| {
+        let found = TokenDecoder::default().decode(&mut &bytes[..]);
+        found.map(|token| token.map(|token| token.to_vec()))
+    };
+    assert_eq!(decode(b"KEIT\x01\x02ab"), Ok(Some(b"ab".to_vec())));
+    assert_eq!(decode(b"KEIT\x01\xffab"), Ok(None));
+    assert_eq!(decode(b"KEIT\x01\x00"), Err(FramingError::EmptyToken));
+    assert_eq!(decode(b"KEIT\x02\x01a"), Err(FramingError::TokenVersion(2)));
+    // A hello without a token, and another protocol.
+    for wrong in [&b"KEIM\x01\x01\x02A3"[..], b"GET / HTTP/1.1"] {
+        assert_eq!(decode(wrong), Err(FramingError::NotThisProtocol));
+    }
+    assert!(encode_token("").is_none());
+    assert!(encode_token(&"t".repeat(256)).is_none());
+    let longest = "t".repeat(255);
+    let bytes = encode_token(&longest).unwrap();
+    assert_eq!(decode(&bytes), Ok(Some(longest.into_bytes())));
+}
+
 /// The examples of docs/message-socket.md, by their names.
 fn documented(name: &str) -> Vec<u8> {
     let document = include_str!("../../../../docs/message-socket.md");
@@ -268,6 +296,8 @@ fn the_documentation_has_every_byte() {
     assert_eq!(hello.encode(), documented("hello of a sender"));
     let hello = Hello::new(Role::Receive, name("A3"));
     assert_eq!(hello.encode(), documented("hello of a receiver"));
+    let token = encode_token("dG9rZW4=").unwrap();
+    assert_eq!(*token, documented("token"));
     assert_eq!(Answer::Accepted.encode(VERSION), documented("accepted"));
     let refused = Answer::Refused {
         reason: RefusalReason::UnknownApp,
@@ -306,7 +336,7 @@ fn the_documentation_has_every_byte() {
 #[test]
 fn the_documentation_has_every_number() {
     let document = include_str!("../../../../docs/message-socket.md");
-    for code in 1..=7 {
+    for code in 1..=8 {
         let row = format!("| {code} | `{:?}` |", RefusalReason::of_code(code));
         assert!(document.contains(&row), "missing: {row}");
     }

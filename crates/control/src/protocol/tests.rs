@@ -173,6 +173,10 @@ fn the_documentations_tables_are_the_declared_figures() {
             ("stats: TcpListenerStats", stats_table::<TcpListenerStats>()),
             ("stats: TcpForwardStats", stats_table::<TcpForwardStats>()),
             ("stats: TenantStats", stats_table::<TenantStats>()),
+            (
+                "stats: MessageClientStats",
+                stats_table::<MessageClientStats>(),
+            ),
             ("stats: TenantPeerStats", stats_table::<TenantPeerStats>()),
             ("stats: TenantPathStats", stats_table::<TenantPathStats>()),
             (

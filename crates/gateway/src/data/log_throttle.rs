@@ -6,14 +6,14 @@ use keiro_core::Instant;
 
 /// When the condition was last logged.
 #[derive(Debug, Default)]
-pub(super) struct LogThrottle(Option<Instant>);
+pub(crate) struct LogThrottle(Option<Instant>);
 
 /// Interval between log entries. Ours.
 const EVERY: Duration = Duration::from_secs(10);
 
 impl LogThrottle {
     /// Whether to log now; notes that it is logged.
-    pub(super) fn is_due(&mut self, now: Instant) -> bool {
+    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
         let due = self
             .0
             .is_none_or(|last| now.saturating_duration_since(last) >= EVERY);

@@ -120,7 +120,7 @@ pub(super) fn device_queues(value: &DeValue<'_>) -> Result<usize, ValueError> {
 }
 
 /// A number from 1 to `max`.
-fn count(value: &DeValue<'_>, max: usize) -> Result<usize, ValueError> {
+pub(in crate::config) fn count(value: &DeValue<'_>, max: usize) -> Result<usize, ValueError> {
     let count = integer(value)?;
     let found = usize::try_from(count).ok();
     found.filter(|n| (1..=max).contains(n)).ok_or_else(|| {

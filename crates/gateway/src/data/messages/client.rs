@@ -42,6 +42,8 @@ pub(super) struct Client {
     /// After a hang-up, what it sent before is still read, and nothing is sent to it.
     watch: EpollRegistration,
     refusal: Option<(RefusalReason, &'static str)>,
+    /// Not of a client on another host.
+    is_local: bool,
 }
 
 enum State {
@@ -137,6 +139,7 @@ impl Client {
     pub(super) fn new(
         now: Instant,
         stream: Stream,
+        is_local: bool,
         refusal: Option<(RefusalReason, &'static str)>,
     ) -> io::Result<Self> {
         stream.prepare()?;
@@ -148,7 +151,12 @@ impl Client {
             opened: now,
             watch: EpollRegistration::new(Interest::Read),
             refusal,
+            is_local,
         })
+    }
+
+    pub(super) fn is_local(&self) -> bool {
+        self.is_local
     }
 
     /// Why it may not attach.

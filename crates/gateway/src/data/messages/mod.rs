@@ -56,7 +56,7 @@ use self::{
     tag::untagged_body,
 };
 use super::{context::Context, token};
-use crate::access;
+use crate::{access, message_tls::attach::Attached};
 
 /// A socket where local applications attach.
 pub(crate) enum Listener {
@@ -67,6 +67,8 @@ pub(crate) enum Listener {
     },
     /// A loopback address.
     Tcp(TcpListener),
+    /// Connections of clients on other hosts, which the TLS thread hands over. It bounds their number.
+    Tls(Attached),
 }
 
 /// The message socket's listeners, clients and queues.
@@ -182,9 +184,13 @@ impl MessageServer {
             let Some((stream, allowed)) = listener.accept(context.epoll, Listener::accept) else {
                 return;
             };
-            self.close_oldest_leaving(context);
-            let leaving = self.clients.values().filter(|c| c.is_leaving()).count();
-            let clients = self.clients.len() - leaving;
+            let is_local = listener.listener().is_local();
+            self.close_oldest_leaving(context, is_local);
+            let counts = |client: &&Client| client.is_local() && !client.is_leaving();
+            let clients = match is_local {
+                true => self.clients.values().filter(counts).count(),
+                false => 0,
+            };
             // Refused after the hello: a client that is still writing it would not read the answer.
             let refusal = if !allowed {
                 let text = "only root, the gateway's user and members of the socket's group may";
@@ -197,7 +203,7 @@ impl MessageServer {
             if clients >= CLIENTS_MAX + REFUSED_CLIENTS_MAX {
                 continue;
             }
-            let Ok(client) = Client::new(context.now, stream, refusal) else {
+            let Ok(client) = Client::new(context.now, stream, is_local, refusal) else {
                 continue;
             };
             let key = self.number();
@@ -207,8 +213,11 @@ impl MessageServer {
         }
     }
 
-    fn close_oldest_leaving(&mut self, context: &mut Context<'_>) {
-        let leaves = |(number, client): (&u64, &Client)| client.is_leaving().then_some(*number);
+    /// Of local clients and those on other hosts apart, so that neither closes the other's.
+    fn close_oldest_leaving(&mut self, context: &mut Context<'_>, is_local: bool) {
+        let leaves = |(number, client): (&u64, &Client)| {
+            (client.is_leaving() && client.is_local() == is_local).then_some(*number)
+        };
         let mut leaving: Vec<u64> = self.clients.iter().filter_map(leaves).collect();
         leaving.sort_unstable();
         let surplus = leaving.len().saturating_sub(LEAVING_MAX);
@@ -721,6 +730,10 @@ impl MessageServer {
 }
 
 impl Listener {
+    fn is_local(&self) -> bool {
+        !matches!(self, Self::Tls(_))
+    }
+
     /// A client, and whether it may be one.
     fn accept(&self) -> io::Result<(Stream, bool)> {
         match self {
@@ -731,6 +744,7 @@ impl Listener {
                 let allowed = client.is_ok_and(|c| access::is_allowed(&c, group));
                 Ok((Stream::Unix(stream), allowed))
             }
+            Self::Tls(attached) => Ok((Stream::Unix(attached.accept()?), true)),
             Self::Tcp(listener) => {
                 let stream = limit::outside_reserve(listener.accept()?.0)?;
                 Ok((Stream::Tcp(stream), true))
@@ -744,6 +758,7 @@ impl AsFd for Listener {
         match self {
             Self::Unix { listener, .. } => listener.as_fd(),
             Self::Tcp(listener) => listener.as_fd(),
+            Self::Tls(attached) => attached.as_fd(),
         }
     }
 }

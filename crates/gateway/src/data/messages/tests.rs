@@ -469,3 +469,40 @@ fn sender_that_stops_within_a_long_message_gives_way_to_those_that_wait() {
     assert!(left.is_empty(), "{}", left.len());
     assert_eq!(served.server.unfinished.len(), 1);
 }
+
+#[test]
+fn clients_on_other_hosts_and_local_ones_take_none_of_each_others_places() {
+    let mut served = Served::new();
+    let (attach, attached) = crate::message_tls::attach::channel().unwrap();
+    let Served { epoll, server, .. } = &mut served;
+    server.listen(epoll, Listener::Tls(attached)).unwrap();
+    let app = Name::new("M").unwrap();
+    let role = Role::Send;
+    let hello = Hello::new(role, app).encode();
+    let accepted = Answer::Accepted.encode(VERSION);
+    let remote = |served: &mut Served| {
+        let (mut own, other) = UnixStream::pair().unwrap();
+        attach.send(other).unwrap();
+        own.write_all(&hello).unwrap();
+        served.turn();
+        let mut answer = vec![0; accepted.len()];
+        own.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, accepted);
+        own
+    };
+    let kept: Vec<UnixStream> = (0..CLIENTS_MAX + 1).map(|_| remote(&mut served)).collect();
+    let local: Vec<UnixStream> = (0..CLIENTS_MAX)
+        .map(|_| served.attach(Role::Send))
+        .collect();
+    // All local places are taken now.
+    let mut refused = served.connect(Role::Send);
+    let mut answer = [0; 6];
+    refused.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[5], 5, "busy");
+    remote(&mut served);
+    drop((kept, local));
+    // When the gateway stops, nothing more is handed over.
+    served.server.drain();
+    let (_, other) = UnixStream::pair().unwrap();
+    assert!(attach.send(other).is_err());
+}
