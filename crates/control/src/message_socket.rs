@@ -165,6 +165,8 @@ pub enum RefusedReason {
     NoReceiver,
     /// The peer accepted it and then refused it without a reason.
     PeerRefused,
+    /// The peer has no application of this name in class message.
+    UnknownToPeer,
     /// A reason of a newer gateway, with its number.
     Other(u8),
 }
@@ -340,6 +342,7 @@ impl RefusedReason {
             Self::TooLong => 6,
             Self::NoReceiver => 7,
             Self::PeerRefused => 8,
+            Self::UnknownToPeer => 9,
             Self::Other(code) => code,
         }
     }
@@ -354,6 +357,7 @@ impl RefusedReason {
             6 => Self::TooLong,
             7 => Self::NoReceiver,
             8 => Self::PeerRefused,
+            9 => Self::UnknownToPeer,
             other => Self::Other(other),
         }
     }

@@ -294,7 +294,7 @@ pub struct AppConfig {
 }
 
 /// How an application's data is carried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeliveryClass {
     /// Loses what the path loses, in the order of arrival.
     Datagram,

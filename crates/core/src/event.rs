@@ -7,6 +7,7 @@ use keiro_units::Bandwidth;
 use thiserror::Error;
 
 use crate::{
+    config::DeliveryClass,
     id::{AppId, FlowId, MessageId, PathId, PeerId, StreamId, TenantId},
     wire::Versions,
 };
@@ -73,6 +74,15 @@ pub enum StreamSignal {
     /// Both directions have ended, and the stream is gone. What had arrived in order before the peer reset it
     /// was read before, or has not moved for some seconds.
     Reset(ResetReason),
+}
+
+/// Which gateway does not take the data of an application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MismatchSeenBy {
+    /// This one: the peer sends it.
+    Us,
+    /// The peer has refused what this one sent.
+    Peer,
 }
 
 /// Why a stream ended before its time.
@@ -142,6 +152,15 @@ pub enum Event {
     },
     /// The peer serves another gateway that uses our key. At most once a minute.
     RefusedDuplicateKey { peer: PeerId },
+    /// An application whose data one gateway sends is not configured at the other, or with another class.
+    /// At most once a minute and application.
+    AppMismatch {
+        peer: PeerId,
+        app: AppId,
+        /// The class of what was sent.
+        class: DeliveryClass,
+        seen_by: MismatchSeenBy,
+    },
     /// A path answered a challenge and may be used.
     PathUp {
         peer: PeerId,

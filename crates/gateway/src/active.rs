@@ -281,6 +281,15 @@ impl Active {
         self.apps.get(&app).map(|route| route.name.as_str())
     }
 
+    /// The peer of an application.
+    pub(crate) fn configured_peer(&self, app: AppId) -> Option<&str> {
+        self.peer_name(self.apps.get(&app)?.peer)
+    }
+
+    pub(crate) fn configured_class(&self, app: AppId) -> Option<DeliveryClass> {
+        self.apps.get(&app).map(|route| route.config.class)
+    }
+
     /// The number of the socket at `local`.
     pub(crate) fn socket_at(&self, local: SocketAddr) -> Option<SocketId> {
         self.sockets.get(&local).copied()

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use keiro_control::{
-    protocol::{AggregationParameters, DownReason, EventKind, JudgedBy, MoveReason, PathRef},
+    config::Class,
+    protocol::{AggregationParameters, DownReason, EventKind, JudgedBy, MoveReason, PathRef, Side},
     rounded,
 };
 use keiro_units::Bandwidth;
@@ -37,6 +38,47 @@ fn config_rejected(problems: u64, first: &str) -> String {
     format!("reload refused, the configuration in force is unchanged; {more}{first}")
 }
 
+/// `here`: the peer and the class of the application of this name in this configuration.
+fn app_mismatch(
+    peer: &str,
+    app: Option<&str>,
+    class: Class,
+    seen_by: Side,
+    here: Option<(&str, Class)>,
+) -> String {
+    let class = class_name(class);
+    match (seen_by, app, here) {
+        (Side::Peer, app, _) => {
+            let app = app.unwrap_or("a removed application");
+            format!(
+                "app_mismatch: peer {peer} takes nothing of {app}: it has no application of this name and \
+                 class {class}; give it one name and class in both configurations"
+            )
+        }
+        (Side::Us, Some(app), Some((other, _))) if other != peer => format!(
+            "app_mismatch: peer {peer} sends {app}, which is an application of peer {other} here; names \
+             of applications are unique, so use another name for it at both ends"
+        ),
+        (Side::Us, Some(app), Some((_, here))) => format!(
+            "app_mismatch: peer {peer} sends {app} as class {class}, which is class {} here; give it one \
+             class in both configurations",
+            class_name(here)
+        ),
+        (Side::Us, _, _) => format!(
+            "app_mismatch: peer {peer} sends an application of class {class} that is not configured here; \
+             its log has the name: add it here under that name, or remove it there"
+        ),
+    }
+}
+
+fn class_name(class: Class) -> &'static str {
+    match class {
+        Class::Message => "message",
+        Class::Datagram => "datagram",
+        Class::Stream => "stream",
+    }
+}
+
 fn peer_sentence(kind: &EventKind) -> Option<String> {
     Some(match kind {
         EventKind::PeerUp { peer, .. } => format!("peer {peer} is up: session keys are agreed"),
@@ -63,6 +105,20 @@ fn peer_sentence(kind: &EventKind) -> Option<String> {
         } => format!(
             "two gateways use the key of peer {peer}: {served} is served, {other} is not; give each \
              gateway its own key (`keiro genkey`)"
+        ),
+        EventKind::AppMismatch {
+            peer,
+            app,
+            class,
+            seen_by,
+            configured_peer,
+            configured_class,
+        } => app_mismatch(
+            peer,
+            app.as_deref(),
+            *class,
+            *seen_by,
+            configured_peer.as_deref().zip(*configured_class),
         ),
         EventKind::KeyRefused { peer } => format!(
             "peer {peer} refuses this gateway: another gateway that uses the same private key is \
@@ -367,6 +423,43 @@ mod tests {
             "version_mismatch: a gateway at 198.51.100.1:7600 that is not a peer here speaks wire \
              version 2 to 3, this gateway speaks 1; upgrade the older of the two"
         );
+    }
+
+    #[test]
+    fn mismatches_of_applications_name_what_differs_and_what_to_do() {
+        let mismatch = |app: Option<&str>, seen_by, here: Option<(&str, Class)>| {
+            sentence(&EventKind::AppMismatch {
+                peer: "osaka".into(),
+                app: app.map(str::to_owned),
+                class: Class::Message,
+                seen_by,
+                configured_peer: here.map(|(peer, _)| peer.to_owned()),
+                configured_class: here.map(|(_, class)| class),
+            })
+        };
+        let here = Some(("osaka", Class::Datagram));
+        for (text, parts) in [
+            (
+                mismatch(Some("office"), Side::Peer, here),
+                ["peer osaka takes nothing of office", "class message"],
+            ),
+            (
+                mismatch(Some("office"), Side::Us, here),
+                ["sends office as class message", "class datagram here"],
+            ),
+            (
+                mismatch(Some("office"), Side::Us, Some(("kobe", Class::Message))),
+                ["of peer kobe here", "another name"],
+            ),
+            (
+                mismatch(None, Side::Us, None),
+                ["not configured here", "remove it there"],
+            ),
+        ] {
+            for part in parts {
+                assert!(text.contains(part), "{text}");
+            }
+        }
     }
 
     #[test]

@@ -229,6 +229,7 @@ fn log(kind: &EventKind) {
             | EventKind::VersionMismatch { .. }
             | EventKind::DuplicateKey { .. }
             | EventKind::KeyRefused { .. }
+            | EventKind::AppMismatch { .. }
             | EventKind::PathDown { .. }
             | EventKind::TargetMissed { .. }
             | EventKind::MessageExpired { .. }

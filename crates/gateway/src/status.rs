@@ -10,18 +10,28 @@ use std::{
 };
 
 use keiro_control::{
+    config::Class,
     protocol::{
-        AggregationParameters, AssignedBy, DownReason, Event, EventKind, MoveReason, PathRef,
+        AggregationParameters, AssignedBy, DownReason, Event, EventKind, MoveReason, PathRef, Side,
         Timestamp, VersionRange,
     },
     rounded::duration,
 };
 use keiro_core::{
-    self as core, DuplicateKey, Instant, PathDownReason, PathId, PeerId, wire::Versions,
+    self as core, DeliveryClass, DuplicateKey, Instant, PathDownReason, PathId, PeerId,
+    wire::Versions,
 };
 use keiro_model::aggregation::Parameters;
 
 use crate::{active::Active, path_ids::PeerPath, target_monitor};
+
+fn class_of(class: DeliveryClass) -> Class {
+    match class {
+        DeliveryClass::Message => Class::Message,
+        DeliveryClass::Datagram => Class::Datagram,
+        DeliveryClass::Stream => Class::Stream,
+    }
+}
 
 /// The state of peers, paths and applications.
 #[derive(Default)]
@@ -228,6 +238,7 @@ impl StatusTable {
             | core::Event::VersionMismatch { .. }
             | core::Event::DuplicateKey { .. }
             | core::Event::RefusedDuplicateKey { .. }
+            | core::Event::AppMismatch { .. }
             | core::Event::KeyChanged { .. } => self.on_peer_event(active, at, event),
             // The data thread handles the first, the code for tenants the others.
             core::Event::MessageDone { .. }
@@ -286,6 +297,22 @@ impl StatusTable {
                 }
                 Some(EventKind::KeyRefused { peer })
             }
+            core::Event::AppMismatch {
+                peer,
+                app,
+                class,
+                seen_by,
+            } => Some(EventKind::AppMismatch {
+                peer: name(*peer)?,
+                app: active.configured_name(*app).map(str::to_owned),
+                class: class_of(*class),
+                seen_by: match seen_by {
+                    core::MismatchSeenBy::Us => Side::Us,
+                    core::MismatchSeenBy::Peer => Side::Peer,
+                },
+                configured_peer: active.configured_peer(*app).map(str::to_owned),
+                configured_class: active.configured_class(*app).map(class_of),
+            }),
             core::Event::KeyChanged { peer } => {
                 let peer = name(*peer)?;
                 let status = self.peers.get_mut(&peer);

@@ -513,6 +513,9 @@ fn refusal(reason: RefusedReason) -> &'static str {
         RefusedReason::Stopping => "the gateway stops",
         RefusedReason::TooLong => "the peer takes no message of this length",
         RefusedReason::NoReceiver => "no receiver is attached at the peer",
+        RefusedReason::UnknownToPeer => {
+            "the peer has no application of this name and class message; compare both configurations"
+        }
         RefusedReason::PeerRefused => "the peer refused it and does not say why",
         RefusedReason::Other(_) => "for a reason that this version does not know",
     }

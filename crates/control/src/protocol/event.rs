@@ -5,7 +5,18 @@ use std::{fmt, str::FromStr, time::SystemTime};
 use super::{AggregationParameters, JudgedBy};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::config::ConfigDiff;
+use crate::config::{Class, ConfigDiff};
+
+/// One of two gateways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Side {
+    /// This gateway.
+    Us,
+    /// The peer.
+    Peer,
+}
 
 /// Something that happened: `{"time": "...", "event": "path_down", "path": "path1", ...}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,6 +70,24 @@ pub enum EventKind {
     /// The peer serves another gateway that uses this gateway's private key. At most once a minute and
     /// peer.
     KeyRefused { peer: String },
+    /// An application whose data one gateway sends is not configured at the other, or with another
+    /// class. At most once a minute and application.
+    AppMismatch {
+        peer: String,
+        /// Its name; absent: no application of this name is configured here.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        app: Option<String>,
+        /// The class of what was sent.
+        class: Class,
+        /// Who does not take it.
+        seen_by: Side,
+        /// The peer of the application of this name here; absent: there is none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        configured_peer: Option<String>,
+        /// Its class here; absent: there is none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        configured_class: Option<Class>,
+    },
     /// A path carries traffic.
     PathUp {
         #[serde(flatten)]
@@ -356,6 +385,7 @@ impl EventKind {
             Self::PeerDown { .. } => "peer_down",
             Self::VersionMismatch { .. } => "version_mismatch",
             Self::DuplicateKey { .. } => "duplicate_key",
+            Self::AppMismatch { .. } => "app_mismatch",
             Self::KeyRefused { .. } => "key_refused",
             Self::PathUp { .. } => "path_up",
             Self::PathDown { .. } => "path_down",

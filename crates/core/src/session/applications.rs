@@ -9,10 +9,14 @@ use keiro_model::workload::WorkloadMeter;
 use keiro_stats::AppStats;
 use keiro_units::Instant;
 
-use super::{path::Path, path_manager::PathManager};
+use super::{
+    app_mismatch::{AppMismatch, AppMismatches},
+    path::Path,
+    path_manager::PathManager,
+};
 use crate::{
     config::{AppConfig, DeliveryClass},
-    event::MessageOutcome,
+    event::{MessageOutcome, MismatchSeenBy},
     id::{AppId, PathId, TenantId},
     snapshot::AppSnapshot,
 };
@@ -32,6 +36,7 @@ pub(crate) struct App {
 #[derive(Default)]
 pub(crate) struct Applications {
     apps: BTreeMap<AppId, App>,
+    mismatches: AppMismatches,
 }
 
 /// How a message has ended, for the counters of its application.
@@ -184,6 +189,34 @@ impl Applications {
         self.apps.get_mut(&id).filter(|app| app.accepts(class))
     }
 
+    /// As [`accepting`](Self::accepting), for what the peer has sent: what is not accepted is a
+    /// mismatch.
+    pub(crate) fn arriving(&mut self, id: AppId, class: DeliveryClass) -> Option<&mut App> {
+        let app = self.apps.get_mut(&id).filter(|app| app.accepts(class));
+        if app.is_none() {
+            self.mismatches.note(AppMismatch {
+                app: id,
+                class,
+                seen_by: MismatchSeenBy::Us,
+            });
+        }
+        app
+    }
+
+    /// The peer has no such application of this class.
+    pub(crate) fn on_unknown_to_peer(&mut self, id: AppId, class: DeliveryClass) {
+        self.mismatches.note(AppMismatch {
+            app: id,
+            class,
+            seen_by: MismatchSeenBy::Peer,
+        });
+    }
+
+    /// A mismatch that is to be reported now.
+    pub(crate) fn take_mismatch(&mut self, now: Instant) -> Option<AppMismatch> {
+        self.mismatches.take(now)
+    }
+
     pub(crate) fn ids(&self) -> Vec<AppId> {
         self.apps.keys().copied().collect()
     }
@@ -255,6 +288,7 @@ impl Applications {
     ///
     /// Panics with the invariant's name if one does not hold.
     pub(crate) fn check_invariants(&self, paths: &PathManager) {
+        self.mismatches.check_invariants();
         for (id, app) in &self.apps {
             assert_eq!(*id, app.config.id, "applications are kept by their id");
             let active = app.active.map(|path| paths.get(path));

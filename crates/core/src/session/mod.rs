@@ -13,6 +13,7 @@
 //! may restart, but what waits to be sent stays.
 
 mod aggregation;
+mod app_mismatch;
 mod applications;
 mod clock;
 mod control_frames;

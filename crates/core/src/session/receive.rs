@@ -8,7 +8,9 @@ use std::{net::SocketAddr, time::Duration};
 use keiro_units::Instant;
 
 use super::{
-    MessageEnd, Session, clock,
+    MessageEnd, Session,
+    app_mismatch::AppMismatch,
+    clock,
     path::Path,
     path_manager::PathValidated,
     reassembly::{FragmentPart, MessagePart, PartError, Whole},
@@ -117,7 +119,26 @@ impl Session {
             Ok(false) => {}
             Err(_) => self.drops.malformed += 1,
         }
+        self.report_app_mismatch(now);
         true
+    }
+
+    fn report_app_mismatch(&mut self, now: Instant) {
+        let peer = self.id;
+        let event = self.apps.take_mismatch(now).map(|mismatch| {
+            let AppMismatch {
+                app,
+                class,
+                seen_by,
+            } = mismatch;
+            Event::AppMismatch {
+                peer,
+                app,
+                class,
+                seen_by,
+            }
+        });
+        self.events.extend(event);
     }
 
     /// Carries a frame to the component that it is for.
@@ -383,7 +404,7 @@ impl Session {
     }
 
     fn on_whole(&mut self, whole: Whole) {
-        match self.apps.accepting(whole.app, DeliveryClass::Message) {
+        match self.apps.arriving(whole.app, DeliveryClass::Message) {
             Some(app) => {
                 app.on_received(whole.body.len());
                 self.receiver.deliver_message(whole);
@@ -396,7 +417,7 @@ impl Session {
     }
 
     fn deliver_datagram(&mut self, datagram: ReceivedDatagram<'_>) {
-        let app = self.apps.accepting(datagram.app, DeliveryClass::Datagram);
+        let app = self.apps.arriving(datagram.app, DeliveryClass::Datagram);
         let Some(app) = app else { return };
         if self.receiver.is_delivery_full() {
             app.on_dropped();
@@ -455,6 +476,10 @@ impl Session {
             MessageStatus::Delivered => MessageOutcome::Delivered,
             MessageStatus::Refused(reason) => MessageOutcome::Refused(reason),
         };
+        if outcome == MessageOutcome::Refused(RefusalReason::UnknownApplication) {
+            self.apps
+                .on_unknown_to_peer(message.app, DeliveryClass::Message);
+        }
         let now = context.now;
         let path = context.path.and_then(|path| self.paths.get(path));
         // Before the first acknowledgement the peer's clock is not known: assume half a round trip.

@@ -316,7 +316,7 @@ impl Streams {
         if is_open || !self.receiving.contains(id) && !self.admit(now, id) {
             return;
         }
-        let Some(entry) = cx.apps.accepting(app, DeliveryClass::Stream) else {
+        let Some(entry) = cx.apps.arriving(app, DeliveryClass::Stream) else {
             self.reset(cx, id, ResetReason::UnknownApplication);
             return;
         };
@@ -417,6 +417,9 @@ impl Streams {
             self.numbers.on_used_by_peer(id);
         }
         let app = self.app_to_notify(id);
+        if let (Some(app), ResetReason::UnknownApplication) = (app, reason) {
+            cx.apps.on_unknown_to_peer(app, DeliveryClass::Stream);
+        }
         if app.is_none() || !self.receiving.has_readable(id) {
             self.forget(cx, id);
             if let Some(app) = app {

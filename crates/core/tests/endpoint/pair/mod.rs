@@ -13,9 +13,9 @@ use std::{
 
 use keiro_core::{
     AppConfig, AppId, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig, Event,
-    FlowId, Instant, MessageOutcome, PathConfig, PathId, PathState, PeerConfig, PeerId, PrivateKey,
-    RefusalReason, SendError, SocketId, StreamId, StreamSignal, TenantId, TransmitBuf,
-    UnknownCause,
+    FlowId, Instant, MessageOutcome, MismatchSeenBy, PathConfig, PathId, PathState, PeerConfig,
+    PeerId, PrivateKey, RefusalReason, SendError, SocketId, StreamId, StreamSignal, TenantId,
+    TransmitBuf, UnknownCause,
 };
 use keiro_units::{Bandwidth, ByteCount, Probability};
 
@@ -93,6 +93,17 @@ fn paths_to(end: usize, rate: Bandwidth) -> Vec<PathConfig> {
         .collect()
 }
 
+fn app_config(class: DeliveryClass) -> AppConfig {
+    AppConfig {
+        id: AppId::of_name(APP),
+        class,
+        latency_target: Some(Duration::from_millis(20)),
+        lifetime: None,
+        paths: vec![PathId(1)],
+        tenant: TenantId::ZERO,
+    }
+}
+
 impl Pair {
     fn new(class: DeliveryClass) -> Self {
         Self::with_rate(class, Bandwidth::from_mbit_per_second(100))
@@ -116,14 +127,7 @@ impl Pair {
         let peers = [0, 1].map(|end| {
             let mut peer = PeerConfig::new(key(1 - end).public_key());
             peer.paths = paths_to(1 - end, rate);
-            peer.apps = vec![AppConfig {
-                id: AppId::of_name(APP),
-                class,
-                latency_target: Some(Duration::from_millis(20)),
-                lifetime: None,
-                paths: vec![PathId(1)],
-                tenant: TenantId::ZERO,
-            }];
+            peer.apps = vec![app_config(class)];
             ends[end].add_peer(Instant::ZERO, peer)
         });
         Self {
@@ -601,6 +605,67 @@ fn messages_of_a_removed_application_still_end() {
     assert!(pair.run(Duration::from_secs(3), |pair| pair.outcomes(0).len() == 1));
     assert_eq!(pair.outcomes(0), [MessageOutcome::Delivered]);
     assert!(pair.ends[0].session(peer).unwrap().apps.is_empty());
+}
+
+/// The mismatches that each side has reported.
+fn app_mismatches(pair: &Pair) -> [Vec<(AppId, DeliveryClass, MismatchSeenBy)>; 2] {
+    let mismatch = |event: &Event| match event {
+        Event::AppMismatch {
+            app,
+            class,
+            seen_by,
+            ..
+        } => Some((*app, *class, *seen_by)),
+        _ => None,
+    };
+    [0, 1].map(|side| {
+        let events: &[Event] = &pair.sides[side].events;
+        events.iter().filter_map(mismatch).collect()
+    })
+}
+
+#[test]
+fn both_ends_report_an_application_that_they_have_not_alike() {
+    let app = AppId::of_name(APP);
+    for class in [DeliveryClass::Message, DeliveryClass::Stream] {
+        for other in [None, Some(DeliveryClass::Datagram)] {
+            let mut pair = Pair::new(class);
+            pair.up();
+            let peer = pair.peers[1];
+            pair.ends[1].remove_app(peer, app);
+            if let Some(class) = other {
+                pair.ends[1].set_app(peer, app_config(class));
+            }
+            for _ in 0..5 {
+                match class {
+                    DeliveryClass::Stream => {
+                        let (now, peer) = (pair.now, pair.peers[0]);
+                        let opened = pair.ends[0].open_stream(now, peer, app, None);
+                        opened.expect("room");
+                    }
+                    _ => pair.send(0, body(100)).expect("room"),
+                }
+                pair.run(Duration::from_secs(1), |_| false);
+            }
+            let expected = [MismatchSeenBy::Peer, MismatchSeenBy::Us];
+            let expected = expected.map(|seen_by| vec![(app, class, seen_by)]);
+            assert_eq!(app_mismatches(&pair), expected, "{class:?} {other:?}");
+        }
+    }
+}
+
+#[test]
+fn datagrams_of_an_application_of_another_class_are_reported_where_they_arrive() {
+    let mut pair = Pair::new(DeliveryClass::Datagram);
+    pair.up();
+    let (app, peer) = (AppId::of_name(APP), pair.peers[1]);
+    pair.ends[1].remove_app(peer, app);
+    let (now, peer) = (pair.now, pair.peers[0]);
+    let sent = pair.ends[0].send_datagram(now, peer, app, FlowId(7), false, b"lost");
+    sent.expect("room");
+    pair.run(Duration::from_secs(1), |_| false);
+    let seen = (app, DeliveryClass::Datagram, MismatchSeenBy::Us);
+    assert_eq!(app_mismatches(&pair), [vec![], vec![seen]]);
 }
 
 #[test]

@@ -768,7 +768,7 @@ fn refused_reason(reason: RefusalReason, stops: bool) -> RefusedReason {
     match reason {
         RefusalReason::NotSent if stops => RefusedReason::Stopping,
         RefusalReason::NotSent => RefusedReason::PeerGone,
-        RefusalReason::UnknownApplication => RefusedReason::AppRemoved,
+        RefusalReason::UnknownApplication => RefusedReason::UnknownToPeer,
         RefusalReason::ReceiverFull => RefusedReason::QueueFull,
         RefusalReason::NoReceiver => RefusedReason::NoReceiver,
         RefusalReason::Other => RefusedReason::PeerRefused,
