@@ -13,6 +13,10 @@ use crate::{id::AppId, ranges::RangeSet, wire::CREDIT_PER_MESSAGE};
 /// Messages accepted and not ended at most, whatever their bytes: bounds bookkeeping.
 pub(super) const MESSAGES_MAX: usize = 65_536;
 
+/// What messages of an application may have begun, as a multiple of the credit that is free: α of the dynamic
+/// threshold. Ours: a lone application gets three quarters.
+const SHARE_OF_FREE: u64 = 3;
+
 /// A message that is to be sent.
 #[derive(Debug)]
 pub(crate) struct NewMessage {
@@ -341,16 +345,15 @@ impl OutMessages {
 
     /// Whether a message may begin after others of its application that use `before`.
     ///
-    /// An application may have begun as much as it leaves to the others, or one message: a slow receiver of
-    /// one never takes the credit of all. This is the dynamic threshold of shared buffers (Choudhury and
-    /// Hahne 1998) with α = 1.
+    /// An application may have begun three times as much as it leaves free, so that a slow receiver of one never
+    /// takes the credit of all: the dynamic threshold of shared buffers (Choudhury and Hahne 1998).
     fn room(&self, message: &OutMessage, before: u64) -> Room {
         let begun = self.begun_by(message.app) + before;
         let charge = message.charge();
         let free = self.credit_granted - self.credit_used;
         match free.checked_sub(before) {
             Some(free) if charge > free => Room::NoCredit,
-            Some(free) if begun > 0 && begun + charge > free => Room::NoShare,
+            Some(free) if begun + charge > SHARE_OF_FREE * free => Room::NoShare,
             Some(_) => Room::Enough,
             None => Room::NoCredit,
         }
