@@ -144,7 +144,7 @@ fn applications_that_never_end_their_messages_leave_credit_to_the_others() {
         let mut out = SendQueues::new(SchedulerKind::Deadline, 1 << 30);
         out.on_credit(1024 * CHARGE, |_| None);
         for app in 1..=stalled {
-            for _ in 0..1000 {
+            for _ in 0..3 * (1024 >> (2 * app)) + 10 {
                 push_of(&mut out, app, 744);
             }
         }
