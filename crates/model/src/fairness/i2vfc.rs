@@ -49,7 +49,7 @@ pub(super) struct I2vfc {
     window: f64,
     /// Packets per second of weight 1; `None`: something was lost.
     start: Option<f64>,
-    /// Losses before are of packets that left before the start ended, which has answered them.
+    /// Losses before are of packets that left in the start, and say nothing of p.
     settled_at: Instant,
     /// p, of packets after the start.
     losses: LossIntervals,
@@ -101,12 +101,17 @@ impl I2vfc {
         self.start = (!lost && self.window < WINDOW_MAX).then_some(rate);
     }
 
+    /// A round trip of losses begins. What of the window is kept at least.
+    fn begin_decrease(&mut self, now: Instant, decrease: f64) {
+        self.decreased_at = Some(now);
+        self.floor = self.window * (1.0 - decrease.max(DECREASE_MAX));
+    }
+
     /// Every lost packet counts, as it does in p, until [`DECREASE_MAX`] is given up.
     fn decrease(&mut self, now: Instant, lost: u64, decrease: f64, round_trip: Duration) {
         let over = |at| at + round_trip <= now;
         if self.decreased_at.is_none_or(over) {
-            self.decreased_at = Some(now);
-            self.floor = self.window * (1.0 - decrease.max(DECREASE_MAX));
+            self.begin_decrease(now, decrease);
         }
         let keep = (1.0 - decrease).powf(lost as f64);
         self.window = (self.window * keep).max(self.floor).max(WINDOW_MIN);
@@ -148,15 +153,16 @@ impl Controller for I2vfc {
             return;
         };
         if let Some(rate) = self.start {
-            if bad > 0 {
-                self.settled_at = feedback.now + round_trip;
-            }
             if bad > 0 || feedback.limited {
                 self.start(rate, gap.as_secs_f64(), round_trip.as_secs_f64(), bad > 0);
             }
-        } else if bad > 0 && feedback.now >= self.settled_at {
+            if bad > 0 {
+                self.settled_at = feedback.now + round_trip;
+                self.begin_decrease(feedback.now, aimd.decrease());
+            }
+        } else if bad > 0 {
             self.decrease(feedback.now, bad, aimd.decrease(), round_trip);
-        } else if bad == 0 && feedback.limited {
+        } else if feedback.limited {
             // Acknowledged windows are round trips, also where small packets fill them.
             let packets = feedback.acked.get() as f64 / self.packet.get().max(1) as f64;
             let growth = packets / self.window * aimd.increase();
