@@ -603,6 +603,7 @@ pub(crate) const PLANS: &[(&str, &str)] = &[
     plan!("aggregation/clients"),
     plan!("aggregation/equal-m"),
     plan!("aggregation/controller-path"),
+    plan!("aggregation/load"),
     plan!("aggregation/spacing"),
     plan!("aggregation/table1"),
     plan!("aggregation/table5"),

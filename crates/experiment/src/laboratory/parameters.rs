@@ -472,10 +472,7 @@ fn configuration(
 
 fn aggregation(study: &Study, case: Case) -> anyhow::Result<String> {
     let mut text = "[aggregation]\n".to_owned();
-    let controller = match case {
-        Case::Controller(controller) => controller,
-        Case::Cell(..) => Controller::None,
-    };
+    let controller = study.controller(case);
     let mode = if controller == Controller::Eager {
         "eager"
     } else {

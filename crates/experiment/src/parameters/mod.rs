@@ -1,8 +1,9 @@
 //! Effects of S, I and N of aggregates, and of the controllers that adapt them.
 //!
 //! There are two kinds of study. With [`Controllers`], the same traffic meets one impairment after the other,
-//! once per controller, and every change of S, I and N is recorded [aggregation table 2]. With [`Cells`], S,
-//! I and N are fixed, and every combination is measured in every condition [aggregation table 1, §3.2.3]. A
+//! once per controller, and every change of S, I and N is recorded [aggregation table 2]. With [`Cells`],
+//! every combination of S, I and N, fixed or as the initial setting of a controller, is measured in every
+//! condition [aggregation table 1, §3.2.3, table 5]. A
 //! [`StudyRunner`] carries the datagrams.
 
 mod measure;
@@ -159,7 +160,7 @@ pub struct Cells {
     pub conditions: Vec<Condition>,
 }
 
-/// Fixed S, I and N.
+/// S, I and N.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Combination {
@@ -168,6 +169,9 @@ pub struct Combination {
     pub size: Text<ByteCount>,
     pub interval: Text<Duration>,
     pub copies: u8,
+    /// What changes them; by default they are fixed.
+    #[serde(default = "fixed")]
+    pub controller: Controller,
     /// The figure's columns in which it appears, with the label below.
     pub columns: Vec<(String, String)>,
 }
@@ -368,7 +372,15 @@ impl Study {
         condition.and_then(|c| c.mtu).unwrap_or(MTU_DEFAULT)
     }
 
-    /// S, I and N of a case; `None` for controllers.
+    /// What decides about S, I and N in a case.
+    pub fn controller(&self, case: Case) -> Controller {
+        match case {
+            Case::Controller(controller) => controller,
+            Case::Cell(..) => self.combination(case).map_or(fixed(), |c| c.controller),
+        }
+    }
+
+    /// S, I and N of a case, in the beginning; `None` for studies of controllers.
     pub fn combination(&self, case: Case) -> Option<&Combination> {
         match (case, &self.kind) {
             (Case::Cell(combination, _), StudyKind::Cells(cells)) => {
@@ -414,6 +426,10 @@ impl Study {
         }
         phases
     }
+}
+
+const fn fixed() -> Controller {
+    Controller::None
 }
 
 impl Flow {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use keiro_core::{AggregationConfig, AggregationMode};
 use keiro_link::{Buffer, LinkConfig, Loss};
-use keiro_model::aggregation::{ControllerKind, Limits, LimitsError, Settings};
+use keiro_model::aggregation::{Limits, LimitsError, Settings};
 use keiro_sim::{
     Arrivals, Bursts, Change, Cross, GatewayPair, Length, PathDirection, PathSpec, Processing,
     Report, Scenario, ScenarioEvent, Side, TimedEvent,
@@ -71,25 +71,19 @@ impl StudyRunner for Simulator {
     }
 }
 
-/// S, I and N fixed by the combination, or set by the controller.
+/// S, I and N as the combination or the defaults begin, and what changes them.
 pub(crate) fn aggregation(study: &Study, case: Case) -> anyhow::Result<AggregationConfig> {
-    let config = |mode, controller| AggregationConfig {
-        mode,
-        controller,
-        ..AggregationConfig::default()
-    };
-    if let Some(combination) = study.combination(case) {
-        return Ok(AggregationConfig {
-            limits: limits(combination)?,
-            ..config(AggregationMode::Fixed, ControllerKind::None)
-        });
-    }
-    Ok(match case {
-        Case::Controller(controller @ Controller::Eager) => {
-            config(AggregationMode::Eager, controller.kind())
-        }
-        Case::Controller(controller) => config(AggregationMode::Fixed, controller.kind()),
-        Case::Cell(..) => anyhow::bail!("the study has no such combination"),
+    let controller = study.controller(case);
+    let default = AggregationConfig::default();
+    let limits = study.combination(case).map(limits).transpose()?;
+    Ok(AggregationConfig {
+        mode: match controller {
+            Controller::Eager => AggregationMode::Eager,
+            _ => AggregationMode::Fixed,
+        },
+        controller: controller.kind(),
+        limits: limits.unwrap_or_else(|| default.limits.clone()),
+        ..default
     })
 }
 

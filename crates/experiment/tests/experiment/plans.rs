@@ -89,6 +89,7 @@ fn every_plan_of_this_repository_is_valid_and_named_after_its_folder() {
         "table5",
         "table1",
         "spacing",
+        "load",
         "controller-path",
         "equal-m",
         "clients",
