@@ -33,8 +33,6 @@ const RARE: f64 = 1e-5;
 const RARER_THAN_P99: f64 = 1e-4;
 /// Points of a distribution that is put together from those of messages of several lengths.
 const POINTS_MAX: f64 = 4096.0;
-/// As often is a step halved at most.
-const FINEST: i32 = 40;
 
 pub(super) fn waits(
     gateway: &Gateway,
@@ -368,9 +366,11 @@ impl Feeding {
             found.workload.coarsen();
             found.level -= 1;
         }
-        while found.workload.beyond(enough as usize) < RARER_THAN_P99
+        // What overtakes must fit in a lattice that is made finer.
+        let finest = index.checked_sub(1).map(|sooner| self.levels[sooner]);
+        while finest.is_some_and(|finest| found.level < finest)
+            && found.workload.beyond(enough as usize) < RARER_THAN_P99
             && 2.0 * service <= enough * self.lattice(found.level).step
-            && found.level < FINEST
         {
             found.workload.refine();
             found.level += 1;
