@@ -374,6 +374,7 @@ mod tests {
              --fix f` do it; the next release refuses `demand`"
         );
     }
+
     #[test]
     fn an_old_name_is_warned_of_once_however_often_it_stands() {
         let text = "[[app]]\ndemand = 1\n".repeat(65);

@@ -164,7 +164,7 @@ impl Plan {
         let experiments = root.join("experiments");
         for (name, built_in) in built_in.into_iter().chain(setup.copied()) {
             let file = experiments.join(format!("{name}.toml"));
-            let Ok(text) = LIMITS.read(&file) else {
+            let Some(text) = read_if_there(&file)? else {
                 continue;
             };
             if built_in != text {
@@ -186,8 +186,8 @@ impl Plan {
         let topology = &self.setup.topology;
         let file = root.join(format!("{topology}.toml"));
         let built_in = TOPOLOGIES.iter().find(|(name, _)| name == topology);
-        match (built_in, LIMITS.read(&file)) {
-            (Some((_, built_in)), Ok(text)) if text != *built_in => Err(PlanError::Edited {
+        match (built_in, read_if_there(&file)?) {
+            (Some((_, built_in)), Some(text)) if text != *built_in => Err(PlanError::Edited {
                 file: file.display().to_string(),
                 hint: "topologies are built in: build keiro-lab again".to_owned(),
             }),
@@ -209,6 +209,14 @@ fn root_of(path: &Path, text: &str) -> PathBuf {
             root.unwrap_or(directory).to_owned()
         }
         false => directory.to_owned(),
+    }
+}
+
+/// The text of a file; `None`: there is none.
+fn read_if_there(file: &Path) -> Result<Option<String>, PlanError> {
+    match file.try_exists() {
+        Ok(false) => Ok(None),
+        _ => Ok(Some(LIMITS.read(file)?)),
     }
 }
 

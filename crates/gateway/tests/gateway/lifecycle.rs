@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::PermissionsExt, thread};
 
 use crate::site::{Pair, Site, app, body, exists, next, next_event, wait_for};
 use keiro_control::{
-    message_socket::{Outcome, RefusedReason},
+    message_socket::{Outcome, RefusedReason, UnknownReason},
     protocol::{EventKind, PeerState, Request, Response, client::ClientError},
 };
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use keiro_control::{
-    message_socket::Outcome,
+    message_socket::{Outcome, UnknownReason},
     protocol::{Request, TcpForwardSnapshot, TcpListenerSnapshot},
 };
 use keiro_gateway::{Gateway, Options};

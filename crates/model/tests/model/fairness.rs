@@ -263,7 +263,7 @@ proptest! {
         let p = Probability::new(loss).unwrap();
         let aimd = Aimd::for_rate(increase, wanted, p, round_trip).unwrap();
         let met = simulated_rate(aimd, window, loss, r);
-        prop_assert!((met / wanted - 1.0).abs() < 0.04, "{aimd:?}: {met} of {wanted}");
+        prop_assert!((met / wanted - 1.0).abs() < 0.06, "{aimd:?}: {met} of {wanted}");
     }
 }
 

@@ -28,9 +28,11 @@ const PATIENT_COARSER: usize = 2;
 /// times while its range goes by.
 const LOOKS: usize = 16;
 
-/// What is less likely is taken to be at the end of a finer lattice.
-const RARE: f64 = 1e-5;
-const RARER_THAN_P99: f64 = 1e-4;
+/// A lattice is made finer if more than half of it has this probability; what is there goes to the
+/// end of the finer one. Ours: far below what a 99th percentile depends on, and lower for the workload
+/// that all later results rest on than for one response.
+const BEYOND_HALF_OF_WORKLOAD: f64 = 1e-5;
+const BEYOND_HALF_OF_RESPONSE: f64 = 1e-4;
 /// Points of a distribution that is put together from those of messages of several lengths.
 const POINTS_MAX: f64 = 4096.0;
 
@@ -92,8 +94,8 @@ fn with_target(
     }
 }
 
-/// Applications without a latency target wait for all that have one. Priority is preemptive-resume, so the
-/// mean is known exactly.
+/// Applications without a latency target wait for all that have one. Priority is preemptive-resume until
+/// the last unit is handed over, so the mean is exact but for what is handed over and for the lattice.
 fn without_target(
     gateway: &Gateway,
     path: &PathSpec,
@@ -185,15 +187,15 @@ impl LessUrgent {
         } else {
             (1.0, 0.0)
         };
-        let case = |probability, least: f64, longest: f64| BlockingCase {
+        let case = |probability, least, longest| BlockingCase {
             probability,
-            least: least.min(longest_message),
-            longest: longest.min(longest_message),
+            least,
+            longest,
         };
         Self {
             idle: (1.0 - load).max(0.0),
             cases: [
-                case(more, ahead, ahead + unit),
+                case(more, ahead, ahead + unit.min(longest_message)),
                 case(1.0 - more, 0.0, 2.0 * less_than_that),
             ],
         }
@@ -324,7 +326,9 @@ impl Feeding {
         let (finest, points) = (self.levels[index], self.lattice.points);
         let (mut left, mut looks) = (time.as_secs_f64(), 0);
         loop {
-            while found.level < finest && found.workload.beyond(points / 2) < RARE {
+            while found.level < finest
+                && found.workload.beyond(points / 2) < BEYOND_HALF_OF_WORKLOAD
+            {
                 found.workload.refine();
                 found.level += 1;
             }
@@ -369,7 +373,7 @@ impl Feeding {
         // What overtakes must fit in a lattice that is made finer.
         let finest = index.checked_sub(1).map(|sooner| self.levels[sooner]);
         while finest.is_some_and(|finest| found.level < finest)
-            && found.workload.beyond(enough as usize) < RARER_THAN_P99
+            && found.workload.beyond(enough as usize) < BEYOND_HALF_OF_RESPONSE
             && 2.0 * service <= enough * self.lattice(found.level).step
         {
             found.workload.refine();
@@ -418,8 +422,10 @@ fn response(
     let mut now = 0.0;
     let mut next = Vec::new();
     for (until, work) in phases {
-        let steps = ((until - now) / work.time).round().max(0.0) as usize;
-        for _ in 0..steps.min(SETTLED_AFTER * lattice.points) {
+        // A steady flow may take nearly all of the path: neither steps nor time may become too many.
+        let end = until.min(now + (SETTLED_AFTER * lattice.points) as f64);
+        let steps = ((end - now) / work.time).round().max(0.0) as usize;
+        for _ in 0..steps {
             let unfinished: f64 = left.iter().sum();
             if unfinished < LATE_NEGLIGIBLE {
                 break;

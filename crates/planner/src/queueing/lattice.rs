@@ -61,10 +61,11 @@ impl Lattice {
     }
 }
 
-/// A tail lighter than this is cut off, and distributions closer than this are the same.
+/// What is less likely is not computed.
 const NEGLIGIBLE: f64 = 1e-9;
 
-/// Distributions closer than this are taken as the same.
+/// Distributions closer than this are taken as the same. Ours: some thousandths of the least
+/// probability that a 99th percentile depends on.
 const SETTLED: f64 = 1e-6;
 
 /// After this many times the workload's range, whatever happens on it is taken to have settled. A

@@ -196,7 +196,7 @@ fn a_trace_is_replayed_message_by_message() {
     assert_eq!(never, [None, None]);
 }
 
-/// Two to thirteen applications with short and long messages at any load, on a path of 0.5 to 1,000
+/// Two to thirteen applications with short and long messages at loads of 0.2 to 0.95, on a path of 0.5 to 1,000
 /// Mbit/s, and the gateway that hands over a millisecond ahead.
 fn random_case(random: &mut ChaCha12Rng) -> (Gateway, PathSpec, Vec<Traffic>) {
     let mut unit = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
@@ -260,11 +260,9 @@ fn assert_within(errors: &[Vec<f64>; 2], least: f64) {
     for (errors, bound) in errors.iter().zip([0.10, 0.20]) {
         let within = errors.partition_point(|error| *error <= bound);
         let share = within as f64 / errors.len() as f64;
-        let last = errors.last();
-        println!(
-            "{share:.4} of {} within {bound}, the last {last:?}",
-            errors.len()
-        );
+        let of_99 = errors[errors.len() * 99 / 100];
+        let count = errors.len();
+        println!("{share:.4} of {count} within {bound}, 99 % within {of_99:.3}");
         assert!(share >= least, "{share} within {bound}");
     }
 }
@@ -283,7 +281,8 @@ fn deadlines_are_forecast_on_a_thousand_paths() {
 
 #[test]
 fn a_message_that_was_handed_over_is_not_overtaken() {
-    // Mean, 95th and 99th percentile of the first, in ms, by an independent simulation of packets.
+    // Mean, 95th and 99th percentile of the first, in ms, by a simulation of packets that shares no
+    // code with Keiro.
     let simulated = [3.66, 6.4, 11.2];
     let traffic = [app(1_403, 12_350, None), app(1_292, 2_200, None)];
     let targets = [21_800, 9_600].map(Duration::from_micros);
@@ -316,5 +315,48 @@ fn a_message_that_was_handed_over_is_not_overtaken() {
             0.2
         };
         assert!(error.abs() < bound, "{statistic:?} {millis} {simulated}");
+    }
+}
+
+#[test]
+fn short_messages_wait_for_all_that_was_handed_over() {
+    // A path at a load of 0.9 has several short messages handed over ahead.
+    let of = |interval_micros, target| {
+        Traffic::paper(AppSpec {
+            latency_target: Some(Duration::from_millis(target)),
+            ..app(200, interval_micros, None)
+        })
+    };
+    let traffic = [of(500, 5), of(54, 100)];
+    let gateway = Gateway {
+        ahead: Duration::from_millis(1),
+        ..gateway(Scheduler::Deadline)
+    };
+    let sampling = Sampling {
+        messages_max: 2_000_000,
+        seed: 5,
+    };
+    let forecasts = gateway.forecast_traffic(&path(), &traffic, &[0, 1]);
+    let drawn = gateway.forecast_drawn(&path(), &traffic, &[0, 1], sampling);
+    for (forecast, drawn) in forecasts.iter().zip(&drawn) {
+        let error = off(&stable(forecast), &stable(drawn), Statistic::Mean);
+        assert!(error.abs() < 0.05, "{forecast:?} {drawn:?}");
+    }
+}
+
+#[test]
+fn a_load_just_below_one_is_forecast_in_bounded_time_and_memory() {
+    // Nearly all is a steady flow on any lattice, before a patient application.
+    let path = PathSpec {
+        bandwidth: Bandwidth::from_mbit_per_second(1),
+        delay: Duration::from_millis(1),
+    };
+    for beyond in [1, 10, 1000] {
+        let mut urgent = app(28, 800, Some(10));
+        urgent.interval += Duration::from_nanos(beyond);
+        let patient = app(1_000, 1_000_000_000 * beyond, None);
+        let traffic = [urgent, patient].map(Traffic::paper);
+        let forecasts = gateway(Scheduler::Deadline).forecast_traffic(&path, &traffic, &[0, 1]);
+        assert_eq!(forecasts.len(), 2);
     }
 }
