@@ -113,6 +113,7 @@ static int read_some(struct keiro *k) {
         k->input = larger;
         k->input_capacity = capacity;
     }
+    ERR_clear_error();
     int count = SSL_read(k->ssl, k->input + k->input_length, READ_BYTES);
     if (count > 0) {
         k->input_length += (size_t)count;
@@ -148,6 +149,7 @@ static void consume(struct keiro *k, size_t count) {
 /* Writes all of it. Acks that come meanwhile are read, so that neither side waits for the other. */
 static int write_all(struct keiro *k, const unsigned char *bytes, size_t length) {
     while (length > 0) {
+        ERR_clear_error();
         int count = SSL_write(k->ssl, bytes, length > READ_BYTES ? READ_BYTES : (int)length);
         if (count > 0) {
             bytes += count;
@@ -212,6 +214,7 @@ static int start_tls(struct keiro *k, const struct keiro_options *o, const char 
                    : !SSL_set1_host(k->ssl, name) || !SSL_set_tlsext_host_name(k->ssl, name))
         return fail_tls(k, name);
     for (;;) {
+        ERR_clear_error();
         int result = SSL_connect(k->ssl);
         if (result == 1)
             return 0;
@@ -259,6 +262,11 @@ static struct keiro *open_connection(const struct keiro_options *o, int role, ch
         return NULL;
     }
     size_t start = o->address[0] == '[', length = (size_t)(colon - o->address);
+    if (start && (length < 2 || colon[-1] != ']')) {
+        snprintf(error, KEIRO_ERROR_BYTES, "an IPv6 address is [ADDRESS]:PORT");
+        free(k);
+        return NULL;
+    }
     memcpy(host, o->address + start, length - 2 * start);
     int64_t limit = until(o->timeout_ms ? o->timeout_ms : 10000);
     k->socket = -1;

@@ -38,7 +38,7 @@ const (
 var (
 	outcomes = map[byte]string{0: "delivered", 1: "expired", 2: "refused", 3: "unknown"}
 	reasons  = map[byte]string{1: "QueueFull", 2: "DuplicateId", 3: "AppRemoved", 4: "PeerGone",
-		5: "Stopping", 6: "TooLong", 7: "NoReceiver", 8: "PeerRefused"}
+		5: "Stopping", 6: "TooLong", 7: "NoReceiver", 8: "PeerRefused", 9: "UnknownToPeer"}
 	unknown  = map[byte]string{1: "PeerRestarted", 2: "PeerGone", 3: "Stopping"}
 	refusals = map[byte]string{1: "BadHello", 2: "Version", 3: "UnknownApp", 4: "NotAvailable",
 		5: "Busy", 6: "Forbidden", 7: "Stopping", 8: "BadToken"}
@@ -205,11 +205,13 @@ func (c *connection) readFull(to []byte) error {
 // another reads outcomes.
 type Sender struct {
 	connection *connection
-	mutex      sync.Mutex
+	sending    sync.Mutex
 	next       uint64
+	state      sync.Mutex // of all below
+	changed    *sync.Cond
 	missing    int
-	found      chan Outcome
-	err        error
+	found      []Outcome // not read yet
+	err        error     // no more outcomes come
 }
 
 // NewSender connects.
@@ -218,56 +220,65 @@ func NewSender(options Options) (*Sender, error) {
 	if err != nil {
 		return nil, err
 	}
-	// As many as one connection may have without an outcome.
-	sender := &Sender{connection: c, found: make(chan Outcome, 1<<16)}
+	sender := &Sender{connection: c}
+	sender.changed = sync.NewCond(&sender.state)
 	go sender.read()
 	return sender, nil
 }
 
 // Send hands one message over and returns its ID; it waits while the gateway takes none.
 func (s *Sender) Send(body []byte) (uint64, error) {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
+	s.sending.Lock()
+	defer s.sending.Unlock()
 	header, err := messageHeader(s.next+1, len(body))
 	if err != nil {
 		return 0, err
 	}
 	s.next++
+	s.state.Lock()
 	s.missing++
+	s.state.Unlock()
 	buffers := net.Buffers{header, body}
-	if _, err = buffers.WriteTo(s.connection); err != nil {
-		return s.next, err
-	}
-	return s.next, nil
+	_, err = buffers.WriteTo(s.connection)
+	return s.next, err
 }
 
 func (s *Sender) read() {
-	defer close(s.found)
 	ack := make([]byte, 18)
 	for {
-		if s.err = s.connection.readFull(ack); s.err != nil {
+		err := s.connection.readFull(ack)
+		s.state.Lock()
+		if s.err = err; err == nil {
+			s.found = append(s.found, parseAck(ack))
+		}
+		s.changed.Broadcast()
+		s.state.Unlock()
+		if err != nil {
 			return
 		}
-		s.found <- parseAck(ack)
 	}
 }
 
 // Outcome waits for the next outcome, in the order in which they become known.
 func (s *Sender) Outcome() (Outcome, error) {
-	outcome, open := <-s.found
-	if !open {
-		return outcome, s.err
+	s.state.Lock()
+	defer s.state.Unlock()
+	for len(s.found) == 0 {
+		if s.err != nil {
+			return Outcome{}, s.err
+		}
+		s.changed.Wait()
 	}
-	s.mutex.Lock()
+	outcome := s.found[0]
+	s.found = s.found[1:]
 	s.missing--
-	s.mutex.Unlock()
 	return outcome, nil
 }
 
 // Unfinished is how many messages have no outcome that was read.
 func (s *Sender) Unfinished() int {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
+	s.state.Lock()
+	defer s.state.Unlock()
 	return s.missing
 }
 

@@ -30,7 +30,7 @@ _READ_BYTES = 64 << 10
 _OUTCOMES = {0: "delivered", 1: "expired", 2: "refused", 3: "unknown"}
 _REASONS = {
     1: "QueueFull", 2: "DuplicateId", 3: "AppRemoved", 4: "PeerGone", 5: "Stopping", 6: "TooLong",
-    7: "NoReceiver", 8: "PeerRefused",
+    7: "NoReceiver", 8: "PeerRefused", 9: "UnknownToPeer",
 }
 _UNKNOWN = {1: "PeerRestarted", 2: "PeerGone", 3: "Stopping"}
 _REFUSALS = {
@@ -206,6 +206,7 @@ class Sender(_Connection):
 
     def send(self, body):
         """Hands one message over and returns its id; waits while the gateway takes none."""
+        body = memoryview(body).cast("B")
         id_ = self._next
         header = message_header(id_, len(body))
         self._next += 1

@@ -146,6 +146,8 @@ const UNNOTICED_MAX: Duration = Duration::from_millis(5);
 const UNREAD_TURNS_MAX: u32 = 64;
 /// How often the kernel's counters are read at least, and whether draining is done.
 const TICK: Duration = Duration::from_millis(100);
+/// Held messages of one application that its forward is given in a tick. Ours: less than a millisecond of work.
+const FORWARDED_PER_TICK: usize = 128;
 /// How often the kernel's drop counters are read while there is something to do. Ours: as often as
 /// they are reported to peers; a controller that decides four times as often would see no drops,
 /// and then all at once.
@@ -501,6 +503,7 @@ impl DataThread {
         };
         // UDP has no acknowledgement: losses behind the forward are not repaired.
         if !self.messages.holds(app) && self.forward_message(peer, app, body) {
+            self.messages.on_forward_open(app);
             return finished(None);
         }
         let held = PendingMessage { peer, id, bytes };
@@ -518,13 +521,16 @@ impl DataThread {
         self.forwards.send(now(), &self.epoll, from, body)
     }
 
-    /// Tries again what forwards did not take.
+    /// Tries again what forwards did not take, so much for each application that other traffic goes on.
     fn retry_forwards(&mut self) {
         for app in self.messages.held_apps() {
             if !self.forwards.has(app) {
                 continue;
             }
-            while let Some(held) = self.messages.first_held(app) {
+            for _ in 0..FORWARDED_PER_TICK {
+                let Some(held) = self.messages.first_held(app) else {
+                    break;
+                };
                 let (peer, id) = (held.peer, held.id);
                 let body = untagged_body(&held.bytes).unwrap_or_default().to_vec();
                 if !self.forward_message(peer, app, &body) {
@@ -781,11 +787,28 @@ mod tests {
         data.handle_command(forward_to(destination.local_addr().unwrap()));
         data.retry_forwards();
         assert!(!data.messages.holds(app));
-        for _ in 0..100 {
-            let mut buffer = [0; 8];
-            let length = destination.recv(&mut buffer).unwrap();
-            assert_eq!(&buffer[..length], b"body");
+        let arrive = |count: usize| {
+            for _ in 0..count {
+                let mut buffer = [0; 8];
+                let length = destination.recv(&mut buffer).unwrap();
+                assert_eq!(&buffer[..length], b"body");
+            }
+        };
+        arrive(100);
+        // Much that was held is given in several ticks.
+        data.handle_command(forward_to("255.255.255.255:9".parse().unwrap()));
+        let more = FORWARDED_PER_TICK as u64 + 10;
+        for id in 100..100 + more {
+            let result = data.deliver_message(peer, app, MessageId(id), tagged_body(id, b"body"));
+            assert_eq!(result, None);
         }
+        data.handle_command(forward_to(destination.local_addr().unwrap()));
+        data.retry_forwards();
+        assert!(data.messages.holds(app));
+        arrive(FORWARDED_PER_TICK);
+        data.retry_forwards();
+        assert!(!data.messages.holds(app));
+        arrive(10);
     }
 
     #[test]

@@ -70,7 +70,8 @@ impl Attached {
     /// The next one; `WouldBlock` if there is none.
     pub(crate) fn accept(&self) -> io::Result<UnixStream> {
         if (&self.bell).read(&mut [0])? == 0 {
-            return Err(io::ErrorKind::WouldBlock.into());
+            // The other thread has ended. Not `WouldBlock`: the end stays readable.
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
         self.streams
             .try_recv()

@@ -34,8 +34,8 @@ pub(super) const STUCK_TIME: Duration = Duration::from_secs(30);
 
 /// Bytes towards the message socket that wait; nothing is read from the client at more.
 const TO_GATEWAY_MAX: usize = 64 << 10;
-/// Bytes of one read.
-const READ_BYTES: usize = 16 << 10;
+/// Bytes of one read. Ours: more than TLS decrypts at once, so that nothing stays in it without an event.
+const READ_BYTES: usize = 32 << 10;
 /// Reads of one direction before other connections have their turn.
 const READS_PER_TURN: usize = 16;
 
@@ -50,6 +50,15 @@ pub(super) struct Connection {
     from_client: Vec<u8>,
     /// The version that the gateway answers in: the hello's, and the oldest before that.
     hello_version: u8,
+    counted: Counted,
+}
+
+/// What a connection is still counted for. One turn may open it, attach it and end it.
+struct Counted {
+    /// As opening, for its network.
+    opening: bool,
+    /// As connected, for its client.
+    connected: bool,
 }
 
 enum Stage {
@@ -88,8 +97,6 @@ pub(super) struct Surroundings<'a> {
 #[derive(Debug)]
 pub(super) enum Turn {
     Open,
-    /// It has just been attached to the message socket.
-    Attached,
     /// It is over, in order.
     Done,
     /// It is over, and why.
@@ -113,7 +120,33 @@ impl Connection {
             stage: Stage::Token(TokenDecoder::default()),
             from_client: Vec::new(),
             hello_version: VERSION_MIN,
+            counted: Counted {
+                opening: true,
+                connected: false,
+            },
         })
+    }
+
+    /// It counts as opening for its network.
+    pub(super) fn counts_as_opening(&self) -> bool {
+        self.counted.opening
+    }
+
+    /// Whether it has counted as opening until now and does not any more; it ends.
+    pub(super) fn take_opening(&mut self, is_over: bool) -> bool {
+        let opens = self.opening_since().is_some() || self.closing_since().is_some();
+        (is_over || !opens) && std::mem::take(&mut self.counted.opening)
+    }
+
+    /// The client that has counted it as connected until now, if it is so no more: the client is gone, or the
+    /// connection is over.
+    pub(super) fn take_connected(&mut self, is_over: bool) -> Option<String> {
+        let Stage::Attached(attached) = &self.stage else {
+            return None;
+        };
+        let is_gone = is_over || self.outer.is_none();
+        (is_gone && std::mem::take(&mut self.counted.connected))
+            .then(|| attached.identity.client.clone())
     }
 
     pub(super) fn source(&self) -> SocketAddr {
@@ -187,7 +220,6 @@ impl Connection {
 
     /// Moves what there is, as much as it may per turn.
     pub(super) fn turn(&mut self, around: &mut Surroundings<'_>) -> Turn {
-        let was_opening = self.opening_since().is_some();
         let turn = self.move_both_ways(around);
         match turn {
             Turn::Open => {}
@@ -196,10 +228,7 @@ impl Connection {
         if let Err(error) = self.update_interest(around.epoll) {
             return Turn::Refused(Refusal::Failed, format!("cannot wait for it: {error}"));
         }
-        match was_opening && matches!(self.stage, Stage::Attached(_)) {
-            true => Turn::Attached,
-            false => Turn::Open,
-        }
+        Turn::Open
     }
 
     fn move_both_ways(&mut self, around: &mut Surroundings<'_>) -> Turn {
@@ -410,6 +439,7 @@ impl Connection {
             Ok(attached) => {
                 if let Some(account) = around.clients.account(&client) {
                     account.on_connected(self.source);
+                    self.counted.connected = true;
                 }
                 self.stage = Stage::Attached(Box::new(attached));
                 Ok(())

@@ -282,7 +282,6 @@ impl Server {
             connection.on_hangup(is_outer);
         }
         let source = connection.source();
-        let was_connected = connection.client().is_some();
         let was_closing = connection.closing_since().is_some();
         let mut around = Surroundings {
             now,
@@ -292,15 +291,16 @@ impl Server {
         };
         let turn = connection.turn(&mut around);
         let closing = connection.closing_since().is_some();
-        if was_connected
-            && connection.client().is_none()
-            && let Some(client) = connection.client_gone().map(str::to_owned)
-        {
+        let opened = connection.take_opening(false);
+        let gone = connection.take_connected(false);
+        if opened {
+            self.sources.end(source.ip());
+        }
+        if let Some(client) = gone {
             self.on_client_gone(&client);
         }
         match turn {
             Turn::Open => {}
-            Turn::Attached => self.sources.end(source.ip()),
             Turn::Done => self.remove(number),
             Turn::Refused(refusal, why) => {
                 self.note_refusal(now, number, refusal, &why);
@@ -398,13 +398,11 @@ impl Server {
         let Some(mut connection) = self.connections.remove(&number) else {
             return;
         };
-        if connection.opening_since().is_some() || connection.closing_since().is_some() {
+        if connection.take_opening(true) {
             self.sources.end(connection.source().ip());
         }
-        if let Some(account) = connection
-            .client()
-            .and_then(|name| self.clients.account(name))
-        {
+        let client = connection.take_connected(true);
+        if let Some(account) = client.and_then(|name| self.clients.account(&name)) {
             account.on_disconnected();
         }
         connection.release(&mut self.clients);
@@ -418,13 +416,10 @@ impl Server {
 
     /// What always holds.
     fn check_invariants(&self) -> bool {
-        let mut opening: BTreeMap<std::net::IpAddr, usize> = BTreeMap::new();
-        for (_, one) in self.opening() {
-            *opening.entry(one.source().ip()).or_default() += 1;
-        }
-        let counted = opening
-            .iter()
-            .all(|(ip, count)| self.sources.opening(*ip) >= *count);
+        let opening = self.opening().count();
+        let counting = self.connections.values();
+        let counting = counting.filter(|one| one.counts_as_opening()).count();
+        let counted = opening == counting && counting == self.sources.all_opening();
         let connected = |name: &str| {
             let of = self
                 .connections

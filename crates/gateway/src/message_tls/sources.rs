@@ -82,6 +82,11 @@ impl Sources {
         source.map_or(0, |source| source.opening)
     }
 
+    /// Connections of all networks that are not accepted yet.
+    pub(super) fn all_opening(&self) -> usize {
+        self.networks.values().map(|source| source.opening).sum()
+    }
+
     fn source(&mut self, now: Instant, address: IpAddr) -> &mut Source {
         let network = network(address);
         if !self.networks.contains_key(&network) && self.networks.len() >= NETWORKS_MAX {

@@ -22,6 +22,7 @@ use rustls::{
     crypto::aws_lc_rs,
     pki_types::{PrivateKeyDer, ServerName},
 };
+use socket2::SockRef;
 
 use super::{clients::Permit, server::*, *};
 
@@ -390,4 +391,99 @@ fn a_reload_closes_what_it_removes_and_nothing_else() {
     less.send.clear();
     served.follow(&[("one", OTHER, less)]);
     served.until(&mut one, "it may not send any more", |client| client.closed);
+}
+
+/// A client whose handshake is over, so that all that it sends next comes in one turn.
+fn shaken(served: &mut Served) -> Client {
+    let mut client = served.connect();
+    served.until(&mut client, "the handshake ends", |client| {
+        !client.tls.is_handshaking()
+    });
+    for _ in 0..8 {
+        client.turn();
+        served.turn();
+    }
+    client
+}
+
+#[test]
+fn clients_that_attach_and_end_at_once_are_counted_no_more() {
+    let ends: [(&str, Role, &[u8]); 3] = [
+        ("a receiver that leaves", Role::Receive, b""),
+        ("a receiver that sends", Role::Receive, b"x"),
+        ("a message that is too long", Role::Send, &[0xff; 12]),
+    ];
+    let mut served = Served::with_one();
+    for (what, role, more) in ends {
+        // More than a network may open at once, and than a client may have.
+        for _ in 0..20 {
+            let mut client = shaken(&mut served);
+            client.send(&opening(TOKEN, role, APP));
+            client.send(more);
+            client.tls.send_close_notify();
+            client.turn();
+            let mut kept = Vec::new();
+            served.eventually(what, |served| {
+                kept.extend(served.attached.accept().ok());
+                client.turn();
+                client.closed
+            });
+            drop((client, kept));
+            // Failures are forgiven after a while.
+            served.pass(Duration::from_secs(6));
+        }
+        served.eventually("it is counted no more", |served| {
+            served.figures().clients[0].stats.open_connections == 0
+        });
+        let (mut client, mut end) = served.attach(TOKEN, Role::Send);
+        served.serves(&mut client, &mut end);
+        drop((client, end));
+    }
+}
+
+#[test]
+fn clients_that_reset_behind_their_hello_are_counted_no_more() {
+    let mut served = Served::with_one();
+    for _ in 0..20 {
+        let mut client = shaken(&mut served);
+        client.send(&opening(TOKEN, Role::Send, APP));
+        client.turn();
+        SockRef::from(&client.stream)
+            .set_linger(Some(Duration::ZERO))
+            .unwrap();
+        drop(client);
+        served.eventually("it is gone", |served| {
+            let figures = served.figures();
+            while let Ok(end) = served.attached.accept() {
+                drop(end);
+            }
+            figures.opening_connections == 0 && figures.clients[0].stats.open_connections == 0
+        });
+    }
+    let (mut client, mut end) = served.attach(TOKEN, Role::Send);
+    served.serves(&mut client, &mut end);
+}
+
+#[test]
+fn all_that_comes_before_a_close_notice_is_passed_on() {
+    for length in (16_300..18_400).step_by(150) {
+        let mut served = Served::with_one();
+        let (mut client, mut end) = served.attach(TOKEN, Role::Send);
+        let bytes = message(1, &vec![7; length]);
+        client.send(&bytes);
+        client.tls.send_close_notify();
+        client.turn();
+        let mut came = Vec::new();
+        served.eventually("all of it comes", |_| {
+            client.turn();
+            drain(&mut end, &mut came);
+            came.len() >= bytes.len()
+        });
+        assert_eq!(came, bytes);
+        end.write_all(&ack(1, 0, 0)).unwrap();
+        drop(end);
+        served.until(&mut client, "the ack comes", |client| {
+            client.plain.len() == 18
+        });
+    }
 }

@@ -353,7 +353,7 @@ impl OutMessages {
         let free = self.credit_granted - self.credit_used;
         match free.checked_sub(before) {
             Some(free) if charge > free => Room::NoCredit,
-            Some(free) if begun + charge > SHARE_OF_FREE * free => Room::NoShare,
+            Some(free) if begun + charge > SHARE_OF_FREE.saturating_mul(free) => Room::NoShare,
             Some(_) => Room::Enough,
             None => Room::NoCredit,
         }

@@ -323,6 +323,11 @@ impl MessageServer {
         self.holds.get(&app)?.first()
     }
 
+    /// The forward of an application takes messages.
+    pub(crate) fn on_forward_open(&mut self, app: AppId) {
+        self.absences.remove(&app);
+    }
+
     /// The forward of an application has taken the oldest message.
     pub(crate) fn on_forwarded(&mut self, app: AppId) {
         self.absences.remove(&app);

@@ -81,15 +81,15 @@ impl TlsSide {
         if self.ended {
             return Ok(false);
         }
+        // An end counts once all before it was read: `read_plaintext` finds it.
         match self.tls.read_tls(stream) {
-            Ok(0) => self.ended = true,
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(_) => return Err(Ended::Gone),
         }
         match self.tls.process_new_packets() {
-            Ok(state) => self.ended |= state.peer_has_closed(),
+            Ok(_) => {}
             Err(error) => return Err(Ended::Broken(error.to_string())),
         }
         self.read_plaintext(bytes_max, to)?;
