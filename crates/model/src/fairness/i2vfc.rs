@@ -147,7 +147,11 @@ impl Controller for I2vfc {
             .lost_packets
             .saturating_add(feedback.marked_packets);
         if self.start.is_none() && feedback.now >= self.settled_at {
-            self.losses.on_packets(feedback.acked_packets, bad);
+            // Marked packets are acknowledged as well.
+            let good = feedback
+                .acked_packets
+                .saturating_sub(feedback.marked_packets);
+            self.losses.on_packets(good, bad);
         }
         let Some(aimd) = self.aimd(round_trip) else {
             return;
@@ -231,11 +235,13 @@ mod tests {
 
     #[test]
     fn a_mark_shrinks_the_window_as_a_loss_does() {
-        let windows = [(1, 0), (0, 1)].map(|(lost, marked)| {
+        // A marked packet is acknowledged, a lost one is not.
+        let windows = [(1, 0, 10), (0, 1, 11)].map(|(lost, marked, acked)| {
             let (mut controller, mut feedback) = running();
             let before = controller.window;
             feedback.now += Duration::from_millis(200);
             (feedback.lost_packets, feedback.marked_packets) = (lost, marked);
+            feedback.acked_packets = acked;
             controller.on_feedback(&feedback);
             assert!(controller.window < before);
             controller.window
