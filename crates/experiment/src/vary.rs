@@ -62,16 +62,25 @@ impl Written {
     }
 }
 
+/// The parts of a dotted key as TOML has it, where a part with a dot is quoted.
+fn key_parts(key: &str) -> Option<Vec<String>> {
+    let mut value = Value::Table(format!("{} = 0", key.trim()).parse().ok()?);
+    let mut parts = Vec::new();
+    while let Value::Table(table) = value {
+        let (part, rest) = table.into_iter().next()?;
+        parts.push(part);
+        value = rest;
+    }
+    (parts.len() <= KEY_PARTS_MAX).then_some(parts)
+}
+
 impl FromStr for Setting {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let usage = || "write KEY=VALUE, as in run.rounds=3 or 'tenants.1.delay=20ms'".to_owned();
         let (key, value) = text.split_once('=').ok_or_else(usage)?;
-        let path: Vec<String> = key.trim().split('.').map(str::to_owned).collect();
-        if path.iter().any(String::is_empty) || path.len() > KEY_PARTS_MAX {
-            return Err(usage());
-        }
+        let path = key_parts(key).ok_or_else(usage)?;
         Ok(Self {
             path,
             value: value_of(value.trim()),

@@ -1,33 +1,10 @@
 //! Applications that come and go, in the simulator.
 
-use keiro_experiment::{
-    campaign::{Campaign, Options},
-    plan::Plan,
-    report::Report,
-    simulator::Simulator,
-};
+use keiro_experiment::{plan::Plan, report::Report};
+
+use crate::simulate;
 
 const ID: &str = "path-selection/churn";
-
-fn run(settings: &[&str], policies: &[&str]) -> (Report, tempfile::TempDir) {
-    let directory = tempfile::tempdir().expect("a directory");
-    let options = Options {
-        quick: false,
-        variants: policies.iter().map(|name| (*name).to_owned()).collect(),
-        results: directory.path().to_owned(),
-        version: "test",
-    };
-    let settings: Vec<_> = settings
-        .iter()
-        .map(|set| set.parse().expect("a setting"))
-        .collect();
-    let plan = Plan::find(ID)
-        .expect("it is built in")
-        .with(&settings)
-        .expect("it is valid");
-    let report = Campaign::new(options, vec![Box::new(Simulator)]).run(&plan, &mut |_| {});
-    (report.expect("it runs"), directory)
-}
 
 fn value(report: &Report, name: &str) -> f64 {
     let row = report.rows.iter().find(|row| row.name == name).expect(name);
@@ -37,7 +14,8 @@ fn value(report: &Report, name: &str) -> f64 {
 
 #[test]
 fn applications_move_when_others_go_if_paths_are_chosen_anew() {
-    let (report, directory) = run(
+    let (report, directory) = simulate(
+        ID,
         &["run.rounds=1", "run.duration=70s"],
         &["once", "paper", "keiro"],
     );

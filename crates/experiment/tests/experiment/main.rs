@@ -9,3 +9,32 @@ mod transactions;
 mod transfers;
 mod trials;
 mod vary;
+
+use keiro_experiment::{
+    campaign::{Campaign, Options},
+    plan::Plan,
+    report::Report,
+    simulator::Simulator,
+};
+
+/// Runs an experiment with these settings in the simulator, all of its variants or those that are
+/// named. Its results are in the directory.
+fn simulate(id: &str, settings: &[&str], variants: &[&str]) -> (Report, tempfile::TempDir) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = Options {
+        quick: false,
+        variants: variants.iter().map(|name| (*name).to_owned()).collect(),
+        results: directory.path().to_owned(),
+        version: "test",
+    };
+    let settings: Vec<_> = settings
+        .iter()
+        .map(|set| set.parse().expect("a setting"))
+        .collect();
+    let plan = Plan::find(id)
+        .expect("it is built in")
+        .with(&settings)
+        .expect("it is valid");
+    let report = Campaign::new(options, vec![Box::new(Simulator)]).run(&plan, &mut |_| {});
+    (report.expect("it runs"), directory)
+}

@@ -1,35 +1,13 @@
 //! Transfers over networks of different latency and bandwidth, in the simulator.
 
-use keiro_experiment::{
-    campaign::{Campaign, Options},
-    plan::Plan,
-    report::Report,
-    simulator::Simulator,
-};
+use keiro_experiment::plan::Plan;
 
-fn run(id: &str, settings: &[&str]) -> (Report, tempfile::TempDir) {
-    let directory = tempfile::tempdir().expect("a directory");
-    let options = Options {
-        quick: false,
-        variants: Vec::new(),
-        results: directory.path().to_owned(),
-        version: "test",
-    };
-    let settings: Vec<_> = settings
-        .iter()
-        .map(|set| set.parse().expect("a setting"))
-        .collect();
-    let plan = Plan::find(id)
-        .expect("it is built in")
-        .with(&settings)
-        .expect("it is valid");
-    let report = Campaign::new(options, vec![Box::new(Simulator)]).run(&plan, &mut |_| {});
-    (report.expect("it runs"), directory)
-}
+use crate::simulate;
 
 #[test]
 fn the_papers_lines_are_reproduced_with_their_break() {
-    let (report, _directory) = run("latency-bandwidth/table1", &["transfers.run.rounds=2"]);
+    let (report, _directory) =
+        simulate("latency-bandwidth/table1", &["transfers.run.rounds=2"], &[]);
     assert!(report.is_reached(), "{}", report.table());
     let row = |name: &str| report.rows.iter().find(|row| row.name == name).expect(name);
     assert_eq!(row("overhead below internet").paper, Some(0.6580));
@@ -61,7 +39,7 @@ fn the_networks_share_a_figure_of_times_and_of_throughputs() {
         ("latency-bandwidth/fig3", "time", 2),
         ("latency-bandwidth/fig4", "throughput", 3),
     ] {
-        let (report, directory) = run(id, &few);
+        let (report, directory) = simulate(id, &few, &[]);
         assert!(report.is_reached(), "{}", report.table());
         let read = |name: &str| {
             let file = directory.path().join(&report.directory).join(name);
@@ -77,7 +55,7 @@ fn the_networks_share_a_figure_of_times_and_of_throughputs() {
 #[test]
 fn a_transfer_that_takes_too_long_is_counted_and_misses_its_target() {
     let set = ["transfers.run.rounds=1", "transfers.run.duration=20s"];
-    let (report, _directory) = run("latency-bandwidth/fig2", &set);
+    let (report, _directory) = simulate("latency-bandwidth/fig2", &set, &[]);
     let row = report
         .rows
         .iter()

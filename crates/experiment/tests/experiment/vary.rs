@@ -122,6 +122,17 @@ fn entries_of_lists_are_named_by_number_or_name() {
 }
 
 #[test]
+fn a_part_of_a_key_with_a_dot_is_quoted() {
+    let set = ["paper.\"i2vfc-0.01 linux F\"=0.5"];
+    let plan = with("fairness/fig2", &set).expect("it is accepted");
+    let sharing = plan.sharing().expect("of tenants");
+    assert_eq!(sharing.paper["i2vfc-0.01 linux F"], 0.5);
+    for wrong in ["a.\"b=1", "a..b=1", "=1", "a b=1", "a.#=1"] {
+        assert!(wrong.parse::<Setting>().is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn wrong_settings_are_refused_with_key_and_accepted_values() {
     for (id, set, parts) in [
         (
