@@ -306,7 +306,7 @@ impl Site {
             let best = rib
                 .best(destination)
                 .expect("it is told only what there is");
-            assert!(self.may_be_told(best), "{destination}");
+            assert!(self.may_be_reported(best), "{destination}");
             assert_eq!(paths[0].attributes.as_path, best.attributes.as_path);
             assert_eq!(paths[0].attributes.med, best.attributes.med);
             assert_eq!(paths[0].attributes.origin, best.attributes.origin);
@@ -316,7 +316,7 @@ impl Site {
             .iter()
             .map(|(destination, _)| destination)
             .filter(unicast);
-        let may = may.filter(|d| rib.best(d).is_some_and(|best| self.may_be_told(best)));
+        let may = may.filter(|d| rib.best(d).is_some_and(|best| self.may_be_reported(best)));
         // Next hops of IPv4 are of IPv4, and the speaker has none.
         let may = may.filter(|d| matches!(d, Destination::V6(_)));
         if small {
@@ -329,7 +329,7 @@ impl Site {
         }
     }
 
-    fn may_be_told(&self, best: &Path) -> bool {
+    fn may_be_reported(&self, best: &Path) -> bool {
         let internal = match best.source {
             Source::Local => false,
             Source::Neighbour(id) => u32::from(self.others[usize::from(id.0)].asn) == OWN,

@@ -35,7 +35,7 @@ fn keys(net: &args::MeasureNet) -> Result<(), Failure> {
         true if key && peer => Ok(()),
         true => Err(keys_missing()),
         false if !key => Err(server_key_missing()),
-        false if !allow => Err(nobody_allowed()),
+        false if !allow => Err(none_allowed()),
         false => Ok(()),
     }
 }
@@ -121,7 +121,7 @@ pub(crate) fn server_key_missing() -> Failure {
 }
 
 /// A server needs peers that it serves.
-pub(crate) fn nobody_allowed() -> Failure {
+pub(crate) fn none_allowed() -> Failure {
     Failure::usage(
         "no client may use this server",
         "--allow PUBKEY for every host that measures; `keiro pubkey < private.key` prints it",

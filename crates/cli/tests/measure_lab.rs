@@ -279,8 +279,8 @@ fn a_buffer_breaks_the_line_where_it_is_full() {
 }
 
 #[test]
-fn losses_there_and_back_are_told_apart() {
-    if !is_root("losses_there_and_back_are_told_apart") {
+fn losses_there_and_back_are_distinguished() {
+    if !is_root("losses_there_and_back_are_distinguished") {
         return;
     }
     let wan = Wan::new(

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_nobody() {
+    fn strangers_are_no_peer() {
         let mut all = Accounts::default();
         all.join(TOKEN, ends(1));
         all.close(TOKEN);

@@ -49,8 +49,8 @@ pub fn predict(setup: &Setup, variant: usize) -> Option<Predicted> {
             .filter(|&a| assignment[a] == index)
             .collect();
         let wire = wire_format_on(setup, variant, index)?;
-        let told = gateway(variant, wire).forecast(path, &applications, &members);
-        for (member, forecast) in members.into_iter().zip(told) {
+        let reported = gateway(variant, wire).forecast(path, &applications, &members);
+        for (member, forecast) in members.into_iter().zip(reported) {
             forecasts[member] = Some(forecast);
         }
     }

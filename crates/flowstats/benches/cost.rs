@@ -216,7 +216,7 @@ fn reading(rounds: usize) {
     let senders = senders.expect("inside");
     let uses = [
         ("read", Use::Nothing),
-        ("read and told apart", Use::Tracked),
+        ("read and distinguished", Use::Tracked),
         ("with lines of JSON, all of them made anew", Use::LinesAnew),
         ("with lines of JSON, as the command writes them", Use::Lines),
     ];

@@ -31,8 +31,8 @@ fn totals(tracker: &Tracker) -> (u64, u64) {
 }
 
 #[test]
-fn totals_are_the_interfaces_to_the_byte_and_flows_are_told_apart() {
-    if !is_root("totals_are_the_interfaces_to_the_byte_and_flows_are_told_apart") {
+fn totals_are_the_interfaces_to_the_byte_and_flows_are_distinguished() {
+    if !is_root("totals_are_the_interfaces_to_the_byte_and_flows_are_distinguished") {
         return;
     }
     for mode in ["encap", "encap.red"] {
@@ -157,8 +157,8 @@ fn a_short_connections_figures_are_whole() {
 }
 
 #[test]
-fn nothing_stays_attached_and_an_unknown_interface_is_told() {
-    if !is_root("nothing_stays_attached_and_an_unknown_interface_is_told") {
+fn nothing_stays_attached_and_an_unknown_interface_is_reported() {
+    if !is_root("nothing_stays_attached_and_an_unknown_interface_is_reported") {
         return;
     }
     let pair = Pair::new();

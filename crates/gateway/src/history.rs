@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn the_row_into_which_the_time_reaches_back_is_told_too() {
+    fn the_row_into_which_the_time_reaches_back_is_shown_too() {
         // Rows are there when they are over: the last one began up to two of them ago.
         for (row, minutes_for) in [(MINUTE, 24 * HOUR), (HOUR, 0)] {
             let begin = NOW - NOW % row;

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_to_and_fro_is_told_once() {
+    fn what_goes_to_and_fro_is_reported_once() {
         let mut judged = Monitored::default();
         judged.sees(&measured(0.9), 60);
         for _ in 0..50 {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_path_nothing_is_told_and_what_was_told_is_remembered() {
+    fn without_a_path_nothing_is_announced_and_what_was_announced_is_remembered() {
         let mut judged = Monitored::default();
         judged.sees(&measured(1.5), 1);
         let now = Instant::ZERO + Duration::from_secs(2);

@@ -649,11 +649,11 @@ mod tests {
         );
         refused(
             "1000,inf\n",
-            "x.csv:1: a transfer whose time is no finite number",
+            "x.csv:1: a transfer whose time is not a finite number",
         );
         refused(
             "1000,NaN\n",
-            "x.csv:1: a transfer whose time is no finite number",
+            "x.csv:1: a transfer whose time is not a finite number",
         );
         refused(
             "1000\n",

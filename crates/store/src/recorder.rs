@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_recorded_last_is_told_after_a_restart() {
+    fn what_was_recorded_last_is_shown_after_a_restart() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("history.db");
         let first = start(&path);
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_told_once_and_tried_again() {
+    fn what_fails_is_reported_once_and_tried_again() {
         let directory = tempfile::tempdir().unwrap();
         let blocked = directory.path().join("state");
         fs::write(&blocked, "a file where the directory should be").unwrap();

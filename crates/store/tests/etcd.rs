@@ -66,7 +66,7 @@ fn a_store_keeps_inputs_and_one_plan() {
     assert_eq!((view.plan, view.plan_revision), (None, 0));
 
     let OfferOutcome::Accepted { revision } = a.offer(&plan("a", 1), 0).unwrap() else {
-        panic!("nobody else has offered");
+        panic!("no other has offered");
     };
     assert_eq!(
         b.offer(&plan("b", 1), 0).unwrap(),
@@ -236,7 +236,7 @@ fn etcd_that_comes_back_empty_is_filled_again() {
 }
 
 #[test]
-fn garbage_under_the_keys_is_told_and_harms_nothing() {
+fn garbage_under_the_keys_is_reported_and_harms_nothing() {
     let etcd = Etcd::start();
     put(&etcd, "/keiro/site/plan", b"\xff\x00not json");
     put(&etcd, "/keiro/site/inputs/b", b"{\"layout\":1}");
@@ -263,7 +263,7 @@ fn garbage_under_the_keys_is_told_and_harms_nothing() {
 }
 
 #[test]
-fn more_gateways_than_there_may_be_are_told() {
+fn more_gateways_than_there_may_be_are_reported() {
     let etcd = Etcd::start();
     let mut last = etcd.store("zz");
     for number in 0..keiro_store::site::GATEWAYS_MAX {
@@ -418,9 +418,9 @@ fn the_largest_inputs_fit_into_etcd() {
 #[test]
 fn an_endpoint_that_is_down_is_passed_over() {
     let etcd = Etcd::start();
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
-    let refused = nobody.local_addr().unwrap();
-    drop(nobody);
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap();
+    let refused = closed.local_addr().unwrap();
+    drop(closed);
     let mut options = etcd.options("a");
     options.endpoints.insert(0, plain(refused));
     let mut store = EtcdStore::new(options).unwrap();
@@ -429,7 +429,7 @@ fn an_endpoint_that_is_down_is_passed_over() {
 }
 
 #[test]
-fn a_server_that_never_answers_holds_nobody_up() {
+fn a_server_that_never_answers_delays_no_other() {
     // Connections are accepted by the kernel and not read.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let etcd = Etcd::start();

@@ -198,8 +198,8 @@ fn new_vrps_apply_at_once_without_a_route_refresh() {
     };
     let others = vrps(&[("2001:db8:1::/48", 65002), ("2001:db8:2::/48", 65001)]);
     assert_eq!(set(others), ["2001:db8:2::/48", "2001:db8:3::/48"]);
-    let nobodys = vrps(&[("2001:db8::/32", 0)]);
-    assert_eq!(set(nobodys), [""; 0]);
+    let no_peers = vrps(&[("2001:db8::/32", 0)]);
+    assert_eq!(set(no_peers), [""; 0]);
     let own = vrps(&[("2001:db8::/32", 65001)]);
     assert_eq!(set(own).len(), 3);
     assert_eq!(heard(&network), before, "no route refresh was requested");

@@ -41,7 +41,7 @@ fn usage_errors_end_with_64_and_a_hint() {
 }
 
 #[test]
-fn who_asks_for_a_check_is_told_how() {
+fn asking_for_a_check_explains_how() {
     let tip = "`keiro config check FILE`";
     for asked in [
         vec!["check", "keiro.toml"],

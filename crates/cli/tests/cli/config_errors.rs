@@ -148,7 +148,7 @@ fn aggregation_that_cannot_be_is_refused_with_both_figures() {
         "needs 1.024Mbit, and the path gives 1Mbit",
         "write mode = \"eager\"",
     ]);
-    for (table, told) in [
+    for (table, reported) in [
         ("interval = \"0s\"", "interval I of zero never ends"),
         ("intervals = []", "no interval I is given"),
         ("copies_values = []", "no number of copies N is given"),
@@ -161,7 +161,9 @@ fn aggregation_that_cannot_be_is_refused_with_both_figures() {
         // At the key, not at the table.
         let (key, _) = table.split_once(" = ").expect("a key and a value");
         let line = format!("| {table}");
-        check(&site, &text).expect_code(1).says(&[key, told, &line]);
+        check(&site, &text)
+            .expect_code(1)
+            .says(&[key, reported, &line]);
     }
 }
 

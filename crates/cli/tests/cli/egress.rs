@@ -45,8 +45,11 @@ fn both_files_are_checked_as_what_they_are() {
     ] {
         let path = format!("{EXAMPLES}/{file}");
         let output = keiro(&["config", "check", &path]);
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success() && told.contains(said), "{output:?}");
+        let reported = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            output.status.success() && reported.contains(said),
+            "{output:?}"
+        );
     }
     let directory = tempfile::tempdir().unwrap();
     // An editor may begin a file with a byte order mark.
@@ -172,7 +175,7 @@ fn what_is_no_prefix_is_no_application_either() {
 }
 
 #[test]
-fn a_mistake_is_told_with_its_place() {
+fn a_mistake_is_reported_with_its_position() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("egress.toml");
     fs::write(&path, "[egress]\nasn = 65000\nrouter-id = \"192.0.2.1\"\n").unwrap();
@@ -215,8 +218,8 @@ fn wait_for(socket: &str, holds: impl Fn(&serde_json::Value) -> bool) -> serde_j
     let end = Instant::now() + Duration::from_secs(60);
     loop {
         let output = keiro(&["show", "egress", "--socket", socket, "--json"]);
-        let told = serde_json::from_slice(&output.stdout);
-        if let Ok(status) = told
+        let reported = serde_json::from_slice(&output.stdout);
+        if let Ok(status) = reported
             && output.status.success()
             && holds(&status)
         {
@@ -278,7 +281,7 @@ fn a_running_daemon_reads_its_file_again_and_refuses_a_broken_one() {
 }
 
 #[test]
-fn a_running_daemon_tells_about_itself_and_stops() {
+fn a_running_daemon_describes_itself_and_stops() {
     let directory = tempfile::tempdir().unwrap();
     let (mut daemon, socket) = started(directory.path(), TRANSIT);
     let status = wait_for(&socket, |_| true);

@@ -25,7 +25,7 @@ const PACKETS: u64 = 25;
 const PAYLOAD: usize = 100;
 
 /// Octets and packets that records have reported for a flow by its addresses and ports.
-fn told(messages: &[Vec<u8>], source: u16, destination: u16) -> (u64, u64) {
+fn shown(messages: &[Vec<u8>], source: u16, destination: u16) -> (u64, u64) {
     let [a, b]: [Ipv6Addr; 2] = ["2001:db8::a", "2001:db8::b"].map(|at| at.parse().unwrap());
     let mut flow = [a.octets(), b.octets()].concat();
     flow.extend([source.to_be_bytes(), destination.to_be_bytes()].concat());
@@ -59,8 +59,8 @@ fn what_would_count_wrongly_is_refused() {
 }
 
 #[test]
-fn a_collector_is_told_what_every_flow_has_sent() {
-    if !is_root("a_collector_is_told_what_every_flow_has_sent") {
+fn a_collector_receives_what_every_flow_has_sent() {
+    if !is_root("a_collector_receives_what_every_flow_has_sent") {
         return;
     }
     let topology = Topology::parse(TOPOLOGY, "flowstats").unwrap();
@@ -121,7 +121,7 @@ fn a_collector_is_told_what_every_flow_has_sent() {
             Ok(length) => messages.push(buffer[..length].to_vec()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 // On a busy machine the last of them may still be under way.
-                if told(&messages, source, to.port()).1 >= PACKETS {
+                if shown(&messages, source, to.port()).1 >= PACKETS {
                     break;
                 }
                 assert!(Instant::now() < end, "{} messages", messages.len());
@@ -134,7 +134,7 @@ fn a_collector_is_told_what_every_flow_has_sent() {
     // UDP, IPv6 and Ethernet.
     let each = (PAYLOAD + 8 + 40 + 14) as u64;
     assert_eq!(
-        told(&messages, source, to.port()),
+        shown(&messages, source, to.port()),
         (PACKETS * each, PACKETS)
     );
     lab.down().unwrap();

@@ -217,7 +217,7 @@ fn without_a_gateway_queries_say_what_to_try() {
 }
 
 #[test]
-fn what_is_no_socket_of_the_gateway_is_told() {
+fn what_is_no_socket_of_the_gateway_is_reported() {
     let site = Site::new();
     site.write("file", "");
     let stale = site.path("stale.sock");
@@ -238,7 +238,7 @@ fn what_is_no_socket_of_the_gateway_is_told() {
 }
 
 #[test]
-fn another_program_behind_the_socket_is_told() {
+fn another_program_behind_the_socket_is_reported() {
     let site = Site::new();
     let at = shown(&site.path("other.sock"));
     let listener = UnixListener::bind(&at).expect("a socket");
@@ -381,7 +381,7 @@ pub(crate) fn pair() -> (Gateway, Gateway) {
 }
 
 #[test]
-fn two_gateways_tell_what_is_active() {
+fn two_gateways_show_what_is_active() {
     let (a, _b) = pair();
     // A busy machine may be silent for longer than is tolerated just after the start.
     let status = eventually("both paths stay up", || {
@@ -496,7 +496,7 @@ fn two_gateways_tell_what_is_active() {
 fn a_plan_that_would_move_somebody_ends_with_2() {
     let (a, _b) = pair();
     // On a busy machine a path may be silent for longer than is tolerated, and come back.
-    let (plan, text) = eventually("only what is supposed moves somebody", || {
+    let (plan, text) = eventually("only what is supposed moves an application", || {
         if a.ask(&["apply"]).code != Some(0) || a.ask(&["plan"]).code != Some(0) {
             return None;
         }
@@ -683,7 +683,7 @@ fn a_client_that_breaks_the_message_sockets_protocol_is_logged() {
 }
 
 #[test]
-fn a_refused_reload_changes_nothing_and_a_good_one_is_told() {
+fn a_refused_reload_changes_nothing_and_a_good_one_is_reported() {
     let (a, _b) = pair();
     let mut monitor = keiro(["monitor", "--count", "1", "--socket", &a.control()])
         .stdout(Stdio::piped())

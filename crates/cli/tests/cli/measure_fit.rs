@@ -220,7 +220,7 @@ fn a_figure_of_nothing_leaves_the_old_one() {
 }
 
 #[test]
-fn a_figure_is_drawn_whoever_reads_the_answer() {
+fn a_figure_is_drawn_by_either_reader_of_the_answer() {
     let files = Files::new();
     let file = files.write("wide.csv", csv(&series(4, wide)));
     let picture = files.path("wide.svg");
@@ -310,8 +310,8 @@ fn files_that_say_nothing_are_refused_with_what_to_try() {
     for (line, says) in [
         ("0,0.6", "0 bytes"),
         ("2000,0", "0 s"),
-        ("2000,inf", "no finite number"),
-        ("2000,NaN", "no finite number"),
+        ("2000,inf", "not a finite number"),
+        ("2000,NaN", "not a finite number"),
         ("2000.5,0.6", "2000.5"),
         ("1152921504606846976,0.6", "1152921504606846976"),
         ("2000", "no `seconds`"),

@@ -94,7 +94,7 @@ fn only_hosts_with_the_right_keys_measure() {
 }
 
 #[test]
-fn what_is_missing_or_in_the_way_is_told() {
+fn what_is_missing_or_in_the_way_is_reported() {
     run(["measure"]).expect_code(64);
     run(["measure", "127.0.0.1:1", "--open", "--serve", "127.0.0.1:0"]).expect_code(64);
     run(["measure", "127.0.0.1:1"])
@@ -421,7 +421,7 @@ fn all_parts_are_measured_over_ipv6() {
 }
 
 #[test]
-fn a_name_that_cannot_be_resolved_is_told_as_that() {
+fn a_name_that_cannot_be_resolved_is_reported_as_that() {
     // Longer than a name may be, so no resolver is asked.
     let target = format!("{}.example:7610", "x".repeat(300));
     let ran = run(["measure", &target, "--open"]).expect_code(1);

@@ -216,8 +216,8 @@ fn the_margin_is_that_of_the_predicted_mean() {
         assert_eq!(app["target_met"], margin >= 0.0, "{app}");
         late += (-margin).max(0.0);
     }
-    let told = plan["lateness_seconds"].as_f64().expect("a number");
-    assert!((told - late).abs() < 1e-6, "{told} {late}");
+    let reported = plan["lateness_seconds"].as_f64().expect("a number");
+    assert!((reported - late).abs() < 1e-6, "{reported} {late}");
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn what_is_supposed_twice_is_a_wrong_command_line() {
 }
 
 #[test]
-fn a_name_that_there_is_not_is_told_with_those_that_there_are() {
+fn an_unknown_name_is_reported_with_the_known_ones() {
     run(["plan", "--config", EXAMPLE, "--what-if", "lose path9"])
         .expect_code(1)
         .says(&["there is no path `path9`", "  try: one of path1, path2"]);

@@ -311,7 +311,7 @@ fn reload_while_messages_flow() -> Option<Event> {
         .site
         .write("gateway.toml", &format!("{changed}{added}"));
     pair.tokyo.process.signal(SIGHUP).expect("signalled");
-    let reloaded = monitor.wait_for("the reload is told", |kind| {
+    let reloaded = monitor.wait_for("the reload is notified", |kind| {
         matches!(kind, EventKind::Reloaded { .. })
     });
     let EventKind::Reloaded { changes } = reloaded.kind else {
@@ -325,7 +325,7 @@ fn reload_while_messages_flow() -> Option<Event> {
     let broken = good.replace("latency_target = \"15ms\"", "latency_target = \"15Mbit\"");
     pair.tokyo.site.write("gateway.toml", &broken);
     pair.tokyo.process.signal(SIGHUP).expect("signalled");
-    let rejected = monitor.wait_for("the refusal is told", |kind| {
+    let rejected = monitor.wait_for("the refusal is notified", |kind| {
         matches!(kind, EventKind::ConfigRejected { .. })
     });
     let EventKind::ConfigRejected { problems, first } = rejected.kind else {
@@ -382,7 +382,7 @@ fn a_stopped_gateway_delivers_what_it_took_over() {
     assert_eq!(delivered.count(), tally.received.len());
     assert!(sent > received, "nothing was refused while it stopped");
 
-    let down = monitor.wait_for("the peer is told", |kind| {
+    let down = monitor.wait_for("the peer is notified", |kind| {
         matches!(kind, EventKind::PeerDown { .. })
     });
     assert!(
@@ -421,10 +421,10 @@ fn a_stopped_gateway_does_not_wait_for_a_dead_path_for_ever() {
     eventually("the messages are taken over", || {
         (pair.tokyo.app(APP)["sent_messages"] == 5).then_some(())
     });
-    let told = SystemTime::now();
+    let reported = SystemTime::now();
     pair.tokyo.process.signal(SIGTERM).expect("signalled");
     let status = pair.tokyo.process.wait(LIMIT).expect("a status");
-    let took = told.elapsed().expect("the clock goes on");
+    let took = reported.elapsed().expect("the clock goes on");
     assert_eq!(status.and_then(|s| s.code()), Some(0));
     assert!(took >= DRAIN, "gave up after {took:?}");
     // Beyond the wait, the farewell and a busy machine.
@@ -439,7 +439,7 @@ fn a_stopped_gateway_does_not_wait_for_a_dead_path_for_ever() {
 }
 
 #[test]
-fn the_service_manager_is_told() {
+fn the_service_manager_is_notified() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let socket = directory.path().join("notify");
     let manager = UnixDatagram::bind(&socket).expect("a socket");

@@ -46,7 +46,7 @@ fn a_device_that_is_set_down_or_renamed_is_told_until_it_serves_again() {
     gateways.ping(0, "10.2.0.1", Some("t-blue"));
     assert_eq!(state(&gateways), ("up".to_owned(), true));
     let mut monitor = gateways.monitor(0);
-    let mut told = |event: &str| {
+    let mut reported = |event: &str| {
         monitor.next(|kind| {
             let name = kind.name();
             match kind {
@@ -66,7 +66,7 @@ fn a_device_that_is_set_down_or_renamed_is_told_until_it_serves_again() {
 
     gateways.ip(0, "link set t-blue down");
     let was_set_down = "it was set down (`ip link set t-blue up`)";
-    assert_eq!(told("device_down"), blue(was_set_down));
+    assert_eq!(reported("device_down"), blue(was_set_down));
     assert_eq!(state(&gateways), ("down".to_owned(), false));
     let status = gateways.ask(0, &["status"]).expect("an answer");
     assert_eq!(status["tenants_with_device"], 0, "{status:#}");
@@ -77,15 +77,15 @@ fn a_device_that_is_set_down_or_renamed_is_told_until_it_serves_again() {
         "tenant `blue`: its device t-blue does not serve it: {was_set_down}"
     )]);
     gateways.ip(0, "link set t-blue up");
-    assert_eq!(told("device_up"), blue(""));
+    assert_eq!(reported("device_up"), blue(""));
     assert_eq!(state(&gateways), ("up".to_owned(), true));
     gateways.ping(0, "10.2.0.1", Some("t-blue"));
 
     gateways.ip(0, "link set t-blue down");
-    assert_eq!(told("device_down"), blue(was_set_down));
+    assert_eq!(reported("device_down"), blue(was_set_down));
     gateways.ip(0, "link set t-blue name t-other");
     gateways.ip(0, "link set t-other up");
-    let (_, _, reason) = told("device_down");
+    let (_, _, reason) = reported("device_down");
     assert!(
         reason.starts_with("it was renamed to `t-other`, "),
         "{reason}"
@@ -94,7 +94,7 @@ fn a_device_that_is_set_down_or_renamed_is_told_until_it_serves_again() {
     for command in ["t-other down", "t-other name t-blue", "t-blue up"] {
         gateways.ip(0, &format!("link set {command}"));
     }
-    assert_eq!(told("device_up"), blue(""));
+    assert_eq!(reported("device_up"), blue(""));
     gateways.ping(0, "fd00:2::1", Some("t-blue"));
     gateways.ping(0, "10.2.0.1", Some("t-blue"));
     // That there are no routes into what is down is no second problem.

@@ -55,18 +55,18 @@ fn ten_times_as_many_tenants_as_the_limit_are_refused_and_the_gateway_goes_on() 
     let limited = before.replacen("[fairness]\n", "[fairness]\ntenants_max = 5\n", 1);
     let ran = reload(&gateways, &format!("{limited}{many}"));
     assert_ne!(ran.code, Some(0), "{ran:#?}");
-    let told = [
+    let answered = [
         "50 tenants, more than the limit of 5",
         "write a higher tenants_max in [fairness]",
     ];
-    ran.says(&told);
+    ran.says(&answered);
     let file = shown(&gateways.sites[0].path("gateway.toml"));
     let checked = run(["config", "check", &file]);
     assert_ne!(checked.code, Some(0), "{checked:#?}");
-    checked.says(&told);
+    checked.says(&answered);
     let status = gateways.ask(0, &["status"]).expect("an answer");
     let rejected = status["config_rejected"].as_str().expect("why");
-    assert!(rejected.contains(told[0]), "{rejected}");
+    assert!(rejected.contains(answered[0]), "{rejected}");
     assert_eq!(
         (&status["tenants"], &status["tenants_with_device"]),
         (&Value::from(1), &Value::from(1))
@@ -84,7 +84,7 @@ fn ten_times_as_many_tenants_as_the_limit_are_refused_and_the_gateway_goes_on() 
 }
 
 #[test]
-fn a_tenant_that_the_peer_does_not_have_is_told_at_both_ends() {
+fn a_tenant_that_the_peer_does_not_have_is_reported_at_both_ends() {
     let gateways = Gateways::start(|own| {
         let red = match own {
             0 => tenant(own, "red", 2, "table = 102\n"),
@@ -185,7 +185,7 @@ fn who_sends_one_hop_in_ipv6_is_told_where_it_ended() {
     let sender = Socket::from(sender);
     sender.set_unicast_hops_v6(1).expect("set");
     let to = SocketAddr::from(("fd00:2::1".parse::<Ipv6Addr>().expect("one"), 9));
-    eventually("the sender is told", || {
+    eventually("the sender is notified", || {
         let _ = sender.send_to(b"far", &to.into());
         let mut message = [0; 256];
         let length = (&icmp).read(&mut message).ok()?;

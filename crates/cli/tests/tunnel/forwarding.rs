@@ -254,7 +254,7 @@ fn listeners_and_forwards_of_tenants_lead_to_their_own_hosts() {
 }
 
 #[test]
-fn who_sends_too_few_hops_is_told_where_they_ended() {
+fn a_sender_with_too_few_hops_learns_where_they_ended() {
     let gateways = start();
     let client = gateways.lab.host("client-blue").expect("a host");
     let icmp = raw(client, Protocol::ICMPV4);
@@ -265,7 +265,7 @@ fn who_sends_too_few_hops_is_told_where_they_ended() {
     for hops in 1..=2 {
         sender.set_ttl(hops).expect("set");
         let before = hop_limit_drops(&gateways);
-        eventually(&format!("who sends {hops} hops is told"), || {
+        eventually(&format!("a sender of {hops} hops is notified"), || {
             sender.send_to(b"far", (SERVER, PORT)).expect("sent");
             let mut packet = [0; 256];
             let length = (&icmp).read(&mut packet).ok()?;
@@ -274,11 +274,11 @@ fn who_sends_too_few_hops_is_told_where_they_ended() {
             let is_ours = message.get(28..30) == Some(&port.to_be_bytes()[..]);
             (message.first() == Some(&11) && is_ours).then_some(())
         });
-        let told = hop_limit_drops(&gateways) - before;
+        let answered = hop_limit_drops(&gateways) - before;
         assert_eq!(
-            told > 0,
+            answered > 0,
             hops == 2,
-            "{hops} hops, {told} told by the gateway"
+            "{hops} hops, {answered} answered by the gateway"
         );
     }
     let server = bound(

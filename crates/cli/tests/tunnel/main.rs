@@ -169,7 +169,7 @@ fn spoofed_sources_are_dropped_where_they_enter_and_where_they_would_leave() {
 }
 
 #[test]
-fn what_is_too_big_is_told_to_its_sender() {
+fn what_is_too_big_is_reported_to_its_sender() {
     let gateways = Gateways::start(|own| tenant(own, "blue", 1, "mtu = \"9000B\"\n"));
     for to in ["10.2.0.1", "fd00:2::1"] {
         // By the handshake, without any message.
@@ -199,7 +199,7 @@ fn what_is_too_big_is_told_to_its_sender() {
             .run(|| UdpSocket::bind((any, 0)).expect("bound"))
             .expect("entered");
         sender.send_to(&[0x5a; 4000], at).expect("sent");
-        eventually("the sender is told", || {
+        eventually("the sender is notified", || {
             let route = gateways.ip(0, &format!("route get {to}"));
             route.contains(" mtu 14").then_some(())
         });
@@ -272,7 +272,7 @@ fn tenants_change_by_reload_and_a_device_taken_away_comes_back() {
 /// Prints what a transfer costs over plain veth, at a rate that nothing reaches and without windows;
 /// nothing is asserted but that every byte arrives.
 #[test]
-fn a_transfer_at_full_speed_arrives_intact_and_tells_its_cost() {
+fn a_transfer_at_full_speed_arrives_intact_and_shows_its_cost() {
     let text = |own| tenant(own, "blue", 1, "controller = \"open\"\nqueue = \"8MiB\"\n");
     let gateways = Gateways::start_at("10Gbit", text);
     let before = [0, 1].map(|own| gateways.cpu_seconds(own));

@@ -50,13 +50,13 @@ fn a_route_in_one_tenants_way_keeps_no_other_from_its_own() {
         let table = gateways.ip(0, "route show table 101");
         table.contains("10.2.0.0/24 dev t-blue").then_some(())
     });
-    eventually("that is told", || {
+    eventually("that is reported", || {
         log(&gateways).contains("are in place").then_some(())
     });
 }
 
 #[test]
-fn what_is_taken_from_a_tenant_is_put_back_and_told() {
+fn what_is_taken_from_a_tenant_is_put_back_and_reported() {
     let gateways = Gateways::start(|own| tenant(own, "blue", 1, "table = 101\n"));
     let is_whole = || {
         let all = [
@@ -81,11 +81,11 @@ fn what_is_taken_from_a_tenant_is_put_back_and_told() {
             gateways.ip(0, command);
         }
         eventually("it is there again", is_whole);
-        eventually("that is told", || {
-            let told = log(&gateways)
+        eventually("that is reported", || {
+            let reported = log(&gateways)
                 .matches("had been taken away; put back")
                 .count();
-            (told > number).then_some(())
+            (reported > number).then_some(())
         });
         gateways.ping(0, "fd00:2::1", Some("t-blue"));
         gateways.ping(0, "10.2.0.1", Some("t-blue"));
@@ -166,8 +166,8 @@ fn a_gateway_beside_keeps_its_own_when_another_starts() {
     for table in ["101", "102", "201", "202"] {
         assert_eq!(rules(&gateways, table), 6, "{table}");
     }
-    let told = std::fs::read_to_string(gateways.sites[0].path("beside.log")).expect("a log");
-    assert!(!told.contains("taken away"), "{told}");
+    let reported = std::fs::read_to_string(gateways.sites[0].path("beside.log")).expect("a log");
+    assert!(!reported.contains("taken away"), "{reported}");
     other.signal(SIGTERM).expect("it runs");
     eventually("its devices go", || {
         (!gateways.ip(0, "link show").contains("u-")).then_some(())
@@ -185,6 +185,6 @@ fn a_gateway_beside_keeps_its_own_when_another_starts() {
     for table in ["101", "102"] {
         assert_eq!(rules(&gateways, table), 6, "{table}");
     }
-    let told = log(&gateways);
-    assert!(!told.contains("taken away"), "{told}");
+    let reported = log(&gateways);
+    assert!(!reported.contains("taken away"), "{reported}");
 }

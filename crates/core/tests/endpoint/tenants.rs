@@ -548,8 +548,8 @@ fn tenants_beyond_the_limit_are_refused_and_none_is_needed_to_change_one() {
         .expect("it is there already");
     let page = net.ends[0].tenants(net.now, peer, Some(TenantId(4000)), 10);
     assert_eq!((page.len(), page[0].id), (10, TenantId(4001)));
-    let nobody = net.ends[0].set_tenant(now, PeerId(99), TenantConfig::new(ONE));
-    assert_eq!(nobody, Err(TenantError::UnknownPeer));
+    let unknown = net.ends[0].set_tenant(now, PeerId(99), TenantConfig::new(ONE));
+    assert_eq!(unknown, Err(TenantError::UnknownPeer));
 }
 
 #[test]
@@ -586,7 +586,7 @@ fn packets_of_unknown_tenants_are_counted_and_dropped() {
     frames.extend(packet_frame(0x13, 1, b"marked"));
     frames.extend(packet_frame(0x12, 2, b"unknown"));
     frames.extend(packet_frame(0x12, u64::from(u32::MAX), b"unknown"));
-    frames.extend(packet_frame(0x12, 0, b"nobody's"));
+    frames.extend(packet_frame(0x12, 0, b"strange!"));
     victim.tell(&frames);
     let output = victim.hear();
     let expected = vec![(ONE, 0, b"known".to_vec()), (ONE, 3, b"marked".to_vec())];

@@ -83,7 +83,7 @@ fn cycle(seed: u64, settings: Settings, spread: f64, loss: f64) -> (Option<Compa
 fn alarms(seeds: u64, settings: Settings, spread: f64, loss: f64) -> usize {
     let decided = (0..seeds).filter(|seed| {
         let (decided, _) = cycle(*seed, settings, spread, loss);
-        decided.is_some_and(|told| told.mode == PrefixMode::SinglePath)
+        decided.is_some_and(|reported| reported.mode == PrefixMode::SinglePath)
     });
     decided.count()
 }
@@ -113,11 +113,11 @@ fn a_fifth_less_is_found() {
         let mut counts = Vec::new();
         for seed in 0..of {
             let (decided, count) = cycle(seed, FIFTH, spread, 0.2);
-            if let Some(told) = decided {
-                assert_eq!(told.mode, PrefixMode::SinglePath);
-                assert!(told.confident);
-                let low = told.evidence.loss_low_permille.unwrap();
-                assert!(low >= 50, "seed {seed}: {told:?}");
+            if let Some(reported) = decided {
+                assert_eq!(reported.mode, PrefixMode::SinglePath);
+                assert!(reported.confident);
+                let low = reported.evidence.loss_low_permille.unwrap();
+                assert!(low >= 50, "seed {seed}: {reported:?}");
                 counts.push(count);
             }
         }
@@ -153,7 +153,7 @@ fn a_share_of_connections_is_held_out() {
 }
 
 #[test]
-fn nothing_is_held_out_where_it_is_turned_off_or_no_address_could_be_told() {
+fn nothing_is_withheld_where_it_is_turned_off_or_no_address_is_known() {
     let off = Settings {
         held_out: 0.0,
         ..Settings::DEFAULT
@@ -185,8 +185,8 @@ fn multipath_is_tried_again_after_pauses_that_double_and_is_back_when_it_is_good
     let mut now = 0;
     let mut pauses = Vec::new();
     for _ in 0..7 {
-        let told = all.explain(at(now), "2001:db8::/32".parse().unwrap());
-        let waits = told[0].again_seconds.unwrap();
+        let reported = all.explain(at(now), "2001:db8::/32".parse().unwrap());
+        let waits = reported[0].again_seconds.unwrap();
         pauses.push(waits / 3600);
         let before = at(now + waits - 1);
         let none = all.draw(before, client(0));
@@ -294,8 +294,8 @@ fn what_is_known_is_shown_by_address_and_by_prefix() {
         all.draw(at(0), client(number));
     }
     let of = |asked: &str| -> Vec<String> {
-        let told = all.explain(at(0), asked.parse().unwrap());
-        told.iter().map(|one| one.prefix.to_string()).collect()
+        let reported = all.explain(at(0), asked.parse().unwrap());
+        reported.iter().map(|one| one.prefix.to_string()).collect()
     };
     assert_eq!(of("2001:db8:1::5/128"), ["2001:db8:1::/48"]);
     assert_eq!(of("2001:db8:2::/48"), ["2001:db8:2::/48"]);
@@ -323,10 +323,10 @@ proptest! {
                 Assignment { single: false, counts: Some(_) } => multipath += 1,
                 _ => {}
             }
-            if let Some(told) = all.poll_decision() {
-                prop_assert!(single >= 20 && multipath >= 20, "{} and {}: {:?}", single, multipath, told);
-                let low = told.evidence.loss_low_permille.unwrap();
-                prop_assert!(low >= 50, "{:?}", told);
+            if let Some(reported) = all.poll_decision() {
+                prop_assert!(single >= 20 && multipath >= 20, "{} and {}: {:?}", single, multipath, reported);
+                let low = reported.evidence.loss_low_permille.unwrap();
+                prop_assert!(low >= 50, "{:?}", reported);
                 return Ok(());
             }
         }
@@ -349,9 +349,9 @@ proptest! {
                 all.record(at(now), drawn, bytes, Duration::from_millis(ms));
             }
             prop_assert!(all.prefixes.len() <= 20 && all.by_use.len() == all.prefixes.len());
-            let told = all.summary(at(now));
-            prop_assert_eq!(told.shown.len() as u64, told.stats.prefixes);
-            for one in &told.shown {
+            let reported = all.summary(at(now));
+            prop_assert_eq!(reported.shown.len() as u64, reported.stats.prefixes);
+            for one in &reported.shown {
                 prop_assert_eq!(one.again_seconds.is_some(), one.mode == PrefixMode::SinglePath);
             }
         }

@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_nowhere_is_forgotten_when_nobody_has_it_and_no_route_is_by_it() {
+    fn what_leads_nowhere_is_forgotten_when_unused_by_connections_and_routes() {
         let mut tracker = NextHopTracker::default();
         let on_link = |number| match via(number) {
             Via::Router { peer, address, .. } => Via::Router {

@@ -76,7 +76,7 @@ impl Kernel {
         if !vrf::of(&new).is_empty() {
             errors.extend(self.make_vrfs());
         }
-        errors.extend(self.tell_of_addresses(&gone));
+        errors.extend(self.announce_addresses(&gone));
         errors
     }
 
@@ -100,7 +100,7 @@ impl Kernel {
     }
 
     /// Updates the endpoints that the kernel announces, and the listeners for joins.
-    fn tell_of_addresses(&mut self, gone: &[Peer]) -> Vec<ForwardingError> {
+    fn announce_addresses(&mut self, gone: &[Peer]) -> Vec<ForwardingError> {
         let own = |peers: &[Peer]| -> Vec<Ipv6Addr> {
             peers.iter().filter_map(|peer| peer.own).collect()
         };

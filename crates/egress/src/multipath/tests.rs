@@ -129,19 +129,19 @@ fn the_first_subflow_is_a_backup_where_others_go_its_way_for_a_while() {
     );
     // If the client does not join again, the first subflow stays the only one by A.
     all.on_routes(at(2001), &|_| true, &everywhere);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     while let Some(due) = all.poll_timeout() {
-        told.extend(
+        reported.extend(
             all.handle_timeout(due)
                 .into_iter()
                 .map(|action| (due, action)),
         );
     }
-    let of_first = told
+    let of_first = reported
         .iter()
         .filter(|(_, action)| matches!(action, PathAction::Backup(..)));
     let expected = (at(11_151), PathAction::Backup(TOKEN, first, false));
-    assert_eq!(of_first.collect::<Vec<_>>(), [&expected], "{told:?}");
+    assert_eq!(of_first.collect::<Vec<_>>(), [&expected], "{reported:?}");
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn a_client_that_never_joins_again_is_left_alone_after_some_tries() {
 }
 
 #[test]
-fn what_nobody_has_joined_is_taken_back_and_a_late_join_ended() {
+fn what_no_connection_joined_is_withdrawn_and_a_late_join_ended() {
     let mut all = two();
     all.handle(
         at(0),
@@ -331,12 +331,12 @@ fn a_connection_that_is_held_out_is_told_of_nothing_ever() {
     let actions = all.on_routes(at(1), &|_| true, &|_, _| false);
     assert_eq!(actions.len(), 2 * (40 - held.len()));
     let actions = all.on_routes(at(2), &|_| true, &everywhere);
-    let told = actions.iter().filter_map(|action| match action {
+    let reported = actions.iter().filter_map(|action| match action {
         PathAction::Announce(token, ..) => Some(token),
         _ => None,
     });
-    assert!(told.clone().all(|token| !held.contains(token)));
-    assert_eq!(told.count(), 2 * (40 - held.len()));
+    assert!(reported.clone().all(|token| !held.contains(token)));
+    assert_eq!(reported.count(), 2 * (40 - held.len()));
     // All of them are measured at this share, and until they are closed.
     let mut read = 0;
     while all.poll_read(at(100)).is_some() {

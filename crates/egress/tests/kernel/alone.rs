@@ -68,20 +68,22 @@ fn change(
 
 /// The reported reason why a next hop is unreachable.
 fn lost(kernel: &mut Kernel) -> String {
-    let told = kernel.poll_next_hop().expect("it is told");
+    let noticed = kernel.poll_next_hop().expect("it is notified");
     assert_eq!(kernel.poll_next_hop(), None, "once");
-    told.lost.expect("it is lost")
+    noticed.lost.expect("it is lost")
 }
 
 /// The same where that is not known at once.
 fn lost_in_time(network: &Network, kernel: &mut Kernel) -> String {
-    let mut told = None;
-    wait_until("it is told", || {
+    let mut noticed = None;
+    wait_until("it is notified", || {
         assert_eq!(tend(network, "border", kernel), []);
-        told = kernel.poll_next_hop();
-        told.is_some()
+        noticed = kernel.poll_next_hop();
+        noticed.is_some()
     });
-    told.and_then(|told| told.lost).expect("it is lost")
+    noticed
+        .and_then(|noticed| noticed.lost)
+        .expect("it is lost")
 }
 
 /// As the daemon does after a notification or a timeout.
@@ -152,7 +154,7 @@ fn next_hops_behind_other_routers_are_followed_where_their_way_leads() {
     network.ip("border", "route add fd00:99::/64 via fd00:a::2");
     assert_eq!(tend(&network, "border", &mut kernel), []);
     assert!(shown().contains("via fd00:a::2"), "{}", shown());
-    let found = kernel.poll_next_hop().expect("it is told");
+    let found = kernel.poll_next_hop().expect("it is notified");
     assert_eq!(
         (found.address, found.lost),
         ("fd00:99::1".parse().unwrap(), None)
@@ -298,8 +300,8 @@ fn packets_of_peers_to_segments_are_dropped() {
 }
 
 #[test]
-fn what_the_kernel_had_no_memory_for_is_told_and_made_later() {
-    let test = "what_the_kernel_had_no_memory_for_is_told_and_made_later";
+fn what_the_kernel_had_no_memory_for_is_reported_and_made_later() {
+    let test = "what_the_kernel_had_no_memory_for_is_reported_and_made_later";
     let Some(network) = Network::new(test) else {
         return;
     };
@@ -318,10 +320,10 @@ fn what_the_kernel_had_no_memory_for_is_told_and_made_later() {
         },
     };
     let errors = group.run(|| kernel.follow_configuration(&configured));
-    let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    let of_rule = told.iter().find(|text| text.contains("7602"));
+    let noticed: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    let of_rule = noticed.iter().find(|text| text.contains("7602"));
     let of_rule = of_rule.expect("the rule is refused");
-    assert!(of_rule.contains("Cannot allocate memory"), "{told:?}");
+    assert!(of_rule.contains("Cannot allocate memory"), "{noticed:?}");
     assert!(group.refused() > 0);
     let shown = || network.left("server", 76);
     assert!(!shown().contains("lookup 7602"), "{}", shown());

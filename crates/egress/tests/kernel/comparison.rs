@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The server's status of its comparison.
-fn told(socket: &ControlSocket) -> ComparisonStatus {
+fn reported(socket: &ControlSocket) -> ComparisonStatus {
     socket.status().comparison.expect("it compares")
 }
 
@@ -73,9 +73,9 @@ fn connections_that_are_held_out_stay_on_one_path_and_both_kinds_are_counted() {
     drop(open);
     // One is asked after the other, and the last connections are counted meanwhile. Nothing is counted as what it is
     // not.
-    let mut answers = (told(&socket), explained(&socket).evidence);
+    let mut answers = (reported(&socket), explained(&socket).evidence);
     wait_until("both tell the same", || {
-        answers = (told(&socket), explained(&socket).evidence);
+        answers = (reported(&socket), explained(&socket).evidence);
         let (status, evidence) = &answers;
         evidence.single_connections + evidence.multipath_connections
             == status.stats.counted_connections
@@ -101,7 +101,11 @@ fn connections_that_are_held_out_stay_on_one_path_and_both_kinds_are_counted() {
     let (single, both) = (after.single_connections, after.multipath_connections);
     assert!(single >= evidence.single_connections && both >= evidence.multipath_connections);
     assert!(single + both <= 40, "{after:?}");
-    assert_eq!(told(&socket).stats.counted_connections, 0, "by this run");
+    assert_eq!(
+        reported(&socket).stats.counted_connections,
+        0,
+        "by this run"
+    );
     drop((border, server, transits));
     network.lab.down().unwrap();
 }
@@ -171,7 +175,7 @@ fn a_prefix_that_multipath_is_worse_for_stays_on_one_path_until_it_is_better() {
             assert!(
                 connections - before < CONNECTIONS_MAX,
                 "{:?}",
-                told(&socket)
+                reported(&socket)
             );
         }
     };
@@ -192,8 +196,8 @@ fn a_prefix_that_multipath_is_worse_for_stays_on_one_path_until_it_is_better() {
     let single = evidence.single_bits_per_second.unwrap();
     assert!((20_000_000..63_000_000).contains(&single), "{single}");
     let joined = transfer(&network, &listener, &mut VecDeque::new());
-    assert_eq!(joined, 0, "it is told of no address");
-    let status = told(&socket);
+    assert_eq!(joined, 0, "no address is announced");
+    let status = reported(&socket);
     assert_eq!(
         (status.stats.single_path_prefixes, status.stats.decisions),
         (1, 1)
@@ -213,7 +217,7 @@ fn a_prefix_that_multipath_is_worse_for_stays_on_one_path_until_it_is_better() {
     println!("multipath after {count} connections: {back:?}");
     assert_eq!((back.mode, back.confident), (PrefixMode::Multipath, true));
     assert!(back.evidence.loss_high_permille.unwrap() < 50);
-    let status = told(&socket);
+    let status = reported(&socket);
     println!(
         "{} connections, {} of them counted",
         connections, status.stats.counted_connections

@@ -39,7 +39,7 @@ fn packets_leave_by_the_peer_of_their_source_address_and_only_where_it_announces
     network.send("fd00:1::2", 1).unwrap();
 
     a.announce(CLIENTS[1], false);
-    wait_until("the sender is told", || {
+    wait_until("the sender is notified", || {
         network.send(OWN[0], 1).is_err_and(|e| is_unreachable(&e))
     });
     assert_eq!(network.send(OWN[1], 1).unwrap(), 1);
@@ -53,7 +53,7 @@ fn packets_leave_by_the_peer_of_their_source_address_and_only_where_it_announces
             .ip("border", "route show")
             .contains("fd00:51d:0:b::")
     });
-    wait_until("the sender is told", || {
+    wait_until("the sender is notified", || {
         network.send(OWN[1], 1).is_err_and(|e| is_unreachable(&e))
     });
     assert_eq!(network.ip("border", "route show table 7800"), "");
@@ -98,7 +98,7 @@ fn a_segment_to_the_peer_itself_needs_no_table() {
     );
     assert_eq!(network.ip("border", "route show table 7700"), "");
     a.announce(CLIENTS[1], false);
-    wait_until("the sender is told", || {
+    wait_until("the sender is notified", || {
         network.send(OWN[0], 1).is_err_and(|e| is_unreachable(&e))
     });
     assert_eq!(network.send(OWN[0], 2).unwrap(), 0);
@@ -130,14 +130,14 @@ fn a_server_that_starts_again_takes_over_what_is_there_and_drops_what_is_gone() 
     a.announce(CLIENTS[2], false);
     let border_has = || network.has_route("border", 7700, CLIENTS[2]);
     wait_until("withdrawn at the border", || !border_has());
-    assert_eq!(both(2), [true; 2], "nobody is there to hear it");
+    assert_eq!(both(2), [true; 2], "no speaker is there to hear it");
     let mut monitor = network.host("server").command("ip");
     monitor
         .args(["-6", "monitor", "route"])
         .stdout(std::process::Stdio::piped());
     let monitor = network.host("server").spawn(monitor).unwrap();
     let server = network.server();
-    wait_until("what nobody announces goes", || both(2) == [false, true]);
+    wait_until("what is not announced goes", || both(2) == [false, true]);
     assert_eq!(
         (both(0), both(1), both(3)),
         ([true; 2], [true; 2], [true; 2])

@@ -384,7 +384,7 @@ impl ControlSocket {
 
     pub(crate) fn explain(&self, asked: &str) -> Explanation {
         match ask(&self.path(), Question::Explain(asked.parse().unwrap())).unwrap() {
-            Answer::Explanation(told) => *told,
+            Answer::Explanation(reported) => *reported,
             other => panic!("{other:?}"),
         }
     }
@@ -403,7 +403,7 @@ pub(crate) struct Running {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Said {
     /// To the daemon.
-    pub(crate) told: Vec<NextHop>,
+    pub(crate) reported: Vec<NextHop>,
     /// By the daemon: that they need not be asked for any more.
     pub(crate) forgotten: Vec<(Option<PeerIndex>, IpAddr)>,
 }
@@ -617,9 +617,9 @@ impl Forwarding for Noting {
     }
 
     fn poll_next_hop(&mut self) -> Option<NextHop> {
-        let told = self.inner.poll_next_hop();
-        self.hops.lock().unwrap().told.extend(told.clone());
-        told
+        let reported = self.inner.poll_next_hop();
+        self.hops.lock().unwrap().reported.extend(reported.clone());
+        reported
     }
 
     fn forget_next_hop(&mut self, peer: Option<PeerIndex>, address: IpAddr) {

@@ -47,13 +47,13 @@ fn a_route_whose_next_hop_cannot_be_reached_gives_way_until_it_can() {
 
     network.ip("border", "route add fd00:99::/64 via fd00:a::2");
     wait_until("A's is better", || by().contains("via fd00:a::2"));
-    wait_until("the server is told", || to_server(7600));
+    wait_until("the server is notified", || to_server(7600));
     for from in [OWN[0], "fd00:1::2"] {
         assert_eq!(network.send(from, 1).unwrap(), 0, "{from}");
     }
     network.ip("border", "route delete fd00:99::/64");
     wait_until("B's is the best again", || by().contains("via fd00:b::2"));
-    wait_until("the server is told", || !to_server(7600));
+    wait_until("the server is notified", || !to_server(7600));
     assert_eq!(network.send("fd00:1::2", 1).unwrap(), 1);
 
     drop((border, server, a, b));
@@ -97,7 +97,7 @@ fn routes_that_cover_each_others_next_hops_stay_as_long_as_the_interior_ones_ben
         wait_until("A's follows", || leads("fd00:98::/48", router));
         assert!(leads("fd00:99::/48", "fd00:a::2"));
     }
-    assert!(border.hops().told.is_empty(), "{:?}", border.hops());
+    assert!(border.hops().reported.is_empty(), "{:?}", border.hops());
 
     network.ip("border", "route delete fd00:99::/32");
     wait_until("A's is gone", || {
@@ -106,11 +106,14 @@ fn routes_that_cover_each_others_next_hops_stay_as_long_as_the_interior_ones_ben
     assert!(leads("fd00:99::/48", "fd00:a::2"), "B's is not concerned");
     network.ip("border", "route add fd00:99::/32 via fd00:b::2");
     wait_until("A's is back", || leads("fd00:98::/48", "fd00:b::2"));
-    let told = border.hops().told;
-    let lost: Vec<bool> = told.iter().map(|hop| hop.lost.is_some()).collect();
-    assert_eq!(lost, [true, false], "{told:?}");
+    let reported = border.hops().reported;
+    let lost: Vec<bool> = reported.iter().map(|hop| hop.lost.is_some()).collect();
+    assert_eq!(lost, [true, false], "{reported:?}");
     let next_hop: IpAddr = "fd00:99::1".parse().unwrap();
-    assert!(told.iter().all(|hop| hop.address == next_hop), "{told:?}");
+    assert!(
+        reported.iter().all(|hop| hop.address == next_hop),
+        "{reported:?}"
+    );
 
     drop((border, a, b));
     network.lab.down().unwrap();
@@ -148,8 +151,8 @@ fn a_lost_next_hop_is_asked_for_as_long_as_a_route_has_it() {
     let a = network.transit_with(0, &prefixes, &by("fd00:99::1"));
     let next_hop: IpAddr = "fd00:99::1".parse().unwrap();
     let lost = || {
-        let told = border.hops().told;
-        let lost = told.iter().filter(|hop| hop.lost.is_some());
+        let reported = border.hops().reported;
+        let lost = reported.iter().filter(|hop| hop.lost.is_some());
         lost.filter(|hop| hop.address == next_hop).count()
     };
     for times in 1..=2 {

@@ -90,9 +90,9 @@ pub(crate) fn joined(here: &TcpStream) -> [bool; 2] {
 }
 
 #[test]
-fn connections_are_told_of_what_leads_to_them_and_move_when_it_does_not() {
+fn connections_learn_what_leads_to_them_and_move_when_it_does_not() {
     let Some(network) =
-        Network::new("connections_are_told_of_what_leads_to_them_and_move_when_it_does_not")
+        Network::new("connections_learn_what_leads_to_them_and_move_when_it_does_not")
     else {
         return;
     };
@@ -116,9 +116,9 @@ fn connections_are_told_of_what_leads_to_them_and_move_when_it_does_not() {
 }
 
 #[test]
-fn the_kernel_tells_every_connection_of_every_address_where_it_is_asked_to() {
+fn the_kernel_announces_every_address_to_every_connection_where_configured() {
     let Some(network) =
-        Network::new("the_kernel_tells_every_connection_of_every_address_where_it_is_asked_to")
+        Network::new("the_kernel_announces_every_address_to_every_connection_where_configured")
     else {
         return;
     };

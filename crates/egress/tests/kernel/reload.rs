@@ -92,9 +92,8 @@ fn peers_that_come_and_go_do_so_in_the_kernel_and_the_others_stay() {
 }
 
 #[test]
-fn live_connections_are_told_of_new_peers_and_leave_those_that_go() {
-    let Some(network) =
-        Network::new("live_connections_are_told_of_new_peers_and_leave_those_that_go")
+fn live_connections_learn_new_peers_and_leave_those_that_go() {
+    let Some(network) = Network::new("live_connections_learn_new_peers_and_leave_those_that_go")
     else {
         return;
     };
@@ -131,9 +130,9 @@ fn live_connections_are_told_of_new_peers_and_leave_those_that_go() {
 }
 
 #[test]
-fn the_kernels_path_manager_is_told_of_new_peers_and_forgets_those_that_go() {
+fn the_kernels_path_manager_learns_new_peers_and_forgets_those_that_go() {
     let Some(network) =
-        Network::new("the_kernels_path_manager_is_told_of_new_peers_and_forgets_those_that_go")
+        Network::new("the_kernels_path_manager_learns_new_peers_and_forgets_those_that_go")
     else {
         return;
     };
@@ -162,13 +161,13 @@ fn the_kernels_path_manager_is_told_of_new_peers_and_forgets_those_that_go() {
     wait_until("joined by a", || carries() == [true, false]);
     // Both are announced from now on, to this connection as well.
     server.reload(&all);
-    wait_until("b is told of", || signalled(&network) == OWN);
+    wait_until("b is announced", || signalled(&network) == OWN);
     wait_until("joined by b as well", || carries() == [true, true]);
     let (_second, to_second) = connect(&network, &listener, 1);
     wait_until("a new one by both", || joined(&to_second) == [true; 2]);
     // A goes, and what went by it goes on by B.
     server.reload(&without_a(&all));
-    wait_until("a is told of no more", || signalled(&network) == OWN[1..]);
+    wait_until("a forgets it", || signalled(&network) == OWN[1..]);
     wait_until("left by a", || carries() == [false, true]);
     let has_address = || network.ip("server", "addr show").contains(OWN[0]);
     wait_until("a's address goes", || !has_address());

@@ -70,13 +70,14 @@ fn a_device_that_is_no_vrf_is_in_the_way_and_stays() {
     assert_eq!(network.left("server", 76), "", "nothing was begun");
     let report = network.host("server").run(kernel::cleanup_endpoint);
     assert!(report.unwrap().unwrap().is_clean());
-    link(&network, "show dev epe-a").expect("it is nobody's business");
+    link(&network, "show dev epe-a").expect("it is not of any tenant");
     network.lab.down().unwrap();
 }
 
 #[test]
-fn a_kernel_without_vrf_devices_is_told_at_start_and_on_reload() {
-    let Some(network) = Network::new("a_kernel_without_vrf_devices_is_told_at_start_and_on_reload")
+fn a_kernel_without_vrf_devices_is_reported_at_start_and_on_reload() {
+    let Some(network) =
+        Network::new("a_kernel_without_vrf_devices_is_reported_at_start_and_on_reload")
     else {
         return;
     };
@@ -102,11 +103,11 @@ fn a_kernel_without_vrf_devices_is_told_at_start_and_on_reload() {
         others,
     };
     let adopt = || kernel.follow_configuration(&configured);
-    let told = network.host("server").run(adopt).unwrap();
-    let told: Vec<String> = told.iter().map(ToString::to_string).collect();
+    let reported = network.host("server").run(adopt).unwrap();
+    let reported: Vec<String> = reported.iter().map(ToString::to_string).collect();
     assert!(
-        matches!(&told[..], [one] if one.contains("CONFIG_NET_VRF")),
-        "{told:?}"
+        matches!(&reported[..], [one] if one.contains("CONFIG_NET_VRF")),
+        "{reported:?}"
     );
     let furniture = network.left("server", 76);
     for what in ["lookup 7600", "lookup 7601"] {

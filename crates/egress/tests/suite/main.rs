@@ -358,7 +358,7 @@ impl Forwarding for Slow {
 }
 
 #[test]
-fn neighbours_are_told_of_the_end_before_what_takes_long() {
+fn neighbours_are_notified_of_the_end_before_what_takes_long() {
     let test = 7;
     let border = border(test);
     let (finishing, finishes) = mpsc::channel();

@@ -93,12 +93,12 @@ impl Reloadable {
 }
 
 /// The events of a reload, up to the `reloaded` event.
-fn told_with(monitor: &mut Monitor) -> Vec<DaemonEvent> {
-    let mut told = Vec::new();
-    while !matches!(told.last(), Some(DaemonEvent::Reloaded(_))) {
-        told.push(monitor.wait().unwrap().expect("the daemon runs").what);
+fn announced_with(monitor: &mut Monitor) -> Vec<DaemonEvent> {
+    let mut reported = Vec::new();
+    while !matches!(reported.last(), Some(DaemonEvent::Reloaded(_))) {
+        reported.push(monitor.wait().unwrap().expect("the daemon runs").what);
     }
-    told
+    reported
 }
 
 fn peer_has(peer: &str, routes_before: usize, routes: usize, sid: Option<&str>) -> DaemonEvent {
@@ -196,12 +196,12 @@ fn a_border_routers_peers_come_change_and_go_without_the_others() {
     server.wait("b's", |contents| {
         of(1, "2001:db8:c2::/48")(contents).as_deref() == Some("2001:db8:a:1:200::")
     });
-    let mut told = told_with(&mut monitor);
-    assert_eq!(told.pop(), Some(DaemonEvent::Reloaded(changed)));
+    let mut reported = announced_with(&mut monitor);
+    assert_eq!(reported.pop(), Some(DaemonEvent::Reloaded(changed)));
     // The end of the first routes may have come before the monitor, or after it.
-    told.retain(|event| !matches!(event, DaemonEvent::AllAnnounced { .. }));
+    reported.retain(|event| !matches!(event, DaemonEvent::AllAnnounced { .. }));
     assert_eq!(
-        told,
+        reported,
         [peer_has("transit-b", 0, 2, Some("2001:db8:a:1:200::"))]
     );
 
@@ -297,12 +297,12 @@ fn another_bound_of_routes_is_in_force_when_the_answer_is_there() {
     assert_eq!(a.routes["ipv6"], 0, "{a:?}");
     assert_ne!(a.state, "established");
     assert!(border.running.memory.contents().segments.is_empty());
-    let told = told_with(&mut monitor);
+    let reported = announced_with(&mut monitor);
     let complaint = |what: &DaemonEvent| matches!(what, DaemonEvent::Complaint { neighbour, .. } if neighbour == "transit-a");
-    assert!(told.iter().any(complaint), "{told:?}");
+    assert!(reported.iter().any(complaint), "{reported:?}");
     assert!(
-        told.contains(&peer_has("transit-a", 2, 0, None)),
-        "{told:?}"
+        reported.contains(&peer_has("transit-a", 2, 0, None)),
+        "{reported:?}"
     );
     border.reload(&config("routes_max = 2"));
     border.wait("a's routes again", |contents| contents.routes.len() >= 2);
@@ -338,13 +338,13 @@ fn a_file_of_the_rpki_is_read_again_and_its_routes_come_and_go() {
     server.wait("what is valid", has(true, false));
     assert_eq!(border.status().vrps, Some(2));
     let prefix = "2001:db8:c1::/48".parse().unwrap();
-    let Answer::Explanation(told) =
+    let Answer::Explanation(reported) =
         control::ask(&border.socket(), Question::Explain(prefix)).unwrap()
     else {
         panic!("an explanation");
     };
-    assert_eq!(told.paths[0].rpki.as_deref(), Some("valid"));
-    assert_eq!(told.paths[0].local_pref, 120);
+    assert_eq!(reported.paths[0].rpki.as_deref(), Some("valid"));
+    assert_eq!(reported.paths[0].local_pref, 120);
 
     // By the signal's way.
     write(65099, "65001");
@@ -454,18 +454,18 @@ fn a_servers_peers_come_and_go_with_the_routes_that_it_knows() {
         assert!(Instant::now() < end);
     }
     let mut monitor = Monitor::open(&socket).unwrap();
-    let mut peers_told = || {
-        let mut told = told_with(&mut monitor);
-        told.pop();
-        told
+    let mut reported_peers = || {
+        let mut reported = announced_with(&mut monitor);
+        reported.pop();
+        reported
     };
     let both = [("a", 256, 7600), ("b", 512, 7700)];
-    let told = server.reload(&server_text(test, &socket, &both));
+    let reported = server.reload(&server_text(test, &socket, &both));
     assert_eq!(
-        (told.peers_added, told.peers_removed),
+        (reported.peers_added, reported.peers_removed),
         (vec!["transit-b".to_owned()], vec![])
     );
-    assert_eq!(peers_told(), [peer_has("transit-b", 0, 2, None)]);
+    assert_eq!(reported_peers(), [peer_has("transit-b", 0, 2, None)]);
     let contents = server.running.memory.contents();
     assert!(has(&contents, 0) && has(&contents, 1), "{contents:?}");
     assert_eq!(
@@ -474,25 +474,25 @@ fn a_servers_peers_come_and_go_with_the_routes_that_it_knows() {
     );
     // Another table is another one; the other stays.
     let moved = [("b", 512, 7800), ("a", 256, 7600)];
-    let told = server.reload(&server_text(test, &socket, &moved));
+    let reported = server.reload(&server_text(test, &socket, &moved));
     assert_eq!(
-        (told.peers_changed, told.peers_added),
+        (reported.peers_changed, reported.peers_added),
         (vec!["transit-b".to_owned()], vec![])
     );
     assert_eq!(
         server.reload(&server_text(test, &socket, &moved)),
         Reloaded::default()
     );
-    assert_eq!(peers_told(), [], "as many routes as before");
-    assert_eq!(peers_told(), []);
+    assert_eq!(reported_peers(), [], "as many routes as before");
+    assert_eq!(reported_peers(), []);
     let contents = server.running.memory.contents();
     assert!(
         has(&contents, 0) && !has(&contents, 1) && has(&contents, 2),
         "{contents:?}"
     );
-    let told = server.reload(&server_text(test, &socket, &[("b", 512, 7800)]));
-    assert_eq!(told.peers_removed, ["transit-a"]);
-    assert_eq!(peers_told(), [peer_has("transit-a", 2, 0, None)]);
+    let reported = server.reload(&server_text(test, &socket, &[("b", 512, 7800)]));
+    assert_eq!(reported.peers_removed, ["transit-a"]);
+    assert_eq!(reported_peers(), [peer_has("transit-a", 2, 0, None)]);
     let contents = server.running.memory.contents();
     assert!(!has(&contents, 0) && has(&contents, 2), "{contents:?}");
     let status = server.status();

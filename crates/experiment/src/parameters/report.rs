@@ -287,7 +287,7 @@ fn judged(study: &Study, one: &PhaseResults, values: &BTreeMap<String, f64>) -> 
 /// S, I, N and the counters of every run over time.
 pub(crate) fn trace_csv(study: &Study, measured: &Measured) -> String {
     let mut csv = "source,case,round,at_s,size_bytes,interval_ms,copies,bytes_sent,\
-                   packets_received,cpu_s,aggregates_told,aggregates_lost,copies_told,\
+                   packets_received,cpu_s,reported_aggregates,aggregates_lost,reported_copies,\
                    copies_lost,overflows\n"
         .to_owned();
     for ((source, case), runs) in in_order(study, measured) {

@@ -51,11 +51,11 @@ pub(crate) fn rows(
         }
     }
     let refers_to_known_rows = |target: &&Target| {
-        let is_told = |row: &str| {
+        let is_notified = |row: &str| {
             let of_case = |case: &Case| Statistic::ALL.iter().any(|s| case.row(s.name()) == row);
             cases.iter().any(of_case)
         };
-        target.other().is_none_or(is_told)
+        target.other().is_none_or(is_notified)
     };
     let asked_of = |name: &str| -> Vec<TargetResult> {
         let targets = transactions.targets.iter().filter(refers_to_known_rows);

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn lateness_is_told_in_seconds() {
+    fn lateness_is_shown_in_seconds() {
         let mut meter = LatenessMeter::new();
         assert_eq!(meter.figures(), LatenessFigures::default());
         meter.record(Duration::from_micros(50));

@@ -812,7 +812,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_draining_is_told_even_if_the_reports_were_full() {
+    fn the_end_of_draining_is_reported_even_if_the_reports_were_full() {
         let wake = || Arc::new(Waker::new().unwrap());
         let (mut reporter, reports) = Reporter::new(wake());
         let full = || Report::Failed(String::new());

@@ -188,7 +188,7 @@ mod tests {
     use crate::privileges::Privileges;
 
     #[test]
-    fn what_others_sockets_drop_is_told_once_it_was_read() {
+    fn what_others_sockets_drop_is_reported_once_it_was_read() {
         let config = EndpointConfig::new(PrivateKey::from_bytes([1; 32]));
         let mut endpoint = Endpoint::new(Instant::ZERO, config, [2; 32]);
         let mut wan = Wan::new(SystemDrops::start(Privileges::Kept));

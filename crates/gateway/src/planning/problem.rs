@@ -171,9 +171,9 @@ impl PlanningProblem {
         self.reachable.push(reachable);
         let traffic = traffic_of(app, seen);
         let interval = traffic.app.interval.as_secs_f64();
-        let is_told = app.class == Class::Message && interval > 0.0;
+        let is_reported = app.class == Class::Message && interval > 0.0;
         self.outcomes
-            .push(if is_told { 1.0 / interval } else { 0.0 });
+            .push(if is_reported { 1.0 / interval } else { 0.0 });
         self.app_specs.push(traffic.app);
         self.senders.push(Sender {
             traffic,

@@ -460,7 +460,7 @@ fn a_path_that_died_often_is_for_those_who_are_unmet_elsewhere() {
 }
 
 #[test]
-fn a_brownout_moves_whom_it_must_and_nobody_else() {
+fn a_brownout_moves_only_the_apps_it_must() {
     let config = paper("planner = \"frugal\"\ntolerance = \"2%\"", "");
     let mut input = placed([1, 0, 1, 0, 1]);
     let half = PathSample {
@@ -587,7 +587,7 @@ fn losses_cost_everybody_what_they_cost_their_own_messages() {
         delay: Duration::from_millis(20),
         loss: Probability::new(loss).unwrap(),
     };
-    let mut told = |loss: f64| -> Vec<[f64; 2]> {
+    let mut reported = |loss: f64| -> Vec<[f64; 2]> {
         let path = (PathIndex(1), PeerIndex(0));
         input.up.insert(path, Some(sample(loss)));
         let present =
@@ -597,7 +597,7 @@ fn losses_cost_everybody_what_they_cost_their_own_messages() {
         };
         present.apps[2..].iter().map(numbers).collect()
     };
-    let (without, with) = (told(0.0), told(0.02));
+    let (without, with) = (reported(0.0), reported(0.02));
     let more = |app: usize, number: usize| with[app][number] - without[app][number];
     // What is never sent again waits only for the path, which carries less; others for the longer
     // of it (the 100 kB of A3 are sent once).
@@ -630,7 +630,7 @@ fn what_is_added_is_named_after_what_it_is_like() {
 }
 
 #[test]
-fn what_is_so_already_is_told_and_one_thing_is_supposed_once() {
+fn what_is_so_already_is_reported_and_one_thing_is_supposed_once() {
     let config = paper("", "");
     let mut input = placed([0, 0, 1, 0, 1]);
     let sample = PathSample {
@@ -731,21 +731,21 @@ fn who_stays_among_the_same_is_judged_by_what_was_measured() {
 }
 
 #[test]
-fn what_is_told_of_now_is_what_a_plan_that_changes_nothing_tells() {
+fn the_forecast_of_now_is_that_of_a_plan_that_changes_nothing() {
     let config = paper("", "");
     let input = placed([0, 0, 1, 1, 1]);
     let present =
         PlanningProblem::new(&config, &input).present_plan(&config, &ForecastState::default());
     let planned = revised(&config, &input);
     assert_eq!(planned.changes(&input.now), 0);
-    let told = |planned: &Plan| {
+    let reported = |planned: &Plan| {
         let apps = planned.apps.iter();
-        let told: Vec<_> = apps
+        let reported: Vec<_> = apps
             .map(|app| (app.path, app.forecast, app.expected))
             .collect();
-        told
+        reported
     };
-    assert_eq!(told(&present), told(&planned));
+    assert_eq!(reported(&present), reported(&planned));
     // Who is nowhere gets nothing.
     let mut input = input;
     input.now.remove(&AppIndex(2));

@@ -276,7 +276,7 @@ fn duration(seconds: f64) -> Option<Duration> {
 }
 
 fn refused(what: &str, try_instead: &str) -> ErrorResponse {
-    let message = format!("{what} makes no sense here");
+    let message = format!("{what} cannot be supposed");
     ErrorResponse::new(
         ErrorCode::BadRequest,
         message,

@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_a_gateway_has_placed_itself_only_a_plan_moves_that_knows_of_it() {
+    fn an_app_a_gateway_placed_itself_is_moved_only_by_a_plan_that_knows_it() {
         let mut site = site(7);
         assert_eq!(places(&site), ["x"]);
         site.own.insert("x".into());
@@ -601,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn before_it_has_told_anything_no_plan_knows_of_it() {
+    fn before_it_has_reported_anything_no_plan_knows_of_it() {
         let mut site = site(8);
         site.own.insert("x".into());
         assert!(!site.settle());

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn where_somebody_was_before_the_plan_placed_it_is_no_news() {
+    fn the_path_before_a_plan_placed_an_app_is_not_reported() {
         let app = |path_now: Option<&str>| AppInputs {
             name: "x".into(),
             path_now: path_now.map(str::to_owned),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn told_are_levels_and_the_places_of_those_whom_the_site_has_not_placed() {
+    fn reported_are_levels_and_the_paths_of_apps_the_site_has_not_placed() {
         let config = paper("", "path = \"path2\"");
         let mut input = placed([1, 0, 1, 0, 1]);
         let level = PathSample {

@@ -39,7 +39,7 @@ fn pair() -> Pair {
 }
 
 #[test]
-fn status_and_show_tell_what_is_active() {
+fn status_and_show_name_what_is_active() {
     let pair = pair();
     let status = pair.a.status();
     assert_eq!(
@@ -590,7 +590,7 @@ fn an_application_that_says_nothing_is_planned_with_what_is_measured() {
 }
 
 #[test]
-fn show_plan_and_explain_tell_the_same_forecast_of_now() {
+fn show_plan_and_explain_print_the_same_forecast_of_now() {
     let silent = |peer: &str| app("S", "message", peer) + "latency_target = \"50ms\"\n";
     let pair = Pair::new(&silent("b"), &silent("a"));
     let mut receiver = pair.b.receiver("S");
@@ -622,8 +622,8 @@ fn show_plan_and_explain_tell_the_same_forecast_of_now() {
             panic!()
         };
         let after = pair.a.app("S");
-        let told = (before.stats.predicted_delay, before.predicted);
-        if told != (after.stats.predicted_delay, after.predicted)
+        let reported = (before.stats.predicted_delay, before.predicted);
+        if reported != (after.stats.predicted_delay, after.predicted)
             || before.no_forecast != after.no_forecast
             || plan.changes > 0
         {
@@ -632,10 +632,10 @@ fn show_plan_and_explain_tell_the_same_forecast_of_now() {
         let chosen = explained.candidates.iter().find(|path| path.chosen);
         for terms in [plan.apps[0].terms, chosen.and_then(|path| path.terms)] {
             let terms = terms.expect("a path");
-            let predicted = told.0.map(|delay| delay.as_secs_f64());
+            let predicted = reported.0.map(|delay| delay.as_secs_f64());
             assert_eq!(
                 (terms.predicted_delay_seconds, terms.predicted),
-                (predicted, told.1)
+                (predicted, reported.1)
             );
         }
         assert_eq!(before.no_forecast, plan.apps[0].no_forecast);

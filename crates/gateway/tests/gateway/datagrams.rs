@@ -305,7 +305,7 @@ fn parity_takes_the_place_of_copies_with_a_reload() {
 }
 
 #[test]
-fn a_message_of_an_listener_that_is_given_up_is_told_with_its_length() {
+fn a_message_of_a_listener_that_is_given_up_is_reported_with_its_length() {
     let (mut a, b) = (Site::new("a"), Site::new("b"));
     let section = app("D", "message", "b") + "lifetime = \"200ms\"\n";
     let listener = format!(

@@ -143,7 +143,7 @@ fn a_workload_is_planned_with_after_a_restart_until_it_is_measured_anew() {
 }
 
 #[test]
-fn what_was_measured_is_told_minute_by_minute() {
+fn what_was_measured_is_shown_minute_by_minute() {
     let pair = pair();
     let mut exchange = pair.exchange();
     exchange.send(150, 3000);

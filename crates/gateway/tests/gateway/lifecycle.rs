@@ -100,8 +100,8 @@ fn aggregation_that_cannot_be_is_refused_at_the_start_and_on_reload() {
     let plain = site.gateway("a", "").replace("200Mbit", "1Mbit");
     for (table, why) in BAD_AGGREGATION {
         site.write(&format!("{plain}[aggregation]\n{table}\n"));
-        let told = refusal(&site);
-        assert!(told.contains(why), "{table}: {told}");
+        let reported = refusal(&site);
+        assert!(reported.contains(why), "{table}: {reported}");
     }
     site.write(&format!("{plain}[aggregation]\ninterval = \"2ms\"\n"));
     site.start();
@@ -310,7 +310,7 @@ fn a_removed_peer_loses_its_session_at_once() {
         Response::Peers { peers } => peers[0].state != PeerState::Up,
         other => panic!("{other:?}"),
     };
-    wait_for("the other side to be told", down);
+    wait_for("the other side to be notified", down);
     // What is sent meanwhile waits, and arrives when the peer is back.
     sender.send(1, b"patience");
     pair.a.write(&with);

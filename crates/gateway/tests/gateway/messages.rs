@@ -189,7 +189,7 @@ fn a_sender_that_finishes_gets_its_acks_and_the_end() {
 }
 
 #[test]
-fn clients_that_ask_for_what_there_is_not_are_told_why() {
+fn clients_that_ask_for_what_does_not_exist_learn_why() {
     let pair = pair();
     let refusal = |app: &str| {
         let name = keiro_control::config::Name::new(app).unwrap();

@@ -253,25 +253,31 @@ fn deliver_until(pair: &Pair, mut is_enough: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_restart_moves_nobody_where_nothing_changed() {
-    undisturbed("a_restart_moves_nobody_where_nothing_changed", || {
-        let mut pair = remembered_on_p2();
-        for round in 0..4 {
-            pair.a.stop();
-            pair.a.start();
-            // As long as it takes until every path is trusted and planned with as it is.
-            deliver_for(&pair, Duration::from_secs(3));
-            pair.a.wait_up(2);
-            expect_on(&pair.a, "p2", round)?;
-            expect_first(&pair.a, "X")?;
-        }
-        Ok(())
-    });
+fn a_restart_moves_no_application_where_nothing_changed() {
+    undisturbed(
+        "a_restart_moves_no_application_where_nothing_changed",
+        || {
+            let mut pair = remembered_on_p2();
+            for round in 0..4 {
+                pair.a.stop();
+                pair.a.start();
+                // As long as it takes until every path is trusted and planned with as it is.
+                deliver_for(&pair, Duration::from_secs(3));
+                pair.a.wait_up(2);
+                expect_on(&pair.a, "p2", round)?;
+                expect_first(&pair.a, "X")?;
+            }
+            Ok(())
+        },
+    );
 }
 
 #[test]
-fn a_restart_of_the_peer_moves_nobody() {
-    undisturbed("a_restart_of_the_peer_moves_nobody", restart_the_peer);
+fn a_restart_of_the_peer_moves_no_application() {
+    undisturbed(
+        "a_restart_of_the_peer_moves_no_application",
+        restart_the_peer,
+    );
 }
 
 fn restart_the_peer() -> Result<(), String> {
@@ -475,7 +481,7 @@ fn plan_number(site: &Site) -> u64 {
 }
 
 #[test]
-fn a_site_that_starts_with_nothing_moves_nobody_twice() {
+fn a_site_that_starts_with_nothing_moves_no_app_twice() {
     undisturbed("a_site_that_starts_with_nothing", start_with_nothing);
 }
 

@@ -250,7 +250,7 @@ fn a_transparent_listener_at_all_addresses_refuses_who_asks_for_itself() {
 }
 
 #[test]
-fn an_listener_that_is_to_become_transparent_is_told_to_go_first() {
+fn a_listener_that_is_to_become_transparent_must_be_removed_first() {
     let (_listener, address) = server();
     let pair = pair(&address);
     let text = std::fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
@@ -581,7 +581,7 @@ fn median_exchange(client: &mut TcpStream, served: &mut TcpStream) -> Duration {
 }
 
 #[test]
-fn a_client_that_stops_reading_stops_its_server_and_nobody_else() {
+fn a_client_that_stops_reading_stops_its_server_and_no_other() {
     let (listener, address) = server();
     let pair = pair(&address);
     let mut quick = pair.connect_client();

@@ -489,8 +489,8 @@ fn lasting_lack_of_memory_is_reported_and_retried_later() {
     assert_eq!(report.carried_out, 1, "{report:?}");
     assert_eq!(report.failures.len(), rules, "{report:?}");
     for failure in &report.failures {
-        let told = failure.to_string();
-        assert!(told.contains("Cannot allocate memory"), "{told}");
+        let reported = failure.to_string();
+        assert!(reported.contains("Cannot allocate memory"), "{reported}");
     }
     assert_eq!(report.tried_again, 6 * rules, "{report:?}");
     assert!(!server.in_step());

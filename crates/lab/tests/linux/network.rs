@@ -138,13 +138,13 @@ impl Network {
             .unwrap();
         let sender = self.server.run(|| UdpSocket::bind((from, 0)).unwrap());
         sender.connect(receiver.local_addr().unwrap())?;
-        let told = |namespace: &Namespace| namespace.counter6("Icmp6InDestUnreachs");
-        let (by, unreachable) = (self.forwarded(), told(&self.server));
+        let reported = |namespace: &Namespace| namespace.counter6("Icmp6InDestUnreachs");
+        let (by, unreachable) = (self.forwarded(), reported(&self.server));
         sender.send(b"content")?;
         let deadline = Instant::now() + patience;
         loop {
             let arrived = receiver.recv(&mut [0; 100]).is_ok();
-            let unreachable = told(&self.server) > unreachable;
+            let unreachable = reported(&self.server) > unreachable;
             if arrived || unreachable || Instant::now() > deadline {
                 let after = self.forwarded();
                 return Ok(Arrived {

@@ -309,8 +309,8 @@ fn ping_is_answered_over_one_hop_and_an_exhausted_hop_limit_is_reported() {
         }
         let request = echo_request(v6, b"too far");
         socket.send_to(&request, &to).unwrap();
-        let (told, _) = receive(&socket, v6, if v6 { 3 } else { 11 });
-        assert_eq!(told[told.len() - 7..], *b"too far");
+        let (reported, _) = receive(&socket, v6, if v6 { 3 } else { 11 });
+        assert_eq!(reported[reported.len() - 7..], *b"too far");
         assert_clean(&mut forwarder);
     }
 }

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_too_short_to_tell_do_not_outdo_trains_that_tell_more() {
+    fn copies_too_short_to_measure_do_not_outdo_trains_that_measure_more() {
         let found = |mbit, at| {
             let rate = Bandwidth::from_mbit_per_second(mbit);
             let capacity = Capacity {

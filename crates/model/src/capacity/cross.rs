@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_is_distributed_as_erlang_has_it_and_tells_the_load() {
+    fn the_wait_is_distributed_as_erlang_has_it_and_shows_the_load() {
         // (1 − load) Σ (−load (t − k))^k / k! e^(load (t − k)), by hand.
         for (packets, load, by_hand) in [
             (0.0, 0.7, 0.3),
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_tell_what_came_between() {
+    fn bursts_show_what_came_between() {
         let mut meter = CrossMeter::default();
         let own = Bandwidth::from_mbit_per_second(2);
         assert_eq!(meter.rate(at(0), CAPACITY, own), None);
@@ -361,7 +361,7 @@ mod tests {
     const LATER: u64 = 100_000_000;
 
     #[test]
-    fn lone_packets_tell_how_often_the_path_is_busy() {
+    fn lone_packets_show_how_often_the_path_is_busy() {
         for (load, others) in [(0.0, 0.0), (0.2, 2.0), (0.4, 4.0), (0.6, 6.0), (0.75, 7.5)] {
             let meter = after_lone(CAPACITY, queued(load));
             let rate = mbit(meter.rate(at(LATER), CAPACITY, Bandwidth::ZERO));

@@ -592,7 +592,7 @@ impl fmt::Display for SampleError {
             Self::NoTime(seconds) => {
                 write!(f, "a transfer in {seconds} s, which must be more than zero")
             }
-            Self::NotFinite => f.write_str("a transfer whose time is no finite number"),
+            Self::NotFinite => f.write_str("a transfer whose time is not a finite number"),
         }
     }
 }

@@ -286,7 +286,7 @@ fn a_change_is_seen_within_a_second() {
 }
 
 #[test]
-fn with_one_copy_trains_tell_or_age_and_it_is_said() {
+fn with_one_copy_trains_measure_or_age_and_it_is_reported() {
     let setup = Setup {
         mbit: 20,
         interval: Duration::from_millis(1),

@@ -146,13 +146,13 @@ mod tests {
     }
 
     #[test]
-    fn when_nothing_died_or_two_paths_at_once_nobody_is_taken_to_be_elsewhere() {
+    fn when_no_path_or_two_died_at_once_no_app_is_taken_to_be_elsewhere() {
         assert_eq!(expected(&[]), [7, 7, 8, 9]);
         assert_eq!(expected(&[(7, 'b'), (8, 'b')]), [7, 7, 8, 9]);
     }
 
     #[test]
-    fn only_whom_a_death_moves_has_a_refuge() {
+    fn only_an_app_that_a_dead_path_moves_has_a_refuge() {
         let backup_paths = backup_paths();
         assert_eq!(backup_paths.backup(1, 7), Some(8));
         assert_eq!(backup_paths.backup(4, 9), None);

@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_which_nobody_measures_what_it_carries_is_trusted_later() {
+    fn a_path_whose_rate_is_not_measured_is_trusted_later() {
         let mut followed = TrackedPath::default();
         let unmeasured = PathObservation {
             is_measured: false,

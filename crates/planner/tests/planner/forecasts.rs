@@ -59,8 +59,8 @@ fn stable(forecast: &Forecast) -> DelayDistribution {
     }
 }
 
-fn off(told: &DelayDistribution, drawn: &DelayDistribution, statistic: Statistic) -> f64 {
-    told.get(statistic).as_secs_f64() / drawn.get(statistic).as_secs_f64() - 1.0
+fn off(forecast: &DelayDistribution, drawn: &DelayDistribution, statistic: Statistic) -> f64 {
+    forecast.get(statistic).as_secs_f64() / drawn.get(statistic).as_secs_f64() - 1.0
 }
 
 /// The greatest relative errors of mean and 99th percentile.
@@ -71,13 +71,13 @@ fn errors(scheduler: Scheduler, traffic: &[Traffic]) -> (f64, f64) {
         messages_max: 2_000_000,
         seed: 7,
     };
-    let told = gateway.forecast_traffic(&path(), traffic, &members);
+    let forecast = gateway.forecast_traffic(&path(), traffic, &members);
     let drawn = gateway.forecast_drawn(&path(), traffic, &members, sampling);
     let mut worst = (0.0_f64, 0.0_f64);
-    for (told, drawn) in told.iter().zip(&drawn) {
-        let (told, drawn) = (stable(told), stable(drawn));
-        worst.0 = worst.0.max(off(&told, &drawn, Statistic::Mean).abs());
-        worst.1 = worst.1.max(off(&told, &drawn, Statistic::P99).abs());
+    for (forecast, drawn) in forecast.iter().zip(&drawn) {
+        let (forecast, drawn) = (stable(forecast), stable(drawn));
+        worst.0 = worst.0.max(off(&forecast, &drawn, Statistic::Mean).abs());
+        worst.1 = worst.1.max(off(&forecast, &drawn, Statistic::P99).abs());
     }
     worst
 }
@@ -134,14 +134,14 @@ fn drawn_and_computed_agree_about_overload() {
     traffic.push(Traffic::paper(app(400_000, 80_000, None)));
     for scheduler in [Scheduler::Fifo, Scheduler::Deadline] {
         let gateway = gateway(scheduler);
-        let told = gateway.forecast_traffic(&path(), &traffic, &[0, 1, 2, 3]);
+        let forecast = gateway.forecast_traffic(&path(), &traffic, &[0, 1, 2, 3]);
         let sampling = Sampling::default();
         let drawn = gateway.forecast_drawn(&path(), &traffic, &[0, 1, 2, 3], sampling);
-        for (told, drawn) in told.iter().zip(&drawn) {
+        for (forecast, drawn) in forecast.iter().zip(&drawn) {
             let overloaded = |forecast: &Forecast| forecast.outcome == Outcome::Overloaded;
-            assert_eq!(overloaded(told), overloaded(drawn), "{scheduler:?}");
+            assert_eq!(overloaded(forecast), overloaded(drawn), "{scheduler:?}");
         }
-        assert_eq!(told[3].outcome, Outcome::Overloaded);
+        assert_eq!(forecast[3].outcome, Outcome::Overloaded);
     }
 }
 
@@ -155,17 +155,17 @@ fn what_was_handed_to_the_path_is_not_overtaken() {
             ..gateway(Scheduler::Deadline)
         };
         let sampling = Sampling::default();
-        let told = gateway.forecast_traffic(&path(), &traffic, &[0, 1, 2]);
+        let forecast = gateway.forecast_traffic(&path(), &traffic, &[0, 1, 2]);
         let drawn = gateway.forecast_drawn(&path(), &traffic, &[0, 1, 2], sampling);
-        (stable(&told[0]).mean, stable(&drawn[0]).mean)
+        (stable(&forecast[0]).mean, stable(&drawn[0]).mean)
     };
-    let (told, drawn) = urgent(Duration::ZERO);
-    let (told_behind, drawn_behind) = urgent(Duration::from_millis(2));
+    let (forecast, drawn) = urgent(Duration::ZERO);
+    let (forecast_behind, drawn_behind) = urgent(Duration::from_millis(2));
     // Half of the time something less urgent is under way.
-    assert!(told_behind > told + Duration::from_micros(500));
+    assert!(forecast_behind > forecast + Duration::from_micros(500));
     assert!(drawn_behind > drawn + Duration::from_micros(500));
-    let off = told_behind.as_secs_f64() / drawn_behind.as_secs_f64() - 1.0;
-    assert!(off.abs() < 0.05, "{told_behind:?} {drawn_behind:?}");
+    let off = forecast_behind.as_secs_f64() / drawn_behind.as_secs_f64() - 1.0;
+    assert!(off.abs() < 0.05, "{forecast_behind:?} {drawn_behind:?}");
 }
 
 #[test]

@@ -452,7 +452,7 @@ fn a_repair_that_was_spent_goes_on_with_the_paths_it_had_not_come_to() {
 }
 
 #[test]
-fn noise_below_the_hysteresis_moves_nobody() {
+fn noise_below_the_hysteresis_moves_no_app() {
     for seed in 0..50 {
         let mut random = Random::new(seed);
         let mut incumbent = Incumbent::new(Settings::default());

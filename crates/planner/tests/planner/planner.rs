@@ -256,7 +256,7 @@ fn path(bandwidth_mbit: u64, delay_millis: u64) -> PathSpec {
 }
 
 #[test]
-fn greedy_puts_what_fits_nowhere_where_it_harms_nobody() {
+fn greedy_puts_what_fits_nowhere_where_it_harms_no_other() {
     let model = Equation3::default();
     // The second would be late on the slow path; on the fast one less, but so would the first.
     let paths = [path(100, 20), path(100, 2)];

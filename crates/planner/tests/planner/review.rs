@@ -255,7 +255,7 @@ fn nobody_is_made_unmet_for_99th_percentiles() {
 }
 
 #[test]
-fn nobody_goes_where_they_may_not() {
+fn no_app_goes_where_it_may_not() {
     let may = vec![vec![true, false], vec![true, false], vec![true, true]];
     let mut review = Review::new(&may, 1_000, |_, members| three_on_two(members));
     let mended = review

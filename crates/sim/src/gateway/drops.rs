@@ -58,10 +58,10 @@ impl Drops {
     /// Passes new counts to the core.
     pub(super) fn tell(&mut self, now: Instant, endpoint: &mut Endpoint, interfaces: usize) {
         let system = self.system + self.of_bursts(now);
-        let is_told = |(sockets, known): &(BTreeMap<usize, u64>, u64)| {
+        let is_notified = |(sockets, known): &(BTreeMap<usize, u64>, u64)| {
             *sockets == self.sockets && *known == system
         };
-        if self.reported.as_ref().is_some_and(is_told) {
+        if self.reported.as_ref().is_some_and(is_notified) {
             return;
         }
         for interface in 0..interfaces {
@@ -72,7 +72,7 @@ impl Drops {
     }
 
     /// A new endpoint has no counts yet.
-    pub(super) fn forget_told(&mut self) {
+    pub(super) fn forget_announced(&mut self) {
         self.reported = None;
     }
 

@@ -324,7 +324,7 @@ impl Gateway {
             open: BTreeMap::new(),
             unfinished: VecDeque::new(),
         });
-        self.drops.forget_told();
+        self.drops.forget_announced();
         self.incarnations += 1;
         self.starts_at = None;
     }

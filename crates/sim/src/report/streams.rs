@@ -171,7 +171,7 @@ fn wrongs(record: &StreamRecord, apps: &[AppId], restarts: bool) -> Vec<&'static
     if client.app != apps[record.app] || server.is_some_and(|server| server.app != client.app) {
         wrongs.push("another application");
     }
-    let nobody = StreamObservation {
+    let unobserved = StreamObservation {
         written: 0,
         read: 0,
         finished: None,
@@ -180,7 +180,7 @@ fn wrongs(record: &StreamRecord, apps: &[AppId], restarts: bool) -> Vec<&'static
         reset_seen: None,
         ..*client
     };
-    let server = server.unwrap_or(nobody);
+    let server = server.unwrap_or(unobserved);
     for (writer, reader) in [(client, &server), (&server, client)] {
         if reader.read > writer.written {
             wrongs.push("more was read than written");

@@ -37,7 +37,7 @@ impl Scripted {
         match script.is_down {
             true => Err(StoreError::Unreachable {
                 endpoint: "test".into(),
-                reason: "told so".into(),
+                reason: "said so".into(),
             }),
             false => Ok(script),
         }
@@ -197,7 +197,7 @@ fn attempts_become_rarer_but_not_rarer_than_a_second_allows() {
 }
 
 #[test]
-fn a_loss_is_told_once_and_so_is_its_end() {
+fn a_loss_is_reported_once_and_so_is_its_end() {
     let store = Scripted::default();
     let control = start(&store, None);
     assert!(matches!(
@@ -235,7 +235,7 @@ fn inputs_are_kept_alive_and_published_again_when_they_ran_out() {
 }
 
 #[test]
-fn what_cannot_be_stored_is_told_and_does_not_count_as_a_loss() {
+fn what_cannot_be_stored_is_reported_and_does_not_count_as_a_loss() {
     let store = Scripted::default();
     let control = start(&store, None);
     control.worker.publish(Inputs::default());
@@ -267,7 +267,7 @@ fn a_store_that_hangs_does_not_hold_the_control_thread() {
 }
 
 #[test]
-fn updates_that_nobody_polls_are_bounded() {
+fn updates_that_are_not_polled_are_bounded() {
     let store = Scripted::default();
     let control = start(&store, None);
     for sequence in 0..2 * UPDATES_MAX as u64 {
@@ -324,31 +324,34 @@ fn next_name_notice(control: &Control) -> Notice {
 }
 
 #[test]
-fn a_name_that_is_anothers_is_told_once_and_so_is_its_return() {
+fn a_name_that_is_anothers_is_reported_once_and_so_is_its_return() {
     let store = Scripted::default();
     store.script().is_name_taken = true;
     let control = start(&store, None);
     let began = Instant::now();
     control.worker.publish(inputs(1));
-    let told = next_name_notice(&control).to_string();
+    let reported = next_name_notice(&control).to_string();
     assert!(
-        told.contains("another gateway is named \"a\" too in a test"),
-        "{told}"
+        reported.contains("another gateway is named \"a\" too in a test"),
+        "{reported}"
     );
-    assert!(told.contains("give one of them another `name`"), "{told}");
+    assert!(
+        reported.contains("give one of them another `name`"),
+        "{reported}"
+    );
     // It may have been this gateway's own of before a restart.
     assert!(began.elapsed() > Duration::from_millis(150));
     let calls = store.script().calls.len();
     until("tried again", || store.script().calls.len() > calls + 8);
     store.script().is_name_taken = false;
-    let told = next_name_notice(&control);
-    assert!(matches!(told, Notice::NameFree { .. }), "{told}");
+    let reported = next_name_notice(&control);
+    assert!(matches!(reported, Notice::NameFree { .. }), "{reported}");
     assert_eq!(store.script().published[0], 1);
     assert_eq!(control.worker.status().connection, Connection::Connected);
     // Now it is known not to be left from before.
     store.script().is_name_taken = true;
-    let told = next_name_notice(&control);
-    assert!(matches!(told, Notice::NameTaken { .. }), "{told}");
+    let reported = next_name_notice(&control);
+    assert!(matches!(reported, Notice::NameTaken { .. }), "{reported}");
 }
 
 #[test]
@@ -394,7 +397,7 @@ fn a_place_for_files_that_comes_later_is_found() {
         matches!(back, Update::Connected { lost_for: Some(_) }),
         "{back:?}"
     );
-    let told = next_name_notice(&beside).to_string();
-    assert_eq!(told, "the plan on this machine is stored again");
+    let reported = next_name_notice(&beside).to_string();
+    assert_eq!(reported, "the plan on this machine is stored again");
     assert!(files().load().unwrap().plan.is_some());
 }

@@ -89,7 +89,7 @@ fn access(args: &args::MeasureNet) -> Result<Access, Failure> {
         return Err(usage::server_key_missing());
     };
     if args.allow.is_empty() {
-        return Err(usage::nobody_allowed());
+        return Err(usage::none_allowed());
     }
     let private = load_private_key(key)?;
     crate::output::message!(

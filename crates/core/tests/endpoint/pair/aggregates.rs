@@ -236,7 +236,7 @@ fn what_leaves_is_s_per_interval_and_one_s_that_was_saved() {
 }
 
 #[test]
-fn by_the_clock_no_more_than_m_leaves_whatever_waits() {
+fn with_timers_no_more_than_m_leaves_whatever_waits() {
     for (size, interval_us, copies) in [(1000, 1000, 2), (2000, 2000, 2), (4000, 2000, 1)] {
         for length in [20, 60, 200, 500] {
             let interval = Duration::from_micros(interval_us);
@@ -684,14 +684,14 @@ fn gathered_again_after(probe_share: Probability, patience: Duration) -> Duratio
 }
 
 #[test]
-fn by_the_clock_it_is_gathered_again_when_trains_tell_of_room() {
+fn with_timers_it_is_gathered_again_when_trains_measure_room() {
     let share = Probability::new(0.005).unwrap();
     let took = gathered_again_after(share, Duration::from_secs(30));
     assert!(took < Duration::from_secs(30), "{took:?}");
 }
 
 #[test]
-fn by_the_clock_it_is_gathered_again_when_what_was_known_has_aged_out() {
+fn with_timers_it_is_gathered_again_when_what_was_known_has_aged_out() {
     let took = gathered_again_after(Probability::ZERO, Duration::from_secs(65));
     assert!(took > Duration::from_secs(30), "{took:?}");
 }

@@ -580,7 +580,7 @@ fn streams_of_a_peer_without_a_path_for_a_minute_end_as_unreachable_on_both_side
     pair.run(59 * SECOND, |_| false);
     assert_eq!((pair.streams(0), pair.streams(1)), (1, 1));
     let ended = |pair: &Pair| pair.streams(0) + pair.streams(1) == 0;
-    assert!(pair.run(3 * SECOND, ended), "nobody is left to hang");
+    assert!(pair.run(3 * SECOND, ended), "no stream is left to hang");
     for (side, stream) in [(0, ours), (1, theirs)] {
         let seen = pair.was_reset(side, stream);
         assert_eq!(seen, Some(ResetReason::Unreachable), "side {side}");

@@ -203,7 +203,7 @@ fn many_prefixes_are_handed_over_some_at_a_time_and_those_that_stay_are_all_ther
 }
 
 #[test]
-fn a_slow_disk_stalls_nobody_and_what_was_known_at_the_end_is_written_last() {
+fn a_slow_disk_stalls_no_caller_and_what_was_known_at_the_end_is_written_last() {
     let (open, gate) = mpsc::channel::<()>();
     let texts: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
     let own = Arc::clone(&texts);
@@ -238,8 +238,8 @@ fn a_slow_disk_stalls_nobody_and_what_was_known_at_the_end_is_written_last() {
         let mut comparison = Comparison::new(HALF, 1);
         comparison.take_up(now, clock::unix_time(), &kept).unwrap()
     };
-    let told: Vec<usize> = texts.iter().map(|text| prefixes(text)).collect();
-    assert_eq!(told, [1, 4], "the end waits for it");
+    let reported: Vec<usize> = texts.iter().map(|text| prefixes(text)).collect();
+    assert_eq!(reported, [1, 4], "the end waits for it");
 }
 
 #[test]

@@ -111,7 +111,7 @@ impl Served {
                 }
             }
         }
-        panic!("somebody is always ready");
+        panic!("a client is always ready");
     }
 
     /// A client that has said hello.

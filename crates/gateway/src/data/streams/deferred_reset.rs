@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_taken_before_the_reset_and_nobody_is_woken_meanwhile() {
+    fn all_is_taken_before_the_reset_and_no_waker_runs_meanwhile() {
         let (socket, written, mut other) = full();
         let epoll = Epoll::new().unwrap();
         epoll.add(&socket, 7, Interest::Read).unwrap();

@@ -17,7 +17,7 @@ use super::{connection::WRITE_PER_TURN, *};
 use crate::data::route::Routes;
 
 #[test]
-fn a_server_has_accepted_before_anybody_is_told() {
+fn a_server_has_accepted_before_the_client_is_answered() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let (socket, _) = tcp::connect(listener.local_addr().unwrap(), None).unwrap();
     let _served = listener.accept().unwrap();
@@ -302,14 +302,14 @@ fn a_server_that_is_this_machine_by_the_time_it_accepts_is_forbidden() {
     assert!(server.connections.is_empty() && server.connecting.is_empty());
     joined.exchange();
     joined.exchange();
-    let mut told = Vec::new();
+    let mut signals = Vec::new();
     while let Some(delivery) = joined.ends[0].poll_delivery() {
         if let Delivery::Stream { signal, .. } = delivery {
-            told.push(signal);
+            signals.push(signal);
         }
     }
     assert!(
-        told.contains(&StreamSignal::Reset(ResetReason::Forbidden)),
-        "{told:?}"
+        signals.contains(&StreamSignal::Reset(ResetReason::Forbidden)),
+        "{signals:?}"
     );
 }

@@ -211,7 +211,7 @@ fn place_of_a5(planned: &Plan) -> Option<usize> {
 }
 
 #[test]
-fn who_is_late_in_some_messages_goes_to_an_idle_path_and_nobody_with_it() {
+fn an_app_late_in_some_messages_goes_to_an_idle_path_alone() {
     let planned = behind_long_messages([5, 14], 4);
     assert_eq!(place_of_a5(&planned), Some(0));
     let others = planned.apps[..4].iter();
@@ -219,7 +219,7 @@ fn who_is_late_in_some_messages_goes_to_an_idle_path_and_nobody_with_it() {
 }
 
 #[test]
-fn for_some_messages_nobody_goes_where_they_are_not_surely_in_time() {
+fn for_some_messages_no_app_goes_where_they_are_not_surely_in_time() {
     // 9 ms of 10 there.
     let planned = behind_long_messages([5, 14], 9);
     assert_eq!(place_of_a5(&planned), Some(1));
@@ -254,7 +254,7 @@ fn beside_an_unknown(path: usize, is_sending: bool, is_behind: bool) -> Plan {
 }
 
 #[test]
-fn no_forecast_is_sure_beside_somebody_of_whom_too_little_is_known() {
+fn no_forecast_is_sure_beside_an_app_of_which_too_little_is_known() {
     let place = |path, is_sending, is_behind| {
         let planned = beside_an_unknown(path, is_sending, is_behind);
         place_of_a5(&planned)
@@ -269,7 +269,7 @@ fn no_forecast_is_sure_beside_somebody_of_whom_too_little_is_known() {
 }
 
 #[test]
-fn what_is_late_by_no_fault_of_the_path_moves_nobody() {
+fn lateness_that_is_not_the_paths_fault_moves_no_app() {
     // Nothing that is forecast explains it: the machine's processors were busy, say.
     let tail = |part: f64, is_met| P99Check {
         forecast: Some((part, 1.0)),
@@ -320,13 +320,13 @@ fn others_gain_too_where_some_are_in_need() {
         // By eq. 3 bulk would still join the others as long as its traffic is unknown.
         input.now = planned.paths();
         let again = answer(&config, &input, PlanMode::Revise);
-        let told = (again.changes(&input.now), again.defers_moves);
-        assert_eq!(told, (0, !is_known), "{first_ms}");
+        let reported = (again.changes(&input.now), again.defers_moves);
+        assert_eq!(reported, (0, !is_known), "{first_ms}");
     }
 }
 
 #[test]
-fn nobody_gains_by_going_to_where_too_little_is_known_of_somebody() {
+fn no_app_gains_by_joining_one_of_which_too_little_is_known() {
     let place_of_ctl = |is_sending: bool| {
         let (config, mut input) = all_on_a_path_that_takes_long("exact", 3);
         input.now.insert(AppIndex(0), PathIndex(2));

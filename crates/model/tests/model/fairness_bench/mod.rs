@@ -146,7 +146,7 @@ struct Sender {
     lost: u64,
     round_trip: Option<u64>,
     min: u64,
-    told_at: u64,
+    reported_at: u64,
     sent_at: u64,
 }
 
@@ -167,7 +167,7 @@ struct Run<'a> {
 
 const SECOND: f64 = 1e9;
 /// Acknowledgements are held back so long.
-const TOLD_EVERY: u64 = 1_000_000;
+const REPORT_EVERY: u64 = 1_000_000;
 
 impl Bench {
     pub(crate) fn run(&self) -> Outcome {
@@ -196,7 +196,7 @@ impl Bench {
                 lost: 0,
                 round_trip: None,
                 min: u64::MAX,
-                told_at: 0,
+                reported_at: 0,
                 sent_at: 0,
             });
             for (start, _) in &tenant.active {
@@ -257,7 +257,7 @@ impl Run<'_> {
                     tenant,
                     sent_at,
                     lost,
-                } => self.told(tenant, sent_at, lost),
+                } => self.on_report(tenant, sent_at, lost),
                 Kind::Wake(tenant) => {
                     self.senders[tenant].wake_at = None;
                     self.send(tenant);
@@ -334,7 +334,7 @@ impl Run<'_> {
         }
     }
 
-    fn told(&mut self, tenant: usize, sent_at: u64, lost: bool) {
+    fn on_report(&mut self, tenant: usize, sent_at: u64, lost: bool) {
         let now = self.now;
         let sender = &mut self.senders[tenant];
         sender.in_flight -= PACKET;
@@ -347,7 +347,7 @@ impl Run<'_> {
             sender.round_trip = Some(sample);
             sender.min = sender.min.min(sample);
         }
-        if now >= sender.told_at + TOLD_EVERY {
+        if now >= sender.reported_at + REPORT_EVERY {
             let feedback = Feedback {
                 now: Instant::from_nanos(now),
                 acked: ByteCount::new(sender.acked * PACKET),
@@ -364,7 +364,7 @@ impl Run<'_> {
                 packet: ByteCount::new(PACKET),
             };
             sender.limited = false;
-            (sender.acked, sender.lost, sender.told_at) = (0, 0, now);
+            (sender.acked, sender.lost, sender.reported_at) = (0, 0, now);
             if let Some(controller) = &mut sender.controller {
                 controller.on_feedback(&feedback);
             }
