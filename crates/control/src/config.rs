@@ -242,7 +242,7 @@ pub struct App {
     pub peer: PeerIndex,
     /// Target delay; `None`: any delay meets it.
     pub latency_target: Option<Duration>,
-    /// Messages older than this are dropped; `None`: never. Only for [`Class::Message`].
+    /// Messages and datagrams older than this are dropped; `None`: never.
     pub lifetime: Option<Duration>,
     /// Mean length of a message, for prediction; `None`: measured.
     pub length: Option<ByteCount>,

@@ -7,8 +7,8 @@ use std::{net::SocketAddr, time::Duration};
 use divan::{Bencher, counter::BytesCount, counter::ItemsCount};
 use keiro_core::{
     AppConfig, AppId, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig, FlowId,
-    Instant, PathConfig, PathId, PeerConfig, PeerId, PrivateKey, SocketId, StreamId, StreamSignal,
-    TenantId, TransmitBuf,
+    Instant, NewDatagram, PathConfig, PathId, PeerConfig, PeerId, PrivateKey, SocketId, StreamId,
+    StreamSignal, TenantId, TransmitBuf,
 };
 use keiro_model::erasure;
 use keiro_units::Bandwidth;
@@ -181,7 +181,17 @@ fn datagrams(bencher: Bencher<'_, '_>, len: usize) {
             for _ in 0..COUNT {
                 let (now, peer) = (pair.now, pair.peers[0]);
                 pair.ends[0]
-                    .send_datagram(now, peer, APP, FlowId(1), false, &data)
+                    .send_datagram(
+                        now,
+                        peer,
+                        NewDatagram {
+                            app: APP,
+                            flow: FlowId(1),
+                            reply: false,
+                            made: now,
+                            data: &data,
+                        },
+                    )
                     .expect("known");
             }
             while pair.datagrams < target {

@@ -284,7 +284,7 @@ pub struct AppConfig {
     pub class: DeliveryClass,
     /// Target delay; orders what waits. `None`: served after everything that has one.
     pub latency_target: Option<Duration>,
-    /// Messages are given up when this old. `None`: never.
+    /// Messages and datagrams are given up when this old. `None`: never.
     pub lifetime: Option<Duration>,
     /// Paths in order of preference; the first that is up is used. Paths not named follow.
     pub paths: Vec<PathId>,

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use keiro_units::Instant;
 
-use crate::id::SocketId;
+use crate::id::{AppId, FlowId, SocketId};
 
 /// Where a datagram came from and how.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +17,21 @@ pub struct DatagramMeta {
     pub ecn: u8,
     /// When the kernel (or the simulated wire) had it; not later than `now`.
     pub received_at: Instant,
+}
+
+/// A datagram of an application that is to be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct NewDatagram<'a> {
+    /// Of class [`DeliveryClass::Datagram`](crate::DeliveryClass).
+    pub app: AppId,
+    /// Datagrams of one client, and what answers them.
+    pub flow: FlowId,
+    /// It answers a datagram of the flow that came from the peer.
+    pub reply: bool,
+    /// Its deadline and its lifetime run from here.
+    pub made: Instant,
+    /// Up to 65,507 bytes.
+    pub data: &'a [u8],
 }
 
 /// A batch of datagrams for one destination: `len` bytes of the buffer, cut every

@@ -30,10 +30,10 @@ use self::{
 };
 use crate::{
     config::{AggregationConfig, AppConfig, EndpointConfig, PathConfig, PeerConfig, SchedulerKind},
-    datagram::{DatagramMeta, Transmit, TransmitBuf},
+    datagram::{DatagramMeta, NewDatagram, Transmit, TransmitBuf},
     event::{Delivery, Event, RefusalReason, ResetReason, SendError},
     handshake::{CookieSecrets, MacKeys, PublicKey},
-    id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId, TenantId},
+    id::{AppId, MessageId, PathId, PeerId, SocketId, StreamId, TenantId},
     session::{Arrived, ReceiveOverflows, Session},
     snapshot::{DropCounters, EndpointSnapshot, PathSnapshot, SessionSnapshot},
     tenant::{IpPacket, PacketError, TenantConfig, TenantError, TenantSnapshot},
@@ -278,19 +278,16 @@ impl Endpoint {
         }
     }
 
-    /// Accepts a datagram of up to 65,507 bytes. Where the queue is full the oldest is dropped and
-    /// counted.
+    /// Accepts a datagram. Where the queue is full the oldest is dropped and counted, as is one whose
+    /// lifetime ends before it has left.
     pub fn send_datagram(
         &mut self,
         now: Instant,
         peer: PeerId,
-        app: AppId,
-        flow: FlowId,
-        reply: bool,
-        data: &[u8],
+        datagram: NewDatagram<'_>,
     ) -> Result<(), SendError> {
         let session = self.peers.get_mut(&peer).ok_or(SendError::UnknownPeer)?;
-        session.send_datagram(now, app, flow, reply, data)
+        session.send_datagram(now, datagram)
     }
 
     /// Adds or changes a tenant towards a peer, at any time: its weight is in force at once, and

@@ -39,7 +39,7 @@ pub use config::{
     AggregationConfig, AggregationMode, AppConfig, Cipher, CopySpread, DeliveryClass,
     EndpointConfig, Parity, PathConfig, PeerConfig, Redundancy, SchedulerKind, TimingConfig,
 };
-pub use datagram::{DatagramMeta, Transmit, TransmitBuf};
+pub use datagram::{DatagramMeta, NewDatagram, Transmit, TransmitBuf};
 pub use endpoint::Endpoint;
 pub use event::{
     Delivery, Event, MessageOutcome, MismatchSeenBy, MoveReason, PathDownReason, RefusalReason,

@@ -336,12 +336,13 @@ impl Reader<'_> {
         let path = path.and_then(|p| self.reference("path", &p, &names.paths));
         let class = class?.value;
         self.refuse_contradictions(class, &latency_target, &lifetime, &length);
+        let (latency_target, lifetime) = (value(latency_target), value(lifetime));
         let app = App {
             name: name?,
             class,
             peer: PeerIndex(peer?),
-            latency_target: value(latency_target),
-            lifetime: value(lifetime),
+            latency_target,
+            lifetime: lifetime.or_else(|| default_lifetime(class, latency_target)),
             length: value(length),
             interval: value(interval),
             path: path.map(PathIndex),
@@ -357,14 +358,10 @@ impl Reader<'_> {
         length: &Option<Located<ByteCount>>,
     ) {
         let r = &mut self.report;
-        if let (Class::Datagram | Class::Stream, Some(lifetime)) = (class, lifetime) {
-            let message = match class {
-                Class::Stream => "lifetime: streams have none, all of their bytes arrive",
-                _ => "lifetime: datagrams have none, they are sent once",
-            };
+        if let (Class::Stream, Some(lifetime)) = (class, lifetime) {
             r.add(
                 &lifetime.at,
-                message,
+                "lifetime: streams have none, all of their bytes arrive",
                 "remove it, or write class = \"message\"",
             );
         }
@@ -373,8 +370,8 @@ impl Reader<'_> {
         {
             let (lifetime_text, target_text) = (Text(lifetime.value), Text(latency_target.value));
             let message = format!(
-                "lifetime: {lifetime_text} is shorter than the latency target {target_text}, so messages \
-                 would be given up in time"
+                "lifetime: {lifetime_text} is shorter than the latency target {target_text}, so data \
+                 would be dropped in time"
             );
             r.add(
                 &lifetime.at,
@@ -488,6 +485,16 @@ impl Reader<'_> {
             },
         ))
     }
+}
+
+/// How long datagrams are of use where the configuration does not say. Ours: receivers of real-time
+/// data have played out what surrounds them, and clients of request and reply have asked again.
+const DATAGRAM_LIFETIME: Duration = Duration::from_secs(2);
+
+/// Messages are kept until they arrive, and datagrams for [`DATAGRAM_LIFETIME`] or their latency target.
+fn default_lifetime(class: Class, latency_target: Option<Duration>) -> Option<Duration> {
+    let target = latency_target.unwrap_or_default();
+    (class == Class::Datagram).then_some(DATAGRAM_LIFETIME.max(target))
 }
 
 const SCHEDULERS: &[(&str, Scheduler)] =

@@ -214,7 +214,7 @@ const REST: &str = "
 #peer = \"osaka\"
 # Delay to aim for, from sending a message until its last byte has arrived.
 #latency_target = \"20ms\"
-# Older messages are dropped. Default: never.
+# Older messages and datagrams are dropped. Default: never, and 2s for datagrams.
 #lifetime = \"2s\"
 # Mean length and mean interval of messages, for predictions. Default: measured.
 #length = \"100kB\"

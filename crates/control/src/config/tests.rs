@@ -816,18 +816,28 @@ fn applications_with_one_number_on_the_wire_are_refused() {
 }
 
 #[test]
+fn datagrams_have_a_lifetime_by_default() {
+    let datagram = "class = \"datagram\"";
+    for (keys, seconds) in [
+        ("", 2),
+        ("\nlifetime = \"1s\"", 1),
+        ("\nlatency_target = \"5s\"", 5),
+    ] {
+        let text = GOOD.replace(datagram, &format!("{datagram}{keys}"));
+        let config = Config::parse(&text, "f").expect("a configuration");
+        let app = config.apps.iter().find(|app| app.class == Class::Datagram);
+        let lifetime = app.expect("an application of the class").lifetime;
+        assert_eq!(lifetime, Some(Duration::from_secs(seconds)), "{keys}");
+    }
+}
+
+#[test]
 fn contradictions_of_an_application_are_refused() {
     refused(
         "lifetime = \"2s\"",
         "lifetime = \"10ms\"",
-        "31:12: lifetime: 10ms is shorter than the latency target 20ms, so messages would be given up in \
+        "31:12: lifetime: 10ms is shorter than the latency target 20ms, so data would be dropped in \
          time; make lifetime at least as long as latency_target, or remove it",
-    );
-    refused(
-        "class = \"datagram\"",
-        "class = \"datagram\"\nlifetime = \"1s\"",
-        "39:12: lifetime: datagrams have none, they are sent once; remove it, or write class = \
-         \"message\"",
     );
     refused(
         "class = \"datagram\"",

@@ -257,6 +257,13 @@ impl Applications {
         }
     }
 
+    /// The lifetime of a datagram of the application ended while it waited.
+    pub(crate) fn on_datagram_expired(&mut self, id: AppId) {
+        if let Some(app) = self.apps.get_mut(&id) {
+            app.stats.expired_messages += 1;
+        }
+    }
+
     /// Bytes of a stream of an application were accepted for sending.
     pub(crate) fn on_stream_written(&mut self, now: Instant, id: AppId, bytes: usize) {
         if let Some(app) = self.apps.get_mut(&id).filter(|_| bytes > 0) {

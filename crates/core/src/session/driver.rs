@@ -7,15 +7,16 @@ use keiro_units::Instant;
 use super::{
     Arrived, Session, clock,
     path::Path,
-    send_queues::{NewDatagram, NewMessage},
+    send_queues::{DatagramNeeds, NewMessage},
     sent_frames::MessageControl,
     stream::ReadableBytes,
     tenant::NewPacket,
 };
 use crate::{
     config::DeliveryClass,
+    datagram::NewDatagram,
     event::{RefusalReason, ResetReason, SendError},
-    id::{AppId, FlowId, MessageId, PathId, StreamId, TenantId},
+    id::{AppId, MessageId, PathId, StreamId, TenantId},
     tenant::{IpPacket, PacketError},
     wire::{DATAGRAM_LEN_MAX, Frame, MESSAGE_LEN_MAX, MessageStatus},
 };
@@ -57,34 +58,33 @@ impl Session {
     pub(crate) fn send_datagram(
         &mut self,
         now: Instant,
-        app: AppId,
-        flow: FlowId,
-        reply: bool,
-        data: &[u8],
+        datagram: NewDatagram<'_>,
     ) -> Result<(), SendError> {
-        if data.len() > DATAGRAM_LEN_MAX {
+        let len = datagram.data.len();
+        if len > DATAGRAM_LEN_MAX {
             return Err(SendError::Length {
-                len: data.len(),
+                len,
                 min: 0,
                 max: DATAGRAM_LEN_MAX,
             });
         }
         let entry = self
             .apps
-            .accepting(app, DeliveryClass::Datagram)
+            .accepting(datagram.app, DeliveryClass::Datagram)
             .ok_or(SendError::UnknownApplication)?;
-        entry.on_accepted(now, data.len());
         let datagram = NewDatagram {
-            app,
-            flow,
-            reply,
-            data,
+            made: datagram.made.min(now),
+            ..datagram
+        };
+        entry.on_accepted(datagram.made, len);
+        let needs = DatagramNeeds {
             latency_target: entry.latency_target(),
+            lifetime: entry.lifetime(),
         };
         let path = entry.active();
         let idle = self.is_coalescing_idle(path);
         let queues = self.scheduler.queues_mut();
-        for app in queues.push_datagram(now, datagram, path) {
+        for app in queues.push_datagram(datagram, needs, path) {
             self.apps.on_datagram_dropped(app);
         }
         self.on_coalescing_began(now, path, idle);

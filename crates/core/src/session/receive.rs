@@ -164,7 +164,9 @@ impl Session {
             Frame::Packet { .. } | Frame::UnknownTenant { .. } => {
                 self.handle_tenant_frame(context, frame);
             }
-            Frame::Datagram { .. } | Frame::Fragment { .. } => self.handle_datagram_frame(frame),
+            Frame::Datagram { .. } | Frame::Fragment { .. } => {
+                self.handle_datagram_frame(context, frame);
+            }
             Frame::Message { .. }
             | Frame::MessageDone { .. }
             | Frame::MessageDrop { .. }
@@ -223,7 +225,9 @@ impl Session {
         }
     }
 
-    fn handle_datagram_frame(&mut self, frame: Frame<'_>) {
+    fn handle_datagram_frame(&mut self, context: PacketContext, frame: Frame<'_>) {
+        // What the kernel held while this process was stopped is no younger for it.
+        let age = context.now.saturating_duration_since(context.received_at);
         match frame {
             Frame::Datagram {
                 app,
@@ -232,12 +236,13 @@ impl Session {
                 data,
             } => {
                 let flow = FlowId(flow);
-                self.deliver_datagram(ReceivedDatagram {
+                let datagram = ReceivedDatagram {
                     app,
                     flow,
                     reply,
                     data,
-                });
+                };
+                self.deliver_datagram(datagram, age);
             }
             Frame::Fragment {
                 id,
@@ -259,12 +264,13 @@ impl Session {
                     data,
                 };
                 if let Some(whole) = self.receiver.on_fragment(part) {
-                    self.deliver_datagram(ReceivedDatagram {
+                    let datagram = ReceivedDatagram {
                         app: whole.app,
                         flow: whole.flow,
                         reply: whole.reply,
                         data: &whole.body,
-                    });
+                    };
+                    self.deliver_datagram(datagram, age);
                 }
             }
             _ => {}
@@ -416,10 +422,11 @@ impl Session {
         }
     }
 
-    fn deliver_datagram(&mut self, datagram: ReceivedDatagram<'_>) {
+    fn deliver_datagram(&mut self, datagram: ReceivedDatagram<'_>, age: Duration) {
         let app = self.apps.arriving(datagram.app, DeliveryClass::Datagram);
         let Some(app) = app else { return };
-        if self.receiver.is_delivery_full() {
+        let is_too_old = app.lifetime().is_some_and(|lifetime| age > lifetime);
+        if is_too_old || self.receiver.is_delivery_full() {
             app.on_dropped();
             return;
         }

@@ -16,7 +16,7 @@ mod streams;
 mod tests;
 
 pub(crate) use self::{
-    datagrams::NewDatagram,
+    datagrams::DatagramNeeds,
     messages::{NewMessage, OutMessage},
     packetize::{CONTENT_HEAD_MAX, FrameBuf, ItemSelection, WritableStream},
     ready::{Coalescing, SendItem},
@@ -35,6 +35,7 @@ use self::{
 use super::stream::outbound::OutStream;
 use crate::{
     config::{DeliveryClass, SchedulerKind},
+    datagram::NewDatagram,
     id::{AppId, PathId, StreamId, TenantId},
 };
 
@@ -98,8 +99,8 @@ impl SendQueues {
     /// Accepts a datagram for `path`; the applications whose oldest datagrams made room for it.
     pub(crate) fn push_datagram(
         &mut self,
-        now: Instant,
         new: NewDatagram<'_>,
+        needs: DatagramNeeds,
         path: Option<PathId>,
     ) -> Vec<AppId> {
         let mut dropped = Vec::new();
@@ -107,8 +108,9 @@ impl SendQueues {
             dropped.extend(self.remove_datagram(oldest).map(|datagram| datagram.app));
         }
         let id = self.take_number();
-        let key = self.key(now, new.latency_target);
-        self.datagrams.insert(id, OutDatagram::new(new, key));
+        let key = self.key(new.made, needs.latency_target);
+        let datagram = OutDatagram::new(new, needs.lifetime, key);
+        self.datagrams.insert(id, datagram);
         self.enqueue(SendItem::Datagram(id), path);
         dropped
     }
@@ -274,6 +276,15 @@ impl SendQueues {
         Some((id, self.remove_message(id)?))
     }
 
+    /// Takes out the datagrams whose lifetime has ended; their applications.
+    pub(crate) fn expire_datagrams(&mut self, now: Instant) -> Vec<AppId> {
+        let mut expired = Vec::new();
+        while let Some(id) = self.datagrams.next_expired(now) {
+            expired.extend(self.remove_datagram(id).map(|datagram| datagram.app));
+        }
+        expired
+    }
+
     /// Takes out every message whose lifetime has ended.
     pub(crate) fn take_expired(&mut self, now: Instant) -> Vec<(u64, OutMessage)> {
         let mut expired = Vec::new();
@@ -284,7 +295,8 @@ impl SendQueues {
     }
 
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
-        self.messages.next_expiry()
+        let messages = self.messages.next_expiry().into_iter();
+        messages.chain(self.datagrams.next_expiry()).min()
     }
 
     /// Takes out everything: the peer is removed.

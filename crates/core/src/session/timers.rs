@@ -21,6 +21,7 @@ impl Session {
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.end_epochs(now);
         self.expire_messages(now);
+        self.expire_datagrams(now);
         let selection = &mut self.path_selection;
         if selection.on_timeout(now, &self.apps, &self.paths) {
             self.choose_paths(MoveReason::PathUp);
@@ -100,6 +101,13 @@ impl Session {
             }
             let end = MessageEnd::here(MessageOutcome::Expired);
             self.on_message_ended(now, id, &message, end);
+        }
+    }
+
+    /// Drops datagrams that are of no use any more, as after an outage.
+    pub(super) fn expire_datagrams(&mut self, now: Instant) {
+        for app in self.scheduler.queues_mut().expire_datagrams(now) {
+            self.apps.on_datagram_expired(app);
         }
     }
 

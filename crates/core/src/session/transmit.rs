@@ -139,6 +139,8 @@ impl Session {
         if self.reachability.is_closed || !self.keys.may_seal(now, &self.settings.timing) {
             return None;
         }
+        // The process may have been stopped since the last timeout.
+        self.expire_datagrams(now);
         self.took_turn = false;
         for id in self.paths.polling_order() {
             if let Some(transmit) = self.poll_path(now, id, buf, uplinks, random) {

@@ -8,8 +8,8 @@ mod window;
 use std::{collections::BTreeMap, time::Duration};
 
 use keiro_core::{
-    AppId, DatagramMeta, Delivery, Endpoint, Event, Instant, IpPacket, PacketError, PathId, PeerId,
-    SocketId, TenantConfig, TenantError, TenantId, TenantSnapshot, TransmitBuf,
+    AppId, DatagramMeta, Delivery, Endpoint, Event, Instant, IpPacket, NewDatagram, PacketError,
+    PathId, PeerId, SocketId, TenantConfig, TenantError, TenantId, TenantSnapshot, TransmitBuf,
 };
 use keiro_model::fairness::{
     aimd::Provider,
@@ -410,10 +410,13 @@ fn messages_have_the_weight_of_tenant_zero_and_its_window() {
             .send_datagram(
                 net.now,
                 net.peers[0],
-                app(),
-                keiro_core::FlowId(0),
-                false,
-                &[1; 60_000],
+                NewDatagram {
+                    app: app(),
+                    flow: keiro_core::FlowId(0),
+                    reply: false,
+                    made: net.now,
+                    data: &[1; 60_000],
+                },
             )
             .expect("room");
     }

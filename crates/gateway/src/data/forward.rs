@@ -6,7 +6,7 @@
 
 use std::{collections::HashMap, io, net::UdpSocket, time::Duration};
 
-use keiro_core::{AppId, DeliveryClass, Endpoint, FlowId, Instant, PeerId};
+use keiro_core::{AppId, DeliveryClass, Endpoint, FlowId, Instant, NewDatagram, PeerId};
 use keiro_linux::{
     epoll::{Epoll, Interest},
     udp,
@@ -191,7 +191,17 @@ impl Forwards {
             if flow.replies && class == Some(DeliveryClass::Datagram) {
                 flow.used = now;
                 // A full queue drops its oldest; other errors mean that the application is gone.
-                let _ = endpoint.send_datagram(now, peer, app, id, true, &buffer[..length]);
+                let _ = endpoint.send_datagram(
+                    now,
+                    peer,
+                    NewDatagram {
+                        app,
+                        flow: id,
+                        reply: true,
+                        made: now,
+                        data: &buffer[..length],
+                    },
+                );
             }
         }
     }

@@ -5,7 +5,7 @@
 
 use std::{collections::HashMap, io, net::SocketAddr};
 
-use keiro_core::{AppId, DeliveryClass, Endpoint, FlowId, Instant};
+use keiro_core::{AppId, DeliveryClass, Endpoint, FlowId, Instant, NewDatagram};
 use keiro_linux::{
     epoll::{Epoll, Interest},
     udp::{BatchSocket, Outgoing, ReceiveBuffers, Sent},
@@ -132,6 +132,8 @@ impl Listeners {
                     remote: received.remote,
                     local: received.local,
                 };
+                // It may have waited while the gateway was kept from running.
+                let made = Instant::from_nanos(received.received_at_nanos);
                 // An empty datagram is one, too, and has no chunk.
                 let empty = received.data.is_empty().then_some(&[][..]);
                 for datagram in received.data.chunks(received.stride).chain(empty) {
@@ -145,7 +147,17 @@ impl Listeners {
                     let taken = match route.config.class {
                         DeliveryClass::Datagram => match flows.flow_of(now, client) {
                             Some(flow) => endpoint
-                                .send_datagram(now, peer, app, flow, false, datagram)
+                                .send_datagram(
+                                    now,
+                                    peer,
+                                    NewDatagram {
+                                        app,
+                                        flow,
+                                        reply: false,
+                                        made,
+                                        data: datagram,
+                                    },
+                                )
                                 .is_ok(),
                             None => false,
                         },
@@ -153,7 +165,7 @@ impl Listeners {
                             *next_message += 1;
                             let body = tagged_body(*next_message, datagram);
                             !datagram.is_empty()
-                                && endpoint.send_message(now, now, peer, app, body).is_ok()
+                                && endpoint.send_message(now, made, peer, app, body).is_ok()
                         }
                         DeliveryClass::Stream => false,
                     };

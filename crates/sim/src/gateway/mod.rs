@@ -19,7 +19,8 @@ use std::{
 
 use keiro_core::{
     AppConfig, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig, Event, FlowId,
-    MessageId, PathId, PeerConfig, PeerId, SendError, SessionSnapshot, SocketId, TransmitBuf, wire,
+    MessageId, NewDatagram, PathId, PeerConfig, PeerId, SendError, SessionSnapshot, SocketId,
+    TransmitBuf, wire,
 };
 use keiro_units::Instant;
 
@@ -387,7 +388,17 @@ impl Gateway {
             let data = self.datagram(index, bytes);
             let (app, flow) = (self.peer_config.apps[app].id, FlowId(app as u32));
             let (endpoint, peer) = (&mut running.endpoint, running.peer);
-            if let Err(error) = endpoint.send_datagram(now, peer, app, flow, false, &data) {
+            if let Err(error) = endpoint.send_datagram(
+                now,
+                peer,
+                NewDatagram {
+                    app,
+                    flow,
+                    reply: false,
+                    made: now,
+                    data: &data,
+                },
+            ) {
                 let fault = format!("{now}: datagram of {bytes} bytes refused: {error}");
                 self.log.faults.push(fault);
             }

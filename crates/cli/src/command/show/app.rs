@@ -73,10 +73,11 @@ fn is_counted(app: &AppSnapshot, name: &str) -> bool {
         (Class::Stream, _) => !name.ends_with("_messages"),
         (
             Class::Datagram,
-            "delivered_messages" | "late_messages" | "expired_messages" | "unknown_messages"
-            | "waiting_messages",
+            "delivered_messages" | "late_messages" | "unknown_messages" | "waiting_messages",
         ) => false,
-        (Class::Datagram, "received_messages" | "received_bytes") => !app.only_packets,
+        (Class::Datagram, "received_messages" | "received_bytes" | "expired_messages") => {
+            !app.only_packets
+        }
         _ => true,
     }
 }

@@ -1,7 +1,8 @@
 use super::*;
 use crate::{
+    datagram::NewDatagram,
     id::FlowId,
-    session::{send_queues::NewDatagram, tenant::GrantKind},
+    session::{send_queues::DatagramNeeds, tenant::GrantKind},
 };
 use keiro_model::fairness::controller::ControllerConfig;
 use keiro_units::Bandwidth;
@@ -27,11 +28,11 @@ fn scheduler() -> SendScheduler {
         app: AppId(1),
         flow: FlowId(0),
         reply: false,
+        made: NOW,
         data: &[1; 1000],
-        latency_target: None,
     };
     let queues = scheduler.queues_mut();
-    queues.push_datagram(NOW, datagram, Some(PATH.id));
+    queues.push_datagram(datagram, DatagramNeeds::default(), Some(PATH.id));
     scheduler
 }
 

@@ -1,23 +1,29 @@
 //! Datagrams that wait to be sent.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use keiro_units::Instant;
 
 use super::ready::ScheduleKey;
-use crate::id::{AppId, FlowId};
+use crate::{
+    datagram::NewDatagram,
+    id::{AppId, FlowId},
+};
 
 /// Datagram bytes that wait at most; then the oldest go. 2 MiB: 170 ms of 100 Mbit/s.
 pub(super) const DATAGRAM_BYTES_MAX: usize = 2 << 20;
 /// Datagrams that wait at most, whatever their bytes: bounds bookkeeping. Ours: 64 bytes each in the mean.
 pub(super) const DATAGRAMS_MAX: usize = DATAGRAM_BYTES_MAX / 64;
 
-/// A datagram that is to be sent.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NewDatagram<'a> {
-    pub(crate) app: AppId,
-    pub(crate) flow: FlowId,
-    pub(crate) reply: bool,
-    pub(crate) data: &'a [u8],
+/// What the application of a datagram needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DatagramNeeds {
     pub(crate) latency_target: Option<Duration>,
+    /// From when it was made: an older one is of no use to its receiver. `None`: any age.
+    pub(crate) lifetime: Option<Duration>,
 }
 
 /// A datagram that waits.
@@ -28,6 +34,7 @@ pub(crate) struct OutDatagram {
     pub(crate) reply: bool,
     pub(crate) data: Vec<u8>,
     key: u64,
+    expires: Option<Instant>,
     /// Sent as fragments up to here.
     pub(super) offset: usize,
     /// Number of its fragments' datagram, once it has begun.
@@ -38,19 +45,21 @@ pub(crate) struct OutDatagram {
 #[derive(Debug, Default)]
 pub(super) struct OutDatagrams {
     datagrams: BTreeMap<u64, OutDatagram>,
+    expiries: BTreeSet<(Instant, u64)>,
     bytes: usize,
     next_fragment_id: u64,
 }
 
 impl OutDatagram {
     /// `key`: its place in the schedule.
-    pub(super) fn new(new: NewDatagram<'_>, key: u64) -> Self {
+    pub(super) fn new(new: NewDatagram<'_>, lifetime: Option<Duration>, key: u64) -> Self {
         Self {
             app: new.app,
             flow: new.flow,
             reply: new.reply,
             data: new.data.to_vec(),
             key,
+            expires: lifetime.map(|lifetime| new.made + lifetime),
             offset: 0,
             fragment_id: None,
         }
@@ -72,14 +81,30 @@ impl OutDatagrams {
     }
 
     pub(super) fn insert(&mut self, id: u64, datagram: OutDatagram) {
+        if let Some(at) = datagram.expires {
+            self.expiries.insert((at, id));
+        }
         self.bytes += datagram.data.len();
         self.datagrams.insert(id, datagram);
     }
 
     pub(super) fn remove(&mut self, id: u64) -> Option<OutDatagram> {
         let datagram = self.datagrams.remove(&id)?;
+        if let Some(at) = datagram.expires {
+            self.expiries.remove(&(at, id));
+        }
         self.bytes -= datagram.data.len();
         Some(datagram)
+    }
+
+    /// The next datagram whose lifetime has ended.
+    pub(super) fn next_expired(&self, now: Instant) -> Option<u64> {
+        let (at, id) = self.expiries.first()?;
+        (*at <= now).then_some(*id)
+    }
+
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        self.expiries.first().map(|(at, _)| *at)
     }
 
     pub(super) fn get(&self, id: u64) -> Option<&OutDatagram> {
@@ -97,6 +122,7 @@ impl OutDatagrams {
     /// The peer is removed.
     pub(super) fn clear(&mut self) {
         self.datagrams.clear();
+        self.expiries.clear();
         self.bytes = 0;
     }
 
@@ -135,6 +161,8 @@ impl OutDatagrams {
     pub(super) fn check_invariants(&self) {
         let data = self.datagrams.values().map(|datagram| datagram.data.len());
         assert_eq!(self.bytes, data.sum::<usize>(), "datagram bytes");
+        let expiring = self.datagrams.values().filter(|d| d.expires.is_some());
+        assert_eq!(self.expiries.len(), expiring.count(), "datagram lifetimes");
         assert!(self.datagrams.len() <= DATAGRAMS_MAX, "datagrams");
         assert!(self.bytes <= DATAGRAM_BYTES_MAX, "datagram bytes");
     }

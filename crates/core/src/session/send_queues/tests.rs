@@ -25,8 +25,8 @@ fn datagram(data: &[u8]) -> NewDatagram<'_> {
         app: APP,
         flow: FlowId(0),
         reply: false,
+        made: at(0),
         data,
-        latency_target: None,
     }
 }
 
@@ -232,7 +232,10 @@ fn full_datagram_queue_drops_the_oldest() {
     let mut out = queues(SchedulerKind::Deadline);
     let data = vec![0; 60_000];
     let dropped = (0..40)
-        .map(|_| out.push_datagram(at(0), datagram(&data), Some(PATH)).len())
+        .map(|_| {
+            out.push_datagram(datagram(&data), DatagramNeeds::default(), Some(PATH))
+                .len()
+        })
         .sum::<usize>();
     assert_eq!(dropped, 40 - DATAGRAM_BYTES_MAX / 60_000);
     let first = out.first(PATH, TenantId::ZERO, true);
@@ -248,7 +251,10 @@ fn datagrams_without_bytes_are_bounded_too() {
         let mut out = queues(SchedulerKind::Deadline);
         let data = vec![0; len];
         let dropped: usize = (0..DATAGRAMS_MAX + 1000)
-            .map(|_| out.push_datagram(at(0), datagram(&data), None).len())
+            .map(|_| {
+                out.push_datagram(datagram(&data), DatagramNeeds::default(), None)
+                    .len()
+            })
             .sum();
         assert_eq!(
             (dropped, out.datagrams.iter().count()),

@@ -1,6 +1,8 @@
 //! Thin traffic gathered into aggregates, as a driver sees it.
 
-use keiro_core::{AggregationConfig, AggregationMode, AggregationSnapshot, CopySpread, Redundancy};
+use keiro_core::{
+    AggregationConfig, AggregationMode, AggregationSnapshot, CopySpread, NewDatagram, Redundancy,
+};
 use keiro_model::aggregation::{Cause, ControllerKind, Limits, Settings};
 use keiro_units::ByteCount;
 
@@ -36,8 +38,18 @@ impl Pair {
     pub(crate) fn send_one(&mut self, number: u32) {
         let (end, peer) = (&mut self.ends[0], self.peers[0]);
         let data = number.to_be_bytes();
-        end.send_datagram(self.now, peer, AppId::of_name(APP), FlowId(1), false, &data)
-            .unwrap();
+        end.send_datagram(
+            self.now,
+            peer,
+            NewDatagram {
+                app: AppId::of_name(APP),
+                flow: FlowId(1),
+                reply: false,
+                made: self.now,
+                data: &data,
+            },
+        )
+        .unwrap();
     }
 
     pub(crate) fn arrived(&self) -> Vec<u32> {
@@ -264,10 +276,13 @@ fn with_timers_no_more_than_m_leaves_whatever_waits() {
                     .send_datagram(
                         now,
                         peer,
-                        AppId::of_name(APP),
-                        FlowId(1),
-                        false,
-                        &vec![7; length],
+                        NewDatagram {
+                            app: AppId::of_name(APP),
+                            flow: FlowId(1),
+                            reply: false,
+                            made: now,
+                            data: &vec![7; length],
+                        },
                     )
                     .unwrap();
             }
@@ -299,7 +314,17 @@ fn whatever_counts_as_thin_fits_into_an_aggregate() {
             data.resize(length as usize, 7);
             let (now, peer) = (pair.now, pair.peers[0]);
             pair.ends[0]
-                .send_datagram(now, peer, AppId::of_name(APP), FlowId(1), false, &data)
+                .send_datagram(
+                    now,
+                    peer,
+                    NewDatagram {
+                        app: AppId::of_name(APP),
+                        flow: FlowId(1),
+                        reply: false,
+                        made: now,
+                        data: &data,
+                    },
+                )
                 .unwrap();
             let mut came = |pair: &Pair| pair.arrived().last() == Some(&length);
             assert!(
@@ -356,8 +381,17 @@ fn what_was_thin_before_a_path_went_leaves_when_it_is_back() {
         // The first show that the peer is another one, and are lost.
         for attempt in 0.. {
             let app = AppId::of_name(APP);
-            let sent =
-                pair.ends[0].send_datagram(pair.now, pair.peers[0], app, FlowId(1), false, &data);
+            let sent = pair.ends[0].send_datagram(
+                pair.now,
+                pair.peers[0],
+                NewDatagram {
+                    app,
+                    flow: FlowId(1),
+                    reply: false,
+                    made: pair.now,
+                    data: &data,
+                },
+            );
             sent.unwrap();
             if pair.run(Duration::from_millis(10), came) {
                 break;
@@ -390,7 +424,17 @@ fn what_just_fits_leaves_though_there_is_something_to_acknowledge() {
             for (side, length) in [(0, length), (1, 100)] {
                 let (now, peer, data) = (pair.now, pair.peers[side], vec![7; length]);
                 pair.ends[side]
-                    .send_datagram(now, peer, AppId::of_name(APP), FlowId(1), false, &data)
+                    .send_datagram(
+                        now,
+                        peer,
+                        NewDatagram {
+                            app: AppId::of_name(APP),
+                            flow: FlowId(1),
+                            reply: false,
+                            made: now,
+                            data: &data,
+                        },
+                    )
                     .unwrap();
             }
             sent += 1;
@@ -411,8 +455,18 @@ fn what_does_not_fit_waits_for_the_next_tick() {
     for number in 0..60u32 {
         let mut data = number.to_be_bytes().to_vec();
         data.resize(if number % 2 == 0 { 700 } else { 1200 }, 7);
-        end.send_datagram(pair.now, peer, AppId::of_name(APP), FlowId(1), false, &data)
-            .unwrap();
+        end.send_datagram(
+            pair.now,
+            peer,
+            NewDatagram {
+                app: AppId::of_name(APP),
+                flow: FlowId(1),
+                reply: false,
+                made: pair.now,
+                data: &data,
+            },
+        )
+        .unwrap();
     }
     let all = |pair: &Pair| pair.arrived().len() == 60;
     assert!(pair.run(Duration::from_secs(1), all));
@@ -465,7 +519,17 @@ fn copies_with_time_between_them_say_nothing_of_the_bandwidth() {
         for _ in 0..2000 {
             let now = pair.now;
             pair.ends[0]
-                .send_datagram(now, peer, app, FlowId(1), false, &[7; 1300])
+                .send_datagram(
+                    now,
+                    peer,
+                    NewDatagram {
+                        app,
+                        flow: FlowId(1),
+                        reply: false,
+                        made: now,
+                        data: &[7; 1300],
+                    },
+                )
                 .unwrap();
             pair.run(Duration::from_millis(2), |_| false);
         }
@@ -569,7 +633,17 @@ fn every_path_and_direction_has_parameters_of_its_own() {
         for side in [0, 1] {
             let (now, peer) = (pair.now, pair.peers[side]);
             pair.ends[side]
-                .send_datagram(now, peer, AppId::of_name(APP), FlowId(1), false, &[7; 4])
+                .send_datagram(
+                    now,
+                    peer,
+                    NewDatagram {
+                        app: AppId::of_name(APP),
+                        flow: FlowId(1),
+                        reply: false,
+                        made: now,
+                        data: &[7; 4],
+                    },
+                )
                 .unwrap();
         }
         pair.run(Duration::from_millis(1), |_| false);

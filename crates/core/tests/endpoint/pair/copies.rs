@@ -1,7 +1,7 @@
 //! Copies of aggregates on other paths: what these carry, and how copies that never left are reported.
 
 use keiro_core::{
-    AggregationConfig, AggregationMode, CopySpread, Parity, PathSnapshot, Redundancy,
+    AggregationConfig, AggregationMode, CopySpread, NewDatagram, Parity, PathSnapshot, Redundancy,
 };
 
 use super::{
@@ -33,7 +33,17 @@ impl Pair {
     fn send_thin(&mut self, len: usize) {
         let (now, peer, app) = (self.now, self.peers[0], AppId::of_name(APP));
         self.ends[0]
-            .send_datagram(now, peer, app, FlowId(1), false, &vec![7; len])
+            .send_datagram(
+                now,
+                peer,
+                NewDatagram {
+                    app,
+                    flow: FlowId(1),
+                    reply: false,
+                    made: now,
+                    data: &vec![7; len],
+                },
+            )
             .expect("room");
     }
 

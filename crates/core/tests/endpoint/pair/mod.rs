@@ -2,6 +2,7 @@
 
 pub(crate) mod aggregates;
 mod copies;
+mod datagram_age;
 mod parity;
 mod streams;
 
@@ -13,9 +14,9 @@ use std::{
 
 use keiro_core::{
     AppConfig, AppId, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig, Event,
-    FlowId, Instant, MessageOutcome, MismatchSeenBy, PathConfig, PathId, PathState, PeerConfig,
-    PeerId, PrivateKey, RefusalReason, SendError, SocketId, StreamId, StreamSignal, TenantId,
-    TransmitBuf, UnknownCause,
+    FlowId, Instant, MessageOutcome, MismatchSeenBy, NewDatagram, PathConfig, PathId, PathState,
+    PeerConfig, PeerId, PrivateKey, RefusalReason, SendError, SocketId, StreamId, StreamSignal,
+    TenantId, TransmitBuf, UnknownCause,
 };
 use keiro_units::{Bandwidth, ByteCount, Probability};
 
@@ -71,6 +72,8 @@ pub(crate) struct Pair {
     /// Datagrams that left at once, at most.
     batched_max: usize,
     events: u64,
+    /// How long the kernel holds what arrives.
+    held: Duration,
 }
 
 fn address(end: usize, path: u16) -> SocketAddr {
@@ -151,6 +154,7 @@ impl Pair {
             counts: [(0, 0); 2],
             batched_max: 0,
             events: 0,
+            held: Duration::ZERO,
         }
     }
 
@@ -209,7 +213,9 @@ impl Pair {
                     socket,
                     remote,
                     ecn: self.ecn,
-                    received_at: self.now,
+                    received_at: Instant::from_nanos(
+                        self.now.as_nanos() - self.held.as_nanos() as u64,
+                    ),
                 };
                 self.ends[to].handle_datagram(self.now, meta, &mut bytes);
                 self.check_invariants(to);
@@ -451,7 +457,17 @@ fn datagrams_arrive_and_long_ones_are_fragmented() {
     let app = AppId::of_name(APP);
     for size in [0, 1, 1400, 1500, 65_507] {
         let (now, peer) = (pair.now, pair.peers[0]);
-        let sent = pair.ends[0].send_datagram(now, peer, app, FlowId(7), true, &body(size));
+        let sent = pair.ends[0].send_datagram(
+            now,
+            peer,
+            NewDatagram {
+                app,
+                flow: FlowId(7),
+                reply: true,
+                made: now,
+                data: &body(size),
+            },
+        );
         sent.expect("room");
     }
     assert!(
@@ -661,7 +677,17 @@ fn datagrams_of_an_application_of_another_class_are_reported_where_they_arrive()
     let (app, peer) = (AppId::of_name(APP), pair.peers[1]);
     pair.ends[1].remove_app(peer, app);
     let (now, peer) = (pair.now, pair.peers[0]);
-    let sent = pair.ends[0].send_datagram(now, peer, app, FlowId(7), false, b"lost");
+    let sent = pair.ends[0].send_datagram(
+        now,
+        peer,
+        NewDatagram {
+            app,
+            flow: FlowId(7),
+            reply: false,
+            made: now,
+            data: b"lost",
+        },
+    );
     sent.expect("room");
     pair.run(Duration::from_secs(1), |_| false);
     let seen = (app, DeliveryClass::Datagram, MismatchSeenBy::Us);

@@ -1,6 +1,6 @@
 //! Parity of groups of aggregates instead of copies, as a driver sees it.
 
-use keiro_core::{AggregationConfig, AggregationMode, Parity, Redundancy};
+use keiro_core::{AggregationConfig, AggregationMode, NewDatagram, Parity, Redundancy};
 
 use super::{
     aggregates::{fixed_copies, over_both_paths_the_death_of_one_costs_nothing, pair},
@@ -64,8 +64,18 @@ fn measure(config: &AggregationConfig, loses: fn(u64) -> bool, count: u32) -> Se
         let mut data = vec![0; 200];
         data[..4].copy_from_slice(&number.to_be_bytes());
         let (end, peer) = (&mut pair.ends[0], pair.peers[0]);
-        end.send_datagram(pair.now, peer, AppId::of_name(APP), FlowId(1), false, &data)
-            .unwrap();
+        end.send_datagram(
+            pair.now,
+            peer,
+            NewDatagram {
+                app: AppId::of_name(APP),
+                flow: FlowId(1),
+                reply: false,
+                made: pair.now,
+                data: &data,
+            },
+        )
+        .unwrap();
         made.push(pair.now);
         pair.run(Duration::from_millis(1), |_| false);
     }
@@ -193,8 +203,18 @@ fn long_and_short_aggregates_share_a_group() {
         let mut data = body(1 + number * 37 % 1450);
         data[0] = number as u8;
         let (end, peer) = (&mut pair.ends[0], pair.peers[0]);
-        end.send_datagram(pair.now, peer, AppId::of_name(APP), FlowId(1), false, &data)
-            .unwrap();
+        end.send_datagram(
+            pair.now,
+            peer,
+            NewDatagram {
+                app: AppId::of_name(APP),
+                flow: FlowId(1),
+                reply: false,
+                made: pair.now,
+                data: &data,
+            },
+        )
+        .unwrap();
         if data.len() <= 1380 {
             sent.push(data.clone());
             largest = largest.max(data.len());
@@ -364,7 +384,17 @@ fn parity_of_unequal_aggregates_leaves_m_as_it_is() {
                 let (now, peer) = (pair.now, pair.peers[0]);
                 let app = AppId::of_name(APP);
                 pair.ends[0]
-                    .send_datagram(now, peer, app, FlowId(1), false, &vec![7; length])
+                    .send_datagram(
+                        now,
+                        peer,
+                        NewDatagram {
+                            app,
+                            flow: FlowId(1),
+                            reply: false,
+                            made: now,
+                            data: &vec![7; length],
+                        },
+                    )
                     .unwrap();
             }
         }

@@ -1,6 +1,6 @@
 //! A tenant's messages, streams and datagrams share and are bounded as its IP packets are.
 
-use keiro_core::{AggregationMode, AppConfig, AppId, DeliveryClass, FlowId, StreamId};
+use keiro_core::{AggregationMode, AppConfig, AppId, DeliveryClass, FlowId, NewDatagram, StreamId};
 
 use super::{
     BTreeMap, Bottleneck, ControllerConfig, Duration, MS, Net, ONE, TWO, TenantId, backlog, keiro,
@@ -180,10 +180,29 @@ fn copies_of_a_tenants_aggregates_count_as_its_own() {
         tick += 1;
         let flow = FlowId(tick);
         net.ends[0]
-            .send_datagram(net.now, net.peers[0], id(THIN), flow, false, &[5; 100])
+            .send_datagram(
+                net.now,
+                net.peers[0],
+                NewDatagram {
+                    app: id(THIN),
+                    flow,
+                    reply: false,
+                    made: net.now,
+                    data: &[5; 100],
+                },
+            )
             .expect("accepted");
-        let own =
-            net.ends[0].send_datagram(net.now, net.peers[0], super::app(), flow, false, &[6; 100]);
+        let own = net.ends[0].send_datagram(
+            net.now,
+            net.peers[0],
+            NewDatagram {
+                app: super::app(),
+                flow,
+                reply: false,
+                made: net.now,
+                data: &[6; 100],
+            },
+        );
         own.expect("accepted");
     };
     net.run(Duration::from_secs(1), &mut each);

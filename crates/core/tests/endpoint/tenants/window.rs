@@ -1,7 +1,7 @@
 //! What counts in a tenant's window.
 
 use keiro_core::{
-    FlowId, TenantId,
+    FlowId, NewDatagram, TenantId,
     wire::{Frame, Reader},
 };
 
@@ -44,7 +44,17 @@ fn acknowledgement_that_leaves_alone_is_not_charged_to_the_tenant_whose_turn_it_
     let app = AppId::of_name(DATAGRAMS);
     victim
         .end
-        .send_datagram(victim.now, victim.peer, app, FlowId(3), false, &datagram)
+        .send_datagram(
+            victim.now,
+            victim.peer,
+            NewDatagram {
+                app,
+                flow: FlowId(3),
+                reply: false,
+                made: victim.now,
+                data: &datagram,
+            },
+        )
         .expect("room");
     let packets = victim.hear().packets;
     let kinds: Vec<Vec<&str>> = packets.iter().map(|(_, clear)| kinds_of(clear)).collect();
