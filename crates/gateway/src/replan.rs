@@ -55,6 +55,9 @@ impl Gateway {
                     continue;
                 };
                 let to_peer = PeerPath::new(session.peer, path.id);
+                if self.planning.steering.is_flapping(to_peer, path) {
+                    input.flapping.insert((index, PeerIndex(number)));
+                }
                 let hold_down = self
                     .planning
                     .steering
@@ -305,7 +308,12 @@ impl Gateway {
                 .and_then(|planned| planned.path);
             let mut paths: Vec<PathIndex> = Vec::new();
             let all = (0..self.config.paths.len()).map(PathIndex);
-            let pin = operator.or(app.path);
+            let is_damped = |path: &PathIndex| {
+                let input = &self.planning.input;
+                input.is_damped(*path, AppIndex(number), app.peer)
+            };
+            // Not first, or the data path would move back as soon as it answers.
+            let pin = operator.or(app.path).filter(|path| !is_damped(path));
             let steering = &self.planning.steering;
             let backup = planned.and_then(|path| steering.backup_path(AppIndex(number), path));
             let last = self.planning.steering.preferred_path(app_id(app));

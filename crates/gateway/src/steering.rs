@@ -107,6 +107,13 @@ impl Steering {
         }
     }
 
+    /// Whether a path to a peer, up or down, went silent more than once lately and has not proven itself
+    /// since; see [`TrackedPath::is_flapping`].
+    pub(crate) fn is_flapping(&self, path: PeerPath, live: &PathSnapshot) -> bool {
+        let tracked = self.paths.get(&path);
+        tracked.is_some_and(|tracked| tracked.is_flapping(live.stats.outages))
+    }
+
     /// How long a path must stay up before applications may move to it; `None`: they may now.
     pub(crate) fn hold_down_left(&self, path: PeerPath, live: &PathSnapshot) -> Option<Duration> {
         let tracked = self.paths.get(&path)?;

@@ -22,6 +22,9 @@ pub(crate) struct PlannerInput {
     /// Those of `up` that are on hold-down or only expected to come up. Applications move to them
     /// only if they must.
     pub(crate) doubtful: BTreeMap<(PathIndex, PeerIndex), PathHoldDown>,
+    /// Paths to peers, up or down, that flap. Applications that are to be on one of them wait elsewhere until
+    /// it has stayed up.
+    pub(crate) flapping: BTreeSet<(PathIndex, PeerIndex)>,
     /// Applications that an operator has put on a path.
     pub(crate) operator: BTreeMap<AppIndex, PathIndex>,
     /// The present path of each application, or the one it was on last.
@@ -173,6 +176,7 @@ impl PlannerInput {
     pub(crate) fn are_outdated(&self, now: &Self) -> bool {
         self.up != now.up
             || self.doubtful != now.doubtful
+            || self.flapping != now.flapping
             || self.site != now.site
             || self.workloads != now.workloads
     }
@@ -187,6 +191,12 @@ impl PlannerInput {
     pub(crate) fn hold_down(&self, path: PathIndex, peer: PeerIndex) -> PathHoldDown {
         let doubtful = self.doubtful.get(&(path, peer)).copied();
         doubtful.unwrap_or(PathHoldDown::Released)
+    }
+
+    /// Whether an application that is to be on `path` waits elsewhere, because the path flaps. One that is on
+    /// it stays.
+    pub(crate) fn is_damped(&self, path: PathIndex, app: AppIndex, peer: PeerIndex) -> bool {
+        self.flapping.contains(&(path, peer)) && self.now.get(&app) != Some(&path)
     }
 
     /// It sends, but its traffic is not known yet.

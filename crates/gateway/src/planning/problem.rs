@@ -149,7 +149,9 @@ impl PlanningProblem {
         // Without a planner, the first path that is up.
         let first = eligible.first().copied();
         let (allowed, by) = match wanted {
-            Some((path, by)) if reaches(&path) => (self.only(path), by),
+            Some((path, by)) if reaches(&path) && !input.is_damped(path, index, app.peer) => {
+                (self.only(path), by)
+            }
             Some((_, by)) => match by {
                 // The site plans again as soon as it knows.
                 AssignedBy::Planner => (may, by),

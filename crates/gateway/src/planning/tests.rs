@@ -365,6 +365,36 @@ fn what_is_down_is_not_planned_with() {
 }
 
 #[test]
+fn a_pinned_application_waits_elsewhere_while_its_path_flaps() {
+    let config = paper("", "path = \"path2\"");
+    let of_first = |input: &PlannerInput| {
+        let problem = PlanningProblem::new(&config, input);
+        let planned = problem.answer(&config, PlanMode::Revise, &ForecastState::default());
+        (planned.apps[0].path, planned.apps[0].by)
+    };
+    let to_peer = (PathIndex(1), PeerIndex(0));
+    let mut input = placed([0; 5]);
+    input.doubtful.insert(to_peer, PathHoldDown::Held);
+    // Its first outage.
+    assert_eq!(
+        of_first(&input),
+        (Some(PathIndex(1)), AssignedBy::Pin),
+        "a single outage holds no pinned application"
+    );
+    input.flapping.insert(to_peer);
+    assert!(input.is_damped(PathIndex(1), AppIndex(0), PeerIndex(0)));
+    assert_eq!(of_first(&input), (Some(PathIndex(0)), AssignedBy::Fallback));
+    // It is on it already.
+    let mut there = input.clone();
+    there.now = placed([1, 0, 0, 0, 0]).now;
+    assert_eq!(of_first(&there), (Some(PathIndex(1)), AssignedBy::Pin));
+    // There is no other.
+    input.up.remove(&(PathIndex(0), PeerIndex(0)));
+    let (path, _) = of_first(&input);
+    assert_eq!(path, Some(PathIndex(1)), "the only path is never held down");
+}
+
+#[test]
 fn without_a_planner_the_first_path_is_taken() {
     let config = paper("planner = \"off\"", "path = \"path2\"");
     let planned = PlanningProblem::new(&config, &both_up()).answer(

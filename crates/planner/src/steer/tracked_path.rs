@@ -24,7 +24,7 @@ pub struct TrackedPath {
     /// Observations so far.
     observations: u64,
     deaths: u64,
-    /// The observations that found the deaths of the last minute, oldest first.
+    /// The observations that found the deaths of the last five minutes, oldest first.
     died: VecDeque<u64>,
 }
 
@@ -44,16 +44,21 @@ const SETTLED_SAMPLES: u32 = 5;
 /// Samples after which it is trusted although what it carries was not measured: no trains are
 /// paid for, or none gives an estimate. Ours: two seconds, twice what the first six trains take.
 const UNMEASURED_SAMPLES: u32 = 20;
-/// Each further death within a minute makes the time that it has to stay up longer by this factor.
-/// Ours: 0.5, 2, 8 and 30 s, so that a path that is down and up for a second each is left for good
-/// after its second death, and one that died once is back within the second.
+/// Each further death that is remembered makes the time that it has to stay up longer by this factor: the
+/// exponential hold-down of flap damping (RFC 2439). Ours: 0.5, 2, 8, 32 and 60 s, so that a path
+/// that is down and up for a second each is left for good after its second death, and one that died once is
+/// back within the second.
 const HOLD_DOWN_FACTOR: u32 = 4;
-const HOLD_DOWN_SAMPLES_MAX: u32 = 300;
-/// Samples after which those may go there whose latency target is met nowhere else. Ours: two seconds, so that a
-/// path that is up for less at a time moves no application.
+/// A minute, as damping of BFD sessions and interfaces commonly ends.
+const HOLD_DOWN_SAMPLES_MAX: u32 = 600;
+/// Samples after which those may go there whose latency target is met nowhere else, at least. Ours: two seconds,
+/// so that a path that is up for less at a time moves no application.
 const PROBATION_SAMPLES: u32 = 20;
-/// Looks of a minute: older deaths count no longer.
-const DEATHS_OBSERVATIONS: u64 = 600;
+/// Of a longer hold-down they wait for this part.
+const PROBATION_PART: u32 = 4;
+/// Looks of five minutes: older deaths count no longer. Ours: a path that fails once a minute is damped,
+/// and one that has been up for five minutes begins anew.
+const DEATHS_OBSERVATIONS: u64 = 3000;
 /// Deaths remembered; with fewer the longest time is reached.
 const DEATHS_MAX: usize = 8;
 /// Samples of a path's first second, whose shortest delay stands for the configured one.
@@ -108,7 +113,7 @@ impl TrackedPath {
             && (is_measured || self.samples >= UNMEASURED_SAMPLES);
         let gained = trusted && !std::mem::replace(&mut self.is_released, true);
         let replaces = self.before.is_some() && self.samples == SETTLED_SAMPLES;
-        let lasted = !self.is_released && self.samples == PROBATION_SAMPLES;
+        let lasted = !self.is_released && self.samples == self.probation_after();
         news && self.is_settled() || replaces || gained || lasted
     }
 
@@ -129,11 +134,25 @@ impl TrackedPath {
             .min(HOLD_DOWN_SAMPLES_MAX)
     }
 
+    /// Samples after which applications in need may use it.
+    fn probation_after(&self) -> u32 {
+        PROBATION_SAMPLES.max(self.released_after() / PROBATION_PART)
+    }
+
+    /// Whether the path, which has died `deaths` times, flaps: it died more than once lately, and has not
+    /// stayed up since for long enough even for applications in need.
+    pub fn is_flapping(&self, deaths: u64) -> bool {
+        let unseen = deaths.saturating_sub(self.deaths);
+        let died = self.died.len() as u64 + unseen;
+        let is_usable = unseen == 0 && (self.is_released || self.samples >= self.probation_after());
+        died > 1 && !is_usable
+    }
+
     /// Whether the path, which is up after `deaths` deaths, may be used, and by which applications.
     pub fn hold_down(&self, deaths: u64) -> PathHoldDown {
         match self.deaths == deaths {
             true if self.is_released => PathHoldDown::Released,
-            true if self.samples >= PROBATION_SAMPLES => PathHoldDown::Probation,
+            true if self.samples >= self.probation_after() => PathHoldDown::Probation,
             _ => PathHoldDown::Held,
         }
     }
@@ -284,10 +303,10 @@ mod tests {
     }
 
     #[test]
-    fn each_death_within_a_minute_makes_trust_take_longer() {
+    fn each_death_within_five_minutes_makes_the_hold_down_longer() {
         let mut followed = TrackedPath::default();
         let mut took = Vec::new();
-        for deaths in 1..=6 {
+        for deaths in 1..=7 {
             followed.on_observation(observation(deaths, None), None);
             let reported = followed.observations_until_released();
             let until_trusted = (1..1000).find(|_| {
@@ -295,31 +314,53 @@ mod tests {
                 followed.hold_down(deaths) == PathHoldDown::Released
             });
             took.push(until_trusted.unwrap());
-            // As long as no death is a minute ago meanwhile.
-            assert!(deaths > 4 || Some(reported) == until_trusted, "{reported}");
+            assert_eq!(Some(reported), until_trusted);
         }
-        // The first of them is a minute ago when the fifth has stayed up.
-        assert_eq!(took[..4], [5, 20, 80, 300]);
+        assert_eq!(took, [5, 20, 80, 320, 600, 600, 600]);
         for _ in 0..DEATHS_OBSERVATIONS {
-            followed.on_observation(observation(6, Some(5)), None);
-        }
-        followed.on_observation(observation(7, None), None);
-        for _ in 0..SETTLED_SAMPLES {
-            assert!(followed.hold_down(7) != PathHoldDown::Released);
             followed.on_observation(observation(7, Some(5)), None);
         }
-        assert!(followed.hold_down(7) == PathHoldDown::Released);
+        followed.on_observation(observation(8, None), None);
+        for _ in 0..SETTLED_SAMPLES {
+            assert!(followed.hold_down(8) != PathHoldDown::Released);
+            followed.on_observation(observation(8, Some(5)), None);
+        }
+        assert!(followed.hold_down(8) == PathHoldDown::Released);
     }
 
     #[test]
-    fn a_path_that_died_often_is_for_those_in_need_after_two_seconds() {
+    fn a_path_flaps_from_its_second_death_until_it_has_stayed_up() {
+        let mut followed = TrackedPath::default();
+        let mut lasted = Vec::new();
+        for deaths in 1..=6 {
+            assert_eq!(followed.is_flapping(deaths), deaths > 1, "not seen yet");
+            followed.on_observation(observation(deaths, None), None);
+            assert_eq!(followed.is_flapping(deaths), deaths > 1);
+            let until = (0..1000).find(|_| {
+                let is_flapping = followed.is_flapping(deaths);
+                followed.on_observation(observation(deaths, Some(5)), None);
+                !is_flapping
+            });
+            lasted.push(until.unwrap());
+        }
+        assert_eq!(lasted, [0, 20, 20, 80, 150, 150]);
+        for _ in 0..DEATHS_OBSERVATIONS {
+            followed.on_observation(observation(6, None), None);
+        }
+        assert!(!followed.is_flapping(6), "it was quiet for five minutes");
+        assert!(!followed.is_flapping(7));
+    }
+
+    #[test]
+    fn a_path_that_died_often_is_for_those_in_need_after_a_quarter_of_the_hold_down() {
         let mut followed = TrackedPath::default();
         for deaths in 1..=4 {
             followed.on_observation(observation(deaths, None), None);
         }
         let standings = (1..=HOLD_DOWN_SAMPLES_MAX).map(|sample| {
             let news = followed.on_observation(observation(4, Some(5)), None);
-            assert!(news || sample != PROBATION_SAMPLES, "a plan is called for");
+            assert!(news || sample != 80, "a plan is called for");
+            assert!(sample >= 80 || followed.hold_down(4) == PathHoldDown::Held);
             followed.hold_down(4)
         });
         let mut standings: Vec<PathHoldDown> = standings.collect();

@@ -220,6 +220,46 @@ fn a_flapping_path_is_not_used_again_after_its_second_death() {
     }
 }
 
+/// However long a path stays up between its outages, it moves applications a few times and is then held down,
+/// also where the latency target is met on no other path.
+#[test]
+fn a_path_that_flaps_moves_an_application_a_bounded_number_of_times() {
+    for up in [2, 3, 4, 6] {
+        let cycles = 40 / (up + 2);
+        let outages: Vec<_> = (0..cycles)
+            .map(|n| n * (up + 2))
+            .map(|at| (at * SECOND, (at + 2) * SECOND))
+            .collect();
+        let end = BEFORE + 48 * SECOND;
+        let (report, events, _) = run(&scenario(0, end), &outages, end, u64::from(up));
+        report.assert_complete();
+        let moves = moves(&report, events[0], events[0] + 40 * SECOND);
+        println!("down 2 s, up {up} s, {cycles} times: {moves} moves");
+        // Away and back at the first outages, away at the one that is too many.
+        assert!(moves <= 7, "up {up} s: {moves} moves in {cycles} outages");
+    }
+}
+
+/// A single outage delays the return as little as before there was damping: half a second.
+#[test]
+fn the_first_recovery_is_not_delayed() {
+    for seed in 0..4 {
+        let outage = (Duration::ZERO, 4 * SECOND);
+        let end = BEFORE + 8 * SECOND;
+        let (report, events, _) = run(&scenario(0, end), &[outage], end, seed);
+        let back = events[1];
+        let returned = report.sides[0].events.iter().find(|(at, event)| {
+            matches!(event, Event::AppMoved { to: Some(to), .. } if to.0 == 0) && *at > back
+        });
+        let after = returned.map(|(at, _)| *at - back);
+        println!("seed {seed}: back after {after:?}");
+        assert!(
+            after.is_some_and(|after| after <= 13 * SAMPLE_INTERVAL),
+            "seed {seed}: {after:?}"
+        );
+    }
+}
+
 /// The paths, of three, that an application has used, in order.
 fn paths_used(report: &Report, from: Instant) -> Vec<Option<u8>> {
     let place = |(at, event): &(Instant, Event)| match event {
