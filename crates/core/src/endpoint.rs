@@ -7,9 +7,10 @@ mod handshake_queue;
 mod handshake_seeds;
 mod handshakes;
 mod peer_addresses;
+mod peer_reports;
 mod replies;
 mod stranger_overflows;
-mod version_mismatch;
+mod wrong_key;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -25,8 +26,8 @@ use rand_core::{RngCore, SeedableRng};
 
 use self::{
     handshake_load::HandshakeLoad, handshake_queue::HandshakeQueue,
-    handshake_seeds::HandshakeSeeds, peer_addresses::PeerAddresses, replies::Replies,
-    stranger_overflows::StrangerOverflows, version_mismatch::MismatchReports,
+    handshake_seeds::HandshakeSeeds, peer_addresses::PeerAddresses, peer_reports::PeerReports,
+    replies::Replies, stranger_overflows::StrangerOverflows, wrong_key::WrongKeys,
 };
 use crate::{
     config::{AggregationConfig, AppConfig, EndpointConfig, PathConfig, PeerConfig, SchedulerKind},
@@ -62,7 +63,8 @@ pub struct Endpoint {
     waiting: HandshakeQueue,
     peer_addresses: PeerAddresses,
     overflows: StrangerOverflows,
-    mismatch_reports: MismatchReports,
+    mismatch_reports: PeerReports,
+    wrong_keys: WrongKeys,
     peers: BTreeMap<PeerId, Session>,
     by_key: BTreeMap<PublicKey, PeerId>,
     by_index: BTreeMap<u32, PeerId>,
@@ -103,7 +105,8 @@ impl Endpoint {
             waiting: HandshakeQueue::default(),
             peer_addresses: PeerAddresses::default(),
             overflows: StrangerOverflows::default(),
-            mismatch_reports: MismatchReports::default(),
+            mismatch_reports: PeerReports::default(),
+            wrong_keys: WrongKeys::default(),
             peers: BTreeMap::new(),
             by_key: BTreeMap::new(),
             by_index: BTreeMap::new(),
@@ -154,6 +157,7 @@ impl Endpoint {
         self.by_key.remove(&session.public_key);
         self.peer_addresses.on_changed();
         self.mismatch_reports.forget(peer);
+        self.wrong_keys.forget(peer);
         self.by_index.retain(|_, id| *id != peer);
     }
 

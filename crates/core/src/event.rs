@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::{
     config::DeliveryClass,
+    handshake::PublicKey,
     id::{AppId, FlowId, MessageId, PathId, PeerId, StreamId, TenantId},
     wire::Versions,
 };
@@ -85,6 +86,17 @@ pub enum MismatchSeenBy {
     Peer,
 }
 
+/// What is wrong with the key of a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyFault {
+    /// It was made for the public key of another gateway than this one.
+    NotOurs,
+    /// It was made with this key, which no peer has.
+    NotOfPeer(PublicKey),
+    /// The peer's answer was not made with the preshared key that is configured here.
+    Preshared,
+}
+
 /// Why a stream ended before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResetReason {
@@ -124,6 +136,8 @@ pub enum Event {
         peer: PeerId,
         /// Handshakes that were begun in a row without an answer.
         attempts: u32,
+        /// Where they were sent.
+        remotes: Vec<SocketAddr>,
     },
     /// A handshake failed because the other side speaks other versions of the protocol. At most
     /// once a minute per peer, and once a minute for all senders that are no peer.
@@ -139,6 +153,19 @@ pub enum Event {
         theirs: Versions,
         /// The versions that this endpoint speaks.
         ours: Versions,
+    },
+    /// A handshake failed because of a key. At most once a minute per peer, and once a minute for all senders
+    /// that are at no peer's address. Never of a peer that is up.
+    ///
+    /// Who sent it is not proven: the address may be forged.
+    WrongKey {
+        /// The peer at the sender's address that is not up, or the one that answers; `None`: no peer, or more
+        /// than one, has this address.
+        peer: Option<PeerId>,
+        /// The sender's address.
+        remote: SocketAddr,
+        /// What is wrong.
+        fault: KeyFault,
     },
     /// New keys are in use in both directions.
     KeyChanged { peer: PeerId },

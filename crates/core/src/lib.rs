@@ -42,8 +42,8 @@ pub use config::{
 pub use datagram::{DatagramMeta, NewDatagram, Transmit, TransmitBuf};
 pub use endpoint::Endpoint;
 pub use event::{
-    Delivery, Event, MessageOutcome, MismatchSeenBy, MoveReason, PathDownReason, RefusalReason,
-    ResetReason, SendError, StreamSignal, UnknownCause,
+    Delivery, Event, KeyFault, MessageOutcome, MismatchSeenBy, MoveReason, PathDownReason,
+    RefusalReason, ResetReason, SendError, StreamSignal, UnknownCause,
 };
 pub use handshake::{PresharedKey, PrivateKey, PublicKey};
 pub use id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId, TenantId};
@@ -51,7 +51,7 @@ pub use keiro_stats::PathStats;
 pub use keiro_units::Instant;
 pub use snapshot::{
     AggregationSnapshot, AppSnapshot, DropCounters, DuplicateKey, EndpointSnapshot, PathSnapshot,
-    PathState, SessionSnapshot,
+    PathState, SessionSnapshot, Unanswered,
 };
 pub use tenant::{
     IpPacket, PacketDrops, PacketError, TenantConfig, TenantError, TenantPathSnapshot,

@@ -101,6 +101,19 @@ pub struct AggregationSnapshot {
     pub bandwidth: Option<Estimate>,
 }
 
+/// What was sent on a path that is not up, and what has come, since it was last up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unanswered {
+    /// When the first of it was sent.
+    pub since: Instant,
+    /// Challenges and handshakes that were sent and that nothing has answered.
+    pub sent_packets: u64,
+    /// Authentic packets of the peer that came and answered none of them.
+    pub received_packets: u64,
+    /// When the last of these came; `None`: none has.
+    pub heard_at: Option<Instant>,
+}
+
 /// One path to one peer.
 #[allow(missing_docs, reason = "some fields say it with their names")]
 #[derive(Clone, Debug)]
@@ -112,6 +125,8 @@ pub struct PathSnapshot {
     pub remote: Option<SocketAddr>,
     /// Its counters and gauges.
     pub stats: PathStats,
+    /// What nothing has answered; `None`: it is up, or nothing was sent yet.
+    pub unanswered: Option<Unanswered>,
     /// Bottleneck rate by packet trains; `None`: not known.
     pub capacity: Option<Found>,
     /// How small packets are aggregated; `None`: they are not.

@@ -16,14 +16,16 @@ use super::{
 use crate::{
     config::Cipher,
     crypto::{KeyLimits, KeyUse, PacketKeys},
-    event::Event,
+    event::{Event, KeyFault},
     handshake::{
         Agreed, CookieJar, Initiation, InitiationHeader, MacCheck, Responder, ResponseHeader,
         cookie_reply, open_cookie_reply, open_version_reply, version_reply,
     },
     id::{PeerId, SocketId},
     session::{ConfirmedEpoch, Epoch, HandshakeVerdict, Pending},
-    wire::{COOKIE_LEN, Features, HandshakePayload, VERSION, VERSION_REPLY_LEN, Versions},
+    wire::{
+        COOKIE_LEN, Features, HandshakePayload, RESPONSE_LEN, VERSION, VERSION_REPLY_LEN, Versions,
+    },
 };
 
 /// Handshake packets that wait to be sent at most; more are dropped, their senders try again.
@@ -64,6 +66,7 @@ impl Endpoint {
         let check = self.mac_keys.check(now, packet, meta.remote, &self.cookies);
         if check == MacCheck::Invalid {
             self.drops.bad_mac += 1;
+            self.on_wrong_key(now, meta.remote, KeyFault::NotOurs);
             return false;
         }
         let with_cookie = check == MacCheck::WithCookie;
@@ -119,7 +122,7 @@ impl Endpoint {
         self.load.admit_under_load(now, ask, hash_seed)
     }
 
-    fn is_peer_address(&mut self, now: Instant, address: IpAddr) -> bool {
+    pub(super) fn is_peer_address(&mut self, now: Instant, address: IpAddr) -> bool {
         if self.peer_addresses.is_stale(now) {
             let remotes = self.peers.values().flat_map(|peer| peer.remotes());
             let addresses = remotes.map(|(_, remote)| remote.ip());
@@ -144,6 +147,8 @@ impl Endpoint {
         };
         let Some(id) = self.by_key.get(&responder.peer).copied() else {
             self.drops.foreign_key += 1;
+            let fault = KeyFault::NotOfPeer(responder.peer);
+            self.on_wrong_key(now, meta.remote, fault);
             return;
         };
         let index = self.draw_index();
@@ -160,6 +165,7 @@ impl Endpoint {
             session.drops.stale_handshake += 1;
             return;
         }
+        session.on_handshake_received(now, meta, packet.len());
         let ours = session.incarnations.for_response(theirs, &mut self.random);
         let aes = self.config.cipher == Cipher::Aes256Gcm && responder.payload.ciphers & 1 == 1;
         let payload = HandshakePayload {
@@ -227,6 +233,7 @@ impl Endpoint {
                     initiation: *initiation,
                     ..pending
                 });
+                self.on_preshared_key_differs(now, id, meta.remote);
             }
         }
     }
@@ -247,6 +254,7 @@ impl Endpoint {
             credit: agreed.payload.credit,
         };
         let session = self.peers.get_mut(&id).expect("found before");
+        session.on_handshake_received(now, meta, RESPONSE_LEN);
         if session.judge_response(now, meta, confirmed) != HandshakeVerdict::Accept {
             session.drops.duplicate_key += 1;
             self.by_index.remove(&index);
@@ -423,10 +431,12 @@ impl Endpoint {
             return;
         };
         if handshake.attempts > 0 {
-            let attempts = handshake.attempts;
-            session
-                .events
-                .push_back(Event::HandshakeUnanswered { peer: id, attempts });
+            let remotes = remotes.iter().map(|(_, remote)| *remote).collect();
+            session.events.push_back(Event::HandshakeUnanswered {
+                peer: id,
+                attempts: handshake.attempts,
+                remotes,
+            });
         }
         let wait = timing.handshake_retry * (1 << handshake.attempts.min(10));
         handshake.next_at = Some(now + wait.min(timing.handshake_retry_max) + jitter);
@@ -503,6 +513,7 @@ impl Endpoint {
             limits: KeyLimits::of(cipher).lowered_to(&self.config.timing),
         };
         self.mismatch_reports.forget(id);
+        self.wrong_keys.forget(id);
         let retired = session.keys.push(epoch);
         self.by_index.insert(index, id);
         for index in retired {

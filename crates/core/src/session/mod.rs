@@ -75,7 +75,7 @@ use crate::{
         AggregationConfig, AppConfig, EndpointConfig, PathConfig, PeerConfig, SchedulerKind,
         TimingConfig,
     },
-    datagram::IPV6_OVERHEAD,
+    datagram::{DatagramMeta, IPV6_OVERHEAD},
     event::{Event, MessageOutcome, MoveReason, PathDownReason, RefusalReason, UnknownCause},
     handshake::{CookieJar, Initiation, MacKeys, PresharedKey, PublicKey},
     id::{AppId, MessageId, PathId, PeerId, SocketId, TenantId},
@@ -412,6 +412,13 @@ impl Session {
     pub(crate) fn on_unpaced_sent(&mut self, now: Instant, socket: SocketId, len: usize) {
         if let Some(path) = self.paths.of_socket_mut(socket) {
             path.on_unpaced_sent(now, len);
+        }
+    }
+
+    /// A handshake packet of the peer arrived, whose sender is proven.
+    pub(crate) fn on_handshake_received(&mut self, now: Instant, meta: DatagramMeta, len: usize) {
+        if let Some(path) = self.paths.of_socket_mut(meta.socket) {
+            path.on_handshake_received(now, meta.remote, len);
         }
     }
 

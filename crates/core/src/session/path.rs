@@ -1,6 +1,7 @@
 //! One path to one peer: its state, what is measured of it, what is in flight on it, and at what
 //! rate it may be sent on.
 
+mod answers;
 mod figures;
 mod probing;
 #[cfg(test)]
@@ -15,6 +16,7 @@ use keiro_stats::PathStats;
 use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 use rand_chacha::ChaCha20Rng;
 
+use self::answers::Answers;
 use super::{
     aggregation::{
         self, Aggregator, PathCapacity,
@@ -63,6 +65,7 @@ pub(crate) struct Path {
     id: PathId,
     socket: SocketId,
     validation: Validation,
+    answers: Answers,
     estimates: PathEstimates,
     /// As configured, IP bytes; the pacer may be slower.
     rate: Bandwidth,
@@ -146,6 +149,7 @@ impl Path {
             id: config.id,
             socket: config.socket,
             validation: Validation::new(config.remote),
+            answers: Answers::default(),
             estimates: PathEstimates::new(config.rate),
             rate: config.rate,
             pacer: Pacer::new(config.rate),
@@ -286,6 +290,7 @@ impl Path {
         if self.validation.set_remote(config.remote) {
             self.restart_validation(now);
             self.reset_estimates();
+            self.answers.restart();
         }
     }
 
@@ -363,12 +368,24 @@ impl Path {
         is_newest: bool,
         ip_bytes: u64,
     ) {
-        self.stats.received_packets += 1;
-        self.stats.received_bytes += ip_bytes;
+        self.on_authentic(now, ip_bytes);
         self.stats.received_ce_packets += u64::from(meta.ecn == 3);
         // A late packet from an old address must not redirect the path (RFC 9000 §9.3).
         if is_newest {
             self.validation.on_packet_from(now, meta.remote);
+        }
+    }
+
+    /// A handshake packet of the peer, of so many bytes of UDP payload, arrived at its socket.
+    pub(crate) fn on_handshake_received(&mut self, now: Instant, remote: SocketAddr, len: usize) {
+        self.on_authentic(now, len as u64 + u64::from(ip_overhead(remote)));
+    }
+
+    fn on_authentic(&mut self, now: Instant, ip_bytes: u64) {
+        self.stats.received_packets += 1;
+        self.stats.received_bytes += ip_bytes;
+        if !self.is_up() {
+            self.answers.on_heard(now);
         }
     }
 
@@ -388,7 +405,11 @@ impl Path {
         timing: &TimingConfig,
     ) -> Option<PathChallenge> {
         let rtt = self.rtt().smoothed_or_initial();
-        self.validation.poll_challenge(now, rtt, random, timing)
+        let challenge = self.validation.poll_challenge(now, rtt, random, timing)?;
+        if !self.is_up() {
+            self.answers.on_asked(now);
+        }
+        Some(challenge)
     }
 
     /// See [`Validation::check_unreachable`].
@@ -405,6 +426,7 @@ impl Path {
         received_at: Instant,
     ) -> Option<Validated> {
         let validated = self.validation.on_response(token, received_at)?;
+        self.answers.restart();
         if validated.moved_from.is_some() || validated.came_up {
             self.restart_estimates(now);
         }
@@ -642,6 +664,11 @@ impl Path {
     pub(crate) fn on_unpaced_sent(&mut self, now: Instant, len: usize) {
         let ip_bytes = len as u64 + u64::from(self.ip_overhead());
         self.pacer.on_sent(now, ip_bytes);
+        self.stats.sent_packets += 1;
+        self.stats.sent_bytes += ip_bytes;
+        if !self.is_up() {
+            self.answers.on_asked(now);
+        }
     }
 
     /// A packet of a batch asks for an acknowledgement.
@@ -723,6 +750,7 @@ impl Path {
     /// Panics with the invariant's name if one does not hold.
     pub(crate) fn check_invariants(&self) {
         self.validation.check_invariants();
+        self.answers.check_invariants();
         self.estimates.check_invariants();
         self.recovery.check_invariants();
         self.mtu.check_invariants();

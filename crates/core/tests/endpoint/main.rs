@@ -1,6 +1,7 @@
 //! The endpoint from outside: one file per behaviour.
 
 mod cookies;
+mod diagnosis;
 mod drops;
 mod duplicate_keys;
 mod garbage;

@@ -3,6 +3,7 @@
 pub(crate) mod aggregates;
 mod copies;
 mod datagram_age;
+mod one_way;
 mod parity;
 mod streams;
 
@@ -55,6 +56,8 @@ pub(crate) struct Pair {
     refuse: Option<RefusalReason>,
     /// Whether the datagram of this number gets lost.
     loses: fn(u64) -> bool,
+    /// What this side sends on this path gets lost.
+    blocked: Option<(usize, usize)>,
     /// Of the datagrams of side 1 on the second path every so many gets lost, too; zero: none.
     loses_back_every: u64,
     /// How much later than others it comes.
@@ -144,6 +147,7 @@ impl Pair {
             down: [false; 2],
             refuse: None,
             loses: |_| false,
+            blocked: None,
             loses_back_every: 0,
             late: |_| Duration::ZERO,
             ecn: 0,
@@ -249,7 +253,7 @@ impl Pair {
                     self.counts[side].0 += 1;
                     self.counts[side].1 += u64::from(lost);
                 }
-                if self.down[path] || lost {
+                if self.down[path] || lost || self.blocked == Some((side, path)) {
                     continue;
                 }
                 let leaves = match self.line {

@@ -186,6 +186,8 @@ pub(crate) struct Net {
     pub(crate) events: [Vec<Event>; 2],
     /// Handshakes are lost on the way.
     pub(crate) loses_handshakes: bool,
+    /// What this side sends is lost: a firewall passes the other direction only.
+    pub(crate) is_blocked: [bool; 2],
     wire: VecDeque<(Instant, usize, Vec<u8>)>,
 }
 
@@ -195,9 +197,18 @@ impl Net {
     }
 
     /// The same with these two gateways, which have no peers.
-    pub(crate) fn with(mut ends: [Endpoint; 2]) -> Self {
-        let first = ends[0].add_peer(Instant::ZERO, peer(2, Some(address(2))));
-        let second = ends[1].add_peer(Instant::ZERO, peer(1, Some(address(1))));
+    pub(crate) fn with(ends: [Endpoint; 2]) -> Self {
+        let peers = [(2, 2), (1, 1)].map(|(number, at)| peer(number, Some(address(at))));
+        Self::with_peers(ends, peers)
+    }
+
+    /// The same, each with this peer.
+    pub(crate) fn with_peers(
+        mut ends: [Endpoint; 2],
+        [of_first, of_second]: [PeerConfig; 2],
+    ) -> Self {
+        let first = ends[0].add_peer(Instant::ZERO, of_first);
+        let second = ends[1].add_peer(Instant::ZERO, of_second);
         Self {
             now: Instant::ZERO,
             ends,
@@ -206,6 +217,7 @@ impl Net {
             received: Default::default(),
             events: Default::default(),
             loses_handshakes: false,
+            is_blocked: [false; 2],
             wire: VecDeque::new(),
         }
     }
@@ -219,7 +231,7 @@ impl Net {
             self.events[side].extend(output.events);
             for (_, packet) in output.packets {
                 self.seen.push((side, packet.clone()));
-                if self.loses_handshakes && packet[0] < 4 {
+                if self.is_blocked[side] || self.loses_handshakes && packet[0] < 4 {
                     continue;
                 }
                 self.wire
