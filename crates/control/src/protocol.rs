@@ -20,7 +20,9 @@ pub use keiro_stats_export::Stats;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
-    event::{DownReason, Event, EventKind, MoveReason, PathRef, Side, Timestamp, VersionRange},
+    event::{
+        DownReason, Event, EventKind, KeyFault, MoveReason, PathRef, Side, Timestamp, VersionRange,
+    },
     history::{
         AppHistory, AppHistoryRow, HistoryKind, HistorySnapshot, HistoryState, PathHistory,
         PathHistoryRow,

@@ -9,6 +9,8 @@ use keiro_control::{
 };
 use keiro_units::Bandwidth;
 
+use crate::diagnosis;
+
 /// The log line of an event.
 pub(crate) fn sentence(kind: &EventKind) -> String {
     match kind {
@@ -22,6 +24,7 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
         EventKind::Unknown => "unknown event".to_owned(),
         kind => peer_sentence(kind)
             .or_else(|| path_sentence(kind))
+            .or_else(|| diagnosis::sentence(kind))
             .or_else(|| aggregation_sentence(kind))
             .or_else(|| app_sentence(kind))
             .or_else(|| tenant_sentence(kind))

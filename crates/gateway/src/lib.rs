@@ -7,6 +7,7 @@ mod control_server;
 mod core_config;
 mod daemon;
 mod data;
+mod diagnosis;
 mod epoll_token;
 mod error_response;
 mod event_text;

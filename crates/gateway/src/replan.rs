@@ -340,6 +340,7 @@ impl Gateway {
         }
         let now = self.planner_input(&snapshot);
         self.note_applications(&snapshot);
+        self.diagnose_paths(&snapshot);
         self.record_history(&snapshot);
         match self.planning.input.are_outdated(&now) {
             // The next check judges the new plan.

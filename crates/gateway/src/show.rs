@@ -31,6 +31,7 @@ use crate::{
         figures::{AppFigures, TcpListenerFigures},
         measure::DelayQuantiles,
     },
+    diagnosis::{path_diagnosis, problems},
     error_response::internal,
     explain::{NO_CONTROLLER, Subject, delay_terms},
     gateway::Gateway,
@@ -183,6 +184,7 @@ impl<'a> View<'a> {
             uptime_seconds: gateway.process.uptime.elapsed().as_secs_f64(),
             config_file: gateway.config_file.path.display().to_string(),
             config_loaded: Timestamp(gateway.config_file.loaded),
+            problems: problems(&peers, &paths),
             config_rejected: gateway.config_file.rejected.clone(),
             needs_restart: gateway.config_file.running.pending().to_vec(),
             draining: gateway.draining,
@@ -385,6 +387,7 @@ impl<'a> View<'a> {
             peer: peer_name.to_owned(),
             state: path_state(live.state),
             why: status.map(|status| status.why.clone()).unwrap_or_default(),
+            diagnosis: path_diagnosis(self.snapshot.at, live, session.key_since.is_some()),
             trusted_in_seconds: self
                 .gateway
                 .planning

@@ -23,7 +23,12 @@ use keiro_core::{
 };
 use keiro_model::aggregation::Parameters;
 
-use crate::{active::Active, path_ids::PeerPath, target_monitor};
+use crate::{
+    active::Active,
+    diagnosis::{Trouble, fault_of, key_fault},
+    path_ids::PeerPath,
+    target_monitor,
+};
 
 fn class_of(class: DeliveryClass) -> Class {
     match class {
@@ -41,9 +46,9 @@ pub(crate) struct StatusTable {
     apps: BTreeMap<String, AppStatus>,
 }
 
-/// A version mismatch is the reason why a peer is down for this long after its report, which comes
-/// once a minute as long as it lasts.
-const MISMATCH_VALID: Duration = Duration::from_secs(150);
+/// A version mismatch or a wrong key is the reason why a peer is down for this long after its report, which
+/// comes once a minute as long as it lasts.
+const CAUSE_VALID: Duration = Duration::from_secs(150);
 
 /// Two gateways with one key are shown for this long after the other one was last seen: a refused one
 /// tries again after a few seconds.
@@ -67,8 +72,8 @@ pub(crate) struct PeerStatus {
     pub(crate) up: bool,
     pub(crate) since: Instant,
     pub(crate) why: String,
-    /// The last report that the peer speaks other versions, and when it was; `None`: it was up since.
-    version_mismatch: Option<(Instant, String)>,
+    /// The last report of a cause why handshakes fail, and when it was; `None`: it was up since.
+    cause: Option<(Instant, String)>,
     /// Handshakes without an answer since the peer was last up, and all that had one.
     pub(crate) handshakes_started: u64,
     key_changes: u64,
@@ -83,6 +88,8 @@ pub(crate) struct PathStatus {
     pub(crate) why: String,
     mtu_bytes: Option<u16>,
     moves: MoveReports,
+    /// What its packets show; `None`: it is up, or it is too soon to say.
+    trouble: Option<Trouble>,
 }
 
 /// How often it was reported lately that the peer has moved to another address. A peer can do so all the
@@ -179,7 +186,7 @@ impl StatusTable {
                     up: false,
                     since: now,
                     why: "no handshake yet".into(),
-                    version_mismatch: None,
+                    cause: None,
                     handshakes_started: 0,
                     key_changes: 0,
                     warned_attempts: None,
@@ -191,6 +198,7 @@ impl StatusTable {
                 why: "not answered yet".into(),
                 mtu_bytes: None,
                 moves: MoveReports::default(),
+                trouble: None,
             });
         }
     }
@@ -235,6 +243,7 @@ impl StatusTable {
             core::Event::PeerUp { .. }
             | core::Event::PeerDown { .. }
             | core::Event::HandshakeUnanswered { .. }
+            | core::Event::WrongKey { .. }
             | core::Event::VersionMismatch { .. }
             | core::Event::DuplicateKey { .. }
             | core::Event::RefusedDuplicateKey { .. }
@@ -268,10 +277,16 @@ impl StatusTable {
                 peer,
                 closed_by_peer,
             } => Some(self.on_peer_down(at, name(*peer)?, *closed_by_peer)),
-            core::Event::HandshakeUnanswered { peer, attempts } => {
-                self.on_unanswered(at, &name(*peer)?, *attempts);
-                None
-            }
+            core::Event::HandshakeUnanswered {
+                peer,
+                attempts,
+                remotes,
+            } => self.on_unanswered(at, &name(*peer)?, *attempts, remotes),
+            core::Event::WrongKey {
+                peer,
+                remote,
+                fault,
+            } => Some(self.on_wrong_key(at, peer.and_then(name), *remote, *fault)),
             core::Event::VersionMismatch {
                 peer,
                 remote,
@@ -397,7 +412,7 @@ impl StatusTable {
             status.up = true;
             status.since = at;
             status.why = "session keys are agreed".into();
-            status.version_mismatch = None;
+            status.cause = None;
             status.warned_attempts = None;
             status.handshakes_started += 1;
         }
@@ -433,7 +448,7 @@ impl StatusTable {
         if let Some(status) = status.filter(|status| !status.up) {
             let why = format!("version_mismatch: peer speaks {theirs}, we speak {ours}");
             status.why = why.clone();
-            status.version_mismatch = Some((at, why));
+            status.cause = Some((at, why));
         }
         EventKind::VersionMismatch {
             peer,
@@ -443,27 +458,65 @@ impl StatusTable {
         }
     }
 
-    fn on_unanswered(&mut self, at: Instant, peer: &str, attempts: u32) {
-        let Some(status) = self.peers.get_mut(peer) else {
-            return;
+    fn on_wrong_key(
+        &mut self,
+        at: Instant,
+        peer: Option<String>,
+        remote: SocketAddr,
+        fault: core::KeyFault,
+    ) -> EventKind {
+        let remote = remote.to_string();
+        let (fault, public_key) = fault_of(fault);
+        let status = peer.as_ref().and_then(|peer| self.peers.get_mut(peer));
+        if let Some(status) = status.filter(|status| !status.up) {
+            let why = key_fault(&remote, fault, public_key.as_deref());
+            status.why = why.clone();
+            status.cause = Some((at, why));
+        }
+        EventKind::WrongKey {
+            peer,
+            remote,
+            fault,
+            public_key,
+        }
+    }
+
+    /// Notes what the packets on a path show; whether that is news.
+    pub(crate) fn on_path_trouble(&mut self, path: PeerPath, trouble: Option<Trouble>) -> bool {
+        let Some(status) = self.paths.get_mut(&path) else {
+            return false;
         };
+        let before = std::mem::replace(&mut status.trouble, trouble);
+        trouble.is_some() && trouble != before
+    }
+
+    /// An event if it has lasted for a while, and then at doubling counts.
+    fn on_unanswered(
+        &mut self,
+        at: Instant,
+        peer: &str,
+        attempts: u32,
+        remotes: &[SocketAddr],
+    ) -> Option<EventKind> {
+        let status = self.peers.get_mut(peer)?;
         status.handshakes_started += 1;
-        let mismatch = status
-            .version_mismatch
+        let cause = status
+            .cause
             .as_ref()
-            .filter(|(reported_at, _)| at.saturating_duration_since(*reported_at) < MISMATCH_VALID);
-        status.why = match mismatch {
+            .filter(|(reported_at, _)| at.saturating_duration_since(*reported_at) < CAUSE_VALID);
+        status.why = match cause {
             Some((_, why)) => why.clone(),
             None => format!("{attempts} handshakes without an answer"),
         };
-        if status.warns_of_unanswered(at, attempts) {
-            tracing::warn!(
-                peer,
-                attempts,
-                "peer does not answer handshakes; check its address and port, both public keys, both \
-                 clocks, and firewalls that drop UDP"
-            );
-        }
+        let since = at.saturating_duration_since(status.since);
+        status
+            .warns_of_unanswered(at, attempts)
+            .then(|| EventKind::HandshakeUnanswered {
+                peer: peer.to_owned(),
+                remotes: remotes.iter().map(SocketAddr::to_string).collect(),
+                sent_initiations: u64::from(attempts),
+                unanswered_seconds: since.as_secs_f64(),
+            })
     }
 
     fn on_path_change(&mut self, at: Instant, path: PeerPath, why: String) {
@@ -726,10 +779,10 @@ mod tests {
         let mismatch = "version_mismatch: peer speaks 2, we speak 1";
         assert_eq!(why(&table), mismatch);
         // The handshakes that go unanswered because of it do not hide it.
-        table.on_unanswered(start + Duration::from_secs(60), "osaka", 12);
+        table.on_unanswered(start + Duration::from_secs(60), "osaka", 12, &[remote]);
         assert_eq!(why(&table), mismatch);
         // It is not reported any more: the peer may have been downgraded and be silent.
-        table.on_unanswered(start + Duration::from_secs(180), "osaka", 40);
+        table.on_unanswered(start + Duration::from_secs(180), "osaka", 40, &[remote]);
         assert_eq!(why(&table), "40 handshakes without an answer");
         let up_at = start + Duration::from_secs(200);
         table.on_peer_up(&Active::default(), up_at, PeerId(1), "osaka".into());

@@ -130,6 +130,9 @@ fn status_text(status: &StatusSnapshot, style: Style) -> String {
         "configuration",
         format!("{}, read {}", status.config_file, status.config_loaded),
     );
+    for problem in &status.problems {
+        fields.add("problem", style.bad(problem));
+    }
     if let Some(why) = &status.config_rejected {
         let text = format!("the last reload was refused: {why}");
         fields.add("", style.bad(&text));

@@ -67,6 +67,46 @@ pub enum EventKind {
         /// The address of the other one.
         other: String,
     },
+    /// A handshake failed because of a key. At most once a minute and peer, and once a minute for all senders
+    /// that are at no peer's address. It is not authenticated.
+    WrongKey {
+        /// The peer's name; absent: the sender is at the address of no peer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        peer: Option<String>,
+        /// The sender's address.
+        remote: String,
+        /// What is wrong.
+        fault: KeyFault,
+        /// The sender's public key; absent: it is not known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        public_key: Option<String>,
+    },
+    /// A peer does not answer handshakes: after some seconds, and then at doubling counts.
+    HandshakeUnanswered {
+        peer: String,
+        /// The addresses to which they are sent.
+        remotes: Vec<String>,
+        /// How many in a row had no answer.
+        sent_initiations: u64,
+        /// Since when the peer has not been up.
+        unanswered_seconds: f64,
+    },
+    /// Nothing that is sent on a path is answered. Once each time.
+    PathUnanswered {
+        #[serde(flatten)]
+        on: PathRef,
+        /// The peer's address; absent: not known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        remote: Option<String>,
+        /// Packets that were sent since the path was last up.
+        sent_packets: u64,
+        /// Authentic packets of the peer that have come since and answer none of them.
+        received_packets: u64,
+        /// Since when nothing has been answered.
+        unanswered_seconds: f64,
+        /// The peer's packets arrive here, and ours do not reach it.
+        one_way: bool,
+    },
     /// The peer serves another gateway that uses this gateway's private key. At most once a minute and
     /// peer.
     KeyRefused { peer: String },
@@ -296,6 +336,22 @@ pub enum EventKind {
     Unknown,
 }
 
+/// What is wrong with the key of a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum KeyFault {
+    /// It was made for the public key of another gateway than this one.
+    NotOurs,
+    /// It was made with a key that no peer has.
+    NotOfPeer,
+    /// The peer's answer was made with another preshared key.
+    Preshared,
+    /// A fault of a newer gateway.
+    #[serde(other)]
+    Unknown,
+}
+
 /// Versions of the wire protocol, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -387,6 +443,9 @@ impl EventKind {
             Self::DuplicateKey { .. } => "duplicate_key",
             Self::AppMismatch { .. } => "app_mismatch",
             Self::KeyRefused { .. } => "key_refused",
+            Self::WrongKey { .. } => "wrong_key",
+            Self::HandshakeUnanswered { .. } => "handshake_unanswered",
+            Self::PathUnanswered { .. } => "path_unanswered",
             Self::PathUp { .. } => "path_up",
             Self::PathDown { .. } => "path_down",
             Self::RemoteChanged { .. } => "remote_changed",

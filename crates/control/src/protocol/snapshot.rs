@@ -39,6 +39,9 @@ pub struct StatusSnapshot {
     pub config_file: String,
     /// When the configuration that is active was read.
     pub config_loaded: Timestamp,
+    /// Peers and paths that are not up, and why, one line each, at most some; absent: all are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
     /// Why the last reload was refused; absent if it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_rejected: Option<String>,
@@ -123,6 +126,9 @@ pub struct PathSnapshot {
     pub state: PathState,
     /// Why it is in this state, in a few words.
     pub why: String,
+    /// What its packets say about the cause why it is not up; absent: it is up, or it is too soon to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diagnosis: Option<String>,
     /// An application whose path is good is not moved here until this path has stayed up for so
     /// long; absent: it may be, or the path is not up.
     #[serde(default, skip_serializing_if = "Option::is_none")]

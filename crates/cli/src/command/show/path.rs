@@ -98,6 +98,9 @@ pub(super) fn text(path: &PathSnapshot, style: Style) -> String {
             path.why
         ),
     );
+    if let Some(diagnosis) = &path.diagnosis {
+        fields.add("diagnosis", style.bad(diagnosis));
+    }
     if let Some(left) = path.trusted_in_seconds {
         let left = seconds(left);
         fields.add(

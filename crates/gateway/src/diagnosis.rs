@@ -1,0 +1,386 @@
+//! Why a peer or a path is not up, as far as this gateway can know: handshakes for another key, packets that
+//! pass in one direction only, packets that nothing answers.
+
+use std::time::Duration;
+
+use keiro_control::{
+    PublicKey,
+    protocol::{EventKind, KeyFault, PathRef, PathSnapshot, PeerSnapshot, PeerState},
+    rounded::duration,
+};
+use keiro_core::{self as core, Instant, Unanswered};
+
+use crate::{data::command::Snapshot, gateway::Gateway, path_ids::PeerPath, status::StatusTable};
+
+/// What the packets on a path that is not up show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// Nothing comes.
+    Silent,
+    /// The peer's packets come and ours are not answered.
+    OneWay,
+}
+
+/// A path is judged after this time without an answer. Ours: as long as a handshake may wait for its next
+/// attempt.
+const JUDGED_AFTER: Duration = Duration::from_secs(5);
+/// And after so many packets: one or two get lost.
+const PACKETS_MIN: u64 = 3;
+/// The peer's packets come if one has come within this time. Ours: two attempts of a handshake, and one that got
+/// lost.
+const HEARD_WITHIN: Duration = Duration::from_secs(15);
+/// Lines about peers and paths that are not up. Ours: a screen.
+const PROBLEMS_MAX: usize = 20;
+
+impl Trouble {
+    /// `None`: it is too soon to say.
+    pub(crate) fn of(now: Instant, unanswered: &Unanswered) -> Option<Self> {
+        let lasts = now.saturating_duration_since(unanswered.since);
+        if lasts < JUDGED_AFTER || unanswered.sent_packets < PACKETS_MIN {
+            return None;
+        }
+        let is_recent = |at: Instant| now.saturating_duration_since(at) < HEARD_WITHIN;
+        let is_heard = unanswered.received_packets >= PACKETS_MIN
+            && unanswered.heard_at.is_some_and(is_recent);
+        Some(match is_heard {
+            true => Self::OneWay,
+            false => Self::Silent,
+        })
+    }
+}
+
+/// What the packets on a path say, for people; `None`: it is up, or it is too soon to say. `has_keys`: keys were
+/// agreed with the peer, so they are not the cause.
+pub(crate) fn path_diagnosis(
+    now: Instant,
+    path: &core::PathSnapshot,
+    has_keys: bool,
+) -> Option<String> {
+    let unanswered = path.unanswered.as_ref()?;
+    let trouble = Trouble::of(now, unanswered)?;
+    let remote = path.remote.map(|remote| remote.to_string());
+    let since = now.saturating_duration_since(unanswered.since);
+    let packets = Packets {
+        remote: remote.as_deref(),
+        sent: unanswered.sent_packets,
+        received: unanswered.received_packets,
+        since,
+    };
+    Some(match trouble {
+        Trouble::OneWay => packets.one_way(has_keys),
+        Trouble::Silent => packets.silent(has_keys),
+    })
+}
+
+/// Packets on a path without an answer.
+struct Packets<'a> {
+    remote: Option<&'a str>,
+    sent: u64,
+    received: u64,
+    since: Duration,
+}
+
+impl Packets<'_> {
+    fn to(&self) -> String {
+        let to = self.remote.map(|remote| format!(" to {remote}"));
+        to.unwrap_or_default()
+    }
+
+    fn one_way(&self, has_keys: bool) -> String {
+        let Self {
+            sent,
+            received,
+            since,
+            ..
+        } = self;
+        let keys = match has_keys {
+            true => "",
+            false => ", or the preshared keys differ",
+        };
+        format!(
+            "theirs arrive here, ours do not reach them: {sent} packets{} in {} without an answer, \
+             {received} received; a firewall or NAT drops what leaves here or what enters there{keys}",
+            self.to(),
+            duration(*since)
+        )
+    }
+
+    fn silent(&self, has_keys: bool) -> String {
+        let Self { sent, since, .. } = self;
+        let cause = match has_keys {
+            true => "the address, the line or a firewall",
+            false => "the key, the address or a firewall",
+        };
+        format!(
+            "sent {sent} packets{} in {}, nothing received: {cause}",
+            self.to(),
+            duration(*since)
+        )
+    }
+}
+
+/// Peers and paths that are not up, and why, a line each.
+pub(crate) fn problems(peers: &[PeerSnapshot], paths: &[PathSnapshot]) -> Vec<String> {
+    let is_down = |peer: &&PeerSnapshot| peer.state != PeerState::Up;
+    let of_peers = peers.iter().filter(is_down);
+    let of_peers = of_peers.map(|peer| format!("peer {}: {}", peer.name, peer.why));
+    let of_paths = paths.iter().filter_map(|path| {
+        let why = path.diagnosis.as_ref()?;
+        Some(format!("path {} to {}: {why}", path.name, path.peer))
+    });
+    let mut lines: Vec<String> = of_peers.chain(of_paths).collect();
+    let more = lines.len().saturating_sub(PROBLEMS_MAX);
+    if more > 0 {
+        lines.truncate(PROBLEMS_MAX);
+        lines.push(format!(
+            "{more} more, see `keiro show peer` and `keiro show path`"
+        ));
+    }
+    lines
+}
+
+/// Why a handshake from `remote` fails, for people.
+pub(crate) fn key_fault(remote: &str, fault: KeyFault, public_key: Option<&str>) -> String {
+    match fault {
+        KeyFault::NotOurs => format!(
+            "a handshake from {remote} was made for another gateway's public key; give that gateway this \
+             one's (`keiro status` shows it)"
+        ),
+        KeyFault::NotOfPeer => {
+            let key = public_key.map(|key| format!(" {key}")).unwrap_or_default();
+            format!(
+                "a handshake from {remote} was made with the public key{key}, which no peer here has; compare \
+                 it with what `keiro status` shows at that gateway"
+            )
+        }
+        KeyFault::Preshared => format!(
+            "the answer from {remote} was made with another preshared key; give both gateways the same"
+        ),
+        KeyFault::Unknown => format!("a handshake from {remote} fails because of a key"),
+    }
+}
+
+/// The log line of an event of this module.
+pub(crate) fn sentence(kind: &EventKind) -> Option<String> {
+    Some(match kind {
+        EventKind::WrongKey {
+            peer,
+            remote,
+            fault,
+            public_key,
+        } => {
+            let why = key_fault(remote, *fault, public_key.as_deref());
+            match peer {
+                Some(peer) => format!("wrong_key: peer {peer}, whose address it is: {why}"),
+                None => format!("wrong_key: {why}; no peer is configured with this address"),
+            }
+        }
+        EventKind::HandshakeUnanswered {
+            peer,
+            remotes,
+            sent_initiations,
+            unanswered_seconds,
+        } => format!(
+            "peer {peer} does not answer handshakes: {sent_initiations} were sent to {} in {} without an answer: \
+             the key, the address or a firewall; check its address and port, both public keys, both \
+             clocks, and firewalls that drop UDP",
+            remotes.join(", "),
+            of_seconds(*unanswered_seconds)
+        ),
+        EventKind::PathUnanswered {
+            on,
+            remote,
+            sent_packets,
+            received_packets,
+            unanswered_seconds,
+            one_way,
+        } => {
+            let packets = Packets {
+                remote: remote.as_deref(),
+                sent: *sent_packets,
+                received: *received_packets,
+                since: Duration::try_from_secs_f64(*unanswered_seconds).unwrap_or_default(),
+            };
+            let why = match one_way {
+                true => packets.one_way(false),
+                false => packets.silent(true),
+            };
+            format!("path {} to {}: {why}", on.path, on.peer)
+        }
+        _ => return None,
+    })
+}
+
+fn of_seconds(seconds: f64) -> String {
+    duration(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
+}
+
+/// A fault of a key in the control protocol's types, with the key that was used.
+pub(crate) fn fault_of(fault: core::KeyFault) -> (KeyFault, Option<String>) {
+    match fault {
+        core::KeyFault::NotOurs => (KeyFault::NotOurs, None),
+        core::KeyFault::NotOfPeer(key) => {
+            let key = PublicKey::from_bytes(*key.as_bytes());
+            (KeyFault::NotOfPeer, Some(key.to_string()))
+        }
+        core::KeyFault::Preshared => (KeyFault::Preshared, None),
+    }
+}
+
+/// The event of a path that nothing answers, if it is news: once for each trouble. Where the whole peer is
+/// silent, its handshakes say so.
+pub(crate) fn path_event(
+    table: &mut StatusTable,
+    now: Instant,
+    id: PeerPath,
+    on: &PathRef,
+    path: &core::PathSnapshot,
+    is_peer_up: bool,
+) -> Option<EventKind> {
+    let unanswered = path.unanswered.as_ref();
+    let trouble = unanswered.and_then(|unanswered| Trouble::of(now, unanswered));
+    let trouble = trouble.filter(|trouble| is_peer_up || *trouble == Trouble::OneWay);
+    if !table.on_path_trouble(id, trouble) {
+        return None;
+    }
+    let unanswered = unanswered?;
+    Some(EventKind::PathUnanswered {
+        on: on.clone(),
+        remote: path.remote.map(|remote| remote.to_string()),
+        sent_packets: unanswered.sent_packets,
+        received_packets: unanswered.received_packets,
+        unanswered_seconds: now
+            .saturating_duration_since(unanswered.since)
+            .as_secs_f64(),
+        one_way: trouble == Some(Trouble::OneWay),
+    })
+}
+
+impl Gateway {
+    /// Publishes which paths have turned out not to be answered.
+    pub(crate) fn diagnose_paths(&mut self, snapshot: &Snapshot) {
+        let mut events = Vec::new();
+        for session in snapshot.sessions.values() {
+            let Some(peer) = self.active.peer_name(session.peer) else {
+                continue;
+            };
+            for path in &session.paths {
+                let Some(name) = self.active.path_ids().name(path.id) else {
+                    continue;
+                };
+                let on = PathRef {
+                    path: name.to_owned(),
+                    peer: peer.to_owned(),
+                };
+                let id = PeerPath::new(session.peer, path.id);
+                let table = &mut self.status;
+                events.extend(path_event(table, snapshot.at, id, &on, path, session.up));
+            }
+        }
+        events.into_iter().for_each(|event| self.publish(event));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keiro_core::{PathId, PeerId};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn unanswered(sent: u64, received: u64, heard_after: u64) -> Unanswered {
+        Unanswered {
+            since: Instant::ZERO,
+            sent_packets: sent,
+            received_packets: received,
+            heard_at: (received > 0).then(|| at(heard_after)),
+        }
+    }
+
+    fn at(second: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(second)
+    }
+
+    #[test]
+    fn a_path_is_judged_after_a_while_by_what_has_come_lately() {
+        let judged = |second, path: Unanswered| Trouble::of(at(second), &path);
+        assert_eq!(judged(4, unanswered(9, 0, 0)), None);
+        assert_eq!(judged(9, unanswered(2, 0, 0)), None);
+        assert_eq!(judged(9, unanswered(9, 0, 0)), Some(Trouble::Silent));
+        assert_eq!(judged(9, unanswered(9, 5, 8)), Some(Trouble::OneWay));
+        // What was on the way when the path went down, and what came long ago.
+        assert_eq!(judged(9, unanswered(9, 2, 1)), Some(Trouble::Silent));
+        assert_eq!(judged(60, unanswered(99, 5, 8)), Some(Trouble::Silent));
+    }
+
+    #[test]
+    fn a_trouble_is_news_once_and_again_when_it_has_changed_or_returned() {
+        let mut table = StatusTable::default();
+        let id = PeerPath::new(PeerId(1), PathId(0));
+        table.follow(at(0), &["osaka".into()], &[id], &[]);
+        let mut news = |trouble| table.on_path_trouble(id, trouble);
+        let (silent, one_way) = (Some(Trouble::Silent), Some(Trouble::OneWay));
+        let reported = [silent, silent, one_way, one_way, None, one_way].map(&mut news);
+        assert_eq!(reported, [true, false, true, false, false, true]);
+    }
+
+    #[test]
+    fn sentences_say_which_direction_is_lost_and_what_may_be_the_cause() {
+        let event = |one_way| EventKind::PathUnanswered {
+            on: PathRef {
+                path: "wan0".into(),
+                peer: "osaka".into(),
+            },
+            remote: Some("198.51.100.1:7600".into()),
+            sent_packets: 12,
+            received_packets: if one_way { 9 } else { 0 },
+            unanswered_seconds: 30.0,
+            one_way,
+        };
+        assert_eq!(
+            sentence(&event(true)).unwrap(),
+            "path wan0 to osaka: theirs arrive here, ours do not reach them: 12 packets to \
+             198.51.100.1:7600 in 30 s without an answer, 9 received; a firewall or NAT drops what \
+             leaves here or what enters there, or the preshared keys differ"
+        );
+        assert_eq!(
+            sentence(&event(false)).unwrap(),
+            "path wan0 to osaka: sent 12 packets to 198.51.100.1:7600 in 30 s, nothing received: the \
+             address, the line or a firewall"
+        );
+        let silent = EventKind::HandshakeUnanswered {
+            peer: "osaka".into(),
+            remotes: vec!["198.51.100.1:7600".into(), "203.0.113.1:7600".into()],
+            sent_initiations: 10,
+            unanswered_seconds: (SECOND * 30).as_secs_f64(),
+        };
+        let text = sentence(&silent).unwrap();
+        let start = "peer osaka does not answer handshakes: 10 were sent to 198.51.100.1:7600, \
+                     203.0.113.1:7600 in 30 s without an answer: the key, the address or a firewall";
+        assert!(text.starts_with(start), "{text}");
+    }
+
+    #[test]
+    fn a_wrong_key_is_named_with_the_address_and_the_next_step() {
+        let wrong = |peer: Option<&str>, fault, key: Option<&str>| {
+            let event = EventKind::WrongKey {
+                peer: peer.map(str::to_owned),
+                remote: "198.51.100.1:7600".into(),
+                fault,
+                public_key: key.map(str::to_owned),
+            };
+            sentence(&event).unwrap()
+        };
+        assert_eq!(
+            wrong(Some("osaka"), KeyFault::NotOurs, None),
+            "wrong_key: peer osaka, whose address it is: a handshake from 198.51.100.1:7600 was made \
+             for another gateway's public key; give that gateway this one's (`keiro status` shows it)"
+        );
+        let text = wrong(None, KeyFault::NotOfPeer, Some("abc="));
+        assert!(text.contains("the public key abc=, which no peer here has"));
+        assert!(text.ends_with("; no peer is configured with this address"));
+        let text = wrong(Some("osaka"), KeyFault::Preshared, None);
+        assert!(text.contains("another preshared key; give both gateways the same"));
+    }
+}
