@@ -21,6 +21,7 @@ use crate::{
         report::Report,
     },
     epoll_token as token,
+    event_log::Line,
     gateway::{Gateway, notify},
     replan::move_numbers,
     status::AppMove,
@@ -82,6 +83,7 @@ impl Gateway {
                 self.end_idle_traces()?;
                 self.tenants.repair(&self.config, &self.data)?;
                 self.publish_device_events();
+                self.log_repeats();
                 self.rearm();
             }
             match (stop, drain_until) {
@@ -102,6 +104,8 @@ impl Gateway {
             self.record_minute(&snapshot);
         }
         self.site.leave();
+        let repeats = self.events.log.finish(Stopwatch::now());
+        repeats.iter().for_each(Line::write);
         match (self.drained, asked_again) {
             (true, _) => {}
             (false, true) => tracing::warn!("asked twice to stop: not everything was delivered"),
@@ -113,6 +117,12 @@ impl Gateway {
         drop(self);
         tracing::info!("stopped");
         Ok(())
+    }
+
+    /// Logs what has repeated for a minute.
+    fn log_repeats(&mut self) {
+        let lines = self.events.log.on_timeout(Stopwatch::now());
+        lines.iter().for_each(Line::write);
     }
 
     fn check_interval(&self) -> Duration {

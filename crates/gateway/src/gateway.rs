@@ -15,7 +15,7 @@ use std::{
 use keiro_control::{
     config::{self, Config},
     key,
-    protocol::{Event, EventKind, encode_line},
+    protocol::{Event, EventKind},
 };
 use keiro_core::{AppId, PathId};
 use keiro_linux::{
@@ -31,7 +31,7 @@ use crate::{
         command::{Command, DataHandle},
         report::Report,
     },
-    event_text::sentence,
+    event_log::EventLog,
     history::HistoryRecorder,
     message_tls::MessageTlsServer,
     packet_trace::PacketTraces,
@@ -119,6 +119,7 @@ pub(crate) struct EventLoop {
     pub(crate) deferred: Vec<Event>,
     /// Clients of the control server while it is answering.
     pub(crate) control_clients: usize,
+    pub(crate) log: EventLog,
     pub(crate) _socket_files: SocketFiles,
 }
 
@@ -138,9 +139,11 @@ impl Gateway {
         Handle(Arc::clone(&self.events.trigger))
     }
 
-    /// Logs an event and sends it to the clients that monitor.
+    /// Logs an event, or counts it if it repeats, and sends it to the clients that monitor.
     pub(crate) fn publish(&mut self, kind: EventKind) {
-        log(&kind);
+        if let Some(line) = self.events.log.on_event(Stopwatch::now(), &kind) {
+            line.write();
+        }
         self.send_to_monitors(event_now(kind));
     }
 
@@ -212,45 +215,5 @@ pub(crate) fn notify(states: &[NotifyState<'_>]) {
     // Without a service manager this does nothing.
     if let Err(error) = sd_notify::notify(states) {
         tracing::debug!(%error, "service manager");
-    }
-}
-
-/// Where a subscriber enables this target, log lines of events have the field `event_fields`: the
-/// event as JSON, as `keiro monitor` prints it.
-pub const EVENT_FIELDS: &str = "keiro::event_fields";
-
-/// One line per event.
-fn log(kind: &EventKind) {
-    let event = kind.name();
-    let text = sentence(kind);
-    let bad = matches!(
-        kind,
-        EventKind::PeerDown { .. }
-            | EventKind::VersionMismatch { .. }
-            | EventKind::DuplicateKey { .. }
-            | EventKind::KeyRefused { .. }
-            | EventKind::AppMismatch { .. }
-            | EventKind::PathDown { .. }
-            | EventKind::TargetMissed { .. }
-            | EventKind::MessageExpired { .. }
-            | EventKind::ConfigRejected { .. }
-            | EventKind::DeviceLost { .. }
-            | EventKind::DeviceDown { .. }
-            | EventKind::TenantUnknown { .. }
-            | EventKind::TenantRefused { .. }
-            | EventKind::StoreLost { .. }
-            | EventKind::StoreNotice { .. }
-            | EventKind::EventsLost { .. }
-    );
-    // In text the fields would only repeat the sentence.
-    let is_wanted = tracing::enabled!(target: EVENT_FIELDS, tracing::Level::INFO);
-    let fields = is_wanted.then(|| String::from_utf8(encode_line(kind)).unwrap_or_default());
-    let event_fields = fields.as_deref();
-    match (bad, kind) {
-        (true, _) => tracing::warn!(event, event_fields, "{text}"),
-        (false, EventKind::KeyChanged { .. } | EventKind::MtuChanged { .. }) => {
-            tracing::debug!(event, event_fields, "{text}");
-        }
-        (false, _) => tracing::info!(event, event_fields, "{text}"),
     }
 }

@@ -10,6 +10,7 @@ mod data;
 mod diagnosis;
 mod epoll_token;
 mod error_response;
+mod event_log;
 mod event_text;
 mod explain;
 mod follow_site;
@@ -55,7 +56,8 @@ use keiro_linux::{
     signal::Signals,
 };
 
-pub use gateway::{EVENT_FIELDS, Gateway};
+pub use event_log::EVENT_FIELDS;
+pub use gateway::Gateway;
 pub use message_tls::problem as message_tls_problem;
 pub use offline::plan_of;
 pub use options::Options;

@@ -1,0 +1,379 @@
+//! The log of events. What repeats is one line a minute with a count, for each kind of event and each
+//! subject. Clients that monitor get every event.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant as Stopwatch},
+};
+
+use keiro_control::protocol::{EventKind, encode_line};
+use tracing::Level;
+
+use crate::event_text::sentence;
+
+/// Where a subscriber enables this target, log lines of events have the field `event_fields`: the
+/// event as JSON, as `keiro monitor` prints it.
+pub const EVENT_FIELDS: &str = "keiro::event_fields";
+
+/// One kind of event about one subject is logged this often at most. Ours: people read the lines.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// Subjects that are distinguished; events about further ones are counted together by their kind. Ours: as
+/// many lines at once as a burst of moves may leave in the log.
+const SUBJECTS_MAX: usize = 256;
+/// The subject of events about subjects beyond these.
+const OTHERS: &str = "\u{0}others";
+
+/// Decides which events are logged; see the module.
+#[derive(Debug, Default)]
+pub(crate) struct EventLog {
+    recent: BTreeMap<Topic, Recent>,
+}
+
+/// What repeats.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Topic {
+    /// The event's name.
+    event: &'static str,
+    /// The peer, path, application or tenant that it is about.
+    subject: String,
+}
+
+#[derive(Debug)]
+struct Recent {
+    logged_at: Stopwatch,
+    /// Events since then.
+    repeats: u64,
+    /// The latest of them.
+    latest: Option<EventKind>,
+}
+
+/// A line that is to be logged.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Line {
+    level: Level,
+    event: &'static str,
+    text: String,
+    /// How often it has happened since the line before, if not once.
+    repeats: Option<u64>,
+    kind: EventKind,
+}
+
+impl EventLog {
+    /// An event has happened. Returns the line to log now, if it is not to wait for others.
+    pub(crate) fn on_event(&mut self, now: Stopwatch, kind: &EventKind) -> Option<Line> {
+        let Some(topic) = self.topic(kind) else {
+            return Some(Line::of(kind, 1));
+        };
+        if let Some(recent) = self.recent.get_mut(&topic) {
+            recent.repeats += 1;
+            recent.latest = Some(kind.clone());
+            return None;
+        }
+        let is_of_others = topic.subject == OTHERS;
+        let recent = Recent {
+            logged_at: now,
+            repeats: 0,
+            latest: None,
+        };
+        self.recent.insert(topic, recent);
+        // That they are many is worth a line; each is not.
+        Some(match is_of_others {
+            true => Line::of_others(kind),
+            false => Line::of(kind, 1),
+        })
+    }
+
+    /// The lines about what has repeated for a minute.
+    pub(crate) fn on_timeout(&mut self, now: Stopwatch) -> Vec<Line> {
+        let is_due = |recent: &Recent| now.saturating_duration_since(recent.logged_at) >= INTERVAL;
+        let lines = self.recent.values_mut().filter(|recent| is_due(recent));
+        let lines = lines.filter_map(|recent| recent.take_line(now)).collect();
+        // What had no repeats is logged at once when it happens again.
+        self.recent.retain(|_, recent| !is_due(recent));
+        lines
+    }
+
+    /// The lines about everything that has repeated: the gateway ends.
+    pub(crate) fn finish(&mut self, now: Stopwatch) -> Vec<Line> {
+        let mut recent = std::mem::take(&mut self.recent);
+        let lines = recent.values_mut();
+        lines.filter_map(|recent| recent.take_line(now)).collect()
+    }
+
+    /// What an event repeats; `None`: it is always logged, since a person has caused it.
+    fn topic(&self, kind: &EventKind) -> Option<Topic> {
+        let topic = Topic {
+            event: kind.name(),
+            subject: subject(kind)?,
+        };
+        let is_known = self.recent.contains_key(&topic);
+        Some(match is_known || self.recent.len() < SUBJECTS_MAX {
+            true => topic,
+            false => Topic {
+                subject: OTHERS.to_owned(),
+                ..topic
+            },
+        })
+    }
+}
+
+impl Recent {
+    fn take_line(&mut self, now: Stopwatch) -> Option<Line> {
+        let latest = self.latest.take()?;
+        self.logged_at = now;
+        let repeats = std::mem::take(&mut self.repeats);
+        Some(Line::of(&latest, repeats))
+    }
+}
+
+impl Line {
+    fn of(kind: &EventKind, times: u64) -> Self {
+        let mut text = sentence(kind);
+        if times > 1 {
+            text.push_str(&format!(
+                " (the latest of {times} such events since the last line about it)"
+            ));
+        }
+        Self {
+            level: level(kind),
+            event: kind.name(),
+            text,
+            repeats: (times > 1).then_some(times),
+            kind: kind.clone(),
+        }
+    }
+
+    fn of_others(kind: &EventKind) -> Self {
+        let mut line = Self::of(kind, 1);
+        line.text
+            .push_str(" (events about more subjects follow; they are counted together)");
+        line
+    }
+
+    /// Writes it to the log.
+    pub(crate) fn write(&self) {
+        let Self {
+            event,
+            text,
+            repeats,
+            kind,
+            ..
+        } = self;
+        // In text the fields would only repeat the sentence.
+        let is_wanted = tracing::enabled!(target: EVENT_FIELDS, Level::INFO);
+        let fields = is_wanted.then(|| String::from_utf8(encode_line(kind)).unwrap_or_default());
+        let event_fields = fields.as_deref();
+        let repeats = repeats.filter(|_| is_wanted);
+        match self.level {
+            Level::WARN => tracing::warn!(event, event_fields, repeats, "{text}"),
+            Level::DEBUG => tracing::debug!(event, event_fields, repeats, "{text}"),
+            _ => tracing::info!(event, event_fields, repeats, "{text}"),
+        }
+    }
+}
+
+fn level(kind: &EventKind) -> Level {
+    match kind {
+        EventKind::PeerDown { .. }
+        | EventKind::VersionMismatch { .. }
+        | EventKind::DuplicateKey { .. }
+        | EventKind::KeyRefused { .. }
+        | EventKind::WrongKey { .. }
+        | EventKind::HandshakeUnanswered { .. }
+        | EventKind::PathUnanswered { .. }
+        | EventKind::AppMismatch { .. }
+        | EventKind::PathDown { .. }
+        | EventKind::TargetMissed { .. }
+        | EventKind::MessageExpired { .. }
+        | EventKind::ConfigRejected { .. }
+        | EventKind::DeviceLost { .. }
+        | EventKind::DeviceDown { .. }
+        | EventKind::TenantUnknown { .. }
+        | EventKind::TenantRefused { .. }
+        | EventKind::StoreLost { .. }
+        | EventKind::StoreNotice { .. }
+        | EventKind::EventsLost { .. } => Level::WARN,
+        EventKind::KeyChanged { .. } | EventKind::MtuChanged { .. } => Level::DEBUG,
+        _ => Level::INFO,
+    }
+}
+
+/// What an event is about; `None`: it is always logged.
+fn subject(kind: &EventKind) -> Option<String> {
+    Some(match kind {
+        EventKind::Started { .. }
+        | EventKind::Draining { .. }
+        | EventKind::Reloaded { .. }
+        | EventKind::ConfigRejected { .. } => return None,
+        EventKind::PeerUp { peer, .. }
+        | EventKind::PeerDown { peer, .. }
+        | EventKind::DuplicateKey { peer, .. }
+        | EventKind::KeyRefused { peer }
+        | EventKind::HandshakeUnanswered { peer, .. }
+        | EventKind::KeyChanged { peer, .. } => peer.clone(),
+        EventKind::VersionMismatch { peer, .. } | EventKind::WrongKey { peer, .. } => {
+            peer.clone().unwrap_or_default()
+        }
+        EventKind::AppMismatch { peer, app, .. } => {
+            format!("{} {peer}", app.as_deref().unwrap_or_default())
+        }
+        EventKind::PathUp { on, .. }
+        | EventKind::PathDown { on, .. }
+        | EventKind::PathUnanswered { on, .. }
+        | EventKind::RemoteChanged { on, .. }
+        | EventKind::MtuChanged { on, .. }
+        | EventKind::AggregationChanged { on, .. }
+        | EventKind::AggregationPaused { on, .. }
+        | EventKind::AggregationResumed { on, .. } => format!("{} {}", on.path, on.peer),
+        EventKind::AppMoved { app, .. }
+        | EventKind::TargetMissed { app, .. }
+        | EventKind::TargetMet { app, .. }
+        | EventKind::MessageExpired { app, .. } => app.clone(),
+        EventKind::TenantUnknown { peer, id } => format!("{id} {peer}"),
+        EventKind::TenantRefused { tenant, peer, .. } => format!("{tenant} {peer}"),
+        EventKind::DeviceLost { tenant, .. }
+        | EventKind::DeviceRestored { tenant, .. }
+        | EventKind::DeviceDown { tenant, .. }
+        | EventKind::DeviceUp { tenant, .. } => tenant.clone(),
+        EventKind::StoreNotice { text } => text.clone(),
+        EventKind::StoreLost { .. }
+        | EventKind::StoreConnected { .. }
+        | EventKind::EventsLost { .. }
+        | EventKind::Unknown => String::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use keiro_control::protocol::{DownReason, MoveReason, PathRef};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn down(path: &str) -> EventKind {
+        EventKind::PathDown {
+            on: PathRef {
+                path: path.into(),
+                peer: "osaka".into(),
+            },
+            reason: DownReason::Silent,
+            silent_seconds: None,
+            limit_seconds: None,
+        }
+    }
+
+    fn moved(app: &str) -> EventKind {
+        EventKind::AppMoved {
+            app: app.into(),
+            from: None,
+            to: Some("wan0".into()),
+            reason: MoveReason::PathDown,
+            from_predicted_seconds: None,
+            to_predicted_seconds: None,
+            latency_target_seconds: None,
+        }
+    }
+
+    /// The lines that `events`, one a second from the start on, leave in the log, each with its second.
+    fn lines(log: &mut EventLog, events: impl Iterator<Item = Vec<EventKind>>) -> Vec<(u64, Line)> {
+        let start = Stopwatch::now();
+        let mut lines = Vec::new();
+        for (second, events) in (0..).zip(events) {
+            let now = start + SECOND * u32::try_from(second).unwrap();
+            let mut at = log.on_timeout(now);
+            at.extend(events.iter().filter_map(|kind| log.on_event(now, kind)));
+            lines.extend(at.into_iter().map(|line| (second, line)));
+        }
+        lines
+    }
+
+    #[test]
+    fn what_repeats_is_one_line_a_minute_with_a_count() {
+        let mut log = EventLog::default();
+        let every_second = (0..180).map(|_| vec![down("wan0")]);
+        let lines = lines(&mut log, every_second);
+        let seconds: Vec<u64> = lines.iter().map(|(second, _)| *second).collect();
+        assert_eq!(seconds, [0, 60, 120]);
+        assert_eq!(lines[0].1.repeats, None);
+        assert_eq!(lines[0].1.text, sentence(&down("wan0")));
+        for (_, line) in &lines[1..] {
+            let count = line.repeats.expect("a count");
+            assert!((59..=60).contains(&count), "{count}");
+            let text = format!("the latest of {count} such events");
+            assert!(line.text.contains(&text), "{}", line.text);
+        }
+    }
+
+    #[test]
+    fn what_is_alone_in_its_minute_is_logged_at_once_and_without_a_count() {
+        let mut log = EventLog::default();
+        let rare = (0..200).map(|second| match second % 70 {
+            0 => vec![down("wan0")],
+            _ => Vec::new(),
+        });
+        let lines = lines(&mut log, rare);
+        let seconds: Vec<u64> = lines.iter().map(|(second, _)| *second).collect();
+        assert_eq!(seconds, [0, 70, 140]);
+        assert!(lines.iter().all(|(_, line)| line.repeats.is_none()));
+        assert!(log.recent.len() <= 1);
+    }
+
+    #[test]
+    fn no_event_is_left_out_of_the_counts() {
+        let mut log = EventLog::default();
+        let bursts = (0..100).map(|second| match second {
+            0 | 30 | 61 | 90 => vec![moved("A"); 7],
+            _ => Vec::new(),
+        });
+        let mut counted: u64 = 0;
+        for (_, line) in lines(&mut log, bursts) {
+            counted += line.repeats.unwrap_or(1);
+        }
+        let rest = log.finish(Stopwatch::now());
+        counted += rest
+            .iter()
+            .map(|line| line.repeats.unwrap_or(1))
+            .sum::<u64>();
+        assert_eq!(counted, 28);
+    }
+
+    #[test]
+    fn one_subject_hides_no_other_and_no_other_kind() {
+        let mut log = EventLog::default();
+        let at_once = vec![
+            down("wan0"),
+            down("wan1"),
+            moved("A"),
+            moved("B"),
+            down("wan0"),
+        ];
+        let lines = lines(&mut log, [at_once].into_iter());
+        assert_eq!(lines.len(), 4);
+    }
+
+    #[test]
+    fn many_subjects_fill_neither_log_nor_memory() {
+        let mut log = EventLog::default();
+        let all = (0..10_000).map(|number| moved(&format!("A{number}")));
+        let events = [all.collect::<Vec<_>>()].into_iter();
+        let lines_at_once = lines(&mut log, events.clone());
+        assert_eq!(lines_at_once.len(), SUBJECTS_MAX + 1);
+        assert_eq!(log.recent.len(), SUBJECTS_MAX + 1);
+        let rest = log.finish(Stopwatch::now());
+        let counted: u64 = rest.iter().filter_map(|line| line.repeats).sum();
+        assert_eq!(counted + lines_at_once.len() as u64, 10_000);
+    }
+
+    #[test]
+    fn what_a_person_does_is_always_logged() {
+        let mut log = EventLog::default();
+        let rejected = EventKind::ConfigRejected {
+            problems: 1,
+            first: "x".into(),
+        };
+        let lines = lines(&mut log, (0..3).map(|_| vec![rejected.clone()]));
+        assert_eq!(lines.len(), 3);
+        assert!(log.recent.is_empty());
+    }
+}
