@@ -24,8 +24,16 @@ pub struct TrackedPath {
     /// Observations so far.
     observations: u64,
     deaths: u64,
-    /// The observations that found the deaths of the last five minutes, oldest first.
-    died: VecDeque<u64>,
+    /// The deaths of the last five minutes, oldest first.
+    died: VecDeque<Death>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Death {
+    /// The observation that found it.
+    at: u64,
+    /// Applications in need could have been on the path.
+    was_in_use: bool,
 }
 
 /// What is configured of a path's delay goes for what was measured when it first came up: paths
@@ -54,8 +62,10 @@ const HOLD_DOWN_SAMPLES_MAX: u32 = 600;
 /// Samples after which those may go there whose latency target is met nowhere else, at least. Ours: two seconds,
 /// so that a path that is up for less at a time moves no application.
 const PROBATION_SAMPLES: u32 = 20;
-/// Of a longer hold-down they wait for this part.
-const PROBATION_PART: u32 = 4;
+/// At most. Ours: a quarter of the longest hold-down, since their target is missed meanwhile.
+const PROBATION_SAMPLES_MAX: u32 = 150;
+/// A path that died so often while they could be on it makes them wait longer the next time.
+const PROBATION_DEATHS: usize = 2;
 /// Looks of five minutes: older deaths count no longer. Ours: a path that fails once a minute is damped,
 /// and one that has been up for five minutes begins anew.
 const DEATHS_OBSERVATIONS: u64 = 3000;
@@ -74,14 +84,18 @@ impl TrackedPath {
         configured: Option<Duration>,
     ) -> bool {
         self.observations += 1;
-        let old = |at: &u64| at + DEATHS_OBSERVATIONS <= self.observations;
+        let old = |death: &Death| death.at + DEATHS_OBSERVATIONS <= self.observations;
         while self.died.front().is_some_and(old) {
             self.died.pop_front();
         }
         if observation.deaths > self.deaths {
             let unseen = (observation.deaths - self.deaths).min(DEATHS_MAX as u64);
-            for _ in 0..unseen {
-                self.died.push_back(self.observations);
+            let was_in_use = self.is_usable_in_need();
+            for number in 0..unseen {
+                self.died.push_back(Death {
+                    at: self.observations,
+                    was_in_use: was_in_use && number == 0,
+                });
             }
             let surplus = self.died.len().saturating_sub(DEATHS_MAX);
             self.died.drain(..surplus);
@@ -134,9 +148,18 @@ impl TrackedPath {
             .min(HOLD_DOWN_SAMPLES_MAX)
     }
 
-    /// Samples after which applications in need may use it.
+    /// Samples after which applications in need may use it: more where it failed them before.
     fn probation_after(&self) -> u32 {
-        PROBATION_SAMPLES.max(self.released_after() / PROBATION_PART)
+        let in_use = self.died.iter().filter(|death| death.was_in_use).count();
+        let further = in_use.saturating_sub(PROBATION_DEATHS) as u32;
+        PROBATION_SAMPLES
+            .saturating_mul(HOLD_DOWN_FACTOR.saturating_pow(further))
+            .min(PROBATION_SAMPLES_MAX)
+    }
+
+    /// It has stayed up for long enough for applications in need.
+    fn is_usable_in_need(&self) -> bool {
+        self.is_released || self.samples >= self.probation_after()
     }
 
     /// Whether the path, which has died `deaths` times, flaps: it died more than once lately, and has not
@@ -144,8 +167,7 @@ impl TrackedPath {
     pub fn is_flapping(&self, deaths: u64) -> bool {
         let unseen = deaths.saturating_sub(self.deaths);
         let died = self.died.len() as u64 + unseen;
-        let is_usable = unseen == 0 && (self.is_released || self.samples >= self.probation_after());
-        died > 1 && !is_usable
+        died > 1 && !(unseen == 0 && self.is_usable_in_need())
     }
 
     /// Whether the path, which is up after `deaths` deaths, may be used, and by which applications.
@@ -343,7 +365,8 @@ mod tests {
             });
             lasted.push(until.unwrap());
         }
-        assert_eq!(lasted, [0, 20, 20, 80, 150, 150]);
+        // In use from the second on: it fails those in need each time.
+        assert_eq!(lasted, [0, 20, 20, 20, 80, 150]);
         for _ in 0..DEATHS_OBSERVATIONS {
             followed.on_observation(observation(6, None), None);
         }
@@ -352,15 +375,14 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_died_often_is_for_those_in_need_after_a_quarter_of_the_hold_down() {
+    fn a_path_that_died_often_is_for_those_in_need_after_two_seconds() {
         let mut followed = TrackedPath::default();
         for deaths in 1..=4 {
             followed.on_observation(observation(deaths, None), None);
         }
         let standings = (1..=HOLD_DOWN_SAMPLES_MAX).map(|sample| {
             let news = followed.on_observation(observation(4, Some(5)), None);
-            assert!(news || sample != 80, "a plan is called for");
-            assert!(sample >= 80 || followed.hold_down(4) == PathHoldDown::Held);
+            assert!(news || sample != PROBATION_SAMPLES, "a plan is called for");
             followed.hold_down(4)
         });
         let mut standings: Vec<PathHoldDown> = standings.collect();
