@@ -13,7 +13,7 @@ mod stranger_overflows;
 mod wrong_key;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
     net::SocketAddr,
     ops::RangeInclusive,
@@ -80,6 +80,8 @@ pub struct Endpoint {
     stats: HandshakeStats,
     last_polled: Option<PeerId>,
     uplinks: Uplinks,
+    /// Sockets that have no local address now.
+    unbound: BTreeSet<SocketId>,
 }
 
 impl fmt::Debug for Endpoint {
@@ -119,6 +121,7 @@ impl Endpoint {
             stats: HandshakeStats::default(),
             last_polled: None,
             uplinks: Uplinks::default(),
+            unbound: BTreeSet::new(),
         }
     }
 
@@ -139,8 +142,11 @@ impl Endpoint {
         self.next_peer += 1;
         self.by_key.insert(config.public_key, id);
         let incarnation = self.random.next_u64();
-        self.peers
-            .insert(id, Session::new(now, id, incarnation, config, &self.config));
+        let mut session = Session::new(now, id, incarnation, config, &self.config);
+        for socket in &self.unbound {
+            session.on_socket_unbound(now, *socket);
+        }
+        self.peers.insert(id, session);
         self.peer_addresses.on_changed();
         id
     }
@@ -165,8 +171,44 @@ impl Endpoint {
     pub fn set_paths(&mut self, now: Instant, peer: PeerId, paths: &[PathConfig]) {
         if let Some(session) = self.peers.get_mut(&peer) {
             session.set_paths(now, paths);
+            for socket in &self.unbound {
+                session.on_socket_unbound(now, *socket);
+            }
             self.peer_addresses.on_changed();
         }
+    }
+
+    /// The socket sends from a local address again, or from another one than before. Paths that use it
+    /// are challenged at once and used when they have answered, one round trip later; what was in flight
+    /// on them is sent again. A socket has an address until the driver says otherwise.
+    pub fn on_socket_bound(&mut self, now: Instant, socket: SocketId) {
+        self.unbound.remove(&socket);
+        for session in self.peers.values_mut() {
+            session.on_socket_bound(now, socket);
+        }
+    }
+
+    /// There is a route for what leaves by the socket that there was not before. Paths that use it and are
+    /// not up are challenged at once.
+    pub fn on_route_added(&mut self, now: Instant, socket: SocketId) {
+        for session in self.peers.values_mut() {
+            session.on_route_added(now, socket);
+        }
+    }
+
+    /// The socket has no local address until [`on_socket_bound`](Self::on_socket_bound) is called. Paths
+    /// that use it are down at once, and keep what is known of them.
+    pub fn on_socket_unbound(&mut self, now: Instant, socket: SocketId) {
+        self.unbound.insert(socket);
+        for session in self.peers.values_mut() {
+            session.on_socket_unbound(now, socket);
+        }
+    }
+
+    /// The socket is not used by any path any more.
+    pub fn forget_socket(&mut self, socket: SocketId) {
+        self.unbound.remove(&socket);
+        self.uplinks.set_rate(socket, None);
     }
 
     /// Bounds what leaves a socket to all peers together, in IP bytes; `None`: no longer. Each path

@@ -331,6 +331,8 @@ pub enum PathDownReason {
     KeysExpired,
     /// The configuration no longer names it.
     Removed,
+    /// Its socket has no local address; see [`Endpoint::on_socket_unbound`](crate::Endpoint::on_socket_unbound).
+    NoLocalAddress,
 }
 
 /// Why an application moved.

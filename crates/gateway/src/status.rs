@@ -540,6 +540,7 @@ impl StatusTable {
             PathDownReason::ChallengeUnanswered => (DownReason::NotValidated, None, None),
             PathDownReason::Removed => (DownReason::Removed, None, None),
             PathDownReason::KeysExpired => (DownReason::KeysExpired, None, None),
+            PathDownReason::NoLocalAddress => (DownReason::LocalError, None, None),
         };
         let why = match (silent, limit) {
             (Some(silent), Some(limit)) => {
@@ -553,6 +554,7 @@ impl StatusTable {
             _ if reason == DownReason::KeysExpired => {
                 "the keys have expired, and no handshake gets through".into()
             }
+            _ if reason == DownReason::LocalError => "it has no local address".into(),
             _ => "it was removed from the configuration".into(),
         };
         self.on_path_change(at, path, why);

@@ -147,6 +147,7 @@ fn down(reason: PathDownReason) -> Value {
         PathDownReason::ChallengeUnanswered => json!({"reason": "not_validated"}),
         PathDownReason::Removed => json!({"reason": "removed"}),
         PathDownReason::KeysExpired => json!({"reason": "keys_expired"}),
+        PathDownReason::NoLocalAddress => json!({"reason": "local_error"}),
     }
 }
 

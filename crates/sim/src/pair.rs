@@ -4,7 +4,11 @@
 //! generated and events happen. It ends when all traffic has come to an end. A run that stalls, or exceeds
 //! the scenario's patience, fails with its seed and scenario.
 
-use std::{collections::VecDeque, fmt, time::Duration};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    fmt,
+    time::Duration,
+};
 
 use keiro_core::{
     AppConfig, AppId, Endpoint, EndpointConfig, PathConfig, PathId, PeerConfig, PrivateKey,
@@ -52,6 +56,8 @@ pub struct GatewayPair {
     measured_from: Option<Instant>,
     /// Number of address changes so far: each gives a new address.
     readdressed: u16,
+    /// Gateways, by their side, that have no address on a path.
+    unbound: BTreeSet<(usize, usize)>,
     next_sample: Instant,
 }
 
@@ -103,6 +109,7 @@ impl GatewayPair {
             events: VecDeque::new(),
             measured_from: None,
             readdressed: 0,
+            unbound: BTreeSet::new(),
             next_sample: Instant::ZERO,
         };
         for path in 0..scenario.paths.len() {
@@ -249,6 +256,8 @@ impl GatewayPair {
                 change,
             } => self.change_path(*path, *direction, *change),
             ScenarioEvent::Readdress { side, path } => self.readdress(*side, *path),
+            ScenarioEvent::Rebind { side, path } => self.rebind(*side, *path),
+            ScenarioEvent::Unbind { side, path } => self.unbind(*side, *path),
             ScenarioEvent::Restart {
                 side,
                 orderly,
@@ -472,7 +481,33 @@ impl GatewayPair {
             .set_interface(self.gateways[side.index()], path, Interface::Host(address));
     }
 
+    fn rebind(&mut self, side: Side, path: usize) {
+        self.readdress(side, path);
+        self.unbound.remove(&(side.index(), path));
+        let now = self.now();
+        self.act(side, |endpoint, _| {
+            endpoint.on_socket_bound(now, SocketId(path as u16));
+        });
+    }
+
+    fn unbind(&mut self, side: Side, path: usize) {
+        // Nothing arrives at the address of before.
+        self.readdress(side, path);
+        self.unbound.insert((side.index(), path));
+        let now = self.now();
+        self.act(side, |endpoint, _| {
+            endpoint.on_socket_unbound(now, SocketId(path as u16));
+        });
+    }
+
     fn heal(&mut self) {
+        for side in Side::BOTH {
+            for path in 0..self.paths.len() {
+                if self.unbound.contains(&(side.index(), path)) {
+                    self.rebind(side, path);
+                }
+            }
+        }
         for path in 0..self.paths.len() {
             self.change_path(path, PathDirection::Both, Change::Heal);
             if let Some(middlebox) = self.paths[path].middlebox {

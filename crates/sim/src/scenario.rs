@@ -215,6 +215,18 @@ pub enum ScenarioEvent {
         /// Index of the path.
         path: usize,
     },
+    /// A gateway's own address on a path changes, and it knows: as by a new lease of an interface.
+    Rebind {
+        side: Side,
+        /// Index of the path.
+        path: usize,
+    },
+    /// A gateway has no address on a path until the next [`Self::Rebind`], and knows.
+    Unbind {
+        side: Side,
+        /// Index of the path.
+        path: usize,
+    },
     /// A gateway stops and starts again, losing keys and unfinished messages.
     Restart {
         side: Side,

@@ -272,6 +272,38 @@ impl Session {
         self.check_up(now);
     }
 
+    /// The socket has a local address again, or another one: its path has to answer from there.
+    pub(crate) fn on_socket_bound(&mut self, now: Instant, socket: SocketId) {
+        let Some(path) = self.paths.of_socket_mut(socket) else {
+            return;
+        };
+        let id = path.id();
+        let abandoned = path.on_bound(now);
+        self.on_path_state_changed(now, MoveReason::PathDown);
+        self.move_packets(now, id);
+        self.on_abandoned(now, id, abandoned);
+        self.request_handshake_from_new_address(now);
+    }
+
+    /// What leaves by the socket takes another route: its path may answer now.
+    pub(crate) fn on_route_added(&mut self, now: Instant, socket: SocketId) {
+        let path = self.paths.of_socket_mut(socket);
+        if let Some(path) = path.filter(|path| !path.is_up() && !path.is_unbound()) {
+            path.restart_validation(now);
+            self.request_handshake_from_new_address(now);
+        }
+    }
+
+    /// The socket has no local address any more.
+    pub(crate) fn on_socket_unbound(&mut self, now: Instant, socket: SocketId) {
+        let path = self.paths.of_socket_mut(socket);
+        if let Some(path) = path.filter(|path| !path.is_unbound()) {
+            let id = path.id();
+            path.on_unbound(now);
+            self.take_path_down(now, id, PathDownReason::NoLocalAddress);
+        }
+    }
+
     pub(crate) fn set_app(&mut self, config: AppConfig) {
         let id = config.id;
         self.apps.configure(config);

@@ -321,6 +321,28 @@ impl Path {
         self.validation.revalidate(now);
     }
 
+    /// The socket has a local address again, or another one. What was in flight is lost: answers to it
+    /// go to the address of before.
+    pub(crate) fn on_bound(&mut self, now: Instant) -> Abandoned {
+        self.restart_validation(now);
+        self.validation.on_bound(now);
+        self.abandon()
+    }
+
+    /// The socket has no local address any more.
+    pub(crate) fn on_unbound(&mut self, now: Instant) {
+        if self.is_up() {
+            self.estimates.on_outage(now, self.capacity());
+            self.stats.outages += 1;
+        }
+        self.validation.on_unbound();
+    }
+
+    /// Nothing can be sent: the socket has no local address.
+    pub(crate) fn is_unbound(&self) -> bool {
+        self.validation.is_unbound()
+    }
+
     /// There is no key to send with: it has to answer again once there is.
     pub(crate) fn on_keys_expired(&mut self, now: Instant) {
         self.estimates.on_outage(now, self.capacity());

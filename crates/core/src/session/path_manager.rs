@@ -92,6 +92,7 @@ impl PathManager {
     /// Sockets and addresses at which the peer may be reached.
     pub(crate) fn remotes(&self) -> Vec<(SocketId, SocketAddr)> {
         self.iter()
+            .filter(|path| !path.is_unbound())
             .filter_map(|path| Some((path.socket(), path.remote()?)))
             .collect()
     }

@@ -140,6 +140,21 @@ impl Session {
         }
     }
 
+    /// Handshakes have left by other addresses at most, or waited for one.
+    pub(super) fn request_handshake_from_new_address(&mut self, now: Instant) {
+        if self.keys.current().is_some() {
+            return self.request_handshake_if_unreachable(now);
+        }
+        // One that has just begun may be answered yet.
+        let soon = match self.handshake.pending {
+            None => now,
+            Some(_) => now + self.settings.timing.handshake_retry,
+        };
+        let next_at = self.handshake.next_at;
+        self.handshake.next_at = Some(next_at.map_or(soon, |at| at.min(soon)));
+        self.handshake.attempts = 0;
+    }
+
     /// Nothing has answered since the keys were agreed on, which was some time ago: the peer may have
     /// lost them before a path came up, and may be unable to begin a handshake.
     pub(super) fn request_handshake_if_keys_old(&mut self, now: Instant) {

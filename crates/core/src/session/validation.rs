@@ -37,6 +37,8 @@ pub(crate) struct Validation {
     candidate: Option<SocketAddr>,
     /// The driver knows that the path is down.
     down_reported: bool,
+    /// The socket has no local address: nothing is sent, and what arrives late is ignored.
+    is_unbound: bool,
     /// Challenges that may still be answered, oldest first: a round trip may be longer than the
     /// interval at which they are repeated.
     challenges: VecDeque<Challenge>,
@@ -78,6 +80,7 @@ impl Validation {
             remote,
             candidate: None,
             down_reported: false,
+            is_unbound: false,
             challenges: VecDeque::new(),
             attempts: 0,
             challenge_at: Some(Instant::ZERO),
@@ -114,10 +117,32 @@ impl Validation {
 
     /// The path has to answer again before it is used.
     pub(crate) fn restart(&mut self, now: Instant) {
+        if self.is_unbound {
+            return;
+        }
         self.state = PathState::Validating;
         self.down_reported = false;
         self.forget_challenges();
         self.challenge_at = Some(now);
+    }
+
+    /// The socket has a local address again, or another one: the path has to answer from there.
+    pub(crate) fn on_bound(&mut self, now: Instant) {
+        self.is_unbound = false;
+        self.restart(now);
+    }
+
+    /// The socket has no local address any more.
+    pub(crate) fn on_unbound(&mut self) {
+        self.is_unbound = true;
+        self.state = PathState::Down;
+        self.down_reported = true;
+        self.responses.clear();
+        self.forget_challenges();
+    }
+
+    pub(crate) fn is_unbound(&self) -> bool {
+        self.is_unbound
     }
 
     /// The path was silent for too long.
@@ -125,12 +150,12 @@ impl Validation {
         self.state = PathState::Down;
         self.down_reported = true;
         self.forget_challenges();
-        self.challenge_at = Some(now);
+        self.challenge_at = (!self.is_unbound).then_some(now);
     }
 
     /// The peer is back on another path: challenges this one at once, if it is down.
     pub(crate) fn revalidate(&mut self, now: Instant) {
-        if self.state == PathState::Down {
+        if self.state == PathState::Down && !self.is_unbound {
             self.state = PathState::Validating;
             self.attempts = 0;
             self.challenge_at = Some(now);
@@ -148,7 +173,7 @@ impl Validation {
     /// A packet of the peer came from `remote`; challenges it there if that is another address.
     pub(crate) fn on_packet_from(&mut self, now: Instant, remote: SocketAddr) {
         let known = self.remote == Some(remote) && self.is_up();
-        if known || self.candidate == Some(remote) {
+        if known || self.candidate == Some(remote) || self.is_unbound {
             return;
         }
         self.candidate = Some(remote);
@@ -158,6 +183,9 @@ impl Validation {
 
     /// The peer challenges us from `remote`.
     pub(crate) fn on_challenged(&mut self, token: u64, remote: SocketAddr) {
+        if self.is_unbound {
+            return;
+        }
         if self.responses.len() >= RESPONSES_MAX {
             self.responses.pop_front();
         }
@@ -251,6 +279,14 @@ impl Validation {
         assert!(
             !(self.is_up() && self.down_reported),
             "a path that is up is not reported down"
+        );
+        let is_quiet = self.state == PathState::Down
+            && self.challenge_at.is_none()
+            && self.challenges.is_empty()
+            && self.responses.is_empty();
+        assert!(
+            !self.is_unbound || is_quiet,
+            "a path without a local address is down and sends nothing"
         );
     }
 
@@ -583,6 +619,38 @@ mod tests {
         let mut path = Path::new(Some(address(1)));
         path.validation.on_peer_closed();
         assert_eq!(path.validation.state(), PathState::Validating);
+    }
+
+    #[test]
+    fn path_without_a_local_address_sends_nothing_until_it_has_one() {
+        let mut path = Path::up();
+        path.validation.on_packet_from(at(20), address(2));
+        let (_, challenge) = path.challenge_when_due();
+        path.validation.on_challenged(9, address(1));
+        path.validation.on_unbound();
+        path.validation.check_invariants();
+        let events: [fn(&mut Validation); 6] = [
+            |path| path.restart(at(30)),
+            |path| path.on_silent(at(30)),
+            |path| path.revalidate(at(30)),
+            |path| path.on_packet_from(at(30), address(2)),
+            |path| path.on_challenged(9, address(2)),
+            Validation::on_peer_closed,
+        ];
+        for event in events {
+            event(&mut path.validation);
+            path.validation.check_invariants();
+        }
+        assert_eq!(path.validation.on_response(challenge.token, at(40)), None);
+        assert_eq!(path.validation.poll_response(), None);
+
+        // The address that the peer had is tried first.
+        path.validation.on_bound(at(50));
+        assert_eq!(path.validation.state(), PathState::Validating);
+        let (due, challenge) = path.challenge_when_due();
+        assert_eq!((due, challenge.remote), (at(50), address(1)));
+        let validated = path.validation.on_response(challenge.token, at(60));
+        assert!(validated.is_some_and(|validated| validated.came_up));
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod plan_loop;
 mod properties;
 mod qlog;
 mod readdress;
+mod rebind;
 mod restart;
 mod returns;
 mod start;

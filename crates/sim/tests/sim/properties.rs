@@ -110,6 +110,8 @@ fn happening(paths: usize) -> impl Strategy<Value = ScenarioEvent> {
             .prop_map(|(path, direction, change)| ScenarioEvent::Path { path, direction, change }),
         // Only A changes its address: with any protocol, two that do so at once lose each other permanently.
         1 => (0..paths).prop_map(|path| ScenarioEvent::Readdress { side: Side::A, path }),
+        1 => (0..paths).prop_map(|path| ScenarioEvent::Rebind { side: Side::A, path }),
+        1 => (0..paths).prop_map(|path| ScenarioEvent::Unbind { side: Side::A, path }),
         1 => (side(), any::<bool>(), millis(0..500))
             .prop_map(|(side, orderly, away)| ScenarioEvent::Restart { side, orderly, away }),
         1 => (side(), 0..5_usize, prop::collection::vec(0..paths, 0..=paths))
