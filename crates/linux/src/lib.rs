@@ -33,4 +33,5 @@ pub mod tcp;
 pub mod tun;
 pub mod udp;
 pub mod unix;
+pub mod uplink;
 pub mod vrf;

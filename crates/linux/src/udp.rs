@@ -122,6 +122,12 @@ pub enum BindError {
         "{address}: no permission to use this port; use one from 1024 up, or give keiro CAP_NET_BIND_SERVICE"
     )]
     NotPermitted { address: SocketAddr },
+    /// There is no such interface.
+    #[error("{address}: there is no interface {interface}; `ip link` lists those that exist")]
+    NoInterface {
+        address: SocketAddr,
+        interface: String,
+    },
     #[error("{address}: cannot open a UDP socket: {source}")]
     System {
         address: SocketAddr,
@@ -157,7 +163,13 @@ impl BatchSocket {
         purpose: Purpose,
         interface: Option<&str>,
     ) -> Result<Self, BindError> {
-        Self::open(address, purpose, interface).map_err(|source| match source.raw_os_error() {
+        let socket = Self::open(address, purpose, interface);
+        let gone = interface.filter(|name| interface::index(name).is_none());
+        socket.map_err(|source| match source.raw_os_error() {
+            _ if gone.is_some() => BindError::NoInterface {
+                address,
+                interface: gone.unwrap_or_default().to_owned(),
+            },
             Some(libc::EADDRNOTAVAIL) => BindError::NotHere {
                 address,
                 here: interface::addresses().unwrap_or_default(),

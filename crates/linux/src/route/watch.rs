@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
 use nix::sys::socket::{MsgFlags, NetlinkAddr, bind, recv, setsockopt, sockopt::RcvBuf};
@@ -73,5 +73,11 @@ impl RouteWatch {
             }
         }
         Ok(changed)
+    }
+}
+
+impl AsFd for RouteWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
     }
 }
