@@ -11,6 +11,7 @@ mod draft;
 mod embedded;
 mod entries;
 mod history;
+mod local;
 mod message_tls;
 mod network;
 mod read;
@@ -40,6 +41,7 @@ pub use self::{
     diff::{Changes, ConfigDiff},
     embedded::reached_by,
     history::History,
+    local::{DEFAULT_PATH_PORT, Family, InterfaceLocal, Local},
     message_tls::{
         DEFAULT_CLIENT_BYTES_MAX, DEFAULT_CLIENT_CONNECTIONS_MAX, DEFAULT_CLIENT_MESSAGES_MAX,
         MESSAGE_TLS_CONNECTIONS_MAX, MessageClient, MessageTls, MessageTlsFile, MessageToken,
@@ -208,8 +210,8 @@ pub struct Gateway {
 pub struct Path {
     /// Its name, unique among paths.
     pub name: Name,
-    /// The local UDP address; never port 0.
-    pub local: SocketAddr,
+    /// Where it leaves this gateway.
+    pub local: Local,
     /// What this gateway may send on it: bit/s of whole IP packets, not zero.
     pub rate: Bandwidth,
     /// One-way propagation delay for the planner; `None`: half the smallest measured RTT.

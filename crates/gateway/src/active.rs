@@ -12,7 +12,9 @@ use std::{
 
 use anyhow::Context;
 use keiro_control::{
-    config::{App, AppIndex, Class, Config, Destination, Path, PathIndex, PeerIndex, Transport},
+    config::{
+        App, AppIndex, Class, Config, Destination, Local, Path, PathIndex, PeerIndex, Transport,
+    },
     key,
 };
 use keiro_core::{
@@ -22,7 +24,7 @@ use keiro_core::{
 use keiro_linux::{
     interface,
     tcp::{Listener, Mode},
-    udp::{BatchSocket, Purpose},
+    udp::{BatchSocket, BindError, Purpose},
 };
 use keiro_units::Bandwidth;
 
@@ -33,14 +35,17 @@ use crate::{
         route::{AppRoute, NewApp},
     },
     path_ids::PathIds,
+    uplinks::{Binding, Network, Problem, Uplinks, interface_of},
 };
 
 /// The configuration in use.
 #[derive(Default)]
 pub(crate) struct Active {
-    sockets: BTreeMap<SocketAddr, SocketId>,
+    /// The numbers of the paths' sockets. Where each is bound is known to `uplinks`.
+    sockets: BTreeMap<Local, SocketId>,
+    uplinks: Uplinks,
     /// What may leave each socket.
-    uplinks: BTreeMap<SocketId, Bandwidth>,
+    rates: BTreeMap<SocketId, Bandwidth>,
     next_socket: u16,
     path_ids: PathIds,
     peers: BTreeMap<String, ActivePeer>,
@@ -88,7 +93,10 @@ struct Identity {
 
 /// What a configuration needs beyond what is in use.
 pub(crate) struct Prepared {
-    sockets: BTreeMap<SocketAddr, BatchSocket>,
+    /// Of paths that leave elsewhere than those in use.
+    sockets: BTreeMap<Local, Result<(Binding, BatchSocket), Problem>>,
+    /// What the machine had.
+    network: Network,
     listeners: BTreeMap<Address, Entrance>,
     /// Largest IP packet per path, in the order of the file.
     mtu: Vec<u16>,
@@ -105,10 +113,15 @@ const BUFFER_MILLIS_MIN: u64 = 10;
 /// Assumed where the interface has no MTU: Ethernet's.
 const MTU_DEFAULT: u32 = 1500;
 
-/// Opens what `config` needs and `active` does not have.
+/// Opens what `config` needs and `active` does not have, on a machine that has `network`.
 ///
-/// What cannot be opened, where the configuration asks for it, and what to try.
-pub(crate) fn prepare(config: &Config, active: &Active) -> anyhow::Result<Prepared> {
+/// What cannot be opened, where the configuration asks for it, and what to try. A path whose interface or
+/// address is missing is waited for.
+pub(crate) fn prepare(
+    config: &Config,
+    active: &Active,
+    network: Network,
+) -> anyhow::Result<Prepared> {
     let own: Vec<IpAddr> = interface::addresses()
         .context("cannot list this machine's addresses")?
         .into_iter()
@@ -130,10 +143,10 @@ pub(crate) fn prepare(config: &Config, active: &Active) -> anyhow::Result<Prepar
     let mut sockets = BTreeMap::new();
     for path in &config.paths {
         if !active.sockets.contains_key(&path.local) {
-            let socket = BatchSocket::bind(path.local, Purpose::Path)
+            let opened = active
+                .open_first(path, &network)
                 .with_context(|| format!("{}: path `{}`", config.file(), path.name))?;
-            warn_of_small_buffer(path, &socket);
-            sockets.insert(path.local, socket);
+            sockets.insert(path.local.clone(), opened);
         }
     }
     let mut listeners = BTreeMap::new();
@@ -169,12 +182,55 @@ pub(crate) fn prepare(config: &Config, active: &Active) -> anyhow::Result<Prepar
             Some(_) => {}
         }
     }
+    let mtu = config.paths.iter().map(|path| mtu_max(path, &network));
     Ok(Prepared {
         sockets,
         listeners,
-        mtu: config.paths.iter().map(mtu_max).collect(),
+        mtu: mtu.collect(),
+        network,
         identities,
     })
+}
+
+/// Opens a path's socket.
+///
+/// # Errors
+/// What is missing at the machine, or what another program has.
+pub(crate) fn open_uplink(path: &Path, binding: &Binding) -> Result<BatchSocket, OpenError> {
+    let device = binding.device.as_deref();
+    let socket = BatchSocket::bind_on(binding.local, Purpose::Path, device)?;
+    // The name may be another interface's by now, and then the kernel reports that.
+    let is_owner = |device| interface::index(device) == binding.owner;
+    if let Some(device) = device.filter(|device| !is_owner(device)) {
+        let interface = device.to_owned();
+        return Err(OpenError::Missing(Problem::NoInterface { interface }));
+    }
+    warn_of_small_buffer(path, &socket);
+    Ok(socket)
+}
+
+/// Why a path's socket cannot be opened.
+#[derive(Debug)]
+pub(crate) enum OpenError {
+    /// The machine does not have what it needs.
+    Missing(Problem),
+    /// The port is another socket's, or not permitted.
+    Refused(BindError),
+}
+
+impl From<BindError> for OpenError {
+    fn from(error: BindError) -> Self {
+        match error {
+            BindError::NotHere { address, .. } => {
+                Self::Missing(Problem::AddressNotHere { address })
+            }
+            // It has just gone.
+            BindError::NoInterface { interface, .. } => {
+                Self::Missing(Problem::NoInterface { interface })
+            }
+            refused => Self::Refused(refused),
+        }
+    }
 }
 
 impl Active {
@@ -191,17 +247,27 @@ impl Active {
             sockets,
             listeners,
             mtu,
+            network,
             identities,
         } = prepared;
-        for (local, socket) in sockets {
+        for (local, opened) in sockets {
             let id = self.socket_id();
+            match opened {
+                Ok((binding, socket)) => {
+                    let socket = Box::new(socket);
+                    data.send(Command::BindSocket { id, socket })?;
+                    self.uplinks.on_bound(&local, binding, &network);
+                }
+                Err(problem) => {
+                    data.unbind_socket(id)?;
+                    self.uplinks.on_missing(&local, problem);
+                }
+            }
             self.sockets.insert(local, id);
-            let socket = Box::new(socket);
-            data.send(Command::AddSocket { id, socket })?;
         }
         for path in &config.paths {
             if let Some(&id) = self.sockets.get(&path.local)
-                && self.uplinks.insert(id, path.rate) != Some(path.rate)
+                && self.rates.insert(id, path.rate) != Some(path.rate)
             {
                 let rate = path.rate;
                 data.send(Command::SetUplink { id, rate })?;
@@ -290,17 +356,88 @@ impl Active {
         self.apps.get(&app).map(|route| route.config.class)
     }
 
-    /// The number of the socket at `local`.
-    pub(crate) fn socket_at(&self, local: SocketAddr) -> Option<SocketId> {
-        self.sockets.get(&local).copied()
+    /// The number of the socket of paths that leave by `local`.
+    pub(crate) fn socket_of(&self, local: &Local) -> Option<SocketId> {
+        self.sockets.get(local).copied()
     }
 
-    /// The local address of a socket.
-    pub(crate) fn socket_address(&self, id: SocketId) -> Option<SocketAddr> {
-        self.sockets
-            .iter()
-            .find(|(_, socket)| **socket == id)
-            .map(|(local, _)| *local)
+    /// Where the paths of a socket leave.
+    pub(crate) fn local_of(&self, id: SocketId) -> Option<&Local> {
+        let mut all = self.sockets.iter();
+        all.find(|(_, socket)| **socket == id)
+            .map(|(local, _)| local)
+    }
+
+    /// Where each path leaves.
+    pub(crate) fn locals(&self) -> impl Iterator<Item = &Local> {
+        self.sockets.keys()
+    }
+
+    pub(crate) fn uplinks(&self) -> &Uplinks {
+        &self.uplinks
+    }
+
+    pub(crate) fn uplinks_mut(&mut self) -> &mut Uplinks {
+        &mut self.uplinks
+    }
+
+    /// The interface of a path is new, and with it the largest packet.
+    pub(crate) fn set_mtu(
+        &mut self,
+        path: &Path,
+        network: &Network,
+        data: &DataHandle,
+    ) -> Result<(), DataThreadGone> {
+        let Some(socket) = self.socket_of(&path.local) else {
+            return Ok(());
+        };
+        let mtu = mtu_max(path, network);
+        for peer in self.peers.values_mut() {
+            let mut paths = peer.paths.iter_mut();
+            let changed = paths.find(|path| path.socket == socket && path.mtu_max != mtu);
+            if let Some(path) = changed {
+                path.mtu_max = mtu;
+                let (peer, paths) = (peer.id, peer.paths.clone());
+                data.send(Command::SetPaths { peer, paths })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the socket of a path that is new.
+    ///
+    /// # Errors
+    /// Another program's socket is there, or the port needs a privilege.
+    fn open_first(
+        &self,
+        path: &Path,
+        network: &Network,
+    ) -> Result<Result<(Binding, BatchSocket), Problem>, BindError> {
+        let binding = match Uplinks::first(&path.local, network) {
+            Ok(binding) => binding,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        match open_uplink(path, &binding) {
+            Ok(socket) => Ok(Ok((binding, socket))),
+            Err(OpenError::Missing(problem)) => Ok(Err(problem)),
+            // A path that goes or leaves elsewhere has it until the new configuration is applied.
+            Err(OpenError::Refused(error)) if self.has_socket_at(binding.local) => {
+                let why = error.to_string();
+                Ok(Err(Problem::CannotBind { why }))
+            }
+            Err(OpenError::Refused(error)) => Err(error),
+        }
+    }
+
+    fn has_socket_at(&self, address: SocketAddr) -> bool {
+        let mut bindings = self
+            .locals()
+            .filter_map(|local| self.uplinks.binding(local));
+        bindings.any(|binding| {
+            let ips = [binding.local.ip(), address.ip()];
+            let is_one = ips[0] == ips[1] || ips.iter().any(IpAddr::is_unspecified);
+            binding.local.port() == address.port() && is_one
+        })
     }
 
     fn apply_peers(
@@ -518,16 +655,17 @@ impl Active {
         config: &Config,
         data: &DataHandle,
     ) -> Result<(), DataThreadGone> {
-        let used: BTreeSet<SocketAddr> = config.paths.iter().map(|path| path.local).collect();
-        let unused = |(local, id): (&SocketAddr, &SocketId)| {
-            (!used.contains(local)).then_some((*local, *id))
+        let used: BTreeSet<&Local> = config.paths.iter().map(|path| &path.local).collect();
+        let unused = |(local, id): (&Local, &SocketId)| {
+            (!used.contains(local)).then(|| (local.clone(), *id))
         };
         let unused: Vec<_> = self.sockets.iter().filter_map(unused).collect();
         for (local, id) in unused {
             self.sockets.remove(&local);
-            self.uplinks.remove(&id);
+            self.rates.remove(&id);
             data.send(Command::RemoveSocket { id })?;
         }
+        self.uplinks.retain(&used);
         Ok(())
     }
 
@@ -604,10 +742,12 @@ fn warn_of_small_buffer(path: &Path, socket: &BatchSocket) {
     }
 }
 
-fn mtu_max(path: &Path) -> u16 {
+fn mtu_max(path: &Path, network: &Network) -> u16 {
     let interface = || {
-        let mtu = interface::mtu_of_address(path.local.ip());
-        u64::from(mtu.ok().flatten().unwrap_or(MTU_DEFAULT))
+        let found = interface_of(&path.local, &network.interfaces).map(|found| found.mtu);
+        // Every address of 127.0.0.0/8 belongs to the loopback interface, listed or not.
+        let of_address = || interface::mtu_of_address(path.local.address()?.ip()).ok()?;
+        u64::from(found.or_else(of_address).unwrap_or(MTU_DEFAULT))
     };
     let bytes = path.mtu_max.map_or_else(interface, |bytes| bytes.get());
     u16::try_from(bytes).unwrap_or(u16::MAX)

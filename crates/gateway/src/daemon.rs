@@ -58,6 +58,7 @@ impl Gateway {
         let mut asked_again = false;
         while !(self.drained || drain_until.is_some_and(|until| Stopwatch::now() >= until)) {
             let next = next_check.min(next_sample);
+            let next = self.network_due().map_or(next, |due| due.min(next));
             let until = drain_until.map_or(next, |until| until.min(next));
             let left = until.saturating_duration_since(Stopwatch::now());
             self.events
@@ -68,6 +69,7 @@ impl Gateway {
             for event in ready.iter() {
                 stop |= self.dispatch(event.token, event.readable, &mut signals)?;
             }
+            self.follow_network()?;
             if Stopwatch::now() >= next_sample {
                 next_sample = Stopwatch::now() + SAMPLE_INTERVAL;
                 self.sample()?;
@@ -81,6 +83,7 @@ impl Gateway {
                 next_check = Stopwatch::now() + self.check_interval();
                 self.check()?;
                 self.end_idle_traces()?;
+                self.retry_uplinks();
                 self.tenants.repair(&self.config, &self.data)?;
                 self.publish_device_events();
                 self.log_repeats();
@@ -146,6 +149,7 @@ impl Gateway {
                 self.events.store_wake.reset();
                 self.on_store()?;
             }
+            token::NETWORK => self.on_network_event(),
             token::TRIGGER => {
                 self.events.trigger.wake.reset();
                 self.on_history();

@@ -183,6 +183,7 @@ fn level(kind: &EventKind) -> Level {
         | EventKind::PathUnanswered { .. }
         | EventKind::AppMismatch { .. }
         | EventKind::PathDown { .. }
+        | EventKind::LocalChanged { to: None, .. }
         | EventKind::TargetMissed { .. }
         | EventKind::MessageExpired { .. }
         | EventKind::ConfigRejected { .. }
@@ -235,6 +236,7 @@ fn subject(kind: &EventKind) -> Option<String> {
         | EventKind::DeviceRestored { tenant, .. }
         | EventKind::DeviceDown { tenant, .. }
         | EventKind::DeviceUp { tenant, .. } => tenant.clone(),
+        EventKind::LocalChanged { path, .. } => path.clone(),
         EventKind::StoreNotice { text } => text.clone(),
         EventKind::StoreLost { .. }
         | EventKind::StoreConnected { .. }

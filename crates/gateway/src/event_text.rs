@@ -157,6 +157,12 @@ fn path_sentence(kind: &EventKind) -> Option<String> {
             let silence = silence.unwrap_or_default();
             format!("{} is down: {}{silence}", path(on), down(*reason))
         }
+        EventKind::LocalChanged {
+            path,
+            from,
+            to,
+            problem,
+        } => local_changed(path, from.as_deref(), to.as_deref(), problem.as_deref()),
         EventKind::RemoteChanged { on, from, to } => {
             format!("{}: the peer's address is {to} (was {from})", path(on))
         }
@@ -381,6 +387,24 @@ fn down(reason: DownReason) -> &'static str {
         DownReason::KeysExpired => "its keys have expired",
         DownReason::Stopping => "this gateway is stopping",
         DownReason::Unknown => "for an unknown reason",
+    }
+}
+
+fn local_changed(
+    path: &str,
+    from: Option<&str>,
+    to: Option<&str>,
+    problem: Option<&str>,
+) -> String {
+    let what = match (from, to) {
+        (Some(from), Some(to)) => format!("path {path} leaves from {to} (was {from})"),
+        (None, Some(to)) => format!("path {path} leaves from {to}"),
+        (Some(from), None) => format!("path {path} has lost its address {from}"),
+        (None, None) => format!("path {path} waits"),
+    };
+    match problem {
+        Some(problem) => format!("{what}: {problem}"),
+        None => what,
     }
 }
 

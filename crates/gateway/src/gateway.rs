@@ -44,6 +44,7 @@ use crate::{
     steering::Steering,
     tenants::Tenants,
     trigger::{Handle, Trigger},
+    uplinks::NetworkWatch,
 };
 
 /// A gateway that has been started and waits to be served.
@@ -59,6 +60,8 @@ pub struct Gateway {
     pub(crate) packet_traces: PacketTraces,
     pub(crate) history: HistoryRecorder,
     pub(crate) site: Site,
+    /// `None`: the kernel reports no changes, and nothing is looked at.
+    pub(crate) network: Option<NetworkWatch>,
     pub(crate) data: DataHandle,
     pub(crate) data_thread: DataThreadLink,
     /// `None`: the configuration had no `[message_tls]` at the start.
@@ -170,12 +173,10 @@ impl Gateway {
     }
 
     pub(crate) fn path_of_socket(&self, socket: keiro_core::SocketId) -> String {
-        let local = self.active.socket_address(socket);
-        let path = self
-            .config
-            .paths
-            .iter()
-            .find(|path| Some(path.local) == local);
+        let path = self.active.local_of(socket).and_then(|local| {
+            let mut paths = self.config.paths.iter();
+            paths.find(|path| path.local == *local)
+        });
         path.map(|path| path.name.to_string()).unwrap_or_default()
     }
 

@@ -14,6 +14,7 @@ mod event_log;
 mod event_text;
 mod explain;
 mod follow_site;
+mod follow_uplinks;
 mod gateway;
 mod history;
 mod message_tls;
@@ -44,6 +45,7 @@ mod target_monitor;
 mod tenant_view;
 mod tenants;
 mod trigger;
+mod uplinks;
 mod workload;
 
 use std::path::Path;
@@ -57,6 +59,7 @@ use keiro_linux::{
 };
 
 pub use event_log::EVENT_FIELDS;
+pub use follow_uplinks::path_problems;
 pub use gateway::Gateway;
 pub use message_tls::problem as message_tls_problem;
 pub use offline::plan_of;

@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, time::SystemTime};
 
 use keiro_control::{
-    config::{Config, ConfigDiff, Name},
+    config::{Config, ConfigDiff, Local, Name},
     key,
     protocol::{DownReason, ErrorCode, ErrorResponse, EventKind},
 };
@@ -15,6 +15,7 @@ use crate::{
     active::{self, Preferences, app_id},
     core_config::{aggregation, scheduler},
     data::{self, command::Command},
+    follow_uplinks::look,
     gateway::{Gateway, notify},
     message_tls,
     path_ids::PeerPath,
@@ -104,10 +105,18 @@ impl Gateway {
                 "a peer has this gateway's own public key"
             )));
         }
-        let prepared = active::prepare(&config, &self.active).map_err(one)?;
+        let locals = config.paths.iter().map(|path| &path.local);
+        let found = look(self.network.as_mut(), locals);
+        let found = found.map_err(|problem| one(anyhow::anyhow!("{problem}")))?;
+        // What has changed for paths that stay is still to be followed.
+        if let Some(network) = &mut self.network {
+            network.request();
+        }
+        let prepared = active::prepare(&config, &self.active, found).map_err(one)?;
         let devices = self.tenants.prepare(&config).map_err(one)?;
         let message_tls = message_tls::settings(&config).map_err(|error| one(error.into()))?;
         let changes = Box::new(self.config.diff(&config));
+        let known: BTreeSet<Local> = self.active.locals().cloned().collect();
         let is_own_key = self.is_own_key(&config);
         self.config_file.running.follow(&config, is_own_key);
         let warnings = config.warnings().iter().map(ToString::to_string).collect();
@@ -153,6 +162,7 @@ impl Gateway {
             server.follow(message_tls);
         }
         self.follow_configuration();
+        self.publish_missing_uplinks(&known);
         self.site.forget_before_start();
         self.replan().map_err(|error| one(error.into()))?;
         Ok(Reloaded {

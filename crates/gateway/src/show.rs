@@ -193,6 +193,7 @@ impl<'a> View<'a> {
             tolerance_ratio: config.gateway.tolerance.get(),
             model,
             model_why,
+            path_problems: self.path_problems(),
             paths_up: count(
                 paths
                     .iter()
@@ -395,7 +396,17 @@ impl<'a> View<'a> {
                 .hold_down_left(to_peer, live)
                 .map(seconds),
             state_seconds: since.map_or(0.0, |since| self.age(since)),
-            local: path.local.to_string(),
+            local: self
+                .gateway
+                .local_address(path)
+                .unwrap_or_else(|| path.local.to_string()),
+            interface: path.local.interface().map(str::to_owned),
+            problem: self
+                .gateway
+                .active
+                .uplinks()
+                .problem(&path.local)
+                .map(|problem| problem.to_string()),
             remote: live.remote.map(|remote| remote.to_string()),
             stats: Stats(live.stats),
             socket: self.socket(path).copied().map(Stats),
@@ -421,9 +432,21 @@ impl<'a> View<'a> {
         })
     }
 
+    /// What this machine lacks for each path that it cannot use.
+    fn path_problems(&self) -> Vec<String> {
+        let uplinks = self.gateway.active.uplinks();
+        let paths = self.gateway.config.paths.iter();
+        paths
+            .filter_map(|path| {
+                let problem = uplinks.problem(&path.local)?;
+                Some(format!("path {}: {problem}", path.name))
+            })
+            .collect()
+    }
+
     /// The socket of a path; `None`: it is not open.
     fn socket(&self, path: &keiro_control::config::Path) -> Option<&PathSocketStats> {
-        let id = self.gateway.active.socket_at(path.local)?;
+        let id = self.gateway.active.socket_of(&path.local)?;
         self.snapshot.sockets.get(&id)
     }
 

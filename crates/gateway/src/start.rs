@@ -2,7 +2,7 @@
 //! gives privileges up.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::Path,
     sync::{Arc, atomic::AtomicBool},
@@ -39,6 +39,7 @@ use crate::{
     },
     epoll_token as token,
     event_log::EventLog,
+    follow_uplinks::look,
     gateway::{ConfigFile, Counts, DataThreadLink, EventLoop, Gateway, PlanningState, Process},
     history::HistoryRecorder,
     message_tls::{self, MessageTlsServer},
@@ -54,6 +55,7 @@ use crate::{
     steering::Steering,
     tenants::{OpenedDevices, Tenants},
     trigger::Trigger,
+    uplinks::NetworkWatch,
 };
 
 /// Default of [`Options::spin`]: covers the median wake-up.
@@ -89,7 +91,15 @@ impl Gateway {
             privileges::prepare_directories(&config, run_as);
         }
         let active = Active::default();
-        let prepared = active::prepare(&config, &active)?;
+        let mut network = NetworkWatch::open()
+            .inspect_err(
+                |error| tracing::warn!(%error, "interfaces and addresses are not followed"),
+            )
+            .ok();
+        let locals = config.paths.iter().map(|path| &path.local);
+        let found =
+            look(network.as_mut(), locals).map_err(|problem| anyhow::anyhow!("{problem}"))?;
+        let prepared = active::prepare(&config, &active, found)?;
         let tenants = Tenants::default();
         let devices = tenants.prepare(&config)?;
 
@@ -121,6 +131,9 @@ impl Gateway {
             HistoryRecorder::start(&config, options.history_interval, &trigger, privileges);
         let store_wake = Arc::new(Waker::new().context("eventfd")?);
         epoll.add(&*store_wake, token::STORE, Interest::Read)?;
+        if let Some(network) = &network {
+            epoll.add(network, token::NETWORK, Interest::Read)?;
+        }
         let site = Site::start(&config, Arc::clone(&store_wake), privileges)?;
         let mut gateway = Self {
             config_file: ConfigFile {
@@ -151,6 +164,7 @@ impl Gateway {
             packet_traces: PacketTraces::default(),
             history,
             site,
+            network,
             data: data.handle,
             data_thread: data.link,
             message_tls,
@@ -191,6 +205,7 @@ impl Gateway {
         self.active
             .apply(&self.config, prepared, &preferences, &self.data)?;
         self.follow_configuration();
+        self.publish_missing_uplinks(&BTreeSet::new());
         self.tenants
             .apply(&self.config, devices, &self.active, &self.data)?;
         let problems = self.tenants.install(&self.config);

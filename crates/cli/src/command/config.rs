@@ -6,7 +6,7 @@ use std::{fs, io::Read, path::Path};
 
 use keiro_control::{Config, ConfigError, config::Problem, key::load_private_key};
 use keiro_egress::config::{AsbrConfig, EndpointConfig, Kind};
-use keiro_gateway::{message_tls_problem, store_problem};
+use keiro_gateway::{message_tls_problem, path_problems, store_problem};
 use serde::Serialize;
 
 use self::fix::FixError;
@@ -154,6 +154,9 @@ fn summary(file: &Path, config: &Config) -> String {
     );
     for warning in config.warnings() {
         text.push_str(&format!("warning: {warning}\n"));
+    }
+    for problem in path_problems(config) {
+        text.push_str(&format!("warning: {problem}\n"));
     }
     // Not the file's fault, so no failure: it may be checked on another machine, or by a user who
     // must not read the key.

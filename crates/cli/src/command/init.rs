@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     os::unix::fs::{OpenOptionsExt, chown},
     path::{Path, PathBuf},
     thread,
@@ -12,7 +12,7 @@ use std::{
 
 use keiro_control::{
     Config, PrivateKey,
-    config::{Name, Template, Uplink},
+    config::{InterfaceLocal, Local, Name, Template, Uplink},
     key::{KeyFileError, load_private_key},
 };
 use keiro_linux::interface::{self, InterfaceAddress};
@@ -236,7 +236,7 @@ fn uplink(
     port: u16,
 ) -> Uplink {
     let interface = &address.interface;
-    let mut remark = interface.clone();
+    let mut remark = address.address.to_string();
     match routes.iter().find(|route| route.is_of(address)) {
         Some(DefaultRoute { via: Some(via), .. }) => {
             remark.push_str(&format!(", default route via {via}"));
@@ -258,7 +258,11 @@ fn uplink(
         name: Name::new(interface)
             .or_else(|_| Name::new(&format!("path{}", index + 1)))
             .expect("`path` and a number are a name"),
-        local: SocketAddr::new(address.address, port),
+        local: Local::Interface(InterfaceLocal {
+            interface: interface.clone(),
+            port,
+            family: None,
+        }),
         rate,
         remark: Some(remark),
     }
@@ -501,11 +505,11 @@ broken\tline
         let at = address("wan0", "192.0.2.1");
         let known = uplink(0, &at, &routes, |_| Some(1000), 7600);
         assert_eq!(known.rate, Bandwidth::from_mbit_per_second(1000));
-        assert_eq!(known.local.to_string(), "192.0.2.1:7600");
+        assert_eq!(known.local.to_string(), "wan0:7600");
         let remark = known.remark.expect("a remark");
         assert_eq!(
             remark,
-            "wan0, default route via 192.0.2.254; the rate is the interface's, write the provider's"
+            "192.0.2.1, default route via 192.0.2.254; the rate is the interface's, write the provider's"
         );
         let guessed = uplink(0, &at, &[], |_| None, 7600);
         assert!(

@@ -105,6 +105,9 @@ fn status_text(status: &StatusSnapshot, style: Style) -> String {
         status.version
     ));
     fields.add("paths", share(style, status.paths_up, status.paths, "up"));
+    for problem in &status.path_problems {
+        fields.add("", problem.clone());
+    }
     fields.add("peers", share(style, status.peers_up, status.peers, "up"));
     fields.add("latency targets", targets_text(status, style));
     fields.add("applications", status.apps.to_string());

@@ -9,6 +9,7 @@ mod other_hosts;
 mod pair;
 mod redundancy;
 mod segments;
+mod uplinks;
 
 use std::{
     fs,

@@ -87,9 +87,7 @@ impl Pair {
     }
 
     fn start_unready(setup: &Setup) -> Self {
-        // One at a time: some tests are about time, and the machine may have few processors.
-        static TURN: Mutex<()> = Mutex::new(());
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = Self::turn();
         let lab = lab_of(&topology(&setup.links));
         let sites = [Site::new(), Site::new()];
         let publics = [sites[0].public_key(), sites[1].public_key()];
@@ -103,6 +101,39 @@ impl Pair {
             lab,
             _turn: turn,
         }
+    }
+}
+
+impl Pair {
+    /// In another topology with a tokyo and an osaka, after `prepare` was done in it. `text` makes the
+    /// configuration of each from the beginning of it and the other's public key. Nothing is waited for.
+    pub(crate) fn start_in(
+        topology: &str,
+        prepare: impl FnOnce(&Lab),
+        text: impl Fn(usize, String, &str) -> String,
+    ) -> Self {
+        let turn = Self::turn();
+        let lab = lab_of(topology);
+        prepare(&lab);
+        let sites = [Site::new(), Site::new()];
+        let publics = [sites[0].public_key(), sites[1].public_key()];
+        let texts = [0, 1].map(|own| {
+            let beginning = sites[own].gateway(HOSTS[own]);
+            text(own, beginning, &publics[1 - own])
+        });
+        let [tokyo, osaka] = sites;
+        Self {
+            osaka: Gateway::start(&lab, "osaka", osaka, &texts[1], &[]),
+            tokyo: Gateway::start(&lab, "tokyo", tokyo, &texts[0], &[]),
+            lab,
+            _turn: turn,
+        }
+    }
+
+    /// One at a time: some tests are about time, and the machine may have few processors.
+    fn turn() -> MutexGuard<'static, ()> {
+        static TURN: Mutex<()> = Mutex::new(());
+        TURN.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -10,8 +10,8 @@ use std::{
 };
 
 use super::{
-    AppIndex, Class, Config, ConfigError, Destination, Forward, Network, PATHS_MAX, PathIndex,
-    Peer, Planner, aggregation,
+    AppIndex, Class, Config, ConfigError, Destination, Family, Forward, Local, Network, PATHS_MAX,
+    PathIndex, Peer, Planner, aggregation,
     draft::{Draft, ForwardSpans, PeerSpans},
     embedded::reached_by,
     history, message_tls, tenant,
@@ -238,10 +238,10 @@ impl Bound {
 
 fn bound_addresses(draft: &Draft, report: &mut Report<'_>) -> Bound {
     let mut bound = Bound::default();
-    let paths = draft
-        .paths
-        .iter()
-        .map(|(p, spans)| ("local", p.local, &spans.local));
+    let paths = draft.paths.iter().filter_map(|(path, spans)| {
+        let address = path.local.address()?;
+        Some(("local", address, &spans.local))
+    });
     let listeners = draft
         .listeners
         .iter()
@@ -250,7 +250,28 @@ fn bound_addresses(draft: &Draft, report: &mut Report<'_>) -> Bound {
     for (key, address, at) in paths.chain(listeners) {
         bound.add_once(key, address, at, report);
     }
+    interfaces(draft, &bound, report);
     bound
+}
+
+/// Two paths of one interface need different ports, and a wildcard address has its port on every interface.
+fn interfaces(draft: &Draft, bound: &Bound, report: &mut Report<'_>) {
+    for (number, (path, spans)) in draft.paths.iter().enumerate() {
+        let Some(interface) = path.local.interface() else {
+            continue;
+        };
+        let mut earlier = draft.paths[..number].iter();
+        let same = earlier.find(|(other, _)| other.local.is_same_interface(&path.local));
+        let same = same.map(|(_, spans)| &spans.local);
+        let taken = same.or_else(|| bound.wildcards.get(&path.local.port()));
+        if let Some(earlier) = taken {
+            let (line, port) = (report.line(earlier), path.local.port());
+            let message =
+                format!("interface: port {port} of `{interface}` is already taken by line {line}");
+            let hint = "write another one, as in port = 7601";
+            report.add(&spans.local, message, hint);
+        }
+    }
 }
 
 /// TCP addresses that this gateway listens at.
@@ -314,17 +335,23 @@ fn too_many_paths(draft: &Draft, report: &mut Report<'_>) {
 /// A path without an address of its own follows the default route, so it must be the only path of its
 /// IP version.
 fn wildcard_paths(draft: &Draft, report: &mut Report<'_>) {
-    for ipv6 in [false, true] {
+    for family in [Family::V4, Family::V6] {
         let same_family = draft
             .paths
             .iter()
-            .filter(|(p, _)| p.local.is_ipv6() == ipv6);
+            .filter(|(path, _)| path.local.family().is_none_or(|of| of == family));
         if same_family.clone().count() < 2 {
             continue;
         }
-        for (path, spans) in same_family.filter(|(p, _)| p.local.ip().is_unspecified()) {
+        let is_wildcard = |local: &Local| {
+            local
+                .address()
+                .is_some_and(|address| address.ip().is_unspecified())
+        };
+        for (path, spans) in same_family.filter(|(path, _)| is_wildcard(&path.local)) {
             let message = format!("local: `{}` does not say which uplink this is", path.local);
-            report.add(&spans.local, message, "write the uplink's own address");
+            let hint = "write interface = \"...\", or the uplink's own address";
+            report.add(&spans.local, message, hint);
         }
     }
 }
@@ -366,19 +393,25 @@ fn endpoint(
     report: &mut Report<'_>,
 ) {
     let (path, _) = &draft.paths[path.0];
-    if path.local.is_ipv4() != address.is_ipv4() {
-        let (here, there) = match path.local.is_ipv4() {
-            true => ("IPv4", "IPv6"),
-            false => ("IPv6", "IPv4"),
-        };
+    let there = Family::of(address);
+    if let Some(here) = path.local.family().filter(|here| *here != there) {
+        let (here, there) = (here.as_str(), there.as_str());
         let message = format!(
             "endpoints: `{address}` is {there}, but {} is an {here} path",
             path.name
         );
-        let hint =
-            format!("write the peer's {here} address, or add a path with a local {there} one");
+        let hint = match path.local.interface() {
+            None => {
+                format!("write the peer's {here} address, or add a path with a local {there} one")
+            }
+            Some(_) => format!("write the peer's {here} address, or add a path for {there}"),
+        };
         report.add(at, message, &hint);
-    } else if draft.paths.iter().any(|(p, _)| p.local == *address) {
+    } else if draft
+        .paths
+        .iter()
+        .any(|(p, _)| p.local.address() == Some(*address))
+    {
         let message = format!("endpoints: `{address}` is this gateway itself");
         report.add(at, message, "write the peer's address");
     }
@@ -386,7 +419,8 @@ fn endpoint(
 
 fn forwards(draft: &Draft, bound: &[Bound; 2], report: &mut Report<'_>) {
     let mut forwards: BTreeMap<AppIndex, &Range<usize>> = BTreeMap::new();
-    let own: Vec<IpAddr> = draft.paths.iter().map(|(p, _)| p.local.ip()).collect();
+    let own = draft.paths.iter().filter_map(|(p, _)| p.local.address());
+    let own: Vec<IpAddr> = own.map(|address| address.ip()).collect();
     for (forward, spans) in &draft.forwards {
         if let Some(earlier) = forwards.insert(forward.app, &spans.app) {
             let line = report.line(earlier);

@@ -23,7 +23,7 @@ use super::{
     Planner, RENAMED_KEYS, Scheduler, Transport, aggregation, check,
     draft::{Draft, DraftGateway, ForwardSpans, ListenerSpans, PathSpans, PeerSpans},
     entries::{EntryNames, Names, Reader},
-    history, message_tls,
+    history, local, message_tls,
     network::networks,
     store, tenant,
     values::{
@@ -42,9 +42,10 @@ pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
         report,
         too_many: false,
     };
-    let draft = reader.document(&document);
+    let mut draft = reader.document(&document);
     let mut report = reader.report;
     if !report.has_syntax_errors() {
+        local::follow_endpoints(&mut draft);
         check::together(&draft, &mut report);
     }
     let origin = Origin {
@@ -172,7 +173,7 @@ impl Reader<'_> {
             self.report.add(&(0..0), "the file has no [gateway]", hint);
         }
         if !path {
-            let hint = "add one per uplink with name, local and rate";
+            let hint = "add one per uplink with name, interface and rate";
             self.report.add(&(0..0), "the file has no [[path]]", hint);
         }
     }
@@ -223,8 +224,8 @@ impl Reader<'_> {
         mut fields: TableReader<'_, '_>,
         name: Option<Name>,
     ) -> Option<(Path, PathSpans)> {
+        let local = self.local(&mut fields);
         let r = &mut self.report;
-        let local = fields.required(r, "local", "\"192.0.2.1:7600\"", local_address);
         let rate = fields.required(r, "rate", "\"100Mbit\"", rate);
         let delay = fields.optional(r, "delay", time);
         let mtu_max = fields.optional(r, "mtu_max", mtu);
@@ -426,7 +427,7 @@ impl Reader<'_> {
     }
 
     /// Whether exactly one of `keys` is there; says so if not.
-    fn one_of(
+    pub(super) fn one_of(
         &mut self,
         fields: &TableReader<'_, '_>,
         keys: &[&'static str],

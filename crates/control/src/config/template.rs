@@ -7,7 +7,7 @@ use std::{fmt::Write, net::SocketAddr, path::PathBuf};
 
 use keiro_units::Bandwidth;
 
-use super::{DEFAULT_PRIVATE_KEY_FILE, Name};
+use super::{DEFAULT_PATH_PORT, DEFAULT_PRIVATE_KEY_FILE, Local, Name};
 use crate::units::Text;
 
 /// Values of this machine for the template.
@@ -24,8 +24,8 @@ pub struct Template {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Uplink {
     pub name: Name,
-    /// The address and port at which the gateway listens on it.
-    pub local: SocketAddr,
+    /// Where the gateway sends and listens on it.
+    pub local: Local,
     /// Its rate, or a guess.
     pub rate: Bandwidth,
     /// A remark for the user, one line: for example the interface, and that the rate is the link's and
@@ -36,18 +36,19 @@ pub struct Uplink {
 impl Template {
     /// The values of `packaging/examples/gateway.toml`, with documentation addresses (RFC 5737).
     pub fn example() -> Self {
-        let uplink = |name: &str, local: [u8; 4], mbit, remark: &str| Uplink {
+        let uplink = |name: &str, local: Local, mbit, remark: &str| Uplink {
             name: Name(name.to_owned()),
-            local: SocketAddr::from((local, 7600)),
+            local,
             rate: Bandwidth::from_mbit_per_second(mbit),
             remark: Some(remark.to_owned()),
         };
+        let fixed = Local::Address(SocketAddr::from(([198, 51, 100, 1], DEFAULT_PATH_PORT)));
         Self {
             name: Name("tokyo".to_owned()),
             private_key_file: PathBuf::from(DEFAULT_PRIVATE_KEY_FILE),
             uplinks: vec![
-                uplink("path1", [192, 0, 2, 1], 100, "the leased line"),
-                uplink("path2", [198, 51, 100, 1], 50, "the second provider"),
+                uplink("path1", Local::of_interface("eth0"), 100, "the leased line"),
+                uplink("path2", fixed, 50, "the second provider"),
             ],
         }
     }
@@ -69,8 +70,7 @@ impl Template {
                 let _ = write!(text, " # {}", remark.replace(char::is_control, " "));
             }
             let _ = write!(text, "\nname = \"{}\"\n", uplink.name);
-            let comment = if i == 0 { LOCAL } else { "" };
-            let _ = writeln!(text, "{comment}local = \"{}\"", uplink.local);
+            write_local(&mut text, &uplink.local, i == 0);
             let comment = if i == 0 { RATE } else { "" };
             let _ = writeln!(text, "{comment}rate = \"{}\"", Text(uplink.rate));
             text.push_str(if i == 0 { PATH_OPTIONS } else { "" });
@@ -92,6 +92,33 @@ impl Template {
         let endpoints: Vec<String> = endpoints.collect();
         format!("{{ {} }}", endpoints.join(", "))
     }
+}
+
+/// Where an uplink leaves; with what else may be written there if it is the `first`.
+fn write_local(text: &mut String, local: &Local, first: bool) {
+    // Writing to a String cannot fail.
+    let _ = match local {
+        Local::Address(address) => {
+            let comment = if first { ADDRESS } else { FIXED };
+            writeln!(text, "{comment}local = \"{address}\"")
+        }
+        Local::Interface(local) => {
+            let comment = if first { INTERFACE } else { "" };
+            let _ = writeln!(text, "{comment}interface = \"{}\"", local.interface);
+            match (local.port, first) {
+                (DEFAULT_PATH_PORT, true) => writeln!(text, "{PORT}#port = {DEFAULT_PATH_PORT}"),
+                (DEFAULT_PATH_PORT, false) => Ok(()),
+                (port, _) => writeln!(text, "port = {port}"),
+            }
+            .and_then(|()| match (local.family, first) {
+                (None, true) => writeln!(text, "{FAMILY}#family = \"ipv4\""),
+                (None, false) => Ok(()),
+                (Some(family), _) => {
+                    writeln!(text, "family = \"{}\"", family.as_str().to_lowercase())
+                }
+            })
+        }
+    };
 }
 
 /// A TOML basic string.
@@ -142,8 +169,24 @@ message_socket = \"/run/keiro/message.sock\"
 # Uplinks of this gateway, one [[path]] each.
 ";
 
-const LOCAL: &str = "\
+const INTERFACE: &str = "\
+# The interface. Its address is followed when it changes, and waited for while there is none.
+";
+
+const PORT: &str = "\
+# The UDP port that peers send to; another one for a second path of the same interface.
+";
+
+const FAMILY: &str = "\
+# \"ipv4\" or \"ipv6\". Default: as the peers' endpoints on this path.
+";
+
+const ADDRESS: &str = "\
 # The uplink's own address and the UDP port that peers send to.
+";
+
+const FIXED: &str = "\
+# Instead of an interface: a fixed address of this machine, and the UDP port.
 ";
 
 const RATE: &str = "\

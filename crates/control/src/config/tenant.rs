@@ -29,7 +29,7 @@ use self::values::{
 };
 pub(super) use self::{
     member::member,
-    values::{confined, count},
+    values::{confined, count, device, integer},
 };
 use super::{
     AppIndex, Config, Name, PeerIndex,

@@ -3,6 +3,7 @@
 use super::*;
 
 mod files;
+mod interfaces;
 mod members;
 mod tenants;
 
@@ -148,8 +149,8 @@ fn a_report_shows_the_line_and_a_caret() {
         .to_string();
     assert_eq!(
         report,
-        "/etc/keiro/gateway.toml:13:2: unknown key `mtu` in [[path]]; known keys are name, local, \
-         rate, delay, mtu_max\n  13 |  mtu = \"1500B\"\n     |  ^^^"
+        "/etc/keiro/gateway.toml:13:2: unknown key `mtu` in [[path]]; known keys are name, local, interface, port, \
+         family, rate, delay, mtu_max\n  13 |  mtu = \"1500B\"\n     |  ^^^"
     );
 }
 
@@ -210,7 +211,7 @@ fn missing_tables_and_keys_are_named() {
         [
             "1:1: the file has no [gateway]; add [gateway] with name = \"...\", or let `keiro init` \
              write a file",
-            "1:1: the file has no [[path]]; add one per uplink with name, local and rate",
+            "1:1: the file has no [[path]]; add one per uplink with name, interface and rate",
         ]
     );
     refused(
@@ -525,7 +526,7 @@ fn one_address_serves_one_purpose() {
     refused(
         "\"192.0.2.129:7600\"",
         "\"0.0.0.0:7601\"",
-        "17:9: local: `0.0.0.0:7601` does not say which uplink this is; write the uplink's own \
+        "17:9: local: `0.0.0.0:7601` does not say which uplink this is; write interface = \"...\", or the uplink's own \
          address",
     );
     let second = format!(

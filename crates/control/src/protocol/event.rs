@@ -155,6 +155,19 @@ pub enum EventKind {
         from: String,
         to: String,
     },
+    /// A path leaves from another local address, or from none.
+    LocalChanged {
+        path: String,
+        /// The address before; absent: it had none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<String>,
+        /// The address now; absent: it has none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        to: Option<String>,
+        /// What is missing at this machine, and what to try; absent: nothing is known to be.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        problem: Option<String>,
+    },
     /// The largest IP packet that passes changed.
     MtuChanged {
         #[serde(flatten)]
@@ -449,6 +462,7 @@ impl EventKind {
             Self::PathUp { .. } => "path_up",
             Self::PathDown { .. } => "path_down",
             Self::RemoteChanged { .. } => "remote_changed",
+            Self::LocalChanged { .. } => "local_changed",
             Self::MtuChanged { .. } => "mtu_changed",
             Self::KeyChanged { .. } => "key_changed",
             Self::AggregationChanged { .. } => "aggregation_changed",

@@ -58,6 +58,9 @@ pub struct StatusSnapshot {
     /// Why they cannot; absent if they can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_why: Option<String>,
+    /// Paths that this machine cannot use now, what it lacks and what to try, one line each; absent: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub path_problems: Vec<String>,
     /// Pairs of path and peer that carry traffic.
     pub paths_up: u64,
     /// Pairs of path and peer.
@@ -135,8 +138,14 @@ pub struct PathSnapshot {
     pub trusted_in_seconds: Option<f64>,
     /// How long it has been in this state.
     pub state_seconds: f64,
-    /// Local UDP address.
+    /// Local UDP address; that of an interface that has none now is given as `wwan0:7600`.
     pub local: String,
+    /// The interface whose addresses the path follows; absent: its address is fixed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// What keeps this machine from using it, and what to try; absent: nothing is known to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
     /// The peer's UDP address; absent while it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<String>,

@@ -34,11 +34,16 @@ use super::{
 
 /// A change or a query. They are handled in order.
 pub(crate) enum Command {
-    /// A WAN socket to use.
-    AddSocket {
+    /// A WAN socket to use, in place of the one of this number if there is one: the paths over it answer
+    /// again before they are used.
+    BindSocket {
         id: SocketId,
         socket: Box<BatchSocket>,
     },
+    /// A WAN socket to close. Its paths are down until there is another one.
+    UnbindSocket { id: SocketId, reply: SyncSender<()> },
+    /// Paths over a WAN socket that are down are to be challenged at once: there is a new route.
+    ChallengePaths { id: SocketId },
     /// What may leave a WAN socket to all peers together.
     SetUplink { id: SocketId, rate: Bandwidth },
     /// A WAN socket that no path uses any more.
@@ -209,6 +214,11 @@ impl DataHandle {
             apps,
             reply,
         })
+    }
+
+    /// Closes a WAN socket. Its address is free when this returns.
+    pub(crate) fn unbind_socket(&self, id: SocketId) -> Result<(), DataThreadGone> {
+        self.ask(|reply| Command::UnbindSocket { id, reply })
     }
 
     /// Every peer's paths in numbers; cheap enough to be asked often.

@@ -34,15 +34,28 @@ impl DataThread {
     pub(super) fn handle_command(&mut self, command: Command) {
         let now = now();
         match command {
-            Command::AddSocket { id, socket } => {
-                log_epoll_error("path", self.wan.add(&self.epoll, id, *socket));
+            Command::BindSocket { id, socket } => {
+                // What came to the address of before is still of use.
+                self.receive_wan(id);
+                log_epoll_error("path", self.wan.bind(&self.epoll, id, *socket));
+                self.endpoint.on_socket_bound(now, id);
+                self.send();
             }
+            Command::UnbindSocket { id, reply } => {
+                self.receive_wan(id);
+                self.wan.unbind(id);
+                self.endpoint.on_socket_unbound(now, id);
+                self.send();
+                // The control thread waits for it, unless it has given up.
+                let _ = reply.try_send(());
+            }
+            Command::ChallengePaths { id } => self.endpoint.on_route_added(now, id),
             Command::SetUplink { id, rate } => self.endpoint.set_uplink(id, Some(rate)),
             Command::RemoveSocket { id } => {
                 // Notices about the changed paths leave first.
                 self.send();
                 self.wan.remove(id);
-                self.endpoint.set_uplink(id, None);
+                self.endpoint.forget_socket(id);
             }
             Command::AddPeer {
                 config,

@@ -25,8 +25,10 @@ pub(crate) struct Wan {
     foreign_drops_reported: u64,
 }
 
+#[derive(Default)]
 struct WanSocket {
-    socket: BatchSocket,
+    /// `None`: it has no local address now.
+    socket: Option<BatchSocket>,
     stats: PathSocketStats,
     /// The kernel's counter when it was read last; it wraps around.
     drops_counter: u32,
@@ -47,26 +49,25 @@ impl Wan {
         }
     }
 
-    pub(crate) fn add(
+    /// From now on packets of `id` leave by `socket`, in place of another one if there was one.
+    pub(crate) fn bind(
         &mut self,
         epoll: &Epoll,
         id: SocketId,
         socket: BatchSocket,
     ) -> io::Result<()> {
         epoll.add(&socket, token::wan(id.0), Interest::Read)?;
-        let socket = WanSocket {
-            socket,
-            stats: PathSocketStats::default(),
-            drops_counter: 0,
-            failure_reported_at: None,
-            offload_refusal_reported: false,
-        };
-        self.sockets.insert(id, socket);
+        self.sockets.entry(id).or_default().replace(Some(socket));
         Ok(())
     }
 
-    pub(crate) fn remove(&mut self, id: SocketId) {
+    /// Closes the socket of `id`; its counters stay.
+    pub(crate) fn unbind(&mut self, id: SocketId) {
         // Dropping the socket takes it out of the epoll set.
+        self.sockets.entry(id).or_default().replace(None);
+    }
+
+    pub(crate) fn remove(&mut self, id: SocketId) {
         if let Some(mut wan) = self.sockets.remove(&id) {
             wan.count_drops();
             self.removed_drops += wan.stats.dropped_packets;
@@ -74,7 +75,7 @@ impl Wan {
     }
 
     pub(crate) fn socket(&self, id: SocketId) -> Option<&BatchSocket> {
-        self.sockets.get(&id).map(|wan| &wan.socket)
+        self.sockets.get(&id)?.socket.as_ref()
     }
 
     /// Sends a batch. What cannot be sent counts as lost on the way, and is counted here.
@@ -88,6 +89,10 @@ impl Wan {
         let Some(wan) = self.sockets.get_mut(&transmit.socket) else {
             return;
         };
+        // The core hears at once that it has none.
+        let Some(socket) = &mut wan.socket else {
+            return;
+        };
         let outgoing = Outgoing {
             remote: transmit.remote,
             source: None,
@@ -95,7 +100,7 @@ impl Wan {
             data: data.get(..transmit.len).unwrap_or(data),
             segment_size: transmit.segment_size,
         };
-        match wan.socket.send(&outgoing) {
+        match socket.send(&outgoing) {
             Sent::All => {}
             Sent::BufferFull => wan.stats.buffer_full_batches += 1,
             Sent::TooLarge => wan.stats.too_large_batches += 1,
@@ -114,7 +119,7 @@ impl Wan {
                 }
             }
         }
-        if wan.socket.gso_refusals() > 0 && !wan.offload_refusal_reported {
+        if socket.gso_refusals() > 0 && !wan.offload_refusal_reported {
             wan.offload_refusal_reported = true;
             reporter.report(Report::OffloadRefused {
                 socket: transmit.socket,
@@ -168,8 +173,18 @@ impl Wan {
 }
 
 impl WanSocket {
+    fn replace(&mut self, socket: Option<BatchSocket>) {
+        self.count_drops();
+        *self = Self {
+            socket,
+            stats: self.stats,
+            ..Self::default()
+        };
+    }
+
     fn count_drops(&mut self) {
-        if let Ok(drops) = self.socket.receive_drops() {
+        let drops = self.socket.as_ref().map(BatchSocket::receive_drops);
+        if let Some(Ok(drops)) = drops {
             let new = drops.wrapping_sub(self.drops_counter);
             self.stats.dropped_packets += u64::from(new);
             self.drops_counter = drops;
@@ -228,11 +243,11 @@ mod tests {
         let socket = BatchSocket::bind("127.0.0.1:0".parse().unwrap(), Purpose::Path).unwrap();
         let to = socket.local();
         let id = SocketId(1);
-        wan.add(&epoll, id, socket).unwrap();
+        wan.bind(&epoll, id, socket).unwrap();
         let from = UdpSocket::bind("127.0.0.1:0").unwrap();
         // Each takes some hundred bytes of the buffer whatever its length; the socket is not read.
         let sent_max = 1_000_000;
-        let dropped = |wan: &Wan| wan.sockets[&id].socket.receive_drops().unwrap();
+        let dropped = |wan: &Wan| wan.socket(id).unwrap().receive_drops().unwrap();
         let mut sent = 0;
         while dropped(&wan) == 0 {
             assert!(sent < sent_max, "{sent} were sent and none was dropped");
@@ -242,6 +257,11 @@ mod tests {
             sent += 1000;
         }
         let dropped = u64::from(dropped(&wan));
+        wan.unbind(id);
+        assert!(wan.own_drops() >= dropped && wan.socket(id).is_none());
+        let other = BatchSocket::bind("127.0.0.1:0".parse().unwrap(), Purpose::Path).unwrap();
+        wan.bind(&epoll, id, other).unwrap();
+        assert!(wan.stats()[&id].dropped_packets >= dropped);
         wan.remove(id);
         assert!(wan.own_drops() >= dropped);
     }
@@ -253,7 +273,7 @@ mod tests {
         let socket = BatchSocket::bind("127.0.0.1:0".parse().unwrap(), Purpose::Path).unwrap();
         let remote = socket.local();
         let id = SocketId(1);
-        wan.add(&epoll, id, socket).unwrap();
+        wan.bind(&epoll, id, socket).unwrap();
         // UDP over IPv4 carries 65,507 bytes at most.
         let data = vec![0; 65_508];
         let transmit = Transmit {

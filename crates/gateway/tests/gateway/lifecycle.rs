@@ -38,12 +38,6 @@ fn a_start_that_fails_says_why_and_leaves_nothing_behind() {
     );
     site.write(&good.replace("name = \"p1\"\nlocal", "name = \"p1\"\nlocale = 1\nlocal"));
     assert!(refusal(&site).contains("`local`"), "{}", refusal(&site));
-    site.write(&good.replace(&format!("{}:7001", site.address), "203.0.113.7:7001"));
-    let text = refusal(&site);
-    assert!(
-        text.contains("p1") && text.contains("203.0.113.7") && text.contains("127.0.0.1"),
-        "{text}"
-    );
     site.write(&good.replace("private.key", "no-such.key"));
     assert!(
         refusal(&site).contains("keiro genkey"),
@@ -72,6 +66,35 @@ fn a_start_that_fails_says_why_and_leaves_nothing_behind() {
     assert!(!exists(&site.file("control.sock")) && !exists(&site.file("message.sock")));
     drop(site.try_start().unwrap());
     assert!(!exists(&site.file("control.sock")) && !exists(&site.file("message.sock")));
+}
+
+#[test]
+fn paths_whose_address_or_interface_is_missing_are_waited_for() {
+    let mut site = alone("a", "");
+    let good = fs::read_to_string(site.file("gateway.toml")).unwrap();
+    let own = format!("{}:7001", site.address);
+    site.write(&good.replace(&own, "203.0.113.7:7001"));
+    site.start();
+    let problems = site.status().path_problems;
+    let expected = "path p1: no interface has the address 203.0.113.7; ";
+    assert!(
+        problems.len() == 1 && problems[0].starts_with(expected),
+        "{problems:?}"
+    );
+    // A reload may bring another one, and mend the first.
+    let interface = "interface = \"keiro-none\"";
+    let other = good.replace(&format!("local = \"{}:7002\"", site.address), interface);
+    site.write(&other);
+    site.reload();
+    let problems = site.status().path_problems;
+    let expected = "path p2: interface keiro-none does not exist; ";
+    assert!(
+        problems.len() == 1 && problems[0].starts_with(expected),
+        "{problems:?}"
+    );
+    site.write(&good);
+    site.reload();
+    assert_eq!(site.status().path_problems, [""; 0]);
 }
 
 /// `[aggregation]` tables that cannot be meant on a path of 1 Mbit/s, and what is said of them.
@@ -170,10 +193,14 @@ fn a_bad_reload_changes_nothing_and_is_told() {
     let good = fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
     let mut receiver = pair.b.receiver("M");
     let mut sender = pair.a.sender("M");
+    let taken = std::net::UdpSocket::bind((pair.a.address, 7003)).unwrap();
     let bad = [
         "nonsense".to_owned(),
         good.replace("200Mbit", "200Mbits"),
-        good.replace(&format!("{}:7002", pair.a.address), "203.0.113.7:7002"),
+        good.replace(
+            &format!("{}:7002", pair.a.address),
+            &taken.local_addr().unwrap().to_string(),
+        ),
         good.replace("peer = \"b\"", "peer = \"c\""),
     ];
     for (number, text) in bad.iter().enumerate() {

@@ -116,6 +116,12 @@ pub(super) fn text(path: &PathSnapshot, style: Style) -> String {
             path.remote.as_deref().unwrap_or("not known yet")
         ),
     );
+    if let Some(interface) = &path.interface {
+        fields.add("interface", interface.clone());
+    }
+    if let Some(problem) = &path.problem {
+        fields.add("problem", problem.clone());
+    }
     fields.add(
         "delay",
         known(path.delay_seconds, |delay| {

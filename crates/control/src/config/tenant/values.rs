@@ -28,7 +28,7 @@ pub(super) fn text(value: &DeValue<'_>) -> Result<String, ValueError> {
     string(value).map(str::to_owned)
 }
 
-pub(super) fn integer(value: &DeValue<'_>) -> Result<i64, ValueError> {
+pub(in crate::config) fn integer(value: &DeValue<'_>) -> Result<i64, ValueError> {
     let DeValue::Integer(number) = value else {
         let message = format!("this is {}", type_name(value));
         return Err(ValueError::new(message, "write a whole number"));
@@ -141,7 +141,7 @@ pub(super) fn unit(value: &DeValue<'_>) -> Result<Bandwidth, ValueError> {
 }
 
 /// A name that an interface can have; `linux` judges again.
-pub(super) fn device(value: &DeValue<'_>) -> Result<String, ValueError> {
+pub(in crate::config) fn device(value: &DeValue<'_>) -> Result<String, ValueError> {
     let text = string(value)?;
     match why_no_name(text) {
         None => Ok(text.to_owned()),

@@ -331,7 +331,7 @@ fn a_template_for_odd_values_is_valid() {
         private_key_file: PathBuf::from("/tmp/with \"quotes\" and \\"),
         uplinks: vec![Uplink {
             name: Name::new("p").unwrap(),
-            local: "[2001:db8::1]:7600".parse().unwrap(),
+            local: Local::Address("[2001:db8::1]:7600".parse().unwrap()),
             rate: Bandwidth::from_bits_per_second(1_234_567),
             remark: Some("two\nlines".to_owned()),
         }],
@@ -353,7 +353,8 @@ fn the_lab_examples_describe_one_overlay() {
         assert_eq!(peer.name, there.gateway.name);
         for (path, endpoint) in &peer.endpoints {
             let name = here[*path].name.as_str();
-            assert_eq!(there[there.path_named(name).unwrap()].local, *endpoint);
+            let local = &there[there.path_named(name).unwrap()].local;
+            assert_eq!(*local, Local::Address(*endpoint));
         }
     }
     for app in &a.apps {

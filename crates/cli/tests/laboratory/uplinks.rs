@@ -1,0 +1,488 @@
+//! Uplinks whose interfaces and addresses come, change and go, behind a provider that drops packets with a
+//! source address of another uplink.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use keiro_lab::{Lab, Process};
+use keiro_linux::process::SIGTERM;
+
+use crate::{
+    flow::Flow,
+    harness::{eventually, finish, shown},
+    pair::{APP, Pair},
+};
+
+/// Two uplinks of tokyo at the provider, and osaka behind it.
+const TOPOLOGY: &str = r#"
+[host.tokyo]
+sysctl = { "net.ipv4.conf.all.promote_secondaries" = 1 }
+[host.isp]
+sysctl = { "net.ipv4.ip_forward" = 1, "net.ipv6.conf.all.forwarding" = 1 }
+[host.osaka]
+routes = [{ to = "default", via = "203.0.113.1" }, { to = "default", via = "2001:db8::1" }]
+[link.wan0]
+a = { host = "tokyo", addresses = ["192.0.2.2/28"] }
+b = { host = "isp", addresses = ["192.0.2.1/28"] }
+[link.wan1]
+a = { host = "tokyo", addresses = ["198.51.100.2/28", "2001:db8:1::2/64"] }
+b = { host = "isp", addresses = ["198.51.100.1/28", "2001:db8:1::1/64"] }
+[link.core]
+a = { host = "isp", addresses = ["203.0.113.1/28", "2001:db8::1/64"] }
+b = { host = "osaka", addresses = ["203.0.113.2/28", "2001:db8::2/64"] }
+each_way = { rate = "50Mbit", delay = "10ms", buffer = "128KiB" }
+"#;
+
+fn ip(lab: &Lab, host: &str, args: &str) -> String {
+    let host = lab.host(host).expect("a host");
+    let mut command = host.command("ip");
+    command.args(args.split_whitespace());
+    finish(&mut command, b"").expect_code(0).stdout
+}
+
+/// The second default route has the larger metric, and the provider looks at source addresses.
+fn prepare(lab: &Lab) {
+    ip(
+        lab,
+        "tokyo",
+        "route add default via 192.0.2.1 dev wan0 metric 100",
+    );
+    ip(
+        lab,
+        "tokyo",
+        "route add default via 198.51.100.1 dev wan1 metric 200",
+    );
+    filter_sources(lab);
+}
+
+fn filter_sources(lab: &Lab) {
+    let host = lab.host("isp").expect("a host");
+    let filter = || {
+        for device in ["wan0", "wan1"] {
+            let file = format!("/proc/sys/net/ipv4/conf/{device}/rp_filter");
+            fs::write(file, "1").expect("a sysctl");
+        }
+    };
+    host.run(filter).expect("in the host");
+}
+
+/// Of tokyo the paths `wan0` and `wan1`, which leave by `locals`; osaka has a port for each.
+fn text(own: usize, beginning: String, peer_key: &str, locals: [&str; 2]) -> String {
+    let mut text = beginning;
+    for (number, local) in locals.into_iter().enumerate() {
+        let port = 7600 + number;
+        let address = match locals[number].contains("ipv6") {
+            true => format!("[2001:db8::2]:{port}"),
+            false => format!("203.0.113.2:{port}"),
+        };
+        let local = match own {
+            0 => local.to_owned(),
+            _ => format!("local = \"{address}\""),
+        };
+        let _ = write!(
+            text,
+            "[[path]]\nname = \"wan{number}\"\n{local}\nrate = \"40Mbit\"\ndelay = \"{}ms\"\n",
+            10 + number
+        );
+    }
+    let endpoints = match own {
+        0 => {
+            let second = match locals[1].contains("ipv6") {
+                true => "[2001:db8::2]:7601",
+                false => "203.0.113.2:7601",
+            };
+            format!("endpoints = {{ wan0 = \"203.0.113.2:7600\", wan1 = \"{second}\" }}\n")
+        }
+        _ => String::new(),
+    };
+    let peer = ["osaka", "tokyo"][own];
+    let _ = write!(
+        text,
+        "[[peer]]\nname = \"{peer}\"\npublic_key = \"{peer_key}\"\n{endpoints}\
+         [[app]]\nname = \"{APP}\"\nclass = \"message\"\npeer = \"{peer}\"\n"
+    );
+    text
+}
+
+const BY_INTERFACE: [&str; 2] = ["interface = \"wan0\"", "interface = \"wan1\""];
+
+fn start(locals: [&str; 2], prepare: impl FnOnce(&Lab)) -> Pair {
+    Pair::start_in(TOPOLOGY, prepare, |own, beginning, peer_key| {
+        text(own, beginning, peer_key, locals)
+    })
+}
+
+/// Waits until so many paths of tokyo are up; how long that took.
+#[track_caller]
+fn wait_up(pair: &Pair, paths: u64) -> Duration {
+    let begun = Instant::now();
+    eventually("paths are up", || {
+        (pair.tokyo.status()?["paths_up"] == paths).then_some(())
+    });
+    begun.elapsed()
+}
+
+#[track_caller]
+fn wait_for_problem(pair: &Pair, path: &str, part: &str) {
+    eventually(part, || {
+        let status = pair.tokyo.status()?;
+        let problems = status["path_problems"].as_array()?.clone();
+        let beginning = format!("path {path}: ");
+        let mut problems = problems.iter().filter_map(|line| line.as_str());
+        problems
+            .any(|line| line.starts_with(&beginning) && line.contains(part))
+            .then_some(())
+    });
+    assert_eq!(pair.tokyo.path(path)["state"], "down");
+    let text = pair.tokyo.ask(&["show", "path", path]).stdout;
+    assert!(text.contains(part), "{text}");
+}
+
+#[test]
+fn each_path_leaves_by_its_uplink_whatever_the_metrics_of_the_default_routes_are() {
+    let fixed = [
+        "local = \"192.0.2.2:7600\"",
+        "local = \"198.51.100.2:7600\"",
+    ];
+    for locals in [BY_INTERFACE, fixed] {
+        let pair = start(locals, prepare);
+        wait_up(&pair, 2);
+        let path = pair.tokyo.path("wan1");
+        assert_eq!(path["local"], "198.51.100.2:7600");
+        assert_eq!(pair.osaka.path("wan1")["remote"], "198.51.100.2:7600");
+        assert_eq!(path.get("problem"), None, "{path}");
+    }
+}
+
+#[test]
+fn gateway_starts_with_the_uplinks_that_are_there_and_takes_the_others_when_they_appear() {
+    let pair = start(BY_INTERFACE, |lab| {
+        prepare(lab);
+        ip(lab, "tokyo", "link delete wan1");
+    });
+    wait_up(&pair, 1);
+    wait_for_problem(&pair, "wan1", "interface wan1 does not exist");
+    let flow = Flow::start(&pair, 1000, Duration::from_millis(5), None);
+    add_wan1(&pair.lab, "wan1");
+    wait_for_problem(&pair, "wan1", "interface wan1 is down");
+    ip(&pair.lab, "tokyo", "link set wan1 up");
+    wait_for_problem(&pair, "wan1", "interface wan1 has no IPv4 address");
+    ip(&pair.lab, "tokyo", "address add 198.51.100.2/28 dev wan1");
+    eventually("the missing route is reported", || {
+        let path = pair.tokyo.path("wan1");
+        path["problem"]
+            .as_str()?
+            .contains("no default route")
+            .then_some(())
+    });
+    ip(
+        &pair.lab,
+        "tokyo",
+        "route add default via 198.51.100.1 dev wan1 metric 200",
+    );
+    let took = wait_up(&pair, 2);
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    let status = pair.tokyo.status().expect("it answers");
+    assert_eq!(status.get("path_problems"), None, "{status}");
+
+    // The interface goes, comes back as another device, and from under another name.
+    ip(&pair.lab, "tokyo", "link delete wan1");
+    wait_for_problem(&pair, "wan1", "interface wan1 does not exist");
+    add_wan1(&pair.lab, "usb7");
+    set_up(&pair.lab, "usb7");
+    ip(&pair.lab, "tokyo", "link set usb7 down");
+    ip(&pair.lab, "tokyo", "link set usb7 name wan1");
+    set_up(&pair.lab, "wan1");
+    let took = wait_up(&pair, 2);
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    ip(&pair.lab, "tokyo", "link set wan1 down");
+    wait_for_problem(&pair, "wan1", "interface wan1 is down");
+    ip(&pair.lab, "tokyo", "link set wan1 up");
+    ip(
+        &pair.lab,
+        "tokyo",
+        "route add default via 198.51.100.1 dev wan1 metric 200",
+    );
+    let took = wait_up(&pair, 2);
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    // Into another namespace and back.
+    let namespace = |host: &str| pair.lab.host(host).expect("a host").namespace().to_owned();
+    ip(
+        &pair.lab,
+        "tokyo",
+        &format!("link set wan1 netns {}", namespace("osaka")),
+    );
+    wait_for_problem(&pair, "wan1", "interface wan1 does not exist");
+    ip(
+        &pair.lab,
+        "osaka",
+        &format!("link set wan1 netns {}", namespace("tokyo")),
+    );
+    set_up(&pair.lab, "wan1");
+    let took = wait_up(&pair, 2);
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    flow.finish();
+}
+
+/// A new device at tokyo that leads to the provider, without an address.
+fn add_wan1(lab: &Lab, name: &str) {
+    let isp = lab.host("isp").expect("a host").namespace().to_owned();
+    ip(
+        lab,
+        "tokyo",
+        &format!("link add {name} type veth peer wan1 netns {isp}"),
+    );
+    ip(lab, "isp", "address add 198.51.100.1/28 dev wan1");
+    ip(lab, "isp", "link set wan1 up");
+    filter_sources(lab);
+}
+
+fn set_up(lab: &Lab, name: &str) {
+    ip(lab, "tokyo", &format!("link set {name} up"));
+    ip(
+        lab,
+        "tokyo",
+        &format!("address replace 198.51.100.2/28 dev {name}"),
+    );
+    ip(
+        lab,
+        "tokyo",
+        &format!("route add default via 198.51.100.1 dev {name} metric 200"),
+    );
+}
+
+#[test]
+fn fixed_address_that_is_missing_is_waited_for() {
+    let locals = [
+        "local = \"192.0.2.2:7600\"",
+        "local = \"198.51.100.7:7600\"",
+    ];
+    let pair = start(locals, prepare);
+    wait_up(&pair, 1);
+    wait_for_problem(&pair, "wan1", "no interface has the address 198.51.100.7");
+    ip(&pair.lab, "tokyo", "address add 198.51.100.7/28 dev wan1");
+    let took = wait_up(&pair, 2);
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    ip(
+        &pair.lab,
+        "tokyo",
+        "address delete 198.51.100.7/28 dev wan1",
+    );
+    wait_for_problem(&pair, "wan1", "no interface has the address 198.51.100.7");
+}
+
+#[test]
+fn address_that_changes_under_messages_is_followed_and_nothing_is_lost() {
+    change_addresses(3);
+}
+
+#[test]
+#[ignore = "takes half a minute; by hand"]
+fn fifty_addresses_under_messages_lose_nothing() {
+    change_addresses(50);
+}
+
+/// Of the only path that is up.
+fn change_addresses(count: usize) {
+    let pair = start(BY_INTERFACE, |lab| {
+        prepare(lab);
+        ip(lab, "tokyo", "link set wan0 down");
+    });
+    wait_up(&pair, 1);
+    let flow = Flow::start(&pair, 1000, Duration::from_millis(5), None);
+    flow.wait_for_more(20);
+    for number in 0..count {
+        let [old, new] = [number, number + 1].map(|number| 2 + number % 12);
+        let add = format!("address add 198.51.100.{new}/28 dev wan1");
+        let delete = format!("address delete 198.51.100.{old}/28 dev wan1");
+        // A client of DHCP may do either first.
+        let steps = match number % 2 {
+            0 => [add, delete],
+            _ => [delete, add],
+        };
+        for step in steps {
+            ip(&pair.lab, "tokyo", &step);
+        }
+        ip(
+            &pair.lab,
+            "tokyo",
+            "route replace default via 198.51.100.1 dev wan1 metric 200",
+        );
+        eventually("the new address is in use", || {
+            let path = pair.tokyo.path("wan1");
+            let is_there = path["local"] == format!("198.51.100.{new}:7600");
+            (is_there && path["state"] == "up").then_some(())
+        });
+        flow.wait_for_more(20);
+    }
+    flow.finish();
+    let log = pair.tokyo.log();
+    assert_eq!(
+        log.matches("leaves from 198.51.100.").count(),
+        count,
+        "{log}"
+    );
+}
+
+#[test]
+fn ipv6_address_is_followed() {
+    let locals = [BY_INTERFACE[0], "interface = \"wan1\"\nfamily = \"ipv6\""];
+    let pair = start(locals, |lab| {
+        prepare(lab);
+        ip(
+            lab,
+            "tokyo",
+            "-6 route add default via 2001:db8:1::1 dev wan1",
+        );
+    });
+    wait_up(&pair, 2);
+    assert_eq!(pair.tokyo.path("wan1")["local"], "[2001:db8:1::2]:7600");
+    ip(
+        &pair.lab,
+        "tokyo",
+        "address add 2001:db8:1::3/64 dev wan1 nodad",
+    );
+    ip(
+        &pair.lab,
+        "tokyo",
+        "address delete 2001:db8:1::2/64 dev wan1",
+    );
+    eventually("the new address is in use", || {
+        let path = pair.tokyo.path("wan1");
+        (path["local"] == "[2001:db8:1::3]:7600" && path["state"] == "up").then_some(())
+    });
+}
+
+#[test]
+fn two_uplinks_in_one_subnet_are_two_paths() {
+    let pair = start(BY_INTERFACE, |lab| {
+        for device in ["wan0", "wan1"] {
+            ip(lab, "isp", &format!("address flush dev {device}"));
+            ip(lab, "tokyo", &format!("address flush dev {device}"));
+        }
+        ip(lab, "isp", "link add lan type bridge");
+        for device in ["wan0", "wan1"] {
+            ip(lab, "isp", &format!("link set {device} master lan"));
+        }
+        ip(lab, "isp", "link set lan up");
+        ip(lab, "isp", "address add 192.0.2.1/28 dev lan");
+        for (device, host, metric) in [("wan0", 2, 100), ("wan1", 3, 200)] {
+            ip(
+                lab,
+                "tokyo",
+                &format!("address add 192.0.2.{host}/28 dev {device}"),
+            );
+            ip(
+                lab,
+                "tokyo",
+                &format!("route add default via 192.0.2.1 dev {device} metric {metric}"),
+            );
+        }
+    });
+    wait_up(&pair, 2);
+    assert_eq!(pair.tokyo.path("wan1")["local"], "192.0.2.3:7600");
+}
+
+/// A lease script for udhcpc: address and route of the interface.
+const LEASE_SCRIPT: &str = r#"#!/bin/sh
+case $1 in
+deconfig) ip address flush dev $interface; ip link set $interface up ;;
+bound|renew)
+    ip address replace $ip/$mask dev $interface
+    for old in $(ip -4 -o address show dev $interface | awk '{ print $4 }'); do
+        [ "$old" = "$ip/$mask" ] || ip address delete $old dev $interface
+    done
+    ip route replace default via $router dev $interface metric 200 ;;
+esac
+"#;
+
+/// The provider's DHCP server gives `host` to whoever asks.
+fn dhcp_server(pair: &Pair, host: u8) -> Process {
+    let isp = pair.lab.host("isp").expect("a host");
+    let mut command = isp.command("dnsmasq");
+    let range = format!("198.51.100.{host},198.51.100.{host},255.255.255.240,2m");
+    let leases = pair.tokyo.site.path(&format!("leases{host}"));
+    command
+        .args([
+            "--keep-in-foreground",
+            "--no-daemon",
+            "--port=0",
+            "--conf-file=/dev/null",
+        ])
+        .args([
+            "--interface=wan1",
+            "--bind-interfaces",
+            "--dhcp-authoritative",
+            "--user=root",
+        ])
+        .args([
+            "--dhcp-option=3,198.51.100.1",
+            "--no-ping",
+            "--leasefile-ro",
+        ])
+        .arg(format!("--dhcp-range={range}"))
+        .arg(format!("--dhcp-leasefile={}", shown(&leases)))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    isp.spawn(command).expect("dnsmasq starts")
+}
+
+#[test]
+fn lease_of_another_address_is_followed() {
+    // POSIX's number: udhcpc asks for its lease again.
+    const SIGUSR1: i32 = 10;
+    let pair = start(BY_INTERFACE, |lab| {
+        prepare(lab);
+        ip(lab, "tokyo", "address flush dev wan1");
+    });
+    wait_up(&pair, 1);
+    wait_for_problem(&pair, "wan1", "interface wan1 has no IPv4 address");
+    let server = dhcp_server(&pair, 5);
+    let script = pair.tokyo.site.write("lease", LEASE_SCRIPT);
+    pair.tokyo.site.set_mode("lease", 0o700);
+    let tokyo = pair.lab.host("tokyo").expect("a host");
+    let mut command = tokyo.command("udhcpc");
+    command
+        .args([
+            "-f",
+            "-i",
+            "wan1",
+            "-t",
+            "100",
+            "-T",
+            "1",
+            "-s",
+            &shown(&script),
+        ])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let client = tokyo.spawn(command).expect("udhcpc starts");
+    let has = |host: u8| {
+        eventually("the lease is in use", || {
+            let path = pair.tokyo.path("wan1");
+            let is_there = path["local"] == format!("198.51.100.{host}:7600");
+            (is_there && path["state"] == "up").then_some(())
+        });
+    };
+    has(5);
+    let flow = Flow::start(&pair, 1000, Duration::from_millis(5), None);
+    server.signal(SIGTERM).expect("signalled");
+    eventually("the server ends", || {
+        server.wait(Duration::ZERO).expect("a child")
+    });
+    let _server = dhcp_server(&pair, 9);
+    // The new server refuses the old address, and the client asks for another one.
+    eventually("the new lease", || {
+        client.signal(SIGUSR1).expect("signalled");
+        let path = pair.tokyo.path("wan1");
+        let is_there = path["local"] == "198.51.100.9:7600";
+        (is_there && path["state"] == "up").then_some(())
+    });
+    flow.finish();
+}

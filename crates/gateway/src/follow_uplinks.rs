@@ -1,0 +1,181 @@
+//! Lets the paths' sockets follow the machine's interfaces and addresses.
+//!
+//! What is to change is decided by [`Uplinks`].
+
+use std::{collections::BTreeSet, time::Instant as Stopwatch};
+
+use keiro_control::{
+    config::{Config, Local, Path},
+    protocol::EventKind,
+};
+use keiro_core::SocketId;
+
+use crate::{
+    active::{OpenError, open_uplink},
+    data::command::{Command, DataThreadGone},
+    gateway::Gateway,
+    uplinks::{Binding, Network, NetworkWatch, Problem, Step, UplinkChange, Uplinks},
+};
+
+impl Gateway {
+    /// When [`Self::follow_network`] is to be called; `None`: nothing has changed.
+    pub(crate) fn network_due(&self) -> Option<Stopwatch> {
+        self.network.as_ref()?.due()
+    }
+
+    /// Something may have changed at the machine.
+    pub(crate) fn on_network_event(&mut self) {
+        if let Some(network) = &mut self.network {
+            network.on_readable();
+        }
+    }
+
+    /// Looks again where something failed that may succeed by now.
+    pub(crate) fn retry_uplinks(&mut self) {
+        if let Some(network) = &mut self.network
+            && self.active.uplinks().may_retry()
+        {
+            network.request();
+        }
+    }
+
+    /// Looks at the machine if that is due, and lets the paths' sockets follow.
+    pub(crate) fn follow_network(&mut self) -> Result<(), DataThreadGone> {
+        let is_due = |due: Stopwatch| due <= Stopwatch::now();
+        if !self.network_due().is_some_and(is_due) {
+            return Ok(());
+        }
+        let network = match look(self.network.as_mut(), self.active.locals()) {
+            Ok(network) => network,
+            Err(problem) => {
+                tracing::warn!("{problem}");
+                return Ok(());
+            }
+        };
+        for change in self.active.uplinks_mut().on_network(&network) {
+            self.change_uplink(change, &network)?;
+        }
+        Ok(())
+    }
+
+    fn change_uplink(
+        &mut self,
+        change: UplinkChange,
+        network: &Network,
+    ) -> Result<(), DataThreadGone> {
+        let UplinkChange { local, step } = change;
+        let mut paths = self.config.paths.iter();
+        let path = paths.find(|path| path.local == local).cloned();
+        let (Some(path), Some(id)) = (path, self.active.socket_of(&local)) else {
+            return Ok(());
+        };
+        match step {
+            Step::Bind(binding) => self.bind_uplink(&path, id, binding, network),
+            Step::Unbind(problem) => self.unbind_uplink(&path, id, problem),
+            Step::Challenge => self.data.send(Command::ChallengePaths { id }),
+        }
+    }
+
+    fn bind_uplink(
+        &mut self,
+        path: &Path,
+        id: SocketId,
+        binding: Binding,
+        network: &Network,
+    ) -> Result<(), DataThreadGone> {
+        let from = self.local_address(path);
+        let mut opened = open_uplink(path, &binding);
+        // The present socket may be what has the port.
+        if matches!(opened, Err(OpenError::Refused(_))) && from.is_some() {
+            self.data.unbind_socket(id)?;
+            opened = open_uplink(path, &binding);
+        }
+        let socket = match opened {
+            Ok(socket) => Box::new(socket),
+            Err(OpenError::Missing(problem)) => return self.unbind_uplink(path, id, problem),
+            Err(OpenError::Refused(error)) => {
+                let why = error.to_string();
+                return self.unbind_uplink(path, id, Problem::CannotBind { why });
+            }
+        };
+        self.data.send(Command::BindSocket { id, socket })?;
+        self.active.set_mtu(path, network, &self.data)?;
+        let uplinks = self.active.uplinks_mut();
+        uplinks.on_bound(&path.local, binding, network);
+        self.publish_local(path, from);
+        Ok(())
+    }
+
+    fn unbind_uplink(
+        &mut self,
+        path: &Path,
+        id: SocketId,
+        problem: Problem,
+    ) -> Result<(), DataThreadGone> {
+        let from = self.local_address(path);
+        let uplinks = self.active.uplinks_mut();
+        // A failure that is repeated is no news.
+        let is_news = uplinks.problem(&path.local).as_ref() != Some(&problem);
+        uplinks.on_missing(&path.local, problem);
+        self.data.unbind_socket(id)?;
+        if is_news || from.is_some() {
+            self.publish_local(path, from);
+        }
+        Ok(())
+    }
+
+    /// Reports paths that leave elsewhere than those of before, `known`, and cannot now.
+    pub(crate) fn publish_missing_uplinks(&mut self, known: &BTreeSet<Local>) {
+        let missing = |path: &&Path| {
+            !known.contains(&path.local) && self.active.uplinks().binding(&path.local).is_none()
+        };
+        let missing: Vec<Path> = self.config.paths.iter().filter(missing).cloned().collect();
+        for path in missing {
+            self.publish_local(&path, None);
+        }
+    }
+
+    fn publish_local(&mut self, path: &Path, from: Option<String>) {
+        let problem = self.active.uplinks().problem(&path.local);
+        self.publish(EventKind::LocalChanged {
+            path: path.name.to_string(),
+            from,
+            to: self.local_address(path),
+            problem: problem.map(|problem| problem.to_string()),
+        });
+    }
+
+    /// The address from which a path leaves now; `None`: it has none.
+    pub(crate) fn local_address(&self, path: &Path) -> Option<String> {
+        let binding = self.active.uplinks().binding(&path.local)?;
+        Some(binding.local.to_string())
+    }
+}
+
+/// What this machine lacks for the paths of a configuration that no gateway runs with, one line each. A gateway
+/// starts without it, and uses the paths when it appears.
+pub fn path_problems(config: &Config) -> Vec<String> {
+    let mut watch = NetworkWatch::open().ok();
+    let locals = config.paths.iter().map(|path| &path.local);
+    let Ok(network) = look(watch.as_mut(), locals) else {
+        return Vec::new();
+    };
+    let problem = |path: &Path| {
+        let problem = Uplinks::problem_of(&path.local, &network)?;
+        Some(format!("path {}: {problem}", path.name))
+    };
+    config.paths.iter().filter_map(problem).collect()
+}
+
+/// What the machine has now, as far as `locals` depend on it.
+pub(crate) fn look<'a>(
+    watch: Option<&mut NetworkWatch>,
+    locals: impl Iterator<Item = &'a Local>,
+) -> Result<Network, Problem> {
+    let Some(watch) = watch else {
+        return Ok(Network::default());
+    };
+    watch.look(locals).map_err(|error| Problem::NotKnown {
+        why: error.to_string(),
+    })
+}

@@ -1,0 +1,214 @@
+//! Which local address each path's socket has, as the machine's interfaces and addresses change.
+//!
+//! [`Uplinks`] decides: it takes what the machine has ([`Network`]) and says what is to be bound, bound
+//! elsewhere or given up. [`NetworkWatch`] looks at the machine, and [`crate::follow_uplinks`] opens the
+//! sockets and passes them to the data thread.
+
+mod choice;
+mod problem;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use keiro_control::config::{Family, Local};
+use keiro_linux::uplink::Interface;
+
+pub(crate) use self::{
+    choice::{Binding, interface_of},
+    problem::Problem,
+    watch::NetworkWatch,
+};
+
+/// What uplinks depend on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Network {
+    pub(crate) interfaces: Vec<Interface>,
+    /// Interfaces, by index, of whose default route is known.
+    pub(crate) default_routes: BTreeSet<(u32, Family)>,
+}
+
+/// Where each path leaves, and why it does not.
+#[derive(Debug, Default)]
+pub(crate) struct Uplinks {
+    uplinks: BTreeMap<Local, Uplink>,
+}
+
+#[derive(Debug)]
+struct Uplink {
+    state: State,
+    /// The interface that the socket was bound to last. It remains so while the interface has no default
+    /// route for a moment, as when its lease is renewed.
+    device: Option<u32>,
+    has_default_route: bool,
+}
+
+/// Whether a path has a socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Bound(Binding),
+    Missing(Problem),
+}
+
+/// What has to be done for a path's socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UplinkChange {
+    pub(crate) local: Local,
+    pub(crate) step: Step,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A socket is to be opened here; [`Uplinks::on_bound`] or [`Uplinks::on_failed`] follows.
+    Bind(Binding),
+    /// There is nothing to bind it to.
+    Unbind(Problem),
+    /// Peers may be reached now that were not before.
+    Challenge,
+}
+
+impl Uplinks {
+    /// What is to be bound for `local`, which is new, on a machine like this.
+    pub(crate) fn first(local: &Local, network: &Network) -> Result<Binding, Problem> {
+        choice::choose(local, None, None, network)
+    }
+
+    /// What a machine like this lacks for `local`; `None`: nothing is known to.
+    pub(crate) fn problem_of(local: &Local, network: &Network) -> Option<Problem> {
+        let mut uplinks = Self::default();
+        match Self::first(local, network) {
+            // An address that no interface has may be the kernel's all the same, but that is rare.
+            Ok(binding) if binding.is_unlisted() => Some(Problem::AddressNotHere {
+                address: binding.local,
+            }),
+            Ok(binding) => {
+                uplinks.on_bound(local, binding, network);
+                uplinks.problem(local)
+            }
+            Err(problem) => Some(problem),
+        }
+    }
+
+    /// Forgets uplinks that `locals` does not name.
+    pub(crate) fn retain(&mut self, locals: &BTreeSet<&Local>) {
+        self.uplinks.retain(|local, _| locals.contains(local));
+    }
+
+    /// Takes what the machine has now, and returns what has to change.
+    pub(crate) fn on_network(&mut self, network: &Network) -> Vec<UplinkChange> {
+        let mut changes = Vec::new();
+        for (local, uplink) in &mut self.uplinks {
+            let step = uplink.on_network(local, network);
+            changes.extend(step.map(|step| UplinkChange {
+                local: local.clone(),
+                step,
+            }));
+        }
+        self.check_invariants();
+        changes
+    }
+
+    /// The socket of `local` is open.
+    pub(crate) fn on_bound(&mut self, local: &Local, binding: Binding, network: &Network) {
+        let has_default_route = binding.has_default_route(network);
+        let uplink = Uplink {
+            device: binding.device.as_ref().and(binding.owner),
+            has_default_route,
+            state: State::Bound(binding),
+        };
+        self.uplinks.insert(local.clone(), uplink);
+        self.check_invariants();
+    }
+
+    /// `local` has no socket.
+    pub(crate) fn on_missing(&mut self, local: &Local, problem: Problem) {
+        let uplink = self.uplinks.entry(local.clone()).or_insert_with(|| Uplink {
+            state: State::Missing(problem.clone()),
+            device: None,
+            has_default_route: false,
+        });
+        uplink.state = State::Missing(problem);
+        uplink.has_default_route = false;
+        self.check_invariants();
+    }
+
+    /// Something failed that may succeed although nothing changes at the machine.
+    pub(crate) fn may_retry(&self) -> bool {
+        let mut all = self.uplinks.values();
+        all.any(|uplink| matches!(uplink.state, State::Missing(Problem::CannotBind { .. })))
+    }
+
+    /// Where a path leaves now; `None`: nowhere.
+    pub(crate) fn binding(&self, local: &Local) -> Option<&Binding> {
+        match &self.uplinks.get(local)?.state {
+            State::Bound(binding) => Some(binding),
+            State::Missing(_) => None,
+        }
+    }
+
+    /// What keeps a path from use at this machine, and what to try; `None`: nothing is known to.
+    pub(crate) fn problem(&self, local: &Local) -> Option<Problem> {
+        let uplink = self.uplinks.get(local)?;
+        match (&uplink.state, local) {
+            (State::Missing(problem), _) => Some(problem.clone()),
+            (State::Bound(_), Local::Interface(of)) if !uplink.has_default_route => {
+                Some(Problem::NoDefaultRoute {
+                    interface: of.interface.clone(),
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self) {
+        for (local, uplink) in &self.uplinks {
+            let State::Bound(binding) = &uplink.state else {
+                assert!(
+                    !uplink.has_default_route,
+                    "an uplink without a socket has no route"
+                );
+                continue;
+            };
+            match local {
+                Local::Address(address) => {
+                    assert_eq!(binding.local, *address, "a fixed address is fixed");
+                }
+                Local::Interface(of) => {
+                    let family = Family::of(&binding.local);
+                    assert!(
+                        of.family.is_none_or(|wanted| wanted == family),
+                        "the version of an address is the configured one"
+                    );
+                    assert!(
+                        binding.device.is_some(),
+                        "the socket of an interface path is bound to the interface"
+                    );
+                }
+            }
+        }
+    }
+}
+
+impl Uplink {
+    fn on_network(&mut self, local: &Local, network: &Network) -> Option<Step> {
+        let present = match &self.state {
+            State::Bound(binding) => Some(binding),
+            State::Missing(_) => None,
+        };
+        match choice::choose(local, present, self.device, network) {
+            Ok(binding) if present.is_some_and(|present| present.is_same_socket(&binding)) => {
+                let had = self.has_default_route;
+                self.has_default_route = binding.has_default_route(network);
+                self.state = State::Bound(binding);
+                (self.has_default_route && !had).then_some(Step::Challenge)
+            }
+            Ok(binding) => Some(Step::Bind(binding)),
+            Err(problem) if self.state == State::Missing(problem.clone()) => None,
+            Err(problem) => Some(Step::Unbind(problem)),
+        }
+    }
+}
