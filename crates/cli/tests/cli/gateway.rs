@@ -86,17 +86,22 @@ fn a_key_that_is_none_is_refused() {
 }
 
 #[test]
-fn an_address_that_is_not_on_this_machine_is_named() {
+fn what_this_machine_lacks_for_paths_is_a_warning_of_the_check() {
     let site = Site::new();
     // TEST-NET-2 (RFC 5737): on no machine.
     let text = format!(
-        "{}{}",
+        "{}{}[[path]]\nname = \"modem\"\ninterface = \"keiro-none\"\nrate = \"50Mbit\"\n",
         site.gateway("a"),
         path("far", "198.51.100.77:7600".parse().expect("an address"))
     );
-    start(&site, &text)
-        .expect_code(1)
-        .says(&["198.51.100.77", "far"]);
+    let file = site.write("gateway.toml", &text);
+    let said = run(["config", "check", &shown(&file)]).expect_code(0).stdout;
+    for warning in [
+        "warning: path far: no interface has the address 198.51.100.77; ",
+        "warning: path modem: interface keiro-none does not exist; ",
+    ] {
+        assert!(said.contains(warning), "{said}");
+    }
 }
 
 #[test]
