@@ -64,8 +64,9 @@ pub const DEFAULT_PRIVATE_KEY_FILE: &str = "/etc/keiro/private.key";
 pub const DEFAULT_STATE_DIRECTORY: &str = "/var/lib/keiro";
 /// The configuration of the daemon and the tools if none is named.
 pub const DEFAULT_CONFIG_FILE: &str = "/etc/keiro/gateway.toml";
-/// Default of `reassembly_max`: 64 MiB per peer, four of the largest messages.
-pub const DEFAULT_REASSEMBLY_MAX: ByteCount = ByteCount::new(64 << 20);
+/// Default of `reassembly_max`: three of the largest messages, so that a peer takes less than 64 MB with what
+/// is kept beside.
+pub const DEFAULT_REASSEMBLY_MAX: ByteCount = ByteCount::new(48 << 20);
 
 /// Bytes of a file; a longer one is refused.
 pub const CONFIG_BYTES_MAX: u64 = 1 << 20;

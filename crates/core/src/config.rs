@@ -239,8 +239,9 @@ pub struct PeerConfig {
     pub paths: Vec<PathConfig>,
     /// The applications that may be exchanged with it.
     pub apps: Vec<AppConfig>,
-    /// Bytes of incomplete or undelivered messages that it may have here. Less than one longest
-    /// message is taken as that: a peer must be able to send it.
+    /// Bytes that it may make this gateway keep of what it sends: incomplete and undelivered messages with the
+    /// credit for more, windows of streams, and what comes out of order. Less than 32 MiB is taken as that,
+    /// and messages may have no more than this, but for a longest one: a peer must be able to send it.
     pub reassembly_bytes_max: ByteCount,
     /// Bytes of messages waiting or unacknowledged towards it; more are refused.
     pub send_queue_bytes_max: ByteCount,
@@ -254,7 +255,7 @@ impl PeerConfig {
             preshared_key: PresharedKey::default(),
             paths: Vec::new(),
             apps: Vec::new(),
-            reassembly_bytes_max: ByteCount::new(64 << 20),
+            reassembly_bytes_max: ByteCount::new(48 << 20),
             send_queue_bytes_max: ByteCount::new(256 << 20),
         }
     }

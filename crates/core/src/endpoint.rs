@@ -10,6 +10,7 @@ mod peer_addresses;
 mod peer_reports;
 mod replies;
 mod stranger_overflows;
+mod turns;
 mod wrong_key;
 
 use std::{
@@ -27,7 +28,7 @@ use rand_core::{RngCore, SeedableRng};
 use self::{
     handshake_load::HandshakeLoad, handshake_queue::HandshakeQueue,
     handshake_seeds::HandshakeSeeds, peer_addresses::PeerAddresses, peer_reports::PeerReports,
-    replies::Replies, stranger_overflows::StrangerOverflows, wrong_key::WrongKeys,
+    replies::Replies, stranger_overflows::StrangerOverflows, turns::Turns, wrong_key::WrongKeys,
 };
 use crate::{
     config::{AggregationConfig, AppConfig, EndpointConfig, PathConfig, PeerConfig, SchedulerKind},
@@ -82,6 +83,7 @@ pub struct Endpoint {
     uplinks: Uplinks,
     /// Sockets that have no local address now.
     unbound: BTreeSet<SocketId>,
+    turns: Turns,
 }
 
 impl fmt::Debug for Endpoint {
@@ -122,6 +124,7 @@ impl Endpoint {
             last_polled: None,
             uplinks: Uplinks::default(),
             unbound: BTreeSet::new(),
+            turns: Turns::default(),
         }
     }
 
@@ -164,6 +167,7 @@ impl Endpoint {
         self.peer_addresses.on_changed();
         self.mismatch_reports.forget(peer);
         self.wrong_keys.forget(peer);
+        self.turns.forget(peer);
         self.by_index.retain(|_, id| *id != peer);
     }
 
@@ -266,6 +270,23 @@ impl Endpoint {
         let overflows = self.overflows.on_counters(socket, counters);
         for session in self.peers.values_mut() {
             session.set_overflows(socket, overflows);
+        }
+    }
+
+    /// Begins a turn: each peer has packets handled up to a bound of work, further ones wait until the next. Those
+    /// that have waited are handled first. To be called before each batch of datagrams; a driver that never
+    /// does has everything handled at once.
+    pub fn begin_turn(&mut self, now: Instant) {
+        self.turns.begin();
+        while let Some((peer, meta, mut packet)) = self.turns.poll() {
+            let cost = match DataHeader::decode(&packet) {
+                Some(header) => {
+                    let now = now.max(meta.received_at);
+                    self.handle_data_of(now, meta, header, peer, &mut packet).1
+                }
+                None => 0,
+            };
+            self.turns.on_waited(cost);
         }
     }
 
@@ -492,6 +513,9 @@ impl Endpoint {
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.answer_waiting(now);
+        if self.turns.has_waiting() {
+            self.begin_turn(now);
+        }
         let due: Vec<PeerId> = self
             .peers
             .iter()
@@ -655,10 +679,14 @@ impl Endpoint {
                 rest: None,
             };
         }
+        let rest = match self.turns.has_waiting() {
+            true => Some(Instant::ZERO),
+            false => self.waiting.due(),
+        };
         self.peers
             .values()
             .map(|session| session.poll_timeout(&self.uplinks))
-            .fold(Timeouts::of_rest(self.waiting.due()), Timeouts::min)
+            .fold(Timeouts::of_rest(rest), Timeouts::min)
     }
 
     /// Closes the session with every peer and ends its messages, as `remove_peer` does; drain
@@ -719,6 +747,7 @@ impl Endpoint {
         self.load.check_invariants();
         self.waiting.check_invariants();
         self.replies.check_invariants();
+        self.turns.check_invariants();
         assert!(self.spare.len() <= SPARE_MAX, "spare buffers");
         assert_eq!(self.by_key.len(), self.peers.len(), "every peer has a key");
         assert!(
@@ -736,20 +765,43 @@ impl Endpoint {
             self.drops.truncated += 1;
             return false;
         };
-        let id = self.by_index.get(&header.receiver).copied();
-        let Some((id, session)) = id.and_then(|id| Some((id, self.peers.get_mut(&id)?))) else {
+        let Some(id) = self.by_index.get(&header.receiver).copied() else {
             self.drops.unknown_index += 1;
             return false;
         };
+        if self.turns.admits(id) {
+            return self.handle_data_of(now, meta, header, id, data).0;
+        }
+        let dropped = self.turns.push(id, meta, data.to_vec());
+        if let Some(session) = self.peers.get_mut(&id) {
+            session.drops.over_budget += dropped;
+        }
+        true
+    }
+
+    /// Handles a packet with an index of a peer; whether it was authentic, and what it cost.
+    fn handle_data_of(
+        &mut self,
+        now: Instant,
+        meta: DatagramMeta,
+        header: DataHeader,
+        id: PeerId,
+        data: &mut [u8],
+    ) -> (bool, u64) {
+        let Some(session) = self.peers.get_mut(&id) else {
+            return (false, 0);
+        };
         session.tracer.on_time(now);
         let is_authentic = session.handle_data(now, meta, header, data);
+        let cost = session.take_cost();
+        self.turns.on_cost(id, cost);
         for index in session.retired.drain(..) {
             self.by_index.remove(&index);
         }
         if let Some((socket, remote, packet)) = session.poll_refusal() {
             self.send_beside_pacer(now, id, socket, remote, packet);
         }
-        is_authentic
+        (is_authentic, cost)
     }
 }
 

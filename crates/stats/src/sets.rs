@@ -90,6 +90,7 @@ crate::stats! {
         gauge queued_message_bytes: bytes, "Their bytes";
         gauge reassembly_bytes: bytes, "Bytes of messages from the peer that are not complete or not yet taken";
         gauge reassembly_max_bytes: bytes, "Limit of reassembly_bytes";
+        gauge receive_memory_bytes: bytes, "Memory that what it sends takes or may take: messages, credit, windows, parity, numbers";
     }
 
     /// One application. Delays are from accepting a message until the peer gateway had it whole.
@@ -235,6 +236,8 @@ crate::reasons! {
         unknown_tenant,
         /// From another gateway that uses the peer's key.
         duplicate_key,
+        /// Of a peer whose packets cost more work than its share: it waited, and newer ones took its place.
+        over_budget,
     }
 
     /// IP packets of a tenant that were not sent, or not delivered, by cause.

@@ -245,8 +245,8 @@ const REST: &str = "
 #preshared_key_file = \"/etc/keiro/osaka.psk\"
 # Its address on each path. On a path that is not here the peer has to connect to this gateway.
 #endpoints = ENDPOINTS
-# Memory for incomplete messages of this peer.
-#reassembly_max = \"64MiB\"
+# Memory for what this peer sends: messages and streams that are not taken yet.
+#reassembly_max = \"48MiB\"
 
 # Applications, one [[app]] each, with the same names at both gateways.
 #[[app]]

@@ -22,7 +22,7 @@ use crate::{
         cookie_reply, open_cookie_reply, open_version_reply, version_reply,
     },
     id::{PeerId, SocketId},
-    session::{ConfirmedEpoch, Epoch, HandshakeVerdict, Pending},
+    session::{ConfirmedEpoch, Epoch, HandshakeVerdict, Offer, Pending},
     wire::{
         COOKIE_LEN, Features, HandshakePayload, RESPONSE_LEN, VERSION, VERSION_REPLY_LEN, Versions,
     },
@@ -36,8 +36,7 @@ pub(super) const OUTBOX_MAX: usize = 256;
 struct NewEpoch {
     /// Of ours, for packets to us.
     index: u32,
-    /// Our incarnation that agreed on them.
-    ours: u64,
+    ours: Offer,
     aes: bool,
     initiator: bool,
 }
@@ -166,14 +165,17 @@ impl Endpoint {
             return;
         }
         session.on_handshake_received(now, meta, packet.len());
-        let ours = session.incarnations.for_response(theirs, &mut self.random);
+        let ours = Offer {
+            incarnation: session.incarnations.for_response(theirs, &mut self.random),
+            credit: session.credit_for_handshake(),
+        };
         let aes = self.config.cipher == Cipher::Aes256Gcm && responder.payload.ciphers & 1 == 1;
         let payload = HandshakePayload {
             ciphers: u8::from(aes),
             timestamp: 0,
             features: Features::SUPPORTED,
-            incarnation: ours,
-            credit: session.credit_for_handshake(),
+            incarnation: ours.incarnation,
+            credit: ours.credit,
         };
         let Some((mut response, agreed)) =
             responder.answer(session.preshared_key.as_bytes(), index, &payload)
@@ -224,7 +226,7 @@ impl Endpoint {
             session.drops.unknown_index += 1;
             return;
         };
-        let ours = pending.ours;
+        let ours = pending.offer;
         match pending.initiation.finish(packet) {
             Ok(agreed) => self.on_response(now, meta, id, header.receiver, ours, &agreed),
             Err(initiation) => {
@@ -238,14 +240,14 @@ impl Endpoint {
         }
     }
 
-    /// A peer has answered our initiation, which named our incarnation `ours`.
+    /// A peer has answered our initiation, which named `ours`.
     fn on_response(
         &mut self,
         now: Instant,
         meta: DatagramMeta,
         id: PeerId,
         index: u32,
-        ours: u64,
+        ours: Offer,
         agreed: &Agreed,
     ) {
         let confirmed = ConfirmedEpoch {
@@ -404,13 +406,16 @@ impl Endpoint {
         };
         let remotes = session.remotes();
         let public_key = session.public_key;
-        let ours = session.incarnations.for_initiation(&mut self.random);
+        let ours = Offer {
+            incarnation: session.incarnations.for_initiation(&mut self.random),
+            credit: session.credit_for_handshake(),
+        };
         let payload = HandshakePayload {
             ciphers: u8::from(self.config.cipher == Cipher::Aes256Gcm),
             timestamp: self.last_timestamp,
             features: Features::SUPPORTED,
-            incarnation: ours,
-            credit: session.credit_for_handshake(),
+            incarnation: ours.incarnation,
+            credit: ours.credit,
         };
         let key = &self.config.private_key;
         let initiation = Initiation::new(
@@ -448,7 +453,7 @@ impl Endpoint {
         if let Some(old) = handshake.pending.replace(Pending {
             initiation,
             local_index: index,
-            ours,
+            offer: ours,
         }) {
             self.by_index.remove(&old.local_index);
         }

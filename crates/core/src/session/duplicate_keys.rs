@@ -136,6 +136,7 @@ impl Session {
         let ConfirmedEpoch {
             incarnation, ours, ..
         } = confirmed;
+        let ours = ours.incarnation;
         if self.incarnations.is_served(incarnation, ours) {
             return Verdict::Accept;
         }
@@ -179,7 +180,9 @@ impl Session {
     /// Says to a newcomer that another gateway with its key is served. Its keys are used for that
     /// one packet.
     fn refuse(&mut self, now: Instant, meta: DatagramMeta, epoch: &Epoch) {
-        let number = self.incarnations.on_refused(epoch.incarnation, epoch.ours);
+        let number = self
+            .incarnations
+            .on_refused(epoch.incarnation, epoch.ours.incarnation);
         let path = self.paths.of_socket_mut(meta.socket);
         let path = path.map_or(PathId(0), |path| path.id());
         let header = DataHeader {

@@ -2,7 +2,7 @@
 
 use keiro_units::Instant;
 
-use super::ConfirmedEpoch;
+use super::{ConfirmedEpoch, Offer};
 use crate::{
     config::TimingConfig,
     crypto::{KeyLimits, KeyUse, PacketKeys},
@@ -22,8 +22,8 @@ pub(crate) struct Epoch {
     pub(crate) keys: PacketKeys,
     /// The peer's incarnation that agreed on it.
     pub(crate) incarnation: u64,
-    /// Ours that agreed on it.
-    pub(crate) ours: u64,
+    /// What we named in its handshake.
+    pub(crate) ours: Offer,
     /// What the peer grants from its beginning, if it is a new incarnation.
     pub(crate) credit: u64,
     /// What both sides understand.
@@ -148,7 +148,8 @@ impl KeyRing {
 
     /// Forgets the epochs of other incarnations of either side.
     pub(crate) fn retain_incarnations(&mut self, incarnation: u64, ours: u64) -> Vec<u32> {
-        let is_other = |epoch: &Epoch| (epoch.incarnation, epoch.ours) != (incarnation, ours);
+        let is_other =
+            |epoch: &Epoch| (epoch.incarnation, epoch.ours.incarnation) != (incarnation, ours);
         let gone = self.epochs.extract_if(.., |epoch| is_other(epoch));
         gone.map(|epoch| epoch.local_index).collect()
     }

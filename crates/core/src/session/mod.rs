@@ -17,6 +17,7 @@ mod app_mismatch;
 mod applications;
 mod clock;
 mod control_frames;
+mod cost;
 mod driver;
 mod duplicate_keys;
 mod estimates;
@@ -29,6 +30,7 @@ mod path_manager;
 mod path_selection;
 mod reassembly;
 mod receive;
+mod receive_memory;
 mod received;
 mod receiver;
 mod recovery;
@@ -64,6 +66,7 @@ use self::{
     path::Abandoned,
     path_manager::PathManager,
     path_selection::PathSelection,
+    receive_memory::{MemoryUse, ReceiveMemory},
     receiver::Receiver,
     scheduler::{SendLimits, SendScheduler},
     send_queues::{CONTENT_HEAD_MAX, OutMessage},
@@ -82,15 +85,23 @@ use crate::{
     snapshot::DropCounters,
     tenant::{TenantConfig, TenantError, TenantSnapshot},
     trace::Tracer,
-    wire::{CREDIT_PER_MESSAGE, DATA_HEADER_LEN, MESSAGE_LEN_MAX, TAG_LEN, VARINT_MAX},
+    wire::{DATA_HEADER_LEN, TAG_LEN, VARINT_MAX},
 };
 
 /// A handshake that we began and that is not answered yet.
 pub(crate) struct Pending {
     pub(crate) initiation: Initiation,
     pub(crate) local_index: u32,
-    /// Our incarnation that it names.
-    pub(crate) ours: u64,
+    pub(crate) offer: Offer,
+}
+
+/// What we named in a handshake.
+#[derive(Clone, Copy)]
+pub(crate) struct Offer {
+    /// Our incarnation.
+    pub(crate) incarnation: u64,
+    /// Credit for messages, which is the peer's first one if it is a new incarnation.
+    pub(crate) credit: u64,
 }
 
 /// When and how we last tried to agree on keys.
@@ -127,7 +138,8 @@ struct Reachability {
 pub(crate) struct ConfirmedEpoch {
     /// The peer's incarnation.
     pub(crate) incarnation: u64,
-    pub(crate) ours: u64,
+    /// What we named in its handshake.
+    pub(crate) ours: Offer,
     /// What the peer grants from its beginning, if it is a new incarnation.
     pub(crate) credit: u64,
 }
@@ -161,6 +173,7 @@ pub(crate) struct Session {
     settings: SessionSettings,
     refusals: Refusals,
     paths: PathManager,
+    memory: ReceiveMemory,
     receiver: Receiver,
     apps: Applications,
     path_selection: PathSelection,
@@ -171,6 +184,8 @@ pub(crate) struct Session {
     pub(crate) tracer: Tracer,
     pub(crate) drops: DropCounters,
     unknown_tenants: UnknownTenants,
+    /// Of what was received since it was last asked for.
+    received_cost: u64,
     /// Indices of ours whose keys are gone, for the endpoint to forget.
     pub(crate) retired: Vec<u32>,
     /// The last batch was paced, and so took a turn among paths and among peers.
@@ -198,12 +213,7 @@ impl Session {
         peer: PeerConfig,
         endpoint: &EndpointConfig,
     ) -> Self {
-        // A peer may always send the longest message: otherwise it would wait for ever.
-        let window = peer
-            .reassembly_bytes_max
-            .get()
-            .max(MESSAGE_LEN_MAX as u64 + CREDIT_PER_MESSAGE)
-            .min(VARINT_MAX / 2);
+        let memory = ReceiveMemory::new(peer.reassembly_bytes_max.get().min(VARINT_MAX / 2));
         let mut session = Self {
             id,
             incarnations: Incarnations::new(incarnation),
@@ -224,7 +234,8 @@ impl Session {
             },
             refusals: Refusals::default(),
             paths: PathManager::default(),
-            receiver: Receiver::new(window),
+            memory,
+            receiver: Receiver::new(memory.messages_initial()),
             apps: Applications::default(),
             path_selection: PathSelection::default(),
             scheduler: SendScheduler::new(
@@ -241,6 +252,7 @@ impl Session {
             tracer: Tracer::default(),
             drops: DropCounters::default(),
             unknown_tenants: UnknownTenants::default(),
+            received_cost: 0,
             retired: Vec::new(),
             took_turn: false,
             reachability: Reachability {
@@ -456,12 +468,23 @@ impl Session {
 
     /// The streams and the components that operations on them use.
     fn streams(&mut self) -> (&mut Streams, StreamContext<'_>) {
+        let spare_memory = self.memory.spare(self.memory_use());
         let cx = StreamContext {
+            spare_memory,
             queues: self.scheduler.queues_mut(),
             apps: &mut self.apps,
             paths: &self.paths,
         };
         (&mut self.streams, cx)
+    }
+
+    /// What the peer may make us keep of what it sends.
+    fn memory_use(&self) -> MemoryUse {
+        MemoryUse {
+            messages: self.receiver.memory_of_messages(),
+            streams: self.streams.memory(),
+            others: self.receiver.memory_beside() + self.streams.memory_beside(),
+        }
     }
 
     /// Does what follows from operations on streams.
@@ -612,6 +635,10 @@ impl Session {
         let pending = self.handshake.pending.take();
         self.retired
             .extend(pending.map(|pending| pending.local_index));
+        let Offer {
+            incarnation: ours,
+            credit: granted,
+        } = ours;
         if self.incarnations.is_served(incarnation, ours) {
             self.events.push_back(Event::KeyChanged { peer: self.id });
             self.confirm_new_keys(now);
@@ -622,7 +649,7 @@ impl Session {
             .extend(self.keys.retain_incarnations(incarnation, ours));
         let first_number = self.incarnations.on_served(incarnation, ours);
         self.reachability.is_closed = false;
-        self.receiver.on_peer_restarted();
+        self.receiver.on_peer_restarted(granted);
         self.unknown_tenants = UnknownTenants::default();
         self.control.on_peer_restarted();
         let (streams, mut cx) = self.streams();
@@ -728,6 +755,7 @@ impl Session {
         self.incarnations.check_invariants();
         self.paths.check_invariants();
         self.receiver.check_invariants();
+        self.memory.check_invariants(self.memory_use());
         self.scheduler.check_invariants();
         self.streams.check_invariants(self.scheduler.queues());
         self.apps.check_invariants(&self.paths);

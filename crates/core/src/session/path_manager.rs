@@ -5,7 +5,7 @@
 
 mod copies;
 
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use keiro_units::{Instant, Probability};
 
@@ -52,6 +52,13 @@ impl PathManager {
 
     pub(crate) fn ids(&self) -> Vec<PathId> {
         self.paths.keys().copied().collect()
+    }
+
+    /// The longest round trip of the paths that are up.
+    pub(crate) fn rtt_max(&self) -> Duration {
+        let up = self.iter().filter(|path| path.is_up());
+        let longest = up.filter_map(|path| path.rtt().smoothed()).max();
+        longest.unwrap_or_default()
     }
 
     /// The path whose packets use `socket` here.

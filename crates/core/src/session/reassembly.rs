@@ -1,10 +1,14 @@
 //! Reassembly of the peer's messages and fragmented datagrams, in bounded memory. A message is
 //! delivered once.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use keiro_units::Instant;
 
+use super::receive_memory::{FOR_SMALL_WINDOWS, RANGE_BYTES};
 use crate::{
     id::{AppId, FlowId},
     ranges::RangeSet,
@@ -17,14 +21,13 @@ const FINISHED_RANGES_MAX: usize = 70_000;
 /// Pieces that a message may be in. 16 MiB in packets that all skip the next one are half of
 /// this; a peer that cuts finer costs more than it may.
 const PIECES_MAX: usize = 16_384;
+/// Pieces beyond the first that all messages may be in. Ours: more than a path has packets in flight of which
+/// every second was lost.
+const EXTRA_PIECES_MAX: usize = 65_536;
 /// Datagrams in fragments that are put together at once; the oldest is given up.
 const FRAGMENTED_MAX: usize = 32;
 /// Pieces that such a datagram may be in: 64 KiB in packets of the smallest MTU are fewer.
 const FRAGMENTS_MAX: usize = 64;
-
-/// Windows of messages that are kept at most: one that the peer has credit for, and one of what the driver still
-/// has of the time before the peer restarted. Ours: only a peer that restarts again and again meets it.
-const MEMORY_WINDOWS: u64 = 2;
 
 /// A message that is whole.
 #[derive(Debug, PartialEq, Eq)]
@@ -63,11 +66,30 @@ struct Partial {
     received: RangeSet,
 }
 
+impl Partial {
+    fn extra_pieces(&self) -> usize {
+        self.received.len().saturating_sub(1)
+    }
+}
+
+/// When credit is granted, and how long it takes to bring messages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CreditTime {
+    pub(crate) now: Instant,
+    /// The longest round trip to the peer.
+    pub(crate) rtt: Duration,
+}
+
 /// Messages of one peer, from their first part until the driver has finished them.
 #[derive(Debug)]
 pub(crate) struct Reassembly {
     window: u64,
+    window_initial: u64,
+    /// When credit was granted last.
+    granted_at: Instant,
     partial: BTreeMap<u64, Partial>,
+    /// Of all messages in parts, beyond the first of each.
+    extra_pieces: usize,
     /// Delivered to the driver, not finished by it, by our number.
     delivered: BTreeMap<u64, Delivered>,
     /// The same by the peer's number.
@@ -94,6 +116,12 @@ struct Fragmented {
     reply: bool,
     body: Vec<u8>,
     received: RangeSet,
+}
+
+impl Fragmented {
+    fn memory(&self) -> u64 {
+        self.body.len() as u64 + self.received.len() as u64 * RANGE_BYTES
+    }
 }
 
 /// Numbers of messages that have ended, as ranges by their start. A peer may leave many gaps and
@@ -164,7 +192,10 @@ impl Reassembly {
     pub(crate) fn new(window: u64) -> Self {
         Self {
             window,
+            window_initial: window,
+            granted_at: Instant::ZERO,
             partial: BTreeMap::new(),
+            extra_pieces: 0,
             delivered: BTreeMap::new(),
             delivered_ids: BTreeSet::new(),
             former: BTreeMap::new(),
@@ -178,8 +209,9 @@ impl Reassembly {
         }
     }
 
-    /// The peer has restarted: what it sent before is void, but for what the driver has.
-    pub(crate) fn restart(&mut self) {
+    /// The peer has restarted: what it sent before is void, but for what the driver has. Its first credit is
+    /// `granted`.
+    pub(crate) fn restart(&mut self, granted: u64) {
         let mut former = std::mem::take(&mut self.former);
         let delivered = self.delivered.iter();
         former.extend(delivered.map(|(number, delivered)| (*number, delivered.charge)));
@@ -187,13 +219,15 @@ impl Reassembly {
             next_number: self.next_number,
             former_bytes: former.values().sum(),
             former,
-            ..Self::new(self.window)
+            granted,
+            ..Self::new(self.window_initial)
         };
     }
 
-    /// The first credit, which the handshake carries.
+    /// The first credit for a peer that has restarted, which the handshake carries: the driver may still have
+    /// messages of before.
     pub(crate) fn initial_credit(&self) -> u64 {
-        self.window
+        self.window_initial.saturating_sub(self.kept_bytes())
     }
 
     /// Takes a part that arrived at `at`; the message if it is whole now.
@@ -218,7 +252,7 @@ impl Reassembly {
                 return Err(PartError::OverCredit);
             }
             self.used += charge;
-            if self.former_bytes > 0 && self.kept_bytes() > MEMORY_WINDOWS * self.window {
+            if self.former_bytes > 0 && self.kept_bytes() > self.promised_bytes() {
                 self.returned += charge;
                 self.finish(id);
                 return Err(PartError::Full);
@@ -236,10 +270,12 @@ impl Reassembly {
             return Err(PartError::Abandoned);
         }
         partial.body[offset..offset + data.len()].copy_from_slice(data);
+        self.extra_pieces -= partial.extra_pieces();
         partial
             .received
             .insert(offset as u64, (offset + data.len()) as u64);
-        if partial.received.len() > PIECES_MAX {
+        self.extra_pieces += partial.extra_pieces();
+        if partial.received.len() > PIECES_MAX || self.extra_pieces > EXTRA_PIECES_MAX {
             self.abandon(id);
             return Err(PartError::Abandoned);
         }
@@ -303,17 +339,36 @@ impl Reassembly {
 
     /// There is a new credit to send, see [`credit_to_grant`](Self::credit_to_grant).
     pub(crate) fn has_credit_to_grant(&self) -> bool {
-        let freed = self.returned + self.window - self.granted;
+        let freed = self.freed();
         freed > 0 && (freed >= self.window / 4 || self.open_bytes() == 0)
+    }
+
+    /// What of the window is not granted: messages have ended, also those from before a restart.
+    fn freed(&self) -> u64 {
+        let window = self.window.saturating_sub(self.former_bytes);
+        (self.returned + window).saturating_sub(self.granted)
     }
 
     /// A new credit to send, once a quarter of the window has come free or nothing is open: a
     /// message as large as the window must not wait for ever.
-    pub(crate) fn credit_to_grant(&mut self) -> Option<u64> {
+    ///
+    /// The window grows if it is what limits the peer: a quarter of it went in less than half a round trip. It
+    /// grows into `spare`, what the peer may still make us keep, and shrinks again when little is left of
+    /// that.
+    pub(crate) fn credit_to_grant(&mut self, at: CreditTime, spare: u64) -> Option<u64> {
         if !self.has_credit_to_grant() {
             return None;
         }
-        self.granted = self.returned + self.window;
+        let CreditTime { now, rtt } = at;
+        let freed = self.freed();
+        if spare < FOR_SMALL_WINDOWS {
+            let grown = self.window - self.window_initial;
+            self.window -= grown.min(freed);
+        } else if now.saturating_duration_since(self.granted_at) < rtt / 2 {
+            self.window += (self.window / 2).min(spare - FOR_SMALL_WINDOWS);
+        }
+        self.granted += self.freed();
+        self.granted_at = now;
         Some(self.granted)
     }
 
@@ -330,6 +385,23 @@ impl Reassembly {
     /// Charges of all messages that are kept, here or by the driver.
     pub(crate) fn kept_bytes(&self) -> u64 {
         self.open_bytes() + self.former_bytes
+    }
+
+    /// What messages may make us keep: those that are here, and those that there is credit for.
+    pub(crate) fn memory_of_messages(&self) -> u64 {
+        self.promised_bytes().max(self.kept_bytes())
+    }
+
+    /// A window, or what is left of a wider one.
+    fn promised_bytes(&self) -> u64 {
+        self.window.max(self.granted - self.returned)
+    }
+
+    /// What is kept beside messages and credit: pieces, numbers, and fragments of datagrams.
+    pub(crate) fn memory_beside(&self) -> u64 {
+        let ranges = self.extra_pieces + self.finished.ranges.len();
+        let fragments = self.fragmented.iter().map(Fragmented::memory);
+        ranges as u64 * RANGE_BYTES + fragments.sum::<u64>()
     }
 
     /// Takes a fragment of a datagram; the datagram if it is whole now.
@@ -396,14 +468,17 @@ impl Reassembly {
             "bytes of messages from before a restart"
         );
         assert!(
-            self.kept_bytes() <= MEMORY_WINDOWS * self.window,
-            "messages from before restarts are bounded"
+            self.kept_bytes() <= self.promised_bytes().max(self.former_bytes),
+            "messages are bounded, also over restarts"
         );
         assert!(self.used <= self.granted, "credit is never exceeded");
         assert!(
-            self.granted <= self.returned + self.window,
-            "no more than the window is granted at once"
+            self.window >= self.window_initial,
+            "a window shrinks to what it began with"
         );
+        let pieces = self.partial.values().map(Partial::extra_pieces);
+        assert_eq!(self.extra_pieces, pieces.sum::<usize>(), "pieces");
+        assert!(self.extra_pieces <= EXTRA_PIECES_MAX, "pieces are bounded");
         assert!(
             self.delivered
                 .values()
@@ -433,6 +508,7 @@ impl Reassembly {
     /// Ends a message that is not whole.
     fn abandon(&mut self, id: u64) {
         if let Some(partial) = self.partial.remove(&id) {
+            self.extra_pieces -= partial.extra_pieces();
             self.returned += charge(partial.body.len());
             self.finish(id);
         }
@@ -465,6 +541,92 @@ mod tests {
             offset,
             data,
         }
+    }
+
+    /// The new credit, where little else is kept and the peer is far away from using all.
+    fn grant(reassembly: &mut Reassembly) -> Option<u64> {
+        grant_after(reassembly, Duration::from_secs(1), u64::MAX)
+    }
+
+    fn grant_after(reassembly: &mut Reassembly, after: Duration, spare: u64) -> Option<u64> {
+        let at = CreditTime {
+            now: reassembly.granted_at + after,
+            rtt: Duration::from_millis(100),
+        };
+        let granted = reassembly.credit_to_grant(at, spare);
+        reassembly.check_invariants();
+        granted
+    }
+
+    /// A message of `len` bytes comes and is taken.
+    fn pass(reassembly: &mut Reassembly, id: u64, len: usize) {
+        let whole = reassembly.on_part(AT, part(id, APP, len, 0, &vec![7; len]));
+        let whole = whole.unwrap().expect("it came in one part");
+        reassembly.on_finished(whole.number);
+    }
+
+    #[test]
+    fn a_window_grows_if_it_is_what_limits_the_peer_and_gives_way_to_streams() {
+        const WINDOW: u64 = 8 << 20;
+        let mut reassembly = Reassembly::new(WINDOW);
+        let mut ids = 0..;
+        let mut turn = |reassembly: &mut Reassembly, after, spare| {
+            pass(
+                reassembly,
+                ids.next().unwrap(),
+                (reassembly.window / 4) as usize,
+            );
+            grant_after(reassembly, after, spare).expect("a quarter is free");
+            reassembly.memory_of_messages()
+        };
+        let (quick, slow) = (Duration::from_millis(20), Duration::from_millis(60));
+        assert_eq!(turn(&mut reassembly, slow, u64::MAX), WINDOW);
+        assert_eq!(turn(&mut reassembly, quick, u64::MAX), WINDOW * 3 / 2);
+        let spare = FOR_SMALL_WINDOWS + 1000;
+        assert_eq!(turn(&mut reassembly, quick, spare), WINDOW * 3 / 2 + 1000);
+        let little = FOR_SMALL_WINDOWS - 1;
+        let shrunk = turn(&mut reassembly, quick, little);
+        assert!(shrunk < WINDOW * 3 / 2 && shrunk > WINDOW, "{shrunk}");
+        assert_eq!(turn(&mut reassembly, quick, little), WINDOW);
+        assert_eq!(turn(&mut reassembly, quick, little), WINDOW);
+    }
+
+    #[test]
+    fn all_messages_together_are_in_few_pieces() {
+        let mut reassembly = Reassembly::new(1 << 30);
+        let mut piece = |id, at| reassembly.on_part(AT, part(id, APP, 40_000, at, b"a"));
+        let mut taken = 0;
+        let refused = (0..100).find_map(|id| {
+            (0..10_000).find_map(|at| {
+                taken += 1;
+                piece(id, at * 2).err()
+            })
+        });
+        assert_eq!(refused, Some(PartError::Abandoned));
+        assert!(
+            (EXTRA_PIECES_MAX..EXTRA_PIECES_MAX + 10).contains(&taken),
+            "{taken}"
+        );
+        reassembly.check_invariants();
+        assert!(reassembly.memory_beside() <= EXTRA_PIECES_MAX as u64 * RANGE_BYTES);
+    }
+
+    #[test]
+    fn messages_from_before_a_restart_hold_credit_until_they_are_taken() {
+        let mut reassembly = Reassembly::new(10_000);
+        let mut numbers = Vec::new();
+        for id in 0..4 {
+            let whole = reassembly.on_part(AT, part(id, APP, 1744, 0, &[7; 1744]));
+            numbers.push(whole.unwrap().expect("it came in one part").number);
+        }
+        let credit = reassembly.initial_credit();
+        assert_eq!(credit, 2000);
+        reassembly.restart(credit);
+        assert_eq!(grant(&mut reassembly), None);
+        for number in numbers {
+            assert_eq!(reassembly.on_finished(number), None);
+        }
+        assert_eq!(grant(&mut reassembly), Some(10_000));
     }
 
     proptest! {
@@ -500,7 +662,7 @@ mod tests {
             Err(PartError::OverCredit)
         );
         reassembly.on_drop(0, len);
-        assert_eq!(reassembly.credit_to_grant(), Some(2000));
+        assert_eq!(grant(&mut reassembly), Some(2000));
         assert_eq!(reassembly.open_bytes(), 0);
         assert!(
             reassembly
@@ -543,7 +705,7 @@ mod tests {
         reassembly.on_part(AT, part(0, APP, 2, 0, b"a")).unwrap();
         assert!(reassembly.on_drop(0, 700));
         assert_eq!(reassembly.open_bytes(), 0);
-        assert_eq!(reassembly.credit_to_grant(), Some(1000 + 258));
+        assert_eq!(grant(&mut reassembly), Some(1000 + 258));
         assert!(!reassembly.on_drop(1, 2000));
     }
 
@@ -560,14 +722,15 @@ mod tests {
                 }
                 match reassembly.on_part(AT, part(id, APP, 1000, 0, &[7; 1000])) {
                     Ok(whole) => kept.push(whole.expect("it came in one part").number),
-                    Err(error) => assert_eq!((error, run > 1), (PartError::Full, true)),
+                    Err(error) => panic!("{error:?} of {id} in run {run}"),
                 }
                 reassembly.check_invariants();
             }
-            reassembly.restart();
+            let credit = reassembly.initial_credit();
+            reassembly.restart(credit);
             reassembly.check_invariants();
         }
-        assert!(kept.len() as u64 * charge(1000) <= MEMORY_WINDOWS * WINDOW);
+        assert!(kept.len() as u64 * charge(1000) <= WINDOW);
         for number in kept {
             assert_eq!(reassembly.on_finished(number), None);
             reassembly.check_invariants();
@@ -582,7 +745,7 @@ mod tests {
             .on_part(AT, part(0, APP, 1, 0, b"a"))
             .unwrap()
             .unwrap();
-        reassembly.restart();
+        reassembly.restart(1000);
         let after = reassembly
             .on_part(AT, part(0, APP, 1, 0, b"b"))
             .unwrap()
@@ -595,7 +758,7 @@ mod tests {
     fn dropped_message_that_never_arrived_returns_its_credit() {
         let mut reassembly = Reassembly::new(1000);
         reassembly.on_drop(0, 700);
-        assert_eq!(reassembly.credit_to_grant(), Some(1000 + 956));
+        assert_eq!(grant(&mut reassembly), Some(1000 + 956));
         assert_eq!(reassembly.on_part(AT, part(0, APP, 700, 0, b"a")), Ok(None));
     }
 

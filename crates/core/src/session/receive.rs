@@ -10,7 +10,7 @@ use keiro_units::Instant;
 use super::{
     MessageEnd, Session,
     app_mismatch::AppMismatch,
-    clock,
+    clock, cost,
     path::Path,
     path_manager::PathValidated,
     reassembly::{FragmentPart, MessagePart, PartError, Whole},
@@ -45,6 +45,11 @@ struct PacketContext {
 }
 
 impl Session {
+    /// The cost of what was received since the last call.
+    pub(crate) fn take_cost(&mut self) -> u64 {
+        std::mem::take(&mut self.received_cost)
+    }
+
     /// Takes a data packet that names an index of ours; whether it is authentic. Bad ones are counted by reason.
     pub(crate) fn handle_data(
         &mut self,
@@ -54,6 +59,10 @@ impl Session {
         packet: &mut [u8],
     ) -> bool {
         let ip_bytes = packet.len() as u64 + u64::from(ip_overhead(meta.remote));
+        self.received_cost += match self.receiver.remote_paths().count() > cost::FEW_PATHS {
+            true => cost::PACKET_OF_MANY_PATHS,
+            false => cost::PACKET,
+        };
         let timing = &self.settings.timing;
         let epoch = self.keys.by_index(header.receiver);
         let Some(epoch) = epoch.filter(|epoch| epoch.is_usable(now, timing)) else {
@@ -61,7 +70,10 @@ impl Session {
             return false;
         };
         // A restarted peer counts its packets from zero again.
-        let number = match self.incarnations.is_served(epoch.incarnation, epoch.ours) {
+        let number = match self
+            .incarnations
+            .is_served(epoch.incarnation, epoch.ours.incarnation)
+        {
             true => self
                 .receiver
                 .packet_number(header.path, header.packet_number),
@@ -143,6 +155,7 @@ impl Session {
 
     /// Carries a frame to the component that it is for.
     fn handle_frame(&mut self, context: PacketContext, frame: Frame<'_>) {
+        self.received_cost += cost::of_frame(&frame);
         match frame {
             // `handle_frames` takes care of aggregates.
             Frame::Padding

@@ -8,9 +8,11 @@ use std::collections::{BTreeMap, VecDeque};
 use keiro_units::Instant;
 
 use super::{
-    aggregation::receiver::{AggregateReceiver, ReceiveOverflows},
+    aggregation::receiver::{AggregateReceiver, Copy, ReceiveOverflows},
     clock::PeerClock,
-    reassembly::{FragmentPart, MessagePart, PartError, Reassembly, Whole, WholeDatagram},
+    reassembly::{
+        CreditTime, FragmentPart, MessagePart, PartError, Reassembly, Whole, WholeDatagram,
+    },
     received::{AckPolicy, Received},
     sent_frames::{SentFrame, SentFrames},
     train::TrainReceiver,
@@ -19,7 +21,7 @@ use crate::{
     datagram::DatagramMeta,
     event::StreamSignal,
     id::{AppId, FlowId, SocketId, StreamId, TenantId},
-    wire::{Feedback, Frame, TrainReport},
+    wire::{Feedback, Frame, ParityFrame, TrainReport},
 };
 
 /// Datagrams and packets that wait for the driver at most; it drains them every turn. At the bound
@@ -31,6 +33,15 @@ const ARRIVED_MAX: usize = 65_536;
 const REMOTE_PATHS_MAX: usize = 64;
 
 const CREDIT_LEN_MAX: usize = 17;
+
+/// What is kept of a peer to recover aggregates by parity; then the oldest group of the path that has most is
+/// forgotten. Ours: 20 ms of four paths of 100 Mbit/s.
+const PARITY_BYTES_MAX: usize = 1 << 20;
+/// Memory for what arrived that is kept from turn to turn; more is given back. Ours: eight of the longest
+/// datagrams that the kernel joins.
+const ARENA_KEPT: usize = 512 << 10;
+/// The same of what is to be delivered from there.
+const ARRIVED_KEPT: usize = 4096;
 
 /// What arrived for the driver. Datagrams lie in an arena.
 pub(crate) enum Arrived {
@@ -85,6 +96,15 @@ struct Deliveries {
     arena: Vec<u8>,
 }
 
+/// The aggregate of a group that a packet is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProtectedAggregate {
+    /// The peer's path that numbers it.
+    pub(crate) path: u8,
+    pub(crate) number: u64,
+    pub(crate) place: u8,
+}
+
 /// Receive state of one path of the peer, and the socket at which its packets arrive here.
 #[derive(Default)]
 struct RemotePath {
@@ -104,6 +124,8 @@ pub(crate) struct Receiver {
     /// Credit is to be sent to the peer; only the newest matters.
     credit_wanted: bool,
     deliveries: Deliveries,
+    /// Kept of all paths to recover aggregates by parity.
+    parity_bytes: usize,
 }
 
 impl Receiver {
@@ -116,15 +138,20 @@ impl Receiver {
             reassembly: Reassembly::new(window),
             credit_wanted: false,
             deliveries: Deliveries::default(),
+            parity_bytes: 0,
         }
     }
 
     /// The peer has restarted: everything it sent before is void, except what waits for the driver.
-    pub(crate) fn on_peer_restarted(&mut self) {
+    ///
+    /// `granted`: its first credit for messages.
+    pub(crate) fn on_peer_restarted(&mut self, granted: u64) {
         self.remote_paths.clear();
+        self.parity_bytes = 0;
         self.clock = PeerClock::default();
         self.credit_wanted = false;
-        self.reassembly.restart();
+        self.reassembly.restart(granted);
+        self.update_credit();
     }
 
     pub(crate) fn set_overflows(&mut self, socket: SocketId, overflows: ReceiveOverflows) {
@@ -189,6 +216,56 @@ impl Receiver {
     pub(crate) fn aggregates_mut(&mut self, path: u8) -> Option<&mut AggregateReceiver> {
         let remote = self.remote_paths.get_mut(&path)?;
         Some(&mut remote.aggregates)
+    }
+
+    /// Keeps the content of an aggregate of a group; the contents of others that this recovers.
+    pub(crate) fn keep_aggregate(
+        &mut self,
+        aggregate: ProtectedAggregate,
+        content: &[u8],
+    ) -> Vec<Vec<u8>> {
+        let ProtectedAggregate {
+            path,
+            number,
+            place,
+        } = aggregate;
+        self.change_groups(path, |kept| kept.keep(number, place, content))
+            .unwrap_or_default()
+    }
+
+    /// Parity of a group arrived; the contents that it recovers. `None`: no packet of its path has come.
+    pub(crate) fn on_parity(
+        &mut self,
+        now: Instant,
+        frame: &ParityFrame<'_>,
+        copy: Copy,
+    ) -> Option<Vec<Vec<u8>>> {
+        self.change_groups(frame.path, |kept| kept.on_parity(now, frame, copy))
+    }
+
+    /// Changes what is kept of groups of a path, and keeps to the bound of all paths.
+    fn change_groups<T>(
+        &mut self,
+        path: u8,
+        change: impl FnOnce(&mut AggregateReceiver) -> T,
+    ) -> Option<T> {
+        let kept = &mut self.remote_paths.get_mut(&path)?.aggregates;
+        let before = kept.memory();
+        let result = change(kept);
+        self.parity_bytes = self.parity_bytes - before + kept.memory();
+        while self.parity_bytes > PARITY_BYTES_MAX {
+            let aggregates = self
+                .remote_paths
+                .values_mut()
+                .map(|path| &mut path.aggregates);
+            let Some(most) = aggregates.max_by_key(|kept| kept.memory()) else {
+                break;
+            };
+            let before = most.memory();
+            most.forget_oldest_group();
+            self.parity_bytes -= before - most.memory();
+        }
+        Some(result)
     }
 
     /// Aggregates of all paths of the peer whose packets arrive at `socket`.
@@ -332,15 +409,23 @@ impl Receiver {
     /// The driver is done with a message: the peer's number of it, and when it was whole.
     pub(crate) fn on_message_finished(&mut self, number: u64) -> Option<(u64, Instant)> {
         let finished = self.reassembly.on_finished(number);
-        if finished.is_some() {
-            self.update_credit();
-        }
+        self.update_credit();
         finished
     }
 
     /// The first credit, which the handshake carries.
     pub(crate) fn initial_credit(&self) -> u64 {
         self.reassembly.initial_credit()
+    }
+
+    /// What messages may make us keep.
+    pub(crate) fn memory_of_messages(&self) -> u64 {
+        self.reassembly.memory_of_messages()
+    }
+
+    /// What is kept beside messages: parity, fragments and numbers.
+    pub(crate) fn memory_beside(&self) -> u64 {
+        self.parity_bytes as u64 + self.reassembly.memory_beside()
     }
 
     /// Charges of messages that are kept, here or by the driver.
@@ -352,11 +437,19 @@ impl Receiver {
         self.credit_wanted
     }
 
-    /// Appends credit for messages if it is wanted and there is room up to `end`.
-    pub(crate) fn write_credit(&mut self, end: usize, out: &mut Vec<u8>, frames: &mut SentFrames) {
+    /// Appends credit for messages if it is wanted and there is room up to `end`. `spare`: what the peer may
+    /// still make us keep.
+    pub(crate) fn write_credit(
+        &mut self,
+        at: CreditTime,
+        spare: u64,
+        end: usize,
+        out: &mut Vec<u8>,
+        frames: &mut SentFrames,
+    ) {
         let has_room = out.len() + CREDIT_LEN_MAX <= end;
         if has_room && std::mem::take(&mut self.credit_wanted) {
-            self.reassembly.credit_to_grant();
+            self.reassembly.credit_to_grant(at, spare);
             Frame::Credit(self.reassembly.granted()).encode(out);
             frames.push(SentFrame::Credit);
         }
@@ -417,6 +510,12 @@ impl Receiver {
         let Deliveries { arrived, arena } = &mut self.deliveries;
         if arrived.is_empty() {
             arena.clear();
+            if arena.capacity() > ARENA_KEPT {
+                arena.shrink_to(ARENA_KEPT);
+            }
+            if arrived.capacity() > ARRIVED_KEPT {
+                arrived.shrink_to(ARRIVED_KEPT);
+            }
         }
         arrived
             .pop_front()
@@ -440,6 +539,12 @@ impl Receiver {
             remote.aggregates.check_invariants();
         }
         self.reassembly.check_invariants();
+        let parity = self
+            .remote_paths
+            .values()
+            .map(|path| path.aggregates.memory());
+        assert_eq!(self.parity_bytes, parity.sum::<usize>(), "bytes of parity");
+        assert!(self.parity_bytes <= PARITY_BYTES_MAX, "parity is bounded");
         for arrived in &self.deliveries.arrived {
             if let Arrived::Datagram { start, end, .. } | Arrived::Packet { start, end, .. } =
                 arrived

@@ -45,6 +45,7 @@ impl Session {
             waiting_messages: queues.messages() as u64,
             queued_message_bytes: queues.message_bytes(),
             reassembly_bytes: self.receiver.kept_bytes(),
+            receive_memory_bytes: self.memory_use().total(),
             ..PeerStats::default()
         }
     }

@@ -384,13 +384,13 @@ fn rate_limited() {
 #[test]
 fn over_credit() {
     let mut victim = Victim::new();
-    // 64 MiB hold three of the longest messages with their charge, not four.
-    for number in 0..4 {
+    // The first credit, 24 MiB, holds one of the longest messages with its charge, not two.
+    for number in 0..2 {
         victim.tell(&message(number, 16 << 20, 0, b"a"));
     }
     assert_eq!(victim.drops(), [("over_credit", 1)]);
     let session = victim.end.session(victim.peer).unwrap();
-    assert_eq!(session.stats.reassembly_bytes, 3 * ((16 << 20) + 256));
+    assert_eq!(session.stats.reassembly_bytes, (16 << 20) + 256);
     victim.assert_alive();
 }
 
@@ -567,7 +567,7 @@ fn messages_beyond_the_credit_take_no_memory() {
         victim.tell(&message(number, 1 << 20, 0, b"a"));
     }
     let session = victim.end.session(victim.peer).unwrap();
-    assert!(session.stats.reassembly_bytes <= 64 << 20);
+    assert!(session.stats.reassembly_bytes <= 24 << 20);
     let open = session.stats.reassembly_bytes / ((1 << 20) + 256);
     assert_eq!(victim.drops(), [("over_credit", 10_000 - open)]);
 }

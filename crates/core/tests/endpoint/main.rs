@@ -10,6 +10,7 @@ mod pair;
 mod recovery;
 mod support;
 mod tenants;
+mod turns;
 mod uplink;
 mod versions;
 mod wire_document;

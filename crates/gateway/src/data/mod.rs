@@ -343,6 +343,8 @@ impl DataThread {
                 return;
             };
             let endpoint = &mut self.endpoint;
+            // What has waited for its peer's turn is handled before what comes now.
+            endpoint.begin_turn(now());
             let result = socket.receive(&mut self.buffers, |received| {
                 // Taken after the packet arrived: otherwise a thread that had to wait between the
                 // two would count its own waiting as the path's delay.

@@ -216,6 +216,16 @@ impl AggregateReceiver {
         })
     }
 
+    /// What is kept to recover aggregates.
+    pub(crate) fn memory(&self) -> usize {
+        self.groups.memory()
+    }
+
+    /// Makes room for other groups.
+    pub(crate) fn forget_oldest_group(&mut self) {
+        self.groups.forget_oldest();
+    }
+
     /// # Panics
     ///
     /// Panics with the invariant's name if one does not hold.

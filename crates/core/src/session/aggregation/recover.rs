@@ -17,6 +17,8 @@ const GROUPS_MAX: usize = 256;
 const BYTES_MAX: usize = 256 << 10;
 /// Memory that a packet takes beside its bytes, about.
 const PACKET_OVERHEAD: usize = 64;
+/// Memory that a group takes beside its packets, about: the first nodes of its maps.
+const GROUP_OVERHEAD: usize = 640;
 
 /// The groups of one path of the peer.
 #[derive(Debug, Default)]
@@ -71,6 +73,19 @@ impl Groups {
         self.settle(frame.first)
     }
 
+    /// What is kept.
+    pub(crate) fn memory(&self) -> usize {
+        self.bytes + self.groups.len() * GROUP_OVERHEAD
+    }
+
+    /// Forgets the oldest group: it cannot be completed any more.
+    pub(crate) fn forget_oldest(&mut self) {
+        if let Some((oldest, group)) = self.groups.pop_first() {
+            self.bytes -= group.bytes();
+            self.floor = self.floor.max(oldest.saturating_add(1));
+        }
+    }
+
     /// # Panics
     ///
     /// Panics with the invariant's name if one does not hold.
@@ -113,11 +128,7 @@ impl Groups {
             found.extend(numbered);
         }
         while self.groups.len() > GROUPS_MAX || self.bytes > BYTES_MAX {
-            let Some((oldest, group)) = self.groups.pop_first() else {
-                break;
-            };
-            self.bytes -= group.bytes();
-            self.floor = self.floor.max(oldest.saturating_add(1));
+            self.forget_oldest();
         }
         found
     }

@@ -6,18 +6,11 @@ use crate::{
     session::{
         Session,
         aggregation::receiver::{Copy, Novelty},
+        cost,
+        receiver::ProtectedAggregate,
     },
     wire::{Frame, FrameError, ParityFrame, Reader},
 };
-
-/// The aggregate of a group that a packet is.
-#[derive(Clone, Copy)]
-struct ProtectedAggregate {
-    /// The peer's path that numbers it.
-    path: u8,
-    number: u64,
-    place: u8,
-}
 
 /// What the frames of a packet so far say about it.
 #[derive(Clone, Copy, Default)]
@@ -69,10 +62,7 @@ impl Session {
                 Some(Frame::Ack(_) | Frame::TrainReport(_) | Frame::Feedback(_))
             );
             if !is_outside_content && let Some(aggregate) = state.protected.take() {
-                let aggregates = self.receiver.aggregates_mut(aggregate.path);
-                let recovered = aggregates
-                    .map(|kept| kept.keep(aggregate.number, aggregate.place, rest))
-                    .unwrap_or_default();
+                let recovered = self.receiver.keep_aggregate(aggregate, rest);
                 self.handle_recovered(context, &recovered);
             }
             let Some(frame) = frame else { break };
@@ -154,16 +144,16 @@ impl Session {
     /// Parity arrived: the contents that it recovers are read as if they had arrived themselves.
     pub(super) fn handle_parity(&mut self, context: PacketContext, frame: ParityFrame<'_>) {
         let copy = context.copy(frame.path, frame.first, frame.index, frame.count);
-        let Some(aggregates) = self.receiver.aggregates_mut(frame.path) else {
+        let Some(contents) = self.receiver.on_parity(context.now, &frame, copy) else {
             self.drops.malformed += 1;
             return;
         };
-        let contents = aggregates.on_parity(context.now, &frame, copy);
         self.handle_recovered(context, &contents);
     }
 
     /// Contents of aggregates that were lost.
     fn handle_recovered(&mut self, context: PacketContext, contents: &[Vec<u8>]) {
+        self.received_cost += contents.len() as u64 * cost::RECOVERED;
         for content in contents {
             if self.handle_content(context, content).is_err() {
                 self.drops.malformed += 1;

@@ -5,7 +5,10 @@ use std::{collections::VecDeque, time::Duration};
 use keiro_units::Instant;
 
 use super::buffer::{WINDOW_INITIAL, release};
-use crate::ranges::RangeSet;
+use crate::{
+    ranges::RangeSet,
+    session::receive_memory::{FOR_FIRST_BYTES, FOR_SMALL_WINDOWS, RANGE_BYTES},
+};
 
 /// The widest window of one stream: 1 Gbit/s for 130 ms, so that over 20 ms a byte may be lost twice
 /// and the rest need not wait.
@@ -18,8 +21,6 @@ const SHORT_GAPS_MAX: u64 = WINDOW_INITIAL / 2;
 /// A window up to this grows fourfold at a time, and twofold from there on: a stream of 100 Mbit/s
 /// over 100 ms is at its rate in half a second.
 const QUICK_GROWTH_MAX: u64 = 256 << 10;
-/// Part of what all windows may grow by that is for windows up to this: some seventy of them. Ours.
-const FOR_SMALL_WINDOWS: u64 = 16 << 20;
 /// A reader keeps up who takes what there is within a round trip, and always within this: a turn of
 /// a busy driver.
 const READER_PATIENCE: Duration = Duration::from_millis(5);
@@ -35,6 +36,8 @@ pub(crate) enum StreamViolation {
     End,
     /// More gaps than losses can make.
     Gaps,
+    /// All that the peer may make us keep is taken, by this stream and others.
+    Memory,
 }
 
 /// The receiving half of a stream.
@@ -182,9 +185,8 @@ impl InStream {
     ///
     /// The window grows if it is what limits the peer: half of it went in less than two round trips,
     /// or nearly all of it came before a gap was repaired, and the reader keeps up. `spare` is what
-    /// all streams of the peer may still be granted beyond their initial windows; the last of it is for those
-    /// with little, so that a few whose readers have stopped leave room for the others. How much of it it
-    /// took.
+    /// the peer may still make us keep; the last of it is for streams with little, so that a few whose readers
+    /// have stopped leave room for the others. How much of it it took.
     pub(crate) fn grant(&mut self, now: Instant, rtt: Duration, spare: u64) -> u64 {
         let quick = now.saturating_duration_since(self.granted_at) < rtt * 2;
         let unused = self.granted - self.consumed - self.len();
@@ -200,7 +202,7 @@ impl InStream {
         let more = (self.window * (factor - 1)).min(WINDOW_MAX - self.window);
         let for_it = match self.window + more > QUICK_GROWTH_MAX {
             true => spare.saturating_sub(FOR_SMALL_WINDOWS),
-            false => spare,
+            false => spare.saturating_sub(FOR_FIRST_BYTES),
         };
         let grown = if limits { more.min(for_it) } else { 0 };
         self.window += grown;
@@ -246,6 +248,17 @@ impl InStream {
         all.saturating_sub(WINDOW_INITIAL)
     }
 
+    /// What it may make us keep: a window that has grown, used or not, or what it holds of its first one.
+    pub(crate) fn memory(&self) -> u64 {
+        let held = self.data.capacity() as u64;
+        let window = match self.extra_window() {
+            0 => 0,
+            extra => WINDOW_INITIAL + extra,
+        };
+        let gaps = (self.have.len() as u64).saturating_sub(1);
+        held.max(window) + gaps * RANGE_BYTES
+    }
+
     /// Gaps beyond those that every stream may have.
     pub(crate) fn extra_gaps(&self) -> u64 {
         (self.have.len() as u64).saturating_sub(GAPS_MIN)
@@ -274,10 +287,21 @@ impl InStream {
         for (kept, byte) in self.data.range_mut(at.min(self.data.len())..).zip(bytes) {
             *kept = *byte;
         }
+        self.reserve(at + bytes.len());
         if at > self.data.len() {
             self.data.resize(at, 0);
         }
         self.data.extend(&bytes[known..]);
+    }
+
+    /// Makes room for `len` bytes. It doubles, and never has more than may come.
+    fn reserve(&mut self, len: usize) {
+        let has = self.data.capacity();
+        if len > has {
+            let more = usize::try_from(self.reach()).unwrap_or(usize::MAX);
+            let wanted = len.max(more.min(has * 2));
+            self.data.reserve_exact(wanted - self.data.len());
+        }
     }
 }
 
@@ -389,10 +413,10 @@ mod tests {
             stream.window
         };
         assert_eq!(widest(), WINDOW_MAX);
-        let last = (1..50).map(|_| widest()).last().unwrap();
+        let last = (1..25).map(|_| widest()).last().unwrap();
         assert!(
             last >= QUICK_GROWTH_MAX,
-            "{last} bytes are left to the fiftieth"
+            "{last} bytes are left to the last of them"
         );
         assert!(used <= POOL);
     }

@@ -31,7 +31,7 @@ use self::{
     inbound::StreamViolation,
     numbers::{STREAMS_MAX, StreamNumbers},
     outbound::OutStream,
-    receive_halves::{ReceiveHalves, ReceivedBytes, StreamCredit},
+    receive_halves::{Consumption, ReceiveHalves, ReceivedBytes, StreamCredit},
     resets::{ResetQueue, StreamReset},
 };
 use super::{
@@ -81,6 +81,8 @@ pub(crate) struct StreamContext<'a> {
     pub(crate) queues: &'a mut SendQueues,
     pub(crate) apps: &'a mut Applications,
     pub(crate) paths: &'a PathManager,
+    /// What the peer may still make us keep.
+    pub(crate) spare_memory: u64,
 }
 
 /// What follows from an operation for the rest of the session.
@@ -117,13 +119,6 @@ pub(crate) struct ArrivedBytes<'a> {
 }
 
 impl StreamContext<'_> {
-    /// The longest round trip of the paths that are up.
-    fn rtt_max(&self) -> Duration {
-        let up = self.paths.iter().filter(|path| path.is_up());
-        let longest = up.filter_map(|path| path.rtt().smoothed()).max();
-        longest.unwrap_or_default()
-    }
-
     /// From granting credit to the arrival of the bytes that it allows: the credit takes the path of
     /// the stream's application here, the bytes come over the path that the peer has chosen. Each way
     /// counts half of its path's round trip, because one-way delays are not measured.
@@ -253,7 +248,8 @@ impl Streams {
             waits: Waits::Peer,
             reason,
         };
-        self.deferred_resets.begin(now, id, reset, cx.rtt_max());
+        self.deferred_resets
+            .begin(now, id, reset, cx.paths.rtt_max());
     }
 
     /// Bytes in order that were not consumed yet.
@@ -287,7 +283,8 @@ impl Streams {
             return;
         }
         let rtt = cx.credit_round_trip(id, self.receiving.arrived_on(id));
-        self.receiving.consume(now, id, count, rtt);
+        let at = Consumption { now, rtt };
+        self.receiving.consume(at, id, count, cx.spare_memory);
         self.forget_if_done(cx, id);
     }
 }
@@ -313,7 +310,7 @@ impl Streams {
             return;
         }
         let is_open = self.receiving.app_of(id).is_some();
-        if is_open || !self.receiving.contains(id) && !self.admit(now, id) {
+        if is_open || !self.receiving.contains(id) && !self.admit(now, cx, id) {
             return;
         }
         let Some(entry) = cx.apps.arriving(app, DeliveryClass::Stream) else {
@@ -337,7 +334,8 @@ impl Streams {
         id: StreamId,
         arrived: ArrivedBytes<'_>,
     ) {
-        if !self.receiving.contains(id) && (id.is_ours() || !self.admit(now, id)) {
+        let is_new = !self.receiving.contains(id);
+        if is_new && (id.is_ours() || !self.admit(now, cx, id)) {
             // The stream has ended here.
             return;
         }
@@ -345,11 +343,8 @@ impl Streams {
             // It is not read any more.
             return;
         }
-        let ArrivedBytes {
-            offset, data, fin, ..
-        } = arrived;
         self.receiving.set_arrived_on(id, arrived.path);
-        match self.receiving.on_data(id, offset, data, fin) {
+        match self.receiving.on_data(id, arrived, cx.spare_memory) {
             None => {}
             Some(Ok(ReceivedBytes { app, new })) => {
                 if let Some(app) = app {
@@ -365,6 +360,7 @@ impl Streams {
                 self.violations.malformed += 1;
                 self.abort(cx, id, ResetReason::Protocol);
             }
+            Some(Err(StreamViolation::Memory)) => self.abort(cx, id, ResetReason::TooMany),
         }
     }
 
@@ -431,7 +427,8 @@ impl Streams {
             waits: Waits::Driver,
             reason,
         };
-        self.deferred_resets.begin(now, id, reset, cx.rtt_max());
+        self.deferred_resets
+            .begin(now, id, reset, cx.paths.rtt_max());
         self.receiving.stop_credit(id);
         self.drop_send_half(cx, id);
     }
@@ -580,6 +577,16 @@ impl Streams {
         self.receiving.kept_bytes()
     }
 
+    /// What all streams may make us keep.
+    pub(crate) fn memory(&self) -> u64 {
+        self.receiving.memory()
+    }
+
+    /// What is kept beside streams: numbers, and resets that wait.
+    pub(crate) fn memory_beside(&self) -> u64 {
+        self.numbers.memory() + self.resets.memory()
+    }
+
     pub(crate) fn has_resets(&self) -> bool {
         !self.resets.is_empty()
     }
@@ -622,16 +629,19 @@ impl Streams {
 
 impl Streams {
     /// Makes room for a stream of the peer that is new; `false`: it is not, or there are too many.
-    fn admit(&mut self, now: Instant, stream: StreamId) -> bool {
+    fn admit(&mut self, now: Instant, cx: &mut StreamContext<'_>, stream: StreamId) -> bool {
         if !self.numbers.on_used_by_peer(stream) {
             return false;
         }
-        if self.receiving.opened_by_peer() >= STREAMS_MAX {
+        let has_room = self.receiving.has_room(cx.spare_memory);
+        if !has_room || self.receiving.opened_by_peer() >= STREAMS_MAX {
             let reason = ResetReason::TooMany;
             self.push_reset(StreamReset { stream, reason });
             return false;
         }
+        let before = self.receiving.memory();
         self.receiving.insert(now, stream, None);
+        cx.spare_memory -= self.receiving.memory() - before;
         true
     }
 
@@ -660,7 +670,7 @@ impl Streams {
         if is_over {
             self.complete_reset(cx, id);
         } else {
-            self.deferred_resets.on_moved(now, id, cx.rtt_max());
+            self.deferred_resets.on_moved(now, id, cx.paths.rtt_max());
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{id::StreamId, ranges::RangeSet};
+use crate::{id::StreamId, ranges::RangeSet, session::receive_memory::RANGE_BYTES};
 
 /// Streams that a peer may have open here, and we there.
 pub(super) const STREAMS_MAX: usize = 16_384;
@@ -70,6 +70,11 @@ impl StreamNumbers {
             self.used_by_peer.insert(0, number + 1 - NUMBERS_AHEAD_MAX);
         }
         self.used_by_peer.insert(number, number + 1) > 0
+    }
+
+    /// What the peer makes us keep.
+    pub(super) fn memory(&self) -> u64 {
+        self.used_by_peer.len() as u64 * RANGE_BYTES
     }
 
     /// # Panics

@@ -8,11 +8,15 @@ use std::{
 
 use keiro_units::Instant;
 
-use super::inbound::{InStream, StreamViolation};
+use super::{
+    ArrivedBytes,
+    inbound::{InStream, StreamViolation},
+};
 use crate::id::{AppId, PathId, StreamId};
 
-/// Bytes that all streams from one peer may be granted beyond their initial windows.
-pub(super) const EXTRA_WINDOWS_MAX: u64 = 64 << 20;
+/// What a stream of the peer takes beside its bytes, here and at the driver, about: both halves, and the
+/// connection that it becomes.
+const STREAM_OVERHEAD: u64 = 1 << 10;
 /// Gaps that all streams from one peer may have beyond those that every one may. Ours: some 10 MB.
 const EXTRA_GAPS_MAX: u64 = 1 << 18;
 
@@ -24,7 +28,8 @@ pub(super) struct ReceiveHalves {
     opened_by_peer: usize,
     /// Streams whose credit is to be sent.
     pub(super) credit_wanted: BTreeSet<StreamId>,
-    pub(super) extra_windows: u64,
+    /// What all of them may make us keep.
+    memory: u64,
     extra_gaps: u64,
 }
 
@@ -46,6 +51,13 @@ pub(super) struct ReceivedBytes {
     pub(super) new: u64,
 }
 
+/// When the driver takes bytes of a stream, and how long credit for more takes to bring them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Consumption {
+    pub(super) now: Instant,
+    pub(super) rtt: Duration,
+}
+
 /// Credit of a stream that is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StreamCredit {
@@ -57,6 +69,7 @@ pub(super) struct StreamCredit {
 impl ReceiveHalves {
     pub(super) fn insert(&mut self, now: Instant, id: StreamId, app: Option<AppId>) {
         self.opened_by_peer += usize::from(!id.is_ours());
+        self.memory += overhead(id);
         let inbound = Inbound {
             app,
             arrived_on: None,
@@ -116,6 +129,16 @@ impl ReceiveHalves {
         self.open.len() - self.opened_by_peer
     }
 
+    /// There is room for another stream of the peer, which may make us keep `spare` more.
+    pub(super) fn has_room(&self, spare: u64) -> bool {
+        spare >= STREAM_OVERHEAD
+    }
+
+    /// What all streams may make us keep.
+    pub(super) fn memory(&self) -> u64 {
+        self.memory
+    }
+
     /// Bytes that were received and not taken by the driver.
     pub(super) fn kept_bytes(&self) -> u64 {
         self.open.values().map(|inbound| inbound.half.len()).sum()
@@ -173,28 +196,36 @@ impl ReceiveHalves {
         self.change(id, |inbound| inbound.half.consume(now, count));
     }
 
-    /// Takes bytes of a stream. `None`: there is no such stream.
+    /// Takes bytes of a stream. `None`: there is no such stream. `spare`: what the peer may still make us
+    /// keep.
     pub(super) fn on_data(
         &mut self,
         id: StreamId,
-        offset: u64,
-        bytes: &[u8],
-        fin: bool,
+        arrived: ArrivedBytes<'_>,
+        spare: u64,
     ) -> Option<Result<ReceivedBytes, StreamViolation>> {
+        let ArrivedBytes {
+            offset, data, fin, ..
+        } = arrived;
         let spare_gaps = EXTRA_GAPS_MAX.saturating_sub(self.extra_gaps);
         self.change(id, |inbound| {
-            let before = inbound.half.len();
-            inbound.half.on_data(offset, bytes, fin, spare_gaps)?;
+            let half = &mut inbound.half;
+            let (before, kept) = (half.len(), half.memory());
+            half.on_data(offset, data, fin, spare_gaps)?;
+            if half.memory() > kept + spare {
+                return Err(StreamViolation::Memory);
+            }
             Ok(ReceivedBytes {
                 app: inbound.app,
-                new: inbound.half.len() - before,
+                new: half.len() - before,
             })
         })
     }
 
-    /// The driver has taken `count` bytes, and the end if they are the last.
-    pub(super) fn consume(&mut self, now: Instant, id: StreamId, count: usize, rtt: Duration) {
-        let spare = EXTRA_WINDOWS_MAX.saturating_sub(self.extra_windows);
+    /// The driver has taken `count` bytes, and the end if they are the last. `spare`: what the peer may still
+    /// make us keep.
+    pub(super) fn consume(&mut self, at: Consumption, id: StreamId, count: usize, spare: u64) {
+        let Consumption { now, rtt } = at;
         let grants = self.change(id, |inbound| {
             let half = &mut inbound.half;
             half.consume(now, count);
@@ -236,13 +267,13 @@ impl ReceiveHalves {
         Ok(())
     }
 
-    /// Changes the receiving half of a stream, if there is one; what its window and its gaps grow or
+    /// Changes the receiving half of a stream, if there is one; what its memory and its gaps grow or
     /// shrink by is accounted for.
     fn change<T>(&mut self, id: StreamId, change: impl FnOnce(&mut Inbound) -> T) -> Option<T> {
         let inbound = self.open.get_mut(&id)?;
-        let (window, gaps) = (inbound.half.extra_window(), inbound.half.extra_gaps());
+        let (memory, gaps) = (inbound.half.memory(), inbound.half.extra_gaps());
         let result = change(inbound);
-        self.extra_windows = self.extra_windows - window + inbound.half.extra_window();
+        self.memory = self.memory - memory + inbound.half.memory();
         self.extra_gaps = self.extra_gaps - gaps + inbound.half.extra_gaps();
         Some(result)
     }
@@ -253,7 +284,7 @@ impl ReceiveHalves {
             return false;
         };
         self.opened_by_peer -= usize::from(!id.is_ours());
-        self.extra_windows -= inbound.half.extra_window();
+        self.memory -= overhead(id) + inbound.half.memory();
         self.extra_gaps -= inbound.half.extra_gaps();
         self.credit_wanted.remove(&id);
         true
@@ -264,8 +295,9 @@ impl ReceiveHalves {
     /// Panics with the invariant's name if one does not hold.
     pub(super) fn check_invariants(&self) {
         let halves = || self.open.values().map(|inbound| &inbound.half);
-        let windows = halves().map(InStream::extra_window);
-        assert_eq!(self.extra_windows, windows.sum::<u64>(), "extra windows");
+        let overheads: u64 = self.open.keys().map(|id| overhead(*id)).sum();
+        let memory: u64 = halves().map(InStream::memory).sum();
+        assert_eq!(self.memory, overheads + memory, "memory of streams");
         let gaps = halves().map(InStream::extra_gaps);
         assert_eq!(self.extra_gaps, gaps.sum::<u64>(), "extra gaps");
         let theirs = self.open.keys().filter(|id| !id.is_ours());
@@ -275,6 +307,14 @@ impl ReceiveHalves {
             wanted.all(|id| self.open.contains_key(id)),
             "credit is sent of open streams"
         );
+    }
+}
+
+/// What a stream takes beside its bytes; those that we open are not the peer's doing.
+fn overhead(id: StreamId) -> u64 {
+    match id.is_ours() {
+        true => 0,
+        false => STREAM_OVERHEAD,
     }
 }
 

@@ -33,15 +33,24 @@ impl ResetQueue {
     }
 
     pub(super) fn pop(&mut self) -> Option<StreamReset> {
-        self.resets.pop_front()
+        let first = self.resets.pop_front();
+        if self.resets.is_empty() {
+            // What thousands took is given back.
+            self.resets = VecDeque::new();
+        }
+        first
     }
 
     pub(super) fn clear(&mut self) {
-        self.resets.clear();
+        self.resets = VecDeque::new();
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.resets.is_empty()
+    }
+
+    pub(super) fn memory(&self) -> u64 {
+        (self.resets.capacity() * size_of::<StreamReset>()) as u64
     }
 
     /// # Panics

@@ -11,6 +11,7 @@ use crate::{
         Session,
         aggregation::PARITY_RESERVE,
         path::Path,
+        reassembly::CreditTime,
         recovery::{Owner, PacketKind},
         send_queues::{Coalescing, FrameBuf, ItemSelection, SendQueues},
         sent_frames::{SentFrame, SentFrames},
@@ -163,7 +164,7 @@ impl Session {
     ) {
         // Control frames are small and should arrive soon.
         if grant.tenant == TenantId::ZERO && self.paths.fastest() == Some(id) {
-            self.write_control(packet.passengers_end(), out, frames);
+            self.write_control(now, packet.passengers_end(), out, frames);
         }
         if grant.kind == GrantKind::Items {
             let selection = ItemSelection {
@@ -220,9 +221,18 @@ impl Session {
     }
 
     /// Appends credit, resets and outcomes of messages.
-    fn write_control(&mut self, end: usize, out: &mut Vec<u8>, frames: &mut SentFrames) {
+    fn write_control(
+        &mut self,
+        now: Instant,
+        end: usize,
+        out: &mut Vec<u8>,
+        frames: &mut SentFrames,
+    ) {
         if self.control.may_grant_credit() {
-            self.receiver.write_credit(end, out, frames);
+            let spare = self.memory.spare(self.memory_use());
+            let rtt = self.paths.rtt_max();
+            self.receiver
+                .write_credit(CreditTime { now, rtt }, spare, end, out, frames);
         }
         let queues = self.scheduler.queues_mut();
         self.streams.write_control(queues, end, out, frames);

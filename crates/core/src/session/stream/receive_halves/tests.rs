@@ -4,10 +4,13 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::session::stream::{
-    buffer::{StreamRange, WINDOW_INITIAL},
-    credit_return::CreditReturns,
-    outbound::OutStream,
+use crate::session::{
+    receive_memory::FOR_FIRST_BYTES,
+    stream::{
+        buffer::{StreamRange, WINDOW_INITIAL},
+        credit_return::CreditReturns,
+        outbound::OutStream,
+    },
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -51,11 +54,7 @@ impl Line {
                 .map(|id| (id, OutStream::new(app, None, None)))
                 .collect(),
             returns: CreditReturns::default(),
-            streams: ReceiveHalves {
-                // Others have the rest.
-                extra_windows: EXTRA_WINDOWS_MAX - POOL,
-                ..ReceiveHalves::default()
-            },
+            streams: ReceiveHalves::default(),
             wire: Vec::new(),
             read: BTreeMap::new(),
         };
@@ -63,6 +62,35 @@ impl Line {
             line.streams.insert(line.now, *id, Some(app));
         }
         line
+    }
+
+    /// What may still be kept: others of the peer have the rest.
+    fn spare(&self) -> u64 {
+        FOR_FIRST_BYTES + POOL - self.streams.memory()
+    }
+
+    /// What windows have grown by.
+    fn extra(&self) -> u64 {
+        let halves = self.streams.open.values().map(|inbound| &inbound.half);
+        halves.map(InStream::extra_window).sum()
+    }
+
+    /// Bytes of a stream arrive.
+    fn take(
+        &mut self,
+        id: StreamId,
+        offset: u64,
+        data: &[u8],
+        fin: bool,
+    ) -> Option<Result<ReceivedBytes, StreamViolation>> {
+        let arrived = ArrivedBytes {
+            offset,
+            data,
+            fin,
+            path: None,
+        };
+        let spare = self.spare();
+        self.streams.on_data(id, arrived, spare)
     }
 
     fn id(place: usize) -> StreamId {
@@ -100,7 +128,7 @@ impl Line {
         match item {
             Item::Data(id, start, end) => {
                 let bytes = vec![7; (end - start) as usize];
-                let taken = self.streams.on_data(id, start, &bytes, false);
+                let taken = self.take(id, start, &bytes, false);
                 assert!(matches!(taken, Some(Ok(_))), "{item:?}: {taken:?}");
                 if !again {
                     self.wire.push(Item::Ack(id, start, end));
@@ -138,7 +166,12 @@ impl Line {
         let half = &self.streams.open[&id].half;
         let there = half.readable().0.len() + half.readable().1.len();
         *self.read.entry(id).or_default() += there.min(count) as u64;
-        self.streams.consume(self.now, id, count, RTT);
+        let at = Consumption {
+            now: self.now,
+            rtt: RTT,
+        };
+        let spare = self.spare();
+        self.streams.consume(at, id, count, spare);
     }
 
     fn look(&mut self, after: Duration) {
@@ -148,12 +181,10 @@ impl Line {
 
     /// What all streams may be sent is bounded, and accounted for.
     fn check(&self) {
-        let halves = || self.streams.open.values().map(|inbound| &inbound.half);
-        let others = EXTRA_WINDOWS_MAX - POOL;
-        let extra: u64 = halves().map(InStream::extra_window).sum();
-        assert_eq!(extra + others, self.streams.extra_windows);
-        assert!(extra <= POOL, "{extra}");
-        for half in halves() {
+        self.streams.check_invariants();
+        assert!(self.extra() <= POOL, "{}", self.extra());
+        for inbound in self.streams.open.values() {
+            let half = &inbound.half;
             assert!(half.outstanding() <= WINDOW_INITIAL + half.extra_window());
             assert!(half.len() <= half.outstanding());
         }
@@ -231,7 +262,7 @@ proptest! {
             line.look(SECOND);
             line.settle();
         }
-        prop_assert_eq!(line.streams.extra_windows, EXTRA_WINDOWS_MAX - POOL);
+        prop_assert_eq!(line.extra(), 0);
     }
 }
 
@@ -260,7 +291,7 @@ fn a_stream_that_idles_gives_back_what_it_grew_by() {
     line.look(SECOND);
     line.settle();
     assert_eq!(line.streams.open[&id].half.extra_window(), 0);
-    assert_eq!(line.streams.extra_windows, EXTRA_WINDOWS_MAX - POOL);
+    assert_eq!(line.extra(), 0);
     assert_eq!(line.returns.due(), None, "nothing is left to look at");
     // It begins as a new one.
     let before = line.written(id);
@@ -327,11 +358,11 @@ fn a_window_shrinks_to_what_is_missing_before_a_known_end() {
     let (mut line, id) = grown();
     let (from, end) = (line.written(id), line.written(id) + 100_000);
     let last = [7; 1000];
-    let taken = line.streams.on_data(id, end - 1000, &last, true);
+    let taken = line.take(id, end - 1000, &last, true);
     assert!(matches!(taken, Some(Ok(_))));
     line.check_extra(id, 100_000 - WINDOW_INITIAL);
     let rest = vec![7; (end - 1000 - from) as usize];
-    let taken = line.streams.on_data(id, from, &rest, false);
+    let taken = line.take(id, from, &rest, false);
     assert!(matches!(taken, Some(Ok(_))));
     line.consume(id, usize::MAX);
     line.check_extra(id, 0);
@@ -340,7 +371,28 @@ fn a_window_shrinks_to_what_is_missing_before_a_known_end() {
 impl Line {
     fn check_extra(&self, id: StreamId, expected: u64) {
         assert_eq!(self.streams.open[&id].half.extra_window(), expected);
-        let others = EXTRA_WINDOWS_MAX - POOL;
-        assert_eq!(self.streams.extra_windows, others + expected);
+        assert_eq!(self.extra(), expected);
     }
+}
+
+#[test]
+fn bytes_that_nothing_is_left_for_end_their_stream_alone() {
+    let mut line = Line::new();
+    let arrived = |offset| ArrivedBytes {
+        offset,
+        data: b"a",
+        fin: false,
+        path: None,
+    };
+    let few = line.streams.on_data(Line::id(0), arrived(9), 100);
+    assert!(matches!(few, Some(Ok(_))));
+    let many = line.streams.on_data(Line::id(1), arrived(999), 100);
+    assert_eq!(many, Some(Err(StreamViolation::Memory)));
+    line.streams.remove(Line::id(1));
+    line.streams.check_invariants();
+    // What is left of a window that has grown was promised.
+    let (mut line, id) = grown();
+    let next = arrived(line.written(id));
+    let promised = line.streams.on_data(id, next, 0);
+    assert!(matches!(promised, Some(Ok(_))));
 }

@@ -1,0 +1,218 @@
+//! What an honest peer gets in a turn of a gateway beside a hostile one.
+
+use std::time::Duration;
+
+use keiro_core::{
+    AppConfig, AppId, Delivery, DeliveryClass, Instant, PathId, PeerId, StreamSignal, TenantId,
+};
+
+use crate::support::{
+    DATAGRAMS, Hello, Raw, Victim, address, app, drain, drops, feed, fragment, frame, message,
+    message_drop, meta, peer, varint,
+};
+
+/// Packets of the honest peer in a turn, and of the hostile one beside: a full batch of the kernel.
+const HONEST: usize = 8;
+const HOSTILE: usize = 300;
+/// Stream opens that the hostile peer gets in a turn, a packet of them more than its share.
+const OPENS_MAX: usize = 50 + 90;
+
+/// Gateway 1 with a hostile peer, 2, and an honest one, 3.
+struct Turns {
+    victim: Victim,
+    honest: PeerId,
+    raw: Raw,
+    /// Counts what the hostile peer has said.
+    said: u64,
+}
+
+impl Turns {
+    fn new() -> Self {
+        let mut victim = Victim::new();
+        let now = victim.now;
+        let streams = AppConfig {
+            id: AppId::of_name("streams"),
+            class: DeliveryClass::Stream,
+            latency_target: None,
+            lifetime: None,
+            paths: vec![PathId(0)],
+            tenant: TenantId::ZERO,
+        };
+        victim.end.set_app(victim.peer, streams);
+        let honest = victim.end.add_peer(now, peer(3, None));
+        let (state, initiation) = Hello::new(3, 1, 2).initiate();
+        feed(&mut victim.end, now, address(3), &initiation);
+        let output = drain(&mut victim.end, now);
+        let response = output.packets.iter().find(|(to, _)| *to == address(3));
+        let (_, response) = response.expect("a response");
+        let raw = Raw::new(state, response);
+        Self {
+            victim,
+            honest,
+            raw,
+            said: 0,
+        }
+    }
+
+    /// A turn of the driver, in which the packets of both come mixed. Datagrams of the honest peer, and signals of
+    /// streams of the other one.
+    fn turn(&mut self, hostile: &[(u8, Vec<u8>)]) -> (usize, usize) {
+        self.victim.now += Duration::from_millis(1);
+        let now = self.victim.now;
+        self.victim.end.begin_turn(now);
+        let datagram = frame(5, &[&app(DATAGRAMS), &varint(3 << 1), &[2], b"hi"]);
+        let every = hostile.len().max(HONEST) / HONEST;
+        for (place, (path, frames)) in hostile.iter().enumerate() {
+            let packet = self.victim.raw.packet_on(*path, frames);
+            self.give(2, packet);
+            if place % every == 0 && place / every < HONEST {
+                let packet = self.raw.packet(&datagram);
+                self.give(3, packet);
+            }
+        }
+        let (mut datagrams, mut opens) = (0, 0);
+        while let Some(delivery) = self.victim.end.poll_delivery() {
+            match delivery {
+                Delivery::Datagram { peer, .. } if peer == self.honest => datagrams += 1,
+                Delivery::Stream {
+                    signal: StreamSignal::Opened { .. },
+                    ..
+                } => opens += 1,
+                _ => {}
+            }
+        }
+        self.victim.end.check_invariants();
+        (datagrams, opens)
+    }
+
+    fn give(&mut self, from: u16, mut packet: Vec<u8>) {
+        let now = self.victim.now;
+        let meta = meta(now, address(from));
+        self.victim.end.handle_datagram(now, meta, &mut packet);
+    }
+
+    /// A packet of each kind of attack: its path and its frames.
+    fn attack(&mut self, kind: &str) -> (u8, Vec<u8>) {
+        self.said += 1;
+        let said = self.said;
+        let many = |count: u64, frame: &dyn Fn(u64) -> Vec<u8>| -> Vec<u8> {
+            (0..count)
+                .flat_map(|number| frame(said * count + number))
+                .collect()
+        };
+        match kind {
+            "opens" => (
+                0,
+                many(90, &|number| {
+                    frame(12, &[&varint(number << 1), &app("streams"), &[0]])
+                }),
+            ),
+            "paths" => ((said % 64) as u8, vec![1]),
+            "parity" => {
+                let (group, index) = (said / 32, (said % 32) as u8);
+                let body = [
+                    &[0][..],
+                    &varint(group * 32),
+                    &[32, 64, index],
+                    &[index; 1250],
+                ]
+                .concat();
+                (0, frame(0x44, &[&varint(body.len() as u64), &body]))
+            }
+            "challenges" => (0, many(140, &|number| frame(3, &[&number.to_be_bytes()]))),
+            "messages" => (0, many(60, &|number| message(number, 1, 0, b"x"))),
+            "drops" => (0, many(200, &|number| message_drop(number * 2, 1))),
+            "fragments" => (
+                0,
+                many(60, &|number| fragment(number, 65_000, 64_000, b"x")),
+            ),
+            _ => (0, vec![0; 1300]),
+        }
+    }
+}
+
+const ATTACKS: [&str; 8] = [
+    "opens",
+    "paths",
+    "parity",
+    "challenges",
+    "messages",
+    "drops",
+    "fragments",
+    "padding",
+];
+
+#[test]
+fn what_an_honest_peer_gets_in_a_turn_does_not_depend_on_what_another_sends() {
+    for kind in ATTACKS {
+        let mut turns = Turns::new();
+        for number in 0..20 {
+            let packets: Vec<_> = (0..HOSTILE).map(|_| turns.attack(kind)).collect();
+            let (datagrams, opens) = turns.turn(&packets);
+            assert_eq!(datagrams, HONEST, "{kind} in turn {number}");
+            assert!(opens <= OPENS_MAX, "{kind} in turn {number}: {opens}");
+        }
+        assert_eq!(
+            drops(&turns.victim.end, &[turns.honest]).get("over_budget"),
+            None
+        );
+    }
+}
+
+#[test]
+fn packets_that_wait_are_handled_in_order_and_the_oldest_of_too_many_are_dropped() {
+    let mut turns = Turns::new();
+    let packets: Vec<_> = (0..HOSTILE).map(|_| turns.attack("opens")).collect();
+    turns.turn(&packets);
+    assert!(turns.victim.drops().is_empty());
+    // Without anything new, turn by turn, as the driver is asked for.
+    let mut polls = 0;
+    while turns.victim.end.poll_timeout() == Some(Instant::ZERO) {
+        let now = turns.victim.now;
+        turns.victim.end.handle_timeout(now);
+        while turns.victim.end.poll_delivery().is_some() {}
+        polls += 1;
+        assert!(polls <= HOSTILE, "it does not end");
+    }
+    assert!(
+        turns.victim.drops().is_empty(),
+        "{:?}",
+        turns.victim.drops()
+    );
+    for _ in 0..10 {
+        let packets: Vec<_> = (0..HOSTILE).map(|_| turns.attack("opens")).collect();
+        turns.turn(&packets);
+    }
+    let dropped = turns.victim.drops();
+    assert!(
+        dropped
+            .iter()
+            .any(|(reason, count)| *reason == "over_budget" && *count > 1000),
+        "{dropped:?}"
+    );
+    // It is still served.
+    turns.victim.end.handle_timeout(turns.victim.now);
+    while turns.victim.end.poll_timeout() == Some(Instant::ZERO) {
+        turns.victim.end.handle_timeout(turns.victim.now);
+    }
+    let packet = turns.victim.raw.packet(&message(1 << 40, 1, 0, b"x"));
+    turns.victim.end.begin_turn(turns.victim.now);
+    turns.give(2, packet);
+    let delivery = turns.victim.end.poll_delivery();
+    assert!(matches!(delivery, Some(Delivery::Message { .. })));
+}
+
+#[test]
+fn a_driver_without_turns_has_everything_handled_at_once() {
+    let mut turns = Turns::new();
+    let datagram = frame(5, &[&app(DATAGRAMS), &varint(3 << 1), &[2], b"hi"]);
+    for _ in 0..HOSTILE {
+        let (path, frames) = turns.attack("opens");
+        let packet = turns.victim.raw.packet_on(path, &frames);
+        turns.give(2, packet);
+        let packet = turns.raw.packet(&datagram);
+        turns.give(3, packet);
+    }
+    let output = drain(&mut turns.victim.end, turns.victim.now);
+    assert_eq!(output.datagrams.len(), HOSTILE);
+}
