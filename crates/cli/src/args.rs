@@ -282,6 +282,10 @@ pub(crate) struct Gateway {
     /// running gateways stay
     #[arg(long)]
     pub(crate) cleanup: bool,
+    /// Block the packets of the configuration's tenants as a stopped gateway does, and end: for the time
+    /// from the start of the machine to that of the gateway
+    #[arg(long, conflicts_with = "cleanup")]
+    pub(crate) block: bool,
 }
 
 #[derive(Args, Debug)]

@@ -89,6 +89,16 @@ pub fn run(config_path: &Path, options: Options, run_as: &RunAs) -> anyhow::Resu
     gateway.serve(Some(signals))
 }
 
+/// Puts the rules and routes in place that block packets of the tenants of `config_path` while no gateway runs, as
+/// after a stop. Returns those that were not there, a line each.
+///
+/// # Errors
+/// The configuration is wrong, or the kernel refuses; CAP_NET_ADMIN is needed.
+pub fn block(config_path: &Path) -> anyhow::Result<Vec<String>> {
+    let config = start::load(config_path, false)?;
+    Ok(tenants::block(&config)?)
+}
+
 /// Removes the rules and routes with which gateways that do not run any more block their tenants' packets.
 /// Returns what it removed, a line each.
 ///

@@ -28,7 +28,7 @@ use keiro_linux::{
 };
 
 pub(crate) use self::device_health::DeviceHealth;
-pub(crate) use self::kernel::cleanup;
+pub(crate) use self::kernel::{block, cleanup};
 use self::{
     device_health::{ABSENT, DeviceEvents},
     kernel::{Interfaces, Kernel},

@@ -26,6 +26,9 @@ pub(crate) fn gateway(args: &args::Gateway) -> Result<(), Failure> {
     if args.cleanup {
         return cleaned();
     }
+    if args.block {
+        return blocked(args);
+    }
     log(args.log_format, args.verbose);
     let (run_as, warning) = super::run_as::choose(&args.user)?;
     if let Some(warning) = warning {
@@ -40,6 +43,12 @@ pub(crate) fn gateway(args: &args::Gateway) -> Result<(), Failure> {
         ..Options::default()
     };
     keiro_gateway::run(&args.config, options, &run_as).map_err(Failure::from_anyhow)
+}
+
+fn blocked(args: &args::Gateway) -> Result<(), Failure> {
+    let added = keiro_gateway::block(&args.config).map_err(Failure::from_anyhow)?;
+    let lines = added.iter().map(|entry| format!("added {entry}\n"));
+    output::text(lines.collect::<String>())
 }
 
 fn cleaned() -> Result<(), Failure> {

@@ -29,6 +29,7 @@ fn every_daemon_has_a_unit_that_confines_it() {
         names,
         [
             "keiro-asbr.service",
+            "keiro-block.service",
             "keiro-egress.service",
             "keiro-flowstats@.service",
             "keiro-gateway.service",
@@ -59,7 +60,7 @@ fn every_daemon_has_a_unit_that_confines_it() {
         let capabilities = match &name[..] {
             "keiro-asbr.service" | "keiro-egress.service" => "CAP_NET_ADMIN CAP_NET_BIND_SERVICE",
             "keiro-flowstats@.service" => "CAP_BPF CAP_NET_ADMIN CAP_PERFMON",
-            "keiro-gateway.service" => "CAP_NET_ADMIN",
+            "keiro-block.service" | "keiro-gateway.service" => "CAP_NET_ADMIN",
             _ => "",
         };
         assert_eq!(value("AmbientCapabilities="), capabilities, "{name}");

@@ -118,6 +118,15 @@ impl Gateways {
         finish(&mut command, b"").expect_code(0).stdout
     }
 
+    /// What `keiro gateway --block` prints beside gateway `own`.
+    pub(crate) fn block(&self, own: usize) -> String {
+        let host = self.lab.host(NAMES[own]).expect("a host");
+        let mut command = host.command(crate::PROGRAM);
+        let file = shown(&self.sites[own].path("gateway.toml"));
+        command.args(["gateway", "--block", "--config", &file]);
+        finish(&mut command, b"").expect_code(0).stdout
+    }
+
     /// One more gateway on the host of gateway `own`, which logs to `beside.log`.
     pub(crate) fn spawn_beside(&self, own: usize, file: &str) -> Process {
         let log = File::create(self.sites[own].path("beside.log")).expect("a log");

@@ -358,3 +358,34 @@ fn what_blocks_packets_is_removed_for_good_by_a_command() {
     assert_eq!(entries(&gateways), [""; 0]);
     assert_eq!(gateways.cleanup(0), "");
 }
+
+/// As after the start of the machine: nothing of a gateway is there.
+#[test]
+fn packets_are_blocked_from_the_start_of_the_machine_to_that_of_the_gateway() {
+    for table in [Table::Main, Table::Own] {
+        let mut gateways = start(table, "");
+        let running = entries(&gateways);
+        assert_eq!(gateways.block(0), "", "{table:?}: all is in place");
+        assert_eq!(entries(&gateways), running, "{table:?}");
+        gateways.stop(0, SIGTERM);
+        let stopped = entries(&gateways);
+        gateways.cleanup(0);
+        assert_eq!(entries(&gateways), [""; 0], "{table:?}");
+        let added = gateways.block(0);
+        assert_eq!(added.lines().count(), stopped.len(), "{table:?}: {added}");
+        let (clear, sent) = clear_while(&mut gateways, |gateways, sent| {
+            assert_eq!(entries(gateways), stopped, "{table:?}");
+            assert_blocked(gateways);
+            await_more(sent);
+            gateways.restart(0);
+            passes(gateways);
+            assert_eq!(entries(gateways), running, "{table:?}");
+        });
+        eprintln!("{table:?}: {clear:?} of {sent} sent in each version left in clear");
+        assert_eq!(clear, [0; 2], "{table:?}, of {sent}");
+    }
+    let mut gateways = start(Table::Own, "when_stopped = \"bypass\"\n");
+    gateways.stop(0, SIGTERM);
+    assert_eq!(gateways.block(0), "");
+    assert_eq!(entries(&gateways), [""; 0]);
+}

@@ -11,7 +11,7 @@ use std::{
 use ipnet::IpNet;
 use keiro_control::config::{Config, Tenant, WhenStopped};
 use keiro_linux::route::{
-    Address, Entry, Installed, Outcome, Route, RouteError, RouteSocket, RouteWatch, Rule,
+    Added, Address, Entry, Installed, Outcome, Route, RouteError, RouteSocket, RouteWatch, Rule,
     RuleVersion, TABLE_MAIN, Via,
 };
 
@@ -244,6 +244,33 @@ fn log_restored(put_back: &[Entry], installed: &mut Installed, of: impl Fn(&Entr
             more => format!(" and {more} more"),
         };
         tracing::warn!("{tenant}: {first}{more} had been taken away; put back");
+    }
+}
+
+/// Puts in place what blocks packets of the tenants of `config` while no gateway runs, and returns what was not
+/// there yet, a line each.
+///
+/// # Errors
+/// The kernel does not answer or refuses; CAP_NET_ADMIN is needed. Of other tenants all is in place.
+pub(crate) fn block(config: &Config) -> Result<Vec<String>, RouteError> {
+    let mut socket = RouteSocket::open()?;
+    let mut added = Vec::new();
+    let mut failed = None;
+    for entry in config.tenants.iter().flat_map(blocks_while_stopped) {
+        match socket.add(&entry) {
+            Ok(Added::New) => added.push(entry.to_string()),
+            Ok(_) => {}
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    failed.map_or(Ok(added), Err)
+}
+
+/// What stays of a tenant when no gateway runs.
+fn blocks_while_stopped(tenant: &Tenant) -> Vec<Entry> {
+    match tenant.when_stopped {
+        WhenStopped::Block => blocks_of(tenant),
+        WhenStopped::Bypass => Vec::new(),
     }
 }
 
