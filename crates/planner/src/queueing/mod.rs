@@ -52,7 +52,8 @@
 //! Loads that change faster than the queue settles (some multiples of the mean delay divided by one
 //! minus the load) are outside the assumptions, and so are losses, whose repair [`Repair`] adds to
 //! what the queue makes of a message; [`Evidence::judge`] says from
-//! what was measured when there is no number to give. Lengths and intervals that vary are
+//! what was measured when there is no number to give. Other gateways that share the line are
+//! [`SharedLine`]'s. Lengths and intervals that vary are
 //! [`Gateway::forecast_traffic`]'s, and what is left between forecast and measurement is
 //! [`Residual`]'s. `docs/prediction.md` has the errors.
 
@@ -64,6 +65,7 @@ mod repair;
 mod residual;
 mod response;
 mod sampled;
+mod shared;
 mod traffic;
 mod validity;
 mod wait;
@@ -72,6 +74,7 @@ pub use estimate::{Flow, PathEstimate};
 pub use repair::Repair;
 pub use residual::{Corrected, Measured, Residual};
 pub use sampled::{Sampling, TracedMessage};
+pub use shared::{JointQueue, Offered, OtherGateway, SharedLine};
 pub use traffic::{Spread, Traffic};
 pub use validity::{Change, Evidence, Half, Invalid, MESSAGES_MIN};
 

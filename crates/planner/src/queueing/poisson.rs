@@ -49,32 +49,102 @@ pub(super) struct Varied {
     pub(super) interval_spread: f64,
 }
 
-/// By what waiting is multiplied where intervals are not exponential; exact for exponential ones.
-///
-/// For one stream Allen and Cunneen's (cₐ² + cₛ²) / (1 + cₛ²). For several the same of their
-/// work's variances together, Σ λs²(cₐ² + cₛ²) / Σ λs²(1 + cₛ²), which is Kingman's limit for
-/// heavy traffic; at lower loads many streams look like a Poisson one, and how fast is Whitt's
-/// weight (The Queueing Network Analyzer, 1983, eq. 33).
+/// By what waiting is multiplied where intervals are not exponential; see [`Sums::factor`].
 pub(super) fn arrival_factor(streams: &[Varied]) -> f64 {
-    let load: f64 = streams
-        .iter()
-        .map(|v| v.stream.rate * v.stream.service)
-        .sum();
-    let weights = streams
-        .iter()
-        .map(|v| v.stream.rate * v.stream.service.powi(2));
-    let all = weights.clone().zip(streams);
-    let poisson: f64 = all.clone().map(|(w, v)| w * (1.0 + v.length_spread)).sum();
-    if poisson <= 0.0 || load >= 1.0 {
-        return 1.0;
+    let mut sums = Sums::default();
+    for stream in streams {
+        sums.add(stream);
     }
-    let varied: f64 = all
-        .map(|(w, v)| w * (v.interval_spread + v.length_spread))
-        .sum();
-    let whole: f64 = weights.clone().sum();
-    let alike = whole * whole / weights.map(|w| w * w).sum::<f64>();
-    let weight = 1.0 / (1.0 + 4.0 * (1.0 - load).powi(2) * (alike - 1.0));
-    1.0 + weight * (varied / poisson - 1.0)
+    sums.factor()
+}
+
+/// Sums over streams that give their mean workload. Those of two sets of streams are added.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Sums {
+    /// Σ λs.
+    pub(super) load: f64,
+    /// Σ λs².
+    whole: f64,
+    /// Σ (λs²)².
+    squares: f64,
+    /// Σ λs²(1 + cₛ²), as of exponential intervals.
+    poisson: f64,
+    /// Σ λs²(cₐ² + cₛ²).
+    varied: f64,
+    /// Σ λs³(1 + cₛ²)(1 + 2cₛ²): the third moments if lengths have gamma distributions.
+    cubes: f64,
+}
+
+impl Sums {
+    pub(super) fn add(&mut self, stream: &Varied) {
+        let Stream { rate, service } = stream.stream;
+        let weight = rate * service.powi(2);
+        self.load += rate * service;
+        self.whole += weight;
+        self.squares += weight * weight;
+        self.poisson += weight * (1.0 + stream.length_spread);
+        self.varied += weight * (stream.interval_spread + stream.length_spread);
+        let spread = stream.length_spread;
+        self.cubes += weight * service * (1.0 + spread) * (1.0 + 2.0 * spread);
+    }
+
+    /// Of both sets of streams.
+    pub(super) fn and(&self, other: &Self) -> Self {
+        Self {
+            load: self.load + other.load,
+            whole: self.whole + other.whole,
+            squares: self.squares + other.squares,
+            poisson: self.poisson + other.poisson,
+            varied: self.varied + other.varied,
+            cubes: self.cubes + other.cubes,
+        }
+    }
+
+    /// With every service `part` as long.
+    pub(super) fn scaled(&self, part: f64) -> Self {
+        let square = part * part;
+        Self {
+            load: self.load * part,
+            whole: self.whole * square,
+            squares: self.squares * square * square,
+            poisson: self.poisson * square,
+            varied: self.varied * square,
+            cubes: self.cubes * square * part,
+        }
+    }
+
+    /// By what waiting is multiplied where intervals are not exponential; exact for exponential
+    /// ones.
+    ///
+    /// For one stream Allen and Cunneen's (cₐ² + cₛ²) / (1 + cₛ²). For several the same of their
+    /// work's variances together, Σ λs²(cₐ² + cₛ²) / Σ λs²(1 + cₛ²), which is Kingman's limit for
+    /// heavy traffic; at lower loads many streams look like a Poisson one, and how fast is Whitt's
+    /// weight (The Queueing Network Analyzer, 1983, eq. 33).
+    pub(super) fn factor(&self) -> f64 {
+        if self.poisson <= 0.0 || self.load >= 1.0 {
+            return 1.0;
+        }
+        let alike = self.whole * self.whole / self.squares;
+        let weight = 1.0 / (1.0 + 4.0 * (1.0 - self.load).powi(2) * (alike - 1.0));
+        1.0 + weight * (self.varied / self.poisson - 1.0)
+    }
+
+    /// The mean workload in seconds, as [`mean_workload`], with the factor for intervals; infinite
+    /// at a load of one.
+    pub(super) fn mean_workload(&self) -> f64 {
+        match self.load < 1.0 {
+            true => self.poisson / (2.0 * (1.0 - self.load)) * self.factor(),
+            false => f64::INFINITY,
+        }
+    }
+
+    /// The variance of the workload, in s²: that of the M/G/1 queue, E\[V\]² + λE\[S³\] / 3(1 − ρ)
+    /// (Takács), with all of it longer by the factor for intervals. Meaningful for a load below one.
+    pub(super) fn workload_variance(&self) -> f64 {
+        let factor = self.factor();
+        let third = self.cubes / (3.0 * (1.0 - self.load));
+        self.mean_workload().powi(2) + third * factor * factor
+    }
 }
 
 /// The rate η at which the workload's tail falls, P(V > x) ≈ c·e^(−ηx), per second: the positive

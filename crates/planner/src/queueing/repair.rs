@@ -102,10 +102,10 @@ const HALVINGS: usize = 27;
 
 /// How likely a longer delay is: exponential between what is known, and as between the last two
 /// beyond.
-struct Tail([(f64, f64); 4]);
+pub(super) struct Tail([(f64, f64); 4]);
 
 impl Tail {
-    fn of(delay: &DelayDistribution, floor: Duration) -> Self {
+    pub(super) fn of(delay: &DelayDistribution, floor: Duration) -> Self {
         let at = |statistic| delay.get(statistic).as_secs_f64();
         Self([
             (floor.as_secs_f64().min(at(Statistic::P50)), 1.0),
@@ -115,7 +115,7 @@ impl Tail {
         ])
     }
 
-    fn beyond(&self, x: f64) -> f64 {
+    pub(super) fn beyond(&self, x: f64) -> f64 {
         let points = &self.0;
         if x < points[0].0 {
             return 1.0;

@@ -88,7 +88,7 @@ pub const MESSAGES_MIN: u64 = 100;
 
 /// Intervals that vary more are bursts, whose law two moments do not give. Ours: on simulated
 /// queues the fit holds to about here.
-const INTERVAL_SPREAD_MAX: f64 = 4.0;
+pub(super) const INTERVAL_SPREAD_MAX: f64 = 4.0;
 
 /// More messages that come with the one before are bursts. Ours: a third are groups of one and a
 /// half; of exponential intervals it is a tenth, by chance alone never more than a fifth.

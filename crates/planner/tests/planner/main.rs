@@ -9,6 +9,7 @@ mod planner_optimum;
 mod properties;
 mod queueing;
 mod review;
+mod shared_line;
 mod steer;
 mod target_search;
 mod workload;
