@@ -3,6 +3,7 @@
 //! - [`Network`]: nodes joined by links, an event queue, virtual time from zero.
 //! - [`Scenario`]: topology, traffic and timed events as plain values.
 //! - [`GatewayPair`]: runs a scenario with two gateways and returns a [`Report`].
+//! - [`GatewaySite`]: the same with several pairs whose paths are shared lines.
 //! - [`path_selection`]: the path-selection paper's experiment.
 //! - [`traffic`]: TCP and UDP hosts, routers and links of any topology, with the goodput of each flow.
 //! - [`Capture`]: packet captures in virtual time.
@@ -27,6 +28,7 @@ mod queue;
 mod report;
 mod scenario;
 pub mod seed;
+mod site;
 mod trace;
 pub mod traffic;
 
@@ -50,4 +52,5 @@ pub use scenario::{
     Processing, Reading, Receiver, Scenario, ScenarioEvent, SetUp, Side, Start, StreamEnd,
     TimedEvent, Traffic,
 };
+pub use site::GatewaySite;
 pub use trace::TraceHash;

@@ -7,6 +7,7 @@
 use std::{
     collections::{BTreeSet, VecDeque},
     fmt,
+    net::SocketAddr,
     time::Duration,
 };
 
@@ -39,7 +40,7 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 const LINGER: Duration = Duration::from_secs(1);
 /// An arbitrary date in 2023: gateways order their handshakes by it.
 const UNIX_TIME_AT_ZERO: Duration = Duration::from_secs(1_700_000_000);
-const PORT: u16 = 51820;
+pub(crate) const PORT: u16 = 51820;
 /// Handshakes of a gateway that is not a peer, for attackers to replay.
 const FOREIGN_DATAGRAMS_MAX: usize = 8;
 
@@ -97,7 +98,8 @@ impl GatewayPair {
     pub fn new(scenario: &Scenario, seed: u64) -> Self {
         let mut network = Network::new(seed::derive(seed, "network", 0));
         let gateways = Side::BOTH.map(|side| {
-            let gateway = gateway(scenario, seed, side);
+            let remote = |path| host_address(scenario, side.other(), path);
+            let gateway = gateway(scenario, seed, side, remote);
             network.add_node(PairNode::Gateway(Box::new(gateway)))
         });
         let mut pair = Self {
@@ -619,7 +621,7 @@ impl Node for PairNode {
 
 impl Arrivals {
     /// From the beginning to the time after which no more may be made.
-    const fn duration(self) -> Duration {
+    pub(crate) const fn duration(self) -> Duration {
         match self {
             Self::Exponential { duration, .. } => duration,
             Self::Every { interval, count } => interval.saturating_mul(count),
@@ -629,7 +631,7 @@ impl Arrivals {
 
 /// The messages of one kind of traffic. Times depend on the seed and the application only, so that variants
 /// of a scenario have the same ones.
-fn plan(traffic: &Traffic, seed: u64, index: usize, from: Instant) -> Vec<Planned> {
+pub(crate) fn plan(traffic: &Traffic, seed: u64, index: usize, from: Instant) -> Vec<Planned> {
     let offsets = offsets(traffic.made, seed, traffic.app);
     let lengths = seed::derive(seed, "lengths", index as u64);
     let planned = (0_u64..).zip(offsets).map(|(i, offset)| Planned {
@@ -659,7 +661,13 @@ fn offsets(made: Arrivals, seed: u64, app: usize) -> Vec<Duration> {
     }
 }
 
-fn gateway(scenario: &Scenario, seed: u64, side: Side) -> Gateway {
+/// A gateway of the scenario, whose peer has the address `remote` on each path.
+pub(crate) fn gateway(
+    scenario: &Scenario,
+    seed: u64,
+    side: Side,
+    remote: impl Fn(usize) -> SocketAddr,
+) -> Gateway {
     let spec = scenario.gateway(side).clone();
     let mut config = EndpointConfig::new(private_key(seed, side));
     config.unix_time_at_zero = UNIX_TIME_AT_ZERO;
@@ -676,7 +684,7 @@ fn gateway(scenario: &Scenario, seed: u64, side: Side) -> Gateway {
     peer.paths = (0_u8..)
         .zip(&scenario.paths)
         .map(|(index, path)| {
-            let remote = host_address(scenario, side.other(), usize::from(index));
+            let remote = remote(usize::from(index));
             path_config(
                 index,
                 path.rate,
@@ -690,12 +698,7 @@ fn gateway(scenario: &Scenario, seed: u64, side: Side) -> Gateway {
     Gateway::new(spec, config, peer, seed)
 }
 
-fn path_config(
-    index: u8,
-    rate: Bandwidth,
-    mtu_max: u16,
-    remote: Option<std::net::SocketAddr>,
-) -> PathConfig {
+fn path_config(index: u8, rate: Bandwidth, mtu_max: u16, remote: Option<SocketAddr>) -> PathConfig {
     PathConfig {
         id: PathId(index),
         socket: SocketId(index.into()),
@@ -720,7 +723,7 @@ fn private_key(seed: u64, side: Side) -> PrivateKey {
     PrivateKey::from_bytes(seed::derive_key(seed, "static key", side.index() as u64))
 }
 
-fn host_address(scenario: &Scenario, side: Side, path: usize) -> std::net::SocketAddr {
+fn host_address(scenario: &Scenario, side: Side, path: usize) -> SocketAddr {
     address(scenario.ipv6, path, side.index() as u8 + 1, PORT)
 }
 

@@ -30,5 +30,6 @@ mod readdress;
 mod rebind;
 mod restart;
 mod returns;
+mod shared_lines;
 mod start;
 mod streams;
