@@ -12,7 +12,7 @@ use keiro_control::{
     config::{App, AppIndex, Config, PathIndex},
     protocol::{
         AggregationSnapshot, AssignedBy, Candidate as CandidateView, DelaySummary, DelayTerms,
-        MoveThreshold, PathState,
+        LineUseSnapshot, MoveThreshold, PathState, SharedLineSnapshot,
     },
     rounded::duration,
 };
@@ -20,10 +20,11 @@ use keiro_planner::{
     delay::{Delay, Margin, Prediction},
     plan::incumbent::ParameterValue,
 };
-use keiro_units::Probability;
+use keiro_units::{Bandwidth, Probability};
 
 use crate::planning::{
-    Candidate, ExpectedDelay, MeasuredWorkload, MoveTrigger, forecast::DelayForecast,
+    Candidate, ExpectedDelay, LineUse, MeasuredWorkload, MoveTrigger, SharedLines,
+    forecast::DelayForecast, rate_of_messages,
 };
 
 /// The inputs of an explanation.
@@ -52,6 +53,10 @@ pub(crate) struct Subject<'a> {
     pub(crate) assigned: Option<(PathIndex, AssignedBy)>,
     /// Paths that are up but on hold-down, and how long that lasts.
     pub(crate) hold_downs: BTreeMap<PathIndex, Duration>,
+    /// What other gateways of the site send over the paths.
+    pub(crate) shared: &'a SharedLines,
+    /// How long the site's store does not answer; `None`: it does, or there is no site.
+    pub(crate) store_lost: Option<Duration>,
     /// How its small packets are aggregated there; `None`: they are not.
     pub(crate) aggregation: Option<AggregationSnapshot>,
 }
@@ -59,11 +64,13 @@ pub(crate) struct Subject<'a> {
 /// Why size, interval and copies of aggregates are what they are, with `controller = "none"`.
 pub(crate) const NO_CONTROLLER: &str = "no controller changes it";
 
-/// The terms of a prediction, for the protocol.
+/// The terms of a prediction, for the protocol. `site_load`: what other gateways of the site send of
+/// Q.
 pub(crate) fn delay_terms(
     prediction: &Prediction,
     forecast: Option<&DelayForecast>,
     expected: &ExpectedDelay,
+    site_load: Bandwidth,
 ) -> DelayTerms {
     let terms = &prediction.terms;
     DelayTerms {
@@ -71,6 +78,7 @@ pub(crate) fn delay_terms(
         length_bytes: terms.length.get() as f64,
         rate_bits_per_second: terms.bandwidth.as_bits_per_second() as f64,
         other_load_bits_per_second: terms.others.as_bits_per_second() as f64,
+        site_load_bits_per_second: site_load.as_bits_per_second() as f64,
         paper_delay_seconds: prediction.delay.finite().map(|delay| delay.as_secs_f64()),
         predicted_delay_seconds: expected.predicted_seconds(),
         predicted: forecast.map(DelayForecast::percentiles).unwrap_or_default(),
@@ -131,14 +139,17 @@ impl Subject<'_> {
                 path: self.name(path).to_owned(),
                 state,
                 chosen: self.path == Some(path),
-                terms: candidate
-                    .map(|c| delay_terms(&c.prediction, c.forecast.as_ref(), &c.expected)),
+                terms: candidate.map(|c| {
+                    let site_load = rate_of_messages(self.shared.of(c.path));
+                    delay_terms(&c.prediction, c.forecast.as_ref(), &c.expected, site_load)
+                }),
                 margin_seconds: candidate.and_then(|c| c.expected.margin_seconds()),
                 target_met: candidate.and_then(|c| c.expected.met),
                 judged_by: candidate.map(|c| c.expected.judged_by),
                 no_forecast: candidate
                     .and_then(|c| c.forecast)
                     .and_then(|forecast| forecast.why_not()),
+                shared_line: shared_line(self.shared.of(path), self.store_lost),
                 verdict,
             }
         };
@@ -191,6 +202,25 @@ impl Subject<'_> {
             }
         }
     }
+}
+
+/// Other gateways on a path, for the protocol. `None`: there is none, and the site's store answers.
+pub(crate) fn shared_line(
+    uses: &[LineUse],
+    store_lost: Option<Duration>,
+) -> Option<SharedLineSnapshot> {
+    let is_known = !uses.is_empty() || store_lost.is_some();
+    is_known.then(|| SharedLineSnapshot {
+        gateways: uses
+            .iter()
+            .map(|on_line| LineUseSnapshot {
+                gateway: on_line.gateway.clone(),
+                apps: on_line.apps,
+                load_bits_per_second: on_line.load.as_bits_per_second() as f64,
+            })
+            .collect(),
+        age_seconds: store_lost.map(|lost| lost.as_secs_f64()),
+    })
 }
 
 /// The mean delay on a path with its source, and how far it is from the latency target. Without

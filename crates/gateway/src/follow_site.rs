@@ -57,6 +57,9 @@ impl Gateway {
                 self.publish(event);
             }
         }
+        if self.site.are_others_outdated() {
+            self.follow_others();
+        }
         match self.site.is_shared() || self.planning.needs_replan {
             true => {
                 let settings = self.settings();
@@ -66,6 +69,16 @@ impl Gateway {
             false => self.publish_to_site(),
         }
         Ok(())
+    }
+
+    /// Takes over what other gateways send over this one's paths.
+    pub(crate) fn follow_others(&mut self) {
+        let paths = self.config.paths.iter();
+        let lines = paths.map(|path| path.name.to_string()).collect();
+        if let Some(text) = self.site.follow_others(&lines) {
+            tracing::warn!("plan store: {text}");
+            self.publish(EventKind::StoreNotice { text });
+        }
     }
 
     /// Plans alone while the site's leader does not answer, and reports when that begins and ends.

@@ -42,7 +42,7 @@ pub fn plan_of(config: &Config, what_if: &[WhatIf]) -> Result<PlanSnapshot, Erro
         changes: 0,
         newly_unmet,
         without_effect: supposed.without_effect,
-        ..plan_snapshot(&supposed.config, &then, &input.now)
+        ..plan_snapshot(&supposed.config, &then, &input.now, &input.shared)
     })
 }
 

@@ -122,6 +122,7 @@ impl Gateway {
         let warnings = config.warnings().iter().map(ToString::to_string).collect();
         self.config = config;
         self.active.follow_paths(&self.config);
+        self.follow_others();
         // Its indices are those of the old one.
         self.planning.input = PlannerInput::default();
         self.config_file.loaded = SystemTime::now();

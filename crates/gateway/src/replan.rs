@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    sync::Arc,
     time::{Duration, Instant as Stopwatch},
 };
 
@@ -64,6 +65,11 @@ impl Gateway {
                     .hold_down(to_peer, path, session.settling);
                 let Some(hold_down) = hold_down else { continue };
                 let key = (index, PeerIndex(number));
+                let capacity = self.planning.steering.capacity(to_peer);
+                input
+                    .shared
+                    .capacities
+                    .extend(capacity.map(|rate| (key, rate)));
                 // A path that just came up has the sample of its first answer, with the configured
                 // delay if any.
                 let first = || {
@@ -103,6 +109,11 @@ impl Gateway {
         for (number, app) in self.config.apps.iter().enumerate() {
             if let Some(path) = self.operator_path(app) {
                 input.operator.insert(AppIndex(number), path);
+            }
+        }
+        for (name, uses) in self.site.others(Stopwatch::now()) {
+            if let Some(path) = self.config.path_named(name) {
+                input.shared.uses.insert(path, Arc::clone(uses));
             }
         }
         input.measured = self.measured(&input.now, snapshot);

@@ -158,7 +158,7 @@ impl Gateway {
                 without_effect: supposed.without_effect,
                 alone,
                 site,
-                ..plan_snapshot(&supposed.config, &then, &now)
+                ..plan_snapshot(&supposed.config, &then, &now, &supposed.input.shared)
             }))
         })
     }

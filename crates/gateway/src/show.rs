@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::{Duration, UNIX_EPOCH},
+    time::{Duration, Instant as Stopwatch, UNIX_EPOCH},
 };
 
 use keiro_control::{
@@ -12,8 +12,8 @@ use keiro_control::{
         AggregationChange, AggregationSnapshot, AppSnapshot, AssignedBy, DelaySummary,
         ErrorResponse, EventKind, Explanation, FecSnapshot, ForwardSnapshot, JudgedBy,
         ListenerSnapshot, ModelState, PROTOCOL_VERSION, PathSnapshot, PathState, PeerSnapshot,
-        PeerState, PlanSnapshot, PlannedApp, Response, Stats, StatusSnapshot, TcpForwardSnapshot,
-        TcpListenerSnapshot, Timestamp, VersionSnapshot, WorkloadSnapshot,
+        PeerState, PlanSnapshot, PlannedApp, Response, SharedLineSnapshot, Stats, StatusSnapshot,
+        TcpForwardSnapshot, TcpListenerSnapshot, Timestamp, VersionSnapshot, WorkloadSnapshot,
     },
     units::Text,
 };
@@ -33,13 +33,13 @@ use crate::{
     },
     diagnosis::{path_diagnosis, problems},
     error_response::internal,
-    explain::{NO_CONTROLLER, Subject, delay_terms},
+    explain::{NO_CONTROLLER, Subject, delay_terms, shared_line},
     gateway::Gateway,
     metrics::{self, Page},
     path_ids::PeerPath,
     planning::{
         AppAssignment, ExpectedDelay, MeasuredWorkload, Plan, PlannerInput, PlanningProblem,
-        workload_of,
+        SharedLines, rate_of_messages, workload_of,
     },
     status::{aggregation_parameters, duplicate_key},
     workload::{MEASURED_MIN, body_bytes},
@@ -65,6 +65,7 @@ pub(crate) fn plan_snapshot(
     config: &Config,
     planned: &Plan,
     now: &BTreeMap<AppIndex, PathIndex>,
+    shared: &SharedLines,
 ) -> PlanSnapshot {
     // An application without a path misses its latency target.
     let stranded = planned.apps.iter().filter(|app| app.path.is_none()).count();
@@ -83,7 +84,11 @@ pub(crate) fn plan_snapshot(
                 .prediction
                 .as_ref()
                 .zip(expected)
-                .map(|(p, expected)| delay_terms(p, planned.forecast.as_ref(), expected)),
+                .map(|(p, expected)| {
+                    let uses = planned.path.map_or(&[][..], |path| shared.of(path));
+                    let site_load = rate_of_messages(uses);
+                    delay_terms(p, planned.forecast.as_ref(), expected, site_load)
+                }),
             latency_target_seconds: app
                 .latency_target
                 .map(|latency_target| latency_target.as_secs_f64()),
@@ -267,8 +272,17 @@ impl<'a> View<'a> {
         PlanSnapshot {
             model: self.model(&self.apps()).0,
             applied: before.is_some(),
-            ..plan_snapshot(config, planned, &now)
+            ..plan_snapshot(config, planned, &now, &self.input.shared)
         }
+    }
+
+    /// Other gateways of the site on a path.
+    fn shared_line(&self, path: PathIndex) -> Option<SharedLineSnapshot> {
+        shared_line(self.input.shared.of(path), self.store_lost())
+    }
+
+    fn store_lost(&self) -> Option<Duration> {
+        self.gateway.site.others_age(Stopwatch::now())
     }
 
     pub(crate) fn explanation(&self, index: AppIndex) -> Response {
@@ -311,6 +325,8 @@ impl<'a> View<'a> {
                 None => app.path.map(|path| (path, AssignedBy::Pin)),
             },
             hold_downs: self.hold_downs(&config[app.peer]),
+            shared: &self.input.shared,
+            store_lost: self.store_lost(),
             aggregation: shown.path.as_deref().and_then(gathered),
         };
         let state = |path: PathIndex| {
@@ -429,6 +445,7 @@ impl<'a> View<'a> {
                 .map(seconds),
             delay_configured: path.delay.is_some(),
             configured_delay_seconds: path.delay.map(seconds),
+            shared_line: self.shared_line(index),
         })
     }
 
@@ -560,6 +577,7 @@ impl<'a> View<'a> {
                 .map(|forecast| forecast.percentiles())
                 .unwrap_or_default(),
             no_forecast: forecast.and_then(|forecast| forecast.why_not()),
+            shared_line: path.and_then(|path| self.shared_line(path)),
             margin_seconds: expected.and_then(|expected| expected.margin_seconds()),
             judged_by: verdict.map(|verdict| verdict.by),
             delay: figures.delay.recent.as_ref().map(summary),

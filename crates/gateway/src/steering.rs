@@ -20,7 +20,9 @@ use crate::{
     past_workloads::PastWorkloads,
     path_ids::{PathIds, PeerPath},
     planned_terms::{PlannedTerms, changed},
-    planning::{Plan, PlannerInput, PlanningProblem, Workload, forecast::ForecastState},
+    planning::{
+        Plan, PlannerInput, PlanningProblem, Workload, forecast::ForecastState, steady_capacity,
+    },
     send_history::{SendHistory, Sent},
     workload::body_bytes,
 };
@@ -29,6 +31,8 @@ use crate::{
 #[derive(Default)]
 pub(crate) struct Steering {
     paths: BTreeMap<PeerPath, TrackedPath>,
+    /// What the paths carry at most, where that was measured or configured.
+    capacities: BTreeMap<PeerPath, Bandwidth>,
     /// The last path of each application, here or before the restart. An application without a path
     /// counts as on it.
     preferred_paths: PreferredPaths<AppId, PathId>,
@@ -85,6 +89,10 @@ impl Steering {
         configured_delay: Option<Duration>,
         live: &PathSnapshot,
     ) -> bool {
+        let measured = live.capacity.map(|found| found.capacity.rate);
+        let known = self.capacities.get(&path).copied();
+        let capacity = steady_capacity(known, measured, live.stats.configured_rate);
+        self.capacities.insert(path, capacity);
         let tracked = self.paths.entry(path).or_default();
         tracked.on_observation(live.observation(), configured_delay)
     }
@@ -125,6 +133,11 @@ impl Steering {
     /// The path levels that are planned with; `None`: nothing was measured yet.
     pub(crate) fn level(&self, path: PeerPath) -> Option<PathSample> {
         self.paths.get(&path)?.level()
+    }
+
+    /// What a path carries at most, other traffic included; `None`: it was not observed yet.
+    pub(crate) fn capacity(&self, path: PeerPath) -> Option<Bandwidth> {
+        self.capacities.get(&path).copied()
     }
 
     /// The path that an application was on last, here or before the restart.
@@ -181,6 +194,7 @@ impl Steering {
     /// positions in the old one.
     pub(crate) fn follow(&mut self, paths: &[PeerPath], apps: &[String], path_ids: &PathIds) {
         self.paths.retain(|path, _| paths.contains(path));
+        self.capacities.retain(|path, _| paths.contains(path));
         let ids: BTreeSet<AppId> = apps.iter().map(|name| AppId::of_name(name)).collect();
         self.workloads.retain(|app, _| ids.contains(app));
         self.past_workloads.follow(apps);

@@ -58,6 +58,11 @@ pub struct PathInputs {
     /// What others leave free of it; `None`: not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available_bits_per_second: Option<f64>,
+    /// What it carries for all gateways of the site together: `bandwidth_bits_per_second` and the
+    /// traffic of the site's other gateways, as far as the gateway knows of it; `None`: of an older
+    /// gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line_bits_per_second: Option<f64>,
 }
 
 /// An application as the planner sees it.
@@ -71,6 +76,12 @@ pub struct AppInputs {
     pub length_bytes: f64,
     /// Mean time between their beginnings.
     pub interval_seconds: f64,
+    /// Squared coefficient of variation of the lengths; `None`: they are all the same, or not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub length_cv2: Option<f64>,
+    /// Squared coefficient of variation of the intervals; `None`: 1, as of exponential ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval_cv2: Option<f64>,
     /// `None`: it has no latency target. Stored under the name that earlier releases read.
     #[serde(
         rename = "demand_seconds",
@@ -264,12 +275,18 @@ impl Document for Inputs {
                 "available_bits_per_second",
                 path.available_bits_per_second.unwrap_or(0.0),
             )?;
+            quantity(
+                "line_bits_per_second",
+                path.line_bits_per_second.unwrap_or(0.0),
+            )?;
         }
         for app in &self.apps {
             name("app", &app.name)?;
             name("peer", &app.peer)?;
             quantity("length_bytes", app.length_bytes)?;
             quantity("interval_seconds", app.interval_seconds)?;
+            quantity("length_cv2", app.length_cv2.unwrap_or(0.0))?;
+            quantity("interval_cv2", app.interval_cv2.unwrap_or(0.0))?;
             quantity("demand_seconds", app.latency_target_seconds.unwrap_or(0.0))?;
             count("paths of an app", app.paths.len(), PATHS_MAX)?;
             app.paths.iter().try_for_each(|path| name("path", path))?;

@@ -87,6 +87,7 @@ pub(super) fn text(plan: &PlanSnapshot, supposed: Supposed) -> String {
         true => "no applications are configured\n".to_owned(),
         false => format!("{table}\n{LEGEND}\n"),
     };
+    text.push_str(&site_loads(plan));
     for line in verdict(plan, supposed, style) {
         text.push_str(&line);
         text.push('\n');
@@ -94,10 +95,24 @@ pub(super) fn text(plan: &PlanSnapshot, supposed: Supposed) -> String {
     text
 }
 
+/// The part of Q that other gateways of the site send, by path.
+fn site_loads(plan: &PlanSnapshot) -> String {
+    let load = |app: &PlannedApp| {
+        let load = app.terms?.site_load_bits_per_second;
+        Some((app.path.clone()?, load)).filter(|(_, load)| *load > 0.0)
+    };
+    let loads: BTreeMap<String, f64> = plan.apps.iter().filter_map(load).collect();
+    let line = |(path, load)| {
+        let load = rate(load);
+        format!("{path}: {load} of Q is sent by other gateways of the site\n")
+    };
+    loads.into_iter().map(line).collect()
+}
+
 /// Explains the columns below the table.
 const LEGEND: &str = "\
 T propagation delay including retransmissions, L message length, W rate of the path, Q load of other
-applications on it, H mean delay by equation 3 and by the scheduler's model, F latency target,
+applications on it, other gateways' of the site included, H mean delay by equation 3 and by the scheduler's model, F latency target,
 margin = F - H model. met: H model <= F. at p99: the model's 99th percentile <= F, as `keiro status`
 judges. Both allow for the tolerance. Where enough delays are measured and the plan changes nothing,
 measured delays are used instead.";

@@ -14,9 +14,11 @@ pub(super) use explanation::explanation;
 use std::time::Duration;
 
 use keiro_control::protocol::{
-    JudgedBy, ModelState, Request, Response, StatusSnapshot, StoreSnapshot, StoreState,
+    JudgedBy, ModelState, Request, Response, SharedLineSnapshot, StatusSnapshot, StoreSnapshot,
+    StoreState,
 };
 use keiro_stats::StatSet;
+use keiro_units::Bandwidth;
 use serde::Serialize;
 
 use super::{
@@ -146,6 +148,35 @@ fn status_text(status: &StatusSnapshot, style: Style) -> String {
     fields.add("history", history::state_text(&status.history, style));
     fields.add("public key", status.public_key.clone());
     fields.text()
+}
+
+/// What other gateways of the site send over a path, and how old that is.
+fn shared_line_text(line: &SharedLineSnapshot) -> String {
+    let parts: Vec<String> = line
+        .gateways
+        .iter()
+        .map(|on_line| {
+            let rate = Bandwidth::from_bits_per_second(on_line.load_bits_per_second as u64);
+            let apps = match on_line.apps {
+                1 => "1 application".to_owned(),
+                apps => format!("{apps} applications"),
+            };
+            let (rate, gateway) = (human::rate(rate), &on_line.gateway);
+            format!("{rate} by gateway {gateway} ({apps})")
+        })
+        .collect();
+    let age = line.age_seconds.map(seconds);
+    match (parts.is_empty(), age) {
+        (false, None) => format!("{}, part of the forecast", parts.join(", ")),
+        (false, Some(age)) => format!(
+            "{}, part of the forecast, as known {age} ago, since when the plan store has not answered",
+            parts.join(", ")
+        ),
+        (true, Some(age)) => {
+            format!("not known, the plan store has not answered for {age}")
+        }
+        (true, None) => NONE.to_owned(),
+    }
 }
 
 /// `2 of 3 up`: good if it is all of them.

@@ -170,6 +170,9 @@ pub struct PathSnapshot {
     /// The delay that is configured; absent: none is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configured_delay_seconds: Option<f64>,
+    /// Other gateways of the site on it; absent: there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_line: Option<SharedLineSnapshot>,
 }
 
 /// How small packets are aggregated on a path, from here to the peer.
@@ -390,6 +393,10 @@ pub struct AppSnapshot {
     /// Why the model gives no numbers, if it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_forecast: Option<String>,
+    /// Other gateways of the site on its path, whose traffic the forecast includes; absent: there is
+    /// none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_line: Option<SharedLineSnapshot>,
     /// The latency target minus the predicted delay: negative if it is missed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin_seconds: Option<f64>,
@@ -657,8 +664,12 @@ pub struct DelayTerms {
     pub length_bytes: f64,
     /// W: the path's rate, less what is lost.
     pub rate_bits_per_second: f64,
-    /// Q: what the other applications on the path send [path-selection eq. 2].
+    /// Q: what the other applications on the path send [path-selection eq. 2], those of other gateways
+    /// of the site included.
     pub other_load_bits_per_second: f64,
+    /// Which part of it other gateways of the site send.
+    #[serde(default)]
+    pub site_load_bits_per_second: f64,
     /// The mean delay by eq. 3; absent: all that is sent on the path reaches W.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paper_delay_seconds: Option<f64>,
@@ -669,6 +680,29 @@ pub struct DelayTerms {
     /// Its percentiles.
     #[serde(flatten)]
     pub predicted: PredictedPercentiles,
+}
+
+/// What other gateways of the site send over a path: paths of one name are one line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SharedLineSnapshot {
+    /// Those that send over it, by name.
+    pub gateways: Vec<LineUseSnapshot>,
+    /// How long the plan store has not answered: what is known of other gateways is that old; absent: it
+    /// answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_seconds: Option<f64>,
+}
+
+/// What one gateway sends over a line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LineUseSnapshot {
+    pub gateway: String,
+    /// How many of its applications are on the line.
+    pub apps: u64,
+    /// The mean rate of their messages, without headers.
+    pub load_bits_per_second: f64,
 }
 
 /// Why an application is where it is.
@@ -762,6 +796,9 @@ pub struct Candidate {
     /// Why the model gives no numbers there, if it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_forecast: Option<String>,
+    /// Other gateways of the site on it, whose traffic the numbers include; absent: there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_line: Option<SharedLineSnapshot>,
     /// Why it is or is not the one, with the numbers.
     pub verdict: String,
 }

@@ -1,19 +1,33 @@
 //! The sentences for applications of the path-selection paper.
 
 use keiro_control::config::PeerIndex;
-use keiro_planner::steer::PathSample;
+use keiro_planner::{
+    delay::AppSpec,
+    queueing::{Offered, OtherGateway, Traffic},
+    steer::PathSample,
+};
+use keiro_units::ByteCount;
 
 use std::collections::BTreeMap;
 
 use super::{text::distinct, *};
 use crate::planning::{
     PlannerInput, PlanningProblem,
-    forecast::ForecastState,
+    forecast::{ForecastState, wire_format},
     tests::{bursty_a5, paper, placed},
 };
 
 /// The explanation of the application of this number where the input put it.
 fn explained(config: &Config, input: &PlannerInput, number: usize) -> (String, Vec<CandidateView>) {
+    explained_in_site(config, input, number, None)
+}
+
+fn explained_in_site(
+    config: &Config,
+    input: &PlannerInput,
+    number: usize,
+    store_lost: Option<Duration>,
+) -> (String, Vec<CandidateView>) {
     let index = AppIndex(number);
     let problem = PlanningProblem::new(config, input);
     let candidates = problem.candidates(index, &ForecastState::default());
@@ -36,6 +50,8 @@ fn explained(config: &Config, input: &PlannerInput, number: usize) -> (String, V
         in_site: false,
         assigned: None,
         hold_downs: BTreeMap::new(),
+        shared: &input.shared,
+        store_lost,
         aggregation: None,
     };
     (subject.text(), subject.views(|_| PathState::Up))
@@ -70,6 +86,8 @@ fn measured_delays_have_mean_and_p99() {
         in_site: false,
         assigned: None,
         hold_downs: BTreeMap::new(),
+        shared: &SharedLines::default(),
+        store_lost: None,
         aggregation: None,
     };
     let text = subject.text();
@@ -81,7 +99,7 @@ fn measured_delays_have_mean_and_p99() {
 #[test]
 fn numbers_have_three_digits_and_names() {
     let mut config = paper("", "");
-    config.apps[4].length = Some(keiro_units::ByteCount::new(10_007));
+    config.apps[4].length = Some(ByteCount::new(10_007));
     let (text, _) = explained(&config, &placed([0, 0, 1, 0, 1]), 2);
     for part in [
         "A3 is on path2, as planned.",
@@ -140,7 +158,7 @@ fn thresholds_have_digits_that_distinguish_them() {
 #[test]
 fn an_overloaded_path_misses_the_target() {
     let mut config = paper("", "");
-    config.paths[0].rate = keiro_units::Bandwidth::from_mbit_per_second(50);
+    config.paths[0].rate = Bandwidth::from_mbit_per_second(50);
     let (text, views) = explained(&config, &placed([0, 0, 1, 1, 1]), 0);
     assert!(
         text.contains(
@@ -187,7 +205,7 @@ fn extrapolated_measurements_give_no_thresholds() {
     let (mut config, mut input) = bursty_a5(23);
     input.up.values_mut().for_each(|sample| {
         *sample = Some(PathSample {
-            bandwidth: keiro_units::Bandwidth::from_mbit_per_second(100),
+            bandwidth: Bandwidth::from_mbit_per_second(100),
             delay: Duration::from_millis(20),
             loss: Probability::ZERO,
         });
@@ -215,7 +233,7 @@ fn loss_is_named_beside_the_terms() {
     let config = paper("", "");
     let mut input = placed([0, 0, 1, 0, 1]);
     let lossy = PathSample {
-        bandwidth: keiro_units::Bandwidth::from_mbit_per_second(100),
+        bandwidth: Bandwidth::from_mbit_per_second(100),
         delay: Duration::from_millis(2),
         loss: Probability::new(0.05).unwrap(),
     };
@@ -223,6 +241,76 @@ fn loss_is_named_beside_the_terms() {
     let (text, _) = explained(&config, &input, 2);
     assert!(
         text.contains(", T and W adjusted for a loss of 5 %."),
+        "{text}"
+    );
+}
+
+/// Another gateway sends 100 kB every `millis` over path 2.
+fn with_other_gateway(mut input: PlannerInput, millis: u64) -> PlannerInput {
+    let spec = AppSpec {
+        length: ByteCount::new(100_000),
+        interval: Duration::from_millis(millis),
+        latency_target: None,
+    };
+    let rate = Bandwidth::from_mbit_per_second(100);
+    let on_line = LineUse {
+        gateway: "gw2".into(),
+        apps: 1,
+        load: spec.rate(),
+        sender: OtherGateway {
+            rate,
+            offered: Offered::of(&[Traffic::paper(spec)], &wire_format(rate, 0.0)),
+        },
+    };
+    input.shared.uses.insert(PathIndex(1), [on_line].into());
+    input
+}
+
+#[test]
+fn other_gateways_are_part_of_q_and_of_the_forecast_and_are_named() {
+    let config = paper("", "");
+    let alone = placed([0, 0, 1, 0, 1]);
+    let shared = with_other_gateway(alone.clone(), 16);
+    let (text, views) = explained(&config, &shared, 2);
+    // A5 sends 800 kbit/s.
+    assert!(
+        text.contains("(100 Mbit/s - 50.8 Mbit/s)")
+            && text.contains("Of Q, 50 Mbit/s by gateway gw2."),
+        "{text}"
+    );
+    let (_, before) = explained(&config, &alone, 2);
+    let [now, before] = [&views[1], &before[1]].map(|view| view.terms.unwrap());
+    assert_eq!(now.site_load_bits_per_second, 50e6);
+    assert_eq!(now.rate_bits_per_second, before.rate_bits_per_second);
+    assert_eq!(
+        now.other_load_bits_per_second,
+        before.other_load_bits_per_second + 50e6
+    );
+    let [now, before] = [now, before].map(|terms| terms.predicted_delay_seconds.unwrap());
+    assert!(now > before * 1.5, "{now} {before}");
+    assert_eq!(views[0].shared_line, None);
+    let line = views[1].shared_line.as_ref().unwrap();
+    assert_eq!(line.gateways[0].gateway, "gw2");
+    // Overloaded by both together.
+    let (text, views) = explained(&config, &with_other_gateway(alone, 9), 2);
+    assert_eq!(views[1].target_met, Some(false), "{text}");
+}
+
+#[test]
+fn how_old_it_is_what_is_known_of_other_gateways_is_said() {
+    let config = paper("", "");
+    let lost = Some(Duration::from_secs(90));
+    let shared = with_other_gateway(placed([0, 0, 1, 0, 1]), 16);
+    let (text, views) = explained_in_site(&config, &shared, 2, lost);
+    assert!(
+        text.contains("by gateway gw2. The plan store has not answered for 1.5 min"),
+        "{text}"
+    );
+    let line = views[1].shared_line.as_ref().unwrap();
+    assert_eq!(line.age_seconds, Some(90.0));
+    let (text, _) = explained_in_site(&config, &placed([0, 0, 1, 0, 1]), 2, lost);
+    assert!(
+        text.contains("what other gateways send is not known"),
         "{text}"
     );
 }

@@ -82,13 +82,38 @@ impl Subject<'_> {
             format!(", T and W adjusted for a loss of {}", percent(loss.get()))
         });
         format!(
-            " Mean delay by equation 3: T + L/(W - Q) = {} + {}/({} - {}) = {}{loss}.",
+            " Mean delay by equation 3: T + L/(W - Q) = {} + {}/({} - {}) = {}{loss}.{}",
             duration(terms.propagation),
             bytes(terms.length.get()),
             rate(terms.bandwidth),
             rate(terms.others),
             delay(candidate.prediction.delay),
+            self.site_sentence(candidate),
         )
+    }
+
+    /// Other gateways' part of Q, and how much is known of them.
+    fn site_sentence(&self, candidate: &Candidate) -> String {
+        let uses = self.shared.of(candidate.path);
+        let parts: Vec<String> = uses
+            .iter()
+            .map(|on_line| format!("{} by gateway {}", rate(on_line.load), on_line.gateway))
+            .collect();
+        let known = match parts.is_empty() {
+            true => String::new(),
+            false => format!(" Of Q, {}.", parts.join(", ")),
+        };
+        match self.store_lost {
+            Some(lost) if parts.is_empty() => format!(
+                " The plan store has not answered for {}: what other gateways send is not known.",
+                duration(lost)
+            ),
+            Some(lost) => format!(
+                "{known} The plan store has not answered for {}, and that is as old.",
+                duration(lost)
+            ),
+            None => known,
+        }
     }
 
     fn forecast_sentence(&self, candidate: &Candidate) -> String {

@@ -14,8 +14,8 @@ use keiro_control::{
 use keiro_planner::{
     delay::{Delay, PathSpec},
     queueing::{
-        self, DelayDistribution, Evidence, Forecast, Gateway, Invalid, Repair, Residual,
-        Resolution, Statistic, Traffic, WireFormat,
+        self, DelayDistribution, Evidence, Forecast, Gateway, Invalid, Offered, Repair, Residual,
+        Resolution, SharedLine, Statistic, Traffic, WireFormat,
     },
 };
 use keiro_units::{Bandwidth, ByteCount};
@@ -137,13 +137,15 @@ pub(crate) fn resolution(apps: usize) -> Resolution {
 
 /// A path as forecasts need it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Line {
+pub(crate) struct Line<'a> {
     pub(crate) index: PathIndex,
     /// Without the cost of losses.
     pub(crate) path: PathSpec,
     pub(crate) repair: Repair,
     /// Message outcomes that return over it per second, and are acknowledged.
     pub(crate) outcomes: f64,
+    /// Other gateways on it; `None`: there are none.
+    pub(crate) shared: Option<&'a SharedLine>,
 }
 
 /// An application as forecasts need it.
@@ -157,7 +159,7 @@ pub(crate) struct Sender {
 }
 
 /// The queueing model of a path.
-pub(crate) fn gateway(scheduler: Scheduler, line: &Line, resolution: Resolution) -> Gateway {
+pub(crate) fn gateway(scheduler: Scheduler, line: &Line<'_>, resolution: Resolution) -> Gateway {
     let wire = wire_format(line.path.bandwidth, line.outcomes);
     let scheduler = match scheduler {
         Scheduler::Deadline => queueing::Scheduler::Deadline,
@@ -173,16 +175,21 @@ pub(crate) fn gateway(scheduler: Scheduler, line: &Line, resolution: Resolution)
 /// Forecasts for applications that share a path.
 pub(crate) fn forecasts_of(
     scheduler: Scheduler,
-    line: &Line,
+    line: &Line<'_>,
     apps: &[Sender],
     forecast_state: &ForecastState,
     resolution: Resolution,
 ) -> Vec<DelayForecast> {
     let gateway = gateway(scheduler, line, resolution);
     let traffic: Vec<Traffic> = apps.iter().map(|app| app.traffic).collect();
-    let forecasts = forecast_state.asked.forecasts(gateway, &line.path, traffic);
+    let own = Offered::of(&traffic, &gateway.wire);
+    let mut forecasts = forecast_state.asked.forecasts(gateway, &line.path, traffic);
     let residual = forecast_state.residuals.get(&line.index);
-    let bursts = bursts(&forecasts, apps);
+    let mut bursts = bursts(&forecasts, apps);
+    if let Some(joint) = line.shared.map(|shared| shared.joint(&own)) {
+        forecasts.iter_mut().for_each(|f| *f = joint.of(*f));
+        bursts += joint.bursts();
+    }
     let forecast = |(forecast, app): (Forecast, &Sender)| {
         let judged = app.judge(&forecast);
         let judged = judged.and_then(|()| Invalid::among_bursts(bursts).map_or(Ok(()), Err));

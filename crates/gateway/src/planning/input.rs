@@ -13,6 +13,8 @@ use keiro_planner::{
 };
 use keiro_units::ByteCount;
 
+use super::line_use::SharedLines;
+
 /// Measurements and assignments that a plan is made from. Keys are positions in the configuration
 /// that is planned.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +43,8 @@ pub(crate) struct PlannerInput {
     pub(crate) measured: BTreeMap<AppIndex, MeasuredDelay>,
     /// No application has sent anything yet, so moves disturb none.
     pub(crate) unused: bool,
+    /// What other gateways of the site send over the paths.
+    pub(crate) shared: SharedLines,
 }
 
 /// The measured delay of an application on its present path.
@@ -179,6 +183,7 @@ impl PlannerInput {
             || self.flapping != now.flapping
             || self.site != now.site
             || self.workloads != now.workloads
+            || self.shared.uses != now.shared.uses
     }
 
     /// How many paths to peers are up.

@@ -4,7 +4,8 @@
 //! take paths that lead to its peer and are up. Pinned and assigned applications stay and count as
 //! load.
 //!
-//! - [`problem`]: what is to be planned, from the configuration and measurements ([`input`]).
+//! - [`problem`]: what is to be planned, from the configuration and measurements ([`input`]), and
+//!   what other gateways send over the same lines ([`line_use`]).
 //! - [`arrange`]: the planner's answer by [path-selection eq. 3] on wire sizes.
 //! - [`forecast`], [`forecasts`]: the queueing model's delays for the scheduler in use.
 //! - [`refine`], [`search`], [`improve`]: corrects the planner's answer where the forecast finds a
@@ -18,6 +19,7 @@ pub(crate) mod forecast;
 mod forecasts;
 mod improve;
 mod input;
+mod line_use;
 mod move_trigger;
 mod plan;
 mod problem;
@@ -31,9 +33,10 @@ pub(crate) mod what_if;
 pub(crate) use expected_delay::ExpectedDelay;
 pub(crate) use input::{
     MeasuredDelay, MeasuredWorkload, PlannerInput, Workload, WorkloadSource, is_other_workload,
-    workload_of,
+    traffic_of, workload_of,
 };
 pub(crate) use keiro_planner::steer::PlanMode;
+pub(crate) use line_use::{LineUse, SharedLines, rate_of_messages, steady_capacity};
 pub(crate) use move_trigger::MoveTrigger;
 pub(crate) use plan::{AppAssignment, Plan};
 pub(crate) use problem::PlanningProblem;

@@ -72,7 +72,7 @@ impl PlanningProblem {
             let path_of = |path: PathId| self.paths.get(path.0 as usize).copied();
             let setting = |setting: ParameterValue| match (parameter, setting) {
                 (Parameter::PathBandwidth(path), ParameterValue::Rate(rate)) => {
-                    ParameterValue::Rate(self.wire.bandwidth(path.0 as usize, rate))
+                    ParameterValue::Rate(self.whole_rate(path.0 as usize, rate))
                 }
                 _ => setting,
             };

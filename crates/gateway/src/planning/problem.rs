@@ -9,7 +9,7 @@ use keiro_control::{
 use keiro_planner::{
     delay::{AppSpec, Equation3, PathSpec, Prediction, Saturation, Terms, Tolerance},
     plan::{self, OnWire, Problem},
-    queueing::{Repair, WireFormat},
+    queueing::{Repair, SharedLine, WireFormat},
     steer::{PathSample, eligible_paths, path_queue, path_spec, probation_paths},
 };
 use keiro_units::Bandwidth;
@@ -17,13 +17,17 @@ use keiro_units::Bandwidth;
 use super::{
     forecast::{Line, Sender, packets_of, wire_format},
     input::{MeasuredDelay, PlannerInput, traffic_of, workload_of},
+    line_use::{rate_of_messages, rate_on_wire},
 };
 
 #[derive(Debug)]
 pub(crate) struct PlanningProblem {
     /// Position in the configuration, per path of the problem.
     pub(super) paths: Vec<PathIndex>,
+    /// What other gateways leave of them by eq. 3: without the mean rate of their messages.
     pub(super) path_specs: Vec<PathSpec>,
+    /// The same with what others use.
+    pub(super) whole_specs: Vec<PathSpec>,
     /// Position in the configuration, per application of the problem.
     pub(super) apps: Vec<AppIndex>,
     /// Messages as the applications know them.
@@ -33,6 +37,10 @@ pub(crate) struct PlanningProblem {
     pub(super) senders: Vec<Sender>,
     /// Paths without the cost of losses, and their repair.
     queues: Vec<(PathSpec, Repair)>,
+    /// Other gateways on them; `None`: there are none.
+    lines: Vec<Option<SharedLine>>,
+    /// What these send on average, by path: their messages, and the same on the wire.
+    others: Vec<[Bandwidth; 2]>,
     /// Per application: messages per second whose outcome the peer reports.
     outcomes: Vec<f64>,
     /// The present path of each; `None`: none.
@@ -61,7 +69,7 @@ impl PlanningProblem {
     pub(crate) fn new(config: &Config, input: &PlannerInput) -> Self {
         let packets = longest_message(config, input);
         let mut paths = Vec::new();
-        let (mut path_specs, mut queues) = (Vec::new(), Vec::new());
+        let (mut whole_specs, mut queues) = (Vec::new(), Vec::new());
         for (number, path) in config.paths.iter().enumerate() {
             let index = PathIndex(number);
             let of_path = |((p, _), _): &(&(PathIndex, PeerIndex), _)| *p == index;
@@ -69,10 +77,18 @@ impl PlanningProblem {
             if up.is_empty() {
                 continue;
             }
-            let samples = up.iter().filter_map(|(_, sample)| sample.as_ref());
-            let samples: Vec<&PathSample> = samples.collect();
+            let of_line = |((_, peer), sample): &(&(PathIndex, PeerIndex), &Option<PathSample>)| {
+                let sample = sample.as_ref()?;
+                let usable = sample.bandwidth;
+                let bandwidth = input.shared.line_rate(index, *peer, usable, path.rate);
+                Some(PathSample {
+                    bandwidth,
+                    ..*sample
+                })
+            };
+            let samples: Vec<PathSample> = up.iter().filter_map(of_line).collect();
             paths.push(index);
-            path_specs.push(worst(path, samples.iter().map(|s| path_spec(s, packets))));
+            whole_specs.push(worst(path, samples.iter().map(|s| path_spec(s, packets))));
             let repairs = samples.iter().map(|sample| path_queue(sample).1);
             queues.push((
                 worst(path, samples.iter().map(|sample| path_queue(sample).0)),
@@ -85,9 +101,18 @@ impl PlanningProblem {
                 }),
             ));
         }
+        let uses = paths.iter().map(|path| input.shared.of(*path));
+        let others: Vec<[Bandwidth; 2]> = uses
+            .map(|uses| [rate_of_messages(uses), rate_on_wire(uses)])
+            .collect();
+        let lines = paths.iter().zip(&queues);
+        let lines = lines.map(|(path, (queue, _))| input.shared.line(*path, queue.bandwidth));
         let mut problem = Self {
+            lines: lines.collect(),
+            path_specs: left_of(&whole_specs, others.iter().map(|[messages, _]| *messages)),
+            whole_specs,
+            others,
             paths,
-            path_specs,
             apps: Vec::new(),
             app_specs: Vec::new(),
             wire: OnWire::new(&[], &[], &[]),
@@ -117,8 +142,10 @@ impl PlanningProblem {
         let format = |(path, spec): (usize, &PathSpec)| {
             wire_format(spec.bandwidth, self.outcomes_over(path))
         };
-        let formats: Vec<WireFormat> = self.path_specs.iter().enumerate().map(format).collect();
-        OnWire::new(&self.path_specs, &self.app_specs, &formats)
+        let formats: Vec<WireFormat> = self.whole_specs.iter().enumerate().map(format).collect();
+        let on_wire = self.others.iter().map(|[_, on_wire]| *on_wire);
+        let path_specs = left_of(&self.whole_specs, on_wire);
+        OnWire::new(&path_specs, &self.app_specs, &formats)
     }
 
     fn add_app(&mut self, index: AppIndex, app: &App, input: &PlannerInput) {
@@ -203,13 +230,48 @@ impl PlanningProblem {
     }
 
     /// A path for forecasts.
-    pub(super) fn line(&self, path: usize) -> Line {
+    pub(super) fn line(&self, path: usize) -> Line<'_> {
         let (spec, repair) = self.queues[path];
         Line {
             index: self.paths[path],
             path: spec,
             repair,
             outcomes: self.outcomes_over(path),
+            shared: self.lines[path].as_ref(),
+        }
+    }
+
+    /// The same as far as other gateways leave it on average.
+    pub(super) fn left_of_line(&self, path: usize) -> PathSpec {
+        let (spec, _) = self.queues[path];
+        let [_, on_wire] = self.others[path];
+        less(&spec, on_wire)
+    }
+
+    /// What a path has to carry in all so that `left` is left for this gateway's messages as they are
+    /// on the wire.
+    pub(super) fn whole_rate(&self, path: usize, left: Bandwidth) -> Bandwidth {
+        let [_, on_wire] = self.others[path];
+        self.wire.bandwidth(path, left).saturating_add(on_wire)
+    }
+
+    /// The mean rate of other gateways' messages on a path, without headers.
+    pub(super) fn others_on(&self, path: usize) -> Bandwidth {
+        let [messages, _] = self.others[path];
+        messages
+    }
+
+    /// With the whole line in the terms: other gateways' messages are part of Q, not taken off W.
+    /// Delays are the same.
+    pub(super) fn with_others(&self, path: usize, prediction: Prediction) -> Prediction {
+        let terms = Terms {
+            bandwidth: self.whole_specs[path].bandwidth,
+            others: prediction.terms.others.saturating_add(self.others_on(path)),
+            ..prediction.terms
+        };
+        Prediction {
+            terms,
+            ..prediction
         }
     }
 
@@ -232,7 +294,10 @@ impl PlanningProblem {
         let assignment = self.current_assignment();
         let problem = Problem::new(&self.path_specs, &self.app_specs, &EQUATION).ok()?;
         let problem = problem.with_tolerance(self.tolerance);
-        let alternatives = plan::alternatives(&problem, &assignment, number);
+        let mut alternatives = plan::alternatives(&problem, &assignment, number);
+        for alternative in &mut alternatives {
+            alternative.prediction = self.with_others(alternative.path, alternative.prediction);
+        }
         Some((number, alternatives, assignment))
     }
 
@@ -248,7 +313,11 @@ impl PlanningProblem {
 
     /// By the paper's eq. 3, which knows no headers.
     pub(super) fn evaluate(&self, assignment: &[usize]) -> plan::Plan {
-        self.evaluated(&self.path_specs, &self.app_specs, assignment)
+        let mut plan = self.evaluated(&self.path_specs, &self.app_specs, assignment);
+        for (prediction, path) in plan.predictions.iter_mut().zip(assignment) {
+            *prediction = self.with_others(*path, *prediction);
+        }
+        plan
     }
 
     /// By eq. 3 as the planner goes by it.
@@ -281,6 +350,24 @@ impl PlanningProblem {
 pub(super) const EQUATION: Equation3 = Equation3 {
     saturation: Saturation::Refused,
 };
+
+/// Paths without what others send.
+fn left_of(paths: &[PathSpec], others: impl Iterator<Item = Bandwidth>) -> Vec<PathSpec> {
+    let paths = paths.iter().zip(others);
+    paths.map(|(path, others)| less(path, others)).collect()
+}
+
+/// At least 1 bit/s is left, which every application overloads.
+fn less(path: &PathSpec, others: Bandwidth) -> PathSpec {
+    if others.is_zero() {
+        return *path;
+    }
+    let left = path.bandwidth.saturating_sub(others);
+    PathSpec {
+        bandwidth: left.max(Bandwidth::from_bits_per_second(1)),
+        ..*path
+    }
+}
 
 /// A path to several peers: the least bandwidth and the longest delay of them; as configured where
 /// nothing is measured.

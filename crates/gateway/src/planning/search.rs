@@ -108,10 +108,10 @@ impl PlanningProblem {
 
     fn target_search(&self, may: &[Vec<bool>]) -> TargetSearch {
         let estimate = |path: usize| {
-            let line = self.line(path);
+            // The forecast corrects what this leaves out of a line that other gateways use.
             PathEstimate::new(
-                &gateway(self.scheduler, &line, Resolution::COARSE),
-                &line.path,
+                &gateway(self.scheduler, &self.line(path), Resolution::COARSE),
+                &self.left_of_line(path),
             )
         };
         let paths: Vec<PathEstimate> = (0..self.paths.len()).map(estimate).collect();

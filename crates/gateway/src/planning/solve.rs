@@ -132,7 +132,9 @@ impl PlanningProblem {
                         .iter()
                         .map(|n| self.apps[*n])
                         .collect(),
-                    others_max: limit.and_then(|limit| EQUATION.others_max(path, spec, limit)),
+                    others_max: limit
+                        .and_then(|limit| EQUATION.others_max(path, spec, limit))
+                        .map(|max| max.saturating_add(self.others_on(alternative.path))),
                     prediction,
                 }
             })

@@ -93,8 +93,8 @@ impl PathNames<'_> {
     }
 }
 
-/// An application with its present path: as its gateway reports it, unless the plan `before` was
-/// made from the same report. `None`: no path leads to its peer, or its workload is not known.
+/// An application with its present [`place`]. `None`: no path leads to its peer, or its workload is
+/// not known.
 fn steered_app(
     id: AppId,
     gateway: &Inputs,
@@ -109,14 +109,6 @@ fn steered_app(
     let allowed = gateway.paths.iter().filter(leads_there);
     let only: BTreeSet<PathId> = allowed.filter_map(|path| names.id(&path.name)).collect();
     let spec = spec_of(app).filter(|_| !only.is_empty())?;
-    let is_same_report =
-        |plan: &&SitePlan| plan.made_from.get(&gateway.gateway) == Some(&gateway.sequence);
-    let moved = before.filter(is_same_report).is_none();
-    let reported = app.path_now.as_deref().filter(|_| moved);
-    let planned = |plan: &SitePlan| {
-        let assigned = plan.assignments.get(&gateway.gateway)?.get(&app.name)?;
-        names.id(assigned)
-    };
     Some(SteeredApp {
         id,
         spec: AppSpec {
@@ -125,10 +117,29 @@ fn steered_app(
         },
         allowed: Allowed::Only(only),
         fallback: BTreeSet::new(),
-        path: reported
-            .and_then(|name| names.id(name))
-            .or_else(|| before.and_then(planned)),
+        path: place(gateway, app, before, |name| names.id(name).is_some())
+            .and_then(|name| names.id(name)),
     })
+}
+
+/// Where an application is: as its gateway reports it, unless `plan` was made from the same report,
+/// or there is no such path.
+pub(super) fn place<'a>(
+    gateway: &'a Inputs,
+    app: &'a AppInputs,
+    plan: Option<&'a SitePlan>,
+    is_path: impl Fn(&str) -> bool,
+) -> Option<&'a str> {
+    let is_same_report =
+        |plan: &&SitePlan| plan.made_from.get(&gateway.gateway) == Some(&gateway.sequence);
+    let moved = plan.filter(is_same_report).is_none();
+    let reported = app.path_now.as_deref();
+    let reported = reported.filter(|name| moved && is_path(name));
+    let planned = |plan: &'a SitePlan| {
+        let assigned = plan.assignments.get(&gateway.gateway)?.get(&app.name)?;
+        Some(assigned.as_str())
+    };
+    reported.or_else(|| plan.and_then(planned))
 }
 
 /// The properties of each line: the least bandwidth and the longest delay that a gateway reports.
@@ -143,7 +154,9 @@ fn paths_of<'a>(inputs: &[&'a Inputs]) -> BTreeMap<&'a str, PathSpec> {
         let Some(delay) = delay.ok().filter(|delay| *delay <= DELAY_MAX) else {
             continue;
         };
-        let rate = path.bandwidth_bits_per_second;
+        // What the site's own traffic takes is planned anew.
+        let usable = path.bandwidth_bits_per_second;
+        let rate = path.line_bits_per_second.unwrap_or(usable).max(usable);
         if !(1.0..RATE_END).contains(&rate) {
             continue;
         }

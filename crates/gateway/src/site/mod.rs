@@ -11,6 +11,7 @@
 //! newest inputs. An older plan would send them back, and the next one here again.
 
 mod leader;
+mod others;
 mod report;
 
 use std::{
@@ -36,8 +37,12 @@ use keiro_store::{
 };
 
 pub(crate) use self::report::inputs;
-use self::{leader::plan_for_all, report::is_unchanged};
-use crate::privileges::Privileges;
+use self::{
+    leader::plan_for_all,
+    others::{Others, others_on},
+    report::is_unchanged,
+};
+use crate::{planning::LineUse, privileges::Privileges};
 
 /// The state of the plan store; see the module.
 pub(crate) struct Site {
@@ -70,6 +75,12 @@ pub(crate) struct Site {
     waits: Option<Stopwatch>,
     /// The leader does not answer.
     is_unanswered: bool,
+    /// What other gateways send, of the last view and plan.
+    others: Others,
+    /// The view or the plan has changed since.
+    others_outdated: bool,
+    /// Since when the store does not answer.
+    lost_since: Option<Stopwatch>,
 }
 
 /// What the control thread has to do after an update of the store.
@@ -95,6 +106,9 @@ pub(crate) enum Part {
 /// How long the leader may take. Ours: it plans within some tens of milliseconds, and dies for its
 /// store after five seconds.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
+/// How long forecasts count what other gateways sent last while the store does not answer. Ours: as
+/// long as the window in which their traffic was measured.
+const OTHERS_AGE_MAX: Duration = Duration::from_secs(300);
 /// How long an orderly stop may wait for the store.
 const LEAVE_TIME: Duration = Duration::from_millis(500);
 
@@ -146,6 +160,9 @@ impl Site {
             must_publish: false,
             waits: None,
             is_unanswered: false,
+            others: Others::default(),
+            others_outdated: false,
+            lost_since: None,
         }
     }
 
@@ -378,8 +395,50 @@ impl Site {
         self.shared
     }
 
+    /// Finds what other gateways send over `lines`, the names of this one's paths, after updates or
+    /// a new configuration. Returns what forecasts newly leave out.
+    pub(crate) fn follow_others(&mut self, lines: &BTreeSet<String>) -> Option<String> {
+        if !self.shared {
+            return None;
+        }
+        let others = others_on(&self.view, self.plan.as_ref(), &self.gateway, lines);
+        let before = std::mem::replace(&mut self.others, others);
+        self.others_outdated = false;
+        let is_new = self.others.refused != before.refused;
+        self.others.notice().filter(|_| is_new)
+    }
+
+    /// The view or the plan has changed since [`follow_others`](Self::follow_others).
+    pub(crate) const fn are_others_outdated(&self) -> bool {
+        self.others_outdated
+    }
+
+    /// What other gateways send over this one's lines, by name. Empty while nothing is known, and once
+    /// the store has not answered for [`OTHERS_AGE_MAX`]. A gateway that ends is left out after the time to
+    /// live of its inputs.
+    pub(crate) fn others(
+        &self,
+        now: Stopwatch,
+    ) -> impl Iterator<Item = (&String, &Arc<[LineUse]>)> {
+        let is_recent = self.others_age(now).is_none_or(|age| age < OTHERS_AGE_MAX);
+        let lines = is_recent.then_some(&self.others.lines);
+        lines.into_iter().flatten()
+    }
+
+    /// How long the store has not answered; `None`: it does, or there is no site.
+    pub(crate) fn others_age(&self, now: Stopwatch) -> Option<Duration> {
+        let since = self.lost_since.filter(|_| self.shared)?;
+        Some(now.saturating_duration_since(since))
+    }
+
     /// Takes an update of the store over.
     pub(crate) fn on_update(&mut self, update: Update) -> SiteChange {
+        match &update {
+            Update::Connected { .. } => self.lost_since = None,
+            Update::Lost { .. } => self.lost_since = Some(Stopwatch::now()),
+            Update::View(_) | Update::Restored(_) => self.others_outdated = true,
+            Update::Accepted { .. } | Update::Refused { .. } | Update::Notice(_) => {}
+        }
         match update {
             Update::Connected { lost_for: None } => SiteChange::default(),
             Update::Connected {
@@ -606,5 +665,27 @@ mod tests {
         site.own.insert("x".into());
         assert!(!site.settle());
         assert_eq!(places(&site), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_known_of_others_ages_while_the_store_is_gone_and_is_forgotten_in_the_end() {
+        let mut site = site(1);
+        let uses: Arc<[LineUse]> = Arc::new([]);
+        site.others.lines.insert("p1".into(), uses);
+        let lost = Stopwatch::now();
+        assert_eq!(site.others_age(lost), None);
+        assert_eq!(site.others(lost).count(), 1);
+        site.lost_since = Some(lost);
+        let later = lost + OTHERS_AGE_MAX / 2;
+        assert_eq!(site.others_age(later), Some(OTHERS_AGE_MAX / 2));
+        assert_eq!(site.others(later).count(), 1);
+        let latest = lost + OTHERS_AGE_MAX;
+        assert_eq!(site.others(latest).count(), 0);
+        // It answers again.
+        let _ = site.on_update(Update::Connected { lost_for: None });
+        assert_eq!(site.others(latest).count(), 1);
+        // With files there is no site.
+        let alone = Site::without_store("g".into(), false);
+        assert_eq!(alone.others_age(latest), None);
     }
 }

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 
 use keiro_control::config::{AppIndex, Config, PathIndex, PeerIndex};
-use keiro_planner::steer::{PathHoldDown, PathSample};
+use keiro_planner::{
+    queueing::Spread,
+    steer::{PathHoldDown, PathSample},
+};
 use keiro_store::{AppInputs, PathInputs};
 
-use crate::planning::{PlannerInput, workload_of};
+use crate::planning::{PlannerInput, traffic_of};
 
 /// Whether `now` publishes the same as `published`: the path of an application before the plan placed it
 /// is no change.
@@ -29,14 +32,14 @@ pub(crate) fn inputs(
     input: &PlannerInput,
     places: Option<&BTreeMap<AppIndex, PathIndex>>,
 ) -> (Vec<PathInputs>, Vec<AppInputs>) {
-    let path = |((path, peer), sample): (&(PathIndex, PeerIndex), &Option<PathSample>)| {
-        let path = &config[*path];
+    let path = |((index, peer), sample): (&(PathIndex, PeerIndex), &Option<PathSample>)| {
+        let path = &config[*index];
+        let usable = sample.map_or(path.rate, |sample| sample.bandwidth.min(path.rate));
+        let line = input.shared.line_rate(*index, *peer, usable, path.rate);
         PathInputs {
             name: path.name.to_string(),
             peer: config[*peer].name.to_string(),
-            bandwidth_bits_per_second: sample
-                .map_or(path.rate, |sample| sample.bandwidth.min(path.rate))
-                .as_bits_per_second() as f64,
+            bandwidth_bits_per_second: usable.as_bits_per_second() as f64,
             delay_seconds: sample
                 .map(|sample| sample.delay)
                 .or(path.delay)
@@ -45,11 +48,17 @@ pub(crate) fn inputs(
             loss_ratio: sample.map_or(0.0, |sample| sample.loss.get()),
             jitter_seconds: None,
             available_bits_per_second: None,
+            line_bits_per_second: Some(line.as_bits_per_second() as f64),
         }
     };
+    let with_spreads = config.apps.len() <= SPREADS_APPS_MAX;
     let apps = config.apps.iter().enumerate().map(|(number, app)| {
         let index = AppIndex(number);
-        let (workload, _) = workload_of(app, input.workloads.get(&index).copied());
+        let traffic = traffic_of(app, input.workloads.get(&index).copied());
+        let cv2 = |spread: Spread, usual: Spread| {
+            let is_published = with_spreads && spread != usual;
+            is_published.then(|| (spread.ratio() * 1000.0).round() / 1000.0)
+        };
         let wanted = input.operator.get(&index).copied().or(app.path);
         let is_own = wanted.is_none() && !input.site.contains_key(&index);
         let place = places
@@ -58,8 +67,10 @@ pub(crate) fn inputs(
         AppInputs {
             name: app.name.to_string(),
             peer: config[app.peer].name.to_string(),
-            length_bytes: workload.length.get() as f64,
-            interval_seconds: workload.interval.as_secs_f64(),
+            length_bytes: traffic.app.length.get() as f64,
+            interval_seconds: traffic.app.interval.as_secs_f64(),
+            length_cv2: cv2(traffic.length_spread, Spread::NONE),
+            interval_cv2: cv2(traffic.interval_spread, Spread::EXPONENTIAL),
             latency_target_seconds: app
                 .latency_target
                 .map(|latency_target| latency_target.as_secs_f64()),
@@ -81,6 +92,9 @@ pub(crate) fn inputs(
     let paths = input.up.iter().filter(offered).map(path);
     (paths.collect(), apps.collect())
 }
+
+/// Of more applications the spreads are left out, so that all fit into the document.
+const SPREADS_APPS_MAX: usize = 5_000;
 
 /// Whether a path to a peer is published. Paths on hold-down are published only while in use, so
 /// that other gateways' plans do not use them either.

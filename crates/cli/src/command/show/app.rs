@@ -7,7 +7,7 @@ use keiro_control::{
 
 use keiro_stats::{AppStats, StatSet, Value};
 
-use super::{FieldList, known, listed, met_and_source, seconds, word};
+use super::{FieldList, known, listed, met_and_source, seconds, shared_line_text, word};
 use crate::{
     command::figures,
     output::{
@@ -148,6 +148,9 @@ fn add_messages(fields: &mut FieldList, app: &AppSnapshot) {
         known(app.workload.as_ref(), workload_text),
     );
     fields.add("forecast", forecast_text(app));
+    if let Some(line) = &app.shared_line {
+        fields.add("other gateways", shared_line_text(line));
+    }
     fields.add("measured delay", measured_delay_text(app));
     // The latency target is above, the predicted delay in the forecast.
     let shown = ["latency target", "target met", "predicted delay"];

@@ -3,7 +3,7 @@
 use keiro_control::protocol::{AggregationSnapshot, PathSnapshot, PathState};
 use keiro_stats::{Kind, PathStats, Stat, StatSet};
 
-use super::{FieldList, Health, cell, known, listed, mark, seconds, word};
+use super::{FieldList, Health, cell, known, listed, mark, seconds, shared_line_text, word};
 use crate::output::{
     Style, human,
     table::{Cell, Table},
@@ -142,6 +142,9 @@ pub(super) fn text(path: &PathSnapshot, style: Style) -> String {
             )
         }),
     );
+    if let Some(line) = &path.shared_line {
+        fields.add("other gateways", shared_line_text(line));
+    }
     add_figures(&mut fields, path);
     if let Some(socket) = &path.socket {
         fields.add_stats("socket ", &socket.0);
