@@ -262,7 +262,7 @@ impl Experiment for Transfers {
             basis,
             drawings: transfers::drawings(self, &measured, quick)?,
             runs: transfers::runs_reports(self, &measured),
-            notes: transfers::notes(&measured),
+            notes: transfers::notes(self, &measured),
             files: vec![("times.csv", transfers::times_csv(self, &measured))],
         })
     }

@@ -16,7 +16,7 @@ use plotters::{
 };
 
 pub use axes::quiet_axes;
-pub use dash::{Dash, SAMPLE_WIDTH, line_sample};
+pub use dash::{Dash, SAMPLE_WIDTH, line_sample, line_through};
 pub use marks::{LogChart, decades, x_marks};
 pub use palette::{BLUE, COLOURS, GRID, INK, MARK, PURPLE, VERMILION, colour};
 

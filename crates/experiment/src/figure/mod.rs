@@ -46,6 +46,12 @@ fn draw(
     })
 }
 
+/// The colour's index of the series with this index: of a few series, those whose colours differ most.
+pub(crate) fn place(index: usize) -> usize {
+    const FIRST: [usize; keiro_figure::COLOURS] = [0, 2, 3, 4, 5, 1];
+    FIRST.get(index).copied().unwrap_or(index)
+}
+
 /// Formats a tick without floating-point noise.
 fn tick_text(ms: f64) -> String {
     format!("{}", (ms * 1e6).round() / 1e6)

@@ -1,6 +1,8 @@
 //! Points and fitted lines over linear axes that begin at zero, several series in one figure.
 
-use keiro_figure::{Canvas, DrawError, GRID, INK, LABEL_SIZE, MARK, PlotResult, label};
+use keiro_figure::{
+    Canvas, Dash, DrawError, GRID, INK, LABEL_SIZE, MARK, PlotResult, label, line_through,
+};
 use plotters::{element::PathElement, prelude::*, style::text_anchor::HPos};
 
 use super::{Drawing, csv_text, draw, tick_text};
@@ -22,13 +24,15 @@ pub struct XyFigure {
 pub struct XySeries {
     pub name: String,
     pub colour: RGBColor,
+    /// Whether points are rings and lines are dashed, as for a second series of the same colour.
+    pub hollow: bool,
     /// Measured values, by rising x.
     pub points: Vec<(f64, f64)>,
     pub lines: Vec<Vec<(f64, f64)>>,
 }
 
 const LEFT: i32 = 84;
-const RIGHT: i32 = 130;
+const RIGHT: i32 = 150;
 const TOP: i32 = 30;
 const HEIGHT: i32 = 340;
 const BOTTOM: i32 = 48;
@@ -120,10 +124,18 @@ impl XyFigure {
         for series in &self.series {
             for line in &series.lines {
                 let line: Vec<(i32, i32)> = line.iter().map(|point| at(*point)).collect();
-                canvas.draw(&PathElement::new(line, series.colour.stroke_width(2)))?;
+                let dash = match series.hollow {
+                    true => Dash::Dashed,
+                    false => Dash::Solid,
+                };
+                line_through(canvas, &line, series.colour.stroke_width(2), dash)?;
             }
             for point in &series.points {
-                canvas.draw(&Circle::new(at(*point), 3, series.colour.filled()))?;
+                let (radius, style) = match series.hollow {
+                    true => (5, series.colour.stroke_width(1)),
+                    false => (3, series.colour.filled()),
+                };
+                canvas.draw(&Circle::new(at(*point), radius, style))?;
             }
             if let Some(last) = series.points.last() {
                 names.push((at(*last).1, series));
@@ -204,6 +216,7 @@ mod tests {
         let series = |name: &str, slope: f64| XySeries {
             name: name.to_owned(),
             colour: RGBColor(0, 0, 0),
+            hollow: slope < 1.0,
             points: vec![(1.0, slope), (10.0, 10.0 * slope)],
             lines: vec![vec![(1.0, slope), (5.0, 5.0 * slope), (10.0, 10.0 * slope)]],
         };

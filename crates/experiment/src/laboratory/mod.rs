@@ -7,6 +7,7 @@ mod gateways;
 mod messages;
 mod parameters;
 mod transactions;
+mod transfers;
 mod trials;
 mod usage;
 
@@ -36,6 +37,7 @@ use crate::{
     runner::{Arrived, Outcome, Progress, Request, Runner},
     setup::{Assignment, GENERATED_TOPOLOGY, Setup, Transport},
     transactions::TransactionRunner,
+    transfers::TransferRunner,
     trials::TrialRunner,
 };
 use gateways::Gateways;
@@ -138,6 +140,10 @@ impl Runner for Laboratory {
     }
 
     fn study(&mut self) -> Option<&mut dyn StudyRunner> {
+        Some(self)
+    }
+
+    fn transfers(&mut self) -> Option<&mut dyn TransferRunner> {
         Some(self)
     }
 

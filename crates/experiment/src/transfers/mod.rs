@@ -1,7 +1,8 @@
 //! Transfer times against sizes over networks of different latency and bandwidth [latency-bandwidth §3].
 //!
 //! Every transfer is a TCP connection of its own, from its first packet until the receiver has the last byte. A
-//! [`TransferRunner`] carries it. Lines are fitted below and above one size, as the paper's are.
+//! [`TransferRunner`] carries it: in the laboratory what `keiro measure` does, over an emulated link, or in the
+//! simulator. Lines are fitted below and above one size, as the paper's are.
 
 mod measure;
 mod plan;
@@ -14,7 +15,7 @@ use keiro_control::units::Text;
 use keiro_units::{Bandwidth, ByteCount};
 use serde::Deserialize;
 
-use crate::{row::Source, transactions::Target};
+use crate::{record::EmulatorReport, row::Source, setup::Extent, transactions::Target};
 pub(crate) use measure::{Measured, measure, select};
 pub(crate) use plan::{NetworksFile, TransfersFile};
 pub(crate) use report::{drawings, notes, rows, runs_reports, times_csv};
@@ -49,6 +50,8 @@ pub struct Networks {
     /// One line is fitted to the sizes up to this one, and one to those above.
     pub split: Text<ByteCount>,
     pub networks: Vec<Network>,
+    /// Extent of a full run in the laboratory; `None` is that of the simulator.
+    pub lab: Option<Extent>,
 }
 
 /// A network between two hosts.
@@ -88,8 +91,7 @@ pub trait TransferRunner {
     /// The source of its values.
     fn source(&self) -> Source;
 
-    /// Seconds from the connection's first packet until the receiver has the last byte; `None` if that took
-    /// longer than `limit`.
+    /// Carries one transfer, for at most `limit`. Leaves nothing behind, also on failure.
     ///
     /// # Errors
     /// Why it could not be carried out, and what to try.
@@ -99,5 +101,22 @@ pub trait TransferRunner {
         size: ByteCount,
         seed: u64,
         limit: Duration,
-    ) -> anyhow::Result<Option<f64>>;
+    ) -> anyhow::Result<TransferOutcome>;
+}
+
+/// Result of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TransferOutcome {
+    /// Seconds from the connection's first packet until the receiver has the last byte; `None` if that took
+    /// longer than the limit.
+    pub seconds: Option<f64>,
+    /// Lateness of the emulator; `None` in the simulator.
+    pub emulator: Option<EmulatorReport>,
+}
+
+impl TransferOutcome {
+    /// Whether the emulator was too late for the transfer to count.
+    fn is_void(&self) -> bool {
+        self.emulator.is_some_and(|emulator| emulator.is_void())
+    }
 }

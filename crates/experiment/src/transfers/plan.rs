@@ -10,7 +10,7 @@ use super::{Network, Networks, Shape, Transfers, report};
 use crate::{
     error::PlanError,
     plan::{Kind, Plan},
-    row,
+    row::{self, Source},
     setup::{Extent, GENERATED_TOPOLOGY, Headers, Setup, Transport, Variant, nearest},
     subject::Subject,
     transactions::Target,
@@ -45,6 +45,8 @@ pub(crate) struct NetworksFile {
     networks: Vec<Network>,
     run: Extent,
     quick: Extent,
+    /// How much a full run measures in the laboratory, where time is real.
+    lab: Option<Extent>,
 }
 
 impl TransfersFile<String> {
@@ -107,6 +109,9 @@ impl NetworksFile {
                 Text(SIZE_MAX)
             ));
         }
+        if let Some(lab) = &self.lab {
+            lab.check("lab")?;
+        }
         self.run.check("run")?;
         self.quick.check("quick")
     }
@@ -150,19 +155,28 @@ impl TransfersFile<NetworksFile> {
                 sizes: file.sizes,
                 split: file.split,
                 networks: file.networks,
+                lab: file.lab,
             },
             shown,
             figure: self.figure,
             targets: Vec::new(),
             paper: BTreeMap::new(),
         };
-        let units: BTreeMap<String, &str> = report::names(&transfers).into_iter().collect();
+        let of_source = |source| report::names(&transfers, source);
+        let simulated = of_source(Source::Sim);
+        let in_lab: Vec<String> = of_source(Source::Lab)
+            .into_iter()
+            .map(|row| row.0)
+            .collect();
+        let all = of_source(Source::Lab).into_iter().chain(simulated);
+        let units: BTreeMap<String, &str> = all.collect();
         let rows: Vec<String> = units.keys().cloned().collect();
         let unit_of = |row: &str| units.get(row).copied().unwrap_or("UNIT");
         let targets = self.targets.iter();
         let targets = targets.map(|text| Target::parse(text, &rows, unit_of));
         transfers.targets = targets.collect::<Result<_, _>>()?;
-        transfers.paper = row::checked_paper(self.paper, &rows)?;
+        // The paper has one value for both sources.
+        transfers.paper = row::checked_paper(self.paper, &in_lab)?;
         let variant = |(number, &network): (usize, &usize)| Variant {
             id: number.to_string(),
             name: transfers.networks.networks[network].name.clone(),

@@ -1,16 +1,20 @@
 //! Report of transfers: fitted lines, figure, times.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
 
 use keiro_model::fit::{Fit, Interval, PaperLine, Sample};
 use keiro_units::ByteCount;
 
-use super::{Measured, Shape, Transfers};
+use super::{Measured, Shape, Transfers, measure::Transfer};
 use crate::{
     evaluate::{Basis, NamedDrawing, TargetResult},
     figure::{self, DrawError, XyFigure, XySeries},
     manifest::{EmulatorsReport, RunsReport},
-    row::{Row, Verdict},
+    row::{Row, Source, Verdict},
+    setup::SIMULATED_SUFFIX,
     stats,
 };
 
@@ -67,35 +71,63 @@ impl Quantity {
     }
 }
 
-/// All possible rows, with their units.
-pub(super) fn names(transfers: &Transfers) -> Vec<(String, &'static str)> {
+/// All possible rows of a source, with their units.
+pub(super) fn names(transfers: &Transfers, source: Source) -> Vec<(String, &'static str)> {
     let of_network = |&network: &usize| {
-        let name = &transfers.networks.networks[network].name;
-        ALL.map(|quantity| (format!("{} {name}", quantity.name()), quantity.unit()))
+        let of = Series { source, network };
+        ALL.map(|quantity| (of.row(transfers, quantity), quantity.unit()))
     };
     transfers.shown.iter().flat_map(of_network).collect()
 }
 
-/// Networks that were measured, in the order in which they are shown.
-fn networks(transfers: &Transfers, measured: &Measured) -> Vec<usize> {
-    let is_measured =
-        |network: &usize| measured.transfers.iter().any(|one| one.network == *network);
-    transfers
-        .shown
-        .iter()
-        .copied()
-        .filter(is_measured)
-        .collect()
+/// A network's transfers in one source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Series {
+    source: Source,
+    /// Its index.
+    network: usize,
 }
 
-fn samples(measured: &Measured, network: usize) -> Vec<Sample> {
-    let of_network = measured
-        .transfers
-        .iter()
-        .filter(|one| one.network == network);
-    of_network
-        .filter_map(|one| Sample::new(one.size, one.seconds?).ok())
-        .collect()
+impl Series {
+    /// Those that were measured, in the order in which they are shown, the laboratory's first.
+    fn all(transfers: &Transfers, measured: &Measured) -> Vec<Self> {
+        let of_source = |source| {
+            let shown = transfers.shown.iter();
+            shown.map(move |&network| Self { source, network })
+        };
+        let possible = [Source::Lab, Source::Sim].into_iter().flat_map(of_source);
+        possible
+            .filter(|series| series.transfers(measured).next().is_some())
+            .collect()
+    }
+
+    fn name(self, transfers: &Transfers) -> &str {
+        &transfers.networks.networks[self.network].name
+    }
+
+    fn row(self, transfers: &Transfers, quantity: Quantity) -> String {
+        let name = format!("{} {}", quantity.name(), self.name(transfers));
+        match self.source {
+            Source::Lab => name,
+            Source::Sim => format!("{name} {SIMULATED_SUFFIX}"),
+        }
+    }
+
+    fn transfers(self, measured: &Measured) -> impl Iterator<Item = &Transfer> + Clone {
+        let all = measured.transfers.iter();
+        all.filter(move |one| (one.source, one.network) == (self.source, self.network))
+    }
+
+    fn samples(self, measured: &Measured) -> Vec<Sample> {
+        let of_series = self.transfers(measured);
+        of_series
+            .filter_map(|one| Sample::new(one.size, one.outcome.seconds?).ok())
+            .collect()
+    }
+
+    fn is_void(self, measured: &Measured) -> bool {
+        self.transfers(measured).any(Transfer::is_void)
+    }
 }
 
 /// The line up to the split, or above it.
@@ -121,10 +153,10 @@ fn line(transfers: &Transfers, samples: &[Sample], side: Side) -> Option<PaperLi
 fn value(
     transfers: &Transfers,
     measured: &Measured,
-    network: usize,
+    series: Series,
     of: Quantity,
 ) -> Option<Valued> {
-    let samples = samples(measured, network);
+    let samples = series.samples(measured);
     match of {
         Quantity::Slope(side) => line(transfers, &samples, side).map(|line| {
             (
@@ -150,68 +182,91 @@ fn value(
             Some((megabytes(largest.bytes), Some(interval)))
         }
         Quantity::Unended => {
-            let unended = measured.transfers.iter();
-            let unended = unended.filter(|one| one.network == network && one.seconds.is_none());
+            let unended = series.transfers(measured);
+            let unended = unended.filter(|one| one.outcome.seconds.is_none());
             Some((unended.count() as f64, None))
         }
     }
 }
 
+/// A row without its verdict.
+struct Found {
+    name: String,
+    /// The row's name without its source, by which the paper's values are listed.
+    paper: String,
+    quantity: Quantity,
+    samples: usize,
+    value: Option<Valued>,
+    is_void: bool,
+}
+
 /// All rows of the measured networks, and their basis.
 pub(crate) fn rows(transfers: &Transfers, measured: &Measured) -> (Vec<Row>, Vec<Basis>) {
     let mut found = Vec::new();
-    for network in networks(transfers, measured) {
-        let name = &transfers.networks.networks[network].name;
-        let samples = samples(measured, network).len();
+    for series in Series::all(transfers, measured) {
+        let in_lab = Series {
+            source: Source::Lab,
+            ..series
+        };
         for quantity in ALL {
-            let row = format!("{} {name}", quantity.name());
-            found.push((
-                row,
+            found.push(Found {
+                name: series.row(transfers, quantity),
+                paper: in_lab.row(transfers, quantity),
                 quantity,
-                samples,
-                value(transfers, measured, network, quantity),
-            ));
+                samples: series.samples(measured).len(),
+                value: value(transfers, measured, series, quantity),
+                is_void: series.is_void(measured),
+            });
         }
     }
-    let values: BTreeMap<String, f64> = found
-        .iter()
-        .filter_map(|(row, _, _, value)| Some((row.clone(), value.as_ref()?.0)))
+    let valid = found.iter().filter(|one| !one.is_void);
+    let values: BTreeMap<String, f64> = valid
+        .filter_map(|one| Some((one.name.clone(), one.value.as_ref()?.0)))
         .collect();
-    let reported = |row: &str| found.iter().any(|(name, ..)| name == row);
-    let judged = |(name, quantity, samples, value): &(String, Quantity, usize, Option<Valued>)| {
-        let of_row = transfers
-            .targets
-            .iter()
-            .filter(|target| target.row == *name);
-        let of_row = of_row.filter(|target| target.other().is_none_or(reported));
-        let targets: Vec<TargetResult> = of_row
-            .map(|target| TargetResult {
-                target: target.text.clone(),
-                // A line or a break that is not there misses its target.
-                holds: Some(target.holds(&values).unwrap_or(false)),
-            })
-            .collect();
-        let interval = value.as_ref().and_then(|(_, interval)| *interval);
-        let row = Row {
-            name: name.clone(),
-            unit: quantity.unit(),
-            paper: transfers.paper.get(name).copied(),
-            measured: value.as_ref().map(|(value, _)| *value),
-            low: interval.map(|i| i.low),
-            high: interval.map(|i| i.high),
-            floor: None,
-            verdict: Verdict::of(false, &targets),
-        };
-        let basis = Basis {
-            name: name.clone(),
-            samples: Some(*samples),
-            batches: None,
-            floor_with_headers: None,
-            targets,
-        };
-        (row, basis)
-    };
+    let judged = |one| judged(transfers, &found, &values, one);
     found.iter().map(judged).unzip()
+}
+
+fn judged(
+    transfers: &Transfers,
+    found: &[Found],
+    values: &BTreeMap<String, f64>,
+    one: &Found,
+) -> (Row, Basis) {
+    let is_reported = |row: &str| found.iter().any(|other| other.name == row);
+    let is_void = |row: &str| found.iter().any(|other| other.name == row && other.is_void);
+    let of_row = transfers.targets.iter();
+    let of_row =
+        of_row.filter(|target| target.row == one.name && target.other().is_none_or(is_reported));
+    let targets: Vec<TargetResult> = of_row
+        .map(|target| TargetResult {
+            target: target.text.clone(),
+            // A line or a break that is not there misses its target.
+            holds: match one.is_void || target.other().is_some_and(is_void) {
+                true => None,
+                false => Some(target.holds(values).unwrap_or(false)),
+            },
+        })
+        .collect();
+    let interval = one.value.as_ref().and_then(|(_, interval)| *interval);
+    let row = Row {
+        name: one.name.clone(),
+        unit: one.quantity.unit(),
+        paper: transfers.paper.get(&one.paper).copied(),
+        measured: one.value.as_ref().map(|(value, _)| *value),
+        low: interval.map(|i| i.low),
+        high: interval.map(|i| i.high),
+        floor: None,
+        verdict: Verdict::of(one.is_void, &targets),
+    };
+    let basis = Basis {
+        name: one.name.clone(),
+        samples: Some(one.samples),
+        batches: None,
+        floor_with_headers: None,
+        targets,
+    };
+    (row, basis)
 }
 
 /// The networks in one figure; none without a measurement.
@@ -223,10 +278,44 @@ pub(crate) fn drawings(
     measured: &Measured,
     quick: bool,
 ) -> Result<Vec<NamedDrawing>, DrawError> {
-    let networks = networks(transfers, measured);
-    if networks.is_empty() {
+    let all = Series::all(transfers, measured);
+    if all.is_empty() {
         return Ok(Vec::new());
     }
+    let sources: BTreeSet<Source> = all.iter().map(|series| series.source).collect();
+    let both = sources.len() > 1;
+    let (title, down, name) = match transfers.figure {
+        Shape::Time => ("Transfer time over size", "time (s)", "time"),
+        Shape::Throughput => ("Throughput over size", "throughput (Mbit/s)", "throughput"),
+    };
+    let places = match sources.first() {
+        _ if both => "laboratory (filled) and simulator (hollow)",
+        Some(Source::Lab) => "laboratory",
+        _ => "simulator",
+    };
+    let words = if quick {
+        "; a quick run, not for publication"
+    } else {
+        ""
+    };
+    let drawn = all
+        .into_iter()
+        .map(|series| drawn(transfers, measured, series, both));
+    let figure = XyFigure {
+        title: title.to_owned(),
+        subtitle: format!(
+            "{places}; medians of all rounds, and the lines up to {} and above{words}",
+            transfers.networks.split
+        ),
+        across: "size (MB)".to_owned(),
+        down: down.to_owned(),
+        series: drawn.collect(),
+    };
+    Ok(vec![(name.to_owned(), figure.draw()?)])
+}
+
+/// A network's points and lines; `both` if the figure has both sources.
+fn drawn(transfers: &Transfers, measured: &Measured, series: Series, both: bool) -> XySeries {
     let steps = match transfers.figure {
         Shape::Time => 1,
         Shape::Throughput => STEPS,
@@ -235,67 +324,45 @@ pub(crate) fn drawings(
         Shape::Time => seconds,
         Shape::Throughput => megabytes * 8.0 / seconds,
     };
-    let series = networks.iter().enumerate().map(|(place, &network)| {
-        let samples = samples(measured, network);
-        let mut by_size: BTreeMap<ByteCount, Vec<f64>> = BTreeMap::new();
-        for sample in &samples {
-            by_size
-                .entry(sample.bytes())
-                .or_default()
-                .push(sample.seconds());
-        }
-        let points = by_size.iter().filter_map(|(size, seconds)| {
-            let megabytes = size.get() as f64 / 1e6;
-            Some((megabytes, y(megabytes, stats::median(seconds)?)))
-        });
-        let split = transfers.networks.split.0.get() as f64 / 1e6;
-        let largest = by_size
-            .keys()
-            .last()
-            .map_or(split, |size| size.get() as f64 / 1e6);
-        let least = by_size
-            .keys()
-            .next()
-            .map_or(split, |size| size.get() as f64 / 1e6);
-        let spans = [(Side::Below, least, split), (Side::Above, split, largest)];
-        let lines = spans.map(|(side, from, to)| {
-            let line = line(transfers, &samples, side)?;
-            let at = |step: u32| {
-                let n = from + (to - from) * f64::from(step) / f64::from(steps);
-                (
-                    n,
-                    y(n, line.seconds_per_megabyte * n + line.overhead_seconds),
-                )
-            };
-            Some((0..=steps).map(at).collect())
-        });
-        XySeries {
-            name: transfers.networks.networks[network].name.clone(),
-            colour: figure::colour(place),
-            points: points.collect(),
-            lines: lines.into_iter().flatten().collect(),
-        }
+    let samples = series.samples(measured);
+    let mut by_size: BTreeMap<ByteCount, Vec<f64>> = BTreeMap::new();
+    for sample in &samples {
+        by_size
+            .entry(sample.bytes())
+            .or_default()
+            .push(sample.seconds());
+    }
+    let points = by_size.iter().filter_map(|(size, seconds)| {
+        let megabytes = size.get() as f64 / 1e6;
+        Some((megabytes, y(megabytes, stats::median(seconds)?)))
     });
-    let (title, down, name) = match transfers.figure {
-        Shape::Time => ("Transfer time over size", "time (s)", "time"),
-        Shape::Throughput => ("Throughput over size", "throughput (Mbit/s)", "throughput"),
-    };
-    let words = if quick {
-        "; a quick run, not for publication"
-    } else {
-        ""
-    };
-    let figure = XyFigure {
-        title: title.to_owned(),
-        subtitle: format!(
-            "simulator; medians of all rounds, and the lines up to {} and above{words}",
-            transfers.networks.split
-        ),
-        across: "size (MB)".to_owned(),
-        down: down.to_owned(),
-        series: series.collect(),
-    };
-    Ok(vec![(name.to_owned(), figure.draw()?)])
+    let split = transfers.networks.split.0.get() as f64 / 1e6;
+    let end = |size: Option<&ByteCount>| size.map_or(split, |size| size.get() as f64 / 1e6);
+    let (least, largest) = (end(by_size.keys().next()), end(by_size.keys().last()));
+    let spans = [(Side::Below, least, split), (Side::Above, split, largest)];
+    let lines = spans.map(|(side, from, to)| {
+        let line = line(transfers, &samples, side)?;
+        let at = |step: u32| {
+            let n = from + (to - from) * f64::from(step) / f64::from(steps);
+            let seconds = line.seconds_per_megabyte * n + line.overhead_seconds;
+            (n, y(n, seconds))
+        };
+        Some((0..=steps).map(at).collect())
+    });
+    let shown = transfers.shown.iter();
+    let place = shown.copied().position(|network| network == series.network);
+    let hollow = both && series.source == Source::Sim;
+    let name = series.name(transfers);
+    XySeries {
+        name: match hollow {
+            true => format!("{name}, simulator"),
+            false => name.to_owned(),
+        },
+        colour: figure::colour(figure::place(place.unwrap_or(0))),
+        hollow,
+        points: points.collect(),
+        lines: lines.into_iter().flatten().collect(),
+    }
 }
 
 /// Segments of a throughput, which is curved.
@@ -303,51 +370,72 @@ const STEPS: u32 = 50;
 
 /// One line per transfer.
 pub(crate) fn times_csv(transfers: &Transfers, measured: &Measured) -> String {
-    let mut csv = "network,round,bytes,seconds\n".to_owned();
+    let mut csv = "source,network,round,bytes,seconds\n".to_owned();
     for one in &measured.transfers {
         let network = figure::csv_text(&transfers.networks.networks[one.network].name);
-        let seconds = one.seconds.map(|s| format!("{s:.9}")).unwrap_or_default();
-        let _ = writeln!(csv, "{network},{},{},{seconds}", one.round, one.size.get());
+        let seconds = one.outcome.seconds.map(|s| format!("{s:.9}"));
+        let _ = writeln!(
+            csv,
+            "{},{network},{},{},{}",
+            source_name(one.source),
+            one.round,
+            one.size.get(),
+            seconds.unwrap_or_default()
+        );
     }
     csv
 }
 
-/// Every network's transfers, for the manifest.
-pub(crate) fn runs_reports(transfers: &Transfers, measured: &Measured) -> Vec<RunsReport> {
-    let Some(source) = measured.source else {
-        return Vec::new();
-    };
-    let report = |network: usize| {
-        let of_network = measured
-            .transfers
-            .iter()
-            .filter(|one| one.network == network);
-        let rounds = of_network.clone().map(|one| one.round + 1).max();
-        RunsReport {
-            variant: transfers.networks.networks[network].name.clone(),
-            source,
-            runs: rounds.unwrap_or(0) as usize,
-            messages: of_network.count(),
-            void_repeats: 0,
-            void_runs: 0,
-            emulator: EmulatorsReport::default(),
-        }
-    };
-    networks(transfers, measured)
-        .into_iter()
-        .map(report)
-        .collect()
+const fn source_name(source: Source) -> &'static str {
+    match source {
+        Source::Lab => "lab",
+        Source::Sim => "sim",
+    }
 }
 
-/// Remarks for the reader.
-pub(crate) fn notes(measured: &Measured) -> Vec<String> {
-    let mut notes = vec![
+/// Every network's transfers, for the manifest.
+pub(crate) fn runs_reports(transfers: &Transfers, measured: &Measured) -> Vec<RunsReport> {
+    let report = |series: Series| {
+        let of_series = || series.transfers(measured);
+        let rounds = of_series().map(|one| one.round + 1).max();
+        let emulators: Vec<_> = of_series().filter_map(|one| one.outcome.emulator).collect();
+        RunsReport {
+            variant: series.name(transfers).to_owned(),
+            source: series.source,
+            runs: rounds.unwrap_or(0) as usize,
+            messages: of_series().count(),
+            void_repeats: of_series().map(|one| one.repeats).sum(),
+            void_runs: of_series().filter(|one| one.is_void()).count(),
+            emulator: EmulatorsReport::of(&emulators),
+        }
+    };
+    let all = Series::all(transfers, measured);
+    all.into_iter().map(report).collect()
+}
+
+/// Remarks for the reader; missing measurements come first.
+pub(crate) fn notes(transfers: &Transfers, measured: &Measured) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (source, place) in [
+        (Source::Lab, "the laboratory, which needs root"),
+        (Source::Sim, "the simulator"),
+    ] {
+        if !measured.transfers.iter().any(|one| one.source == source) {
+            notes.push(format!("NOT MEASURED: nothing of {place}."));
+        }
+    }
+    notes.push(
         "A time runs from a connection's first packet until the receiver has the last byte; lines are \
          fitted with 95 % intervals, as `keiro measure fit` does."
             .to_owned(),
-    ];
-    if measured.source.is_none() {
-        notes.push("NOT MEASURED: only the simulator has it.".to_owned());
+    );
+    for series in Series::all(transfers, measured) {
+        if series.is_void(measured) {
+            notes.push(format!(
+                "VOID: {}: the emulator was late, in every repeat of a transfer.",
+                series.name(transfers)
+            ));
+        }
     }
     notes
 }

@@ -13,7 +13,7 @@ use keiro_sim::{
 };
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
-use super::{Network, TransferRunner};
+use super::{Network, TransferOutcome, TransferRunner};
 use crate::{row::Source, simulator::Simulator};
 
 /// How often a transfer is looked at, in simulated time.
@@ -61,13 +61,16 @@ impl TransferRunner for Simulator {
         size: ByteCount,
         seed: u64,
         limit: Duration,
-    ) -> anyhow::Result<Option<f64>> {
+    ) -> anyhow::Result<TransferOutcome> {
         let mut line = Line::new(network, size, seed)?;
         let mut full = network.full;
         let mut at = Duration::ZERO;
         while line.delivered()? < size.get() {
             if at >= limit {
-                return Ok(None);
+                return Ok(TransferOutcome {
+                    seconds: None,
+                    emulator: None,
+                });
             }
             if let Some(full) = full.take_if(|full| {
                 line.delivered()
@@ -83,9 +86,11 @@ impl TransferRunner for Simulator {
         }
         let tap = line.mesh.device(line.tap).and_then(Station::gateway);
         let last = tap.context("the tap is there")?.last;
-        Ok(Some(
-            last.saturating_duration_since(Instant::ZERO).as_secs_f64(),
-        ))
+        let took = last.saturating_duration_since(Instant::ZERO);
+        Ok(TransferOutcome {
+            seconds: Some(took.as_secs_f64()),
+            emulator: None,
+        })
     }
 }
 

@@ -10,7 +10,7 @@ fn the_papers_lines_are_reproduced_with_their_break() {
         simulate("latency-bandwidth/table1", &["transfers.run.rounds=2"], &[]);
     assert!(report.is_reached(), "{}", report.table());
     let row = |name: &str| report.rows.iter().find(|row| row.name == name).expect(name);
-    assert_eq!(row("overhead below internet").paper, Some(0.6580));
+    assert_eq!(row("overhead below internet sim").paper, Some(0.6580));
     let near = |name: &str, within: f64| {
         let (paper, measured) = (
             row(name).paper.expect("of the paper"),
@@ -21,10 +21,10 @@ fn the_papers_lines_are_reproduced_with_their_break() {
             "{name}: {measured} for {paper}"
         );
     };
-    near("overhead below lan", 0.5);
-    near("overhead below campus", 0.3);
-    near("overhead below internet", 0.3);
-    near("overhead above internet", 0.2);
+    near("overhead below lan sim", 0.5);
+    near("overhead below campus sim", 0.3);
+    near("overhead below internet sim", 0.3);
+    near("overhead above internet sim", 0.2);
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn a_transfer_that_takes_too_long_is_counted_and_misses_its_target() {
     let row = report
         .rows
         .iter()
-        .find(|row| row.name == "unended internet")
+        .find(|row| row.name == "unended internet sim")
         .expect("a row");
     assert_eq!(
         (row.measured, row.verdict.to_string().as_str()),
