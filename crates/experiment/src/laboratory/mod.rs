@@ -348,6 +348,10 @@ pub(crate) const TOPOLOGIES: &[(&str, &str)] = &[
         include_str!("../../../../experiments/aggregation/topology.toml"),
     ),
     (
+        "aggregation/two-gateways",
+        include_str!("../../../../experiments/aggregation/two-gateways.toml"),
+    ),
+    (
         "aggregation/two-sites",
         include_str!("../../../../experiments/aggregation/two-sites.toml"),
     ),

@@ -1,4 +1,4 @@
-//! Studies of S, I and N in the laboratory: datagrams through two gateways under impairments.
+//! Studies of S, I and N in the laboratory: datagrams of one or two gateways to another, under impairments.
 
 use std::{
     fmt::Write as _,
@@ -22,31 +22,62 @@ use keiro_units::{Bandwidth, ByteCount};
 
 use super::{
     Laboratory, address, built_in_topology, emulator_report,
-    gateways::{Gateway, Program, gateway_table, log_tail, start_pair, stop_all, wait_for_path},
+    gateways::{Gateway, Program, gateway_table, log_tail, start_all, stop_all, wait_for_path},
     transactions::{compare, counters},
     usage::cpu_seconds,
 };
 use crate::{
     parameters::{
-        Case, Controller, Datagram, Flow, Impairment, Sample, Study, StudyOutcome, StudyRequest,
-        StudyRunner,
+        self, Case, Controller, Datagram, Flow, Impairment, Sample, Study, StudyOutcome,
+        StudyRequest, StudyRunner,
     },
     row::Source,
     runner::Progress,
 };
 
-const SOURCE: &str = "source";
-const GATEWAY_A: &str = "gateway-a";
+/// A site that sends.
+#[derive(Clone, Copy)]
+struct Site {
+    /// Name of its gateway, and of its application.
+    name: &'static str,
+    source: &'static str,
+    gateway: &'static str,
+    /// The link of the source.
+    lan: &'static str,
+    /// The line to the router.
+    wan: &'static str,
+    /// The port of the sink for its datagrams.
+    sink_port: u16,
+}
+
+/// The sites that send, in topologies with as many.
+const SITES: [Site; parameters::SENDERS_MAX] = [
+    Site {
+        name: "a",
+        source: "source",
+        gateway: "gateway-a",
+        lan: "lan1",
+        wan: "wan",
+        sink_port: 7000,
+    },
+    Site {
+        name: "a2",
+        source: "source2",
+        gateway: "gateway-a2",
+        lan: "lan3",
+        wan: "wan2",
+        sink_port: 7002,
+    },
+];
+
 const ROUTER: &str = "router";
 const GATEWAY_B: &str = "gateway-b";
 const SINK: &str = "sink";
 const LOAD: &str = "load";
-const WAN: &str = "wan";
 const UPLINK: &str = "uplink";
 
 const OVERLAY_PORT: u16 = 7600;
 const LISTENER_PORT: u16 = 7001;
-const SINK_PORT: u16 = 7000;
 const LOAD_PORT: u16 = 7900;
 
 /// Period of sampling counters.
@@ -88,109 +119,164 @@ impl Laboratory {
         request: &StudyRequest<'_>,
         progress: &mut dyn FnMut(&Progress),
     ) -> anyhow::Result<StudyOutcome> {
-        let addresses = Addresses::of(lab)?;
+        let sites = &SITES[..request.study.senders];
+        let addresses = Addresses::of(lab, sites)?;
         let (router, gateway) = (lab.host(ROUTER)?, lab.host(GATEWAY_B)?);
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         let queue = ReceiveQueue::make(gateway, router, UPLINK, cpus - 1)?;
-        let line = Line::new(lab, request.study)?;
-        let hosts = [GATEWAY_A, GATEWAY_B];
-        let (_directory, gateways) = start_pair(
+        let line = Line::new(lab, request.study, sites)?;
+        let hosts: Vec<&str> = sites.iter().map(|site| site.gateway).collect();
+        let hosts = [hosts, vec![GATEWAY_B]].concat();
+        let (_directory, gateways) = start_all(
             lab,
-            hosts,
+            &hosts,
             Program::anywhere(&self.programs.keiro),
-            |own, home, peer_key| {
-                configuration(request.study, request.case, own, home, peer_key, &addresses)
+            |own, home, keys| match addresses.sites.get(own) {
+                Some(site) => of_sender(request, site, home, &keys[sites.len()], &addresses),
+                None => of_receiver(request, home, keys, &addresses),
             },
         )?;
-        let studied = (|| {
-            wait_for_path(&gateways)?;
-            let flow = request.study.flow(request.case);
-            let duration = request.warm_up + request.each * request.phases.len() as u32;
-            let sender = bound(lab.host(SOURCE)?, "0.0.0.0:0")?;
-            sender.connect(addresses.listener)?;
-            let receiver = bound(lab.host(SINK)?, &addresses.sink.to_string())?;
-            make_room(&receiver)?;
-            receiver.set_read_timeout(Some(LOOK))?;
-            let _sinks = [
-                Sink::start(gateway, addresses.load)?,
-                Sink::start(router, addresses.others)?,
-            ];
+        let studied = wait_for_path(&gateways).and_then(|()| {
             let impairments = Impairments {
                 lab,
                 line: &line,
                 addresses: &addresses,
-                receiver: &gateways[1],
+                receiver: &gateways[sites.len()],
                 cpu: queue.cpu,
             };
-            lab.measure_from_now()?;
-            let before = counters(&[router, gateway])?;
-            let stop = AtomicBool::new(false);
-            let started = Instant::now();
-            let (followed, made, arrived) = thread::scope(|scope| {
-                let made = scope.spawn(|| send(&sender, flow, request.seed, duration, started));
-                let arrived = scope.spawn(|| receive(&receiver, started, &stop));
-                let followed = follow(request, &gateways, &impairments, started, progress);
-                thread::sleep(request.drain);
-                stop.store(true, Ordering::Relaxed);
-                (followed, joined(made), joined(arrived))
-            });
-            let counters = compare(before, counters(&[router, gateway])?);
-            let samples = followed?;
-            anyhow::Ok(StudyOutcome {
-                samples,
-                datagrams: datagrams(&made?, &arrived?, request.warm_up),
-                counters,
-                emulator: Some(emulator_report(lab)?),
-            })
-        })();
+            carry(lab, request, &gateways, &impairments, progress)
+        });
         let outcome = studied.with_context(|| log_tail(&gateways));
         stop_all(&gateways);
         outcome
     }
 }
 
+/// Carries the datagrams of all sites, while the phases pass.
+fn carry(
+    lab: &Lab,
+    request: &StudyRequest<'_>,
+    gateways: &[Gateway],
+    impairments: &Impairments<'_>,
+    progress: &mut dyn FnMut(&Progress),
+) -> anyhow::Result<StudyOutcome> {
+    let (router, gateway) = (lab.host(ROUTER)?, lab.host(GATEWAY_B)?);
+    let addresses = impairments.addresses;
+    let flow = request.study.flow(request.case);
+    let duration = request.warm_up + request.each * request.phases.len() as u32;
+    let ends = addresses.sites.iter().map(|site| Ends::bind(lab, site));
+    let ends: Vec<Ends> = ends.collect::<Result<_, _>>()?;
+    let _sinks = [
+        Sink::start(gateway, addresses.load)?,
+        Sink::start(router, addresses.others)?,
+    ];
+    lab.measure_from_now()?;
+    let before = counters(&[router, gateway])?;
+    let stop = AtomicBool::new(false);
+    let started = Instant::now();
+    let (followed, carried) = thread::scope(|scope| {
+        let mut carrying = Vec::new();
+        for (sender, Ends { from, to }) in (0..).zip(&ends) {
+            let flow = (flow, request.seed, sender);
+            let made = scope.spawn(move || send(from, flow, duration, started));
+            let arrived = scope.spawn(|| receive(to, started, &stop));
+            carrying.push((made, arrived));
+        }
+        let followed = follow(request, gateways, impairments, started, progress);
+        thread::sleep(request.drain);
+        stop.store(true, Ordering::Relaxed);
+        let carried = carrying.into_iter();
+        let carried = carried.map(|(made, arrived)| (joined(made), joined(arrived)));
+        (followed, carried.collect::<Vec<_>>())
+    });
+    let counters = compare(before, counters(&[router, gateway])?);
+    let samples = followed?;
+    let mut fates = Vec::new();
+    for (made, arrived) in carried {
+        fates.extend(datagrams(&made?, &arrived?, request.warm_up));
+    }
+    fates.sort_by(|a, b| a.made_s.total_cmp(&b.made_s));
+    Ok(StudyOutcome {
+        samples,
+        datagrams: fates,
+        counters,
+        emulator: Some(emulator_report(lab)?),
+    })
+}
+
+/// Sockets of a site's source, and of the sink for its datagrams.
+struct Ends {
+    from: UdpSocket,
+    to: UdpSocket,
+}
+
+impl Ends {
+    fn bind(lab: &Lab, site: &SiteAddresses) -> anyhow::Result<Self> {
+        let from = bound(lab.host(site.site.source)?, "0.0.0.0:0")?;
+        from.connect(site.listener)?;
+        let to = bound(lab.host(SINK)?, &site.sink.to_string())?;
+        make_room(&to)?;
+        to.set_read_timeout(Some(LOOK))?;
+        Ok(Self { from, to })
+    }
+}
+
 /// Addresses of the topology that are used.
 struct Addresses {
-    overlay: [SocketAddr; 2],
-    listener: SocketAddr,
-    sink: SocketAddr,
+    sites: Vec<SiteAddresses>,
+    /// Of gateway B.
+    overlay: SocketAddr,
     /// Destination of the load's packets.
     load: SocketAddr,
     /// Destination of cross traffic on the line.
     others: SocketAddr,
 }
 
+/// Addresses of a site that sends.
+struct SiteAddresses {
+    site: Site,
+    overlay: SocketAddr,
+    listener: SocketAddr,
+    sink: SocketAddr,
+}
+
 impl Addresses {
-    fn of(lab: &Lab) -> anyhow::Result<Self> {
+    fn of(lab: &Lab, sites: &[Site]) -> anyhow::Result<Self> {
+        let of_site = |&site: &Site| {
+            anyhow::Ok(SiteAddresses {
+                site,
+                overlay: address(lab, site.wan, site.gateway, OVERLAY_PORT)?,
+                listener: address(lab, site.lan, site.gateway, LISTENER_PORT)?,
+                sink: address(lab, "lan2", SINK, site.sink_port)?,
+            })
+        };
         Ok(Self {
-            overlay: [
-                address(lab, WAN, GATEWAY_A, OVERLAY_PORT)?,
-                address(lab, UPLINK, GATEWAY_B, OVERLAY_PORT)?,
-            ],
-            listener: address(lab, "lan1", GATEWAY_A, LISTENER_PORT)?,
-            sink: address(lab, "lan2", SINK, SINK_PORT)?,
+            sites: sites.iter().map(of_site).collect::<Result<_, _>>()?,
+            overlay: address(lab, UPLINK, GATEWAY_B, OVERLAY_PORT)?,
             load: address(lab, UPLINK, GATEWAY_B, LOAD_PORT)?,
-            others: address(lab, WAN, ROUTER, LOAD_PORT)?,
+            others: address(lab, SITES[0].wan, ROUTER, LOAD_PORT)?,
         })
     }
 }
 
-/// The line as configured in the plan.
+/// The lines as configured in the plan.
 struct Line {
     usual: LinkConfig,
 }
 
 impl Line {
-    fn new(lab: &Lab, study: &Study) -> anyhow::Result<Self> {
+    fn new(lab: &Lab, study: &Study, sites: &[Site]) -> anyhow::Result<Self> {
         let usual = LinkConfig {
             rate: Some(study.line.rate.0),
             delay: study.line.delay.0,
             buffer: Buffer::Bytes(study.line.buffer.0),
             ..LinkConfig::default()
         };
-        let wan = lab.link(WAN)?;
-        wan.set(Direction::AToB, usual)?;
-        wan.set(Direction::BToA, usual)?;
+        for site in sites {
+            let wan = lab.link(site.wan)?;
+            wan.set(Direction::AToB, usual)?;
+            wan.set(Direction::BToA, usual)?;
+        }
         Ok(Self { usual })
     }
 }
@@ -236,9 +322,10 @@ impl Impairments<'_> {
                 slow = Some(Slowness { each, room });
             }
         }
-        self.lab.link(WAN)?.set(Direction::AToB, way)?;
+        // Plans with several senders impair the receiver only.
+        self.lab.link(SITES[0].wan)?.set(Direction::AToB, way)?;
         if let Some(slow) = slow {
-            let socket = self.addresses.overlay[1];
+            let socket = self.addresses.overlay;
             let receiver = SlowReceiver::start(&self.receiver.process, socket, slow);
             let receiver = receiver.context("the receiving gateway cannot be slowed down")?;
             return Ok(Some(Running::Receiver {
@@ -263,7 +350,7 @@ impl Impairments<'_> {
     fn others(&self, rate: Bandwidth) -> (&'static str, SocketAddr, u32, Duration, usize) {
         let every = cross_burst_interval(rate);
         (
-            SOURCE,
+            SITES[0].source,
             self.addresses.others,
             CROSS_BURST,
             every,
@@ -284,7 +371,7 @@ fn cross_burst_interval(rate: Bandwidth) -> Duration {
 /// Goes through the phases and samples the counters.
 fn follow(
     request: &StudyRequest<'_>,
-    gateways: &[Gateway; 2],
+    gateways: &[Gateway],
     impairments: &Impairments<'_>,
     started: Instant,
     progress: &mut dyn FnMut(&Progress),
@@ -316,22 +403,35 @@ fn follow(
     Ok(samples)
 }
 
-fn sample(gateways: &[Gateway; 2], from: Instant) -> anyhow::Result<Sample> {
+/// S, I and N are those of the first sender, and counts those of all together.
+fn sample(gateways: &[Gateway], from: Instant) -> anyhow::Result<Sample> {
     let at_s = Instant::now().saturating_duration_since(from).as_secs_f64();
-    let (sent, received) = (only_path(&gateways[0])?, only_path(&gateways[1])?);
-    let aggregation = sent.aggregation.context("nothing is aggregated")?.stats;
+    let (receiver, senders) = gateways.split_last().context("there are gateways")?;
+    let mut sample: Option<Sample> = None;
+    for sender in senders {
+        let sent = only_path(sender)?;
+        let aggregation = sent.aggregation.context("nothing is aggregated")?.stats;
+        let sample = sample.get_or_insert(Sample {
+            at_s,
+            size_bytes: aggregation.size_bytes,
+            interval_ms: aggregation.interval.as_secs_f64() * 1e3,
+            copies: u8::try_from(aggregation.copies).unwrap_or(u8::MAX),
+            ..Sample::default()
+        });
+        sample.bytes_sent += sent.stats.sent_bytes;
+        sample.aggregates[0] += aggregation.sent_aggregates;
+        sample.aggregates[1] += aggregation.lost_aggregates;
+        sample.copies_reported[0] += aggregation.sent_copies;
+        sample.copies_reported[1] += aggregation.lost_copies;
+        sample.overflows +=
+            aggregation.peer_socket_dropped_packets + aggregation.peer_system_dropped_packets;
+    }
+    let received = receiver.paths()?;
+    let received = received.iter().map(|path| path.stats.received_packets);
     Ok(Sample {
-        at_s,
-        size_bytes: aggregation.size_bytes,
-        interval_ms: aggregation.interval.as_secs_f64() * 1e3,
-        copies: u8::try_from(aggregation.copies).unwrap_or(u8::MAX),
-        bytes_sent: sent.stats.sent_bytes,
-        packets_received: received.stats.received_packets,
-        cpu_s: Some(cpu_seconds(gateways[1].process.id())?),
-        aggregates: [aggregation.sent_aggregates, aggregation.lost_aggregates],
-        copies_reported: [aggregation.sent_copies, aggregation.lost_copies],
-        overflows: aggregation.peer_socket_dropped_packets
-            + aggregation.peer_system_dropped_packets,
+        packets_received: received.sum(),
+        cpu_s: Some(cpu_seconds(receiver.process.id())?),
+        ..sample.context("there is a sender")?
     })
 }
 
@@ -344,15 +444,15 @@ fn sleep_until(instant: Instant) {
     thread::sleep(instant.saturating_duration_since(Instant::now()));
 }
 
-/// Sends the flow's numbered datagrams at their times. Returns when each should have been sent.
+/// Sends the numbered datagrams of a flow, of this seed and this sender, at their times. Returns when each
+/// should have been sent.
 fn send(
     socket: &UdpSocket,
-    flow: Flow,
-    seed: u64,
+    (flow, seed, sender): (Flow, u64, u32),
     duration: Duration,
     started: Instant,
 ) -> anyhow::Result<Vec<Duration>> {
-    let times = arrivals::schedule(seed, 0, flow.interval(), duration);
+    let times = arrivals::schedule(seed, sender, flow.interval(), duration);
     let mut datagram = vec![0; usize::try_from(flow.datagram.0.get())?];
     let mut made = Vec::with_capacity(times.len());
     for (number, at) in (0_u64..).zip(times) {
@@ -427,46 +527,70 @@ fn make_room(socket: &UdpSocket) -> anyhow::Result<()> {
 
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 
-/// The configuration of gateway A (`own` = 0) or B (`own` = 1).
-fn configuration(
-    study: &Study,
-    case: Case,
-    own: usize,
+/// The configuration of a gateway that sends.
+fn of_sender(
+    request: &StudyRequest<'_>,
+    of: &SiteAddresses,
     home: &Path,
-    peer_key: &PublicKey,
+    receiver: &PublicKey,
     addresses: &Addresses,
 ) -> anyhow::Result<String> {
-    let name = ["a", "b"];
-    let mut text = gateway_table(name[own], home);
-    writeln!(text, "{}", aggregation(study, case)?)?;
-    writeln!(text, "[[path]]")?;
+    let app = of.site.name;
+    let mut text = common(request, app, of.overlay, home)?;
+    text.push_str(&peer("b", receiver, addresses.overlay)?);
+    writeln!(text, "[[app]]\nname = \"{app}\"\nclass = \"datagram\"")?;
+    writeln!(text, "peer = \"b\"")?;
     writeln!(
         text,
-        "name = \"wan\"\nlocal = \"{}\"",
-        addresses.overlay[own]
+        "[[listener]]\napp = \"{app}\"\nudp = \"{}\"",
+        of.listener
     )?;
+    Ok(text)
+}
+
+/// The configuration of the gateway that receives.
+fn of_receiver(
+    request: &StudyRequest<'_>,
+    home: &Path,
+    keys: &[PublicKey],
+    addresses: &Addresses,
+) -> anyhow::Result<String> {
+    let mut text = common(request, "b", addresses.overlay, home)?;
+    for (site, key) in addresses.sites.iter().zip(keys) {
+        let app = site.site.name;
+        text.push_str(&peer(app, key, site.overlay)?);
+        writeln!(text, "[[app]]\nname = \"{app}\"\nclass = \"datagram\"")?;
+        writeln!(text, "peer = \"{app}\"")?;
+        writeln!(
+            text,
+            "[[forward]]\napp = \"{app}\"\nudp = \"{}\"",
+            site.sink
+        )?;
+    }
+    Ok(text)
+}
+
+/// What both configurations have: the gateway `name`, and its path from `local`.
+fn common(
+    request: &StudyRequest<'_>,
+    name: &str,
+    local: SocketAddr,
+    home: &Path,
+) -> anyhow::Result<String> {
+    let (study, case) = (request.study, request.case);
+    let mut text = gateway_table(name, home);
+    writeln!(text, "{}", aggregation(study, case)?)?;
+    writeln!(text, "[[path]]\nname = \"wan\"\nlocal = \"{local}\"")?;
     writeln!(text, "rate = \"{}\"", study.line.rate)?;
     let mtu = ByteCount::new(study.mtu(case).into());
     writeln!(text, "mtu_max = \"{}B\"", mtu.get())?;
-    writeln!(text, "[[peer]]\nname = \"{}\"", name[1 - own])?;
-    writeln!(text, "public_key = \"{peer_key}\"")?;
-    let endpoint = addresses.overlay[1 - own];
+    Ok(text)
+}
+
+fn peer(name: &str, key: &PublicKey, endpoint: SocketAddr) -> anyhow::Result<String> {
+    let mut text = String::new();
+    writeln!(text, "[[peer]]\nname = \"{name}\"\npublic_key = \"{key}\"")?;
     writeln!(text, "endpoints = {{ wan = \"{endpoint}\" }}")?;
-    writeln!(text, "[[app]]\nname = \"sensors\"\nclass = \"datagram\"")?;
-    writeln!(text, "peer = \"{}\"", name[1 - own])?;
-    if own == 0 {
-        writeln!(
-            text,
-            "[[listener]]\napp = \"sensors\"\nudp = \"{}\"",
-            addresses.listener
-        )?;
-    } else {
-        writeln!(
-            text,
-            "[[forward]]\napp = \"sensors\"\nudp = \"{}\"",
-            addresses.sink
-        )?;
-    }
     Ok(text)
 }
 

@@ -36,6 +36,10 @@ pub struct Study {
     pub topology: String,
     /// The sources that measure it.
     pub sources: Vec<Source>,
+    /// Gateways that send, each its own flow over its own line. The simulator has one of them, with its share
+    /// of the receiver.
+    pub senders: usize,
+    /// Of each sender.
     pub flow: Flow,
     /// The line between the gateways.
     pub line: Line,
@@ -45,6 +49,9 @@ pub struct Study {
     /// Targets of rows.
     pub targets: Vec<Target>,
 }
+
+/// The topologies have up to two sites that send.
+pub(crate) const SENDERS_MAX: usize = 2;
 
 #[derive(Clone, Debug)]
 pub enum StudyKind {
@@ -191,6 +198,18 @@ pub struct Condition {
     pub hidden: bool,
     /// Largest IP packet between the gateways, in bytes; 1500 by default.
     pub mtu: Option<u16>,
+    /// Its place in figures; by default a line of its own.
+    pub drawn: Option<Drawn>,
+}
+
+/// Place of a condition in figures.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Drawn {
+    /// The column in which it appears.
+    pub column: String,
+    /// The line that has it there.
+    pub line: String,
 }
 
 /// What one run measures: a controller, or a combination in a condition.

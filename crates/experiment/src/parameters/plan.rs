@@ -7,8 +7,8 @@ use keiro_units::ByteCount;
 use serde::Deserialize;
 
 use super::{
-    Cells, Combination, Condition, Controller, Controllers, Flow, Line, NamedImpairment, Study,
-    StudyKind, report,
+    Cells, Combination, Condition, Controller, Controllers, Flow, Impairment, Line,
+    NamedImpairment, SENDERS_MAX, Study, StudyKind, report,
 };
 use crate::{
     error::PlanError,
@@ -32,6 +32,8 @@ pub(crate) struct StudyFile {
     measured_in: Vec<Source>,
     #[serde(rename = "study")]
     kind: StudyKindFile,
+    #[serde(default = "one")]
+    senders: usize,
     flow: Flow,
     line: Line,
     #[serde(default)]
@@ -76,6 +78,7 @@ impl StudyFile {
         let mut study = Study {
             topology: self.topology,
             sources: self.measured_in,
+            senders: self.senders,
             flow: self.flow,
             line: self.line,
             kind,
@@ -134,6 +137,7 @@ impl StudyFile {
         if self.measured_in.is_empty() {
             return Err("`measured_in` is empty; name `lab`, `sim` or both".into());
         }
+        self.check_senders()?;
         let flows = self.conditions.iter().filter_map(|c| c.flow.as_ref());
         for flow in flows.chain([&self.flow]) {
             let datagram = flow.datagram.0.get();
@@ -157,6 +161,25 @@ impl StudyFile {
         self.run.check("run")?;
         self.quick.check("quick")
     }
+}
+
+impl StudyFile {
+    fn check_senders(&self) -> Result<(), String> {
+        if !(1..=SENDERS_MAX).contains(&self.senders) {
+            return Err(format!("`senders` is 1 to {SENDERS_MAX}"));
+        }
+        let of_controllers = self.impairments.iter().map(|named| named.impairment);
+        let of_cells = self.conditions.iter().filter_map(|c| c.impairment);
+        let is_of_receiver = |one: Impairment| matches!(one, Impairment::Receiver { .. });
+        match self.senders == 1 || of_controllers.chain(of_cells).all(is_of_receiver) {
+            true => Ok(()),
+            false => Err("with several `senders` a trouble is `receiver`".into()),
+        }
+    }
+}
+
+const fn one() -> usize {
+    1
 }
 
 /// Room for the sequence number of a datagram. Ours.

@@ -20,6 +20,8 @@ pub(super) enum Quantity {
     /// Mean delay of the datagrams that arrived.
     Mean,
     P99,
+    /// The longest of these delays.
+    Max,
     /// Datagrams that never arrived.
     Lost,
     /// Aggregates of which no copy arrived, as reported by the peer.
@@ -47,9 +49,10 @@ impl Quantity {
     ];
 
     /// The quantities of each cell.
-    pub(super) const OF_CELLS: [Self; 7] = [
+    pub(super) const OF_CELLS: [Self; 8] = [
         Self::Mean,
         Self::P99,
+        Self::Max,
         Self::Lost,
         Self::AggregatesLost,
         Self::Sent,
@@ -61,6 +64,7 @@ impl Quantity {
         match self {
             Self::Mean => "mean",
             Self::P99 => "p99",
+            Self::Max => "max",
             Self::Lost => "lost",
             Self::AggregatesLost => "aggregates lost",
             Self::Sent => "sent",
@@ -72,7 +76,7 @@ impl Quantity {
 
     pub(super) const fn unit(self) -> &'static str {
         match self {
-            Self::Mean | Self::P99 => "ms",
+            Self::Mean | Self::P99 | Self::Max => "ms",
             Self::Lost | Self::AggregatesLost | Self::Cpu => "%",
             Self::Sent => "Mbit/s",
             Self::Packets => "1/s",
@@ -97,6 +101,7 @@ impl Quantity {
         match self {
             Self::Mean => stats::mean(&arrived().collect::<Vec<_>>()),
             Self::P99 => stats::percentile(&stats::sorted(arrived()), 0.99),
+            Self::Max => arrived().reduce(f64::max),
             Self::Lost => {
                 let made = datagrams.len();
                 (made > 0).then(|| 100.0 * (made - arrived().count()) as f64 / made as f64)

@@ -143,7 +143,7 @@ fn scenario(request: &StudyRequest<'_>) -> anyhow::Result<Scenario> {
     for (index, phase) in (0..).zip(request.phases) {
         let from = request.warm_up + request.each * index;
         let to = from + request.each;
-        for (begins, ends) in happenings(&scenario, phase, usual) {
+        for (begins, ends) in happenings(&scenario, study.senders, phase, usual) {
             let both = [(from, begins), (to, ends)].map(|(at, what)| TimedEvent { at, what });
             scenario.events.extend(both);
         }
@@ -151,9 +151,10 @@ fn scenario(request: &StudyRequest<'_>) -> anyhow::Result<Scenario> {
     Ok(scenario)
 }
 
-/// Events that begin a phase's impairment, and those that end it.
+/// Events that begin a phase's impairment, and those that end it. One of `senders` is simulated.
 fn happenings(
     scenario: &Scenario,
+    senders: usize,
     phase: &Phase,
     usual: LinkConfig,
 ) -> Vec<(ScenarioEvent, ScenarioEvent)> {
@@ -183,7 +184,7 @@ fn happenings(
             };
             let usual = scenario.gateway(side);
             vec![(
-                receive(each.0, room as usize),
+                receive(each.0 * senders as u32, room as usize / senders),
                 receive(usual.processing.receive, usual.inbox_max),
             )]
         }

@@ -1,7 +1,7 @@
 //! The figures of studies.
 
 use super::{
-    super::{Case, Cells, Measured, Study, StudyKind, measure::StudyRun},
+    super::{Case, Cells, Controller, Measured, Study, StudyKind, measure::StudyRun},
     Quantity, in_order, samples_within,
 };
 use crate::{
@@ -220,24 +220,31 @@ fn effects(
             Quantity::Lost,
         ],
         Source::Lab => vec![
+            Quantity::Mean,
+            Quantity::P99,
             Quantity::Packets,
             Quantity::Cpu,
             Quantity::Sent,
             Quantity::Lost,
         ],
     };
+    let lines = lines(cells);
+    let groups = groups(cells);
     let rows = quantities.into_iter().map(|quantity| EffectRow {
         name: format!("{} ({})", what(quantity), quantity.unit()),
-        lines: (0..cells.conditions.len())
-            .filter(|condition| !cells.conditions[*condition].hidden)
-            .map(|condition| EffectLine {
-                name: cells.conditions[condition].name.clone(),
-                colour: figure::colour([0, 2, 3, 4][condition % 4]),
-                values: columns
+        lines: lines
+            .iter()
+            .enumerate()
+            .map(|(place, (name, conditions))| EffectLine {
+                name: name.clone(),
+                place: figure::place(place),
+                values: groups
                     .iter()
-                    .map(|(_, of)| {
+                    .flat_map(|group| columns.iter().map(move |(_, of)| (group, of)))
+                    .map(|(group, of)| {
+                        let condition = in_group(cells, conditions, group.as_deref());
                         let value = |(index, _): &(usize, String)| {
-                            let case = Case::Cell(*index, condition);
+                            let case = Case::Cell(*index, condition?);
                             value(measured, source, case, quantity)
                         };
                         of.iter().map(value).collect()
@@ -246,8 +253,13 @@ fn effects(
             })
             .collect(),
     });
+    let named = |group: &Option<String>, factor: &str| match group {
+        Some(group) => format!("{factor}, {group}"),
+        None => factor.to_owned(),
+    };
+    let marks = |of: &[(usize, String)]| of.iter().map(|(_, mark)| mark.clone()).collect();
     EffectsFigure {
-        title: "What S, I and N do".to_owned(),
+        title: study_title(study).to_owned(),
         subtitle: format!(
             "{}; datagrams of {} over {}; means of all runs{suffix}",
             place(source),
@@ -255,10 +267,63 @@ fn effects(
             study.line.rate
         ),
         rows: rows.collect(),
-        columns: columns
-            .into_iter()
-            .map(|(factor, of)| (factor, of.into_iter().map(|(_, mark)| mark).collect()))
+        columns: groups
+            .iter()
+            .flat_map(|group| columns.iter().map(move |column| (group, column)))
+            .map(|(group, (factor, of))| (named(group, factor), marks(of)))
             .collect(),
+    }
+}
+
+/// Lines of the figure: their names, and the conditions that they run through, as indices.
+fn lines(cells: &Cells) -> Vec<(String, Vec<usize>)> {
+    let mut lines: Vec<(String, Vec<usize>)> = Vec::new();
+    for (index, condition) in cells.conditions.iter().enumerate() {
+        if condition.hidden {
+            continue;
+        }
+        let name = match &condition.drawn {
+            Some(drawn) => &drawn.line,
+            None => &condition.name,
+        };
+        match lines.iter_mut().find(|(known, _)| known == name) {
+            Some((_, of)) => of.push(index),
+            None => lines.push((name.clone(), vec![index])),
+        }
+    }
+    lines
+}
+
+/// The columns that conditions name; one without a name if none does.
+fn groups(cells: &Cells) -> Vec<Option<String>> {
+    let mut groups: Vec<Option<String>> = Vec::new();
+    for condition in cells.conditions.iter().filter(|c| !c.hidden) {
+        if let Some(drawn) = &condition.drawn
+            && !groups.iter().flatten().any(|known| *known == drawn.column)
+        {
+            groups.push(Some(drawn.column.clone()));
+        }
+    }
+    match groups.is_empty() {
+        true => vec![None],
+        false => groups,
+    }
+}
+
+/// The condition that a line has in a column; one that names no column is in all.
+fn in_group(cells: &Cells, conditions: &[usize], group: Option<&str>) -> Option<usize> {
+    let is_there = |index: &usize| match &cells.conditions[*index].drawn {
+        Some(drawn) => Some(drawn.column.as_str()) == group,
+        None => true,
+    };
+    conditions.iter().copied().find(is_there)
+}
+
+fn study_title(study: &Study) -> &'static str {
+    let of = |case: Case| study.controller(case) != Controller::None;
+    match study.cases().into_iter().any(of) {
+        true => "What control of S, I and N does",
+        false => "What S, I and N do",
     }
 }
 
@@ -266,6 +331,7 @@ fn what(quantity: Quantity) -> &'static str {
     match quantity {
         Quantity::Mean => "mean delay",
         Quantity::P99 => "99th percentile of the delay",
+        Quantity::Max => "longest delay",
         Quantity::Lost => "datagrams lost",
         Quantity::AggregatesLost => "aggregates lost",
         Quantity::Sent => "sent",
