@@ -33,7 +33,7 @@ impl Gateway {
     /// Looks again where something failed that may succeed by now.
     pub(crate) fn retry_uplinks(&mut self) {
         if let Some(network) = &mut self.network
-            && self.active.uplinks().may_retry()
+            && (network.is_deaf() || self.active.uplinks().may_retry())
         {
             network.request();
         }
@@ -47,14 +47,17 @@ impl Gateway {
         }
         let network = match look(self.network.as_mut(), self.active.locals()) {
             Ok(network) => network,
+            // It is looked at again soon.
             Err(problem) => {
-                tracing::warn!("{problem}");
+                tracing::debug!("{problem}");
                 return Ok(());
             }
         };
         for change in self.active.uplinks_mut().on_network(&network) {
             self.change_uplink(change, &network)?;
         }
+        let bindings = self.active.uplinks().bindings();
+        self.uplink_routes.follow(bindings, &network);
         Ok(())
     }
 

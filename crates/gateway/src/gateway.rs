@@ -44,7 +44,7 @@ use crate::{
     steering::Steering,
     tenants::Tenants,
     trigger::{Handle, Trigger},
-    uplinks::NetworkWatch,
+    uplinks::{NetworkWatch, UplinkRoutes},
 };
 
 /// A gateway that has been started and waits to be served.
@@ -62,6 +62,7 @@ pub struct Gateway {
     pub(crate) site: Site,
     /// `None`: the kernel reports no changes, and nothing is looked at.
     pub(crate) network: Option<NetworkWatch>,
+    pub(crate) uplink_routes: UplinkRoutes,
     pub(crate) data: DataHandle,
     pub(crate) data_thread: DataThreadLink,
     /// `None`: the configuration had no `[message_tls]` at the start.

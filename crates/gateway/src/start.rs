@@ -55,7 +55,7 @@ use crate::{
     steering::Steering,
     tenants::{OpenedDevices, Tenants},
     trigger::Trigger,
-    uplinks::NetworkWatch,
+    uplinks::{NetworkWatch, UplinkRoutes},
 };
 
 /// Default of [`Options::spin`]: covers the median wake-up.
@@ -99,6 +99,10 @@ impl Gateway {
         let locals = config.paths.iter().map(|path| &path.local);
         let found =
             look(network.as_mut(), locals).map_err(|problem| anyhow::anyhow!("{problem}"))?;
+        // What the paths need beside their sockets follows when they are open.
+        if let Some(network) = &mut network {
+            network.request();
+        }
         let prepared = active::prepare(&config, &active, found)?;
         let tenants = Tenants::default();
         let devices = tenants.prepare(&config)?;
@@ -131,8 +135,8 @@ impl Gateway {
             HistoryRecorder::start(&config, options.history_interval, &trigger, privileges);
         let store_wake = Arc::new(Waker::new().context("eventfd")?);
         epoll.add(&*store_wake, token::STORE, Interest::Read)?;
-        if let Some(network) = &network {
-            epoll.add(network, token::NETWORK, Interest::Read)?;
+        if let Some(watch) = network.as_ref().and_then(NetworkWatch::descriptor) {
+            epoll.add(watch, token::NETWORK, Interest::Read)?;
         }
         let site = Site::start(&config, Arc::clone(&store_wake), privileges)?;
         let mut gateway = Self {
@@ -165,6 +169,7 @@ impl Gateway {
             history,
             site,
             network,
+            uplink_routes: UplinkRoutes::default(),
             data: data.handle,
             data_thread: data.link,
             message_tls,

@@ -16,6 +16,7 @@ mod watch;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt, io, mem,
+    net::IpAddr,
 };
 
 use ipnet::IpNet;
@@ -76,6 +77,8 @@ pub struct Route {
 pub enum Via {
     /// Out of an interface, by its index.
     Interface(u32),
+    /// To a router on the link of an interface, given by its index.
+    Gateway { address: IpAddr, interface: u32 },
     /// Unreachable; the sender gets an ICMP error. At the end of a tenant's table it prevents look-ups in
     /// other tables.
     Unreachable,
@@ -194,11 +197,14 @@ impl Entry {
     pub fn interface(&self) -> Option<u32> {
         match self {
             Self::Address(address) => Some(address.interface),
-            Self::Route(Route {
-                via: Via::Interface(index),
-                ..
-            }) => Some(*index),
-            Self::Route(_) | Self::Rule(_) => None,
+            Self::Route(route) => match route.via {
+                Via::Interface(index)
+                | Via::Gateway {
+                    interface: index, ..
+                } => Some(index),
+                Via::Unreachable => None,
+            },
+            Self::Rule(_) => None,
         }
     }
 }
@@ -656,6 +662,13 @@ impl fmt::Display for Shown<'_> {
                 match route.via {
                     Via::Interface(index) => {
                         write!(f, "route {} dev {}", route.destination, interface(index))?;
+                    }
+                    Via::Gateway {
+                        address,
+                        interface: index,
+                    } => {
+                        let (to, name) = (route.destination, interface(index));
+                        write!(f, "route {to} via {address} dev {name}")?;
                     }
                     Via::Unreachable => write!(f, "route unreachable {}", route.destination)?,
                 }

@@ -2,7 +2,7 @@
 //! whether packets to far hosts leave by it.
 //!
 //! [`RouteWatch`](crate::route::RouteWatch) says when to look again. A look costs two lists, of links and
-//! addresses, and [`UplinkSocket::has_default_route`] two small requests, however many routes there are.
+//! addresses, and [`UplinkSocket::default_route`] some small requests, however many routes there are.
 
 use std::{
     io,
@@ -32,10 +32,21 @@ pub struct Interface {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     pub ip: IpAddr,
+    /// Bits that the addresses on its link have in common.
+    pub prefix_len: u8,
     /// It can be used: no other host was found or may be found to have it.
     pub ready: bool,
     /// It is about to be removed, or changes every few hours for the sake of privacy (RFC 8981).
     pub passing: bool,
+}
+
+/// Where packets to far hosts leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DefaultRoute {
+    /// The index of its interface; `None`: it has several.
+    pub interface: Option<u32>,
+    /// The router; `None`: the link leads to one neighbour only, or there are several.
+    pub gateway: Option<IpAddr>,
 }
 
 /// Asks for interfaces and routes.
@@ -122,11 +133,16 @@ impl UplinkSocket {
         Ok(links)
     }
 
-    /// Whether packets of sockets that are bound to the interface `index` have a default route.
+    /// The default route of sockets that are bound to the interface `index`, or of all others. `None`: there is
+    /// none.
     ///
     /// # Errors
     /// The kernel does not answer.
-    pub fn has_default_route(&mut self, index: u32, ipv6: bool) -> io::Result<bool> {
+    pub fn default_route(
+        &mut self,
+        index: Option<u32>,
+        ipv6: bool,
+    ) -> io::Result<Option<DefaultRoute>> {
         let write = |batch: &mut Batch| {
             let (family, bits) = match ipv6 {
                 true => (libc::AF_INET6, 128),
@@ -141,12 +157,14 @@ impl UplinkSocket {
                 true => batch.attribute(RTA_DST, &FAR_V6.octets()),
                 false => batch.attribute(RTA_DST, &FAR_V4.octets()),
             }
-            batch.u32(RTA_OIF, index);
+            if let Some(index) = index {
+                batch.u32(RTA_OIF, index);
+            }
         };
         let found = self
             .0
-            .list(RTM_GETROUTE, 0, write, |found: &mut bool, message| {
-                *found |= is_default_route(&message);
+            .list(RTM_GETROUTE, 0, write, |found: &mut Option<_>, message| {
+                *found = found.or_else(|| default_route(&message));
             });
         // Without a route it answers that the network or the host is unreachable.
         const NONE: [i32; 4] = [
@@ -157,10 +175,22 @@ impl UplinkSocket {
         ];
         match found {
             Ok(found) => Ok(found),
-            Err(refusal) if NONE.iter().any(|&number| refusal.is(number)) => Ok(false),
+            Err(refusal) if NONE.iter().any(|&number| refusal.is(number)) => Ok(None),
             Err(refusal) => Err(refusal.into_io()),
         }
     }
+}
+
+/// Whether the kernel drops packets that come in by `interface` from hosts that it would reach by another one
+/// (RFC 3704 §2.2). It does for IPv4 only, by the larger of two settings.
+pub fn is_reverse_path_strict(interface: &str) -> bool {
+    let value = |name| {
+        let file = format!("/proc/sys/net/ipv4/conf/{name}/rp_filter");
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    };
+    const STRICT: u32 = 1;
+    value("all").max(value(interface)) == STRICT
 }
 
 /// A listed link; `None` if it is of another kind or not understood.
@@ -216,22 +246,31 @@ fn address(message: &Message<'_>) -> Option<(u32, Address)> {
     let temporary = ip.is_ipv6() && has(IFA_F_TEMPORARY);
     let address = Address {
         ip,
+        prefix_len: header[1],
         ready: !tentative && !has(IFA_F_DADFAILED),
         passing: temporary || has(IFA_F_DEPRECATED),
     };
     Some((u32_of(&header[4..])?, address))
 }
 
-fn is_default_route(message: &Message<'_>) -> bool {
-    let Some((header, mut attributes)) = message.split::<12>() else {
-        return false;
-    };
-    // On a link to one neighbour there is no gateway, but an interface.
-    let leads = |kind| matches!(kind, RTA_GATEWAY | RTA_OIF | RTA_MULTIPATH | RTA_VIA);
-    message.kind == RTM_NEWROUTE
+/// A listed default route; `None` if it is another one.
+fn default_route(message: &Message<'_>) -> Option<DefaultRoute> {
+    let (header, attributes) = message.split::<12>()?;
+    let is_default = message.kind == RTM_NEWROUTE
         && header[1] <= DEFAULT_PREFIX_BITS_MAX
-        && header[7] == RTN_UNICAST
-        && attributes.any(|(kind, _)| leads(kind))
+        && header[7] == RTN_UNICAST;
+    let mut found = DefaultRoute::default();
+    let mut leads = false;
+    for (kind, value) in attributes {
+        match kind {
+            RTA_GATEWAY => found.gateway = ip(value),
+            RTA_OIF => found.interface = u32_of(value),
+            RTA_MULTIPATH | RTA_VIA => {}
+            _ => continue,
+        }
+        leads = true;
+    }
+    (is_default && leads).then_some(found)
 }
 
 fn ip(value: &[u8]) -> Option<IpAddr> {
@@ -337,17 +376,25 @@ mod tests {
         let read = |bits: u8, kind: u8, attributes: &[(u16, &[u8])]| {
             let mut header = [0; 12];
             (header[1], header[7]) = (bits, kind);
-            parsed(
-                &message(RTM_NEWROUTE, &header, attributes),
-                is_default_route,
-            )
+            parsed(&message(RTM_NEWROUTE, &header, attributes), default_route)
         };
         let index = 3_u32.to_ne_bytes();
         let oif: [(u16, &[u8]); 1] = [(RTA_OIF, &index)];
-        assert!(read(0, RTN_UNICAST, &oif) && read(1, RTN_UNICAST, &oif));
-        assert!(!read(24, RTN_UNICAST, &oif));
+        let found = |gateway| {
+            Some(DefaultRoute {
+                interface: Some(3),
+                gateway,
+            })
+        };
+        assert_eq!(read(0, RTN_UNICAST, &oif), found(None));
+        assert_eq!(read(1, RTN_UNICAST, &oif), found(None));
+        let by: [(u16, &[u8]); 2] = [(RTA_OIF, &index), (RTA_GATEWAY, &[192, 0, 2, 1])];
+        let gateway = IpAddr::from([192, 0, 2, 1]);
+        assert_eq!(read(0, RTN_UNICAST, &by), found(Some(gateway)));
+        assert_eq!(read(24, RTN_UNICAST, &oif), None);
         const RTN_UNREACHABLE: u8 = 7;
-        assert!(!read(0, RTN_UNREACHABLE, &oif) && !read(0, RTN_UNICAST, &[]));
+        assert_eq!(read(0, RTN_UNREACHABLE, &oif), None);
+        assert_eq!(read(0, RTN_UNICAST, &[]), None);
     }
 
     #[test]
@@ -359,7 +406,8 @@ mod tests {
         let mut addresses = loopback.addresses.iter();
         assert!(addresses.any(|address| address.ip == Ipv4Addr::LOCALHOST && address.ready));
         for ipv6 in [false, true] {
-            assert!(!socket.has_default_route(loopback.index, ipv6).unwrap());
+            let route = socket.default_route(Some(loopback.index), ipv6).unwrap();
+            assert_eq!(route, None);
         }
     }
 }

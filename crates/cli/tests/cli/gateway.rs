@@ -95,7 +95,9 @@ fn what_this_machine_lacks_for_paths_is_a_warning_of_the_check() {
         path("far", "198.51.100.77:7600".parse().expect("an address"))
     );
     let file = site.write("gateway.toml", &text);
-    let said = run(["config", "check", &shown(&file)]).expect_code(0).stdout;
+    let said = run(["config", "check", &shown(&file)])
+        .expect_code(0)
+        .stdout;
     for warning in [
         "warning: path far: no interface has the address 198.51.100.77; ",
         "warning: path modem: interface keiro-none does not exist; ",

@@ -4,7 +4,14 @@
 use std::{
     fmt::Write as _,
     fs,
+    io::{Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
     process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -13,7 +20,7 @@ use keiro_linux::process::SIGTERM;
 
 use crate::{
     flow::Flow,
-    harness::{eventually, finish, shown},
+    harness::{LIMIT, eventually, finish, shown},
     pair::{APP, Pair},
 };
 
@@ -36,6 +43,72 @@ a = { host = "isp", addresses = ["203.0.113.1/28", "2001:db8::1/64"] }
 b = { host = "osaka", addresses = ["203.0.113.2/28", "2001:db8::2/64"] }
 each_way = { rate = "50Mbit", delay = "10ms", buffer = "128KiB" }
 "#;
+
+/// Where connections enter at tokyo and leave at osaka.
+const NEAR_END: &str = "127.0.0.1:5020";
+const FAR_END: &str = "127.0.0.1:5021";
+
+/// A TCP connection from tokyo to osaka that carries a known sequence of bytes.
+struct Bytes {
+    stop: Arc<AtomicBool>,
+    writing: JoinHandle<usize>,
+    reading: JoinHandle<usize>,
+}
+
+impl Bytes {
+    fn start(pair: &Pair) -> Self {
+        let host = |name: &str| pair.lab.host(name).expect("a host");
+        let listener = host("osaka").run(|| TcpListener::bind(FAR_END));
+        let listener = listener.expect("in the host").expect("it listens");
+        let near = host("tokyo").run(|| TcpStream::connect(NEAR_END));
+        let mut near = near.expect("in the host").expect("it is accepted");
+        let (mut far, _) = listener.accept().expect("it arrives");
+        far.set_read_timeout(Some(LIMIT)).expect("a limit");
+        let stop = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&stop);
+        let writing = thread::spawn(move || {
+            let mut count = 0;
+            while !is_over.load(Ordering::Acquire) {
+                let block: Vec<u8> = (count..count + 1000).map(byte).collect();
+                near.write_all(&block).expect("the connection stays");
+                count += block.len();
+                thread::sleep(Duration::from_millis(5));
+            }
+            near.shutdown(Shutdown::Write).expect("it ends");
+            count
+        });
+        let reading = thread::spawn(move || {
+            let mut count = 0;
+            let mut block = [0; 4096];
+            loop {
+                let length = far.read(&mut block).expect("the connection stays");
+                for (number, found) in (count..).zip(&block[..length]) {
+                    assert_eq!(*found, byte(number), "byte {number}");
+                }
+                count += length;
+                if length == 0 {
+                    return count;
+                }
+            }
+        });
+        Self {
+            stop,
+            writing,
+            reading,
+        }
+    }
+
+    /// Panics unless all bytes have arrived in order.
+    fn finish(self) {
+        self.stop.store(true, Ordering::Release);
+        let written = self.writing.join().expect("it writes");
+        assert_eq!(self.reading.join().expect("it reads"), written);
+    }
+}
+
+fn byte(number: usize) -> u8 {
+    (number % 251) as u8
+}
 
 fn ip(lab: &Lab, host: &str, args: &str) -> String {
     let host = lab.host(host).expect("a host");
@@ -100,10 +173,15 @@ fn text(own: usize, beginning: String, peer_key: &str, locals: [&str; 2]) -> Str
         _ => String::new(),
     };
     let peer = ["osaka", "tokyo"][own];
+    let bytes = match own {
+        0 => format!("[[listener]]\napp = \"bytes\"\ntcp = \"{NEAR_END}\"\n"),
+        _ => format!("[[forward]]\napp = \"bytes\"\ntcp = \"{FAR_END}\"\nallow_local = true\n"),
+    };
     let _ = write!(
         text,
         "[[peer]]\nname = \"{peer}\"\npublic_key = \"{peer_key}\"\n{endpoints}\
-         [[app]]\nname = \"{APP}\"\nclass = \"message\"\npeer = \"{peer}\"\n"
+         [[app]]\nname = \"{APP}\"\nclass = \"message\"\npeer = \"{peer}\"\n\
+         [[app]]\nname = \"bytes\"\nclass = \"stream\"\npeer = \"{peer}\"\n{bytes}"
     );
     text
 }
@@ -276,13 +354,13 @@ fn fixed_address_that_is_missing_is_waited_for() {
 }
 
 #[test]
-fn address_that_changes_under_messages_is_followed_and_nothing_is_lost() {
+fn address_that_changes_under_messages_and_streams_is_followed_and_nothing_is_lost() {
     change_addresses(3);
 }
 
 #[test]
 #[ignore = "takes half a minute; by hand"]
-fn fifty_addresses_under_messages_lose_nothing() {
+fn fifty_addresses_under_messages_and_streams_lose_nothing() {
     change_addresses(50);
 }
 
@@ -294,6 +372,7 @@ fn change_addresses(count: usize) {
     });
     wait_up(&pair, 1);
     let flow = Flow::start(&pair, 1000, Duration::from_millis(5), None);
+    let bytes = Bytes::start(&pair);
     flow.wait_for_more(20);
     for number in 0..count {
         let [old, new] = [number, number + 1].map(|number| 2 + number % 12);
@@ -320,6 +399,7 @@ fn change_addresses(count: usize) {
         flow.wait_for_more(20);
     }
     flow.finish();
+    bytes.finish();
     let log = pair.tokyo.log();
     assert_eq!(
         log.matches("leaves from 198.51.100.").count(),
@@ -400,7 +480,7 @@ bound|renew)
 esac
 "#;
 
-/// The provider's DHCP server gives `host` to whoever asks.
+/// The provider's DHCP server gives `host` to all that ask.
 fn dhcp_server(pair: &Pair, host: u8) -> Process {
     let isp = pair.lab.host("isp").expect("a host");
     let mut command = isp.command("dnsmasq");
@@ -485,4 +565,87 @@ fn lease_of_another_address_is_followed() {
         (is_there && path["state"] == "up").then_some(())
     });
     flow.finish();
+}
+
+/// The kernel of tokyo drops packets that come in by another interface than it would answer by.
+#[test]
+fn answers_pass_a_strict_reverse_path_filter_by_a_table_that_goes_with_the_gateway() {
+    const LEFT_BEHIND: &str = "from 198.51.100.99 lookup 7600099";
+    let pair = start(BY_INTERFACE, |lab| {
+        prepare(lab);
+        let strict = || {
+            for device in ["wan0", "wan1"] {
+                let file = format!("/proc/sys/net/ipv4/conf/{device}/rp_filter");
+                fs::write(file, "1").expect("a sysctl");
+            }
+        };
+        let tokyo = lab.host("tokyo").expect("a host");
+        tokyo.run(strict).expect("in the host");
+        // As by a gateway that was killed.
+        let rule = format!("rule add {LEFT_BEHIND} priority 7599 protocol 75");
+        ip(lab, "tokyo", &rule);
+    });
+    wait_up(&pair, 2);
+    let rules = || ip(&pair.lab, "tokyo", "rule show");
+    let own = |rules: &str| {
+        rules
+            .lines()
+            .filter(|line| line.starts_with("7599:"))
+            .count()
+    };
+    // The first uplink has the best default route, and needs none.
+    let present = rules();
+    assert!(
+        own(&present) == 1 && present.contains("from 198.51.100.2 lookup 7600"),
+        "{present}"
+    );
+    ip(&pair.lab, "tokyo", "rule delete priority 7599");
+    eventually("the rule is put back", || {
+        (own(&rules()) == 1).then_some(())
+    });
+    ip(&pair.lab, "tokyo", "address add 198.51.100.3/28 dev wan1");
+    ip(
+        &pair.lab,
+        "tokyo",
+        "address delete 198.51.100.2/28 dev wan1",
+    );
+    eventually("the rule follows the address", || {
+        let rules = rules();
+        (own(&rules) == 1 && rules.contains("from 198.51.100.3 lookup 7600")).then_some(())
+    });
+    wait_up(&pair, 2);
+    pair.tokyo.process.signal(SIGTERM).expect("signalled");
+    eventually("the gateway ends", || {
+        pair.tokyo.process.wait(Duration::ZERO).expect("a child")
+    });
+    assert_eq!(own(&rules()), 0, "{}", rules());
+    let routes = ip(&pair.lab, "tokyo", "route show table all");
+    assert!(!routes.contains("table 7600"), "{routes}");
+}
+
+#[test]
+fn what_happened_while_reports_were_lost_is_seen() {
+    // signal(7): what no process can refuse or miss.
+    const SIGSTOP: i32 = 19;
+    const SIGCONT: i32 = 18;
+    let pair = start(BY_INTERFACE, prepare);
+    wait_up(&pair, 2);
+    let ipv4 = |number: u32| format!("10.{}.{}.0/24", number / 250, number % 250);
+    let routes: String = (0..2000)
+        .map(|number| format!("route add unreachable {}\n", ipv4(number)))
+        .collect();
+    let batch = pair.tokyo.site.write("routes", &routes);
+    pair.tokyo.process.signal(SIGSTOP).expect("signalled");
+    ip(&pair.lab, "tokyo", &format!("-batch {}", shown(&batch)));
+    ip(&pair.lab, "tokyo", "address add 198.51.100.3/28 dev wan1");
+    ip(
+        &pair.lab,
+        "tokyo",
+        "address delete 198.51.100.2/28 dev wan1",
+    );
+    pair.tokyo.process.signal(SIGCONT).expect("signalled");
+    eventually("the new address is in use", || {
+        let path = pair.tokyo.path("wan1");
+        (path["local"] == "198.51.100.3:7600" && path["state"] == "up").then_some(())
+    });
 }

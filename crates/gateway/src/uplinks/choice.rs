@@ -33,7 +33,7 @@ impl Binding {
     pub(super) fn has_default_route(&self, network: &Network) -> bool {
         let route = |owner| (owner, Family::of(&self.local));
         self.owner
-            .is_some_and(|owner| network.default_routes.contains(&route(owner)))
+            .is_some_and(|owner| network.default_routes.contains_key(&route(owner)))
     }
 }
 

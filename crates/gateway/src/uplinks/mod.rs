@@ -6,11 +6,15 @@
 
 mod choice;
 mod problem;
+mod routes;
 #[cfg(test)]
 mod tests;
 mod watch;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use keiro_control::config::{Family, Local};
 use keiro_linux::uplink::Interface;
@@ -18,6 +22,7 @@ use keiro_linux::uplink::Interface;
 pub(crate) use self::{
     choice::{Binding, interface_of},
     problem::Problem,
+    routes::UplinkRoutes,
     watch::NetworkWatch,
 };
 
@@ -25,8 +30,11 @@ pub(crate) use self::{
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Network {
     pub(crate) interfaces: Vec<Interface>,
-    /// Interfaces, by index, of whose default route is known.
-    pub(crate) default_routes: BTreeSet<(u32, Family)>,
+    /// Interfaces, by index, that have a default route, and its router.
+    pub(crate) default_routes: BTreeMap<(u32, Family), Option<IpAddr>>,
+    /// Interfaces, by index, of which the kernel drops packets from far hosts, because it would reach these by
+    /// another interface.
+    pub(crate) filtered: BTreeSet<u32>,
 }
 
 /// Where each path leaves, and why it does not.
@@ -145,6 +153,16 @@ impl Uplinks {
             State::Bound(binding) => Some(binding),
             State::Missing(_) => None,
         }
+    }
+
+    /// Where the paths leave now.
+    pub(crate) fn bindings(&self) -> impl Iterator<Item = &Binding> {
+        self.uplinks
+            .values()
+            .filter_map(|uplink| match &uplink.state {
+                State::Bound(binding) => Some(binding),
+                State::Missing(_) => None,
+            })
     }
 
     /// What keeps a path from use at this machine, and what to try; `None`: nothing is known to.

@@ -17,6 +17,7 @@ struct Machine {
 fn address(ip: &str) -> Address {
     Address {
         ip: ip.parse().unwrap(),
+        prefix_len: 24,
         ready: true,
         passing: false,
     }
@@ -86,7 +87,10 @@ impl Machine {
     }
 
     fn route(&mut self, index: u32) {
-        self.network.default_routes.insert((index, Family::V4));
+        let router = "192.0.2.254".parse().unwrap();
+        self.network
+            .default_routes
+            .insert((index, Family::V4), Some(router));
     }
 
     /// Does what is to be done; what that was, in order, in words.
@@ -326,4 +330,34 @@ fn uplinks_that_are_no_longer_configured_are_forgotten() {
     machine.add("wwan0", 3, &["192.0.2.7"]);
     assert_begins(&machine.follow(), &["bind 192.0.2.7:7600 wwan0"]);
     assert_eq!(machine.uplinks.binding(&goes), None);
+}
+
+#[test]
+fn table_of_an_uplink_is_there_only_where_the_kernel_would_drop_answers() {
+    let (by_interface, elsewhere) = (wwan0(Some(Family::V4)), fixed("198.51.100.7:7600"));
+    let mut machine = Machine::with(&[by_interface, elsewhere]);
+    machine.add("wwan0", 3, &["192.0.2.7"]);
+    machine.add("eth0", 4, &["198.51.100.7"]);
+    machine.route(3);
+    machine.follow();
+    let entries = |machine: &Machine| -> Vec<String> {
+        let entries = routes::entries(machine.uplinks.bindings(), &machine.network);
+        entries.iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(entries(&machine), [""; 0]);
+    machine.network.filtered = BTreeSet::from([3, 4]);
+    assert_eq!(
+        entries(&machine),
+        [
+            "route 192.0.2.0/24 dev 3 table 7600003",
+            "route 0.0.0.0/0 via 192.0.2.254 dev 3 table 7600003",
+            "rule priority 7599 from 192.0.2.7/32 lookup 7600003",
+        ]
+    );
+    machine.set_addresses("wwan0", &["192.0.2.8"]);
+    machine.follow();
+    assert!(entries(&machine)[2].contains("from 192.0.2.8/32"));
+    machine.interface("wwan0").carrier = false;
+    machine.follow();
+    assert_eq!(entries(&machine), [""; 0]);
 }

@@ -2,19 +2,23 @@
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::AsFd,
     time::{Duration, Instant as Stopwatch},
 };
 
 use keiro_control::config::{Family, Local};
-use keiro_linux::{route::RouteWatch, uplink::UplinkSocket};
+use keiro_linux::{
+    route::RouteWatch,
+    uplink::{UplinkSocket, is_reverse_path_strict},
+};
 
 use super::{Network, interface_of};
 
 /// The machine's interfaces, and notice of changes.
 #[derive(Debug)]
 pub(crate) struct NetworkWatch {
-    watch: RouteWatch,
+    /// `None`: no reports come any more, and every second's check looks.
+    watch: Option<RouteWatch>,
     socket: UplinkSocket,
     /// When to look again; `None`: nothing has changed.
     due: Option<Stopwatch>,
@@ -25,6 +29,8 @@ pub(crate) struct NetworkWatch {
 /// Least time between two looks: one change of an address is several reports. Ours: far less than a path may
 /// be without its address.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
+/// The list may have changed faster than it could be read. Ours.
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 /// A look may take this part of the time, where a routing daemon changes routes without end.
 const PAUSES_PER_LOOK: u32 = 10;
 
@@ -36,7 +42,7 @@ impl NetworkWatch {
     pub(crate) fn open() -> io::Result<Self> {
         Ok(Self {
             // Before the first look, so that nothing is missed.
-            watch: RouteWatch::open()?,
+            watch: Some(RouteWatch::open()?),
             socket: UplinkSocket::open()?,
             due: None,
             next: Stopwatch::now(),
@@ -45,10 +51,25 @@ impl NetworkWatch {
 
     /// The descriptor was readable.
     pub(crate) fn on_readable(&mut self) {
-        // Where reports end, every second's check looks.
-        if self.watch.changed().unwrap_or(false) && self.due.is_none() {
-            self.due = Some(self.next.max(Stopwatch::now()));
+        let changed = self.watch.as_mut().map(RouteWatch::changed);
+        match changed {
+            Some(Ok(true)) => self.request(),
+            Some(Err(error)) => {
+                tracing::warn!(%error, "the kernel reports no changes of interfaces any more; they are looked at every second");
+                self.watch = None;
+            }
+            Some(Ok(false)) | None => {}
         }
+    }
+
+    /// What to wait for.
+    pub(crate) fn descriptor(&self) -> Option<&impl AsFd> {
+        self.watch.as_ref()
+    }
+
+    /// Whether changes are noticed only by a look.
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.watch.is_none()
     }
 
     /// Looks again soon.
@@ -75,7 +96,7 @@ impl NetworkWatch {
         let took = begun.elapsed();
         self.next = Stopwatch::now() + PAUSE_MIN.max(took * PAUSES_PER_LOOK);
         if network.is_err() {
-            self.due = Some(self.next);
+            self.due = Some(self.next.max(Stopwatch::now() + PAUSE_AFTER_ERROR));
         }
         network
     }
@@ -85,28 +106,34 @@ impl NetworkWatch {
             interfaces: self.socket.interfaces()?,
             ..Network::default()
         };
+        let mut best = None;
         for local in locals {
             let Some(interface) = interface_of(local, &network.interfaces) else {
                 continue;
             };
             for family in [Family::V4, Family::V6] {
-                let route = (interface.index, family);
-                if local.family().is_none_or(|of| of == family)
-                    && !network.default_routes.contains(&route)
-                    && self
-                        .socket
-                        .has_default_route(interface.index, family == Family::V6)?
-                {
-                    network.default_routes.insert(route);
+                let key = (interface.index, family);
+                let is_of = local.family().is_none_or(|of| of == family);
+                if !is_of || network.default_routes.contains_key(&key) {
+                    continue;
+                }
+                let ipv6 = family == Family::V6;
+                let Some(route) = self.socket.default_route(Some(interface.index), ipv6)? else {
+                    continue;
+                };
+                network.default_routes.insert(key, route.gateway);
+                if ipv6 || !is_reverse_path_strict(&interface.name) {
+                    continue;
+                }
+                if best.is_none() {
+                    best = Some(self.socket.default_route(None, false)?);
+                }
+                let best = best.flatten().and_then(|route| route.interface);
+                if best != Some(interface.index) {
+                    network.filtered.insert(interface.index);
                 }
             }
         }
         Ok(network)
-    }
-}
-
-impl AsFd for NetworkWatch {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.watch.as_fd()
     }
 }

@@ -221,8 +221,15 @@ pub(super) fn route(message: &Message) -> Option<(Route, u8)> {
     let mut table = header.table.into();
     let mut metric = 0;
     let mut interface = None;
+    let mut gateway = None;
     for attribute in &message.attributes {
         match attribute {
+            RouteAttribute::Gateway(RouteAddress::Inet(address)) => {
+                gateway = Some(IpAddr::from(*address));
+            }
+            RouteAttribute::Gateway(RouteAddress::Inet6(address)) => {
+                gateway = Some(IpAddr::from(*address));
+            }
             RouteAttribute::Destination(RouteAddress::Inet(address)) => {
                 destination = (*address).into();
             }
@@ -239,7 +246,13 @@ pub(super) fn route(message: &Message) -> Option<(Route, u8)> {
         }
     }
     let via = match header.kind {
-        RouteType::Unicast => Via::Interface(interface?),
+        RouteType::Unicast => match gateway {
+            None => Via::Interface(interface?),
+            Some(address) => Via::Gateway {
+                address,
+                interface: interface?,
+            },
+        },
         // IPv6 lists it with the loopback interface.
         RouteType::Unreachable => Via::Unreachable,
         _ => return None,
@@ -340,6 +353,13 @@ fn route_message(route: &Route) -> RouteMessage {
             header.kind = RouteType::Unicast;
             header.scope = RouteScope::Link;
             message.attributes.push(RouteAttribute::Oif(index));
+        }
+        Via::Gateway { address, interface } => {
+            header.kind = RouteType::Unicast;
+            header.scope = RouteScope::Universe;
+            let gateway = RouteAttribute::Gateway(address.into());
+            message.attributes.push(gateway);
+            message.attributes.push(RouteAttribute::Oif(interface));
         }
         Via::Unreachable => {
             header.kind = RouteType::Unreachable;
