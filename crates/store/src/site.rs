@@ -411,6 +411,28 @@ mod tests {
     }
 
     #[test]
+    fn spreads_and_whole_lines_are_read_back_and_checked() {
+        let mut published = inputs();
+        published.paths[0].line_bits_per_second = Some(2e8);
+        published.apps[0].length_cv2 = Some(0.4);
+        published.apps[0].interval_cv2 = Some(2.0);
+        let bytes = encode(&published).unwrap();
+        assert_eq!(decode::<Inputs>(&bytes).unwrap(), published);
+        let text = String::from_utf8(bytes).unwrap();
+        for (field, value) in [
+            ("length_cv2", "0.4"),
+            ("interval_cv2", "2.0"),
+            ("line_bits_per_second", "200000000.0"),
+        ] {
+            let given = format!("\"{field}\":{value}");
+            let negative = text.replace(&given, &format!("\"{field}\":-1.0"));
+            assert_ne!(negative, text, "{given}");
+            let error = decode::<Inputs>(negative.as_bytes()).unwrap_err();
+            assert!(error.to_string().contains(field), "{error}");
+        }
+    }
+
+    #[test]
     fn another_layout_is_refused() {
         let error = decode::<SitePlan>(br#"{"layout":2,"made_by":7}"#).unwrap_err();
         assert_eq!(error, DocumentError::Layout(2));

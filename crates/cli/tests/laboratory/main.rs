@@ -10,6 +10,7 @@ mod pair;
 mod redundancy;
 mod segments;
 mod uplinks;
+mod shared_line;
 
 use std::{
     fs,

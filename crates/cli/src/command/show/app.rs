@@ -282,6 +282,29 @@ mod tests {
     }
 
     #[test]
+    fn other_gateways_in_the_forecast_are_named_with_their_part_and_its_age() {
+        let gateways = serde_json::json!([
+            {"gateway": "gw2", "apps": 1, "load_bits_per_second": 44.9e6},
+            {"gateway": "gw3", "apps": 2, "load_bits_per_second": 5e6},
+        ]);
+        let of = |line: serde_json::Value| {
+            let app = snapshot(&serde_json::json!({"path": "wan0", "shared_line": line}));
+            text(&app, Style::of_stdout())
+        };
+        let known = "44.9 Mbit/s by gateway gw2 (1 application), 5 Mbit/s by gateway gw3 \
+                     (2 applications), part of the forecast";
+        let shown = of(serde_json::json!({"gateways": gateways}));
+        assert!(shown.contains(&format!("{known}\n")), "{shown}");
+        let shown = of(serde_json::json!({"gateways": gateways, "age_seconds": 12.0}));
+        let age = ", as known 12 s ago, since when the plan store has not answered\n";
+        assert!(shown.contains(&format!("{known}{age}")), "{shown}");
+        let shown = of(serde_json::json!({"gateways": [], "age_seconds": 400.0}));
+        let part = "not known, the plan store has not answered for";
+        assert!(shown.contains(part), "{shown}");
+        assert!(!text(&snapshot(&serde_json::json!({})), Style::of_stdout()).contains("gateways"));
+    }
+
+    #[test]
     fn an_application_without_a_path_is_on_none() {
         let last = snapshot(&serde_json::json!({"last_path": "p2"}));
         let shown = text(&last, Style::of_stdout());
