@@ -303,7 +303,7 @@ fn how_old_it_is_what_is_known_of_other_gateways_is_said() {
     let shared = with_other_gateway(placed([0, 0, 1, 0, 1]), 16);
     let (text, views) = explained_in_site(&config, &shared, 2, lost);
     assert!(
-        text.contains("by gateway gw2. The plan store has not answered for 1.5 min"),
+        text.contains("by gateway gw2. The plan store has not answered for 1 min 30 s"),
         "{text}"
     );
     let line = views[1].shared_line.as_ref().unwrap();
