@@ -431,6 +431,8 @@ impl Gateway {
         let tolerance = self.config.gateway.tolerance.get();
         let mut events = Vec::new();
         for (number, app) in self.config.apps.iter().enumerate() {
+            let is_measured =
+                app.class != config::Class::Stream && !self.has_only_packets(AppIndex(number));
             let latency_target = &mut self.status.app_mut(app.name.as_str()).latency_target;
             let (Some(target), Some(now)) = (app.latency_target, present.apps.get(number)) else {
                 *latency_target = target_monitor::TargetState::default();
@@ -439,7 +441,12 @@ impl Gateway {
             let measured = input.measured.get(&AppIndex(number));
             let limit = target.as_secs_f64() * (1.0 + tolerance);
             let path = now.path.map(|path| self.config[path].name.as_str());
-            latency_target.judge(at, path, &now.target_ratios(measured, limit));
+            let ratios = now.target_ratios(measured, limit);
+            let ratios = match is_measured {
+                true => ratios,
+                false => ratios.of_unmeasured(now.propagation_seconds() / limit),
+            };
+            latency_target.judge(at, path, &ratios);
             let (Some(verdict), Some(transition)) =
                 (latency_target.verdict(), latency_target.transition(at))
             else {

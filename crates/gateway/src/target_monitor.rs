@@ -99,6 +99,22 @@ impl TargetState {
 }
 
 impl TargetRatios {
+    /// Of an application whose delays are never measured, such as IP packets and streams. Predictions take each
+    /// packet or write for a message, and traffic that fills its path for an overload, so a miss is known only
+    /// where the path's delay without any queue, `least`, is too long.
+    pub(crate) fn of_unmeasured(self, least: f64) -> Self {
+        let predicted = self.forecast.or(self.equation);
+        let is_known = predicted.is_none_or(|part| part <= 1.0) || least > 1.0;
+        match self.measured.is_some() || is_known {
+            true => self,
+            false => Self {
+                measured: None,
+                forecast: None,
+                equation: None,
+            },
+        }
+    }
+
     /// `None`: keep the verdict `before`, or there is none.
     fn judge(&self, before: Option<TargetVerdict>) -> Option<TargetVerdict> {
         if let Some(part) = self.measured {
@@ -134,6 +150,31 @@ fn confidence(by: JudgedBy) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_never_measured_misses_its_target_only_where_the_path_is_too_long() {
+        let overloaded = TargetRatios {
+            forecast: Some(f64::INFINITY),
+            equation: Some(0.5),
+            ..NOTHING
+        };
+        let mut state = TargetState::default();
+        let now = Instant::ZERO;
+        state.judge(now, Some("wan0"), &overloaded.of_unmeasured(0.4));
+        assert_eq!(state.verdict(), None);
+        assert_eq!(state.transition(now), None, "no miss is reported");
+        let met = TargetRatios {
+            forecast: Some(0.9),
+            ..NOTHING
+        };
+        assert_eq!(met.of_unmeasured(0.4), met);
+        assert_eq!(overloaded.of_unmeasured(1.1), overloaded);
+        let measured = TargetRatios {
+            measured: Some(2.0),
+            ..overloaded
+        };
+        assert_eq!(measured.of_unmeasured(0.4), measured);
+    }
 
     const NOTHING: TargetRatios = TargetRatios {
         measured: None,

@@ -94,6 +94,12 @@ impl AppAssignment {
         self.forecast?.seconds(statistic)
     }
 
+    /// The delay of its path without any queue, in seconds; zero: not known.
+    pub(crate) fn propagation_seconds(&self) -> f64 {
+        let prediction = self.prediction.as_ref();
+        prediction.map_or(0.0, |prediction| prediction.terms.propagation.as_secs_f64())
+    }
+
     /// Eq. 3's mean in seconds; `None`: not finite.
     pub(crate) fn equation_seconds(&self) -> Option<f64> {
         let mean = self.prediction?.delay.finite()?;

@@ -97,8 +97,9 @@ pub(super) fn text(app: &AppSnapshot, style: Style) -> String {
         }),
     );
     // Streams have connections, shown below, and no messages.
-    if app.class != Class::Stream {
-        add_messages(&mut fields, app);
+    match app.class {
+        Class::Stream => add_bytes(&mut fields, app),
+        Class::Message | Class::Datagram => add_messages(&mut fields, app),
     }
     add_connections(&mut fields, app);
     fields.text()
@@ -160,6 +161,19 @@ fn add_messages(fields: &mut FieldList, app: &AppSnapshot) {
             fields.add(&name, figure(app, stat.name));
         }
     }
+}
+
+/// What an application's streams carry.
+fn add_bytes(fields: &mut FieldList, app: &AppSnapshot) {
+    let shown = ["sent_bytes", "received_bytes", "queued_bytes"];
+    for stat in AppStats::STATS {
+        if shown.contains(&stat.name) {
+            fields.add(&stat.label(), figure(app, stat.name));
+        }
+    }
+    fields.add("forecast", forecast_text(app));
+    let none = format!("{NONE}, the waiting time of streams is not measured");
+    fields.add("measured delay", none);
 }
 
 fn workload_text(workload: &WorkloadSnapshot) -> String {
@@ -302,6 +316,20 @@ mod tests {
         let part = "not known, the plan store has not answered for";
         assert!(shown.contains(part), "{shown}");
         assert!(!text(&snapshot(&serde_json::json!({})), Style::of_stdout()).contains("gateways"));
+    }
+
+    #[test]
+    fn bytes_of_streams_are_shown() {
+        let app = snapshot(&serde_json::json!({
+            "class": "stream", "sent_bytes": 1234, "received_bytes": 5_000_000, "queued_bytes": 17,
+        }));
+        let shown = text(&app, Style::of_stdout());
+        let words: Vec<&str> = shown.split_whitespace().collect();
+        let words = words.join(" ");
+        for part in ["sent 1.23 kB", "received 5 MB", "queued 17 B", "forecast -"] {
+            assert!(words.contains(part), "{part}: {shown}");
+        }
+        assert!(!shown.contains("messages"), "{shown}");
     }
 
     #[test]
