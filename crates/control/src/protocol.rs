@@ -21,7 +21,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     event::{
-        DownReason, Event, EventKind, KeyFault, MoveReason, PathRef, Side, Timestamp, VersionRange,
+        AddressField, DownReason, Event, EventKind, KeyFault, MoveReason, PathRef, Side, Timestamp,
+        VersionRange,
     },
     history::{
         AppHistory, AppHistoryRow, HistoryKind, HistorySnapshot, HistoryState, PathHistory,

@@ -38,7 +38,7 @@ use crate::{
     id::{AppId, MessageId, PathId, PeerId, SocketId, StreamId, TenantId},
     session::{Arrived, ReceiveOverflows, Session},
     snapshot::{DropCounters, EndpointSnapshot, PathSnapshot, SessionSnapshot},
-    tenant::{IpPacket, PacketError, TenantConfig, TenantError, TenantSnapshot},
+    tenant::{IpPacket, PacketError, PrefixMismatch, TenantConfig, TenantError, TenantSnapshot},
     timeouts::Timeouts,
     trace::TraceBatch,
     uplink::Uplinks,
@@ -373,6 +373,14 @@ impl Endpoint {
     pub fn remove_tenant(&mut self, peer: PeerId, tenant: TenantId) {
         if let Some(session) = self.peers.get_mut(&peer) {
             session.remove_tenant(tenant);
+        }
+    }
+
+    /// Reports to a peer that packets of it were dropped because of an address. Call it rarely: it is sent with
+    /// the next packet, and not sent again if that is lost.
+    pub fn report_prefix_mismatch(&mut self, peer: PeerId, mismatch: PrefixMismatch) {
+        if let Some(session) = self.peers.get_mut(&peer) {
+            session.report_prefix_mismatch(mismatch);
         }
     }
 

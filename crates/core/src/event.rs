@@ -10,6 +10,7 @@ use crate::{
     config::DeliveryClass,
     handshake::PublicKey,
     id::{AppId, FlowId, MessageId, PathId, PeerId, StreamId, TenantId},
+    tenant::PrefixMismatch,
     wire::Versions,
 };
 
@@ -238,6 +239,13 @@ pub enum Event {
     },
     /// The peer drops packets of a tenant, since it is not configured there. Reported as often as `TenantUnknown`.
     TenantRefused { peer: PeerId, tenant: TenantId },
+    /// The peer drops packets of a tenant of ours, since an address is in none of the prefixes that are
+    /// configured there. At most once a minute for each tenant and kind of address.
+    PacketsRefused {
+        peer: PeerId,
+        /// What the peer has dropped.
+        mismatch: PrefixMismatch,
+    },
     /// The controller of a path's aggregates changed their size, interval or number of copies.
     AggregationChanged {
         peer: PeerId,

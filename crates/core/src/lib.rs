@@ -54,8 +54,8 @@ pub use snapshot::{
     PathState, SessionSnapshot, Unanswered,
 };
 pub use tenant::{
-    IpPacket, PacketDrops, PacketError, TenantConfig, TenantError, TenantPathSnapshot,
-    TenantSnapshot,
+    IpPacket, PacketAddress, PacketDrops, PacketError, PrefixMismatch, TenantConfig, TenantError,
+    TenantPathSnapshot, TenantSnapshot,
 };
 pub use timeouts::Timeouts;
 pub use trace::{RecoveryMetrics, TRACE_EVENTS_MAX, TraceBatch, TraceEvent, TraceKind};

@@ -4,6 +4,8 @@
 //! messages, streams and datagrams; everything else belongs to tenant 0, which has no window unless
 //! one is configured.
 
+use std::net::IpAddr;
+
 use keiro_model::fairness::controller::{ControllerConfig, Weight};
 pub use keiro_stats::PacketDrops;
 use keiro_stats::{TenantPathStats, TenantPeerStats};
@@ -48,6 +50,27 @@ pub struct IpPacket {
     ///
     /// [`Endpoint::spare_buffer`]: crate::Endpoint::spare_buffer
     pub data: Vec<u8>,
+}
+
+/// One of the two addresses of an IP packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PacketAddress {
+    /// Where it comes from.
+    Source(IpAddr),
+    /// Where it goes.
+    Destination(IpAddr),
+}
+
+/// IP packets of a tenant that were dropped by the gateway that they arrived at, because the address is in none
+/// of the prefixes where it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefixMismatch {
+    /// The tenant, as both gateways call it.
+    pub tenant: TenantId,
+    /// The address of the latest of them.
+    pub address: PacketAddress,
+    /// How many since the last report.
+    pub packets: u64,
 }
 
 /// Why a tenant is not taken.

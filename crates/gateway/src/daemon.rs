@@ -264,6 +264,11 @@ impl Gateway {
                     self.tenants.on_lost(number, error);
                     is_device_lost = true;
                 }
+                Report::PrefixMismatch { tenant, mismatch } => {
+                    if let Some(kind) = self.prefix_event(tenant, mismatch) {
+                        self.publish(kind);
+                    }
+                }
                 Report::Drained => self.drained = true,
                 Report::Failed(error) => bail!("the data thread failed: {error}"),
             }

@@ -187,6 +187,7 @@ fn level(kind: &EventKind) -> Level {
         | EventKind::TargetMissed { .. }
         | EventKind::MessageExpired { .. }
         | EventKind::ConfigRejected { .. }
+        | EventKind::PrefixMismatch { .. }
         | EventKind::DeviceLost { .. }
         | EventKind::DeviceDown { .. }
         | EventKind::TenantUnknown { .. }
@@ -232,6 +233,15 @@ fn subject(kind: &EventKind) -> Option<String> {
         | EventKind::MessageExpired { app, .. } => app.clone(),
         EventKind::TenantUnknown { peer, id } => format!("{id} {peer}"),
         EventKind::TenantRefused { tenant, peer, .. } => format!("{tenant} {peer}"),
+        EventKind::PrefixMismatch {
+            tenant,
+            peer,
+            field,
+            ..
+        } => {
+            let peer = peer.as_deref().unwrap_or_default();
+            format!("{tenant} {peer} {field:?}")
+        }
         EventKind::DeviceLost { tenant, .. }
         | EventKind::DeviceRestored { tenant, .. }
         | EventKind::DeviceDown { tenant, .. }

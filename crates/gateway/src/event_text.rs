@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use keiro_control::{
     config::Class,
-    protocol::{AggregationParameters, DownReason, EventKind, JudgedBy, MoveReason, PathRef, Side},
+    protocol::{
+        AddressField, AggregationParameters, DownReason, EventKind, JudgedBy, MoveReason, PathRef,
+        Side,
+    },
     rounded,
 };
 use keiro_units::Bandwidth;
@@ -321,6 +324,7 @@ fn tenant_sentence(kind: &EventKind) -> Option<String> {
         EventKind::TenantRefused { tenant, id, peer } => format!(
             "peer {peer} drops the packets of tenant {tenant}: it has no tenant with id {id} towards this gateway; compare `id` at both gateways"
         ),
+        EventKind::PrefixMismatch { .. } => return prefix_mismatch(kind),
         EventKind::DeviceLost {
             tenant,
             device,
@@ -343,6 +347,49 @@ fn tenant_sentence(kind: &EventKind) -> Option<String> {
         } => format!("tenant {tenant}: device {device} is up after {down_seconds:.1} s"),
         _ => return None,
     })
+}
+
+fn prefix_mismatch(kind: &EventKind) -> Option<String> {
+    let EventKind::PrefixMismatch {
+        tenant,
+        peer,
+        field,
+        address,
+        dropped_packets,
+        from,
+    } = kind
+    else {
+        return None;
+    };
+    let what = match (peer, field) {
+        (Some(peer), AddressField::Source) if *from == Side::Us => format!(
+            "peer {peer} drops packets from {address}, which is in none of the networks that it has for this \
+             gateway; add the network to `prefixes` of the tenant's peer there, or correct the host"
+        ),
+        (Some(peer), _) if *from == Side::Us => format!(
+            "peer {peer} drops packets to {address}, which is in none of its own networks; take the network \
+             out of `prefixes` of [tenant.{tenant}.peer.{peer}], or add it to the tenant there"
+        ),
+        (Some(peer), AddressField::Source) => format!(
+            "peer {peer} sends packets from {address}, which is in none of its networks here; add the \
+             network to `prefixes` of [tenant.{tenant}.peer.{peer}], or correct the sender"
+        ),
+        (Some(peer), _) => format!(
+            "peer {peer} sends packets to {address}, which is in none of the tenant's own networks here; \
+             add the network to `prefixes` of [tenant.{tenant}], or take it out at {peer}"
+        ),
+        (None, AddressField::Source) => format!(
+            "packets from {address} come from its device, and none of its own networks has that address; \
+             add the network to `prefixes` of [tenant.{tenant}], or correct the host"
+        ),
+        (None, _) => format!(
+            "packets to {address} come from its device, and no peer has that address; add the network to \
+             `prefixes` of the peer, or take the route away"
+        ),
+    };
+    Some(format!(
+        "prefix_mismatch: tenant {tenant}: {what} ({dropped_packets} packets dropped)"
+    ))
 }
 
 fn store_sentence(kind: &EventKind) -> Option<String> {
@@ -428,6 +475,50 @@ mod tests {
     use keiro_control::protocol::VersionRange;
 
     use super::*;
+
+    #[test]
+    fn an_address_outside_all_prefixes_is_named_with_what_to_change() {
+        let text = |peer: Option<&str>, from, field| {
+            let kind = EventKind::PrefixMismatch {
+                tenant: "blue".into(),
+                peer: peer.map(str::to_owned),
+                from,
+                field,
+                address: "10.9.0.7".into(),
+                dropped_packets: 12,
+            };
+            sentence(&kind)
+        };
+        let (source, destination) = (AddressField::Source, AddressField::Destination);
+        let osaka = Some("osaka");
+        assert_eq!(
+            text(osaka, Side::Peer, source),
+            "prefix_mismatch: tenant blue: peer osaka sends packets from 10.9.0.7, which is in none of \
+             its networks here; add the network to `prefixes` of [tenant.blue.peer.osaka], or correct \
+             the sender (12 packets dropped)"
+        );
+        let parts = [
+            (osaka, Side::Peer, destination, "take it out at osaka"),
+            (osaka, Side::Us, source, "osaka drops packets from 10.9.0.7"),
+            (
+                osaka,
+                Side::Us,
+                destination,
+                "out of `prefixes` of [tenant.blue.peer.osaka]",
+            ),
+            (
+                None,
+                Side::Us,
+                source,
+                "packets from 10.9.0.7 come from its device",
+            ),
+            (None, Side::Us, destination, "no peer has that address"),
+        ];
+        for (peer, from, field, part) in parts {
+            let text = text(peer, from, field);
+            assert!(text.contains(part), "{text}");
+        }
+    }
 
     #[test]
     fn version_mismatch_names_both_versions_and_what_to_do() {

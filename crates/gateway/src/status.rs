@@ -252,7 +252,8 @@ impl StatusTable {
             // The data thread handles the first, the code for tenants the others.
             core::Event::MessageDone { .. }
             | core::Event::TenantUnknown { .. }
-            | core::Event::TenantRefused { .. } => None,
+            | core::Event::TenantRefused { .. }
+            | core::Event::PacketsRefused { .. } => None,
         };
         let replan = matches!(
             event,

@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, fmt::Write};
 use keiro_control::{
     config::{AppIndex, Tenant},
     protocol::{
-        DeviceState, EventKind, Stats, TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot,
+        AddressField, DeviceState, EventKind, Side, Stats, TenantPathSnapshot, TenantPeerSnapshot,
+        TenantSnapshot,
     },
     rounded::bytes,
 };
@@ -14,7 +15,10 @@ use keiro_stats::TenantStats;
 use keiro_units::Probability;
 
 use crate::{
-    data::{command::DataThreadGone, tunnels::TenantFigures},
+    data::{
+        command::DataThreadGone,
+        tunnels::{PrefixFault, PrefixMismatch, TenantFigures},
+    },
     gateway::Gateway,
     tenants::DeviceHealth,
 };
@@ -103,8 +107,61 @@ impl Gateway {
                     peer: peer_of(peer)?,
                 })
             }
+            core::Event::PacketsRefused { peer, mismatch } => {
+                let mut tenants = self.config.tenants.iter();
+                let found = tenants.find(|found| found.id == mismatch.tenant.0)?;
+                let (field, address) = match mismatch.address {
+                    core::PacketAddress::Source(address) => (AddressField::Source, address),
+                    core::PacketAddress::Destination(address) => {
+                        (AddressField::Destination, address)
+                    }
+                };
+                Some(EventKind::PrefixMismatch {
+                    tenant: found.name.to_string(),
+                    peer: Some(peer_of(peer)?),
+                    from: Side::Us,
+                    field,
+                    address: address.to_string(),
+                    dropped_packets: mismatch.packets,
+                })
+            }
             _ => None,
         }
+    }
+
+    /// The event of packets that were dropped because of an address.
+    pub(crate) fn prefix_event(
+        &self,
+        tenant: TenantId,
+        mismatch: PrefixMismatch,
+    ) -> Option<EventKind> {
+        let PrefixMismatch {
+            fault,
+            address,
+            packets,
+        } = mismatch;
+        let (peer, from, field) = match fault {
+            PrefixFault::LocalSource => (None, Side::Us, AddressField::Source),
+            PrefixFault::NoPeer => (None, Side::Us, AddressField::Destination),
+            PrefixFault::PeerSource(peer) => (Some(peer), Side::Peer, AddressField::Source),
+            PrefixFault::PeerDestination(peer) => {
+                (Some(peer), Side::Peer, AddressField::Destination)
+            }
+        };
+        let mut tenants = self.config.tenants.iter();
+        let tenant = tenants.find(|found| found.id == tenant.0)?;
+        let peer = match peer {
+            Some(peer) => Some(self.active.peer_name(peer)?.to_owned()),
+            None => None,
+        };
+        Some(EventKind::PrefixMismatch {
+            tenant: tenant.name.to_string(),
+            peer,
+            from,
+            field,
+            address: address.to_string(),
+            dropped_packets: packets,
+        })
     }
 
     /// Whether an application has traffic whose small packets are aggregated. IP packets are not.

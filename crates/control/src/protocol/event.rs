@@ -306,6 +306,23 @@ pub enum EventKind {
         id: u64,
         peer: String,
     },
+    /// Packets of a tenant were dropped, since an address of theirs is in none of the prefixes where it should
+    /// be. At most once a minute for each tenant, peer and kind of address.
+    PrefixMismatch {
+        tenant: String,
+        /// The peer that sent them, or that reports that it drops them; absent: they came from the tenant's
+        /// device.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        peer: Option<String>,
+        /// Who sent them.
+        from: Side,
+        /// Which address it is.
+        field: AddressField,
+        /// The address of the latest of them.
+        address: String,
+        /// How many since the last event.
+        dropped_packets: u64,
+    },
     /// A tenant's device is there again.
     DeviceRestored {
         tenant: String,
@@ -345,6 +362,18 @@ pub enum EventKind {
     /// This client was too slow: events are missing here.
     EventsLost { count: u64 },
     /// An event of a newer gateway.
+    #[serde(other)]
+    Unknown,
+}
+
+/// One of the two addresses of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum AddressField {
+    Source,
+    Destination,
+    /// One of a newer gateway.
     #[serde(other)]
     Unknown,
 }
@@ -476,6 +505,7 @@ impl EventKind {
             Self::ConfigRejected { .. } => "config_rejected",
             Self::TenantUnknown { .. } => "tenant_unknown",
             Self::TenantRefused { .. } => "tenant_refused",
+            Self::PrefixMismatch { .. } => "prefix_mismatch",
             Self::DeviceLost { .. } => "device_lost",
             Self::DeviceRestored { .. } => "device_restored",
             Self::DeviceDown { .. } => "device_down",

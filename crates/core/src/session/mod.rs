@@ -28,6 +28,7 @@ mod path;
 mod path_estimates;
 mod path_manager;
 mod path_selection;
+mod prefix_mismatches;
 mod reassembly;
 mod receive;
 mod receive_memory;
@@ -67,6 +68,7 @@ use self::{
     path_manager::PathManager,
     path_selection::PathSelection,
     receive_memory::{MemoryUse, ReceiveMemory},
+    prefix_mismatches::PrefixMismatches,
     receiver::Receiver,
     scheduler::{SendLimits, SendScheduler},
     send_queues::{CONTENT_HEAD_MAX, OutMessage},
@@ -83,7 +85,7 @@ use crate::{
     handshake::{CookieJar, Initiation, MacKeys, PresharedKey, PublicKey},
     id::{AppId, MessageId, PathId, PeerId, SocketId, TenantId},
     snapshot::DropCounters,
-    tenant::{TenantConfig, TenantError, TenantSnapshot},
+    tenant::{PrefixMismatch, TenantConfig, TenantError, TenantSnapshot},
     trace::Tracer,
     wire::{DATA_HEADER_LEN, TAG_LEN, VARINT_MAX},
 };
@@ -186,6 +188,7 @@ pub(crate) struct Session {
     unknown_tenants: UnknownTenants,
     /// Of what was received since it was last asked for.
     received_cost: u64,
+    prefix_mismatches: PrefixMismatches,
     /// Indices of ours whose keys are gone, for the endpoint to forget.
     pub(crate) retired: Vec<u32>,
     /// The last batch was paced, and so took a turn among paths and among peers.
@@ -253,6 +256,7 @@ impl Session {
             drops: DropCounters::default(),
             unknown_tenants: UnknownTenants::default(),
             received_cost: 0,
+            prefix_mismatches: PrefixMismatches::default(),
             retired: Vec::new(),
             took_turn: false,
             reachability: Reachability {
@@ -350,7 +354,15 @@ impl Session {
     pub(crate) fn remove_tenant(&mut self, id: TenantId) {
         self.scheduler.tenants_mut().remove(id);
         self.unknown_tenants.on_removed(id);
+        self.prefix_mismatches.on_removed(id);
         self.assign_tenant_apps(id);
+    }
+
+    /// Packets of the peer were dropped here because of an address.
+    pub(crate) fn report_prefix_mismatch(&mut self, mismatch: PrefixMismatch) {
+        if self.scheduler.tenants().knows(mismatch.tenant) {
+            self.prefix_mismatches.push(mismatch);
+        }
     }
 
     /// Assigns the applications of a tenant, which has been added or removed.
@@ -759,6 +771,7 @@ impl Session {
         self.scheduler.check_invariants();
         self.streams.check_invariants(self.scheduler.queues());
         self.apps.check_invariants(&self.paths);
+        self.prefix_mismatches.check_invariants();
         for (id, tenant, bytes) in self.scheduler.tenants().in_flight() {
             // Where paths are not shared, windows are not kept.
             let path = self.paths.get(id);

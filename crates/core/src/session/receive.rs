@@ -25,6 +25,7 @@ use crate::{
     datagram::{DatagramMeta, ip_overhead},
     event::{Event, MessageOutcome, MoveReason, RefusalReason, ResetReason},
     id::{FlowId, PathId, StreamId, TenantId},
+    tenant::PrefixMismatch,
     trace::TraceKind,
     wire::{DataHeader, Feedback, Frame, MessageStatus},
 };
@@ -174,7 +175,7 @@ impl Session {
             Frame::Parity(parity) => self.handle_parity(context, parity),
             Frame::Feedback(feedback) => self.on_feedback(context.now, feedback),
             Frame::Train { .. } | Frame::TrainReport(_) => self.handle_train_frame(context, frame),
-            Frame::Packet { .. } | Frame::UnknownTenant { .. } => {
+            Frame::Packet { .. } | Frame::UnknownTenant { .. } | Frame::PrefixMismatch(_) => {
                 self.handle_tenant_frame(context, frame);
             }
             Frame::Datagram { .. } | Frame::Fragment { .. } => {
@@ -234,6 +235,7 @@ impl Session {
             Frame::UnknownTenant { tenant, packets } => {
                 self.on_unknown_tenant(context.now, TenantId(tenant), packets);
             }
+            Frame::PrefixMismatch(mismatch) => self.on_prefix_mismatch(context.now, mismatch),
             _ => {}
         }
     }
@@ -479,6 +481,17 @@ impl Session {
         if report.is_news {
             let peer = self.id;
             self.events.push_back(Event::TenantRefused { peer, tenant });
+        }
+    }
+
+    /// The peer drops packets of a tenant of ours, since it does not expect one of their addresses.
+    fn on_prefix_mismatch(&mut self, now: Instant, mismatch: PrefixMismatch) {
+        if self.scheduler.tenants().knows(mismatch.tenant)
+            && self.prefix_mismatches.on_report(now, &mismatch)
+        {
+            let peer = self.id;
+            self.events
+                .push_back(Event::PacketsRefused { peer, mismatch });
         }
     }
 

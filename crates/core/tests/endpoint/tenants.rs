@@ -8,8 +8,9 @@ mod window;
 use std::{collections::BTreeMap, time::Duration};
 
 use keiro_core::{
-    AppId, DatagramMeta, Delivery, Endpoint, Event, Instant, IpPacket, NewDatagram, PacketError,
-    PathId, PeerId, SocketId, TenantConfig, TenantError, TenantId, TenantSnapshot, TransmitBuf,
+    AppId, DatagramMeta, Delivery, Endpoint, Event, Instant, IpPacket, NewDatagram, PacketAddress, PacketError,
+    PathId, PeerId, PrefixMismatch, SocketId, TenantConfig, TenantError, TenantId, TenantSnapshot,
+    TransmitBuf,
 };
 use keiro_model::fairness::{
     aimd::Provider,
@@ -256,7 +257,10 @@ impl Net {
             *self.arrived_units.entry(app).or_default() += count as u64;
         }
         while let Some(event) = self.ends[side].poll_event() {
-            if let Event::TenantUnknown { .. } | Event::TenantRefused { .. } = event {
+            if let Event::TenantUnknown { .. }
+            | Event::TenantRefused { .. }
+            | Event::PacketsRefused { .. } = event
+            {
                 self.reported.push((side, event));
             }
         }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use keiro_core::{AppId, RefusalReason, ResetReason, wire::*};
+use keiro_core::{
+    AppId, PacketAddress, PrefixMismatch, RefusalReason, ResetReason, TenantId, wire::*,
+};
 
 const DOCUMENT: &str = include_str!("../../../../docs/wire-format.md");
 
@@ -196,6 +198,14 @@ fn expected() -> BTreeMap<&'static str, Frame<'static>> {
         (
             "refusal, duplicate key",
             Frame::Refusal(RefusalCause::DuplicateKey),
+        ),
+        (
+            "5 packets of tenant 300 from 10.9.0.7 dropped",
+            Frame::PrefixMismatch(PrefixMismatch {
+                tenant: TenantId(300),
+                address: PacketAddress::Source([10, 9, 0, 7].into()),
+                packets: 5,
+            }),
         ),
         (
             "packet \"hi\" of tenant 300",

@@ -391,6 +391,10 @@ impl DataThread {
         self.keep_pace();
         self.deliver();
         self.handle_events();
+        if self.tunnels.has_faults() {
+            let (endpoint, reporter) = (&mut self.endpoint, &mut self.reporter);
+            self.tunnels.report_faults(now(), endpoint, reporter);
+        }
         self.send();
     }
 

@@ -9,8 +9,10 @@ use std::{
     time::Duration,
 };
 
-use keiro_core::{AppId, Event, Instant, SocketId};
+use keiro_core::{AppId, Event, Instant, SocketId, TenantId};
 use keiro_linux::epoll::Waker;
+
+use super::tunnels::PrefixMismatch;
 
 #[derive(Debug)]
 pub(crate) enum Report {
@@ -28,6 +30,11 @@ pub(crate) enum Report {
     OffloadRefused { socket: SocketId },
     /// A TUN device does not work any more.
     DeviceLost { number: u64, error: String },
+    /// Packets of a tenant were dropped because of an address.
+    PrefixMismatch {
+        tenant: TenantId,
+        mismatch: PrefixMismatch,
+    },
     /// Everything accepted before [`super::command::Command::Drain`] is delivered.
     Drained,
     /// The thread ended by itself.

@@ -6,6 +6,7 @@
 
 mod counts;
 mod device;
+mod prefix_faults;
 mod tenant;
 
 use std::{
@@ -28,6 +29,7 @@ use keiro_linux::{
 };
 
 pub(crate) use self::counts::Counts;
+pub(crate) use self::prefix_faults::{PrefixFault, PrefixMismatch};
 pub(crate) use self::tenant::{PacketFromPeer, PeerSetup, TenantSetup};
 use self::{
     device::Device,
@@ -64,6 +66,8 @@ pub(crate) struct Tunnels {
     lost: Vec<Device>,
     /// Whose paths have changed, so that packets of another length may fit.
     changed_peers: BTreeSet<PeerId>,
+    /// Tenants of which packets were dropped for their addresses.
+    faulty: BTreeSet<TenantId>,
 }
 
 /// Closes devices' queues while others go on.
@@ -103,6 +107,7 @@ impl Tunnels {
             closer: DeviceCloser::default(),
             lost: Vec::new(),
             changed_peers: BTreeSet::new(),
+            faulty: BTreeSet::new(),
         }
     }
 
@@ -257,6 +262,9 @@ impl Tunnels {
                         endpoint,
                     };
                     tenant.ingress(&mut context, &mut self.read[..length]);
+                    if tenant.faults.has_new() {
+                        self.faulty.insert(tenant.setup.config.id);
+                    }
                 }
                 reads += 1;
                 bytes += length;
@@ -271,6 +279,9 @@ impl Tunnels {
             return;
         };
         let Some(packet) = tenant.filter_from_peer(from_peer, &mut self.changed) else {
+            if tenant.faults.has_new() {
+                self.faulty.insert(id);
+            }
             return;
         };
         let device = tenant.setup.device;
@@ -299,6 +310,35 @@ impl Tunnels {
         if self.out.bytes.len() > DEFERRED_BYTES_MAX {
             self.flush(reporter);
         }
+    }
+
+    /// Reports packets that were dropped for their addresses, rarely.
+    /// Peers that sent such packets hear of it too.
+    pub(crate) fn report_faults(
+        &mut self,
+        now: Instant,
+        endpoint: &mut Endpoint,
+        reporter: &mut Reporter,
+    ) {
+        for id in std::mem::take(&mut self.faulty) {
+            let Some(tenant) = self.tenants.get_mut(&id) else {
+                continue;
+            };
+            for mismatch in tenant.faults.take(now) {
+                if let Some((peer, of_peer)) = mismatch.of_peer(id) {
+                    endpoint.report_prefix_mismatch(peer, of_peer);
+                }
+                reporter.report(Report::PrefixMismatch {
+                    tenant: id,
+                    mismatch,
+                });
+            }
+        }
+    }
+
+    /// Whether packets were dropped since the last [`report_faults`](Self::report_faults).
+    pub(crate) fn has_faults(&self) -> bool {
+        !self.faulty.is_empty()
     }
 
     /// Writes what was taken.

@@ -54,6 +54,7 @@ impl Session {
         let acks_end = end - first_len;
         self.write_acks(now, id, true, acks_end, &mut buf.bytes, &mut frames);
         self.unknown_tenants.write(now, acks_end, &mut buf.bytes);
+        self.prefix_mismatches.write(acks_end, &mut buf.bytes);
         let tenants = self.scheduler.tenants_mut();
         let mut next = Some(first.len);
         while next.is_some_and(|len| buf.bytes.len() + frame_len(grant, len) <= end) {

@@ -143,6 +143,7 @@ impl Session {
         // Any other frame behind the head of an aggregate would be its content.
         if packet.aggregate.is_none() {
             self.unknown_tenants.write(now, packet.end, out);
+            self.prefix_mismatches.write(packet.end, out);
         }
         // An aggregate that parity has recovered is acknowledged when it arrives but not read, and parity
         // does not recover its acknowledgements: they must not count as arrived.

@@ -1,9 +1,13 @@
 //! Reads frames. What the peer sends is checked here as far as one frame shows it.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::*;
-use crate::wire::{DATAGRAM_LEN_MAX, MESSAGE_LEN_MAX, Reader, VARINT_MAX, report::COPIES_MAX};
+use crate::{
+    id::TenantId,
+    tenant::PacketAddress,
+    wire::{DATAGRAM_LEN_MAX, MESSAGE_LEN_MAX, Reader, VARINT_MAX, report::COPIES_MAX},
+};
 
 impl<'a> Frame<'a> {
     /// The next frame, or `None` at the end of the packet.
@@ -32,7 +36,8 @@ impl<'a> Frame<'a> {
             STREAM_RETURN => decode_stream_return(reader),
             AGGREGATE => return decode_aggregate(reader).map(Some),
             PACKET | PACKET_MARKED => return decode_packet(kind, reader).map(Some),
-            TRAIN | TRAIN_REPORT | FEEDBACK | PROTECTED | PARITY | UNKNOWN_TENANT | REFUSAL => {
+            TRAIN | TRAIN_REPORT | FEEDBACK | PROTECTED | PARITY | UNKNOWN_TENANT | REFUSAL
+            | PREFIX_MISMATCH => {
                 return decode_sized(kind, reader).map(Some);
             }
             SKIPPABLE.. => {
@@ -213,6 +218,7 @@ fn decode_sized<'a>(kind: u64, reader: &mut Reader<'a>) -> Result<Frame<'a>, Fra
         PROTECTED => decode_protected(&mut reader),
         PARITY => parity::decode(&mut reader).map(Frame::Parity),
         UNKNOWN_TENANT => decode_unknown_tenant(&mut reader),
+        PREFIX_MISMATCH => decode_prefix_mismatch(&mut reader),
         REFUSAL => field(reader.u8()).map(|byte| Frame::Refusal(RefusalCause::from_byte(byte))),
         _ => Feedback::decode(&mut reader).map(Frame::Feedback),
     }
@@ -237,6 +243,32 @@ fn decode_unknown_tenant<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, Frame
     let packets = field(reader.varint())?;
     let tenant = u32::try_from(tenant).map_err(|_| FrameError::Range)?;
     Ok(Frame::UnknownTenant { tenant, packets })
+}
+
+fn decode_prefix_mismatch<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
+    let tenant = field(reader.varint())?;
+    let tenant = u32::try_from(tenant).map_err(|_| FrameError::Range)?;
+    let packets = field(reader.varint())?;
+    let of_field = field(reader.u8())?;
+    let address = match field(reader.u8())? {
+        4 => IpAddr::from(field(reader.u32())?.to_be_bytes()),
+        6 => {
+            let (high, low) = (field(reader.u64())?, field(reader.u64())?);
+            IpAddr::from((u128::from(high) << 64 | u128::from(low)).to_be_bytes())
+        }
+        // A later version's.
+        _ => return Ok(Frame::Unknown(PREFIX_MISMATCH)),
+    };
+    let address = match of_field {
+        0 => PacketAddress::Source(address),
+        1 => PacketAddress::Destination(address),
+        _ => return Ok(Frame::Unknown(PREFIX_MISMATCH)),
+    };
+    Ok(Frame::PrefixMismatch(PrefixMismatch {
+        tenant: TenantId(tenant),
+        address,
+        packets,
+    }))
 }
 
 fn decode_train<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {

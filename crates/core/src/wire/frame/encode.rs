@@ -3,7 +3,10 @@
 use std::net::IpAddr;
 
 use super::*;
-use crate::wire::{VARINT_MAX, put_varint};
+use crate::{
+    tenant::PacketAddress,
+    wire::{VARINT_MAX, put_varint},
+};
 
 impl Frame<'_> {
     /// Appends the frame. `Padding` is one byte; `Unknown` is an empty frame of that type.
@@ -57,6 +60,7 @@ impl Frame<'_> {
                 put_varint(buf, 1);
                 buf.push(cause.to_byte());
             }
+            Self::PrefixMismatch(mismatch) => encode_prefix_mismatch(buf, mismatch),
             Self::Unknown(kind) => {
                 put_varint(buf, kind);
                 put_varint(buf, 0);
@@ -246,6 +250,35 @@ fn put_target(buf: &mut Vec<u8>, target: Option<SocketAddr>) {
             buf.push(6);
             buf.extend_from_slice(&ip.octets());
             buf.extend_from_slice(&port.to_be_bytes());
+        }
+    }
+}
+
+fn encode_prefix_mismatch(buf: &mut Vec<u8>, mismatch: PrefixMismatch) {
+    let tenant = u64::from(mismatch.tenant.0);
+    let packets = mismatch.packets.min(VARINT_MAX);
+    let (field, address) = match mismatch.address {
+        PacketAddress::Source(address) => (0, address),
+        PacketAddress::Destination(address) => (1, address),
+    };
+    let address_len = match address {
+        IpAddr::V4(_) => 4,
+        IpAddr::V6(_) => 16,
+    };
+    let len = varint_len(tenant) + varint_len(packets) + 2 + address_len;
+    put_varint(buf, PREFIX_MISMATCH);
+    put_varint(buf, len as u64);
+    put_varint(buf, tenant);
+    put_varint(buf, packets);
+    buf.push(field);
+    match address {
+        IpAddr::V4(v4) => {
+            buf.push(4);
+            buf.extend_from_slice(&v4.octets());
+        }
+        IpAddr::V6(v6) => {
+            buf.push(6);
+            buf.extend_from_slice(&v6.octets());
         }
     }
 }

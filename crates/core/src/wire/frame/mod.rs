@@ -22,6 +22,7 @@ use super::{
 use crate::{
     event::{RefusalReason, ResetReason},
     id::AppId,
+    tenant::PrefixMismatch,
 };
 
 const PADDING: u64 = 0x00;
@@ -60,6 +61,8 @@ const PARITY: u64 = 0x44;
 const UNKNOWN_TENANT: u64 = 0x45;
 /// A peer that does not know it skips it, and reads the CLOSE behind it.
 const REFUSAL: u64 = 0x46;
+/// A peer that does not know it skips it.
+const PREFIX_MISMATCH: u64 = 0x47;
 
 /// Most aggregates of a group.
 const GROUP_MAX: u8 = 32;
@@ -214,6 +217,8 @@ pub enum Frame<'a> {
     },
     /// The sender does not serve the receiver; a close follows.
     Refusal(RefusalCause),
+    /// The sender has dropped packets of a tenant because of an address.
+    PrefixMismatch(PrefixMismatch),
     /// A frame that this version does not know and may skip.
     Unknown(u64),
 }
@@ -281,6 +286,7 @@ impl Frame<'_> {
                 | Self::Feedback(_)
                 | Self::UnknownTenant { .. }
                 | Self::Refusal(_)
+                | Self::PrefixMismatch(_)
                 | Self::Close
         )
     }
@@ -292,6 +298,9 @@ impl Frame<'_> {
 
     /// Most bytes of an `UnknownTenant`.
     pub const UNKNOWN_TENANT_LEN_MAX: usize = 2 + 1 + 8 + 8;
+
+    /// Most bytes of a `PrefixMismatch`: with an IPv6 address.
+    pub const PREFIX_MISMATCH_LEN_MAX: usize = 2 + 1 + 8 + 8 + 1 + 1 + 16;
 
     /// Bytes of a `Packet` beside its data, of at most `len` bytes.
     pub const fn packet_head_len(tenant: u32, len: usize) -> usize {

@@ -133,7 +133,23 @@ fn frame(data: &'static [u8]) -> impl Strategy<Value = Frame<'static>> {
             .prop_map(|(tenant, packets)| Frame::UnknownTenant { tenant, packets }),
         prop_oneof![Just(RefusalCause::DuplicateKey), Just(RefusalCause::Other)]
             .prop_map(Frame::Refusal),
-        (REFUSAL + 1..1 << 62).prop_map(Frame::Unknown),
+        (
+            any::<u32>(),
+            any::<std::net::IpAddr>(),
+            any::<bool>(),
+            0u64..1 << 62
+        )
+            .prop_map(
+                |(tenant, address, is_source, packets)| Frame::PrefixMismatch(PrefixMismatch {
+                    tenant: crate::id::TenantId(tenant),
+                    address: match is_source {
+                        true => crate::tenant::PacketAddress::Source(address),
+                        false => crate::tenant::PacketAddress::Destination(address),
+                    },
+                    packets,
+                })
+            ),
+        (PREFIX_MISMATCH + 1..1 << 62).prop_map(Frame::Unknown),
     ]
 }
 

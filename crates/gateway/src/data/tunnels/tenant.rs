@@ -19,7 +19,11 @@ use keiro_ip::{
     prefix::PrefixTable,
 };
 
-use super::{counts::Counts, device::Device};
+use super::{
+    counts::Counts,
+    device::Device,
+    prefix_faults::{PrefixFault, PrefixFaults},
+};
 
 /// What a tenant is, in plain values that can be compared.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,6 +64,7 @@ pub(super) struct Tenant {
     locations: PrefixTable<Location>,
     pub(super) peers: BTreeMap<PeerId, Peer>,
     pub(super) counts: Counts,
+    pub(super) faults: PrefixFaults,
     answers: TokenBucket,
     /// Peer, source and destination of the last accepted packet: most that follow are the same.
     last_accepted_flow: Option<(PeerId, IpAddr, IpAddr)>,
@@ -135,6 +140,7 @@ impl Tenant {
             locations,
             peers,
             counts,
+            faults: PrefixFaults::default(),
             answers,
             last_accepted_flow: None,
         }
@@ -178,6 +184,7 @@ impl Tenant {
         }
         let Some(&Location::Peer(to)) = self.locations.longest_match(header.destination) else {
             self.counts.drops.no_route += 1;
+            self.faults.note(PrefixFault::NoPeer, header.destination);
             return self.answer(with, packet, &header, Reason::NoRoute);
         };
         if hop::decrement(packet, header.version()).is_err() {
@@ -210,6 +217,7 @@ impl Tenant {
             .admits_source(header.source, &Location::Local)
         {
             drops.spoofed += 1;
+            self.faults.note(PrefixFault::LocalSource, header.source);
         } else {
             return true;
         }
@@ -333,10 +341,14 @@ impl Tenant {
                     .admits_source(header.source, &Location::Peer(from))
             {
                 counts.drops.peer_spoofed += 1;
+                let fault = PrefixFault::PeerSource(from);
+                self.faults.note(fault, header.source);
                 return None;
             }
             if self.locations.longest_match(header.destination) != Some(&Location::Local) {
                 counts.drops.peer_foreign += 1;
+                let fault = PrefixFault::PeerDestination(from);
+                self.faults.note(fault, header.destination);
                 return None;
             }
             self.last_accepted_flow = flow;

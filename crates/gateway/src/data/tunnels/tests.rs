@@ -82,6 +82,21 @@ fn a_peer_sends_from_its_own_prefixes_to_ours_and_nowhere_else() {
         (4, 3)
     );
     assert_eq!(counts.drops.peer_malformed, good.len() as u64);
+    let faults = tenant.faults.take(Instant::ZERO);
+    let address = |bytes: [u8; 4]| std::net::IpAddr::from(bytes);
+    let expected = [
+        PrefixMismatch {
+            fault: PrefixFault::PeerSource(PEER),
+            address: address([127, 0, 0, 1]),
+            packets: 4,
+        },
+        PrefixMismatch {
+            fault: PrefixFault::PeerDestination(PEER),
+            address: address([192, 0, 2, 1]),
+            packets: 3,
+        },
+    ];
+    assert_eq!(faults, expected);
 }
 
 /// What a SYN of the peer asks for as it is written to the device.
