@@ -7,6 +7,8 @@ use keiro_experiment::{
     simulator::Simulator,
 };
 
+use crate::simulate;
+
 /// Runs these variants of a plan's quick extent in the simulator.
 fn run(id: &str, variants: &[&str]) -> (Report, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
@@ -62,4 +64,59 @@ fn combinations_are_measured_in_every_condition() {
     assert!(of("I 4ms line loss packets") < of("I 500us line loss packets"));
     assert!(of("default congestion lost") >= 0.0);
     assert!(report.files.iter().any(|name| name == "effects-sim.svg"));
+}
+
+#[test]
+fn the_simulator_has_one_of_several_senders_with_its_share_of_the_receiver() {
+    let short = ["run.rounds=1", "run.duration=4s", "run.warm_up=1s"];
+    let variant = "off 2 Mbit/s load";
+    let lost = |settings: &[&str]| {
+        let settings = [&short, settings].concat();
+        let (report, _directory) = simulate("aggregation/load", &settings, &[variant]);
+        value(&report, &format!("{variant} lost sim"))
+    };
+    let of_two = lost(&[]);
+    assert!(of_two > 0.0, "the load loses nothing");
+    let as_alone = [
+        "senders=1",
+        "conditions.4.trouble.receiver={ each = \"832us\", room = 32 }",
+    ];
+    assert_eq!(lost(&as_alone), of_two);
+}
+
+#[test]
+fn conditions_that_name_a_column_share_its_lines() {
+    let short = ["run.rounds=1", "run.duration=3s", "run.warm_up=1s"];
+    let (report, directory) = simulate(
+        "aggregation/load",
+        &short,
+        &["off 1 Mbit/s", "off 1 Mbit/s load"],
+    );
+    let csv = directory
+        .path()
+        .join(&report.directory)
+        .join("effects-sim.csv");
+    let csv = std::fs::read_to_string(csv).expect("the figure's numbers");
+    for column in ["control, no load", "control, load", "control, heavy load"] {
+        assert!(
+            csv.contains(&format!("1 Mbit/s,\"{column}\",off,")),
+            "{column}:\n{csv}"
+        );
+    }
+}
+
+#[test]
+fn wrong_senders_are_refused() {
+    let plan = Plan::find("aggregation/load").unwrap();
+    for (set, part) in [
+        ("senders=0", "`senders` is 1 to 2"),
+        ("senders=3", "`senders` is 1 to 2"),
+        (
+            "conditions.0.trouble={ loss = \"1%\" }",
+            "a trouble is `receiver`",
+        ),
+    ] {
+        let error = plan.clone().with(&[set.parse().unwrap()]).unwrap_err();
+        assert!(error.to_string().contains(part), "{set}: {error}");
+    }
 }
