@@ -215,7 +215,9 @@ fn delays(churn: &Churn, run: &ChurnOutcome, policy: &str, to_s: f64) -> TimePan
         }
     };
     TimePanel {
-        name: format!("{policy}: mean delay in % of the latency target"),
+        name: format!(
+            "{policy}: mean delay in % of the latency target (logarithmic; above 1000 % drawn at 1000 %)"
+        ),
         height: 130,
         range: (10.0, 1000.0),
         logarithmic: true,

@@ -47,7 +47,7 @@ pub struct TimeLine {
 }
 
 const LEFT: i32 = 76;
-const RIGHT: i32 = 92;
+const RIGHT: i32 = 108;
 /// Height above the first panel for the names of the phases, in two lines.
 const TOP: i32 = 44;
 const GAP: i32 = 24;

@@ -87,9 +87,9 @@ fn over_time(
         subtitle: format!(
             "{}; {} in datagrams of {} over {}{suffix}",
             place(source),
-            flow.offered,
-            flow.datagram,
-            study.line.rate
+            flow.offered.0,
+            flow.datagram.0,
+            study.line.rate.0
         ),
         to_s,
         spans: spans.collect(),
@@ -263,8 +263,8 @@ fn effects(
         subtitle: format!(
             "{}; datagrams of {} over {}; means of all runs{suffix}",
             place(source),
-            study.flow.datagram,
-            study.line.rate
+            study.flow.datagram.0,
+            study.line.rate.0
         ),
         rows: rows.collect(),
         columns: groups
