@@ -84,11 +84,11 @@ impl Session {
                 SentFrame::Ack { path, largest } => {
                     self.receiver.on_ack_of_ack(path, largest);
                 }
+                SentFrame::StreamReset { .. } => self.streams.on_reset_acked(),
                 SentFrame::MessageControl(_)
                 | SentFrame::Credit
                 | SentFrame::StreamCredit(_)
                 | SentFrame::StreamReturn(_)
-                | SentFrame::StreamReset { .. }
                 | SentFrame::Datagram { .. } => {}
             }
         }

@@ -464,8 +464,14 @@ impl Streams {
         }
     }
 
+    /// A reset that was sent has arrived.
+    pub(crate) fn on_reset_acked(&mut self) {
+        self.resets.on_resolved();
+    }
+
     /// A reset that was sent is lost.
     pub(crate) fn on_reset_lost(&mut self, stream: StreamId, reason: ResetReason) {
+        self.resets.on_resolved();
         self.push_reset(StreamReset { stream, reason });
     }
 
@@ -593,7 +599,7 @@ impl Streams {
 
     /// Credit or resets are to be sent.
     pub(crate) fn has_control(&self) -> bool {
-        self.receiving.has_credit_wanted() || !self.resets.is_empty()
+        self.receiving.has_credit_wanted() || self.resets.may_send()
     }
 
     /// Adds what the peer did against the rules of streams.
@@ -776,5 +782,23 @@ mod tests {
         assert_eq!(drops.over_credit, all);
         let first = streams.resets.pop().expect("many wait");
         assert_eq!(first.stream, reset(0), "the oldest stays");
+    }
+
+    #[test]
+    fn resets_that_a_peer_does_not_acknowledge_hold_up_others() {
+        let mut streams = Streams::default();
+        let reset = |number| StreamId::of_ours(0, number);
+        for number in 0..2 * STREAMS_MAX as u64 {
+            streams.on_reset_lost(reset(number), ResetReason::TooMany);
+        }
+        let sent = std::iter::from_fn(|| streams.resets.pop()).count();
+        assert_eq!(sent, STREAMS_MAX);
+        assert!(streams.has_resets() && !streams.has_control());
+        streams.on_reset_acked();
+        assert!(streams.has_control() && streams.resets.pop().is_some());
+        assert!(streams.resets.pop().is_none());
+        streams.on_reset_lost(reset(0), ResetReason::TooMany);
+        assert!(streams.resets.pop().is_some());
+        streams.resets.check_invariants();
     }
 }

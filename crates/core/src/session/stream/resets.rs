@@ -7,6 +7,9 @@ use crate::{event::ResetReason, id::StreamId};
 
 /// Resets that wait to be sent at most: as many as there may be streams of both sides.
 const RESETS_MAX: usize = 2 * STREAMS_MAX;
+/// Resets that are on their way and neither acknowledged nor lost at most; others wait. What is remembered of each is
+/// memory that a peer takes which acknowledges nothing.
+const IN_FLIGHT_MAX: usize = STREAMS_MAX;
 
 /// A reset that is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +22,7 @@ pub(crate) struct StreamReset {
 #[derive(Debug, Default)]
 pub(super) struct ResetQueue {
     resets: VecDeque<StreamReset>,
+    in_flight: usize,
 }
 
 impl ResetQueue {
@@ -32,7 +36,12 @@ impl ResetQueue {
         has_room
     }
 
+    /// The next that may be sent. It is on its way then, until it is acknowledged or lost.
     pub(super) fn pop(&mut self) -> Option<StreamReset> {
+        if !self.may_send() {
+            return None;
+        }
+        self.in_flight += 1;
         let first = self.resets.pop_front();
         if self.resets.is_empty() {
             // What thousands took is given back.
@@ -42,7 +51,17 @@ impl ResetQueue {
     }
 
     pub(super) fn clear(&mut self) {
-        self.resets = VecDeque::new();
+        *self = Self::default();
+    }
+
+    /// One that was sent is acknowledged or lost. It may be one of before [`clear`](Self::clear).
+    pub(super) fn on_resolved(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
+    /// One waits, and may be sent.
+    pub(super) fn may_send(&self) -> bool {
+        !self.resets.is_empty() && self.in_flight < IN_FLIGHT_MAX
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -58,5 +77,6 @@ impl ResetQueue {
     /// Panics with the invariant's name if one does not hold.
     pub(super) fn check_invariants(&self) {
         assert!(self.resets.len() <= RESETS_MAX, "resets that wait");
+        assert!(self.in_flight <= IN_FLIGHT_MAX, "resets on their way");
     }
 }
