@@ -9,8 +9,8 @@ mod other_hosts;
 mod pair;
 mod redundancy;
 mod segments;
-mod uplinks;
 mod shared_line;
+mod uplinks;
 
 use std::{
     fs,

@@ -8,9 +8,9 @@ mod window;
 use std::{collections::BTreeMap, time::Duration};
 
 use keiro_core::{
-    AppId, DatagramMeta, Delivery, Endpoint, Event, Instant, IpPacket, NewDatagram, PacketAddress, PacketError,
-    PathId, PeerId, PrefixMismatch, SocketId, TenantConfig, TenantError, TenantId, TenantSnapshot,
-    TransmitBuf,
+    AppId, DatagramMeta, Delivery, Endpoint, Event, Instant, IpPacket, NewDatagram, PacketAddress,
+    PacketError, PathId, PeerId, PrefixMismatch, SocketId, TenantConfig, TenantError, TenantId,
+    TenantSnapshot, TransmitBuf,
 };
 use keiro_model::fairness::{
     aimd::Provider,
