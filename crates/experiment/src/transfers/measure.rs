@@ -216,8 +216,8 @@ mod tests {
         networks.sizes.truncate(18);
         assert_eq!(
             few(&networks).len(),
-            15,
-            "one size above the split is no line"
+            18,
+            "three transfers above the split are no line"
         );
     }
 }
