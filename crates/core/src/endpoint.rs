@@ -190,6 +190,7 @@ impl Endpoint {
         for session in self.peers.values_mut() {
             session.on_socket_bound(now, socket);
         }
+        self.peer_addresses.on_changed();
     }
 
     /// There is a route for what leaves by the socket that there was not before. Paths that use it and are
@@ -207,6 +208,7 @@ impl Endpoint {
         for session in self.peers.values_mut() {
             session.on_socket_unbound(now, socket);
         }
+        self.peer_addresses.on_changed();
     }
 
     /// The socket is not used by any path any more.
@@ -277,7 +279,7 @@ impl Endpoint {
     /// that have waited are handled first. To be called before each batch of datagrams; a driver that never
     /// does has everything handled at once.
     pub fn begin_turn(&mut self, now: Instant) {
-        self.turns.begin();
+        self.turns.begin(now);
         while let Some((peer, meta, mut packet)) = self.turns.poll() {
             let cost = match DataHeader::decode(&packet) {
                 Some(header) => {
@@ -521,7 +523,7 @@ impl Endpoint {
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.answer_waiting(now);
-        if self.turns.has_waiting() {
+        if self.turns.due().is_some_and(|due| due <= now) {
             self.begin_turn(now);
         }
         let due: Vec<PeerId> = self
@@ -687,10 +689,7 @@ impl Endpoint {
                 rest: None,
             };
         }
-        let rest = match self.turns.has_waiting() {
-            true => Some(Instant::ZERO),
-            false => self.waiting.due(),
-        };
+        let rest = self.turns.due().into_iter().chain(self.waiting.due()).min();
         self.peers
             .values()
             .map(|session| session.poll_timeout(&self.uplinks))

@@ -172,7 +172,7 @@ pub(crate) fn sentence(kind: &EventKind) -> Option<String> {
             let why = key_fault(remote, *fault, public_key.as_deref());
             match peer {
                 Some(peer) => format!("wrong_key: peer {peer}, whose address it is: {why}"),
-                None => format!("wrong_key: {why}; no peer is configured with this address"),
+                None => format!("wrong_key: {why}; it is the address of no peer, or of several"),
             }
         }
         EventKind::HandshakeUnanswered {
@@ -379,7 +379,7 @@ mod tests {
         );
         let text = wrong(None, KeyFault::NotOfPeer, Some("abc="));
         assert!(text.contains("the public key abc=, which no peer here has"));
-        assert!(text.ends_with("; no peer is configured with this address"));
+        assert!(text.ends_with("; it is the address of no peer, or of several"));
         let text = wrong(Some("osaka"), KeyFault::Preshared, None);
         assert!(text.contains("another preshared key; give both gateways the same"));
     }

@@ -43,8 +43,8 @@ struct Recent {
     logged_at: Stopwatch,
     /// Events since then.
     repeats: u64,
-    /// The latest of them.
-    latest: Option<EventKind>,
+    /// The latest of them, and when it happened.
+    latest: Option<(Stopwatch, EventKind)>,
 }
 
 /// A line that is to be logged.
@@ -66,7 +66,7 @@ impl EventLog {
         };
         if let Some(recent) = self.recent.get_mut(&topic) {
             recent.repeats += 1;
-            recent.latest = Some(kind.clone());
+            recent.latest = Some((now, kind.clone()));
             return None;
         }
         let is_of_others = topic.subject == OTHERS;
@@ -83,11 +83,11 @@ impl EventLog {
         })
     }
 
-    /// The lines about what has repeated for a minute.
+    /// The lines about what has repeated for a minute, in the order of the latest events.
     pub(crate) fn on_timeout(&mut self, now: Stopwatch) -> Vec<Line> {
         let is_due = |recent: &Recent| now.saturating_duration_since(recent.logged_at) >= INTERVAL;
-        let lines = self.recent.values_mut().filter(|recent| is_due(recent));
-        let lines = lines.filter_map(|recent| recent.take_line(now)).collect();
+        let due = self.recent.values_mut().filter(|recent| is_due(recent));
+        let lines = lines_of(due, now);
         // What had no repeats is logged at once when it happens again.
         self.recent.retain(|_, recent| !is_due(recent));
         lines
@@ -96,8 +96,7 @@ impl EventLog {
     /// The lines about everything that has repeated: the gateway ends.
     pub(crate) fn finish(&mut self, now: Stopwatch) -> Vec<Line> {
         let mut recent = std::mem::take(&mut self.recent);
-        let lines = recent.values_mut();
-        lines.filter_map(|recent| recent.take_line(now)).collect()
+        lines_of(recent.values_mut(), now)
     }
 
     /// What an event repeats; `None`: it is always logged, since a person has caused it.
@@ -117,12 +116,26 @@ impl EventLog {
     }
 }
 
+fn lines_of<'a>(recent: impl Iterator<Item = &'a mut Recent>, now: Stopwatch) -> Vec<Line> {
+    let lines = recent.filter_map(|recent| recent.take_line(now));
+    let mut lines: Vec<(Stopwatch, Line)> = lines.collect();
+    // The last line about a subject says how it is now.
+    lines.sort_by_key(|(at, _)| *at);
+    lines.into_iter().map(|(_, line)| line).collect()
+}
+
 impl Recent {
-    fn take_line(&mut self, now: Stopwatch) -> Option<Line> {
-        let latest = self.latest.take()?;
+    /// The line about what has repeated, and when the latest of it happened.
+    fn take_line(&mut self, now: Stopwatch) -> Option<(Stopwatch, Line)> {
+        let (at, latest) = self.latest.take()?;
         self.logged_at = now;
         let repeats = std::mem::take(&mut self.repeats);
-        Some(Line::of(&latest, repeats))
+        let mut line = Line::of(&latest, repeats);
+        let age = now.saturating_duration_since(at).as_secs();
+        if age > 0 {
+            line.text.push_str(&format!(" ({age} s ago)"));
+        }
+        Some((at, line))
     }
 }
 
@@ -183,7 +196,9 @@ fn level(kind: &EventKind) -> Level {
         | EventKind::PathUnanswered { .. }
         | EventKind::AppMismatch { .. }
         | EventKind::PathDown { .. }
-        | EventKind::LocalChanged { to: None, .. }
+        | EventKind::LocalChanged {
+            problem: Some(_), ..
+        }
         | EventKind::TargetMissed { .. }
         | EventKind::MessageExpired { .. }
         | EventKind::ConfigRejected { .. }
@@ -216,8 +231,10 @@ fn subject(kind: &EventKind) -> Option<String> {
         EventKind::VersionMismatch { peer, .. } | EventKind::WrongKey { peer, .. } => {
             peer.clone().unwrap_or_default()
         }
-        EventKind::AppMismatch { peer, app, .. } => {
-            format!("{} {peer}", app.as_deref().unwrap_or_default())
+        EventKind::AppMismatch {
+            peer, app, seen_by, ..
+        } => {
+            format!("{} {peer} {seen_by:?}", app.as_deref().unwrap_or_default())
         }
         EventKind::PathUp { on, .. }
         | EventKind::PathDown { on, .. }
@@ -236,19 +253,21 @@ fn subject(kind: &EventKind) -> Option<String> {
         EventKind::PrefixMismatch {
             tenant,
             peer,
+            from,
             field,
             ..
         } => {
             let peer = peer.as_deref().unwrap_or_default();
-            format!("{tenant} {peer} {field:?}")
+            format!("{tenant} {peer} {from:?} {field:?}")
         }
         EventKind::DeviceLost { tenant, .. }
         | EventKind::DeviceRestored { tenant, .. }
         | EventKind::DeviceDown { tenant, .. }
         | EventKind::DeviceUp { tenant, .. } => tenant.clone(),
         EventKind::LocalChanged { path, .. } => path.clone(),
-        EventKind::StoreNotice { text } => text.clone(),
-        EventKind::StoreLost { .. }
+        // Its text has what another gateway publishes, and may be another one every time.
+        EventKind::StoreNotice { .. }
+        | EventKind::StoreLost { .. }
         | EventKind::StoreConnected { .. }
         | EventKind::EventsLost { .. }
         | EventKind::Unknown => String::new(),
@@ -369,7 +388,7 @@ mod tests {
         let mut log = EventLog::default();
         let all = (0..10_000).map(|number| moved(&format!("A{number}")));
         let events = [all.collect::<Vec<_>>()].into_iter();
-        let lines_at_once = lines(&mut log, events.clone());
+        let lines_at_once = lines(&mut log, events);
         assert_eq!(lines_at_once.len(), SUBJECTS_MAX + 1);
         assert_eq!(log.recent.len(), SUBJECTS_MAX + 1);
         let rest = log.finish(Stopwatch::now());

@@ -444,6 +444,10 @@ fn local_changed(
     problem: Option<&str>,
 ) -> String {
     let what = match (from, to) {
+        (Some(from), Some(to)) if from == to => match problem {
+            Some(_) => format!("path {path} leaves from {to}"),
+            None => format!("path {path}, which leaves from {to}, has a default route"),
+        },
         (Some(from), Some(to)) => format!("path {path} leaves from {to} (was {from})"),
         (None, Some(to)) => format!("path {path} leaves from {to}"),
         (Some(from), None) => format!("path {path} has lost its address {from}"),

@@ -76,7 +76,6 @@ impl Gateway {
         let paths = self.config.paths.iter();
         let lines = paths.map(|path| path.name.to_string()).collect();
         if let Some(text) = self.site.follow_others(&lines) {
-            tracing::warn!("plan store: {text}");
             self.publish(EventKind::StoreNotice { text });
         }
     }

@@ -75,7 +75,16 @@ impl Gateway {
         match step {
             Step::Bind(binding) => self.bind_uplink(&path, id, binding, network),
             Step::Unbind(problem) => self.unbind_uplink(&path, id, problem),
-            Step::Challenge => self.data.send(Command::ChallengePaths { id }),
+            Step::Challenge => {
+                let at = self.local_address(&path);
+                self.publish_local(&path, at);
+                self.data.send(Command::ChallengePaths { id })
+            }
+            Step::Report => {
+                let at = self.local_address(&path);
+                self.publish_local(&path, at);
+                Ok(())
+            }
         }
     }
 
@@ -130,7 +139,7 @@ impl Gateway {
     /// Reports paths that leave elsewhere than those of before, `known`, and cannot now.
     pub(crate) fn publish_missing_uplinks(&mut self, known: &BTreeSet<Local>) {
         let missing = |path: &&Path| {
-            !known.contains(&path.local) && self.active.uplinks().binding(&path.local).is_none()
+            !known.contains(&path.local) && self.active.uplinks().problem(&path.local).is_some()
         };
         let missing: Vec<Path> = self.config.paths.iter().filter(missing).cloned().collect();
         for path in missing {

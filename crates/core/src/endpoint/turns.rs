@@ -3,15 +3,21 @@
 //! Peers share a socket and a thread. In a turn, each has packets handled up to a cost that a model gives
 //! ([`cost`](crate::session)); further ones wait in a queue of the peer's own, in their order, and are handled
 //! in later turns. So what others get does not depend on what one of them sends (deficit round robin,
-//! Shreedhar and Varghese 1996, with a deficit that ends with the turn).
+//! Shreedhar and Varghese 1996).
 
 use std::collections::{BTreeMap, VecDeque};
+
+use std::time::Duration;
+
+use keiro_units::Instant;
 
 use crate::{datagram::DatagramMeta, id::PeerId};
 
 /// Cost after which a peer's packets wait for the next turn. Ours: thousands of packets of ordinary traffic,
 /// more than a batch of the kernel has.
 const QUANTUM: u64 = 500_000;
+/// While packets wait and none arrive, turns begin this far apart: what a quantum takes by the model.
+const SPACING: Duration = Duration::from_nanos(QUANTUM);
 /// Cost of packets that have waited, of all peers in one turn.
 const WAITED_MAX: u64 = 1_000_000;
 /// Packets of a peer that wait, and their bytes; then the oldest is dropped. Ours: two batches of the kernel.
@@ -23,6 +29,7 @@ const BYTES_MAX: usize = 1 << 20;
 pub(super) struct Turns {
     /// The driver has begun one. Drivers that begin none have everything handled at once.
     has_begun: bool,
+    begun_at: Instant,
     /// What was done for peers in this turn.
     spent: BTreeMap<PeerId, u64>,
     /// What was done of that for packets that had waited.
@@ -40,9 +47,14 @@ struct Waiting {
 
 impl Turns {
     /// A turn begins.
-    pub(super) fn begin(&mut self) {
+    pub(super) fn begin(&mut self, now: Instant) {
         self.has_begun = true;
-        self.spent.clear();
+        self.begun_at = now;
+        // What a packet cost is known after it: what was too much counts in the next turns.
+        self.spent.retain(|_, spent| {
+            *spent = spent.saturating_sub(QUANTUM);
+            *spent > 0
+        });
         self.spent_on_waiting = 0;
     }
 
@@ -99,9 +111,9 @@ impl Turns {
         self.spent_on_waiting += cost;
     }
 
-    /// Packets wait for a turn.
-    pub(super) fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+    /// When the next turn begins for packets that wait; `None`: none does.
+    pub(super) fn due(&self) -> Option<Instant> {
+        (!self.waiting.is_empty()).then_some(self.begun_at + SPACING)
     }
 
     /// A peer was removed.
@@ -125,5 +137,25 @@ impl Turns {
             assert_eq!(waiting.bytes, bytes.sum::<usize>(), "bytes that wait");
             assert!(waiting.bytes <= BYTES_MAX, "bytes that wait");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_packet_cost_beyond_a_turn_counts_in_the_next_ones() {
+        let (hostile, honest) = (PeerId(1), PeerId(2));
+        let mut turns = Turns::default();
+        turns.begin(Instant::ZERO);
+        assert!(turns.admits(hostile));
+        turns.on_cost(hostile, 10 * QUANTUM);
+        for turn in 1..=10 {
+            assert!(!turns.admits(hostile), "{turn}");
+            turns.begin(Instant::ZERO);
+            assert!(turns.admits(honest), "{turn}");
+        }
+        assert!(turns.admits(hostile));
     }
 }

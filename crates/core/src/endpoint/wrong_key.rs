@@ -69,8 +69,13 @@ impl Endpoint {
         peer: PeerId,
         remote: SocketAddr,
     ) {
-        let is_up = self.peers.get(&peer).is_none_or(|session| session.is_up());
-        if !is_up {
+        let Some(session) = self.peers.get(&peer) else {
+            return;
+        };
+        // An answer from elsewhere may be forged by one who saw our index.
+        let mut remotes = session.remotes().into_iter();
+        let is_of_peer = remotes.any(|(_, address)| address == remote);
+        if is_of_peer && !session.is_up() {
             self.report_wrong_key(now, Some(peer), remote, KeyFault::Preshared);
         }
     }

@@ -10,15 +10,25 @@ pub(super) const PACKET: u64 = 100;
 pub(super) const PACKET_OF_MANY_PATHS: u64 = 1_500;
 /// An aggregate that parity has given back.
 pub(super) const RECOVERED: u64 = 2_000;
+/// A stream that the peer begins: it becomes a connection, or is reset.
+pub(super) const NEW_STREAM: u64 = 10_000;
 /// Paths that a gateway may well have.
 pub(super) const FEW_PATHS: usize = 16;
+
+/// A buffer of so many bytes, set to zero.
+pub(super) fn of_buffer(bytes: usize) -> u64 {
+    bytes as u64 / 32
+}
 
 /// What a frame costs beside its packet.
 pub(super) fn of_frame(frame: &Frame<'_>) -> u64 {
     match frame {
         Frame::Padding => 1,
         Frame::Packet { .. } | Frame::Datagram { .. } | Frame::Ping | Frame::Aggregate { .. } => 50,
-        Frame::Stream { .. } | Frame::Ack(_) | Frame::Protected { .. } => 100,
+        Frame::Stream { .. }
+        | Frame::StreamOpen { .. }
+        | Frame::Ack(_)
+        | Frame::Protected { .. } => 100,
         Frame::Message { .. } | Frame::Credit(_) | Frame::StreamCredit { .. } => 200,
         Frame::MessageDone { .. }
         | Frame::MessageDrop { .. }
@@ -31,8 +41,6 @@ pub(super) fn of_frame(frame: &Frame<'_>) -> u64 {
         | Frame::Unknown(_) => 500,
         Frame::Feedback(_) | Frame::TrainReport(_) | Frame::Parity(_) => 2_000,
         Frame::PathChallenge(_) | Frame::StreamReset { .. } => 3_000,
-        // It becomes a connection.
-        Frame::StreamOpen { .. } => 10_000,
         Frame::Refusal(_) | Frame::Close => 20_000,
     }
 }

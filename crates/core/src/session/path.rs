@@ -324,6 +324,7 @@ impl Path {
     /// The socket has a local address again, or another one. What was in flight is lost: answers to it
     /// go to the address of before.
     pub(crate) fn on_bound(&mut self, now: Instant) -> Abandoned {
+        self.answers.restart();
         self.restart_validation(now);
         self.validation.on_bound(now);
         self.abandon()
@@ -335,6 +336,8 @@ impl Path {
             self.estimates.on_outage(now, self.capacity());
             self.stats.outages += 1;
         }
+        // What is not answered now says nothing about the line.
+        self.answers.restart();
         self.validation.on_unbound();
     }
 

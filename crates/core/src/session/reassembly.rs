@@ -405,6 +405,10 @@ impl Reassembly {
     }
 
     /// Takes a fragment of a datagram; the datagram if it is whole now.
+    pub(crate) fn has_fragments_of(&self, id: u64) -> bool {
+        self.fragmented.iter().any(|fragmented| fragmented.id == id)
+    }
+
     pub(crate) fn on_fragment(&mut self, part: FragmentPart<'_>) -> Option<WholeDatagram> {
         let index = match self
             .fragmented

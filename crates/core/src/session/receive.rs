@@ -60,10 +60,6 @@ impl Session {
         packet: &mut [u8],
     ) -> bool {
         let ip_bytes = packet.len() as u64 + u64::from(ip_overhead(meta.remote));
-        self.received_cost += match self.receiver.remote_paths().count() > cost::FEW_PATHS {
-            true => cost::PACKET_OF_MANY_PATHS,
-            false => cost::PACKET,
-        };
         let timing = &self.settings.timing;
         let epoch = self.keys.by_index(header.receiver);
         let Some(epoch) = epoch.filter(|epoch| epoch.is_usable(now, timing)) else {
@@ -88,6 +84,11 @@ impl Session {
             epoch.used.on_forged();
             self.drops.unauthentic += 1;
             return false;
+        };
+        // Only what is authentic is at the peer's cost: others may know its index.
+        self.received_cost += match self.receiver.remote_paths().count() > cost::FEW_PATHS {
+            true => cost::PACKET_OF_MANY_PATHS,
+            false => cost::PACKET,
         };
         if !epoch.confirmed && !self.confirm_epoch(now, meta, header) {
             self.drops.duplicate_key += 1;
@@ -269,6 +270,9 @@ impl Session {
                 data,
             } => {
                 let flow = FlowId(flow);
+                if !self.receiver.has_fragments_of(id) {
+                    self.received_cost += cost::of_buffer(total);
+                }
                 let part = FragmentPart {
                     id,
                     total,
@@ -359,6 +363,8 @@ impl Session {
             Frame::StreamReset { reason, .. } => streams.on_reset(now, &mut cx, stream, reason),
             _ => {}
         }
+        let begun = self.streams.take_begun_by_peer();
+        self.received_cost += begun * cost::NEW_STREAM;
         self.on_stream_events();
     }
 

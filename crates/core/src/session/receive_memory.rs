@@ -16,9 +16,9 @@ pub(super) const FOR_SMALL_WINDOWS: u64 = 8 << 20;
 /// Room that windows of streams do not grow into: first bytes of more than a hundred streams whose
 /// readers have stopped. Ours.
 pub(super) const FOR_FIRST_BYTES: u64 = 2 << 20;
-/// What is kept beside messages and streams at most: parity 1 MiB, fragments 2 MiB, numbers of messages and
-/// streams 5 MiB, resets 1 MiB.
-const OTHERS_MAX: u64 = 9 << 20;
+/// What is kept beside messages and streams at most: parity 1 MiB, fragments 2 MiB, pieces and numbers of
+/// messages and streams 6.4 MiB, resets 0.5 MiB.
+const OTHERS_MAX: u64 = 10 << 20;
 /// Memory of an entry of a map of ranges, with what is free in its nodes.
 pub(super) const RANGE_BYTES: u64 = 40;
 

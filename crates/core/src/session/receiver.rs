@@ -149,9 +149,9 @@ impl Receiver {
         self.remote_paths.clear();
         self.parity_bytes = 0;
         self.clock = PeerClock::default();
-        self.credit_wanted = false;
         self.reassembly.restart(granted);
-        self.update_credit();
+        // Handshakes that cross may have offered the peer another credit than this one.
+        self.credit_wanted = true;
     }
 
     pub(crate) fn set_overflows(&mut self, socket: SocketId, overflows: ReceiveOverflows) {
@@ -395,6 +395,11 @@ impl Receiver {
     }
 
     /// Takes a fragment of a datagram; the datagram if it is whole now.
+    /// Fragments of a datagram have arrived, and others are awaited.
+    pub(crate) fn has_fragments_of(&self, id: u64) -> bool {
+        self.reassembly.has_fragments_of(id)
+    }
+
     pub(crate) fn on_fragment(&mut self, part: FragmentPart<'_>) -> Option<WholeDatagram> {
         self.reassembly.on_fragment(part)
     }

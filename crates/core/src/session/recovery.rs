@@ -103,6 +103,8 @@ pub(crate) struct ResolvedPacket {
     pub(crate) owner: Owner,
     /// Acknowledged after it was declared lost.
     pub(crate) was_lost: bool,
+    /// Acknowledged after its content was sent again.
+    pub(crate) was_retransmitted: bool,
     /// Declared lost after a probe timeout had retransmitted it: its content needs nothing more.
     pub(crate) was_pto_retransmitted: bool,
     pub(crate) is_mtu_probe: bool,
@@ -316,6 +318,7 @@ impl LossRecovery {
     /// Declares lost what the acknowledgements so far imply, PTO-retransmitted packets included.
     pub(crate) fn detect_lost(&mut self, now: Instant, rtt: &RttEstimator) -> Vec<ResolvedPacket> {
         let Some(largest) = self.largest_acked else {
+            self.forget_resolved(now, rtt);
             return Vec::new();
         };
         let loss_delay = rtt.loss_delay();
@@ -457,6 +460,7 @@ impl LossRecovery {
             owner: packet.owner,
             // The controller has not heard of a loss that was not confirmed.
             was_lost: before == State::Lost,
+            was_retransmitted: before != State::Outstanding,
             was_pto_retransmitted: false,
             is_mtu_probe,
         });
@@ -500,9 +504,13 @@ impl LossRecovery {
         ResolvedPacket {
             number,
             ip_bytes: packet.ip_bytes,
-            frames: packet.frames.clone(),
+            frames: match state {
+                State::Lost => packet.frames.take_lost(),
+                _ => packet.frames.clone(),
+            },
             owner: packet.owner,
             was_lost: false,
+            was_retransmitted: false,
             was_pto_retransmitted: false,
             is_mtu_probe,
         }
@@ -518,12 +526,14 @@ impl LossRecovery {
             let packet = &mut self.packets[(number - self.base) as usize];
             if is_lost(number, packet) {
                 packet.state = State::Lost;
+                packet.frames.forget_lost();
                 lost.push(ResolvedPacket {
                     number,
                     ip_bytes: packet.ip_bytes,
                     frames: SentFrames::None,
                     owner: packet.owner,
                     was_lost: false,
+                    was_retransmitted: false,
                     was_pto_retransmitted: true,
                     is_mtu_probe: packet.kind == PacketKind::MtuProbe,
                 });

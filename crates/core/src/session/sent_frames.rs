@@ -57,6 +57,10 @@ pub(crate) enum SentFrame {
     },
 }
 
+/// Frames that a lost packet keeps at most, to recognise what arrives all the same. Ours: packets of messages
+/// and streams have a few.
+const KEPT_OF_LOST_MAX: usize = 8;
+
 /// The frames of one packet; most have one, or an acknowledgement beside it.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum SentFrames {
@@ -75,6 +79,27 @@ impl SentFrames {
             Self::Two([first, second]) => *self = Self::Many(vec![*first, *second, frame]),
             Self::Many(frames) => frames.push(frame),
         }
+    }
+
+    /// What is to be sent again of a packet that is lost. A packet of many frames keeps none of them: a peer
+    /// that acknowledges nothing would have them kept for every packet. If it arrives all the same, its
+    /// content is sent twice.
+    pub(crate) fn take_lost(&mut self) -> Self {
+        match self.is_large() {
+            true => std::mem::take(self),
+            false => self.clone(),
+        }
+    }
+
+    /// The packet is lost, and its content was sent again before.
+    pub(crate) fn forget_lost(&mut self) {
+        if self.is_large() {
+            *self = Self::None;
+        }
+    }
+
+    fn is_large(&self) -> bool {
+        self.as_slice().len() > KEPT_OF_LOST_MAX
     }
 
     pub(crate) fn as_slice(&self) -> &[SentFrame] {

@@ -120,11 +120,17 @@ impl Others {
 
 /// By name of a gateway's path: how fast it sends there at most, and how messages become packets.
 fn formats(gateway: &Inputs) -> BTreeMap<&str, (Bandwidth, WireFormat)> {
+    let mut quickest: BTreeMap<&str, &PathInputs> = BTreeMap::new();
+    for path in &gateway.paths {
+        let known = quickest.entry(&path.peer).or_insert(path);
+        if path.delay_seconds.total_cmp(&known.delay_seconds).is_lt() {
+            *known = path;
+        }
+    }
     let mut outcomes: BTreeMap<&str, f64> = BTreeMap::new();
     for app in &gateway.apps {
-        let to_peer = gateway.paths.iter().filter(|path| path.peer == app.peer);
-        let quickest = to_peer.min_by(|a, b| a.delay_seconds.total_cmp(&b.delay_seconds));
-        if let (Some(path), Ok(traffic)) = (quickest, traffic_of(app)) {
+        let path = quickest.get(app.peer.as_str());
+        if let (Some(path), Ok(traffic)) = (path, traffic_of(app)) {
             *outcomes.entry(&path.name).or_default() += 1.0 / traffic.app.interval.as_secs_f64();
         }
     }

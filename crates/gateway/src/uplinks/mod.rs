@@ -72,8 +72,10 @@ pub(crate) enum Step {
     Bind(Binding),
     /// There is nothing to bind it to.
     Unbind(Problem),
-    /// Peers may be reached now that were not before.
+    /// There is a default route again: peers may be reached now that were not before.
     Challenge,
+    /// The default route is gone; peers on the same network may be reached all the same.
+    Report,
 }
 
 impl Uplinks {
@@ -222,7 +224,11 @@ impl Uplink {
                 let had = self.has_default_route;
                 self.has_default_route = binding.has_default_route(network);
                 self.state = State::Bound(binding);
-                (self.has_default_route && !had).then_some(Step::Challenge)
+                match (had, self.has_default_route) {
+                    (false, true) => Some(Step::Challenge),
+                    (true, false) if matches!(local, Local::Interface(_)) => Some(Step::Report),
+                    _ => None,
+                }
             }
             Ok(binding) => Some(Step::Bind(binding)),
             Err(problem) if self.state == State::Missing(problem.clone()) => None,

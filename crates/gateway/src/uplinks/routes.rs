@@ -55,8 +55,7 @@ impl UplinkRoutes {
     /// # Errors
     /// What could not be had.
     fn set(&mut self, wanted: &[Entry]) -> Result<(), String> {
-        let swept = std::mem::replace(&mut self.swept, true);
-        if swept && wanted.is_empty() && self.installed.is_none() {
+        if self.swept && wanted.is_empty() && self.installed.is_none() {
             return Ok(());
         }
         let failed = |error: RouteError| error.to_string();
@@ -64,11 +63,12 @@ impl UplinkRoutes {
             Some(installed) => installed,
             None => Installed::new(RouteSocket::open().map_err(failed)?),
         };
-        if !swept {
+        if !self.swept {
             let others = installed.others().map_err(failed)?;
             for entry in others.into_iter().filter(is_of_uplink) {
                 installed.adopt(entry);
             }
+            self.swept = true;
         }
         let outcome = installed.set(wanted);
         // Also what could not be removed is tried again.

@@ -109,6 +109,7 @@ impl Machine {
                     self.open(&local, Err(problem));
                 }
                 Step::Challenge => done.push("challenge".to_owned()),
+                Step::Report => done.push("report".to_owned()),
             }
         }
         assert_eq!(self.uplinks.on_network(&self.network), [], "all is done");

@@ -84,8 +84,12 @@ impl Session {
                 SentFrame::Ack { path, largest } => {
                     self.receiver.on_ack_of_ack(path, largest);
                 }
-                SentFrame::StreamReset { .. } => self.streams.on_reset_acked(),
-                SentFrame::MessageControl(_)
+                // One whose packet was sent again was counted then.
+                SentFrame::StreamReset { .. } if !packet.was_retransmitted => {
+                    self.streams.on_reset_acked();
+                }
+                SentFrame::StreamReset { .. }
+                | SentFrame::MessageControl(_)
                 | SentFrame::Credit
                 | SentFrame::StreamCredit(_)
                 | SentFrame::StreamReturn(_)

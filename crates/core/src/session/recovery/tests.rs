@@ -495,3 +495,48 @@ fn silence_is_found_in_numbers_that_begin_above_zero() {
     ack(&mut packets, 5, 5);
     assert_eq!(packets.unanswered_since(), Some(at(1)));
 }
+
+#[test]
+fn a_peer_that_acknowledges_nothing_has_no_frames_of_lost_packets_kept() {
+    let mut packets = LossRecovery::default();
+    for round in 0..50 {
+        for _ in 0..100 {
+            let frames = SentFrames::Many(vec![SentFrame::Credit; 200]);
+            packets.on_sent(
+                at(round * 1000),
+                packet(1400, PacketKind::AckEliciting, frames),
+            );
+        }
+        packets.on_pto(at(round * 1000 + 500));
+        let lost = packets.lose_all();
+        let again: usize = lost.iter().map(|lost| lost.frames.as_slice().len()).sum();
+        assert_eq!(again, 98 * 200, "of all but what was probed");
+        let kept: usize = packets
+            .packets
+            .iter()
+            .map(|p| p.frames.as_slice().len())
+            .sum();
+        assert_eq!(kept, 0);
+        assert!(
+            packets
+                .detect_lost(at(round * 1000 + 999), &rtt_of(10))
+                .is_empty()
+        );
+        assert!(packets.packets.is_empty(), "{}", packets.packets.len());
+        packets.check_invariants();
+    }
+}
+
+#[test]
+fn few_frames_of_a_lost_packet_stay_to_recognise_its_arrival() {
+    let mut packets = sent(3);
+    packets.on_pto(at(100));
+    packets.lose_all();
+    let outcome = ack(&mut packets, 0, 2);
+    for packet in &outcome.acked {
+        assert_eq!(packet.frames.as_slice(), [SentFrame::Credit]);
+        assert!(packet.was_retransmitted);
+    }
+    let mut packets = sent(1);
+    assert!(!ack(&mut packets, 0, 0).acked[0].was_retransmitted);
+}

@@ -66,6 +66,8 @@ pub(crate) struct Streams {
     deferred_resets: DeferredResets,
     events: VecDeque<StreamEvent>,
     violations: StreamViolations,
+    /// Streams that the peer began since they were last asked for; some were reset at once.
+    begun_by_peer: u64,
 }
 
 /// What the peer did against the rules of streams, and resets that it did not get.
@@ -464,6 +466,11 @@ impl Streams {
         }
     }
 
+    /// Streams that the peer began since the last call.
+    pub(crate) fn take_begun_by_peer(&mut self) -> u64 {
+        std::mem::take(&mut self.begun_by_peer)
+    }
+
     /// A reset that was sent has arrived.
     pub(crate) fn on_reset_acked(&mut self) {
         self.resets.on_resolved();
@@ -639,6 +646,7 @@ impl Streams {
         if !self.numbers.on_used_by_peer(stream) {
             return false;
         }
+        self.begun_by_peer += 1;
         let has_room = self.receiving.has_room(cx.spare_memory);
         if !has_room || self.receiving.opened_by_peer() >= STREAMS_MAX {
             let reason = ResetReason::TooMany;
