@@ -15,6 +15,8 @@ use keiro_linux::route::{
     RuleVersion, TABLE_MAIN, Via,
 };
 
+use crate::uplinks;
+
 /// The tenants' entries in the kernel.
 #[derive(Default)]
 pub(super) struct Kernel {
@@ -280,7 +282,11 @@ fn blocks_while_stopped(tenant: &Tenant) -> Vec<Entry> {
 /// The kernel does not answer or refuses; CAP_NET_ADMIN is needed.
 pub(crate) fn cleanup() -> Result<Vec<String>, RouteError> {
     let mut socket = RouteSocket::open()?;
-    let found = left_behind(&mut Installed::new(RouteSocket::open()?), &BTreeSet::new())?;
+    let mut installed = Installed::new(RouteSocket::open()?);
+    let mut found = left_behind(&mut installed, &BTreeSet::new())?;
+    // A gateway that runs puts its own back.
+    let of_uplinks = installed.others()?.into_iter();
+    found.extend(of_uplinks.filter(uplinks::is_of_uplink));
     let mut removed = Vec::new();
     // In reverse order: rules before the routes that they select.
     for entry in found.into_iter().rev() {

@@ -22,7 +22,7 @@ use keiro_linux::uplink::Interface;
 pub(crate) use self::{
     choice::{Binding, interface_of},
     problem::Problem,
-    routes::UplinkRoutes,
+    routes::{UplinkRoutes, is_of_uplink},
     watch::NetworkWatch,
 };
 

@@ -145,7 +145,7 @@ fn of_uplink(
 }
 
 /// A gateway of an earlier run may have made it.
-fn is_of_uplink(entry: &Entry) -> bool {
+pub(crate) fn is_of_uplink(entry: &Entry) -> bool {
     let is_own = |table| (TABLE..=TABLE + INDEX_MAX).contains(&table);
     match entry {
         Entry::Route(route) => is_own(route.table),
