@@ -48,13 +48,16 @@ struct Waiting {
 impl Turns {
     /// A turn begins.
     pub(super) fn begin(&mut self, now: Instant) {
-        self.has_begun = true;
-        self.begun_at = now;
-        // What a packet cost is known after it: what was too much counts in the next turns.
+        // What a packet cost is known after it: what was too much counts in the next turns, those included that
+        // could have begun since the last one.
+        let passed = now.saturating_duration_since(self.begun_at).as_nanos() / SPACING.as_nanos();
+        let paid = QUANTUM.saturating_mul(u64::try_from(passed).unwrap_or(u64::MAX).max(1));
         self.spent.retain(|_, spent| {
-            *spent = spent.saturating_sub(QUANTUM);
+            *spent = spent.saturating_sub(paid);
             *spent > 0
         });
+        self.has_begun = true;
+        self.begun_at = now;
         self.spent_on_waiting = 0;
     }
 
@@ -157,5 +160,16 @@ mod tests {
             assert!(turns.admits(honest), "{turn}");
         }
         assert!(turns.admits(hostile));
+    }
+
+    #[test]
+    fn time_without_turns_pays_for_what_was_too_much() {
+        let mut turns = Turns::default();
+        turns.begin(Instant::ZERO);
+        turns.on_cost(PeerId(1), 10 * QUANTUM);
+        turns.begin(Instant::ZERO + 9 * SPACING);
+        assert!(!turns.admits(PeerId(1)));
+        turns.begin(Instant::ZERO + 10 * SPACING);
+        assert!(turns.admits(PeerId(1)));
     }
 }
