@@ -1,5 +1,5 @@
 //! The log of events. What repeats is one line a minute with a count, for each kind of event and each
-//! subject. Clients that monitor get every event.
+//! subject, after the first ones that follow a quiet minute. Clients that monitor get every event.
 
 use std::{
     collections::BTreeMap,
@@ -17,6 +17,8 @@ pub const EVENT_FIELDS: &str = "keiro::event_fields";
 
 /// One kind of event about one subject is logged this often at most. Ours: people read the lines.
 const INTERVAL: Duration = Duration::from_secs(60);
+/// How many are logged at once after a quiet minute: what comes up or goes is in the log when it does. Ours.
+const AT_ONCE_MAX: u32 = 3;
 /// Subjects that are distinguished; events about further ones are counted together by their kind. Ours: as
 /// many lines at once as a burst of moves may leave in the log.
 const SUBJECTS_MAX: usize = 256;
@@ -41,6 +43,8 @@ struct Topic {
 #[derive(Debug)]
 struct Recent {
     logged_at: Stopwatch,
+    /// Lines that were logged at once since a quiet minute.
+    at_once: u32,
     /// Events since then.
     repeats: u64,
     /// The latest of them, and when it happened.
@@ -65,6 +69,10 @@ impl EventLog {
             return Some(Line::of(kind, 1));
         };
         if let Some(recent) = self.recent.get_mut(&topic) {
+            if recent.at_once < AT_ONCE_MAX && topic.subject != OTHERS {
+                recent.at_once += 1;
+                return Some(Line::of(kind, 1));
+            }
             recent.repeats += 1;
             recent.latest = Some((now, kind.clone()));
             return None;
@@ -72,6 +80,7 @@ impl EventLog {
         let is_of_others = topic.subject == OTHERS;
         let recent = Recent {
             logged_at: now,
+            at_once: 1,
             repeats: 0,
             latest: None,
         };
@@ -320,17 +329,19 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_is_one_line_a_minute_with_a_count() {
+    fn what_repeats_is_logged_thrice_and_then_one_line_a_minute_with_a_count() {
         let mut log = EventLog::default();
         let every_second = (0..180).map(|_| vec![down("wan0")]);
         let lines = lines(&mut log, every_second);
         let seconds: Vec<u64> = lines.iter().map(|(second, _)| *second).collect();
-        assert_eq!(seconds, [0, 60, 120]);
-        assert_eq!(lines[0].1.repeats, None);
-        assert_eq!(lines[0].1.text, sentence(&down("wan0")));
-        for (_, line) in &lines[1..] {
+        assert_eq!(seconds, [0, 1, 2, 60, 120]);
+        for (_, line) in &lines[..3] {
+            assert_eq!(line.repeats, None);
+            assert_eq!(line.text, sentence(&down("wan0")));
+        }
+        for (_, line) in &lines[3..] {
             let count = line.repeats.expect("a count");
-            assert!((59..=60).contains(&count), "{count}");
+            assert!((57..=60).contains(&count), "{count}");
             let text = format!("the latest of {count} such events");
             assert!(line.text.contains(&text), "{}", line.text);
         }
@@ -379,8 +390,11 @@ mod tests {
             moved("B"),
             down("wan0"),
         ];
-        let lines = lines(&mut log, [at_once].into_iter());
-        assert_eq!(lines.len(), 4);
+        let first = lines(&mut log, [at_once.clone()].into_iter());
+        assert_eq!(first.len(), 5);
+        // The first kind about one subject has been logged twice, and once more is all.
+        let again = lines(&mut log, [at_once].into_iter());
+        assert_eq!(again.len(), 4);
     }
 
     #[test]

@@ -427,7 +427,7 @@ fn moved(app: &str, from: Option<&str>, to: Option<&str>, reason: MoveReason) ->
 fn down(reason: DownReason) -> &'static str {
     match reason {
         DownReason::Silent => "no packet was received",
-        DownReason::LocalError => "the system cannot send on it",
+        DownReason::LocalError => "it has no local address",
         DownReason::PeerClosed => "the peer closed the session",
         DownReason::Removed => "it was removed from the configuration",
         DownReason::NotValidated => "path validation failed",

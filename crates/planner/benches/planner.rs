@@ -1,11 +1,11 @@
 //! The planners at 10 paths and 100 applications, a plan in force at 16 paths and 10,000, and the
 //! forecasts they can be driven by.
 //!
-//! Run with `cargo bench -p keiro-model`. Before the times it prints what the plans are worth: how
+//! Run with `cargo bench -p keiro-planner`. Before the times it prints what the plans are worth: how
 //! much better the exact plan is than the greedy one, and how far from the best it can be at most.
 //! All instances are drawn with seeds, so the plans are the same on every machine.
 //!
-//! `cargo bench -p keiro-model --bench planner -- cpu` prints instead what the exact plan and the plan
+//! `cargo bench -p keiro-planner --bench planner -- cpu` prints instead what the exact plan and the plan
 //! in force take of the processor, and of a fixed loop's time beside it: for machines that others
 //! use too.
 
