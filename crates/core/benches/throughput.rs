@@ -181,17 +181,7 @@ fn datagrams(bencher: Bencher<'_, '_>, len: usize) {
             for _ in 0..COUNT {
                 let (now, peer) = (pair.now, pair.peers[0]);
                 pair.ends[0]
-                    .send_datagram(
-                        now,
-                        peer,
-                        NewDatagram {
-                            app: APP,
-                            flow: FlowId(1),
-                            reply: false,
-                            made: now,
-                            data: &data,
-                        },
-                    )
+                    .send_datagram(now, peer, NewDatagram::new(APP, FlowId(1), now, &data))
                     .expect("known");
             }
             while pair.datagrams < target {

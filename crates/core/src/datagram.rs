@@ -34,6 +34,19 @@ pub struct NewDatagram<'a> {
     pub data: &'a [u8],
 }
 
+impl<'a> NewDatagram<'a> {
+    /// One that answers none.
+    pub fn new(app: AppId, flow: FlowId, made: Instant, data: &'a [u8]) -> Self {
+        Self {
+            app,
+            flow,
+            reply: false,
+            made,
+            data,
+        }
+    }
+}
+
 /// A batch of datagrams for one destination: `len` bytes of the buffer, cut every
 /// `segment_size` bytes; only the last may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -52,7 +52,7 @@ fn step(victim: &mut Victim, choices: &mut Choices<'_>) {
         _ => {
             let (now, app) = (victim.now, AppId::of_name(DATAGRAMS));
             let body = vec![what; len * 16];
-            let _ = victim.end.send_datagram(now, victim.peer, NewDatagram { app, flow: FlowId(3), reply: false, made: now, data: &body });
+            let _ = victim.end.send_datagram(now, victim.peer, NewDatagram::new(app, FlowId(3), now, &body));
         }
     }
 }

@@ -338,17 +338,10 @@ fn say(victim: &mut Victim, count: usize) {
     let app = AppId::of_name(support::DATAGRAMS);
     for _ in 0..count {
         let (now, peer) = (victim.now, victim.peer);
-        let _ = victim.end.send_datagram(
-            now,
-            peer,
-            NewDatagram {
-                app,
-                flow: FlowId(1),
-                reply: false,
-                made: now,
-                data: &[7; 40],
-            },
-        );
+        let _ =
+            victim
+                .end
+                .send_datagram(now, peer, NewDatagram::new(app, FlowId(1), now, &[7; 40]));
     }
 }
 
@@ -493,7 +486,7 @@ proptest! {
                 1 => {
                     let app = AppId::of_name(support::DATAGRAMS);
                     let len = len.min(65_507);
-                    let _ = end.send_datagram(now, id, NewDatagram { app, flow: FlowId(1), reply: false, made: now, data: &vec![3; len] });
+                    let _ = end.send_datagram(now, id, NewDatagram::new(app, FlowId(1), now, &vec![3; len]));
                 }
                 2 => end.handle_timeout(now + Duration::from_micros(len as u64)),
                 3 => end.set_paths(now, id, &[]),

@@ -414,13 +414,7 @@ fn messages_have_the_weight_of_tenant_zero_and_its_window() {
             .send_datagram(
                 net.now,
                 net.peers[0],
-                NewDatagram {
-                    app: app(),
-                    flow: keiro_core::FlowId(0),
-                    reply: false,
-                    made: net.now,
-                    data: &[1; 60_000],
-                },
+                NewDatagram::new(app(), keiro_core::FlowId(0), net.now, &[1; 60_000]),
             )
             .expect("room");
     }

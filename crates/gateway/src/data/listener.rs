@@ -150,13 +150,7 @@ impl Listeners {
                                 .send_datagram(
                                     now,
                                     peer,
-                                    NewDatagram {
-                                        app,
-                                        flow,
-                                        reply: false,
-                                        made,
-                                        data: datagram,
-                                    },
+                                    NewDatagram::new(app, flow, made, datagram),
                                 )
                                 .is_ok(),
                             None => false,

@@ -274,17 +274,17 @@ fn two_gateways_at_nine_tenths_of_a_line_are_forecast_together() {
     site.gateways
         .iter_mut()
         .for_each(|(_, apps)| apps[0].app.interval = Duration::from_micros(18_688));
-    let told = stable(&forecasts(&site)[0]).mean.as_secs_f64() * 1e3;
+    let forecast = stable(&forecasts(&site)[0]).mean.as_secs_f64() * 1e3;
     let (drawn, error) = measured(&site, 400.0, 24)[0];
     let (drawn, error) = (drawn * 1e3, error * 1e3);
-    println!("forecast {told:.2} ms, drawn {drawn:.2} ± {error:.2} ms");
-    assert!((told / drawn - 1.0).abs() < 0.05, "{told} {drawn}");
+    println!("forecast {forecast:.2} ms, drawn {drawn:.2} ± {error:.2} ms");
+    assert!((forecast / drawn - 1.0).abs() < 0.05, "{forecast} {drawn}");
     let alone = Site {
         gateways: site.gateways[..1].to_vec(),
         ..site
     };
     let alone = stable(&forecasts(&alone)[0]).mean.as_secs_f64() * 1e3;
-    assert!(alone < 0.4 * told, "alone {alone} ms");
+    assert!(alone < 0.4 * forecast, "alone {alone} ms");
 }
 
 #[test]
@@ -297,15 +297,15 @@ fn means_over_a_shared_line_are_those_of_drawn_messages() {
         let bits = site.line.as_bits_per_second() as f64 * load;
         // Some two million packets.
         let seconds = 120_000.0 * 12_000.0 / bits;
-        let told = forecasts(&site);
+        let forecast = forecasts(&site);
         for (app, (drawn, error)) in measured(&site, seconds, 6).into_iter().enumerate() {
-            let told = stable(&told[app]).mean.as_secs_f64();
-            let off = told / drawn - 1.0;
+            let forecast = stable(&forecast[app]).mean.as_secs_f64();
+            let off = forecast / drawn - 1.0;
             println!(
                 "seed {seed}, {gateways} gateways, load {load}, {:?}, application {app}: forecast \
                  {:.2} ms, drawn {:.2} ± {:.2} ms, {:+.1} %",
                 site.scheduler,
-                told * 1e3,
+                forecast * 1e3,
                 drawn * 1e3,
                 error * 1e3,
                 off * 1e2
@@ -331,13 +331,17 @@ fn percentiles_over_a_shared_line_are_near_those_of_drawn_messages() {
         let site = site(seed, 2 + (seed % 7) as usize, 0.7, &[]);
         let bits = site.line.as_bits_per_second() as f64 * 0.7;
         let delays = served(&site, 600_000.0 * 12_000.0 / bits, seed);
-        for (told, delays) in forecasts(&site).iter().zip(delays) {
+        for (forecast, delays) in forecasts(&site).iter().zip(delays) {
             let mut delays: Vec<f64> = delays.into_iter().map(|(_, delay)| delay).collect();
             delays.sort_by(f64::total_cmp);
-            let told = stable(told);
+            let forecast = stable(forecast);
             let at = |part: f64| delays[(delays.len() as f64 * part) as usize];
-            let off = |told: Duration, part| told.as_secs_f64() / at(part) - 1.0;
-            let all = [off(told.p50, 0.5), off(told.p95, 0.95), off(told.p99, 0.99)];
+            let off = |forecast: Duration, part| forecast.as_secs_f64() / at(part) - 1.0;
+            let all = [
+                off(forecast.p50, 0.5),
+                off(forecast.p95, 0.95),
+                off(forecast.p99, 0.99),
+            ];
             println!("seed {seed}, {:?}: {all:+.2?}", site.scheduler);
             errors.push(all[2].abs());
         }
@@ -360,16 +364,16 @@ fn gateways_that_send_less_than_the_line_carries_are_forecast_roughly() {
         let parts: Vec<f64> = parts.iter().copied().filter(|part| *part > 0.0).collect();
         let site = site(seed, parts.len(), 0.5, &parts);
         let bits = site.line.as_bits_per_second() as f64 * 0.5;
-        let told = forecasts(&site);
+        let forecast = forecasts(&site);
         for (app, (drawn, error)) in measured(&site, 120_000.0 * 12_000.0 / bits, 4)
             .into_iter()
             .enumerate()
         {
-            let told = stable(&told[app]).mean.as_secs_f64();
-            let off = told / drawn - 1.0;
+            let forecast = stable(&forecast[app]).mean.as_secs_f64();
+            let off = forecast / drawn - 1.0;
             println!(
                 "{parts:?}: forecast {:.2} ms, drawn {:.2} ± {:.2}, {:+.1} %",
-                told * 1e3,
+                forecast * 1e3,
                 drawn * 1e3,
                 error * 1e3,
                 off * 1e2
@@ -420,9 +424,9 @@ fn more_load_by_others_never_shortens_a_delay_until_the_line_is_overloaded() {
 #[test]
 fn the_order_of_gateways_and_how_their_applications_are_added_do_not_matter() {
     let mut site = site(9, 6, 0.7, &[]);
-    let told = forecasts(&site);
+    let forecast = forecasts(&site);
     site.gateways[1..].reverse();
-    for (one, other) in told.iter().zip(forecasts(&site)) {
+    for (one, other) in forecast.iter().zip(forecasts(&site)) {
         let [one, other] = [stable(one), stable(&other)].map(|delay| delay.mean.as_secs_f64());
         assert!((one / other - 1.0).abs() < 1e-9);
     }

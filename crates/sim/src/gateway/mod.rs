@@ -388,17 +388,9 @@ impl Gateway {
             let data = self.datagram(index, bytes);
             let (app, flow) = (self.peer_config.apps[app].id, FlowId(app as u32));
             let (endpoint, peer) = (&mut running.endpoint, running.peer);
-            if let Err(error) = endpoint.send_datagram(
-                now,
-                peer,
-                NewDatagram {
-                    app,
-                    flow,
-                    reply: false,
-                    made: now,
-                    data: &data,
-                },
-            ) {
+            if let Err(error) =
+                endpoint.send_datagram(now, peer, NewDatagram::new(app, flow, now, &data))
+            {
                 let fault = format!("{now}: datagram of {bytes} bytes refused: {error}");
                 self.log.faults.push(fault);
             }

@@ -24,13 +24,7 @@ fn scheduler() -> SendScheduler {
         packet_bytes_max: 1 << 20,
     };
     let mut scheduler = SendScheduler::new(SchedulerKind::Deadline, limits);
-    let datagram = NewDatagram {
-        app: AppId(1),
-        flow: FlowId(0),
-        reply: false,
-        made: NOW,
-        data: &[1; 1000],
-    };
+    let datagram = NewDatagram::new(AppId(1), FlowId(0), NOW, &[1; 1000]);
     let queues = scheduler.queues_mut();
     queues.push_datagram(datagram, DatagramNeeds::default(), Some(PATH.id));
     scheduler

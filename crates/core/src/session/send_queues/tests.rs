@@ -21,13 +21,7 @@ fn queues(scheduler: SchedulerKind) -> SendQueues {
 }
 
 fn datagram(data: &[u8]) -> NewDatagram<'_> {
-    NewDatagram {
-        app: APP,
-        flow: FlowId(0),
-        reply: false,
-        made: at(0),
-        data,
-    }
+    NewDatagram::new(APP, FlowId(0), at(0), data)
 }
 
 fn push(out: &mut SendQueues, made_ms: u64, latency_target_ms: Option<u64>, len: usize) -> u64 {

@@ -41,13 +41,7 @@ impl Pair {
         end.send_datagram(
             self.now,
             peer,
-            NewDatagram {
-                app: AppId::of_name(APP),
-                flow: FlowId(1),
-                reply: false,
-                made: self.now,
-                data: &data,
-            },
+            NewDatagram::new(AppId::of_name(APP), FlowId(1), self.now, &data),
         )
         .unwrap();
     }
@@ -276,13 +270,7 @@ fn with_timers_no_more_than_m_leaves_whatever_waits() {
                     .send_datagram(
                         now,
                         peer,
-                        NewDatagram {
-                            app: AppId::of_name(APP),
-                            flow: FlowId(1),
-                            reply: false,
-                            made: now,
-                            data: &vec![7; length],
-                        },
+                        NewDatagram::new(AppId::of_name(APP), FlowId(1), now, &vec![7; length]),
                     )
                     .unwrap();
             }
@@ -317,13 +305,7 @@ fn whatever_counts_as_thin_fits_into_an_aggregate() {
                 .send_datagram(
                     now,
                     peer,
-                    NewDatagram {
-                        app: AppId::of_name(APP),
-                        flow: FlowId(1),
-                        reply: false,
-                        made: now,
-                        data: &data,
-                    },
+                    NewDatagram::new(AppId::of_name(APP), FlowId(1), now, &data),
                 )
                 .unwrap();
             let mut came = |pair: &Pair| pair.arrived().last() == Some(&length);
@@ -384,13 +366,7 @@ fn what_was_thin_before_a_path_went_leaves_when_it_is_back() {
             let sent = pair.ends[0].send_datagram(
                 pair.now,
                 pair.peers[0],
-                NewDatagram {
-                    app,
-                    flow: FlowId(1),
-                    reply: false,
-                    made: pair.now,
-                    data: &data,
-                },
+                NewDatagram::new(app, FlowId(1), pair.now, &data),
             );
             sent.unwrap();
             if pair.run(Duration::from_millis(10), came) {
@@ -427,13 +403,7 @@ fn what_just_fits_leaves_though_there_is_something_to_acknowledge() {
                     .send_datagram(
                         now,
                         peer,
-                        NewDatagram {
-                            app: AppId::of_name(APP),
-                            flow: FlowId(1),
-                            reply: false,
-                            made: now,
-                            data: &data,
-                        },
+                        NewDatagram::new(AppId::of_name(APP), FlowId(1), now, &data),
                     )
                     .unwrap();
             }
@@ -458,13 +428,7 @@ fn what_does_not_fit_waits_for_the_next_tick() {
         end.send_datagram(
             pair.now,
             peer,
-            NewDatagram {
-                app: AppId::of_name(APP),
-                flow: FlowId(1),
-                reply: false,
-                made: pair.now,
-                data: &data,
-            },
+            NewDatagram::new(AppId::of_name(APP), FlowId(1), pair.now, &data),
         )
         .unwrap();
     }
@@ -519,17 +483,7 @@ fn copies_with_time_between_them_say_nothing_of_the_bandwidth() {
         for _ in 0..2000 {
             let now = pair.now;
             pair.ends[0]
-                .send_datagram(
-                    now,
-                    peer,
-                    NewDatagram {
-                        app,
-                        flow: FlowId(1),
-                        reply: false,
-                        made: now,
-                        data: &[7; 1300],
-                    },
-                )
+                .send_datagram(now, peer, NewDatagram::new(app, FlowId(1), now, &[7; 1300]))
                 .unwrap();
             pair.run(Duration::from_millis(2), |_| false);
         }
@@ -636,13 +590,7 @@ fn every_path_and_direction_has_parameters_of_its_own() {
                 .send_datagram(
                     now,
                     peer,
-                    NewDatagram {
-                        app: AppId::of_name(APP),
-                        flow: FlowId(1),
-                        reply: false,
-                        made: now,
-                        data: &[7; 4],
-                    },
+                    NewDatagram::new(AppId::of_name(APP), FlowId(1), now, &[7; 4]),
                 )
                 .unwrap();
         }

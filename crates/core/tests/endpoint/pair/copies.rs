@@ -36,13 +36,7 @@ impl Pair {
             .send_datagram(
                 now,
                 peer,
-                NewDatagram {
-                    app,
-                    flow: FlowId(1),
-                    reply: false,
-                    made: now,
-                    data: &vec![7; len],
-                },
+                NewDatagram::new(app, FlowId(1), now, &vec![7; len]),
             )
             .expect("room");
     }

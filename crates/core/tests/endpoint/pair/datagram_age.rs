@@ -26,13 +26,8 @@ impl Pair {
 
     /// Its data say when it was made.
     fn send_datagram_made(&mut self, made: Instant) {
-        let datagram = NewDatagram {
-            app: AppId::of_name(APP),
-            flow: FlowId(1),
-            reply: false,
-            made,
-            data: &made.as_nanos().to_be_bytes(),
-        };
+        let data = made.as_nanos().to_be_bytes();
+        let datagram = NewDatagram::new(AppId::of_name(APP), FlowId(1), made, &data);
         let sent = self.ends[0].send_datagram(self.now, self.peers[0], datagram);
         sent.expect("a peer and its application");
     }

@@ -681,17 +681,8 @@ fn datagrams_of_an_application_of_another_class_are_reported_where_they_arrive()
     let (app, peer) = (AppId::of_name(APP), pair.peers[1]);
     pair.ends[1].remove_app(peer, app);
     let (now, peer) = (pair.now, pair.peers[0]);
-    let sent = pair.ends[0].send_datagram(
-        now,
-        peer,
-        NewDatagram {
-            app,
-            flow: FlowId(7),
-            reply: false,
-            made: now,
-            data: b"lost",
-        },
-    );
+    let sent =
+        pair.ends[0].send_datagram(now, peer, NewDatagram::new(app, FlowId(7), now, b"lost"));
     sent.expect("room");
     pair.run(Duration::from_secs(1), |_| false);
     let seen = (app, DeliveryClass::Datagram, MismatchSeenBy::Us);

@@ -67,13 +67,7 @@ fn measure(config: &AggregationConfig, loses: fn(u64) -> bool, count: u32) -> Se
         end.send_datagram(
             pair.now,
             peer,
-            NewDatagram {
-                app: AppId::of_name(APP),
-                flow: FlowId(1),
-                reply: false,
-                made: pair.now,
-                data: &data,
-            },
+            NewDatagram::new(AppId::of_name(APP), FlowId(1), pair.now, &data),
         )
         .unwrap();
         made.push(pair.now);
@@ -206,13 +200,7 @@ fn long_and_short_aggregates_share_a_group() {
         end.send_datagram(
             pair.now,
             peer,
-            NewDatagram {
-                app: AppId::of_name(APP),
-                flow: FlowId(1),
-                reply: false,
-                made: pair.now,
-                data: &data,
-            },
+            NewDatagram::new(AppId::of_name(APP), FlowId(1), pair.now, &data),
         )
         .unwrap();
         if data.len() <= 1380 {
@@ -387,13 +375,7 @@ fn parity_of_unequal_aggregates_leaves_m_as_it_is() {
                     .send_datagram(
                         now,
                         peer,
-                        NewDatagram {
-                            app,
-                            flow: FlowId(1),
-                            reply: false,
-                            made: now,
-                            data: &vec![7; length],
-                        },
+                        NewDatagram::new(app, FlowId(1), now, &vec![7; length]),
                     )
                     .unwrap();
             }

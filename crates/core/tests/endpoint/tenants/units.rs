@@ -183,25 +183,13 @@ fn copies_of_a_tenants_aggregates_count_as_its_own() {
             .send_datagram(
                 net.now,
                 net.peers[0],
-                NewDatagram {
-                    app: id(THIN),
-                    flow,
-                    reply: false,
-                    made: net.now,
-                    data: &[5; 100],
-                },
+                NewDatagram::new(id(THIN), flow, net.now, &[5; 100]),
             )
             .expect("accepted");
         let own = net.ends[0].send_datagram(
             net.now,
             net.peers[0],
-            NewDatagram {
-                app: super::app(),
-                flow,
-                reply: false,
-                made: net.now,
-                data: &[6; 100],
-            },
+            NewDatagram::new(super::app(), flow, net.now, &[6; 100]),
         );
         own.expect("accepted");
     };

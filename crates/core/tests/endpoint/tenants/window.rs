@@ -47,13 +47,7 @@ fn acknowledgement_that_leaves_alone_is_not_charged_to_the_tenant_whose_turn_it_
         .send_datagram(
             victim.now,
             victim.peer,
-            NewDatagram {
-                app,
-                flow: FlowId(3),
-                reply: false,
-                made: victim.now,
-                data: &datagram,
-            },
+            NewDatagram::new(app, FlowId(3), victim.now, &datagram),
         )
         .expect("room");
     let packets = victim.hear().packets;
