@@ -129,6 +129,7 @@ impl EffectsFigure {
         let y = |value: f64| top + (f64::from(HEIGHT) * (1.0 - axis.share(value))).round() as i32;
         let at = (LEFT + 2, top - 10);
         let name = match axis.low {
+            Some(_) if axis.has_zeros => format!("{}, logarithmic; 0 at the bottom", row.name),
             Some(_) => format!("{}, logarithmic", row.name),
             None => row.name.clone(),
         };
@@ -208,6 +209,7 @@ struct Axis {
     low: Option<f64>,
     high: f64,
     ticks: Vec<f64>,
+    has_zeros: bool,
 }
 
 impl Axis {
@@ -216,7 +218,9 @@ impl Axis {
             .lines
             .iter()
             .flat_map(|line| line.values.iter().flatten());
-        let values: Vec<f64> = values.flatten().copied().filter(|v| *v > 0.0).collect();
+        let values: Vec<f64> = values.flatten().copied().collect();
+        let has_zeros = values.contains(&0.0);
+        let values: Vec<f64> = values.into_iter().filter(|v| *v > 0.0).collect();
         let largest = values.iter().copied().reduce(f64::max).unwrap_or(1.0);
         let least = values.iter().copied().reduce(f64::min).unwrap_or(1.0);
         if largest > least * LINEAR_MAX {
@@ -226,6 +230,7 @@ impl Axis {
                 low: Some(10f64.powf(from)),
                 high: 10f64.powf(to),
                 ticks: ticks.collect(),
+                has_zeros,
             };
         }
         let decade = 10f64.powf(largest.log10().floor());
@@ -238,6 +243,7 @@ impl Axis {
             low: None,
             high: f64::from(count) * step,
             ticks,
+            has_zeros,
         }
     }
 
@@ -301,7 +307,9 @@ mod tests {
         let axis = Axis::of(&row(vec![Some(0.9), None, Some(0.0), Some(5000.0)]));
         assert_eq!((axis.low, axis.high), (Some(0.1), 10_000.0));
         assert_eq!(axis.ticks.len(), 6);
-        // Zero is drawn at its end.
+        // Zero is drawn at its end, and the axis says so.
+        assert!(axis.has_zeros);
+        assert!(!Axis::of(&row(vec![Some(0.9), Some(5000.0)])).has_zeros);
         assert_eq!(axis.share(0.0), 0.0);
         assert!((axis.share(10_000.0) - 1.0).abs() < 1e-12);
     }
