@@ -76,13 +76,11 @@ impl Gateway {
             Step::Bind(binding) => self.bind_uplink(&path, id, binding, network),
             Step::Unbind(problem) => self.unbind_uplink(&path, id, problem),
             Step::Challenge => {
-                let at = self.local_address(&path);
-                self.publish_local(&path, at);
+                self.publish_route(&path);
                 self.data.send(Command::ChallengePaths { id })
             }
             Step::Report => {
-                let at = self.local_address(&path);
-                self.publish_local(&path, at);
+                self.publish_route(&path);
                 Ok(())
             }
         }
@@ -145,6 +143,12 @@ impl Gateway {
         for path in missing {
             self.publish_local(&path, None);
         }
+    }
+
+    /// The address has stayed, and a default route has come or gone.
+    fn publish_route(&mut self, path: &Path) {
+        let local = self.local_address(path);
+        self.publish_local(path, local);
     }
 
     fn publish_local(&mut self, path: &Path, from: Option<String>) {

@@ -16,7 +16,7 @@ use crate::{
 
 /// Reports that wait at most; at the bound the oldest is dropped. The driver reports rarely.
 const WAITING_MAX: usize = 16;
-/// The driver hears of one mismatch at most this often, however often the peer reports it. Ours.
+/// One mismatch is reported to the driver at most this often, however often the peer reports it. Ours.
 const NEWS_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Reports in both directions.
@@ -24,7 +24,7 @@ const NEWS_INTERVAL: Duration = Duration::from_secs(60);
 pub(super) struct PrefixMismatches {
     /// To the peer.
     waiting: VecDeque<PrefixMismatch>,
-    /// When the driver last heard of a source (`true`) or a destination of a tenant of ours. Bounded by
+    /// When the driver was last informed of a source (`true`) or a destination of a tenant of ours. Bounded by
     /// the tenants that are configured.
     heard: BTreeMap<(TenantId, bool), Instant>,
 }
@@ -47,7 +47,7 @@ impl PrefixMismatches {
         }
     }
 
-    /// The peer reports that it has dropped packets of a tenant of ours; `true` if the driver should hear of
+    /// The peer reports that it has dropped packets of a tenant of ours; `true` if the driver is to be informed of
     /// it.
     pub(super) fn on_report(&mut self, now: Instant, mismatch: &PrefixMismatch) -> bool {
         let is_source = matches!(mismatch.address, PacketAddress::Source(_));

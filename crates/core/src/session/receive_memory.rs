@@ -48,7 +48,7 @@ impl MemoryUse {
 impl ReceiveMemory {
     /// `bytes_max`: as the driver has configured it.
     pub(crate) fn new(bytes_max: u64) -> Self {
-        // A peer may always send the longest message: otherwise it would wait for ever.
+        // The longest message must always fit: otherwise it would never be sent.
         let longest = MESSAGE_LEN_MAX as u64 + CREDIT_PER_MESSAGE;
         Self {
             budget: bytes_max.max(BUDGET_MIN),

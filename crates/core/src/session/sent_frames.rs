@@ -57,7 +57,7 @@ pub(crate) enum SentFrame {
     },
 }
 
-/// Frames that a lost packet keeps at most, to recognise what arrives all the same. Ours: packets of messages
+/// Frames that a lost packet keeps at most, to recognise a late arrival. Ours: packets of messages
 /// and streams have a few.
 const KEPT_OF_LOST_MAX: usize = 8;
 
@@ -82,7 +82,7 @@ impl SentFrames {
     }
 
     /// What is to be sent again of a packet that is lost. A packet of many frames keeps none of them: a peer
-    /// that acknowledges nothing would have them kept for every packet. If it arrives all the same, its
+    /// that acknowledges nothing would have them kept for every packet. If it arrives late, its
     /// content is sent twice.
     pub(crate) fn take_lost(&mut self) -> Self {
         match self.is_large() {

@@ -313,7 +313,7 @@ impl Tunnels {
     }
 
     /// Reports packets that were dropped for their addresses, rarely.
-    /// Peers that sent such packets hear of it too.
+    /// Peers that sent such packets are informed.
     pub(crate) fn report_faults(
         &mut self,
         now: Instant,
@@ -333,10 +333,14 @@ impl Tunnels {
                     mismatch,
                 });
             }
+            // Those within a minute of a report are reported at its end, whether more follow or not.
+            if tenant.faults.has_unreported() {
+                self.faulty.insert(id);
+            }
         }
     }
 
-    /// Whether packets were dropped since the last [`report_faults`](Self::report_faults).
+    /// Whether packets were dropped that [`report_faults`](Self::report_faults) has not reported.
     pub(crate) fn has_faults(&self) -> bool {
         !self.faulty.is_empty()
     }

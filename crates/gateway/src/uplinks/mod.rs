@@ -74,7 +74,7 @@ pub(crate) enum Step {
     Unbind(Problem),
     /// There is a default route again: peers may be reached now that were not before.
     Challenge,
-    /// The default route is gone; peers on the same network may be reached all the same.
+    /// The default route is gone; peers on the same network may still be reached.
     Report,
 }
 
@@ -88,7 +88,7 @@ impl Uplinks {
     pub(crate) fn problem_of(local: &Local, network: &Network) -> Option<Problem> {
         let mut uplinks = Self::default();
         match Self::first(local, network) {
-            // An address that no interface has may be the kernel's all the same, but that is rare.
+            // An address that no interface has may still be the kernel's, but that is rare.
             Ok(binding) if binding.is_unlisted() => Some(Problem::AddressNotHere {
                 address: binding.local,
             }),

@@ -32,7 +32,7 @@ pub(crate) struct PrefixMismatch {
 }
 
 impl PrefixMismatch {
-    /// What the peer that sent the packets hears of it; `None`: they came from the device.
+    /// The report for the peer that sent the packets; `None`: they came from the device.
     pub(super) fn of_peer(&self, tenant: TenantId) -> Option<(PeerId, keiro_core::PrefixMismatch)> {
         let (peer, address) = match self.fault {
             PrefixFault::LocalSource | PrefixFault::NoPeer => return None,
@@ -79,6 +79,11 @@ impl PrefixFaults {
     /// Whether a packet was dropped since the last [`take`](Self::take).
     pub(super) fn has_new(&self) -> bool {
         self.has_new
+    }
+
+    /// Whether packets were dropped that were not reported.
+    pub(super) fn has_unreported(&self) -> bool {
+        self.faults.values().any(|seen| seen.packets > 0)
     }
 
     /// What is to be reported now.
@@ -153,5 +158,22 @@ mod tests {
         assert_eq!(kinds, all);
         assert_eq!(faults.faults.len(), all.len());
         assert_eq!(faults.take(Instant::ZERO), []);
+    }
+
+    #[test]
+    fn what_follows_a_report_is_counted_though_nothing_comes_after_it() {
+        let mut faults = PrefixFaults::default();
+        let address = IpAddr::from([10, 9, 0, 1]);
+        faults.note(PrefixFault::PeerSource(PEER), address);
+        assert_eq!(faults.take(Instant::ZERO).len(), 1);
+        assert!(!faults.has_unreported());
+        for _ in 0..10_000 {
+            faults.note(PrefixFault::PeerSource(PEER), address);
+        }
+        assert_eq!(faults.take(Instant::ZERO + REPORT_INTERVAL / 2), []);
+        assert!(faults.has_unreported());
+        let last = faults.take(Instant::ZERO + REPORT_INTERVAL);
+        assert_eq!(last[0].packets, 10_000);
+        assert!(!faults.has_unreported());
     }
 }
