@@ -8,7 +8,7 @@ use crate::wire::Frame;
 pub(super) const PACKET: u64 = 100;
 /// The same on one of many paths, of which each has acknowledgements.
 pub(super) const PACKET_OF_MANY_PATHS: u64 = 1_500;
-/// An aggregate that parity has given back.
+/// Reading an aggregate that parity has given back.
 pub(super) const RECOVERED: u64 = 2_000;
 /// A stream that the peer begins: it becomes a connection, or is reset.
 pub(super) const NEW_STREAM: u64 = 10_000;
@@ -18,6 +18,11 @@ pub(super) const FEW_PATHS: usize = 16;
 /// A buffer of so many bytes, set to zero.
 pub(super) fn of_buffer(bytes: usize) -> u64 {
     bytes as u64 / 32
+}
+
+/// Products of bytes, by which parity gives back what was lost.
+pub(super) fn of_products(products: u64) -> u64 {
+    products
 }
 
 /// What a frame costs beside its packet.

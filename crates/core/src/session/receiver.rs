@@ -126,6 +126,8 @@ pub(crate) struct Receiver {
     deliveries: Deliveries,
     /// Kept of all paths to recover aggregates by parity.
     parity_bytes: usize,
+    /// Products of bytes since the last [`Self::take_products`].
+    products: u64,
 }
 
 impl Receiver {
@@ -139,6 +141,7 @@ impl Receiver {
             credit_wanted: false,
             deliveries: Deliveries::default(),
             parity_bytes: 0,
+            products: 0,
         }
     }
 
@@ -243,6 +246,11 @@ impl Receiver {
         self.change_groups(frame.path, |kept| kept.on_parity(now, frame, copy))
     }
 
+    /// Products of bytes that recovery took since the last call.
+    pub(crate) fn take_products(&mut self) -> u64 {
+        std::mem::take(&mut self.products)
+    }
+
     /// Changes what is kept of groups of a path, and keeps to the bound of all paths.
     fn change_groups<T>(
         &mut self,
@@ -252,6 +260,7 @@ impl Receiver {
         let kept = &mut self.remote_paths.get_mut(&path)?.aggregates;
         let before = kept.memory();
         let result = change(kept);
+        self.products += kept.take_products();
         self.parity_bytes = self.parity_bytes - before + kept.memory();
         while self.parity_bytes > PARITY_BYTES_MAX {
             let aggregates = self

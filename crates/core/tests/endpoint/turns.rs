@@ -63,6 +63,17 @@ impl Turns {
         }
     }
 
+    /// A turn in which nothing arrives; whether a message of what waited was delivered in it.
+    fn has_message_in_next_turn(&mut self) -> bool {
+        self.victim.now += Duration::from_micros(500);
+        self.victim.end.handle_timeout(self.victim.now);
+        let mut found = false;
+        while let Some(delivery) = self.victim.end.poll_delivery() {
+            found |= matches!(delivery, Delivery::Message { .. });
+        }
+        found
+    }
+
     /// A turn of the driver, in which the packets of both come mixed. Datagrams of the honest peer, and signals of
     /// streams of the other one.
     fn turn(&mut self, hostile: &[(u8, Vec<u8>)]) -> (usize, usize) {
@@ -166,6 +177,22 @@ fn what_an_honest_peer_gets_in_a_turn_does_not_depend_on_what_another_sends() {
             None
         );
     }
+}
+
+#[test]
+fn recovery_costs_what_it_computes_whether_or_not_it_gives_anything_back() {
+    // A group of 32 lost packets of 1250 bytes is a sum of 32 packets for each: more than a turn.
+    let mut turns = Turns::new();
+    let mut packets: Vec<_> = (0..HOSTILE).map(|_| turns.attack("parity")).collect();
+    packets.push((0, message(1 << 40, 1, 0, b"x")));
+    let groups = HOSTILE / 32;
+    turns.turn(&packets);
+    let mut later = 0;
+    while !turns.has_message_in_next_turn() {
+        later += 1;
+        assert!(later < 20 * groups, "they are handled");
+    }
+    assert!(later >= 2 * groups, "{later} turns for {groups} groups");
 }
 
 #[test]

@@ -114,6 +114,11 @@ impl AggregateReceiver {
         self.take_recovered(first, found)
     }
 
+    /// See [`Groups::take_products`].
+    pub(crate) fn take_products(&mut self) -> u64 {
+        self.groups.take_products()
+    }
+
     /// Parity of a group arrived; the contents that it recovers.
     pub(crate) fn on_parity(
         &mut self,

@@ -20,6 +20,9 @@ const PACKET_OVERHEAD: usize = 64;
 /// Memory that a group takes beside its packets, about: the first nodes of its maps.
 const GROUP_OVERHEAD: usize = 640;
 
+/// Products that a table of [`erasure`] for one factor takes.
+const TABLE_PRODUCTS: usize = 256;
+
 /// The groups of one path of the peer.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
@@ -28,6 +31,8 @@ pub(crate) struct Groups {
     bytes: usize,
     /// Groups below were forgotten.
     floor: u64,
+    /// Products of bytes since the last [`Self::take_products`].
+    products: u64,
 }
 
 #[derive(Debug, Default)]
@@ -73,6 +78,12 @@ impl Groups {
         self.settle(frame.first)
     }
 
+    /// How many products of bytes were computed since the last call, for contents that were recovered and
+    /// for those that turned out not to be any.
+    pub(crate) fn take_products(&mut self) -> u64 {
+        std::mem::take(&mut self.products)
+    }
+
     /// What is kept.
     pub(crate) fn memory(&self) -> usize {
         self.bytes + self.groups.len() * GROUP_OVERHEAD
@@ -116,6 +127,7 @@ impl Groups {
         if let Some(group) = self.groups.get_mut(&first)
             && let Some(recovered) = group.complete()
         {
+            self.products += group.products();
             self.bytes -= group.bytes();
             *group = Group {
                 over: true,
@@ -138,6 +150,16 @@ impl Group {
     fn bytes(&self) -> usize {
         let kept = self.data.values().chain(self.parity.values());
         kept.map(|shard| PACKET_OVERHEAD + shard.len()).sum()
+    }
+
+    /// Products of bytes that recovery of what is missing takes, about: each missing packet is a sum over all
+    /// others, and each product of a packet needs a table.
+    fn products(&self) -> u64 {
+        let Some((count, len)) = self.shape else {
+            return 0;
+        };
+        let missing = usize::from(count) - self.data.range(..count).count();
+        (missing * usize::from(count) * (len + TABLE_PRODUCTS)) as u64
     }
 
     /// Place and content of what was missing, if that can be had, or never can: then it is empty.
