@@ -13,7 +13,7 @@ sysusersdir := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 
 .DEFAULT_GOAL := help
 .PHONY: help setup packages build build-lab demo test test-quick lint mutants rounds test-guest accuracy bench bench-tunnel \
-	bench-egress experiments figures soak fuzz bpf man install install-lab
+	bench-egress experiments figures soak fuzz bpf man install install-lab deb test-package
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -93,6 +93,12 @@ bpf: ## the BPF object of FlowStats from its source (clang-14, libbpf-dev)
 man: build-lab ## man pages, in target/man
 	$(keiro) man --output target/man
 	$(keiro-lab) man --output target/man
+
+deb: build-lab ## the Debian packages keiro and keiro-lab, in target/package
+	@scripts/package
+
+test-package: deb ## installs the packages in a copy of this system, upgrades and purges them (needs root)
+	@scripts/test-package
 
 install: ## to $(DESTDIR)$(PREFIX), after `make build`; needs no Rust, so sudo will do
 	@test -x $(keiro) || { echo 'install: $(keiro) is not there; run make build first' >&2; exit 1; }
