@@ -335,6 +335,11 @@ pub enum PathDownReason {
     },
     /// It does not answer challenges.
     ChallengeUnanswered,
+    /// Short packets are answered, and none of so many IP bytes.
+    TooSmall {
+        /// The size that does not pass: the least that a path needs, or the one that it was used with.
+        bytes: u16,
+    },
     /// The keys may not be used any longer, and no handshake has brought new ones.
     KeysExpired,
     /// The configuration no longer names it.

@@ -125,6 +125,8 @@ pub struct PathSnapshot {
     pub remote: Option<SocketAddr>,
     /// Its counters and gauges.
     pub stats: PathStats,
+    /// It is not used, because it answers short packets and none of the least size, 576 bytes.
+    pub is_too_small: bool,
     /// What nothing has answered; `None`: it is up, or nothing was sent yet.
     pub unanswered: Option<Unanswered>,
     /// Bottleneck rate by packet trains; `None`: not known.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use keiro_control::{
     PublicKey,
+    config::MTU_MIN,
     protocol::{EventKind, KeyFault, PathRef, PathSnapshot, PeerSnapshot, PeerState},
     rounded::duration,
 };
@@ -49,13 +50,35 @@ impl Trouble {
     }
 }
 
-/// What the packets on a path say, for people; `None`: it is up, or it is too soon to say. `has_keys`: keys were
-/// agreed with the peer, so they are not the cause.
+/// What the sizes of packets that pass say, for people; `None`: nothing is wrong with them.
+fn mtu_diagnosis(path: &core::PathSnapshot) -> Option<String> {
+    if path.is_too_small {
+        return Some(
+            "mtu: short packets are answered and none of 576 bytes; it is not used; check the MTU of the line \
+             and of tunnels below it, and firewalls that drop long packets"
+                .to_owned(),
+        );
+    }
+    let mtu = path.stats.mtu_bytes;
+    let is_below = path.state == core::PathState::Up && mtu < MTU_MIN;
+    is_below.then(|| {
+        format!(
+            "mtu: no packets of {MTU_MIN} bytes pass, {mtu} at most; it is used with that; check the MTU of the \
+             line and of tunnels below it"
+        )
+    })
+}
+
+/// What the packets on a path say, for people; `None`: nothing is wrong, or it is too soon to say. `has_keys`: keys
+/// were agreed with the peer, so they are not the cause.
 pub(crate) fn path_diagnosis(
     now: Instant,
     path: &core::PathSnapshot,
     has_keys: bool,
 ) -> Option<String> {
+    if let Some(of_mtu) = mtu_diagnosis(path) {
+        return Some(of_mtu);
+    }
     let unanswered = path.unanswered.as_ref()?;
     let trouble = Trouble::of(now, unanswered)?;
     let remote = path.remote.map(|remote| remote.to_string());

@@ -9,7 +9,7 @@ use std::{
 use keiro_control::protocol::{EventKind, encode_line};
 use tracing::Level;
 
-use crate::event_text::sentence;
+use crate::event_text::{fell_below_base, sentence};
 
 /// Where a subscriber enables this target, log lines of events have the field `event_fields`: the
 /// event as JSON, as `keiro monitor` prints it.
@@ -219,6 +219,11 @@ fn level(kind: &EventKind) -> Level {
         | EventKind::StoreLost { .. }
         | EventKind::StoreNotice { .. }
         | EventKind::EventsLost { .. } => Level::WARN,
+        EventKind::MtuChanged {
+            from_bytes,
+            to_bytes,
+            ..
+        } if fell_below_base(*from_bytes, *to_bytes) => Level::WARN,
         EventKind::KeyChanged { .. } | EventKind::MtuChanged { .. } => Level::DEBUG,
         _ => Level::INFO,
     }

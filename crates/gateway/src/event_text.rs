@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use keiro_control::{
-    config::Class,
+    config::{Class, MTU_MIN},
     protocol::{
         AddressField, AggregationParameters, DownReason, EventKind, JudgedBy, MoveReason, PathRef,
         Side,
@@ -169,6 +169,15 @@ fn path_sentence(kind: &EventKind) -> Option<String> {
         EventKind::RemoteChanged { on, from, to } => {
             format!("{}: the peer's address is {to} (was {from})", path(on))
         }
+        EventKind::MtuChanged {
+            on,
+            from_bytes,
+            to_bytes,
+        } if fell_below_base(*from_bytes, *to_bytes) => format!(
+            "{}: no packets of {MTU_MIN} bytes pass, {to_bytes} do; larger ones are searched; check the MTU of the \
+             line and of tunnels below it",
+            path(on)
+        ),
         EventKind::MtuChanged {
             on,
             from_bytes,
@@ -424,6 +433,11 @@ fn moved(app: &str, from: Option<&str>, to: Option<&str>, reason: MoveReason) ->
     }
 }
 
+/// A path has turned out to carry less than every path of IPv6 does.
+pub(crate) fn fell_below_base(from_bytes: u64, to_bytes: u64) -> bool {
+    from_bytes >= MTU_MIN && to_bytes < MTU_MIN
+}
+
 fn down(reason: DownReason) -> &'static str {
     match reason {
         DownReason::Silent => "no packet was received",
@@ -431,6 +445,7 @@ fn down(reason: DownReason) -> &'static str {
         DownReason::PeerClosed => "the peer closed the session",
         DownReason::Removed => "it was removed from the configuration",
         DownReason::NotValidated => "path validation failed",
+        DownReason::TooSmall => "short packets pass and long ones do not (its MTU)",
         DownReason::KeysExpired => "its keys have expired",
         DownReason::Stopping => "this gateway is stopping",
         DownReason::Unknown => "for an unknown reason",

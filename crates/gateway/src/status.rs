@@ -539,6 +539,7 @@ impl StatusTable {
                 (DownReason::Silent, Some(silent), Some(limit))
             }
             PathDownReason::ChallengeUnanswered => (DownReason::NotValidated, None, None),
+            PathDownReason::TooSmall { .. } => (DownReason::TooSmall, None, None),
             PathDownReason::Removed => (DownReason::Removed, None, None),
             PathDownReason::KeysExpired => (DownReason::KeysExpired, None, None),
             PathDownReason::NoLocalAddress => (DownReason::LocalError, None, None),
@@ -552,6 +553,9 @@ impl StatusTable {
                 )
             }
             _ if reason == DownReason::NotValidated => "path validation failed".into(),
+            _ if reason == DownReason::TooSmall => {
+                "short packets pass and long ones do not (its MTU)".into()
+            }
             _ if reason == DownReason::KeysExpired => {
                 "the keys have expired, and no handshake gets through".into()
             }

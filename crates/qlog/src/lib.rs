@@ -145,6 +145,7 @@ fn down(reason: PathDownReason) -> Value {
             "limit": limit.as_secs_f64() * 1e3,
         }),
         PathDownReason::ChallengeUnanswered => json!({"reason": "not_validated"}),
+        PathDownReason::TooSmall { bytes } => json!({"reason": "too_small", "bytes": bytes}),
         PathDownReason::Removed => json!({"reason": "removed"}),
         PathDownReason::KeysExpired => json!({"reason": "keys_expired"}),
         PathDownReason::NoLocalAddress => json!({"reason": "local_error"}),

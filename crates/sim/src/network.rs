@@ -229,6 +229,11 @@ impl<N: Node> Network<N> {
         self.rearm_wire(index);
     }
 
+    /// One direction of a link drops longer IP packets from now on.
+    pub fn set_mtu(&mut self, link: LinkId, direction: Direction, mtu: u16) {
+        self.wires[wire_index(link, direction)].mtu = mtu;
+    }
+
     /// Counters of one direction of a link.
     pub fn link_counters(&self, link: LinkId, direction: Direction) -> &Counters {
         self.wires[wire_index(link, direction)].link.counters()

@@ -457,6 +457,9 @@ impl GatewayPair {
             PathDirection::Both => &Direction::BOTH,
         };
         for &direction in directions {
+            if let Change::Mtu(mtu) = change {
+                self.network.set_mtu(link, direction, mtu);
+            }
             let config = self.network.link_config(link, direction);
             self.network
                 .set_link(link, direction, change.applied_to(config));

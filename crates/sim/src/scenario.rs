@@ -285,6 +285,8 @@ pub enum Change {
     Rate(Option<Bandwidth>),
     /// New loss model.
     Loss(Loss),
+    /// Longer IP packets are dropped silently from now on, bytes.
+    Mtu(u16),
     /// Removes cuts, loss, reordering, duplication, corruption and jitter.
     Heal,
     /// New configuration of the link.
@@ -467,6 +469,8 @@ impl Change {
             Self::Delay(delay) => LinkConfig { delay, ..link },
             Self::Rate(rate) => LinkConfig { rate, ..link },
             Self::Loss(loss) => LinkConfig { loss, ..link },
+            // What is dropped because of its length never enters the link.
+            Self::Mtu(_) => link,
             Self::Heal => LinkConfig {
                 down: false,
                 loss: Loss::None,

@@ -438,6 +438,8 @@ pub enum DownReason {
     Removed,
     /// No challenge was answered.
     NotValidated,
+    /// Short packets are answered and long ones are not.
+    TooSmall,
     /// The keys are too old and no handshake succeeded.
     KeysExpired,
     /// This gateway stops.

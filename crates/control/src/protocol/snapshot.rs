@@ -129,7 +129,8 @@ pub struct PathSnapshot {
     pub state: PathState,
     /// Why it is in this state, in a few words.
     pub why: String,
-    /// What its packets say about the cause why it is not up; absent: it is up, or it is too soon to say.
+    /// What its packets say about the cause why it is not up, or carries no packets of 1280 bytes; absent: nothing is
+    /// wrong, or it is too soon to say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diagnosis: Option<String>,
     /// An application whose path is good is not moved here until this path has stayed up for so

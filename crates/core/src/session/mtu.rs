@@ -1,11 +1,19 @@
 //! Path MTU discovery: the largest packet that a path carries, by probing with padding (RFC 8899).
+//!
+//! A path comes up with a size that a challenge has confirmed, the base size nearly always (`validation`). Larger ones
+//! are searched from there. Several losses in a row of packets of some size, while none as long arrived, say that the
+//! path carries less than before: the base size is used again and has to be confirmed. If it is not, the path goes
+//! down, and challenges find out what it carries.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use keiro_units::Instant;
 
 /// Assumed to pass everywhere (RFC 8899 §5.1.2 BASE_PLPMTU as IPv6 packet): IP bytes.
 pub(crate) const MTU_BASE: u16 = 1280;
+/// The least that a path has to carry to be used: IP bytes. RFC 8899 §5.1.2 leaves the minimum to the protocol;
+/// RFC 1122 §3.3.3 has every host take 576.
+pub(crate) const MTU_LEAST: u16 = 576;
 /// Probes of one size before it is taken as too large (RFC 8899 §5.1.2 MAX_PROBES).
 const PROBES_MAX: u8 = 3;
 /// Wait after the first lost probe of a size; four times as long after the second. Ours: a peer
@@ -15,9 +23,10 @@ const PROBE_WAIT: Duration = Duration::from_millis(100);
 const PRECISION: u16 = 8;
 /// A larger size is looked for again after this time (RFC 8899 §5.1.1 PMTU_RAISE_TIMER).
 const RAISE_AFTER: Duration = Duration::from_secs(600);
-/// Full-size packets lost in a row, while nothing full-size that was sent after them arrived, that
-/// say "black hole".
+/// Packets lost in a row, while nothing as long that was sent after them arrived, that say "black hole".
 const BLACK_HOLE_LOSSES: u32 = 6;
+/// Arrivals that are remembered, each longer than those after it. Ours: traffic has few sizes.
+const ARRIVALS_MAX: usize = 8;
 
 /// MTU discovery of one path. All sizes are IP bytes.
 #[derive(Debug)]
@@ -28,9 +37,14 @@ pub(crate) struct MtuDiscovery {
     too_large: u16,
     probe: Option<Probe>,
     lost_in_a_row: u8,
-    full_size_losses: u32,
-    /// The newest full-size packet that arrived: of those before it congestion took what is lost.
-    full_size_arrived: Option<u64>,
+    /// The size with which the path came up: what is fallen back to.
+    base: u16,
+    /// `base` passes, as far as is known; else it is probed.
+    is_base_confirmed: bool,
+    /// Since when it is known that `base` passes no longer.
+    base_lost_at: Option<Instant>,
+    losses: Losses,
+    arrivals: Arrivals,
     /// A size that passed and seems not to any more. It is probed before any other, because congestion
     /// looks the same.
     suspected: Option<u16>,
@@ -47,6 +61,45 @@ struct Probe {
     size: u16,
 }
 
+/// Losses in a row while nothing as long as the shortest of them arrived.
+#[derive(Clone, Copy, Debug, Default)]
+struct Losses {
+    count: u32,
+    /// Size of the shortest of them.
+    shortest: Option<u16>,
+}
+
+/// The newest packets that arrived, by their sizes: of those before them and no longer, congestion took what is
+/// lost.
+#[derive(Debug, Default)]
+struct Arrivals {
+    /// (number, size), of growing numbers and falling sizes.
+    newest: VecDeque<(u64, u16)>,
+}
+
+impl Arrivals {
+    fn on_arrived(&mut self, number: u64, size: u16) {
+        if self.passed_after(number, size) {
+            return;
+        }
+        self.newest
+            .retain(|(known, of)| *known > number || *of > size);
+        // Acknowledgements may come in another order: what is shorter and newer stays behind it.
+        let place = self.newest.partition_point(|(known, _)| *known < number);
+        self.newest.insert(place, (number, size));
+        if self.newest.len() > ARRIVALS_MAX {
+            self.newest.pop_front();
+        }
+    }
+
+    /// A packet at least as long that was sent after packet `number` has arrived.
+    fn passed_after(&self, number: u64, size: u16) -> bool {
+        self.newest
+            .iter()
+            .any(|(known, of)| *known > number && *of >= size)
+    }
+}
+
 impl MtuDiscovery {
     pub(crate) fn new(max: u16) -> Self {
         let max = max.max(MTU_BASE);
@@ -56,8 +109,11 @@ impl MtuDiscovery {
             too_large: max.saturating_add(1),
             probe: None,
             lost_in_a_row: 0,
-            full_size_losses: 0,
-            full_size_arrived: None,
+            base: MTU_BASE,
+            is_base_confirmed: true,
+            base_lost_at: None,
+            losses: Losses::default(),
+            arrivals: Arrivals::default(),
             suspected: None,
             raise_at: None,
             wait_until: Instant::ZERO,
@@ -86,9 +142,32 @@ impl MtuDiscovery {
         *self = Self::new(self.max);
     }
 
+    /// The path has come up: a challenge of `size` was answered.
+    pub(crate) fn on_validated(&mut self, size: u16) {
+        self.reset();
+        if size < MTU_BASE {
+            (self.base, self.current) = (size, size);
+            // It seems not to pass; that all challenges of it were lost by chance is found out first.
+            self.too_large = MTU_BASE;
+            self.suspected = Some(self.max);
+        }
+    }
+
+    /// The path leads to another address, which has answered a short challenge only.
+    pub(crate) fn on_moved(&mut self) {
+        self.reset();
+        self.is_base_confirmed = false;
+        self.suspected = Some(self.max).filter(|max| *max > self.base);
+    }
+
+    /// Packets of the base size do not arrive any more: the path has to be validated again. Since when.
+    pub(crate) fn base_lost_at(&self) -> Option<Instant> {
+        self.base_lost_at
+    }
+
     /// Size of the probe to send now, if any.
     pub(crate) fn wanted(&self, now: Instant) -> Option<u16> {
-        if self.probe.is_some() || now < self.wait_until {
+        if self.probe.is_some() || now < self.wait_until || self.base_lost_at.is_some() {
             return None;
         }
         if self.suspected.is_some() {
@@ -96,6 +175,9 @@ impl MtuDiscovery {
         }
         if self.raise_at.is_some_and(|at| now >= at) && self.current < self.max {
             return Some(self.max);
+        }
+        if !self.is_base_confirmed {
+            return Some(self.base);
         }
         let open = self.too_large - self.current - 1;
         if open == 0 || (open < PRECISION && self.too_large <= self.max) {
@@ -125,20 +207,28 @@ impl MtuDiscovery {
 
     /// A packet of `size` arrived; the new MTU if it changed.
     pub(crate) fn on_acked(&mut self, number: u64, size: u16) -> Option<u16> {
-        if size >= self.current {
-            self.full_size_losses = 0;
-            self.full_size_arrived = self.full_size_arrived.max(Some(number));
+        if self
+            .losses
+            .shortest
+            .is_some_and(|shortest| size >= shortest)
+        {
+            self.losses = Losses::default();
         }
+        self.arrivals.on_arrived(number, size);
         if self.probe.is_some_and(|probe| probe.number == number) {
             self.probe = None;
             self.lost_in_a_row = 0;
         }
         // Only probes are longer than the MTU; one that was declared lost may merely be late.
         let void = self.ignore_acks_through.is_some_and(|last| number <= last);
+        self.is_base_confirmed |= size >= self.base && !void;
         if size <= self.current || size > self.max || void {
             return None;
         }
         self.current = size;
+        if size >= MTU_BASE {
+            self.base = MTU_BASE;
+        }
         self.suspected = self.suspected.filter(|suspected| *suspected > size);
         if self.too_large <= size {
             self.too_large = self.max.saturating_add(1);
@@ -161,6 +251,10 @@ impl MtuDiscovery {
         if self.lost_in_a_row >= PROBES_MAX {
             self.lost_in_a_row = 0;
             self.wait_until = now;
+            if probe.size <= self.base {
+                self.base_lost_at = Some(now).filter(|_| !self.is_base_confirmed);
+                return true;
+            }
             self.too_large = self.too_large.min(probe.size);
             self.suspected = None;
             self.raise_at = Some(now + RAISE_AFTER);
@@ -170,23 +264,32 @@ impl MtuDiscovery {
 
     /// A packet of `size` was lost: later ones arrived; the new MTU if it changed.
     pub(crate) fn on_lost(&mut self, now: Instant, number: u64, size: u16) -> Option<u16> {
-        let passes = self.full_size_arrived.is_some_and(|last| number < last);
-        if size != self.current || self.current == MTU_BASE || passes {
+        // Longer ones are probes, or left before the MTU fell.
+        let says_something = (MTU_LEAST..=self.current).contains(&size);
+        let waits = self.current == self.base && !self.is_base_confirmed;
+        if !says_something || waits || self.arrivals.passed_after(number, size) {
             return None;
         }
-        self.full_size_losses += 1;
-        if self.full_size_losses < BLACK_HOLE_LOSSES {
+        let shortest = self.losses.shortest.map_or(size, |known| known.min(size));
+        self.losses.shortest = Some(shortest);
+        self.losses.count += 1;
+        if self.losses.count < BLACK_HOLE_LOSSES {
             return None;
         }
-        self.full_size_losses = 0;
+        self.losses = Losses::default();
         // A probe in flight belongs to the search before.
         self.probe = None;
         self.lost_in_a_row = 0;
         self.wait_until = now;
-        self.suspected = Some(self.current);
-        self.current = MTU_BASE;
+        self.is_base_confirmed = false;
         self.ignore_acks_through = Some(number);
-        Some(MTU_BASE)
+        if self.current == self.base {
+            self.suspected = None;
+            return None;
+        }
+        self.suspected = Some(self.current);
+        self.current = self.base;
+        Some(self.base)
     }
 
     /// # Panics
@@ -194,7 +297,8 @@ impl MtuDiscovery {
     /// Panics with the invariant's name if one does not hold.
     pub(crate) fn check_invariants(&self) {
         assert!(
-            (MTU_BASE..=self.max).contains(&self.current),
+            (self.base..=self.max).contains(&self.current)
+                && (MTU_LEAST..=MTU_BASE).contains(&self.base),
             "the MTU is between its base and its maximum"
         );
         assert!(
@@ -202,8 +306,22 @@ impl MtuDiscovery {
             "sizes that are too large are above the MTU"
         );
         assert!(
-            self.full_size_losses < BLACK_HOLE_LOSSES,
-            "full-size losses"
+            self.losses.count < BLACK_HOLE_LOSSES
+                && (self.losses.count > 0) == self.losses.shortest.is_some(),
+            "losses in a row"
+        );
+        let newest = &self.arrivals.newest;
+        assert!(
+            newest.len() <= ARRIVALS_MAX
+                && newest
+                    .iter()
+                    .zip(newest.iter().skip(1))
+                    .all(|((number, size), (later, shorter))| number < later && size > shorter),
+            "newer arrivals are remembered as far as they are shorter"
+        );
+        assert!(
+            self.base_lost_at.is_none() || !self.is_base_confirmed,
+            "a base size that is lost is not confirmed"
         );
         assert!(self.lost_in_a_row < PROBES_MAX, "lost probes of one size");
     }
@@ -270,7 +388,9 @@ mod tests {
                     now += RAISE_AFTER;
                 }
                 if let Some(size) = mtu.wanted(now) {
-                    assert!(size > mtu.current() && size <= 9000, "seed {seed}: {mtu:?}");
+                    let is_base = size == mtu.base && !mtu.is_base_confirmed;
+                    let is_asked = size > mtu.current() || is_base;
+                    assert!(is_asked && size <= 9000, "seed {seed}: {mtu:?}");
                     mtu.on_probe_sent(now, sent.len() as u64, size);
                     sent.push(size);
                 } else {
@@ -496,7 +616,7 @@ mod tests {
         let mut mtu = found();
         for number in 1..=5 {
             assert_eq!(mtu.on_lost(at(0), number, 1500), None);
-            assert_eq!(mtu.on_lost(at(0), 100 + number, 1499), None);
+            assert_eq!(mtu.on_lost(at(0), 100 + number, MTU_LEAST - 1), None);
         }
         // One arrives that was sent after some and before others.
         assert_eq!(mtu.on_acked(50, 1500), None);
@@ -560,5 +680,119 @@ mod tests {
         assert_eq!(mtu.wanted(at(0)), Some(1500));
         let small = MtuDiscovery::new(500);
         assert_eq!((small.max(), small.wanted(at(0))), (MTU_BASE, None));
+    }
+
+    #[test]
+    fn packets_shorter_than_the_mtu_show_a_black_hole_too() {
+        for size in [MTU_LEAST, 1200, 1280, 1460] {
+            let mut mtu = found();
+            for number in 1..=5 {
+                assert_eq!(mtu.on_lost(at(0), number, size), None);
+                assert_eq!(mtu.on_acked(200 + number, size - 1), None);
+            }
+            assert_eq!(mtu.on_lost(at(0), 6, size), Some(MTU_BASE), "{size}");
+            mtu.check_invariants();
+            let mut mtu = found();
+            for number in 1..=50 {
+                assert_eq!(mtu.on_lost(at(0), number, size), None);
+                assert_eq!(mtu.on_acked(200 + number, size), None);
+            }
+            assert_eq!(mtu.current(), 1500, "as long ones arrive");
+        }
+    }
+
+    /// Has the base size probed in vain, from number `first` on; when it is lost for good.
+    fn lose_base(mtu: &mut MtuDiscovery, first: u64) -> Instant {
+        let mut now = at(0);
+        for number in first..first + 3 {
+            assert_eq!(mtu.base_lost_at(), None);
+            assert_eq!(mtu.wanted(now), Some(MTU_BASE), "probe {number}");
+            mtu.on_probe_sent(now, number, MTU_BASE);
+            assert!(mtu.on_probe_lost(now, number));
+            mtu.check_invariants();
+            now = mtu.due().unwrap_or(now);
+        }
+        mtu.base_lost_at().expect("it does not pass")
+    }
+
+    #[test]
+    fn base_size_that_does_not_pass_any_more_is_noticed_within_a_second() {
+        // In use with the base size.
+        let mut mtu = MtuDiscovery::new(MTU_BASE);
+        mtu.on_validated(MTU_BASE);
+        for number in 1..=6 {
+            assert_eq!(mtu.on_lost(at(0), number, MTU_BASE), None);
+        }
+        assert!(lose_base(&mut mtu, 7) <= at(1000));
+        assert_eq!(mtu.wanted(at(10_000)), None, "the path is to be validated");
+        // In use with a larger one, which is asked for first.
+        let mut mtu = fallen();
+        for number in 7..10 {
+            mtu.on_probe_sent(at(0), number, 1500);
+            mtu.on_probe_lost(at(0), number);
+        }
+        assert!(lose_base(&mut mtu, 10) <= at(1000));
+        // One that arrives late confirms it.
+        let mut mtu = fallen();
+        mtu.on_acked(20, MTU_BASE);
+        mtu.on_acked(21, 1500);
+        assert_eq!((mtu.current(), mtu.wanted(at(0))), (1500, None));
+    }
+
+    #[test]
+    fn path_that_came_up_with_the_least_size_is_searched_from_there() {
+        let mut mtu = MtuDiscovery::new(1500);
+        mtu.on_validated(MTU_LEAST);
+        mtu.check_invariants();
+        let (mut now, mut number) = (at(0), 0);
+        while let Some(size) = mtu.wanted(now) {
+            number += 1;
+            mtu.on_probe_sent(now, number, size);
+            match size <= 1124 {
+                true => drop(mtu.on_acked(number, size)),
+                false => assert!(mtu.on_probe_lost(now, number)),
+            }
+            mtu.check_invariants();
+            now = mtu.due().unwrap_or(now);
+        }
+        assert!(
+            (1124 - PRECISION..=1124).contains(&mtu.current()),
+            "{mtu:?}"
+        );
+        assert!(now < at(4000), "{now:?}");
+        // Chance had taken the challenges of the base size.
+        let mut mtu = MtuDiscovery::new(1500);
+        mtu.on_validated(MTU_LEAST);
+        assert_eq!(mtu.wanted(at(0)), Some(1500));
+        mtu.on_probe_sent(at(0), 1, 1500);
+        assert_eq!(mtu.on_acked(1, 1500), Some(1500));
+        assert_eq!((mtu.wanted(at(0)), mtu.base), (None, MTU_BASE));
+    }
+
+    #[test]
+    fn peer_that_has_moved_confirms_the_maximum_or_the_base_size() {
+        let mut mtu = found();
+        mtu.on_moved();
+        assert_eq!((mtu.current(), mtu.wanted(at(0))), (MTU_BASE, Some(1500)));
+        mtu.on_probe_sent(at(0), 1, 1500);
+        assert_eq!(mtu.on_acked(1, 1500), Some(1500));
+        assert_eq!(mtu.wanted(at(0)), None);
+        let mut mtu = MtuDiscovery::new(MTU_BASE);
+        mtu.on_moved();
+        assert!(lose_base(&mut mtu, 1) <= at(1000));
+    }
+
+    #[test]
+    fn arrivals_are_remembered_by_size_and_few_of_them() {
+        let mut arrivals = Arrivals::default();
+        for number in 0..1000 {
+            arrivals.on_arrived(number, 1500 - (number % 50) as u16);
+            assert!(arrivals.newest.len() <= ARRIVALS_MAX);
+            assert!(arrivals.passed_after(number.saturating_sub(1), 1500 - 49) || number == 0);
+        }
+        assert!(!arrivals.passed_after(999, 1));
+        // An older one that is acknowledged later.
+        arrivals.on_arrived(998, 9000);
+        assert!(arrivals.passed_after(997, 9000) && !arrivals.passed_after(998, 9000));
     }
 }

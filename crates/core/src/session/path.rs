@@ -22,14 +22,16 @@ use super::{
         self, Aggregator, PathCapacity,
         copies::{CopyContent, CopyQueue, PendingCopy},
     },
-    mtu::MtuDiscovery,
+    mtu::{MTU_BASE, MtuDiscovery},
     path_estimates::{ArrivalSample, PathEstimates, RttSample},
     recovery::{LossRecovery, NewPacket, Owner, PacketKind, ResolvedPacket},
     rtt::{self, RttEstimator},
     sent_frames::SentFrames,
     tenant::PathMtu,
     train::Trains,
-    validation::{PathChallenge, Validated, Validation, validation_time},
+    validation::{
+        CHALLENGE_BEYOND_RTT, PathChallenge, SizedChallenge, Validated, Validation, validation_time,
+    },
 };
 use crate::{
     config::{AggregationConfig, PathConfig, TimingConfig},
@@ -428,8 +430,8 @@ impl Path {
         now: Instant,
         random: &mut ChaCha20Rng,
         timing: &TimingConfig,
-    ) -> Option<PathChallenge> {
-        let rtt = self.rtt().smoothed_or_initial();
+    ) -> Option<SizedChallenge> {
+        let rtt = self.challenge_rtt();
         let challenge = self.validation.poll_challenge(now, rtt, random, timing)?;
         if !self.is_up() {
             self.answers.on_asked(now);
@@ -438,9 +440,23 @@ impl Path {
     }
 
     /// See [`Validation::check_unreachable`].
-    pub(crate) fn check_unreachable(&mut self) -> Option<bool> {
-        let rtt = self.rtt().smoothed_or_initial();
-        self.validation.check_unreachable(rtt)
+    pub(crate) fn check_unreachable(&mut self, now: Instant) -> Option<bool> {
+        let rtt = self.challenge_rtt();
+        self.validation.check_unreachable(now, rtt)
+    }
+
+    /// Short packets are answered and none of the least size that is of use.
+    pub(crate) fn is_too_small(&self) -> bool {
+        self.validation.is_too_small()
+    }
+
+    /// The round trip of a challenge of the base size. On a slow line it takes longer than what is measured with
+    /// short packets; on others the time between challenges has room for that.
+    fn challenge_rtt(&self) -> Duration {
+        let base = ByteCount::new(u64::from(MTU_BASE));
+        let takes = self.pacer.rate().transmission_time_ceil(base);
+        let takes = takes.min(SERIALIZATION_MAX);
+        self.rtt().smoothed_or_initial() + takes.saturating_sub(CHALLENGE_BEYOND_RTT)
     }
 
     /// Takes the response to a challenge; `None` if it answers none of ours.
@@ -450,13 +466,17 @@ impl Path {
         token: u64,
         received_at: Instant,
     ) -> Option<Validated> {
-        let validated = self.validation.on_response(token, received_at)?;
+        let validated = self.validation.on_response(now, token, received_at)?;
         self.answers.restart();
         if validated.moved_from.is_some() || validated.came_up {
             self.restart_estimates(now);
         }
         if validated.moved_from.is_some() {
             self.reset_estimates();
+            self.mtu.on_moved();
+        }
+        if let Some(size) = validated.size.filter(|_| validated.came_up) {
+            self.mtu.on_validated(size);
         }
         self.estimates.on_validated(now, validated.rtt);
         self.last_eliciting_at = now;
@@ -528,7 +548,7 @@ impl Path {
         for packet in &outcome.acked {
             mtu = self.mtu.on_acked(packet.number, packet.ip_bytes).or(mtu);
         }
-        let lost = self.recovery.detect_lost(now, self.estimates.rtt());
+        let lost = self.detect_lost(now);
         self.update_totals(now);
         Some(AckResult {
             acked: outcome.acked,
@@ -537,6 +557,15 @@ impl Path {
             mtu,
             clock_sample,
         })
+    }
+
+    /// Those that are longer than the MTU left before it fell: their loss is no congestion.
+    fn detect_lost(&mut self, now: Instant) -> Vec<ResolvedPacket> {
+        let mut lost = self.recovery.detect_lost(now, self.estimates.rtt());
+        for packet in &mut lost {
+            packet.is_beyond_mtu |= packet.ip_bytes > self.mtu.current();
+        }
+        lost
     }
 
     /// Packets were declared lost; the MTU, if that shows a smaller one (RFC 8899 §4.3).
@@ -602,7 +631,10 @@ impl Path {
         if let Some(reason) = self.check_silence(now) {
             return Some(PathTimeout::Down(reason));
         }
-        let lost = self.recovery.detect_lost(now, self.estimates.rtt());
+        if let Some(reason) = self.check_base_size(now) {
+            return Some(PathTimeout::Down(reason));
+        }
+        let lost = self.detect_lost(now);
         self.update_totals(now);
         let mut retransmit = Vec::new();
         if self.pto_deadline(timing).is_some_and(|at| at <= now) {
@@ -652,6 +684,7 @@ impl Path {
             self.silence_deadline(),
             self.keepalive_at(timing, probe_share),
             self.mtu.due().map(|due| due.max(free)),
+            self.mtu.base_lost_at(),
         ];
         Timeouts {
             departure: departures.into_iter().flatten().min(),
@@ -745,6 +778,17 @@ impl Path {
             silent: now.saturating_duration_since(deadline) + limit,
             limit,
         })
+    }
+
+    /// Gives the path up if packets of its base size do not arrive any more: challenges find out what does.
+    fn check_base_size(&mut self, now: Instant) -> Option<PathDownReason> {
+        self.mtu.base_lost_at()?;
+        let bytes = self.mtu.current();
+        self.mtu.reset();
+        self.estimates.on_outage(now, self.capacity());
+        self.stats.outages += 1;
+        self.validation.on_silent(now);
+        Some(PathDownReason::TooSmall { bytes })
     }
 
     fn pto_deadline(&self, timing: &TimingConfig) -> Option<Instant> {

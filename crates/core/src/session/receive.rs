@@ -11,6 +11,7 @@ use super::{
     MessageEnd, Session,
     app_mismatch::AppMismatch,
     clock, cost,
+    mtu::MTU_BASE,
     path::Path,
     path_manager::PathValidated,
     reassembly::{FragmentPart, MessagePart, PartError, Whole},
@@ -394,6 +395,9 @@ impl Session {
         if validated.came_up || validated.moved_from.is_some() {
             let mtu = self.paths.get(path).map_or(0, Path::mtu);
             self.scheduler.tenants_mut().restart(now, path, mtu, false);
+            if validated.came_up && mtu < MTU_BASE {
+                self.on_mtu_changed(path, mtu);
+            }
         }
         if validated.came_up {
             self.begin_startup_wait(now);

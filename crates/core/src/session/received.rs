@@ -188,9 +188,16 @@ impl Received {
         self.unacknowledged > 0
     }
 
-    /// Appends an acknowledgement for the peer's path `path`; its largest packet. `None` if nothing
-    /// was received.
-    pub(crate) fn write_ack(&mut self, now: Instant, path: u8, buf: &mut Vec<u8>) -> Option<u64> {
+    /// Appends an acknowledgement for the peer's path `path`, as far as there is room up to `end`; its largest packet,
+    /// unless older packets have found no room: they are still to be acknowledged. `None`: that, or there is nothing
+    /// to write.
+    pub(crate) fn write_ack(
+        &mut self,
+        now: Instant,
+        path: u8,
+        end: usize,
+        buf: &mut Vec<u8>,
+    ) -> Option<u64> {
         let largest = self.window.largest?;
         let head = AckFrame::head(
             path,
@@ -199,12 +206,26 @@ impl Received {
             micros(now.saturating_duration_since(self.largest_at)),
             self.ecn_ce,
         );
-        let ranges = self.ranges.iter_down().map(|(low, high)| (low, high - 1));
-        AckFrame::encode(buf, &head, ranges);
+        let all = self.ranges.len();
+        let mut count = all;
+        let start = buf.len();
+        loop {
+            let ranges = self.ranges.iter_down().take(count);
+            AckFrame::encode(buf, &head, ranges.map(|(low, high)| (low, high - 1)));
+            if buf.len() <= end {
+                break;
+            }
+            buf.truncate(start);
+            // Of a packet of the least size half of them take less than half.
+            count /= 2;
+            if count == 0 {
+                return None;
+            }
+        }
         self.unacknowledged = 0;
         self.ack_due = None;
         self.last_ack_at = Some(now);
-        Some(largest)
+        (count == all).then_some(largest)
     }
 
     /// The peer has an acknowledgement that covers everything up to `largest`, so that need not be
@@ -220,7 +241,8 @@ impl Received {
     }
 
     /// Bytes that `write_ack` appends at most.
-    pub(crate) fn ack_len_max(&self) -> usize {
+    #[cfg(test)]
+    fn ack_len_max(&self) -> usize {
         AckFrame::len_max(self.ranges.len())
     }
 
@@ -310,7 +332,7 @@ mod tests {
                         }
                     }
                     1 => {
-                        if let Some(largest) = received.write_ack(Instant::ZERO, 0, &mut Vec::new()) {
+                        if let Some(largest) = received.write_ack(Instant::ZERO, 0, usize::MAX, &mut Vec::new()) {
                             let acked = received.ranges.iter().flat_map(|(low, high)| low..high);
                             acks.push((largest, acked.collect()));
                         }
@@ -337,7 +359,7 @@ mod tests {
         for number in (0..1000).filter(|number| number % 10 > 0) {
             received.on_packet(number, Instant::ZERO, false);
             if number % 20 == 5 {
-                let largest = received.write_ack(Instant::ZERO, 0, &mut Vec::new());
+                let largest = received.write_ack(Instant::ZERO, 0, usize::MAX, &mut Vec::new());
                 received.on_ack_of_ack(largest.expect("something was received"));
             }
         }
@@ -360,7 +382,7 @@ mod tests {
             received.on_eliciting(now, number, POLICY);
             assert_eq!(received.ack_due(), Some(due), "packet {number}");
         }
-        received.write_ack(now, 0, &mut Vec::new());
+        received.write_ack(now, 0, usize::MAX, &mut Vec::new());
         assert_eq!(received.ack_due(), None);
     }
 
@@ -380,7 +402,7 @@ mod tests {
     fn acknowledge(received: &mut Received, now: Instant) -> Vec<u8> {
         let mut written = Vec::new();
         received
-            .write_ack(now, 3, &mut written)
+            .write_ack(now, 3, usize::MAX, &mut written)
             .expect("something was received");
         received.check_invariants();
         written
@@ -451,7 +473,10 @@ mod tests {
     fn acknowledgement_reports_what_was_received_when_and_with_which_marks() {
         let us = |us: u64| Instant::from_nanos(us * 1000);
         let mut received = Received::default();
-        assert_eq!(received.write_ack(us(1), 3, &mut Vec::new()), None);
+        assert_eq!(
+            received.write_ack(us(1), 3, usize::MAX, &mut Vec::new()),
+            None
+        );
         for (number, at, is_ce) in [(4, 1000, true), (9, 2000, false), (8, 3000, true)] {
             received.on_packet(number, us(at), is_ce);
         }
@@ -543,5 +568,26 @@ mod tests {
         received.on_packet(1 << 40, Instant::ZERO, false);
         assert_eq!(received.expand((1 << 31) + 1), (1 << 40) + (1 << 31) + 1);
         assert_eq!(received.expand((1 << 31) + 2), (1 << 40) - (1 << 31) + 2);
+    }
+
+    #[test]
+    fn acknowledgement_with_many_gaps_is_cut_to_its_room_and_what_is_left_out_stays() {
+        let mut received = Received::default();
+        for number in (0..60_000).step_by(1000) {
+            take(&mut received, Instant::ZERO, number, POLICY);
+        }
+        let mut whole = Vec::new();
+        received.write_ack(Instant::ZERO, 0, usize::MAX, &mut whole);
+        for room in 0..whole.len() {
+            take(&mut received, Instant::ZERO, 60_000 + room as u64, POLICY);
+            let mut cut = Vec::new();
+            assert_eq!(
+                received.write_ack(Instant::ZERO, 0, room, &mut cut),
+                None,
+                "{room}"
+            );
+            assert!(cut.len() <= room);
+            assert!(room < 60 || !cut.is_empty(), "{room}");
+        }
     }
 }

@@ -350,10 +350,7 @@ impl Receiver {
         out: &mut Vec<u8>,
     ) -> Option<u64> {
         let received = &mut self.remote_paths.get_mut(&path)?.received;
-        if out.len() + received.ack_len_max() > end {
-            return None;
-        }
-        received.write_ack(now, path, out)
+        received.write_ack(now, path, end, out)
     }
 
     /// Appends the report of a train if one is due and there is room up to `end`.

@@ -108,6 +108,8 @@ pub(crate) struct ResolvedPacket {
     /// Declared lost after a probe timeout had retransmitted it: its content needs nothing more.
     pub(crate) was_pto_retransmitted: bool,
     pub(crate) is_mtu_probe: bool,
+    /// Lost, and longer than what its path is known to carry.
+    pub(crate) is_beyond_mtu: bool,
 }
 
 /// The largest newly acknowledged packet: the one that an RTT sample is taken from.
@@ -463,6 +465,7 @@ impl LossRecovery {
             was_retransmitted: before != State::Outstanding,
             was_pto_retransmitted: false,
             is_mtu_probe,
+            is_beyond_mtu: false,
         });
     }
 
@@ -513,6 +516,7 @@ impl LossRecovery {
             was_retransmitted: false,
             was_pto_retransmitted: false,
             is_mtu_probe,
+            is_beyond_mtu: false,
         }
     }
 
@@ -536,6 +540,7 @@ impl LossRecovery {
                     was_retransmitted: false,
                     was_pto_retransmitted: true,
                     is_mtu_probe: packet.kind == PacketKind::MtuProbe,
+                    is_beyond_mtu: false,
                 });
             }
         }

@@ -36,6 +36,8 @@ impl Session {
         let path = self.paths.get_mut(id);
         if let Some(mtu) = path.and_then(|path| path.on_packets_lost(now, &lost)) {
             self.on_mtu_changed(id, mtu);
+            // The losses that have shown it were taken for congestion.
+            self.scheduler.tenants_mut().restart(now, id, mtu, false);
         }
         self.requeue(now, id, lost);
     }

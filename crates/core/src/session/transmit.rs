@@ -11,11 +11,13 @@ use rand_chacha::ChaCha20Rng;
 use super::{
     Session,
     aggregation::copies::{CopyBatch, CopyContent, PendingCopy},
+    mtu::MTU_LEAST,
     path::{Path, TrainContent},
     recovery::{Owner, PacketKind},
     send_queues::ItemSelection,
     sent_frames::SentFrames,
     tenant::{FirstPacket, GrantKind, SchedulerGrant},
+    validation::SizedChallenge,
 };
 use crate::{
     datagram::{Transmit, TransmitBuf},
@@ -222,20 +224,36 @@ impl Session {
     ) -> Option<Transmit> {
         let path = self.paths.get_mut(id)?;
         let challenge = path.poll_challenge(now, random, &self.settings.timing)?;
-        if let Some(is_news) = path.check_unreachable() {
+        if let Some(is_news) = path.check_unreachable(now) {
+            let reason = match path.is_too_small() {
+                true => PathDownReason::TooSmall { bytes: MTU_LEAST },
+                false => PathDownReason::ChallengeUnanswered,
+            };
             if is_news {
                 self.events.push_back(Event::PathDown {
                     peer: self.id,
                     path: id,
-                    reason: PathDownReason::ChallengeUnanswered,
+                    reason,
                 });
             }
             self.on_path_state_changed(now, MoveReason::PathDown);
             self.request_handshake_if_unreachable(now);
         }
         self.request_handshake_if_keys_old(now);
+        let SizedChallenge { challenge, size } = challenge;
         let frame = Frame::PathChallenge(challenge.token);
-        self.single(now, id, challenge.remote, buf, frame)
+        let path = self.paths.get(id)?;
+        let clear_len = size.map_or(0, |size| {
+            Path::clear_text_max(usize::from(size - path.ip_overhead()))
+        });
+        let start = self.begin_packet(id, buf)?;
+        frame.encode(&mut buf.bytes);
+        // Padding frames are zero bytes.
+        let end = (start + DATA_HEADER_LEN + clear_len).max(buf.bytes.len());
+        buf.bytes.resize(end, 0);
+        let packet = Unsealed::alone(PacketKind::NonEliciting);
+        self.seal(now, id, buf, start, packet);
+        Some(self.transmit(id, challenge.remote, buf, now))
     }
 
     fn poll_mtu_probe(

@@ -1,5 +1,11 @@
 //! Path validation (RFC 9000 §8.2): a path is used after the peer has answered a challenge at the
-//! address where it is used.
+//! address where it is used, and of the size that packets there will have.
+//!
+//! A challenge to an address that is known is as long as the base size (RFC 9000 §8.2.1). Where only
+//! short ones are answered, some more of the base size follow, because the first may just have been
+//! lost, and then some of the least size that a path has to carry. The path is used with the size that
+//! was answered. Challenges to an address that is not known yet, and to a path that is down, are short:
+//! the former could hit a stranger, the latter would cost much in the long run.
 
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
@@ -7,6 +13,7 @@ use keiro_units::Instant;
 use rand_chacha::ChaCha20Rng;
 use rand_core::RngCore;
 
+use super::mtu::{MTU_BASE, MTU_LEAST};
 use crate::{config::TimingConfig, snapshot::PathState};
 
 /// Unanswered challenges before a path is reported unreachable.
@@ -15,11 +22,18 @@ const CHALLENGES_BEFORE_DOWN: u32 = 3;
 /// that has just started, or that gets no processor, needs some time to answer.
 const CHALLENGE_TIME_MIN: Duration = Duration::from_millis(300);
 /// Time between the first challenges, beyond a round trip.
-const CHALLENGE_BEYOND_RTT: Duration = Duration::from_millis(20);
+pub(crate) const CHALLENGE_BEYOND_RTT: Duration = Duration::from_millis(20);
 /// The longest that an application waits for its preferred path to answer after another one has: two
 /// challenges to a path of which nothing is known, an assumed round trip (RFC 9002 §6.2.2) and 20 ms
 /// apart. A third would delay the first message by more than a second if the path is dead.
 pub(crate) const VALIDATION_TIME: Duration = Duration::from_millis(2 * (333 + 20));
+/// Challenges of the base size to an address that answers short ones, before it is taken as too large. Ours:
+/// at 10 % of loss one path in ten thousand begins with the least size, and finds the right one then.
+const BASE_CHALLENGES: u32 = 4;
+/// Challenges of the least size after these.
+const LEAST_CHALLENGES: u32 = 3;
+/// After none of these was answered, the sizes are not tried for so long. Ours: they are 7 kB.
+const SIZES_AGAIN: Duration = Duration::from_secs(60);
 /// Challenges remembered: 8 of them 0.5 s apart cover a round trip of 4 s.
 const CHALLENGES_MAX: usize = 8;
 /// Responses that wait at most; at the bound the oldest is dropped.
@@ -46,7 +60,20 @@ pub(crate) struct Validation {
     attempts: u32,
     /// When the next challenge is due; `None`: none is needed.
     challenge_at: Option<Instant>,
+    sizes: Sizes,
     responses: VecDeque<PathChallenge>,
+}
+
+/// What is known of the sizes of challenges that a path carries that is not up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sizes {
+    /// Nothing was answered yet.
+    Unknown,
+    /// A short one was answered, and so many of larger sizes were sent since. `again`: all of them were tried
+    /// before, in vain.
+    ShortPasses { tried: u32, again: bool },
+    /// Short ones are answered and none of the least size, so the path is of no use.
+    TooSmall { again_at: Instant },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +81,16 @@ struct Challenge {
     token: u64,
     remote: SocketAddr,
     sent_at: Instant,
+    /// Its IP bytes; `None`: it was not padded.
+    size: Option<u16>,
+}
+
+/// A challenge that is to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SizedChallenge {
+    pub(crate) challenge: PathChallenge,
+    /// IP bytes to which it is padded; `None`: it is not.
+    pub(crate) size: Option<u16>,
 }
 
 /// A token to be sent to an address, in a challenge or in the response to one.
@@ -69,7 +106,10 @@ pub(crate) struct Validated {
     pub(crate) remote: SocketAddr,
     /// The address before, if it has changed.
     pub(crate) moved_from: Option<Option<SocketAddr>>,
+    /// The path is up now, and was not.
     pub(crate) came_up: bool,
+    /// The size that was answered, IP bytes; `None`: the challenge was short.
+    pub(crate) size: Option<u16>,
 }
 
 impl Validation {
@@ -84,6 +124,7 @@ impl Validation {
             challenges: VecDeque::new(),
             attempts: 0,
             challenge_at: Some(Instant::ZERO),
+            sizes: Sizes::Unknown,
             responses: VecDeque::new(),
         }
     }
@@ -98,6 +139,11 @@ impl Validation {
 
     pub(crate) fn remote(&self) -> Option<SocketAddr> {
         self.remote
+    }
+
+    /// Short packets are answered and none of the least size.
+    pub(crate) fn is_too_small(&self) -> bool {
+        matches!(self.sizes, Sizes::TooSmall { .. }) && !self.is_up()
     }
 
     /// When the next challenge is due; `None`: none is needed.
@@ -204,7 +250,7 @@ impl Validation {
         rtt: Duration,
         random: &mut ChaCha20Rng,
         timing: &TimingConfig,
-    ) -> Option<PathChallenge> {
+    ) -> Option<SizedChallenge> {
         self.challenge_at.filter(|at| *at <= now)?;
         // A candidate address is challenged a few times, then the one that was known.
         if self.attempts >= CHALLENGES_BEFORE_DOWN && self.remote.is_some() {
@@ -218,6 +264,7 @@ impl Validation {
             self.challenge_at = None;
             return None;
         };
+        let size = self.next_size(now, remote);
         self.attempts += 1;
         let token = random.next_u64();
         if self.challenges.len() >= CHALLENGES_MAX {
@@ -227,43 +274,113 @@ impl Validation {
             token,
             remote,
             sent_at: now,
+            size,
         });
         // Quickly at first: a lost challenge must not delay the start.
-        let wait = match self.attempts <= challenges_before_down(rtt) {
-            true => challenge_interval(rtt),
-            false => timing.probe_down,
+        let wait = match self.has_tried_enough(rtt) {
+            false => challenge_interval(rtt),
+            true => timing.probe_down,
         };
         self.challenge_at = Some(now + wait.min(timing.probe_down));
-        Some(PathChallenge { token, remote })
+        Some(SizedChallenge {
+            challenge: PathChallenge { token, remote },
+            size,
+        })
+    }
+
+    /// The size of the next challenge, to `remote`.
+    fn next_size(&mut self, now: Instant, remote: SocketAddr) -> Option<u16> {
+        if self.remote != Some(remote) || self.state != PathState::Validating {
+            return None;
+        }
+        match &mut self.sizes {
+            // Of three, one is short: so it is known soon whether the size is what is not answered.
+            Sizes::Unknown => (self.attempts % 3 != 2).then_some(MTU_BASE),
+            Sizes::ShortPasses { tried, .. } => {
+                *tried += 1;
+                Some(match *tried <= BASE_CHALLENGES {
+                    true => MTU_BASE,
+                    false => MTU_LEAST,
+                })
+            }
+            Sizes::TooSmall { again_at } if *again_at <= now => {
+                let (tried, again) = (1, true);
+                self.sizes = Sizes::ShortPasses { tried, again };
+                Some(MTU_BASE)
+            }
+            Sizes::TooSmall { .. } => None,
+        }
+    }
+
+    /// As many challenges were sent as have to stay unanswered, and one more.
+    fn has_tried_enough(&self, rtt: Duration) -> bool {
+        match self.sizes {
+            Sizes::ShortPasses { tried, .. } => tried > BASE_CHALLENGES + LEAST_CHALLENGES,
+            Sizes::Unknown | Sizes::TooSmall { .. } => self.attempts > challenges_before_down(rtt),
+        }
     }
 
     /// Declares the path down if as many challenges went unanswered as are sent before that. `None`:
-    /// it goes on; otherwise whether the driver does not know it yet.
-    pub(crate) fn check_unreachable(&mut self, rtt: Duration) -> Option<bool> {
+    /// it goes on; otherwise whether the driver does not know it yet, or not why.
+    pub(crate) fn check_unreachable(&mut self, now: Instant, rtt: Duration) -> Option<bool> {
         let validating = self.state == PathState::Validating;
-        if !validating || self.attempts <= challenges_before_down(rtt) {
+        if !validating || !self.has_tried_enough(rtt) {
             return None;
         }
+        let mut is_news = !std::mem::replace(&mut self.down_reported, true);
+        if let Sizes::ShortPasses { again, .. } = self.sizes {
+            is_news |= !again;
+            let again_at = now + SIZES_AGAIN;
+            self.sizes = Sizes::TooSmall { again_at };
+        }
         self.state = PathState::Down;
-        Some(!std::mem::replace(&mut self.down_reported, true))
+        Some(is_news)
     }
 
     /// Takes the response to a challenge; `None` if it answers none of ours.
-    pub(crate) fn on_response(&mut self, token: u64, received_at: Instant) -> Option<Validated> {
+    pub(crate) fn on_response(
+        &mut self,
+        now: Instant,
+        token: u64,
+        received_at: Instant,
+    ) -> Option<Validated> {
         let mut challenges = self.challenges.iter();
         let challenge = *challenges.find(|challenge| challenge.token == token)?;
-        self.forget_challenges();
+        let was_up = self.is_up();
         let moved = self.remote != Some(challenge.remote);
         let validated = Validated {
             rtt: received_at.saturating_duration_since(challenge.sent_at),
             remote: challenge.remote,
             moved_from: moved.then_some(self.remote),
-            came_up: !self.is_up(),
+            came_up: !was_up && challenge.size.is_some(),
+            size: challenge.size,
         };
         self.remote = Some(challenge.remote);
-        self.state = PathState::Up;
-        self.down_reported = false;
+        if was_up || validated.came_up {
+            self.forget_challenges();
+            self.state = PathState::Up;
+            self.down_reported = false;
+        } else {
+            self.on_short_answered(now, token, moved);
+        }
         Some(validated)
+    }
+
+    /// A short challenge was answered on a path that is not up: its size is to be known.
+    fn on_short_answered(&mut self, now: Instant, token: u64, moved: bool) {
+        self.challenges.retain(|challenge| challenge.token != token);
+        let (tries_sizes, again) = match self.sizes {
+            Sizes::Unknown => (true, false),
+            Sizes::ShortPasses { again, .. } => (moved, again && !moved),
+            Sizes::TooSmall { again_at } => (moved || again_at <= now, !moved),
+        };
+        if tries_sizes {
+            self.sizes = Sizes::ShortPasses { tried: 0, again };
+            self.state = PathState::Validating;
+            self.candidate = None;
+            self.attempts = 0;
+            self.challenge_at = Some(now);
+        }
     }
 
     /// # Panics
@@ -280,6 +397,10 @@ impl Validation {
             !(self.is_up() && self.down_reported),
             "a path that is up is not reported down"
         );
+        assert!(
+            !self.is_up() || self.sizes == Sizes::Unknown,
+            "sizes of challenges are tried on a path that is not up"
+        );
         let is_quiet = self.state == PathState::Down
             && self.challenge_at.is_none()
             && self.challenges.is_empty()
@@ -291,6 +412,7 @@ impl Validation {
     }
 
     fn forget_challenges(&mut self) {
+        self.sizes = Sizes::Unknown;
         self.challenges.clear();
         self.candidate = None;
         self.attempts = 0;
@@ -356,12 +478,13 @@ mod tests {
             let mut path = Self::new(Some(address(1)));
             let challenge = path.challenge(at(0)).expect("challenged at once");
             assert_eq!(challenge.remote, address(1));
-            let validated = path.validation.on_response(challenge.token, at(10));
+            let validated = path.validation.on_response(at(10), challenge.token, at(10));
             let expected = Validated {
                 rtt: MS * 10,
                 remote: address(1),
                 moved_from: None,
                 came_up: true,
+                size: Some(MTU_BASE),
             };
             assert_eq!(validated, Some(expected));
             assert!(path.validation.is_up());
@@ -370,6 +493,10 @@ mod tests {
         }
 
         fn challenge(&mut self, now: Instant) -> Option<PathChallenge> {
+            self.sized(now).map(|sized| sized.challenge)
+        }
+
+        fn sized(&mut self, now: Instant) -> Option<SizedChallenge> {
             let (random, timing) = (&mut self.random, &self.timing);
             let challenge = self
                 .validation
@@ -388,8 +515,8 @@ mod tests {
         /// Sends challenges until the path is called unreachable: how many, and whether that is news.
         fn until_unreachable(&mut self) -> (u32, bool) {
             for count in 1..100 {
-                self.challenge_when_due();
-                if let Some(is_news) = self.validation.check_unreachable(self.rtt) {
+                let (due, _) = self.challenge_when_due();
+                if let Some(is_news) = self.validation.check_unreachable(due, self.rtt) {
                     assert_eq!(self.validation.state(), PathState::Down);
                     return (count, is_news);
                 }
@@ -436,7 +563,7 @@ mod tests {
             // The last of them has to stay unanswered, too.
             let expected = (challenges + 1, true);
             assert_eq!(path.until_unreachable(), expected, "{rtt_us} µs");
-            assert_eq!(path.validation.check_unreachable(path.rtt), None);
+            assert_eq!(path.validation.check_unreachable(at(5000), path.rtt), None);
         }
     }
 
@@ -451,7 +578,8 @@ mod tests {
         path.validation.restart(at(9000));
         assert_eq!(path.until_unreachable(), (11, true));
         let (_, challenge) = path.challenge_when_due();
-        path.validation.on_response(challenge.token, at(15_000));
+        path.validation
+            .on_response(at(15_000), challenge.token, at(15_000));
         path.validation.on_silent(at(20_000));
         assert_eq!(path.validation.state(), PathState::Down);
         path.validation.revalidate(at(21_000));
@@ -467,7 +595,7 @@ mod tests {
         let mut path = Path::up();
         path.validation.revalidate(at(20));
         assert_eq!(path.challenge(at(10_000)), None);
-        assert_eq!(path.validation.check_unreachable(RTT), None);
+        assert_eq!(path.validation.check_unreachable(at(10_000), RTT), None);
         assert!(path.validation.is_up());
     }
 
@@ -478,12 +606,24 @@ mod tests {
         let sent: Vec<(Instant, PathChallenge)> =
             (0..9).map(|_| path.challenge_when_due()).collect();
         let token = |index: usize| sent[index].1.token;
-        assert_eq!(path.validation.on_response(token(0), at(1000)), None);
-        assert_eq!(path.validation.on_response(!token(8), at(1000)), None);
-        let validated = path.validation.on_response(token(1), at(1000));
+        assert_eq!(
+            path.validation.on_response(at(1000), token(0), at(1000)),
+            None
+        );
+        assert_eq!(
+            path.validation.on_response(at(1000), !token(8), at(1000)),
+            None
+        );
+        let validated = path.validation.on_response(at(1000), token(1), at(1000));
         assert_eq!(validated.map(|validated| validated.rtt), Some(MS * 970));
-        assert_eq!(path.validation.on_response(token(1), at(1000)), None);
-        assert_eq!(path.validation.on_response(token(8), at(1000)), None);
+        assert_eq!(
+            path.validation.on_response(at(1000), token(1), at(1000)),
+            None
+        );
+        assert_eq!(
+            path.validation.on_response(at(1000), token(8), at(1000)),
+            None
+        );
     }
 
     #[test]
@@ -509,7 +649,7 @@ mod tests {
         path.validation.on_packet_from(at(5), address(2));
         let (due, challenge) = path.challenge_when_due();
         assert_eq!((due, challenge.remote), (at(5), address(2)));
-        let validated = path.validation.on_response(challenge.token, at(10));
+        let validated = path.validation.on_response(at(10), challenge.token, at(10));
         let moved_from = validated.and_then(|validated| validated.moved_from);
         assert_eq!(moved_from, Some(None));
         assert_eq!(path.validation.remote(), Some(address(2)));
@@ -527,12 +667,13 @@ mod tests {
         path.validation.on_packet_from(at(31), address(2));
         assert_eq!(path.validation.challenge_at(), Some(at(60)));
         assert_eq!(path.validation.remote(), Some(address(1)));
-        let validated = path.validation.on_response(challenge.token, at(45));
+        let validated = path.validation.on_response(at(45), challenge.token, at(45));
         let expected = Validated {
             rtt: MS * 15,
             remote: address(2),
             moved_from: Some(Some(address(1))),
             came_up: false,
+            size: None,
         };
         assert_eq!(validated, Some(expected));
         assert_eq!(path.validation.remote(), Some(address(2)));
@@ -589,7 +730,7 @@ mod tests {
         assert!(!path.validation.set_remote(Some(address(1))));
         path.validation.on_packet_from(at(20), address(2));
         let (_, challenge) = path.challenge_when_due();
-        path.validation.on_response(challenge.token, at(30));
+        path.validation.on_response(at(30), challenge.token, at(30));
         // The peer has moved, and the configuration is the same.
         assert!(!path.validation.set_remote(Some(address(1))));
         assert_eq!(path.validation.remote(), Some(address(2)));
@@ -604,11 +745,17 @@ mod tests {
         let (_, challenge) = path.challenge_when_due();
         path.validation.restart(at(30));
         assert_eq!(path.validation.state(), PathState::Validating);
-        assert_eq!(path.validation.on_response(challenge.token, at(40)), None);
+        assert_eq!(
+            path.validation.on_response(at(40), challenge.token, at(40)),
+            None
+        );
         let (due, challenge) = path.challenge_when_due();
         assert_eq!((due, challenge.remote), (at(30), address(1)));
         path.validation.on_silent(at(50));
-        assert_eq!(path.validation.on_response(challenge.token, at(60)), None);
+        assert_eq!(
+            path.validation.on_response(at(60), challenge.token, at(60)),
+            None
+        );
         assert_eq!(path.challenge_when_due().0, at(50));
 
         let mut path = Path::up();
@@ -641,7 +788,10 @@ mod tests {
             event(&mut path.validation);
             path.validation.check_invariants();
         }
-        assert_eq!(path.validation.on_response(challenge.token, at(40)), None);
+        assert_eq!(
+            path.validation.on_response(at(40), challenge.token, at(40)),
+            None
+        );
         assert_eq!(path.validation.poll_response(), None);
 
         // The address that the peer had is tried first.
@@ -649,7 +799,7 @@ mod tests {
         assert_eq!(path.validation.state(), PathState::Validating);
         let (due, challenge) = path.challenge_when_due();
         assert_eq!((due, challenge.remote), (at(50), address(1)));
-        let validated = path.validation.on_response(challenge.token, at(60));
+        let validated = path.validation.on_response(at(60), challenge.token, at(60));
         assert!(validated.is_some_and(|validated| validated.came_up));
     }
 
@@ -659,5 +809,108 @@ mod tests {
         assert_eq!(validation_time(MS * 333), MS * 706);
         assert_eq!(validation_time(MS * 334), VALIDATION_TIME);
         assert_eq!(VALIDATION_TIME, MS * 706);
+    }
+
+    /// What answers: packets of up to so many bytes, after a round trip of 10 ms.
+    fn sizes_until_up(
+        path: &mut Path,
+        carries: u16,
+        limit: u32,
+    ) -> Option<(u16, Vec<Option<u16>>)> {
+        let mut sizes = Vec::new();
+        let mut pending: VecDeque<(Instant, u64)> = VecDeque::new();
+        while sizes.len() < limit as usize {
+            let due = path.validation.challenge_at().expect("it goes on");
+            while let Some((at, token)) = pending.pop_front_if(|(at, _)| *at <= due) {
+                let validated = path.validation.on_response(at, token, at);
+                path.validation.check_invariants();
+                if let Some(validated) = validated.filter(|validated| validated.came_up) {
+                    return Some((validated.size.expect("of some size"), sizes));
+                }
+            }
+            let due = path.validation.challenge_at().expect("it goes on").max(due);
+            let Some(SizedChallenge { challenge, size }) = path.sized(due) else {
+                continue;
+            };
+            path.validation.check_unreachable(due, path.rtt);
+            if size.unwrap_or(100) <= carries {
+                pending.push_back((due + path.rtt, challenge.token));
+            }
+            sizes.push(size);
+        }
+        None
+    }
+
+    #[test]
+    fn path_comes_up_with_the_largest_of_two_sizes_that_it_answers() {
+        let base = Some(MTU_BASE);
+        for carries in [1280, 1500, 9000] {
+            let mut path = Path::new(Some(address(1)));
+            let up = sizes_until_up(&mut path, carries, 100);
+            assert_eq!(up, Some((MTU_BASE, vec![base])), "{carries}");
+        }
+        for carries in [576, 1124, 1200, 1279] {
+            let mut path = Path::new(Some(address(1)));
+            let (size, sizes) = sizes_until_up(&mut path, carries, 100).expect("it is of use");
+            assert_eq!(size, MTU_LEAST, "{carries}");
+            let least = Some(MTU_LEAST);
+            let expected = [base, base, None, base, base, base, base, base, least];
+            assert!(
+                sizes.iter().filter(|size| **size == base).count() >= 4,
+                "{sizes:?}"
+            );
+            assert!(sizes.len() <= expected.len() + 1, "{sizes:?}");
+        }
+    }
+
+    #[test]
+    fn path_that_carries_short_packets_only_is_unreachable_for_that_and_tried_once_a_minute() {
+        let mut path = Path::new(Some(address(1)));
+        assert_eq!(sizes_until_up(&mut path, 575, 30), None);
+        assert!(path.validation.is_too_small());
+        assert_eq!(path.validation.state(), PathState::Down);
+        let (mut news, mut long, mut pending) = (0, 0, None);
+        let until = at(5000) + SIZES_AGAIN * 10;
+        loop {
+            let due = path.validation.challenge_at().expect("it goes on");
+            if due > until {
+                break;
+            }
+            let SizedChallenge { challenge, size } = path.sized(due).expect("it is due");
+            long += u32::from(size.is_some());
+            let is_news = path.validation.check_unreachable(due, path.rtt);
+            news += u32::from(is_news == Some(true));
+            if let Some(token) = pending.take() {
+                path.validation.on_response(due, token, due);
+            }
+            pending = size.is_none().then_some(challenge.token);
+        }
+        assert_eq!(news, 0, "it is known");
+        let tries = long / (BASE_CHALLENGES + LEAST_CHALLENGES);
+        assert!((9..=13).contains(&tries), "{long} long challenges");
+        // The line is repaired.
+        assert!(sizes_until_up(&mut path, 1500, 300).is_some());
+    }
+
+    #[test]
+    fn address_that_is_not_known_gets_short_challenges_until_it_has_answered_one() {
+        let mut path = Path::new(None);
+        path.validation.on_packet_from(at(0), address(2));
+        let first = path.sized(at(0)).expect("it is due");
+        assert_eq!((first.challenge.remote, first.size), (address(2), None));
+        let validated = path
+            .validation
+            .on_response(at(10), first.challenge.token, at(10));
+        let validated = validated.expect("it is ours");
+        assert!(!validated.came_up && validated.moved_from.is_some());
+        let second = path.sized(at(10)).expect("at once");
+        assert_eq!(
+            (second.challenge.remote, second.size),
+            (address(2), Some(MTU_BASE))
+        );
+        let validated = path
+            .validation
+            .on_response(at(20), second.challenge.token, at(20));
+        assert!(validated.is_some_and(|validated| validated.came_up));
     }
 }

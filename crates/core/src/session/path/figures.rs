@@ -14,6 +14,7 @@ impl Path {
             state: self.state(),
             remote: self.remote(),
             stats: self.stats(queued_bytes),
+            is_too_small: self.is_too_small(),
             unanswered: self.answers.unanswered().filter(|_| !self.is_up()),
             capacity: self.trains.found(),
             aggregation: self.aggregator.snapshot(self.estimates.updated_at()),

@@ -27,7 +27,7 @@ fn path() -> Path {
     let challenge = path
         .poll_challenge(at(0), &mut random, &TimingConfig::default())
         .expect("a new path is challenged");
-    path.on_response(at(100), challenge.token, at(100))
+    path.on_response(at(100), challenge.challenge.token, at(100))
         .expect("the challenge is answered");
     assert!(path.is_up());
     path
