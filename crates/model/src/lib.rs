@@ -9,6 +9,7 @@
 //! - [`erasure`]: parity of few packets, and packets from parity.
 //! - [`fairness`]: shares of tenants, fairness indices, and the window controllers, `[fairness]`.
 //! - [`fit`]: transfer time against size, fitted to measurements, `[latency-bandwidth eq. 1, 2]`.
+//! - [`loss_test`]: whether a path loses more than a tolerance.
 //! - [`observation`]: what is observed of a path.
 //! - [`quantiles`]: sample quantiles, and those of Student's t.
 //! - [`workload`]: what an application sends, measured.
@@ -23,6 +24,7 @@ pub mod clock;
 pub mod erasure;
 pub mod fairness;
 pub mod fit;
+pub mod loss_test;
 pub mod observation;
 pub mod quantiles;
 pub mod welch;

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use keiro_units::{Bandwidth, Probability};
 
+use crate::loss_test::Outcomes;
+
 /// What was measured of a path just now.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathSample {
@@ -24,4 +26,8 @@ pub struct PathObservation {
     pub sample: Option<PathSample>,
     /// The bandwidth is measured, not only configured.
     pub is_measured: bool,
+    /// Packets so far.
+    pub packets: Outcomes,
+    /// Aggregates so far, after their copies and parity.
+    pub aggregates: Outcomes,
 }
