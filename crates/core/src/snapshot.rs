@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, net::SocketAddr};
 use keiro_model::{
     aggregation::{Cause, ControllerKind, Decision, Parameters, TooNarrow, spacing::Estimate},
     bottleneck::Found,
+    loss_test::Outcomes,
     observation::{PathObservation, PathSample},
     workload::Workload,
 };
@@ -133,6 +134,8 @@ pub struct PathSnapshot {
     pub capacity: Option<Found>,
     /// How small packets are aggregated; `None`: they are not.
     pub aggregation: Option<AggregationSnapshot>,
+    /// Packets that arrived and that were lost so far, but for those of outages.
+    pub outcomes: Outcomes,
     /// How many packets `stats.loss` is of.
     pub loss_packets: u64,
     /// All of the lost ones were lost within some tenths of a second.
@@ -179,6 +182,21 @@ impl PathSnapshot {
             deaths: self.stats.outages,
             sample: self.sample(),
             is_measured: self.capacity.is_some(),
+            packets: self.outcomes,
+            aggregates: self
+                .aggregation
+                .as_ref()
+                .map_or_else(Outcomes::default, |of| {
+                    let AggregationStats {
+                        sent_aggregates: sent,
+                        lost_aggregates: lost,
+                        ..
+                    } = of.stats;
+                    Outcomes {
+                        arrived: sent.saturating_sub(lost),
+                        lost,
+                    }
+                }),
         }
     }
 }

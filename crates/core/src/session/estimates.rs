@@ -5,6 +5,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
+use keiro_model::loss_test::Outcomes;
 use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 
 /// The recent minimum of a time that a packet takes, in microseconds; what is constant
@@ -317,6 +318,16 @@ pub(crate) struct Totals {
     pub(crate) lost: u64,
     pub(crate) spurious: u64,
     pub(crate) bytes_sent: u64,
+}
+
+impl Totals {
+    /// What became of packets, without losses that turned out to be none.
+    pub(crate) fn outcomes(&self) -> Outcomes {
+        Outcomes {
+            arrived: self.acked,
+            lost: self.lost.saturating_sub(self.spurious),
+        }
+    }
 }
 
 /// Packets of a tenth of a second. Losses may turn out to be spurious later.

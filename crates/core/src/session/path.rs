@@ -4,6 +4,7 @@
 mod answers;
 mod figures;
 mod probing;
+mod suspicion;
 #[cfg(test)]
 mod tests;
 
@@ -16,7 +17,7 @@ use keiro_stats::PathStats;
 use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 use rand_chacha::ChaCha20Rng;
 
-use self::answers::Answers;
+use self::{answers::Answers, suspicion::LossSuspicion};
 use super::{
     aggregation::{
         self, Aggregator, PathCapacity,
@@ -77,6 +78,7 @@ pub(crate) struct Path {
     trains: Trains,
     aggregator: Aggregator,
     copies: CopyQueue,
+    suspicion: LossSuspicion,
     /// A PING is to be sent if nothing else asks for an acknowledgement.
     ping_wanted: bool,
     /// Packets that a probe timeout may still send.
@@ -160,6 +162,7 @@ impl Path {
             trains: Trains::default(),
             aggregator: Aggregator::new(aggregation, config.rate, first.aggregates),
             copies: CopyQueue::default(),
+            suspicion: LossSuspicion::default(),
             ping_wanted: false,
             probe_credit: 0,
             last_eliciting_at: Instant::ZERO,
@@ -797,7 +800,9 @@ impl Path {
     }
 
     fn update_totals(&mut self, now: Instant) {
-        self.estimates.on_totals(now, self.totals());
+        let totals = self.totals();
+        self.suspicion.on_totals(now, totals.lost);
+        self.estimates.on_totals(now, totals);
     }
 
     fn capacity(&self) -> Option<Bandwidth> {

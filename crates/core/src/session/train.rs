@@ -142,12 +142,14 @@ impl Trains {
 
     /// Time between PINGs on an idle path; `None`: the share does not pay for them.
     pub(crate) fn ping_interval(&self, budget: ProbeBudget) -> Option<Duration> {
+        Some((self.ping_pay(budget)? * PING_SHARE).max(PING_INTERVAL))
+    }
+
+    /// In how long the share pays for a PING; `None`: never.
+    pub(crate) fn ping_pay(&self, budget: ProbeBudget) -> Option<Duration> {
         let share = self.share_of(budget);
-        if share.is_zero() {
-            return None;
-        }
         let pay = share.transmission_time_ceil(ByteCount::new(PING_BYTES));
-        Some((pay.min(PAY_MAX) * PING_SHARE).max(PING_INTERVAL))
+        (!share.is_zero()).then(|| pay.min(PAY_MAX))
     }
 
     /// A ping of `ip_bytes` has left.

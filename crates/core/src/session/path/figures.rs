@@ -18,6 +18,7 @@ impl Path {
             unanswered: self.answers.unanswered().filter(|_| !self.is_up()),
             capacity: self.trains.found(),
             aggregation: self.aggregator.snapshot(self.estimates.updated_at()),
+            outcomes: self.totals().outcomes(),
             loss_packets: loss.map_or(0, |loss| loss.packets),
             loss_is_burst: loss.is_some_and(|loss| loss.is_burst),
         }

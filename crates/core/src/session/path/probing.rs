@@ -115,13 +115,14 @@ impl Path {
         ip_bytes: u64,
         probe_share: Probability,
     ) {
-        if self.ping_interval(probe_share).is_some() {
-            self.trains
-                .on_ping(now, ip_bytes, self.probe_budget(probe_share));
+        let budget = self.probe_budget(probe_share);
+        if let Some(pay) = self.trains.ping_pay(budget) {
+            self.trains.on_ping(now, ip_bytes, budget);
+            self.suspicion.on_ping(now, pay);
         }
     }
 
-    /// When a PING is due on an idle path: more often than the keepalive needs, if `probe_share` of
+    /// When a PING is due on an idle path, or where packets were lost: more often than the keepalive needs, if `probe_share` of
     /// the rate pays for it, because the answers measure the path.
     pub(super) fn keepalive_at(
         &self,
@@ -137,7 +138,18 @@ impl Path {
             }
             None => timing.keepalive,
         };
-        idle.then_some(self.last_eliciting_at + interval.min(timing.keepalive))
+        let keepalive_at = idle.then_some(self.last_eliciting_at + interval.min(timing.keepalive));
+        let suspicious = self.suspicion_ping_at(probe_share);
+        keepalive_at.into_iter().chain(suspicious).min()
+    }
+
+    /// When a PING is due because packets were lost.
+    fn suspicion_ping_at(&self, probe_share: Probability) -> Option<Instant> {
+        if !self.is_up() || self.ping_wanted {
+            return None;
+        }
+        let pay = self.trains.ping_pay(self.probe_budget(probe_share))?;
+        self.suspicion.ping_at(self.last_eliciting_at, pay)
     }
 
     fn ping_interval(&self, probe_share: Probability) -> Option<Duration> {
