@@ -1,7 +1,8 @@
 //! Keeps a plan in force while paths and applications change.
 //!
 //! How a change is handled: a path is sampled some ten times a second. [`TrackedPath`] detects when it
-//! differs from the path that was planned with, and whether it may be used ([`eligible_paths()`]).
+//! differs from the path that was planned with, whether it may be used ([`eligible_paths()`]), and whether it
+//! loses more than an application bears ([`bearable_paths()`]).
 //! [`plan_moves()`] then chooses the moves, with the hysteresis of
 //! [`plan::Incumbent`](crate::plan::Incumbent), and [`BackupPaths`] holds where applications would go if
 //! a path failed. The first step filters noise, the second gains that are not worth a move.
@@ -11,6 +12,7 @@
 mod backup_paths;
 mod hold_down;
 mod level;
+mod loss_watch;
 mod path_levels;
 mod preferred_paths;
 mod steering_plan;
@@ -19,6 +21,7 @@ mod tracked_path;
 pub use backup_paths::BackupPaths;
 pub use hold_down::{PathHoldDown, eligible_paths, probation_paths};
 pub use level::{Floor, Floors, Level};
+pub use loss_watch::{LossOf, LossWatch, PathChoice, bearable_paths};
 pub use path_levels::{PathLevels, path_queue, path_spec};
 pub use preferred_paths::PreferredPaths;
 pub use steering_plan::{PlanMode, SteeredApp, SteeringPlan, placed_incumbent, plan_moves};

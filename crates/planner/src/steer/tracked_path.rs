@@ -4,7 +4,13 @@ use std::{collections::VecDeque, time::Duration};
 
 use keiro_model::observation::{PathObservation, PathSample};
 
-use super::{hold_down::PathHoldDown, path_levels::PathLevels};
+use keiro_units::Probability;
+
+use super::{
+    hold_down::PathHoldDown,
+    loss_watch::{LossOf, LossWatch},
+    path_levels::PathLevels,
+};
 
 /// Follows a path to one end while it is up, and remembers while it is down what it was like.
 ///
@@ -14,6 +20,7 @@ use super::{hold_down::PathHoldDown, path_levels::PathLevels};
 #[derive(Clone, Debug, Default)]
 pub struct TrackedPath {
     levels: PathLevels,
+    losses: LossWatch,
     /// Samples since it came up.
     samples: u32,
     is_released: bool,
@@ -103,12 +110,27 @@ impl TrackedPath {
         }
         self.deaths = observation.deaths;
         match observation.sample {
-            Some(sample) => self.on_sample(sample, observation.is_measured, configured),
+            Some(sample) => {
+                let other = self
+                    .losses
+                    .on_look(observation.packets, observation.aggregates);
+                self.on_sample(sample, observation.is_measured, configured) || other
+            }
             None => {
                 self.end_life();
                 false
             }
         }
+    }
+
+    /// Watches for losses beyond these tolerances from now on.
+    pub fn follow_tolerances(&mut self, tolerances: &[Probability]) {
+        self.losses.follow_tolerances(tolerances);
+    }
+
+    /// What the path loses, where that is more than `tolerance`, which is followed.
+    pub fn excess_loss(&self, tolerance: Probability, of: LossOf) -> Option<Probability> {
+        self.losses.excess(tolerance, of)
     }
 
     fn on_sample(
@@ -131,9 +153,10 @@ impl TrackedPath {
         news && self.is_settled() || replaces || gained || lasted
     }
 
-    /// It is down, or up anew. It may be another one then; how it lies in the world stays.
+    /// It is down, or up anew. It may be another one then; how it lies in the world stays, and what it loses.
     fn end_life(&mut self) {
         self.before = self.level();
+        self.losses.on_outage();
         self.levels = PathLevels::default();
         self.samples = 0;
         self.is_released = false;
@@ -234,7 +257,8 @@ impl TrackedPath {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use keiro_units::{Bandwidth, Probability};
+    use keiro_model::loss_test::Outcomes;
+    use keiro_units::Bandwidth;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -268,6 +292,8 @@ mod tests {
             deaths,
             sample: delay.map(sample),
             is_measured: true,
+            packets: Outcomes::default(),
+            aggregates: Outcomes::default(),
         }
     }
 
