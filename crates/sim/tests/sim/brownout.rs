@@ -63,6 +63,7 @@ fn run(path: usize, there: Change, back: Change, seed: u64) -> (Report, [Instant
         bytes,
         interval: interval * MS,
         latency_target: Some(latency_target * MS),
+        loss: None,
     });
     let mut plan_loop = Loop::new(&apps);
     // Before applications send, a plan from scratch disturbs none.

@@ -14,6 +14,7 @@ mod hosts_gateways;
 mod hosts_properties;
 mod key_change;
 mod lifetime;
+mod loss_need;
 mod losses;
 mod mtu;
 mod network;

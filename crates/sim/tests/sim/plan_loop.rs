@@ -13,12 +13,12 @@ use keiro_planner::{
         incumbent::{Allowed, AppId, PathId, Settings},
     },
     steer::{
-        BackupPaths, PathHoldDown, PlanMode, PreferredPaths, SteeredApp, TrackedPath,
-        eligible_paths, path_spec, plan_moves, probation_paths,
+        BackupPaths, LossOf, PathChoice, PathHoldDown, PlanMode, PreferredPaths, SteeredApp,
+        TrackedPath, bearable_paths, eligible_paths, path_spec, plan_moves, probation_paths,
     },
 };
 use keiro_sim::{GatewayPair, ScenarioEvent, Side};
-use keiro_units::ByteCount;
+use keiro_units::{ByteCount, Probability};
 
 /// Period of the loop.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
@@ -28,6 +28,8 @@ pub(crate) struct App {
     pub(crate) bytes: u64,
     pub(crate) interval: Duration,
     pub(crate) latency_target: Option<Duration>,
+    /// The part that may be lost, and of what; `None`: losses are repaired.
+    pub(crate) loss: Option<(Probability, LossOf)>,
 }
 
 pub(crate) struct Loop {
@@ -35,6 +37,8 @@ pub(crate) struct Loop {
     /// As of the last plan.
     up: BTreeMap<PathId, PathHoldDown>,
     steered_apps: Vec<SteeredApp>,
+    /// One for each of them.
+    losses: Vec<Option<(Probability, LossOf)>>,
     preferred_paths: PreferredPaths<AppId, PathId>,
     backup_paths: BackupPaths<AppId, PathId>,
     pub(crate) plans: usize,
@@ -67,6 +71,7 @@ impl Loop {
             paths: BTreeMap::new(),
             up: BTreeMap::new(),
             steered_apps: apps.iter().enumerate().map(steered_app).collect(),
+            losses: apps.iter().map(|app| app.loss).collect(),
             preferred_paths: PreferredPaths::default(),
             backup_paths: BackupPaths::default(),
             plans: 0,
@@ -84,10 +89,18 @@ impl Loop {
         let places: BTreeMap<AppId, PathId> = places
             .map(|(app, path)| (AppId(app.0), PathId(path.0.into())))
             .collect();
+        let mut tolerances: Vec<Probability> = self
+            .losses
+            .iter()
+            .flatten()
+            .map(|(tolerance, _)| *tolerance)
+            .collect();
+        tolerances.dedup();
         let mut news = false;
         let mut up = BTreeMap::new();
         for (id, path) in (0..).map(PathId).zip(&paths) {
             let followed = self.paths.entry(id).or_default();
+            followed.follow_tolerances(&tolerances);
             news |= followed.on_observation(path.observation(), None);
             let standing = match path.state {
                 PathState::Up => followed.hold_down(path.stats.outages),
@@ -134,12 +147,27 @@ impl Loop {
         self.backup_paths
             .expect(&before, &after, |_| Peer, &mut now);
         self.up = up;
-        for steered_app in &mut self.steered_apps {
+        for (steered_app, loss) in self.steered_apps.iter_mut().zip(&self.losses) {
             steered_app.path = now.get(&steered_app.id).copied();
             let standings = self.up.iter().map(|(path, standing)| (*path, *standing));
-            steered_app.allowed =
-                Allowed::Only(eligible_paths(standings.clone(), steered_app.path));
-            steered_app.fallback = probation_paths(standings);
+            let choice = PathChoice {
+                allowed: eligible_paths(standings.clone(), steered_app.path),
+                fallback: probation_paths(standings),
+            };
+            let excess = |path: PathId| {
+                let (tolerance, of) = (*loss)?;
+                let loss = self.paths[&path].excess_loss(tolerance, of)?;
+                Some(loss.get() / tolerance.get())
+            };
+            let target = steered_app.spec.latency_target;
+            let lateness = |path: PathId| {
+                let level = self.paths[&path].level();
+                level.zip(target).map_or(0.0, |(level, target)| {
+                    level.delay.as_secs_f64() / target.as_secs_f64()
+                })
+            };
+            let PathChoice { allowed, fallback } = bearable_paths(choice, excess, lateness);
+            (steered_app.allowed, steered_app.fallback) = (Allowed::Only(allowed), fallback);
         }
         let paths: BTreeSet<PathId> = self.up.keys().copied().collect();
         let spec = |path: &PathId| Some((*path, path_spec(&self.paths[path].level()?, 70)));

@@ -70,6 +70,7 @@ fn run(
         bytes: BYTES,
         interval: INTERVAL,
         latency_target: Some(LATENCY_TARGET),
+        loss: None,
     };
     let mut plan_loop = Loop::new(&[app]);
     plan_loop.turn(&mut pair, PlanMode::FromScratch);
@@ -298,6 +299,7 @@ fn run_of_three(
         bytes: 4 * BYTES,
         interval: INTERVAL,
         latency_target: Some(LATENCY_TARGET),
+        loss: None,
     }]);
     plan_loop.turn(&mut pair, PlanMode::FromScratch);
     pair.begin();
