@@ -247,6 +247,8 @@ pub struct App {
     pub latency_target: Option<Duration>,
     /// Messages and datagrams older than this are dropped; `None`: never.
     pub lifetime: Option<Duration>,
+    /// The part of its packets that may be lost without repair, where the configuration says so.
+    pub loss: Option<Probability>,
     /// Mean length of a message, for prediction; `None`: measured.
     pub length: Option<ByteCount>,
     /// Mean interval between messages, for prediction; `None`: measured.

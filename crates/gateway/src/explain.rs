@@ -12,9 +12,9 @@ use keiro_control::{
     config::{App, AppIndex, Config, PathIndex},
     protocol::{
         AggregationSnapshot, AssignedBy, Candidate as CandidateView, DelaySummary, DelayTerms,
-        LineUseSnapshot, MoveThreshold, PathState, SharedLineSnapshot,
+        ExcessLossSnapshot, LineUseSnapshot, MoveThreshold, PathState, SharedLineSnapshot,
     },
-    rounded::duration,
+    rounded::{duration, percent},
 };
 use keiro_planner::{
     delay::{Delay, Margin, Prediction},
@@ -23,7 +23,7 @@ use keiro_planner::{
 use keiro_units::{Bandwidth, Probability};
 
 use crate::planning::{
-    Candidate, ExpectedDelay, LineUse, MeasuredWorkload, MoveTrigger, SharedLines,
+    Candidate, ExcessLoss, ExpectedDelay, LineUse, MeasuredWorkload, MoveTrigger, SharedLines,
     forecast::DelayForecast, rate_of_messages,
 };
 
@@ -146,6 +146,7 @@ impl Subject<'_> {
                 margin_seconds: candidate.and_then(|c| c.expected.margin_seconds()),
                 target_met: candidate.and_then(|c| c.expected.met),
                 judged_by: candidate.map(|c| c.expected.judged_by),
+                excess_loss: candidate.and_then(|c| c.excess_loss).map(excess_loss),
                 no_forecast: candidate
                     .and_then(|c| c.forecast)
                     .and_then(|forecast| forecast.why_not()),
@@ -175,6 +176,9 @@ impl Subject<'_> {
             let others = others.join(", ");
             verdict.push_str(&format!("; by equation 3 {others} would miss {targets}"));
         }
+        if let Some(excess) = &candidate.excess_loss {
+            verdict.push_str(&format!("; {}", loses_too_much(excess)));
+        }
         if let Some(left) = self.hold_downs.get(&candidate.path) {
             let left = duration(*left);
             verdict.push_str(&format!(
@@ -202,6 +206,19 @@ impl Subject<'_> {
             }
         }
     }
+}
+
+/// What a path loses of an application, for the protocol.
+pub(crate) fn excess_loss(ExcessLoss { loss, tolerance }: ExcessLoss) -> ExcessLossSnapshot {
+    ExcessLossSnapshot {
+        loss_ratio: loss.get(),
+        tolerance_ratio: tolerance.get(),
+    }
+}
+
+fn loses_too_much(ExcessLoss { loss, tolerance }: &ExcessLoss) -> String {
+    let (loss, tolerance) = (percent(loss.get()), percent(tolerance.get()));
+    format!("loses {loss}, bears {tolerance}")
 }
 
 /// Other gateways on a path, for the protocol. `None`: there is none, and the site's store answers.

@@ -33,6 +33,7 @@ use crate::{
     },
     event_log::EventLog,
     history::HistoryRecorder,
+    loss_need::LossNeeds,
     message_tls::MessageTlsServer,
     packet_trace::PacketTraces,
     planning::{Plan, PlannerInput},
@@ -98,6 +99,7 @@ pub(crate) struct PlanningState {
     pub(crate) plan: Plan,
     pub(crate) input: PlannerInput,
     pub(crate) steering: Steering,
+    pub(crate) loss_needs: LossNeeds,
     /// Paths to which an operator assigned applications.
     pub(crate) operator_paths: BTreeMap<AppId, PathId>,
     pub(crate) backoff: Backoff,

@@ -17,6 +17,7 @@ mod follow_site;
 mod follow_uplinks;
 mod gateway;
 mod history;
+mod loss_need;
 mod message_tls;
 mod metrics;
 mod offline;

@@ -17,6 +17,7 @@ use crate::{
     data::{self, command::Command},
     follow_uplinks::look,
     gateway::{Gateway, notify},
+    loss_need::LossNeeds,
     message_tls,
     path_ids::PeerPath,
     planning::{PlanMode, PlannerInput, PlanningProblem},
@@ -232,6 +233,7 @@ impl Gateway {
         let paths: Vec<PeerPath> = self.active.peer_ids().flat_map(to_peer).collect();
         self.status.follow(data::now(), &peers, &paths, &apps);
         self.planning.steering.follow(&paths, &apps, path_ids);
+        self.planning.loss_needs = LossNeeds::of(&self.config);
         let ids: BTreeSet<AppId> = self.config.apps.iter().map(app_id).collect();
         self.planning
             .operator_paths

@@ -77,6 +77,7 @@ impl Gateway {
                     let delay = self.config[index].delay.unwrap_or(sample.delay);
                     Some(PathSample { delay, ..sample })
                 };
+                self.note_excess_losses(&mut input, key, to_peer);
                 let level = self.planning.steering.level(to_peer).or_else(first);
                 input.up.insert(key, level);
                 if hold_down != PathHoldDown::Released {
@@ -119,6 +120,26 @@ impl Gateway {
         input.measured = self.measured(&input.now, snapshot);
         input.site = self.by_index(self.site.assignments());
         input
+    }
+
+    /// Notes which applications to a peer lose more than they bear on a path.
+    fn note_excess_losses(
+        &self,
+        input: &mut PlannerInput,
+        (path, peer): (PathIndex, PeerIndex),
+        to_peer: PeerPath,
+    ) {
+        for (number, app) in self.config.apps.iter().enumerate() {
+            let index = AppIndex(number);
+            if app.peer != peer {
+                continue;
+            }
+            let need = self.planning.loss_needs.get(index);
+            let excess = need.and_then(|need| self.planning.steering.excess_loss(to_peer, need));
+            input
+                .excess_losses
+                .extend(excess.map(|excess| ((index, path), excess)));
+        }
     }
 
     /// Measured traffic of an application: the planned one while the difference is noise; that of
@@ -197,10 +218,11 @@ impl Gateway {
                 if let Some(index) = self.active.path_ids().index(path.id) {
                     let to_peer = PeerPath::new(peer, path.id);
                     let configured_delay = self.config[index].delay;
-                    news |= self
-                        .planning
-                        .steering
-                        .on_path(to_peer, configured_delay, path);
+                    let tolerances = self.planning.loss_needs.tolerances();
+                    news |=
+                        self.planning
+                            .steering
+                            .on_path(to_peer, configured_delay, tolerances, path);
                 }
             }
         }

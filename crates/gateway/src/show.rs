@@ -33,7 +33,7 @@ use crate::{
     },
     diagnosis::{path_diagnosis, problems},
     error_response::internal,
-    explain::{NO_CONTROLLER, Subject, delay_terms, shared_line},
+    explain::{NO_CONTROLLER, Subject, delay_terms, excess_loss, shared_line},
     gateway::Gateway,
     metrics::{self, Page},
     path_ids::PeerPath,
@@ -103,6 +103,7 @@ pub(crate) fn plan_snapshot(
                 .and_then(|expected| expected.measured)
                 .map(|mean| mean.as_secs_f64()),
             overloaded: expected.is_some_and(|expected| expected.overloaded),
+            excess_loss: planned.excess_loss.map(excess_loss),
             no_forecast: planned.forecast.and_then(|forecast| forecast.why_not()),
         }
     };
@@ -570,6 +571,14 @@ impl<'a> View<'a> {
             only_packets: gateway.has_only_packets(index),
             stats: Stats(stats),
             lifetime_seconds: app.lifetime.map(|lifetime| lifetime.as_secs_f64()),
+            loss_tolerance_ratio: gateway
+                .planning
+                .loss_needs
+                .get(index)
+                .map(|need| need.tolerance.get()),
+            excess_loss: path
+                .and_then(|path| self.input.excess_loss(index, path))
+                .map(excess_loss),
             workload: live.and_then(|live| self.workload_seen(app.class, live)),
             length_bytes: Some(used.length.get() as f64),
             interval_seconds: Some(used.interval.as_secs_f64()),

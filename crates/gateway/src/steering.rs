@@ -12,16 +12,18 @@ use keiro_planner::{
     queueing::{DelayDistribution, Evidence, Forecast, Half, Invalid, Measured, Residual, Spread},
     steer::{BackupPaths, PathHoldDown, PathSample, PlanMode, PreferredPaths, TrackedPath},
 };
-use keiro_units::Bandwidth;
+use keiro_units::{Bandwidth, Probability};
 
 use crate::{
     active::app_id,
     data::measure::DelayQuantiles,
+    loss_need::LossNeed,
     past_workloads::PastWorkloads,
     path_ids::{PathIds, PeerPath},
     planned_terms::{PlannedTerms, changed},
     planning::{
-        Plan, PlannerInput, PlanningProblem, Workload, forecast::ForecastState, steady_capacity,
+        ExcessLoss, Plan, PlannerInput, PlanningProblem, Workload, forecast::ForecastState,
+        steady_capacity,
     },
     send_history::{SendHistory, Sent},
     workload::body_bytes,
@@ -82,11 +84,12 @@ const SIGNIFICANT: f64 = 4.0;
 const LOAD_DIFFERENCE: f64 = 0.2;
 
 impl Steering {
-    /// Takes a sample of a path to a peer. Returns whether a new plan may be needed.
+    /// Takes a sample of a path to a peer, whose losses applications with these tolerances do not repair. Returns whether a new plan may be needed.
     pub(crate) fn on_path(
         &mut self,
         path: PeerPath,
         configured_delay: Option<Duration>,
+        tolerances: &[Probability],
         live: &PathSnapshot,
     ) -> bool {
         let measured = live.capacity.map(|found| found.capacity.rate);
@@ -94,6 +97,7 @@ impl Steering {
         let capacity = steady_capacity(known, measured, live.stats.configured_rate);
         self.capacities.insert(path, capacity);
         let tracked = self.paths.entry(path).or_default();
+        tracked.follow_tolerances(tolerances);
         tracked.on_observation(live.observation(), configured_delay)
     }
 
@@ -133,6 +137,16 @@ impl Steering {
     /// The path levels that are planned with; `None`: nothing was measured yet.
     pub(crate) fn level(&self, path: PeerPath) -> Option<PathSample> {
         self.paths.get(&path)?.level()
+    }
+
+    /// What a path loses, where that is more than `tolerance`.
+    pub(crate) fn excess_loss(
+        &self,
+        path: PeerPath,
+        LossNeed { tolerance, of }: LossNeed,
+    ) -> Option<ExcessLoss> {
+        let loss = self.paths.get(&path)?.excess_loss(tolerance, of)?;
+        Some(ExcessLoss { loss, tolerance })
     }
 
     /// What a path carries at most, other traffic included; `None`: it was not observed yet.
@@ -562,7 +576,7 @@ delay = "2ms"
             let sample = PathSample {
                 bandwidth: Bandwidth::from_mbit_per_second(60),
                 delay: Duration::from_millis(2),
-                loss: keiro_units::Probability::ZERO,
+                loss: Probability::ZERO,
             };
             for peer in [0, 1] {
                 input
@@ -599,7 +613,7 @@ delay = "2ms"
             let sample = PathSample {
                 bandwidth: Bandwidth::from_mbit_per_second(100),
                 delay: Duration::from_millis(4),
-                loss: keiro_units::Probability::ZERO,
+                loss: Probability::ZERO,
             };
             for peer in [0, 1] {
                 input

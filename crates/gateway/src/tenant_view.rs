@@ -20,6 +20,7 @@ use crate::{
         tunnels::{PrefixFault, PrefixMismatch, TenantFigures},
     },
     gateway::Gateway,
+    loss_need::apps_of_packets,
     tenants::DeviceHealth,
 };
 
@@ -253,9 +254,7 @@ fn by_name(counts: impl IntoIterator<Item = (&'static str, u64)>) -> BTreeMap<St
 
 /// Whether IP packets of a tenant are an application's.
 fn gives_packets_to(tenant: &Tenant, app: AppIndex) -> bool {
-    let whole = tenant.peers.iter().map(|peer| peer.app);
-    let mut apps = whole.chain(tenant.rules.iter().map(|rule| rule.app));
-    apps.any(|of| of == app)
+    apps_of_packets(tenant).any(|of| of == app)
 }
 
 fn on_path(name: &str, path: &core::TenantPathSnapshot) -> TenantPathSnapshot {

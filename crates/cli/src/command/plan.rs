@@ -209,6 +209,7 @@ fn verdict(plan: &PlanSnapshot, supposed: Supposed, style: Style) -> Vec<String>
     lines.extend(fixed_lines(plan));
     lines.extend(targets_line(plan, style));
     lines.extend(overload_lines(plan).map(|line| style.bad(&line)));
+    lines.extend(loss_lines(plan).map(|line| style.bad(&line)));
     lines.extend(unreachable_lines(plan));
     if !plan.newly_unmet.is_empty() {
         let apps = some_of(&plan.newly_unmet);
@@ -284,6 +285,19 @@ fn targets_line(plan: &PlanSnapshot, style: Style) -> Option<String> {
         missed.len()
     );
     Some(style.bad(&line))
+}
+
+/// Applications whose path loses more than they bear.
+fn loss_lines(plan: &PlanSnapshot) -> impl Iterator<Item = String> {
+    plan.apps.iter().filter_map(|app| {
+        let (excess, path) = app.excess_loss.as_ref().zip(app.path.as_ref())?;
+        Some(format!(
+            "{} loses {} on {path}, bears {}",
+            app.name,
+            human::percent(excess.loss_ratio),
+            human::percent(excess.tolerance_ratio)
+        ))
+    })
 }
 
 /// Overloaded applications, by reason.

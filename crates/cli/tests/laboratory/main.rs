@@ -5,6 +5,7 @@ mod flow;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod links;
+mod lossy_link;
 mod other_hosts;
 mod pair;
 mod redundancy;

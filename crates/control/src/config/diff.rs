@@ -218,6 +218,7 @@ fn apps(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
             peer,
             latency_target,
             lifetime,
+            loss,
             length,
             interval,
             path,
@@ -225,6 +226,7 @@ fn apps(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
         let peer = config[*peer].name.clone();
         let path = path.map(|p| config[p].name.clone());
         let traffic = (*latency_target, *lifetime, *length, *interval);
+        let traffic = (traffic, *loss);
         (name.to_string(), (*class, peer, path, traffic))
     })
 }

@@ -28,7 +28,7 @@ use super::{
     store, tenant,
     values::{
         DATAGRAM_BYTES_MAX, default_probe_share, endpoint_address, group, length, local_address,
-        mtu, name, place, positive_time, probe_share, public_key, rate, reassembly,
+        loss_tolerance, mtu, name, place, positive_time, probe_share, public_key, rate, reassembly,
         socket_file_name, text, time, value, value_or,
     },
 };
@@ -329,6 +329,7 @@ impl Reader<'_> {
         let peer = fields.required(r, "peer", "\"...\"", text);
         let latency_target = fields.optional(r, "latency_target", positive_time);
         let lifetime = fields.optional(r, "lifetime", positive_time);
+        let loss = fields.optional(r, "loss", loss_tolerance);
         let length = fields.optional(r, "length", length);
         let interval = fields.optional(r, "interval", positive_time);
         let path = fields.optional(r, "path", text);
@@ -344,6 +345,7 @@ impl Reader<'_> {
             peer: PeerIndex(peer?),
             latency_target,
             lifetime: lifetime.or_else(|| default_lifetime(class, latency_target)),
+            loss: value(loss),
             length: value(length),
             interval: value(interval),
             path: path.map(PathIndex),

@@ -259,6 +259,9 @@ const REST: &str = "
 #latency_target = \"20ms\"
 # Older messages and datagrams are dropped. Default: never, and 2s for datagrams.
 #lifetime = \"2s\"
+# The part of its packets that may be lost where nothing repairs it: a path that loses more is left.
+# Default: 1% for datagrams and IP packets.
+#loss = \"1%\"
 # Mean length and mean interval of messages, for predictions. Default: measured.
 #length = \"100kB\"
 #interval = \"100ms\"

@@ -138,6 +138,23 @@ pub(super) fn positive_time(value: &DeValue<'_>) -> Result<Duration, ValueError>
     Ok(time)
 }
 
+/// The least that a loss tolerance may be. Ours: a path has to carry a hundred thousand packets until it is shown.
+const LOSS_TOLERANCE_MIN: f64 = 1e-4;
+
+pub(super) fn loss_tolerance(value: &DeValue<'_>) -> Result<Probability, ValueError> {
+    let tolerance = quantity::<Probability>(value)?;
+    if tolerance.get() < LOSS_TOLERANCE_MIN {
+        return Err(ValueError::new(
+            format!(
+                "{} is less than the packets of a path can show",
+                Text(tolerance)
+            ),
+            "write 0.01% or more, or 100% for traffic that bears any loss",
+        ));
+    }
+    Ok(tolerance)
+}
+
 /// Default of `probe_share`.
 pub(super) fn default_probe_share() -> Probability {
     Probability::from_ratio(5, 1000).unwrap_or(Probability::ZERO)

@@ -379,6 +379,13 @@ pub struct AppSnapshot {
     /// Messages older than this are given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifetime_seconds: Option<f64>,
+    /// The part of its packets that may be lost where nothing repairs it; absent: loss counts as the time of
+    /// the repair.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_tolerance_ratio: Option<f64>,
+    /// Its path loses more; absent: it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub excess_loss: Option<ExcessLossSnapshot>,
     /// What it sends, measured; absent: too little yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<WorkloadSnapshot>,
@@ -650,6 +657,9 @@ pub struct PlannedApp {
     /// More arrives than its path carries before it, so that its delay grows without end.
     #[serde(default)]
     pub overloaded: bool,
+    /// The path loses more than the application bears, and so does not meet its needs; absent: it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub excess_loss: Option<ExcessLossSnapshot>,
     /// Why the model gives no numbers, if it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_forecast: Option<String>,
@@ -774,6 +784,16 @@ pub enum MoveThreshold {
     Unknown,
 }
 
+/// What a path loses of an application's traffic without repair, where that is more than it bears.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ExcessLossSnapshot {
+    /// The part that is lost.
+    pub loss_ratio: f64,
+    /// The part that the application bears.
+    pub tolerance_ratio: f64,
+}
+
 /// A path that an application could take.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -794,6 +814,9 @@ pub struct Candidate {
     /// The origin of that mean; absent: the path is not up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged_by: Option<JudgedBy>,
+    /// The path loses more than the application bears; absent: it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub excess_loss: Option<ExcessLossSnapshot>,
     /// Why the model gives no numbers there, if it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_forecast: Option<String>,

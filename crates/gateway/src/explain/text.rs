@@ -10,7 +10,7 @@ use keiro_control::{
 };
 use keiro_planner::{delay::Margin, plan::incumbent::ParameterValue, queueing::Invalid};
 
-use super::{Subject, aggregation, delay};
+use super::{Subject, aggregation, delay, loses_too_much};
 use crate::{
     planning::{Candidate, ExpectedDelay, MoveTrigger, WorkloadSource, workload_of},
     workload::MEASURED_MIN,
@@ -28,6 +28,7 @@ impl Subject<'_> {
             text.push_str(&self.equation_sentence(current));
             text.push_str(&self.forecast_sentence(current));
             text.push_str(&self.target_sentence(&current.expected));
+            text.push_str(&self.loss_sentence(current));
             text.push_str(&others_sentence(current));
         }
         text.push_str(&self.moves_sentence());
@@ -166,6 +167,19 @@ impl Subject<'_> {
         };
         let latency_target = duration(latency_target);
         format!(" Latency target of {latency_target}: {verdict}.")
+    }
+
+    /// What is lost there without repair, where that is more than the application bears.
+    fn loss_sentence(&self, candidate: &Candidate) -> String {
+        let Some(excess) = &candidate.excess_loss else {
+            return String::new();
+        };
+        let path = self.name(candidate.path);
+        let what = match self.by {
+            AssignedBy::Planner => "it stays as no other path serves it better",
+            _ => "it stays as it is assigned to the path",
+        };
+        format!(" On {path} it {}; {what}.", loses_too_much(excess))
     }
 
     fn moves_sentence(&self) -> String {

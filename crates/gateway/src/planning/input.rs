@@ -11,7 +11,7 @@ use keiro_planner::{
     queueing::{Evidence, Half, Spread, Traffic},
     steer::{PathHoldDown, PathSample},
 };
-use keiro_units::ByteCount;
+use keiro_units::{ByteCount, Probability};
 
 use super::line_use::SharedLines;
 
@@ -27,6 +27,8 @@ pub(crate) struct PlannerInput {
     /// Paths to peers, up or down, that flap. Applications that are to be on one of them wait elsewhere until
     /// it has stayed up.
     pub(crate) flapping: BTreeSet<(PathIndex, PeerIndex)>,
+    /// What paths lose of applications, where that is more than these bear.
+    pub(crate) excess_losses: BTreeMap<(AppIndex, PathIndex), ExcessLoss>,
     /// Applications that an operator has put on a path.
     pub(crate) operator: BTreeMap<AppIndex, PathIndex>,
     /// The present path of each application, or the one it was on last.
@@ -45,6 +47,13 @@ pub(crate) struct PlannerInput {
     pub(crate) unused: bool,
     /// What other gateways of the site send over the paths.
     pub(crate) shared: SharedLines,
+}
+
+/// The part of an application's traffic that a path loses without repair, and the part that it bears.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct ExcessLoss {
+    pub(crate) loss: Probability,
+    pub(crate) tolerance: Probability,
 }
 
 /// The measured delay of an application on its present path.
@@ -174,6 +183,13 @@ pub(crate) fn is_described(app: &App) -> bool {
     app.length.is_some() && app.interval.is_some()
 }
 
+impl ExcessLoss {
+    /// The loss in tolerances, more than one.
+    pub(super) fn ratio(&self) -> f64 {
+        self.loss.get() / self.tolerance.get().max(f64::MIN_POSITIVE)
+    }
+}
+
 impl PlannerInput {
     /// Whether these inputs differ from `now` enough for a new plan. What was planned with stays in
     /// the inputs until it is wrong, so any difference counts.
@@ -181,6 +197,7 @@ impl PlannerInput {
         self.up != now.up
             || self.doubtful != now.doubtful
             || self.flapping != now.flapping
+            || self.excess_losses != now.excess_losses
             || self.site != now.site
             || self.workloads != now.workloads
             || self.shared.uses != now.shared.uses
@@ -202,6 +219,11 @@ impl PlannerInput {
     /// it stays.
     pub(crate) fn is_damped(&self, path: PathIndex, app: AppIndex, peer: PeerIndex) -> bool {
         self.flapping.contains(&(path, peer)) && self.now.get(&app) != Some(&path)
+    }
+
+    /// What `path` loses of an application, where that is more than it bears.
+    pub(crate) fn excess_loss(&self, app: AppIndex, path: PathIndex) -> Option<ExcessLoss> {
+        self.excess_losses.get(&(app, path)).copied()
     }
 
     /// It sends, but its traffic is not known yet.
@@ -249,6 +271,7 @@ impl PlannerInput {
         input.up.retain(|(other, _), _| *other != path);
         input.doubtful.retain(|(other, _), _| *other != path);
         input.now.retain(|_, at| *at != path);
+        input.excess_losses.retain(|(_, lossy), _| *lossy != path);
         input
     }
 }

@@ -32,8 +32,8 @@ pub(crate) mod what_if;
 
 pub(crate) use expected_delay::ExpectedDelay;
 pub(crate) use input::{
-    MeasuredDelay, MeasuredWorkload, PlannerInput, Workload, WorkloadSource, is_other_workload,
-    traffic_of, workload_of,
+    ExcessLoss, MeasuredDelay, MeasuredWorkload, PlannerInput, Workload, WorkloadSource,
+    is_other_workload, traffic_of, workload_of,
 };
 pub(crate) use keiro_planner::steer::PlanMode;
 pub(crate) use line_use::{LineUse, SharedLines, rate_of_messages, steady_capacity};

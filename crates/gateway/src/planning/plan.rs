@@ -11,7 +11,11 @@ use keiro_planner::{
     queueing::Statistic,
 };
 
-use super::{expected_delay::ExpectedDelay, forecast::DelayForecast, input::MeasuredDelay};
+use super::{
+    expected_delay::ExpectedDelay,
+    forecast::DelayForecast,
+    input::{ExcessLoss, MeasuredDelay},
+};
 use crate::target_monitor::TargetRatios;
 
 #[derive(Clone, Debug)]
@@ -43,10 +47,12 @@ pub(crate) struct AppAssignment {
     pub(crate) expected: Option<ExpectedDelay>,
     /// The latency target is met, as [`ExpectedDelay::met`]; `None`: no latency target or no path.
     pub(crate) met: Option<bool>,
+    /// What the path loses of it, where that is more than it bears.
+    pub(crate) excess_loss: Option<ExcessLoss>,
 }
 
 impl Plan {
-    /// Applications whose latency target is not met, or that are overloaded.
+    /// Applications whose latency target is not met, that are overloaded, or that lose more than they bear.
     pub(crate) fn unmet(&self) -> usize {
         self.apps.iter().filter(|app| app.is_unmet()).count()
     }
@@ -106,9 +112,11 @@ impl AppAssignment {
         Some(mean.as_secs_f64())
     }
 
-    /// Whether its latency target is missed on average, or its path is overloaded.
+    /// Whether its latency target is missed on average, or its path is overloaded or loses more than it bears.
     pub(crate) fn is_unmet(&self) -> bool {
-        self.met == Some(false) || self.expected.is_some_and(|expected| expected.overloaded)
+        self.met == Some(false)
+            || self.excess_loss.is_some()
+            || self.expected.is_some_and(|expected| expected.overloaded)
     }
 
     /// Whether its latency target is missed at the 99th percentile.
@@ -126,4 +134,5 @@ pub(super) const UNASSIGNED: AppAssignment = AppAssignment {
     forecast: None,
     expected: None,
     met: None,
+    excess_loss: None,
 };

@@ -10,13 +10,16 @@ use keiro_planner::{
     delay::{AppSpec, Equation3, PathSpec, Prediction, Saturation, Terms, Tolerance},
     plan::{self, OnWire, Problem},
     queueing::{Repair, SharedLine, WireFormat},
-    steer::{PathSample, eligible_paths, path_queue, path_spec, probation_paths},
+    steer::{
+        PathChoice, PathSample, bearable_paths, eligible_paths, path_queue, path_spec,
+        probation_paths,
+    },
 };
 use keiro_units::Bandwidth;
 
 use super::{
     forecast::{Line, Sender, packets_of, wire_format},
-    input::{MeasuredDelay, PlannerInput, traffic_of, workload_of},
+    input::{ExcessLoss, MeasuredDelay, PlannerInput, traffic_of, workload_of},
     line_use::{rate_of_messages, rate_on_wire},
 };
 
@@ -55,6 +58,8 @@ pub(crate) struct PlanningProblem {
     pub(super) allowed: Vec<Vec<bool>>,
     /// Per application and path: it may take the path if its target is met on no other.
     pub(super) spare: Vec<Vec<bool>>,
+    /// Per application and path: what the path loses of it, where that is more than it bears.
+    pub(super) excess_losses: Vec<Vec<Option<ExcessLoss>>>,
     pub(super) by: Vec<AssignedBy>,
     pub(super) tolerance: Tolerance,
     pub(super) planner: Planner,
@@ -125,6 +130,7 @@ impl PlanningProblem {
             reachable: Vec::new(),
             allowed: Vec::new(),
             spare: Vec::new(),
+            excess_losses: Vec::new(),
             by: Vec::new(),
             tolerance: tolerance(config),
             planner: config.gateway.planner,
@@ -167,15 +173,23 @@ impl PlanningProblem {
         if eligible.is_empty() && wanted.is_none() {
             return;
         }
+        // Without a planner, the first path that is up.
+        let first = eligible.first().copied();
+        let choice = PathChoice {
+            allowed: eligible,
+            fallback: probation_paths(hold_downs),
+        };
+        let PathChoice { allowed, fallback } = self.bearable(choice, index, app, input);
         let may: Vec<bool> = self
             .paths
             .iter()
-            .map(|path| eligible.contains(path))
+            .map(|path| allowed.contains(path))
             .collect();
-        let on_probation = probation_paths(hold_downs);
-        // Without a planner, the first path that is up.
-        let first = eligible.first().copied();
         let (allowed, by) = match wanted {
+            // The site's plan does not know what is lost here.
+            Some((path, AssignedBy::Planner)) if input.excess_loss(index, path).is_some() => {
+                (may, AssignedBy::Planner)
+            }
             Some((path, by)) if reaches(&path) && !input.is_damped(path, index, app.peer) => {
                 (self.only(path), by)
             }
@@ -190,8 +204,11 @@ impl PlanningProblem {
             },
         };
         let is_free = wanted.is_none() && by == AssignedBy::Planner;
-        let spare = |path: &PathIndex| is_free && on_probation.contains(path);
+        let spare = |path: &PathIndex| is_free && fallback.contains(path);
         self.spare.push(self.paths.iter().map(spare).collect());
+        let excess_loss = |path: &PathIndex| input.excess_loss(index, *path);
+        self.excess_losses
+            .push(self.paths.iter().map(excess_loss).collect());
         let seen = input.workloads.get(&index).copied();
         if input.is_little_known(index, app) {
             self.little_known.insert(self.apps.len());
@@ -213,6 +230,28 @@ impl PlanningProblem {
             .push(now.and_then(|now| self.paths.iter().position(|path| *path == now)));
         self.allowed.push(allowed);
         self.by.push(by);
+    }
+
+    /// What is left of `choice` by what paths lose of the application.
+    fn bearable(
+        &self,
+        choice: PathChoice<PathIndex>,
+        index: AppIndex,
+        app: &App,
+        input: &PlannerInput,
+    ) -> PathChoice<PathIndex> {
+        let excess = |path| Some(input.excess_loss(index, path)?.ratio());
+        let lateness = |path: PathIndex| {
+            let number = self.paths.iter().position(|other| *other == path);
+            let delay = number.map(|number| self.queues[number].0.delay);
+            let target = app
+                .latency_target
+                .map(|target| self.tolerance.loosen(target));
+            delay.zip(target).map_or(0.0, |(delay, target)| {
+                delay.as_secs_f64() / target.as_secs_f64().max(f64::MIN_POSITIVE)
+            })
+        };
+        bearable_paths(choice, excess, lateness)
     }
 
     fn only(&self, path: PathIndex) -> Vec<bool> {

@@ -17,7 +17,7 @@ use super::{
     expected_delay::ExpectedDelay,
     forecast::{DelayForecast, ForecastState},
     forecasts::{ForecastResolution, Forecasts, members},
-    input::MeasuredDelay,
+    input::{ExcessLoss, MeasuredDelay},
     plan::{AppAssignment, Plan, UNASSIGNED},
     problem::{EQUATION, PlanningProblem},
     refine::SearchResult,
@@ -32,6 +32,8 @@ pub(crate) struct Candidate {
     pub(crate) expected: ExpectedDelay,
     /// Without a forecast: the measured delay, extrapolated to this path.
     pub(crate) extrapolated: Option<MeasuredDelay>,
+    /// What the path loses of the application, where that is more than it bears.
+    pub(crate) excess_loss: Option<ExcessLoss>,
     /// Applications that would miss their latency target by the move, by eq. 3.
     pub(crate) newly_unmet: Vec<AppIndex>,
     /// The most that other applications may send there while the target holds by eq. 3; `None`: no
@@ -127,6 +129,7 @@ impl PlanningProblem {
                         measured,
                         self.tolerance,
                     ),
+                    excess_loss: self.excess_losses[number][alternative.path],
                     newly_unmet: alternative
                         .newly_unmet
                         .iter()
@@ -206,6 +209,7 @@ impl PlanningProblem {
                 forecast,
                 expected: Some(expected),
                 met: expected.met,
+                excess_loss: self.excess_losses[number][assignment[number]],
             };
         }
         Plan {

@@ -13,6 +13,10 @@ use keiro_units::{Bandwidth, ByteCount, Probability};
 
 use super::{forecast::ForecastState, what_if::suppose, *};
 
+mod loss;
+
+pub(crate) use loss::with_apps;
+
 /// The paper's five applications over its two paths.
 pub(crate) fn paper(gateway: &str, pin: &str) -> Config {
     let text = format!(

@@ -11,6 +11,7 @@ use keiro_planner::steer::PathSample;
 use keiro_units::{Bandwidth, Probability};
 
 use super::{input::PlannerInput, plan::Plan};
+use crate::loss_need::LossNeeds;
 
 /// A hypothetical configuration and its inputs.
 pub(crate) struct Supposed {
@@ -178,6 +179,20 @@ impl Supposed {
                     .unwrap_or(Probability::ZERO),
             });
         }
+        if let Some(loss) = set.loss {
+            self.set_excess_losses(index, loss);
+        }
+    }
+
+    /// A path loses so much of its packets.
+    fn set_excess_losses(&mut self, path: PathIndex, loss: Probability) {
+        let losses = &mut self.input.excess_losses;
+        losses.retain(|(_, lossy), _| *lossy != path);
+        let needs = LossNeeds::of(&self.config);
+        for app in (0..self.config.apps.len()).map(AppIndex) {
+            let excess = needs.get(app).and_then(|need| need.excess(loss));
+            losses.extend(excess.map(|excess| ((app, path), excess)));
+        }
     }
 
     /// Levels of a path, for each peer to which it is up.
@@ -220,6 +235,11 @@ impl Supposed {
             if self.input.sending.contains(&like) {
                 self.input.sending.insert(index);
             }
+            let losses = &mut self.input.excess_losses;
+            let of_like = losses.iter().filter(|((app, _), _)| *app == like);
+            let of_like = of_like.map(|((_, path), excess)| ((index, *path), *excess));
+            let of_like: Vec<_> = of_like.collect();
+            losses.extend(of_like);
             if let Some(evidence) = self.input.evidence.get(&like).copied() {
                 self.input.evidence.insert(index, evidence);
             }

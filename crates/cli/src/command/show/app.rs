@@ -96,6 +96,10 @@ pub(super) fn text(app: &AppSnapshot, style: Style) -> String {
             format!("{}{}", human::duration(target), target_text(app, style))
         }),
     );
+    fields.add(
+        "loss",
+        known(app.loss_tolerance_ratio, |bears| loss_text(app, bears)),
+    );
     // Streams have connections, shown below, and no messages.
     match app.class {
         Class::Stream => add_bytes(&mut fields, app),
@@ -110,6 +114,18 @@ fn path_text(app: &AppSnapshot) -> String {
         (Some(path), _) => format!("{path}, chosen by {}", word(&app.assigned_by)),
         (None, Some(last)) => format!("none is up, traffic waits; last on {last}"),
         (None, None) => "none is up, traffic waits".to_owned(),
+    }
+}
+
+/// What may be lost without repair, and what is lost on its path where that is more.
+fn loss_text(app: &AppSnapshot, bears: f64) -> String {
+    let bears = format!("bears {}", human::percent(bears));
+    match &app.excess_loss {
+        Some(excess) => format!(
+            "{bears}, its path loses {}",
+            human::percent(excess.loss_ratio)
+        ),
+        None => bears,
     }
 }
 
