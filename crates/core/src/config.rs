@@ -235,7 +235,7 @@ pub struct PeerConfig {
     pub public_key: PublicKey,
     /// Mixed into the handshake (Noise psk2); all zero where there is none.
     pub preshared_key: PresharedKey,
-    /// The paths to it, at most 256, each with its own `id` and its own socket.
+    /// The paths to it, at most 64, each with its own `id`. Several may share a socket.
     pub paths: Vec<PathConfig>,
     /// The applications that may be exchanged with it.
     pub apps: Vec<AppConfig>,
@@ -266,7 +266,8 @@ impl PeerConfig {
 pub struct PathConfig {
     /// Its number; unique per peer and stable for the session's life.
     pub id: PathId,
-    /// The socket it uses; unique per peer.
+    /// The socket it uses. Paths that share one lead to different addresses of the peer, or to different uplinks
+    /// of the peer that come to us.
     pub socket: SocketId,
     /// `None`: the peer must come to us, its address is learnt.
     pub remote: Option<SocketAddr>,

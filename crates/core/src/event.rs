@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::{
     config::DeliveryClass,
     handshake::PublicKey,
-    id::{AppId, FlowId, MessageId, PathId, PeerId, StreamId, TenantId},
+    id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId, TenantId},
     tenant::PrefixMismatch,
     wire::Versions,
 };
@@ -212,6 +212,17 @@ pub enum Event {
         from: Option<SocketAddr>,
         /// The address that was validated and is in use now.
         to: SocketAddr,
+    },
+    /// A path has never answered, while another path of the same socket works. It is challenged rarely from now
+    /// on, until that one goes down.
+    PathAbandoned { peer: PeerId, path: PathId },
+    /// The peer has more paths to a socket than this endpoint has from there, and those that there are serve
+    /// other paths of the peer. Reported again after `set_paths`.
+    PathsWanted {
+        peer: PeerId,
+        socket: SocketId,
+        /// Paths of this socket that are needed.
+        paths: usize,
     },
     /// The largest packet that the path carries was found or changed.
     MtuChanged {

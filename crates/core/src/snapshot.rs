@@ -124,6 +124,9 @@ pub struct PathSnapshot {
     pub state: PathState,
     /// Where packets are sent; `None`: not known yet.
     pub remote: Option<SocketAddr>,
+    /// It has never answered while another path of the same socket works: it is rarely challenged, and
+    /// nothing is wrong.
+    pub is_abandoned: bool,
     /// Its counters and gauges.
     pub stats: PathStats,
     /// It is not used, because it answers short packets and none of the least size, 576 bytes.

@@ -221,6 +221,7 @@ impl StatusTable {
             core::Event::PathUp { .. }
             | core::Event::PathDown { .. }
             | core::Event::PathMoved { .. }
+            | core::Event::PathAbandoned { .. }
             | core::Event::MtuChanged { .. } => self.on_path_event(active, at, event),
             core::Event::AggregationChanged { .. }
             | core::Event::AggregationPaused { .. }
@@ -249,8 +250,9 @@ impl StatusTable {
             | core::Event::RefusedDuplicateKey { .. }
             | core::Event::AppMismatch { .. }
             | core::Event::KeyChanged { .. } => self.on_peer_event(active, at, event),
-            // The data thread handles the first, the code for tenants the others.
+            // The data thread handles the first, the code for uplinks the second, that for tenants the others.
             core::Event::MessageDone { .. }
+            | core::Event::PathsWanted { .. }
             | core::Event::TenantUnknown { .. }
             | core::Event::TenantRefused { .. }
             | core::Event::PacketsRefused { .. } => None,
@@ -384,6 +386,19 @@ impl StatusTable {
                     from: from.map_or_else(|| "unknown".into(), |from| from.to_string()),
                     to: to.to_string(),
                 })
+            }
+            core::Event::PathAbandoned { peer, path } => {
+                let on = path_ref(active, *peer, *path)?;
+                tracing::info!(
+                    path = on.path,
+                    peer = on.peer,
+                    "this address of the peer has never answered on this uplink, and another one does; it is \
+                     tried rarely from now on"
+                );
+                if let Some(status) = self.paths.get_mut(&PeerPath::new(*peer, *path)) {
+                    status.why = "it has never answered, and another address does".into();
+                }
+                None
             }
             core::Event::MtuChanged { peer, path, mtu } => {
                 let on = path_ref(active, *peer, *path)?;

@@ -196,7 +196,7 @@ impl Endpoint {
         };
         self.add_epoch(now, id, &agreed, new);
         self.stats.accepted_messages += 1;
-        self.debit(now, id, meta.socket, response.len());
+        self.debit(now, id, (meta.socket, meta.remote), response.len());
         self.push_out(meta.socket, meta.remote, response);
     }
 
@@ -459,15 +459,21 @@ impl Endpoint {
         }
         self.by_index.insert(index, id);
         for (socket, remote) in remotes {
-            self.debit(now, id, socket, packet.len());
+            self.debit(now, id, (socket, remote), packet.len());
             self.push_out(socket, remote, packet.clone());
         }
     }
 
     /// A handshake packet leaves beside the pacer, which pays for it like for all others.
-    fn debit(&mut self, now: Instant, id: PeerId, socket: SocketId, len: usize) {
+    fn debit(
+        &mut self,
+        now: Instant,
+        id: PeerId,
+        (socket, remote): (SocketId, SocketAddr),
+        len: usize,
+    ) {
         if let Some(session) = self.peers.get_mut(&id) {
-            session.on_unpaced_sent(now, socket, len);
+            session.on_unpaced_sent(now, socket, remote, len);
         }
     }
 
@@ -482,7 +488,7 @@ impl Endpoint {
     ) {
         let len = packet.len();
         match self.replies.push(socket, remote, packet) {
-            true => self.debit(now, id, socket, len),
+            true => self.debit(now, id, (socket, remote), len),
             false => self.drops.rate_limited += 1,
         }
     }

@@ -183,7 +183,7 @@ impl Session {
         let number = self
             .incarnations
             .on_refused(epoch.incarnation, epoch.ours.incarnation);
-        let path = self.paths.of_socket_mut(meta.socket);
+        let path = self.paths.between_mut(meta.socket, meta.remote);
         let path = path.map_or(PathId(0), |path| path.id());
         let header = DataHeader {
             path: path.0,

@@ -49,7 +49,11 @@ mod transmit;
 mod unknown_tenants;
 mod validation;
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    net::SocketAddr,
+    time::Duration,
+};
 
 use keiro_model::aggregation::{AGGREGATE_HEAD, PARITY_HEAD};
 use keiro_units::{Instant, Probability};
@@ -189,6 +193,8 @@ pub(crate) struct Session {
     /// Of what was received since it was last asked for.
     received_cost: u64,
     prefix_mismatches: PrefixMismatches,
+    /// Paths that the peer has at a socket, where it has more than we have, as last reported.
+    wanted_paths: BTreeMap<SocketId, usize>,
     /// Indices of ours whose keys are gone, for the endpoint to forget.
     pub(crate) retired: Vec<u32>,
     /// The last batch was paced, and so took a turn among paths and among peers.
@@ -257,6 +263,7 @@ impl Session {
             unknown_tenants: UnknownTenants::default(),
             received_cost: 0,
             prefix_mismatches: PrefixMismatches::default(),
+            wanted_paths: BTreeMap::new(),
             retired: Vec::new(),
             took_turn: false,
             reachability: Reachability {
@@ -284,39 +291,44 @@ impl Session {
                 self.on_abandoned(now, config.id, abandoned);
             }
         }
+        self.wanted_paths.clear();
         self.choose_paths(MoveReason::Assigned);
         self.check_up(now);
     }
 
-    /// The socket has a local address again, or another one: its path has to answer from there.
+    /// The socket has a local address again, or another one: its paths have to answer from there.
     pub(crate) fn on_socket_bound(&mut self, now: Instant, socket: SocketId) {
-        let Some(path) = self.paths.of_socket_mut(socket) else {
-            return;
-        };
-        let id = path.id();
-        let abandoned = path.on_bound(now);
-        self.on_path_state_changed(now, MoveReason::PathDown);
-        self.move_packets(now, id);
-        self.on_abandoned(now, id, abandoned);
-        self.request_handshake_from_new_address(now);
+        for id in self.paths.ids_of_socket(socket) {
+            let Some(path) = self.paths.get_mut(id) else {
+                continue;
+            };
+            let abandoned = path.on_bound(now);
+            self.on_path_state_changed(now, MoveReason::PathDown);
+            self.move_packets(now, id);
+            self.on_abandoned(now, id, abandoned);
+            self.request_handshake_from_new_address(now);
+        }
     }
 
-    /// What leaves by the socket takes another route: its path may answer now.
+    /// What leaves by the socket takes another route: its paths may answer now.
     pub(crate) fn on_route_added(&mut self, now: Instant, socket: SocketId) {
-        let path = self.paths.of_socket_mut(socket);
-        if let Some(path) = path.filter(|path| !path.is_up() && !path.is_unbound()) {
-            path.restart_validation(now);
-            self.request_handshake_from_new_address(now);
+        for id in self.paths.ids_of_socket(socket) {
+            let path = self.paths.get_mut(id);
+            if let Some(path) = path.filter(|path| !path.is_up() && !path.is_unbound()) {
+                path.restart_validation(now);
+                self.request_handshake_from_new_address(now);
+            }
         }
     }
 
     /// The socket has no local address any more.
     pub(crate) fn on_socket_unbound(&mut self, now: Instant, socket: SocketId) {
-        let path = self.paths.of_socket_mut(socket);
-        if let Some(path) = path.filter(|path| !path.is_unbound()) {
-            let id = path.id();
-            path.on_unbound(now);
-            self.take_path_down(now, id, PathDownReason::NoLocalAddress);
+        for id in self.paths.ids_of_socket(socket) {
+            let path = self.paths.get_mut(id);
+            if let Some(path) = path.filter(|path| !path.is_unbound()) {
+                path.on_unbound(now);
+                self.take_path_down(now, id, PathDownReason::NoLocalAddress);
+            }
         }
     }
 
@@ -464,16 +476,22 @@ impl Session {
             .set_coalescing_max(path.id(), limit as u64);
     }
 
-    /// A packet of `len` bytes left over the path of `socket` without asking its pacer.
-    pub(crate) fn on_unpaced_sent(&mut self, now: Instant, socket: SocketId, len: usize) {
-        if let Some(path) = self.paths.of_socket_mut(socket) {
+    /// A packet of `len` bytes left `socket` to `remote` without asking a pacer.
+    pub(crate) fn on_unpaced_sent(
+        &mut self,
+        now: Instant,
+        socket: SocketId,
+        remote: SocketAddr,
+        len: usize,
+    ) {
+        if let Some(path) = self.paths.between_mut(socket, remote) {
             path.on_unpaced_sent(now, len);
         }
     }
 
     /// A handshake packet of the peer arrived, whose sender is proven.
     pub(crate) fn on_handshake_received(&mut self, now: Instant, meta: DatagramMeta, len: usize) {
-        if let Some(path) = self.paths.of_socket_mut(meta.socket) {
+        if let Some(path) = self.paths.between_mut(meta.socket, meta.remote) {
             path.on_handshake_received(now, meta.remote, len);
         }
     }
@@ -554,7 +572,7 @@ impl Session {
     }
 
     /// Sockets and addresses at which an initiation may reach the peer.
-    pub(crate) fn remotes(&self) -> Vec<(SocketId, std::net::SocketAddr)> {
+    pub(crate) fn remotes(&self) -> Vec<(SocketId, SocketAddr)> {
         self.paths.remotes()
     }
 
@@ -753,6 +771,7 @@ impl Session {
             path: id,
             reason,
         });
+        self.paths.resume_siblings(now, id);
         self.on_path_state_changed(now, MoveReason::PathDown);
         self.move_packets(now, id);
         self.on_lost(now, id, abandoned.lost);

@@ -4,11 +4,14 @@
 //! `path_selection`'s.
 
 mod copies;
+mod pairing;
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use keiro_units::{Instant, Probability};
 
+pub(crate) use self::pairing::Arrival;
+use self::pairing::Pairing;
 use super::path::{Abandoned, Path, UsedNumbers};
 use crate::{
     config::{AggregationConfig, PathConfig},
@@ -22,8 +25,19 @@ pub(crate) struct PathManager {
     paths: BTreeMap<PathId, Path>,
     /// Of paths that were removed: packet numbers are never used twice under the same keys.
     used_numbers: BTreeMap<PathId, UsedNumbers>,
+    /// Which paths of the peer arrive on ours.
+    pairing: Pairing,
     /// Paths take turns to send, beginning after this one.
     last_polled: Option<PathId>,
+}
+
+/// How the response to a challenge arrived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArrivedResponse {
+    pub(crate) received_at: Instant,
+    pub(crate) socket: SocketId,
+    /// The path that it came over, as the peer numbers it.
+    pub(crate) number: u8,
 }
 
 /// A challenge that was answered, and of which path.
@@ -61,9 +75,54 @@ impl PathManager {
         longest.unwrap_or_default()
     }
 
-    /// The path whose packets use `socket` here.
-    pub(crate) fn of_socket_mut(&mut self, socket: SocketId) -> Option<&mut Path> {
-        self.iter_mut().find(|path| path.socket() == socket)
+    /// Our path that a packet came over: it arrived at `socket` from `remote`, over the path that the peer
+    /// numbers `number`.
+    pub(crate) fn on_packet(
+        &mut self,
+        socket: SocketId,
+        remote: SocketAddr,
+        number: u8,
+    ) -> Arrival {
+        self.pairing.on_packet(&self.paths, socket, remote, number)
+    }
+
+    /// The paths whose packets use `socket` here.
+    pub(crate) fn ids_of_socket(&self, socket: SocketId) -> Vec<PathId> {
+        let on_socket = self.iter().filter(|path| path.socket() == socket);
+        on_socket.map(Path::id).collect()
+    }
+
+    /// The path between `socket` and `remote`; if there is none, the first of the socket.
+    pub(crate) fn between_mut(
+        &mut self,
+        socket: SocketId,
+        remote: SocketAddr,
+    ) -> Option<&mut Path> {
+        let on_socket = self.paths.values().filter(|path| path.socket() == socket);
+        let best = on_socket.min_by_key(|path| path.remote() != Some(remote));
+        let id = best.map(Path::id)?;
+        self.paths.get_mut(&id)
+    }
+
+    /// Another path of the same socket that is up.
+    pub(crate) fn sibling_up(&self, id: PathId) -> Option<PathId> {
+        let socket = self.get(id)?.socket();
+        let mut siblings = self
+            .iter()
+            .filter(|path| path.socket() == socket && path.id() != id);
+        siblings.find(|path| path.is_up()).map(Path::id)
+    }
+
+    /// Challenges abandoned paths at once that share the socket of a path that has gone down, unless another
+    /// of them is up.
+    pub(crate) fn resume_siblings(&mut self, now: Instant, of: PathId) {
+        let Some(socket) = self.get(of).map(Path::socket) else {
+            return;
+        };
+        if self.sibling_up(of).is_none() {
+            let on_socket = self.iter_mut().filter(|path| path.socket() == socket);
+            on_socket.for_each(|path| path.resume(now));
+        }
     }
 
     pub(crate) fn any_up(&self) -> bool {
@@ -82,11 +141,14 @@ impl PathManager {
             .map(Path::id)
     }
 
-    /// The path over which packets that arrived at `socket` are acknowledged: the one that shares the
-    /// socket, so that RTT samples are of one path; any other if that one is not usable.
-    pub(crate) fn for_acks(&self, socket: Option<SocketId>) -> Option<PathId> {
-        let mut paths = self.iter();
-        let same = paths.find(|path| Some(path.socket()) == socket && path.remote().is_some());
+    /// The path over which packets of the peer's path `number` are acknowledged, which arrived at `socket`: the
+    /// one over which they came, so that RTT samples are of one path; any other if that one is not usable.
+    pub(crate) fn for_acks(&self, number: u8, socket: Option<SocketId>) -> Option<PathId> {
+        let on_socket = self
+            .iter()
+            .filter(|path| Some(path.socket()) == socket && path.remote().is_some());
+        let paired = self.pairing.path_of(number);
+        let same = on_socket.min_by_key(|path| Some(path.id()) != paired);
         match same {
             Some(path) if path.state() != PathState::Down => Some(path.id()),
             _ => {
@@ -96,12 +158,14 @@ impl PathManager {
         }
     }
 
-    /// Sockets and addresses at which the peer may be reached.
+    /// Sockets and addresses at which the peer may be reached, each once.
     pub(crate) fn remotes(&self) -> Vec<(SocketId, SocketAddr)> {
-        self.iter()
-            .filter(|path| !path.is_unbound())
-            .filter_map(|path| Some((path.socket(), path.remote()?)))
-            .collect()
+        let mut remotes = Vec::new();
+        for path in self.iter().filter(|path| !path.is_unbound()) {
+            let remote = path.remote().map(|remote| (path.socket(), remote));
+            remotes.extend(remote.filter(|remote| !remotes.contains(remote)));
+        }
+        remotes
     }
 
     /// Paths that `configs` does not name, or names with another socket.
@@ -129,7 +193,9 @@ impl PathManager {
             self.paths.insert(config.id, path);
             return None;
         };
-        path.reconfigure(now, config);
+        if path.reconfigure(now, config) {
+            self.pairing.forget(config.id);
+        }
         (!path.is_up()).then(|| path.abandon())
     }
 
@@ -137,6 +203,7 @@ impl PathManager {
     pub(crate) fn remove(&mut self, id: PathId) -> Option<Abandoned> {
         let mut path = self.paths.remove(&id)?;
         let abandoned = path.abandon();
+        self.pairing.forget(id);
         self.used_numbers.insert(id, path.used_numbers());
         Some(abandoned)
     }
@@ -150,24 +217,30 @@ impl PathManager {
     /// The peer has restarted: packet numbers begin again on every path, from `first_number`.
     pub(crate) fn on_peer_restarted(&mut self, now: Instant, first_number: u64) {
         self.used_numbers.clear();
+        self.pairing = Pairing::default();
         for path in self.paths.values_mut() {
             path.on_peer_restarted(now, first_number);
         }
     }
 
-    /// Takes the response to a challenge.
+    /// Takes the response to a challenge, which came over the peer's path `number` to `socket`.
     pub(crate) fn on_response(
         &mut self,
         now: Instant,
         token: u64,
-        received_at: Instant,
+        response: ArrivedResponse,
     ) -> Option<PathValidated> {
-        self.iter_mut().find_map(|path| {
+        let found = self.iter_mut().find_map(|path| {
             Some(PathValidated {
                 path: path.id(),
-                validated: path.on_response(now, token, received_at)?,
+                validated: path.on_response(now, token, response.received_at)?,
             })
-        })
+        })?;
+        // The peer answers over the path that has been challenged, so the two belong together.
+        if self.get(found.path).map(Path::socket) == Some(response.socket) {
+            self.pairing.on_response(found.path, response.number);
+        }
+        Some(found)
     }
 
     /// The order in which paths are asked for packets.
@@ -187,6 +260,7 @@ impl PathManager {
     ///
     /// Panics with the invariant's name if one does not hold.
     pub(crate) fn check_invariants(&self) {
+        self.pairing.check_invariants(&self.paths);
         for (id, path) in &self.paths {
             assert_eq!(*id, path.id(), "paths are kept by their id");
             assert!(

@@ -13,7 +13,7 @@ use super::{
     clock, cost,
     mtu::MTU_BASE,
     path::Path,
-    path_manager::PathValidated,
+    path_manager::{Arrival, ArrivedResponse, PathValidated},
     reassembly::{FragmentPart, MessagePart, PartError, Whole},
     received::AckPolicy,
     receiver::{ReceivedDatagram, ReceivedPacket},
@@ -25,7 +25,7 @@ use crate::{
     config::DeliveryClass,
     datagram::{DatagramMeta, ip_overhead},
     event::{Event, MessageOutcome, MoveReason, RefusalReason, ResetReason},
-    id::{FlowId, PathId, StreamId, TenantId},
+    id::{FlowId, PathId, SocketId, StreamId, TenantId},
     tenant::PrefixMismatch,
     trace::TraceKind,
     wire::{DataHeader, Feedback, Frame, MessageStatus},
@@ -38,8 +38,9 @@ struct PacketContext {
     received_at: Instant,
     /// The two ECN bits of its IP header.
     ecn: u8,
+    socket: SocketId,
     remote: SocketAddr,
-    /// Our path at whose socket it arrived.
+    /// Our path that it came over; `None`: there is none for the peer's.
     path: Option<PathId>,
     /// The path that it came over, as the peer numbers it.
     number: u8,
@@ -100,11 +101,10 @@ impl Session {
             return true;
         }
         let is_newest = self.receiver.on_packet(header.path, number, meta);
-        let path = self.paths.of_socket_mut(meta.socket);
-        let path = path.map(|path| {
+        let path = self.path_of_packet(meta, header.path);
+        if let Some(path) = path.and_then(|id| self.paths.get_mut(id)) {
             path.on_received(now, meta, is_newest, ip_bytes);
-            path.id()
-        });
+        }
         if let Some(path) = path {
             self.tracer.record(now, path, || TraceKind::PacketReceived {
                 number,
@@ -116,6 +116,7 @@ impl Session {
             now,
             received_at: meta.received_at,
             ecn: meta.ecn & 3,
+            socket: meta.socket,
             remote: meta.remote,
             path,
             number: header.path,
@@ -136,6 +137,25 @@ impl Session {
         }
         self.report_app_mismatch(now);
         true
+    }
+
+    /// Our path that a packet of the peer's path `number` came over. Where there is none for that path, the driver
+    /// is asked for one.
+    fn path_of_packet(&mut self, meta: DatagramMeta, number: u8) -> Option<PathId> {
+        match self.paths.on_packet(meta.socket, meta.remote, number) {
+            Arrival::Path(id) => Some(id),
+            Arrival::NoPath => None,
+            Arrival::Beyond(paths) => {
+                if self.wanted_paths.insert(meta.socket, paths + 1) != Some(paths + 1) {
+                    self.events.push_back(Event::PathsWanted {
+                        peer: self.id,
+                        socket: meta.socket,
+                        paths: paths + 1,
+                    });
+                }
+                None
+            }
+        }
     }
 
     fn report_app_mismatch(&mut self, now: Instant) {
@@ -379,7 +399,15 @@ impl Session {
 
     fn handle_response(&mut self, context: PacketContext, token: u64) {
         let now = context.now;
-        let validated = self.paths.on_response(now, token, context.received_at);
+        let validated = self.paths.on_response(
+            now,
+            token,
+            ArrivedResponse {
+                received_at: context.received_at,
+                socket: context.socket,
+                number: context.number,
+            },
+        );
         let Some(PathValidated { path, validated }) = validated else {
             return;
         };

@@ -181,7 +181,7 @@ impl Session {
 
     /// The path over which packets of the peer's path `number` are acknowledged.
     pub(super) fn path_for_acks(&self, number: u8) -> Option<PathId> {
-        self.paths.for_acks(self.receiver.socket_of(number))
+        self.paths.for_acks(number, self.receiver.socket_of(number))
     }
 
     fn control_waits(&self) -> bool {

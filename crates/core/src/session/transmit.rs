@@ -222,8 +222,14 @@ impl Session {
         buf: &mut TransmitBuf,
         random: &mut ChaCha20Rng,
     ) -> Option<Transmit> {
+        let has_sibling_up = self.paths.sibling_up(id).is_some();
         let path = self.paths.get_mut(id)?;
         let challenge = path.poll_challenge(now, random, &self.settings.timing)?;
+        if has_sibling_up && path.abandon_if_hopeless(now) {
+            let peer = self.id;
+            self.events
+                .push_back(Event::PathAbandoned { peer, path: id });
+        }
         if let Some(is_news) = path.check_unreachable(now) {
             let reason = match path.is_too_small() {
                 true => PathDownReason::TooSmall { bytes: MTU_LEAST },

@@ -34,6 +34,10 @@ const BASE_CHALLENGES: u32 = 4;
 const LEAST_CHALLENGES: u32 = 3;
 /// After none of these was answered, the sizes are not tried for so long. Ours: they are 7 kB.
 const SIZES_AGAIN: Duration = Duration::from_secs(60);
+/// Time between the first challenges of a path that is abandoned; it doubles. Ours.
+const ABANDONED_WAIT_MIN: Duration = Duration::from_secs(2);
+/// Longest time between challenges of a path that is abandoned. Ours: nothing waits for it.
+const ABANDONED_WAIT_MAX: Duration = Duration::from_secs(300);
 /// Challenges remembered: 8 of them 0.5 s apart cover a round trip of 4 s.
 const CHALLENGES_MAX: usize = 8;
 /// Responses that wait at most; at the bound the oldest is dropped.
@@ -49,6 +53,10 @@ pub(crate) struct Validation {
     remote: Option<SocketAddr>,
     /// An address that the peer sends from and that is not validated.
     candidate: Option<SocketAddr>,
+    /// It has answered a challenge since its address was configured.
+    has_answered: bool,
+    /// It is challenged rarely: the wait before the next challenge.
+    abandoned: Option<Duration>,
     /// The driver knows that the path is down.
     down_reported: bool,
     /// The socket has no local address: nothing is sent, and what arrives late is ignored.
@@ -119,6 +127,8 @@ impl Validation {
             configured_remote: remote,
             remote,
             candidate: None,
+            has_answered: false,
+            abandoned: None,
             down_reported: false,
             is_unbound: false,
             challenges: VecDeque::new(),
@@ -157,6 +167,7 @@ impl Validation {
             return false;
         }
         self.configured_remote = remote;
+        self.has_answered = false;
         self.remote = remote;
         true
     }
@@ -167,9 +178,35 @@ impl Validation {
             return;
         }
         self.state = PathState::Validating;
+        self.abandoned = None;
         self.down_reported = false;
         self.forget_challenges();
         self.challenge_at = Some(now);
+    }
+
+    /// Challenges the path rarely from now on, if it is down and has never answered; `false` if it is not, or was
+    /// abandoned before.
+    pub(crate) fn abandon(&mut self) -> bool {
+        let is_hopeless = self.state == PathState::Down && !self.has_answered;
+        if !is_hopeless || self.is_unbound || self.is_abandoned() {
+            return false;
+        }
+        self.abandoned = Some(ABANDONED_WAIT_MIN);
+        true
+    }
+
+    /// Challenges an abandoned path at once, and often as before; `false` if it is not abandoned.
+    pub(crate) fn resume(&mut self, now: Instant) -> bool {
+        let was_abandoned = self.abandoned.take().is_some();
+        if was_abandoned {
+            self.attempts = 0;
+            self.challenge_at = Some(now);
+        }
+        was_abandoned
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.is_some()
     }
 
     /// The socket has a local address again, or another one: the path has to answer from there.
@@ -181,6 +218,7 @@ impl Validation {
     /// The socket has no local address any more.
     pub(crate) fn on_unbound(&mut self) {
         self.is_unbound = true;
+        self.abandoned = None;
         self.state = PathState::Down;
         self.down_reported = true;
         self.responses.clear();
@@ -202,6 +240,7 @@ impl Validation {
     /// The peer is back on another path: challenges this one at once, if it is down.
     pub(crate) fn revalidate(&mut self, now: Instant) {
         if self.state == PathState::Down && !self.is_unbound {
+            self.abandoned = None;
             self.state = PathState::Validating;
             self.attempts = 0;
             self.challenge_at = Some(now);
@@ -219,6 +258,7 @@ impl Validation {
     /// A packet of the peer came from `remote`; challenges it there if that is another address.
     pub(crate) fn on_packet_from(&mut self, now: Instant, remote: SocketAddr) {
         let known = self.remote == Some(remote) && self.is_up();
+        self.abandoned = None;
         if known || self.candidate == Some(remote) || self.is_unbound {
             return;
         }
@@ -281,7 +321,12 @@ impl Validation {
             false => challenge_interval(rtt),
             true => timing.probe_down,
         };
-        self.challenge_at = Some(now + wait.min(timing.probe_down));
+        let mut wait = wait.min(timing.probe_down);
+        if let Some(rare) = &mut self.abandoned {
+            wait = *rare;
+            *rare = (*rare * 2).min(ABANDONED_WAIT_MAX);
+        }
+        self.challenge_at = Some(now + wait);
         Some(SizedChallenge {
             challenge: PathChallenge { token, remote },
             size,
@@ -356,6 +401,8 @@ impl Validation {
             size: challenge.size,
         };
         self.remote = Some(challenge.remote);
+        self.has_answered = true;
+        self.abandoned = None;
         if was_up || validated.came_up {
             self.forget_challenges();
             self.state = PathState::Up;
@@ -405,6 +452,10 @@ impl Validation {
             && self.challenge_at.is_none()
             && self.challenges.is_empty()
             && self.responses.is_empty();
+        assert!(
+            self.abandoned.is_none() || (self.state == PathState::Down && !self.has_answered),
+            "an abandoned path is down and has never answered"
+        );
         assert!(
             !self.is_unbound || is_quiet,
             "a path without a local address is down and sends nothing"

@@ -8,6 +8,7 @@ mod garbage;
 mod key_limits;
 mod pair;
 mod recovery;
+mod shared_sockets;
 mod support;
 mod tenants;
 mod turns;

@@ -13,6 +13,7 @@ impl Path {
             id: self.id,
             state: self.state(),
             remote: self.remote(),
+            is_abandoned: self.is_abandoned(),
             stats: self.stats(queued_bytes),
             is_too_small: self.is_too_small(),
             unanswered: self.answers.unanswered().filter(|_| !self.is_up()),

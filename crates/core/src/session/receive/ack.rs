@@ -24,7 +24,7 @@ impl Session {
             now,
             received_at: context.received_at,
             frame,
-            is_same_path: context.path.is_none_or(|path| path == id),
+            is_same_path: context.path == Some(id),
             ack_delay_max: self.settings.timing.ack_delay_max,
         };
         let Some(result) = path.on_ack(ack) else {

@@ -1,0 +1,119 @@
+//! Which of our paths a packet of the peer came over, where several of them share a socket.
+//!
+//! A gateway with one address may have a peer with several uplinks, and a gateway with one uplink a peer with
+//! several addresses. Packets then arrive at one socket that belong to different paths. The peer numbers its
+//! paths, and each number is paired with one of our paths of the socket at which its packets arrive. Without
+//! that, a path would follow the peer from one of its uplinks to the other with every packet.
+
+use std::{collections::BTreeMap, net::SocketAddr};
+
+use super::Path;
+use crate::id::{PathId, SocketId};
+
+/// Our path on which each of the peer's arrives, by the peer's number. Several may arrive on one of ours, as where
+/// the peer reaches one socket at two addresses.
+#[derive(Debug, Default)]
+pub(super) struct Pairing {
+    paths: BTreeMap<u8, PathId>,
+}
+
+/// What a packet came over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// This path of ours.
+    Path(PathId),
+    /// A path of the peer for which none of ours is left at the socket: each of these is up for another one.
+    /// There are so many.
+    Beyond(usize),
+    /// No path uses the socket.
+    NoPath,
+}
+
+impl Pairing {
+    /// Our path on which the peer's path `number` arrives; `None`: not known yet.
+    pub(super) fn path_of(&self, number: u8) -> Option<PathId> {
+        self.paths.get(&number).copied()
+    }
+
+    /// Decides for an authentic packet of the peer's path `number`, in this order: the path that leads to `remote`;
+    /// the one that is paired with the number, so that a peer that appears elsewhere keeps its path; one that has no
+    /// pair and no address; one without a pair; any that is not up.
+    pub(super) fn on_packet(
+        &mut self,
+        paths: &BTreeMap<PathId, Path>,
+        socket: SocketId,
+        remote: SocketAddr,
+        number: u8,
+    ) -> Arrival {
+        let mut best: Option<(Rank, PathId)> = None;
+        let mut count = 0;
+        for path in paths.values().filter(|path| path.socket() == socket) {
+            count += 1;
+            let rank = self.rank(path, remote, number);
+            if let Some(rank) = rank
+                && best.is_none_or(|(other, _)| rank < other)
+            {
+                best = Some((rank, path.id()));
+            }
+        }
+        let Some((rank, id)) = best else {
+            return match count {
+                0 => Arrival::NoPath,
+                _ => Arrival::Beyond(count),
+            };
+        };
+        if rank == Rank::NotUp {
+            self.forget(id);
+        }
+        if self.path_of(number) != Some(id) {
+            self.paths.insert(number, id);
+        }
+        Arrival::Path(id)
+    }
+
+    fn rank(&self, path: &Path, remote: SocketAddr, number: u8) -> Option<Rank> {
+        if path.remote() == Some(remote) {
+            return Some(Rank::SameRemote);
+        }
+        if self.path_of(number) == Some(path.id()) {
+            return Some(Rank::Paired);
+        }
+        let is_paired = self.paths.values().any(|id| *id == path.id());
+        match is_paired {
+            false if path.remote().is_none() => Some(Rank::Vacant),
+            false => Some(Rank::Unpaired),
+            true if !path.is_up() => Some(Rank::NotUp),
+            true => None,
+        }
+    }
+
+    /// The peer answers a challenge over its path `number`: that one arrives on ours, if nothing else is known.
+    pub(super) fn on_response(&mut self, id: PathId, number: u8) {
+        self.paths.entry(number).or_insert(id);
+    }
+
+    /// The path is gone, or leads elsewhere.
+    pub(super) fn forget(&mut self, id: PathId) {
+        self.paths.retain(|_, other| *other != id);
+    }
+
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(super) fn check_invariants(&self, paths: &BTreeMap<PathId, Path>) {
+        assert!(
+            self.paths.values().all(|id| paths.contains_key(id)),
+            "pairs are those of paths that there are"
+        );
+    }
+}
+
+/// How well a path of ours suits a packet, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    SameRemote,
+    Paired,
+    Vacant,
+    Unpaired,
+    NotUp,
+}
