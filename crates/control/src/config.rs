@@ -9,21 +9,24 @@ mod check;
 mod diff;
 mod draft;
 mod embedded;
+mod endpoint;
 mod entries;
 mod history;
 mod local;
 mod message_tls;
 mod network;
 mod read;
+mod resolve;
 mod store;
 mod template;
 mod tenant;
 #[cfg(test)]
 mod tests;
+mod uplinks;
 mod values;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     net::{IpAddr, SocketAddr},
     ops::Range,
@@ -40,6 +43,7 @@ pub use self::{
     aggregation::{Aggregation, Fec, Mode as AggregationMode, Redundancy, Spread as CopySpread},
     diff::{Changes, ConfigDiff},
     embedded::reached_by,
+    endpoint::{HostName, HostPort, PEER_ENDPOINTS_MAX, PeerEndpoint},
     history::History,
     local::{DEFAULT_PATH_PORT, Family, InterfaceLocal, Local},
     message_tls::{
@@ -47,12 +51,14 @@ pub use self::{
         MESSAGE_TLS_CONNECTIONS_MAX, MessageClient, MessageTls, MessageTlsFile, MessageToken,
     },
     network::{Network, admits, names_alone},
+    resolve::{Found, FoundInterface, further_name},
     store::{Endpoint, Etcd, Store},
     template::{Template, Uplink},
     tenant::{
         DEFAULT_TENANT_MTU, DEFAULT_TENANT_QUEUE, DEFAULT_TENANTS_MAX, Fairness, Member, Tenant,
         TenantController, TenantPeer, TenantRule, WhenStopped,
     },
+    uplinks::{AutoUplinks, DEFAULT_UPLINKS_RATE, Pattern},
 };
 use crate::key::PublicKey;
 
@@ -138,7 +144,8 @@ pub struct Config {
     pub history: History,
     /// How small packets are aggregated.
     pub aggregation: Aggregation,
-    /// Its uplinks, in file order; at least one.
+    /// Its uplinks: in file order, then those by `uplinks = "auto"`, then further ones over the same uplinks. See
+    /// [`Config::resolved`].
     pub paths: Vec<Path>,
     /// Its peers, in file order; may be empty.
     pub peers: Vec<Peer>,
@@ -204,6 +211,8 @@ pub struct Gateway {
     pub probe_share: Probability,
     /// Group that owns the sockets (mode 0660); `None`: the group keiro runs as.
     pub socket_group: Option<String>,
+    /// Interfaces with a default route are paths; `None`: only those of the file.
+    pub auto_uplinks: Option<AutoUplinks>,
 }
 
 /// `[[path]]`: an uplink of this gateway.
@@ -211,6 +220,7 @@ pub struct Gateway {
 pub struct Path {
     /// Its name, unique among paths.
     pub name: Name,
+    pub origin: PathOrigin,
     /// Where it leaves this gateway.
     pub local: Local,
     /// What this gateway may send on it: bit/s of whole IP packets, not zero.
@@ -219,6 +229,17 @@ pub struct Path {
     pub delay: Option<Duration>,
     /// Upper bound of the MTU search, in IP packet bytes, 1280..=65535; `None`: the interface's.
     pub mtu_max: Option<ByteCount>,
+}
+
+/// Why there is a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathOrigin {
+    /// It is in the file.
+    Written,
+    /// By `uplinks = "auto"`.
+    Auto,
+    /// A further one over the uplink of this path, to another address of a peer or to another uplink of it.
+    Further(PathIndex),
 }
 
 /// `[[peer]]`: another gateway.
@@ -231,6 +252,10 @@ pub struct Peer {
     pub preshared_key_file: Option<PathBuf>,
     /// Its address per path. On a path that is not here the peer has to connect to this gateway.
     pub endpoints: BTreeMap<PathIndex, SocketAddr>,
+    /// Its addresses on all paths that are not in `endpoints` in the file; may be empty.
+    pub endpoint: Vec<PeerEndpoint>,
+    /// Paths of [`PathOrigin::Further`] that lead to it. Paths of other origins always do.
+    pub further_paths: BTreeSet<PathIndex>,
     /// Memory for messages of this peer that are not complete, bytes.
     pub reassembly_max: ByteCount,
 }

@@ -13,7 +13,8 @@ use std::{
 use anyhow::Context;
 use keiro_control::{
     config::{
-        App, AppIndex, Class, Config, Destination, Local, Path, PathIndex, PeerIndex, Transport,
+        App, AppIndex, Class, Config, Destination, Local, Path, PathIndex, PathOrigin, PeerIndex,
+        Transport,
     },
     key,
 };
@@ -142,7 +143,7 @@ pub(crate) fn prepare(
     }
     let mut sockets = BTreeMap::new();
     for path in &config.paths {
-        if !active.sockets.contains_key(&path.local) {
+        if !active.sockets.contains_key(&path.local) && !sockets.contains_key(&path.local) {
             let opened = active
                 .open_first(path, &network)
                 .with_context(|| format!("{}: path `{}`", config.file(), path.name))?;
@@ -320,6 +321,11 @@ impl Active {
         self.peers.get(name).map(|peer| peer.id)
     }
 
+    /// How many paths there are to all peers together.
+    pub(crate) fn paths_to_peers(&self) -> usize {
+        self.peers.values().map(|peer| peer.paths.len()).sum()
+    }
+
     /// The numbers of all peers.
     pub(crate) fn peer_ids(&self) -> impl Iterator<Item = PeerId> + '_ {
         self.peers.values().map(|peer| peer.id)
@@ -393,10 +399,13 @@ impl Active {
         };
         let mtu = mtu_max(path, network);
         for peer in self.peers.values_mut() {
-            let mut paths = peer.paths.iter_mut();
-            let changed = paths.find(|path| path.socket == socket && path.mtu_max != mtu);
-            if let Some(path) = changed {
+            let paths = peer.paths.iter_mut();
+            let mut is_changed = false;
+            for path in paths.filter(|path| path.socket == socket && path.mtu_max != mtu) {
                 path.mtu_max = mtu;
+                is_changed = true;
+            }
+            if is_changed {
                 let (peer, paths) = (peer.id, peer.paths.clone());
                 data.send(Command::SetPaths { peer, paths })?;
             }
@@ -522,6 +531,10 @@ impl Active {
 
     fn path_configs(&self, config: &Config, peer: PeerIndex, mtu: &[u16]) -> Vec<PathConfig> {
         let path_config = |(number, path): (usize, &Path)| {
+            let is_further = matches!(path.origin, PathOrigin::Further(_));
+            if is_further && !config[peer].further_paths.contains(&PathIndex(number)) {
+                return None;
+            }
             Some(PathConfig {
                 id: self.path_ids.id(PathIndex(number))?,
                 socket: *self.sockets.get(&path.local)?,

@@ -283,6 +283,14 @@ impl Gateway {
         if let Some(kind) = self.tenant_event(event) {
             return self.publish(kind);
         }
+        if let keiro_core::Event::PathsWanted {
+            peer,
+            socket,
+            paths,
+        } = event
+        {
+            return self.on_paths_wanted(*peer, *socket, *paths);
+        }
         let (config, plan, input) = (&self.config, &self.planning.plan, &self.planning.input);
         let path_ids = self.active.path_ids();
         let numbers = |moved: &AppMove<'_>| {

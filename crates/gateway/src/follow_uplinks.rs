@@ -5,16 +5,18 @@
 use std::{collections::BTreeSet, time::Instant as Stopwatch};
 
 use keiro_control::{
-    config::{Config, Local, Path},
+    config::{Config, Found, Local, Path, PathOrigin},
     protocol::EventKind,
 };
-use keiro_core::SocketId;
+use keiro_core::{PeerId, SocketId};
 
 use crate::{
     active::{OpenError, open_uplink},
     data::command::{Command, DataThreadGone},
     gateway::Gateway,
-    uplinks::{Binding, Network, NetworkWatch, Problem, Step, UplinkChange, Uplinks},
+    uplinks::{
+        Binding, Network, NetworkWatch, Problem, Step, UplinkChange, Uplinks, found_interfaces,
+    },
 };
 
 impl Gateway {
@@ -45,7 +47,7 @@ impl Gateway {
         if !self.network_due().is_some_and(is_due) {
             return Ok(());
         }
-        let network = match look(self.network.as_mut(), self.active.locals()) {
+        let network = match look(self.network.as_mut(), &self.written) {
             Ok(network) => network,
             // It is looked at again soon.
             Err(problem) => {
@@ -53,12 +55,30 @@ impl Gateway {
                 return Ok(());
             }
         };
+        let before = &self.found.interfaces;
+        self.found.interfaces = found_interfaces(&self.written, &network, before);
+        if self.found != self.followed {
+            self.follow_found(&network)?;
+        }
         for change in self.active.uplinks_mut().on_network(&network) {
             self.change_uplink(change, &network)?;
         }
         let bindings = self.active.uplinks().bindings();
         self.uplink_routes.follow(bindings, &network);
         Ok(())
+    }
+
+    /// A peer has several uplinks that all come to one of ours.
+    pub(crate) fn on_paths_wanted(&mut self, peer: PeerId, socket: SocketId, paths: usize) {
+        let peer = self.active.peer_name(peer).map(str::to_owned);
+        let local = self.active.local_of(socket).cloned();
+        if let Some(of) = peer.zip(local) {
+            let wanted = self.found.wanted.entry(of).or_default();
+            *wanted = paths.max(*wanted);
+            if let Some(network) = &mut self.network {
+                network.request();
+            }
+        }
     }
 
     fn change_uplink(
@@ -137,7 +157,9 @@ impl Gateway {
     /// Reports paths that leave elsewhere than those of before, `known`, and cannot now.
     pub(crate) fn publish_missing_uplinks(&mut self, known: &BTreeSet<Local>) {
         let missing = |path: &&Path| {
-            !known.contains(&path.local) && self.active.uplinks().problem(&path.local).is_some()
+            !matches!(path.origin, PathOrigin::Further(_))
+                && !known.contains(&path.local)
+                && self.active.uplinks().problem(&path.local).is_some()
         };
         let missing: Vec<Path> = self.config.paths.iter().filter(missing).cloned().collect();
         for path in missing {
@@ -168,30 +190,57 @@ impl Gateway {
     }
 }
 
-/// What this machine lacks for the paths of a configuration that no gateway runs with, one line each. A gateway
-/// starts without it, and uses the paths when it appears.
-pub fn path_problems(config: &Config) -> Vec<String> {
+/// The paths that a gateway would have on this machine now, with a configuration that none runs with.
+#[derive(Debug, Default)]
+pub struct PathsNow {
+    /// By `uplinks = "auto"`: name and where it leaves.
+    pub auto: Vec<String>,
+    /// What this machine lacks for the paths, one line each. A gateway starts without it, and uses the paths when
+    /// it appears.
+    pub problems: Vec<String>,
+}
+
+/// See [`PathsNow`].
+pub fn paths_now(written: &Config) -> PathsNow {
     let mut watch = NetworkWatch::open().ok();
-    let locals = config.paths.iter().map(|path| &path.local);
-    let Ok(network) = look(watch.as_mut(), locals) else {
-        return Vec::new();
+    let Ok(network) = look(watch.as_mut(), written) else {
+        return PathsNow::default();
     };
+    let found = Found {
+        interfaces: found_interfaces(written, &network, &[]),
+        ..Found::default()
+    };
+    let config = written.resolved(&found);
+    let is_further = |path: &&Path| matches!(path.origin, PathOrigin::Further(_));
     let problem = |path: &Path| {
         let problem = Uplinks::problem_of(&path.local, &network)?;
         Some(format!("path {}: {problem}", path.name))
     };
-    config.paths.iter().filter_map(problem).collect()
+    let auto = config
+        .paths
+        .iter()
+        .filter(|path| path.origin == PathOrigin::Auto);
+    let address = |path: &Path| match Uplinks::first(&path.local, &network) {
+        Ok(binding) => format!("{} from {}", path.name, binding.local),
+        Err(_) => format!("{} from {}", path.name, path.local),
+    };
+    PathsNow {
+        auto: auto.map(address).collect(),
+        problems: config
+            .paths
+            .iter()
+            .filter(|path| !is_further(path))
+            .filter_map(problem)
+            .collect(),
+    }
 }
 
-/// What the machine has now, as far as `locals` depend on it.
-pub(crate) fn look<'a>(
-    watch: Option<&mut NetworkWatch>,
-    locals: impl Iterator<Item = &'a Local>,
-) -> Result<Network, Problem> {
+/// What the machine has now, as far as the paths of a configuration depend on it, which is as in its file.
+pub(crate) fn look(watch: Option<&mut NetworkWatch>, written: &Config) -> Result<Network, Problem> {
     let Some(watch) = watch else {
         return Ok(Network::default());
     };
-    watch.look(locals).map_err(|error| Problem::NotKnown {
+    watch.look(written).map_err(|error| Problem::NotKnown {
         why: error.to_string(),
     })
 }

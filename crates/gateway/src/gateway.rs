@@ -13,7 +13,7 @@ use std::{
 };
 
 use keiro_control::{
-    config::{self, Config},
+    config::{self, Config, Found},
     key,
     protocol::{Event, EventKind},
 };
@@ -50,7 +50,13 @@ use crate::{
 
 /// A gateway that has been started and waits to be served.
 pub struct Gateway {
+    /// With what was found.
     pub(crate) config: Config,
+    /// As in the file.
+    pub(crate) written: Config,
+    /// What the machine, the network and the peers have shown, and what of it the configuration follows.
+    pub(crate) found: Found,
+    pub(crate) followed: Found,
     pub(crate) config_file: ConfigFile,
     pub(crate) process: Process,
     pub(crate) active: Active,
@@ -197,7 +203,7 @@ impl Gateway {
         format!(
             "{} of {} paths up, {} of {} latency targets met",
             self.planning.input.paths_up(),
-            self.config.paths.len() * self.config.peers.len(),
+            self.active.paths_to_peers(),
             with_target.clone().filter(met).count(),
             with_target.count(),
         )

@@ -60,7 +60,7 @@ use keiro_linux::{
 };
 
 pub use event_log::EVENT_FIELDS;
-pub use follow_uplinks::path_problems;
+pub use follow_uplinks::{PathsNow, paths_now};
 pub use gateway::Gateway;
 pub use message_tls::problem as message_tls_problem;
 pub use offline::plan_of;

@@ -221,7 +221,8 @@ fn tenants_on_paths(registry: &mut Registry, tenants: &[TenantSnapshot]) {
 fn paths(registry: &mut Registry, page: &Page<'_>) {
     let label = |p: &PathSnapshot| vec![("path", p.name.clone()), ("peer", p.peer.clone())];
     let up = |p: &PathSnapshot| (label(p), f64::from(p.state == PathState::Up));
-    gauges(registry, &metrics::PATH_UP, page.paths.iter().map(up));
+    let in_use = page.paths.iter().filter(|path| !path.abandoned);
+    gauges(registry, &metrics::PATH_UP, in_use.map(up));
     register_stats(registry, page.paths.iter().map(|p| (label(p), &p.stats.0)));
     let capacities = page.paths.iter();
     register_stats(

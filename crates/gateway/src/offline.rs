@@ -1,7 +1,7 @@
 //! Planning from a configuration alone, for those who ask before anything runs.
 
 use keiro_control::{
-    config::{Config, PathIndex, Peer, PeerIndex},
+    config::{Config, Found, PathIndex, PathOrigin, Peer, PeerIndex},
     protocol::{ErrorResponse, PlanSnapshot, WhatIf},
 };
 
@@ -20,9 +20,13 @@ use crate::{
 /// # Errors
 /// What in `what_if` cannot be supposed.
 pub fn plan_of(config: &Config, what_if: &[WhatIf]) -> Result<PlanSnapshot, ErrorResponse> {
+    let config = &config.resolved(&Found::default());
     let mut input = PlannerInput::default();
     for (number, peer) in config.peers.iter().enumerate() {
-        let leads_there = |path: &PathIndex| reaches(*path, peer);
+        let leads_there = |path: &PathIndex| {
+            let is_further = matches!(config[*path].origin, PathOrigin::Further(_));
+            reaches(*path, peer) && (!is_further || peer.further_paths.contains(path))
+        };
         let paths = (0..config.paths.len()).map(PathIndex).filter(leads_there);
         input
             .up

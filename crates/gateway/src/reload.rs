@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, time::SystemTime};
 
 use keiro_control::{
-    config::{Config, ConfigDiff, Local, Name},
+    config::{Config, ConfigDiff, Found, Local, Name},
     key,
     protocol::{DownReason, ErrorCode, ErrorResponse, EventKind},
 };
@@ -14,7 +14,10 @@ use sd_notify::NotifyState;
 use crate::{
     active::{self, Preferences, app_id},
     core_config::{aggregation, scheduler},
-    data::{self, command::Command},
+    data::{
+        self,
+        command::{Command, DataThreadGone},
+    },
     follow_uplinks::look,
     gateway::{Gateway, notify},
     loss_need::LossNeeds,
@@ -22,6 +25,7 @@ use crate::{
     path_ids::PeerPath,
     planning::{PlanMode, PlannerInput, PlanningProblem},
     start::load,
+    uplinks::{Network, found_interfaces},
 };
 
 /// The result of a reload.
@@ -94,49 +98,81 @@ impl Gateway {
         if self.draining {
             return Err(one(anyhow::anyhow!("the gateway is stopping")));
         }
-        let config = self.read_file()?;
+        let written = self.read_file()?;
         let own_key = |config: &Config| {
             config
                 .peers
                 .iter()
                 .any(|peer| peer.public_key == self.process.public_key)
         };
-        if own_key(&config) {
+        if own_key(&written) {
             return Err(one(anyhow::anyhow!(
                 "a peer has this gateway's own public key"
             )));
         }
-        let locals = config.paths.iter().map(|path| &path.local);
-        let found = look(self.network.as_mut(), locals);
-        let found = found.map_err(|problem| one(anyhow::anyhow!("{problem}")))?;
+        let machine = look(self.network.as_mut(), &written);
+        let machine = machine.map_err(|problem| one(anyhow::anyhow!("{problem}")))?;
         // What has changed for paths that stay is still to be followed.
         if let Some(network) = &mut self.network {
             network.request();
         }
-        let prepared = active::prepare(&config, &self.active, found).map_err(one)?;
-        let devices = self.tenants.prepare(&config).map_err(one)?;
-        let message_tls = message_tls::settings(&config).map_err(|error| one(error.into()))?;
+        let found = Found {
+            interfaces: found_interfaces(&written, &machine, &[]),
+            ..self.found.of_config(&written)
+        };
+        let reloaded = self.adopt(&written, &found, &machine).map_err(one)?;
+        self.written = written;
+        self.found = found;
+        self.config_file.loaded = SystemTime::now();
+        Ok(reloaded)
+    }
+
+    /// Lets the configuration follow what was found since it was applied. Where that fails, all stays as it is.
+    pub(crate) fn follow_found(&mut self, machine: &Network) -> Result<(), DataThreadGone> {
+        self.followed = self.found.clone();
+        if self.draining {
+            return Ok(());
+        }
+        let (written, found) = (self.written.clone(), self.found.clone());
+        match self.adopt(&written, &found, machine) {
+            Ok(Reloaded { changes, .. }) => {
+                tracing::info!("paths follow what was found: {changes}");
+            }
+            Err(error) => tracing::error!("paths stay as they are: {error:#}"),
+        }
+        Ok(())
+    }
+
+    /// Applies a configuration, which is as in its file, with what was found on a machine like this.
+    fn adopt(
+        &mut self,
+        written: &Config,
+        found: &Found,
+        machine: &Network,
+    ) -> anyhow::Result<Reloaded> {
+        let config = written.resolved(found);
+        let prepared = active::prepare(&config, &self.active, machine.clone())?;
+        let devices = self.tenants.prepare(&config)?;
+        let message_tls = message_tls::settings(&config)?;
         let changes = Box::new(self.config.diff(&config));
         let known: BTreeSet<Local> = self.active.locals().cloned().collect();
         let is_own_key = self.is_own_key(&config);
         self.config_file.running.follow(&config, is_own_key);
         let warnings = config.warnings().iter().map(ToString::to_string).collect();
         self.config = config;
+        self.followed = found.clone();
         self.active.follow_paths(&self.config);
         self.follow_others();
         // Its indices are those of the old one.
         self.planning.input = PlannerInput::default();
-        self.config_file.loaded = SystemTime::now();
         let scheduler = Command::SetScheduler(scheduler(&self.config));
-        self.data
-            .send(scheduler)
-            .map_err(|error| one(error.into()))?;
+        self.data.send(scheduler)?;
         let probes = Command::SetProbeShare(self.config.gateway.probe_share);
-        self.data.send(probes).map_err(|error| one(error.into()))?;
+        self.data.send(probes)?;
         // Unchanged it would reset the aggregation controllers.
         if changes.gateway.iter().any(|key| key == "aggregation") {
             let gathers = Command::SetAggregation(Box::new(aggregation(&self.config)));
-            self.data.send(gathers).map_err(|error| one(error.into()))?;
+            self.data.send(gathers)?;
         }
         let problem = PlanningProblem::new(&self.config, &PlannerInput::default());
         self.planning.plan = problem.answer(
@@ -149,14 +185,13 @@ impl Gateway {
         let removed = self
             .active
             .apply(&self.config, prepared, &preferences, &self.data);
-        for peer in removed.map_err(|error| one(error.into()))? {
+        for peer in removed? {
             self.status.forget_peer(&peer);
             let reason = DownReason::Removed;
             self.publish(EventKind::PeerDown { peer, reason });
         }
         self.tenants
-            .apply(&self.config, devices, &self.active, &self.data)
-            .map_err(|error| one(error.into()))?;
+            .apply(&self.config, devices, &self.active, &self.data)?;
         let refused = self.tenants.install(&self.config).into_iter();
         let refused = refused.map(|line| format!("{line}; the gateway tries again every second"));
         let problems = refused.chain(self.tenants.problems(&self.config)).collect();
@@ -166,7 +201,7 @@ impl Gateway {
         self.follow_configuration();
         self.publish_missing_uplinks(&known);
         self.site.forget_before_start();
-        self.replan().map_err(|error| one(error.into()))?;
+        self.replan()?;
         Ok(Reloaded {
             changes,
             needs_restart: self.config_file.running.pending().to_vec(),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use keiro_control::{
-    config::{App, AppIndex, Class, Config, PathIndex, Peer, PeerIndex, Planner},
+    config::{App, AppIndex, Class, Config, PathIndex, PathOrigin, Peer, PeerIndex, Planner},
     protocol::{
         AggregationChange, AggregationSnapshot, AppSnapshot, AssignedBy, DelaySummary,
         ErrorResponse, EventKind, Explanation, FecSnapshot, ForwardSnapshot, JudgedBy,
@@ -206,7 +206,7 @@ impl<'a> View<'a> {
                     .filter(|path| path.state == PathState::Up)
                     .count(),
             ),
-            paths: count(paths.len()),
+            paths: count(paths.iter().filter(|path| !path.abandoned).count()),
             peers_up: count(
                 peers
                     .iter()
@@ -404,8 +404,10 @@ impl<'a> View<'a> {
             name: name.to_owned(),
             peer: peer_name.to_owned(),
             state: path_state(live.state),
+            abandoned: live.is_abandoned,
             why: status.map(|status| status.why.clone()).unwrap_or_default(),
-            diagnosis: path_diagnosis(self.snapshot.at, live, session.key_since.is_some()),
+            diagnosis: path_diagnosis(self.snapshot.at, live, session.key_since.is_some())
+                .filter(|_| !live.is_abandoned),
             trusted_in_seconds: self
                 .gateway
                 .planning
@@ -454,7 +456,8 @@ impl<'a> View<'a> {
     fn path_problems(&self) -> Vec<String> {
         let uplinks = self.gateway.active.uplinks();
         let paths = self.gateway.config.paths.iter();
-        paths
+        let uplink_paths = paths.filter(|path| !matches!(path.origin, PathOrigin::Further(_)));
+        uplink_paths
             .filter_map(|path| {
                 let problem = uplinks.problem(&path.local)?;
                 Some(format!("path {}: {problem}", path.name))

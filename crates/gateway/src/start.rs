@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, bail};
 use keiro_control::{
     ConfigError,
-    config::{self, Config},
+    config::{self, Config, Found},
     key,
     protocol::EventKind,
 };
@@ -56,7 +56,7 @@ use crate::{
     steering::Steering,
     tenants::{OpenedDevices, Tenants},
     trigger::Trigger,
-    uplinks::{NetworkWatch, UplinkRoutes},
+    uplinks::{NetworkWatch, UplinkRoutes, found_interfaces},
 };
 
 /// Default of [`Options::spin`]: covers the median wake-up.
@@ -80,16 +80,13 @@ impl Gateway {
         options: &Options,
         run_as: Option<&RunAs>,
     ) -> anyhow::Result<Self> {
-        let config = load(config_path, options.lab_variants)?;
-        for warning in config.warnings() {
+        let written = load(config_path, options.lab_variants)?;
+        for warning in written.warnings() {
             tracing::warn!("{warning}");
         }
-        let (private_key, public_key) = own_keys(&config)?;
-        if let Some(note) = config.unit_note() {
-            tracing::info!("{note}");
-        }
+        let (private_key, public_key) = own_keys(&written)?;
         if let Some(run_as) = run_as {
-            privileges::prepare_directories(&config, run_as);
+            privileges::prepare_directories(&written, run_as);
         }
         let active = Active::default();
         let mut network = NetworkWatch::open()
@@ -97,14 +94,21 @@ impl Gateway {
                 |error| tracing::warn!(%error, "interfaces and addresses are not followed"),
             )
             .ok();
-        let locals = config.paths.iter().map(|path| &path.local);
-        let found =
-            look(network.as_mut(), locals).map_err(|problem| anyhow::anyhow!("{problem}"))?;
+        let machine =
+            look(network.as_mut(), &written).map_err(|problem| anyhow::anyhow!("{problem}"))?;
+        let found = Found {
+            interfaces: found_interfaces(&written, &machine, &[]),
+            ..Found::default()
+        };
+        let config = written.resolved(&found);
+        if let Some(note) = config.unit_note() {
+            tracing::info!("{note}");
+        }
         // What the paths need beside their sockets follows when they are open.
         if let Some(network) = &mut network {
             network.request();
         }
-        let prepared = active::prepare(&config, &active, found)?;
+        let prepared = active::prepare(&config, &active, machine)?;
         let tenants = Tenants::default();
         let devices = tenants.prepare(&config)?;
 
@@ -189,6 +193,9 @@ impl Gateway {
             draining: false,
             drained: false,
             config,
+            written,
+            followed: found.clone(),
+            found,
         };
         gateway.apply_first_configuration(prepared, devices)?;
         let messages = sockets.messages.into_iter();

@@ -6,7 +6,7 @@ use std::{fs, io::Read, path::Path};
 
 use keiro_control::{Config, ConfigError, config::Problem, key::load_private_key};
 use keiro_egress::config::{AsbrConfig, EndpointConfig, Kind};
-use keiro_gateway::{message_tls_problem, path_problems, store_problem};
+use keiro_gateway::{message_tls_problem, paths_now, store_problem};
 use serde::Serialize;
 
 use self::fix::FixError;
@@ -155,7 +155,16 @@ fn summary(file: &Path, config: &Config) -> String {
     for warning in config.warnings() {
         text.push_str(&format!("warning: {warning}\n"));
     }
-    for problem in path_problems(config) {
+    let now = paths_now(config);
+    if config.gateway.auto_uplinks.is_some() {
+        let uplinks = match now.auto.is_empty() {
+            true => "no interface of this machine now; those with a default route are, when there are some"
+                .to_owned(),
+            false => now.auto.join(", "),
+        };
+        text.push_str(&format!("uplinks = \"auto\": {uplinks}\n"));
+    }
+    for problem in now.problems {
         text.push_str(&format!("warning: {problem}\n"));
     }
     // Not the file's fault, so no failure: it may be checked on another machine, or by a user who

@@ -44,6 +44,8 @@ pub(crate) fn init(args: &args::Init) -> Result<(), Failure> {
         name: args.name.clone().unwrap_or_else(machine_name),
         private_key_file: key_file.clone(),
         uplinks: uplinks(args.port)?,
+        auto: true,
+        auto_port: args.port,
     };
     let text = template.render();
     // What is written must be what the gateway reads; a failure here is ours.
@@ -67,7 +69,7 @@ pub(crate) fn init(args: &args::Init) -> Result<(), Failure> {
         );
     }
     crate::output::message!(
-        "next: write the rates that your providers sell, and the peers and applications, then"
+        "next: write the peers and applications, and the rates that your providers sell (uplinks_rate), then"
     );
     crate::output::message!("  keiro config check {}", file.display());
     crate::output::message!("the peer needs this gateway's public key:");

@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     AppIndex, Class, Config, ConfigError, Destination, Family, Forward, Local, Network, PATHS_MAX,
-    PathIndex, Peer, Planner, aggregation,
+    PathIndex, Peer, PeerEndpoint, Planner, aggregation,
     draft::{Draft, ForwardSpans, PeerSpans},
     embedded::reached_by,
     history, message_tls, tenant,
@@ -382,6 +382,26 @@ fn endpoints(draft: &Draft, report: &mut Report<'_>) {
                 report.add(at, message, "every gateway has an address of its own");
             }
         }
+        for (of_all, at) in peer.endpoint.iter().zip(&spans.endpoint) {
+            if let PeerEndpoint::Address(address) = of_all {
+                own_address(draft, "endpoint", address, at, report);
+            }
+        }
+    }
+}
+
+/// Refuses an endpoint at which this gateway itself is.
+fn own_address(
+    draft: &Draft,
+    key: &str,
+    address: &SocketAddr,
+    at: &Range<usize>,
+    report: &mut Report<'_>,
+) {
+    let mut paths = draft.paths.iter();
+    if paths.any(|(path, _)| path.local.address() == Some(*address)) {
+        let message = format!("{key}: `{address}` is this gateway itself");
+        report.add(at, message, "write the peer's address");
     }
 }
 
@@ -407,13 +427,8 @@ fn endpoint(
             Some(_) => format!("write the peer's {here} address, or add a path for {there}"),
         };
         report.add(at, message, &hint);
-    } else if draft
-        .paths
-        .iter()
-        .any(|(p, _)| p.local.address() == Some(*address))
-    {
-        let message = format!("endpoints: `{address}` is this gateway itself");
-        report.add(at, message, "write the peer's address");
+    } else {
+        own_address(draft, "endpoints", address, at, report);
     }
 }
 

@@ -160,6 +160,7 @@ fn gateway_keys(old: &Gateway, new: &Gateway) -> Vec<String> {
         tolerance,
         probe_share,
         socket_group,
+        auto_uplinks,
     } = old;
     let keys = [
         ("name", *name != new.name),
@@ -178,6 +179,7 @@ fn gateway_keys(old: &Gateway, new: &Gateway) -> Vec<String> {
         ("tolerance", *tolerance != new.tolerance),
         ("probe_share", *probe_share != new.probe_share),
         ("socket_group", *socket_group != new.socket_group),
+        ("uplinks", *auto_uplinks != new.auto_uplinks),
     ];
     keys.into_iter()
         .filter(|(_, changed)| *changed)
@@ -198,9 +200,17 @@ fn peers(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
             public_key,
             preshared_key_file,
             endpoints: _,
+            endpoint,
+            further_paths: _,
             reassembly_max,
         } = peer;
-        let rest = (*public_key, preshared_key_file.clone(), *reassembly_max);
+        let endpoint = endpoint.clone();
+        let rest = (
+            *public_key,
+            preshared_key_file.clone(),
+            *reassembly_max,
+            endpoint,
+        );
         let endpoints: Vec<_> = endpoints
             .into_iter()
             .map(|(n, e)| (n.to_owned(), e))

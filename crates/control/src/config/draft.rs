@@ -50,6 +50,8 @@ pub(super) struct PathSpans {
 
 pub(super) struct PeerSpans {
     pub(super) public_key: Range<usize>,
+    /// Of each entry of `endpoint`.
+    pub(super) endpoint: Vec<Range<usize>>,
     pub(super) endpoints: BTreeMap<PathIndex, Range<usize>>,
 }
 

@@ -172,7 +172,7 @@ impl Reader<'_> {
     }
 }
 
-fn port(value: &DeValue<'_>) -> Result<u16, ValueError> {
+pub(super) fn port(value: &DeValue<'_>) -> Result<u16, ValueError> {
     let number = integer(value)?;
     let found = u16::try_from(number).ok().filter(|port| *port > 0);
     found.ok_or_else(|| {

@@ -4,7 +4,12 @@
 //! `check`, which looks at them together. Goes on after a problem to find the others; the result
 //! is built only if there are none.
 
-use std::{collections::BTreeMap, net::SocketAddr, ops::Range, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    ops::Range,
+    time::Duration,
+};
 
 use keiro_config::{
     Located, TableReader, boolean, choice, choice_or_unoffered, file_name, quantity,
@@ -19,9 +24,10 @@ use toml::{
 use super::{
     App, AppIndex, CONFIG_ENTRIES_MAX, Class, Config, ConfigError, DEFAULT_CONTROL_SOCKET,
     DEFAULT_PRIVATE_KEY_FILE, DEFAULT_REASSEMBLY_MAX, DEFAULT_STATE_DIRECTORY, Destination,
-    FILE_LIMITS, Forward, Gateway, Listener, Name, Origin, Path, PathIndex, Peer, PeerIndex,
-    Planner, RENAMED_KEYS, Scheduler, Transport, aggregation, check,
+    FILE_LIMITS, Forward, Gateway, Listener, Name, Origin, Path, PathIndex, PathOrigin, Peer,
+    PeerIndex, Planner, RENAMED_KEYS, Scheduler, Transport, aggregation, check,
     draft::{Draft, DraftGateway, ForwardSpans, ListenerSpans, PathSpans, PeerSpans},
+    endpoint::peer_endpoints,
     entries::{EntryNames, Names, Reader},
     history, local, message_tls,
     network::networks,
@@ -109,7 +115,8 @@ impl Reader<'_> {
         let forwards = self.entries(&mut root, "forward", "[[forward]]", &mut left);
         let mut clients =
             self.entries(&mut root, "message_client", "[[message_client]]", &mut left);
-        self.refuse_emptiness(&root);
+        let is_auto = gateway.as_ref().is_some_and(|fields| fields.has("uplinks"));
+        self.refuse_emptiness(&root, is_auto);
 
         let names = EntryNames {
             paths: self.names(&mut paths, "[[path]]"),
@@ -162,8 +169,8 @@ impl Reader<'_> {
         draft
     }
 
-    fn refuse_emptiness(&mut self, root: &TableReader<'_, '_>) {
-        let (gateway, path) = (root.has("gateway"), root.has("path"));
+    fn refuse_emptiness(&mut self, root: &TableReader<'_, '_>, is_auto: bool) {
+        let (gateway, path) = (root.has("gateway"), root.has("path") || is_auto);
         // An unknown table is likely to be the one that is missing.
         if root.refuse_unknown_keys(&mut self.report) || self.report.has_syntax_errors() {
             return;
@@ -173,7 +180,7 @@ impl Reader<'_> {
             self.report.add(&(0..0), "the file has no [gateway]", hint);
         }
         if !path {
-            let hint = "add one per uplink with name, interface and rate";
+            let hint = "add one per uplink with name, interface and rate, or uplinks = \"auto\" to [gateway]";
             self.report.add(&(0..0), "the file has no [[path]]", hint);
         }
     }
@@ -195,6 +202,8 @@ impl Reader<'_> {
         let tolerance = fields.optional(r, "tolerance", quantity::<Probability>);
         let probe_share = fields.optional(r, "probe_share", probe_share);
         let socket_group = fields.optional(r, "socket_group", group);
+        let auto_uplinks = self.auto_uplinks(&mut fields);
+        let r = &mut self.report;
         fields.refuse_unknown_keys(r);
         Some(DraftGateway {
             control_socket: place(&control_socket),
@@ -215,6 +224,7 @@ impl Reader<'_> {
                 tolerance: value(tolerance).unwrap_or(Probability::ZERO),
                 probe_share: value(probe_share).unwrap_or_else(default_probe_share),
                 socket_group: value(socket_group),
+                auto_uplinks,
             },
         })
     }
@@ -233,6 +243,7 @@ impl Reader<'_> {
         let (local, rate) = (local?, rate?);
         let path = Path {
             name: name?,
+            origin: PathOrigin::Written,
             local: local.value,
             rate: rate.value,
             delay: value(delay),
@@ -258,14 +269,17 @@ impl Reader<'_> {
         let preshared_key_file = fields.optional(r, "preshared_key_file", file_name);
         let reassembly_max = fields.optional(r, "reassembly_max", reassembly);
         let endpoints = fields.raw("endpoints");
+        let endpoint = peer_endpoints(&mut fields, r);
         fields.refuse_unknown_keys(r);
         let endpoints = match endpoints {
             Some(endpoints) => self.endpoints(endpoints, paths, left),
             None => BTreeMap::new(),
         };
+        let (endpoint, endpoint_spans) = endpoint.into_iter().unzip();
         let public_key = public_key?;
         let spans = PeerSpans {
             public_key: public_key.at,
+            endpoint: endpoint_spans,
             endpoints: endpoints
                 .iter()
                 .map(|(path, e)| (*path, e.at.clone()))
@@ -279,6 +293,8 @@ impl Reader<'_> {
                 .into_iter()
                 .map(|(path, e)| (path, e.value))
                 .collect(),
+            endpoint,
+            further_paths: BTreeSet::new(),
             reassembly_max: value(reassembly_max).unwrap_or(DEFAULT_REASSEMBLY_MAX),
         };
         Some((peer, spans))

@@ -16,8 +16,12 @@ pub struct Template {
     pub name: Name,
     /// File of its private key, which need not exist yet.
     pub private_key_file: PathBuf,
-    /// Its uplinks; a configuration needs at least one.
+    /// Its uplinks; without `auto` a configuration needs at least one.
     pub uplinks: Vec<Uplink>,
+    /// Paths follow the machine's interfaces, and those of `uplinks` are comments.
+    pub auto: bool,
+    /// `uplinks_port`.
+    pub auto_port: u16,
 }
 
 /// An uplink that was found.
@@ -50,6 +54,8 @@ impl Template {
                 uplink("path1", Local::of_interface("eth0"), 100, "the leased line"),
                 uplink("path2", fixed, 50, "the second provider"),
             ],
+            auto: false,
+            auto_port: DEFAULT_PATH_PORT,
         }
     }
 
@@ -64,6 +70,38 @@ impl Template {
             "private_key_file = {}\n{AFTER_KEY}",
             quoted(&key_file)
         );
+        self.write_auto(&mut text);
+        let paths = self.paths();
+        match self.auto {
+            // An entry that has no `#` yet gets one.
+            true => text.extend(paths.lines().map(|line| match line {
+                "" => "\n".to_owned(),
+                comment if comment.starts_with('#') => format!("{comment}\n"),
+                entry => format!("#{entry}\n"),
+            })),
+            false => text.push_str(&paths),
+        }
+        text.push_str(&REST.replace("ENDPOINTS", &self.endpoints()));
+        text
+    }
+
+    /// The keys of `uplinks = "auto"`.
+    fn write_auto(&self, text: &mut String) {
+        let on = |is_there: bool| if is_there { "" } else { "#" };
+        let port = self.auto_port;
+        // Writing to a String cannot fail.
+        let _ = write!(
+            text,
+            "{AUTO}{}uplinks = \"auto\"\n{AUTO_OPTIONS}{}uplinks_port = {port}\n",
+            on(self.auto),
+            on(self.auto && port != DEFAULT_PATH_PORT),
+        );
+        text.push_str(if self.auto { AUTO_PATHS } else { PATHS });
+    }
+
+    /// One table for each uplink.
+    fn paths(&self) -> String {
+        let mut text = String::new();
         for (i, uplink) in self.uplinks.iter().enumerate() {
             text.push_str("\n[[path]]");
             if let Some(remark) = &uplink.remark {
@@ -75,7 +113,6 @@ impl Template {
             let _ = writeln!(text, "{comment}rate = \"{}\"", Text(uplink.rate));
             text.push_str(if i == 0 { PATH_OPTIONS } else { "" });
         }
-        text.push_str(&REST.replace("ENDPOINTS", &self.endpoints()));
         text
     }
 
@@ -165,8 +202,26 @@ message_socket = \"/run/keiro/message.sock\"
 #tolerance = \"0%\"
 # Part of each path's rate for packets that only measure; \"0%\" for none.
 #probe_share = \"0.5%\"
+";
 
+const AUTO: &str = "\
+# Every interface with a default route is a path, named after it, also those that come later.
+";
+
+const AUTO_OPTIONS: &str = "\
+# Interfaces that never are; `*` stands for any letters. Default: those of containers and tunnels.
+#uplinks_exclude = [\"docker*\", \"veth*\"]
+# What the gateway sends on each of them at most. Write a [[path]] for one with another rate.
+#uplinks_rate = \"100Mbit\"
+# The UDP port that peers send to.
+";
+
+const PATHS: &str = "
 # Uplinks of this gateway, one [[path]] each.
+";
+
+const AUTO_PATHS: &str = "
+# Uplinks that need other values than the others, one [[path]] each.
 ";
 
 const INTERFACE: &str = "\
@@ -243,7 +298,9 @@ const REST: &str = "
 #public_key = \"...\"
 # Optional second secret that both gateways hold.
 #preshared_key_file = \"/etc/keiro/osaka.psk\"
-# Its address on each path. On a path that is not here the peer has to connect to this gateway.
+# Its address, or a name that has addresses, on all paths; or a list of them.
+#endpoint = \"osaka.example.net:7600\"
+# Its addresses on single paths. On a path without any the peer has to connect to this gateway.
 #endpoints = ENDPOINTS
 # Memory for what this peer sends: messages and streams that are not taken yet.
 #reassembly_max = \"48MiB\"

@@ -106,6 +106,7 @@ fn a_whole_file_is_understood() {
             tolerance: Probability::new(0.02).unwrap(),
             probe_share: Probability::new(0.005).unwrap(),
             socket_group: None,
+            auto_uplinks: None,
         }
     );
     let path1 = config.path_named("path1").unwrap();
@@ -211,7 +212,8 @@ fn missing_tables_and_keys_are_named() {
         [
             "1:1: the file has no [gateway]; add [gateway] with name = \"...\", or let `keiro init` \
              write a file",
-            "1:1: the file has no [[path]]; add one per uplink with name, interface and rate",
+            "1:1: the file has no [[path]]; add one per uplink with name, interface and rate, or \
+             uplinks = \"auto\" to [gateway]",
         ]
     );
     refused(
@@ -272,7 +274,8 @@ fn unknown_keys_get_the_nearest_known() {
         "colour",
         "6:1: unknown key `colour` in [gateway]; known keys are name, private_key_file, \
          control_socket, message_socket, message_tcp, metrics, metrics_public, state_directory, \
-         scheduler, planner, tolerance, probe_share, socket_group",
+         scheduler, planner, tolerance, probe_share, socket_group, uplinks, uplinks_exclude, uplinks_rate, \
+         uplinks_port",
     );
 }
 

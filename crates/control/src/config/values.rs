@@ -88,14 +88,20 @@ pub(super) fn local_address(value: &DeValue<'_>) -> Result<SocketAddr, ValueErro
 /// An address at which one peer can be reached.
 pub(super) fn endpoint_address(value: &DeValue<'_>) -> Result<SocketAddr, ValueError> {
     let address = socket_address(value)?;
+    refuse_group(&address)?;
+    Ok(address)
+}
+
+/// Refuses an address that is not one machine's.
+pub(super) fn refuse_group(address: &SocketAddr) -> Result<(), ValueError> {
     let ip = address.ip();
-    if ip.is_unspecified() || ip.is_multicast() || is_broadcast(&address) {
+    if ip.is_unspecified() || ip.is_multicast() || is_broadcast(address) {
         return Err(ValueError::new(
             format!("`{address}` is not one machine's address"),
             "write the peer's address on this path",
         ));
     }
-    Ok(address)
+    Ok(())
 }
 
 pub(super) fn is_broadcast(address: &SocketAddr) -> bool {

@@ -127,6 +127,10 @@ pub struct PathSnapshot {
     pub peer: String,
     /// Whether it carries traffic.
     pub state: PathState,
+    /// It has never answered, and another address of the peer does on this uplink: it is tried rarely, and does
+    /// not count as down.
+    #[serde(default)]
+    pub abandoned: bool,
     /// Why it is in this state, in a few words.
     pub why: String,
     /// What its packets say about the cause why it is not up, or carries no packets of 1280 bytes; absent: nothing is

@@ -331,7 +331,9 @@ fn every_uplink_reaches_every_address() {
 /// As of a gateway with a wildcard address, or behind port forwarding.
 #[test]
 fn addresses_of_one_socket_are_as_good_as_one_each() {
-    let here: Vec<Leads> = (0..2).flat_map(|socket| [(socket, Some(0)), (socket, Some(1))]).collect();
+    let here: Vec<Leads> = (0..2)
+        .flat_map(|socket| [(socket, Some(0)), (socket, Some(1))])
+        .collect();
     let mut net = net(&[here, vec![(0, None); 2]]);
     net.merged = true;
     net.until_up([4, 2]);

@@ -4,6 +4,7 @@
 //! elsewhere or given up. [`NetworkWatch`] looks at the machine, and [`crate::follow_uplinks`] opens the
 //! sockets and passes them to the data thread.
 
+mod auto;
 mod choice;
 mod problem;
 mod routes;
@@ -20,6 +21,7 @@ use keiro_control::config::{Family, Local};
 use keiro_linux::uplink::Interface;
 
 pub(crate) use self::{
+    auto::found_interfaces,
     choice::{Binding, interface_of},
     problem::Problem,
     routes::{UplinkRoutes, is_of_uplink},

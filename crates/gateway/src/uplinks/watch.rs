@@ -6,13 +6,13 @@ use std::{
     time::{Duration, Instant as Stopwatch},
 };
 
-use keiro_control::config::{Family, Local};
+use keiro_control::config::{Config, Family, Local};
 use keiro_linux::{
     route::RouteWatch,
     uplink::{UplinkSocket, is_reverse_path_strict},
 };
 
-use super::{Network, interface_of};
+use super::{Network, auto, interface_of};
 
 /// The machine's interfaces, and notice of changes.
 #[derive(Debug)]
@@ -82,17 +82,14 @@ impl NetworkWatch {
         self.due
     }
 
-    /// What `locals` depend on.
+    /// What the paths of a configuration depend on, which is as in its file.
     ///
     /// # Errors
     /// The kernel does not answer.
-    pub(crate) fn look<'a>(
-        &mut self,
-        locals: impl Iterator<Item = &'a Local>,
-    ) -> io::Result<Network> {
+    pub(crate) fn look(&mut self, config: &Config) -> io::Result<Network> {
         let begun = Stopwatch::now();
         self.due = None;
-        let network = self.network(locals);
+        let network = self.network(config);
         let took = begun.elapsed();
         self.next = Stopwatch::now() + PAUSE_MIN.max(took * PAUSES_PER_LOOK);
         if network.is_err() {
@@ -101,13 +98,17 @@ impl NetworkWatch {
         network
     }
 
-    fn network<'a>(&mut self, locals: impl Iterator<Item = &'a Local>) -> io::Result<Network> {
+    fn network(&mut self, config: &Config) -> io::Result<Network> {
         let mut network = Network {
             interfaces: self.socket.interfaces()?,
             ..Network::default()
         };
+        let auto = config.gateway.auto_uplinks.as_ref();
+        let auto = auto.map(|auto| auto::candidates(auto, &network.interfaces));
+        let written = config.paths.iter().map(|path| path.local.clone());
+        let locals: Vec<Local> = written.chain(auto.into_iter().flatten()).collect();
         let mut best = None;
-        for local in locals {
+        for local in &locals {
             let Some(interface) = interface_of(local, &network.interfaces) else {
                 continue;
             };

@@ -335,10 +335,36 @@ fn a_template_for_odd_values_is_valid() {
             rate: Bandwidth::from_bits_per_second(1_234_567),
             remark: Some("two\nlines".to_owned()),
         }],
+        auto: false,
+        auto_port: 7600,
     };
     let config = Config::parse(&template.render(), "f").unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(config.gateway.private_key_file, template.private_key_file);
     assert_eq!(config.paths[0].rate, template.uplinks[0].rate);
+}
+
+#[test]
+fn a_template_by_interfaces_has_the_uplinks_as_comments() {
+    for (port, expected) in [
+        (7600, "\n#uplinks_port = 7600\n"),
+        (7700, "\nuplinks_port = 7700\n"),
+    ] {
+        let template = Template {
+            auto: true,
+            auto_port: port,
+            ..Template::example()
+        };
+        let text = template.render();
+        assert!(text.contains(expected), "{text}");
+        assert!(
+            text.contains("\n#[[path]] # the leased line\n#name = \"path1\"\n"),
+            "{text}"
+        );
+        let config = Config::parse(&text, "f").unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(config.paths, []);
+        let auto = config.gateway.auto_uplinks.expect("it is by interfaces");
+        assert_eq!((auto.port, auto.rate), (port, DEFAULT_UPLINKS_RATE));
+    }
 }
 
 #[test]
