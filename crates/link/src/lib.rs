@@ -12,6 +12,8 @@
 //! 3. **Wire**: propagation delay, jitter, loss, duplication, corruption, reordering. A packet
 //!    lost here has used the buffer and the transmitter.
 //!
+//! [`TracedLink`] is a link whose transmitter replays a recorded line instead of a rate.
+//!
 //! Every arrival draws the same number of random words, whatever its fate. So the fate of the n-th packet
 //! depends on the seed, on n and on the configuration in force when it arrived, never on timing or on how
 //! often the link is polled.
@@ -20,7 +22,9 @@
 mod config;
 mod impairment;
 mod link;
+mod traced;
 
 pub use config::{Buffer, GilbertElliott, LinkConfig, Loss, Reorder};
 pub use impairment::Corruption;
 pub use link::{Arrival, Counters, Departure, DropReason, Drops, Link, PACKETS_MAX, Queue, Ticket};
+pub use traced::{OPPORTUNITIES_MAX, OPPORTUNITY_BYTES, Trace, TraceError, TracedLink};

@@ -394,6 +394,10 @@ impl Link {
 }
 
 impl Ticket {
+    pub(crate) const fn new(index: u64) -> Self {
+        Self(index)
+    }
+
     /// Number of packets that arrived before this one, including lost ones.
     pub const fn index(self) -> u64 {
         self.0
