@@ -11,6 +11,7 @@
 //! - [`fit`]: transfer time against size, fitted to measurements, `[latency-bandwidth eq. 1, 2]`.
 //! - [`loss_test`]: whether a path loses more than a tolerance.
 //! - [`observation`]: what is observed of a path.
+//! - [`path_rate`]: what one path may be sent at, found without knowing the line.
 //! - [`quantiles`]: sample quantiles, and those of Student's t.
 //! - [`workload`]: what an application sends, measured.
 //! - [`welch`]: whether the means of two samples differ.
@@ -26,6 +27,7 @@ pub mod fairness;
 pub mod fit;
 pub mod loss_test;
 pub mod observation;
+pub mod path_rate;
 pub mod quantiles;
 pub mod welch;
 pub mod workload;

@@ -1,0 +1,788 @@
+//! What one path may be sent at, found without knowing the line.
+//!
+//! The sender holds back what the line would only queue: its own queues know priorities and deadlines,
+//! the line's buffer does not. The law needs the receiver's stamps alone:
+//!
+//! - **Delivery rate.** What arrives while a queue stands is what the bottleneck carries, as exactly as
+//!   the stamps are; the rate follows it in both directions.
+//! - **Bytes in flight** are bounded by the rate times the loop's time without queue and a target queue
+//!   q*. So a wrong rate cannot fill the buffer, and after a fall of the line nothing leaves before the
+//!   queue is gone.
+//! - **Growth in time of queue.** While no queue stands, a round adds q* of queue to what arrived in the
+//!   round before. Every further round without a queue doubles that, up to twice what arrived. At the
+//!   start it is twice at once.
+//! - **Packet trains** are a hint: half of what they say at once, the rest when that has arrived.
+//! - **Loss** counts where it grows with the rate: what the line loses at any rate is learnt and made up
+//!   for.
+//! - **Drains.** A queue that never empties hides in the base delay. Every ten seconds of it, the sender
+//!   lets it go for a moment. What does not go then is no queue: the way has become longer.
+//!
+//! What is sent by choice of the application says nothing but that at least that much is carried.
+
+mod arrivals;
+mod delay;
+mod interface;
+mod loss;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use keiro_units::{Bandwidth, ByteCount, Instant};
+
+pub use self::interface::{Arrival, Feedback, State};
+use self::{
+    arrivals::{Arrivals, Arrived, Mark},
+    delay::{BaseDelay, LoopTime},
+    loss::{LINE_MAX, LossMeter},
+};
+
+/// A path begins at so many packets per round trip (RFC 6928), and at this rate at most, bytes/s.
+/// Ours: the slowest lines that are worth a gateway.
+const START_PACKETS: f64 = 10.0;
+const START_MAX: f64 = 1e6 / 8.0;
+/// The slowest rate, bytes/s, and the fastest. Ours: a packet in a second and a half; ten times the
+/// fastest Ethernet.
+const RATE_MIN: f64 = 1000.0;
+const RATE_MAX: f64 = 8e12 / 8.0;
+/// The round trip that is assumed before the first one (RFC 9002 §6.2.2), s.
+const LOOP_INITIAL: f64 = 0.333;
+/// The target queue: this time, s, and so many packets. Ours: timers are late by parts of a
+/// millisecond, and with less than a packet the line pauses between two of them.
+const TARGET: f64 = 0.002;
+const TARGET_PACKETS: f64 = 1.0;
+/// A queue stands from here on.
+const STANDING: f64 = 0.0005;
+const STANDING_PACKETS: f64 = 0.5;
+/// Packets that may be in flight whatever the rate.
+const WINDOW_PACKETS: f64 = 2.0;
+/// Packets from this part of the largest on are long: short ones are sooner through a slow line.
+const LONG: f64 = 0.75;
+/// The delivery rate is taken over this time, s, or a part of the loop, if that is longer.
+const WINDOW: f64 = 0.05;
+const WINDOW_MAX: f64 = 0.3;
+const WINDOW_OF_LOOP: f64 = 0.5;
+/// A round is a loop and so long, s, and so many packets.
+const ROUND_SPAN: f64 = 0.02;
+const ROUND_PACKETS: f64 = 4.0;
+/// The line is slower than what is sent where the queue grows by so much of the time. Ours: a queue that
+/// stays may be of bursts, of which acknowledgements show the last packets only.
+const QUEUE_GROWTH: f64 = 0.01;
+const QUEUE_GROWTH_JITTERS: f64 = 3.0;
+/// Memory of how delays vary (RFC 3550 §6.4.1), and the largest variation that counts, s.
+const JITTER_GAIN: f64 = 1.0 / 16.0;
+const JITTER_MAX: f64 = 0.03;
+/// What was sent has arrived, from this part of it on.
+const FOLLOWED: f64 = 0.95;
+/// The start is over where less than this part of it has, beside a queue. Ours: half does where twice the
+/// line's rate is sent; delays of radio vary by more than a queue.
+const STARTUP_FOLLOWED: f64 = 0.8;
+/// What leaves is this much faster than what arrives, so that a queue shows what more there is.
+const PUSH: f64 = 1.05;
+/// A round that adds this part of the rate or more shows by itself whether the line carries it.
+const GROWTH_MAX: f64 = 1.0;
+/// The same where only loss shows what is too much. Ours: a policer's bucket lets more pass for a while.
+const GROWTH_CAUTIOUS: f64 = 0.125;
+/// After a loss of too much speed: the part of what arrived that is sent for so many rounds and this
+/// time, s, and what is added after that, as a part of the rate.
+const HOLD: f64 = 0.97;
+const HOLD_ROUNDS: f64 = 16.0;
+const HOLD_TIME: f64 = 1.0;
+const HOLD_TIME_MAX: f64 = 4.0;
+/// So often the rate is lowered in a row before loss may be the line's own: what a policer's bucket let
+/// pass was more than it will.
+const HOLD_TIMES: u32 = 3;
+const GROWTH_AFTER_HOLD: f64 = 0.02;
+/// A drain is due when a queue has stood for so long, s; the part of the loop that stays in flight at
+/// least; what it lets go beside the queue, s, and how long it lasts, s.
+const DRAIN_EVERY: f64 = 10.0;
+const DRAIN_FIRST: f64 = 2.0;
+const DRAIN_LOOP: f64 = 0.75;
+const DRAIN_TIME: f64 = 0.002;
+const DRAIN_SPAN: f64 = 0.02;
+/// What is added after that, as a part of the target queue.
+const HEADROOM_DRAINED: f64 = 0.25;
+/// A queue is far too long beyond so many targets. If it stays so for so many rounds and this time, s,
+/// it is none of ours.
+const FAR_TARGETS: f64 = 2.0;
+const STUCK_ROUNDS: f64 = 3.0;
+const STUCK_TIME: f64 = 0.3;
+/// Nothing to send for longer than this, s, is a pause of the application.
+const PAUSE: f64 = 0.002;
+/// A rate that nothing has confirmed for so long, s, is begun at half. Ours: as long as a base delay
+/// holds.
+const CONFIRMED_FOR: f64 = 10.0;
+/// Nothing arrives for so long, s, and for so many packets, though packets are on the way: radio that
+/// pauses. What arrives then at once says nothing about the rate.
+const GAP: f64 = 0.1;
+const GAP_PACKETS: f64 = 8.0;
+/// A hint is worth a jump from here on, and its first half is confirmed by so much of it.
+const HINT_WORTH: f64 = 1.25;
+const HINT_FIRST: f64 = 0.5;
+const HINT_CONFIRMED: f64 = 0.4;
+const HINT_REST: f64 = 0.95;
+/// So long, s, a hint that was wrong is not believed again, unless it differs by this much.
+const HINT_REFUTED_FOR: f64 = 10.0;
+const HINT_NEWS: f64 = 0.25;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Phase {
+    Startup,
+    Steady,
+    Hold {
+        until: Instant,
+        /// What was sent and what arrived when too much was lost, bytes/s.
+        sent: f64,
+        arrived: f64,
+        /// How often that was in a row.
+        times: u32,
+    },
+    Drain {
+        /// When what is in flight had become less.
+        low_at: Option<Instant>,
+        /// Shortest queue of the packets that left since, s.
+        least: f64,
+        /// Whether it is a queue or a longer way.
+        is_test: bool,
+    },
+}
+
+/// A capacity that trains report.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Hint {
+    None,
+    /// bytes/s.
+    New(f64),
+    /// Its first half is being sent.
+    First(f64),
+    Confirmed(f64),
+    Refuted {
+        rate: f64,
+        at: Instant,
+    },
+}
+
+/// A round trip of packets.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    began: Instant,
+    /// What had arrived with the first packet that left since.
+    first: Option<Mark>,
+    /// Shortest queue, s.
+    queue: f64,
+    /// The law held something back.
+    is_blocked: bool,
+}
+
+impl Round {
+    const fn beginning(now: Instant) -> Self {
+        Self {
+            began: now,
+            first: None,
+            queue: f64::INFINITY,
+            is_blocked: false,
+        }
+    }
+}
+
+/// The controller of one path's rate in one direction.
+#[derive(Clone, Debug)]
+pub struct PathRate {
+    /// bytes/s.
+    limit: Option<f64>,
+    /// Largest packet, bytes.
+    packet: f64,
+    /// bytes/s.
+    rate: f64,
+    phase: Phase,
+    /// What a round adds, s of queue.
+    headroom: f64,
+    arrivals: Arrivals,
+    /// Of short packets and of long ones.
+    bases: [BaseDelay; 2],
+    loop_time: LoopTime,
+    loss: LossMeter,
+    hint: Hint,
+    round: Round,
+    in_flight: f64,
+    queue: f64,
+    /// Something waited that the law held back.
+    blocked_at: Option<Instant>,
+    /// Nothing waited since; `None`: something does.
+    idle_since: Option<Instant>,
+    /// Packets that left before did so when the application chose.
+    paused_until: Instant,
+    /// When what is sent was last shown to be carried.
+    confirmed_at: Option<Instant>,
+    /// Shortest queue since then, s.
+    lowest_queue: f64,
+    lowest_since: Instant,
+    drain_every: f64,
+    stuck_since: Option<Instant>,
+    /// Loss shows what is too much, and delay does not.
+    is_cautious: bool,
+    /// How long the next hold lasts at least, s.
+    hold_time: f64,
+    /// The shortest queue where none stands, s, and how much it varies from one packet to the next.
+    floor: f64,
+    jitter: f64,
+    /// Queues of packets sent before are those of a gap.
+    gap_until: Instant,
+}
+
+impl PathRate {
+    /// `limit`: never faster. `packet`: the largest one.
+    pub fn new(now: Instant, limit: Option<Bandwidth>, packet: ByteCount) -> Self {
+        let packet = packet.get().max(1) as f64;
+        let mut new = Self {
+            limit: None,
+            packet,
+            rate: (START_PACKETS * packet / LOOP_INITIAL).min(START_MAX),
+            phase: Phase::Startup,
+            headroom: 0.0,
+            arrivals: Arrivals::default(),
+            bases: [BaseDelay::default(); 2],
+            loop_time: LoopTime::default(),
+            loss: LossMeter::default(),
+            hint: Hint::None,
+            round: Round::beginning(now),
+            in_flight: 0.0,
+            queue: 0.0,
+            blocked_at: None,
+            idle_since: Some(now),
+            paused_until: now,
+            confirmed_at: None,
+            lowest_queue: f64::INFINITY,
+            lowest_since: now,
+            drain_every: DRAIN_FIRST,
+            stuck_since: None,
+            is_cautious: false,
+            hold_time: HOLD_TIME,
+            floor: 0.0,
+            jitter: 0.0,
+            gap_until: now,
+        };
+        new.set_limit(limit);
+        new
+    }
+
+    /// Never faster than this from now on.
+    pub fn set_limit(&mut self, limit: Option<Bandwidth>) {
+        self.limit = limit.map(bytes_per_second);
+        self.rate = self.bounded(self.rate);
+    }
+
+    /// The largest packet has changed.
+    pub fn set_packet(&mut self, packet: ByteCount) {
+        self.packet = packet.get().max(1) as f64;
+    }
+
+    /// The path was validated after `round_trip`: nothing has been sent yet.
+    pub fn on_round_trip(&mut self, round_trip: Duration) {
+        if self.loop_time.get().is_none() && self.phase == Phase::Startup {
+            let round_trip = round_trip.as_secs_f64().max(0.001);
+            self.rate = self.bounded((START_PACKETS * self.packet / round_trip).min(START_MAX));
+        }
+    }
+
+    /// What the path carries, as far as is known.
+    pub fn rate(&self) -> Bandwidth {
+        bandwidth(self.rate)
+    }
+
+    /// At which packets leave.
+    pub fn pacing_rate(&self) -> Bandwidth {
+        let rate = match self.phase {
+            Phase::Startup | Phase::Hold { .. } => self.rate,
+            _ if self.is_cautious => self.rate,
+            Phase::Steady | Phase::Drain { .. } => self.rate * PUSH,
+        };
+        bandwidth(self.bounded(rate))
+    }
+
+    /// IP bytes that may be neither acknowledged nor lost.
+    pub fn window(&self) -> ByteCount {
+        ByteCount::new(self.window_bytes().ceil() as u64)
+    }
+
+    /// How long the newest packets queued.
+    pub fn queue(&self) -> Duration {
+        Duration::try_from_secs_f64(self.queue.max(0.0)).unwrap_or(Duration::MAX)
+    }
+
+    /// How long packets may queue.
+    pub fn target_queue(&self) -> Duration {
+        Duration::try_from_secs_f64(self.target()).unwrap_or(Duration::MAX)
+    }
+
+    pub fn state(&self, now: Instant) -> State {
+        let is_blocked = self.blocked_at.is_some_and(|at| {
+            now.saturating_duration_since(at).as_secs_f64() <= self.loop_seconds() + WINDOW
+        });
+        match self.phase {
+            _ if !is_blocked => State::LimitedByApplication,
+            Phase::Drain { .. } => State::Draining,
+            _ if self.in_flight > self.window_bytes() * 1.1 + 2.0 * self.packet => State::Draining,
+            _ if self.limit.is_some_and(|limit| self.rate >= limit) => {
+                State::LimitedByConfiguration
+            }
+            Phase::Hold { .. } => State::LimitedByLoss,
+            Phase::Startup => State::Startup,
+            Phase::Steady if self.headroom > 1.5 * self.target() => State::Growing,
+            Phase::Steady => State::Steady,
+        }
+    }
+
+    /// A packet leaves.
+    pub fn on_sent(&mut self, now: Instant) {
+        let Some(since) = self.idle_since.take() else {
+            return;
+        };
+        if seconds(now, since) > PAUSE {
+            self.paused_until = now;
+            self.begin_round(now);
+        }
+    }
+
+    /// Something waits that the law does not let go yet.
+    pub fn on_blocked(&mut self, now: Instant) {
+        let is_old = |at: Option<Instant>| at.is_some_and(|at| seconds(now, at) > CONFIRMED_FOR);
+        if is_old(self.confirmed_at) && is_old(self.blocked_at) {
+            self.rate = self.bounded(self.rate * 0.5);
+            self.headroom = self.round_seconds();
+            self.confirmed_at = Some(now);
+            if self.phase != Phase::Startup {
+                self.phase = Phase::Steady;
+            }
+        }
+        self.blocked_at = Some(now);
+        self.round.is_blocked = true;
+        self.idle_since = None;
+    }
+
+    /// Nothing waits.
+    pub fn on_idle(&mut self, now: Instant) {
+        self.idle_since.get_or_insert(now);
+    }
+
+    /// Trains have measured the bottleneck.
+    pub fn on_trains(&mut self, now: Instant, capacity: Bandwidth) {
+        let rate = bytes_per_second(capacity);
+        self.hint = match self.hint {
+            Hint::First(_) => return,
+            Hint::Confirmed(known) if !differs(known, rate) => return,
+            Hint::Refuted { rate: known, at }
+                if !differs(known, rate) && seconds(now, at) < HINT_REFUTED_FOR =>
+            {
+                return;
+            }
+            _ => Hint::New(rate),
+        };
+    }
+
+    /// The path is back after an outage: it is the same line more often than not.
+    pub fn on_return(&mut self, now: Instant) {
+        self.arrivals.forget();
+        self.bases = [BaseDelay::default(); 2];
+        self.loop_time.forget();
+        self.in_flight = 0.0;
+        self.stuck_since = None;
+        self.lowest_queue = f64::INFINITY;
+        self.lowest_since = now;
+        if self.phase != Phase::Startup {
+            self.phase = Phase::Steady;
+        }
+        self.begin_round(now);
+    }
+
+    /// Takes an acknowledgement.
+    pub fn on_feedback(&mut self, feedback: &Feedback) {
+        let now = feedback.now;
+        self.in_flight = feedback.in_flight.get() as f64;
+        self.arrivals.on_acked(feedback.acked.get() as f64);
+        let Feedback {
+            acked_packets,
+            lost_packets,
+            spurious_packets,
+            ..
+        } = *feedback;
+        self.loss
+            .on_packets(acked_packets, lost_packets, spurious_packets);
+        let Some(arrival) = feedback.arrival else {
+            return;
+        };
+        self.on_arrival(now, arrival);
+        if arrival.sent_at < self.gap_until {
+            return;
+        }
+        match self.phase {
+            Phase::Drain { .. } => self.drain(now, arrival.sent_at),
+            _ => self.follow(now),
+        }
+        if arrival.sent_at >= self.round.began {
+            let mark = self.arrivals.mark();
+            let first = *self.round.first.get_or_insert(mark);
+            if arrival.sent_at >= self.round.began + from_seconds(self.round_span()) {
+                self.end_round(now, mark.rate_since(first));
+            }
+        }
+        self.look_for_drain(now);
+    }
+
+    fn on_arrival(&mut self, now: Instant, arrival: Arrival) {
+        let at = arrival.received_us as f64 / 1e6;
+        let sent = arrival.sent_at.as_nanos() as f64 / 1e9;
+        let is_long = arrival.bytes.get() as f64 >= self.packet * LONG;
+        let before = self.queue;
+        self.queue = self.bases[usize::from(is_long)].on_sample(now, at - sent);
+        let change = (self.queue - before).abs() - self.packet_seconds();
+        let change = change.clamp(0.0, JITTER_MAX);
+        self.jitter += (change - self.jitter) * JITTER_GAIN;
+        let round_trip = arrival.round_trip.as_secs_f64();
+        let packet_seconds = self.packet_seconds();
+        self.loop_time
+            .on_sample(now, round_trip, self.queue - self.floor, packet_seconds);
+        let gap = GAP.max(GAP_PACKETS * self.packet / self.rate);
+        if self
+            .arrivals
+            .since_last(at)
+            .is_some_and(|since| since > gap)
+            && arrival.sent_at > self.paused_until
+        {
+            self.arrivals.forget();
+            self.gap_until = now;
+            self.begin_round(now);
+        }
+        let arrived = Arrived {
+            sent_at: arrival.sent_at,
+            at,
+            queue: self.queue,
+        };
+        self.arrivals.on_arrival(arrived, self.rate_window());
+        self.round.queue = self.round.queue.min(self.queue);
+        self.lowest_queue = self.lowest_queue.min(self.queue);
+    }
+
+    /// While a queue stands, what arrives is what the bottleneck carries.
+    fn follow(&mut self, now: Instant) {
+        let standing = self.standing_from();
+        let span = self.rate_window() * 0.8;
+        let Some(busy) = self.arrivals.busy(self.paused_until, span, standing) else {
+            return;
+        };
+        let rate = busy.rate / (1.0 - self.loss.line());
+        if self.phase == Phase::Startup && rate >= self.rate * STARTUP_FOLLOWED {
+            return;
+        }
+        let is_conforming = self.in_flight <= self.window_bytes() + self.packet;
+        let growth = (busy.span * QUEUE_GROWTH).max(self.jitter * QUEUE_GROWTH_JITTERS);
+        if rate < self.rate && busy.growth < growth && is_conforming {
+            return;
+        }
+        self.confirmed_at = Some(now);
+        self.headroom = self.target();
+        if rate > self.rate && matches!(self.phase, Phase::Hold { .. }) {
+            return;
+        }
+        self.rate = self.bounded(rate);
+        self.is_cautious = false;
+        if let Hint::First(hint) = self.hint {
+            self.hint = Hint::Refuted {
+                rate: hint,
+                at: now,
+            };
+        }
+        if let Phase::Startup = self.phase {
+            self.phase = Phase::Steady;
+        }
+    }
+
+    /// A round trip of packets is over: the rate grows by what none of them queued for.
+    fn end_round(&mut self, now: Instant, arrived: Option<f64>) {
+        let is_excessive = self.loss.is_excessive() && self.round.is_blocked;
+        let is_of_rate = is_excessive && arrived.is_some_and(|arrived| self.is_of_rate(arrived));
+        let at_ease = match self.phase {
+            Phase::Hold { .. } => !is_of_rate,
+            Phase::Startup => !is_excessive,
+            // Where delay shows what is too much, what is lost before is the line's own.
+            _ => !self.round.is_blocked || !is_excessive && !self.is_cautious,
+        };
+        self.loss.end_round(at_ease);
+        if let Some(arrived) = arrived.filter(|_| self.round.is_blocked) {
+            match is_of_rate {
+                true => self.hold(now, arrived),
+                false => self.grow(now, arrived / (1.0 - self.loss.line())),
+            }
+        }
+        self.begin_round(now);
+    }
+
+    /// Too much is lost: because of the rate, as arrivals did not become fewer when less was sent, or
+    /// nothing is known of that. Otherwise the line loses as much at any rate.
+    fn is_of_rate(&self, arrived: f64) -> bool {
+        let Phase::Hold {
+            sent,
+            arrived: before,
+            times,
+            ..
+        } = self.phase
+        else {
+            return true;
+        };
+        let sent_ratio = self.rate / sent;
+        times < HOLD_TIMES
+            || self.loss.share() > LINE_MAX
+            || arrived / before > (1.0 + sent_ratio) / 2.0
+    }
+
+    fn begin_round(&mut self, now: Instant) {
+        self.round = Round::beginning(now);
+    }
+
+    fn hold(&mut self, now: Instant, arrived: f64) {
+        let sent = self.rate;
+        let times = match self.phase {
+            Phase::Hold { times, .. } => times.saturating_add(1),
+            _ => 1,
+        };
+        // The line's own loss is not made up for: so it shows how much of it is.
+        self.rate = self.bounded(arrived * HOLD);
+        if let Hint::First(rate) = self.hint {
+            self.hint = Hint::Refuted { rate, at: now };
+        }
+        let hold = (HOLD_ROUNDS * self.round_seconds()).max(self.hold_time);
+        if !matches!(self.phase, Phase::Hold { .. }) {
+            self.hold_time = match self.is_cautious {
+                true => (self.hold_time * 2.0).min(HOLD_TIME_MAX),
+                false => HOLD_TIME,
+            };
+        }
+        self.is_cautious = true;
+        self.confirmed_at = Some(now);
+        self.phase = Phase::Hold {
+            until: now + from_seconds(hold),
+            sent,
+            arrived,
+            times,
+        };
+    }
+
+    /// `arrived`, bytes/s, in a round in which the law held packets back.
+    fn grow(&mut self, now: Instant, arrived: f64) {
+        if arrived >= self.rate * 0.8 {
+            self.confirmed_at = Some(now);
+        }
+        if self.phase == Phase::Startup && arrived >= self.rate * FOLLOWED {
+            // It was twice as much as in the round before, and all of it arrived.
+            self.floor = self.floor.max(self.round.queue);
+        }
+        if self.round.queue > self.standing_from() {
+            return;
+        }
+        match self.phase {
+            Phase::Drain { .. } => return,
+            Phase::Hold { until, .. } if now < until => return,
+            Phase::Hold { .. } => {
+                self.phase = Phase::Steady;
+                self.headroom = GROWTH_AFTER_HOLD * self.round_seconds();
+            }
+            Phase::Startup => self.headroom = self.round_seconds(),
+            Phase::Steady => {
+                self.headroom = (self.headroom * 2.0).min(self.round_seconds());
+            }
+        }
+        let growth_max = match self.is_cautious {
+            true => GROWTH_CAUTIOUS,
+            false => GROWTH_MAX,
+        };
+        let growth = (self.headroom / self.round_seconds()).min(growth_max);
+        let grown = arrived * (1.0 + growth);
+        self.rate = self.bounded(self.rate.max(grown));
+        self.follow_hint(now, arrived);
+    }
+
+    fn follow_hint(&mut self, now: Instant, arrived: f64) {
+        match self.hint {
+            // Trains shorter than a policer's bucket report the line behind it.
+            Hint::New(_) if self.is_cautious => {}
+            Hint::New(hint) if hint > self.rate * HINT_WORTH => {
+                self.rate = self.bounded(self.rate.max(hint * HINT_FIRST));
+                self.hint = Hint::First(hint);
+            }
+            Hint::New(hint) => self.hint = Hint::Confirmed(hint),
+            Hint::First(hint) if arrived >= hint * HINT_CONFIRMED => {
+                self.rate = self.bounded(self.rate.max(hint * HINT_REST).min(hint));
+                self.hint = Hint::Confirmed(hint);
+                self.phase = Phase::Steady;
+                self.headroom = self.target();
+            }
+            Hint::First(hint) => {
+                self.hint = Hint::Refuted {
+                    rate: hint,
+                    at: now,
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn look_for_drain(&mut self, now: Instant) {
+        let is_drained = self.lowest_queue <= self.standing_from();
+        if is_drained {
+            self.lowest_queue = f64::INFINITY;
+            self.lowest_since = now;
+        }
+        if matches!(self.phase, Phase::Drain { .. } | Phase::Startup) {
+            return;
+        }
+        let is_conforming = self.in_flight <= self.window_bytes() + self.packet;
+        let far = self.target() * FAR_TARGETS;
+        let standing = self.arrivals.standing(self.rate_window());
+        match standing.filter(|queue| *queue > far && is_conforming) {
+            None => self.stuck_since = None,
+            Some(_) => {
+                self.stuck_since.get_or_insert(now);
+            }
+        }
+        let stuck = STUCK_ROUNDS * self.round_seconds() + STUCK_TIME;
+        let is_test = self
+            .stuck_since
+            .is_some_and(|since| seconds(now, since) > stuck);
+        if is_test || seconds(now, self.lowest_since) > self.drain_every {
+            self.stuck_since = None;
+            self.phase = Phase::Drain {
+                low_at: None,
+                least: f64::INFINITY,
+                is_test,
+            };
+        }
+    }
+
+    fn drain(&mut self, now: Instant, sent_at: Instant) {
+        let window = self.window_bytes();
+        let Phase::Drain {
+            low_at,
+            least,
+            is_test,
+        } = &mut self.phase
+        else {
+            return;
+        };
+        let Some(low_at) = *low_at else {
+            if self.in_flight <= window + self.packet {
+                *low_at = Some(now);
+            }
+            return;
+        };
+        if sent_at < low_at {
+            return;
+        }
+        *least = least.min(self.queue);
+        let (least, is_test) = (*least, *is_test);
+        let span = DRAIN_SPAN.max(ROUND_PACKETS * self.packet / self.rate);
+        if sent_at < low_at + from_seconds(span) {
+            return;
+        }
+        if !is_test {
+            let own = STANDING + STANDING_PACKETS * self.packet_seconds();
+            let least = (least - own).clamp(0.0, JITTER_MAX);
+            self.floor = least.midpoint(self.floor.min(least));
+        }
+        self.drain_every = DRAIN_EVERY;
+        if is_test && least > self.target() {
+            for base in &mut self.bases {
+                base.lengthen(now, least);
+            }
+            self.loop_time.forget();
+            self.arrivals.forget();
+        }
+        self.phase = Phase::Steady;
+        // There is no queue because it was let go.
+        self.headroom = self.target() * HEADROOM_DRAINED;
+        self.lowest_queue = f64::INFINITY;
+        self.lowest_since = now;
+        self.begin_round(now);
+    }
+
+    fn window_bytes(&self) -> f64 {
+        let loop_time = self.loop_seconds();
+        let time = match self.phase {
+            Phase::Drain { is_test: true, .. } => loop_time * DRAIN_LOOP,
+            // What stands, and as much again as should: what hides in the base delay.
+            Phase::Drain { .. } => {
+                let queue = self.target() * 2.0 + DRAIN_TIME;
+                (loop_time * DRAIN_LOOP).max(loop_time - queue)
+            }
+            _ => loop_time + self.target(),
+        };
+        (self.rate * time).max(WINDOW_PACKETS * self.packet)
+    }
+
+    fn loop_seconds(&self) -> f64 {
+        self.loop_time.get().unwrap_or(LOOP_INITIAL)
+    }
+
+    fn packet_seconds(&self) -> f64 {
+        self.packet / self.rate
+    }
+
+    fn target(&self) -> f64 {
+        TARGET + TARGET_PACKETS * self.packet_seconds() + self.floor + self.jitter
+    }
+
+    fn standing_from(&self) -> f64 {
+        STANDING + STANDING_PACKETS * self.packet_seconds() + self.floor
+    }
+
+    fn rate_window(&self) -> f64 {
+        let window = (self.loop_seconds() * WINDOW_OF_LOOP).clamp(WINDOW, WINDOW_MAX);
+        window.max(2.0 * ROUND_PACKETS * self.packet_seconds())
+    }
+
+    fn round_span(&self) -> f64 {
+        ROUND_SPAN.max(ROUND_PACKETS * self.packet_seconds())
+    }
+
+    fn round_seconds(&self) -> f64 {
+        self.loop_seconds() + self.round_span()
+    }
+
+    fn bounded(&self, rate: f64) -> f64 {
+        let limit = self.limit.unwrap_or(RATE_MAX).clamp(RATE_MIN, RATE_MAX);
+        rate.max(RATE_MIN).min(limit)
+    }
+
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub fn check_invariants(&self) {
+        assert!(self.rate.is_finite() && self.rate > 0.0, "a rate");
+        let limit = self.limit.map(|limit| limit.max(RATE_MIN));
+        assert!(
+            limit.is_none_or(|limit| self.rate <= limit),
+            "never above the configured rate"
+        );
+        assert!(self.window_bytes() >= self.packet, "a packet may leave");
+        self.arrivals.check_invariants();
+    }
+}
+
+fn seconds(now: Instant, since: Instant) -> f64 {
+    now.saturating_duration_since(since).as_secs_f64()
+}
+
+fn from_seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
+}
+
+fn differs(known: f64, rate: f64) -> bool {
+    (rate / known.max(1.0) - 1.0).abs() > HINT_NEWS
+}
+
+fn bytes_per_second(rate: Bandwidth) -> f64 {
+    rate.as_bits_per_second() as f64 / 8.0
+}
+
+fn bandwidth(bytes_per_second: f64) -> Bandwidth {
+    Bandwidth::from_bits_per_second((bytes_per_second * 8.0) as u64)
+}

@@ -1,0 +1,378 @@
+//! One direction of a path in virtual time: packets over an emulated link, acknowledgements back.
+//!
+//! It has what the law depends on and nothing else: a pacer, packets in flight, acknowledgements after
+//! sixteen packets or a millisecond, losses three packets later.
+
+use std::{collections::VecDeque, time::Duration};
+
+use keiro_link::{Arrival, Link, LinkConfig, Ticket};
+use keiro_model::path_rate::{self, Feedback, PathRate};
+use keiro_units::{Bandwidth, ByteCount, Instant};
+
+pub(crate) const PACKET: u64 = 1500;
+/// What a sender leaves before the pacer after it was late.
+const CREDIT: Duration = Duration::from_millis(1);
+const ACK_EVERY: usize = 16;
+const ACK_DELAY: Duration = Duration::from_millis(1);
+const TRAIN_EVERY: Duration = Duration::from_millis(100);
+/// Trains say what the line carries when it has carried that for so long.
+const TRAINS_TAKE: Duration = Duration::from_millis(600);
+
+/// A change of what is sent or of the line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change {
+    Rate(Bandwidth),
+    Delay(Duration),
+    Link(LinkConfig),
+    Bulk(bool),
+}
+
+/// What is simulated.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    pub(crate) link: LinkConfig,
+    /// Of the way back.
+    pub(crate) back: Duration,
+    /// Acknowledgements are this far apart at least.
+    pub(crate) ack_spacing: Duration,
+    pub(crate) trains: bool,
+    /// A packet of so many bytes every so often, sent first.
+    pub(crate) thin: Option<(u64, Duration)>,
+    /// What exceeds this rate by more than this is dropped before the link.
+    pub(crate) policer: Option<(Bandwidth, ByteCount)>,
+    pub(crate) seed: u64,
+}
+
+/// A packet that has arrived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delivered {
+    pub(crate) at: Instant,
+    pub(crate) bytes: u64,
+    /// What it waited for others in the link.
+    pub(crate) queue: Duration,
+    pub(crate) is_thin: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    at: Instant,
+    bytes: u64,
+    is_thin: bool,
+    is_resolved: bool,
+}
+
+#[derive(Debug)]
+struct Ack {
+    at: Instant,
+    numbers: Vec<u64>,
+    received_at: Instant,
+}
+
+/// The simulation of one setting.
+#[derive(Debug)]
+pub(crate) struct Line {
+    setting: Setting,
+    pub(crate) law: PathRate,
+    pub(crate) now: Instant,
+    link: Link,
+    /// When the policer's bucket is full.
+    bucket_full_at: Instant,
+    in_link: VecDeque<(Ticket, u64)>,
+    bulk: bool,
+    thin_at: Instant,
+    thin_waits: u64,
+    pacer: Instant,
+    sent: VecDeque<Sent>,
+    first: u64,
+    in_flight: u64,
+    largest: u64,
+    arrived: Vec<u64>,
+    newest_at: Instant,
+    ack_due: Option<Instant>,
+    last_ack: Instant,
+    acks: VecDeque<Ack>,
+    trains_at: Instant,
+    same_since: Instant,
+    pub(crate) delivered: Vec<Delivered>,
+    pub(crate) packets_sent: u64,
+    pub(crate) packets_lost: u64,
+}
+
+impl Line {
+    pub(crate) fn new(setting: &Setting) -> Self {
+        let now = Instant::from_nanos(1_000_000_000);
+        let mut law = PathRate::new(now, None, ByteCount::new(PACKET));
+        law.on_round_trip(setting.link.delay + setting.back);
+        Self {
+            law,
+            now,
+            link: Link::new(setting.link, setting.seed),
+            bucket_full_at: now,
+            in_link: VecDeque::new(),
+            bulk: false,
+            thin_at: now,
+            thin_waits: 0,
+            pacer: now,
+            sent: VecDeque::new(),
+            first: 0,
+            in_flight: 0,
+            largest: 0,
+            arrived: Vec::new(),
+            newest_at: now,
+            ack_due: None,
+            last_ack: now,
+            acks: VecDeque::new(),
+            trains_at: now,
+            same_since: now,
+            delivered: Vec::new(),
+            packets_sent: 0,
+            packets_lost: 0,
+            setting: setting.clone(),
+        }
+    }
+
+    pub(crate) fn apply(&mut self, change: Change) {
+        let mut config = *self.link.config();
+        match change {
+            Change::Bulk(bulk) => {
+                self.bulk = bulk;
+                return;
+            }
+            Change::Rate(rate) => config.rate = Some(rate),
+            Change::Delay(delay) => config.delay = delay,
+            Change::Link(link) => config = link,
+        }
+        let _ = self.link.apply(self.now, config);
+        self.same_since = self.now;
+    }
+
+    pub(crate) fn run_for(&mut self, time: Duration) {
+        let until = self.now + time;
+        loop {
+            self.send();
+            let next = self.next().min(until);
+            self.now = self.now.max(next);
+            self.step();
+            if self.now >= until {
+                return;
+            }
+        }
+    }
+
+    fn next(&self) -> Instant {
+        let mut next = self.thin_tick();
+        if self.waits() && self.has_room() {
+            next = next.min(self.pacer);
+        }
+        let others = [
+            self.link.poll_timeout(),
+            self.ack_due,
+            self.acks.front().map(|ack| ack.at),
+            self.setting.trains.then_some(self.trains_at),
+        ];
+        others.into_iter().flatten().fold(next, Instant::min)
+    }
+
+    fn thin_tick(&self) -> Instant {
+        self.setting.thin.map_or(Instant::MAX, |_| self.thin_at)
+    }
+
+    fn waits(&self) -> bool {
+        self.bulk || self.thin_waits > 0
+    }
+
+    fn has_room(&self) -> bool {
+        self.in_flight < self.law.window().get()
+    }
+
+    fn step(&mut self) {
+        while let Some((_, every)) = self.setting.thin.filter(|_| self.thin_at <= self.now) {
+            self.thin_waits += 1;
+            self.thin_at += every;
+        }
+        while let Some(departure) = self.link.poll_departure(self.now) {
+            self.on_departure(departure.ticket, departure.at);
+        }
+        if self.ack_due.is_some_and(|due| due <= self.now) {
+            self.send_ack();
+        }
+        while self.acks.front().is_some_and(|ack| ack.at <= self.now) {
+            let ack = self.acks.pop_front().expect("there is one");
+            self.on_ack(&ack);
+        }
+        if self.setting.trains && self.trains_at <= self.now {
+            self.trains_at = self.now + TRAIN_EVERY;
+            let known_for = self.now - self.same_since;
+            if known_for > TRAINS_TAKE + self.setting.back {
+                let rate = self.link.config().rate.expect("a rate");
+                self.law.on_trains(self.now, rate);
+            }
+        }
+        self.law.check_invariants();
+    }
+
+    fn send(&mut self) {
+        while self.waits() {
+            if !self.has_room() || self.pacer > self.now {
+                self.law.on_blocked(self.now);
+                return;
+            }
+            let is_thin = self.thin_waits > 0;
+            let thin = self.setting.thin.map_or(0, |(bytes, _)| bytes);
+            let bytes = if is_thin { thin } else { PACKET };
+            self.thin_waits -= u64::from(is_thin);
+            self.law.on_sent(self.now);
+            let number = self.first + self.sent.len() as u64;
+            self.sent.push_back(Sent {
+                at: self.now,
+                bytes,
+                is_thin,
+                is_resolved: false,
+            });
+            self.in_flight += bytes;
+            self.packets_sent += 1;
+            let time = self
+                .law
+                .pacing_rate()
+                .transmission_time_ceil(ByteCount::new(bytes));
+            self.pacer = self.pacer.max(self.now - CREDIT) + time;
+            if self.is_policed(bytes) {
+                continue;
+            }
+            if let Arrival::Accepted(ticket) = self.link.arrive(self.now, ByteCount::new(bytes)) {
+                self.in_link.push_back((ticket, number));
+            }
+        }
+        self.law.on_idle(self.now);
+    }
+
+    fn is_policed(&mut self, bytes: u64) -> bool {
+        let Some((rate, bucket)) = self.setting.policer else {
+            return false;
+        };
+        let full_at =
+            self.bucket_full_at.max(self.now) + rate.transmission_time_ceil(ByteCount::new(bytes));
+        if full_at > self.now + rate.transmission_time_ceil(bucket) {
+            return true;
+        }
+        self.bucket_full_at = full_at;
+        false
+    }
+
+    fn on_departure(&mut self, ticket: Ticket, at: Instant) {
+        while self
+            .in_link
+            .front()
+            .is_some_and(|(first, _)| *first < ticket)
+        {
+            self.in_link.pop_front();
+        }
+        let Some((_, number)) = self.in_link.pop_front() else {
+            return;
+        };
+        let sent = self.sent[(number - self.first) as usize];
+        let config = self.link.config();
+        let alone = config
+            .rate
+            .filter(|rate| !rate.is_zero())
+            .map_or(Duration::ZERO, |rate| {
+                rate.transmission_time_ceil(ByteCount::new(sent.bytes))
+            });
+        self.delivered.push(Delivered {
+            at,
+            bytes: sent.bytes,
+            queue: (at - sent.at).saturating_sub(config.delay + alone),
+            is_thin: sent.is_thin,
+        });
+        self.newest_at = at;
+        self.arrived.push(number);
+        let due = match self.arrived.len() >= ACK_EVERY {
+            true => at,
+            false => self.ack_due.unwrap_or(at + ACK_DELAY),
+        };
+        self.ack_due = Some(due.max(self.last_ack + self.setting.ack_spacing));
+        if self.ack_due.is_some_and(|due| due <= self.now) {
+            self.send_ack();
+        }
+    }
+
+    fn send_ack(&mut self) {
+        self.ack_due = None;
+        self.last_ack = self.now;
+        self.acks.push_back(Ack {
+            at: self.now + self.setting.back,
+            numbers: std::mem::take(&mut self.arrived),
+            received_at: self.newest_at,
+        });
+    }
+
+    fn on_ack(&mut self, ack: &Ack) {
+        let (mut bytes, mut newest) = (0, None);
+        for number in &ack.numbers {
+            let Some(index) = number.checked_sub(self.first) else {
+                continue;
+            };
+            let sent = &mut self.sent[index as usize];
+            if !sent.is_resolved {
+                sent.is_resolved = true;
+                bytes += sent.bytes;
+            }
+            newest = newest.max(Some(*number));
+        }
+        let Some(newest) = newest else { return };
+        self.in_flight -= bytes;
+        self.largest = self.largest.max(newest);
+        let Sent {
+            at: sent_at,
+            bytes: len,
+            ..
+        } = self.sent[(newest - self.first) as usize];
+        let mut lost = 0;
+        while self.first + 3 < self.largest {
+            let sent = self.sent.pop_front().expect("it was sent");
+            self.first += 1;
+            if !sent.is_resolved {
+                lost += 1;
+                self.in_flight -= sent.bytes;
+            }
+        }
+        self.packets_lost += lost;
+        self.law.on_feedback(&Feedback {
+            now: self.now,
+            acked: ByteCount::new(bytes),
+            acked_packets: ack.numbers.len() as u64,
+            spurious_packets: 0,
+            lost_packets: lost,
+            in_flight: ByteCount::new(self.in_flight),
+            arrival: Some(path_rate::Arrival {
+                sent_at,
+                bytes: ByteCount::new(len),
+                received_us: ack.received_at.as_nanos() / 1000,
+                round_trip: self.now - sent_at,
+            }),
+        });
+    }
+
+    /// What arrived in the `time` before now.
+    pub(crate) fn goodput(&self, time: Duration) -> Bandwidth {
+        let since = self.now - time;
+        let newest = self.delivered.iter().rev();
+        let newest = newest.take_while(|packet| packet.at > since);
+        ByteCount::new(newest.map(|packet| packet.bytes).sum()).rate_over_floor(time)
+    }
+
+    /// A quantile of what packets of the last `time` waited.
+    pub(crate) fn queue(&self, time: Duration, quantile: f64, thin: bool) -> Duration {
+        let since = self.now - time;
+        let newest = self.delivered.iter().rev();
+        let newest = newest.take_while(|packet| packet.at > since);
+        let newest = newest.filter(|packet| !thin || packet.is_thin);
+        let mut queues: Vec<Duration> = newest.map(|packet| packet.queue).collect();
+        queues.sort_unstable();
+        let place = (queues.len() as f64 * quantile) as usize;
+        queues
+            .get(place.min(queues.len().saturating_sub(1)))
+            .copied()
+            .unwrap_or_default()
+    }
+}

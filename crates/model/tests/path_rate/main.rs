@@ -1,0 +1,401 @@
+//! What a path without a configured rate reaches, on lines that do not change, change, lose and police.
+//!
+//! `--nocapture` prints tables; `--ignored` runs the whole sweep.
+
+mod line;
+
+use std::time::Duration;
+
+use keiro_link::{Buffer, LinkConfig, Loss};
+use keiro_units::{Bandwidth, ByteCount, Probability};
+
+use self::line::{Change, Line, PACKET, Setting};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn mbit(mbit: f64) -> Bandwidth {
+    Bandwidth::from_bits_per_second((mbit * 1e6) as u64)
+}
+
+/// A line of `rate` Mbit/s with a second of buffer.
+fn steady(rate: f64, round_trip: Duration) -> Setting {
+    Setting {
+        link: LinkConfig {
+            rate: Some(mbit(rate)),
+            delay: round_trip / 2,
+            buffer: Buffer::Bytes(mbit(rate).bytes_in_floor(SECOND)),
+            ..LinkConfig::default()
+        },
+        back: round_trip / 2,
+        ack_spacing: 8 * MS,
+        trains: true,
+        thin: None,
+        policer: None,
+        seed: 1,
+    }
+}
+
+fn share(line: &Line, time: Duration, rate: f64) -> f64 {
+    line.goodput(time).as_bits_per_second() as f64 / (rate * 1e6)
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// Time in which a share of the line is to be reached.
+fn reach_time(round_trip: Duration) -> Duration {
+    (3 * SECOND).max(12 * round_trip)
+}
+
+/// Time in which a queue is to be gone.
+fn drain_time(round_trip: Duration) -> Duration {
+    (2 * SECOND).max(8 * round_trip)
+}
+
+fn queue_limit(rate: f64) -> Duration {
+    (20 * MS).max(mbit(rate).transmission_time_ceil(ByteCount::new(2 * PACKET)))
+}
+
+/// From idle, a quarter of the rate, and all of it again.
+#[derive(Debug)]
+struct Found {
+    start: f64,
+    start_queue: Duration,
+    quarter: f64,
+    quarter_queue: Duration,
+    again: f64,
+    loss: f64,
+}
+
+fn sweep_one(rate: f64, round_trip: Duration, trains: bool) -> Found {
+    let mut line = Line::new(&Setting {
+        trains,
+        ..steady(rate, round_trip)
+    });
+    let window = 2 * SECOND;
+    line.apply(Change::Bulk(true));
+    let (reach, drain) = (reach_time(round_trip), drain_time(round_trip));
+    line.run_for(reach + window);
+    let start = share(&line, window, rate);
+    let start_queue = line.queue(reach + window - drain, 0.99, false);
+    line.apply(Change::Rate(mbit(rate / 4.0)));
+    line.run_for(reach + window);
+    let quarter = share(&line, window, rate / 4.0);
+    let quarter_queue = line.queue(reach + window - drain, 0.99, false);
+    line.apply(Change::Rate(mbit(rate)));
+    line.run_for(reach + window);
+    Found {
+        start,
+        start_queue,
+        quarter,
+        quarter_queue,
+        again: share(&line, window, rate),
+        loss: line.packets_lost as f64 / line.packets_sent as f64,
+    }
+}
+
+fn sweep(rates: &[f64], round_trips: &[u32], trains: bool) {
+    println!("Mbit/s, ms: from idle, queue p99 ms; quarter, queue p99 ms; again; loss");
+    let mut missed = Vec::new();
+    for &rate in rates {
+        for &round_trip in round_trips {
+            let found = sweep_one(rate, MS * round_trip, trains);
+            let mut limit = queue_limit(rate);
+            let quarter_limit = queue_limit(rate / 4.0);
+            if rate <= 1.0 && round_trip >= 600 {
+                // What a round trip has too few packets for is measured within a packet or two.
+                limit *= 2;
+            }
+            println!(
+                "{rate:6} {round_trip:4}: {:.3} {:6.1}; {:.3} {:6.1}; {:.3}; {:.4}",
+                found.start,
+                ms(found.start_queue),
+                found.quarter,
+                ms(found.quarter_queue),
+                found.again,
+                found.loss
+            );
+            let is_reached = found.start >= 0.95
+                && found.quarter >= 0.9
+                && found.again >= 0.9
+                && found.start_queue < limit
+                && found.quarter_queue < quarter_limit;
+            if !is_reached {
+                missed.push(format!("{rate} Mbit/s, {round_trip} ms: {found:?}"));
+            }
+        }
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
+}
+
+#[test]
+fn steady_lines_are_filled_without_a_queue() {
+    sweep(&[1.0, 10.0, 100.0], &[2, 20, 100], true);
+    sweep(&[10.0], &[600], true);
+    sweep(&[1.0, 10.0], &[20, 100], false);
+}
+
+#[test]
+#[ignore = "minutes"]
+fn steady_lines_of_all_rates_are_filled_without_a_queue() {
+    sweep(&[1.0, 10.0, 100.0, 1000.0], &[2, 20, 100, 600], true);
+}
+
+#[test]
+#[ignore = "minutes"]
+fn steady_lines_are_filled_without_trains() {
+    sweep(&[1.0, 10.0, 100.0], &[2, 20, 100], false);
+}
+
+/// What is reached in the last `window` of `time` from idle, as a share of `rate`.
+fn from_idle(setting: &Setting, rate: f64, time: Duration, window: Duration) -> (Line, f64) {
+    let mut line = Line::new(setting);
+    line.apply(Change::Bulk(true));
+    line.run_for(time);
+    let reached = share(&line, window, rate);
+    (line, reached)
+}
+
+#[test]
+#[ignore = "prints what the law does"]
+fn course() {
+    let number = |name: &str, default: f64| {
+        std::env::var(name).map_or(default, |value| value.parse().unwrap())
+    };
+    let rate = number("RATE", 10.0);
+    let mut setting = Setting {
+        trains: number("TRAINS", 0.0) > 0.0,
+        ..steady(rate, MS * number("RTT", 20.0) as u32)
+    };
+    setting.link.jitter = MS * number("JITTER", 0.0) as u32;
+    let mut line = Line::new(&setting);
+    line.apply(Change::Bulk(true));
+    let step = MS * number("STEP", 50.0) as u32;
+    for number_of in 0..(number("STEPS", 60.0) as u32) {
+        if f64::from(number_of) == number("FALL", -1.0) {
+            line.apply(Change::Rate(mbit(rate / 4.0)));
+        }
+        line.run_for(step);
+        println!(
+            "{:7.3} {:.3} of line, {} {} window {} queue {:.1}/{:.1} ms, real {:.1}",
+            ms(line.now - keiro_units::Instant::from_nanos(1_000_000_000)) / 1e3,
+            share(&line, step, rate),
+            line.law.rate(),
+            line.law.state(line.now),
+            line.law.window().get(),
+            ms(line.law.queue()),
+            ms(line.law.target_queue()),
+            ms(line.queue(step, 0.99, false))
+        );
+    }
+    println!("{:#?}", line.law);
+}
+
+#[test]
+fn thin_traffic_beside_bulk_hardly_queues() {
+    println!("Mbit/s, ms: share; p50, p99 of thin packets' queueing, ms");
+    for (rate, round_trip) in [(10.0, 2), (10.0, 20), (20.0, 100), (50.0, 20)] {
+        let setting = Setting {
+            thin: Some((200, 20 * MS)),
+            ..steady(rate, MS * round_trip)
+        };
+        let mut line = Line::new(&setting);
+        line.run_for(2 * SECOND);
+        line.apply(Change::Bulk(true));
+        line.run_for(5 * SECOND);
+        let mut worst = Duration::ZERO;
+        for _ in 0..3 {
+            line.run_for(5 * SECOND);
+            worst = worst.max(line.queue(5 * SECOND, 0.99, true));
+        }
+        let reached = share(&line, 10 * SECOND, rate);
+        let median = line.queue(5 * SECOND, 0.5, true);
+        println!(
+            "{rate:6} {round_trip:4}: {reached:.3}; {:.1} {:.1}",
+            ms(median),
+            ms(worst)
+        );
+        assert!(
+            worst <= 15 * MS && reached >= 0.95,
+            "{rate} Mbit/s, {round_trip} ms"
+        );
+    }
+}
+
+#[test]
+fn bulk_after_a_minute_of_thin_traffic_has_the_line_as_soon_as_from_idle() {
+    for (rate, round_trip) in [(10.0, 20), (50.0, 100)] {
+        for known in [false, true] {
+            let setting = Setting {
+                thin: Some((200, 20 * MS)),
+                trains: false,
+                ..steady(rate, MS * round_trip)
+            };
+            let mut line = Line::new(&setting);
+            line.apply(Change::Bulk(known));
+            line.run_for(5 * SECOND);
+            line.apply(Change::Bulk(false));
+            let before = line.law.rate();
+            line.run_for(60 * SECOND);
+            let after = line.law.rate();
+            line.apply(Change::Bulk(true));
+            line.run_for(4 * SECOND);
+            let reached = share(&line, SECOND, rate);
+            println!("{rate:6} {round_trip:4} {known}: {before}, {after}, {reached:.3}");
+            let change = after.ratio_of(before).unwrap();
+            assert!(
+                (0.99..=1.01).contains(&change),
+                "it neither grows nor decays while limited"
+            );
+            assert!(reached >= 0.95, "{rate} Mbit/s, {round_trip} ms: {reached}");
+        }
+    }
+}
+
+#[test]
+fn loss_of_the_line_itself_costs_no_more_than_what_is_lost() {
+    println!("Mbit/s, ms, loss: share of what is not lost");
+    for (rate, round_trip) in [(10.0, 20), (20.0, 100), (50.0, 20)] {
+        for loss in [0.01, 0.05] {
+            for seed in [1, 2] {
+                let mut setting = Setting {
+                    seed,
+                    ..steady(rate, MS * round_trip)
+                };
+                setting.link.loss = Loss::Bernoulli(Probability::new(loss).unwrap());
+                let (_, reached) = from_idle(&setting, rate, 10 * SECOND, 5 * SECOND);
+                let reached = reached / (1.0 - loss);
+                println!("{rate:6} {round_trip:4} {loss:5}: {reached:.3}");
+                assert!(
+                    reached >= 0.9,
+                    "{rate} Mbit/s, {round_trip} ms, {loss}: {reached}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn loss_that_begins_later_is_learnt() {
+    for loss in [0.01, 0.05] {
+        let setting = steady(10.0, 20 * MS);
+        let (mut line, _) = from_idle(&setting, 10.0, 5 * SECOND, SECOND);
+        let link = LinkConfig {
+            loss: Loss::Bernoulli(Probability::new(loss).unwrap()),
+            ..setting.link
+        };
+        line.apply(Change::Link(link));
+        line.run_for(10 * SECOND);
+        let reached = share(&line, 5 * SECOND, 10.0) / (1.0 - loss);
+        println!("{loss}: {reached:.3}");
+        assert!(reached >= 0.9, "{loss}: {reached}");
+    }
+}
+
+#[test]
+fn buffers_of_twenty_packets_are_enough() {
+    println!("Mbit/s, ms: share, loss");
+    for (rate, round_trip) in [(1.0, 20), (10.0, 20), (10.0, 100), (50.0, 20), (200.0, 20)] {
+        let mut setting = steady(rate, MS * round_trip);
+        setting.link.buffer = Buffer::Packets(20);
+        let (mut line, _) = from_idle(&setting, rate, 5 * SECOND, SECOND);
+        let (sent, lost) = (line.packets_sent, line.packets_lost);
+        line.run_for(10 * SECOND);
+        let reached = share(&line, 10 * SECOND, rate);
+        let loss = (line.packets_lost - lost) as f64 / (line.packets_sent - sent) as f64;
+        println!("{rate:6} {round_trip:4}: {reached:.3}, {loss:.4}");
+        assert!(reached >= 0.9, "{rate} Mbit/s, {round_trip} ms: {reached}");
+        assert!(loss <= 0.01, "{rate} Mbit/s, {round_trip} ms: {loss} lost");
+    }
+}
+
+#[test]
+fn a_policed_line_is_used_to_its_tokens_without_loss() {
+    println!("token rate, bucket ms: share, loss after 5 s");
+    for trains in [false, true] {
+        for (tokens, bucket) in [(10.0, 10), (10.0, 250), (30.0, 50)] {
+            let tokens_rate = mbit(tokens);
+            let mut setting = Setting {
+                trains,
+                ..steady(100.0, 20 * MS)
+            };
+            setting.policer = Some((tokens_rate, tokens_rate.bytes_in_floor(MS * bucket)));
+            let (mut line, _) = from_idle(&setting, tokens, 5 * SECOND, SECOND);
+            let (sent, lost) = (line.packets_sent, line.packets_lost);
+            line.run_for(20 * SECOND);
+            let reached = share(&line, 20 * SECOND, tokens);
+            let loss = (line.packets_lost - lost) as f64 / (line.packets_sent - sent) as f64;
+            println!("{tokens:6} {bucket:4} {trains}: {reached:.3}, {loss:.4}");
+            // A bucket of a quarter of a second fills while the rate is held, and hides what comes of it.
+            let loss_max = if bucket > 100 { 0.1 } else { 0.015 };
+            assert!(
+                reached >= 0.9 && loss <= loss_max,
+                "{tokens} {bucket} {trains}: {reached} {loss}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_longer_route_is_learnt_and_takes_no_rate_for_long() {
+    for (rate, round_trip) in [(10.0, 20), (50.0, 100)] {
+        let setting = steady(rate, MS * round_trip);
+        let (mut line, _) = from_idle(&setting, rate, 5 * SECOND, SECOND);
+        line.apply(Change::Delay(setting.link.delay + 30 * MS));
+        let mut worst = 1.0_f64;
+        for _ in 0..15 {
+            line.run_for(SECOND);
+            worst = worst.min(share(&line, SECOND, rate));
+        }
+        let after = share(&line, 5 * SECOND, rate);
+        let queue = line.queue(5 * SECOND, 0.99, false);
+        println!("{rate} {round_trip}: worst second {worst:.3}, later {after:.3}, {queue:?}");
+        assert!(after >= 0.95 && queue < 20 * MS, "{after} {queue:?}");
+    }
+}
+
+#[test]
+fn acknowledgements_in_bunches_and_delays_that_vary_cost_little() {
+    for (spacing, jitter) in [(50, 0), (1, 5), (8, 5)] {
+        let mut setting = Setting {
+            ack_spacing: MS * spacing,
+            ..steady(20.0, 40 * MS)
+        };
+        setting.link.jitter = MS * jitter;
+        let (line, reached) = from_idle(&setting, 20.0, 15 * SECOND, 10 * SECOND);
+        let queue = line.queue(10 * SECOND, 0.99, false);
+        println!("acks {spacing} ms apart, jitter {jitter} ms: {reached:.3}, {queue:?}");
+        assert!(reached >= 0.9, "{spacing} {jitter}: {reached}");
+    }
+}
+
+#[test]
+fn a_silent_gap_is_left_with_the_rate_of_before() {
+    let setting = steady(20.0, 40 * MS);
+    let (mut line, _) = from_idle(&setting, 20.0, 5 * SECOND, SECOND);
+    for gap in [100, 300, 1000] {
+        line.apply(Change::Rate(Bandwidth::from_bits_per_second(0)));
+        line.run_for(MS * gap);
+        line.apply(Change::Rate(mbit(20.0)));
+        line.run_for(500 * MS);
+        let reached = share(&line, 300 * MS, 20.0);
+        println!("{gap} ms: {reached:.3} within half a second after");
+        assert!(reached >= 0.9, "{gap}: {reached}");
+        line.run_for(3 * SECOND);
+    }
+}
+
+#[test]
+fn the_queue_does_not_creep_into_the_base_delay() {
+    let setting = steady(20.0, 40 * MS);
+    let (mut line, _) = from_idle(&setting, 20.0, 5 * SECOND, SECOND);
+    line.run_for(115 * SECOND);
+    let (reached, queue) = (
+        share(&line, 30 * SECOND, 20.0),
+        line.queue(30 * SECOND, 0.99, false),
+    );
+    println!("after two minutes {reached:.3}, {queue:?}");
+    assert!(reached >= 0.97 && queue <= 12 * MS);
+}
