@@ -85,8 +85,11 @@ impl Trace {
         for (second, rate) in (0_u64..).zip(rates) {
             let rate = u128::from(rate.as_bits_per_second());
             let begins = second * NANOS_PER_SECOND;
+            if rate == 0 {
+                continue;
+            }
             let mut at: u128 = 0;
-            while rate > 0 {
+            loop {
                 at += (packet - sent).div_ceil(rate);
                 if at > u128::from(NANOS_PER_SECOND) {
                     break;

@@ -22,6 +22,14 @@ const MESSAGES: usize = 40;
 /// A path of a gateway: its socket, and the socket of the other that it leads to, if that is known.
 type Leads = (u16, Option<u16>);
 
+/// On its way to the gateway `to`.
+struct PacketOnWire {
+    to: usize,
+    socket: SocketId,
+    source: SocketAddr,
+    bytes: Vec<u8>,
+}
+
 /// Two gateways, each with some sockets. Every socket of one reaches every socket of the other, unless that is
 /// forbidden.
 struct Net {
@@ -30,8 +38,8 @@ struct Net {
     peers: [PeerId; 2],
     events: [Vec<Event>; 2],
     received: [usize; 2],
-    /// By arrival and order: to, at which socket, from where, bytes.
-    wire: BTreeMap<(Instant, u64), (usize, SocketId, SocketAddr, Vec<u8>)>,
+    /// By arrival and order.
+    wire: BTreeMap<(Instant, u64), PacketOnWire>,
     order: u64,
     /// The port at which each socket of side 0 is seen: a NAT changes it.
     seen: BTreeMap<u16, u16>,
@@ -135,14 +143,14 @@ impl Net {
             }
             self.now = self.now.max(next);
             while let Some(entry) = self.wire.first_entry().filter(|e| e.key().0 <= self.now) {
-                let (to, socket, remote, mut bytes) = entry.remove();
+                let mut packet = entry.remove();
                 let meta = DatagramMeta {
-                    socket,
-                    remote,
+                    socket: packet.socket,
+                    remote: packet.source,
                     ecn: 0,
                     received_at: self.now,
                 };
-                self.ends[to].handle_datagram(self.now, meta, &mut bytes);
+                self.ends[packet.to].handle_datagram(self.now, meta, &mut packet.bytes);
             }
         }
     }
@@ -163,12 +171,16 @@ impl Net {
             let delay = Duration::from_millis(5 + 3 * u64::from(pair.0) + 7 * u64::from(pair.1));
             for datagram in buf.filled().chunks(transmit.segment_size) {
                 self.order += 1;
-                let source = self.seen(side, from);
-                let at = match self.merged && side == 0 {
+                let socket = match self.merged && side == 0 {
                     true => 0,
                     false => to,
                 };
-                let packet = (1 - side, SocketId(at), source, datagram.to_vec());
+                let packet = PacketOnWire {
+                    to: 1 - side,
+                    socket: SocketId(socket),
+                    source: self.seen(side, from),
+                    bytes: datagram.to_vec(),
+                };
                 self.wire.insert((self.now + delay, self.order), packet);
             }
         }
@@ -221,14 +233,14 @@ impl Net {
         let counts = [0, 1].map(|side| self.paths(side).len());
         let before = self.received;
         for number in 0..MESSAGES {
-            for side in 0..2 {
+            for (side, count) in counts.into_iter().enumerate() {
                 let peer = self.peers[side];
                 let app = AppConfig {
                     id: AppId::of_name(APP),
                     class: DeliveryClass::Message,
                     latency_target: None,
                     lifetime: None,
-                    paths: vec![PathId(((number + side) % counts[side]) as u8)],
+                    paths: vec![PathId(((number + side) % count) as u8)],
                     tenant: TenantId::ZERO,
                 };
                 self.ends[side].set_app(peer, app);
