@@ -8,7 +8,7 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use keiro_bgp::{rib::NeighbourId, speaker::Input};
-use keiro_linux::link_watch::Link;
+use keiro_linux::interface::Interface;
 
 /// What is known of the links of neighbours in other ASes.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ struct Known {
 
 impl Links {
     /// A session came up: remembers the link that it uses.
-    pub(crate) fn on_session_up(&mut self, neighbour: Watched<'_>, links: &[Link]) {
+    pub(crate) fn on_session_up(&mut self, neighbour: Watched<'_>, links: &[Interface]) {
         let Some(link) = link_of(neighbour, links) else {
             self.known.remove(&neighbour.id);
             return;
@@ -56,7 +56,7 @@ impl Links {
         let known = Known {
             index: link.index,
             name: link.name.clone(),
-            is_up: link.running,
+            is_up: link.is_running(),
             local: neighbour.local.filter(listed),
         };
         self.known.insert(neighbour.id, known);
@@ -81,7 +81,7 @@ impl Links {
     pub(crate) fn on_change(
         &mut self,
         neighbours: &[Watched<'_>],
-        links: &[Link],
+        links: &[Interface],
     ) -> Vec<LinkChange> {
         let mut changes = Vec::new();
         for neighbour in neighbours {
@@ -92,7 +92,7 @@ impl Links {
             let same = links.iter().find(|link| link.index == known.index);
             let lost = match same {
                 None => Some("is gone"),
-                Some(link) if !link.running => Some("has no carrier, or is set down"),
+                Some(link) if !link.is_running() => Some("has no carrier, or is set down"),
                 Some(_) => None,
             };
             let change = |known: &Known, lost| LinkChange {
@@ -106,7 +106,7 @@ impl Links {
             }
             if !known.is_up {
                 let found = link_of(*neighbour, links).or(same);
-                if let Some(link) = found.filter(|link| link.running) {
+                if let Some(link) = found.filter(|link| link.is_running()) {
                     (known.index, known.name) = (link.index, link.name.clone());
                     known.is_up = true;
                     changes.push(change(known, None));
@@ -145,41 +145,45 @@ impl LinkChange {
 
 /// The link that leads to a neighbour: the configured one, or the one with its prefix; `None`: it is
 /// behind another router.
-fn link_of<'a>(neighbour: Watched<'_>, links: &'a [Link]) -> Option<&'a Link> {
+fn link_of<'a>(neighbour: Watched<'_>, links: &'a [Interface]) -> Option<&'a Interface> {
     match neighbour.interface {
         Some(name) => links.iter().find(|link| link.name == name),
         None => {
             // A prefix may be on several links, of which the running one is used.
             let near = links.iter().filter(|link| link.reaches(neighbour.address));
-            near.max_by_key(|link| link.running)
+            near.max_by_key(|link| link.is_running())
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use keiro_linux::link_watch::LinkAddress;
+    use keiro_linux::interface::Address;
 
     use super::*;
 
     const ID: NeighbourId = NeighbourId(3);
 
-    fn link(name: &str, index: u32, addresses: &[&str]) -> Link {
-        let address = |text: &&str| LinkAddress {
-            address: text.parse().unwrap(),
-            mask: "ffff:ffff:ffff:ffff::".parse().unwrap(),
+    fn link(name: &str, index: u32, addresses: &[&str]) -> Interface {
+        let address = |text: &&str| Address {
+            ip: text.parse().unwrap(),
+            prefix_len: 64,
             peer: None,
+            ready: true,
+            passing: false,
         };
-        Link {
+        Interface {
             name: name.to_owned(),
             index,
-            running: true,
+            up: true,
+            carrier: true,
             addresses: addresses.iter().map(address).collect(),
+            ..Interface::default()
         }
     }
 
-    fn down(mut link: Link) -> Link {
-        link.running = false;
+    fn down(mut link: Interface) -> Interface {
+        link.carrier = false;
         link
     }
 
@@ -220,7 +224,7 @@ mod tests {
             ] {
                 let mut links = Links::default();
                 links.on_session_up(neighbour(interface, true), &[pa(), pb()]);
-                let mut on_change = |is_up, now: &[Link]| {
+                let mut on_change = |is_up, now: &[Interface]| {
                     let changes = links.on_change(&[neighbour(interface, is_up)], now);
                     links.check_invariants();
                     (signs(&changes), links.is_down(ID))

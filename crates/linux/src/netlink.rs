@@ -540,3 +540,35 @@ mod tests {
         );
     }
 }
+
+/// Messages as the kernel would send them, for tests of modules that read them.
+#[cfg(test)]
+pub(crate) mod test {
+    use super::{Batch, Message, Messages};
+
+    pub(crate) fn message(kind: u16, header: &[u8], attributes: &[(u16, &[u8])]) -> Vec<u8> {
+        let mut batch = Batch::default();
+        batch.begin(kind, 0, 1);
+        batch.raw(header);
+        for (kind, value) in attributes {
+            batch.attribute(*kind, value);
+        }
+        batch.finish();
+        batch.bytes().to_vec()
+    }
+
+    /// What `read` makes of a message, and that no part of the message makes it panic.
+    pub(crate) fn parsed<T>(bytes: &[u8], read: impl Fn(&Message<'_>) -> T) -> T {
+        for length in 0..bytes.len() {
+            // Shorter than it says.
+            Messages::of(&bytes[..length]).for_each(|message| drop(read(&message)));
+            let mut cut = bytes[..length].to_vec();
+            if let Some(says) = cut.first_chunk_mut() {
+                *says = (length as u32).to_ne_bytes();
+            }
+            Messages::of(&cut).for_each(|message| drop(read(&message)));
+        }
+        let message = Messages::of(bytes).next().expect("whole");
+        read(&message)
+    }
+}

@@ -6,7 +6,8 @@ use keiro_bgp::{
 };
 use keiro_linux::{
     epoll::{Epoll, Interest},
-    link_watch::{self, LinkWatch},
+    interface,
+    link_watch::LinkWatch,
 };
 
 use super::{Daemon, LINKS, Role};
@@ -26,7 +27,7 @@ impl<R: Role> Daemon<R> {
         if self.links.is_empty() {
             return;
         }
-        let Ok(now) = link_watch::links() else {
+        let Ok(now) = interface::list() else {
             return;
         };
         let count = self.neighbours.len() as u16;
@@ -59,7 +60,7 @@ impl<R: Role> Daemon<R> {
         let (Some(watched), Some(_)) = (watched, &self.link_watch) else {
             return;
         };
-        if let Ok(links) = link_watch::links() {
+        if let Ok(links) = interface::list() {
             if self.links.is_down(id) {
                 self.inputs.push_back(Input::LinkUp(id));
             }

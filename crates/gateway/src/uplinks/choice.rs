@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use keiro_control::config::{Family, InterfaceLocal, Local};
-use keiro_linux::uplink::{Address, Interface};
+use keiro_linux::interface::{Address, Interface};
 
 use super::{Network, Problem};
 

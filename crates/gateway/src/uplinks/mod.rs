@@ -18,7 +18,9 @@ use std::{
 };
 
 use keiro_control::config::{Family, Local};
-use keiro_linux::uplink::Interface;
+use keiro_linux::interface::Interface;
+
+use self::choice::Rebinding;
 
 pub(crate) use self::{
     auto::found_interfaces,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use keiro_control::config::{Family, InterfaceLocal, Local};
-use keiro_linux::uplink::{Address, Interface};
+use keiro_linux::interface::{Address, Interface};
 
 use super::*;
 
@@ -18,6 +18,7 @@ fn address(ip: &str) -> Address {
     Address {
         ip: ip.parse().unwrap(),
         prefix_len: 24,
+        peer: None,
         ready: true,
         passing: false,
     }
