@@ -9,6 +9,7 @@ use keiro_control::{
     protocol::EventKind,
 };
 use keiro_core::{PeerId, SocketId};
+use keiro_linux::interface;
 
 use crate::{
     active::{OpenError, open_uplink},
@@ -94,6 +95,7 @@ impl Gateway {
         };
         match step {
             Step::Bind(binding) => self.bind_uplink(&path, id, binding, network),
+            Step::BindToDevice(binding) => self.bind_to_device(&path, id, binding, network),
             Step::Unbind(problem) => self.unbind_uplink(&path, id, problem),
             Step::Challenge => {
                 self.publish_route(&path);
@@ -133,6 +135,31 @@ impl Gateway {
         let uplinks = self.active.uplinks_mut();
         uplinks.on_bound(&path.local, binding, network);
         self.publish_local(path, from);
+        Ok(())
+    }
+
+    /// The socket stays, and with it the path.
+    fn bind_to_device(
+        &mut self,
+        path: &Path,
+        id: SocketId,
+        binding: Binding,
+        network: &Network,
+    ) -> Result<(), DataThreadGone> {
+        let device = binding.device.as_deref().unwrap_or_default();
+        let bound = self.data.bind_to_device(id, device)?;
+        // The name may be another interface's by now.
+        let is_owner = interface::index(device) == binding.owner;
+        if let Err(error) = &bound {
+            tracing::debug!(path = path.name.as_str(), device, %error, "the socket stays unbound");
+        }
+        if bound.is_err() || !is_owner {
+            return self.bind_uplink(path, id, binding, network);
+        }
+        self.active.set_mtu(path, network, &self.data)?;
+        let uplinks = self.active.uplinks_mut();
+        uplinks.on_bound(&path.local, binding, network);
+        self.publish_route(path);
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::{
     clock::ClockPair,
@@ -213,6 +213,15 @@ impl BatchSocket {
             socket,
             state,
         })
+    }
+
+    /// From now on datagrams leave by this interface, and only those that come in by it are received. Linux
+    /// requires no privilege for a socket that is not bound to an interface yet.
+    ///
+    /// # Errors
+    /// There is no such interface, or the socket is bound to another one.
+    pub fn bind_to_device(&self, interface: &str) -> io::Result<()> {
+        interface::bind_to(&SockRef::from(&self.socket), Some(interface))
     }
 
     /// The bound address.

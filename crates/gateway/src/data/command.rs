@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     net::SocketAddr,
     sync::{
         Arc,
@@ -42,6 +43,13 @@ pub(crate) enum Command {
     },
     /// A WAN socket to close. Its paths are down until there is another one.
     UnbindSocket { id: SocketId, reply: SyncSender<()> },
+    /// What leaves a WAN socket is to leave by this interface from now on, and only what comes in by it is received.
+    /// The socket stays, so its paths stay up; those that are down are challenged at once.
+    BindToDevice {
+        id: SocketId,
+        device: String,
+        reply: SyncSender<io::Result<()>>,
+    },
     /// Paths over a WAN socket that are down are to be challenged at once: there is a new route.
     ChallengePaths { id: SocketId },
     /// What may leave a WAN socket to all peers together.
@@ -219,6 +227,16 @@ impl DataHandle {
     /// Closes a WAN socket. Its address is free when this returns.
     pub(crate) fn unbind_socket(&self, id: SocketId) -> Result<(), DataThreadGone> {
         self.ask(|reply| Command::UnbindSocket { id, reply })
+    }
+
+    /// Binds a WAN socket to an interface too.
+    pub(crate) fn bind_to_device(
+        &self,
+        id: SocketId,
+        device: &str,
+    ) -> Result<io::Result<()>, DataThreadGone> {
+        let device = device.to_owned();
+        self.ask(|reply| Command::BindToDevice { id, device, reply })
     }
 
     /// Every peer's paths in numbers; cheap enough to be asked often.

@@ -49,6 +49,13 @@ impl DataThread {
                 // The control thread waits for it, unless it has given up.
                 let _ = reply.try_send(());
             }
+            Command::BindToDevice { id, device, reply } => {
+                let bound = self.wan.bind_to_device(id, &device);
+                if bound.is_ok() {
+                    self.endpoint.on_route_added(now, id);
+                }
+                let _ = reply.try_send(bound);
+            }
             Command::ChallengePaths { id } => self.endpoint.on_route_added(now, id),
             Command::SetUplink { id, rate } => self.endpoint.set_uplink(id, Some(rate)),
             Command::RemoveSocket { id } => {

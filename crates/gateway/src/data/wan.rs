@@ -61,6 +61,14 @@ impl Wan {
         Ok(())
     }
 
+    /// Binds the socket of `id` to an interface too.
+    pub(crate) fn bind_to_device(&self, id: SocketId, device: &str) -> io::Result<()> {
+        match self.socket(id) {
+            Some(socket) => socket.bind_to_device(device),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
     /// Closes the socket of `id`; its counters stay.
     pub(crate) fn unbind(&mut self, id: SocketId) {
         // Dropping the socket takes it out of the epoll set.

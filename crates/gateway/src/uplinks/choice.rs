@@ -17,11 +17,30 @@ pub(crate) struct Binding {
     pub(crate) device: Option<String>,
 }
 
+/// What a socket needs that is bound as [`Binding`] says, to serve for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rebinding {
+    /// Nothing.
+    None,
+    /// It is to be bound to the interface too, which needs no other socket.
+    ToDevice,
+    /// Another socket.
+    Anew,
+}
+
 impl Binding {
-    /// Whether one socket serves for both: another name of the interface makes no difference.
-    pub(super) fn is_same_socket(&self, other: &Self) -> bool {
-        let key = |of: &Self| (of.local, of.owner, of.device.is_some());
-        key(self) == key(other)
+    /// What this socket needs to be as `wanted`. It depends on its address and on the interface that it is bound
+    /// to, by whatever name; on which interface has the address only if it is bound to that one.
+    pub(super) fn rebinding(&self, wanted: &Self) -> Rebinding {
+        let has_gone = self.owner.is_some() && wanted.owner.is_none();
+        match (&self.device, &wanted.device) {
+            _ if self.local != wanted.local || has_gone => Rebinding::Anew,
+            (None, None) => Rebinding::None,
+            (None, Some(_)) => Rebinding::ToDevice,
+            (Some(_), Some(_)) if self.owner == wanted.owner => Rebinding::None,
+            // Linux lets no one take a socket from its interface without privileges.
+            (Some(_), _) => Rebinding::Anew,
+        }
     }
 
     /// It is an address of one machine, and no interface of this one is listed with it.
@@ -46,7 +65,7 @@ pub(super) fn choose(
     network: &Network,
 ) -> Result<Binding, Problem> {
     match local {
-        Local::Address(address) => fixed(*address, device, network),
+        Local::Address(address) => fixed(*address, present, device, network),
         Local::Interface(of) => of_interface(of, present, network),
     }
 }
@@ -61,8 +80,13 @@ pub(crate) fn interface_of<'a>(local: &Local, all: &'a [Interface]) -> Option<&'
 
 /// A socket with a fixed address is bound to the interface that has the address if that interface has a
 /// default route. Otherwise the machine's routes decide, as for the address of a loopback device, or of a LAN
-/// interface behind which no uplink is.
-fn fixed(address: SocketAddr, device: Option<u32>, network: &Network) -> Result<Binding, Problem> {
+/// interface behind which no uplink is, or of a bridge's port, which receives nothing itself.
+fn fixed(
+    address: SocketAddr,
+    present: Option<&Binding>,
+    device: Option<u32>,
+    network: &Network,
+) -> Result<Binding, Problem> {
     let mut binding = Binding {
         local: address,
         owner: None,
@@ -71,16 +95,25 @@ fn fixed(address: SocketAddr, device: Option<u32>, network: &Network) -> Result<
     if address.ip().is_unspecified() || address.ip().is_loopback() {
         return Ok(binding);
     }
+    // Several interfaces may have it; that of before stays.
+    let stays = |interface: &&Interface| {
+        let is_owner = present.is_some_and(|present| present.owner == Some(interface.index));
+        is_owner && address_of(interface, &address).is_some()
+    };
     let local = Local::Address(address);
+    let owner = network.interfaces.iter().find(stays);
     // The kernel may have it without listing it (a local route to a prefix).
-    let Some(owner) = interface_of(&local, &network.interfaces) else {
+    let Some(owner) = owner.or_else(|| interface_of(&local, &network.interfaces)) else {
         return Ok(binding);
     };
     binding.owner = Some(owner.index);
     if address_of(owner, &address).is_some_and(|found| !found.ready) {
         return Err(Problem::AddressNotReady { address });
     }
-    if !owner.loopback && (binding.has_default_route(network) || device == Some(owner.index)) {
+    if !owner.loopback
+        && owner.port_of.is_none()
+        && (binding.has_default_route(network) || device == Some(owner.index))
+    {
         usable(owner)?;
         binding.device = Some(owner.name.clone());
     }
@@ -99,6 +132,17 @@ fn of_interface(
         });
     };
     usable(interface)?;
+    if interface.loopback {
+        return Err(Problem::Loopback {
+            interface: of.interface.clone(),
+        });
+    }
+    if let Some(controller) = &interface.port_of {
+        return Err(Problem::IsPort {
+            interface: of.interface.clone(),
+            controller: controller.clone(),
+        });
+    }
     let families = match of.family {
         Some(family) => vec![family],
         None => vec![Family::V4, Family::V6],

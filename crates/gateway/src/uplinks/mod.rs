@@ -72,8 +72,11 @@ pub(crate) struct UplinkChange {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// A socket is to be opened here; [`Uplinks::on_bound`] or [`Uplinks::on_failed`] follows.
+    /// A socket is to be opened here; [`Uplinks::on_bound`] or [`Uplinks::on_missing`] follows.
     Bind(Binding),
+    /// The socket is to be bound to this interface too: its packets are to leave by it from now on, and peers may
+    /// be reached that were not before. [`Uplinks::on_bound`] follows.
+    BindToDevice(Binding),
     /// There is nothing to bind it to.
     Unbind(Problem),
     /// There is a default route again: peers may be reached now that were not before.
@@ -223,8 +226,14 @@ impl Uplink {
             State::Bound(binding) => Some(binding),
             State::Missing(_) => None,
         };
-        match choice::choose(local, present, self.device, network) {
-            Ok(binding) if present.is_some_and(|present| present.is_same_socket(&binding)) => {
+        let chosen = choice::choose(local, present, self.device, network);
+        let rebinding = match (present, &chosen) {
+            (Some(present), Ok(binding)) => present.rebinding(binding),
+            _ => Rebinding::Anew,
+        };
+        match chosen {
+            Ok(binding) if rebinding == Rebinding::ToDevice => Some(Step::BindToDevice(binding)),
+            Ok(binding) if rebinding == Rebinding::None => {
                 let had = self.has_default_route;
                 self.has_default_route = binding.has_default_route(network);
                 self.state = State::Bound(binding);

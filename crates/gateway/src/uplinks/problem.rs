@@ -20,6 +20,15 @@ pub(crate) enum Problem {
         interface: String,
         family: Option<Family>,
     },
+    /// Nothing leaves the machine by it.
+    Loopback {
+        interface: String,
+    },
+    /// Another interface receives what comes in by it.
+    IsPort {
+        interface: String,
+        controller: String,
+    },
     NoDefaultRoute {
         interface: String,
     },
@@ -63,6 +72,19 @@ impl fmt::Display for Problem {
                      manager running?"
                 )
             }
+            Self::Loopback { interface } => write!(
+                f,
+                "interface {interface} is the loopback interface, by which no peer is reached; name an interface \
+                 that leads to one, or write local = \"ADDRESS:PORT\" for a peer on this machine"
+            ),
+            Self::IsPort {
+                interface,
+                controller,
+            } => write!(
+                f,
+                "interface {interface} is a port of {controller}, which receives its packets; write interface = \
+                 \"{controller}\""
+            ),
             Self::NoDefaultRoute { interface } => write!(
                 f,
                 "interface {interface} has no default route, so only hosts on its own link are reached; give it \

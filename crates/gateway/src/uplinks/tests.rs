@@ -105,6 +105,11 @@ impl Machine {
                     done.push(format!("bind {} {device}", binding.local));
                     self.open(&local, Ok(binding));
                 }
+                Step::BindToDevice(binding) => {
+                    let device = binding.device.clone().unwrap_or_default();
+                    done.push(format!("to device {device}"));
+                    self.open(&local, Ok(binding));
+                }
                 Step::Unbind(problem) => {
                     done.push(format!("unbind: {problem}"));
                     self.open(&local, Err(problem));
@@ -258,8 +263,9 @@ fn fixed_address_is_waited_for_and_leaves_by_its_interface_if_that_is_an_uplink(
     machine.interface("eth0").up = false;
     assert_begins(&machine.follow(), &[]);
     machine.interface("eth0").up = true;
+    // The socket stays.
     machine.route(3);
-    assert_begins(&machine.follow(), &["bind 192.0.2.7:7600 eth0"]);
+    assert_begins(&machine.follow(), &["to device eth0"]);
     // The lease is renewed, or the cable pulled.
     machine.network.default_routes.clear();
     assert_begins(&machine.follow(), &[]);
@@ -276,6 +282,180 @@ fn fixed_address_is_waited_for_and_leaves_by_its_interface_if_that_is_an_uplink(
         panic!("{changes:?}")
     };
     assert!(binding.is_unlisted(), "the kernel decides: {binding:?}");
+}
+
+/// Paths of every kind on a machine with an uplink of each, all bound.
+fn bound_paths() -> Machine {
+    let locals = [
+        fixed("192.0.2.7:7600"),
+        fixed("198.51.100.7:7600"),
+        fixed("[2001:db8::7]:7600"),
+        fixed("203.0.113.7:7600"),
+        fixed("0.0.0.0:7601"),
+        fixed("127.0.0.1:7602"),
+        wwan0(Some(Family::V4)),
+        wwan0(Some(Family::V6)),
+    ];
+    let mut machine = Machine::default();
+    machine.add("lo", 1, &["127.0.0.1", "203.0.113.7"]);
+    machine.interface("lo").loopback = true;
+    machine.add("eth0", 3, &["192.0.2.7", "2001:db8::7"]);
+    machine.add("eth1", 4, &["198.51.100.7"]);
+    machine.add("wwan0", 5, &["10.64.0.7", "2001:db8:1::7"]);
+    machine.add("eth9", 9, &["10.9.0.1"]);
+    machine.route(3);
+    machine.route(5);
+    for local in locals {
+        let chosen = Uplinks::first(&local, &machine.network);
+        machine.open(&local, chosen);
+    }
+    machine
+}
+
+/// What changes at a machine without changing anything that a path's socket depends on.
+const NO_CHANGES: &[(&str, fn(&mut Machine))] = &[
+    ("another interface appears", |m| {
+        m.add("eth7", 2, &["10.7.0.1"])
+    }),
+    ("another interface goes", |m| m.remove("eth9")),
+    ("another interface is made anew", |m| {
+        m.remove("eth9");
+        m.add("eth9", 12, &["10.9.0.1"]);
+    }),
+    ("another interface is set down", |m| {
+        m.interface("eth9").up = false
+    }),
+    ("another interface loses its carrier", |m| {
+        m.interface("eth9").carrier = false
+    }),
+    ("another interface has another address", |m| {
+        m.set_addresses("eth9", &["10.9.0.2"])
+    }),
+    ("another interface gains a default route", |m| m.route(9)),
+    ("a LAN's interface gains a default route", |m| m.route(4)),
+    ("an uplink loses its default route", |m| {
+        m.network.default_routes.remove(&(3, Family::V4));
+    }),
+    ("all default routes go", |m| {
+        m.network.default_routes.clear()
+    }),
+    ("an uplink gains a default route of IPv6", |m| {
+        m.network.default_routes.insert((3, Family::V6), None);
+    }),
+    ("a default route has another router", |m| {
+        m.network.default_routes.insert((3, Family::V4), None);
+    }),
+    ("an uplink gains an address", |m| {
+        m.interface("eth0")
+            .addresses
+            .insert(0, address("192.0.2.9"));
+    }),
+    ("the addresses are in another order", |m| {
+        m.interface("eth0").addresses.reverse();
+        m.interface("wwan0").addresses.reverse();
+    }),
+    ("an uplink by name gains addresses of both versions", |m| {
+        let addresses = &mut m.interface("wwan0").addresses;
+        addresses.insert(0, address("10.64.0.2"));
+        addresses.insert(0, address("2001:db8:1::2"));
+    }),
+    ("a fixed address is about to be removed", |m| {
+        m.interface("eth0")
+            .addresses
+            .iter_mut()
+            .for_each(|of| of.passing = true);
+    }),
+    ("a prefix is another one", |m| {
+        m.interface("eth0").addresses[0].prefix_len = 28
+    }),
+    ("another interface has the same address", |m| {
+        m.add("vrrp0", 2, &["192.0.2.7"])
+    }),
+    (
+        "the interface of a LAN has another one's address too",
+        |m| {
+            m.interface("eth9").addresses.push(address("198.51.100.7"));
+            m.network
+                .interfaces
+                .sort_by_key(|of| std::cmp::Reverse(of.index));
+        },
+    ),
+    ("an address moves where the routes decide", |m| {
+        m.set_addresses("eth1", &[]);
+        m.interface("eth9").addresses.push(address("198.51.100.7"));
+    }),
+    ("an interface with a fixed address has another name", |m| {
+        m.interface("eth0").name = "wan0".to_owned();
+    }),
+    ("a LAN's interface is set down", |m| {
+        m.interface("eth1").up = false
+    }),
+    ("a LAN's interface loses its carrier", |m| {
+        m.interface("eth1").carrier = false
+    }),
+    ("the largest packet is another one", |m| {
+        m.interface("eth0").mtu = 1400
+    }),
+    ("the kernel filters by the reverse path", |m| {
+        m.network.filtered = BTreeSet::from([3, 4, 5])
+    }),
+    ("interfaces are listed in another order", |m| {
+        m.network.interfaces.reverse()
+    }),
+];
+
+#[test]
+fn what_a_socket_does_not_depend_on_leaves_it_alone() {
+    let leaves_alone = |machine: &mut Machine, what: &str| {
+        let done = machine.follow();
+        let is_quiet = |step: &&String| !step.starts_with("bind") && !step.starts_with("unbind");
+        assert_eq!(
+            done.iter().filter(is_quiet).count(),
+            done.len(),
+            "{what}: {done:?}"
+        );
+    };
+    for (what, change) in NO_CHANGES {
+        let mut machine = bound_paths();
+        let before = machine.network.clone();
+        change(&mut machine);
+        leaves_alone(&mut machine, what);
+        machine.network = before;
+        leaves_alone(&mut machine, &format!("{what}, and back"));
+    }
+}
+
+#[test]
+fn a_port_of_a_bridge_is_refused_by_name_and_left_to_the_routes_by_address() {
+    let (by_name, by_address) = (wwan0(None), fixed("192.0.2.7:7601"));
+    let mut machine = Machine::default();
+    machine.add("wwan0", 3, &["192.0.2.7"]);
+    machine.interface("wwan0").port_of = Some("br0".to_owned());
+    machine.route(3);
+    for local in [&by_name, &by_address] {
+        machine.open(local, Uplinks::first(local, &machine.network));
+    }
+    let problem = machine.problem(&by_name);
+    assert!(problem.contains("is a port of br0"), "{problem}");
+    assert!(problem.contains("interface = \"br0\""), "{problem}");
+    assert_eq!(machine.problem(&by_address), "");
+    assert_eq!(machine.uplinks.binding(&by_address).unwrap().device, None);
+    machine.interface("wwan0").port_of = None;
+    assert_begins(
+        &machine.follow(),
+        &["to device wwan0", "bind 192.0.2.7:7600 wwan0"],
+    );
+}
+
+#[test]
+fn the_loopback_interface_is_refused_by_name() {
+    let local = wwan0(None);
+    let mut machine = Machine::default();
+    machine.add("wwan0", 1, &["127.0.0.1", "192.0.2.7"]);
+    machine.interface("wwan0").loopback = true;
+    machine.open(&local, Uplinks::first(&local, &machine.network));
+    let problem = machine.problem(&local);
+    assert!(problem.contains("is the loopback interface"), "{problem}");
 }
 
 #[test]
