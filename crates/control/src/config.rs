@@ -45,7 +45,7 @@ pub use self::{
     embedded::reached_by,
     endpoint::{HostName, HostPort, PEER_ENDPOINTS_MAX, PeerEndpoint},
     history::History,
-    local::{DEFAULT_PATH_PORT, Family, InterfaceLocal, Local},
+    local::{DEFAULT_PATH_PORT, Family, InterfaceLocal, Local, UPLINK_TABLES},
     message_tls::{
         DEFAULT_CLIENT_BYTES_MAX, DEFAULT_CLIENT_CONNECTIONS_MAX, DEFAULT_CLIENT_MESSAGES_MAX,
         MESSAGE_TLS_CONNECTIONS_MAX, MessageClient, MessageTls, MessageTlsFile, MessageToken,

@@ -14,6 +14,7 @@ pub mod link_watch;
 pub mod metrics_server;
 pub mod mptcp;
 pub mod mptcp_pm;
+pub mod namespace_lock;
 mod netlink;
 pub mod netns;
 pub mod nexthop;

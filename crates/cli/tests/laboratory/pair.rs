@@ -145,8 +145,26 @@ impl Gateway {
         text: &str,
         environment: &[(String, String)],
     ) -> Self {
-        let file = site.write("gateway.toml", text);
-        let log = File::create(site.path("log")).expect("a log");
+        site.write("gateway.toml", text);
+        Self {
+            process: Self::spawn(lab, name, &site, environment),
+            site,
+            name,
+        }
+    }
+
+    /// Starts it again with the same configuration, after it has ended.
+    pub(crate) fn restart(&mut self, lab: &Lab) {
+        self.process = Self::spawn(lab, self.name, &self.site, &[]);
+    }
+
+    fn spawn(lab: &Lab, name: &str, site: &Site, environment: &[(String, String)]) -> Process {
+        let file = site.path("gateway.toml");
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(site.path("log"))
+            .expect("a log");
         let host = lab.host(name).expect("a host");
         let mut command = host.command(env!("CARGO_BIN_EXE_keiro"));
         command
@@ -156,12 +174,7 @@ impl Gateway {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
-        let process = host.spawn(command).expect("it starts");
-        Self {
-            site,
-            process,
-            name,
-        }
+        host.spawn(command).expect("it starts")
     }
 
     fn control(&self) -> String {

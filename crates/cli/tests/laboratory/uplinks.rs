@@ -2,6 +2,7 @@
 //! source address of another uplink.
 
 use std::{
+    collections::BTreeMap,
     fmt::Write as _,
     fs,
     io::{Read, Write},
@@ -16,12 +17,12 @@ use std::{
 };
 
 use keiro_lab::{Lab, Process};
-use keiro_linux::process::SIGTERM;
+use keiro_linux::process::{SIGKILL, SIGTERM};
 
 use crate::{
     flow::Flow,
-    harness::{LIMIT, eventually, finish, shown},
-    pair::{APP, Pair},
+    harness::{LIMIT, Site, eventually, finish, shown},
+    pair::{APP, Gateway, Pair},
 };
 
 /// Two uplinks of tokyo at the provider, and osaka behind it.
@@ -353,6 +354,51 @@ fn fixed_address_that_is_missing_is_waited_for() {
     wait_for_problem(&pair, "wan1", "no interface has the address 198.51.100.7");
 }
 
+/// The gain and the loss of a default route, again and again, replace no socket and lose no round trip.
+#[test]
+fn default_routes_that_come_and_go_leave_a_fixed_address_its_socket() {
+    let locals = [
+        "local = \"192.0.2.2:7600\"",
+        "local = \"198.51.100.2:7600\"",
+    ];
+    let pair = start(locals, |lab| {
+        prepare(lab);
+        ip(lab, "tokyo", "route delete default dev wan1");
+        // By the routes alone, it leaves by wan1 only towards osaka.
+        ip(
+            lab,
+            "tokyo",
+            "route add 203.0.113.2 via 198.51.100.1 dev wan1",
+        );
+    });
+    wait_up(&pair, 2);
+    // Once it has been up for a second, an interruption would show.
+    let up_seconds = eventually("the path has been up for a second", || {
+        let seconds = pair.tokyo.path("wan1")["state_seconds"].as_f64()?;
+        (seconds >= 1.0).then_some(seconds)
+    });
+    let begun = Instant::now();
+    for _ in 0..3 {
+        ip(
+            &pair.lab,
+            "tokyo",
+            "route add default via 198.51.100.1 dev wan1 metric 200",
+        );
+        eventually("the socket is bound to the interface", || {
+            let host = pair.lab.host("tokyo").expect("a host");
+            let mut list = host.command("ss");
+            list.args(["-ulnH"]);
+            let sockets = finish(&mut list, b"").expect_code(0).stdout;
+            sockets.contains("198.51.100.2%wan1:7600").then_some(())
+        });
+        ip(&pair.lab, "tokyo", "route delete default dev wan1");
+    }
+    let least = up_seconds + begun.elapsed().as_secs_f64() - 0.1;
+    let path = pair.tokyo.path("wan1");
+    assert!(path["state_seconds"].as_f64() >= Some(least), "{path}");
+    assert_eq!(path["state"], "up");
+}
+
 #[test]
 fn address_that_changes_under_messages_and_streams_is_followed_and_nothing_is_lost() {
     change_addresses(3);
@@ -570,14 +616,7 @@ fn answers_pass_a_strict_reverse_path_filter_by_a_table_that_goes_with_the_gatew
     const LEFT_BEHIND: &str = "from 198.51.100.99 lookup 7600099";
     let pair = start(BY_INTERFACE, |lab| {
         prepare(lab);
-        let strict = || {
-            for device in ["wan0", "wan1"] {
-                let file = format!("/proc/sys/net/ipv4/conf/{device}/rp_filter");
-                fs::write(file, "1").expect("a sysctl");
-            }
-        };
-        let tokyo = lab.host("tokyo").expect("a host");
-        tokyo.run(strict).expect("in the host");
+        filter_strictly(lab);
         // As by a gateway that was killed.
         let rule = format!("rule add {LEFT_BEHIND} priority 7599 protocol 75");
         ip(lab, "tokyo", &rule);
@@ -593,7 +632,8 @@ fn answers_pass_a_strict_reverse_path_filter_by_a_table_that_goes_with_the_gatew
     // The first uplink has the best default route, and needs none.
     let present = rules();
     assert!(
-        own(&present) == 1 && present.contains("from 198.51.100.2 lookup 7600"),
+        own(&present) == 1
+            && present.contains("from 198.51.100.2 ipproto udp sport 7600 lookup 7600"),
         "{present}"
     );
     ip(&pair.lab, "tokyo", "rule delete priority 7599");
@@ -608,7 +648,8 @@ fn answers_pass_a_strict_reverse_path_filter_by_a_table_that_goes_with_the_gatew
     );
     eventually("the rule follows the address", || {
         let rules = rules();
-        (own(&rules) == 1 && rules.contains("from 198.51.100.3 lookup 7600")).then_some(())
+        (own(&rules) == 1 && rules.contains("from 198.51.100.3 ipproto udp sport 7600 lookup 7600"))
+            .then_some(())
     });
     wait_up(&pair, 2);
     pair.tokyo.process.signal(SIGTERM).expect("signalled");
@@ -618,6 +659,117 @@ fn answers_pass_a_strict_reverse_path_filter_by_a_table_that_goes_with_the_gatew
     assert_eq!(own(&rules()), 0, "{}", rules());
     let routes = ip(&pair.lab, "tokyo", "route show table all");
     assert!(!routes.contains("table 7600"), "{routes}");
+}
+
+/// The kernel of tokyo filters strictly by the reverse path.
+fn filter_strictly(lab: &Lab) {
+    let strict = || {
+        for device in ["wan0", "wan1"] {
+            let file = format!("/proc/sys/net/ipv4/conf/{device}/rp_filter");
+            fs::write(file, "1").expect("a sysctl");
+        }
+    };
+    let tokyo = lab.host("tokyo").expect("a host");
+    tokyo.run(strict).expect("in the host");
+}
+
+/// The tables that the rules of uplinks at tokyo select, by the port that they are for.
+fn uplink_tables(lab: &Lab) -> BTreeMap<String, Vec<String>> {
+    let rules = ip(lab, "tokyo", "rule show");
+    let mut tables: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for line in rules.lines().filter(|line| line.starts_with("7599:")) {
+        let after = |word: &str| {
+            let mut words = line.split_whitespace().skip_while(|found| *found != word);
+            words.nth(1).unwrap_or_default().to_owned()
+        };
+        tables
+            .entry(after("sport"))
+            .or_default()
+            .push(after("lookup"));
+    }
+    tables
+}
+
+/// Waits until both gateways have one rule each, with tables of their own that stay.
+#[track_caller]
+fn wait_for_two_rules(lab: &Lab) {
+    eventually("each gateway has its rule and table", || {
+        let tables = uplink_tables(lab);
+        let is_one = |port: &str| tables.get(port).is_some_and(|tables| tables.len() == 1);
+        (is_one("7600") && is_one("7700") && tables["7600"] != tables["7700"]).then_some(())
+    });
+}
+
+#[test]
+fn gateways_in_one_namespace_leave_each_others_rules_and_tables_alone() {
+    let mut pair = start(BY_INTERFACE, |lab| {
+        prepare(lab);
+        filter_strictly(lab);
+    });
+    wait_up(&pair, 2);
+    let site = Site::new();
+    let mut text = site.gateway("kyoto");
+    for device in ["wan0", "wan1"] {
+        let _ = write!(
+            text,
+            "[[path]]\nname = \"{device}\"\ninterface = \"{device}\"\nport = 7700\nrate = \"40Mbit\"\n"
+        );
+    }
+    let key = Site::new().public_key();
+    let _ = write!(text, "[[peer]]\nname = \"nara\"\npublic_key = \"{key}\"\n");
+    let mut kyoto = Gateway::start(&pair.lab, "tokyo", site, &text, &[]);
+    wait_for_two_rules(&pair.lab);
+    let kill = |gateway: &Gateway| {
+        gateway.process.signal(SIGKILL).expect("signalled");
+        eventually("the gateway ends", || {
+            gateway.process.wait(Duration::ZERO).expect("a child")
+        });
+    };
+    // One is killed, and started again beside the other; `true`: tokyo's.
+    for is_first in [false, true] {
+        kill(if is_first { &pair.tokyo } else { &kyoto });
+        wait_for_two_rules(&pair.lab);
+        match is_first {
+            true => pair.tokyo.restart(&pair.lab),
+            false => kyoto.restart(&pair.lab),
+        }
+        wait_for_two_rules(&pair.lab);
+        wait_up(&pair, 2);
+    }
+    // Both are killed, and started again in either order.
+    for first in [false, true] {
+        kill(&pair.tokyo);
+        kill(&kyoto);
+        for is_first in [first, !first] {
+            match is_first {
+                true => pair.tokyo.restart(&pair.lab),
+                false => kyoto.restart(&pair.lab),
+            }
+        }
+        wait_up(&pair, 2);
+        wait_for_two_rules(&pair.lab);
+    }
+    // What one has left behind is removed by hand while the other runs, and one that stops takes only its own.
+    kill(&kyoto);
+    let host = pair.lab.host("tokyo").expect("a host");
+    let mut cleanup = host.command(env!("CARGO_BIN_EXE_keiro"));
+    cleanup.args(["gateway", "--cleanup"]);
+    let removed = finish(&mut cleanup, b"").expect_code(0).stdout;
+    assert!(removed.contains("sport 7700"), "{removed}");
+    assert!(!removed.contains("sport 7600"), "{removed}");
+    let ports = || -> Vec<String> { uplink_tables(&pair.lab).into_keys().collect() };
+    assert_eq!(ports(), ["7600"]);
+    kyoto.restart(&pair.lab);
+    wait_for_two_rules(&pair.lab);
+    kyoto.process.signal(SIGTERM).expect("signalled");
+    eventually("kyoto's rule goes", || (ports() == ["7600"]).then_some(()));
+    pair.tokyo.process.signal(SIGTERM).expect("signalled");
+    eventually("tokyo's rule goes", || ports().is_empty().then_some(()));
+    let routes = ip(&pair.lab, "tokyo", "route show table all");
+    assert!(
+        !routes.contains("table 7600") && !routes.contains("table 8600"),
+        "{routes}"
+    );
 }
 
 #[test]

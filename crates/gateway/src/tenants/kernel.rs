@@ -284,9 +284,10 @@ pub(crate) fn cleanup() -> Result<Vec<String>, RouteError> {
     let mut socket = RouteSocket::open()?;
     let mut installed = Installed::new(RouteSocket::open()?);
     let mut found = left_behind(&mut installed, &BTreeSet::new())?;
-    // A gateway that runs puts its own back.
+    // Held until all is removed, so that no gateway that starts now takes one of them.
+    let free = uplinks::free_table_sets();
     let of_uplinks = installed.others()?.into_iter();
-    found.extend(of_uplinks.filter(uplinks::is_of_uplink));
+    found.extend(of_uplinks.filter(|entry| free.iter().any(|set| set.has(entry))));
     let mut removed = Vec::new();
     // In reverse order: rules before the routes that they select.
     for entry in found.into_iter().rev() {
@@ -457,6 +458,7 @@ fn rules_of(tenant: &Tenant, table: u32, v6: bool) -> impl Iterator<Item = Rule>
         outgoing: None,
         mark: None,
         source: None,
+        udp_source_port: None,
     };
     let mut rules = Vec::new();
     for name in interface_names(tenant) {

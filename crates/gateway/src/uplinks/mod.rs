@@ -26,7 +26,7 @@ pub(crate) use self::{
     auto::found_interfaces,
     choice::{Binding, interface_of},
     problem::Problem,
-    routes::{UplinkRoutes, is_of_uplink},
+    routes::{UplinkRoutes, free_table_sets},
     watch::NetworkWatch,
 };
 

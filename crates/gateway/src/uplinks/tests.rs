@@ -522,10 +522,10 @@ fn table_of_an_uplink_is_there_only_where_the_kernel_would_drop_answers() {
     machine.add("eth0", 4, &["198.51.100.7"]);
     machine.route(3);
     machine.follow();
-    let entries = |machine: &Machine| -> Vec<String> {
-        let entries = routes::entries(machine.uplinks.bindings(), &machine.network);
-        entries.iter().map(ToString::to_string).collect()
+    let entries_of = |machine: &Machine, set| {
+        routes::tests::entries_of(set, machine.uplinks.bindings(), &machine.network)
     };
+    let entries = |machine: &Machine| entries_of(machine, 0);
     assert_eq!(entries(&machine), [""; 0]);
     machine.network.filtered = BTreeSet::from([3, 4]);
     assert_eq!(
@@ -533,9 +533,11 @@ fn table_of_an_uplink_is_there_only_where_the_kernel_would_drop_answers() {
         [
             "route 192.0.2.0/24 dev 3 table 7600003",
             "route 0.0.0.0/0 via 192.0.2.254 dev 3 table 7600003",
-            "rule priority 7599 from 192.0.2.7/32 lookup 7600003",
+            "rule priority 7599 from 192.0.2.7/32 ipproto udp sport 7600 lookup 7600003",
         ]
     );
+    // Of another gateway in the same namespace.
+    assert!(entries_of(&machine, 2)[2].ends_with("sport 7600 lookup 9600003"));
     machine.set_addresses("wwan0", &["192.0.2.8"]);
     machine.follow();
     assert!(entries(&machine)[2].contains("from 192.0.2.8/32"));

@@ -47,6 +47,7 @@ fn rule(version: RuleVersion, priority: u32, table: u32) -> Rule {
         outgoing: None,
         mark: None,
         source: None,
+        udp_source_port: None,
     }
 }
 
@@ -78,6 +79,11 @@ fn all_kinds(tun: &Tun) -> Vec<Entry> {
             source: Some("10.1.0.0/24".parse().unwrap()),
             outgoing: Some("tenant0".into()),
             ..rule(RuleVersion::V4, 1002, 1001)
+        }),
+        Entry::Rule(Rule {
+            source: Some("10.1.0.1/32".parse().unwrap()),
+            udp_source_port: Some(7600),
+            ..rule(RuleVersion::V4, 1003, 1001)
         }),
     ]
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::{
-    AddressFamily, RouteNetlinkMessage as Message,
+    AddressFamily, IpProtocol, RouteNetlinkMessage as Message,
     address::{
         AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressProtocol,
         AddressScope,
@@ -14,7 +14,7 @@ use netlink_packet_route::{
         AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoKind, LinkAttribute, LinkInfo, LinkMessage,
     },
     route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType},
-    rule::{RuleAction, RuleAttribute, RuleMessage},
+    rule::{RuleAction, RuleAttribute, RuleMessage, RulePortRange},
 };
 
 use super::{Address, Entry, Mark, PROTOCOL, Route, Rule, RuleVersion, Via, version_of};
@@ -291,7 +291,9 @@ pub(super) fn rule(message: &Message) -> Option<(Rule, u8)> {
         outgoing: None,
         mark: None,
         source: None,
+        udp_source_port: None,
     };
+    let mut is_udp = false;
     for attribute in &message.attributes {
         match attribute {
             RuleAttribute::Priority(number) => rule.priority = *number,
@@ -304,6 +306,10 @@ pub(super) fn rule(message: &Message) -> Option<(Rule, u8)> {
                 rule.source = Some(IpNet::new(*address, message.header.src_len).ok()?);
             }
             RuleAttribute::Protocol(protocol) => owner = (*protocol).into(),
+            RuleAttribute::IpProtocol(IpProtocol::Udp) => is_udp = true,
+            RuleAttribute::SourcePortRange(range) if range.start == range.end => {
+                rule.udp_source_port = Some(range.start);
+            }
             RuleAttribute::IpProtocol(_)
             | RuleAttribute::SourcePortRange(_)
             | RuleAttribute::DestinationPortRange(_)
@@ -311,6 +317,9 @@ pub(super) fn rule(message: &Message) -> Option<(Rule, u8)> {
             | RuleAttribute::L3MDev(true) => return None,
             _ => {}
         }
+    }
+    if is_udp != rule.udp_source_port.is_some() {
+        return None;
     }
     rule.mark = mask.map(|mask| Mark {
         value: mark.unwrap_or(0),
@@ -387,6 +396,14 @@ fn rule_message(rule: &Rule) -> RuleMessage {
         let source = source.trunc();
         message.header.src_len = source.prefix_len();
         attributes.push(RuleAttribute::Source(source.addr()));
+    }
+    if let Some(port) = rule.udp_source_port {
+        attributes.push(RuleAttribute::IpProtocol(IpProtocol::Udp));
+        let range = RulePortRange {
+            start: port,
+            end: port,
+        };
+        attributes.push(RuleAttribute::SourcePortRange(range));
     }
     message
 }

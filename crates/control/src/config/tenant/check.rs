@@ -24,6 +24,7 @@ pub(in crate::config) fn check(draft: &Draft, indices_hold: bool, report: &mut R
         }
     }
     interfaces(draft, &seen.devices, report);
+    paths(draft, &seen.devices, report);
     main_table(draft, report);
     if indices_hold {
         check_members::check(draft, report);
@@ -80,6 +81,36 @@ fn interfaces(draft: &Draft, devices: &BTreeMap<&str, &Range<usize>>, report: &m
             let message = format!("interfaces: `{name}` is {whose}");
             let hint = "remove it; name interfaces that lead to the tenant's networks";
             report.add(&spans.interfaces, message, hint);
+        }
+    }
+}
+
+/// What a path sends must not enter a tenant's device: it would be led into the tunnel that it carries.
+fn paths(draft: &Draft, devices: &BTreeMap<&str, &Range<usize>>, report: &mut Report<'_>) {
+    for (path, spans) in &draft.paths {
+        if let Some(name) = path.local.interface()
+            && let Some(device) = devices.get(name)
+        {
+            let line = report.line(device);
+            let message = format!(
+                "interface: `{name}` is a tenant's device (line {line}), so the path would lead into itself"
+            );
+            let hint = "name an interface that leads to the peer, as in interface = \"eth0\"";
+            report.add(&spans.local, message, hint);
+        }
+        let address = path.local.address().map(|address| address.ip());
+        let has = |tenant: &Tenant| {
+            let mut addresses = tenant.addresses.iter();
+            addresses.any(|own| Some(own.addr()) == address)
+        };
+        let tenant = draft.tenants.iter().find(|(tenant, _)| has(tenant));
+        if let (Some(address), Some((tenant, _))) = (address, tenant) {
+            let message = format!(
+                "local: {address} is the address of tenant `{}`'s device, so the path would lead into itself",
+                tenant.name
+            );
+            let hint = "write an address of an interface that leads to the peer";
+            report.add(&spans.local, message, hint);
         }
     }
 }

@@ -8,6 +8,8 @@ use keiro_model::fairness::controller::Weight;
 use keiro_units::Bandwidth;
 use toml::{Spanned, de::DeValue};
 
+use crate::config::local::UPLINK_TABLES;
+
 const PROTOCOLS: &[(&str, u8)] = &[
     ("icmp", 1),
     ("tcp", 6),
@@ -296,6 +298,13 @@ pub(super) fn routing_table(value: &DeValue<'_>) -> Result<u32, ValueError> {
     let own = u32::try_from(table)
         .ok()
         .filter(|t| *t > 0 && !TABLES_OF_THE_KERNEL.contains(t));
+    if own.is_some_and(|table| UPLINK_TABLES.contains(&table)) {
+        let (first, last) = (UPLINK_TABLES.start(), UPLINK_TABLES.end());
+        return Err(ValueError::new(
+            format!("{table} is a routing table that gateways use for the uplinks of paths"),
+            format!("write 1 to 252, or 256 and above but for {first} to {last}"),
+        ));
+    }
     own.ok_or_else(|| {
         let hint = "write 1 to 252 or 256 and above; without a table the main one is used";
         ValueError::new(

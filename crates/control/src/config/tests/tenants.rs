@@ -234,6 +234,45 @@ fn bad_values_are_refused_with_what_to_write() {
 }
 
 #[test]
+fn tables_of_uplinks_are_no_tenants() {
+    let with = |table: u32| BLUE.replacen("id = 1\n", &format!("id = 1\ntable = {table}\n"), 1);
+    for table in [7_600_000, 7_600_003, 15_599_999] {
+        let parts = [
+            "use for the uplinks of paths",
+            "but for 7600000 to 15599999",
+        ];
+        refused(&with(table), &parts);
+    }
+    for table in [7_599_999, 15_600_000] {
+        assert_eq!(parsed(&with(table)).tenants[0].table, Some(table));
+    }
+}
+
+#[test]
+fn paths_that_would_lead_into_a_tenants_device_are_refused() {
+    let path = |local: &str| {
+        format!("[[path]]\nname = \"loop\"\n{local}\nrate = \"1Mbit\"\n{BLUE}").replacen(
+            "id = 1\n",
+            "id = 1\naddresses = [\"10.1.0.1/24\"]\n",
+            1,
+        )
+    };
+    let parts = [
+        "interface: `keiro1` is a tenant's device",
+        "lead into itself",
+    ];
+    refused(&path("interface = \"keiro1\""), &parts);
+    let parts = [
+        "local: 10.1.0.1 is the address of tenant `blue`'s device",
+        "leads to the peer",
+    ];
+    refused(&path("local = \"10.1.0.1:7601\""), &parts);
+    // Another host of its network.
+    parsed(&path("local = \"10.1.0.2:7601\""));
+    parsed(&path("interface = \"keiro2\""));
+}
+
+#[test]
 fn odd_names_of_devices_are_refused_with_what_is_odd() {
     for (name, why) in [
         ("", "it is empty"),
