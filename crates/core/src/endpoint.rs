@@ -757,6 +757,7 @@ impl Endpoint {
         self.turns.check_invariants();
         assert!(self.spare.len() <= SPARE_MAX, "spare buffers");
         assert_eq!(self.by_key.len(), self.peers.len(), "every peer has a key");
+        self.wrong_keys.check_invariants();
         assert!(
             self.by_index.values().all(|id| self.peers.contains_key(id)),
             "indices are those of peers"

@@ -155,8 +155,8 @@ pub enum Event {
         /// The versions that this endpoint speaks.
         ours: Versions,
     },
-    /// A handshake failed because of a key. At most once a minute per peer, and once a minute for all senders
-    /// that are at no peer's address. Never of a peer that is up.
+    /// A handshake failed because of a key. At most once a minute per peer and kind of fault, and once a minute
+    /// for all senders that are at no peer's address. Never of a peer that is up.
     ///
     /// Who sent it is not proven: the address may be forged.
     WrongKey {
@@ -165,6 +165,8 @@ pub enum Event {
         peer: Option<PeerId>,
         /// The sender's address.
         remote: SocketAddr,
+        /// It is the address of a peer, or of several.
+        at_peer_address: bool,
         /// What is wrong.
         fault: KeyFault,
     },

@@ -189,13 +189,17 @@ pub(crate) fn sentence(kind: &EventKind) -> Option<String> {
         EventKind::WrongKey {
             peer,
             remote,
+            at_peer_address,
             fault,
             public_key,
         } => {
             let why = key_fault(remote, *fault, public_key.as_deref());
             match peer {
                 Some(peer) => format!("wrong_key: peer {peer}, whose address it is: {why}"),
-                None => format!("wrong_key: {why}; it is the address of no peer, or of several"),
+                None if *at_peer_address => {
+                    format!("wrong_key: {why}; it is the address of several peers")
+                }
+                None => format!("wrong_key: {why}; it is the address of no peer"),
             }
         }
         EventKind::HandshakeUnanswered {
@@ -386,15 +390,17 @@ mod tests {
 
     #[test]
     fn a_wrong_key_is_named_with_the_address_and_the_next_step() {
-        let wrong = |peer: Option<&str>, fault, key: Option<&str>| {
+        let wrong_at = |peer: Option<&str>, at_peer_address, fault, key: Option<&str>| {
             let event = EventKind::WrongKey {
                 peer: peer.map(str::to_owned),
                 remote: "198.51.100.1:7600".into(),
+                at_peer_address,
                 fault,
                 public_key: key.map(str::to_owned),
             };
             sentence(&event).unwrap()
         };
+        let wrong = |peer: Option<&str>, fault, key| wrong_at(peer, peer.is_some(), fault, key);
         assert_eq!(
             wrong(Some("osaka"), KeyFault::NotOurs, None),
             "wrong_key: peer osaka, whose address it is: a handshake from 198.51.100.1:7600 was made \
@@ -402,7 +408,9 @@ mod tests {
         );
         let text = wrong(None, KeyFault::NotOfPeer, Some("abc="));
         assert!(text.contains("the public key abc=, which no peer here has"));
-        assert!(text.ends_with("; it is the address of no peer, or of several"));
+        assert!(text.ends_with("; it is the address of no peer"));
+        let text = wrong_at(None, true, KeyFault::NotOfPeer, Some("abc="));
+        assert!(text.ends_with("; it is the address of several peers"));
         let text = wrong(Some("osaka"), KeyFault::Preshared, None);
         assert!(text.contains("another preshared key; give both gateways the same"));
     }

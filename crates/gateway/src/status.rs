@@ -285,11 +285,7 @@ impl StatusTable {
                 attempts,
                 remotes,
             } => self.on_unanswered(at, &name(*peer)?, *attempts, remotes),
-            core::Event::WrongKey {
-                peer,
-                remote,
-                fault,
-            } => Some(self.on_wrong_key(at, peer.and_then(name), *remote, *fault)),
+            core::Event::WrongKey { peer, .. } => self.on_wrong_key(at, peer.and_then(name), event),
             core::Event::VersionMismatch {
                 peer,
                 remote,
@@ -478,23 +474,32 @@ impl StatusTable {
         &mut self,
         at: Instant,
         peer: Option<String>,
-        remote: SocketAddr,
-        fault: core::KeyFault,
-    ) -> EventKind {
+        event: &core::Event,
+    ) -> Option<EventKind> {
+        let core::Event::WrongKey {
+            remote,
+            at_peer_address,
+            fault,
+            ..
+        } = event
+        else {
+            return None;
+        };
         let remote = remote.to_string();
-        let (fault, public_key) = fault_of(fault);
+        let (fault, public_key) = fault_of(*fault);
         let status = peer.as_ref().and_then(|peer| self.peers.get_mut(peer));
         if let Some(status) = status.filter(|status| !status.up) {
             let why = key_fault(&remote, fault, public_key.as_deref());
             status.why = why.clone();
             status.cause = Some((at, why));
         }
-        EventKind::WrongKey {
+        Some(EventKind::WrongKey {
             peer,
             remote,
+            at_peer_address: *at_peer_address,
             fault,
             public_key,
-        }
+        })
     }
 
     /// Notes what the packets on a path show; whether that is news.

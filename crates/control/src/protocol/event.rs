@@ -67,14 +67,17 @@ pub enum EventKind {
         /// The address of the other one.
         other: String,
     },
-    /// A handshake failed because of a key. At most once a minute and peer, and once a minute for all senders
-    /// that are at no peer's address. It is not authenticated.
+    /// A handshake failed because of a key. At most once a minute for each peer and fault, and once a minute for
+    /// all senders that are at no peer's address. It is not authenticated.
     WrongKey {
-        /// The peer's name; absent: the sender is at the address of no peer.
+        /// The peer's name; absent: the sender is at the address of no peer, or of several.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         peer: Option<String>,
         /// The sender's address.
         remote: String,
+        /// It is the address of a peer, or of several.
+        #[serde(default)]
+        at_peer_address: bool,
         /// What is wrong.
         fault: KeyFault,
         /// The sender's public key; absent: it is not known.

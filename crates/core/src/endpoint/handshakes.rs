@@ -12,6 +12,7 @@ use super::{
     DatagramMeta, Endpoint,
     handshake_load::{Admission, Ask, Standing},
     handshake_queue::WaitingInitiation,
+    peer_reports::Sender,
 };
 use crate::{
     config::Cipher,
@@ -325,8 +326,8 @@ impl Endpoint {
         if self.peers.is_empty() || !self.load.admits_version_reply(now) {
             return;
         }
-        let peer = self.peer_at(meta.remote);
-        self.report_mismatch(now, peer, meta.remote, Versions::only(header.version));
+        let sender = self.sender_at(meta.remote);
+        self.report_mismatch(now, sender, meta.remote, Versions::only(header.version));
         if let Some(reply) = version_reply(&self.mac_keys, packet, header.sender) {
             debug_assert!(reply.len() < packet.len(), "a reply amplifies nothing");
             let sent = self.replies.push(meta.socket, meta.remote, reply);
@@ -360,7 +361,7 @@ impl Endpoint {
             Some(theirs) if theirs.contains(VERSION) => session.drops.malformed += 1,
             Some(theirs) => {
                 session.drops.version += 1;
-                self.report_mismatch(now, Some(id), meta.remote, theirs);
+                self.report_mismatch(now, Sender::Peer(id), meta.remote, theirs);
             }
         }
     }
@@ -368,13 +369,13 @@ impl Endpoint {
     fn report_mismatch(
         &mut self,
         now: Instant,
-        peer: Option<PeerId>,
+        sender: Sender,
         remote: SocketAddr,
         theirs: Versions,
     ) {
-        if self.mismatch_reports.admit(now, peer) {
+        if self.mismatch_reports.admit(now, sender) {
             self.events.push_back(Event::VersionMismatch {
-                peer,
+                peer: sender.peer(),
                 remote,
                 theirs,
                 ours: Versions::SUPPORTED,
@@ -382,14 +383,17 @@ impl Endpoint {
         }
     }
 
-    /// The peer that is not up and has a path to this address; `None` if there is not exactly one.
-    fn peer_at(&self, remote: SocketAddr) -> Option<PeerId> {
+    /// Which of the peers that are not up have a path to this address.
+    fn sender_at(&self, remote: SocketAddr) -> Sender {
         let mut at_address = self.peers.iter().filter(|(_, session)| {
             let remotes = session.remotes();
             !session.is_up() && remotes.iter().any(|(_, address)| *address == remote)
         });
-        let (id, _) = at_address.next()?;
-        at_address.next().is_none().then_some(*id)
+        match (at_address.next(), at_address.next()) {
+            (None, _) => Sender::Stranger,
+            (Some((id, _)), None) => Sender::Peer(*id),
+            (Some(_), Some(_)) => Sender::Shared,
+        }
     }
 
     /// Sends an initiation over every path: a dead first one must not block the start.

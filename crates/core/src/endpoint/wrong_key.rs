@@ -2,47 +2,95 @@
 //!
 //! Their senders are not proven, so a report changes nothing, is rare, and never accuses a peer that is up.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use keiro_units::Instant;
 
-use super::{Endpoint, peer_reports::PeerReports};
+use super::{
+    Endpoint,
+    peer_reports::{PeerReports, Sender},
+};
 use crate::{
     event::{Event, KeyFault},
     id::PeerId,
 };
 
-/// How often the peer of an address is looked for, which takes a look at all of them. Ours.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// The peer of an address is looked for once in this time for each kind of fault. Ours.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// So many addresses are looked for in that time: each takes a look at all peers. Ours.
+const LOOKS_MAX: usize = 10;
 
 /// When such handshakes were reported.
 #[derive(Default)]
 pub(super) struct WrongKeys {
-    reports: PeerReports,
-    next_look: Instant,
+    /// Anyone can send what these are about: random bytes will do.
+    unproven: PeerReports,
+    /// The sender knows our public key.
+    with_our_key: PeerReports,
+    /// The sender has seen our initiation.
+    preshared: PeerReports,
+    looked_at: BTreeMap<(IpAddr, Proof), Instant>,
 }
 
-/// Which peer a sender may be.
-enum Suspect {
-    /// The only peer at its address, or none; it is not up.
-    Peer(Option<PeerId>),
-    /// A peer that is up is at its address.
-    IsUp,
+/// What the sender of a handshake with a wrong key has shown to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Proof {
+    Nothing,
+    OurPublicKey,
+    OurInitiation,
+}
+
+impl Proof {
+    fn of(fault: &KeyFault) -> Self {
+        match fault {
+            KeyFault::NotOurs => Self::Nothing,
+            KeyFault::NotOfPeer(_) => Self::OurPublicKey,
+            KeyFault::Preshared => Self::OurInitiation,
+        }
+    }
 }
 
 impl WrongKeys {
     /// Keys were agreed with this peer, or it was removed.
     pub(super) fn forget(&mut self, peer: PeerId) {
-        self.reports.forget(peer);
+        self.unproven.forget(peer);
+        self.with_our_key.forget(peer);
+        self.preshared.forget(peer);
     }
 
     /// Whether the peer of an address may be looked for now.
-    fn admit_look(&mut self, now: Instant) -> bool {
-        let due = now >= self.next_look;
-        if due {
-            self.next_look = now + LOOK_INTERVAL;
+    fn admit_look(&mut self, now: Instant, address: IpAddr, proof: Proof) -> bool {
+        let is_recent = |at: &mut Instant| now.saturating_duration_since(*at) < LOOK_INTERVAL;
+        self.looked_at.retain(|_, at| is_recent(at));
+        let key = (address, proof);
+        let is_due = self.looked_at.len() < LOOKS_MAX && !self.looked_at.contains_key(&key);
+        if is_due {
+            self.looked_at.insert(key, now);
         }
-        due
+        is_due
+    }
+
+    /// Whether to report a fault now. At the addresses of peers each proof has reports that the others cannot
+    /// use up, so that forged packets hide no mistake; strangers share theirs.
+    fn admit(&mut self, now: Instant, sender: Sender, proof: Proof) -> bool {
+        let reports = match proof {
+            _ if !sender.is_at_peer_address() => &mut self.unproven,
+            Proof::Nothing => &mut self.unproven,
+            Proof::OurPublicKey => &mut self.with_our_key,
+            Proof::OurInitiation => &mut self.preshared,
+        };
+        reports.admit(now, sender)
+    }
+
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(super) fn check_invariants(&self) {
+        assert!(self.looked_at.len() <= LOOKS_MAX, "looks for peers");
     }
 }
 
@@ -53,12 +101,13 @@ impl Endpoint {
             return;
         }
         if !self.is_peer_address(now, remote.ip()) {
-            return self.report_wrong_key(now, None, remote, fault);
+            return self.report_wrong_key(now, Sender::Stranger, remote, fault);
         }
-        if self.wrong_keys.admit_look(now)
-            && let Suspect::Peer(peer) = self.suspect(remote)
+        let proof = Proof::of(&fault);
+        if self.wrong_keys.admit_look(now, remote.ip(), proof)
+            && let Some(sender) = self.suspect(remote)
         {
-            self.report_wrong_key(now, peer, remote, fault);
+            self.report_wrong_key(now, sender, remote, fault);
         }
     }
 
@@ -76,28 +125,31 @@ impl Endpoint {
         let mut remotes = session.remotes().into_iter();
         let is_of_peer = remotes.any(|(_, address)| address == remote);
         if is_of_peer && !session.is_up() {
-            self.report_wrong_key(now, Some(peer), remote, KeyFault::Preshared);
+            let sender = Sender::Peer(peer);
+            self.report_wrong_key(now, sender, remote, KeyFault::Preshared);
         }
     }
 
     fn report_wrong_key(
         &mut self,
         now: Instant,
-        peer: Option<PeerId>,
+        sender: Sender,
         remote: SocketAddr,
         fault: KeyFault,
     ) {
-        if self.wrong_keys.reports.admit(now, peer) {
+        if self.wrong_keys.admit(now, sender, Proof::of(&fault)) {
             self.events.push_back(Event::WrongKey {
-                peer,
+                peer: sender.peer(),
                 remote,
+                at_peer_address: sender.is_at_peer_address(),
                 fault,
             });
         }
     }
 
-    /// The peer at an address, preferably with the same port: a NAT may have changed it.
-    fn suspect(&self, remote: SocketAddr) -> Suspect {
+    /// Which peer has sent from an address that is a peer's, preferably one with the same port: a NAT may have
+    /// changed it. `None`: a peer that is up is at this address.
+    fn suspect(&self, remote: SocketAddr) -> Option<Sender> {
         let (mut exact, mut same_ip) = (Vec::new(), Vec::new());
         for (id, session) in &self.peers {
             for (_, address) in session.remotes() {
@@ -109,7 +161,7 @@ impl Endpoint {
             }
         }
         if exact.iter().any(|(_, is_up)| *is_up) {
-            return Suspect::IsUp;
+            return None;
         }
         let mut found = match exact.is_empty() {
             true => same_ip,
@@ -118,12 +170,12 @@ impl Endpoint {
         // Others may be behind the same NAT.
         found.retain(|(_, is_up)| !*is_up);
         if found.is_empty() {
-            return Suspect::IsUp;
+            return None;
         }
         found.dedup();
-        match found[..] {
-            [(only, _)] => Suspect::Peer(Some(only)),
-            _ => Suspect::Peer(None),
-        }
+        Some(match found[..] {
+            [(only, _)] => Sender::Peer(only),
+            _ => Sender::Shared,
+        })
     }
 }

@@ -15,6 +15,7 @@ fn wrong_keys(events: &[Event]) -> Vec<(Option<PeerId>, std::net::SocketAddr, Ke
             peer,
             remote,
             fault,
+            ..
         } => Some((*peer, *remote, *fault)),
         _ => None,
     };
@@ -99,6 +100,52 @@ fn strangers_get_one_report_a_minute_and_leave_no_state() {
         reported += wrong_keys(&drain(&mut end, now).events).len();
     }
     assert_eq!(reported, 1);
+}
+
+#[test]
+fn forged_packets_hide_no_mistake_of_a_configured_address() {
+    let mut end = endpoint(1);
+    // Two gateways behind one NAT, and one at an address of its own.
+    let alone = end.add_peer(Instant::ZERO, peer(2, Some(address(2))));
+    for number in [5, 6] {
+        end.add_peer(Instant::ZERO, peer(number, Some(address(4))));
+    }
+    drain(&mut end, Instant::ZERO);
+    // Anyone can make these without knowing a key, from any address.
+    let (_, mut forged) = Hello::new(3, 1, 1).initiate();
+    mend_first_mac(&mut forged, 9);
+    // What both configured addresses send: the keys of other gateways than configured.
+    let theirs = [7, 8].map(|number| Hello::new(number, 1, 1).initiate().1);
+    let mut reported = Vec::new();
+    for tick in 0..5_950_u16 {
+        let now = Instant::ZERO + Duration::from_millis(10) * u32::from(tick);
+        for remote in [address(1000 + tick), address(2), address(4)] {
+            feed(&mut end, now, remote, &forged);
+        }
+        if tick % 500 == 499 {
+            feed(&mut end, now, address(2), &theirs[0]);
+            feed(&mut end, now, address(4), &theirs[1]);
+        }
+        reported.extend(wrong_keys(&drain(&mut end, now).events));
+    }
+    let mut faults: Vec<_> = reported
+        .iter()
+        .map(|(peer, remote, fault)| match *remote == address(1000) {
+            true => (*peer, "a stranger", *fault),
+            false if *remote == address(2) => (*peer, "alone", *fault),
+            false => (*peer, "shared", *fault),
+        })
+        .collect();
+    faults.sort_by_key(|(peer, place, fault)| (*place, *peer, format!("{fault:?}")));
+    let theirs = [7, 8].map(|number| KeyFault::NotOfPeer(key(number).public_key()));
+    let expected = [
+        (None, "a stranger", KeyFault::NotOurs),
+        (Some(alone), "alone", theirs[0]),
+        (Some(alone), "alone", KeyFault::NotOurs),
+        (None, "shared", theirs[1]),
+        (None, "shared", KeyFault::NotOurs),
+    ];
+    assert_eq!(faults, expected);
 }
 
 #[test]
