@@ -22,6 +22,9 @@ const AT_ONCE_MAX: u32 = 3;
 /// Subjects that are distinguished; events about further ones are counted together by their kind. Ours: as
 /// many lines at once as a burst of moves may leave in the log.
 const SUBJECTS_MAX: usize = 256;
+/// And of one peer: what it sends names tenants and applications of its choice, which must not leave the others
+/// without lines of their subjects. Ours: an eighth of all.
+const SUBJECTS_OF_PEER_MAX: usize = SUBJECTS_MAX / 8;
 /// The subject of events about subjects beyond these.
 const OTHERS: &str = "\u{0}others";
 
@@ -36,6 +39,8 @@ pub(crate) struct EventLog {
 struct Topic {
     /// The event's name.
     event: &'static str,
+    /// The peer that can cause it; empty: none can.
+    peer: String,
     /// The peer, path, application or tenant that it is about.
     subject: String,
 }
@@ -112,16 +117,32 @@ impl EventLog {
     fn topic(&self, kind: &EventKind) -> Option<Topic> {
         let topic = Topic {
             event: kind.name(),
+            peer: peer(kind).unwrap_or_default().to_owned(),
             subject: subject(kind)?,
         };
-        let is_known = self.recent.contains_key(&topic);
-        Some(match is_known || self.recent.len() < SUBJECTS_MAX {
-            true => topic,
-            false => Topic {
-                subject: OTHERS.to_owned(),
-                ..topic
+        let is_full = self.recent.len() >= SUBJECTS_MAX;
+        if self.recent.contains_key(&topic) || !is_full && self.has_room_of(&topic.peer) {
+            return Some(topic);
+        }
+        let others = Topic {
+            subject: OTHERS.to_owned(),
+            ..topic
+        };
+        // Where many peers have too many subjects, they share one line.
+        let is_known = self.recent.contains_key(&others);
+        Some(match is_full && !is_known {
+            true => Topic {
+                peer: String::new(),
+                ..others
             },
+            false => others,
         })
+    }
+
+    /// Whether a further subject of this peer is distinguished.
+    fn has_room_of(&self, peer: &str) -> bool {
+        let of_peer = self.recent.keys().filter(|topic| topic.peer == peer);
+        peer.is_empty() || of_peer.count() < SUBJECTS_OF_PEER_MAX
     }
 }
 
@@ -242,9 +263,16 @@ fn subject(kind: &EventKind) -> Option<String> {
         | EventKind::KeyRefused { peer }
         | EventKind::HandshakeUnanswered { peer, .. }
         | EventKind::KeyChanged { peer, .. } => peer.clone(),
-        EventKind::VersionMismatch { peer, .. } | EventKind::WrongKey { peer, .. } => {
-            peer.clone().unwrap_or_default()
-        }
+        EventKind::VersionMismatch { peer, .. } => peer.clone().unwrap_or_default(),
+        EventKind::WrongKey {
+            peer,
+            at_peer_address,
+            ..
+        } => match (peer, at_peer_address) {
+            (Some(peer), _) => peer.clone(),
+            (None, true) => "an address of several peers".to_owned(),
+            (None, false) => String::new(),
+        },
         EventKind::AppMismatch {
             peer, app, seen_by, ..
         } => {
@@ -286,6 +314,33 @@ fn subject(kind: &EventKind) -> Option<String> {
         | EventKind::EventsLost { .. }
         | EventKind::Unknown => String::new(),
     })
+}
+
+/// The peer that can cause an event, as often as it likes and with subjects of its choice; `None`: none can.
+fn peer(kind: &EventKind) -> Option<&str> {
+    match kind {
+        EventKind::PeerUp { peer, .. }
+        | EventKind::PeerDown { peer, .. }
+        | EventKind::DuplicateKey { peer, .. }
+        | EventKind::KeyRefused { peer }
+        | EventKind::HandshakeUnanswered { peer, .. }
+        | EventKind::KeyChanged { peer, .. }
+        | EventKind::AppMismatch { peer, .. }
+        | EventKind::TenantUnknown { peer, .. }
+        | EventKind::TenantRefused { peer, .. } => Some(peer),
+        EventKind::VersionMismatch { peer, .. }
+        | EventKind::WrongKey { peer, .. }
+        | EventKind::PrefixMismatch { peer, .. } => peer.as_deref(),
+        EventKind::PathUp { on, .. }
+        | EventKind::PathDown { on, .. }
+        | EventKind::PathUnanswered { on, .. }
+        | EventKind::RemoteChanged { on, .. }
+        | EventKind::MtuChanged { on, .. }
+        | EventKind::AggregationChanged { on, .. }
+        | EventKind::AggregationPaused { on, .. }
+        | EventKind::AggregationResumed { on, .. } => Some(&on.peer),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -413,6 +468,53 @@ mod tests {
         let rest = log.finish(Stopwatch::now());
         let counted: u64 = rest.iter().filter_map(|line| line.repeats).sum();
         assert_eq!(counted + lines_at_once.len() as u64, 10_000);
+    }
+
+    fn unknown(peer: &str, id: u64) -> EventKind {
+        EventKind::TenantUnknown {
+            peer: peer.into(),
+            id,
+        }
+    }
+
+    #[test]
+    fn subjects_of_one_peer_leave_those_of_others_their_lines() {
+        let mut log = EventLog::default();
+        let flood = (0..10_000).map(|id| unknown("mallory", id));
+        let honest = [unknown("osaka", 1), down("wan0"), moved("A")];
+        let events = [flood.collect::<Vec<_>>(), honest.to_vec()];
+        let lines_at_once = lines(&mut log, events.into_iter());
+        let (of_flood, rest): (Vec<_>, Vec<_>) =
+            lines_at_once.iter().partition(|(second, _)| *second == 0);
+        // And one line that there are more.
+        assert_eq!(of_flood.len(), SUBJECTS_OF_PEER_MAX + 1);
+        assert!(
+            of_flood[SUBJECTS_OF_PEER_MAX]
+                .1
+                .text
+                .contains("counted together")
+        );
+        let texts: Vec<_> = rest.iter().map(|(_, line)| line.text.clone()).collect();
+        assert_eq!(texts, honest.each_ref().map(sentence));
+        let counted: u64 = log
+            .finish(Stopwatch::now())
+            .iter()
+            .filter_map(|line| line.repeats)
+            .sum();
+        assert_eq!(counted + of_flood.len() as u64, 10_000);
+    }
+
+    #[test]
+    fn many_peers_with_many_subjects_are_counted_together_in_bounded_memory() {
+        let mut log = EventLog::default();
+        let peers = (0..1000).map(|number| format!("peer{number}"));
+        let all = peers.flat_map(|peer| (0..100).map(move |id| unknown(&peer, id)));
+        let events = [all.collect::<Vec<_>>()].into_iter();
+        let lines_at_once = lines(&mut log, events).len();
+        assert!(log.recent.len() <= SUBJECTS_MAX + 1, "{}", log.recent.len());
+        let rest = log.finish(Stopwatch::now());
+        let counted: u64 = rest.iter().filter_map(|line| line.repeats).sum();
+        assert_eq!(counted + lines_at_once as u64, 100_000);
     }
 
     #[test]

@@ -371,13 +371,14 @@ fn prefix_mismatch(kind: &EventKind) -> Option<String> {
         return None;
     };
     let what = match (peer, field) {
+        // What a peer reports is its claim: nothing here proves it.
         (Some(peer), AddressField::Source) if *from == Side::Us => format!(
-            "peer {peer} drops packets from {address}, which is in none of the networks that it has for this \
-             gateway; add the network to `prefixes` of the tenant's peer there, or correct the host"
+            "peer {peer} reports that it drops packets from {address}, which is in none of the networks that it \
+             has for this gateway; add the network to `prefixes` of the tenant's peer there, or correct the host"
         ),
         (Some(peer), _) if *from == Side::Us => format!(
-            "peer {peer} drops packets to {address}, which is in none of its own networks; take the network \
-             out of `prefixes` of [tenant.{tenant}.peer.{peer}], or add it to the tenant there"
+            "peer {peer} reports that it drops packets to {address}, which is in none of its own networks; take \
+             the network out of `prefixes` of [tenant.{tenant}.peer.{peer}], or add it to the tenant there"
         ),
         (Some(peer), AddressField::Source) => format!(
             "peer {peer} sends packets from {address}, which is in none of its networks here; add the \
@@ -396,8 +397,12 @@ fn prefix_mismatch(kind: &EventKind) -> Option<String> {
              `prefixes` of the peer, or take the route away"
         ),
     };
+    let count = match peer {
+        Some(_) if *from == Side::Us => format!("by its count {dropped_packets} packets"),
+        _ => format!("{dropped_packets} packets dropped"),
+    };
     Some(format!(
-        "prefix_mismatch: tenant {tenant}: {what} ({dropped_packets} packets dropped)"
+        "prefix_mismatch: tenant {tenant}: {what} ({count})"
     ))
 }
 
@@ -518,7 +523,13 @@ mod tests {
         );
         let parts = [
             (osaka, Side::Peer, destination, "take it out at osaka"),
-            (osaka, Side::Us, source, "osaka drops packets from 10.9.0.7"),
+            (
+                osaka,
+                Side::Us,
+                source,
+                "osaka reports that it drops packets from 10.9.0.7",
+            ),
+            (osaka, Side::Us, source, "(by its count 12 packets)"),
             (
                 osaka,
                 Side::Us,

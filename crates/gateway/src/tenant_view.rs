@@ -2,8 +2,9 @@
 
 use std::{collections::BTreeMap, fmt::Write};
 
+use ipnet::IpNet;
 use keiro_control::{
-    config::{AppIndex, Tenant},
+    config::{AppIndex, Config, Tenant},
     protocol::{
         AddressField, DeviceState, EventKind, Side, Stats, TenantPathSnapshot, TenantPeerSnapshot,
         TenantSnapshot,
@@ -117,9 +118,13 @@ impl Gateway {
                         (AddressField::Destination, address)
                     }
                 };
+                let peer = peer_of(peer)?;
+                if !may_have_sent(found, &self.config, &peer, mismatch.address) {
+                    return None;
+                }
                 Some(EventKind::PrefixMismatch {
                     tenant: found.name.to_string(),
-                    peer: Some(peer_of(peer)?),
+                    peer: Some(peer),
                     from: Side::Us,
                     field,
                     address: address.to_string(),
@@ -257,9 +262,87 @@ fn gives_packets_to(tenant: &Tenant, app: AppIndex) -> bool {
     apps_of_packets(tenant).any(|of| of == app)
 }
 
+/// Whether this gateway can have sent a peer a packet of a tenant with this address. A peer's report of another
+/// one is wrong, whatever the reason.
+fn may_have_sent(
+    tenant: &Tenant,
+    config: &Config,
+    peer: &str,
+    address: core::PacketAddress,
+) -> bool {
+    let is_in = |prefixes: &[IpNet], address| prefixes.iter().any(|net| net.contains(&address));
+    match address {
+        core::PacketAddress::Source(address) => is_in(&tenant.prefixes, address),
+        core::PacketAddress::Destination(address) => tenant
+            .peers
+            .iter()
+            .any(|of| config[of.peer].name.as_str() == peer && is_in(&of.prefixes, address)),
+    }
+}
+
 fn on_path(name: &str, path: &core::TenantPathSnapshot) -> TenantPathSnapshot {
     TenantPathSnapshot {
         path: name.to_owned(),
         stats: Stats(path.stats),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: &str = r#"
+[gateway]
+name = "a"
+[[path]]
+name = "wan0"
+local = "192.0.2.1:7600"
+rate = "100Mbit"
+[[peer]]
+name = "osaka"
+public_key = "ZyZYBW9ug8KO1SyYTYlztkDbufKcUBC8mToRplQlaeU="
+[[peer]]
+name = "nara"
+public_key = "AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI="
+[[app]]
+name = "ip-osaka"
+class = "datagram"
+peer = "osaka"
+[[app]]
+name = "ip-nara"
+class = "datagram"
+peer = "nara"
+[tenant.blue]
+id = 1
+prefixes = ["10.1.0.0/16"]
+[tenant.blue.peer.osaka]
+prefixes = ["10.2.0.0/16"]
+app = "ip-osaka"
+[tenant.blue.peer.nara]
+prefixes = ["10.3.0.0/16"]
+app = "ip-nara"
+"#;
+
+    #[test]
+    fn a_peers_report_of_an_address_that_was_never_sent_to_it_is_not_believed() {
+        let config = Config::parse(CONFIG, "f").expect("valid");
+        let tenant = &config.tenants[0];
+        let address = |text: &str| text.parse().expect("an address");
+        let source = |text: &str| core::PacketAddress::Source(address(text));
+        let destination = |text: &str| core::PacketAddress::Destination(address(text));
+        for (peer, claimed, expected) in [
+            ("osaka", source("10.1.0.7"), true),
+            ("osaka", source("10.2.0.7"), false),
+            ("osaka", source("2001:db8::1"), false),
+            ("osaka", destination("10.2.0.7"), true),
+            ("osaka", destination("10.1.0.7"), false),
+            // The other peer's.
+            ("osaka", destination("10.3.0.7"), false),
+            ("nara", destination("10.3.0.7"), true),
+            ("kobe", destination("10.3.0.7"), false),
+        ] {
+            let found = may_have_sent(tenant, &config, peer, claimed);
+            assert_eq!(found, expected, "{peer} {claimed:?}");
+        }
     }
 }
