@@ -1,5 +1,6 @@
 //! All peers of one gateway: finds the session of a datagram, answers handshakes, hands out work.
 
+mod answers;
 mod asked;
 mod cookie_ration;
 mod handshake_load;
@@ -26,7 +27,7 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::{RngCore, SeedableRng};
 
 use self::{
-    handshake_load::HandshakeLoad, handshake_queue::HandshakeQueue,
+    answers::Answers, handshake_load::HandshakeLoad, handshake_queue::HandshakeQueue,
     handshake_seeds::HandshakeSeeds, peer_addresses::PeerAddresses, peer_reports::PeerReports,
     replies::Replies, stranger_overflows::StrangerOverflows, turns::Turns, wrong_key::WrongKeys,
 };
@@ -62,6 +63,7 @@ pub struct Endpoint {
     last_timestamp: u64,
     load: HandshakeLoad,
     waiting: HandshakeQueue,
+    answers: Answers,
     peer_addresses: PeerAddresses,
     overflows: StrangerOverflows,
     mismatch_reports: PeerReports,
@@ -107,6 +109,7 @@ impl Endpoint {
             last_timestamp: 0,
             load: HandshakeLoad::default(),
             waiting: HandshakeQueue::default(),
+            answers: Answers::default(),
             peer_addresses: PeerAddresses::default(),
             overflows: StrangerOverflows::default(),
             mismatch_reports: PeerReports::default(),
@@ -167,6 +170,7 @@ impl Endpoint {
         self.peer_addresses.on_changed();
         self.mismatch_reports.forget(peer);
         self.wrong_keys.forget(peer);
+        self.answers.forget(peer);
         self.turns.forget(peer);
         self.by_index.retain(|_, id| *id != peer);
     }
@@ -753,11 +757,12 @@ impl Endpoint {
         );
         self.load.check_invariants();
         self.waiting.check_invariants();
+        self.answers.check_invariants();
+        self.wrong_keys.check_invariants();
         self.replies.check_invariants();
         self.turns.check_invariants();
         assert!(self.spare.len() <= SPARE_MAX, "spare buffers");
         assert_eq!(self.by_key.len(), self.peers.len(), "every peer has a key");
-        self.wrong_keys.check_invariants();
         assert!(
             self.by_index.values().all(|id| self.peers.contains_key(id)),
             "indices are those of peers"

@@ -74,6 +74,9 @@ impl Endpoint {
             self.drops.foreign_key += 1;
             return false;
         }
+        if self.answer_copy(now, meta, packet) {
+            return true;
+        }
         match self.admit_initiation(now, meta, with_cookie) {
             Admission::Read(standing) => {
                 let waiting = WaitingInitiation {
@@ -138,7 +141,28 @@ impl Endpoint {
         }
     }
 
+    /// Answers a further copy of an initiation that was answered where its first copy came from; `false`: it is
+    /// none.
+    fn answer_copy(&mut self, now: Instant, meta: DatagramMeta, packet: &[u8]) -> bool {
+        let way = (meta.socket, meta.remote);
+        let Some((id, response)) = self.answers.take_for_copy(now, way, packet) else {
+            return false;
+        };
+        debug_assert!(response.len() < packet.len(), "a copy amplifies nothing");
+        if let Some(session) = self.peers.get_mut(&id) {
+            session.on_handshake_received(now, meta, packet.len());
+        }
+        self.stats.answered_copies += 1;
+        self.debit(now, id, meta.socket, response.len());
+        self.push_out(meta.socket, meta.remote, response);
+        true
+    }
+
     fn answer_initiation(&mut self, now: Instant, meta: DatagramMeta, packet: &[u8]) {
+        // It may have waited beside the first copy.
+        if self.answer_copy(now, meta, packet) {
+            return;
+        }
         let seed = self.draw_seed();
         self.stats.read_initiations += 1;
         let Some(responder) = Responder::read(&self.config.private_key, packet, seed) else {
@@ -197,7 +221,9 @@ impl Endpoint {
         };
         self.add_epoch(now, id, &agreed, new);
         self.stats.accepted_messages += 1;
-        self.debit(now, id, (meta.socket, meta.remote), response.len());
+        let way = (meta.socket, meta.remote);
+        self.answers.on_answered(now, id, way, packet, &response);
+        self.debit(now, id, way, response.len());
         self.push_out(meta.socket, meta.remote, response);
     }
 
@@ -224,7 +250,11 @@ impl Endpoint {
             .pending
             .take_if(|pending| pending.local_index == header.receiver)
         else {
-            session.drops.unknown_index += 1;
+            // The peer answers on every path on which our initiation reaches it.
+            match session.keys.by_index(header.receiver).is_some() {
+                true => session.drops.stale_handshake += 1,
+                false => session.drops.unknown_index += 1,
+            }
             return;
         };
         let ours = pending.offer;

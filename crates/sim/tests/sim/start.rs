@@ -83,6 +83,53 @@ fn peer_without_addresses_is_called_and_learns_them() {
     }
 }
 
+/// Every combination of dead directions of `count` paths with a path that carries packets both ways. Bit
+/// `2 * path` is the direction from A, the next one that to A.
+fn usable_cuts(count: usize) -> impl Iterator<Item = u32> {
+    let is_usable = move |dead: &u32| (0..count).any(|path| dead >> (2 * path) & 3 == 0);
+    (0..1_u32 << (2 * count)).filter(is_usable)
+}
+
+#[test]
+fn dead_directions_of_some_paths_do_not_delay_a_handshake() {
+    let (mut runs, mut slowest) = (0, Instant::ZERO);
+    for delays_ms in [
+        &[3, 40][..],
+        &[40, 3],
+        &[20, 20],
+        &[3, 20, 40],
+        &[40, 20, 3],
+    ] {
+        for dead in usable_cuts(delays_ms.len()) {
+            for knows in [[true, true], [true, false], [false, true]] {
+                let path = |(number, delay): (usize, &u32)| {
+                    let rate = Bandwidth::from_mbit_per_second(20);
+                    let mut path = PathSpec::new(rate, *delay * MS);
+                    path.link.forward.down = dead >> (2 * number) & 1 == 1;
+                    path.link.backward.down = dead >> (2 * number) & 2 == 2;
+                    path
+                };
+                let paths = delays_ms.iter().enumerate().map(path).collect();
+                let mut scenario = Scenario::new(paths);
+                scenario.set_up = SetUp::Skip;
+                scenario.add_message_app(None, &(0..delays_ms.len()).collect::<Vec<_>>());
+                [scenario.a.knows_peer, scenario.b.knows_peer] = knows;
+                let report = GatewayPair::new(&scenario, 1).run_for_measured(2 * SECOND);
+                let what = format!("{delays_ms:?} ms, dead {dead:#b}, knows {knows:?}\n{report}");
+                for side in &report.sides {
+                    let up = side.first(|event| matches!(event, Event::PeerUp { .. }));
+                    let up = up.unwrap_or_else(|| panic!("not up: {what}"));
+                    // Two and a half round trips of the longest path, half as long as the wait for another attempt.
+                    assert!(up <= Instant::ZERO + 220 * MS, "up at {up}: {what}");
+                    slowest = slowest.max(up);
+                }
+                runs += 1;
+            }
+        }
+    }
+    println!("{runs} combinations, the slowest was up at {slowest}");
+}
+
 #[test]
 fn peer_that_comes_late_is_met() {
     let mut scenario = scenario(20 * MS);

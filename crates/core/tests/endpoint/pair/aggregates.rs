@@ -748,5 +748,10 @@ fn trains_are_rare_where_thin_traffic_passes() {
         .bytes_in_floor(Duration::from_secs(10))
         .get();
     let other = probed(AggregationMode::Off);
-    assert!(other > paid / 2 && other <= paid, "{other} of {paid}");
+    // The last train may be paid for from what was left at the beginning.
+    let train = 4 * 1500;
+    assert!(
+        other > paid / 2 && other <= paid + train,
+        "{other} of {paid}"
+    );
 }

@@ -1,0 +1,112 @@
+//! Responses that were sent lately, for further copies of the initiations that they answer.
+//!
+//! An initiation leaves over every path at once. The first copy that comes is read and answered where it came
+//! from. If that path carries packets in one direction only, the handshake would have to wait for its next
+//! attempt; so a copy that comes another way within a short time gets the same response there. No key agreement
+//! is repeated for it. A response is shorter than its initiation and leaves once for each way, so copies
+//! of a recorded initiation from forged addresses cause no more bytes than they have.
+
+use std::{collections::VecDeque, net::SocketAddr, time::Duration};
+
+use keiro_units::Instant;
+
+use crate::{
+    id::{PeerId, SocketId},
+    wire::{INITIATION_LEN, RESPONSE_LEN},
+};
+
+/// Copies that come later are replays. Ours: far more than the delays of one gateway's paths differ.
+const COPIES_WITHIN: Duration = Duration::from_secs(1);
+/// Ways on which one initiation is answered. Ours: more paths than a gateway has.
+const WAYS_MAX: usize = 16;
+/// Initiations whose copies are answered; at the bound those of the oldest are not. Ours.
+const RECENT_MAX: usize = 64;
+
+/// The answers of the last second.
+#[derive(Default)]
+pub(super) struct Answers {
+    recent: VecDeque<Answer>,
+}
+
+/// An initiation of a peer that was answered.
+struct Answer {
+    peer: PeerId,
+    initiation: [u8; INITIATION_LEN],
+    response: Vec<u8>,
+    answered_at: Instant,
+    /// Where copies came from that were answered, the first included.
+    ways: Vec<(SocketId, SocketAddr)>,
+}
+
+impl Answers {
+    /// The first copy of an initiation that a peer has made was answered where it came from.
+    pub(super) fn on_answered(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        way: (SocketId, SocketAddr),
+        initiation: &[u8],
+        response: &[u8],
+    ) {
+        self.forget_old(now);
+        let Ok(initiation) = initiation.try_into() else {
+            return;
+        };
+        if self.recent.len() >= RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(Answer {
+            peer,
+            initiation,
+            response: response.to_vec(),
+            answered_at: now,
+            ways: vec![way],
+        });
+    }
+
+    /// The response for a further copy of an initiation that has come another way, and whose initiation it is;
+    /// `None`: it is no copy, or one that is not answered any more.
+    pub(super) fn take_for_copy(
+        &mut self,
+        now: Instant,
+        way: (SocketId, SocketAddr),
+        packet: &[u8],
+    ) -> Option<(PeerId, Vec<u8>)> {
+        self.forget_old(now);
+        let mut recent = self.recent.iter_mut();
+        let answer = recent.find(|answer| answer.initiation == packet)?;
+        if answer.ways.len() >= WAYS_MAX || answer.ways.contains(&way) {
+            return None;
+        }
+        answer.ways.push(way);
+        Some((answer.peer, answer.response.clone()))
+    }
+
+    /// A peer was removed.
+    pub(super) fn forget(&mut self, peer: PeerId) {
+        self.recent.retain(|answer| answer.peer != peer);
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        let is_old =
+            |answer: &Answer| now.saturating_duration_since(answer.answered_at) >= COPIES_WITHIN;
+        while self.recent.front().is_some_and(is_old) {
+            self.recent.pop_front();
+        }
+    }
+
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(super) fn check_invariants(&self) {
+        assert!(self.recent.len() <= RECENT_MAX, "answers that are kept");
+        for answer in &self.recent {
+            assert_eq!(
+                answer.response.len(),
+                RESPONSE_LEN,
+                "a response is shorter than its initiation"
+            );
+            assert!(answer.ways.len() <= WAYS_MAX, "ways of one answer");
+        }
+    }
+}
