@@ -1,5 +1,5 @@
-//! ICMP errors that a router sends: too big, hop limit exceeded, no route (RFC 792, RFC 1191, RFC
-//! 1812 §4.3, RFC 4443, RFC 8201).
+//! ICMP errors that a router sends: too big, hop limit exceeded, no route, host not reached (RFC 792, RFC
+//! 1191, RFC 1812 §4.3, RFC 4443, RFC 8201).
 //!
 //! Pure: the caller limits their rate (RFC 4443 §2.4 (f)).
 
@@ -38,6 +38,9 @@ pub enum Reason {
     HopLimitExceeded,
     /// No prefix matches: Network Unreachable, No Route to Destination.
     NoRoute,
+    /// A prefix matches, and what is behind it cannot be reached now: Host Unreachable, Address Unreachable. It ends
+    /// connections that begin, and not those that are open (RFC 1122 §4.2.3.9).
+    HostUnreachable,
     /// The source or the destination is not permitted for this tenant: Communication Administratively
     /// Prohibited.
     Prohibited,
@@ -152,6 +155,7 @@ fn reply_v4<'a>(
     let (kind, code, mtu) = match reason {
         Reason::TooBig { mtu } => (UNREACHABLE, 4, mtu.max(V4_MTU_MIN)),
         Reason::NoRoute => (UNREACHABLE, 0, 0),
+        Reason::HostUnreachable => (UNREACHABLE, 1, 0),
         Reason::Prohibited => (UNREACHABLE, 13, 0),
         Reason::HopLimitExceeded => (TIME_EXCEEDED, 0, 0),
     };
@@ -193,6 +197,7 @@ fn reply_v6<'a>(
     let (kind, code, mtu) = match reason {
         Reason::TooBig { mtu } => (PACKET_TOO_BIG, 0, mtu.max(V6_MTU_MIN)),
         Reason::NoRoute => (UNREACHABLE, 0, 0),
+        Reason::HostUnreachable => (UNREACHABLE, 3, 0),
         Reason::Prohibited => (UNREACHABLE, 1, 0),
         Reason::HopLimitExceeded => (TIME_EXCEEDED, 0, 0),
     };
@@ -287,6 +292,10 @@ mod tests {
                 Icmpv4Type::DestinationUnreachable(Unreachable::Network),
             ),
             (
+                Reason::HostUnreachable,
+                Icmpv4Type::DestinationUnreachable(Unreachable::Host),
+            ),
+            (
                 Reason::Prohibited,
                 Icmpv4Type::DestinationUnreachable(Unreachable::FilterProhibited),
             ),
@@ -316,6 +325,10 @@ mod tests {
             (
                 Reason::NoRoute,
                 Icmpv6Type::DestinationUnreachable(Unreachable::NoRoute),
+            ),
+            (
+                Reason::HostUnreachable,
+                Icmpv6Type::DestinationUnreachable(Unreachable::Address),
             ),
             (
                 Reason::Prohibited,
@@ -384,6 +397,67 @@ mod tests {
         let mut unspecified = v6(0, 0x60);
         unspecified[8..24].fill(0);
         assert_eq!(answer(&unspecified, TOO_BIG), Err(NoReply::Source));
+    }
+
+    #[test]
+    fn what_must_not_be_answered_is_not_for_any_reason() {
+        let reasons = [
+            TOO_BIG,
+            Reason::HopLimitExceeded,
+            Reason::NoRoute,
+            Reason::HostUnreachable,
+            Reason::Prohibited,
+        ];
+        // With "don't fragment", so that the size is no reason for silence.
+        let v4 = |with: fn(&mut [u8])| {
+            v4(&sample::udp(Version::V4, &[7; 64]), |p| {
+                set_word(p, 6, 0x4000);
+                with(p);
+            })
+        };
+        let v6 = |at: usize, value: u8| {
+            let mut packet = sample::udp(Version::V6, &[7; 64]);
+            packet[at] = value;
+            packet
+        };
+        let silent = [
+            ("an ICMP error", icmp(Version::V4, 3), NoReply::Error),
+            ("an ICMPv6 error", icmp(Version::V6, 1), NoReply::Error),
+            ("a redirect", icmp(Version::V4, 5), NoReply::Error),
+            (
+                "a redirect of ICMPv6",
+                icmp(Version::V6, 137),
+                NoReply::Error,
+            ),
+            ("a group", v4(|p| p[16] = 224), NoReply::Destination),
+            ("a group of IPv6", v6(24, 0xff), NoReply::Destination),
+            (
+                "all hosts",
+                v4(|p| p[16..20].fill(255)),
+                NoReply::Destination,
+            ),
+            ("from a group", v4(|p| p[12] = 224), NoReply::Source),
+            ("from a group of IPv6", v6(8, 0xff), NoReply::Source),
+            ("from no host", v4(|p| p[12..16].fill(0)), NoReply::Source),
+            (
+                "a later fragment",
+                v4(|p| set_word(p, 6, 0x4002)),
+                NoReply::Fragment,
+            ),
+        ];
+        for reason in reasons {
+            for (what, packet, expected) in &silent {
+                assert_eq!(answer(packet, reason), Err(*expected), "{what}: {reason:?}");
+            }
+            for packet in [v4(|_| {}), sample::udp(Version::V6, &[7; 64])] {
+                assert!(answer(&packet, reason).is_ok(), "{reason:?}");
+            }
+            // Echo requests are answered, and only the first fragment.
+            assert!(
+                answer(&icmp(Version::V6, 128), reason).is_ok(),
+                "{reason:?}"
+            );
+        }
     }
 
     #[test]

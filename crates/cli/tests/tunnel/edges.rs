@@ -2,7 +2,7 @@
 //! change under way.
 
 use std::{
-    io::{Read, Write},
+    io::{self, Read, Write},
     net::{Ipv6Addr, SocketAddr, TcpStream, UdpSocket},
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -10,7 +10,10 @@ use std::{
 };
 
 use keiro_control::protocol::EventKind;
-use keiro_linux::udp::{BatchSocket, Outgoing, Purpose};
+use keiro_linux::{
+    process::SIGKILL,
+    udp::{BatchSocket, Outgoing, Purpose},
+};
 use serde_json::Value;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -340,4 +343,25 @@ fn weights_that_change_by_reload_change_the_shares_of_what_flows_within_seconds(
             std::panic::resume_unwind(panic);
         }
     });
+}
+
+#[test]
+fn connections_to_a_peer_that_is_down_fail_at_once() {
+    let mut gateways = Gateways::start(|own| tenant(own, "blue", 1, ""));
+    gateways.await_paths();
+    gateways.ping(0, "10.2.0.1", None);
+    gateways.stop(1, SIGKILL);
+    let host = gateways.lab.host("a").expect("a host");
+    for to in ["10.2.0.1", "fd00:2::1"] {
+        let to = SocketAddr::new(to.parse().expect("an address"), 9);
+        // Until the gateway has noticed that the peer is gone, what is sent is lost.
+        let wait = Duration::from_millis(200);
+        eventually(&format!("{to} is unreachable"), || {
+            let connected = host.run(|| TcpStream::connect_timeout(&to, wait));
+            let error = connected.expect("entered").expect_err("no one is there");
+            (error.kind() == io::ErrorKind::HostUnreachable).then_some(())
+        });
+    }
+    let drops = &gateways.tenant(0, "blue")["dropped_packets"];
+    assert!(drops["no_path"].as_u64() >= Some(2), "{drops}");
 }

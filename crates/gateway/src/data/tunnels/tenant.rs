@@ -65,7 +65,7 @@ pub(super) struct Tenant {
     pub(super) peers: BTreeMap<PeerId, Peer>,
     pub(super) counts: Counts,
     pub(super) faults: PrefixFaults,
-    answers: TokenBucket,
+    answers: IcmpLimits,
     /// Peer, source and destination of the last accepted packet: most that follow are the same.
     last_accepted_flow: Option<(PeerId, IpAddr, IpAddr)>,
 }
@@ -85,10 +85,18 @@ enum Location {
     Peer(PeerId),
 }
 
-/// Limits ICMP errors (RFC 4443 §2.4 (f)).
+/// Limits ICMP errors (RFC 4443 §2.4 (f)), each kind for itself: packets to a peer that is down, however many, keep
+/// no sender from learning the size that fits.
+pub(super) struct IcmpLimits {
+    too_big: TokenBucket,
+    hop_limit: TokenBucket,
+    no_route: TokenBucket,
+    unreachable: TokenBucket,
+}
+
 pub(super) struct TokenBucket {
-    pub(super) left: u32,
-    pub(super) refilled: Instant,
+    left: u32,
+    refilled: Instant,
 }
 
 /// What a packet that enters is handled with.
@@ -99,7 +107,7 @@ pub(super) struct IngressContext<'a> {
     pub(super) endpoint: &'a mut Endpoint,
 }
 
-/// Answers per tenant: so many at once, and per second. Ours.
+/// Answers of one kind per tenant: so many at once, and per second. Ours.
 pub(super) const ANSWERS_MAX: u32 = 100;
 const NANOS_PER_ANSWER: u128 = 1_000_000_000 / ANSWERS_MAX as u128;
 
@@ -131,17 +139,13 @@ impl Tenant {
             (*peer, peer_state)
         };
         let peers = setup.peers.iter().map(peer).collect();
-        let answers = TokenBucket {
-            left: ANSWERS_MAX,
-            refilled: now,
-        };
         Self {
             setup,
             locations,
             peers,
             counts,
             faults: PrefixFaults::default(),
-            answers,
+            answers: IcmpLimits::new(now),
             last_accepted_flow: None,
         }
     }
@@ -240,7 +244,7 @@ impl Tenant {
         let app = *peer.rules.application(header).unwrap_or(&peer.app);
         let Some(room) = with.endpoint.packet_room(to, id, app) else {
             self.counts.drops.no_path += segments.count() as u64;
-            return;
+            return self.answer_unreachable(with, header, to, segments);
         };
         let room = u16::try_from(room).unwrap_or(u16::MAX).min(self.setup.mtu);
         let flow_hash = with.seed.number(&FlowKey::of(header)) as u32;
@@ -278,6 +282,25 @@ impl Tenant {
         }
     }
 
+    /// Applications fail at once where the peer is down, instead of waiting for what cannot come. One that is up has
+    /// a path for them in a moment.
+    fn answer_unreachable(
+        &mut self,
+        with: &IngressContext<'_>,
+        header: &Header,
+        to: PeerId,
+        mut segments: Segments<'_>,
+    ) {
+        if with.endpoint.is_up(to) {
+            return;
+        }
+        let mut packet = vec![0; segments.largest()];
+        if let Some(length) = segments.write_next(&mut packet) {
+            packet.truncate(length);
+            self.answer(with, &packet, header, Reason::HostUnreachable);
+        }
+    }
+
     /// Sends an ICMP error to the sender. IPv4 drops packets from outside whose source is the
     /// machine's own, so errors carry the address that the packet was sent to.
     fn answer(
@@ -301,7 +324,7 @@ impl Tenant {
         let Ok(reply) = icmp::reply(packet, header, reason, from, &mut out) else {
             return;
         };
-        if !self.answers.take(with.now) {
+        if !self.answers.of(reason).take(with.now) {
             self.counts.stats.suppressed_icmp_error_packets += 1;
             return;
         }
@@ -376,7 +399,34 @@ impl Tenant {
     }
 }
 
+impl IcmpLimits {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            too_big: TokenBucket::new(now),
+            hop_limit: TokenBucket::new(now),
+            no_route: TokenBucket::new(now),
+            unreachable: TokenBucket::new(now),
+        }
+    }
+
+    pub(super) fn of(&mut self, reason: Reason) -> &mut TokenBucket {
+        match reason {
+            Reason::TooBig { .. } => &mut self.too_big,
+            Reason::HopLimitExceeded => &mut self.hop_limit,
+            Reason::NoRoute | Reason::Prohibited => &mut self.no_route,
+            Reason::HostUnreachable => &mut self.unreachable,
+        }
+    }
+}
+
 impl TokenBucket {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            left: ANSWERS_MAX,
+            refilled: now,
+        }
+    }
+
     pub(super) fn take(&mut self, now: Instant) -> bool {
         let since = now.saturating_duration_since(self.refilled).as_nanos();
         let new = u32::try_from(since / NANOS_PER_ANSWER).unwrap_or(u32::MAX);

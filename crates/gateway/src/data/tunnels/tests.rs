@@ -3,10 +3,10 @@
 use std::{net::Ipv4Addr, time::Duration};
 
 use keiro_core::{AppId, TenantConfig};
-use keiro_ip::checksum::Sum;
+use keiro_ip::{checksum::Sum, icmp::Reason};
 
 use super::{
-    tenant::{ANSWERS_MAX, TokenBucket},
+    tenant::{ANSWERS_MAX, IcmpLimits, TokenBucket},
     *,
 };
 
@@ -212,10 +212,7 @@ fn a_mark_on_the_way_is_carried_in_or_drops_the_packet() {
 
 #[test]
 fn answers_are_bounded_by_number_and_by_time() {
-    let mut bucket = TokenBucket {
-        left: ANSWERS_MAX,
-        refilled: Instant::ZERO,
-    };
+    let mut bucket = TokenBucket::new(Instant::ZERO);
     let now = Instant::ZERO + Duration::from_millis(1);
     let taken = (0..1000).filter(|_| bucket.take(now)).count();
     assert_eq!(taken, ANSWERS_MAX as usize);
@@ -224,4 +221,19 @@ fn answers_are_bounded_by_number_and_by_time() {
     let much_later = later + Duration::from_secs(1000);
     let taken = (0..1000).filter(|_| bucket.take(much_later)).count();
     assert_eq!(taken, ANSWERS_MAX as usize);
+}
+
+#[test]
+fn answers_of_one_kind_leave_the_others_theirs() {
+    let reasons = [
+        Reason::TooBig { mtu: 1400 },
+        Reason::HopLimitExceeded,
+        Reason::NoRoute,
+        Reason::HostUnreachable,
+    ];
+    let mut limits = IcmpLimits::new(Instant::ZERO);
+    for reason in reasons {
+        let taken = (0..1000).filter(|_| limits.of(reason).take(Instant::ZERO));
+        assert_eq!(taken.count(), ANSWERS_MAX as usize, "{reason:?}");
+    }
 }
