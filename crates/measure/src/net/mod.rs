@@ -31,9 +31,11 @@ mod wire;
 
 pub use channel::Identity;
 pub use error::NetError;
-pub use probe::{DelayVariation, OneWay, ProbePlan, ProbeReport, RoundTrip, measure_probes};
+pub use probe::{
+    DelayVariation, OneWay, ProbePlan, ProbeProgress, ProbeReport, RoundTrip, measure_probes,
+};
 pub use sampling::{REPEATS_MIN, SIZES_MAX, Schedule, SizeSeries, log_spaced, relative_half_width};
 pub use server::{Access, Limits, Server, ServerEvent, Stop};
 pub use session::{Connection, Credentials, Direction, Session};
-pub use train::{TrainPlan, TrainReport, measure_trains};
+pub use train::{TrainPlan, TrainProgress, TrainReport, measure_trains};
 pub use transfer::{Timed, TransferPlan, TransferProgress, Transfers, measure_transfers};

@@ -78,6 +78,14 @@ pub struct DelayVariation {
     pub jitter: f64,
 }
 
+/// How far probes have come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbeProgress {
+    pub sent: u64,
+    /// Probes that were answered.
+    pub replies: u64,
+}
+
 impl ProbePlan {
     /// Ours: half of the rate at which a server reflects for one client.
     pub const INTERVAL_MIN: Duration = Duration::from_millis(1);
@@ -145,7 +153,7 @@ const WAIT: Duration = Duration::from_secs(1);
 const GIVE_UP: Duration = Duration::from_secs(2);
 
 /// Sends the probes of `plan` and waits for the replies. Adds to `found` as they arrive, so that it is valid
-/// after an error, too. `observe` gets the number of probes sent.
+/// after an error, too. `observe` hears of every probe that was sent.
 ///
 /// # Errors
 /// The plan is invalid, the connection to the server is lost, or there is no UDP socket. No reply at all is
@@ -154,7 +162,7 @@ pub fn measure_probes(
     session: &mut Session<'_>,
     plan: &ProbePlan,
     found: &mut Option<ProbeReport>,
-    observe: &mut dyn FnMut(u64),
+    observe: &mut dyn FnMut(ProbeProgress),
 ) -> Result<(), NetError> {
     plan.check()?;
     let (count, interval, bytes) = (plan.count, plan.interval, plan.bytes);
@@ -208,7 +216,7 @@ impl Course {
         datagrams: &mut Datagrams,
         interval: Duration,
         bytes: usize,
-        observe: &mut dyn FnMut(u64),
+        observe: &mut dyn FnMut(ProbeProgress),
     ) -> Result<(), NetError> {
         let mut data = vec![0; bytes];
         let begin = Instant::now();
@@ -236,7 +244,10 @@ impl Course {
             probe.write(&mut data);
             datagrams.send(&data);
             self.sent_at.push(sent_at);
-            observe(self.sent_at.len() as u64);
+            observe(ProbeProgress {
+                sent: self.sent_at.len() as u64,
+                replies: self.replies.len() as u64,
+            });
         }
         let end = Instant::now() + WAIT.max(session.round_trip_min() * 4);
         while self.replies.len() < self.sent_at.len() && Instant::now() < end {

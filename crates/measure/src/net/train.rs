@@ -39,6 +39,15 @@ pub struct TrainReport {
     pub trains_back: Vec<Train>,
 }
 
+/// A train has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrainProgress {
+    /// Trains so far, this one included.
+    pub done: u64,
+    /// Some of its packets arrived.
+    pub arrived: bool,
+}
+
 /// Time to wait for more after the last packet of a train back. Ours, as the server's.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -52,14 +61,14 @@ const HEADER_V6: u32 = 48;
 /// Give up after this many trains without any arrival. Ours.
 const SILENT_MAX: usize = 5;
 
-/// Sends the trains of `plan`. `observe` gets the number of finished trains.
+/// Sends the trains of `plan`. `observe` hears of every one that has ended.
 ///
 /// # Errors
 /// The connection to the server is lost, or there is no UDP socket. Lost packets are not an error.
 pub fn measure_trains(
     session: &mut Session<'_>,
     plan: &TrainPlan,
-    observe: &mut dyn FnMut(u64),
+    observe: &mut dyn FnMut(TrainProgress),
 ) -> Result<TrainReport, NetError> {
     let mut rng = ChaCha12Rng::seed_from_u64(plan.seed);
     let mut socket = TrainSocket {
@@ -85,7 +94,10 @@ pub fn measure_trains(
         };
         let busy = span(&train) + back.last().map(span).unwrap_or_default();
         there.push(train);
-        observe(u64::from(number) + 1);
+        observe(TrainProgress {
+            done: u64::from(number) + 1,
+            arrived,
+        });
         if !arrived && there.len() >= SILENT_MAX && there.iter().all(|t| t.received.is_empty()) {
             break;
         }

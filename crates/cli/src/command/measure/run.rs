@@ -33,7 +33,7 @@ use super::{
     found::{Found, Measured},
     picture,
     serve::wait_for_stop,
-    waiting::Waiting,
+    waiting::{Waiting, WaitsFor},
 };
 use crate::{
     PROGRAM,
@@ -63,8 +63,10 @@ pub(super) fn run(target: &str, args: &args::MeasureNet) -> Outcome {
     let mut signals = Signals::block().map_err(system)?;
     let stop = AtomicBool::new(false);
     let measured = Mutex::new(Measured::default());
+    let waits_for = WaitsFor::new(format!("a connection to {target} over TCP"));
     let work = Work {
         target,
+        waits_for: &waits_for,
         credentials: credentials.as_ref(),
         probes: &probes,
         transfers: &plan,
@@ -72,7 +74,10 @@ pub(super) fn run(target: &str, args: &args::MeasureNet) -> Outcome {
     };
     let ended = thread::scope(|scope| {
         let working = scope.spawn(|| measure(&work, &stop, &measured));
-        let waited = wait_for_stop(&mut signals, || working.is_finished());
+        let waited = wait_for_stop(&mut signals, || {
+            waits_for.say_if_long();
+            working.is_finished()
+        });
         stop.store(true, Ordering::Release);
         let ended = working.join().expect("measuring does not panic");
         waited.map_err(system).map(|()| ended)
@@ -137,6 +142,7 @@ fn credentials(args: &args::MeasureNet) -> Result<Option<Credentials>, Failure> 
 /// What is to be measured, and how.
 struct Work<'a> {
     target: &'a str,
+    waits_for: &'a WaitsFor,
     credentials: Option<&'a Credentials>,
     probes: &'a ProbePlan,
     transfers: &'a TransferPlan,
@@ -153,20 +159,21 @@ fn measure(work: &Work<'_>, stop: &AtomicBool, measured: &Mutex<Measured>) -> Re
         measured.round_trip_min = session.round_trip_min();
     }
     let parts = MeasurePart::value_variants().iter();
-    let mut waiting = Waiting::new(parts.filter(|part| args.measures(**part)).count());
+    let parts = parts.filter(|part| args.measures(**part)).count();
+    let mut waiting = Waiting::new(parts, work.waits_for);
     if args.measures(MeasurePart::Udp) {
         let mut report = None;
-        let ended = probe(work.probes, &mut session, &mut waiting, &mut report);
+        let ended = probe(work, &mut session, &mut waiting, &mut report);
         lock(measured).probes = report;
         ended?;
     }
     if args.measures(MeasurePart::Capacity) {
-        let report = send_trains(args, &mut session, &mut waiting)?;
+        let report = send_trains(work, &mut session, &mut waiting)?;
         lock(measured).trains = Some(report);
     }
     if args.measures(MeasurePart::Tcp) {
         let mut found = Transfers::default();
-        let ended = transfer(work.transfers, &mut session, &mut waiting, &mut found);
+        let ended = transfer(work, &mut session, &mut waiting, &mut found);
         let mut measured = lock(measured);
         measured.transfers = found;
         measured.round_trip_min = session.round_trip_min();
@@ -180,25 +187,44 @@ fn lock(measured: &Mutex<Measured>) -> MutexGuard<'_, Measured> {
 }
 
 fn probe(
-    probes: &ProbePlan,
+    work: &Work<'_>,
     session: &mut Session<'_>,
     waiting: &mut Waiting,
     report: &mut Option<ProbeReport>,
 ) -> Result<(), NetError> {
+    let Work {
+        probes, waits_for, ..
+    } = work;
     waiting.begin("probes over UDP");
+    waits_for.begin(format!(
+        "replies to the probes from UDP {}; without any it goes on after 4 s at most",
+        session.server()
+    ));
     let all = f64::from(probes.count.max(1));
-    measure_probes(session, probes, report, &mut |sent| {
-        let left = probes.interval.mul_f64((all - sent as f64).max(0.0));
-        waiting.show(sent as f64 / all, left, "probes over UDP");
+    let mut replies = 0;
+    measure_probes(session, probes, report, &mut |progress| {
+        let sent = progress.sent as f64;
+        if std::mem::replace(&mut replies, progress.replies) < progress.replies {
+            waits_for.on_progress();
+        }
+        let left = probes.interval.mul_f64((all - sent).max(0.0));
+        waiting.show(sent / all, left, "probes over UDP");
     })
 }
 
 fn send_trains(
-    args: &args::MeasureNet,
+    work: &Work<'_>,
     session: &mut Session<'_>,
     waiting: &mut Waiting,
 ) -> Result<TrainReport, NetError> {
+    let Work {
+        args, waits_for, ..
+    } = work;
     waiting.begin("trains for the capacity");
+    waits_for.begin(format!(
+        "a train to arrive at UDP {}; if none of the first does, it goes on without the capacity",
+        session.server()
+    ));
     let trains = TrainPlan {
         trains: args.trains,
         packets: TRAIN_PACKETS,
@@ -207,21 +233,30 @@ fn send_trains(
     };
     let begin = std::time::Instant::now();
     let all = f64::from(args.trains.max(1));
-    measure_trains(session, &trains, &mut |done| {
-        let share = done as f64 / all;
+    measure_trains(session, &trains, &mut |progress| {
+        if progress.arrived {
+            waits_for.on_progress();
+        }
+        let share = progress.done as f64 / all;
         let left = begin.elapsed().mul_f64((1.0 - share).max(0.0) / share);
         waiting.show(share, left, "trains for the capacity");
     })
 }
 
 fn transfer(
-    plan: &TransferPlan,
+    work: &Work<'_>,
     session: &mut Session<'_>,
     waiting: &mut Waiting,
     found: &mut Transfers,
 ) -> Result<(), NetError> {
+    let waits_for = work.waits_for;
     waiting.begin("transfers over TCP");
-    measure_transfers(session, plan, found, &mut |progress| {
+    waits_for.begin(format!(
+        "a transfer over TCP with {} to end; a long one on a slow line takes minutes",
+        session.server()
+    ));
+    measure_transfers(session, work.transfers, found, &mut |progress| {
+        waits_for.on_progress();
         let total = (progress.elapsed + progress.left).as_secs_f64();
         let share = progress.elapsed.as_secs_f64() / total.max(1e-9);
         waiting.show(share, progress.left, &transfers(progress));

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, IsTerminal},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -18,16 +18,77 @@ pub(super) struct Waiting {
     parts: usize,
 }
 
+/// What a measurement waits for, said once if it takes long: a server or a network that is silent looks like a
+/// command that hangs.
+pub(super) struct WaitsFor(Mutex<Awaited>);
+
+struct Awaited {
+    what: String,
+    since: Instant,
+    said: bool,
+    bar: Option<ProgressBar>,
+}
+
+/// Silence of this length is noticed. Ours.
+const SILENCE_SHOWN: Duration = Duration::from_secs(1);
+
 const BAR_STEPS: u64 = 10_000;
 
 /// The time left goes on while a long transfer says nothing.
 const TICK: Duration = Duration::from_millis(500);
 
+impl WaitsFor {
+    pub(super) fn new(what: String) -> Self {
+        Self(Mutex::new(Awaited {
+            what,
+            since: Instant::now(),
+            said: false,
+            bar: None,
+        }))
+    }
+
+    /// It waits for something else from now on.
+    pub(super) fn begin(&self, what: String) {
+        let mut awaited = self.lock();
+        (awaited.what, awaited.said) = (what, false);
+        awaited.since = Instant::now();
+    }
+
+    /// Something of what it waits for has come.
+    pub(super) fn on_progress(&self) {
+        self.lock().since = Instant::now();
+    }
+
+    /// Says what it waits for, if that has been silent for long.
+    pub(super) fn say_if_long(&self) {
+        let mut awaited = self.lock();
+        if awaited.is_due(Instant::now()) {
+            awaited.said = true;
+            let say = || crate::output::message!("keiro: waits for {}", awaited.what);
+            match &awaited.bar {
+                Some(bar) => bar.suspend(say),
+                None => say(),
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Awaited> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Awaited {
+    fn is_due(&self, now: Instant) -> bool {
+        !self.said && now.saturating_duration_since(self.since) >= SILENCE_SHOWN
+    }
+}
+
 impl Waiting {
     /// For as many parts, one after the other.
-    pub(super) fn new(parts: usize) -> Self {
+    pub(super) fn new(parts: usize, waits_for: &WaitsFor) -> Self {
         let end = Arc::new(Mutex::new(None));
         let bar = io::stderr().is_terminal().then(|| bar(Arc::clone(&end)));
+        waits_for.lock().bar.clone_from(&bar);
         Self {
             bar,
             end,
@@ -98,6 +159,24 @@ fn left_text(left: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_silent_for_a_second_is_said_once_until_it_waits_for_something_else() {
+        let waits_for = WaitsFor::new("a connection".to_owned());
+        let begun = waits_for.lock().since;
+        let due = |waits_for: &WaitsFor, millis| {
+            waits_for
+                .lock()
+                .is_due(begun + Duration::from_millis(millis))
+        };
+        assert!(!due(&waits_for, 999) && due(&waits_for, 1000));
+        waits_for.lock().said = true;
+        assert!(!due(&waits_for, 5000));
+        waits_for.begin("replies".to_owned());
+        assert!(due(&waits_for, 60_000));
+        waits_for.lock().since = begun + Duration::from_secs(60);
+        assert!(!due(&waits_for, 60_999));
+    }
 
     #[test]
     fn time_left_is_never_said_to_be_less_than_it_is() {
