@@ -105,6 +105,7 @@ impl Gateway {
         // Record the unfinished minute.
         if let Ok(snapshot) = self.data.snapshot() {
             self.record_minute(&snapshot);
+            self.note_host_names(&snapshot);
         }
         self.site.leave();
         let repeats = self.events.log.finish(Stopwatch::now());
@@ -150,6 +151,7 @@ impl Gateway {
                 self.on_store()?;
             }
             token::NETWORK => self.on_network_event(),
+            token::RESOLVER => self.on_host_names(),
             token::TRIGGER => {
                 self.events.trigger.wake.reset();
                 self.on_history();

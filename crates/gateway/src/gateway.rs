@@ -32,6 +32,7 @@ use crate::{
         report::Report,
     },
     event_log::EventLog,
+    follow_endpoints::HostNames,
     history::HistoryRecorder,
     loss_need::LossNeeds,
     message_tls::MessageTlsServer,
@@ -67,6 +68,7 @@ pub struct Gateway {
     pub(crate) packet_traces: PacketTraces,
     pub(crate) history: HistoryRecorder,
     pub(crate) site: Site,
+    pub(crate) host_names: HostNames,
     /// `None`: the kernel reports no changes, and nothing is looked at.
     pub(crate) network: Option<NetworkWatch>,
     pub(crate) uplink_routes: UplinkRoutes,

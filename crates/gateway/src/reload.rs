@@ -123,6 +123,8 @@ impl Gateway {
         let reloaded = self.adopt(&written, &found, &machine).map_err(one)?;
         self.written = written;
         self.found = found;
+        self.host_names.follow(&self.written);
+        self.follow_host_names();
         self.config_file.loaded = SystemTime::now();
         Ok(reloaded)
     }

@@ -374,6 +374,8 @@ impl Gateway {
         let now = self.planner_input(&snapshot);
         self.note_applications(&snapshot);
         self.diagnose_paths(&snapshot);
+        self.note_host_names(&snapshot);
+        self.host_names.ask();
         self.record_history(&snapshot);
         match self.planning.input.are_outdated(&now) {
             // The next check judges the new plan.

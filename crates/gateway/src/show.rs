@@ -190,7 +190,7 @@ impl<'a> View<'a> {
             uptime_seconds: gateway.process.uptime.elapsed().as_secs_f64(),
             config_file: gateway.config_file.path.display().to_string(),
             config_loaded: Timestamp(gateway.config_file.loaded),
-            problems: problems(&peers, &paths),
+            problems: self.problems(&peers, &paths),
             config_rejected: gateway.config_file.rejected.clone(),
             needs_restart: gateway.config_file.running.pending().to_vec(),
             draining: gateway.draining,
@@ -450,6 +450,13 @@ impl<'a> View<'a> {
             configured_delay_seconds: path.delay.map(seconds),
             shared_line: self.shared_line(index),
         })
+    }
+
+    /// Names without addresses, then peers and paths that are not up.
+    fn problems(&self, peers: &[PeerSnapshot], paths: &[PathSnapshot]) -> Vec<String> {
+        let mut lines = self.gateway.host_names.problems();
+        lines.extend(problems(peers, paths));
+        lines
     }
 
     /// What this machine lacks for each path that it cannot use.

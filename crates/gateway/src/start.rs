@@ -39,6 +39,7 @@ use crate::{
     },
     epoll_token as token,
     event_log::EventLog,
+    follow_endpoints::HostNames,
     follow_uplinks::look,
     gateway::{ConfigFile, Counts, DataThreadLink, EventLoop, Gateway, PlanningState, Process},
     history::HistoryRecorder,
@@ -96,8 +97,11 @@ impl Gateway {
             .ok();
         let machine =
             look(network.as_mut(), &written).map_err(|problem| anyhow::anyhow!("{problem}"))?;
+        let epoll = Arc::new(Epoll::new().context("epoll")?);
+        let mut host_names = HostNames::new(&written, &epoll).context("eventfd")?;
         let found = Found {
             interfaces: found_interfaces(&written, &machine, &[]),
+            hosts: host_names.addresses(),
             ..Found::default()
         };
         let config = written.resolved(&found);
@@ -112,7 +116,6 @@ impl Gateway {
         let tenants = Tenants::default();
         let devices = tenants.prepare(&config)?;
 
-        let epoll = Arc::new(Epoll::new().context("epoll")?);
         let mut socket_files = SocketFiles::default();
         let sockets = LocalSockets::open(&config, &epoll, &mut socket_files)?;
         let privileges = match run_as {
@@ -122,6 +125,7 @@ impl Gateway {
                 Privileges::Reduced
             }
         };
+        host_names.set_privileges(privileges);
         let data = DataPlane::start(&config, private_key, options, privileges)?;
         let message_tls = sockets
             .message_tls
@@ -174,6 +178,7 @@ impl Gateway {
             packet_traces: PacketTraces::default(),
             history,
             site,
+            host_names,
             network,
             uplink_routes: UplinkRoutes::default(),
             data: data.handle,
@@ -202,6 +207,7 @@ impl Gateway {
         for listener in messages.chain(attached.map(Listener::Tls)) {
             gateway.data.send(Command::AddMessageListener(listener))?;
         }
+        gateway.host_names.ask();
         gateway.publish(EventKind::Started {
             version: gateway.process.version.to_owned(),
         });

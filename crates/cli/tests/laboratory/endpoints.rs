@@ -1,8 +1,14 @@
 //! Gateways whose files name no paths, and peers that are reached at one address by several uplinks.
 
-use std::{fmt::Write as _, time::Duration};
+use std::{
+    fmt::Write as _,
+    fs,
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
-use keiro_lab::Lab;
+use keiro_lab::{Lab, Process};
+use keiro_linux::process::SIGTERM;
 
 use crate::{
     flow::Flow,
@@ -164,4 +170,91 @@ fn every_uplink_leads_to_every_address_of_the_peer() {
     let text = pair.tokyo.ask(&["reload"]).stdout;
     assert!(text.contains("nothing changed"), "{text}");
     assert_eq!(pair.tokyo.status().expect("it answers")["paths_up"], 4);
+}
+
+/// The resolver of a process, as in resolv.conf(5).
+const RESOLVER: &str = "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n";
+
+/// A name server in a host that knows one name.
+fn name_server(pair: &Pair, host: &str) -> Process {
+    let tokyo = pair.lab.host("tokyo").expect("a host");
+    let mut command = tokyo.command("dnsmasq");
+    command
+        .args([
+            "--keep-in-foreground",
+            "--no-daemon",
+            "--conf-file=/dev/null",
+            "--no-resolv",
+            "--no-hosts",
+            "--user=root",
+            "--listen-address=127.0.0.1",
+            "--bind-interfaces",
+            "--local-ttl=0",
+        ])
+        // The first is a lie that is refused, and nothing is at the second.
+        .args(["--host-record=hub.example.net,127.0.0.1"])
+        .args(["--host-record=hub.example.net,203.0.113.14"])
+        .arg(format!("--host-record=hub.example.net,203.0.113.{host}"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    tokyo.spawn(command).expect("dnsmasq starts")
+}
+
+#[track_caller]
+fn end(process: &Process) {
+    process.signal(SIGTERM).expect("signalled");
+    eventually("it ends", || process.wait(Duration::ZERO).expect("a child"));
+}
+
+#[test]
+fn hub_that_moves_is_found_by_its_name_and_one_that_has_not_moved_without_dns() {
+    let mut pair = start("\"hub.example.net:7600\"", |lab| {
+        ip(lab, "tokyo", "link set lo up");
+        default_route(lab, "wan0");
+    });
+    pair.tokyo.restart_with_resolver(&pair.lab, RESOLVER);
+    // Without DNS the failure is named.
+    eventually("the failure is named", || {
+        let status = pair.tokyo.status()?.to_string();
+        status
+            .contains("endpoint hub.example.net: its addresses are not known")
+            .then_some(())
+    });
+    let server = name_server(&pair, "2");
+    wait_up_at(&pair, 2);
+    end(&server);
+    // The hub moves, and DNS follows a little later.
+    ip(&pair.lab, "isp", "route add blackhole 203.0.113.2/32");
+    eventually("the peer is down", || {
+        (pair.tokyo.status()?["peers_up"] == 0).then_some(())
+    });
+    let server = name_server(&pair, "3");
+    let took = wait_up_at(&pair, 3);
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    end(&server);
+    eventually("its address is kept", || {
+        let kept = fs::read_to_string(pair.tokyo.site.path("state/endpoints")).ok()?;
+        (kept == "hub.example.net 203.0.113.3\n").then_some(())
+    });
+    // A start without DNS, from what was kept.
+    pair.tokyo.restart_with_resolver(&pair.lab, RESOLVER);
+    let took = wait_up_at(&pair, 3);
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+/// Waits until a path to this address of osaka is up; how long that took.
+#[track_caller]
+fn wait_up_at(pair: &Pair, host: u8) -> Duration {
+    let begun = Instant::now();
+    let remote = format!("203.0.113.{host}:7600");
+    eventually("the hub is reached", || {
+        let paths = pair.tokyo.ask(&["show", "path", "--json"]).stdout;
+        let paths: serde_json::Value = serde_json::from_str(&paths).ok()?;
+        let mut paths = paths.as_array()?.iter();
+        paths
+            .any(|path| path["remote"] == remote && path["state"] == "up")
+            .then_some(())
+    });
+    begun.elapsed()
 }

@@ -177,6 +177,30 @@ impl Gateway {
         host.spawn(command).expect("it starts")
     }
 
+    /// Ends it and starts it again, where `resolver` is its `/etc/resolv.conf`.
+    pub(crate) fn restart_with_resolver(&mut self, lab: &Lab, resolver: &str) {
+        self.process.signal(SIGTERM).expect("signalled");
+        eventually("it ends", || {
+            self.process.wait(Duration::ZERO).expect("a child")
+        });
+        let resolver = self.site.write("resolv.conf", resolver);
+        let log = File::options().append(true).open(self.site.path("log"));
+        let host = lab.host(self.name).expect("a host");
+        let mut command = host.command("unshare");
+        let script = "mount --bind \"$0\" /etc/resolv.conf && exec \"$@\"";
+        command
+            .args(["--mount", "--propagation", "private", "sh", "-c", script])
+            .arg(resolver)
+            .arg(env!("CARGO_BIN_EXE_keiro"))
+            .args(["gateway", "--user", "root", "--config"])
+            .arg(self.site.path("gateway.toml"))
+            .env_remove("NOTIFY_SOCKET")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log.expect("a log"));
+        self.process = host.spawn(command).expect("it starts");
+    }
+
     fn control(&self) -> String {
         shown(&self.site.path("control.sock"))
     }

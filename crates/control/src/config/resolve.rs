@@ -120,6 +120,10 @@ impl Config {
             let addresses = addresses(peer, found);
             there.extend(addresses.iter().map(Family::of));
         }
+        // Of names whose addresses are not known yet, IPv4 is expected: it is what most have.
+        if there.is_empty() {
+            there = vec![Family::V4, Family::V6];
+        }
         for path in &mut self.paths {
             let Local::Interface(local) = &mut path.local else {
                 continue;

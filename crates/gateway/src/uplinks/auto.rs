@@ -153,8 +153,25 @@ mod tests {
         auto.map(|found| found.name).collect()
     }
 
-    const TENANT: &str = "[tenant.blue]\nid = 1\ndevice = \"blue0\"\ntable = 101\ninterfaces = [\"lan0\"]\n\
-                          addresses = [\"10.1.0.1/32\"]\nprefixes = [\"10.1.0.0/16\"]\n";
+    const TENANT: &str = r#"
+[[peer]]
+name = "b"
+public_key = "VVVVVVVVVVVVVVVVVVVVVVVVVVVVVVVVVVVVVVVVVVU="
+[[app]]
+name = "ip"
+class = "datagram"
+peer = "b"
+[tenant.blue]
+id = 1
+device = "blue0"
+table = 101
+interfaces = ["lan0"]
+addresses = ["10.1.0.1/32"]
+prefixes = ["10.1.0.0/16"]
+[tenant.blue.peer.b]
+prefixes = ["10.2.0.0/16"]
+app = "ip"
+"#;
 
     #[test]
     fn interfaces_with_a_default_route_are_uplinks_unless_they_are_something_else() {
@@ -174,7 +191,7 @@ mod tests {
         let written = "[[path]]\nname = \"p\"\nrate = \"1Mbit\"\ninterface = \"wan\"\n\
                        [[path]]\nname = \"q\"\nrate = \"1Mbit\"\nlocal = \"[2001:db8::1]:7600\"\n";
         let written = config(written);
-        assert_eq!(auto(&written, &all, &[]), [] as [&str; 0]);
+        assert_eq!(auto(&written, &all, &[]), ["blue0", "lan0"]);
         let found = found_interfaces(&written, &all, &[]);
         assert_eq!(found.len(), 1, "the one that is named: {found:?}");
         let only = config("uplinks_exclude = [\"w*\"]\n");
