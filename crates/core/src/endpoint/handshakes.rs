@@ -153,7 +153,7 @@ impl Endpoint {
             session.on_handshake_received(now, meta, packet.len());
         }
         self.stats.answered_copies += 1;
-        self.debit(now, id, meta.socket, response.len());
+        self.debit(now, id, way, response.len());
         self.push_out(meta.socket, meta.remote, response);
         true
     }
