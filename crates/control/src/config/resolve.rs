@@ -366,7 +366,7 @@ mod tests {
             let paths = paths(&config.resolved(&found));
             assert_eq!(paths.len(), expected, "{paths:?}");
         }
-        let mut many = config.clone();
+        let mut many = config;
         for number in 0..PATHS_MAX - 2 {
             let mut path = many.paths[0].clone();
             path.name = Name(format!("p{number}"));

@@ -3,7 +3,7 @@
 use keiro_control::config::{
     AutoUplinks, Config, Family, FoundInterface, InterfaceLocal, Local, PATHS_MAX,
 };
-use keiro_linux::uplink::Interface;
+use keiro_linux::interface::Interface;
 
 use super::{Network, interface_of};
 
@@ -100,12 +100,13 @@ fn may_be_auto(config: &Config, interface: &Interface, network: &Network) -> boo
         .tenants
         .iter()
         .any(|tenant| tenant.device == *name || tenant.interfaces.iter().any(|of| of == name));
-    !interface.loopback && !is_taken && !is_of_tenant && auto.admits(name)
+    let may_be_uplink = !interface.loopback && interface.port_of.is_none();
+    may_be_uplink && !is_taken && !is_of_tenant && auto.admits(name)
 }
 
 #[cfg(test)]
 mod tests {
-    use keiro_linux::uplink::Address;
+    use keiro_linux::interface::Address;
 
     use super::*;
 
@@ -113,6 +114,7 @@ mod tests {
         let address = Address {
             ip: address.parse().unwrap(),
             prefix_len: 24,
+            peer: None,
             ready: true,
             passing: false,
         };
@@ -122,7 +124,9 @@ mod tests {
             up: true,
             carrier: true,
             loopback: name == "lo",
+            hardware: 1,
             mtu: 1500,
+            port_of: None,
             addresses: vec![address],
         }
     }

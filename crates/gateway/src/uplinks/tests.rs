@@ -312,10 +312,12 @@ fn bound_paths() -> Machine {
     machine
 }
 
+type NamedChange = (&'static str, fn(&mut Machine));
+
 /// What changes at a machine without changing anything that a path's socket depends on.
-const NO_CHANGES: &[(&str, fn(&mut Machine))] = &[
+const NO_CHANGES: &[NamedChange] = &[
     ("another interface appears", |m| {
-        m.add("eth7", 2, &["10.7.0.1"])
+        m.add("eth7", 2, &["10.7.0.1"]);
     }),
     ("another interface goes", |m| m.remove("eth9")),
     ("another interface is made anew", |m| {
@@ -323,13 +325,13 @@ const NO_CHANGES: &[(&str, fn(&mut Machine))] = &[
         m.add("eth9", 12, &["10.9.0.1"]);
     }),
     ("another interface is set down", |m| {
-        m.interface("eth9").up = false
+        m.interface("eth9").up = false;
     }),
     ("another interface loses its carrier", |m| {
-        m.interface("eth9").carrier = false
+        m.interface("eth9").carrier = false;
     }),
     ("another interface has another address", |m| {
-        m.set_addresses("eth9", &["10.9.0.2"])
+        m.set_addresses("eth9", &["10.9.0.2"]);
     }),
     ("another interface gains a default route", |m| m.route(9)),
     ("a LAN's interface gains a default route", |m| m.route(4)),
@@ -337,7 +339,7 @@ const NO_CHANGES: &[(&str, fn(&mut Machine))] = &[
         m.network.default_routes.remove(&(3, Family::V4));
     }),
     ("all default routes go", |m| {
-        m.network.default_routes.clear()
+        m.network.default_routes.clear();
     }),
     ("an uplink gains a default route of IPv6", |m| {
         m.network.default_routes.insert((3, Family::V6), None);
@@ -366,10 +368,10 @@ const NO_CHANGES: &[(&str, fn(&mut Machine))] = &[
             .for_each(|of| of.passing = true);
     }),
     ("a prefix is another one", |m| {
-        m.interface("eth0").addresses[0].prefix_len = 28
+        m.interface("eth0").addresses[0].prefix_len = 28;
     }),
     ("another interface has the same address", |m| {
-        m.add("vrrp0", 2, &["192.0.2.7"])
+        m.add("vrrp0", 2, &["192.0.2.7"]);
     }),
     (
         "the interface of a LAN has another one's address too",
@@ -388,19 +390,19 @@ const NO_CHANGES: &[(&str, fn(&mut Machine))] = &[
         m.interface("eth0").name = "wan0".to_owned();
     }),
     ("a LAN's interface is set down", |m| {
-        m.interface("eth1").up = false
+        m.interface("eth1").up = false;
     }),
     ("a LAN's interface loses its carrier", |m| {
-        m.interface("eth1").carrier = false
+        m.interface("eth1").carrier = false;
     }),
     ("the largest packet is another one", |m| {
-        m.interface("eth0").mtu = 1400
+        m.interface("eth0").mtu = 1400;
     }),
     ("the kernel filters by the reverse path", |m| {
-        m.network.filtered = BTreeSet::from([3, 4, 5])
+        m.network.filtered = BTreeSet::from([3, 4, 5]);
     }),
     ("interfaces are listed in another order", |m| {
-        m.network.interfaces.reverse()
+        m.network.interfaces.reverse();
     }),
 ];
 
