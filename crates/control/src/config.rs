@@ -88,6 +88,8 @@ pub const NAME_BYTES_MAX: usize = 64;
 pub const MESSAGE_BYTES_MAX: u64 = 16 << 20;
 /// The least `rate` of a path. Ours: a full packet would take 12 s.
 pub const PATH_RATE_MIN: Bandwidth = Bandwidth::from_bits_per_second(1_000);
+/// What a path without a `rate` is taken to carry before anything is measured: it begins with that.
+const PATH_RATE_ASSUMED: Bandwidth = Bandwidth::from_mbit_per_second(1);
 /// The largest `rate` of a path: a mistaken unit is likelier. Ours, six times the fastest Ethernet.
 pub const PATH_RATE_MAX: Bandwidth = Bandwidth::from_bits_per_second(10_000_000_000_000);
 /// The smallest `mtu_max`: the smallest MTU that IPv6 allows (RFC 8200 §5), in IP packet bytes.
@@ -223,8 +225,8 @@ pub struct Path {
     pub origin: PathOrigin,
     /// Where it leaves this gateway.
     pub local: Local,
-    /// What this gateway may send on it: bit/s of whole IP packets, not zero.
-    pub rate: Bandwidth,
+    /// What this gateway may send on it: bit/s of whole IP packets, not zero. `None`: what it carries.
+    pub rate: Option<Bandwidth>,
     /// One-way propagation delay for the planner; `None`: half the smallest measured RTT.
     pub delay: Option<Duration>,
     /// Upper bound of the MTU search, in IP packet bytes, 1280..=65535; `None`: the interface's.
@@ -240,6 +242,18 @@ pub enum PathOrigin {
     Auto,
     /// A further one over the uplink of this path, to another address of a peer or to another uplink of it.
     Further(PathIndex),
+}
+
+impl Path {
+    /// What it cannot exceed, as far as is configured.
+    pub fn rate_bound(&self) -> Bandwidth {
+        self.rate.unwrap_or(PATH_RATE_MAX)
+    }
+
+    /// What it is taken to carry before anything is measured.
+    pub fn rate_assumed(&self) -> Bandwidth {
+        self.rate.unwrap_or(PATH_RATE_ASSUMED)
+    }
 }
 
 /// `[[peer]]`: another gateway.

@@ -47,7 +47,7 @@ impl Pair {
                 id: PathId(0),
                 socket: SocketId(0),
                 remote: Some(SocketAddr::from(([192, 0, 2, 2 - end as u8], 7600))),
-                rate: Bandwidth::from_mbit_per_second(1_000_000),
+                rate: Some(Bandwidth::from_mbit_per_second(1_000_000)),
                 mtu_max: 1500,
             }];
             peer.apps = vec![AppConfig {

@@ -271,8 +271,9 @@ pub struct PathConfig {
     pub socket: SocketId,
     /// `None`: the peer must come to us, its address is learnt.
     pub remote: Option<SocketAddr>,
-    /// What may be sent, counted in IP bytes (headers of IP and UDP included).
-    pub rate: Bandwidth,
+    /// What may be sent, counted in IP bytes (headers of IP and UDP included). `None`: what the path
+    /// carries, which is found.
+    pub rate: Option<Bandwidth>,
     /// Largest IP packet that is tried (RFC 8899 §4.4 MAX_PLPMTU plus headers), bytes.
     pub mtu_max: u16,
 }

@@ -51,7 +51,7 @@ pub use keiro_stats::PathStats;
 pub use keiro_units::Instant;
 pub use snapshot::{
     AggregationSnapshot, AppSnapshot, DropCounters, DuplicateKey, EndpointSnapshot, PathSnapshot,
-    PathState, SessionSnapshot, Unanswered,
+    PathState, RateSnapshot, SessionSnapshot, Unanswered,
 };
 pub use tenant::{
     IpPacket, PacketAddress, PacketDrops, PacketError, PrefixMismatch, TenantConfig, TenantError,

@@ -1,17 +1,18 @@
 //! What is active, in numbers, for `status`, `show`, metrics and tests.
 
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use keiro_model::{
     aggregation::{Cause, ControllerKind, Decision, Parameters, TooNarrow, spacing::Estimate},
     bottleneck::Found,
     loss_test::Outcomes,
     observation::{PathObservation, PathSample},
+    path_rate::State,
     workload::Workload,
 };
 pub use keiro_stats::DropCounters;
 use keiro_stats::{AggregationStats, AppStats, HandshakeStats, PathStats, PeerStats};
-use keiro_units::{Bandwidth, Instant, Probability};
+use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 
 use crate::{
     config::{AggregationMode, CopySpread, Redundancy},
@@ -115,6 +116,21 @@ pub struct Unanswered {
     pub heard_at: Option<Instant>,
 }
 
+/// What a path without a configured rate is sent at, and why.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RateSnapshot {
+    /// What limits the rate.
+    pub state: State,
+    /// What it carries, as far as is known.
+    pub rate: Bandwidth,
+    /// IP bytes that may be in flight.
+    pub window: ByteCount,
+    /// How long the newest packets queued on the way.
+    pub queue: Duration,
+    /// How long they may.
+    pub target_queue: Duration,
+}
+
 /// One path to one peer.
 #[allow(missing_docs, reason = "some fields say it with their names")]
 #[derive(Clone, Debug)]
@@ -139,6 +155,8 @@ pub struct PathSnapshot {
     pub aggregation: Option<AggregationSnapshot>,
     /// Packets that arrived and that were lost so far, but for those of outages.
     pub outcomes: Outcomes,
+    /// At what rate it is sent on, and why; `None`: at the configured one.
+    pub rate: Option<RateSnapshot>,
     /// How many packets `stats.loss` is of.
     pub loss_packets: u64,
     /// All of the lost ones were lost within some tenths of a second.
@@ -158,19 +176,37 @@ pub struct AppSnapshot {
     pub workload: Option<Workload>,
 }
 
+impl RateSnapshot {
+    /// What to plan with: `by_trains`, what trains measured less what others send, as long as nothing was
+    /// sent that shows otherwise.
+    pub fn usable(&self, by_trains: Option<Bandwidth>) -> Bandwidth {
+        let is_shown = !matches!(
+            self.state,
+            State::Startup | State::Growing | State::LimitedByApplication
+        );
+        match by_trains {
+            Some(by_trains) if !is_shown => by_trains.max(self.rate),
+            _ => self.rate,
+        }
+    }
+}
+
 impl PathSnapshot {
     /// What to plan with: the part of its capacity that other traffic leaves, at most the configured
-    /// rate; half of its recent shortest round trip; its recent loss, unless that was one short burst.
+    /// rate, or what it was found to carry; half of its recent shortest round trip; its recent loss, unless that was one short burst.
     /// `None`: it is not up, or nothing was measured yet.
     pub fn sample(&self) -> Option<PathSample> {
         let stats = &self.stats;
         let round_trip = stats.base_rtt.or(stats.min_rtt)?;
         let capacity = self.capacity.map(|found| found.capacity.rate);
         let others = stats.cross_traffic.unwrap_or(Bandwidth::ZERO);
-        let rate = stats.configured_rate;
-        let usable = capacity.map_or(rate, |capacity| capacity.saturating_sub(others));
+        let usable = capacity.map(|capacity| capacity.saturating_sub(others));
+        let bandwidth = match self.rate {
+            Some(found) => found.usable(usable),
+            None => usable.into_iter().chain(stats.configured_rate).min()?,
+        };
         (self.state == PathState::Up).then(|| PathSample {
-            bandwidth: usable.min(rate),
+            bandwidth,
             delay: round_trip / 2,
             loss: match self.loss_is_burst {
                 true => Probability::ZERO,

@@ -75,7 +75,7 @@ fn peer_of(private: &[u8; 32], preshared: &[u8; 32], port: u16) -> PeerConfig {
         id: PathId(0),
         socket: SocketId(0),
         remote: Some(([10, 0, 0, 1], port).into()),
-        rate: Bandwidth::from_mbit_per_second(100),
+        rate: Some(Bandwidth::from_mbit_per_second(100)),
         mtu_max: 1500,
     }];
     peer

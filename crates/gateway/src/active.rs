@@ -46,7 +46,7 @@ pub(crate) struct Active {
     sockets: BTreeMap<Local, SocketId>,
     uplinks: Uplinks,
     /// What may leave each socket.
-    rates: BTreeMap<SocketId, Bandwidth>,
+    rates: BTreeMap<SocketId, Option<Bandwidth>>,
     next_socket: u16,
     path_ids: PathIds,
     peers: BTreeMap<String, ActivePeer>,
@@ -268,7 +268,7 @@ impl Active {
         }
         for path in &config.paths {
             if let Some(&id) = self.sockets.get(&path.local)
-                && self.rates.insert(id, path.rate) != Some(path.rate)
+                && self.rates.insert(id, path.rate).flatten() != path.rate
             {
                 let rate = path.rate;
                 data.send(Command::SetUplink { id, rate })?;
@@ -744,7 +744,10 @@ fn open(
 fn warn_of_small_buffer(path: &Path, socket: &BatchSocket) {
     // The kernel counts its own overhead too, about as much again for full packets.
     let bits = socket.receive_buffer_bytes() as u64 / 2 * 8;
-    let needed = path.rate.as_bits_per_second() / 1000 * BUFFER_MILLIS_MIN;
+    let Some(rate) = path.rate else {
+        return;
+    };
+    let needed = rate.as_bits_per_second() / 1000 * BUFFER_MILLIS_MIN;
     if bits < needed {
         tracing::warn!(
             path = path.name.as_str(),

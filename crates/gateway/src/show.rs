@@ -441,6 +441,7 @@ impl<'a> View<'a> {
                     age: self.snapshot.at.saturating_duration_since(measured.at),
                 })
             }),
+            rate_state: live.rate.map(|rate| rate.state.to_string()),
             delay_seconds: level
                 .map(|level| level.delay)
                 .or(path.delay)

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant as Stopwatch},
 };
 
-use keiro_control::config::{AppIndex, Class, Config, PathIndex};
+use keiro_control::config::{AppIndex, Class, Config, PATH_RATE_MAX, PathIndex};
 use keiro_core::{AppId, AppSnapshot, Instant, PathId, PathSnapshot, PathState};
 use keiro_planner::{
     queueing::{DelayDistribution, Evidence, Forecast, Half, Invalid, Measured, Residual, Spread},
@@ -94,7 +94,10 @@ impl Steering {
     ) -> bool {
         let measured = live.capacity.map(|found| found.capacity.rate);
         let known = self.capacities.get(&path).copied();
-        let capacity = steady_capacity(known, measured, live.stats.configured_rate);
+        let found = live.rate.map(|found| found.usable(measured));
+        let configured = live.stats.configured_rate;
+        let bound = configured.unwrap_or(PATH_RATE_MAX);
+        let capacity = steady_capacity(known, found.or(measured), bound);
         self.capacities.insert(path, capacity);
         let tracked = self.paths.entry(path).or_default();
         tracked.follow_tolerances(tolerances);

@@ -136,6 +136,11 @@ impl Trace {
         ByteCount::new(count.saturating_mul(OPPORTUNITY_BYTES))
     }
 
+    /// When a packet that arrives at `at` at an idle line leaves.
+    pub fn first_after(&self, at: Instant) -> Instant {
+        self.at(self.count_until(at))
+    }
+
     /// Opportunities until an instant, that instant included.
     fn count_until(&self, at: Instant) -> u64 {
         let (cycles, rest) = (at.as_nanos() / self.period, at.as_nanos() % self.period);

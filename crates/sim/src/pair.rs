@@ -690,7 +690,7 @@ pub(crate) fn gateway(
             let remote = remote(usize::from(index));
             path_config(
                 index,
-                path.rate,
+                (!path.is_rate_found).then_some(path.rate),
                 path.mtu_max,
                 spec.knows_peer.then_some(remote),
             )
@@ -701,7 +701,12 @@ pub(crate) fn gateway(
     Gateway::new(spec, config, peer, seed)
 }
 
-fn path_config(index: u8, rate: Bandwidth, mtu_max: u16, remote: Option<SocketAddr>) -> PathConfig {
+fn path_config(
+    index: u8,
+    rate: Option<Bandwidth>,
+    mtu_max: u16,
+    remote: Option<SocketAddr>,
+) -> PathConfig {
     PathConfig {
         id: PathId(index),
         socket: SocketId(index.into()),
@@ -743,7 +748,8 @@ fn foreign_datagrams(scenario: &Scenario, seed: u64) -> Vec<Vec<u8>> {
             Bandwidth::from_mbit_per_second(1),
             host_address(scenario, side, 0),
         );
-        peer.paths.push(path_config(0, rate, 1500, Some(remote)));
+        peer.paths
+            .push(path_config(0, Some(rate), 1500, Some(remote)));
         stranger.add_peer(Instant::ZERO, peer);
         let mut buffer = TransmitBuf::new(1);
         let mut now = Instant::ZERO;

@@ -372,7 +372,8 @@ impl Report {
         if spec.processing.transmit > Duration::ZERO {
             return;
         }
-        for (path, burst) in scenario.paths.iter().zip(&log.bursts) {
+        let paced = scenario.paths.iter().zip(&log.bursts);
+        for (path, burst) in paced.filter(|(path, _)| !path.is_rate_found) {
             let packet = ByteCount::new(path.mtu_max.into());
             let allowance = path.rate.bytes_in_floor(BURST_MAX);
             let max = allowance.saturating_add(packet).saturating_add(UNPACED_MAX);

@@ -141,6 +141,8 @@ pub struct PathSpec {
     pub link: LinkSpec,
     /// The rate configured at both gateways, in IP bytes.
     pub rate: Bandwidth,
+    /// No rate is configured: the gateways find it.
+    pub is_rate_found: bool,
     /// Largest IP packet that the gateways try, in bytes.
     pub mtu_max: u16,
     /// The on-path attacker.
@@ -442,6 +444,7 @@ impl PathSpec {
         Self {
             link: LinkSpec::symmetric(link),
             rate,
+            is_rate_found: false,
             mtu_max: 1500,
             attack: None,
             cross: None,

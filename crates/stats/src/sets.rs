@@ -3,8 +3,11 @@
 crate::stats! {
     /// One path to one peer. Rates and bytes count whole IP packets.
     pub struct PathStats: "path" ["path", "peer"] {
-        gauge configured_rate: bits_per_second, "Rate that the configuration allows, shared by all peers of the path";
-        gauge pacing_rate: bits_per_second, "Rate at which packets leave now: the configured one, or the measured capacity if that is less";
+        gauge configured_rate: [bits_per_second], "Rate that the configuration allows, shared by all peers of the path; absent where none is configured";
+        gauge pacing_rate: bits_per_second, "Rate at which packets leave now: the configured one, or the measured capacity if that is less; without a configured rate what the path was found to carry";
+        gauge window_bytes: [bytes], "Bytes that may be in flight; absent where a rate is configured";
+        gauge queue: [seconds], "How long the newest packets queued on the way; absent where a rate is configured";
+        gauge target_queue: [seconds], "How long packets may queue on the way; absent where a rate is configured";
         gauge sent_rate: bits_per_second, "Sent in the last second";
         gauge cross_traffic: [bits_per_second], "What others than this gateway send over the bottleneck";
         gauge available: [bits_per_second], "Measured capacity less sent rate and cross traffic";

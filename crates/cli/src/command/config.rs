@@ -180,6 +180,13 @@ fn summary(file: &Path, config: &Config) -> String {
             "note: here the gateway would not start: {error}\n"
         ));
     }
+    let unrated = config.paths.iter().filter(|path| path.rate.is_none());
+    for path in unrated {
+        text.push_str(&format!(
+            "note: path `{}` has no rate: the gateway finds what it carries\n",
+            path.name
+        ));
+    }
     if let Some(note) = config.unit_note() {
         text.push_str(&format!("note: {note}\n"));
     }

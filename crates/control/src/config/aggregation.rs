@@ -340,13 +340,14 @@ pub(super) fn check<'a>(
         return;
     }
     for (path, rate_at) in paths {
-        if let Err(narrow) = within(limits.initial(), limits, path.rate) {
+        let rate = path.rate_bound();
+        if let Err(narrow) = within(limits.initial(), limits, rate) {
             let message = format!(
                 "rate: `{}` is too narrow for mode = \"fixed\": even {} needs {}, and the path gives {}",
                 path.name,
                 narrow.smallest,
                 Text(narrow.needed()),
-                Text(path.rate)
+                Text(rate)
             );
             let hint = "write mode = \"eager\" in [aggregation], a longer interval, a smaller size_min or fewer copies";
             report.add(rate_at, message, hint);

@@ -47,7 +47,7 @@ pub(super) fn together(draft: &Draft, report: &mut Report<'_>) {
         report,
     );
     let paths = draft.paths.iter();
-    let paths = paths.map(|(path, spans)| (path, &spans.rate));
+    let paths = paths.filter_map(|(path, spans)| Some((path, spans.rate.as_ref()?)));
     aggregation::check(&draft.aggregation, paths, report);
     tenant::check::check(draft, indices_hold, report);
     message_tls::check(draft, indices_hold, report);

@@ -45,7 +45,7 @@ pub(super) struct DraftGateway {
 
 pub(super) struct PathSpans {
     pub(super) local: Range<usize>,
-    pub(super) rate: Range<usize>,
+    pub(super) rate: Option<Range<usize>>,
 }
 
 pub(super) struct PeerSpans {

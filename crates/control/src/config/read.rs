@@ -180,7 +180,7 @@ impl Reader<'_> {
             self.report.add(&(0..0), "the file has no [gateway]", hint);
         }
         if !path {
-            let hint = "add one per uplink with name, interface and rate, or uplinks = \"auto\" to [gateway]";
+            let hint = "add one per uplink with name and interface, or uplinks = \"auto\" to [gateway]";
             self.report.add(&(0..0), "the file has no [[path]]", hint);
         }
     }
@@ -236,22 +236,22 @@ impl Reader<'_> {
     ) -> Option<(Path, PathSpans)> {
         let local = self.local(&mut fields);
         let r = &mut self.report;
-        let rate = fields.required(r, "rate", "\"100Mbit\"", rate);
+        let rate = fields.optional(r, "rate", rate);
         let delay = fields.optional(r, "delay", time);
         let mtu_max = fields.optional(r, "mtu_max", mtu);
         fields.refuse_unknown_keys(r);
-        let (local, rate) = (local?, rate?);
+        let local = local?;
         let path = Path {
             name: name?,
             origin: PathOrigin::Written,
             local: local.value,
-            rate: rate.value,
+            rate: rate.as_ref().map(|rate| rate.value),
             delay: value(delay),
             mtu_max: value(mtu_max),
         };
         let spans = PathSpans {
             local: local.at,
-            rate: rate.at,
+            rate: rate.map(|rate| rate.at),
         };
         Some((path, spans))
     }

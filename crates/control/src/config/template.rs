@@ -246,7 +246,8 @@ const FIXED: &str = "\
 
 const RATE: &str = "\
 # What the gateway sends on it at most, as whole IP packets. Write a little less than the provider
-# sells: the queue then forms here, where urgent messages can overtake.
+# sells: the queue then forms here, where urgent messages can overtake. Without it, the gateway finds
+# what the line carries.
 ";
 
 const PATH_OPTIONS: &str = "\

@@ -195,9 +195,13 @@ impl Config {
             .iter()
             .filter(|t| t.controller != TenantController::Open);
         let weights: f64 = by_unit.map(|tenant| tenant.weight.get()).sum();
-        let path = self.paths.iter().max_by_key(|path| path.rate)?;
+        let rated = self
+            .paths
+            .iter()
+            .filter_map(|path| Some((path, path.rate?)));
+        let (path, rate) = rated.max_by_key(|(_, rate)| *rate)?;
         let unit = self.fairness.unit;
-        let share = path.rate.as_bits_per_second() as f64 / weights;
+        let share = rate.as_bits_per_second() as f64 / weights;
         (weights > 0.0 && share > UNIT_FAR_BELOW * unit.as_bits_per_second() as f64).then(|| {
             format!(
                 "fairness.unit is {unit}: where path `{}` itself is what tenants share, {} would suit \

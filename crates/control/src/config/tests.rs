@@ -110,7 +110,9 @@ fn a_whole_file_is_understood() {
         }
     );
     let path1 = config.path_named("path1").unwrap();
-    assert_eq!(config[path1].rate, Bandwidth::from_mbit_per_second(100));
+    let rate = Bandwidth::from_mbit_per_second(100);
+    assert_eq!(config[path1].rate, Some(rate));
+    assert_eq!(config[path1].rate_bound(), rate);
     assert_eq!(config[path1].delay, Some(Duration::from_millis(100)));
     assert_eq!(config[path1].mtu_max, Some(ByteCount::new(1500)));
     let path2 = config.path_named("path2").unwrap();
@@ -206,20 +208,24 @@ fn what_else_is_wrong_is_reported_with_broken_toml() {
 }
 
 #[test]
+fn a_path_without_a_rate_is_accepted_and_has_no_bound_of_its_own() {
+    let config = Config::parse(&GOOD.replace("rate = \"100Mbit\"\n", ""), "x.toml").unwrap();
+    let path = &config[config.path_named("path1").unwrap()];
+    assert_eq!(path.rate, None);
+    assert_eq!(path.rate_bound(), PATH_RATE_MAX);
+    assert_eq!(path.rate_assumed(), Bandwidth::from_mbit_per_second(1));
+}
+
+#[test]
 fn missing_tables_and_keys_are_named() {
     assert_eq!(
         problems(""),
         [
             "1:1: the file has no [gateway]; add [gateway] with name = \"...\", or let `keiro init` \
              write a file",
-            "1:1: the file has no [[path]]; add one per uplink with name, interface and rate, or \
-             uplinks = \"auto\" to [gateway]",
+            "1:1: the file has no [[path]]; add one per uplink with name and interface, or \
+              uplinks = \"auto\" to [gateway]",
         ]
-    );
-    refused(
-        "rate = \"100Mbit\"\n",
-        "",
-        "8:1: [[path]] has no `rate`; add rate = \"100Mbit\"",
     );
     refused(
         "class = \"message\"\n",

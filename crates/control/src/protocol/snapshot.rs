@@ -166,6 +166,10 @@ pub struct PathSnapshot {
     /// How small packets are aggregated on it; absent: they are not, with `mode = "off"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregation: Option<AggregationSnapshot>,
+    /// What limits the rate of a path without a configured one, as `startup` or `limited by
+    /// application`; absent: a rate is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_state: Option<String>,
     /// The one-way propagation delay that the planner uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_seconds: Option<f64>,

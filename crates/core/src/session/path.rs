@@ -4,6 +4,7 @@
 mod answers;
 mod figures;
 mod probing;
+mod rate_control;
 mod suspicion;
 #[cfg(test)]
 mod tests;
@@ -17,7 +18,7 @@ use keiro_stats::PathStats;
 use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 use rand_chacha::ChaCha20Rng;
 
-use self::{answers::Answers, suspicion::LossSuspicion};
+use self::{answers::Answers, rate_control::RateControl, suspicion::LossSuspicion};
 use super::{
     aggregation::{
         self, Aggregator, PathCapacity,
@@ -73,8 +74,7 @@ pub(crate) struct Path {
     validation: Validation,
     answers: Answers,
     estimates: PathEstimates,
-    /// As configured, IP bytes; the pacer may be slower.
-    rate: Bandwidth,
+    rate: RateControl,
     pacer: Pacer,
     recovery: LossRecovery,
     mtu: MtuDiscovery,
@@ -152,18 +152,20 @@ impl Path {
         aggregation: &AggregationConfig,
         first: UsedNumbers,
     ) -> Self {
+        let rate = RateControl::new(config.rate, config.mtu_max);
+        let begins_at = rate.pacing_rate(None);
         Self {
             id: config.id,
             socket: config.socket,
             validation: Validation::new(config.remote),
             answers: Answers::default(),
-            estimates: PathEstimates::new(config.rate),
-            rate: config.rate,
-            pacer: Pacer::new(config.rate),
+            estimates: PathEstimates::new(begins_at),
+            rate,
+            pacer: Pacer::new(begins_at),
             recovery: LossRecovery::starting_at(first.packets),
             mtu: MtuDiscovery::new(config.mtu_max),
             trains: Trains::default(),
-            aggregator: Aggregator::new(aggregation, config.rate, first.aggregates),
+            aggregator: Aggregator::new(aggregation, begins_at, first.aggregates),
             copies: CopyQueue::default(),
             suspicion: LossSuspicion::default(),
             ping_wanted: false,
@@ -258,7 +260,8 @@ impl Path {
 
     /// A packet that asks for an acknowledgement may leave as far as loss recovery is concerned.
     pub(crate) fn may_send_eliciting(&self) -> bool {
-        self.probe_credit > 0 || !self.recovery.is_full()
+        let has_room = || self.rate.has_room(self.recovery.bytes_in_flight());
+        self.probe_credit > 0 || !self.recovery.is_full() && has_room()
     }
 
     /// No more packets are remembered; probes excepted, nothing more may be sent.
@@ -292,13 +295,13 @@ impl Path {
 
     /// Applies a changed configuration. A new remote address is used at once and validated; `true` if there is one.
     pub(crate) fn reconfigure(&mut self, now: Instant, config: &PathConfig) -> bool {
-        self.rate = config.rate;
+        self.rate.reconfigure(now, config.rate, self.mtu.current());
         self.update_pacing_rate();
         self.mtu.set_max(config.mtu_max);
         let leads_elsewhere = self.validation.set_remote(config.remote);
         if leads_elsewhere {
             self.restart_validation(now);
-            self.reset_estimates();
+            self.reset_estimates(now);
             self.answers.restart();
         }
         leads_elsewhere
@@ -308,7 +311,7 @@ impl Path {
         &mut self,
         config: &AggregationConfig,
     ) -> Option<aggregation::Change> {
-        self.aggregator.reconfigure(config, self.pacer.rate())
+        self.aggregator.reconfigure(config, self.carries())
     }
 
     /// No trains are sent any more, so nothing would correct the capacity that was found.
@@ -503,12 +506,13 @@ impl Path {
             self.restart_estimates(now);
         }
         if validated.moved_from.is_some() {
-            self.reset_estimates();
+            self.reset_estimates(now);
             self.mtu.on_moved();
         }
         if let Some(size) = validated.size.filter(|_| validated.came_up) {
             self.mtu.on_validated(size);
         }
+        self.rate.on_validated(validated.rtt);
         self.estimates.on_validated(now, validated.rtt);
         self.last_eliciting_at = now;
         Some(validated)
@@ -525,13 +529,15 @@ impl Path {
         self.trains.on_return();
         self.mtu.reset();
         self.aggregator.forget();
+        self.rate.on_return(now);
         self.update_pacing_rate();
     }
 
     /// It leads to another address: what is kept over an outage does not hold either.
-    fn reset_estimates(&mut self) {
+    fn reset_estimates(&mut self, now: Instant) {
         self.trains.forget();
         self.estimates.on_moved();
+        self.rate.on_moved(now, self.mtu.current());
         self.update_pacing_rate();
     }
 
@@ -581,6 +587,9 @@ impl Path {
         }
         let lost = self.detect_lost(now);
         self.update_totals(now);
+        let in_flight = self.recovery.bytes_in_flight();
+        self.rate.on_ack(ack, &outcome, &lost, in_flight);
+        self.update_pacing_rate();
         Some(AckResult {
             acked: outcome.acked,
             lost,
@@ -623,9 +632,13 @@ impl Path {
         report: TrainReport<'_>,
     ) -> Option<aggregation::Change> {
         self.trains.on_report(now, report);
+        let found = self.trains.found();
+        if let Some(found) = found {
+            self.rate.on_trains(now, found);
+        }
         self.update_pacing_rate();
-        let found = self.trains.found()?;
-        self.aggregator.on_trains(now, found, self.pacer.rate())
+        let found = found?;
+        self.aggregator.on_trains(now, found, self.carries())
     }
 
     /// The peer reports which aggregates arrived. `waiting_bytes`: waits to be coalesced.
@@ -636,7 +649,7 @@ impl Path {
         waiting_bytes: u64,
     ) -> Option<aggregation::Change> {
         let path = PathCapacity {
-            rate: self.pacer.rate(),
+            rate: self.carries(),
             rtt: self.rtt().smoothed_or_initial(),
         };
         self.aggregator
@@ -667,6 +680,8 @@ impl Path {
         }
         let lost = self.detect_lost(now);
         self.update_totals(now);
+        let in_flight = self.recovery.bytes_in_flight();
+        self.rate.on_lost(now, &lost, in_flight);
         let mut retransmit = Vec::new();
         if self.pto_deadline(timing).is_some_and(|at| at <= now) {
             retransmit = self.recovery.on_pto(now);
@@ -680,7 +695,7 @@ impl Path {
         Some(PathTimeout::Up {
             lost,
             retransmit,
-            aggregation: self.aggregator.on_timeout(now, self.pacer.rate()),
+            aggregation: self.aggregator.on_timeout(now, self.carries()),
         })
     }
 
@@ -732,7 +747,7 @@ impl Path {
         frames: SentFrames,
         owner: Owner,
     ) {
-        let capacity = self.capacity().unwrap_or(self.pacer.rate());
+        let capacity = self.capacity().unwrap_or(self.carries());
         let packet = NewPacket {
             kind,
             ip_bytes: u16::try_from(ip_bytes).unwrap_or(u16::MAX),
@@ -746,7 +761,20 @@ impl Path {
         self.stats.sent_bytes += ip_bytes;
         if kind.is_ack_eliciting() {
             self.last_eliciting_at = now;
+            self.rate.on_sent(now);
         }
+    }
+
+    /// Something waits that may not leave yet.
+    pub(crate) fn on_blocked(&mut self, now: Instant) {
+        self.pacer.on_blocked();
+        self.rate.on_blocked(now);
+    }
+
+    /// Nothing is left to send.
+    pub(crate) fn on_idle(&mut self, now: Instant) {
+        self.pacer.on_idle();
+        self.rate.on_idle(now);
     }
 
     /// A packet with so many bytes of UDP payload has left that did not ask the pacer.
@@ -837,14 +865,15 @@ impl Path {
         self.trains.found().map(|found| found.capacity.rate)
     }
 
-    /// Trains may have found another capacity. A path that carries less than its configured rate is
-    /// paced at its capacity: packets then wait here, in the order of their deadlines, and not in
-    /// the network. A twentieth is within the random error of the estimate.
+    /// What it carries, as far as is known.
+    fn carries(&self) -> Bandwidth {
+        self.rate.rate(self.trains.found())
+    }
+
     fn update_pacing_rate(&mut self) {
-        let found = self.trains.found().map(|found| found.capacity.low);
-        let noticed = self.rate.as_bits_per_second() / 20 * 19;
-        let narrower = found.filter(|found| found.as_bits_per_second() < noticed);
-        self.pacer.set_rate(narrower.unwrap_or(self.rate));
+        self.rate.on_mtu(self.mtu.current());
+        self.pacer
+            .set_rate(self.rate.pacing_rate(self.trains.found()));
     }
 
     /// # Panics
@@ -870,8 +899,11 @@ impl Path {
             traffic.retransmitted_bytes <= traffic.sent_bytes,
             "retransmitted bytes were sent"
         );
+        self.rate.check_invariants();
         assert!(
-            self.pacer.rate() <= self.rate,
+            self.rate
+                .configured()
+                .is_none_or(|configured| self.pacer.rate() <= configured),
             "a path is never paced above its configured rate"
         );
         assert!(self.probe_credit <= PTO_PACKETS, "probe credit");

@@ -386,10 +386,10 @@ impl Session {
         }
         let path = self.paths.get(id)?;
         let wants = self.wants_to_send(path, now);
-        let pacer = self.paths.get_mut(id)?.pacer_mut();
+        let path = self.paths.get_mut(id)?;
         match wants {
-            true => pacer.on_blocked(),
-            false => pacer.on_idle(),
+            true => path.on_blocked(now),
+            false => path.on_idle(now),
         }
         let mut transmit = self.transmit(id, remote, buf, due);
         transmit.segment_size = batch.segment.min(transmit.len);

@@ -108,7 +108,7 @@ fn victim_with_two_paths() -> Victim {
         id: PathId(number),
         socket: SocketId(number.into()),
         remote: None,
-        rate: Bandwidth::from_mbit_per_second(100),
+        rate: Some(Bandwidth::from_mbit_per_second(100)),
         mtu_max: 1500,
     };
     victim

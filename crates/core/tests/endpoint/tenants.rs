@@ -81,7 +81,7 @@ impl Net {
         let peers = [0, 1].map(|side: usize| {
             let other = 2 - side as u8;
             let mut peer = peer(other, Some(address(other.into())));
-            peer.paths[0].rate = Bandwidth::from_mbit_per_second(rate);
+            peer.paths[0].rate = Some(Bandwidth::from_mbit_per_second(rate));
             ends[side].add_peer(Instant::ZERO, peer)
         });
         let mut net = Self {

@@ -43,7 +43,7 @@ fn peer(end: usize, rate: Bandwidth) -> PeerConfig {
         id: PathId(0),
         socket: UPLINK,
         remote: Some(address(end)),
-        rate,
+        rate: Some(rate),
         mtu_max: 1500,
     }];
     peer.apps = vec![AppConfig {

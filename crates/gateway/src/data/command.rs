@@ -53,7 +53,10 @@ pub(crate) enum Command {
     /// Paths over a WAN socket that are down are to be challenged at once: there is a new route.
     ChallengePaths { id: SocketId },
     /// What may leave a WAN socket to all peers together.
-    SetUplink { id: SocketId, rate: Bandwidth },
+    SetUplink {
+        id: SocketId,
+        rate: Option<Bandwidth>,
+    },
     /// A WAN socket that no path uses any more.
     RemoveSocket { id: SocketId },
     /// A new peer and its applications, whose traffic may arrive at once.

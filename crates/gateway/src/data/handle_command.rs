@@ -57,7 +57,7 @@ impl DataThread {
                 let _ = reply.try_send(bound);
             }
             Command::ChallengePaths { id } => self.endpoint.on_route_added(now, id),
-            Command::SetUplink { id, rate } => self.endpoint.set_uplink(id, Some(rate)),
+            Command::SetUplink { id, rate } => self.endpoint.set_uplink(id, rate),
             Command::RemoveSocket { id } => {
                 // Notices about the changed paths leave first.
                 self.send();

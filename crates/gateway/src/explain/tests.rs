@@ -158,7 +158,7 @@ fn thresholds_have_digits_that_distinguish_them() {
 #[test]
 fn an_overloaded_path_misses_the_target() {
     let mut config = paper("", "");
-    config.paths[0].rate = Bandwidth::from_mbit_per_second(50);
+    config.paths[0].rate = Some(Bandwidth::from_mbit_per_second(50));
     let (text, views) = explained(&config, &placed([0, 0, 1, 1, 1]), 0);
     assert!(
         text.contains(

@@ -85,7 +85,9 @@ impl PlanningProblem {
             let of_line = |((_, peer), sample): &(&(PathIndex, PeerIndex), &Option<PathSample>)| {
                 let sample = sample.as_ref()?;
                 let usable = sample.bandwidth;
-                let bandwidth = input.shared.line_rate(index, *peer, usable, path.rate);
+                let bandwidth = input
+                    .shared
+                    .line_rate(index, *peer, usable, path.rate_bound());
                 Some(PathSample {
                     bandwidth,
                     ..*sample
@@ -412,7 +414,9 @@ fn less(path: &PathSpec, others: Bandwidth) -> PathSpec {
 /// nothing is measured.
 fn worst(path: &config::Path, specs: impl Iterator<Item = PathSpec> + Clone) -> PathSpec {
     let bandwidth = specs.clone().map(|spec| spec.bandwidth).min();
-    let bandwidth = bandwidth.map_or(path.rate, |measured| measured.min(path.rate));
+    let bandwidth = bandwidth.map_or(path.rate_assumed(), |measured| {
+        measured.min(path.rate_bound())
+    });
     let delay = specs.map(|spec| spec.delay).max();
     PathSpec {
         bandwidth: bandwidth.min(Bandwidth::from_bits_per_second(RATE_MAX)),

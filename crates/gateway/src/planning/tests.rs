@@ -248,7 +248,7 @@ fn who_is_late_by_the_forecast_is_unmet_whatever_equation_3_says() {
 fn an_overload_by_the_forecast_is_unmet_whatever_equation_3_says() {
     let mut config = paper("planner = \"off\"", "");
     // 48 of 50 Mbit/s without headers, more than 50 with them.
-    config.paths[0].rate = Bandwidth::from_mbit_per_second(50);
+    config.paths[0].rate = Some(Bandwidth::from_mbit_per_second(50));
     config.apps[0].path = Some(PathIndex(0));
     config.apps[1].path = Some(PathIndex(0));
     for app in 2..5 {

@@ -131,7 +131,11 @@ impl Supposed {
         let samples = || self.samples(index);
         let is = |same: &dyn Fn(Option<&PathSample>) -> bool| samples().all(same);
         let rate = set.rate.filter(|rate| {
-            is(&|sample| sample.map_or(path.rate, |s| s.bandwidth.min(path.rate)) == *rate)
+            is(&|sample| {
+                let bound = path.rate_bound();
+                let now = sample.map_or(path.rate_assumed(), |s| s.bandwidth.min(bound));
+                now == *rate
+            })
         });
         let delay = set.delay.filter(|delay| {
             is(&|sample| sample.map(|s| s.delay).or(path.delay).unwrap_or_default() == *delay)
@@ -158,7 +162,7 @@ impl Supposed {
 
     fn set(&mut self, index: PathIndex, set: &Set) {
         let path = &mut self.config.paths[index.0];
-        path.rate = set.rate.unwrap_or(path.rate);
+        path.rate = set.rate.or(path.rate);
         path.delay = set.delay.or(path.delay);
         let to_peers = self.input.up.iter_mut().filter(|((up, _), _)| *up == index);
         for (_, sample) in to_peers {
@@ -167,7 +171,7 @@ impl Supposed {
                 bandwidth: set
                     .rate
                     .or(before.map(|sample| sample.bandwidth))
-                    .unwrap_or(path.rate),
+                    .unwrap_or(path.rate_assumed()),
                 delay: set
                     .delay
                     .or(before.map(|sample| sample.delay))

@@ -34,8 +34,12 @@ pub(crate) fn inputs(
 ) -> (Vec<PathInputs>, Vec<AppInputs>) {
     let path = |((index, peer), sample): (&(PathIndex, PeerIndex), &Option<PathSample>)| {
         let path = &config[*index];
-        let usable = sample.map_or(path.rate, |sample| sample.bandwidth.min(path.rate));
-        let line = input.shared.line_rate(*index, *peer, usable, path.rate);
+        let usable = sample.map_or(path.rate_assumed(), |sample| {
+            sample.bandwidth.min(path.rate_bound())
+        });
+        let line = input
+            .shared
+            .line_rate(*index, *peer, usable, path.rate_bound());
         PathInputs {
             name: path.name.to_string(),
             peer: config[*peer].name.to_string(),

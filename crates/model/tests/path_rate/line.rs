@@ -5,7 +5,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use keiro_link::{Arrival, Link, LinkConfig, Ticket};
+use keiro_link::{Arrival, Departure, Link, LinkConfig, Ticket, Trace, TracedLink};
 use keiro_model::path_rate::{self, Feedback, PathRate};
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
@@ -40,7 +40,46 @@ pub(crate) struct Setting {
     pub(crate) thin: Option<(u64, Duration)>,
     /// What exceeds this rate by more than this is dropped before the link.
     pub(crate) policer: Option<(Bandwidth, ByteCount)>,
+    /// Replayed instead of the link's rate.
+    pub(crate) trace: Option<Trace>,
     pub(crate) seed: u64,
+}
+
+#[derive(Debug)]
+enum Medium {
+    Rated(Link),
+    Traced(TracedLink),
+}
+
+impl Medium {
+    fn new(setting: &Setting) -> Self {
+        let LinkConfig { delay, buffer, .. } = setting.link;
+        match &setting.trace {
+            None => Self::Rated(Link::new(setting.link, setting.seed)),
+            Some(trace) => Self::Traced(TracedLink::new(trace.clone(), delay, buffer)),
+        }
+    }
+
+    fn arrive(&mut self, now: Instant, len: ByteCount) -> Arrival {
+        match self {
+            Self::Rated(link) => link.arrive(now, len),
+            Self::Traced(link) => link.arrive(now, len),
+        }
+    }
+
+    fn poll_departure(&mut self, now: Instant) -> Option<Departure> {
+        match self {
+            Self::Rated(link) => link.poll_departure(now),
+            Self::Traced(link) => link.poll_departure(now),
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        match self {
+            Self::Rated(link) => link.poll_timeout(),
+            Self::Traced(link) => link.poll_timeout(),
+        }
+    }
 }
 
 /// A packet that has arrived.
@@ -74,7 +113,8 @@ pub(crate) struct Line {
     setting: Setting,
     pub(crate) law: PathRate,
     pub(crate) now: Instant,
-    link: Link,
+    link: Medium,
+    config: LinkConfig,
     /// When the policer's bucket is full.
     bucket_full_at: Instant,
     in_link: VecDeque<(Ticket, u64)>,
@@ -106,7 +146,8 @@ impl Line {
         Self {
             law,
             now,
-            link: Link::new(setting.link, setting.seed),
+            link: Medium::new(setting),
+            config: setting.link,
             bucket_full_at: now,
             in_link: VecDeque::new(),
             bulk: false,
@@ -132,7 +173,7 @@ impl Line {
     }
 
     pub(crate) fn apply(&mut self, change: Change) {
-        let mut config = *self.link.config();
+        let mut config = self.config;
         match change {
             Change::Bulk(bulk) => {
                 self.bulk = bulk;
@@ -142,7 +183,10 @@ impl Line {
             Change::Delay(delay) => config.delay = delay,
             Change::Link(link) => config = link,
         }
-        let _ = self.link.apply(self.now, config);
+        self.config = config;
+        if let Medium::Rated(link) = &mut self.link {
+            let _ = link.apply(self.now, config);
+        }
         self.same_since = self.now;
     }
 
@@ -204,7 +248,7 @@ impl Line {
             self.trains_at = self.now + TRAIN_EVERY;
             let known_for = self.now - self.same_since;
             if known_for > TRAINS_TAKE + self.setting.back {
-                let rate = self.link.config().rate.expect("a rate");
+                let rate = self.config.rate.expect("a rate");
                 self.law.on_trains(self.now, rate);
             }
         }
@@ -271,17 +315,15 @@ impl Line {
             return;
         };
         let sent = self.sent[(number - self.first) as usize];
-        let config = self.link.config();
-        let alone = config
-            .rate
-            .filter(|rate| !rate.is_zero())
-            .map_or(Duration::ZERO, |rate| {
-                rate.transmission_time_ceil(ByteCount::new(sent.bytes))
-            });
+        let config = self.config;
+        let leaves_alone = match &self.setting.trace {
+            Some(trace) => trace.first_after(sent.at),
+            None => sent.at + transmission_time(config.rate, sent.bytes),
+        };
         self.delivered.push(Delivered {
             at,
             bytes: sent.bytes,
-            queue: (at - sent.at).saturating_sub(config.delay + alone),
+            queue: at - (leaves_alone + config.delay),
             is_thin: sent.is_thin,
         });
         self.newest_at = at;
@@ -375,4 +417,11 @@ impl Line {
             .copied()
             .unwrap_or_default()
     }
+}
+
+fn transmission_time(rate: Option<Bandwidth>, bytes: u64) -> Duration {
+    let rate = rate.filter(|rate| !rate.is_zero());
+    rate.map_or(Duration::ZERO, |rate| {
+        rate.transmission_time_ceil(ByteCount::new(bytes))
+    })
 }

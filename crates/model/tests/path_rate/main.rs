@@ -6,7 +6,7 @@ mod line;
 
 use std::time::Duration;
 
-use keiro_link::{Buffer, LinkConfig, Loss};
+use keiro_link::{Buffer, LinkConfig, Loss, Trace};
 use keiro_units::{Bandwidth, ByteCount, Probability};
 
 use self::line::{Change, Line, PACKET, Setting};
@@ -32,6 +32,7 @@ fn steady(rate: f64, round_trip: Duration) -> Setting {
         trains: true,
         thin: None,
         policer: None,
+        trace: None,
         seed: 1,
     }
 }
@@ -398,4 +399,117 @@ fn the_queue_does_not_creep_into_the_base_delay() {
     );
     println!("after two minutes {reached:.3}, {queue:?}");
     assert!(reached >= 0.97 && queue <= 12 * MS);
+}
+
+/// A line like those of cellular networks: every 200 ms another rate, that of before times up to 2 or its
+/// inverse, within 1 and 40 Mbit/s, with a silence of half a second every 20 s. Packets leave in bursts.
+fn radio(seed: u64, seconds: u64) -> Trace {
+    let mut text = String::new();
+    let mut random = seed;
+    let mut rate = 10.0_f64;
+    let mut credit = 0.0;
+    for ms in 0..seconds * 1000 {
+        if ms % 200 == 0 {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let unit = (random >> 11) as f64 / (1_u64 << 53) as f64;
+            rate = (rate * 2_f64.powf(unit * 2.0 - 1.0)).clamp(1.0, 40.0);
+        }
+        if ms % 20_000 < 19_500 {
+            credit += rate * 1000.0 / 12_000.0;
+        }
+        // Grants come every 5 ms.
+        if ms % 5 == 4 {
+            for _ in 0..credit as u64 {
+                text.push_str(&format!("{}\n", ms + 1));
+            }
+            credit -= credit.floor();
+        }
+    }
+    Trace::from_mahimahi(&text).unwrap()
+}
+
+/// Share of what the line carried, and the 95th and 99th percentile of self-inflicted queueing.
+fn over_trace(trace: &Trace, round_trip: Duration) -> (f64, Duration, Duration) {
+    let mut setting = steady(10.0, round_trip);
+    setting.link.buffer = Buffer::Packets(1000);
+    setting.ack_spacing = MS;
+    setting.trains = false;
+    setting.trace = Some(trace.clone());
+    let mut line = Line::new(&setting);
+    line.apply(Change::Bulk(true));
+    line.run_for(5 * SECOND);
+    let from = line.now;
+    let time = trace.period().saturating_sub(6 * SECOND);
+    line.run_for(time);
+    let carried = trace.bytes_between(from, line.now).rate_over_floor(time);
+    let share = line.goodput(time).ratio_of(carried).unwrap();
+    (
+        share,
+        line.queue(time, 0.95, false),
+        line.queue(time, 0.99, false),
+    )
+}
+
+#[test]
+fn a_radio_line_is_used_with_a_short_queue() {
+    println!("seed: share; p95, p99 of self-inflicted queueing, ms");
+    for seed in 1..=3 {
+        let (share, p95, p99) = over_trace(&radio(seed, 60), 50 * MS);
+        println!("{seed}: {share:.3}; {:.0} {:.0}", ms(p95), ms(p99));
+    }
+}
+
+/// `KEIRO_TRACES`: a folder with recordings: `*.up` and `*.down` as mahimahi writes them, `*.csv` with a
+/// header and a row a second, Mbit/s in each column.
+#[test]
+#[ignore = "needs recordings"]
+fn recorded_lines() {
+    let folder = std::env::var("KEIRO_TRACES").expect("KEIRO_TRACES names a folder");
+    let mut files: Vec<_> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    println!("line: share; p95, p99 of self-inflicted queueing, ms");
+    for file in files {
+        let name = file.file_name().unwrap().to_string_lossy().into_owned();
+        let read = || std::fs::read_to_string(&file).unwrap();
+        let traces = match file.extension().and_then(|end| end.to_str()) {
+            Some("up" | "down") => vec![(name, Trace::from_mahimahi(&read()).unwrap())],
+            Some("csv") => columns(&name, &read()),
+            _ => continue,
+        };
+        for (name, trace) in traces {
+            let (share, p95, p99) = over_trace(&trace, 50 * MS);
+            println!(
+                "{name} ({}): {share:.2}/{:.0}/{:.0}",
+                trace.mean(),
+                ms(p95),
+                ms(p99)
+            );
+        }
+    }
+}
+
+/// The traces of a table's columns; those without numbers are left out.
+fn columns(file: &str, text: &str) -> Vec<(String, Trace)> {
+    let mut lines = text.lines().filter(|line| !line.starts_with('#'));
+    let names: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
+    let rows: Vec<Vec<f64>> = lines
+        .map(|line| {
+            line.split(',')
+                .map(|cell| cell.trim().parse().unwrap_or(0.0))
+                .collect()
+        })
+        .collect();
+    let column = |(place, name): (usize, &&str)| {
+        let rates: Vec<Bandwidth> = rows
+            .iter()
+            .map(|row| mbit(row.get(place).copied().unwrap_or(0.0)))
+            .collect();
+        Some((format!("{file} {name}"), Trace::from_rates(&rates).ok()?))
+    };
+    names.iter().enumerate().filter_map(column).collect()
 }

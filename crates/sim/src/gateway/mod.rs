@@ -22,7 +22,7 @@ use keiro_core::{
     MessageId, NewDatagram, PathId, PeerConfig, PeerId, SendError, SessionSnapshot, SocketId,
     TransmitBuf, wire,
 };
-use keiro_units::Instant;
+use keiro_units::{Bandwidth, Instant};
 
 pub use self::log::{
     DeliveredDatagram, DeliveredMessage, Log, QLOG_BYTES_MAX, SentDatagram, SentDialogue,
@@ -107,7 +107,8 @@ impl Gateway {
         peer_config: PeerConfig,
         seed: u64,
     ) -> Self {
-        let meters = peer_config.paths.iter().map(|path| Meter::new(path.rate));
+        let rates = peer_config.paths.iter().map(|path| path.rate);
+        let meters = rates.map(|rate| Meter::new(rate.unwrap_or(Bandwidth::ZERO)));
         Self {
             seed,
             meters: meters.collect(),

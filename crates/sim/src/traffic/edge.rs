@@ -123,7 +123,7 @@ impl Edge {
             id: PathId(0),
             socket: SocketId(0),
             remote: Some(SocketAddr::from((remote.address, PORT))),
-            rate: self.spec.rate,
+            rate: Some(self.spec.rate),
             mtu_max: self.spec.mtu,
         }];
         config.apps = vec![AppConfig {

@@ -9,6 +9,7 @@ mod delivery;
 mod edges;
 mod estimates;
 mod faults;
+mod found_rate;
 mod hosts;
 mod hosts_gateways;
 mod hosts_properties;

@@ -142,6 +142,10 @@ pub(super) fn text(path: &PathSnapshot, style: Style) -> String {
             )
         }),
     );
+    if let Some(state) = &path.rate_state {
+        let pace = human::rate(path.stats.pacing_rate);
+        fields.add("rate", format!("{pace}, found by the gateway: {state}"));
+    }
     if let Some(line) = &path.shared_line {
         fields.add("other gateways", shared_line_text(line));
     }

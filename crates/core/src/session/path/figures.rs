@@ -20,6 +20,7 @@ impl Path {
             capacity: self.trains.found(),
             aggregation: self.aggregator.snapshot(self.estimates.updated_at()),
             outcomes: self.totals().outcomes(),
+            rate: self.rate.snapshot(self.estimates.updated_at()),
             loss_packets: loss.map_or(0, |loss| loss.packets),
             loss_is_burst: loss.is_some_and(|loss| loss.is_burst),
         }
@@ -42,9 +43,13 @@ impl Path {
         let cross_traffic = capacity.and_then(|capacity| estimates.cross_rate(capacity));
         let srtt = self.rtt().smoothed();
         let recovery = self.recovery.stats();
+        let rate = self.rate.snapshot(estimates.updated_at());
         PathStats {
-            configured_rate: self.rate,
+            configured_rate: self.rate.configured(),
             pacing_rate: self.pacer.rate(),
+            window_bytes: rate.map(|rate| rate.window.get()),
+            queue: rate.map(|rate| rate.queue),
+            target_queue: rate.map(|rate| rate.target_queue),
             sent_rate,
             cross_traffic,
             available: capacity

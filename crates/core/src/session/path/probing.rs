@@ -51,7 +51,7 @@ impl Path {
     ) -> Option<TrainPlan> {
         let is_due = self.trains.due(probe_share).is_some_and(|due| due <= now);
         self.pacer.release();
-        if !is_due && !self.trains.may_carry(now, probe_share) || self.recovery.is_full() {
+        if !is_due && !self.trains.may_carry(now, probe_share) || !self.may_send_eliciting() {
             return None;
         }
         let payload_max = self.udp_payload_max();

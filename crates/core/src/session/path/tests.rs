@@ -18,7 +18,7 @@ fn path() -> Path {
         id: PathId(0),
         socket: SocketId(0),
         remote: Some(remote),
-        rate: Bandwidth::from_mbit_per_second(100),
+        rate: Some(Bandwidth::from_mbit_per_second(100)),
         mtu_max: 1500,
     };
     let aggregation = AggregationConfig::default();

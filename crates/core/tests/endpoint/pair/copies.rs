@@ -77,7 +77,7 @@ impl Pair {
 fn a_slow_path_carries_no_more_copies_than_its_rate_has_room_for() {
     let mut pair = pair(&on_paths(2));
     pair.add_app(DeliveryClass::Message, 0);
-    pair.change_first_path(|path| path.rate = Bandwidth::from_mbit_per_second(2));
+    pair.change_first_path(|path| path.rate = Some(Bandwidth::from_mbit_per_second(2)));
     let mbit = pair.mbit_over_the_first(Duration::from_secs(5));
     assert!((0.9..1.2).contains(&mbit), "{mbit} Mbit/s");
     // What is the path's own does not wait for long: for a copy, and for a packet before it.
@@ -98,7 +98,7 @@ fn copies_leave_half_of_a_busy_path_to_its_own_traffic() {
         let mut pair = pair(&on_paths(2));
         pair.add_app(DeliveryClass::Message, 0);
         match uplink {
-            None => pair.change_first_path(|path| path.rate = narrow),
+            None => pair.change_first_path(|path| path.rate = Some(narrow)),
             rate => pair.ends[0].set_uplink(SocketId(0), rate),
         }
         for _ in 0..20 {

@@ -93,7 +93,7 @@ fn paths_to(end: usize, rate: Bandwidth) -> Vec<PathConfig> {
             id: PathId(path),
             socket: SocketId(path.into()),
             remote: Some(address(end, path.into())),
-            rate,
+            rate: Some(rate),
             mtu_max: 1500,
         })
         .collect()

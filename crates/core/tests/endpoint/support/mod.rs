@@ -54,7 +54,7 @@ pub(crate) fn peer(number: u8, remote: Option<SocketAddr>) -> PeerConfig {
         id: PathId(0),
         socket: SocketId(0),
         remote,
-        rate: Bandwidth::from_mbit_per_second(100),
+        rate: Some(Bandwidth::from_mbit_per_second(100)),
         mtu_max: 1500,
     }];
     let app = |name, class| AppConfig {

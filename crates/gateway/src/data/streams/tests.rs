@@ -63,7 +63,7 @@ impl Joined {
                 id: PathId(0),
                 socket: SocketId(0),
                 remote: Some(address(1 - end)),
-                rate: Bandwidth::from_mbit_per_second(1000),
+                rate: Some(Bandwidth::from_mbit_per_second(1000)),
                 mtu_max: 1500,
             }];
             peer.apps = vec![AppConfig {

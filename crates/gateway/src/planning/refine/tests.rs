@@ -49,10 +49,12 @@ fn drawn(
     }
     let mut config = Config::parse(&text, "drawn.toml").unwrap_or_else(|error| panic!("{error}"));
     for path in &mut config.paths {
-        path.rate = Bandwidth::from_bits_per_second((10e6 * 20_f64.powf(unit())) as u64);
+        path.rate = Some(Bandwidth::from_bits_per_second(
+            (10e6 * 20_f64.powf(unit())) as u64,
+        ));
         path.delay = Some(Duration::from_secs_f64(1e-3 * 100_f64.powf(unit())));
     }
-    let rate = |path: usize| config.paths[path].rate.as_bits_per_second() as f64;
+    let rate = |path: usize| config.paths[path].rate_bound().as_bits_per_second() as f64;
     let whole = (0..paths).map(rate).sum::<f64>() * (0.3 + 0.6 * unit());
     let weights: Vec<f64> = (0..apps).map(|_| 10_f64.powf(unit())).collect();
     let sum: f64 = weights.iter().sum();
@@ -61,7 +63,7 @@ fn drawn(
         let bits = crate::planning::forecast::wire_length(length).get() as f64 * 8.0;
         let path = &config.paths[(unit() * paths as f64) as usize];
         let idle = path.delay.unwrap_or_default().as_secs_f64()
-            + bits / path.rate.as_bits_per_second() as f64;
+            + bits / path.rate_bound().as_bits_per_second() as f64;
         app.length = Some(length);
         app.interval = Some(Duration::from_secs_f64(bits * sum / (whole * weight)));
         app.latency_target = Some(Duration::from_secs_f64(idle * 4_f64.powf(unit())));
@@ -109,7 +111,7 @@ fn headers_that_overload_a_path_are_planned_with() {
     // Without headers A1 and A2 fit on path 1.
     for planner in ["frugal", "exact"] {
         let mut config = paper(&format!("planner = \"{planner}\""), "");
-        config.paths[0].rate = Bandwidth::from_mbit_per_second(50);
+        config.paths[0].rate = Some(Bandwidth::from_mbit_per_second(50));
         let up = (0..2).map(|path| ((PathIndex(path), PeerIndex(0)), None));
         let mut input = PlannerInput {
             up: up.collect(),

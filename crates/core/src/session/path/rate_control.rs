@@ -1,0 +1,203 @@
+//! At what rate a path is sent on, and how much may be in flight.
+//!
+//! A path with a configured rate is paced at it, or at what trains have measured if that is less. A path
+//! without one is left to `keiro_model::path_rate`.
+
+use std::time::Duration;
+
+use keiro_model::{
+    bottleneck::Found,
+    path_rate::{Arrival, Feedback, PathRate},
+};
+use keiro_units::{Bandwidth, ByteCount, Instant};
+
+use super::ReceivedAck;
+use crate::{
+    session::recovery::{AckOutcome, ResolvedPacket},
+    snapshot::RateSnapshot,
+};
+
+/// The owner of one path's rate.
+#[derive(Debug)]
+pub(super) struct RateControl {
+    configured: Option<Bandwidth>,
+    /// `None`: the rate is configured.
+    law: Option<PathRate>,
+}
+
+impl RateControl {
+    /// `mtu`: largest IP packet.
+    pub(super) fn new(configured: Option<Bandwidth>, mtu: u16) -> Self {
+        let law = || PathRate::new(Instant::ZERO, None, ByteCount::new(u64::from(mtu)));
+        Self {
+            configured,
+            law: configured.is_none().then(law),
+        }
+    }
+
+    pub(super) fn configured(&self) -> Option<Bandwidth> {
+        self.configured
+    }
+
+    /// Another rate, or none any more. What was found without one begins again.
+    pub(super) fn reconfigure(&mut self, now: Instant, configured: Option<Bandwidth>, mtu: u16) {
+        self.configured = configured;
+        if configured.is_some() {
+            self.law = None;
+        } else if self.law.is_none() {
+            self.law = Some(PathRate::new(now, None, ByteCount::new(u64::from(mtu))));
+        }
+    }
+
+    /// The path leads to another address.
+    pub(super) fn on_moved(&mut self, now: Instant, mtu: u16) {
+        if let Some(law) = &mut self.law {
+            *law = PathRate::new(now, None, ByteCount::new(u64::from(mtu)));
+        }
+    }
+
+    pub(super) fn on_validated(&mut self, round_trip: Duration) {
+        if let Some(law) = &mut self.law {
+            law.on_round_trip(round_trip);
+        }
+    }
+
+    pub(super) fn on_return(&mut self, now: Instant) {
+        if let Some(law) = &mut self.law {
+            law.on_return(now);
+        }
+    }
+
+    pub(super) fn on_mtu(&mut self, mtu: u16) {
+        if let Some(law) = &mut self.law {
+            law.set_packet(ByteCount::new(u64::from(mtu)));
+        }
+    }
+
+    pub(super) fn on_sent(&mut self, now: Instant) {
+        if let Some(law) = &mut self.law {
+            law.on_sent(now);
+        }
+    }
+
+    pub(super) fn on_blocked(&mut self, now: Instant) {
+        if let Some(law) = &mut self.law {
+            law.on_blocked(now);
+        }
+    }
+
+    pub(super) fn on_idle(&mut self, now: Instant) {
+        if let Some(law) = &mut self.law {
+            law.on_idle(now);
+        }
+    }
+
+    /// `lost`: packets that were declared lost with it. `in_flight`: IP bytes, after it.
+    pub(super) fn on_ack(
+        &mut self,
+        ack: ReceivedAck<'_>,
+        outcome: &AckOutcome,
+        lost: &[ResolvedPacket],
+        in_flight: u64,
+    ) {
+        let Some(law) = &mut self.law else {
+            return;
+        };
+        let bytes = outcome.acked.iter().map(|acked| u64::from(acked.ip_bytes));
+        let spurious = outcome.acked.iter().filter(|acked| acked.was_lost);
+        let arrival = outcome.largest.map(|largest| Arrival {
+            sent_at: largest.sent_at,
+            bytes: ByteCount::new(u64::from(largest.ip_bytes)),
+            received_us: ack.frame.received_at_us,
+            round_trip: ack.received_at.saturating_duration_since(largest.sent_at),
+        });
+        law.on_feedback(&Feedback {
+            now: ack.now,
+            acked: ByteCount::new(bytes.sum()),
+            acked_packets: outcome.acked.len() as u64,
+            spurious_packets: spurious.count() as u64,
+            lost_packets: lost_packets(lost),
+            in_flight: ByteCount::new(in_flight),
+            arrival,
+        });
+    }
+
+    /// A timer has declared packets lost.
+    pub(super) fn on_lost(&mut self, now: Instant, lost: &[ResolvedPacket], in_flight: u64) {
+        if let (Some(law), false) = (&mut self.law, lost.is_empty()) {
+            law.on_feedback(&Feedback {
+                now,
+                acked: ByteCount::ZERO,
+                acked_packets: 0,
+                spurious_packets: 0,
+                lost_packets: lost_packets(lost),
+                in_flight: ByteCount::new(in_flight),
+                arrival: None,
+            });
+        }
+    }
+
+    pub(super) fn on_trains(&mut self, now: Instant, found: Found) {
+        if let Some(law) = &mut self.law {
+            law.on_trains(now, found.capacity.rate);
+        }
+    }
+
+    /// So many more IP bytes may be in flight beside `in_flight`.
+    pub(super) fn has_room(&self, in_flight: u64) -> bool {
+        let window = self.law.as_ref().map(PathRate::window);
+        window.is_none_or(|window| in_flight < window.get())
+    }
+
+    /// At which packets leave. A path that carries less than its configured rate is paced at its
+    /// capacity: packets then wait here, in the order of their deadlines, and not in the network. A
+    /// twentieth is within the random error of the estimate.
+    pub(super) fn pacing_rate(&self, found: Option<Found>) -> Bandwidth {
+        match (&self.law, self.configured) {
+            (Some(law), _) => law.pacing_rate(),
+            (None, None) => Bandwidth::ZERO,
+            (None, Some(rate)) => {
+                let found = found.map(|found| found.capacity.low);
+                let noticed = rate.as_bits_per_second() / 20 * 19;
+                let narrower = found.filter(|found| found.as_bits_per_second() < noticed);
+                narrower.unwrap_or(rate)
+            }
+        }
+    }
+
+    /// What the path carries, as far as is known.
+    pub(super) fn rate(&self, found: Option<Found>) -> Bandwidth {
+        match &self.law {
+            Some(law) => law.rate(),
+            None => self.pacing_rate(found),
+        }
+    }
+
+    /// `None`: the rate is configured.
+    pub(super) fn snapshot(&self, now: Instant) -> Option<RateSnapshot> {
+        let law = self.law.as_ref()?;
+        Some(RateSnapshot {
+            state: law.state(now),
+            rate: law.rate(),
+            window: law.window(),
+            queue: law.queue(),
+            target_queue: law.target_queue(),
+        })
+    }
+
+    pub(super) fn check_invariants(&self) {
+        assert_ne!(
+            self.configured.is_some(),
+            self.law.is_some(),
+            "a path's rate has one owner"
+        );
+        if let Some(law) = &self.law {
+            law.check_invariants();
+        }
+    }
+}
+
+/// An MTU probe that is lost is no sign of congestion (RFC 8899 §3).
+fn lost_packets(lost: &[ResolvedPacket]) -> u64 {
+    lost.iter().filter(|packet| !packet.is_mtu_probe).count() as u64
+}
