@@ -145,8 +145,15 @@ impl Trains {
         Some((self.ping_pay(budget)? * PING_SHARE).max(PING_INTERVAL))
     }
 
+    /// When a PING is paid for with the reserve of trains untouched; `None`: never.
+    pub(crate) fn ping_paid_at(&self, budget: ProbeBudget) -> Option<Instant> {
+        let reserve = self.train_pay * RESERVE_TRAINS;
+        self.ping_pay(budget)
+            .map(|pay| self.spent_until + reserve + pay)
+    }
+
     /// In how long the share pays for a PING; `None`: never.
-    pub(crate) fn ping_pay(&self, budget: ProbeBudget) -> Option<Duration> {
+    fn ping_pay(&self, budget: ProbeBudget) -> Option<Duration> {
         let share = self.share_of(budget);
         let pay = share.transmission_time_ceil(ByteCount::new(PING_BYTES));
         (!share.is_zero()).then(|| pay.min(PAY_MAX))

@@ -1,7 +1,7 @@
 //! Whether a path loses more than applications bear, and which paths that leaves them.
 //!
 //! Loss that is repaired costs time, and [`path_spec()`](super::path_spec) counts it as such. Loss that is not
-//! repaired is a need of its own: a path that loses more than an application bears does not meet it, however
+//! repaired is a need besides delay: a path that loses more than an application bears does not meet it, however
 //! short the path is.
 
 use std::collections::BTreeSet;

@@ -115,10 +115,9 @@ impl Path {
         ip_bytes: u64,
         probe_share: Probability,
     ) {
-        let budget = self.probe_budget(probe_share);
-        if let Some(pay) = self.trains.ping_pay(budget) {
-            self.trains.on_ping(now, ip_bytes, budget);
-            self.suspicion.on_ping(now, pay);
+        if self.ping_interval(probe_share).is_some() {
+            self.trains
+                .on_ping(now, ip_bytes, self.probe_budget(probe_share));
         }
     }
 
@@ -148,8 +147,8 @@ impl Path {
         if !self.is_up() || self.ping_wanted {
             return None;
         }
-        let pay = self.trains.ping_pay(self.probe_budget(probe_share))?;
-        self.suspicion.ping_at(self.last_eliciting_at, pay)
+        let paid = self.trains.ping_paid_at(self.probe_budget(probe_share))?;
+        self.suspicion.ping_at(self.last_eliciting_at, paid)
     }
 
     fn ping_interval(&self, probe_share: Probability) -> Option<Duration> {
