@@ -58,7 +58,7 @@ pub use self::{
         DEFAULT_TENANT_MTU, DEFAULT_TENANT_QUEUE, DEFAULT_TENANTS_MAX, Fairness, Member, Tenant,
         TenantController, TenantPeer, TenantRule, WhenStopped,
     },
-    uplinks::{AutoUplinks, DEFAULT_UPLINKS_RATE, Pattern},
+    uplinks::{AutoUplinks, Pattern},
 };
 use crate::key::PublicKey;
 

@@ -69,7 +69,7 @@ pub(crate) fn init(args: &args::Init) -> Result<(), Failure> {
         );
     }
     crate::output::message!(
-        "next: write the peers and applications, and the rates that your providers sell (uplinks_rate), then"
+        "next: write the peers and applications, then"
     );
     crate::output::message!("  keiro config check {}", file.display());
     crate::output::message!("the peer needs this gateway's public key:");

@@ -211,7 +211,8 @@ const AUTO: &str = "\
 const AUTO_OPTIONS: &str = "\
 # Interfaces that never are; `*` stands for any letters. Default: those of containers and tunnels.
 #uplinks_exclude = [\"docker*\", \"veth*\"]
-# What the gateway sends on each of them at most. Write a [[path]] for one with another rate.
+# What the gateway sends on each of them at most; what each carries is measured. Write a [[path]] for one with
+# another bound.
 #uplinks_rate = \"100Mbit\"
 # The UDP port that peers send to.
 ";

@@ -11,8 +11,6 @@ use super::{
     values::{rate, value},
 };
 
-/// `rate` of such paths where `uplinks_rate` is not there. Ours: easy to see and to correct.
-pub const DEFAULT_UPLINKS_RATE: Bandwidth = Bandwidth::from_mbit_per_second(100);
 /// Patterns of `uplinks_exclude`; more are refused.
 const PATTERNS_MAX: usize = 64;
 /// Bytes of a pattern; interfaces' names have 15.
@@ -44,8 +42,8 @@ const DEFAULT_EXCLUDE: &[&str] = &[
 pub struct AutoUplinks {
     /// `uplinks_exclude`: interfaces that are never taken.
     pub exclude: Vec<Pattern>,
-    /// `uplinks_rate`: of each path.
-    pub rate: Bandwidth,
+    /// `uplinks_rate`: what may be sent on each path. `None`: what it carries.
+    pub rate: Option<Bandwidth>,
     /// `uplinks_port`: the UDP port of each.
     pub port: u16,
 }
@@ -100,7 +98,7 @@ impl Default for AutoUplinks {
                 .iter()
                 .map(|text| Pattern((*text).to_owned()))
                 .collect(),
-            rate: DEFAULT_UPLINKS_RATE,
+            rate: None,
             port: DEFAULT_PATH_PORT,
         }
     }
@@ -126,7 +124,7 @@ impl Reader<'_> {
         let default = AutoUplinks::default();
         Some(AutoUplinks {
             exclude: value(exclude).unwrap_or(default.exclude),
-            rate: value(rate).unwrap_or(default.rate),
+            rate: value(rate),
             port: value(port).unwrap_or(default.port),
         })
     }

@@ -363,7 +363,7 @@ fn a_template_by_interfaces_has_the_uplinks_as_comments() {
         let config = Config::parse(&text, "f").unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(config.paths, []);
         let auto = config.gateway.auto_uplinks.expect("it is by interfaces");
-        assert_eq!((auto.port, auto.rate), (port, DEFAULT_UPLINKS_RATE));
+        assert_eq!((auto.port, auto.rate), (port, None));
     }
 }
 
