@@ -82,6 +82,10 @@ impl Wan {
         }
     }
 
+    pub(crate) fn ids(&self) -> impl Iterator<Item = SocketId> + '_ {
+        self.sockets.keys().copied()
+    }
+
     pub(crate) fn socket(&self, id: SocketId) -> Option<&BatchSocket> {
         self.sockets.get(&id)?.socket.as_ref()
     }
