@@ -60,7 +60,7 @@ crate::stats! {
         counter accepted_messages: messages, "Handshake messages accepted";
         counter read_initiations: initiations, "Initiations that were read, which takes key agreements; a few at a time";
         gauge waiting_initiations: initiations, "Initiations that wait to be read";
-        counter answered_copies: initiations, "Copies of an initiation that came over a further path and got the same response there";
+        counter answered_copies: copies, "Copies of an initiation that came over a further path and got the same response there";
         counter sent_cookies: cookies, "Initiations answered with a cookie because there were too many";
         counter sent_version_replies: version_replies, "Initiations of another protocol version answered with the versions spoken here";
     }
