@@ -44,6 +44,9 @@ impl Gateway {
 
     /// Looks at the machine if that is due, and lets the paths' sockets follow.
     pub(crate) fn follow_network(&mut self) -> Result<(), DataThreadGone> {
+        if self.network.is_none() && self.found != self.followed {
+            self.follow_found(&Network::default())?;
+        }
         let is_due = |due: Stopwatch| due <= Stopwatch::now();
         if !self.network_due().is_some_and(is_due) {
             return Ok(());
@@ -59,7 +62,11 @@ impl Gateway {
         let before = &self.found.interfaces;
         self.found.interfaces = found_interfaces(&self.written, &network, before);
         if self.found != self.followed {
+            let begun = Stopwatch::now();
             self.follow_found(&network)?;
+            if let Some(watch) = &mut self.network {
+                watch.on_followed(begun.elapsed());
+            }
         }
         for change in self.active.uplinks_mut().on_network(&network) {
             self.change_uplink(change, &network)?;

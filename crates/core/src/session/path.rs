@@ -3,6 +3,7 @@
 
 mod answers;
 mod figures;
+mod hopeless;
 mod probing;
 mod rate_control;
 mod suspicion;
@@ -51,9 +52,6 @@ use crate::{
 /// The last packet before the path died was answered a round trip later at most, so that death is
 /// noticed within 3 RTT + 100 ms even if packets are an RTT and 20 ms apart.
 const SILENCE_BEYOND_RTT: Duration = Duration::from_millis(80);
-/// A path that has never answered for so long is abandoned while another one of its socket works: its address
-/// cannot be reached from here. Ours: a gateway starts in less.
-const HOPELESS_AFTER: Duration = Duration::from_secs(30);
 /// Longest time that a full packet is taken to need on a slow line.
 const SERIALIZATION_MAX: Duration = Duration::from_secs(10);
 /// Packets that a probe timeout may send although the window of outstanding packets is full.
@@ -332,29 +330,6 @@ impl Path {
 
     pub(crate) fn revalidate(&mut self, now: Instant) {
         self.validation.revalidate(now);
-    }
-
-    /// It is rarely challenged, if it has never answered for so long; `true` if it was not abandoned before. To be
-    /// asked while another path of its socket is up.
-    pub(crate) fn abandon_if_hopeless(&mut self, now: Instant) -> bool {
-        // Where packets of the peer come that answer nothing, something is wrong on the way.
-        let is_hopeless = self.answers.unanswered().is_some_and(|it| {
-            let asked_for = now.saturating_duration_since(it.since);
-            asked_for >= HOPELESS_AFTER && it.received_packets == 0
-        });
-        is_hopeless && self.validation.abandon()
-    }
-
-    /// Challenges it at once, if it was abandoned.
-    pub(crate) fn resume(&mut self, now: Instant) {
-        if self.validation.resume(now) {
-            self.answers.restart();
-        }
-    }
-
-    /// It has never answered while another path of the same socket works, and is rarely challenged.
-    pub(crate) fn is_abandoned(&self) -> bool {
-        self.validation.is_abandoned()
     }
 
     /// The socket has a local address again, or another one. What was in flight is lost: answers to it

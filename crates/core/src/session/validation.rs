@@ -591,6 +591,28 @@ mod tests {
     }
 
     #[test]
+    fn path_that_never_answered_is_challenged_ever_more_rarely_once_it_is_abandoned() {
+        let mut path = Path::new(Some(address(1)));
+        path.validation.restart(at(0));
+        assert!(!path.validation.abandon(), "it is not down yet");
+        path.until_unreachable();
+        assert!(path.validation.abandon());
+        assert!(!path.validation.abandon(), "it is already");
+        let times: Vec<Instant> = (0..10).map(|_| path.challenge_when_due().0).collect();
+        let waits = times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs());
+        let expected = [2, 4, 8, 16, 32, 64, 128, 256, 300];
+        assert_eq!(waits.collect::<Vec<_>>(), expected);
+        let now = *times.last().expect("ten");
+        assert!(path.validation.resume(now));
+        assert_eq!(path.validation.challenge_at(), Some(now));
+        assert!(!path.validation.resume(now) && !path.validation.is_abandoned());
+        // One that has answered before has a fault.
+        let mut path = Path::up();
+        path.validation.on_silent(at(1000));
+        assert!(!path.validation.abandon());
+    }
+
+    #[test]
     fn challenges_are_never_further_apart_than_on_a_path_that_is_down() {
         let mut path = Path::new(Some(address(1)));
         path.rtt = Duration::from_secs(3);

@@ -31,7 +31,8 @@ pub(crate) struct NetworkWatch {
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 /// The list may have changed faster than it could be read. Ours.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
-/// A look may take this part of the time, where a routing daemon changes routes without end.
+/// A look, and what follows from it, may take this part of the time, where a routing daemon changes routes without
+/// end, or many peers come with several uplinks at once.
 const PAUSES_PER_LOOK: u32 = 10;
 
 impl NetworkWatch {
@@ -75,6 +76,11 @@ impl NetworkWatch {
     /// Looks again soon.
     pub(crate) fn request(&mut self) {
         self.due.get_or_insert(self.next);
+    }
+
+    /// To follow the last look took so long; the next one is put off by a multiple of it.
+    pub(crate) fn on_followed(&mut self, took: Duration) {
+        self.next = self.next.max(Stopwatch::now() + took * PAUSES_PER_LOOK);
     }
 
     /// When to call [`look`](Self::look); `None`: nothing has changed.

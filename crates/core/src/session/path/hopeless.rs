@@ -1,0 +1,36 @@
+//! Paths that have never answered, while another one of their socket works.
+
+use std::time::Duration;
+
+use keiro_units::Instant;
+
+use super::Path;
+
+/// A path that has never answered for so long is abandoned while another one of its socket works: its address
+/// cannot be reached from here. Ours: a gateway starts in less.
+const HOPELESS_AFTER: Duration = Duration::from_secs(30);
+
+impl Path {
+    /// It is rarely challenged, if it has never answered for so long; `true` if it was not abandoned before. To be
+    /// asked while another path of its socket is up.
+    pub(crate) fn abandon_if_hopeless(&mut self, now: Instant) -> bool {
+        // Where packets of the peer come that answer nothing, something is wrong on the way.
+        let is_hopeless = self.answers.unanswered().is_some_and(|it| {
+            let asked_for = now.saturating_duration_since(it.since);
+            asked_for >= HOPELESS_AFTER && it.received_packets == 0
+        });
+        is_hopeless && self.validation.abandon()
+    }
+
+    /// Challenges it at once, if it was abandoned.
+    pub(crate) fn resume(&mut self, now: Instant) {
+        if self.validation.resume(now) {
+            self.answers.restart();
+        }
+    }
+
+    /// It has never answered while another path of the same socket works, and is rarely challenged.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.validation.is_abandoned()
+    }
+}
