@@ -1,6 +1,6 @@
 //! Host names of peers' endpoints, and the addresses that they have.
 //!
-//! [`Endpoints`] decides what is asked and what an answer means; it asks nobody itself. [`Resolver`] asks in threads,
+//! [`Endpoints`] decides what is asked and what an answer means; it does not ask. [`Resolver`] asks in threads,
 //! because the system's resolver waits, and [`kept`] keeps the addresses at which peers were reached, so that a peer
 //! that has not moved is reached without DNS.
 //!
