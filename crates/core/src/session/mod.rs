@@ -72,7 +72,7 @@ use self::{
     path_manager::PathManager,
     path_selection::PathSelection,
     prefix_mismatches::PrefixMismatches,
-    receive_memory::{MemoryUse, ReceiveMemory},
+    receive_memory::{MemoryUse, ReceiveMemory, SpareMemory},
     receiver::Receiver,
     scheduler::{SendLimits, SendScheduler},
     send_queues::{CONTENT_HEAD_MAX, OutMessage},
@@ -498,7 +498,7 @@ impl Session {
 
     /// The streams and the components that operations on them use.
     fn streams(&mut self) -> (&mut Streams, StreamContext<'_>) {
-        let spare_memory = self.memory.spare(self.memory_use());
+        let spare_memory = self.spare_memory();
         let cx = StreamContext {
             spare_memory,
             queues: self.scheduler.queues_mut(),
@@ -506,6 +506,12 @@ impl Session {
             paths: &self.paths,
         };
         (&mut self.streams, cx)
+    }
+
+    /// What the peer may still make us keep.
+    fn spare_memory(&self) -> SpareMemory {
+        let used = self.memory_use();
+        self.memory.spare(used, self.streams.are_short())
     }
 
     /// What the peer may make us keep of what it sends.

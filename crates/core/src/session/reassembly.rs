@@ -8,12 +8,21 @@ use std::{
 
 use keiro_units::Instant;
 
-use super::receive_memory::{FOR_SMALL_WINDOWS, RANGE_BYTES};
+use super::receive_memory::{RANGE_BYTES, SpareMemory};
 use crate::{
     id::{AppId, FlowId},
     ranges::RangeSet,
-    wire::CREDIT_PER_MESSAGE,
+    wire::{CREDIT_PER_MESSAGE, MESSAGE_LEN_MAX},
 };
+
+/// A peer that may still use so much need not wait for more: any message may begin.
+const ENOUGH_CREDIT: u64 = charge(MESSAGE_LEN_MAX);
+/// Less than a quarter of the window is granted so many times a round trip at most: the wait for it is short
+/// beside the round trip that the credit takes. Ours.
+const GRANTS_PER_RTT: u32 = 8;
+/// The same as times: a frame for each of a burst of messages would gain nothing, and no peer should wait for
+/// longer over a path whose round trip is long. Ours.
+const GRANT_INTERVAL: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(25)];
 
 /// Ranges of finished message numbers that are kept. A peer numbers messages as it begins them
 /// and has few open at a time; one that leaves more gaps is broken.
@@ -85,8 +94,15 @@ pub(crate) struct CreditTime {
 pub(crate) struct Reassembly {
     window: u64,
     window_initial: u64,
-    /// When credit was granted last.
+    /// When credit was granted last, and for how long after it only a quarter of the window is granted.
     granted_at: Instant,
+    grant_interval: Duration,
+    /// A grant of which nothing was used yet.
+    unused_grant: Option<Grant>,
+    /// How long it took until the last such grant was used.
+    used_after: Option<Duration>,
+    /// From when on the peer's use of credit is counted, and what it had used before.
+    counted_from: (Instant, u64),
     partial: BTreeMap<u64, Partial>,
     /// Of all messages in parts, beyond the first of each.
     extra_pieces: usize,
@@ -106,6 +122,14 @@ pub(crate) struct Reassembly {
     returned: u64,
     granted: u64,
     fragmented: VecDeque<Fragmented>,
+}
+
+/// Credit that was granted at some time.
+#[derive(Clone, Copy, Debug)]
+struct Grant {
+    at: Instant,
+    /// What was granted before.
+    from: u64,
 }
 
 #[derive(Debug)]
@@ -194,6 +218,10 @@ impl Reassembly {
             window,
             window_initial: window,
             granted_at: Instant::ZERO,
+            grant_interval: Duration::ZERO,
+            unused_grant: None,
+            used_after: None,
+            counted_from: (Instant::ZERO, 0),
             partial: BTreeMap::new(),
             extra_pieces: 0,
             delivered: BTreeMap::new(),
@@ -251,7 +279,9 @@ impl Reassembly {
             if self.used + charge > self.granted {
                 return Err(PartError::OverCredit);
             }
-            self.used += charge;
+            if let Some(grant) = self.use_credit(charge) {
+                self.used_after = Some(at.saturating_duration_since(grant.at));
+            }
             if self.former_bytes > 0 && self.kept_bytes() > self.promised_bytes() {
                 self.returned += charge;
                 self.finish(id);
@@ -331,16 +361,30 @@ impl Reassembly {
         if self.used + charge(total) > self.granted {
             return false;
         }
-        self.used += charge(total);
+        self.use_credit(charge(total));
         self.returned += charge(total);
         self.finish(id);
         true
     }
 
-    /// There is a new credit to send, see [`credit_to_grant`](Self::credit_to_grant).
+    /// There is much credit to grant: it should be sent now.
     pub(crate) fn has_credit_to_grant(&self) -> bool {
         let freed = self.freed();
-        freed > 0 && (freed >= self.window / 4 || self.open_bytes() == 0)
+        freed > 0 && freed >= self.window / 4
+    }
+
+    /// When there is less to grant that the peer may be waiting for; `None`: nothing is free, or what it has is
+    /// enough.
+    pub(crate) fn credit_due(&self) -> Option<Instant> {
+        let left = self.granted - self.used;
+        let may_wait = self.freed() > 0 && left < ENOUGH_CREDIT;
+        may_wait.then(|| self.granted_at + self.grant_interval)
+    }
+
+    /// A message of the peer has begun that uses so much; the grant of which it is the first to use some.
+    fn use_credit(&mut self, charge: u64) -> Option<Grant> {
+        self.used += charge;
+        self.unused_grant.take_if(|grant| self.used > grant.from)
     }
 
     /// What of the window is not granted: messages have ended, also those from before a restart.
@@ -349,27 +393,54 @@ impl Reassembly {
         (self.returned + window).saturating_sub(self.granted)
     }
 
-    /// A new credit to send, once a quarter of the window has come free or nothing is open: a
-    /// message as large as the window must not wait for ever.
+    /// A new credit to send: all that is free. `None`: nothing is.
     ///
-    /// The window grows if it is what limits the peer: a quarter of it went in less than half a round trip. It
-    /// grows into `spare`, what the peer may still make us keep, and shrinks again when little is left of
-    /// that.
-    pub(crate) fn credit_to_grant(&mut self, at: CreditTime, spare: u64) -> Option<u64> {
-        if !self.has_credit_to_grant() {
+    /// The window grows if it is what limits the peer: a quarter of it went in less than half a round trip, the
+    /// peer uses in a round trip what it has left, or a message used new credit as soon as it could. It grows into what is left of what the peer may make us
+    /// keep, and shrinks again when that is short.
+    pub(crate) fn credit_to_grant(&mut self, at: CreditTime, spare: SpareMemory) -> Option<u64> {
+        let freed = self.freed();
+        if freed == 0 {
             return None;
         }
         let CreditTime { now, rtt } = at;
-        let freed = self.freed();
-        if spare < FOR_SMALL_WINDOWS {
-            let grown = self.window - self.window_initial;
-            self.window -= grown.min(freed);
-        } else if now.saturating_duration_since(self.granted_at) < rtt / 2 {
-            self.window += (self.window / 2).min(spare - FOR_SMALL_WINDOWS);
+        let is_quick =
+            self.has_credit_to_grant() && now.saturating_duration_since(self.granted_at) < rtt / 2;
+        let used_after = self.used_after.take();
+        let was_awaited = used_after.is_some_and(|after| after < rtt + rtt / 2);
+        match spare.for_messages() {
+            None => {
+                let grown = self.window - self.window_initial;
+                self.window -= grown.min(freed);
+            }
+            Some(room) if is_quick || was_awaited || self.uses_all(at) => {
+                self.window += (self.window / 2).min(room)
+            }
+            Some(_) => {}
         }
+        let from = self.granted;
         self.granted += self.freed();
+        if self.granted > from {
+            self.unused_grant.get_or_insert(Grant { at: now, from });
+        }
+        let [least, most] = GRANT_INTERVAL;
+        self.grant_interval = (rtt / GRANTS_PER_RTT).clamp(least, most);
         self.granted_at = now;
         Some(self.granted)
+    }
+
+    /// The peer has used as much credit in a round trip as it has left with what is granted now. Its applications
+    /// leave some free for each other, so that none of them need be out of credit.
+    fn uses_all(&mut self, at: CreditTime) -> bool {
+        let (since, used_before) = self.counted_from;
+        let elapsed = at.now.saturating_duration_since(since);
+        if at.rtt.is_zero() || elapsed < at.rtt {
+            return false;
+        }
+        self.counted_from = (at.now, self.used);
+        let used = u128::from(self.used - used_before);
+        let left = u128::from(self.granted - self.used + self.freed());
+        used * at.rtt.as_nanos() >= left * elapsed.as_nanos()
     }
 
     /// The credit that was sent last.
@@ -477,6 +548,11 @@ impl Reassembly {
         );
         assert!(self.used <= self.granted, "credit is never exceeded");
         assert!(
+            self.unused_grant
+                .is_none_or(|grant| self.used <= grant.from),
+            "a grant that was used is not looked for"
+        );
+        assert!(
             self.window >= self.window_initial,
             "a window shrinks to what it began with"
         );
@@ -529,11 +605,17 @@ const fn charge(len: usize) -> u64 {
 }
 
 #[cfg(test)]
+mod credit_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     const AT: Instant = Instant::ZERO;
+    const RTT: Duration = Duration::from_millis(100);
+    /// What messages do not grow into by default.
+    const FOR_SMALL_WINDOWS: u64 = 8 << 20;
 
     const APP: AppId = AppId(1);
 
@@ -555,9 +637,9 @@ mod tests {
     fn grant_after(reassembly: &mut Reassembly, after: Duration, spare: u64) -> Option<u64> {
         let at = CreditTime {
             now: reassembly.granted_at + after,
-            rtt: Duration::from_millis(100),
+            rtt: RTT,
         };
-        let granted = reassembly.credit_to_grant(at, spare);
+        let granted = reassembly.credit_to_grant(at, SpareMemory::of_default(spare));
         reassembly.check_invariants();
         granted
     }

@@ -379,7 +379,7 @@ impl Session {
                 streams.on_credit(now, &mut cx, stream, granted);
             }
             Frame::StreamReturn { returned, .. } => {
-                streams.on_return(now, &mut cx, stream, returned);
+                streams.on_return(&mut cx, stream, returned);
             }
             Frame::StreamReset { reason, .. } => streams.on_reset(now, &mut cx, stream, reason),
             _ => {}

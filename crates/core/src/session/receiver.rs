@@ -13,6 +13,7 @@ use super::{
     reassembly::{
         CreditTime, FragmentPart, MessagePart, PartError, Reassembly, Whole, WholeDatagram,
     },
+    receive_memory::SpareMemory,
     received::{AckPolicy, Received},
     sent_frames::{SentFrame, SentFrames},
     train::TrainReceiver,
@@ -448,12 +449,25 @@ impl Receiver {
         self.credit_wanted
     }
 
+    /// When credit will be wanted that is not yet.
+    pub(crate) fn credit_due(&self) -> Option<Instant> {
+        match self.credit_wanted {
+            true => None,
+            false => self.reassembly.credit_due(),
+        }
+    }
+
+    /// Credit that is due is wanted from now on.
+    pub(crate) fn on_timeout(&mut self, now: Instant) {
+        self.credit_wanted |= self.credit_due().is_some_and(|due| due <= now);
+    }
+
     /// Appends credit for messages if it is wanted and there is room up to `end`. `spare`: what the peer may
     /// still make us keep.
     pub(crate) fn write_credit(
         &mut self,
         at: CreditTime,
-        spare: u64,
+        spare: SpareMemory,
         end: usize,
         out: &mut Vec<u8>,
         frames: &mut SentFrames,

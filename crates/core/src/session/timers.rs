@@ -26,6 +26,7 @@ impl Session {
         if selection.on_timeout(now, &self.apps, &self.paths) {
             self.choose_paths(MoveReason::PathUp);
         }
+        self.receiver.on_timeout(now);
         self.scheduler.queues_mut().return_credit(now);
         let unreachable_since = self.reachability.unreachable_since;
         let (streams, mut cx) = self.streams();
@@ -52,6 +53,7 @@ impl Session {
         let rest = acks
             .chain(self.scheduler.queues().next_expiry())
             .chain(self.scheduler.queues().credit_return_due())
+            .chain(self.receiver.credit_due())
             .chain(self.path_selection.due(&self.apps, &self.paths))
             .chain(self.streams.unreachable_at(unreachable_since))
             .chain(self.streams.deferred_reset_due())

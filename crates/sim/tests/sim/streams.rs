@@ -9,7 +9,7 @@ use keiro_sim::{
     Arrivals, Change, Dialogues, GatewayPair, Length, PathDirection, PathSpec, Reading, Report,
     Scenario, ScenarioEvent, Side, StreamEnd, Traffic,
 };
-use keiro_units::{Bandwidth, Probability};
+use keiro_units::{Bandwidth, ByteCount, Probability};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -526,4 +526,58 @@ fn a_transfer_has_the_rate_of_its_path_whichever_path_its_credit_takes() {
             assert!(taken < most, "{bytes} {credit}: {taken:?} of {most:?}");
         }
     }
+}
+
+/// Whole bytes of a memory of so many MiB.
+fn mebibytes(count: u64) -> ByteCount {
+    ByteCount::new(count << 20)
+}
+
+#[test]
+fn a_transfer_has_the_rate_of_a_long_path_with_every_memory() {
+    // 3.75 MB are under way.
+    let (mbit, rtt) = (50, 600 * MS);
+    let took = [32, 48].map(|memory| {
+        let rate = Bandwidth::from_mbit_per_second(mbit);
+        let mut scenario = Scenario::new(vec![PathSpec::new(rate, rtt / 2)]);
+        scenario.b.reassembly_bytes_max = mebibytes(memory);
+        let app = scenario.add_stream_app(None, &[0]);
+        scenario
+            .dialogues
+            .push(Dialogues::once(app, 1, 4 * TRANSFER, 1));
+        let report = GatewayPair::new(&scenario, 1).run();
+        assert_all_done(&report);
+        report.dialogues[0].delay().unwrap()
+    });
+    let at_rate = Duration::from_secs(4 * TRANSFER * 8 / (mbit * 1_000_000));
+    // Windows begin with 16 KiB.
+    let most = at_rate.mul_f64(1.06) + 8 * rtt;
+    assert!(took.iter().all(|took| *took < most), "{took:?} of {most:?}");
+}
+
+#[test]
+fn transfers_over_long_paths_share_the_memory_whichever_began_first() {
+    let rate = Bandwidth::from_mbit_per_second(100);
+    let path = PathSpec::new(rate, 300 * MS);
+    let mut scenario = Scenario::new(vec![path, path]);
+    scenario.b.reassembly_bytes_max = mebibytes(48);
+    // The first takes all of the memory there is.
+    for (path, start) in [(0, Duration::ZERO), (1, 6 * SECOND)] {
+        let app = scenario.add_stream_app(None, &[path]);
+        scenario.dialogues.push(Dialogues {
+            start,
+            ..Dialogues::once(app, 1, 1 << 30, 1)
+        });
+    }
+    let report = GatewayPair::new(&scenario, 1).run_for_measured(18 * SECOND);
+    report.assert_safe();
+    let read: Vec<f64> = report
+        .streams
+        .iter()
+        .map(|stream| stream.server.unwrap().read as f64)
+        .collect();
+    // 8 MiB in a round trip are more than the path carries. A third of the time of the second; the rest is for
+    // its beginning.
+    let least = rate.as_bits_per_second() as f64 / 8.0 * 4.0;
+    assert!(read.iter().all(|read| *read > least), "{read:?}");
 }

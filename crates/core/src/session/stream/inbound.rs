@@ -7,17 +7,20 @@ use keiro_units::Instant;
 use super::buffer::{WINDOW_INITIAL, release};
 use crate::{
     ranges::RangeSet,
-    session::receive_memory::{FOR_FIRST_BYTES, FOR_SMALL_WINDOWS, RANGE_BYTES},
+    session::receive_memory::{RANGE_BYTES, SpareMemory},
 };
 
-/// The widest window of one stream: 1 Gbit/s for 130 ms, so that over 20 ms a byte may be lost twice
-/// and the rest need not wait.
-const WINDOW_MAX: u64 = 16 << 20;
 /// Gaps allowed whatever the window and whatever other streams have. Ours: for as many streams as a peer may
 /// have open they take 15 MB.
 const GAPS_MIN: u64 = WINDOW_INITIAL / BYTES_PER_GAP;
 /// As long as other streams have few: an initial window of single bytes, of which every second is lost.
 const SHORT_GAPS_MAX: u64 = WINDOW_INITIAL / 2;
+/// A reader that has taken all there is grants as soon as this part of a window is free: nearly the whole
+/// window is in use where memory does not let it grow. Ours.
+const GRANTED_PART: u64 = 8;
+/// A window that has grown is as wide at least: of a narrower one its sender might have no more left than a new
+/// stream has, and would give nothing back.
+const WINDOW_GROWN_MIN: u64 = 2 * WINDOW_INITIAL;
 /// A window up to this grows fourfold at a time, and twofold from there on: a stream of 100 Mbit/s
 /// over 100 ms is at its rate in half a second.
 const QUICK_GROWTH_MAX: u64 = 256 << 10;
@@ -55,12 +58,25 @@ pub(crate) struct InStream {
     returned: u64,
     /// Bytes to be granted beyond `consumed`.
     window: u64,
-    granted_at: Instant,
+    /// From where the next half of the window is counted, and since when.
+    half_from: u64,
+    half_since: Instant,
+    /// The window is narrower than its share and would be wider if there were memory.
+    is_short: bool,
     /// Since when the driver knows that there is something to read.
     signalled_at: Option<Instant>,
     /// How long the bytes that were taken last had waited; `None`: some are left.
     waited: Option<Duration>,
     end_taken: bool,
+}
+
+/// What a stream may take of the memory for wide windows when others want some.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WindowShare {
+    /// An even part of it.
+    pub(crate) bytes: u64,
+    /// A stream has less and would have more.
+    pub(crate) is_wanted: bool,
 }
 
 impl InStream {
@@ -73,7 +89,9 @@ impl InStream {
             granted: WINDOW_INITIAL,
             returned: 0,
             window: WINDOW_INITIAL,
-            granted_at: now,
+            half_from: 0,
+            half_since: now,
+            is_short: false,
             signalled_at: None,
             waited: None,
             end_taken: false,
@@ -175,40 +193,90 @@ impl InStream {
         }
     }
 
-    /// Half of the window is free again: the peer should hear of it.
+    /// So much of the window is free again that the peer should hear of it.
     pub(crate) fn has_credit_to_grant(&self) -> bool {
         let free = (self.consumed + self.window).saturating_sub(self.granted);
-        self.end.is_none() && free >= self.window / 2
+        let half = self.window / 2;
+        let least = match self.readable_len() {
+            0 => half.min((self.window / GRANTED_PART).max(WINDOW_INITIAL)),
+            _ => half,
+        };
+        self.end.is_none() && free >= least
     }
 
     /// How far the peer may send from now on.
     ///
     /// The window grows if it is what limits the peer: half of it went in less than two round trips,
-    /// or nearly all of it came before a gap was repaired, and the reader keeps up. `spare` is what
+    /// or nearly all of it came before a gap was repaired, and the reader keeps up. It grows into `spare`, what
     /// the peer may still make us keep; the last of it is for streams with little, so that a few whose readers
-    /// have stopped leave room for the others. How much of it it took.
-    pub(crate) fn grant(&mut self, now: Instant, rtt: Duration, spare: u64) -> u64 {
-        let quick = now.saturating_duration_since(self.granted_at) < rtt * 2;
+    /// have stopped leave room for the others. A window that is wider than its share narrows when others want
+    /// theirs. By how much it grew.
+    pub(crate) fn grant(
+        &mut self,
+        now: Instant,
+        rtt: Duration,
+        spare: SpareMemory,
+        share: WindowShare,
+    ) -> u64 {
+        let is_half = self.consumed - self.half_from >= self.window / 2;
+        let quick = is_half && now.saturating_duration_since(self.half_since) < rtt * 2;
+        if is_half {
+            self.half_from = self.consumed;
+            self.half_since = now;
+        }
         let unused = self.granted - self.consumed - self.len();
         let keeps_up = self
             .waited
             .is_some_and(|waited| waited <= rtt.max(READER_PATIENCE));
         let limits = quick || keeps_up && unused < self.window / 4;
-        let factor = if self.window <= QUICK_GROWTH_MAX {
-            4
-        } else {
-            2
+        let grown = match limits {
+            true => self.grow(spare, share),
+            false => 0,
         };
-        let more = (self.window * (factor - 1)).min(WINDOW_MAX - self.window);
-        let for_it = match self.window + more > QUICK_GROWTH_MAX {
-            true => spare.saturating_sub(FOR_SMALL_WINDOWS),
-            false => spare.saturating_sub(FOR_FIRST_BYTES),
-        };
-        let grown = if limits { more.min(for_it) } else { 0 };
-        self.window += grown;
-        self.granted_at = now;
-        self.granted = self.consumed + self.window;
+        self.is_short &= limits;
+        if share.is_wanted && !self.is_short {
+            self.narrow_to(share.bytes);
+        }
+        self.renew();
         grown
+    }
+
+    /// Grants what is free of the window as it is.
+    pub(crate) fn renew(&mut self) {
+        self.granted = self.granted.max(self.consumed + self.window);
+    }
+
+    /// Widens the window as far as there is memory; by how much.
+    fn grow(&mut self, spare: SpareMemory, share: WindowShare) -> u64 {
+        let factor = match self.window <= QUICK_GROWTH_MAX {
+            true => 4,
+            false => 2,
+        };
+        let max = spare.stream_window_max().max(self.window);
+        let more = (self.window * (factor - 1)).min(max - self.window);
+        let small = QUICK_GROWTH_MAX.saturating_sub(self.window);
+        let small = small.min(spare.for_small_windows());
+        let wide = spare.for_wide_windows();
+        let within_share = share.bytes.saturating_sub(self.window).min(wide);
+        let beyond_share = match share.is_wanted {
+            true => 0,
+            // The next stream that comes finds some.
+            false => (wide - within_share) / 2,
+        };
+        let grown = more.min((within_share + beyond_share).max(small));
+        let grown = match self.window + grown < WINDOW_GROWN_MIN {
+            true => 0,
+            false => grown,
+        };
+        self.window += grown;
+        self.is_short = grown < more && self.window < share.bytes;
+        grown
+    }
+
+    /// Narrows the window to `bytes`, as far as what is free of it allows now.
+    fn narrow_to(&mut self, bytes: u64) {
+        let free = (self.consumed + self.window).saturating_sub(self.granted);
+        self.window -= self.window.saturating_sub(bytes).min(free);
     }
 
     /// The peer has given back so much credit in all; a smaller number is old news. It may not use
@@ -225,7 +293,11 @@ impl InStream {
         self.returned += more;
         self.granted -= more;
         let kept = self.granted - highest;
-        self.window = self.window.min(kept.max(WINDOW_INITIAL));
+        self.window = match kept < WINDOW_GROWN_MIN {
+            true => self.window.min(WINDOW_INITIAL),
+            false => self.window.min(kept),
+        };
+        self.is_short = false;
         Ok(())
     }
 
@@ -257,6 +329,16 @@ impl InStream {
         };
         let gaps = (self.have.len() as u64).saturating_sub(1);
         held.max(window) + gaps * RANGE_BYTES
+    }
+
+    /// Its window is wide: it grew into memory that wide windows share.
+    pub(crate) fn is_wide(&self) -> bool {
+        self.window > QUICK_GROWTH_MAX
+    }
+
+    /// Its window is narrower than its share of that memory, and would be wider.
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_short
     }
 
     /// Gaps beyond those that every stream may have.
@@ -309,6 +391,17 @@ impl InStream {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    const RTT: Duration = Duration::from_millis(100);
+
+    /// Of a stream that need not share, where so much is left of the default budget.
+    fn grant(stream: &mut InStream, now: Instant, spare: u64) -> u64 {
+        let share = WindowShare {
+            bytes: u64::MAX,
+            is_wanted: false,
+        };
+        stream.grant(now, RTT, SpareMemory::of_default(spare), share)
+    }
 
     fn read(stream: &mut InStream, max: usize) -> Vec<u8> {
         let (first, second) = stream.readable();
@@ -370,7 +463,7 @@ mod tests {
 
     #[test]
     fn a_quick_reader_gets_a_wider_window_and_a_slow_one_does_not() {
-        let rtt = Duration::from_millis(100);
+        let rtt = RTT;
         let mut stream = InStream::new(Instant::ZERO);
         let mut now = Instant::ZERO;
         let mut turn = |stream: &mut InStream, wait: Duration| {
@@ -383,19 +476,19 @@ mod tests {
             assert!(!stream.has_credit_to_grant());
             stream.consume(now, half as usize);
             assert!(stream.has_credit_to_grant());
-            stream.grant(now, rtt, u64::MAX);
+            grant(stream, now, u64::MAX);
             stream.granted() - granted
         };
         assert_eq!(turn(&mut stream, rtt * 3), WINDOW_INITIAL / 2);
         assert_eq!(turn(&mut stream, rtt), WINDOW_INITIAL / 2 * 7);
         assert_eq!(stream.extra_window(), WINDOW_INITIAL * 3);
-        assert_eq!(stream.grant(now, rtt, 0), 0, "no memory is left");
+        assert_eq!(grant(&mut stream, now, 0), 0, "no memory is left");
     }
 
     #[test]
     fn readers_that_stop_leave_windows_to_those_that_read() {
         const POOL: u64 = 64 << 20;
-        let rtt = Duration::from_millis(100);
+        let rtt = RTT;
         let mut used = 0;
         // As wide as it gets, whose reader then stops.
         let mut widest = || {
@@ -408,11 +501,11 @@ mod tests {
                     .on_data(from, &vec![0; half as usize], false, 0)
                     .unwrap();
                 stream.consume(now, half as usize);
-                used += stream.grant(now, rtt, POOL - used);
+                used += grant(&mut stream, now, POOL - used);
             }
             stream.window
         };
-        assert_eq!(widest(), WINDOW_MAX);
+        assert_eq!(widest(), 16 << 20);
         let last = (1..25).map(|_| widest()).last().unwrap();
         assert!(
             last >= QUICK_GROWTH_MAX,
@@ -424,7 +517,7 @@ mod tests {
     /// A window whose first byte comes last: how much it grows if the driver takes all or half of
     /// it `wait` after that.
     fn growth_behind_a_gap(wait: Duration, halves: bool) -> u64 {
-        let rtt = Duration::from_millis(100);
+        let rtt = RTT;
         let mut stream = InStream::new(Instant::ZERO);
         let all = vec![0; WINDOW_INITIAL as usize];
         stream.on_data(1, &all[1..], false, 0).unwrap();
@@ -435,7 +528,7 @@ mod tests {
         let now = repaired + wait;
         stream.consume(now, all.len() / if halves { 2 } else { 1 });
         assert!(stream.has_credit_to_grant());
-        stream.grant(now, rtt, u64::MAX)
+        grant(&mut stream, now, u64::MAX)
     }
 
     #[test]
@@ -449,7 +542,7 @@ mod tests {
     #[test]
     fn a_reader_that_takes_all_in_pieces_widens_a_window_behind_a_gap() {
         const PIECE: usize = 64 << 10;
-        let rtt = Duration::from_millis(100);
+        let rtt = RTT;
         let mut stream = InStream::new(Instant::ZERO);
         let mut now = Instant::ZERO;
         while stream.window < 1 << 20 {
@@ -458,7 +551,7 @@ mod tests {
             let bytes = vec![0; half as usize];
             stream.on_data(from, &bytes, false, 0).unwrap();
             stream.consume(now, bytes.len());
-            stream.grant(now, rtt, u64::MAX);
+            grant(&mut stream, now, u64::MAX);
         }
         let (from, all) = (stream.consumed, vec![0; stream.outstanding() as usize]);
         stream.on_data(from + 1, &all[1..], false, 0).unwrap();
@@ -470,7 +563,7 @@ mod tests {
             now += Duration::from_micros(100);
             stream.consume(now, piece.len());
             if stream.has_credit_to_grant() {
-                grown += stream.grant(now, rtt, u64::MAX);
+                grown += grant(&mut stream, now, u64::MAX);
             }
         }
         assert_eq!(grown, all.len() as u64);

@@ -37,6 +37,7 @@ use self::{
 use super::{
     applications::Applications,
     path_manager::PathManager,
+    receive_memory::SpareMemory,
     send_queues::{SendQueues, WritableStream},
     sent_frames::{SentFrame, SentFrames},
 };
@@ -84,7 +85,7 @@ pub(crate) struct StreamContext<'a> {
     pub(crate) apps: &'a mut Applications,
     pub(crate) paths: &'a PathManager,
     /// What the peer may still make us keep.
-    pub(crate) spare_memory: u64,
+    pub(crate) spare_memory: SpareMemory,
 }
 
 /// What follows from an operation for the rest of the session.
@@ -383,17 +384,11 @@ impl Streams {
     }
 
     /// The peer gives credit of a stream back.
-    pub(crate) fn on_return(
-        &mut self,
-        now: Instant,
-        cx: &mut StreamContext<'_>,
-        id: StreamId,
-        returned: u64,
-    ) {
+    pub(crate) fn on_return(&mut self, cx: &mut StreamContext<'_>, id: StreamId, returned: u64) {
         if self.deferred_resets.waits(id).is_some() {
             return;
         }
-        if self.receiving.on_return(now, id, returned).is_err() {
+        if self.receiving.on_return(id, returned).is_err() {
             self.violations.over_credit += 1;
             self.abort(cx, id, ResetReason::Protocol);
         }
@@ -595,6 +590,11 @@ impl Streams {
         self.receiving.memory()
     }
 
+    /// A stream has a narrower window than its share of the memory, and would have a wider one.
+    pub(crate) fn are_short(&self) -> bool {
+        self.receiving.are_short()
+    }
+
     /// What is kept beside streams: numbers, and resets that wait.
     pub(crate) fn memory_beside(&self) -> u64 {
         self.numbers.memory() + self.resets.memory()
@@ -655,7 +655,7 @@ impl Streams {
         }
         let before = self.receiving.memory();
         self.receiving.insert(now, stream, None);
-        cx.spare_memory -= self.receiving.memory() - before;
+        cx.spare_memory.take(self.receiving.memory() - before);
         true
     }
 

@@ -10,9 +10,12 @@ use keiro_units::Instant;
 
 use super::{
     ArrivedBytes,
-    inbound::{InStream, StreamViolation},
+    inbound::{InStream, StreamViolation, WindowShare},
 };
-use crate::id::{AppId, PathId, StreamId};
+use crate::{
+    id::{AppId, PathId, StreamId},
+    session::receive_memory::SpareMemory,
+};
 
 /// What a stream of the peer takes beside its bytes, here and at the driver, about: both halves, and the
 /// connection that it becomes.
@@ -28,9 +31,23 @@ pub(super) struct ReceiveHalves {
     opened_by_peer: usize,
     /// Streams whose credit is to be sent.
     pub(super) credit_wanted: BTreeSet<StreamId>,
-    /// What all of them may make us keep.
+    /// What the peer's streams take beside their bytes.
+    overhead: u64,
+    totals: Totals,
+}
+
+/// What receiving halves have in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Totals {
+    /// What they may make us keep.
     memory: u64,
     extra_gaps: u64,
+    /// Those that share the memory for wide windows: they have one, or want one.
+    sharing: u64,
+    /// What these may make us keep.
+    shared: u64,
+    /// Those that have less than their share and would have more.
+    short: u64,
 }
 
 #[derive(Debug)]
@@ -66,15 +83,45 @@ pub(super) struct StreamCredit {
     pub(super) granted: u64,
 }
 
+impl Totals {
+    fn of(half: &InStream) -> Self {
+        let is_sharing = half.is_wide() || half.is_short();
+        Self {
+            memory: half.memory(),
+            extra_gaps: half.extra_gaps(),
+            sharing: u64::from(is_sharing),
+            shared: if is_sharing { half.memory() } else { 0 },
+            short: u64::from(half.is_short()),
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.memory += other.memory;
+        self.extra_gaps += other.extra_gaps;
+        self.sharing += other.sharing;
+        self.shared += other.shared;
+        self.short += other.short;
+    }
+
+    fn subtract(&mut self, other: Self) {
+        self.memory -= other.memory;
+        self.extra_gaps -= other.extra_gaps;
+        self.sharing -= other.sharing;
+        self.shared -= other.shared;
+        self.short -= other.short;
+    }
+}
+
 impl ReceiveHalves {
     pub(super) fn insert(&mut self, now: Instant, id: StreamId, app: Option<AppId>) {
         self.opened_by_peer += usize::from(!id.is_ours());
-        self.memory += overhead(id);
+        self.overhead += overhead(id);
         let inbound = Inbound {
             app,
             arrived_on: None,
             half: InStream::new(now),
         };
+        self.totals.add(Totals::of(&inbound.half));
         self.open.insert(id, inbound);
     }
 
@@ -130,13 +177,29 @@ impl ReceiveHalves {
     }
 
     /// There is room for another stream of the peer, which may make us keep `spare` more.
-    pub(super) fn has_room(&self, spare: u64) -> bool {
-        spare >= STREAM_OVERHEAD
+    pub(super) fn has_room(&self, spare: SpareMemory) -> bool {
+        spare.bytes() >= STREAM_OVERHEAD
     }
 
     /// What all streams may make us keep.
     pub(super) fn memory(&self) -> u64 {
-        self.memory
+        self.overhead + self.totals.memory
+    }
+
+    /// A stream has less than its share of the memory for wide windows, and would have more.
+    pub(super) fn are_short(&self) -> bool {
+        self.totals.short > 0
+    }
+
+    /// What one stream may take of the memory for wide windows.
+    fn share_of(&self, half: &InStream, spare: SpareMemory) -> WindowShare {
+        let mut with_it = self.totals;
+        with_it.subtract(Totals::of(half));
+        let all = spare.for_wide_windows() + with_it.shared + half.memory();
+        WindowShare {
+            bytes: all / (with_it.sharing + 1),
+            is_wanted: with_it.short > 0,
+        }
     }
 
     /// Bytes that were received and not taken by the driver.
@@ -202,17 +265,17 @@ impl ReceiveHalves {
         &mut self,
         id: StreamId,
         arrived: ArrivedBytes<'_>,
-        spare: u64,
+        spare: SpareMemory,
     ) -> Option<Result<ReceivedBytes, StreamViolation>> {
         let ArrivedBytes {
             offset, data, fin, ..
         } = arrived;
-        let spare_gaps = EXTRA_GAPS_MAX.saturating_sub(self.extra_gaps);
+        let spare_gaps = EXTRA_GAPS_MAX.saturating_sub(self.totals.extra_gaps);
         self.change(id, |inbound| {
             let half = &mut inbound.half;
             let (before, kept) = (half.len(), half.memory());
             half.on_data(offset, data, fin, spare_gaps)?;
-            if half.memory() > kept + spare {
+            if half.memory() > kept + spare.bytes() {
                 return Err(StreamViolation::Memory);
             }
             Ok(ReceivedBytes {
@@ -224,19 +287,27 @@ impl ReceiveHalves {
 
     /// The driver has taken `count` bytes, and the end if they are the last. `spare`: what the peer may still
     /// make us keep.
-    pub(super) fn consume(&mut self, at: Consumption, id: StreamId, count: usize, spare: u64) {
+    pub(super) fn consume(
+        &mut self,
+        at: Consumption,
+        id: StreamId,
+        count: usize,
+        spare: SpareMemory,
+    ) {
         let Consumption { now, rtt } = at;
+        let share = self.get(id).map(|half| self.share_of(half, spare));
+        let Some(share) = share else { return };
         let grants = self.change(id, |inbound| {
             let half = &mut inbound.half;
             half.consume(now, count);
             if half.is_at_end() {
                 half.take_end();
             }
-            let grants = half.has_credit_to_grant();
-            if grants {
-                half.grant(now, rtt, spare);
+            let before = half.granted();
+            if half.has_credit_to_grant() {
+                half.grant(now, rtt, spare, share);
             }
-            grants
+            half.granted() > before
         });
         if grants == Some(true) {
             self.credit_wanted.insert(id);
@@ -244,12 +315,7 @@ impl ReceiveHalves {
     }
 
     /// The peer has given back so much credit of a stream in all.
-    pub(super) fn on_return(
-        &mut self,
-        now: Instant,
-        id: StreamId,
-        returned: u64,
-    ) -> Result<(), StreamViolation> {
+    pub(super) fn on_return(&mut self, id: StreamId, returned: u64) -> Result<(), StreamViolation> {
         let grants = self.change(id, |inbound| {
             let half = &mut inbound.half;
             half.on_return(returned)?;
@@ -257,7 +323,7 @@ impl ReceiveHalves {
             // was not yet half of the window.
             let grants = half.has_credit_to_grant();
             if grants {
-                half.grant(now, Duration::ZERO, 0);
+                half.renew();
             }
             Ok(grants)
         });
@@ -267,14 +333,13 @@ impl ReceiveHalves {
         Ok(())
     }
 
-    /// Changes the receiving half of a stream, if there is one; what its memory and its gaps grow or
-    /// shrink by is accounted for.
+    /// Changes the receiving half of a stream, if there is one; what all have in total is kept up to date.
     fn change<T>(&mut self, id: StreamId, change: impl FnOnce(&mut Inbound) -> T) -> Option<T> {
         let inbound = self.open.get_mut(&id)?;
-        let (memory, gaps) = (inbound.half.memory(), inbound.half.extra_gaps());
+        let before = Totals::of(&inbound.half);
         let result = change(inbound);
-        self.memory = self.memory - memory + inbound.half.memory();
-        self.extra_gaps = self.extra_gaps - gaps + inbound.half.extra_gaps();
+        self.totals.subtract(before);
+        self.totals.add(Totals::of(&inbound.half));
         Some(result)
     }
 
@@ -284,8 +349,8 @@ impl ReceiveHalves {
             return false;
         };
         self.opened_by_peer -= usize::from(!id.is_ours());
-        self.memory -= overhead(id) + inbound.half.memory();
-        self.extra_gaps -= inbound.half.extra_gaps();
+        self.overhead -= overhead(id);
+        self.totals.subtract(Totals::of(&inbound.half));
         self.credit_wanted.remove(&id);
         true
     }
@@ -294,12 +359,13 @@ impl ReceiveHalves {
     ///
     /// Panics with the invariant's name if one does not hold.
     pub(super) fn check_invariants(&self) {
-        let halves = || self.open.values().map(|inbound| &inbound.half);
-        let overheads: u64 = self.open.keys().map(|id| overhead(*id)).sum();
-        let memory: u64 = halves().map(InStream::memory).sum();
-        assert_eq!(self.memory, overheads + memory, "memory of streams");
-        let gaps = halves().map(InStream::extra_gaps);
-        assert_eq!(self.extra_gaps, gaps.sum::<u64>(), "extra gaps");
+        let overheads = self.open.keys().map(|id| overhead(*id));
+        assert_eq!(self.overhead, overheads.sum::<u64>(), "overhead of streams");
+        let mut totals = Totals::default();
+        for inbound in self.open.values() {
+            totals.add(Totals::of(&inbound.half));
+        }
+        assert_eq!(self.totals, totals, "totals of streams");
         let theirs = self.open.keys().filter(|id| !id.is_ours());
         assert_eq!(self.opened_by_peer, theirs.count(), "streams of the peer");
         let mut wanted = self.credit_wanted.iter();

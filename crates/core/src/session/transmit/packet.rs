@@ -230,7 +230,7 @@ impl Session {
         frames: &mut SentFrames,
     ) {
         if self.control.may_grant_credit() {
-            let spare = self.memory.spare(self.memory_use());
+            let spare = self.spare_memory();
             let rtt = self.paths.rtt_max();
             self.receiver
                 .write_credit(CreditTime { now, rtt }, spare, end, out, frames);

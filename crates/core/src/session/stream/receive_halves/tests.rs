@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::session::{
-    receive_memory::FOR_FIRST_BYTES,
+    receive_memory::SpareMemory,
     stream::{
         buffer::{StreamRange, WINDOW_INITIAL},
         credit_return::CreditReturns,
@@ -18,6 +18,8 @@ const RTT: Duration = Duration::from_millis(100);
 /// What the streams of a test share beyond their initial windows: too little for all.
 const POOL: u64 = 512 << 10;
 const STREAMS: u64 = 3;
+/// What windows do not grow into by default.
+const FOR_FIRST_BYTES: u64 = 2 << 20;
 /// Bytes written at the end on every stream.
 const LAST: u64 = 400 << 10;
 
@@ -65,8 +67,8 @@ impl Line {
     }
 
     /// What may still be kept: others of the peer have the rest.
-    fn spare(&self) -> u64 {
-        FOR_FIRST_BYTES + POOL - self.streams.memory()
+    fn spare(&self) -> SpareMemory {
+        SpareMemory::of_default(FOR_FIRST_BYTES + POOL - self.streams.memory())
     }
 
     /// What windows have grown by.
@@ -144,7 +146,7 @@ impl Line {
                 self.returns.on_credit(self.now, id, out);
             }
             Item::Return(id, returned) => {
-                let outcome = self.streams.on_return(self.now, id, returned);
+                let outcome = self.streams.on_return(id, returned);
                 assert_eq!(outcome, Ok(()), "{item:?}");
             }
         }
@@ -338,18 +340,18 @@ fn credit_that_was_used_up_before_the_return_came_is_granted_when_it_comes() {
 #[test]
 fn peer_cannot_return_what_was_not_granted_or_has_been_used() {
     let (mut line, id) = grown();
-    let (now, granted) = (line.now, line.streams.granted(id).unwrap());
+    let granted = line.streams.granted(id).unwrap();
     for returned in [u64::MAX, granted, granted - line.written(id) + 1] {
-        let outcome = line.streams.on_return(now, id, returned);
+        let outcome = line.streams.on_return(id, returned);
         assert_eq!(outcome, Err(StreamViolation::OverCredit), "{returned}");
         line.check();
     }
     let all = granted - line.written(id);
-    assert_eq!(line.streams.on_return(now, id, all), Ok(()));
+    assert_eq!(line.streams.on_return(id, all), Ok(()));
     line.check();
     // Old news.
     let after = line.streams.granted(id);
-    assert_eq!(line.streams.on_return(now, id, all - 1), Ok(()));
+    assert_eq!(line.streams.on_return(id, all - 1), Ok(()));
     assert_eq!(line.streams.granted(id), after);
 }
 
@@ -384,15 +386,19 @@ fn bytes_that_nothing_is_left_for_end_their_stream_alone() {
         fin: false,
         path: None,
     };
-    let few = line.streams.on_data(Line::id(0), arrived(9), 100);
+    let few = line
+        .streams
+        .on_data(Line::id(0), arrived(9), SpareMemory::of_default(100));
     assert!(matches!(few, Some(Ok(_))));
-    let many = line.streams.on_data(Line::id(1), arrived(999), 100);
+    let many = line
+        .streams
+        .on_data(Line::id(1), arrived(999), SpareMemory::of_default(100));
     assert_eq!(many, Some(Err(StreamViolation::Memory)));
     line.streams.remove(Line::id(1));
     line.streams.check_invariants();
     // What is left of a window that has grown was promised.
     let (mut line, id) = grown();
     let next = arrived(line.written(id));
-    let promised = line.streams.on_data(id, next, 0);
+    let promised = line.streams.on_data(id, next, SpareMemory::of_default(0));
     assert!(matches!(promised, Some(Ok(_))));
 }
