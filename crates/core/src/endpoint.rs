@@ -34,7 +34,7 @@ use self::{
 use crate::{
     config::{AggregationConfig, AppConfig, EndpointConfig, PathConfig, PeerConfig, SchedulerKind},
     datagram::{DatagramMeta, NewDatagram, Transmit, TransmitBuf},
-    event::{Delivery, Event, RefusalReason, ResetReason, SendError},
+    event::{DelaySample, Delivery, Event, RefusalReason, ResetReason, SendError},
     handshake::{CookieSecrets, MacKeys, PublicKey},
     id::{AppId, MessageId, PathId, PeerId, SocketId, StreamId, TenantId},
     session::{Arrived, ReceiveOverflows, Session},
@@ -662,6 +662,17 @@ impl Endpoint {
         self.events
             .pop_front()
             .or_else(|| self.peers.values_mut().find_map(Session::poll_event))
+    }
+
+    /// The next delay of an IP packet or of stream bytes that was measured; `None`: there is none. Those that
+    /// are not asked for are dropped beyond some.
+    pub fn poll_delay_sample(&mut self) -> Option<DelaySample> {
+        let mut sessions = self.peers.iter_mut();
+        sessions.find_map(|(peer, session)| {
+            let (app, delay) = session.delay_samples.poll()?;
+            let peer = *peer;
+            Some(DelaySample { peer, app, delay })
+        })
     }
 
     /// What happened on a peer's paths since this was called last, packet by packet; the first call

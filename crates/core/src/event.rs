@@ -60,6 +60,19 @@ pub enum Delivery<'a> {
     },
 }
 
+/// How long an IP packet, or bytes of a stream, took: from when they came to this endpoint until the peer's
+/// received them, stream bytes with all before them.
+///
+/// Samples: not every packet or byte has one. The waiting here and the way are in it, not what the peer's driver
+/// does with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields say it with their names")]
+pub struct DelaySample {
+    pub peer: PeerId,
+    pub app: AppId,
+    pub delay: Duration,
+}
+
 /// What happened to a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamSignal {

@@ -42,8 +42,8 @@ pub use config::{
 pub use datagram::{DatagramMeta, NewDatagram, Transmit, TransmitBuf};
 pub use endpoint::Endpoint;
 pub use event::{
-    Delivery, Event, KeyFault, MessageOutcome, MismatchSeenBy, MoveReason, PathDownReason,
-    RefusalReason, ResetReason, SendError, StreamSignal, UnknownCause,
+    DelaySample, Delivery, Event, KeyFault, MessageOutcome, MismatchSeenBy, MoveReason,
+    PathDownReason, RefusalReason, ResetReason, SendError, StreamSignal, UnknownCause,
 };
 pub use handshake::{PresharedKey, PrivateKey, PublicKey};
 pub use id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId, TenantId};

@@ -186,7 +186,12 @@ impl Gateway {
         let measured = |(index, path): (&AppIndex, &PathIndex)| {
             let app = &self.config[*index];
             let planned = self.planning.steering.planned_terms().get(&app_id(app))?;
-            let delay = snapshot.apps.get(&app_id(app))?.delay.recent?;
+            // Those of IP packets and streams are of other things than forecasts.
+            let figures = snapshot.apps.get(&app_id(app));
+            let delay = figures
+                .filter(|_| app.class == config::Class::Message)?
+                .delay
+                .recent?;
             let is_planned = self.active.path_ids().id(*path) == Some(planned.path);
             let counts = is_planned && delay.count >= MEASURED_MIN;
             let time = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_default();

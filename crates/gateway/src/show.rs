@@ -561,6 +561,8 @@ impl<'a> View<'a> {
                 .and_then(|expected| expected.predicted_seconds())
                 .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
             refused_messages: counted.refused_messages + figures.refused_here,
+            received_messages: counted.received_messages + figures.received_packets,
+            received_bytes: counted.received_bytes + figures.received_packet_bytes,
             queued_bytes: waiting_path.map_or(0, |path| path.stats.queued_bytes),
             senders: figures.senders,
             receivers: figures.receivers,
@@ -675,7 +677,7 @@ impl<'a> View<'a> {
             let delay = app
                 .delay
                 .as_ref()
-                .filter(|delay| delay.count >= MEASURED_MIN);
+                .filter(|delay| delay.count >= MEASURED_MIN && app.class == Class::Message);
             let (Some(delay), Some(predicted)) = (delay, app.stats.predicted_delay) else {
                 continue;
             };
@@ -781,7 +783,7 @@ fn judged_by(apps: &[AppSnapshot], source: JudgedBy) -> u64 {
 /// Why no application's delays were compared with its forecast.
 fn not_compared(apps: &[AppSnapshot]) -> String {
     match !apps.is_empty() && apps.iter().all(|app| app.only_packets) {
-        true => "the delays of IP packets are not measured".to_owned(),
+        true => "forecasts are not compared with the delays of IP packets".to_owned(),
         false => format!("no application with {MEASURED_MIN} messages yet"),
     }
 }

@@ -189,7 +189,9 @@ impl Gateway {
     }
 
     fn tenant(&self, tenant: &Tenant, figures: Option<&TenantFigures>) -> TenantSnapshot {
-        let counts = figures.map(|figures| figures.counts).unwrap_or_default();
+        let counts = figures
+            .map(|figures| figures.counts.clone())
+            .unwrap_or_default();
         let health = self.tenants.health(tenant);
         // What is in force; a queue that the core does not have yet has what is written.
         let live = figures.and_then(|figures| figures.peers.values().next());

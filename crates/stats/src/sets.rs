@@ -108,11 +108,11 @@ crate::stats! {
         counter expired_messages: messages, "Of the sent ones, given up at the end of their lifetime";
         counter refused_messages: messages, "Messages or datagrams not accepted, or refused by the peer";
         counter unknown_messages: messages, "Of the sent ones, those that may have arrived: the peer restarted or was removed before it acknowledged them";
-        counter received_messages: messages, "Messages or datagrams from the peer";
+        counter received_messages: messages, "Messages, datagrams or IP packets from the peer; IP packets by the rules of their tenant here";
         gauge waiting_messages: messages, "Sent messages that are neither acknowledged nor given up";
         gauge queued_bytes: bytes, "Bytes that wait to be sent";
         counter sent_bytes: bytes, "Bytes of messages or datagrams accepted from local senders";
-        counter received_bytes: bytes, "Bytes of messages or datagrams from the peer";
+        counter received_bytes: bytes, "Bytes of messages, datagrams, IP packets or streams from the peer";
         gauge senders: count, "Senders attached to the message socket";
         gauge receivers: count, "Receivers attached to the message socket";
     }

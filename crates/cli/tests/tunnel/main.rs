@@ -8,6 +8,7 @@ mod gateways;
 mod harness;
 mod privileges;
 mod routes;
+mod show;
 mod stopped;
 #[path = "../threads/mod.rs"]
 mod threads;

@@ -378,7 +378,7 @@ pub struct AppSnapshot {
     pub last_path: Option<String>,
     pub assigned_by: AssignedBy,
     /// All of its traffic is IP packets of tenants. They do not name their application: what arrives
-    /// is counted for the tenant, and delays are not measured.
+    /// is counted by the rules here, and measured delays decide nothing.
     #[serde(default)]
     pub only_packets: bool,
     /// Its counters and gauges.

@@ -18,6 +18,7 @@ mod applications;
 mod clock;
 mod control_frames;
 mod cost;
+mod delay_samples;
 mod driver;
 mod duplicate_keys;
 mod estimates;
@@ -65,6 +66,7 @@ pub(crate) use self::{
 use self::{
     applications::{Applications, MessageResult},
     control_frames::ControlFrames,
+    delay_samples::DelaySamples,
     duplicate_keys::Refusals,
     incarnations::Incarnations,
     keys::KeyRing,
@@ -186,6 +188,7 @@ pub(crate) struct Session {
     scheduler: SendScheduler,
     streams: Streams,
     control: ControlFrames,
+    pub(crate) delay_samples: DelaySamples,
     pub(crate) events: VecDeque<Event>,
     pub(crate) tracer: Tracer,
     pub(crate) drops: DropCounters,
@@ -257,6 +260,7 @@ impl Session {
             ),
             streams: Streams::default(),
             control: ControlFrames::default(),
+            delay_samples: DelaySamples::default(),
             events: VecDeque::new(),
             tracer: Tracer::default(),
             drops: DropCounters::default(),
@@ -797,6 +801,7 @@ impl Session {
         self.streams.check_invariants(self.scheduler.queues());
         self.apps.check_invariants(&self.paths);
         self.prefix_mismatches.check_invariants();
+        self.delay_samples.check_invariants();
         for (id, tenant, bytes) in self.scheduler.tenants().in_flight() {
             // Where paths are not shared, windows are not kept.
             let path = self.paths.get(id);

@@ -105,7 +105,7 @@ impl Session {
             }
             SentFrame::StreamCredit(stream) => self.streams.on_credit_lost(stream),
             SentFrame::StreamReturn(stream) => self.scheduler.queues_mut().on_return_lost(stream),
-            SentFrame::Datagram { .. } | SentFrame::Ack { .. } => {}
+            SentFrame::Datagram { .. } | SentFrame::Packets { .. } | SentFrame::Ack { .. } => {}
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What is remembered of the frames of a packet until it is acknowledged or lost.
 
+use keiro_units::Instant;
+
 use super::stream::buffer::StreamRange;
 use crate::{
     event::ResetReason,
@@ -48,6 +50,11 @@ pub(crate) enum SentFrame {
     /// A datagram of this application, which is not retransmitted.
     Datagram {
         app: AppId,
+    },
+    /// IP packets, which are not retransmitted: the application of the first, and when it came to us.
+    Packets {
+        app: AppId,
+        since: Instant,
     },
     /// An acknowledgement of the peer's path `path` up to packet `largest`. It is not retransmitted:
     /// the next one covers it.

@@ -1,5 +1,6 @@
 //! Tenants' IP packets between gateways: shares, windows, queues, and what bad input gets.
 
+mod delays;
 mod mtu;
 mod units;
 mod unknown;

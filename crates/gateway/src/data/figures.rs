@@ -15,6 +15,9 @@ pub(crate) struct AppFigures {
     pub(crate) receivers: u64,
     /// Messages of local senders that were refused.
     pub(crate) refused_here: u64,
+    /// IP packets of peers that the rules of their tenants give to it.
+    pub(crate) received_packets: u64,
+    pub(crate) received_packet_bytes: u64,
     pub(crate) listeners: Vec<ListenerFigures>,
     pub(crate) forward: Option<ForwardFigures>,
     pub(crate) tcp_listeners: Vec<TcpListenerFigures>,

@@ -1,4 +1,4 @@
-//! What the data thread measures about itself and its messages: delays per application, and how
+//! What the data thread measures about itself and its traffic: delays per application, and how
 //! late it sends.
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use hdrhistogram::{Counter, Histogram};
 use keiro_control::metrics::DELAY_BUCKETS_SECONDS;
 use keiro_core::Instant;
 
-/// Delays of one application's messages.
+/// Delays of one application's messages, or of its IP packets and streams.
 #[derive(Debug)]
 pub(crate) struct DelayMeter {
     /// Microseconds; of the present period and the one before.
@@ -93,14 +93,19 @@ impl DelayMeter {
         }
     }
 
+    /// A message took so long.
     pub(crate) fn record(&mut self, now: Instant, delay: Duration) {
-        self.rotate_periods(now);
-        let micros = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
-        if now.saturating_duration_since(self.since) >= delay {
-            self.periods[0].saturating_record(micros);
-        }
+        self.record_shown(now, delay);
         if now.saturating_duration_since(self.window_start) >= delay {
-            self.window.saturating_record(micros);
+            self.window.saturating_record(micros(delay));
+        }
+    }
+
+    /// An IP packet or bytes of a stream took so long. Forecasts are of messages: they do not learn from it.
+    pub(crate) fn record_shown(&mut self, now: Instant, delay: Duration) {
+        self.rotate_periods(now);
+        if now.saturating_duration_since(self.since) >= delay {
+            self.periods[0].saturating_record(micros(delay));
         }
         let seconds = delay.as_secs_f64();
         let bucket = DELAY_BUCKETS_SECONDS.partition_point(|bound| *bound < seconds);
@@ -194,6 +199,10 @@ fn quantiles<C: Counter>(micros: &Histogram<C>) -> Option<DelayQuantiles> {
     })
 }
 
+fn micros(delay: Duration) -> u64 {
+    u64::try_from(delay.as_micros()).unwrap_or(u64::MAX)
+}
+
 fn bounded<C: Counter>(max: u64, digits: u8) -> Histogram<C> {
     Histogram::new_with_bounds(1, max, digits)
         .expect("the bounds and the number of digits are constants that fit each other")
@@ -274,6 +283,9 @@ mod tests {
         assert_eq!(meter.take_window(at(90)), None);
         // What is shown goes on.
         assert_eq!(meter.figures(at(90)).recent.unwrap().count, 91);
+        meter.record_shown(at(90), millis(20));
+        assert_eq!(meter.take_window(at(90)), None);
+        assert_eq!(meter.figures(at(90)).recent.unwrap().count, 92);
         meter.record(at(91), millis(20));
         meter.forget(at(92));
         assert_eq!(meter.take_window(at(93)), None);

@@ -33,8 +33,8 @@ use std::{
 };
 
 use keiro_core::{
-    AppId, DatagramMeta, Delivery, Endpoint, Event, FlowId, Instant, MessageId, MessageOutcome,
-    PeerId, RefusalReason, SocketId, TransmitBuf,
+    AppId, DatagramMeta, DelaySample, Delivery, Endpoint, Event, FlowId, Instant, MessageId,
+    MessageOutcome, PeerId, RefusalReason, SocketId, TransmitBuf,
 };
 use keiro_linux::{
     clock,
@@ -577,10 +577,22 @@ impl DataThread {
                 self.reporter.report(Report::Core { at, event });
             }
         }
+        self.record_delay_samples();
         self.tunnels.update_max_inner_packets(&self.endpoint);
         self.tunnels.close_lost(&self.epoll);
         if ended {
             self.with_messages(MessageServer::retry_stalled);
+        }
+    }
+
+    /// Delays of IP packets and streams.
+    fn record_delay_samples(&mut self) {
+        while let Some(DelaySample { peer, app, delay }) = self.endpoint.poll_delay_sample() {
+            if self.routes.of_peer(peer, app).is_some()
+                && let Some(meter) = self.delays.get_mut(&app)
+            {
+                meter.record_shown(now(), delay);
+            }
         }
     }
 
@@ -689,11 +701,14 @@ impl DataThread {
             let app = route.config.id;
             let messages = self.messages.figures(app);
             let delay = self.delays.get_mut(&app).map(|meter| meter.figures(now));
+            let packets = self.tunnels.received_of(app);
             let figures = AppFigures {
                 delay: delay.unwrap_or_default(),
                 senders: messages.senders,
                 receivers: messages.receivers,
                 refused_here: messages.refused,
+                received_packets: packets.packets,
+                received_packet_bytes: packets.bytes,
                 listeners: self.listeners.figures(app),
                 forward: self.forwards.figures(app),
                 tcp_listeners: self.streams.listener_figures(app),

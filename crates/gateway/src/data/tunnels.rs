@@ -18,7 +18,7 @@ use std::{
     thread,
 };
 
-use keiro_core::{Endpoint, Event, Instant, PeerId, TenantId, TenantSnapshot};
+use keiro_core::{AppId, Endpoint, Event, Instant, PeerId, TenantId, TenantSnapshot};
 use keiro_ip::{
     flow::FlowSeed,
     offload::{Coalescer, VNET_HEADER_BYTES},
@@ -28,7 +28,7 @@ use keiro_linux::{
     tun::{Offloads, READ_BYTES_MAX, TunFault, TunQueue},
 };
 
-pub(crate) use self::counts::Counts;
+pub(crate) use self::counts::{Counts, ReceivedPackets};
 pub(crate) use self::prefix_faults::{PrefixFault, PrefixMismatch};
 pub(crate) use self::tenant::{PacketFromPeer, PeerSetup, TenantSetup};
 use self::{
@@ -392,11 +392,27 @@ impl Tunnels {
             TenantFigures {
                 id: *id,
                 has_device: self.devices.contains_key(&tenant.setup.device),
-                counts: tenant.counts,
+                counts: tenant.counts.clone(),
                 peers: tenant.peers.keys().filter_map(of_peer).collect(),
             }
         };
         self.tenants.iter().map(figures).collect()
+    }
+
+    /// What peers have sent of an application, by the rules of the tenants here.
+    pub(crate) fn received_of(&self, app: AppId) -> ReceivedPackets {
+        let mut sum = ReceivedPackets::default();
+        for tenant in self.tenants.values() {
+            sum.add(
+                tenant
+                    .counts
+                    .received
+                    .get(&app)
+                    .copied()
+                    .unwrap_or_default(),
+            );
+        }
+        sum
     }
 
     /// Writes the coalesced packets; the batch has no tenant afterwards.

@@ -66,8 +66,8 @@ fn figure(app: &AppSnapshot, name: &str) -> String {
     }
 }
 
-/// Streams have no messages. Datagrams and IP packets are not acknowledged one by one, and what
-/// arrives of IP packets is counted for their tenant.
+/// Streams have no messages. Datagrams and IP packets are not acknowledged one by one, and IP packets have no
+/// lifetime.
 fn is_counted(app: &AppSnapshot, name: &str) -> bool {
     match (app.class, name) {
         (Class::Stream, _) => !name.ends_with("_messages"),
@@ -75,9 +75,7 @@ fn is_counted(app: &AppSnapshot, name: &str) -> bool {
             Class::Datagram,
             "delivered_messages" | "late_messages" | "unknown_messages" | "waiting_messages",
         ) => false,
-        (Class::Datagram, "received_messages" | "received_bytes" | "expired_messages") => {
-            !app.only_packets
-        }
+        (Class::Datagram, "expired_messages") => !app.only_packets,
         _ => true,
     }
 }
@@ -137,8 +135,8 @@ fn target_text(app: &AppSnapshot, style: Style) -> String {
         None => String::new(),
     };
     let why = match app.class {
-        Class::Stream => "; the waiting time of streams is not measured",
-        _ if app.only_packets => "; the delays of IP packets are not measured",
+        Class::Stream => "; what is measured of streams does not decide it",
+        _ if app.only_packets => "; what is measured of IP packets does not decide it",
         Class::Message | Class::Datagram => "; too few delays are measured",
     };
     match app.judged_by {
@@ -188,8 +186,7 @@ fn add_bytes(fields: &mut FieldList, app: &AppSnapshot) {
         }
     }
     fields.add("forecast", forecast_text(app));
-    let none = format!("{NONE}, the waiting time of streams is not measured");
-    fields.add("measured delay", none);
+    fields.add("measured delay", measured_delay_text(app));
 }
 
 fn workload_text(workload: &WorkloadSnapshot) -> String {
@@ -220,19 +217,21 @@ fn forecast_text(app: &AppSnapshot) -> String {
     }
 }
 
+/// Delays end at the peer gateway; of what they are is said with their number.
 fn measured_delay_text(app: &AppSnapshot) -> String {
-    match &app.delay {
-        Some(delay) => delay_text(delay),
-        None if app.only_packets => {
-            format!("{NONE}, the delays of IP packets are not measured")
-        }
-        None => NONE.to_owned(),
-    }
+    let things = match app.class {
+        Class::Message => "messages",
+        Class::Datagram => "IP packets, sampled",
+        Class::Stream => "writes to streams, sampled",
+    };
+    app.delay
+        .as_ref()
+        .map_or_else(|| NONE.to_owned(), |delay| delay_text(delay, things))
 }
 
-fn delay_text(delay: &DelaySummary) -> String {
+fn delay_text(delay: &DelaySummary, things: &str) -> String {
     format!(
-        "mean {}, p50 {}, p95 {}, p99 {}, p99.9 {}, {} to {}, {} messages",
+        "mean {}, p50 {}, p95 {}, p99 {}, p99.9 {}, {} to {}, {} {things}",
         seconds(delay.mean_seconds),
         seconds(delay.p50_seconds),
         seconds(delay.p95_seconds),
@@ -281,17 +280,26 @@ mod tests {
         serde_json::from_value(app).unwrap()
     }
 
+    fn delay() -> serde_json::Value {
+        serde_json::json!({
+            "count": 500, "mean_seconds": 0.021, "min_seconds": 0.01, "p50_seconds": 0.02,
+            "p90_seconds": 0.025, "p95_seconds": 0.03, "p99_seconds": 0.04,
+            "p999_seconds": 0.041, "max_seconds": 0.042,
+        })
+    }
+
     #[test]
-    fn what_is_not_counted_or_measured_for_ip_packets_is_not_shown_as_zero() {
+    fn delays_and_counts_of_ip_packets_are_shown_and_what_is_not_counted_is_not_shown_as_zero() {
         let app = snapshot(&serde_json::json!({
             "path": "wan0", "only_packets": true, "latency_target_seconds": 0.03,
             "target_met": true, "judged_by": "equation3", "sent_messages": 7,
-            "no_forecast": "not stationary",
+            "no_forecast": "not stationary", "received_messages": 9, "delay": delay(),
         }));
         let shown = text(&app, Style::of_stdout());
         for part in [
-            "met by equation 3; the delays of IP packets are not measured",
-            "-, the delays of IP packets are not measured",
+            "met by equation 3; what is measured of IP packets does not decide it",
+            "mean 21 ms, p50 20 ms, p95 30 ms, p99 40 ms, p99.9 41 ms, 10 ms to 42 ms, \
+             500 IP packets, sampled",
             "-, not stationary",
         ] {
             assert!(shown.contains(part), "{part}: {shown}");
@@ -299,7 +307,8 @@ mod tests {
         let words: Vec<&str> = shown.split_whitespace().collect();
         let words = words.join(" ");
         for part in [
-            "received messages -",
+            "received messages 9",
+            "expired messages -",
             "delivered messages -",
             "sent messages 7",
         ] {
@@ -308,7 +317,7 @@ mod tests {
         let row = table(&[app], Style::of_stdout());
         let row: Vec<&str> = row.lines().last().unwrap().split_whitespace().collect();
         let row = row.join(" ");
-        assert!(row.ends_with("- - - yes by eq. 3 7 - - -"), "{row}");
+        assert!(row.ends_with("- 21 ms 40 ms yes by eq. 3 7 - 9 -"), "{row}");
     }
 
     #[test]
@@ -335,14 +344,22 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_streams_are_shown() {
+    fn bytes_and_delays_of_streams_are_shown() {
         let app = snapshot(&serde_json::json!({
             "class": "stream", "sent_bytes": 1234, "received_bytes": 5_000_000, "queued_bytes": 17,
+            "delay": delay(),
         }));
         let shown = text(&app, Style::of_stdout());
         let words: Vec<&str> = shown.split_whitespace().collect();
         let words = words.join(" ");
-        for part in ["sent 1234 B", "received 5 MB", "queued 17 B", "forecast -"] {
+        for part in [
+            "sent 1234 B",
+            "received 5 MB",
+            "queued 17 B",
+            "forecast -",
+            "p99 40 ms",
+            "500 writes to streams, sampled",
+        ] {
             assert!(words.contains(part), "{part}: {shown}");
         }
         assert!(!shown.contains("messages"), "{shown}");

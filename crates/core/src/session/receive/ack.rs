@@ -4,7 +4,7 @@ use keiro_units::Instant;
 
 use super::PacketContext;
 use crate::{
-    id::PathId,
+    id::{AppId, PathId},
     session::{
         Session, clock::AckExchange, path::ReceivedAck, recovery::ResolvedPacket,
         scheduler::ResolvedPackets, sent_frames::SentFrame,
@@ -12,6 +12,15 @@ use crate::{
     trace::TraceKind,
     wire::AckFrame,
 };
+
+/// When the packets of an acknowledgement arrived at the peer.
+#[derive(Clone, Copy)]
+struct Arrival {
+    largest: u64,
+    /// When that one did, by our clock; others may have come a little earlier. `None`: the peer's clock is not
+    /// known.
+    at: Option<Instant>,
+}
 
 impl Session {
     pub(super) fn handle_ack(&mut self, context: PacketContext, frame: AckFrame<'_>) {
@@ -51,8 +60,16 @@ impl Session {
         if let Some(mtu) = result.mtu {
             self.on_mtu_changed(id, mtu);
         }
+        let largest_ago = self
+            .receiver
+            .clock()
+            .since(context.received_at, frame.received_at_us as u32);
+        let arrival = Arrival {
+            largest: frame.largest,
+            at: largest_ago.map(|ago| context.received_at - ago),
+        };
         for packet in &result.acked {
-            self.on_packet_acked(now, packet);
+            self.on_packet_acked(now, packet, arrival);
         }
         let resolved = ResolvedPackets {
             acked: &result.acked,
@@ -63,7 +80,15 @@ impl Session {
         self.on_packets_lost(now, id, result.lost);
     }
 
-    fn on_packet_acked(&mut self, now: Instant, packet: &ResolvedPacket) {
+    /// What came to us with a packet of this application, or was complete with it, has arrived.
+    fn measure_delay(&mut self, app: AppId, since: Instant, arrival: Arrival) {
+        if let Some(at) = arrival.at {
+            let delay = at.saturating_duration_since(since);
+            self.delay_samples.push(app, delay);
+        }
+    }
+
+    fn on_packet_acked(&mut self, now: Instant, packet: &ResolvedPacket, arrival: Arrival) {
         for frame in packet.frames.as_slice() {
             match *frame {
                 SentFrame::Message {
@@ -73,8 +98,11 @@ impl Session {
                 } => self.scheduler.queues_mut().on_acked(message, start, end),
                 SentFrame::Stream { stream, range } => {
                     let (streams, mut cx) = self.streams();
-                    streams.on_acked(now, &mut cx, stream, range);
+                    let measured = streams.on_acked(now, &mut cx, stream, range);
                     self.on_stream_events();
+                    if let Some((app, since)) = measured {
+                        self.measure_delay(app, since, arrival);
+                    }
                 }
                 SentFrame::StreamOpen(stream) => {
                     let (streams, mut cx) = self.streams();
@@ -83,6 +111,9 @@ impl Session {
                 }
                 SentFrame::Ack { path, largest } => {
                     self.receiver.on_ack_of_ack(path, largest);
+                }
+                SentFrame::Packets { app, since } if packet.number == arrival.largest => {
+                    self.measure_delay(app, since, arrival);
                 }
                 // One whose packet was sent again was counted then.
                 SentFrame::StreamReset { .. } if !packet.was_retransmitted => {
@@ -93,6 +124,7 @@ impl Session {
                 | SentFrame::Credit
                 | SentFrame::StreamCredit(_)
                 | SentFrame::StreamReturn(_)
+                | SentFrame::Packets { .. }
                 | SentFrame::Datagram { .. } => {}
             }
         }

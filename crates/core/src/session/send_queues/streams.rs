@@ -120,6 +120,9 @@ impl SendQueues {
         }
         let taken = stream.write(bytes, spare);
         self.streams.bytes += taken as u64;
+        if taken > 0 {
+            stream.on_written(now);
+        }
         if stream.waits_for_memory() {
             self.streams.without_memory.insert(id);
         }
@@ -225,6 +228,13 @@ impl SendQueues {
         self.streams.bytes -= freed;
         self.recount(id);
         freed > 0 && !self.streams.without_memory.is_empty()
+    }
+
+    /// The application of a stream, and since when bytes of it were under way that were measured and have
+    /// arrived.
+    pub(crate) fn take_stream_measured(&mut self, id: StreamId) -> Option<(AppId, Instant)> {
+        let stream = self.streams.by_id.get_mut(&id)?;
+        Some((stream.app, stream.take_measured()?))
     }
 
     /// The peer takes bytes up to `granted`.

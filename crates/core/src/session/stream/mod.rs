@@ -430,20 +430,23 @@ impl Streams {
         self.drop_send_half(cx, id);
     }
 
-    /// Bytes of a stream arrived at the peer.
+    /// Bytes of a stream arrived at the peer. The application, and since when bytes were under way that were
+    /// measured, if all of these have arrived.
     pub(crate) fn on_acked(
         &mut self,
         now: Instant,
         cx: &mut StreamContext<'_>,
         id: StreamId,
         range: StreamRange,
-    ) {
+    ) -> Option<(AppId, Instant)> {
         if cx.queues.on_stream_acked(id, range) {
             self.signal_memory_freed(cx.queues);
         }
+        let measured = cx.queues.take_stream_measured(id);
         self.signal_writable(cx.queues, id);
         self.on_moved(now, cx, id);
         self.forget_if_done(cx, id);
+        measured
     }
 
     /// The peer knows a stream that we have opened.

@@ -2,6 +2,8 @@
 
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
+use keiro_units::Instant;
+
 use super::buffer::{StreamRange, WINDOW_INITIAL, release};
 use crate::{id::AppId, ranges::RangeSet, session::send_queues::ready::QueueKey};
 
@@ -17,6 +19,14 @@ enum Notice {
     Waits,
     Sent,
     Acked,
+}
+
+/// Bytes that were written at some time.
+#[derive(Clone, Copy, Debug)]
+struct MeasuredWrite {
+    /// Behind the last of them.
+    end: u64,
+    since: Instant,
 }
 
 /// A part of a stream that may be sent now.
@@ -85,6 +95,8 @@ pub(crate) struct OutStream {
     credit: u64,
     /// Credit that was given back in all.
     returned: u64,
+    /// The write whose delay is measured.
+    measured: Option<MeasuredWrite>,
     /// Bytes written at the last check for unused credit.
     written_at_check: Option<u64>,
     /// The driver was refused bytes and is to get a signal when there is room.
@@ -118,6 +130,7 @@ impl OutStream {
             acked: RangeSet::default(),
             credit: WINDOW_INITIAL,
             returned: 0,
+            measured: None,
             written_at_check: None,
             blocked: false,
             queued: None,
@@ -138,6 +151,20 @@ impl OutStream {
         self.data.extend(&bytes[..room]);
         self.blocked = room < bytes.len();
         room
+    }
+
+    /// Bytes were written. Their delay is measured, unless that of others still is.
+    pub(crate) fn on_written(&mut self, now: Instant) {
+        let end = self.written();
+        self.measured
+            .get_or_insert(MeasuredWrite { end, since: now });
+    }
+
+    /// Since when the bytes were under way that were measured; `None`: they still are, or were taken before.
+    pub(crate) fn take_measured(&mut self) -> Option<Instant> {
+        let base = self.base;
+        let write = self.measured.take_if(|write| write.end <= base)?;
+        Some(write.since)
     }
 
     /// Bytes that [`write`](Self::write) would take; zero counts as a refusal.

@@ -149,6 +149,9 @@ impl SchedulerGrant {
 /// An IP packet that leaves.
 #[derive(Debug)]
 pub(crate) struct Leaving {
+    pub(crate) app: AppId,
+    /// When it came.
+    pub(crate) since: Instant,
     pub(crate) marked: bool,
     pub(crate) data: Vec<u8>,
 }
@@ -462,6 +465,8 @@ impl Tenants {
             *sum -= cost;
         }
         Some(Leaving {
+            app: taken.packet.app,
+            since: taken.packet.at,
             marked: taken.marked,
             data: taken.packet.data,
         })

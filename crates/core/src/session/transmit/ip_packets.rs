@@ -9,7 +9,7 @@ use crate::{
     session::{
         Session,
         recovery::{Owner, PacketKind},
-        sent_frames::SentFrames,
+        sent_frames::{SentFrame, SentFrames},
         tenant::{FirstPacket, SchedulerGrant},
     },
     wire::{DATA_HEADER_LEN, Frame, TAG_LEN},
@@ -57,10 +57,17 @@ impl Session {
         self.prefix_mismatches.write(acks_end, &mut buf.bytes);
         let tenants = self.scheduler.tenants_mut();
         let mut next = Some(first.len);
+        let mut is_first = true;
         while next.is_some_and(|len| buf.bytes.len() + frame_len(grant, len) <= end) {
             let Some(leaving) = tenants.take(id, grant.tenant) else {
                 break;
             };
+            if std::mem::take(&mut is_first) {
+                frames.push(SentFrame::Packets {
+                    app: leaving.app,
+                    since: leaving.since,
+                });
+            }
             Frame::Packet {
                 tenant: grant.tenant.0,
                 marked: leaving.marked,

@@ -732,3 +732,39 @@ fn a_byte_waits_on_no_idle_path_for_what_it_might_be_gathered_with() {
         assert!(pair.aggregation().stats.sent_aggregates > gathered + 90);
     }
 }
+
+#[test]
+fn delays_of_writes_to_a_stream_are_those_until_all_of_them_has_arrived() {
+    let lossless: fn(u64) -> bool = |_| false;
+    // With losses, repair is part of them.
+    for (loses, least) in [(lossless, 95), (|sent| sent % 20 == 7, 60)] {
+        let mut pair = Pair::new(DeliveryClass::Stream);
+        pair.delays = [Duration::from_millis(10); 2];
+        pair.line = Some(Bandwidth::from_mbit_per_second(20));
+        let (ours, theirs) = pair.opened();
+        pair.loses = loses;
+        let some = body(30_000);
+        let (mut had, mut measured, mut samples) = (0.0, 0.0, 0);
+        for round in 1..=100 {
+            let begun = pair.now;
+            pair.write_all(0, ours, &some);
+            let all = |pair: &Pair| {
+                let read = pair.sides[1].read.get(&theirs);
+                read.is_some_and(|read| read.0.len() == round * some.len())
+            };
+            assert!(pair.run(5 * SECOND, all));
+            let took = (pair.now - begun).as_secs_f64();
+            pair.run(Duration::from_millis(50), |_| false);
+            while let Some(sample) = pair.ends[0].poll_delay_sample() {
+                measured += sample.delay.as_secs_f64();
+                had += took;
+                samples += 1;
+            }
+        }
+        assert!(samples >= least, "{samples}");
+        assert!(
+            (measured / had - 1.0).abs() < 0.1,
+            "{measured} s of {had} s in {samples}"
+        );
+    }
+}

@@ -20,7 +20,7 @@ use keiro_ip::{
 };
 
 use super::{
-    counts::Counts,
+    counts::{Counts, ReceivedPackets},
     device::Device,
     prefix_faults::{PrefixFault, PrefixFaults},
 };
@@ -237,11 +237,11 @@ impl Tenant {
         to: PeerId,
         mut segments: Segments<'_>,
     ) {
-        let Some(peer) = self.peers.get_mut(&to) else {
+        let Some(peer) = self.peers.get(&to) else {
             return;
         };
         let id = self.setup.config.id;
-        let app = *peer.rules.application(header).unwrap_or(&peer.app);
+        let app = peer.app_of(header);
         let Some(room) = with.endpoint.packet_room(to, id, app) else {
             self.counts.drops.no_path += segments.count() as u64;
             return self.answer_unreachable(with, header, to, segments);
@@ -381,6 +381,13 @@ impl Tenant {
             counts.drops.congested += 1;
             return None;
         };
+        if let Some(peer) = self.peers.get(&from) {
+            let received = counts.received.entry(peer.app_of(&header)).or_default();
+            received.add(ReceivedPackets {
+                packets: 1,
+                bytes: packet.len() as u64,
+            });
+        }
         let is_syn = header.protocol == keiro_ip::protocol::TCP
             && header.is_first()
             && packet
@@ -416,6 +423,13 @@ impl IcmpLimits {
             Reason::NoRoute | Reason::Prohibited => &mut self.no_route,
             Reason::HostUnreachable => &mut self.unreachable,
         }
+    }
+}
+
+impl Peer {
+    /// The application of a packet to it; of one that it sends, if its rules are the same.
+    fn app_of(&self, header: &Header) -> AppId {
+        *self.rules.application(header).unwrap_or(&self.app)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{net::Ipv4Addr, time::Duration};
 
 use keiro_core::{AppId, TenantConfig};
-use keiro_ip::{checksum::Sum, icmp::Reason};
+use keiro_ip::{checksum::Sum, classify::Match, icmp::Reason};
 
 use super::{
     tenant::{ANSWERS_MAX, IcmpLimits, TokenBucket},
@@ -236,4 +236,31 @@ fn answers_of_one_kind_leave_the_others_theirs() {
         let taken = (0..1000).filter(|_| limits.of(reason).take(Instant::ZERO));
         assert_eq!(taken.count(), ANSWERS_MAX as usize, "{reason:?}");
     }
+}
+
+#[test]
+fn packets_of_a_peer_are_counted_for_the_application_that_the_rules_give_them_to() {
+    let mut setup = tenant().setup;
+    let dscp = |dscp| Match {
+        dscp: Some(dscp),
+        ..Match::default()
+    };
+    let peer = setup.peers.get_mut(&PEER).unwrap();
+    peer.rules = vec![(dscp(46), AppId(7)), (dscp(8), AppId(8))];
+    let mut tenant = Tenant::new(Instant::ZERO, setup, Counts::default());
+    for (traffic_class, count) in [(46 << 2, 3), (8 << 2, 2), (0, 1)] {
+        let from_peer = packet([10, 2, 0, 1], [10, 1, 0, 1], traffic_class);
+        for _ in 0..count {
+            assert!(filtered(&mut tenant, 0, &from_peer).is_some());
+        }
+    }
+    // What is dropped is not received.
+    let foreign = packet([10, 2, 0, 1], [10, 3, 0, 1], 46 << 2);
+    assert_eq!(filtered(&mut tenant, 0, &foreign), None);
+    let of = |packets| ReceivedPackets {
+        packets,
+        bytes: packets * 28,
+    };
+    let expected = [(AppId(1), of(1)), (AppId(7), of(3)), (AppId(8), of(2))];
+    assert_eq!(tenant.counts.received, BTreeMap::from(expected));
 }
