@@ -69,6 +69,17 @@ impl Attack {
         }
     }
 
+    /// What it is to send in a second; `None`: as fast as it can.
+    pub(crate) fn asked(self) -> Option<f64> {
+        match self {
+            Self::Initiations { rate }
+            | Self::Peer {
+                kind: (_, rate), ..
+            } => Some(rate),
+            Self::Connects { .. } => None,
+        }
+    }
+
     pub(crate) fn start(self, network: &Network) -> Running {
         let (ends, sent) = (
             Arc::new(AtomicBool::new(false)),

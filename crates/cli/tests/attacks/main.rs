@@ -19,7 +19,11 @@ mod probe;
 #[path = "../../../core/tests/endpoint/support/mod.rs"]
 mod support;
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
 
 use attackers::{Attack, HOSTILE};
 use network::Network;
@@ -29,6 +33,13 @@ use probe::Figures;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_keiro");
 /// How long each run takes.
 const RUN: Duration = Duration::from_secs(6);
+/// By how much the hub's resident memory may grow for one hostile peer, and by how much it may still be larger
+/// once that peer has been gone for [`FREED_WITHIN`].
+const GROWS_MAX: u64 = 64_000_000;
+const LEFT_MAX: u64 = 16_000_000;
+const FREED_WITHIN: Duration = Duration::from_secs(10);
+/// Part of the asked rate that an attack has to reach to have tried anything.
+const REACHED_MIN: f64 = 0.9;
 
 /// What an attack may do to the honest peer.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +51,19 @@ struct Target {
     processor: Option<f64>,
     /// Until a new spoke has a path.
     joins_within: Option<Duration>,
+    /// Growth of resident memory, bytes.
+    grows: Option<u64>,
     pairs: usize,
+}
+
+/// Resident memory of the hub, bytes.
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    before: u64,
+    /// At most, during the attack.
+    most: u64,
+    /// When the attacker has gone.
+    after: u64,
 }
 
 /// A run without the attack, and one with it.
@@ -52,12 +75,13 @@ struct Outcome {
     /// processor.
     processor: f64,
     waited: f64,
-    memory: u64,
+    memory: Memory,
     /// Before, and during the attack.
     paths_down: [u64; 2],
     joined: Option<Option<Duration>>,
-    /// What the attacker sent in a second.
+    /// What the attacker sent in a second, and was to send. `None`: as much as it can.
     rate: f64,
+    asked: Option<f64>,
 }
 
 fn peer_target() -> Target {
@@ -66,6 +90,7 @@ fn peer_target() -> Target {
         lost: 0.005,
         processor: None,
         joins_within: None,
+        grows: Some(GROWS_MAX),
         pairs: 1,
     }
 }
@@ -98,13 +123,15 @@ fn scenarios() -> Vec<(Attack, Target)> {
                 lost: 0.02,
                 processor: Some(1.0),
                 joins_within: Some(ms(5000)),
-                pairs: 1,
+                ..peer_target()
             },
         ),
         (
             Attack::Connects { count: 15_000 },
             Target {
                 p99_grows_by: Some(ms(5)),
+                // Connections that are kept are not a peer's.
+                grows: None,
                 ..peer_target()
             },
         ),
@@ -119,14 +146,14 @@ fn an_honest_peer_hardly_notices_attacks() {
     keiro_linux::limit::raise_open_files();
     let wanted = std::env::var("KEIRO_ATTACK").unwrap_or_default();
     println!(
-        "{:<22} {:>9} {:>23} {:>23} {:>6} {:>7} {:>8} {:>5} {:>8}  verdict",
+        "{:<22} {:>15} {:>23} {:>23} {:>6} {:>7} {:>20} {:>5} {:>8}  verdict",
         "attack",
-        "rate/s",
+        "rate/asked, 1/s",
         "before p50/p99/lost",
         "during p50/p99/lost",
         "CPU %",
         "wait %",
-        "RSS MiB",
+        "MB before/most/after",
         "down",
         "joined s"
     );
@@ -155,27 +182,89 @@ fn pair(network: &Network, attack: Attack) -> Outcome {
     let before = probe::measure(network, RUN);
     let (down, used) = (network.outages(), network.hub_processor());
     let waited = network.hub_waited();
-    let begun = std::time::Instant::now();
+    let memory_before = network.hub_memory();
+    let begun = Instant::now();
     let running = attack.start(network);
     let joins = matches!(attack, Attack::Initiations { rate } if rate > 1000.0);
-    let joined = std::thread::scope(|scope| {
+    let ends = AtomicBool::new(false);
+    let (during, joined, most) = thread::scope(|scope| {
         let fresh = scope.spawn(|| joins.then(|| network.join_fresh(RUN)));
+        let watched = scope.spawn(|| most_memory(network, &ends));
         let during = probe::measure(network, RUN);
-        (during, fresh.join().expect("it ends"))
+        ends.store(true, Ordering::Relaxed);
+        let most = watched.join().expect("it ends");
+        (during, fresh.join().expect("it ends"), most)
     });
-    let memory = network.hub_memory();
     let sent = running.stop();
     let seconds = begun.elapsed().as_secs_f64();
+    let used = network.hub_processor() - used;
+    let waited = network.hub_waited() - waited;
+    let after = memory_when_freed(network, memory_before);
     Outcome {
         before,
-        during: joined.0,
-        processor: (network.hub_processor() - used) / seconds,
-        waited: (network.hub_waited() - waited) / seconds,
-        memory,
+        during,
+        processor: used / seconds,
+        waited: waited / seconds,
+        memory: Memory {
+            before: memory_before,
+            most,
+            after,
+        },
         paths_down: [down - at_first, network.outages() - down],
-        joined: joined.1,
+        joined,
         rate: sent as f64 / seconds,
+        asked: attack.asked(),
     }
+}
+
+/// The hub's resident memory at most, until `ends`.
+fn most_memory(network: &Network, ends: &AtomicBool) -> u64 {
+    let mut most = 0;
+    while !ends.load(Ordering::Relaxed) {
+        most = most.max(network.hub_memory());
+        thread::sleep(Duration::from_millis(50));
+    }
+    most
+}
+
+/// The hub's resident memory when it is near what it was, or as it is when that takes too long.
+fn memory_when_freed(network: &Network, before: u64) -> u64 {
+    let begun = Instant::now();
+    loop {
+        let now = network.hub_memory();
+        if now <= before + LEFT_MAX / 2 || begun.elapsed() > FREED_WITHIN {
+            return now;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What of memory and rate is not as it should be.
+fn missed_by_attack(outcome: &Outcome, target: &Target) -> Vec<String> {
+    let mut missed = Vec::new();
+    let Memory {
+        before,
+        most,
+        after,
+    } = outcome.memory;
+    let megabytes = |bytes: u64| bytes as f64 / 1e6;
+    if let Some(grows) = target.grows {
+        let grew = most.saturating_sub(before);
+        if grew > grows {
+            missed.push(format!("memory +{:.0} MB", megabytes(grew)));
+        }
+        let left = after.saturating_sub(before);
+        if left > LEFT_MAX {
+            missed.push(format!("{:.0} MB not freed", megabytes(left)));
+        }
+    }
+    if let Some(asked) = outcome
+        .asked
+        .filter(|asked| outcome.rate < asked * REACHED_MIN)
+    {
+        missed.push(format!("{:.0} of {asked:.0}/s tried", outcome.rate));
+    }
+    missed
 }
 
 fn growth(outcome: &Outcome) -> Duration {
@@ -211,6 +300,7 @@ fn verdict(outcome: &Outcome, target: &Target, answers: bool) -> String {
     {
         missed.push("new spoke late".to_owned());
     }
+    missed.extend(missed_by_attack(outcome, target));
     if !outcome.during.stream_flows {
         missed.push("stream stands still".to_owned());
     }
@@ -239,13 +329,21 @@ fn print_row(name: &str, outcome: &Outcome, verdict: &str) {
         Some(Some(took)) => format!("{:.2}", took.as_secs_f64()),
     };
     println!(
-        "{name:<22} {:>9.0} {:>23} {:>23} {:>6.0} {:>7.0} {:>8} {:>5} {joined:>8}  {verdict}",
-        outcome.rate,
+        "{name:<22} {:>15} {:>23} {:>23} {:>6.0} {:>7.0} {:>20} {:>5} {joined:>8}  {verdict}",
+        match outcome.asked {
+            Some(asked) => format!("{:.0}/{asked:.0}", outcome.rate),
+            None => format!("{:.0}/-", outcome.rate),
+        },
         shown(&outcome.before),
         shown(&outcome.during),
         outcome.processor * 100.0,
         outcome.waited * 100.0,
-        outcome.memory >> 20,
+        format!(
+            "{}/{}/{}",
+            outcome.memory.before / 1_000_000,
+            outcome.memory.most / 1_000_000,
+            outcome.memory.after / 1_000_000
+        ),
         format!("{}/{}", outcome.paths_down[0], outcome.paths_down[1]),
     );
 }
