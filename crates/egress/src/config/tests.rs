@@ -1,0 +1,512 @@
+//! What configuration files of both roles are read as, and what is refused.
+
+use std::fs;
+
+use keiro_bgp::rpki::Validity;
+
+use super::*;
+
+const ASBR: &str = r#"
+[asbr]
+asn = 65000
+router_id = "192.0.2.1"
+locator = "2001:db8:a:1::/64"
+announce = ["2001:db8:a::/48"]
+
+[[reflector]]
+name = "rr"
+address = "2001:db8:a:ff::1"
+
+[[peer]]
+name = "transit-a"
+address = "2001:db8:f:a::1"
+asn = 65001
+function = 0x100
+import = "all"
+export = "own"
+
+[[peer]]
+name = "transit-b"
+address = "2001:db8:f:b::1"
+asn = 65002
+import = [
+  { prefixes = ["::/0 le 15", "::/0 ge 49"], action = "deny" },
+  { through_as = [666], action = "deny" },
+  { prefixes = ["2000::/3 le 48"], path_max = 50, local_pref = 90 },
+]
+"#;
+
+#[test]
+fn a_byte_order_mark_changes_nothing() {
+    let marked = format!("\u{feff}{ASBR}");
+    assert_eq!(Kind::of(&marked), Kind::of(ASBR));
+    assert_eq!(Kind::of("\u{feff}[egress]\n"), Some(Kind::Endpoint));
+    assert_eq!(Kind::of("\u{feff}# a comment\n[gateway]\n"), None);
+    assert!(AsbrConfig::parse(&marked, "asbr.toml").is_ok());
+    // Nor is it a part of a TCP-MD5 key.
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("md5.key");
+    let key = |text: &str| {
+        fs::write(&file, text).unwrap();
+        let only_ours = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        fs::set_permissions(&file, only_ours).unwrap();
+        let said = format!("asn = 65001\nmd5_file = \"{}\"", file.display());
+        let text = ASBR.replacen("asn = 65001", &said, 1);
+        AsbrConfig::parse(&text, "asbr.toml").unwrap().peers[0]
+            .neighbour
+            .md5
+            .clone()
+    };
+    assert!(key("secret").is_some());
+    assert_eq!(key("\u{feff}secret\n"), key("secret"));
+}
+
+#[test]
+fn a_border_routers_peers_get_segments_of_its_locator() {
+    let config = AsbrConfig::parse(ASBR, "asbr.toml").unwrap();
+    let [a, b] = &config.peers[..] else {
+        panic!("two peers");
+    };
+    assert_eq!(a.behaviour, Behaviour::Table);
+    assert_eq!(a.sid.to_string(), "2001:db8:a:1:100::");
+    assert_eq!(
+        (a.rd.to_string(), a.rt.to_string()),
+        ("65000:256".into(), "65000:256".into())
+    );
+    assert_eq!(b.sid.to_string(), "2001:db8:a:1:2::");
+    assert_eq!((a.table, b.table), (7700, 7701));
+    assert!(a.neighbour.one_hop && !config.reflectors[0].one_hop);
+    assert_eq!(a.neighbour.export.rules.len(), 1);
+    assert_eq!(
+        b.neighbour.export,
+        Policy::default(),
+        "nothing is announced by default"
+    );
+    // They come behind the prefixes that no other AS may announce.
+    assert_eq!(b.neighbour.import.rules.len(), 4);
+    let guard = &b.neighbour.import.rules[0];
+    assert_eq!(guard.action, keiro_bgp::policy::Action::Deny);
+    let of = |text: &str| {
+        let net: IpNet = text.parse().unwrap();
+        let mut ranges = guard.prefixes.iter();
+        ranges.any(|range| {
+            let longer = (range.length_min..=range.length_max).contains(&net.prefix_len());
+            range.within.contains(&net) && longer
+        })
+    };
+    for denied in [
+        "2001:db8:a:1::/64",
+        "2001:db8:a:1:2::/128",
+        "fe80::/64",
+        "ff00::/8",
+        "::1/128",
+        "::ffff:192.0.2.0/120",
+        "127.0.0.0/8",
+        "224.0.0.5/32",
+    ] {
+        assert!(of(denied), "{denied}");
+    }
+    for left in [
+        "::/0",
+        "64:ff9b::/96",
+        "2001:db8:a::/48",
+        "2001:db8:b::/48",
+        "0.0.0.0/0",
+    ] {
+        assert!(!of(left), "{left}");
+    }
+    assert_eq!(config.reflectors[0].asn, 65000);
+    assert_eq!(config.reflectors[0].families, [Family::Ipv6, Family::Vpn6]);
+}
+
+/// Every case is (old, new, wanted): `text` with `new` for `old` is refused with `wanted`.
+fn assert_refused(text: &str, cases: &[(&str, &str, &str)]) {
+    for (old, new, wanted) in cases {
+        let error = EndpointConfig::parse(&text.replacen(old, new, 1), "e.toml");
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(wanted), "{error}");
+    }
+}
+
+#[test]
+fn problems_have_their_place_and_what_to_try() {
+    for (old, new, wanted) in [
+        (
+            "asn = 65001",
+            "asm = 65001",
+            "asbr.toml:15:1: unknown key `asm`; did you mean `asn`?",
+        ),
+        ("asn = 65001", "", "[[peer]] has no `asn`"),
+        (
+            "asn = 65001",
+            "asn = 65000",
+            "is our own AS; neighbours of this AS are a [[reflector]]",
+        ),
+        ("0x100", "2", "transit-b"),
+        (
+            "\"own\"",
+            "\"everything\"",
+            "write \"all\", \"own\", \"none\" or a list of rules",
+        ),
+        (
+            "asn = 65001",
+            "asn = 65001\ntable = 7701",
+            "is the table of `transit-a`",
+        ),
+        (
+            "asn = 65001",
+            "asn = 65001\ninterface = \"lo\"",
+            "segments do not work on the loopback interface",
+        ),
+        (
+            "asn = 65001",
+            "asn = 65001\ninterface = \"eth 0\"",
+            "is not the name of an interface",
+        ),
+        (
+            "asn = 65000",
+            "asn = 65000\nnexthop_ids = [9, 8]",
+            "nexthop_ids: [9, 8] has no numbers",
+        ),
+        ("::/0 le 15", "::/0 lt 15", "write a prefix"),
+        (
+            "{ through_as",
+            "{ rpki = \"invalid\", through_as",
+            "import: `rpki` needs `rpki_file` in [asbr]",
+        ),
+        (
+            "{ through_as",
+            "{ rpki = \"unknown\", through_as",
+            "rpki: `unknown`: write \"valid\", \"invalid\", \"not-found\"",
+        ),
+        ("{ through_as", "{ rpki = [], through_as", "leave it out"),
+        (
+            "export = \"own\"",
+            "export = [{ rpki = \"valid\" }]",
+            "ask for it in `import`",
+        ),
+        (
+            "asn = 65000",
+            "asn = 65000\nrpki_file = \"/nowhere/at/all\"",
+            "asbr.toml:4:13: rpki_file: /nowhere/at/all: No such file",
+        ),
+        (
+            "asn = 65001",
+            "asn = 65001\nbehaviour = \"end.dx4\"",
+            "`end.dx6`",
+        ),
+        (
+            "address = \"2001:db8:f:b::1\"",
+            "address = \"192.0.2.7\"\nbehaviour = \"end.dx6\"",
+            "leads to an IPv6 address",
+        ),
+        ("/64\"", "/121\"", "leaves no room"),
+        (
+            "2001:db8:a:1::/64",
+            "ff05::/64",
+            "`ff05::/64` cannot be a locator",
+        ),
+        ("2001:db8:a:1::/64", "::/0", "at least /16"),
+        (
+            "\"192.0.2.1\"",
+            "\"0.0.0.0\"",
+            "asbr.toml:4:13: router_id: 0.0.0.0 identifies no router",
+        ),
+        (
+            "asn = 65001",
+            "asn = 65001\nroutes_max = 0",
+            "use 1 or more",
+        ),
+        (
+            "\"transit-b\"",
+            "\"transit-a\"",
+            "there are two `transit-a`",
+        ),
+        ("\"transit-b\"", "\"\"", "name: it is empty"),
+        ("\"192.0.2.1\"", "\"192.0.2\"", "asbr.toml:4:"),
+        (
+            "address = \"2001:db8:f:b::1\"",
+            "address = \"2001:db8:f:a::1\"",
+            "is the address of",
+        ),
+    ] {
+        let text = ASBR.replacen(old, new, 1);
+        assert_ne!(text, ASBR, "{old}");
+        let error = AsbrConfig::parse(&text, "asbr.toml")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(wanted), "{old} → {new}: {error}");
+        assert!(error.starts_with("asbr.toml:"), "{error}");
+    }
+}
+
+#[test]
+fn rules_match_one_rpki_state_or_several() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("json");
+    fs::write(&file, "{\"roas\": [{\"asn\": 1, \"prefix\": \"::/0\"}]}").unwrap();
+    let text = ASBR
+        .replacen(
+            "asn = 65000",
+            &format!("asn = 65000\nrpki_file = {file:?}"),
+            1,
+        )
+        .replacen("{ through_as", "{ rpki = \"invalid\", through_as", 1)
+        .replacen("path_max", "rpki = [\"valid\", \"not-found\"], path_max", 1);
+    let config = AsbrConfig::parse(&text, "asbr.toml").unwrap();
+    assert_eq!(config.speaker.vrps.unwrap().len(), 1);
+    let rules = &config.peers[1].neighbour.import.rules;
+    assert_eq!(rules[1].validity, []);
+    assert_eq!(rules[2].validity, [Validity::Invalid]);
+    assert_eq!(rules[3].validity, [Validity::Valid, Validity::NotFound]);
+}
+
+#[test]
+fn an_endpoints_peers_need_tables_and_addresses_of_their_own() {
+    let text = r#"
+[egress]
+asn = 65000
+router_id = "192.0.2.9"
+[[reflector]]
+name = "rr"
+address = "2001:db8:a:ff::1"
+add_path = true
+[[peer]]
+name = "transit-a"
+rt = "65000:256"
+address = "2001:db8:a:e::a"
+[[peer]]
+name = "transit-b"
+rt = "65000:2"
+address = "2001:db8:a:e::b"
+table = 7000
+"#;
+    let config = EndpointConfig::parse(text, "e.toml").unwrap();
+    assert_eq!(config.classes, []);
+    assert_eq!((config.peers[0].table, config.peers[1].table), (7600, 7000));
+    assert!(config.reflectors[0].add_path);
+    assert_eq!(
+        config.reflectors[0].graceful_restart,
+        Some(Duration::from_secs(120))
+    );
+    assert_refused(
+        text,
+        &[
+            (
+                "\"65000:2\"",
+                "\"65000:256\"",
+                "is the target of `transit-a`",
+            ),
+            ("7000", "7600", "is the table of `transit-a`"),
+            ("::b\"", "::a\"", "is the address of `transit-a`"),
+            (
+                "2001:db8:a:e::b",
+                "ff02::b",
+                "e.toml:16:11: address: clients cannot reach",
+            ),
+            ("2001:db8:a:e::b", "fe80::b", "clients cannot reach"),
+            ("2001:db8:a:e::b", "::1", "clients cannot reach"),
+            (
+                "2001:db8:a:e::b",
+                "::ffff:192.0.2.1",
+                "clients cannot reach",
+            ),
+            ("\"transit-b\"", "\"rr\"", "there are two `rr`"),
+            (
+                "::b\"",
+                "::b\"\nvrf = \"lo\"",
+                "`lo` cannot be the name of a VRF device",
+            ),
+            (
+                "::b\"",
+                "::b\"\nvrf = \"a-very-long-name\"",
+                "at most 15 octets",
+            ),
+            ("7000", "254", "between 1000"),
+            (
+                "asn = 65000",
+                "asn = 65000\nrule_priority = 32766",
+                "use 1 to 32765",
+            ),
+            (
+                "asn = 65000",
+                "asn = 65000\ninterface = \"\"",
+                "interface: ``: it is empty",
+            ),
+            ("\"65000:2\"", "\"65000\"", "ASN:NUMBER"),
+            (
+                "asn = 65000",
+                "asn = 65000\nhelper_ports = [443]",
+                "mptcp = \"precise\"",
+            ),
+            (
+                "asn = 65000",
+                "asn = 65000\nmptcp = \"kernel\"\nhelper_ports = [0]",
+                "0 is not a port",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn classes_name_ports_and_peers() {
+    let text = r#"
+[egress]
+asn = 65000
+router_id = "192.0.2.9"
+mptcp = "precise"
+[[peer]]
+name = "transit-a"
+rt = "65000:1"
+address = "2001:db8:a:e::a"
+[[peer]]
+name = "transit-b"
+rt = "65000:2"
+address = "2001:db8:a:e::b"
+[[class]]
+name = "video"
+ports = [443, 8443]
+prefer = ["transit-b"]
+[[class]]
+name = "mail"
+ports = [25]
+prefer = ["transit-a", "transit-b"]
+"#;
+    let config = EndpointConfig::parse(text, "e.toml").unwrap();
+    let video = Class {
+        name: "video".to_owned(),
+        ports: BTreeSet::from([443, 8443]),
+        prefer: BTreeSet::from([1]),
+    };
+    assert_eq!(config.classes[0], video);
+    assert_eq!(config.classes[1].prefer, BTreeSet::from([0, 1]));
+    assert_refused(
+        text,
+        &[
+            ("\"precise\"", "\"kernel\"", "mptcp = \"precise\""),
+            ("[25]", "[25, 443]", "port 443 is one of `video`"),
+            ("[25]", "[]", "ports"),
+            ("[25]", "[0]", "0 is not a port"),
+            (
+                "[\"transit-b\"]",
+                "[\"transit-c\"]",
+                "`transit-a`, `transit-b`",
+            ),
+            ("[\"transit-b\"]", "[]", "prefer"),
+        ],
+    );
+}
+
+#[test]
+fn a_comparison_has_shares_and_bounds() {
+    let text = r#"
+[egress]
+asn = 65000
+router_id = "192.0.2.9"
+mptcp = "precise"
+[[peer]]
+name = "transit-a"
+rt = "65000:1"
+address = "2001:db8:a:e::a"
+"#;
+    let config = EndpointConfig::parse(text, "e.toml").unwrap();
+    assert_eq!(config.comparison, Settings::DEFAULT);
+    let section = r#"[comparison]
+held_out = "10%"
+prefix_bits = 40
+prefixes_max = 7
+bytes_min = "2MiB"
+loss_max = "3%"
+confidence = "95%"
+again_after = "30min"
+"#;
+    let text = text.to_owned() + section;
+    let config = EndpointConfig::parse(&text, "e.toml").unwrap();
+    let wanted = Settings {
+        held_out: 0.1,
+        prefix_bits: 40,
+        prefixes_max: 7,
+        bytes_min: 2 << 20,
+        loss_max: 0.03,
+        confidence: 0.95,
+        again_after: Duration::from_secs(1800),
+    };
+    assert_eq!(config.comparison, wanted);
+    assert_refused(
+        &text,
+        &[
+            (
+                "\"precise\"",
+                "\"kernel\"",
+                "[comparison] needs mptcp = \"precise\"",
+            ),
+            ("\"10%\"", "\"60%\"", "to \"50%\""),
+            ("\"10%\"", "0.1", "held_out = 0.1"),
+            ("= 40", "= 129", "prefix_bits: write 1 to 128"),
+            ("= 7", "= 0", "prefixes_max: write 1 to 1000000"),
+            ("\"3%\"", "\"91%\"", "loss_max"),
+            ("\"95%\"", "\"100%\"", "confidence: write"),
+            ("\"30min\"", "\"0s\"", "again_after: at least"),
+            ("loss_max", "loss_least", "unknown key `loss_least`"),
+        ],
+    );
+}
+
+#[test]
+fn all_problems_come_in_one_report() {
+    let text = ASBR
+        .replacen("asn = 65000", "asn = 0", 1)
+        .replacen("address = \"2001:db8:a:ff::1\"", "addres = \"x\"", 1)
+        .replacen("asn = 65001", "asn = \"x\"", 1)
+        .replacen("asn = 65002", "asn = 65002\ncolour = 1", 1);
+    let lines = |error: &ConfigError| -> Vec<String> {
+        error.problems().iter().map(ToString::to_string).collect()
+    };
+    let error = AsbrConfig::parse(&text, "a").unwrap_err();
+    let expected = [
+        "a:8:1: there is no `address`; add it",
+        "a:10:1: unknown key `addres`; did you mean `address`?",
+        "a:15:7: invalid type: string \"x\", expected u32",
+        "a:24:1: unknown key `colour`; known keys are ",
+    ];
+    let found = lines(&error);
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(found.starts_with(expected), "{found}");
+    }
+    // Values are judged once the file has its form.
+    let text = ASBR
+        .replacen("asn = 65000", "asn = 0\nrule_priority = 0", 1)
+        .replacen("\"rr\"", "\"\"", 1)
+        .replacen("0x100", "0", 1)
+        .replacen("asn = 65002", "asn = 65002\nroutes_max = 0", 1);
+    let error = AsbrConfig::parse(&text, "a").unwrap_err();
+    let expected = [
+        "a:3:7: asn: 0 is not the number of an AS",
+        "a:4:17: rule_priority: 0",
+        "a:9:1: name: it is empty",
+        "a:17:12: function: 0 is the locator itself",
+        "a:25:14: routes_max: 0",
+    ];
+    let found = lines(&error);
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(found.starts_with(expected), "{found}");
+    }
+}
+
+#[test]
+fn the_examples_of_the_documentation_are_valid() {
+    let page = include_str!("../../../../docs/egress.md");
+    let blocks: Vec<&str> = page
+        .split("```toml\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next())
+        .collect();
+    let [asbr, egress] = blocks[..] else {
+        panic!("the page has {} examples", blocks.len());
+    };
+    AsbrConfig::parse(asbr, "asbr.toml").unwrap();
+    let egress = EndpointConfig::parse(egress, "egress.toml").unwrap();
+    assert_eq!(egress.mptcp, Mptcp::Precise);
+}
