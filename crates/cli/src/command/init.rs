@@ -68,9 +68,7 @@ pub(crate) fn init(args: &args::Init) -> Result<(), Failure> {
             uplink.remark.as_deref().unwrap_or("")
         );
     }
-    crate::output::message!(
-        "next: write the peers and applications, then"
-    );
+    crate::output::message!("next: write the peers and applications, then");
     crate::output::message!("  keiro config check {}", file.display());
     crate::output::message!("the peer needs this gateway's public key:");
     output::text(format_args!("{}\n", keys::public_key(&key)))

@@ -180,7 +180,8 @@ impl Reader<'_> {
             self.report.add(&(0..0), "the file has no [gateway]", hint);
         }
         if !path {
-            let hint = "add one per uplink with name and interface, or uplinks = \"auto\" to [gateway]";
+            let hint =
+                "add one per uplink with name and interface, or uplinks = \"auto\" to [gateway]";
             self.report.add(&(0..0), "the file has no [[path]]", hint);
         }
     }

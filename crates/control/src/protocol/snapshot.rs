@@ -15,8 +15,8 @@ use keiro_stats::{
 use serde::{Deserialize, Serialize};
 
 pub use self::plan::{
-    Candidate, DelayTerms, Explanation, LineUseSnapshot, MoveThreshold, PlanInSite, PlanSnapshot,
-    PlannedApp, SharedLineSnapshot,
+    Candidate, DelayTerms, ExcessLossSnapshot, Explanation, LineUseSnapshot, MoveThreshold,
+    PlanInSite, PlanSnapshot, PlannedApp, SharedLineSnapshot,
 };
 use super::{Event, HistorySnapshot, Stats, Timestamp};
 use crate::config::{Class, Planner, Scheduler};

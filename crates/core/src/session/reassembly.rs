@@ -414,7 +414,7 @@ impl Reassembly {
                 self.window -= grown.min(freed);
             }
             Some(room) if is_quick || was_awaited || self.uses_all(at) => {
-                self.window += (self.window / 2).min(room)
+                self.window += (self.window / 2).min(room);
             }
             Some(_) => {}
         }

@@ -47,7 +47,7 @@ pub(crate) struct Setting {
 
 #[derive(Debug)]
 enum Medium {
-    Rated(Link),
+    Rated(Box<Link>),
     Traced(TracedLink),
 }
 
@@ -55,7 +55,7 @@ impl Medium {
     fn new(setting: &Setting) -> Self {
         let LinkConfig { delay, buffer, .. } = setting.link;
         match &setting.trace {
-            None => Self::Rated(Link::new(setting.link, setting.seed)),
+            None => Self::Rated(Box::new(Link::new(setting.link, setting.seed))),
             Some(trace) => Self::Traced(TracedLink::new(trace.clone(), delay, buffer)),
         }
     }

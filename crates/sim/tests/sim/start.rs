@@ -119,8 +119,9 @@ fn dead_directions_of_some_paths_do_not_delay_a_handshake() {
                 for side in &report.sides {
                     let up = side.first(|event| matches!(event, Event::PeerUp { .. }));
                     let up = up.unwrap_or_else(|| panic!("not up: {what}"));
-                    // Two and a half round trips of the longest path, half as long as the wait for another attempt.
-                    assert!(up <= Instant::ZERO + 220 * MS, "up at {up}: {what}");
+                    // Three and a half round trips of the longest path, the last for its base size where the
+                    // address was not known: less than the wait for another attempt.
+                    assert!(up <= Instant::ZERO + 300 * MS, "up at {up}: {what}");
                     slowest = slowest.max(up);
                 }
                 runs += 1;

@@ -96,7 +96,7 @@ fn an_application_stays_on_a_lossy_path_where_the_others_serve_it_worse() {
     ] {
         let mut config = with_apps(&apps);
         if what == "narrow" {
-            config.paths[0].rate = Bandwidth::from_mbit_per_second(100);
+            config.paths[0].rate = Some(Bandwidth::from_mbit_per_second(100));
         }
         let plan = planned_beside_loss(&config, &lost, PlanMode::Revise);
         let on_quick = plan.paths().values().filter(|path| **path == QUICK).count();
