@@ -213,10 +213,10 @@ fn fill(begun: u64) -> u64 {
 #[test]
 fn a_peer_that_fills_everything_takes_less_than_64_mb_and_leaves_all_of_it_to_the_next() {
     let begun = resident();
-    let first = fill(begun);
-    // The allocator keeps what was freed, and the next peers get it.
+    // The allocator keeps what was freed, and the next peers get it: after some of them nothing grows.
+    let grown = (0..3).map(|_| fill(begun)).max().expect("three peers");
     for _ in 0..2 {
         let next = fill(begun);
-        assert!(next < first + first / 8, "{next} after {first}");
+        assert!(next <= grown + (1 << 20), "{next} after {grown}");
     }
 }

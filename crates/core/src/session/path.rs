@@ -483,6 +483,7 @@ impl Path {
         if validated.moved_from.is_some() {
             self.reset_estimates(now);
             self.mtu.on_moved();
+            self.recovery.on_moved(now);
         }
         if let Some(size) = validated.size.filter(|_| validated.came_up) {
             self.mtu.on_validated(size);

@@ -397,6 +397,12 @@ impl LossRecovery {
         retransmitted
     }
 
+    /// The path has answered at another address. What is in flight went to the one before, so that its silence
+    /// says nothing.
+    pub(crate) fn on_moved(&mut self, now: Instant) {
+        self.unanswered_since = self.unanswered_since.map(|since| since.max(now));
+    }
+
     /// When the oldest ack-eliciting packet left that nothing has been acknowledged since; `None`:
     /// no answer is owed.
     pub(crate) fn unanswered_since(&self) -> Option<Instant> {

@@ -257,7 +257,9 @@ impl Validation {
 
     /// A packet of the peer came from `remote`; challenges it there if that is another address.
     pub(crate) fn on_packet_from(&mut self, now: Instant, remote: SocketAddr) {
-        let known = self.remote == Some(remote) && self.is_up();
+        // A peer whose path is too small here as well would otherwise be challenged for each of its challenges.
+        let is_settled = self.is_up() || matches!(self.sizes, Sizes::TooSmall { .. });
+        let known = self.remote == Some(remote) && is_settled;
         self.abandoned = None;
         if known || self.candidate == Some(remote) || self.is_unbound {
             return;

@@ -14,7 +14,14 @@ use crate::id::{PathId, SocketId};
 /// the peer reaches one socket at two addresses.
 #[derive(Debug, Default)]
 pub(super) struct Pairing {
-    paths: BTreeMap<u8, PathId>,
+    pairs: BTreeMap<u8, Pair>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    path: PathId,
+    /// Where the peer's path was last seen; `None`: nothing but an answer has come over it.
+    remote: Option<SocketAddr>,
 }
 
 /// What a packet came over.
@@ -32,7 +39,7 @@ pub(crate) enum Arrival {
 impl Pairing {
     /// Our path on which the peer's path `number` arrives; `None`: not known yet.
     pub(super) fn path_of(&self, number: u8) -> Option<PathId> {
-        self.paths.get(&number).copied()
+        self.pairs.get(&number).map(|pair| pair.path)
     }
 
     /// Decides for an authentic packet of the peer's path `number`, in this order: the path that leads to `remote`;
@@ -65,8 +72,16 @@ impl Pairing {
         if rank == Rank::NotUp {
             self.forget(id);
         }
-        if self.path_of(number) != Some(id) {
-            self.paths.insert(number, id);
+        let seen = Pair {
+            path: id,
+            remote: Some(remote),
+        };
+        let is_new = self.path_of(number) != Some(id);
+        self.pairs.insert(number, seen);
+        if is_new && rank == Rank::SameRemote {
+            // What was paired with it while it was looked for elsewhere would take it there again.
+            self.pairs
+                .retain(|_, other| other.path != id || other.remote == seen.remote);
         }
         Arrival::Path(id)
     }
@@ -78,7 +93,7 @@ impl Pairing {
         if self.path_of(number) == Some(path.id()) {
             return Some(Rank::Paired);
         }
-        let is_paired = self.paths.values().any(|id| *id == path.id());
+        let is_paired = self.pairs.values().any(|pair| pair.path == path.id());
         match is_paired {
             false if path.remote().is_none() => Some(Rank::Vacant),
             false => Some(Rank::Unpaired),
@@ -89,12 +104,15 @@ impl Pairing {
 
     /// The peer answers a challenge over its path `number`: that one arrives on ours, if nothing else is known.
     pub(super) fn on_response(&mut self, id: PathId, number: u8) {
-        self.paths.entry(number).or_insert(id);
+        self.pairs.entry(number).or_insert(Pair {
+            path: id,
+            remote: None,
+        });
     }
 
     /// The path is gone, or leads elsewhere.
     pub(super) fn forget(&mut self, id: PathId) {
-        self.paths.retain(|_, other| *other != id);
+        self.pairs.retain(|_, pair| pair.path != id);
     }
 
     /// # Panics
@@ -102,7 +120,9 @@ impl Pairing {
     /// Panics with the invariant's name if one does not hold.
     pub(super) fn check_invariants(&self, paths: &BTreeMap<PathId, Path>) {
         assert!(
-            self.paths.values().all(|id| paths.contains_key(id)),
+            self.pairs
+                .values()
+                .all(|pair| paths.contains_key(&pair.path)),
             "pairs are those of paths that there are"
         );
     }
