@@ -197,7 +197,8 @@ impl RateControl {
     }
 }
 
-/// An MTU probe that is lost is no sign of congestion (RFC 8899 §3).
+/// What is lost because of its size is no sign of congestion (RFC 8899 §3).
 fn lost_packets(lost: &[ResolvedPacket]) -> u64 {
-    lost.iter().filter(|packet| !packet.is_mtu_probe).count() as u64
+    let is_congestion = |packet: &&ResolvedPacket| !packet.is_mtu_probe && !packet.is_beyond_mtu;
+    lost.iter().filter(is_congestion).count() as u64
 }
