@@ -7,7 +7,7 @@
 mod tests;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     time::{Duration, SystemTime},
 };
@@ -533,11 +533,13 @@ impl StatusTable {
             None => format!("{attempts} handshakes without an answer"),
         };
         let since = at.saturating_duration_since(status.since);
+        // Several uplinks lead to one address.
+        let remotes: BTreeSet<&SocketAddr> = remotes.iter().collect();
         status
             .warns_of_unanswered(at, attempts)
             .then(|| EventKind::HandshakeUnanswered {
                 peer: peer.to_owned(),
-                remotes: remotes.iter().map(SocketAddr::to_string).collect(),
+                remotes: remotes.iter().map(ToString::to_string).collect(),
                 sent_initiations: u64::from(attempts),
                 unanswered_seconds: since.as_secs_f64(),
             })

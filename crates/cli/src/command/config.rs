@@ -141,11 +141,17 @@ fn report(
 
 fn summary(file: &Path, config: &Config) -> String {
     let key = &config.gateway.private_key_file;
+    let paths = plural(config.paths.len(), "path");
+    let paths = match (&config.gateway.auto_uplinks, config.paths.len()) {
+        (None, _) => paths,
+        (Some(_), 0) => "paths as this machine has uplinks".to_owned(),
+        (Some(_), _) => format!("{paths} and those of this machine's other uplinks"),
+    };
     let mut text = format!(
         "{}: ok: gateway `{}`, {}, {}, {}, {}, {}, {}\n",
         file.display(),
         config.gateway.name,
-        plural(config.paths.len(), "path"),
+        paths,
         plural(config.peers.len(), "peer"),
         plural(config.apps.len(), "application"),
         plural(config.listeners.len(), "listener"),

@@ -5,7 +5,7 @@ use std::{
     io::{self, Write},
     net::IpAddr,
     os::unix::fs::{OpenOptionsExt, chown},
-    path::{Path, PathBuf},
+    path::Path,
     thread,
     time::Duration,
 };
@@ -16,13 +16,10 @@ use keiro_control::{
     key::{KeyFileError, load_private_key},
 };
 use keiro_linux::interface::{self, InterfaceAddress};
-use keiro_units::Bandwidth;
 
 use super::keys;
 use crate::{args, failure::Failure, output};
 
-/// The rate of an uplink whose interface has none. Ours: easy to see and to correct.
-const RATE_GUESS: Bandwidth = Bandwidth::from_mbit_per_second(100);
 /// How long links that were just set up may take to get a carrier. Ours: Ethernet negotiates for up
 /// to two seconds.
 const CARRIER_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -177,7 +174,7 @@ fn uplinks(port: u16) -> Result<Vec<Uplink>, Failure> {
     Ok(found
         .iter()
         .enumerate()
-        .map(|(i, address)| uplink(i, address, &routes, link_speed_mbit, port))
+        .map(|(i, address)| uplink(i, address, &routes, port))
         .collect())
 }
 
@@ -219,22 +216,7 @@ fn no_uplink(addresses: &[InterfaceAddress]) -> Failure {
     }
 }
 
-/// The speed that the interface reports; `None`: it has none, as a virtual one.
-fn link_speed_mbit(interface: &str) -> Option<u64> {
-    let path = PathBuf::from("/sys/class/net")
-        .join(interface)
-        .join("speed");
-    let text = fs::read_to_string(path).ok()?;
-    text.trim().parse::<u64>().ok().filter(|mbit| *mbit > 0)
-}
-
-fn uplink(
-    index: usize,
-    address: &InterfaceAddress,
-    routes: &[DefaultRoute],
-    speed: impl Fn(&str) -> Option<u64>,
-    port: u16,
-) -> Uplink {
+fn uplink(index: usize, address: &InterfaceAddress, routes: &[DefaultRoute], port: u16) -> Uplink {
     let interface = &address.interface;
     let mut remark = address.address.to_string();
     match routes.iter().find(|route| route.is_of(address)) {
@@ -244,16 +226,6 @@ fn uplink(
         Some(_) => remark.push_str(", default route"),
         None => remark.push_str(", no default route"),
     }
-    let rate = match speed(interface) {
-        Some(mbit) => {
-            remark.push_str("; the rate is the interface's, write the provider's");
-            Bandwidth::from_mbit_per_second(mbit)
-        }
-        None => {
-            remark.push_str("; the rate is a guess, write the provider's");
-            RATE_GUESS
-        }
-    };
     Uplink {
         name: Name::new(interface)
             .or_else(|_| Name::new(&format!("path{}", index + 1)))
@@ -263,7 +235,7 @@ fn uplink(
             port,
             family: None,
         }),
-        rate,
+        rate: None,
         remark: Some(remark),
     }
 }
@@ -500,24 +472,17 @@ broken\tline
     }
 
     #[test]
-    fn an_uplink_says_where_its_rate_is_from() {
+    fn an_uplink_says_by_which_route_it_leaves() {
         let routes = [route("wan0", Some("192.0.2.254"))];
         let at = address("wan0", "192.0.2.1");
-        let known = uplink(0, &at, &routes, |_| Some(1000), 7600);
-        assert_eq!(known.rate, Bandwidth::from_mbit_per_second(1000));
-        assert_eq!(known.local.to_string(), "wan0:7600");
-        let remark = known.remark.expect("a remark");
+        let routed = uplink(0, &at, &routes, 7600);
+        assert_eq!(routed.local.to_string(), "wan0:7600");
+        let remark = routed.remark.expect("a remark");
+        assert_eq!(remark, "192.0.2.1, default route via 192.0.2.254");
+        let other = uplink(0, &at, &[], 7600);
         assert_eq!(
-            remark,
-            "192.0.2.1, default route via 192.0.2.254; the rate is the interface's, write the provider's"
+            other.remark.expect("a remark"),
+            "192.0.2.1, no default route"
         );
-        let guessed = uplink(0, &at, &[], |_| None, 7600);
-        assert!(
-            guessed
-                .remark
-                .expect("a remark")
-                .contains("no default route; the rate is a guess")
-        );
-        assert_eq!(guessed.rate, RATE_GUESS);
     }
 }

@@ -209,7 +209,7 @@ fn addresses(value: &DeValue<'_>) -> Result<Vec<SocketAddr>, ValueError> {
     for one in array.iter() {
         let address = address_in(string(one.get_ref())?)?;
         if address.ip().is_multicast() || is_broadcast(&address) {
-            let message = format!("`{address}` is a group's address");
+            let message = format!("`{address}` is a multicast address");
             return Err(ValueError::new(message, "write an address of this machine"));
         }
         if !found.insert(address) {

@@ -85,6 +85,16 @@ impl Config {
         endpoints.filter_map(name).collect()
     }
 
+    /// A path, and the further ones over its uplink.
+    pub fn with_further(&self, path: PathIndex) -> Vec<PathIndex> {
+        let is_over =
+            |index: &PathIndex| *index == path || self[*index].origin == PathOrigin::Further(path);
+        (0..self.paths.len())
+            .map(PathIndex)
+            .filter(is_over)
+            .collect()
+    }
+
     fn add_auto_paths(&mut self, auto: &AutoUplinks, found: &Found) {
         for (number, interface) in found.interfaces.iter().filter(|i| i.is_auto).enumerate() {
             if self.paths.len() >= PATHS_MAX {
@@ -317,6 +327,8 @@ mod tests {
                 "eth0-2 eth0:7600 192.0.2.2:1"
             ]
         );
+        let over = resolved.with_further(PathIndex(0));
+        assert_eq!(over, [PathIndex(0), PathIndex(2)], "with eth0, eth0-2");
         // The same findings give the same configuration, and none no path.
         assert!(config.resolved(&found).diff(&resolved).is_empty());
         assert_eq!(paths(&config.resolved(&Found::default())), [] as [&str; 0]);

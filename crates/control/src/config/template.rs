@@ -30,10 +30,9 @@ pub struct Uplink {
     pub name: Name,
     /// Where the gateway sends and listens on it.
     pub local: Local,
-    /// Its rate, or a guess.
-    pub rate: Bandwidth,
-    /// A remark for the user, one line: for example the interface, and that the rate is the link's and
-    /// not the provider's.
+    /// `None`: what it carries.
+    pub rate: Option<Bandwidth>,
+    /// A remark for the user, one line: for example its address and route.
     pub remark: Option<String>,
 }
 
@@ -43,7 +42,7 @@ impl Template {
         let uplink = |name: &str, local: Local, mbit, remark: &str| Uplink {
             name: Name(name.to_owned()),
             local,
-            rate: Bandwidth::from_mbit_per_second(mbit),
+            rate: Some(Bandwidth::from_mbit_per_second(mbit)),
             remark: Some(remark.to_owned()),
         };
         let fixed = Local::Address(SocketAddr::from(([198, 51, 100, 1], DEFAULT_PATH_PORT)));
@@ -109,8 +108,12 @@ impl Template {
             }
             let _ = write!(text, "\nname = \"{}\"\n", uplink.name);
             write_local(&mut text, &uplink.local, i == 0);
-            let comment = if i == 0 { RATE } else { "" };
-            let _ = writeln!(text, "{comment}rate = \"{}\"", Text(uplink.rate));
+            text.push_str(if i == 0 { RATE } else { "" });
+            let _ = match uplink.rate {
+                Some(rate) => writeln!(text, "rate = \"{}\"", Text(rate)),
+                None if i == 0 => writeln!(text, "#rate = \"100Mbit\""),
+                None => Ok(()),
+            };
             text.push_str(if i == 0 { PATH_OPTIONS } else { "" });
         }
         text

@@ -78,7 +78,7 @@ pub(super) fn local_address(value: &DeValue<'_>) -> Result<SocketAddr, ValueErro
     let address = socket_address(value)?;
     if address.ip().is_multicast() || is_broadcast(&address) {
         return Err(ValueError::new(
-            format!("`{address}` is a group's address"),
+            format!("`{address}` is a multicast address"),
             "write an address of this machine",
         ));
     }

@@ -2,8 +2,8 @@
 //!
 //! An initiation leaves over every path at once. The first copy that comes is read and answered where it came
 //! from. If that path carries packets in one direction only, the handshake would have to wait for its next
-//! attempt; so a copy that comes another way within a short time gets the same response there. No key agreement
-//! is repeated for it. A response is shorter than its initiation and leaves once for each way, so copies
+//! attempt; so a copy that comes from another source within a short time gets the same response there. No key agreement
+//! is repeated for it. A response is shorter than its initiation and leaves once to each source, so copies
 //! of a recorded initiation from forged addresses cause no more bytes than they have.
 
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
@@ -17,8 +17,8 @@ use crate::{
 
 /// Copies that come later are replays. Ours: far more than the delays of one gateway's paths differ.
 const COPIES_WITHIN: Duration = Duration::from_secs(1);
-/// Ways on which one initiation is answered. Ours: more paths than a gateway has.
-const WAYS_MAX: usize = 16;
+/// Sources whose copies of one initiation are answered. Ours: more paths than a gateway has.
+const SOURCES_MAX: usize = 16;
 /// Initiations whose copies are answered; at the bound those of the oldest are not. Ours.
 const RECENT_MAX: usize = 64;
 
@@ -35,7 +35,7 @@ struct Answer {
     response: Vec<u8>,
     answered_at: Instant,
     /// Where copies came from that were answered, the first included.
-    ways: Vec<(SocketId, SocketAddr)>,
+    sources: Vec<(SocketId, SocketAddr)>,
 }
 
 impl Answers {
@@ -44,7 +44,7 @@ impl Answers {
         &mut self,
         now: Instant,
         peer: PeerId,
-        way: (SocketId, SocketAddr),
+        source: (SocketId, SocketAddr),
         initiation: &[u8],
         response: &[u8],
     ) {
@@ -60,25 +60,25 @@ impl Answers {
             initiation,
             response: response.to_vec(),
             answered_at: now,
-            ways: vec![way],
+            sources: vec![source],
         });
     }
 
-    /// The response for a further copy of an initiation that has come another way, and whose initiation it is;
+    /// The response for a further copy of an initiation that has come from another source, and whose initiation it is;
     /// `None`: it is no copy, or one that is not answered any more.
     pub(super) fn take_for_copy(
         &mut self,
         now: Instant,
-        way: (SocketId, SocketAddr),
+        source: (SocketId, SocketAddr),
         packet: &[u8],
     ) -> Option<(PeerId, Vec<u8>)> {
         self.forget_old(now);
         let mut recent = self.recent.iter_mut();
         let answer = recent.find(|answer| answer.initiation == packet)?;
-        if answer.ways.len() >= WAYS_MAX || answer.ways.contains(&way) {
+        if answer.sources.len() >= SOURCES_MAX || answer.sources.contains(&source) {
             return None;
         }
-        answer.ways.push(way);
+        answer.sources.push(source);
         Some((answer.peer, answer.response.clone()))
     }
 
@@ -106,7 +106,7 @@ impl Answers {
                 RESPONSE_LEN,
                 "a response is shorter than its initiation"
             );
-            assert!(answer.ways.len() <= WAYS_MAX, "ways of one answer");
+            assert!(answer.sources.len() <= SOURCES_MAX, "sources of one answer");
         }
     }
 }

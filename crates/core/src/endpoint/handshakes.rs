@@ -144,8 +144,8 @@ impl Endpoint {
     /// Answers a further copy of an initiation that was answered where its first copy came from; `false`: it is
     /// none.
     fn answer_copy(&mut self, now: Instant, meta: DatagramMeta, packet: &[u8]) -> bool {
-        let way = (meta.socket, meta.remote);
-        let Some((id, response)) = self.answers.take_for_copy(now, way, packet) else {
+        let source = (meta.socket, meta.remote);
+        let Some((id, response)) = self.answers.take_for_copy(now, source, packet) else {
             return false;
         };
         debug_assert!(response.len() < packet.len(), "a copy amplifies nothing");
@@ -153,7 +153,7 @@ impl Endpoint {
             session.on_handshake_received(now, meta, packet.len());
         }
         self.stats.answered_copies += 1;
-        self.debit(now, id, way, response.len());
+        self.debit(now, id, source, response.len());
         self.push_out(meta.socket, meta.remote, response);
         true
     }
@@ -221,9 +221,9 @@ impl Endpoint {
         };
         self.add_epoch(now, id, &agreed, new);
         self.stats.accepted_messages += 1;
-        let way = (meta.socket, meta.remote);
-        self.answers.on_answered(now, id, way, packet, &response);
-        self.debit(now, id, way, response.len());
+        let source = (meta.socket, meta.remote);
+        self.answers.on_answered(now, id, source, packet, &response);
+        self.debit(now, id, source, response.len());
         self.push_out(meta.socket, meta.remote, response);
     }
 

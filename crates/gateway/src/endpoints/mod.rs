@@ -226,7 +226,7 @@ impl Host {
             true => {
                 "; the peer is not reached by this name: check DNS (`getent ahosts`), or write an address"
             }
-            false => "; the addresses of before are used",
+            false => "; the previous addresses are used",
         }
     }
 }

@@ -11,7 +11,7 @@ pub(super) fn refusal(ip: IpAddr, own: &[IpAddr]) -> Option<&'static str> {
         return Some("a loopback address");
     }
     if ip.is_multicast() {
-        return Some("a group's address");
+        return Some("a multicast address");
     }
     let (is_broadcast, is_link_local, is_nowhere) = match ip {
         IpAddr::V4(v4) => (v4.is_broadcast(), v4.is_link_local(), v4.octets()[0] == 0),

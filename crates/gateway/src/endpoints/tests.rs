@@ -61,8 +61,8 @@ fn answers_that_are_of_no_use_are_refused_with_a_reason() {
         ("0.0.0.0", "", "0.0.0.0 is no machine's address"),
         ("0.1.2.3", "", "0.1.2.3 is no machine's address"),
         ("::", "", ":: is no machine's address"),
-        ("224.0.0.1", "", "224.0.0.1 is a group's address"),
-        ("ff02::1", "", "ff02::1 is a group's address"),
+        ("224.0.0.1", "", "224.0.0.1 is a multicast address"),
+        ("ff02::1", "", "ff02::1 is a multicast address"),
         (
             "255.255.255.255",
             "",
@@ -126,7 +126,7 @@ fn failures_are_named_once_and_leave_the_addresses_of_before() {
     assert_eq!(endpoints.problems(), [] as [&str; 0]);
     let report = fail(&mut endpoints).report.expect("it is news");
     assert!(
-        report.contains("the addresses of before are used"),
+        report.contains("the previous addresses are used"),
         "{report}"
     );
     assert_eq!(hub(&endpoints), ips("192.0.2.1"));

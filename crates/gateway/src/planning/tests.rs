@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use keiro_control::{
-    config::{AppIndex, Class, Config, Name, PathIndex, PeerIndex},
+    config::{AppIndex, Class, Config, Name, PathIndex, PathOrigin, PeerIndex},
     protocol::{AssignedBy, JudgedBy, WhatIf},
 };
 use keiro_planner::{
@@ -570,6 +570,17 @@ fn what_is_supposed_changes_the_answer_and_nothing_else() {
     let (newly_unmet, _) = suppose(&["latency-target A4 5ms"]);
     assert_eq!(newly_unmet, [""; 0]);
     assert_eq!(input.up.len(), 2);
+}
+
+#[test]
+fn a_lost_path_takes_the_further_ones_over_its_uplink_along() {
+    let mut config = paper("", "");
+    config.paths[1].origin = PathOrigin::Further(PathIndex(0));
+    for (path, left) in [("path1", 0), ("path2", 1)] {
+        let lose = WhatIf::LosePath { path: path.into() };
+        let supposed = suppose(&config, &both_up(), &[lose]).unwrap();
+        assert_eq!(supposed.input.up.len(), left, "{path}");
+    }
 }
 
 #[test]

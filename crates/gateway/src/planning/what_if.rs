@@ -72,10 +72,13 @@ impl Supposed {
         })?;
         let idle = match change {
             WhatIf::LosePath { path } => {
-                let index = self.path(path)?;
-                let idle = (!self.is_up(index)).then(|| format!("{path} is down already"));
-                self.input = self.input.without(index);
-                idle
+                // With its uplink, all paths over it are lost.
+                let lost = self.config.with_further(self.path(path)?);
+                let was_up = lost.iter().any(|index| self.is_up(*index));
+                for index in lost {
+                    self.input = self.input.without(index);
+                }
+                (!was_up).then(|| format!("{path} is down already"))
             }
             WhatIf::AddApp { app, count } => {
                 let like = self.app(app)?;

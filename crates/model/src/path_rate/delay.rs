@@ -1,4 +1,4 @@
-//! Delays of one path: the way without a queue, and the control loop without the forward queue.
+//! Delays of one path: that of the route without a queue, and the control loop without the forward queue.
 
 use keiro_units::Instant;
 
@@ -32,7 +32,7 @@ impl BaseDelay {
         delay - base
     }
 
-    /// The way has become longer: `queue`, s, of what looked like a queue belongs to it.
+    /// The route has become longer: `queue`, s, of what looked like a queue belongs to it.
     pub(super) fn lengthen(&mut self, now: Instant, queue: f64) {
         let base = [self.current, self.previous];
         let base = base.into_iter().flatten().reduce(f64::min);

@@ -1,4 +1,4 @@
-//! What the law takes and how it names what limits the rate.
+//! What the controller takes and how it names what limits the rate.
 
 use std::{fmt, time::Duration};
 

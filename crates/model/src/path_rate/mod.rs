@@ -1,7 +1,7 @@
 //! What one path may be sent at, found without knowing the line.
 //!
 //! The sender holds back what the line would only queue: its own queues know priorities and deadlines,
-//! the line's buffer does not. The law needs the receiver's stamps alone:
+//! the line's buffer does not. The controller needs the receiver's stamps alone:
 //!
 //! - **Delivery rate.** What arrives while a queue stands is what the bottleneck carries, as exactly as
 //!   the stamps are; the rate follows it in both directions.
@@ -15,7 +15,7 @@
 //! - **Loss** counts where it grows with the rate: what the line loses at any rate is learnt and made up
 //!   for.
 //! - **Drains.** A queue that never empties hides in the base delay. Every ten seconds of it, the sender
-//!   lets it go for a moment. What does not go then is no queue: the way has become longer.
+//!   lets it go for a moment. What does not go then is no queue: the route has become longer.
 //!
 //! What is sent by choice of the application says nothing but that at least that much is carried.
 
@@ -170,7 +170,7 @@ struct Round {
     first: Option<Mark>,
     /// Shortest queue, s.
     queue: f64,
-    /// The law held something back.
+    /// The controller held something back.
     is_blocked: bool,
 }
 
@@ -206,7 +206,7 @@ pub struct PathRate {
     round: Round,
     in_flight: f64,
     queue: f64,
-    /// Something waited that the law held back.
+    /// Something waited that the controller held back.
     blocked_at: Option<Instant>,
     /// Nothing waited since; `None`: something does.
     idle_since: Option<Instant>,
@@ -344,7 +344,7 @@ impl PathRate {
         }
     }
 
-    /// Something waits that the law does not let go yet.
+    /// Something waits that the controller does not let go yet.
     pub fn on_blocked(&mut self, now: Instant) {
         let is_old = |at: Option<Instant>| at.is_some_and(|at| seconds(now, at) > CONFIRMED_FOR);
         if is_old(self.confirmed_at) && is_old(self.blocked_at) {
@@ -567,7 +567,7 @@ impl PathRate {
         };
     }
 
-    /// `arrived`, bytes/s, in a round in which the law held packets back.
+    /// `arrived`, bytes/s, in a round in which the controller held packets back.
     fn grow(&mut self, now: Instant, arrived: f64) {
         if arrived >= self.rate * 0.8 {
             self.confirmed_at = Some(now);

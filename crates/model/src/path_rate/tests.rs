@@ -3,7 +3,7 @@ use super::*;
 const NOW: Instant = Instant::from_nanos(1_000_000_000);
 const MS: Duration = Duration::from_millis(1);
 
-fn law(limit: Option<Bandwidth>) -> PathRate {
+fn controller(limit: Option<Bandwidth>) -> PathRate {
     PathRate::new(NOW, limit, ByteCount::new(1500))
 }
 
@@ -25,9 +25,9 @@ fn feedback(now: Instant, round_trip: Duration, packets: u64) -> Feedback {
     }
 }
 
-/// Feeds one packet every `every` for `time`; whether the law holds packets back meanwhile.
+/// Feeds one packet every `every` for `time`; whether the controller holds packets back meanwhile.
 fn feed(
-    law: &mut PathRate,
+    controller: &mut PathRate,
     from: Instant,
     time: Duration,
     every: Duration,
@@ -36,51 +36,60 @@ fn feed(
     let mut now = from;
     while now < from + time {
         now += every;
-        law.on_sent(now);
+        controller.on_sent(now);
         match is_blocked {
-            true => law.on_blocked(now),
-            false => law.on_idle(now),
+            true => controller.on_blocked(now),
+            false => controller.on_idle(now),
         }
-        law.on_feedback(&feedback(now, 20 * MS, 1));
-        law.check_invariants();
+        controller.on_feedback(&feedback(now, 20 * MS, 1));
+        controller.check_invariants();
     }
     now
 }
 
 #[test]
 fn a_new_path_begins_with_ten_packets_a_round_trip_and_a_megabit_at_most() {
-    let mut law = law(None);
-    law.on_round_trip(600 * MS);
-    assert_eq!(law.rate().as_bits_per_second(), 200_000);
-    law.on_round_trip(2 * MS);
-    assert_eq!(law.rate(), Bandwidth::from_mbit_per_second(1));
-    assert_eq!(law.state(NOW), State::LimitedByApplication);
+    let mut controller = controller(None);
+    controller.on_round_trip(600 * MS);
+    assert_eq!(controller.rate().as_bits_per_second(), 200_000);
+    controller.on_round_trip(2 * MS);
+    assert_eq!(controller.rate(), Bandwidth::from_mbit_per_second(1));
+    assert_eq!(controller.state(NOW), State::LimitedByApplication);
 }
 
 #[test]
 fn a_rate_grows_only_by_what_arrives() {
-    let mut law = law(None);
-    law.on_round_trip(20 * MS);
+    let mut controller = controller(None);
+    controller.on_round_trip(20 * MS);
     // 12 Mbit/s arrive; twice of that at most is sent.
-    feed(&mut law, NOW, Duration::from_secs(3), MS, true);
-    let rate = law.rate().as_bits_per_second();
+    feed(&mut controller, NOW, Duration::from_secs(3), MS, true);
+    let rate = controller.rate().as_bits_per_second();
     assert!((12_000_000..=24_200_000).contains(&rate), "{rate}");
-    assert_eq!(law.state(NOW + Duration::from_secs(3)), State::Startup);
+    assert_eq!(
+        controller.state(NOW + Duration::from_secs(3)),
+        State::Startup
+    );
 }
 
 #[test]
 fn what_the_application_chooses_to_send_neither_raises_nor_lowers_the_rate() {
-    let mut law = law(None);
-    law.on_round_trip(20 * MS);
-    let now = feed(&mut law, NOW, Duration::from_secs(1), MS, true);
-    let before = law.rate();
-    let now = feed(&mut law, now, Duration::from_secs(60), 10 * MS, false);
-    assert_eq!(law.rate(), before);
-    assert_eq!(law.state(now), State::LimitedByApplication);
+    let mut controller = controller(None);
+    controller.on_round_trip(20 * MS);
+    let now = feed(&mut controller, NOW, Duration::from_secs(1), MS, true);
+    let before = controller.rate();
+    let now = feed(
+        &mut controller,
+        now,
+        Duration::from_secs(60),
+        10 * MS,
+        false,
+    );
+    assert_eq!(controller.rate(), before);
+    assert_eq!(controller.state(now), State::LimitedByApplication);
     // Nothing has confirmed it for a minute.
-    law.on_blocked(now);
+    controller.on_blocked(now);
     assert_eq!(
-        law.rate().as_bits_per_second(),
+        controller.rate().as_bits_per_second(),
         before.as_bits_per_second() / 2
     );
 }
@@ -88,33 +97,36 @@ fn what_the_application_chooses_to_send_neither_raises_nor_lowers_the_rate() {
 #[test]
 fn the_configured_rate_is_never_exceeded() {
     let limit = Bandwidth::from_mbit_per_second(5);
-    let mut law = law(Some(limit));
-    let now = feed(&mut law, NOW, Duration::from_secs(3), MS, true);
-    law.on_trains(now, Bandwidth::from_mbit_per_second(1000));
-    let now = feed(&mut law, now, Duration::from_secs(3), MS, true);
-    assert_eq!((law.rate(), law.pacing_rate()), (limit, limit));
-    assert_eq!(law.state(now), State::LimitedByConfiguration);
-    law.set_limit(Some(Bandwidth::from_mbit_per_second(1)));
-    assert_eq!(law.rate(), Bandwidth::from_mbit_per_second(1));
+    let mut controller = controller(Some(limit));
+    let now = feed(&mut controller, NOW, Duration::from_secs(3), MS, true);
+    controller.on_trains(now, Bandwidth::from_mbit_per_second(1000));
+    let now = feed(&mut controller, now, Duration::from_secs(3), MS, true);
+    assert_eq!(
+        (controller.rate(), controller.pacing_rate()),
+        (limit, limit)
+    );
+    assert_eq!(controller.state(now), State::LimitedByConfiguration);
+    controller.set_limit(Some(Bandwidth::from_mbit_per_second(1)));
+    assert_eq!(controller.rate(), Bandwidth::from_mbit_per_second(1));
 }
 
 #[test]
 fn a_capacity_by_trains_is_believed_by_halves_and_only_when_that_arrives() {
-    let mut law = law(None);
-    law.on_round_trip(20 * MS);
-    law.on_trains(NOW, Bandwidth::from_mbit_per_second(100));
+    let mut controller = controller(None);
+    controller.on_round_trip(20 * MS);
+    controller.on_trains(NOW, Bandwidth::from_mbit_per_second(100));
     assert!(
-        law.rate() <= Bandwidth::from_mbit_per_second(1),
+        controller.rate() <= Bandwidth::from_mbit_per_second(1),
         "not before a round"
     );
     // The line carries 3 Mbit/s.
-    let now = feed(&mut law, NOW, 300 * MS, 4 * MS, true);
-    law.on_trains(now, Bandwidth::from_mbit_per_second(100));
-    feed(&mut law, now, Duration::from_secs(2), 4 * MS, true);
+    let now = feed(&mut controller, NOW, 300 * MS, 4 * MS, true);
+    controller.on_trains(now, Bandwidth::from_mbit_per_second(100));
+    feed(&mut controller, now, Duration::from_secs(2), 4 * MS, true);
     assert!(
-        matches!(law.hint, Hint::Refuted { .. }),
+        matches!(controller.hint, Hint::Refuted { .. }),
         "what does not arrive is not believed: {:?}",
-        law.hint
+        controller.hint
     );
 }
 
@@ -126,7 +138,7 @@ fn feedback_that_cannot_be_is_borne() {
         Some(Bandwidth::ZERO),
         Some(Bandwidth::from_bits_per_second(u64::MAX)),
     ] {
-        let mut law = law(limit);
+        let mut controller = controller(limit);
         for step in 0u64..3000 {
             let far = if step % 3 == 0 { u64::MAX } else { step };
             let now = Instant::from_nanos(if step % 7 == 0 {
@@ -134,10 +146,10 @@ fn feedback_that_cannot_be_is_borne() {
             } else {
                 step * 1_000_000
             });
-            law.on_sent(now);
-            law.on_blocked(now);
-            law.on_trains(now, Bandwidth::from_bits_per_second(far));
-            law.on_feedback(&Feedback {
+            controller.on_sent(now);
+            controller.on_blocked(now);
+            controller.on_trains(now, Bandwidth::from_bits_per_second(far));
+            controller.on_feedback(&Feedback {
                 now,
                 acked: ByteCount::new(far),
                 acked_packets: far,
@@ -152,15 +164,19 @@ fn feedback_that_cannot_be_is_borne() {
                 }),
             });
             if step % 100 == 0 {
-                law.on_return(now);
-                law.set_packet(ByteCount::new(far % 9000));
+                controller.on_return(now);
+                controller.set_packet(ByteCount::new(far % 9000));
             }
-            law.check_invariants();
+            controller.check_invariants();
             assert!(
-                law.window().get() > 0 && law.pacing_rate() > Bandwidth::ZERO,
-                "{law:?}"
+                controller.window().get() > 0 && controller.pacing_rate() > Bandwidth::ZERO,
+                "{controller:?}"
             );
-            let _ = (law.queue(), law.target_queue(), law.state(now));
+            let _ = (
+                controller.queue(),
+                controller.target_queue(),
+                controller.state(now),
+            );
         }
     }
 }

@@ -1,6 +1,6 @@
 //! One direction of a path in virtual time: packets over an emulated link, acknowledgements back.
 //!
-//! It has what the law depends on and nothing else: a pacer, packets in flight, acknowledgements after
+//! It has what the controller depends on and nothing else: a pacer, packets in flight, acknowledgements after
 //! sixteen packets or a millisecond, losses three packets later.
 
 use std::{collections::VecDeque, time::Duration};
@@ -111,7 +111,7 @@ struct Ack {
 #[derive(Debug)]
 pub(crate) struct Line {
     setting: Setting,
-    pub(crate) law: PathRate,
+    pub(crate) controller: PathRate,
     pub(crate) now: Instant,
     link: Medium,
     config: LinkConfig,
@@ -141,10 +141,10 @@ pub(crate) struct Line {
 impl Line {
     pub(crate) fn new(setting: &Setting) -> Self {
         let now = Instant::from_nanos(1_000_000_000);
-        let mut law = PathRate::new(now, None, ByteCount::new(PACKET));
-        law.on_round_trip(setting.link.delay + setting.back);
+        let mut controller = PathRate::new(now, None, ByteCount::new(PACKET));
+        controller.on_round_trip(setting.link.delay + setting.back);
         Self {
-            law,
+            controller,
             now,
             link: Medium::new(setting),
             config: setting.link,
@@ -226,7 +226,7 @@ impl Line {
     }
 
     fn has_room(&self) -> bool {
-        self.in_flight < self.law.window().get()
+        self.in_flight < self.controller.window().get()
     }
 
     fn step(&mut self) {
@@ -249,23 +249,23 @@ impl Line {
             let known_for = self.now - self.same_since;
             if known_for > TRAINS_TAKE + self.setting.back {
                 let rate = self.config.rate.expect("a rate");
-                self.law.on_trains(self.now, rate);
+                self.controller.on_trains(self.now, rate);
             }
         }
-        self.law.check_invariants();
+        self.controller.check_invariants();
     }
 
     fn send(&mut self) {
         while self.waits() {
             if !self.has_room() || self.pacer > self.now {
-                self.law.on_blocked(self.now);
+                self.controller.on_blocked(self.now);
                 return;
             }
             let is_thin = self.thin_waits > 0;
             let thin = self.setting.thin.map_or(0, |(bytes, _)| bytes);
             let bytes = if is_thin { thin } else { PACKET };
             self.thin_waits -= u64::from(is_thin);
-            self.law.on_sent(self.now);
+            self.controller.on_sent(self.now);
             let number = self.first + self.sent.len() as u64;
             self.sent.push_back(Sent {
                 at: self.now,
@@ -276,7 +276,7 @@ impl Line {
             self.in_flight += bytes;
             self.packets_sent += 1;
             let time = self
-                .law
+                .controller
                 .pacing_rate()
                 .transmission_time_ceil(ByteCount::new(bytes));
             self.pacer = self.pacer.max(self.now - CREDIT) + time;
@@ -287,7 +287,7 @@ impl Line {
                 self.in_link.push_back((ticket, number));
             }
         }
-        self.law.on_idle(self.now);
+        self.controller.on_idle(self.now);
     }
 
     fn is_policed(&mut self, bytes: u64) -> bool {
@@ -379,7 +379,7 @@ impl Line {
             }
         }
         self.packets_lost += lost;
-        self.law.on_feedback(&Feedback {
+        self.controller.on_feedback(&Feedback {
             now: self.now,
             acked: ByteCount::new(bytes),
             acked_packets: ack.numbers.len() as u64,

@@ -160,7 +160,7 @@ fn from_idle(setting: &Setting, rate: f64, time: Duration, window: Duration) -> 
 }
 
 #[test]
-#[ignore = "prints what the law does"]
+#[ignore = "prints what the controller does"]
 fn course() {
     let number = |name: &str, default: f64| {
         std::env::var(name).map_or(default, |value| value.parse().unwrap())
@@ -183,15 +183,15 @@ fn course() {
             "{:7.3} {:.3} of line, {} {} window {} queue {:.1}/{:.1} ms, real {:.1}",
             ms(line.now - keiro_units::Instant::from_nanos(1_000_000_000)) / 1e3,
             share(&line, step, rate),
-            line.law.rate(),
-            line.law.state(line.now),
-            line.law.window().get(),
-            ms(line.law.queue()),
-            ms(line.law.target_queue()),
+            line.controller.rate(),
+            line.controller.state(line.now),
+            line.controller.window().get(),
+            ms(line.controller.queue()),
+            ms(line.controller.target_queue()),
             ms(line.queue(step, 0.99, false))
         );
     }
-    println!("{:#?}", line.law);
+    println!("{:#?}", line.controller);
 }
 
 #[test]
@@ -238,9 +238,9 @@ fn bulk_after_a_minute_of_thin_traffic_has_the_line_as_soon_as_from_idle() {
             line.apply(Change::Bulk(known));
             line.run_for(5 * SECOND);
             line.apply(Change::Bulk(false));
-            let before = line.law.rate();
+            let before = line.controller.rate();
             line.run_for(60 * SECOND);
-            let after = line.law.rate();
+            let after = line.controller.rate();
             line.apply(Change::Bulk(true));
             line.run_for(4 * SECOND);
             let reached = share(&line, SECOND, rate);

@@ -85,7 +85,7 @@ fn what_is_wrong_is_said_with_its_place() {
             "\"192.0.2.1:7602\"",
             "f:24:10: listen: this is a text",
         ),
-        ("192.0.2.1:7602", "224.0.0.1:7602", "is a group's address"),
+        ("192.0.2.1:7602", "224.0.0.1:7602", "is a multicast address"),
         (
             "cert = ",
             "crt = ",

@@ -332,7 +332,7 @@ fn a_template_for_odd_values_is_valid() {
         uplinks: vec![Uplink {
             name: Name::new("p").unwrap(),
             local: Local::Address("[2001:db8::1]:7600".parse().unwrap()),
-            rate: Bandwidth::from_bits_per_second(1_234_567),
+            rate: Some(Bandwidth::from_bits_per_second(1_234_567)),
             remark: Some("two\nlines".to_owned()),
         }],
         auto: false,
@@ -340,7 +340,7 @@ fn a_template_for_odd_values_is_valid() {
     };
     let config = Config::parse(&template.render(), "f").unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(config.gateway.private_key_file, template.private_key_file);
-    assert_eq!(config.paths[0].rate, Some(template.uplinks[0].rate));
+    assert_eq!(config.paths[0].rate, template.uplinks[0].rate);
 }
 
 #[test]

@@ -22,16 +22,16 @@ use crate::{
 pub(super) struct RateControl {
     configured: Option<Bandwidth>,
     /// `None`: the rate is configured.
-    law: Option<PathRate>,
+    controller: Option<PathRate>,
 }
 
 impl RateControl {
     /// `mtu`: largest IP packet.
     pub(super) fn new(configured: Option<Bandwidth>, mtu: u16) -> Self {
-        let law = || PathRate::new(Instant::ZERO, None, ByteCount::new(u64::from(mtu)));
+        let controller = || PathRate::new(Instant::ZERO, None, ByteCount::new(u64::from(mtu)));
         Self {
             configured,
-            law: configured.is_none().then(law),
+            controller: configured.is_none().then(controller),
         }
     }
 
@@ -43,52 +43,52 @@ impl RateControl {
     pub(super) fn reconfigure(&mut self, now: Instant, configured: Option<Bandwidth>, mtu: u16) {
         self.configured = configured;
         if configured.is_some() {
-            self.law = None;
-        } else if self.law.is_none() {
-            self.law = Some(PathRate::new(now, None, ByteCount::new(u64::from(mtu))));
+            self.controller = None;
+        } else if self.controller.is_none() {
+            self.controller = Some(PathRate::new(now, None, ByteCount::new(u64::from(mtu))));
         }
     }
 
     /// The path leads to another address.
     pub(super) fn on_moved(&mut self, now: Instant, mtu: u16) {
-        if let Some(law) = &mut self.law {
-            *law = PathRate::new(now, None, ByteCount::new(u64::from(mtu)));
+        if let Some(controller) = &mut self.controller {
+            *controller = PathRate::new(now, None, ByteCount::new(u64::from(mtu)));
         }
     }
 
     pub(super) fn on_validated(&mut self, round_trip: Duration) {
-        if let Some(law) = &mut self.law {
-            law.on_round_trip(round_trip);
+        if let Some(controller) = &mut self.controller {
+            controller.on_round_trip(round_trip);
         }
     }
 
     pub(super) fn on_return(&mut self, now: Instant) {
-        if let Some(law) = &mut self.law {
-            law.on_return(now);
+        if let Some(controller) = &mut self.controller {
+            controller.on_return(now);
         }
     }
 
     pub(super) fn on_mtu(&mut self, mtu: u16) {
-        if let Some(law) = &mut self.law {
-            law.set_packet(ByteCount::new(u64::from(mtu)));
+        if let Some(controller) = &mut self.controller {
+            controller.set_packet(ByteCount::new(u64::from(mtu)));
         }
     }
 
     pub(super) fn on_sent(&mut self, now: Instant) {
-        if let Some(law) = &mut self.law {
-            law.on_sent(now);
+        if let Some(controller) = &mut self.controller {
+            controller.on_sent(now);
         }
     }
 
     pub(super) fn on_blocked(&mut self, now: Instant) {
-        if let Some(law) = &mut self.law {
-            law.on_blocked(now);
+        if let Some(controller) = &mut self.controller {
+            controller.on_blocked(now);
         }
     }
 
     pub(super) fn on_idle(&mut self, now: Instant) {
-        if let Some(law) = &mut self.law {
-            law.on_idle(now);
+        if let Some(controller) = &mut self.controller {
+            controller.on_idle(now);
         }
     }
 
@@ -100,7 +100,7 @@ impl RateControl {
         lost: &[ResolvedPacket],
         in_flight: u64,
     ) {
-        let Some(law) = &mut self.law else {
+        let Some(controller) = &mut self.controller else {
             return;
         };
         let bytes = outcome.acked.iter().map(|acked| u64::from(acked.ip_bytes));
@@ -111,7 +111,7 @@ impl RateControl {
             received_us: ack.frame.received_at_us,
             round_trip: ack.received_at.saturating_duration_since(largest.sent_at),
         });
-        law.on_feedback(&Feedback {
+        controller.on_feedback(&Feedback {
             now: ack.now,
             acked: ByteCount::new(bytes.sum()),
             acked_packets: outcome.acked.len() as u64,
@@ -124,8 +124,8 @@ impl RateControl {
 
     /// A timer has declared packets lost.
     pub(super) fn on_lost(&mut self, now: Instant, lost: &[ResolvedPacket], in_flight: u64) {
-        if let (Some(law), false) = (&mut self.law, lost.is_empty()) {
-            law.on_feedback(&Feedback {
+        if let (Some(controller), false) = (&mut self.controller, lost.is_empty()) {
+            controller.on_feedback(&Feedback {
                 now,
                 acked: ByteCount::ZERO,
                 acked_packets: 0,
@@ -138,14 +138,14 @@ impl RateControl {
     }
 
     pub(super) fn on_trains(&mut self, now: Instant, found: Found) {
-        if let Some(law) = &mut self.law {
-            law.on_trains(now, found.capacity.rate);
+        if let Some(controller) = &mut self.controller {
+            controller.on_trains(now, found.capacity.rate);
         }
     }
 
     /// So many more IP bytes may be in flight beside `in_flight`.
     pub(super) fn has_room(&self, in_flight: u64) -> bool {
-        let window = self.law.as_ref().map(PathRate::window);
+        let window = self.controller.as_ref().map(PathRate::window);
         window.is_none_or(|window| in_flight < window.get())
     }
 
@@ -153,8 +153,8 @@ impl RateControl {
     /// capacity: packets then wait here, in the order of their deadlines, and not in the network. A
     /// twentieth is within the random error of the estimate.
     pub(super) fn pacing_rate(&self, found: Option<Found>) -> Bandwidth {
-        match (&self.law, self.configured) {
-            (Some(law), _) => law.pacing_rate(),
+        match (&self.controller, self.configured) {
+            (Some(controller), _) => controller.pacing_rate(),
             (None, None) => Bandwidth::ZERO,
             (None, Some(rate)) => {
                 let found = found.map(|found| found.capacity.low);
@@ -167,32 +167,32 @@ impl RateControl {
 
     /// What the path carries, as far as is known.
     pub(super) fn rate(&self, found: Option<Found>) -> Bandwidth {
-        match &self.law {
-            Some(law) => law.rate(),
+        match &self.controller {
+            Some(controller) => controller.rate(),
             None => self.pacing_rate(found),
         }
     }
 
     /// `None`: the rate is configured.
     pub(super) fn snapshot(&self, now: Instant) -> Option<RateSnapshot> {
-        let law = self.law.as_ref()?;
+        let controller = self.controller.as_ref()?;
         Some(RateSnapshot {
-            state: law.state(now),
-            rate: law.rate(),
-            window: law.window(),
-            queue: law.queue(),
-            target_queue: law.target_queue(),
+            state: controller.state(now),
+            rate: controller.rate(),
+            window: controller.window(),
+            queue: controller.queue(),
+            target_queue: controller.target_queue(),
         })
     }
 
     pub(super) fn check_invariants(&self) {
         assert_ne!(
             self.configured.is_some(),
-            self.law.is_some(),
+            self.controller.is_some(),
             "a path's rate has one owner"
         );
-        if let Some(law) = &self.law {
-            law.check_invariants();
+        if let Some(controller) = &self.controller {
+            controller.check_invariants();
         }
     }
 }
