@@ -218,7 +218,7 @@ pub(crate) fn excess_loss(ExcessLoss { loss, tolerance }: ExcessLoss) -> ExcessL
 
 fn loses_too_much(ExcessLoss { loss, tolerance }: &ExcessLoss) -> String {
     let (loss, tolerance) = (percent(loss.get()), percent(tolerance.get()));
-    format!("loses {loss}, bears {tolerance}")
+    format!("loses {loss}, tolerates {tolerance}")
 }
 
 /// Other gateways on a path, for the protocol. `None`: there is none, and the site's store answers.

@@ -1,4 +1,4 @@
-//! How much loss applications bear, and which of their traffic that is about.
+//! How much loss applications tolerate, and which of their traffic that is about.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use keiro_units::Probability;
 
 use crate::planning::ExcessLoss;
 
-/// What the applications of one configuration bear.
+/// What the applications of one configuration tolerate.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LossNeeds {
     /// One for each of the configuration's applications; `None`: its losses are repaired, which costs time only,

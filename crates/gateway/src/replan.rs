@@ -122,7 +122,7 @@ impl Gateway {
         input
     }
 
-    /// Notes which applications to a peer lose more than they bear on a path.
+    /// Notes which applications to a peer lose more than they tolerate on a path.
     fn note_excess_losses(
         &self,
         input: &mut PlannerInput,

@@ -287,12 +287,12 @@ fn targets_line(plan: &PlanSnapshot, style: Style) -> Option<String> {
     Some(style.bad(&line))
 }
 
-/// Applications whose path loses more than they bear.
+/// Applications whose path loses more than they tolerate.
 fn loss_lines(plan: &PlanSnapshot) -> impl Iterator<Item = String> {
     plan.apps.iter().filter_map(|app| {
         let (excess, path) = app.excess_loss.as_ref().zip(app.path.as_ref())?;
         Some(format!(
-            "{} loses {} on {path}, bears {}",
+            "{} loses {} on {path}, tolerates {}",
             app.name,
             human::percent(excess.loss_ratio),
             human::percent(excess.tolerance_ratio)

@@ -75,7 +75,7 @@ fn leave_the_lossy_link(pair: &Pair) {
     link.change(|config| config.loss = loss).expect("changed");
     eventually("they have left it", || (path()? == clean).then_some(()));
     let explained = pair.tokyo.ask(&["explain", PACKETS]).expect_code(0).stdout;
-    for words in ["loses ", ", bears 1"] {
+    for words in ["loses ", ", tolerates 1"] {
         assert!(explained.contains(words), "{words} in {explained}");
     }
     let app = pair.tokyo.app(PACKETS);

@@ -602,8 +602,11 @@ fn lease_of_another_address_is_followed() {
     let _server = dhcp_server(&pair, 9);
     // The new server refuses the old address, and the client asks for another one.
     eventually("the new lease", || {
-        client.signal(SIGUSR1).expect("signalled");
         let path = pair.tokyo.path("wan1");
+        // Once it has given up the old lease, each signal would have it begin again.
+        if path["local"] == "198.51.100.5:7600" {
+            client.signal(SIGUSR1).expect("signalled");
+        }
         let is_there = path["local"] == "198.51.100.9:7600";
         (is_there && path["state"] == "up").then_some(())
     });

@@ -155,7 +155,7 @@ pub(super) fn loss_tolerance(value: &DeValue<'_>) -> Result<Probability, ValueEr
                 "{} is less than the packets of a path can show",
                 Text(tolerance)
             ),
-            "write 0.01% or more, or 100% for traffic that bears any loss",
+            "write 0.01% or more, or 100% for traffic that tolerates any loss",
         ));
     }
     Ok(tolerance)

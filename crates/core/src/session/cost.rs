@@ -20,8 +20,8 @@ pub(super) fn of_buffer(bytes: usize) -> u64 {
     bytes as u64 / 32
 }
 
-/// Products of bytes, by which parity gives back what was lost: 1 ns each where the machine is at its best. Rounded
-/// up by so much that time does not pay for a group while it is recovered, but only for one in some.
+/// Products of bytes, by which parity gives back what was lost. One takes 1 to 2 ns. Time that passes pays a peer's
+/// debt, so that a group which cost no more than it takes would be paid before the next one is handled.
 pub(super) fn of_products(products: u64) -> u64 {
     4 * products
 }

@@ -169,7 +169,7 @@ impl Subject<'_> {
         format!(" Latency target of {latency_target}: {verdict}.")
     }
 
-    /// What is lost there without repair, where that is more than the application bears.
+    /// What is lost there without repair, where that is more than the application tolerates.
     fn loss_sentence(&self, candidate: &Candidate) -> String {
         let Some(excess) = &candidate.excess_loss else {
             return String::new();

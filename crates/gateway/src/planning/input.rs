@@ -27,7 +27,7 @@ pub(crate) struct PlannerInput {
     /// Paths to peers, up or down, that flap. Applications that are to be on one of them wait elsewhere until
     /// it has stayed up.
     pub(crate) flapping: BTreeSet<(PathIndex, PeerIndex)>,
-    /// What paths lose of applications, where that is more than these bear.
+    /// What paths lose of applications, where that is more than these tolerate.
     pub(crate) excess_losses: BTreeMap<(AppIndex, PathIndex), ExcessLoss>,
     /// Applications that an operator has put on a path.
     pub(crate) operator: BTreeMap<AppIndex, PathIndex>,
@@ -49,7 +49,7 @@ pub(crate) struct PlannerInput {
     pub(crate) shared: SharedLines,
 }
 
-/// The part of an application's traffic that a path loses without repair, and the part that it bears.
+/// The part of an application's traffic that a path loses without repair, and the part that it tolerates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ExcessLoss {
     pub(crate) loss: Probability,
@@ -221,7 +221,7 @@ impl PlannerInput {
         self.flapping.contains(&(path, peer)) && self.now.get(&app) != Some(&path)
     }
 
-    /// What `path` loses of an application, where that is more than it bears.
+    /// What `path` loses of an application, where that is more than it tolerates.
     pub(crate) fn excess_loss(&self, app: AppIndex, path: PathIndex) -> Option<ExcessLoss> {
         self.excess_losses.get(&(app, path)).copied()
     }

@@ -47,12 +47,12 @@ pub(crate) struct AppAssignment {
     pub(crate) expected: Option<ExpectedDelay>,
     /// The latency target is met, as [`ExpectedDelay::met`]; `None`: no latency target or no path.
     pub(crate) met: Option<bool>,
-    /// What the path loses of it, where that is more than it bears.
+    /// What the path loses of it, where that is more than it tolerates.
     pub(crate) excess_loss: Option<ExcessLoss>,
 }
 
 impl Plan {
-    /// Applications whose latency target is not met, that are overloaded, or that lose more than they bear.
+    /// Applications whose latency target is not met, that are overloaded, or that lose more than they tolerate.
     pub(crate) fn unmet(&self) -> usize {
         self.apps.iter().filter(|app| app.is_unmet()).count()
     }
@@ -112,7 +112,7 @@ impl AppAssignment {
         Some(mean.as_secs_f64())
     }
 
-    /// Whether its latency target is missed on average, or its path is overloaded or loses more than it bears.
+    /// Whether its latency target is missed on average, or its path is overloaded or loses more than it tolerates.
     pub(crate) fn is_unmet(&self) -> bool {
         self.met == Some(false)
             || self.excess_loss.is_some()

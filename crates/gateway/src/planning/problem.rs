@@ -11,8 +11,8 @@ use keiro_planner::{
     plan::{self, OnWire, Problem},
     queueing::{Repair, SharedLine, WireFormat},
     steer::{
-        PathChoice, PathSample, bearable_paths, eligible_paths, path_queue, path_spec,
-        probation_paths,
+        PathChoice, PathSample, eligible_paths, path_queue, path_spec, probation_paths,
+        tolerable_paths,
     },
 };
 use keiro_units::Bandwidth;
@@ -58,7 +58,7 @@ pub(crate) struct PlanningProblem {
     pub(super) allowed: Vec<Vec<bool>>,
     /// Per application and path: it may take the path if its target is met on no other.
     pub(super) spare: Vec<Vec<bool>>,
-    /// Per application and path: what the path loses of it, where that is more than it bears.
+    /// Per application and path: what the path loses of it, where that is more than it tolerates.
     pub(super) excess_losses: Vec<Vec<Option<ExcessLoss>>>,
     pub(super) by: Vec<AssignedBy>,
     pub(super) tolerance: Tolerance,
@@ -181,7 +181,7 @@ impl PlanningProblem {
             allowed: eligible,
             fallback: probation_paths(hold_downs),
         };
-        let PathChoice { allowed, fallback } = self.bearable(choice, index, app, input);
+        let PathChoice { allowed, fallback } = self.tolerable(choice, index, app, input);
         let may: Vec<bool> = self
             .paths
             .iter()
@@ -235,7 +235,7 @@ impl PlanningProblem {
     }
 
     /// What is left of `choice` by what paths lose of the application.
-    fn bearable(
+    fn tolerable(
         &self,
         choice: PathChoice<PathIndex>,
         index: AppIndex,
@@ -253,7 +253,7 @@ impl PlanningProblem {
                 delay.as_secs_f64() / target.as_secs_f64().max(f64::MIN_POSITIVE)
             })
         };
-        bearable_paths(choice, excess, lateness)
+        tolerable_paths(choice, excess, lateness)
     }
 
     fn only(&self, path: PathIndex) -> Vec<bool> {

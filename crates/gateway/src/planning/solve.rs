@@ -32,7 +32,7 @@ pub(crate) struct Candidate {
     pub(crate) expected: ExpectedDelay,
     /// Without a forecast: the measured delay, extrapolated to this path.
     pub(crate) extrapolated: Option<MeasuredDelay>,
-    /// What the path loses of the application, where that is more than it bears.
+    /// What the path loses of the application, where that is more than it tolerates.
     pub(crate) excess_loss: Option<ExcessLoss>,
     /// Applications that would miss their latency target by the move, by eq. 3.
     pub(crate) newly_unmet: Vec<AppIndex>,

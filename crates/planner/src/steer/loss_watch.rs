@@ -1,7 +1,7 @@
-//! Whether a path loses more than applications bear, and which paths that leaves them.
+//! Whether a path loses more than applications tolerate, and which paths that leaves them.
 //!
 //! Loss that is repaired costs time, and [`path_spec()`](super::path_spec) counts it as such. Loss that is not
-//! repaired is a need besides delay: a path that loses more than an application bears does not meet it, however
+//! repaired is a need besides delay: a path that loses more than an application tolerates does not meet it, however
 //! short the path is.
 
 use std::collections::BTreeSet;
@@ -43,7 +43,7 @@ struct Counter {
 
 /// After so many looks without aggregates, what the path does to them is taken from packets. Ours: two seconds.
 const AGGREGATES_LOOKS: u32 = 20;
-/// Paths whose excess differs by less than this factor are one to an application that bears none of them: the
+/// Paths whose excess differs by less than this factor are one to an application that tolerates none of them: the
 /// estimate of twenty losses is off by as much.
 const EXCESS_ALIKE: f64 = 2.0;
 
@@ -150,26 +150,31 @@ pub struct PathChoice<P> {
 /// Paths that lose too much are left to the fallback: they are for an application whose target is met on no
 /// other path, unless they lose more tolerances than the others take latency targets. Where all paths lose too
 /// much, those that lose the least are left.
-pub fn bearable_paths<P: Copy + Ord>(
+pub fn tolerable_paths<P: Copy + Ord>(
     choice: PathChoice<P>,
     excess: impl Fn(P) -> Option<f64>,
     lateness: impl Fn(P) -> f64,
 ) -> PathChoice<P> {
-    let is_bearable = |path: &P| excess(*path).is_none();
-    if choice.allowed.iter().all(is_bearable) {
+    let is_tolerable = |path: &P| excess(*path).is_none();
+    if choice.allowed.iter().all(is_tolerable) {
         return choice;
     }
-    let mut bearable: BTreeSet<P> = choice.allowed.iter().copied().filter(is_bearable).collect();
-    if bearable.is_empty() {
+    let mut tolerable: BTreeSet<P> = choice
+        .allowed
+        .iter()
+        .copied()
+        .filter(is_tolerable)
+        .collect();
+    if tolerable.is_empty() {
         // They have stayed up for a while, which is better than to lose.
-        bearable = choice
+        tolerable = choice
             .fallback
             .iter()
             .copied()
-            .filter(is_bearable)
+            .filter(is_tolerable)
             .collect();
     }
-    if bearable.is_empty() {
+    if tolerable.is_empty() {
         let of = |path: &P| excess(*path).unwrap_or(0.0);
         let least = choice.allowed.iter().map(of).fold(f64::INFINITY, f64::min);
         let (allowed, more) = choice
@@ -181,7 +186,7 @@ pub fn bearable_paths<P: Copy + Ord>(
             fallback: choice.fallback.union(&more).copied().collect(),
         };
     }
-    let least_late = bearable
+    let least_late = tolerable
         .iter()
         .map(|path| lateness(*path))
         .fold(f64::INFINITY, f64::min);
@@ -190,9 +195,9 @@ pub fn bearable_paths<P: Copy + Ord>(
     let others = choice.allowed.union(&choice.fallback).copied();
     PathChoice {
         fallback: others
-            .filter(|path| !bearable.contains(path) && serves_better(path))
+            .filter(|path| !tolerable.contains(path) && serves_better(path))
             .collect(),
-        allowed: bearable,
+        allowed: tolerable,
     }
 }
 
@@ -324,21 +329,21 @@ mod tests {
     #[test]
     fn a_path_that_loses_too_much_is_for_those_who_are_met_nowhere_else() {
         let in_time = |_| 0.5;
-        let all = bearable_paths(choice(&[1], &[2]), excess, in_time);
+        let all = tolerable_paths(choice(&[1], &[2]), excess, in_time);
         assert_eq!(all, choice(&[1], &[2]), "nothing to decide");
-        let all = bearable_paths(choice(&[1, 2, 9], &[]), excess, in_time);
+        let all = tolerable_paths(choice(&[1, 2, 9], &[]), excess, in_time);
         assert_eq!(all, choice(&[1], &[2, 9]));
         // One on probation is better than one that loses.
-        let all = bearable_paths(choice(&[2], &[1]), excess, in_time);
+        let all = tolerable_paths(choice(&[2], &[1]), excess, in_time);
         assert_eq!(all, choice(&[1], &[2]));
         // Three times too late is worse than twice the loss, and better than nine times.
-        let all = bearable_paths(choice(&[1, 2, 9], &[]), excess, |_| 3.0);
+        let all = tolerable_paths(choice(&[1, 2, 9], &[]), excess, |_| 3.0);
         assert_eq!(all, choice(&[1], &[2]));
     }
 
     #[test]
     fn where_all_paths_lose_too_much_the_least_lossy_are_left() {
-        let all = bearable_paths(choice(&[2, 3, 9], &[]), excess, |_| 0.5);
+        let all = tolerable_paths(choice(&[2, 3, 9], &[]), excess, |_| 0.5);
         assert_eq!(all, choice(&[2, 3], &[9]));
     }
 }

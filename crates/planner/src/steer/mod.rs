@@ -2,7 +2,7 @@
 //!
 //! How a change is handled: a path is sampled some ten times a second. [`TrackedPath`] detects when it
 //! differs from the path that was planned with, whether it may be used ([`eligible_paths()`]), and whether it
-//! loses more than an application bears ([`bearable_paths()`]).
+//! loses more than an application tolerates ([`tolerable_paths()`]).
 //! [`plan_moves()`] then chooses the moves, with the hysteresis of
 //! [`plan::Incumbent`](crate::plan::Incumbent), and [`BackupPaths`] holds where applications would go if
 //! a path failed. The first step filters noise, the second gains that are not worth a move.
@@ -21,7 +21,7 @@ mod tracked_path;
 pub use backup_paths::BackupPaths;
 pub use hold_down::{PathHoldDown, eligible_paths, probation_paths};
 pub use level::{Floor, Floors, Level};
-pub use loss_watch::{LossOf, LossWatch, PathChoice, bearable_paths};
+pub use loss_watch::{LossOf, LossWatch, PathChoice, tolerable_paths};
 pub use path_levels::{PathLevels, path_queue, path_spec};
 pub use preferred_paths::PreferredPaths;
 pub use steering_plan::{PlanMode, SteeredApp, SteeringPlan, placed_incumbent, plan_moves};

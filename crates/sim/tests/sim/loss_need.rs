@@ -1,4 +1,4 @@
-//! Traffic that is not repaired, and paths that lose more than it bears. With the plan loop of the gateway on side A,
+//! Traffic that is not repaired, and paths that lose more than it tolerates. With the plan loop of the gateway on side A,
 //! it leaves such a path soon, moves once for each change, and stays where the loss is within the tolerance.
 
 use std::time::Duration;

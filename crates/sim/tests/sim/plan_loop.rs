@@ -14,7 +14,7 @@ use keiro_planner::{
     },
     steer::{
         BackupPaths, LossOf, PathChoice, PathHoldDown, PlanMode, PreferredPaths, SteeredApp,
-        TrackedPath, bearable_paths, eligible_paths, path_spec, plan_moves, probation_paths,
+        TrackedPath, eligible_paths, path_spec, plan_moves, probation_paths, tolerable_paths,
     },
 };
 use keiro_sim::{GatewayPair, ScenarioEvent, Side};
@@ -166,7 +166,7 @@ impl Loop {
                     level.delay.as_secs_f64() / target.as_secs_f64()
                 })
             };
-            let PathChoice { allowed, fallback } = bearable_paths(choice, excess, lateness);
+            let PathChoice { allowed, fallback } = tolerable_paths(choice, excess, lateness);
             (steered_app.allowed, steered_app.fallback) = (Allowed::Only(allowed), fallback);
         }
         let paths: BTreeSet<PathId> = self.up.keys().copied().collect();

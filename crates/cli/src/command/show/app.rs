@@ -96,7 +96,9 @@ pub(super) fn text(app: &AppSnapshot, style: Style) -> String {
     );
     fields.add(
         "loss",
-        known(app.loss_tolerance_ratio, |bears| loss_text(app, bears)),
+        known(app.loss_tolerance_ratio, |tolerates| {
+            loss_text(app, tolerates)
+        }),
     );
     // Streams have connections, shown below, and no messages.
     match app.class {
@@ -116,14 +118,14 @@ fn path_text(app: &AppSnapshot) -> String {
 }
 
 /// What may be lost without repair, and what is lost on its path where that is more.
-fn loss_text(app: &AppSnapshot, bears: f64) -> String {
-    let bears = format!("bears {}", human::percent(bears));
+fn loss_text(app: &AppSnapshot, tolerates: f64) -> String {
+    let tolerates = format!("tolerates {}", human::percent(tolerates));
     match &app.excess_loss {
         Some(excess) => format!(
-            "{bears}, its path loses {}",
+            "{tolerates}, its path loses {}",
             human::percent(excess.loss_ratio)
         ),
-        None => bears,
+        None => tolerates,
     }
 }
 

@@ -108,7 +108,7 @@ pub struct PlannedApp {
     /// More arrives than its path carries before it, so that its delay grows without end.
     #[serde(default)]
     pub overloaded: bool,
-    /// The path loses more than the application bears, and so does not meet its needs; absent: it does not.
+    /// The path loses more than the application tolerates, and so does not meet its needs; absent: it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub excess_loss: Option<ExcessLossSnapshot>,
     /// Why the model gives no numbers, if it does not.
@@ -235,13 +235,13 @@ pub enum MoveThreshold {
     Unknown,
 }
 
-/// What a path loses of an application's traffic without repair, where that is more than it bears.
+/// What a path loses of an application's traffic without repair, where that is more than it tolerates.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ExcessLossSnapshot {
     /// The part that is lost.
     pub loss_ratio: f64,
-    /// The part that the application bears.
+    /// The part that the application tolerates.
     pub tolerance_ratio: f64,
 }
 
@@ -265,7 +265,7 @@ pub struct Candidate {
     /// The origin of that mean; absent: the path is not up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged_by: Option<JudgedBy>,
-    /// The path loses more than the application bears; absent: it does not.
+    /// The path loses more than the application tolerates; absent: it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub excess_loss: Option<ExcessLossSnapshot>,
     /// Why the model gives no numbers there, if it does not.

@@ -1,4 +1,4 @@
-//! Applications and paths that lose more than these bear.
+//! Applications and paths that lose more than these tolerate.
 
 use keiro_control::config::Planner;
 
