@@ -470,5 +470,10 @@ fn columns(file: &str, text: &str) -> Vec<(String, Trace)> {
         Some((format!("{file} {name}"), Trace::from_rates(&rates).ok()?))
     };
     // The first one is the time.
-    names.iter().enumerate().skip(1).filter_map(column).collect()
+    names
+        .iter()
+        .enumerate()
+        .skip(1)
+        .filter_map(column)
+        .collect()
 }
