@@ -32,10 +32,20 @@ impl BaseDelay {
         delay - base
     }
 
+    /// s; `None` before the first sample.
+    pub(super) fn get(&self) -> Option<f64> {
+        let both = [self.current, self.previous];
+        both.into_iter().flatten().reduce(f64::min)
+    }
+
+    /// What is known holds on, as a queue stands that does not empty.
+    pub(super) fn keep(&mut self, now: Instant) {
+        self.since = Some(now);
+    }
+
     /// The route has become longer: `queue`, s, of what looked like a queue belongs to it.
     pub(super) fn lengthen(&mut self, now: Instant, queue: f64) {
-        let base = [self.current, self.previous];
-        let base = base.into_iter().flatten().reduce(f64::min);
+        let base = self.get();
         self.since = Some(now);
         self.previous = None;
         self.current = base.map(|base| base + queue);

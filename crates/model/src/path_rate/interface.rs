@@ -45,6 +45,8 @@ pub enum State {
     Steady,
     /// What is in flight is to become less: a queue is let go.
     Draining,
+    /// A foreign flow keeps the buffer full: the window is that of one CUBIC flow.
+    Competing,
     /// More was lost than the line loses.
     LimitedByLoss,
     /// The application sends less.
@@ -61,6 +63,7 @@ impl State {
             Self::Growing => "growing",
             Self::Steady => "steady",
             Self::Draining => "draining",
+            Self::Competing => "competing",
             Self::LimitedByLoss => "limited by loss",
             Self::LimitedByApplication => "limited by application",
             Self::LimitedByConfiguration => "limited by configuration",

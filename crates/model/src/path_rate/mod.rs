@@ -16,11 +16,15 @@
 //!   for.
 //! - **Drains.** A queue that never empties hides in the base delay. Every ten seconds of it, the sender
 //!   lets it go for a moment. What does not go then is no queue: the route has become longer.
+//! - **Competition.** A flow that keeps the buffer full, as bulk TCP does, would have all of the line. Where a test
+//!   finds one, the window is that of one CUBIC flow until tests find none.
 //!
 //! What is sent by choice of the application says nothing but that at least that much is carried.
 
 mod arrivals;
+mod competing;
 mod delay;
+mod drain;
 mod interface;
 mod loss;
 #[cfg(test)]
@@ -33,7 +37,9 @@ use keiro_units::{Bandwidth, ByteCount, Instant};
 pub use self::interface::{Arrival, Feedback, State};
 use self::{
     arrivals::{Arrivals, Arrived, Mark},
+    competing::{Competing, Lengthened},
     delay::{BaseDelay, LoopTime},
+    drain::{DRAIN_FIRST, DRAIN_LOOP, DRAIN_TIME, TEST_LOOP},
     loss::{LINE_MAX, LossMeter},
 };
 
@@ -71,6 +77,8 @@ const QUEUE_GROWTH: f64 = 0.01;
 const QUEUE_GROWTH_JITTERS: f64 = 3.0;
 /// Memory of how delays vary (RFC 3550 §6.4.1), and the largest variation that counts, s.
 const JITTER_GAIN: f64 = 1.0 / 16.0;
+/// Of packets that left further apart, s, the queue itself has changed.
+const JITTER_APART: f64 = 0.03;
 const JITTER_MAX: f64 = 0.03;
 /// What was sent has arrived, from this part of it on.
 const FOLLOWED: f64 = 0.95;
@@ -93,20 +101,8 @@ const HOLD_TIME_MAX: f64 = 4.0;
 /// pass was more than it will.
 const HOLD_TIMES: u32 = 3;
 const GROWTH_AFTER_HOLD: f64 = 0.02;
-/// A drain is due when a queue has stood for so long, s; the part of the loop that stays in flight at
-/// least; what it lets go beside the queue, s, and how long it lasts, s.
-const DRAIN_EVERY: f64 = 10.0;
-const DRAIN_FIRST: f64 = 2.0;
-const DRAIN_LOOP: f64 = 0.75;
-const DRAIN_TIME: f64 = 0.002;
-const DRAIN_SPAN: f64 = 0.02;
-/// What is added after that, as a part of the target queue.
-const HEADROOM_DRAINED: f64 = 0.25;
-/// A queue is far too long beyond so many targets. If it stays so for so many rounds and this time, s,
-/// it is none of ours.
-const FAR_TARGETS: f64 = 2.0;
-const STUCK_ROUNDS: f64 = 3.0;
-const STUCK_TIME: f64 = 0.3;
+/// Beside a foreign flow: how much faster than acknowledgements come packets may leave.
+const COMPETING_PACE: f64 = 1.25;
 /// Nothing to send for longer than this, s, is a pause of the application.
 const PAUSE: f64 = 0.002;
 /// A rate that nothing has confirmed for so long, s, is begun at half. Ours: as long as a base delay
@@ -144,7 +140,12 @@ enum Phase {
         least: f64,
         /// Whether it is a queue or a longer way.
         is_test: bool,
+        /// The queue before, s, and the part of what was in flight that is withheld.
+        before: f64,
+        withheld: f64,
     },
+    /// A foreign flow keeps the buffer full.
+    Competing(Competing),
 }
 
 /// A capacity that trains report.
@@ -228,6 +229,16 @@ pub struct PathRate {
     jitter: f64,
     /// Queues of packets sent before are those of a gap.
     gap_until: Instant,
+    /// When the newest packet that arrived was sent.
+    newest_sent_at: Option<Instant>,
+    /// The mean rate of late while no queue far too long stood, bytes/s.
+    clear_rate: f64,
+    clear_at: Instant,
+    /// No foreign flow is looked for before this, as there was none, and how often that was.
+    compete_from: Instant,
+    none_seen: u32,
+    /// A longer route was taken for the cause of a queue.
+    lengthened: Option<Lengthened>,
 }
 
 impl PathRate {
@@ -261,6 +272,12 @@ impl PathRate {
             floor: 0.0,
             jitter: 0.0,
             gap_until: now,
+            newest_sent_at: None,
+            clear_rate: 0.0,
+            clear_at: now,
+            compete_from: now,
+            none_seen: 0,
+            lengthened: None,
         };
         new.set_limit(limit);
         new
@@ -294,6 +311,10 @@ impl PathRate {
     pub fn pacing_rate(&self) -> Bandwidth {
         let rate = match self.phase {
             Phase::Startup | Phase::Hold { .. } => self.rate,
+            // Acknowledgements clock what leaves; pacing spreads it.
+            Phase::Competing(_) => {
+                self.window_bytes() / (self.loop_seconds() + self.queue) * COMPETING_PACE
+            }
             _ if self.is_cautious => self.rate,
             Phase::Steady | Phase::Drain { .. } => self.rate * PUSH,
         };
@@ -328,6 +349,7 @@ impl PathRate {
             }
             Phase::Hold { .. } => State::LimitedByLoss,
             Phase::Startup => State::Startup,
+            Phase::Competing(_) => State::Competing,
             Phase::Steady if self.headroom > 1.5 * self.target() => State::Growing,
             Phase::Steady => State::Steady,
         }
@@ -417,6 +439,7 @@ impl PathRate {
         }
         match self.phase {
             Phase::Drain { .. } => self.drain(now, arrival.sent_at),
+            Phase::Competing(_) => self.compete(feedback, arrival),
             _ => self.follow(now),
         }
         if arrival.sent_at >= self.round.began {
@@ -434,19 +457,33 @@ impl PathRate {
         let sent = arrival.sent_at.as_nanos() as f64 / 1e9;
         let is_long = arrival.bytes.get() as f64 >= self.packet * LONG;
         let before = self.queue;
-        self.queue = self.bases[usize::from(is_long)].on_sample(now, at - sent);
-        let change = (self.queue - before).abs() - self.packet_seconds();
-        let change = change.clamp(0.0, JITTER_MAX);
-        self.jitter += (change - self.jitter) * JITTER_GAIN;
+        let far = self.far();
+        let base = &mut self.bases[usize::from(is_long)];
+        let shortest = base.get();
+        self.queue = base.on_sample(now, at - sent);
+        let shorter = shortest.map_or(0.0, |shortest| shortest - (at - sent));
+        if shorter > far && now >= self.compete_from && self.was_lengthened(now) {
+            // It was no route.
+            self.begin_to_compete(now, shorter);
+        }
+        let left_apart = self
+            .newest_sent_at
+            .map_or(0.0, |newest| seconds(arrival.sent_at, newest));
+        if left_apart < JITTER_APART {
+            let change = (self.queue - before).abs() - self.packet_seconds();
+            let change = change.clamp(0.0, JITTER_MAX);
+            self.jitter += (change - self.jitter) * JITTER_GAIN;
+        }
         let round_trip = arrival.round_trip.as_secs_f64();
         let packet_seconds = self.packet_seconds();
         self.loop_time
             .on_sample(now, round_trip, self.queue - self.floor, packet_seconds);
         let gap = GAP.max(GAP_PACKETS * self.packet / self.rate);
+        self.newest_sent_at = self.newest_sent_at.max(Some(arrival.sent_at));
         if self
             .arrivals
             .since_last(at)
-            .is_some_and(|since| since > gap)
+            .is_some_and(|since| since - left_apart > gap)
             && arrival.sent_at > self.paused_until
         {
             self.arrivals.forget();
@@ -475,6 +512,9 @@ impl PathRate {
             return;
         }
         let is_conforming = self.in_flight <= self.window_bytes() + self.packet;
+        if rate < self.rate && self.is_stuck(now, 0.0) {
+            return;
+        }
         let growth = (busy.span * QUEUE_GROWTH).max(self.jitter * QUEUE_GROWTH_JITTERS);
         if rate < self.rate && busy.growth < growth && is_conforming {
             return;
@@ -504,12 +544,18 @@ impl PathRate {
         let at_ease = match self.phase {
             Phase::Hold { .. } => !is_of_rate,
             Phase::Startup => !is_excessive,
+            // What is lost is of the full buffer.
+            Phase::Competing(_) => false,
             // Where delay shows what is too much, what is lost before is the line's own.
             _ => !self.round.is_blocked || !is_excessive && !self.is_cautious,
         };
         self.loss.end_round(at_ease);
         if let Some(arrived) = arrived.filter(|_| self.round.is_blocked) {
             match is_of_rate {
+                _ if matches!(self.phase, Phase::Competing(_)) => {
+                    self.rate = self.bounded(arrived / (1.0 - self.loss.line()));
+                    self.confirmed_at = Some(now);
+                }
                 true => self.hold(now, arrived),
                 false => self.grow(now, arrived / (1.0 - self.loss.line())),
             }
@@ -580,7 +626,7 @@ impl PathRate {
             return;
         }
         match self.phase {
-            Phase::Drain { .. } => return,
+            Phase::Drain { .. } | Phase::Competing(_) => return,
             Phase::Hold { until, .. } if now < until => return,
             Phase::Hold { .. } => {
                 self.phase = Phase::Steady;
@@ -626,93 +672,16 @@ impl PathRate {
         }
     }
 
-    fn look_for_drain(&mut self, now: Instant) {
-        let is_drained = self.lowest_queue <= self.standing_from();
-        if is_drained {
-            self.lowest_queue = f64::INFINITY;
-            self.lowest_since = now;
-        }
-        if matches!(self.phase, Phase::Drain { .. } | Phase::Startup) {
-            return;
-        }
-        let is_conforming = self.in_flight <= self.window_bytes() + self.packet;
-        let far = self.target() * FAR_TARGETS;
-        let standing = self.arrivals.standing(self.rate_window());
-        match standing.filter(|queue| *queue > far && is_conforming) {
-            None => self.stuck_since = None,
-            Some(_) => {
-                self.stuck_since.get_or_insert(now);
-            }
-        }
-        let stuck = STUCK_ROUNDS * self.round_seconds() + STUCK_TIME;
-        let is_test = self
-            .stuck_since
-            .is_some_and(|since| seconds(now, since) > stuck);
-        if is_test || seconds(now, self.lowest_since) > self.drain_every {
-            self.stuck_since = None;
-            self.phase = Phase::Drain {
-                low_at: None,
-                least: f64::INFINITY,
-                is_test,
-            };
-        }
-    }
-
-    fn drain(&mut self, now: Instant, sent_at: Instant) {
-        let window = self.window_bytes();
-        let Phase::Drain {
-            low_at,
-            least,
-            is_test,
-        } = &mut self.phase
-        else {
-            return;
-        };
-        let Some(low_at) = *low_at else {
-            if self.in_flight <= window + self.packet {
-                *low_at = Some(now);
-            }
-            return;
-        };
-        if sent_at < low_at {
-            return;
-        }
-        *least = least.min(self.queue);
-        let (least, is_test) = (*least, *is_test);
-        let span = DRAIN_SPAN.max(ROUND_PACKETS * self.packet / self.rate);
-        if sent_at < low_at + from_seconds(span) {
-            return;
-        }
-        if !is_test {
-            let own = STANDING + STANDING_PACKETS * self.packet_seconds();
-            let least = (least - own).clamp(0.0, JITTER_MAX);
-            self.floor = least.midpoint(self.floor.min(least));
-        }
-        self.drain_every = DRAIN_EVERY;
-        if is_test && least > self.target() {
-            for base in &mut self.bases {
-                base.lengthen(now, least);
-            }
-            self.loop_time.forget();
-            self.arrivals.forget();
-        }
-        self.phase = Phase::Steady;
-        // There is no queue because it was let go.
-        self.headroom = self.target() * HEADROOM_DRAINED;
-        self.lowest_queue = f64::INFINITY;
-        self.lowest_since = now;
-        self.begin_round(now);
-    }
-
     fn window_bytes(&self) -> f64 {
         let loop_time = self.loop_seconds();
         let time = match self.phase {
-            Phase::Drain { is_test: true, .. } => loop_time * DRAIN_LOOP,
+            Phase::Drain { is_test: true, .. } => loop_time * TEST_LOOP,
             // What stands, and as much again as should: what hides in the base delay.
             Phase::Drain { .. } => {
                 let queue = self.target() * 2.0 + DRAIN_TIME;
                 (loop_time * DRAIN_LOOP).max(loop_time - queue)
             }
+            Phase::Competing(competing) => return competing.window(self.packet),
             _ => loop_time + self.target(),
         };
         (self.rate * time).max(WINDOW_PACKETS * self.packet)
@@ -764,6 +733,9 @@ impl PathRate {
         );
         assert!(self.window_bytes() >= self.packet, "a packet may leave");
         self.arrivals.check_invariants();
+        if let Phase::Competing(competing) = &self.phase {
+            competing.check_invariants();
+        }
     }
 }
 

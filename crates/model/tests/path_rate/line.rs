@@ -9,9 +9,13 @@ use keiro_link::{Arrival, Departure, Link, LinkConfig, Ticket, Trace, TracedLink
 use keiro_model::path_rate::{self, Feedback, PathRate};
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
+use crate::foreign::Cubic;
+
 pub(crate) const PACKET: u64 = 1500;
 /// What a sender leaves before the pacer after it was late.
 const CREDIT: Duration = Duration::from_millis(1);
+/// Nothing was acknowledged for so long.
+const TIMEOUT: Duration = Duration::from_millis(300);
 const ACK_EVERY: usize = 16;
 const ACK_DELAY: Duration = Duration::from_millis(1);
 const TRAIN_EVERY: Duration = Duration::from_millis(100);
@@ -25,6 +29,8 @@ pub(crate) enum Change {
     Delay(Duration),
     Link(LinkConfig),
     Bulk(bool),
+    /// A foreign bulk connection.
+    Foreign(bool),
 }
 
 /// What is simulated.
@@ -100,6 +106,13 @@ struct Sent {
     is_resolved: bool,
 }
 
+/// Whose a packet in the link is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    Path,
+    Foreign,
+}
+
 #[derive(Debug)]
 struct Ack {
     at: Instant,
@@ -117,7 +130,10 @@ pub(crate) struct Line {
     config: LinkConfig,
     /// When the policer's bucket is full.
     bucket_full_at: Instant,
-    in_link: VecDeque<(Ticket, u64)>,
+    in_link: VecDeque<(Ticket, Of, u64)>,
+    foreign: Cubic,
+    /// When packets of the foreign connection left the link.
+    pub(crate) foreign_delivered: Vec<Instant>,
     bulk: bool,
     thin_at: Instant,
     thin_waits: u64,
@@ -150,6 +166,8 @@ impl Line {
             config: setting.link,
             bucket_full_at: now,
             in_link: VecDeque::new(),
+            foreign: Cubic::new(),
+            foreign_delivered: Vec::new(),
             bulk: false,
             thin_at: now,
             thin_waits: 0,
@@ -177,6 +195,12 @@ impl Line {
         match change {
             Change::Bulk(bulk) => {
                 self.bulk = bulk;
+                return;
+            }
+            Change::Foreign(is_on) => {
+                self.foreign = Cubic::new();
+                self.foreign.is_on = is_on;
+                self.in_link.retain(|(_, of, _)| *of == Of::Path);
                 return;
             }
             Change::Rate(rate) => config.rate = Some(rate),
@@ -211,6 +235,8 @@ impl Line {
         let others = [
             self.link.poll_timeout(),
             self.ack_due,
+            self.foreign.poll_timeout(),
+            self.timeout_at(),
             self.acks.front().map(|ack| ack.at),
             self.setting.trains.then_some(self.trains_at),
         ];
@@ -234,6 +260,7 @@ impl Line {
             self.thin_waits += 1;
             self.thin_at += every;
         }
+        self.foreign.on_timeout(self.now);
         while let Some(departure) = self.link.poll_departure(self.now) {
             self.on_departure(departure.ticket, departure.at);
         }
@@ -243,6 +270,9 @@ impl Line {
         while self.acks.front().is_some_and(|ack| ack.at <= self.now) {
             let ack = self.acks.pop_front().expect("there is one");
             self.on_ack(&ack);
+        }
+        if self.timeout_at().is_some_and(|at| at <= self.now) {
+            self.on_probe_timeout();
         }
         if self.setting.trains && self.trains_at <= self.now {
             self.trains_at = self.now + TRAIN_EVERY;
@@ -256,6 +286,11 @@ impl Line {
     }
 
     fn send(&mut self) {
+        while let Some(number) = self.foreign.poll_send(self.now) {
+            if let Arrival::Accepted(ticket) = self.link.arrive(self.now, ByteCount::new(PACKET)) {
+                self.in_link.push_back((ticket, Of::Foreign, number));
+            }
+        }
         while self.waits() {
             if !self.has_room() || self.pacer > self.now {
                 self.controller.on_blocked(self.now);
@@ -284,7 +319,7 @@ impl Line {
                 continue;
             }
             if let Arrival::Accepted(ticket) = self.link.arrive(self.now, ByteCount::new(bytes)) {
-                self.in_link.push_back((ticket, number));
+                self.in_link.push_back((ticket, Of::Path, number));
             }
         }
         self.controller.on_idle(self.now);
@@ -307,13 +342,22 @@ impl Line {
         while self
             .in_link
             .front()
-            .is_some_and(|(first, _)| *first < ticket)
+            .is_some_and(|(first, _, _)| *first < ticket)
         {
             self.in_link.pop_front();
         }
-        let Some((_, number)) = self.in_link.pop_front() else {
+        let first = self.in_link.front();
+        if first.is_none_or(|(first, _, _)| *first != ticket) {
+            return;
+        }
+        let Some((_, of, number)) = self.in_link.pop_front() else {
             return;
         };
+        if of == Of::Foreign {
+            self.foreign_delivered.push(at);
+            self.foreign.on_departure(at, self.setting.back, number);
+            return;
+        }
         let sent = self.sent[(number - self.first) as usize];
         let config = self.config;
         let leaves_alone = match &self.setting.trace {
@@ -336,6 +380,31 @@ impl Line {
         if self.ack_due.is_some_and(|due| due <= self.now) {
             self.send_ack();
         }
+    }
+
+    /// When what was sent is lost, as nothing of it was acknowledged and nothing is on the way.
+    fn timeout_at(&self) -> Option<Instant> {
+        let newest = self.sent.iter().rfind(|sent| !sent.is_resolved)?;
+        let is_on_the_way = self.in_link.iter().any(|(_, of, _)| *of == Of::Path);
+        let is_awaited = is_on_the_way || !self.arrived.is_empty() || !self.acks.is_empty();
+        (!is_awaited).then_some(newest.at + TIMEOUT)
+    }
+
+    fn on_probe_timeout(&mut self) {
+        let lost = self.sent.iter().filter(|sent| !sent.is_resolved).count() as u64;
+        self.first += self.sent.len() as u64;
+        self.sent.clear();
+        self.in_flight = 0;
+        self.packets_lost += lost;
+        self.controller.on_feedback(&Feedback {
+            now: self.now,
+            acked: ByteCount::ZERO,
+            acked_packets: 0,
+            spurious_packets: 0,
+            lost_packets: lost,
+            in_flight: ByteCount::ZERO,
+            arrival: None,
+        });
     }
 
     fn send_ack(&mut self) {
