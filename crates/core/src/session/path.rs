@@ -9,14 +9,15 @@ mod rate_control;
 mod suspicion;
 #[cfg(test)]
 mod tests;
+mod timers;
 
-pub(crate) use self::probing::TrainContent;
+pub(crate) use self::{probing::TrainContent, timers::PathTimeout};
 
 use std::{net::SocketAddr, time::Duration};
 
 use keiro_model::fairness::controller::RoundTrip;
 use keiro_stats::PathStats;
-use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
+use keiro_units::{Bandwidth, ByteCount, Instant};
 use rand_chacha::ChaCha20Rng;
 
 use self::{answers::Answers, rate_control::RateControl, suspicion::LossSuspicion};
@@ -39,19 +40,12 @@ use super::{
 use crate::{
     config::{AggregationConfig, PathConfig, TimingConfig},
     datagram::{DatagramMeta, IPV4_OVERHEAD, ip_overhead},
-    event::PathDownReason,
     id::{PathId, SocketId, TenantId},
     pacer::Pacer,
     snapshot::PathState,
-    timeouts::Timeouts,
     wire::{AckFrame, DATA_HEADER_LEN, Feedback, TAG_LEN, TrainReport},
 };
 
-/// A path is given up after this much silence beyond two round trips.
-///
-/// The last packet before the path died was answered a round trip later at most, so that death is
-/// noticed within 3 RTT + 100 ms even if packets are an RTT and 20 ms apart.
-const SILENCE_BEYOND_RTT: Duration = Duration::from_millis(80);
 /// Longest time that a full packet is taken to need on a slow line.
 const SERIALIZATION_MAX: Duration = Duration::from_secs(10);
 /// Packets that a probe timeout may send although the window of outstanding packets is full.
@@ -128,19 +122,6 @@ pub(crate) struct AckResult {
     pub(crate) mtu: Option<u16>,
     /// When the largest newly acknowledged packet left, if that can be compared with the peer's clock.
     pub(crate) clock_sample: Option<Instant>,
-}
-
-/// What a path's timers bring.
-#[derive(Debug)]
-pub(crate) enum PathTimeout {
-    /// It has gone silent.
-    Down(PathDownReason),
-    Up {
-        lost: Vec<ResolvedPacket>,
-        /// Content to be retransmitted by a probe timeout.
-        retransmit: Vec<ResolvedPacket>,
-        aggregation: Option<aggregation::Change>,
-    },
 }
 
 impl Path {
@@ -638,82 +619,6 @@ impl Path {
         self.aggregator.poll_parity(now, self.id, ip_overhead)
     }
 
-    /// Does what is due; `None`: it is not up.
-    pub(crate) fn on_timeout(
-        &mut self,
-        now: Instant,
-        timing: &TimingConfig,
-        probe_share: Probability,
-    ) -> Option<PathTimeout> {
-        if !self.is_up() {
-            return None;
-        }
-        if let Some(reason) = self.check_silence(now) {
-            return Some(PathTimeout::Down(reason));
-        }
-        if let Some(reason) = self.check_base_size(now) {
-            return Some(PathTimeout::Down(reason));
-        }
-        let lost = self.detect_lost(now);
-        self.update_totals(now);
-        let in_flight = self.recovery.bytes_in_flight();
-        self.rate.on_lost(now, &lost, in_flight);
-        let mut retransmit = Vec::new();
-        if self.pto_deadline(timing).is_some_and(|at| at <= now) {
-            retransmit = self.recovery.on_pto(now);
-            self.probe_credit = PTO_PACKETS;
-            self.ping_wanted = true;
-        }
-        let keepalive_at = self.keepalive_at(timing, probe_share);
-        if keepalive_at.is_some_and(|at| at <= now) {
-            self.ping_wanted = true;
-        }
-        Some(PathTimeout::Up {
-            lost,
-            retransmit,
-            aggregation: self.aggregator.on_timeout(now, self.carries()),
-        })
-    }
-
-    /// When it has something to do. `data_at`: when data may leave, pacing aside; `uplink_free`:
-    /// when the uplink lets something go.
-    pub(crate) fn poll_timeout(
-        &self,
-        timing: &TimingConfig,
-        probe_share: Probability,
-        data_at: Option<Instant>,
-        uplink_free: Instant,
-    ) -> Timeouts {
-        let challenge = self.validation.challenge_at();
-        if !self.is_up() {
-            return Timeouts::of_rest(challenge);
-        }
-        let free = self.pacer.next().max(uplink_free);
-        let may_send = self.may_send_eliciting() && self.pacer.rate() > Bandwidth::ZERO;
-        let data = data_at.filter(|_| may_send).map(|at| at.max(free));
-        let train = self.trains.due(probe_share).filter(|_| may_send);
-        let departures = [
-            data,
-            self.copies.due(),
-            self.aggregator.parity_due(),
-            train.map(|due| due.max(free)),
-        ];
-        let rest = [
-            challenge,
-            self.aggregator.resume_check_at(),
-            self.pto_deadline(timing),
-            self.recovery.loss_deadline(self.estimates.rtt()),
-            self.silence_deadline(),
-            self.keepalive_at(timing, probe_share),
-            self.mtu.due().map(|due| due.max(free)),
-            self.mtu.base_lost_at(),
-        ];
-        Timeouts {
-            departure: departures.into_iter().flatten().min(),
-            rest: rest.into_iter().flatten().min(),
-        }
-    }
-
     /// The packet with the next number leaves, with so many IP bytes.
     pub(crate) fn on_packet_sent(
         &mut self,
@@ -777,58 +682,6 @@ impl Path {
     /// `bytes` of data are sent again.
     pub(crate) fn on_retransmitted(&mut self, bytes: u64) {
         self.stats.retransmitted_bytes += bytes;
-    }
-
-    /// How long silence is accepted.
-    fn silence_limit(&self) -> Duration {
-        self.rtt().smoothed_or_initial() * 2 + SILENCE_BEYOND_RTT + self.serialization() * 2
-    }
-
-    /// The time that a full packet takes to leave. It matters on a slow line, where the round trip
-    /// was measured with short packets.
-    fn serialization(&self) -> Duration {
-        let full = ByteCount::new(u64::from(self.mtu.max()));
-        let time = self.pacer.rate().transmission_time_ceil(full);
-        time.min(SERIALIZATION_MAX)
-    }
-
-    /// When the path is given up if nothing is received.
-    fn silence_deadline(&self) -> Option<Instant> {
-        if !self.is_up() {
-            return None;
-        }
-        Some(self.recovery.unanswered_since()? + self.silence_limit())
-    }
-
-    /// Gives the path up if it has been silent for too long.
-    fn check_silence(&mut self, now: Instant) -> Option<PathDownReason> {
-        let deadline = self
-            .silence_deadline()
-            .filter(|deadline| *deadline <= now)?;
-        let limit = self.silence_limit();
-        self.estimates.on_outage(now, self.capacity());
-        self.stats.outages += 1;
-        self.validation.on_silent(now);
-        Some(PathDownReason::Silent {
-            silent: now.saturating_duration_since(deadline) + limit,
-            limit,
-        })
-    }
-
-    /// Gives the path up if packets of its base size do not arrive any more: challenges find out what does.
-    fn check_base_size(&mut self, now: Instant) -> Option<PathDownReason> {
-        self.mtu.base_lost_at()?;
-        let bytes = self.mtu.current();
-        self.mtu.reset();
-        self.estimates.on_outage(now, self.capacity());
-        self.stats.outages += 1;
-        self.validation.on_silent(now);
-        Some(PathDownReason::TooSmall { bytes })
-    }
-
-    fn pto_deadline(&self, timing: &TimingConfig) -> Option<Instant> {
-        let ack_delay_max = timing.ack_delay_max + self.serialization();
-        self.recovery.pto_deadline(self.rtt(), ack_delay_max)
     }
 
     fn update_totals(&mut self, now: Instant) {
