@@ -407,7 +407,7 @@ impl Endpoint {
     /// Accepts an IP packet of a tenant; it takes the path of `app`, whose class is `datagram`.
     ///
     /// It waits in the tenant's own queue, and is dropped and counted there if that is full or it
-    /// waits too long. It is never fragmented: see [`PacketError::TooLong`].
+    /// waits too long. One that is longer than [`packet_max`](Self::packet_max) is refused.
     pub fn send_packet(
         &mut self,
         now: Instant,
@@ -432,10 +432,16 @@ impl Endpoint {
         buffer
     }
 
-    /// Longest IP packet of a tenant that the path of `app` has room for now, bytes; `None`: no
+    /// Longest IP packet of a tenant for which one datagram on the path of `app` has room now, bytes; `None`: no
     /// path is up. It changes with [`Event::MtuChanged`] and with the path.
     pub fn packet_room(&self, peer: PeerId, tenant: TenantId, app: AppId) -> Option<usize> {
         self.peers.get(&peer)?.packet_room(tenant, app)
+    }
+
+    /// Longest IP packet of a tenant that is accepted for the path of `app` now, bytes: [`packet_room`](Self::packet_room),
+    /// or [`SPLIT_PACKET_MAX`](crate::wire::SPLIT_PACKET_MAX) where that is less and the peer puts parts together.
+    pub fn packet_max(&self, peer: PeerId, tenant: TenantId, app: AppId) -> Option<usize> {
+        self.peers.get(&peer)?.packet_max(tenant, app)
     }
 
     /// Says what became of a delivered message; frees its share of the reassembly memory and

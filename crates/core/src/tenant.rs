@@ -102,12 +102,13 @@ pub enum PacketError {
     /// No path is up: counted as a drop of the tenant.
     #[error("no path to the peer is up")]
     NoPath,
-    /// Longer than a packet of its path has room for: to be answered with Packet Too Big.
+    /// Longer than a datagram of its path has room for, and not carried in parts: to be answered with Packet
+    /// Too Big.
     #[error("a packet of {len} bytes; the path has room for {room}")]
     TooLong {
         /// What was given, bytes.
         len: usize,
-        /// Longest that fits, bytes.
+        /// Longest that fits into one datagram, bytes.
         room: usize,
     },
 }

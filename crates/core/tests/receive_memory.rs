@@ -7,9 +7,13 @@ mod support;
 
 use std::fs;
 
-use keiro_core::{AppConfig, AppId, Delivery, DeliveryClass, PathId, StreamId, TenantId};
+use keiro_core::{
+    AppConfig, AppId, Delivery, DeliveryClass, PathId, StreamId, TenantConfig, TenantId,
+};
 
-use crate::support::{Victim, address, app, fragment, frame, message, message_drop, meta, varint};
+use crate::support::{
+    Victim, address, app, fragment, frame, message, message_drop, meta, packet_part, varint,
+};
 
 /// The most that all of a peer may take: the target is 64 MB.
 const MEMORY_MAX: u64 = 64_000_000;
@@ -40,6 +44,11 @@ impl Hoarder {
             tenant: TenantId::ZERO,
         };
         victim.end.set_app(victim.peer, streams);
+        for tenant in 1..=3 {
+            let tenant = TenantConfig::new(TenantId(tenant));
+            let set = victim.end.set_tenant(victim.now, victim.peer, tenant);
+            set.expect("room for tenants");
+        }
         Self {
             victim,
             packets: 0,
@@ -139,11 +148,16 @@ impl Hoarder {
         }
     }
 
-    /// Datagrams in fragments, groups of aggregates of which nothing but parity comes, on all path numbers, and
+    /// Datagrams in fragments, IP packets in parts, groups of aggregates of which nothing but parity comes, on all path numbers, and
     /// numbers of streams of which every second is used.
     fn leave_gaps(&mut self) {
         for number in 0..40 {
             self.tell(&fragment(number, 65_000, 64_000, &[1; 100]));
+        }
+        for number in 0..200 {
+            for tenant in 1..=3 {
+                self.tell(&packet_part(tenant, number, [0, 2], &[1; 1279]));
+            }
         }
         for path in 0..64 {
             self.tell_on(path, &[1]);

@@ -39,6 +39,7 @@ pub(super) fn of_frame(frame: &Frame<'_>) -> u64 {
         Frame::MessageDone { .. }
         | Frame::MessageDrop { .. }
         | Frame::Fragment { .. }
+        | Frame::PacketPart { .. }
         | Frame::StreamReturn { .. }
         | Frame::Train { .. }
         | Frame::PathResponse(_)

@@ -18,7 +18,7 @@ use crate::{
     event::{RefusalReason, ResetReason, SendError},
     id::{AppId, MessageId, PathId, StreamId, TenantId},
     tenant::{IpPacket, PacketError},
-    wire::{DATAGRAM_LEN_MAX, Frame, MESSAGE_LEN_MAX, MessageStatus},
+    wire::{DATAGRAM_LEN_MAX, Features, Frame, MESSAGE_LEN_MAX, MessageStatus, SPLIT_PACKET_MAX},
 };
 
 impl Session {
@@ -137,6 +137,7 @@ impl Session {
         app: AppId,
         packet: IpPacket,
     ) -> Result<(), PacketError> {
+        let splits = self.splits_packets();
         let tenants = self.scheduler.tenants_mut();
         if tenant == TenantId::ZERO || !tenants.knows(tenant) {
             return Err(PacketError::UnknownTenant);
@@ -151,7 +152,7 @@ impl Session {
             return Err(PacketError::NoPath);
         };
         let (len, room) = (packet.data.len(), room_for_packet(path, tenant));
-        if len > room {
+        if len > room && !(splits && len <= SPLIT_PACKET_MAX) {
             tenants.count_drop(tenant, |drops| drops.too_long += 1);
             return Err(PacketError::TooLong { len, room });
         }
@@ -169,6 +170,21 @@ impl Session {
     pub(crate) fn packet_room(&self, tenant: TenantId, app: AppId) -> Option<usize> {
         let path = self.active_path(app)?;
         Some(room_for_packet(self.paths.get(path)?, tenant))
+    }
+
+    /// Longest IP packet of a tenant that is carried, whole or in parts.
+    pub(crate) fn packet_max(&self, tenant: TenantId, app: AppId) -> Option<usize> {
+        let room = self.packet_room(tenant, app)?;
+        Some(match self.splits_packets() {
+            true => room.max(SPLIT_PACKET_MAX),
+            false => room,
+        })
+    }
+
+    /// The peer puts IP packets together that come in parts.
+    pub(super) fn splits_packets(&self) -> bool {
+        let epoch = self.keys.current();
+        epoch.is_some_and(|epoch| epoch.features.contains(Features::SPLIT_PACKETS))
     }
 
     /// See [`Streams::open`](super::stream::Streams::open).

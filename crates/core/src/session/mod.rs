@@ -25,6 +25,7 @@ mod estimates;
 mod incarnations;
 mod keys;
 mod mtu;
+mod packet_parts;
 mod path;
 mod path_estimates;
 mod path_manager;

@@ -34,7 +34,7 @@ const PIECES_MAX: usize = 16_384;
 /// every second was lost.
 const EXTRA_PIECES_MAX: usize = 65_536;
 /// Datagrams in fragments that are put together at once; the oldest is given up.
-const FRAGMENTED_MAX: usize = 32;
+const FRAGMENTED_MAX: usize = 29;
 /// Pieces that such a datagram may be in: 64 KiB in packets of the smallest MTU are fewer.
 const FRAGMENTS_MAX: usize = 64;
 

@@ -12,6 +12,7 @@ use super::{
     app_mismatch::AppMismatch,
     clock, cost,
     mtu::MTU_BASE,
+    packet_parts::{PacketPart, WrongPart},
     path::Path,
     path_manager::{Arrival, ArrivedResponse, PathValidated},
     reassembly::{FragmentPart, MessagePart, PartError, Whole},
@@ -197,9 +198,10 @@ impl Session {
             Frame::Parity(parity) => self.handle_parity(context, parity),
             Frame::Feedback(feedback) => self.on_feedback(context.now, feedback),
             Frame::Train { .. } | Frame::TrainReport(_) => self.handle_train_frame(context, frame),
-            Frame::Packet { .. } | Frame::UnknownTenant { .. } | Frame::PrefixMismatch(_) => {
-                self.handle_tenant_frame(context, frame);
-            }
+            Frame::Packet { .. }
+            | Frame::PacketPart { .. }
+            | Frame::UnknownTenant { .. }
+            | Frame::PrefixMismatch(_) => self.handle_tenant_frame(context, frame),
             Frame::Datagram { .. } | Frame::Fragment { .. } => {
                 self.handle_datagram_frame(context, frame);
             }
@@ -253,6 +255,24 @@ impl Session {
                 let tenant = TenantId(tenant);
                 let ecn = if marked { 3 } else { context.ecn };
                 self.deliver_packet(context.now, ReceivedPacket { tenant, ecn, data });
+            }
+            Frame::PacketPart {
+                tenant,
+                number,
+                count,
+                index,
+                marked,
+                data,
+            } => {
+                let part = PacketPart {
+                    tenant: TenantId(tenant),
+                    number,
+                    count,
+                    index,
+                    ecn: if marked { 3 } else { context.ecn },
+                    data,
+                };
+                self.handle_packet_part(context.now, part);
             }
             Frame::UnknownTenant { tenant, packets } => {
                 self.on_unknown_tenant(context.now, TenantId(tenant), packets);
@@ -492,18 +512,43 @@ impl Session {
         let tenant = packet.tenant;
         let tenants = self.scheduler.tenants_mut();
         if !tenants.on_received(tenant, packet.data.len()) {
-            self.drops.unknown_tenant += 1;
-            if self.unknown_tenants.on_packet(now, tenant) {
-                let peer = self.id;
-                self.events.push_back(Event::TenantUnknown { peer, tenant });
-            }
-            return;
+            return self.on_packet_of_unknown_tenant(now, tenant);
         }
         if self.receiver.is_delivery_full() {
             tenants.count_drop(tenant, |drops| drops.arrived += 1);
             return;
         }
         self.receiver.deliver_packet(packet);
+    }
+
+    /// A part of an IP packet of a tenant arrived. A packet of an unknown one counts once.
+    fn handle_packet_part(&mut self, now: Instant, part: PacketPart<'_>) {
+        if !self.scheduler.tenants().knows(part.tenant) {
+            if part.index == 0 {
+                self.on_packet_of_unknown_tenant(now, part.tenant);
+            }
+            return;
+        }
+        match self.receiver.on_packet_part(now, part) {
+            Ok(None) => {}
+            Ok(Some(whole)) => {
+                let packet = ReceivedPacket {
+                    tenant: whole.tenant,
+                    ecn: whole.ecn,
+                    data: &whole.data,
+                };
+                self.deliver_packet(now, packet);
+            }
+            Err(WrongPart) => self.drops.malformed += 1,
+        }
+    }
+
+    fn on_packet_of_unknown_tenant(&mut self, now: Instant, tenant: TenantId) {
+        self.drops.unknown_tenant += 1;
+        if self.unknown_tenants.on_packet(now, tenant) {
+            let peer = self.id;
+            self.events.push_back(Event::TenantUnknown { peer, tenant });
+        }
     }
 
     /// The peer drops packets of a tenant of ours, since it does not know it.

@@ -10,6 +10,7 @@ use keiro_units::Instant;
 use super::{
     aggregation::receiver::{AggregateReceiver, Copy, ReceiveOverflows},
     clock::PeerClock,
+    packet_parts::{PacketPart, PacketParts, WholePacket, WrongPart},
     reassembly::{
         CreditTime, FragmentPart, MessagePart, PartError, Reassembly, Whole, WholeDatagram,
     },
@@ -122,6 +123,7 @@ pub(crate) struct Receiver {
     overflows: BTreeMap<SocketId, ReceiveOverflows>,
     clock: PeerClock,
     reassembly: Reassembly,
+    packet_parts: PacketParts,
     /// Credit is to be sent to the peer; only the newest matters.
     credit_wanted: bool,
     deliveries: Deliveries,
@@ -139,6 +141,7 @@ impl Receiver {
             overflows: BTreeMap::new(),
             clock: PeerClock::default(),
             reassembly: Reassembly::new(window),
+            packet_parts: PacketParts::default(),
             credit_wanted: false,
             deliveries: Deliveries::default(),
             parity_bytes: 0,
@@ -154,6 +157,7 @@ impl Receiver {
         self.parity_bytes = 0;
         self.clock = PeerClock::default();
         self.reassembly.restart(granted);
+        self.packet_parts = PacketParts::default();
         // Handshakes that cross may have offered the peer another credit than this one.
         self.credit_wanted = true;
     }
@@ -401,12 +405,26 @@ impl Receiver {
         result
     }
 
-    /// Takes a fragment of a datagram; the datagram if it is whole now.
     /// Fragments of a datagram have arrived, and others are awaited.
     pub(crate) fn has_fragments_of(&self, id: u64) -> bool {
         self.reassembly.has_fragments_of(id)
     }
 
+    /// See [`PacketParts::on_part`].
+    pub(crate) fn on_packet_part(
+        &mut self,
+        now: Instant,
+        part: PacketPart<'_>,
+    ) -> Result<Option<WholePacket>, WrongPart> {
+        self.packet_parts.on_part(now, part)
+    }
+
+    /// When packets are given up of which parts are awaited.
+    pub(crate) fn packet_parts_due(&self) -> Option<Instant> {
+        self.packet_parts.due()
+    }
+
+    /// Takes a fragment of a datagram; the datagram if it is whole now.
     pub(crate) fn on_fragment(&mut self, part: FragmentPart<'_>) -> Option<WholeDatagram> {
         self.reassembly.on_fragment(part)
     }
@@ -435,9 +453,9 @@ impl Receiver {
         self.reassembly.memory_of_messages()
     }
 
-    /// What is kept beside messages: parity, fragments and numbers.
+    /// What is kept beside messages: parity, fragments, parts of packets and numbers.
     pub(crate) fn memory_beside(&self) -> u64 {
-        self.parity_bytes as u64 + self.reassembly.memory_beside()
+        self.parity_bytes as u64 + self.reassembly.memory_beside() + self.packet_parts.memory()
     }
 
     /// Charges of messages that are kept, here or by the driver.
@@ -457,8 +475,9 @@ impl Receiver {
         }
     }
 
-    /// Credit that is due is wanted from now on.
+    /// Credit that is due is wanted from now on, and packets in parts that are overdue are given up.
     pub(crate) fn on_timeout(&mut self, now: Instant) {
+        self.packet_parts.on_timeout(now);
         self.credit_wanted |= self.credit_due().is_some_and(|due| due <= now);
     }
 
@@ -564,6 +583,7 @@ impl Receiver {
             remote.aggregates.check_invariants();
         }
         self.reassembly.check_invariants();
+        self.packet_parts.check_invariants();
         let parity = self
             .remote_paths
             .values()

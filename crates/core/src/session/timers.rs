@@ -54,6 +54,7 @@ impl Session {
             .chain(self.scheduler.queues().next_expiry())
             .chain(self.scheduler.queues().credit_return_due())
             .chain(self.receiver.credit_due())
+            .chain(self.receiver.packet_parts_due())
             .chain(self.path_selection.due(&self.apps, &self.paths))
             .chain(self.streams.unreachable_at(unreachable_since))
             .chain(self.streams.deferred_reset_due())

@@ -26,5 +26,11 @@ pub const MESSAGE_LEN_MAX: usize = (16 << 20) + 8;
 /// Longest datagram, bytes: what one UDP datagram over IPv4 can hold.
 pub const DATAGRAM_LEN_MAX: usize = 65_507;
 
+/// Longest IP packet that travels in parts, bytes: what IPv6 needs of every link (RFC 8200 §5).
+pub const SPLIT_PACKET_MAX: usize = 1280;
+
+/// Most parts of a packet: as many as the longest takes where a path carries 576 bytes.
+pub const PACKET_PARTS_MAX: u8 = 3;
+
 /// What every message costs of the credit besides its length, for its bookkeeping.
 pub const CREDIT_PER_MESSAGE: u64 = 256;

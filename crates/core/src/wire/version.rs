@@ -68,10 +68,15 @@ impl Features {
     pub const NONE: Self = Self(0);
     /// Answers an initiation of an unknown version with a version reply.
     pub const VERSION_REPLY: Self = Self(1);
+    /// Puts together IP packets that come in parts.
+    pub const SPLIT_PACKETS: Self = Self(1 << 1);
     /// What this gateway has.
-    pub const SUPPORTED: Self = Self::VERSION_REPLY;
+    pub const SUPPORTED: Self = Self(Self::VERSION_REPLY.0 | Self::SPLIT_PACKETS.0);
 
-    const NAMES: [(Self, &str); 1] = [(Self::VERSION_REPLY, "version-reply")];
+    const NAMES: [(Self, &str); 2] = [
+        (Self::VERSION_REPLY, "version-reply"),
+        (Self::SPLIT_PACKETS, "split-packets"),
+    ];
 
     /// From the bits of the handshake; unknown ones are kept.
     pub const fn from_bits(bits: u16) -> Self {

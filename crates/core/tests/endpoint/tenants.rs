@@ -2,6 +2,7 @@
 
 mod delays;
 mod mtu;
+mod parts;
 mod units;
 mod unknown;
 mod window;
@@ -43,6 +44,8 @@ struct Net {
     bottleneck: Bottleneck,
     /// Longest IP packet that passes, either way.
     longest: usize,
+    /// IP packets that arrived, with their ECN bits, if they are kept.
+    kept: Option<Vec<(u8, Vec<u8>)>>,
     free_at: Instant,
     /// Bytes of IP packets that arrived, by tenant.
     arrived: BTreeMap<TenantId, u64>,
@@ -78,6 +81,14 @@ fn keiro() -> ControllerConfig {
 impl Net {
     /// `rate`: of the path's pacer.
     fn new(rate: u64, bottleneck: Bottleneck) -> Self {
+        let mut net = Self::begin(rate, bottleneck);
+        net.run(Duration::from_secs(1), |_| {});
+        assert!(net.ends[0].is_up(net.peers[0]));
+        net
+    }
+
+    /// The same before anything was sent.
+    fn begin(rate: u64, bottleneck: Bottleneck) -> Self {
         let mut ends = [endpoint(1), endpoint(2)];
         let peers = [0, 1].map(|side: usize| {
             let other = 2 - side as u8;
@@ -85,7 +96,7 @@ impl Net {
             peer.paths[0].rate = Some(Bandwidth::from_mbit_per_second(rate));
             ends[side].add_peer(Instant::ZERO, peer)
         });
-        let mut net = Self {
+        Self {
             now: Instant::ZERO,
             ends,
             peers,
@@ -93,6 +104,7 @@ impl Net {
             order: 0,
             bottleneck,
             longest: 1500,
+            kept: None,
             free_at: Instant::ZERO,
             arrived: BTreeMap::new(),
             arrived_units: BTreeMap::new(),
@@ -101,10 +113,7 @@ impl Net {
             bytes_sent: BTreeMap::new(),
             marks_all: false,
             reported: Vec::new(),
-        };
-        net.run(Duration::from_secs(1), |_| {});
-        assert!(net.ends[0].is_up(net.peers[0]));
-        net
+        }
     }
 
     fn set(&mut self, config: TenantConfig) {
@@ -234,6 +243,9 @@ impl Net {
                 } => {
                     *self.arrived.entry(tenant).or_default() += data.len() as u64;
                     *self.marks.entry(10 + ecn).or_default() += 1;
+                    if let Some(kept) = &mut self.kept {
+                        kept.push((ecn, data.to_vec()));
+                    }
                     continue;
                 }
                 Delivery::Message { app, id, body, .. } => {

@@ -253,8 +253,9 @@ fn features_that_both_sides_have_are_in_force() {
         (0, Features::NONE),
         (1, Features::VERSION_REPLY),
         // Those that only the other side knows are ignored.
-        (0xffff, Features::VERSION_REPLY),
-        (0xfffe, Features::NONE),
+        (0xffff, Features::SUPPORTED),
+        (0xfffe, Features::SPLIT_PACKETS),
+        (0xfffc, Features::NONE),
     ] {
         let mut end = Endpoint::new(Instant::ZERO, EndpointConfig::new(key(1)), [1; 32]);
         let id = end.add_peer(Instant::ZERO, peer(2, None));

@@ -224,6 +224,17 @@ fn expected() -> BTreeMap<&'static str, Frame<'static>> {
             },
         ),
         (
+            "part 1 of 2 of packet 9 of tenant 300, \"hi\"",
+            Frame::PacketPart {
+                tenant: 300,
+                number: 9,
+                count: 2,
+                index: 1,
+                marked: false,
+                data: b"hi",
+            },
+        ),
+        (
             "packet 0 of 2 of train 5",
             Frame::Train {
                 id: 5,
@@ -311,6 +322,9 @@ fn lengths_and_kinds_are_the_codes() {
         assert!(DOCUMENT.contains(&row), "{row}");
     }
     assert!(DOCUMENT.contains(&format!("`total` + {CREDIT_PER_MESSAGE} of the credit")));
+    let parts =
+        format!("at most {SPLIT_PACKET_MAX} bytes in all, in 2 to {PACKET_PARTS_MAX} parts");
+    assert!(DOCUMENT.contains(&parts), "{parts}");
 }
 
 #[test]

@@ -19,6 +19,8 @@ struct PacketState {
     is_eliciting: bool,
     /// The aggregate of a group that it is, until its content begins.
     protected: Option<ProtectedAggregate>,
+    /// It is an aggregate.
+    is_aggregate: bool,
     /// It belongs to a group: it is an aggregate, or parity.
     is_grouped: bool,
     /// It is too old to know whether it is a copy. It will be acknowledged, so frames that may be read
@@ -74,6 +76,9 @@ impl Session {
             }
             // Recovering a group may be expensive: one parity frame per packet.
             if matches!(frame, Frame::Parity(_)) && std::mem::replace(&mut state.is_grouped, true) {
+                return Err(FrameError::Range);
+            }
+            if state.is_aggregate && matches!(frame, Frame::PacketPart { .. }) {
                 return Err(FrameError::Range);
             }
             state.is_eliciting |= frame.ack_eliciting();
@@ -132,6 +137,7 @@ impl Session {
             _ => return Ok(false),
         };
         state.is_eliciting = true;
+        state.is_aggregate = true;
         match novelty {
             Novelty::New => {}
             // It was read from another copy, or parity has recovered it.
@@ -171,8 +177,9 @@ impl Session {
                     | Frame::Protected { .. }
                     | Frame::Parity(_)
                     | Frame::PathChallenge(_)
+                    | Frame::PacketPart { .. }
             ) {
-                // An aggregate holds no other, and a challenge belongs to its packet.
+                // An aggregate holds no other and no parts of packets, and a challenge belongs to its packet.
                 return Err(FrameError::Range);
             }
             self.handle_frame(context, frame);

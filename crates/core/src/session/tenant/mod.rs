@@ -10,6 +10,7 @@
 
 mod codel;
 mod flows;
+mod parts;
 mod path_tenants;
 mod tenant_path;
 #[cfg(test)]
@@ -21,12 +22,12 @@ use keiro_model::fairness::controller::ControllerConfig;
 use keiro_stats::TenantPeerStats;
 use keiro_units::Instant;
 
-pub(crate) use self::tenant_path::DeliveryReport;
 use self::{
     flows::Queued,
     path_tenants::{PathTenants, tag_of},
     tenant_path::Readiness,
 };
+pub(crate) use self::{parts::LeavingPart, tenant_path::DeliveryReport};
 use crate::{
     id::{AppId, PathId, TenantId},
     tenant::{IpPacket, PacketDrops, TenantConfig, TenantError, TenantSnapshot},
@@ -56,6 +57,8 @@ pub(crate) struct Tenants {
     tenants_max: usize,
     cost_max: u64,
     cost: u64,
+    /// Packets that were split: the number of the next.
+    split: u64,
 }
 
 /// A turn: who may send one packet on a path, and with what.
@@ -164,6 +167,7 @@ impl Tenants {
             tenants_max,
             cost_max,
             cost: 0,
+            split: 0,
         }
     }
 
@@ -396,7 +400,10 @@ impl Tenants {
                 ItemsState::None | ItemsState::Coalescing => packet.map(GrantKind::IpPackets),
             };
             let needed = match kind {
-                Some(GrantKind::IpPackets(first)) => first.len as u64 + path.packet_overhead,
+                // What is longer than a datagram leaves in parts.
+                Some(GrantKind::IpPackets(first)) => {
+                    (first.len as u64 + path.packet_overhead).min(path.mtu.into())
+                }
                 _ => u64::from(path.mtu),
             };
             let mut grant = SchedulerGrant {
@@ -451,6 +458,28 @@ impl Tenants {
         first
             .filter(|first| first.ecn == grant.ecn())
             .map(|first| first.len)
+    }
+
+    /// Length of the next part, of at most `room` bytes, of the packet that [`poll_next`](Self::poll_next) has
+    /// announced; `None`: the packet is too long to leave in parts.
+    pub(crate) fn next_part_len(
+        &mut self,
+        path: PathId,
+        id: TenantId,
+        room: usize,
+    ) -> Option<usize> {
+        let path_tenants = self.paths.get_mut(&path)?;
+        let tenant_path = path_tenants.tenant_paths.get_mut(&id)?;
+        let (len, is_new) = tenant_path.next_part_len(self.split, room)?;
+        self.split += u64::from(is_new);
+        Some(len)
+    }
+
+    /// The part leaves whose length [`next_part_len`](Self::next_part_len) has said. With the last one the packet is
+    /// to be taken.
+    pub(crate) fn poll_part(&mut self, path: PathId, id: TenantId) -> Option<LeavingPart<'_>> {
+        let path_tenants = self.paths.get_mut(&path)?;
+        path_tenants.tenant_paths.get_mut(&id)?.poll_part()
     }
 
     /// Takes the packet that [`poll_next`](Self::poll_next) or [`next_of`](Self::next_of) has

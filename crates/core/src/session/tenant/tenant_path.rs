@@ -11,6 +11,7 @@ use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 use super::{
     FirstPacket,
     flows::{Flows, Queued, Taken},
+    parts::{LeavingPart, Parts},
 };
 use crate::{
     id::PathId,
@@ -56,6 +57,8 @@ pub(super) struct TenantPath {
     pub(super) flows: Flows,
     /// The packet whose turn has come and that has not left yet.
     staged: Option<Taken>,
+    /// How it leaves where it does not fit into one datagram.
+    parts: Option<Parts>,
     /// Messages, streams or datagrams wait, as far as is known here.
     pub(super) has_items: bool,
     /// These were served last: it is its IP packets' turn.
@@ -119,6 +122,7 @@ impl TenantPath {
         Self {
             flows: Flows::default(),
             staged: None,
+            parts: None,
             has_items: false,
             items_were_last: false,
             allowance: controller.as_ref().map(|controller| controller.allowance()),
@@ -212,10 +216,39 @@ impl TenantPath {
     }
 
     pub(super) fn take(&mut self) -> Option<Taken> {
+        self.parts = None;
         self.staged.take()
     }
 
+    /// Length of the next part of the packet whose turn it is, at most `room` bytes. `number`: for a packet of which
+    /// nothing has left; whether it was used. `None`: the packet is too long for that.
+    pub(super) fn next_part_len(&mut self, number: u64, room: usize) -> Option<(usize, bool)> {
+        let len = self.staged.as_ref()?.packet.data.len();
+        // If the path carries less than when the first part left, the packet begins anew.
+        let begun = self
+            .parts
+            .filter(|parts| parts.next_range(len).len() <= room);
+        self.parts = begun.or_else(|| Parts::new(number, len, room));
+        let parts = self.parts.as_ref()?;
+        Some((parts.next_range(len).len(), begun.is_none()))
+    }
+
+    /// The next part of the packet whose turn it is leaves. With the last one the packet is to be taken.
+    pub(super) fn poll_part(&mut self) -> Option<LeavingPart<'_>> {
+        let taken = self.staged.as_ref()?;
+        let parts = self.parts.as_mut()?;
+        let range = parts.next_range(taken.packet.data.len());
+        Some(LeavingPart {
+            number: parts.number(),
+            count: parts.count(),
+            index: parts.advance(),
+            marked: taken.marked,
+            data: &taken.packet.data[range],
+        })
+    }
+
     pub(super) fn take_all(&mut self) -> Vec<Queued> {
+        self.parts = None;
         let staged = self.staged.take().map(|taken| taken.packet);
         self.flows.take_all().into_iter().chain(staged).collect()
     }

@@ -306,3 +306,55 @@ fn however_small_its_part_a_tenant_finds_what_an_idle_line_has() {
         assert!(*most > 1_000_000, "weight {weight}, {unit}: {sent:?}");
     }
 }
+
+/// A path carries less than when the first part left: the packet begins anew, under another number.
+#[test]
+fn a_packet_in_parts_begins_anew_where_its_next_part_does_not_fit() {
+    let mut tenants = tenants(&[config(1, 1.0, ControllerConfig::Open)]);
+    let one = TenantId(1);
+    push(&mut tenants, at(0), 1, 1280);
+    push(&mut tenants, at(0), 1, 100);
+    let mut left = Vec::new();
+    for room in [1200, 500, 500, 500] {
+        let path = SendingPath {
+            mtu: 1280,
+            ..REQUEST
+        };
+        let grant = tenants.poll_next(at(0), path, |_| ItemsState::None);
+        let grant = grant.expect("it waits");
+        let len = tenants.next_part_len(PATH, one, room).expect("it fits");
+        let part = tenants.poll_part(PATH, one).expect("it was announced");
+        assert_eq!(part.data.len(), len);
+        left.push((part.number, part.index, part.count, len));
+        tenants.on_sent(at(0), PATH, grant, len as u64 + OVERHEAD);
+        tenants.check_invariants();
+    }
+    assert_eq!(
+        left,
+        [
+            (0, 0, 2, 640),
+            (1, 0, 3, 427),
+            (1, 1, 3, 427),
+            (1, 2, 3, 426)
+        ]
+    );
+    assert_eq!(tenants.take(PATH, one).expect("the whole").data.len(), 1280);
+    assert_eq!(pop(&mut tenants, at(0)), Some((1, 100 + OVERHEAD)));
+    // One that moves to another path begins anew there.
+    push(&mut tenants, at(0), 1, 1280);
+    tenants.poll_next(at(0), REQUEST, |_| ItemsState::None);
+    tenants.next_part_len(PATH, one, 1200);
+    tenants.poll_part(PATH, one);
+    tenants.move_all(at(1), PATH, |_| Some(on(PathId(1), 1280)));
+    let path = SendingPath {
+        id: PathId(1),
+        ..REQUEST
+    };
+    tenants.poll_next(at(1), path, |_| ItemsState::None);
+    assert_eq!(tenants.next_part_len(PathId(1), one, 1200), Some(640));
+    let part = tenants.poll_part(PathId(1), one).expect("announced");
+    assert_eq!((part.number, part.index), (3, 0));
+    // Too long for three parts, and for any.
+    assert_eq!(tenants.next_part_len(PathId(1), one, 400), None);
+    tenants.check_invariants();
+}

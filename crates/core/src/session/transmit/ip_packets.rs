@@ -8,12 +8,22 @@ use crate::{
     id::PathId,
     session::{
         Session,
+        path::Path,
         recovery::{Owner, PacketKind},
         sent_frames::{SentFrame, SentFrames},
         tenant::{FirstPacket, SchedulerGrant},
     },
-    wire::{DATA_HEADER_LEN, Frame, TAG_LEN},
+    wire::{Frame, TAG_LEN, VARINT_MAX},
 };
+
+/// What a datagram of IP packets begins with.
+#[derive(Clone, Copy)]
+struct FirstFrame {
+    /// Its bytes at most.
+    len: usize,
+    /// The packet does not fit into one datagram: its next part.
+    is_part: bool,
+}
 
 /// Bytes that an IP packet of `len` bytes takes in a datagram.
 fn frame_len(grant: SchedulerGrant, len: usize) -> usize {
@@ -39,25 +49,30 @@ impl Session {
         // The window bounds the whole datagram.
         let windowed = usize::try_from(grant.room.saturating_sub(ip_overhead)).unwrap_or(whole);
         let end = start + limit.min(windowed) - TAG_LEN;
-        let first_len = frame_len(grant, first.len);
-        if buf.bytes.len() + first_len > end {
+        let Some(first_frame) = self.first_frame(id, grant, first, Path::clear_text_max(whole))
+        else {
+            // The path has less room than when it was accepted.
             buf.bytes.truncate(start);
-            if DATA_HEADER_LEN + TAG_LEN + first_len > whole {
-                // The path has less room than when it was accepted.
-                let tenants = self.scheduler.tenants_mut();
-                tenants.take(id, grant.tenant);
-                tenants.count_drop(grant.tenant, |drops| drops.too_long += 1);
-            }
+            let tenants = self.scheduler.tenants_mut();
+            tenants.take(id, grant.tenant);
+            tenants.count_drop(grant.tenant, |drops| drops.too_long += 1);
+            return None;
+        };
+        if buf.bytes.len() + first_frame.len > end {
+            buf.bytes.truncate(start);
             return None;
         }
         let mut frames = SentFrames::default();
-        let acks_end = end - first_len;
+        let acks_end = end - first_frame.len;
         self.write_acks(now, id, true, acks_end, &mut buf.bytes, &mut frames);
         self.unknown_tenants.write(now, acks_end, &mut buf.bytes);
         self.prefix_mismatches.write(acks_end, &mut buf.bytes);
+        let mut next = match first_frame.is_part {
+            true => self.write_part(now, id, grant, buf, &mut frames),
+            false => Some(first.len),
+        };
+        let mut is_first = !first_frame.is_part;
         let tenants = self.scheduler.tenants_mut();
-        let mut next = Some(first.len);
-        let mut is_first = true;
         while next.is_some_and(|len| buf.bytes.len() + frame_len(grant, len) <= end) {
             let Some(leaving) = tenants.take(id, grant.tenant) else {
                 break;
@@ -90,5 +105,64 @@ impl Session {
                 ecn: first.ecn,
             },
         })
+    }
+
+    /// What a datagram begins with that has room for `clear` bytes; `None`: the packet is too long.
+    fn first_frame(
+        &mut self,
+        id: PathId,
+        grant: SchedulerGrant,
+        first: FirstPacket,
+        clear: usize,
+    ) -> Option<FirstFrame> {
+        let len = frame_len(grant, first.len);
+        if len <= clear {
+            return Some(FirstFrame {
+                len,
+                is_part: false,
+            });
+        }
+        if !self.splits_packets() {
+            return None;
+        }
+        let head = Frame::packet_part_head_len(grant.tenant.0, VARINT_MAX);
+        let tenants = self.scheduler.tenants_mut();
+        let part = tenants.next_part_len(id, grant.tenant, clear.saturating_sub(head))?;
+        Some(FirstFrame {
+            len: head + part,
+            is_part: true,
+        })
+    }
+
+    /// Writes the next part of the first packet; the length of the packet behind it, if it was the last part.
+    fn write_part(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        grant: SchedulerGrant,
+        buf: &mut TransmitBuf,
+        frames: &mut SentFrames,
+    ) -> Option<usize> {
+        let tenants = self.scheduler.tenants_mut();
+        let part = tenants.poll_part(id, grant.tenant)?;
+        Frame::PacketPart {
+            tenant: grant.tenant.0,
+            number: part.number,
+            count: part.count,
+            index: part.index,
+            marked: part.marked,
+            data: part.data,
+        }
+        .encode(&mut buf.bytes);
+        if !part.is_last() {
+            return None;
+        }
+        let leaving = tenants.take(id, grant.tenant)?;
+        frames.push(SentFrame::Packets {
+            app: leaving.app,
+            since: leaving.since,
+        });
+        buf.spare.push(leaving.data);
+        tenants.next_of(now, id, grant)
     }
 }

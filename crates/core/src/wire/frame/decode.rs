@@ -6,7 +6,10 @@ use super::*;
 use crate::{
     id::TenantId,
     tenant::PacketAddress,
-    wire::{DATAGRAM_LEN_MAX, MESSAGE_LEN_MAX, Reader, VARINT_MAX, report::COPIES_MAX},
+    wire::{
+        DATAGRAM_LEN_MAX, MESSAGE_LEN_MAX, PACKET_PARTS_MAX, Reader, SPLIT_PACKET_MAX, VARINT_MAX,
+        report::COPIES_MAX,
+    },
 };
 
 impl<'a> Frame<'a> {
@@ -37,7 +40,7 @@ impl<'a> Frame<'a> {
             AGGREGATE => return decode_aggregate(reader).map(Some),
             PACKET | PACKET_MARKED => return decode_packet(kind, reader).map(Some),
             TRAIN | TRAIN_REPORT | FEEDBACK | PROTECTED | PARITY | UNKNOWN_TENANT | REFUSAL
-            | PREFIX_MISMATCH => {
+            | PREFIX_MISMATCH | PACKET_PART => {
                 return decode_sized(kind, reader).map(Some);
             }
             SKIPPABLE.. => {
@@ -219,6 +222,7 @@ fn decode_sized<'a>(kind: u64, reader: &mut Reader<'a>) -> Result<Frame<'a>, Fra
         PARITY => parity::decode(&mut reader).map(Frame::Parity),
         UNKNOWN_TENANT => decode_unknown_tenant(&mut reader),
         PREFIX_MISMATCH => decode_prefix_mismatch(&mut reader),
+        PACKET_PART => decode_packet_part(&mut reader),
         REFUSAL => field(reader.u8()).map(|byte| Frame::Refusal(RefusalCause::from_byte(byte))),
         _ => Feedback::decode(&mut reader).map(Frame::Feedback),
     }
@@ -269,6 +273,31 @@ fn decode_prefix_mismatch<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, Fram
         address,
         packets,
     }))
+}
+
+fn decode_packet_part<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
+    let tenant = field(reader.varint())?;
+    let tenant = u32::try_from(tenant).map_err(|_| FrameError::Range)?;
+    let number = field(reader.varint())?;
+    let count = field(reader.u8())?;
+    let index = field(reader.u8())?;
+    let marked = field(reader.u8())?;
+    let data = reader.rest();
+    let is_sound = (2..=PACKET_PARTS_MAX).contains(&count)
+        && index < count
+        && marked <= 1
+        && (1..SPLIT_PACKET_MAX).contains(&data.len());
+    if !is_sound {
+        return Err(FrameError::Range);
+    }
+    Ok(Frame::PacketPart {
+        tenant,
+        number,
+        count,
+        index,
+        marked: marked == 1,
+        data,
+    })
 }
 
 fn decode_train<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {

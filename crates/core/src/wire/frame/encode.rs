@@ -20,7 +20,10 @@ impl Frame<'_> {
             }
             Self::PathChallenge(token) => put_token(buf, PATH_CHALLENGE, token),
             Self::PathResponse(token) => put_token(buf, PATH_RESPONSE, token),
-            Self::Datagram { .. } | Self::Fragment { .. } | Self::Packet { .. } => {
+            Self::Datagram { .. }
+            | Self::Fragment { .. }
+            | Self::Packet { .. }
+            | Self::PacketPart { .. } => {
                 self.encode_datagram(buf);
             }
             Self::Message { .. } | Self::MessageDone { .. } | Self::MessageDrop { .. } => {
@@ -106,6 +109,23 @@ impl Frame<'_> {
                 put_varint(buf, if marked { PACKET_MARKED } else { PACKET });
                 put_varint(buf, u64::from(tenant));
                 put_data(buf, data);
+            }
+            Self::PacketPart {
+                tenant,
+                number,
+                count,
+                index,
+                marked,
+                data,
+            } => {
+                let tenant = u64::from(tenant);
+                let head = varint_len(tenant) + varint_len(number) + 3;
+                put_varint(buf, PACKET_PART);
+                put_varint(buf, (head + data.len()) as u64);
+                put_varint(buf, tenant);
+                put_varint(buf, number);
+                buf.extend_from_slice(&[count, index, u8::from(marked)]);
+                buf.extend_from_slice(data);
             }
             _ => unreachable!("a frame with a datagram"),
         }

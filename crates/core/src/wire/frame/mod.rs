@@ -63,6 +63,8 @@ const UNKNOWN_TENANT: u64 = 0x45;
 const REFUSAL: u64 = 0x46;
 /// A peer that does not know it skips it.
 const PREFIX_MISMATCH: u64 = 0x47;
+/// Sent only to peers that know it.
+const PACKET_PART: u64 = 0x49;
 
 /// Most aggregates of a group.
 const GROUP_MAX: u8 = 32;
@@ -196,6 +198,20 @@ pub enum Frame<'a> {
         /// The packet, IP header first.
         data: &'a [u8],
     },
+    /// A part of an IP packet of a tenant that does not fit into one datagram of the path.
+    PacketPart {
+        tenant: u32,
+        /// Counts the packets that the sender has split.
+        number: u64,
+        /// How many parts there are.
+        count: u8,
+        /// Its place, from 0.
+        index: u8,
+        /// The packet is to be delivered with a congestion mark.
+        marked: bool,
+        /// At least one byte.
+        data: &'a [u8],
+    },
     /// What came of the aggregates of a path.
     Feedback(Feedback),
     /// This packet is an aggregate of a group, sent once.
@@ -305,6 +321,11 @@ impl Frame<'_> {
     /// Bytes of a `Packet` beside its data, of at most `len` bytes.
     pub const fn packet_head_len(tenant: u32, len: usize) -> usize {
         1 + varint_len(tenant as u64) + varint_len(len as u64)
+    }
+
+    /// Most bytes of a `PacketPart` beside its data.
+    pub const fn packet_part_head_len(tenant: u32, number: u64) -> usize {
+        2 + 2 + varint_len(tenant as u64) + varint_len(number) + 3
     }
 
     /// Most bytes of a `StreamOpen`: with an IPv6 target.

@@ -26,6 +26,16 @@ fn frame(data: &'static [u8]) -> impl Strategy<Value = Frame<'static>> {
             marked,
             data
         }),
+        (id.clone(), any::<(u32, bool)>(), 0..3u8).prop_map(
+            move |(number, (tenant, marked), index)| Frame::PacketPart {
+                tenant,
+                number,
+                count: 2 + index / 2,
+                index,
+                marked,
+                data,
+            }
+        ),
         any::<(u32, u32, bool)>().prop_map(move |(app, flow, reply)| Frame::Datagram {
             app: AppId(app),
             flow,
@@ -149,7 +159,7 @@ fn frame(data: &'static [u8]) -> impl Strategy<Value = Frame<'static>> {
                     packets,
                 })
             ),
-        (PREFIX_MISMATCH + 1..1 << 62).prop_map(Frame::Unknown),
+        (PACKET_PART + 1..1 << 62).prop_map(Frame::Unknown),
     ]
 }
 
@@ -294,6 +304,42 @@ fn groups_that_cannot_be_are_refused() {
         };
         assert_eq!(read(protected), Err(FrameError::Range));
     }
+}
+
+#[test]
+fn parts_of_packets_that_cannot_be_are_refused() {
+    let part = |count, index, len| {
+        let data = vec![7; len];
+        let mut bytes = Vec::new();
+        Frame::PacketPart {
+            tenant: u32::MAX,
+            number: VARINT_MAX,
+            count,
+            index,
+            marked: true,
+            data: &data,
+        }
+        .encode(&mut bytes);
+        assert!(bytes.len() <= Frame::packet_part_head_len(u32::MAX, VARINT_MAX) + len);
+        decode_all(&bytes).map(|frames| frames.len())
+    };
+    for (count, index, len) in [(2, 0, 1), (2, 1, 1279), (3, 2, 640)] {
+        assert_eq!(part(count, index, len), Ok(1), "{index} of {count}");
+    }
+    for (count, index, len) in [
+        (0, 0, 9),
+        (1, 0, 9),
+        (2, 2, 9),
+        (4, 0, 9),
+        (3, 255, 9),
+        (2, 0, 0),
+        (2, 0, 1280),
+    ] {
+        let read = part(count, index, len);
+        assert_eq!(read, Err(FrameError::Range), "{index} of {count}, {len}");
+    }
+    let marked_twice = [0x40, 0x49, 6, 1, 1, 2, 0, 2, 0];
+    assert_eq!(decode_all(&marked_twice), Err(FrameError::Range));
 }
 
 #[test]

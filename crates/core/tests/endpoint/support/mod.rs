@@ -342,6 +342,14 @@ pub(crate) fn fragment(number: u64, total: u64, offset: u64, data: &[u8]) -> Vec
     frame(6, &fields)
 }
 
+/// A part of an IP packet.
+pub(crate) fn packet_part(tenant: u64, number: u64, place: [u8; 2], data: &[u8]) -> Vec<u8> {
+    let [index, count] = place;
+    let fields: [&[u8]; 4] = [&varint(tenant), &varint(number), &[count, index, 0], data];
+    let body = fields.concat();
+    frame(0x49, &[&varint(body.len() as u64), &body])
+}
+
 /// A message given up.
 pub(crate) fn message_drop(number: u64, total: u64) -> Vec<u8> {
     frame(9, &[&varint(number), &varint(total)])
@@ -662,10 +670,15 @@ impl Victim {
     }
 
     /// The same; `end` is gateway 1, without peers.
-    pub(crate) fn with(mut end: Endpoint) -> Self {
+    pub(crate) fn with(end: Endpoint) -> Self {
+        Self::with_hello(end, Hello::new(2, 1, 1))
+    }
+
+    /// The same with a handshake of gateway 2.
+    pub(crate) fn with_hello(mut end: Endpoint, hello: Hello) -> Self {
         let now = Instant::from_nanos(1_000_000_000);
         let id = end.add_peer(Instant::ZERO, peer(2, None));
-        let (state, initiation) = Hello::new(2, 1, 1).initiate();
+        let (state, initiation) = hello.initiate();
         feed(&mut end, now, address(2), &initiation);
         let output = drain(&mut end, now);
         let (to, response) = output.packets.first().expect("a response");

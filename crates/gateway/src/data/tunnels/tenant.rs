@@ -247,6 +247,9 @@ impl Tenant {
             return self.answer_unreachable(with, header, to, segments);
         };
         let room = u16::try_from(room).unwrap_or(u16::MAX).min(self.setup.mtu);
+        // Longer ones leave in parts; the sender should not make them where it can do otherwise.
+        let longest = with.endpoint.packet_max(to, id, app).unwrap_or(0);
+        let longest = longest.min(self.setup.mtu.into());
         let flow_hash = with.seed.number(&FlowKey::of(header)) as u32;
         let ecn = header.traffic_class & 3;
         let count = segments.count();
@@ -268,7 +271,7 @@ impl Tenant {
                 // Refusals are counted in the core, or the peer is being removed.
                 let _ = with.endpoint.send_packet(with.now, to, id, app, packet);
             };
-            if length <= room.into() {
+            if length <= longest {
                 send(packet);
                 continue;
             }
