@@ -12,6 +12,7 @@ mod embedded;
 mod endpoint;
 mod entries;
 mod history;
+mod idle;
 mod local;
 mod message_tls;
 mod network;
@@ -45,6 +46,7 @@ pub use self::{
     embedded::reached_by,
     endpoint::{HostName, HostPort, PEER_ENDPOINTS_MAX, PeerEndpoint},
     history::History,
+    idle::IdleCost,
     local::{DEFAULT_PATH_PORT, Family, InterfaceLocal, Local, UPLINK_TABLES},
     message_tls::{
         DEFAULT_CLIENT_BYTES_MAX, DEFAULT_CLIENT_CONNECTIONS_MAX, DEFAULT_CLIENT_MESSAGES_MAX,
@@ -231,6 +233,9 @@ pub struct Path {
     pub delay: Option<Duration>,
     /// Upper bound of the MTU search, in IP packet bytes, 1280..=65535; `None`: the interface's.
     pub mtu_max: Option<ByteCount>,
+    /// What it may cost in 30 days while it carries nothing, both ends' bytes to all peers together; zero: keepalives
+    /// only. `None`: no limit beside `probe_share`.
+    pub probe_budget: Option<ByteCount>,
 }
 
 /// Why there is a path.

@@ -95,6 +95,7 @@ impl Pair {
                 remote: Some(SocketAddr::from(([192, 0, 2, 2 - end as u8], 7600))),
                 rate: Some(Bandwidth::from_mbit_per_second(1_000_000)),
                 mtu_max: 1500,
+                probe_limit: None,
             }];
             peer.apps = vec![AppConfig {
                 id: APP,

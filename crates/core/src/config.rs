@@ -2,7 +2,10 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use keiro_model::aggregation::{ControllerKind, Limits};
+use keiro_model::{
+    aggregation::{ControllerKind, Limits},
+    probing,
+};
 use keiro_units::{Bandwidth, ByteCount, Probability};
 
 use crate::{
@@ -17,6 +20,9 @@ pub struct EndpointConfig {
     pub private_key: PrivateKey,
     /// Unix time at `Instant::ZERO`: orders this gateway's handshakes across restarts.
     pub unix_time_at_zero: Duration,
+    /// The time of a handshake of this gateway before it was started, or a later one: its next ones are later than that,
+    /// also where its clock has gone back.
+    pub handshake_time_floor: Duration,
     /// Order in which waiting data leaves.
     pub scheduler: SchedulerKind,
     /// The preferred packet cipher; a peer that asks for the other one gets that.
@@ -41,6 +47,7 @@ impl EndpointConfig {
         Self {
             private_key,
             unix_time_at_zero: Duration::ZERO,
+            handshake_time_floor: Duration::ZERO,
             scheduler: SchedulerKind::Deadline,
             cipher: Cipher::Aes256Gcm,
             timing: TimingConfig::default(),
@@ -204,8 +211,14 @@ pub struct TimingConfig {
     pub handshake_retry_max: Duration,
     /// A path that carries nothing is probed this often.
     pub keepalive: Duration,
+    /// The same on a path that has carried no data for some minutes.
+    pub keepalive_idle: Duration,
+    /// The same on a path whose probes are limited, while it carries nothing.
+    pub keepalive_limited: Duration,
     /// A path that is down is probed this often.
     pub probe_down: Duration,
+    /// Longest time between the probes of one that is down and whose probes are limited.
+    pub probe_down_limited: Duration,
     /// Longest time for which an acknowledgement is held back.
     pub ack_delay_max: Duration,
 }
@@ -221,6 +234,9 @@ impl Default for TimingConfig {
             handshake_retry: Duration::from_millis(500),
             handshake_retry_max: Duration::from_secs(5),
             keepalive: Duration::from_secs(1),
+            keepalive_idle: probing::KEEPALIVE_IDLE,
+            keepalive_limited: probing::KEEPALIVE_METERED,
+            probe_down_limited: Duration::from_secs(10),
             probe_down: Duration::from_millis(500),
             // Below the shortest RTT that a WAN has, so that it never dominates a measurement.
             ack_delay_max: Duration::from_millis(1),
@@ -276,6 +292,10 @@ pub struct PathConfig {
     pub rate: Option<Bandwidth>,
     /// Largest IP packet that is tried (RFC 8899 §4.4 MAX_PLPMTU plus headers), bytes.
     pub mtu_max: u16,
+    /// What both ends together may send a month to keep the path alive and to measure it, whole IP packets; zero: it is
+    /// metered, and carries keepalives only while it is idle. The peer learns of it. `None`: no limit beside
+    /// `probe_share`.
+    pub probe_limit: Option<ByteCount>,
 }
 
 /// An application as both gateways know it.

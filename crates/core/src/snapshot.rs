@@ -147,6 +147,9 @@ pub struct PathSnapshot {
     pub stats: PathStats,
     /// It is not used, because it answers short packets and none of the least size, 576 bytes.
     pub is_too_small: bool,
+    /// What both ends together may send a month to keep it alive and to measure it, by the less of their limits;
+    /// `None`: no limit.
+    pub probe_limit: Option<ByteCount>,
     /// What nothing has answered; `None`: it is up, or nothing was sent yet.
     pub unanswered: Option<Unanswered>,
     /// Bottleneck rate by packet trains; `None`: not known.

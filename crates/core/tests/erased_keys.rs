@@ -77,6 +77,7 @@ fn peer_of(private: &[u8; 32], preshared: &[u8; 32], port: u16) -> PeerConfig {
         remote: Some(([10, 0, 0, 1], port).into()),
         rate: Some(Bandwidth::from_mbit_per_second(100)),
         mtu_max: 1500,
+        probe_limit: None,
     }];
     peer
 }

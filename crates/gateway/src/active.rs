@@ -541,6 +541,7 @@ impl Active {
                 remote: config[peer].endpoints.get(&PathIndex(number)).copied(),
                 rate: path.rate,
                 mtu_max: *mtu.get(number)?,
+                probe_limit: config.probe_limit(PathIndex(number)),
             })
         };
         config

@@ -225,8 +225,10 @@ impl Gateway {
 }
 
 /// The paths that a gateway would have on this machine now, with a configuration that none runs with.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct PathsNow {
+    /// The configuration with the paths that there are now.
+    pub config: Config,
     /// By `uplinks = "auto"`: name and where it leaves.
     pub auto: Vec<String>,
     /// What this machine lacks for the paths, one line each. A gateway starts without it, and uses the paths when
@@ -238,7 +240,11 @@ pub struct PathsNow {
 pub fn paths_now(written: &Config) -> PathsNow {
     let mut watch = NetworkWatch::open().ok();
     let Ok(network) = look(watch.as_mut(), written) else {
-        return PathsNow::default();
+        return PathsNow {
+            config: written.clone(),
+            auto: Vec::new(),
+            problems: Vec::new(),
+        };
     };
     let found = Found {
         interfaces: found_interfaces(written, &network, &[]),
@@ -258,14 +264,13 @@ pub fn paths_now(written: &Config) -> PathsNow {
         Ok(binding) => format!("{} from {}", path.name, binding.local),
         Err(_) => format!("{} from {}", path.name, path.local),
     };
+    let auto = auto.map(address).collect();
+    let problems = config.paths.iter().filter(|path| !is_further(path));
+    let problems = problems.filter_map(problem).collect();
     PathsNow {
-        auto: auto.map(address).collect(),
-        problems: config
-            .paths
-            .iter()
-            .filter(|path| !is_further(path))
-            .filter_map(problem)
-            .collect(),
+        auto,
+        problems,
+        config,
     }
 }
 

@@ -28,6 +28,7 @@ pub mod fit;
 pub mod loss_test;
 pub mod observation;
 pub mod path_rate;
+pub mod probing;
 pub mod quantiles;
 pub mod welch;
 pub mod workload;

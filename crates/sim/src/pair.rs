@@ -59,6 +59,7 @@ pub struct GatewayPair {
     readdressed: u16,
     /// Gateways, by their side, that have no address on a path.
     unbound: BTreeSet<(usize, usize)>,
+    sample_interval: Duration,
     next_sample: Instant,
 }
 
@@ -112,12 +113,18 @@ impl GatewayPair {
             measured_from: None,
             readdressed: 0,
             unbound: BTreeSet::new(),
+            sample_interval: SAMPLE_INTERVAL,
             next_sample: Instant::ZERO,
         };
         for path in 0..scenario.paths.len() {
             pair.lay_path(path);
         }
         pair
+    }
+
+    /// Samples the queues less often than every 10 ms, for runs of days.
+    pub fn sample_every(&mut self, interval: Duration) {
+        self.sample_interval = interval;
     }
 
     /// Runs both phases.
@@ -422,7 +429,7 @@ impl GatewayPair {
             let stop = self.network.run(step, goal);
             if self.now() >= self.next_sample {
                 self.sample();
-                self.next_sample = self.now() + SAMPLE_INTERVAL;
+                self.next_sample = self.now() + self.sample_interval;
             }
             match stop {
                 Stop::Goal | Stop::Livelock => return stop,
@@ -688,12 +695,15 @@ pub(crate) fn gateway(
         .zip(&scenario.paths)
         .map(|(index, path)| {
             let remote = remote(usize::from(index));
-            path_config(
-                index,
-                (!path.is_rate_found).then_some(path.rate),
-                path.mtu_max,
-                spec.knows_peer.then_some(remote),
-            )
+            PathConfig {
+                probe_limit: path.probe_limit.filter(|_| side == Side::A),
+                ..path_config(
+                    index,
+                    (!path.is_rate_found).then_some(path.rate),
+                    path.mtu_max,
+                    spec.knows_peer.then_some(remote),
+                )
+            }
         })
         .collect();
     peer.apps = scenario.apps.iter().map(app_config).collect();
@@ -713,6 +723,7 @@ fn path_config(
         remote,
         rate,
         mtu_max,
+        probe_limit: None,
     }
 }
 

@@ -145,6 +145,8 @@ pub struct PathSpec {
     pub is_rate_found: bool,
     /// Largest IP packet that the gateways try, in bytes.
     pub mtu_max: u16,
+    /// The limit of probes that is configured at `a`, both gateways' bytes a month.
+    pub probe_limit: Option<ByteCount>,
     /// The on-path attacker.
     pub attack: Option<Attack>,
     /// Cross traffic; not together with an attacker.
@@ -446,6 +448,7 @@ impl PathSpec {
             rate,
             is_rate_found: false,
             mtu_max: 1500,
+            probe_limit: None,
             attack: None,
             cross: None,
         }

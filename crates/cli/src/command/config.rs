@@ -4,13 +4,21 @@ mod fix;
 
 use std::{fs, io::Read, path::Path};
 
-use keiro_control::{Config, ConfigError, config::Problem, key::load_private_key};
+use keiro_control::{
+    Config, ConfigError,
+    config::{PathIndex, PathOrigin, Problem},
+    key::load_private_key,
+};
 use keiro_egress::config::{AsbrConfig, EndpointConfig, Kind};
 use keiro_gateway::{message_tls_problem, paths_now, store_problem};
 use serde::Serialize;
 
 use self::fix::FixError;
-use crate::{args, failure::Failure, output};
+use crate::{
+    args,
+    failure::Failure,
+    output::{self, human},
+};
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -170,6 +178,9 @@ fn summary(file: &Path, config: &Config) -> String {
         };
         text.push_str(&format!("uplinks = \"auto\": {uplinks}\n"));
     }
+    for number in 0..now.config.paths.len() {
+        text.push_str(&idle_cost(&now.config, PathIndex(number)));
+    }
     for problem in now.problems {
         text.push_str(&format!("warning: {problem}\n"));
     }
@@ -195,6 +206,35 @@ fn summary(file: &Path, config: &Config) -> String {
     }
     if let Some(note) = config.unit_note() {
         text.push_str(&format!("note: {note}\n"));
+    }
+    text
+}
+
+/// What an uplink costs while it carries nothing, as lines.
+fn idle_cost(config: &Config, number: PathIndex) -> String {
+    let path = &config[number];
+    if matches!(path.origin, PathOrigin::Further(_)) {
+        return String::new();
+    }
+    let cost = config.idle_cost(number);
+    let lines = match cost.lines {
+        1 => String::new(),
+        lines => format!(" for {lines} paths to peers"),
+    };
+    let how = match path.probe_budget {
+        None => "",
+        Some(budget) if budget.is_zero() => ", metered",
+        Some(_) => ", limited by its budget",
+    };
+    let name = &path.name;
+    let bytes = human::bytes(cost.bytes.get());
+    let mut text = format!(
+        "path {name}: while it carries nothing, it costs at most {bytes} in 30 days{lines}, both directions together{how}\n"
+    );
+    if cost.exceeds_budget() {
+        text.push_str(&format!(
+            "warning: path {name}: keepalives alone exceed its monthly_budget; raise it, or use fewer paths to peers\n"
+        ));
     }
     text
 }

@@ -34,8 +34,8 @@ use super::{
     store, tenant,
     values::{
         DATAGRAM_BYTES_MAX, default_probe_share, endpoint_address, group, length, local_address,
-        loss_tolerance, mtu, name, place, positive_time, probe_share, public_key, rate, reassembly,
-        socket_file_name, text, time, value, value_or,
+        loss_tolerance, monthly_budget, mtu, name, place, positive_time, probe_share, public_key,
+        rate, reassembly, socket_file_name, text, time, value, value_or,
     },
 };
 use crate::units::Text;
@@ -240,7 +240,18 @@ impl Reader<'_> {
         let rate = fields.optional(r, "rate", rate);
         let delay = fields.optional(r, "delay", time);
         let mtu_max = fields.optional(r, "mtu_max", mtu);
+        let metered = fields.optional(r, "metered", boolean);
+        let budget = fields.optional(r, "monthly_budget", monthly_budget);
         fields.refuse_unknown_keys(r);
+        let is_metered = metered.as_ref().is_some_and(|metered| metered.value);
+        if let (true, Some(budget)) = (is_metered, &budget) {
+            let message = "monthly_budget: a metered path carries keepalives only";
+            r.add(
+                &budget.at,
+                message,
+                "write either metered = true or monthly_budget",
+            );
+        }
         let local = local?;
         let path = Path {
             name: name?,
@@ -249,6 +260,10 @@ impl Reader<'_> {
             rate: rate.as_ref().map(|rate| rate.value),
             delay: value(delay),
             mtu_max: value(mtu_max),
+            probe_budget: match is_metered {
+                true => Some(ByteCount::ZERO),
+                false => value(budget),
+            },
         };
         let spans = PathSpans {
             local: local.at,

@@ -118,6 +118,7 @@ impl Config {
                 rate: auto.rate,
                 delay: None,
                 mtu_max: None,
+                probe_budget: None,
             });
         }
     }

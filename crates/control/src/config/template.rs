@@ -259,6 +259,10 @@ const PATH_OPTIONS: &str = "\
 #delay = \"10ms\"
 # Upper bound of the search for the path MTU, as a whole IP packet. Default: the interface's.
 #mtu_max = \"1500B\"
+# A line that is paid by volume: while it carries nothing, keepalives only (2 MB a day). Or what it may cost in
+# 30 days, both directions.
+#metered = true
+#monthly_budget = \"1GB\"
 ";
 
 const REST: &str = "

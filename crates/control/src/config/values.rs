@@ -8,6 +8,7 @@ use std::{
 };
 
 use keiro_config::{Located, ValueError, file_name, quantity, shown, socket_address, string};
+use keiro_model::probing::LIMIT_MIN;
 use keiro_units::{Bandwidth, ByteCount, Probability};
 use toml::de::DeValue;
 
@@ -175,6 +176,11 @@ pub(super) fn probe_share(value: &DeValue<'_>) -> Result<Probability, ValueError
         ));
     }
     Ok(share)
+}
+
+/// At least what keepalives take, at most what no line carries in a month.
+pub(super) fn monthly_budget(value: &DeValue<'_>) -> Result<ByteCount, ValueError> {
+    in_range(value, LIMIT_MIN, ByteCount::new(1_000_000_000_000_000))
 }
 
 pub(super) fn mtu(value: &DeValue<'_>) -> Result<ByteCount, ValueError> {

@@ -289,9 +289,8 @@ impl Session {
             self.remove_path(now, id);
         }
         for config in configs {
-            let abandoned = self
-                .paths
-                .configure(now, config, &self.settings.aggregation);
+            let (aggregation, share) = (&self.settings.aggregation, self.settings.probe_share);
+            let abandoned = self.paths.configure(now, config, aggregation, share);
             if let Some(abandoned) = abandoned {
                 self.on_abandoned(now, config.id, abandoned);
             }
@@ -696,7 +695,8 @@ impl Session {
         let (streams, mut cx) = self.streams();
         streams.on_peer_restarted(&mut cx);
         self.on_stream_events();
-        self.paths.on_peer_restarted(now, first_number);
+        let share = self.settings.probe_share;
+        self.paths.on_peer_restarted(now, first_number, share);
         let tenants = self.scheduler.tenants_mut();
         for path in self.paths.iter() {
             tenants.restart(now, path.id(), path.mtu(), true);
@@ -783,6 +783,10 @@ impl Session {
             reason,
         });
         self.paths.resume_siblings(now, id);
+        // One that is silent by agreement may be needed now: a round trip shows whether it answers.
+        for other in self.paths.iter_mut().filter(|path| path.is_up()) {
+            other.request_ping();
+        }
         self.on_path_state_changed(now, MoveReason::PathDown);
         self.move_packets(now, id);
         self.on_lost(now, id, abandoned.lost);

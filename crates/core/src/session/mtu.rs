@@ -23,6 +23,8 @@ const PROBE_WAIT: Duration = Duration::from_millis(100);
 const PRECISION: u16 = 8;
 /// A larger size is looked for again after this time (RFC 8899 §5.1.1 PMTU_RAISE_TIMER).
 const RAISE_AFTER: Duration = Duration::from_secs(600);
+/// The same where probes are limited. Ours: a search is 20 kB.
+const RAISE_AFTER_LIMITED: Duration = Duration::from_secs(4 * 3600);
 /// Packets lost in a row, while nothing as long that was sent after them arrived, that say "black hole".
 const BLACK_HOLE_LOSSES: u32 = 6;
 /// Arrivals that are remembered, each longer than those after it. Ours: traffic has few sizes.
@@ -49,6 +51,7 @@ pub(crate) struct MtuDiscovery {
     /// looks the same.
     suspected: Option<u16>,
     raise_at: Option<Instant>,
+    raise_after: Duration,
     /// After a probe was lost: the other side may only be slow.
     wait_until: Instant,
     /// Acknowledgements of packets up to this number are ignored: their sizes do not pass any more.
@@ -116,6 +119,7 @@ impl MtuDiscovery {
             arrivals: Arrivals::default(),
             suspected: None,
             raise_at: None,
+            raise_after: RAISE_AFTER,
             wait_until: Instant::ZERO,
             ignore_acks_through: None,
         }
@@ -133,13 +137,25 @@ impl MtuDiscovery {
     /// Searches again if the largest size that may be tried has changed.
     pub(crate) fn set_max(&mut self, max: u16) {
         if max.max(MTU_BASE) != self.max {
-            *self = Self::new(max);
+            self.max = max.max(MTU_BASE);
+            self.reset();
         }
+    }
+
+    /// Probes are limited from now on, or not any more.
+    pub(crate) fn set_limited(&mut self, is_limited: bool) {
+        self.raise_after = match is_limited {
+            true => RAISE_AFTER_LIMITED,
+            false => RAISE_AFTER,
+        };
     }
 
     /// The path leads elsewhere now: begin again.
     pub(crate) fn reset(&mut self) {
-        *self = Self::new(self.max);
+        *self = Self {
+            raise_after: self.raise_after,
+            ..Self::new(self.max)
+        };
     }
 
     /// The path has come up: a challenge of `size` was answered.
@@ -257,7 +273,7 @@ impl MtuDiscovery {
             }
             self.too_large = self.too_large.min(probe.size);
             self.suspected = None;
-            self.raise_at = Some(now + RAISE_AFTER);
+            self.raise_at = Some(now + self.raise_after);
         }
         true
     }

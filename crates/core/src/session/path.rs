@@ -4,6 +4,7 @@
 mod answers;
 mod figures;
 mod hopeless;
+mod idle_meter;
 mod probing;
 mod rate_control;
 mod suspicion;
@@ -17,10 +18,12 @@ use std::{net::SocketAddr, time::Duration};
 
 use keiro_model::fairness::controller::RoundTrip;
 use keiro_stats::PathStats;
-use keiro_units::{Bandwidth, ByteCount, Instant};
+use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 use rand_chacha::ChaCha20Rng;
 
-use self::{answers::Answers, rate_control::RateControl, suspicion::LossSuspicion};
+use self::{
+    answers::Answers, idle_meter::IdleMeter, rate_control::RateControl, suspicion::LossSuspicion,
+};
 use super::{
     aggregation::{
         self, Aggregator, PathCapacity,
@@ -79,6 +82,15 @@ pub(crate) struct Path {
     /// Packets that a probe timeout may still send.
     probe_credit: u32,
     last_eliciting_at: Instant,
+    /// When data was last sent or has last arrived.
+    last_data_at: Instant,
+    idle_meter: IdleMeter,
+    /// What both ends together may send a month to keep it alive and to measure it, as configured here and as the
+    /// peer says; `None`: no limit.
+    own_limit: Option<ByteCount>,
+    peer_limit: Option<ByteCount>,
+    /// There is or was a limit of this end.
+    announces_limit: bool,
     /// CE marks that the peer has acknowledged.
     ecn_ce_acked: u64,
     /// Its counters; [`Self::snapshot`] adds the gauges.
@@ -133,6 +145,8 @@ impl Path {
     ) -> Self {
         let rate = RateControl::new(config.rate, config.mtu_max);
         let begins_at = rate.pacing_rate(None);
+        let mut mtu = MtuDiscovery::new(config.mtu_max);
+        mtu.set_limited(config.probe_limit.is_some());
         Self {
             id: config.id,
             socket: config.socket,
@@ -142,7 +156,7 @@ impl Path {
             rate,
             pacer: Pacer::new(begins_at),
             recovery: LossRecovery::starting_at(first.packets),
-            mtu: MtuDiscovery::new(config.mtu_max),
+            mtu,
             trains: Trains::default(),
             aggregator: Aggregator::new(aggregation, begins_at, first.aggregates),
             copies: CopyQueue::default(),
@@ -150,6 +164,11 @@ impl Path {
             ping_wanted: false,
             probe_credit: 0,
             last_eliciting_at: Instant::ZERO,
+            last_data_at: Instant::ZERO,
+            idle_meter: IdleMeter::default(),
+            own_limit: config.probe_limit,
+            peer_limit: None,
+            announces_limit: config.probe_limit.is_some(),
             ecn_ce_acked: 0,
             stats: PathStats::default(),
         }
@@ -273,10 +292,16 @@ impl Path {
     }
 
     /// Applies a changed configuration. A new remote address is used at once and validated; `true` if there is one.
-    pub(crate) fn reconfigure(&mut self, now: Instant, config: &PathConfig) -> bool {
+    pub(crate) fn reconfigure(
+        &mut self,
+        now: Instant,
+        config: &PathConfig,
+        probe_share: Probability,
+    ) -> bool {
         self.rate.reconfigure(now, config.rate, self.mtu.current());
         self.update_pacing_rate();
         self.mtu.set_max(config.mtu_max);
+        self.set_own_limit(now, config.probe_limit, probe_share);
         let leads_elsewhere = self.validation.set_remote(config.remote);
         if leads_elsewhere {
             self.restart_validation(now);
@@ -350,10 +375,16 @@ impl Path {
 
     /// The peer has restarted: packet numbers begin again from `first_number`, and nothing in flight is
     /// waited for.
-    pub(crate) fn on_peer_restarted(&mut self, now: Instant, first_number: u64) {
+    pub(crate) fn on_peer_restarted(
+        &mut self,
+        now: Instant,
+        first_number: u64,
+        probe_share: Probability,
+    ) {
         self.recovery.restart(first_number);
         self.copies.clear();
         self.ecn_ce_acked = 0;
+        self.forget_peer_limit(now, probe_share);
         self.restart_validation(now);
     }
 
@@ -422,7 +453,10 @@ impl Path {
         timing: &TimingConfig,
     ) -> Option<SizedChallenge> {
         let rtt = self.challenge_rtt();
-        let challenge = self.validation.poll_challenge(now, rtt, random, timing)?;
+        let probe_down = self.probe_down(timing);
+        let challenge = self
+            .validation
+            .poll_challenge(now, rtt, random, probe_down)?;
         if !self.is_up() {
             self.answers.on_asked(now);
         }
@@ -432,7 +466,8 @@ impl Path {
     /// See [`Validation::check_unreachable`].
     pub(crate) fn check_unreachable(&mut self, now: Instant) -> Option<bool> {
         let rtt = self.challenge_rtt();
-        self.validation.check_unreachable(now, rtt)
+        let sizes_again = self.sizes_again();
+        self.validation.check_unreachable(now, rtt, sizes_again)
     }
 
     /// Short packets are answered and none of the least size that is of use.
@@ -460,6 +495,8 @@ impl Path {
         self.answers.restart();
         if validated.moved_from.is_some() || validated.came_up {
             self.restart_estimates(now);
+            // As much is measured as of a path in use.
+            self.last_data_at = now;
         }
         if validated.moved_from.is_some() {
             self.reset_estimates(now);
@@ -644,6 +681,7 @@ impl Path {
             self.last_eliciting_at = now;
             self.rate.on_sent(now);
         }
+        self.idle_meter.on_traffic(now, self.traffic_bytes());
     }
 
     /// Something waits that may not leave yet.

@@ -134,11 +134,15 @@ impl PathManager {
             .any(|path| path.state() == PathState::Validating)
     }
 
-    /// The path that is up and has the shortest round trip.
+    /// The path that is up and has the shortest round trip; one whose probes are limited, and that costs, only if there is
+    /// no other.
     pub(crate) fn fastest(&self) -> Option<PathId> {
         let up = self.iter().filter(|path| path.is_up());
-        up.min_by_key(|path| (path.rtt().smoothed_or_initial(), path.id()))
-            .map(Path::id)
+        up.min_by_key(|path| {
+            let round_trip = path.rtt().smoothed_or_initial();
+            (path.is_limited(), round_trip, path.id())
+        })
+        .map(Path::id)
     }
 
     /// The path over which packets of the peer's path `number` are acknowledged, which arrived at `socket`: the
@@ -186,6 +190,7 @@ impl PathManager {
         now: Instant,
         config: &PathConfig,
         aggregation: &AggregationConfig,
+        probe_share: Probability,
     ) -> Option<Abandoned> {
         let Some(path) = self.paths.get_mut(&config.id) else {
             let first = self.used_numbers.remove(&config.id).unwrap_or_default();
@@ -193,7 +198,7 @@ impl PathManager {
             self.paths.insert(config.id, path);
             return None;
         };
-        if path.reconfigure(now, config) {
+        if path.reconfigure(now, config, probe_share) {
             self.pairing.forget(config.id);
         }
         (!path.is_up()).then(|| path.abandon())
@@ -215,11 +220,16 @@ impl PathManager {
     }
 
     /// The peer has restarted: packet numbers begin again on every path, from `first_number`.
-    pub(crate) fn on_peer_restarted(&mut self, now: Instant, first_number: u64) {
+    pub(crate) fn on_peer_restarted(
+        &mut self,
+        now: Instant,
+        first_number: u64,
+        probe_share: Probability,
+    ) {
         self.used_numbers.clear();
         self.pairing = Pairing::default();
         for path in self.paths.values_mut() {
-            path.on_peer_restarted(now, first_number);
+            path.on_peer_restarted(now, first_number, probe_share);
         }
     }
 

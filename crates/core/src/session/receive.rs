@@ -180,6 +180,11 @@ impl Session {
     /// Carries a frame to the component that it is for.
     fn handle_frame(&mut self, context: PacketContext, frame: Frame<'_>) {
         self.received_cost += cost::of_frame(&frame);
+        if frame.is_data()
+            && let Some(path) = context.path.and_then(|path| self.paths.get_mut(path))
+        {
+            path.on_data(context.now, self.settings.probe_share);
+        }
         match frame {
             // `handle_frames` takes care of aggregates.
             Frame::Padding
@@ -197,6 +202,13 @@ impl Session {
             Frame::PathResponse(token) => self.handle_response(context, token),
             Frame::Parity(parity) => self.handle_parity(context, parity),
             Frame::Feedback(feedback) => self.on_feedback(context.now, feedback),
+            Frame::ProbeLimit(limit) => {
+                let share = self.settings.probe_share;
+                let path = context.path.and_then(|path| self.paths.get_mut(path));
+                if let Some(path) = path {
+                    path.on_peer_limit(context.now, limit, share);
+                }
+            }
             Frame::Train { .. } | Frame::TrainReport(_) => self.handle_train_frame(context, frame),
             Frame::Packet { .. }
             | Frame::PacketPart { .. }

@@ -12,6 +12,7 @@ use std::{collections::VecDeque, time::Duration};
 use keiro_model::{
     bottleneck::{CapacityTracker, Found},
     capacity::{Stamp, Train},
+    probing,
 };
 use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 
@@ -67,6 +68,8 @@ pub(crate) struct Trains {
     spent_until: Instant,
     /// In how long the share pays for a train of padding.
     train_pay: Duration,
+    /// Bytes of the last one.
+    train_bytes: u64,
     /// Percent of `train_pay`, and of the interval where thin traffic passes, for which the next is put off, so that trains
     /// of several paths do not march in step.
     patience: u32,
@@ -98,6 +101,10 @@ pub(crate) struct ProbeBudget {
     pub(crate) rate: Bandwidth,
     /// The part of `rate` that probes may take.
     pub(crate) share: Probability,
+    /// What a limit leaves for them; `None`: there is none.
+    pub(crate) limit: Option<Bandwidth>,
+    /// How long the path had carried no data when the last of them left.
+    pub(crate) idle: Duration,
 }
 
 #[derive(Debug)]
@@ -108,8 +115,8 @@ struct Awaited {
 
 impl Trains {
     /// When the next train is due, with padding if there is no data; `None`: never.
-    pub(crate) fn due(&self, share: Probability) -> Option<Instant> {
-        if share == Probability::ZERO {
+    pub(crate) fn due(&self, budget: ProbeBudget) -> Option<Instant> {
+        if self.share_of(budget).is_zero() {
             return None;
         }
         let last_at = self.last_at.unwrap_or(Instant::ZERO);
@@ -167,12 +174,23 @@ impl Trains {
 
     /// The share of the lower of what the path is said to carry and what it carries.
     fn share_of(&self, budget: ProbeBudget) -> Bandwidth {
-        let ProbeBudget { rate, share } = budget;
-        let found = self
-            .follower
-            .found()
-            .map_or(rate, |found| found.capacity.rate);
-        rate.min(found).share_floor(share)
+        let found = self.follower.found().map(|found| found.capacity.rate);
+        let rate = found.map_or(budget.rate, |found| found.min(budget.rate));
+        let share = rate.share_floor(budget.share);
+        let share = budget.limit.map_or(share, |limit| share.min(limit));
+        probing::rate_when_idle(share, budget.idle)
+    }
+
+    /// There is another limit, or data again after a long time: what was put off is due as in use.
+    pub(crate) fn on_budget_changed(&mut self, now: Instant, budget: ProbeBudget) {
+        if self.train_bytes == 0 {
+            return;
+        }
+        let bytes = ByteCount::new(self.train_bytes);
+        let pay = self.share_of(budget).transmission_time_ceil(bytes);
+        self.train_pay = pay.min(PAY_MAX);
+        // The last one is paid by the new share; else a peer that changes its limit all the time would get trains for nothing.
+        self.spent_until = self.spent_until.min(now + self.train_pay);
     }
 
     fn pay(&mut self, now: Instant, bytes: u64, share: Bandwidth) {
@@ -218,6 +236,13 @@ impl Trains {
         self.probe_bytes += sent.probe_bytes;
         let share = self.share_of(budget);
         let whole = u64::from(sent.packets) * u64::from(sent.packet_bytes);
+        self.train_bytes = whole;
+        if share.is_zero() {
+            // Data alone, where probes may cost nothing.
+            self.patience = 75 + random % 51;
+            self.apart = INTERVAL_MIN;
+            return;
+        }
         let pay = share.transmission_time_ceil(ByteCount::new(whole));
         self.train_pay = pay.min(PAY_MAX);
         self.pay(now, sent.probe_bytes, share);
@@ -371,6 +396,53 @@ impl TrainReceiver {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_peer_that_changes_its_limit_all_the_time_gets_no_more_trains() {
+        let share = Probability::new(0.005).expect("a share");
+        let budget = |limit: u64| ProbeBudget {
+            rate: Bandwidth::from_mbit_per_second(50),
+            share,
+            limit: Some(Bandwidth::from_bits_per_second(limit)),
+            idle: Duration::ZERO,
+        };
+        let sent = SentTrain {
+            packets: 8,
+            packet_bytes: 1500,
+            probe_bytes: 12_000,
+            with_data: 0,
+            is_thin: false,
+        };
+        let begin = Instant::from_nanos(3_600_000_000_000);
+        let mut trains = Trains::default();
+        let mut count = 0;
+        for ms in 0..60_000 {
+            let now = begin + Duration::from_millis(ms);
+            let budget = budget(if ms % 2 == 0 { 1000 } else { 250_000 });
+            trains.on_budget_changed(now, budget);
+            if trains.due(budget).is_some_and(|due| due <= now) {
+                trains.on_sent(now, sent, budget, 0);
+                count += 1;
+            }
+        }
+        // 250 kbit/s pay for 156 in a minute, and some were saved.
+        println!("{count} trains");
+        assert!((60..=170).contains(&count), "{count} trains");
+        // What was put off for a long time is due soon once there is more.
+        let now = begin + Duration::from_secs(60);
+        trains.on_sent(now, sent, budget(1000), 0);
+        assert!(
+            trains
+                .due(budget(1000))
+                .is_some_and(|due| due > now + Duration::from_secs(60))
+        );
+        trains.on_budget_changed(now, budget(250_000));
+        assert!(
+            trains
+                .due(budget(250_000))
+                .is_some_and(|due| due < now + Duration::from_secs(5))
+        );
+    }
 
     #[test]
     fn trains_are_short_where_thin_traffic_passes() {

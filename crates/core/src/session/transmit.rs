@@ -254,6 +254,9 @@ impl Session {
         });
         let start = self.begin_packet(id, buf)?;
         frame.encode(&mut buf.bytes);
+        if let Some(limit) = self.paths.get(id)?.announced_limit() {
+            limit.encode(&mut buf.bytes);
+        }
         // Padding frames are zero bytes.
         let end = (start + DATA_HEADER_LEN + clear_len).max(buf.bytes.len());
         buf.bytes.resize(end, 0);
@@ -339,6 +342,9 @@ impl Session {
         self.took_turn = true;
         let path = self.paths.get_mut(id)?;
         path.on_train_sent(now, plan, content, self.settings.probe_share, random);
+        if content.packets_with_data > 0 {
+            path.on_data(now, self.settings.probe_share);
+        }
         let mut transmit = self.transmit(id, remote, buf, plan.due);
         transmit.segment_size = payload_max;
         Some(transmit)

@@ -14,7 +14,7 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::RngCore;
 
 use super::mtu::{MTU_BASE, MTU_LEAST};
-use crate::{config::TimingConfig, snapshot::PathState};
+use crate::snapshot::PathState;
 
 /// Unanswered challenges before a path is reported unreachable.
 const CHALLENGES_BEFORE_DOWN: u32 = 3;
@@ -32,8 +32,6 @@ pub(crate) const VALIDATION_TIME: Duration = Duration::from_millis(2 * (333 + 20
 const BASE_CHALLENGES: u32 = 4;
 /// Challenges of the least size after these.
 const LEAST_CHALLENGES: u32 = 3;
-/// After none of these was answered, the sizes are not tried for so long. Ours: they are 7 kB.
-const SIZES_AGAIN: Duration = Duration::from_secs(60);
 /// Time between the first challenges of a path that is abandoned; it doubles. Ours.
 const ABANDONED_WAIT_MIN: Duration = Duration::from_secs(2);
 /// Longest time between challenges of a path that is abandoned. Ours: nothing waits for it.
@@ -285,13 +283,19 @@ impl Validation {
         self.responses.pop_front()
     }
 
-    /// The challenge that is due. `rtt`: of the path, as far as it is known.
+    /// Challenges in a row without a response.
+    pub(crate) fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// The challenge that is due. `rtt`: of the path, as far as it is known; `probe_down`: time between them while it is
+    /// down.
     pub(crate) fn poll_challenge(
         &mut self,
         now: Instant,
         rtt: Duration,
         random: &mut ChaCha20Rng,
-        timing: &TimingConfig,
+        probe_down: Duration,
     ) -> Option<SizedChallenge> {
         self.challenge_at.filter(|at| *at <= now)?;
         // A candidate address is challenged a few times, then the one that was known.
@@ -321,9 +325,9 @@ impl Validation {
         // Quickly at first: a lost challenge must not delay the start.
         let wait = match self.has_tried_enough(rtt) {
             false => challenge_interval(rtt),
-            true => timing.probe_down,
+            true => probe_down,
         };
-        let mut wait = wait.min(timing.probe_down);
+        let mut wait = wait.min(probe_down);
         if let Some(rare) = &mut self.abandoned {
             wait = *rare;
             *rare = (*rare * 2).min(ABANDONED_WAIT_MAX);
@@ -368,8 +372,14 @@ impl Validation {
     }
 
     /// Declares the path down if as many challenges went unanswered as are sent before that. `None`:
-    /// it goes on; otherwise whether the driver does not know it yet, or not why.
-    pub(crate) fn check_unreachable(&mut self, now: Instant, rtt: Duration) -> Option<bool> {
+    /// it goes on; otherwise whether the driver does not know it yet, or not why. `sizes_again`: after how long sizes
+    /// are tried again of which none was answered.
+    pub(crate) fn check_unreachable(
+        &mut self,
+        now: Instant,
+        rtt: Duration,
+        sizes_again: Duration,
+    ) -> Option<bool> {
         let validating = self.state == PathState::Validating;
         if !validating || !self.has_tried_enough(rtt) {
             return None;
@@ -377,7 +387,7 @@ impl Validation {
         let mut is_news = !std::mem::replace(&mut self.down_reported, true);
         if let Sizes::ShortPasses { again, .. } = self.sizes {
             is_news |= !again;
-            let again_at = now + SIZES_AGAIN;
+            let again_at = now + sizes_again;
             self.sizes = Sizes::TooSmall { again_at };
         }
         self.state = PathState::Down;

@@ -110,6 +110,7 @@ fn victim_with_two_paths() -> Victim {
         remote: None,
         rate: Some(Bandwidth::from_mbit_per_second(100)),
         mtu_max: 1500,
+        probe_limit: None,
     };
     victim
         .end

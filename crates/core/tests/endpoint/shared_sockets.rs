@@ -12,7 +12,7 @@ use keiro_core::{
     Instant, PathConfig, PathId, PathSnapshot, PathState, PeerConfig, PeerId, PrivateKey, SocketId,
     TenantId, TransmitBuf,
 };
-use keiro_units::Bandwidth;
+use keiro_units::{Bandwidth, ByteCount};
 
 const APP: &str = "A";
 const SECOND: Duration = Duration::from_secs(1);
@@ -67,6 +67,7 @@ fn paths(end: usize, paths: &[Leads]) -> Vec<PathConfig> {
         remote: remote.map(|remote| address(1 - end, remote)),
         rate: Some(Bandwidth::from_mbit_per_second(100)),
         mtu_max: 1500,
+        probe_limit: None,
     };
     (0..).zip(paths).map(path).collect()
 }
@@ -341,6 +342,38 @@ fn every_uplink_reaches_every_address() {
 }
 
 /// As of a gateway with a wildcard address, or behind port forwarding.
+#[test]
+fn metered_paths_over_one_uplink_stay_up_and_cost_little_without_data() {
+    let here: Vec<Leads> = (0..3).map(|to| (0, Some(to))).collect();
+    let there: Vec<Leads> = (0..3).map(|socket| (socket, None)).collect();
+    let mut net = Net::new([&here, &there]);
+    let mut configs = paths(0, &here);
+    for config in &mut configs {
+        config.probe_limit = Some(ByteCount::ZERO);
+    }
+    let (now, peer) = (net.now, net.peers[0]);
+    net.ends[0].set_paths(now, peer, &configs);
+    net.until_up([3; 2]);
+    net.run(600 * SECOND, |_| false);
+    let sum = |net: &Net| -> u64 {
+        let paths = net.paths(0).into_iter();
+        paths
+            .map(|path| path.stats.sent_bytes + path.stats.received_bytes)
+            .sum()
+    };
+    let before = sum(&net);
+    net.run(6 * 3600 * SECOND, |_| false);
+    let day = (sum(&net) - before) * 4;
+    println!("three metered paths over one uplink: {day} bytes a day");
+    assert!(day <= 10_000_000, "{day} bytes a day");
+    net.assert_calm();
+    for side in 0..2 {
+        let limits = net.paths(side).into_iter().map(|path| path.probe_limit);
+        assert!(limits.eq([Some(ByteCount::ZERO); 3]), "both ends know");
+    }
+    net.carry();
+}
+
 #[test]
 fn addresses_of_one_socket_are_as_good_as_one_each() {
     let here: Vec<Leads> = (0..2)

@@ -45,6 +45,7 @@ fn peer(end: usize, rate: Bandwidth) -> PeerConfig {
         remote: Some(address(end)),
         rate: Some(rate),
         mtu_max: 1500,
+        probe_limit: None,
     }];
     peer.apps = vec![AppConfig {
         id: AppId::of_name("A"),

@@ -207,6 +207,9 @@ fn expected() -> BTreeMap<&'static str, Frame<'static>> {
                 packets: 5,
             }),
         ),
+        ("a metered path", Frame::ProbeLimit(Some(0))),
+        ("1 GB a month", Frame::ProbeLimit(Some(1_000_000_000))),
+        ("no limit any more", Frame::ProbeLimit(None)),
         (
             "packet \"hi\" of tenant 300",
             Frame::Packet {

@@ -125,6 +125,7 @@ impl Edge {
             remote: Some(SocketAddr::from((remote.address, PORT))),
             rate: Some(self.spec.rate),
             mtu_max: self.spec.mtu,
+            probe_limit: None,
         }];
         config.apps = vec![AppConfig {
             id: self.app,

@@ -13,6 +13,7 @@ mod found_rate;
 mod hosts;
 mod hosts_gateways;
 mod hosts_properties;
+mod idle;
 mod key_change;
 mod lifetime;
 mod loss_need;

@@ -15,6 +15,7 @@ impl Path {
             remote: self.remote(),
             is_abandoned: self.is_abandoned(),
             stats: self.stats(queued_bytes),
+            probe_limit: self.probe_limit(),
             is_too_small: self.is_too_small(),
             unanswered: self.answers.unanswered().filter(|_| !self.is_up()),
             capacity: self.trains.found(),
@@ -70,6 +71,9 @@ impl Path {
             lost_packets: recovery.lost,
             spurious_lost_packets: recovery.spurious,
             probe_bytes: self.trains.probe_bytes(),
+            idle_bytes_per_month: self
+                .idle_meter
+                .bytes_per_month(self.last_eliciting_at, self.traffic_bytes()),
             ..self.stats
         }
     }

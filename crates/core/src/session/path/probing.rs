@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use keiro_units::{Instant, Probability};
+use keiro_model::probing;
+use keiro_units::{ByteCount, Instant, Probability};
 use rand_chacha::ChaCha20Rng;
 use rand_core::RngCore;
 
@@ -10,7 +11,16 @@ use super::Path;
 use crate::{
     config::TimingConfig,
     session::train::{self, ProbeBudget, SentTrain, Trains},
+    wire::Frame,
 };
+
+/// After none of the sizes of a path was answered, they are not tried for so long. Ours: they are 7 kB.
+const SIZES_AGAIN: Duration = Duration::from_secs(60);
+/// The same where probes are limited. Ours: 0.3 MB a day.
+const SIZES_AGAIN_LIMITED: Duration = Duration::from_secs(1800);
+
+/// Slower keepalives come after at least these percents of their time.
+const KEEPALIVE_SPREAD_MIN: u32 = 75;
 
 /// A packet train that is to leave.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +59,8 @@ impl Path {
         waiting_bytes: u64,
         batch_len_max: usize,
     ) -> Option<TrainPlan> {
-        let is_due = self.trains.due(probe_share).is_some_and(|due| due <= now);
+        let budget = self.probe_budget(probe_share);
+        let is_due = self.trains.due(budget).is_some_and(|due| due <= now);
         self.pacer.release();
         if !is_due && !self.trains.may_carry(now, probe_share) || !self.may_send_eliciting() {
             return None;
@@ -113,9 +124,17 @@ impl Path {
         &mut self,
         now: Instant,
         ip_bytes: u64,
+        timing: &TimingConfig,
         probe_share: Probability,
     ) {
-        if self.ping_interval(probe_share).is_some() {
+        let Some(interval) = self.ping_interval(probe_share) else {
+            return;
+        };
+        // Where little is left for probes, keepalives are no part of that.
+        let keepalive = self.keepalive(timing);
+        let was_due = now >= self.last_eliciting_at + keepalive * KEEPALIVE_SPREAD_MIN / 100;
+        let is_keepalive = interval >= keepalive && was_due;
+        if !(is_keepalive && (self.is_limited() || self.is_idle())) {
             self.trains
                 .on_ping(now, ip_bytes, self.probe_budget(probe_share));
         }
@@ -129,15 +148,19 @@ impl Path {
         probe_share: Probability,
     ) -> Option<Instant> {
         let idle = self.is_up() && !self.recovery.has_outstanding() && !self.ping_wanted;
-        let interval = match self.ping_interval(probe_share) {
-            // Spread, so that paths do not ping in step.
-            Some(interval) => {
-                let percent = 75 + self.recovery.next_number() * 37 % 51;
-                interval * percent as u32 / 100
-            }
-            None => timing.keepalive,
-        };
-        let keepalive_at = idle.then_some(self.last_eliciting_at + interval.min(timing.keepalive));
+        // Spread, so that paths do not ping in step.
+        let spread = self.recovery.next_number() * 37;
+        let mut keepalive = self.keepalive(timing);
+        if keepalive > timing.keepalive {
+            let percent = KEEPALIVE_SPREAD_MIN + spread as u32 % (101 - KEEPALIVE_SPREAD_MIN);
+            keepalive = keepalive * percent / 100;
+        }
+        let interval = self
+            .ping_interval(probe_share)
+            .map_or(keepalive, |interval| {
+                interval * (75 + spread % 51) as u32 / 100
+            });
+        let keepalive_at = idle.then_some(self.last_eliciting_at + interval.min(keepalive));
         let suspicious = self.suspicion_ping_at(probe_share);
         keepalive_at.into_iter().chain(suspicious).min()
     }
@@ -151,14 +174,131 @@ impl Path {
         self.suspicion.ping_at(self.last_eliciting_at, paid)
     }
 
+    /// Longest time without a packet that asks for an answer.
+    fn keepalive(&self, timing: &TimingConfig) -> Duration {
+        let slower = match (self.is_limited(), self.is_idle()) {
+            // Each after twice as long as the last, so that a path in use is watched as any other.
+            (true, _) => timing.keepalive_limited.min(self.idle_time()),
+            (false, true) => timing.keepalive_idle,
+            (false, false) => Duration::ZERO,
+        };
+        slower.max(timing.keepalive)
+    }
+
     fn ping_interval(&self, probe_share: Probability) -> Option<Duration> {
         self.trains.ping_interval(self.probe_budget(probe_share))
     }
 
-    fn probe_budget(&self, share: Probability) -> ProbeBudget {
+    pub(super) fn probe_budget(&self, share: Probability) -> ProbeBudget {
         ProbeBudget {
             rate: self.pacer.rate(),
             share,
+            limit: self.probe_limit().map(probing::rate_of_limit),
+            idle: self.idle_time(),
         }
+    }
+
+    /// Data was sent or has arrived.
+    pub(crate) fn on_data(&mut self, now: Instant, probe_share: Probability) {
+        let was_idle = self.is_idle();
+        self.last_data_at = now;
+        self.idle_meter.on_data(now, self.traffic_bytes());
+        if was_idle {
+            let budget = ProbeBudget {
+                idle: Duration::ZERO,
+                ..self.probe_budget(probe_share)
+            };
+            self.trains.on_budget_changed(now, budget);
+        }
+    }
+
+    /// How long it had carried no data when something that asks for an answer was last sent.
+    fn idle_time(&self) -> Duration {
+        self.last_eliciting_at
+            .saturating_duration_since(self.last_data_at)
+    }
+
+    /// It has carried no data for some minutes.
+    fn is_idle(&self) -> bool {
+        self.idle_time() >= probing::IDLE_AFTER
+    }
+
+    /// Probes and keepalives are limited at one end or both.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.probe_limit().is_some()
+    }
+
+    /// Bytes a month of both ends, of probes and keepalives; `None`: no limit.
+    pub(crate) fn probe_limit(&self) -> Option<ByteCount> {
+        let limits = [self.own_limit, self.peer_limit];
+        limits.into_iter().flatten().min()
+    }
+
+    /// The limit of this end, for the peer: once there was one, it has to know of every other one.
+    pub(crate) fn announced_limit(&self) -> Option<Frame<'static>> {
+        let limit = self.own_limit.map(ByteCount::get);
+        self.announces_limit.then_some(Frame::ProbeLimit(limit))
+    }
+
+    /// The peer's limit.
+    pub(crate) fn on_peer_limit(&mut self, now: Instant, limit: Option<u64>, share: Probability) {
+        let limit = limit.map(ByteCount::new);
+        if limit != self.peer_limit {
+            self.peer_limit = limit;
+            self.on_limit_changed(now, share);
+        }
+    }
+
+    pub(super) fn set_own_limit(
+        &mut self,
+        now: Instant,
+        limit: Option<ByteCount>,
+        share: Probability,
+    ) {
+        if limit != self.own_limit {
+            self.own_limit = limit;
+            self.announces_limit = true;
+            // The peer has to know.
+            self.ping_wanted |= self.is_up();
+            self.on_limit_changed(now, share);
+        }
+    }
+
+    fn on_limit_changed(&mut self, now: Instant, share: Probability) {
+        self.mtu.set_limited(self.is_limited());
+        let budget = self.probe_budget(share);
+        self.trains.on_budget_changed(now, budget);
+    }
+
+    /// The peer has restarted: its next challenge has its limit, if it has one.
+    pub(super) fn forget_peer_limit(&mut self, now: Instant, share: Probability) {
+        if self.peer_limit.take().is_some() {
+            self.on_limit_changed(now, share);
+        }
+    }
+
+    /// How long the sizes are not tried of which none was answered.
+    pub(super) fn sizes_again(&self) -> Duration {
+        match self.is_limited() {
+            true => SIZES_AGAIN_LIMITED,
+            false => SIZES_AGAIN,
+        }
+    }
+
+    /// Time between the next challenges of a path that is down.
+    pub(super) fn probe_down(&self, timing: &TimingConfig) -> Duration {
+        match self.is_limited() {
+            // A line that has been away for long costs no more than one that is idle.
+            true => {
+                let longer = timing.probe_down * (1 + self.validation.attempts() / 32);
+                longer.min(timing.probe_down_limited).max(timing.probe_down)
+            }
+            false => timing.probe_down,
+        }
+    }
+
+    /// Bytes of IP packets in both directions.
+    pub(super) fn traffic_bytes(&self) -> u64 {
+        self.stats.sent_bytes + self.stats.received_bytes
     }
 }

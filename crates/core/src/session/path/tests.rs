@@ -20,6 +20,7 @@ fn path() -> Path {
         remote: Some(remote),
         rate: Some(Bandwidth::from_mbit_per_second(100)),
         mtu_max: 1500,
+        probe_limit: None,
     };
     let aggregation = AggregationConfig::default();
     let mut path = Path::new(&config, &aggregation, UsedNumbers::default());

@@ -85,7 +85,8 @@ impl Path {
         let free = self.pacer.next().max(uplink_free);
         let may_send = self.may_send_eliciting() && self.pacer.rate() > Bandwidth::ZERO;
         let data = data_at.filter(|_| may_send).map(|at| at.max(free));
-        let train = self.trains.due(probe_share).filter(|_| may_send);
+        let train = self.trains.due(self.probe_budget(probe_share));
+        let train = train.filter(|_| may_send);
         let departures = [
             data,
             self.copies.due(),

@@ -95,6 +95,8 @@ impl Session {
         let len = buf.bytes.len() - start + TAG_LEN;
         self.scheduler
             .on_sent(now, id, grant, len as u64 + ip_overhead);
+        let share = self.settings.probe_share;
+        self.paths.get_mut(id)?.on_data(now, share);
         Some(Packet {
             len,
             kind: PacketKind::AckEliciting,

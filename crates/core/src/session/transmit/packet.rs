@@ -8,7 +8,7 @@ use crate::{
     datagram::TransmitBuf,
     id::{PathId, TenantId},
     session::{
-        Session,
+        Session, SessionSettings,
         aggregation::PARITY_RESERVE,
         path::Path,
         reassembly::CreditTime,
@@ -96,7 +96,10 @@ impl Session {
         let acks_end = buf.bytes.len();
         if let Some(grant) = grant {
             self.write_granted(now, id, packet, grant, &mut buf.bytes, &mut frames);
-            if tenant == TenantId::ZERO && buf.bytes.len() == acks_end {
+            if buf.bytes.len() > acks_end {
+                let share = self.settings.probe_share;
+                self.paths.get_mut(id)?.on_data(now, share);
+            } else if tenant == TenantId::ZERO {
                 self.write_ping(now, id, packet, &mut buf.bytes);
             }
         }
@@ -185,9 +188,19 @@ impl Session {
             && out.len() < packet.items_end()
         {
             Frame::Ping.encode(out);
+            if let Some(limit) = path.announced_limit()
+                && out.len() + Frame::PROBE_LIMIT_LEN_MAX <= packet.items_end()
+            {
+                limit.encode(out);
+            }
             let packet_bytes = (out.len() - packet.start + TAG_LEN) as u64;
             let ip_bytes = packet_bytes + u64::from(path.ip_overhead());
-            path.on_ping_written(now, ip_bytes, self.settings.probe_share);
+            let SessionSettings {
+                timing,
+                probe_share,
+                ..
+            } = &self.settings;
+            path.on_ping_written(now, ip_bytes, timing, *probe_share);
         }
     }
 

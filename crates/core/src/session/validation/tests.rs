@@ -3,8 +3,10 @@
 use rand_chacha::rand_core::SeedableRng;
 
 use super::*;
+use crate::config::TimingConfig;
 
 const MS: Duration = Duration::from_millis(1);
+const SIZES_AGAIN: Duration = Duration::from_secs(60);
 /// Challenged every 30 ms, ten times before it is called unreachable.
 const RTT: Duration = Duration::from_millis(10);
 
@@ -58,10 +60,10 @@ impl Path {
     }
 
     fn sized(&mut self, now: Instant) -> Option<SizedChallenge> {
-        let (random, timing) = (&mut self.random, &self.timing);
+        let (random, probe_down) = (&mut self.random, self.timing.probe_down);
         let challenge = self
             .validation
-            .poll_challenge(now, self.rtt, random, timing);
+            .poll_challenge(now, self.rtt, random, probe_down);
         self.validation.check_invariants();
         challenge
     }
@@ -77,7 +79,10 @@ impl Path {
     fn until_unreachable(&mut self) -> (u32, bool) {
         for count in 1..100 {
             let (due, _) = self.challenge_when_due();
-            if let Some(is_news) = self.validation.check_unreachable(due, self.rtt) {
+            if let Some(is_news) = self
+                .validation
+                .check_unreachable(due, self.rtt, SIZES_AGAIN)
+            {
                 assert_eq!(self.validation.state(), PathState::Down);
                 return (count, is_news);
             }
@@ -146,7 +151,11 @@ fn near_path_is_challenged_for_300_ms_and_a_far_one_three_times_before_it_is_unr
         // The last of them has to stay unanswered, too.
         let expected = (challenges + 1, true);
         assert_eq!(path.until_unreachable(), expected, "{rtt_us} µs");
-        assert_eq!(path.validation.check_unreachable(at(5000), path.rtt), None);
+        assert_eq!(
+            path.validation
+                .check_unreachable(at(5000), path.rtt, SIZES_AGAIN),
+            None
+        );
     }
 }
 
@@ -178,7 +187,11 @@ fn path_that_is_up_is_neither_challenged_again_nor_called_unreachable() {
     let mut path = Path::up();
     path.validation.revalidate(at(20));
     assert_eq!(path.challenge(at(10_000)), None);
-    assert_eq!(path.validation.check_unreachable(at(10_000), RTT), None);
+    assert_eq!(
+        path.validation
+            .check_unreachable(at(10_000), RTT, SIZES_AGAIN),
+        None
+    );
     assert!(path.validation.is_up());
 }
 
@@ -410,7 +423,8 @@ fn sizes_until_up(path: &mut Path, carries: u16, limit: u32) -> Option<(u16, Vec
         let Some(SizedChallenge { challenge, size }) = path.sized(due) else {
             continue;
         };
-        path.validation.check_unreachable(due, path.rtt);
+        path.validation
+            .check_unreachable(due, path.rtt, SIZES_AGAIN);
         if size.unwrap_or(100) <= carries {
             pending.push_back((due + path.rtt, challenge.token));
         }
@@ -456,7 +470,9 @@ fn path_that_carries_short_packets_only_is_unreachable_for_that_and_tried_once_a
         }
         let SizedChallenge { challenge, size } = path.sized(due).expect("it is due");
         long += u32::from(size.is_some());
-        let is_news = path.validation.check_unreachable(due, path.rtt);
+        let is_news = path
+            .validation
+            .check_unreachable(due, path.rtt, SIZES_AGAIN);
         news += u32::from(is_news == Some(true));
         if let Some(token) = pending.take() {
             path.validation.on_response(due, token, due);

@@ -40,7 +40,7 @@ impl<'a> Frame<'a> {
             AGGREGATE => return decode_aggregate(reader).map(Some),
             PACKET | PACKET_MARKED => return decode_packet(kind, reader).map(Some),
             TRAIN | TRAIN_REPORT | FEEDBACK | PROTECTED | PARITY | UNKNOWN_TENANT | REFUSAL
-            | PREFIX_MISMATCH | PACKET_PART => {
+            | PREFIX_MISMATCH | PROBE_LIMIT | PACKET_PART => {
                 return decode_sized(kind, reader).map(Some);
             }
             SKIPPABLE.. => {
@@ -222,6 +222,12 @@ fn decode_sized<'a>(kind: u64, reader: &mut Reader<'a>) -> Result<Frame<'a>, Fra
         PARITY => parity::decode(&mut reader).map(Frame::Parity),
         UNKNOWN_TENANT => decode_unknown_tenant(&mut reader),
         PREFIX_MISMATCH => decode_prefix_mismatch(&mut reader),
+        PROBE_LIMIT => {
+            let limit = field(reader.varint())?;
+            Ok(Frame::ProbeLimit(
+                Some(limit).filter(|limit| *limit < VARINT_MAX),
+            ))
+        }
         PACKET_PART => decode_packet_part(&mut reader),
         REFUSAL => field(reader.u8()).map(|byte| Frame::Refusal(RefusalCause::from_byte(byte))),
         _ => Feedback::decode(&mut reader).map(Frame::Feedback),

@@ -64,6 +64,12 @@ impl Frame<'_> {
                 buf.push(cause.to_byte());
             }
             Self::PrefixMismatch(mismatch) => encode_prefix_mismatch(buf, mismatch),
+            Self::ProbeLimit(limit) => {
+                let limit = limit.map_or(VARINT_MAX, |limit| limit.min(VARINT_MAX - 1));
+                put_varint(buf, PROBE_LIMIT);
+                put_varint(buf, varint_len(limit) as u64);
+                put_varint(buf, limit);
+            }
             Self::Unknown(kind) => {
                 put_varint(buf, kind);
                 put_varint(buf, 0);

@@ -63,6 +63,8 @@ const UNKNOWN_TENANT: u64 = 0x45;
 const REFUSAL: u64 = 0x46;
 /// A peer that does not know it skips it.
 const PREFIX_MISMATCH: u64 = 0x47;
+/// A peer that does not know it skips it, and measures as before.
+const PROBE_LIMIT: u64 = 0x48;
 /// Sent only to peers that know it.
 const PACKET_PART: u64 = 0x49;
 
@@ -235,6 +237,9 @@ pub enum Frame<'a> {
     Refusal(RefusalCause),
     /// The sender has dropped packets of a tenant because of an address.
     PrefixMismatch(PrefixMismatch),
+    /// What both ends together may send a month on the path over which it comes, to keep it alive and to measure it:
+    /// bytes of IP packets; `None`: it is not limited any more.
+    ProbeLimit(Option<u64>),
     /// A frame that this version does not know and may skip.
     Unknown(u64),
 }
@@ -303,12 +308,25 @@ impl Frame<'_> {
                 | Self::UnknownTenant { .. }
                 | Self::Refusal(_)
                 | Self::PrefixMismatch(_)
+                | Self::ProbeLimit(_)
                 | Self::Close
         )
     }
 }
 
 impl Frame<'_> {
+    /// It carries something of an application or a tenant.
+    pub(crate) fn is_data(&self) -> bool {
+        matches!(
+            self,
+            Self::Datagram { .. }
+                | Self::Fragment { .. }
+                | Self::Message { .. }
+                | Self::Stream { .. }
+                | Self::Packet { .. }
+        )
+    }
+
     /// Most bytes of a `Protected`.
     pub const PROTECTED_LEN_MAX: usize = 2 + 1 + 1 + 8 + 1;
 
@@ -317,6 +335,9 @@ impl Frame<'_> {
 
     /// Most bytes of a `PrefixMismatch`: with an IPv6 address.
     pub const PREFIX_MISMATCH_LEN_MAX: usize = 2 + 1 + 8 + 8 + 1 + 1 + 16;
+
+    /// Most bytes of a `ProbeLimit`.
+    pub const PROBE_LIMIT_LEN_MAX: usize = 2 + 1 + 8;
 
     /// Bytes of a `Packet` beside its data, of at most `len` bytes.
     pub const fn packet_head_len(tenant: u32, len: usize) -> usize {

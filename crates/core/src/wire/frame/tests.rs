@@ -159,6 +159,7 @@ fn frame(data: &'static [u8]) -> impl Strategy<Value = Frame<'static>> {
                     packets,
                 })
             ),
+        proptest::option::of(0..VARINT_MAX).prop_map(Frame::ProbeLimit),
         (PACKET_PART + 1..1 << 62).prop_map(Frame::Unknown),
     ]
 }

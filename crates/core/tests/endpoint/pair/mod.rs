@@ -95,6 +95,7 @@ fn paths_to(end: usize, rate: Bandwidth) -> Vec<PathConfig> {
             remote: Some(address(end, path.into())),
             rate: Some(rate),
             mtu_max: 1500,
+            probe_limit: None,
         })
         .collect()
 }

@@ -56,6 +56,7 @@ pub(crate) fn peer(number: u8, remote: Option<SocketAddr>) -> PeerConfig {
         remote,
         rate: Some(Bandwidth::from_mbit_per_second(100)),
         mtu_max: 1500,
+        probe_limit: None,
     }];
     let app = |name, class| AppConfig {
         id: AppId::of_name(name),

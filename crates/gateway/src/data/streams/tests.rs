@@ -65,6 +65,7 @@ impl Joined {
                 remote: Some(address(1 - end)),
                 rate: Some(Bandwidth::from_mbit_per_second(1000)),
                 mtu_max: 1500,
+                probe_limit: None,
             }];
             peer.apps = vec![AppConfig {
                 id: APP,
