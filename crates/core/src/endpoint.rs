@@ -100,13 +100,14 @@ impl Endpoint {
     /// An endpoint without peers. `seed` must be unpredictable: all keys are drawn from it.
     pub fn new(now: Instant, config: EndpointConfig, seed: [u8; 32]) -> Self {
         let mut random = ChaCha20Rng::from_seed(seed);
+        let last_timestamp = handshakes::nanos(config.handshake_time_floor);
         Self {
             mac_keys: MacKeys::new(&config.private_key.public_key()),
             cookies: CookieSecrets::new(now, &mut random),
             config,
             random,
             seeds: HandshakeSeeds::default(),
-            last_timestamp: 0,
+            last_timestamp,
             load: HandshakeLoad::default(),
             waiting: HandshakeQueue::default(),
             answers: Answers::default(),

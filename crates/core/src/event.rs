@@ -183,6 +183,15 @@ pub enum Event {
         /// What is wrong.
         fault: KeyFault,
     },
+    /// A peer that is not up begins handshakes, which are refused as replays: its clock has gone back. At most once a
+    /// minute and peer. A host on the path may replay an old handshake to cause it.
+    ClockBehind {
+        peer: PeerId,
+        /// The sender's address.
+        remote: SocketAddr,
+        /// How far the handshake's time is behind this endpoint's clock.
+        behind: Duration,
+    },
     /// New keys are in use in both directions.
     KeyChanged { peer: PeerId },
     /// Two gateways that run use this peer's key. The older one is served. At most once a minute.

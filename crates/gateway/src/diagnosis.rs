@@ -202,6 +202,14 @@ pub(crate) fn sentence(kind: &EventKind) -> Option<String> {
                 None => format!("wrong_key: {why}; it is the address of no peer"),
             }
         }
+        EventKind::ClockBehind {
+            peer,
+            remote,
+            behind_seconds,
+        } => format!(
+            "clock_behind: peer {peer}: {}",
+            clock_behind(remote, *behind_seconds)
+        ),
         EventKind::HandshakeUnanswered {
             peer,
             remotes,
@@ -236,6 +244,25 @@ pub(crate) fn sentence(kind: &EventKind) -> Option<String> {
         }
         _ => return None,
     })
+}
+
+/// Clocks of gateways may well differ by so much, seconds.
+const CLOCK_BEHIND_MIN: f64 = 5.0;
+
+/// Why handshakes of a peer are refused whose clock has gone back, for people.
+pub(crate) fn clock_behind(remote: &str, behind_seconds: f64) -> String {
+    // A clock that was ahead before and is right now is behind what it was, too.
+    let behind = match behind_seconds < CLOCK_BEHIND_MIN {
+        true => String::new(),
+        false => format!(
+            "{} behind this gateway's clock and ",
+            of_seconds(behind_seconds)
+        ),
+    };
+    format!(
+        "its handshakes from {remote} are refused as replays: their time is {behind}before that of earlier ones; set the \
+         clock of that gateway, and keep its state_directory over restarts"
+    )
 }
 
 fn of_seconds(seconds: f64) -> String {

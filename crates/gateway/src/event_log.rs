@@ -219,6 +219,7 @@ fn level(kind: &EventKind) -> Level {
     match kind {
         EventKind::PeerDown { .. }
         | EventKind::VersionMismatch { .. }
+        | EventKind::ClockBehind { .. }
         | EventKind::DuplicateKey { .. }
         | EventKind::KeyRefused { .. }
         | EventKind::WrongKey { .. }
@@ -259,6 +260,7 @@ fn subject(kind: &EventKind) -> Option<String> {
         | EventKind::ConfigRejected { .. } => return None,
         EventKind::PeerUp { peer, .. }
         | EventKind::PeerDown { peer, .. }
+        | EventKind::ClockBehind { peer, .. }
         | EventKind::DuplicateKey { peer, .. }
         | EventKind::KeyRefused { peer }
         | EventKind::HandshakeUnanswered { peer, .. }

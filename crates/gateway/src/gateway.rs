@@ -33,6 +33,7 @@ use crate::{
     },
     event_log::EventLog,
     follow_endpoints::HostNames,
+    handshake_time::HandshakeTime,
     history::HistoryRecorder,
     loss_need::LossNeeds,
     message_tls::MessageTlsServer,
@@ -120,6 +121,8 @@ pub(crate) struct DataThreadLink {
     pub(crate) reports_lost: u64,
     pub(crate) wake: Arc<Waker>,
     pub(crate) join: Option<JoinHandle<()>>,
+    /// Its thread ends with this.
+    pub(crate) _handshake_time: HandshakeTime,
 }
 
 /// What the control thread waits for, and its clients.

@@ -18,6 +18,7 @@ mod follow_endpoints;
 mod follow_site;
 mod follow_uplinks;
 mod gateway;
+mod handshake_time;
 mod history;
 mod loss_need;
 mod message_tls;

@@ -42,6 +42,7 @@ use crate::{
     follow_endpoints::HostNames,
     follow_uplinks::look,
     gateway::{ConfigFile, Counts, DataThreadLink, EventLoop, Gateway, PlanningState, Process},
+    handshake_time::HandshakeTime,
     history::HistoryRecorder,
     loss_need::LossNeeds,
     message_tls::{self, MessageTlsServer},
@@ -260,7 +261,14 @@ impl DataPlane {
         endpoint_config.aggregation = aggregation(config);
         // The configuration has the limit.
         endpoint_config.tenants_max = config::CONFIG_ENTRIES_MAX;
-        endpoint_config.unix_time_at_zero = clock::unix_time().saturating_sub(clock::monotonic());
+        let unix_time_at_zero = clock::unix_time().saturating_sub(clock::monotonic());
+        let handshake_time = HandshakeTime::start(
+            &config.gateway.state_directory,
+            unix_time_at_zero,
+            privileges,
+        );
+        endpoint_config.unix_time_at_zero = unix_time_at_zero;
+        endpoint_config.handshake_time_floor = handshake_time.floor;
         let mut endpoint = Endpoint::new(data::now(), endpoint_config, random()?);
         endpoint.mix_entropy(&random()?);
 
@@ -296,6 +304,7 @@ impl DataPlane {
                 reports_lost: 0,
                 wake: report_wake,
                 join: Some(thread),
+                _handshake_time: handshake_time,
             },
         })
     }

@@ -28,7 +28,7 @@ use keiro_model::aggregation::Parameters;
 
 use crate::{
     active::Active,
-    diagnosis::{Trouble, fault_of, key_fault},
+    diagnosis::{Trouble, clock_behind, fault_of, key_fault},
     path_ids::PeerPath,
     target_monitor,
 };
@@ -249,6 +249,7 @@ impl StatusTable {
             | core::Event::HandshakeUnanswered { .. }
             | core::Event::WrongKey { .. }
             | core::Event::VersionMismatch { .. }
+            | core::Event::ClockBehind { .. }
             | core::Event::DuplicateKey { .. }
             | core::Event::RefusedDuplicateKey { .. }
             | core::Event::AppMismatch { .. }
@@ -297,6 +298,25 @@ impl StatusTable {
             } => {
                 let peer = peer.and_then(name);
                 Some(self.on_version_mismatch(at, peer, *remote, *theirs, *ours))
+            }
+            core::Event::ClockBehind {
+                peer,
+                remote,
+                behind,
+            } => {
+                let peer = name(*peer)?;
+                let (remote, behind_seconds) = (remote.to_string(), behind.as_secs_f64());
+                let status = self.peers.get_mut(&peer);
+                if let Some(status) = status.filter(|status| !status.up) {
+                    let why = clock_behind(&remote, behind_seconds);
+                    status.why = why.clone();
+                    status.cause = Some((at, why));
+                }
+                Some(EventKind::ClockBehind {
+                    peer,
+                    remote,
+                    behind_seconds,
+                })
             }
             core::Event::DuplicateKey {
                 peer,

@@ -59,6 +59,15 @@ pub enum EventKind {
         /// What this gateway speaks.
         our_versions: VersionRange,
     },
+    /// A peer's handshakes are refused, because its clock has gone back since earlier ones. At most once a minute and
+    /// peer. A host on the path that replays an old handshake causes it, too.
+    ClockBehind {
+        peer: String,
+        /// The sender's address.
+        remote: String,
+        /// How far the time of its handshake is behind this gateway's clock.
+        behind_seconds: f64,
+    },
     /// Two gateways that run use the private key of a peer. At most once a minute and peer.
     DuplicateKey {
         peer: String,
@@ -487,6 +496,7 @@ impl EventKind {
             Self::PeerUp { .. } => "peer_up",
             Self::PeerDown { .. } => "peer_down",
             Self::VersionMismatch { .. } => "version_mismatch",
+            Self::ClockBehind { .. } => "clock_behind",
             Self::DuplicateKey { .. } => "duplicate_key",
             Self::AppMismatch { .. } => "app_mismatch",
             Self::KeyRefused { .. } => "key_refused",

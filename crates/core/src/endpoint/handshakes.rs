@@ -187,6 +187,14 @@ impl Endpoint {
         } = responder.payload;
         if !session.incarnations.admit_initiation(theirs, timestamp) {
             session.drops.stale_handshake += 1;
+            if !session.is_up() && session.incarnations.report_clock(now, theirs) {
+                let behind = self.unix_nanos(now).saturating_sub(timestamp);
+                self.events.push_back(Event::ClockBehind {
+                    peer: id,
+                    remote: meta.remote,
+                    behind: Duration::from_nanos(behind),
+                });
+            }
             return;
         }
         session.on_handshake_received(now, meta, packet.len());
@@ -426,14 +434,18 @@ impl Endpoint {
         }
     }
 
+    /// Unix time in nanoseconds.
+    fn unix_nanos(&self, now: Instant) -> u64 {
+        nanos(self.config.unix_time_at_zero).saturating_add(now.as_nanos())
+    }
+
     /// Sends an initiation over every path: a dead first one must not block the start.
     pub(super) fn begin_handshake(&mut self, now: Instant, id: PeerId) {
         let seed = self.draw_seed();
         let index = self.draw_index();
         let jitter = Duration::from_millis(u64::from(self.random.next_u32() % 100));
-        let unix_now = self.config.unix_time_at_zero.as_nanos() + u128::from(now.as_nanos());
-        let unix_now = u64::try_from(unix_now).unwrap_or(u64::MAX);
-        self.last_timestamp = unix_now.max(self.last_timestamp + 1);
+        let next = self.last_timestamp.saturating_add(1);
+        self.last_timestamp = self.unix_nanos(now).max(next);
         let timing = self.config.timing;
         let Some(session) = self.peers.get_mut(&id) else {
             return;
@@ -603,4 +615,9 @@ impl Endpoint {
             }
         }
     }
+}
+
+/// A Unix time as handshakes have it.
+pub(super) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

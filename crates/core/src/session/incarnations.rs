@@ -93,6 +93,7 @@ pub(crate) struct Incarnations {
     timestamps: BTreeMap<u64, u64>,
     /// The newest initiation of those that are not in `timestamps`.
     oldest_timestamp: u64,
+    clock_reported_at: Option<Instant>,
     duplicate: Option<DuplicateKey>,
     reported_at: Option<Instant>,
 }
@@ -109,6 +110,7 @@ impl Incarnations {
             contention: None,
             timestamps: BTreeMap::new(),
             oldest_timestamp: 0,
+            clock_reported_at: None,
             duplicate: None,
             reported_at: None,
         }
@@ -129,6 +131,19 @@ impl Incarnations {
             self.oldest_timestamp = self.oldest_timestamp.max(at);
         }
         true
+    }
+
+    /// A refused initiation is of an incarnation of which no other is remembered: the clock of its gateway has gone back,
+    /// or it is a replay. At most once in some time, because a replay may come at any.
+    pub(crate) fn report_clock(&mut self, now: Instant, incarnation: u64) -> bool {
+        let is_due = self
+            .clock_reported_at
+            .is_none_or(|at| now.saturating_duration_since(at) >= REPORT_INTERVAL);
+        let is_news = is_due && !self.timestamps.contains_key(&incarnation);
+        if is_news {
+            self.clock_reported_at = Some(now);
+        }
+        is_news
     }
 
     /// Our incarnation for an initiation: who will answer it is not known.

@@ -42,8 +42,14 @@ struct Site {
 
 impl Gateway {
     fn new(now: Instant, number: u8, port: u16, clock_ahead: Duration, remote: u8) -> Self {
+        let unix_time = Duration::from_secs(1_000_000) + clock_ahead;
+        Self::with_clock(now, number, port, [unix_time, Duration::ZERO], remote)
+    }
+
+    /// `clock`: Unix time at zero, and what its handshakes are later than.
+    fn with_clock(now: Instant, number: u8, port: u16, clock: [Duration; 2], remote: u8) -> Self {
         let mut config = EndpointConfig::new(key(number));
-        config.unix_time_at_zero = Duration::from_secs(1_000_000) + clock_ahead;
+        [config.unix_time_at_zero, config.handshake_time_floor] = clock;
         let mut seed = [number; 32];
         seed[1..3].copy_from_slice(&port.to_be_bytes());
         seed[3..11].copy_from_slice(&now.as_nanos().to_be_bytes());
@@ -394,4 +400,46 @@ fn replayed_initiations_of_other_incarnations_change_nothing() {
     };
     site.hub.events.retain(is_change);
     assert_eq!(site.hub.events, []);
+}
+
+#[test]
+fn clock_that_goes_back_locks_nothing_out_that_has_kept_its_time_and_is_named_otherwise() {
+    let right = Duration::from_secs(1_700_000_000);
+    for back in [7200 * SECOND, 50 * 365 * 86_400 * SECOND] {
+        let mut site = Site::new();
+        site.hub = Gateway::with_clock(site.now, 1, 7600, [right, Duration::ZERO], 2);
+        let mut port = 7600;
+        let mut start = |site: &mut Site, clock| {
+            if let Some(last) = site.branches.len().checked_sub(1) {
+                site.kill(last);
+            }
+            site.pass(3 * SECOND);
+            port += 1;
+            let branch = Gateway::with_clock(site.now, 2, port, clock, 1);
+            site.branches.push(branch);
+            site.branches.len() - 1
+        };
+        // More restarts than the hub remembers incarnations.
+        for restart in 0..20 {
+            let branch = start(&mut site, [right, Duration::ZERO]);
+            assert!(site.is_up(branch), "restart {restart}");
+        }
+        let behind = |site: &Site| -> Vec<Duration> {
+            let of_event = |event: &Event| match event {
+                Event::ClockBehind { behind, .. } => Some(*behind),
+                _ => None,
+            };
+            site.hub.events.iter().filter_map(of_event).collect()
+        };
+        assert_eq!(behind(&site), []);
+        let lost = start(&mut site, [right - back, Duration::ZERO]);
+        site.pass(55 * SECOND);
+        assert!(!site.branches[lost].is_up(), "its state directory is lost");
+        let reports = behind(&site);
+        assert_eq!(reports.len(), 1, "once a minute: {reports:?}");
+        assert!(reports[0].abs_diff(back) < 60 * SECOND, "{reports:?}");
+        let kept = start(&mut site, [right - back, right + 3600 * SECOND]);
+        assert!(site.is_up(kept), "{back:?}: it has kept its time");
+        assert!(site.delivers(kept, SECOND));
+    }
 }
