@@ -5,6 +5,7 @@
 //! [`Config::refuse_app_id_collisions`], which report in the same form. `docs/configuration.md` is the reference for users.
 
 mod aggregation;
+mod app_needs;
 mod check;
 mod diff;
 mod draft;
@@ -14,6 +15,7 @@ mod entries;
 mod history;
 mod idle;
 mod local;
+mod membership;
 mod message_tls;
 mod network;
 mod read;
@@ -42,12 +44,14 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     aggregation::{Aggregation, Fec, Mode as AggregationMode, Redundancy, Spread as CopySpread},
+    app_needs::AppNeeds,
     diff::{Changes, ConfigDiff},
     embedded::reached_by,
     endpoint::{HostName, HostPort, PEER_ENDPOINTS_MAX, PeerEndpoint},
     history::History,
     idle::IdleCost,
     local::{DEFAULT_PATH_PORT, Family, InterfaceLocal, Local, UPLINK_TABLES},
+    membership::{Hub, Membership},
     message_tls::{
         DEFAULT_CLIENT_BYTES_MAX, DEFAULT_CLIENT_CONNECTIONS_MAX, DEFAULT_CLIENT_MESSAGES_MAX,
         MESSAGE_TLS_CONNECTIONS_MAX, MessageClient, MessageTls, MessageTlsFile, MessageToken,
@@ -62,7 +66,12 @@ pub use self::{
     },
     uplinks::{AutoUplinks, Pattern},
 };
-use crate::key::PublicKey;
+pub(crate) use self::{
+    app_needs::app_needs,
+    tenant::{is_forwarded, prefixes},
+    values::{REASSEMBLY_MIN, name, public_key, value},
+};
+use crate::key::{PresharedKey, PublicKey};
 
 /// Default of `control_socket`.
 pub const DEFAULT_CONTROL_SOCKET: &str = "/run/keiro/control.sock";
@@ -167,6 +176,8 @@ pub struct Config {
     pub fairness: Fairness,
     /// Tenants whose IP packets are carried, sorted by name.
     pub tenants: Vec<Tenant>,
+    /// Its part in a network of sites; `None`: it has none.
+    pub network: Option<Membership>,
     warnings: Vec<Problem>,
     origin: Origin,
 }
@@ -267,8 +278,11 @@ pub struct Peer {
     /// Its name, unique among peers.
     pub name: Name,
     pub public_key: PublicKey,
+    pub origin: PeerOrigin,
     /// Holds a key that both share; read with [`crate::key::load_preshared_key`]. `None`: none.
     pub preshared_key_file: Option<PathBuf>,
+    /// That key itself, of peers of a network's registry. `None`: as the file says.
+    pub preshared_key: Option<PresharedKey>,
     /// Its address per path. On a path that is not here the peer has to connect to this gateway.
     pub endpoints: BTreeMap<PathIndex, SocketAddr>,
     /// Its addresses on all paths that are not in `endpoints` in the file; may be empty.
@@ -277,6 +291,17 @@ pub struct Peer {
     pub further_paths: BTreeSet<PathIndex>,
     /// Memory for messages of this peer that are not complete, bytes.
     pub reassembly_max: ByteCount,
+}
+
+/// Why there is a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerOrigin {
+    /// It is in the file.
+    Written,
+    /// A site of the network whose registry is here.
+    Site,
+    /// The provisional key of an invitation. It has neither applications nor tenants.
+    Invitation,
 }
 
 /// `[[app]]`: an application and its needs.
@@ -550,6 +575,23 @@ impl Config {
     }
 }
 
+impl App {
+    /// An application of these needs, whose data goes to `peer`.
+    pub(crate) fn with_needs(name: Name, peer: PeerIndex, needs: &AppNeeds) -> Self {
+        Self {
+            name,
+            class: needs.class,
+            peer,
+            latency_target: needs.latency_target,
+            lifetime: needs.lifetime,
+            loss: needs.loss,
+            length: needs.length,
+            interval: needs.interval,
+            path: None,
+        }
+    }
+}
+
 impl Origin {
     /// A new report on the same text.
     fn report(&self) -> Report<'_> {
@@ -602,6 +644,13 @@ impl Name {
 
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// `what@whose`, which no name of a file is; the two names together must have less than [`NAME_BYTES_MAX`]
+    /// bytes.
+    pub(crate) fn of(what: &str, whose: &str) -> Self {
+        debug_assert!(what.len() + whose.len() < NAME_BYTES_MAX);
+        Self(format!("{what}@{whose}"))
     }
 }
 

@@ -125,9 +125,22 @@ impl PresharedKey {
         Self(Secret(bytes))
     }
 
+    /// Base64 as in a key file, without newline; erased when dropped.
+    pub fn to_base64(&self) -> Zeroizing<String> {
+        Zeroizing::new(STANDARD.encode(self.0.0))
+    }
+
     /// The bytes. A copy of them must be erased by its owner.
     pub fn as_bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0.0
+    }
+}
+
+impl FromStr for PresharedKey {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        decode(text).map(|bytes| Self(Secret(bytes)))
     }
 }
 

@@ -1,7 +1,8 @@
 //! What the daemon, the command line and the lab agree on: configuration, control protocol,
 //! message socket framing and metric names.
 //!
-//! Pure data with parsing, validation and framing: no sockets of its own, no threads, no clock.
+//! Pure data with parsing, validation and framing: no sockets of its own, no threads, and no clock but for the lock
+//! of [`network::RegistryEdit`].
 //! The blocking clients in [`protocol::client`] and [`message_socket::client`] work on any
 //! `Read + Write` that the caller brings. Acting on a configuration is the gateway's, showing
 //! snapshots the command's.
@@ -11,6 +12,7 @@ pub mod config;
 pub mod key;
 pub mod message_socket;
 pub mod metrics;
+pub mod network;
 pub mod protocol;
 pub mod rounded;
 

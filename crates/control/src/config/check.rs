@@ -63,7 +63,10 @@ pub(super) fn app_id_collisions(
 ) -> Result<(), ConfigError> {
     let mut report = config.origin.report();
     let mut names: BTreeMap<u32, &str> = BTreeMap::new();
-    for (app, at) in config.apps.iter().zip(&config.origin.apps) {
+    // Those of a network are not in the file.
+    let elsewhere = 0..0;
+    for (number, app) in config.apps.iter().enumerate() {
+        let at = config.origin.apps.get(number).unwrap_or(&elsewhere);
         let name = app.name.as_str();
         if let Some(earlier) = names.insert(app_id(name), name) {
             let message = format!("`{name}` has the same number on the wire as `{earlier}`");

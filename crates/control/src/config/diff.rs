@@ -107,6 +107,7 @@ pub(super) fn diff(old: &Config, new: &Config) -> ConfigDiff {
             let same = old.aggregation == new.aggregation;
             keys.extend((!same).then(|| "aggregation".to_owned()));
             keys.extend((old.fairness != new.fairness).then(|| "fairness".to_owned()));
+            keys.extend((old.network != new.network).then(|| "network".to_owned()));
             let (tls_old, tls_new) = (&old.message_tls, &new.message_tls);
             keys.extend((tls_old != tls_new).then(|| "message_tls".to_owned()));
             let moved = listen_of(tls_old) != listen_of(tls_new);
@@ -199,6 +200,8 @@ fn peers(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
             name,
             public_key,
             preshared_key_file,
+            preshared_key,
+            origin,
             endpoints: _,
             endpoint,
             further_paths: _,
@@ -207,7 +210,7 @@ fn peers(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
         let endpoint = endpoint.clone();
         let rest = (
             *public_key,
-            preshared_key_file.clone(),
+            (preshared_key_file.clone(), preshared_key.clone(), *origin),
             *reassembly_max,
             endpoint,
         );
@@ -303,7 +306,7 @@ fn tenants(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
                 config[peer.peer].name.clone(),
                 config[peer.app].name.clone(),
             );
-            (names, peer.prefixes.clone())
+            (names, peer.prefixes.clone(), peer.transit)
         });
         let rules = tenant.rules.iter().map(|rule| {
             (

@@ -8,6 +8,7 @@ use super::{
     App, Forward, Gateway, Listener, Path, PathIndex, Peer,
     aggregation::Aggregation,
     history::{History, HistorySpans},
+    membership::Membership,
     message_tls::{MessageClient, MessageClientSpans, MessageTls, MessageTlsSpans},
     store::Store,
     tenant::{Fairness, Member, Tenant, TenantSpans},
@@ -33,6 +34,7 @@ pub(super) struct Draft {
     pub(super) message_clients: Vec<(MessageClient, MessageClientSpans)>,
     pub(super) fairness: Fairness,
     pub(super) tenants: Vec<(Tenant, TenantSpans)>,
+    pub(super) network: Option<Membership>,
 }
 
 pub(super) struct DraftGateway {

@@ -10,6 +10,8 @@ pub(super) struct Reader<'t> {
     pub(super) report: Report<'t>,
     /// Whether the report has the problem of too many entries, or must not have it.
     pub(super) too_many: bool,
+    /// The file has `[network]`: tenants may have all their peers from there.
+    pub(super) has_network: bool,
 }
 
 /// The names of one kind of entry, in file order, also of entries that are otherwise wrong: what

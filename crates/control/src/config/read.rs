@@ -8,24 +8,25 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     ops::Range,
-    time::Duration,
 };
 
 use keiro_config::{
     Located, TableReader, boolean, choice, choice_or_unoffered, file_name, quantity,
     socket_address, type_name,
 };
-use keiro_units::{ByteCount, Probability};
+use keiro_units::Probability;
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
 };
 
 use super::{
-    App, AppIndex, CONFIG_ENTRIES_MAX, Class, Config, ConfigError, DEFAULT_CONTROL_SOCKET,
+    App, AppIndex, CONFIG_ENTRIES_MAX, Config, ConfigError, DEFAULT_CONTROL_SOCKET,
     DEFAULT_PRIVATE_KEY_FILE, DEFAULT_REASSEMBLY_MAX, DEFAULT_STATE_DIRECTORY, Destination,
     FILE_LIMITS, Forward, Gateway, Listener, Name, Origin, Path, PathIndex, PathOrigin, Peer,
-    PeerIndex, Planner, RENAMED_KEYS, Scheduler, Transport, aggregation, check,
+    PeerIndex, PeerOrigin, Planner, RENAMED_KEYS, Scheduler, Transport, aggregation,
+    app_needs::app_needs,
+    check,
     draft::{Draft, DraftGateway, ForwardSpans, ListenerSpans, PathSpans, PeerSpans},
     endpoint::peer_endpoints,
     entries::{EntryNames, Names, Reader},
@@ -33,12 +34,11 @@ use super::{
     network::networks,
     store, tenant,
     values::{
-        DATAGRAM_BYTES_MAX, default_probe_share, endpoint_address, group, length, local_address,
-        loss_tolerance, monthly_budget, mtu, name, place, positive_time, probe_share, public_key,
-        rate, reassembly, socket_file_name, text, time, value, value_or,
+        default_probe_share, endpoint_address, group, local_address, monthly_budget, mtu, name,
+        place, probe_share, public_key, rate, reassembly, socket_file_name, text, time, value,
+        value_or,
     },
 };
-use crate::units::Text;
 
 pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
     FILE_LIMITS.check(text, file)?;
@@ -47,6 +47,7 @@ pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
     let mut reader = Reader {
         report,
         too_many: false,
+        has_network: false,
     };
     let mut draft = reader.document(&document);
     let mut report = reader.report;
@@ -92,6 +93,7 @@ pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
         message_clients: first(draft.message_clients),
         fairness: draft.fairness,
         tenants: first(draft.tenants),
+        network: draft.network,
         warnings,
         origin,
     })
@@ -106,6 +108,8 @@ impl Reader<'_> {
         let aggregation = root.table(&mut self.report, "aggregation", "[aggregation]");
         let fairness = root.table(&mut self.report, "fairness", "[fairness]");
         let message_tls = root.table(&mut self.report, "message_tls", "[message_tls]");
+        let network = root.table(&mut self.report, "network", "[network]");
+        self.has_network = network.is_some();
         let tenants = root.raw("tenant");
         let mut left = CONFIG_ENTRIES_MAX;
         let mut paths = self.entries(&mut root, "path", "[[path]]", &mut left);
@@ -161,6 +165,7 @@ impl Reader<'_> {
             let client = self.message_client(fields, name, &names.apps);
             draft.message_clients.extend(client);
         }
+        draft.network = network.and_then(|fields| self.membership(fields, &names.peers));
         if let Some(fields) = fairness {
             draft.fairness = tenant::fairness(fields, &mut self.report);
         }
@@ -304,6 +309,8 @@ impl Reader<'_> {
         let peer = Peer {
             name: name?,
             public_key: public_key.value,
+            origin: PeerOrigin::Written,
+            preshared_key: None,
             preshared_key_file: value(preshared_key_file),
             endpoints: endpoints
                 .into_iter()
@@ -357,73 +364,17 @@ impl Reader<'_> {
     ) -> Option<(App, Range<usize>)> {
         let at = fields.span_of("name");
         let r = &mut self.report;
-        let class = fields.required(r, "class", "\"message\"", |v| choice(v, CLASSES));
+        let needs = app_needs(&mut fields, r);
         let peer = fields.required(r, "peer", "\"...\"", text);
-        let latency_target = fields.optional(r, "latency_target", positive_time);
-        let lifetime = fields.optional(r, "lifetime", positive_time);
-        let loss = fields.optional(r, "loss", loss_tolerance);
-        let length = fields.optional(r, "length", length);
-        let interval = fields.optional(r, "interval", positive_time);
         let path = fields.optional(r, "path", text);
         fields.refuse_unknown_keys(r);
         let peer = peer.and_then(|p| self.reference("peer", &p, &names.peers));
         let path = path.and_then(|p| self.reference("path", &p, &names.paths));
-        let class = class?.value;
-        self.refuse_contradictions(class, &latency_target, &lifetime, &length);
-        let (latency_target, lifetime) = (value(latency_target), value(lifetime));
         let app = App {
-            name: name?,
-            class,
-            peer: PeerIndex(peer?),
-            latency_target,
-            lifetime: lifetime.or_else(|| default_lifetime(class, latency_target)),
-            loss: value(loss),
-            length: value(length),
-            interval: value(interval),
             path: path.map(PathIndex),
+            ..App::with_needs(name?, PeerIndex(peer?), &needs?)
         };
         Some((app, at))
-    }
-
-    fn refuse_contradictions(
-        &mut self,
-        class: Class,
-        latency_target: &Option<Located<Duration>>,
-        lifetime: &Option<Located<Duration>>,
-        length: &Option<Located<ByteCount>>,
-    ) {
-        let r = &mut self.report;
-        if let (Class::Stream, Some(lifetime)) = (class, lifetime) {
-            r.add(
-                &lifetime.at,
-                "lifetime: streams have none, all of their bytes arrive",
-                "remove it, or write class = \"message\"",
-            );
-        }
-        if let (Some(latency_target), Some(lifetime)) = (latency_target, lifetime)
-            && lifetime.value < latency_target.value
-        {
-            let (lifetime_text, target_text) = (Text(lifetime.value), Text(latency_target.value));
-            let message = format!(
-                "lifetime: {lifetime_text} is shorter than the latency target {target_text}, so data \
-                 would be dropped in time"
-            );
-            r.add(
-                &lifetime.at,
-                message,
-                "make lifetime at least as long as latency_target, or remove it",
-            );
-        }
-        if let (Class::Datagram, Some(length)) = (class, length)
-            && length.value.get() > DATAGRAM_BYTES_MAX
-        {
-            let message = format!("length: a datagram has at most {DATAGRAM_BYTES_MAX}B");
-            r.add(
-                &length.at,
-                message,
-                "write class = \"message\" for longer ones",
-            );
-        }
     }
 
     fn listener(
@@ -522,16 +473,6 @@ impl Reader<'_> {
     }
 }
 
-/// How long datagrams are of use where the configuration does not say. Ours: receivers of real-time
-/// data have played out what surrounds them, and clients of request and reply have asked again.
-const DATAGRAM_LIFETIME: Duration = Duration::from_secs(2);
-
-/// Messages are kept until they arrive, and datagrams for [`DATAGRAM_LIFETIME`] or their latency target.
-fn default_lifetime(class: Class, latency_target: Option<Duration>) -> Option<Duration> {
-    let target = latency_target.unwrap_or_default();
-    (class == Class::Datagram).then_some(DATAGRAM_LIFETIME.max(target))
-}
-
 const SCHEDULERS: &[(&str, Scheduler)] =
     &[("deadline", Scheduler::Deadline), ("fifo", Scheduler::Fifo)];
 const PLANNERS: &[(&str, Planner)] = &[
@@ -541,12 +482,6 @@ const PLANNERS: &[(&str, Planner)] = &[
 ];
 /// Refused outside laboratories by [`Config::refuse_paper_variants`].
 const LABORATORY_PLANNERS: &[(&str, Planner)] = &[("greedy", Planner::Greedy)];
-const CLASSES: &[(&str, Class)] = &[
-    ("message", Class::Message),
-    ("datagram", Class::Datagram),
-    ("stream", Class::Stream),
-];
-
 fn first<T, U>(pairs: Vec<(T, U)>) -> Vec<T> {
     pairs.into_iter().map(|(value, _)| value).collect()
 }

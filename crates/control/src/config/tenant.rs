@@ -23,10 +23,12 @@ use keiro_units::{Bandwidth, ByteCount};
 use toml::{Spanned, de::DeValue};
 
 pub use self::member::Member;
+use self::values::text;
 use self::values::{
     addresses, decrease, device_queues, dscp, increase, interfaces, own_device, ports, prefix,
-    prefixes, protocol, routing_table, tenant_id, tenants_max, text, unit, weight,
+    protocol, routing_table, tenant_id, tenants_max, unit, weight,
 };
+pub(crate) use self::values::{is_forwarded, prefixes};
 pub(super) use self::{
     member::member,
     values::{confined, count, device, integer},
@@ -103,9 +105,11 @@ pub struct Tenant {
     pub prefixes: Vec<IpNet>,
     /// Destinations that are routed into the device.
     pub routes: Vec<IpNet>,
+    /// `routes` are all prefixes of its peers, because the file has none.
+    pub routes_follow_peers: bool,
     /// Bytes that may wait for each peer.
     pub queue: ByteCount,
-    /// Networks behind each peer; at least one.
+    /// Networks behind each peer; at least one, or its gateway has `[network]`.
     pub peers: Vec<TenantPeer>,
     /// In order; the first that matches decides.
     pub rules: Vec<TenantRule>,
@@ -117,6 +121,8 @@ pub struct TenantPeer {
     pub peer: PeerIndex,
     /// Networks behind it; at least one.
     pub prefixes: Vec<IpNet>,
+    /// Others with this flag reach it, and it them, through this gateway.
+    pub transit: bool,
     /// Carries packets that no rule matches: of class `datagram`, and of this peer.
     pub app: AppIndex,
 }
@@ -359,7 +365,7 @@ impl Reader<'_> {
             apps: Vec::new(),
         };
         let tenant_peers = self.tenant_peers(&name, peer_tables, names, left, &mut spans);
-        if peer_tables.is_none() && !self.report.has_syntax_errors() {
+        if peer_tables.is_none() && !self.has_network && !self.report.has_syntax_errors() {
             let message = format!("tenant `{name}` has no peer, so its packets lead nowhere");
             let hint = format!("add [tenant.{name}.peer.PEER] with prefixes and app");
             self.report.add(&at, message, &hint);
@@ -370,6 +376,7 @@ impl Reader<'_> {
         }
         let own = own?.value.into_iter().map(|at| at.value).collect();
         let remote = tenant_peers.iter().flat_map(|peer| peer.prefixes.clone());
+        let routes_follow_peers = routes.is_none();
         let routes: Vec<IpNet> = match routes {
             Some(routes) => routes.value.into_iter().map(|at| at.value).collect(),
             None => remote.collect(),
@@ -389,6 +396,7 @@ impl Reader<'_> {
             interfaces: value(interfaces).unwrap_or_default(),
             prefixes: own,
             routes,
+            routes_follow_peers,
             queue: value(queue).unwrap_or(DEFAULT_TENANT_QUEUE),
             peers: tenant_peers,
             rules,
@@ -487,6 +495,7 @@ impl Reader<'_> {
             found.push(TenantPeer {
                 peer,
                 prefixes: prefixes.value.into_iter().map(|p| p.value).collect(),
+                transit: false,
                 app,
             });
         }

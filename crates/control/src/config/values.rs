@@ -19,12 +19,12 @@ use super::{
 use crate::{key::PublicKey, units::Text};
 
 /// Times above this are refused: a mistaken unit is likelier. Ours.
-const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+pub(super) const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The largest `probe_share`. Ours.
 const PROBE_SHARE_MAX: f64 = 0.1;
 /// The smallest `reassembly_max`: two of the longest messages, so that a long one finds room beside
 /// a stream of short ones. Ours.
-const REASSEMBLY_MIN: ByteCount = ByteCount::new(32 << 20);
+pub(crate) const REASSEMBLY_MIN: ByteCount = ByteCount::new(32 << 20);
 /// `sockaddr_un.sun_path` without its final NUL (unix(7)).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// A UDP datagram's payload over IPv4 (RFC 768, RFC 791).
@@ -34,7 +34,7 @@ pub(super) fn text(value: &DeValue<'_>) -> Result<String, ValueError> {
     string(value).map(str::to_owned)
 }
 
-pub(super) fn name(value: &DeValue<'_>) -> Result<Name, ValueError> {
+pub(crate) fn name(value: &DeValue<'_>) -> Result<Name, ValueError> {
     Name::new(string(value)?).map_err(|e| {
         let text = e.to_string();
         let (message, hint) = text
@@ -68,7 +68,7 @@ pub(super) fn socket_file_name(value: &DeValue<'_>) -> Result<PathBuf, ValueErro
     Ok(path)
 }
 
-pub(super) fn public_key(value: &DeValue<'_>) -> Result<PublicKey, ValueError> {
+pub(crate) fn public_key(value: &DeValue<'_>) -> Result<PublicKey, ValueError> {
     string(value)?.parse().map_err(|e: crate::key::KeyError| {
         ValueError::new(e.to_string(), "copy what `keiro pubkey` prints at the peer")
     })
@@ -146,7 +146,7 @@ pub(super) fn positive_time(value: &DeValue<'_>) -> Result<Duration, ValueError>
 }
 
 /// The least that a loss tolerance may be. Ours: a path has to carry a hundred thousand packets until it is shown.
-const LOSS_TOLERANCE_MIN: f64 = 1e-4;
+pub(super) const LOSS_TOLERANCE_MIN: f64 = 1e-4;
 
 pub(super) fn loss_tolerance(value: &DeValue<'_>) -> Result<Probability, ValueError> {
     let tolerance = quantity::<Probability>(value)?;
@@ -210,7 +210,7 @@ pub(super) fn in_range(
     Ok(bytes)
 }
 
-pub(super) fn value<T>(found: Option<Located<T>>) -> Option<T> {
+pub(crate) fn value<T>(found: Option<Located<T>>) -> Option<T> {
     found.map(|found| found.value)
 }
 

@@ -276,6 +276,11 @@ pub(in crate::config) fn confined(prefix: &IpNet) -> Option<&'static str> {
     }
 }
 
+/// Whether some of a prefix's addresses are forwarded by routers.
+pub(crate) fn is_forwarded(prefix: &IpNet) -> bool {
+    confined(prefix).is_none()
+}
+
 pub(super) fn list<'d, 'i>(
     value: &'d DeValue<'i>,
     example: &str,
@@ -339,7 +344,7 @@ pub(super) fn prefix(value: &DeValue<'_>) -> Result<IpNet, ValueError> {
     }
 }
 
-pub(super) fn prefixes(value: &DeValue<'_>) -> Result<Vec<Located<IpNet>>, ValueError> {
+pub(crate) fn prefixes(value: &DeValue<'_>) -> Result<Vec<Located<IpNet>>, ValueError> {
     let DeValue::Array(entries) = value else {
         let message = format!("this is {}", type_name(value));
         return Err(ValueError::new(message, "write [\"10.1.0.0/16\"]"));

@@ -1,0 +1,321 @@
+//! Rules that concern several entries of a registry at once, and the registry and the hub's configuration.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    ops::Range,
+};
+
+use ipnet::IpNet;
+use keiro_config::Report;
+
+use super::{
+    DEFAULT_APP, Registry, SITE_PREFIXES_MAX, Site, SiteSpans,
+    addresses::of_hub,
+    read::{Draft, DraftApp},
+};
+use crate::config::{Class, Config, ConfigError, Name, Tenant};
+
+/// The shortest prefixes of a site, in IPv4 and IPv6. Ours: what is shorter is a mistake or takes the Internet.
+pub const PREFIX_BITS_MIN: [u8; 2] = [8, 32];
+
+/// Why a site must not have a prefix. `Display` says what to try.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PrefixRefusal {
+    /// Another has it, or a part of it, or one around it.
+    #[error("{prefix} of site `{site}` overlaps {present} of {owner}; give each its own addresses")]
+    Overlap {
+        prefix: IpNet,
+        site: Name,
+        present: IpNet,
+        /// As in "site `osaka`" or "the hub".
+        owner: String,
+    },
+    #[error(
+        "{prefix} of site `{site}` is too large; write /{} or longer, in IPv6 /{}",
+        PREFIX_BITS_MIN[0],
+        PREFIX_BITS_MIN[1]
+    )]
+    TooLarge { prefix: IpNet, site: Name },
+    /// The tunnel would be led into itself.
+    #[error(
+        "{prefix} of site `{site}` contains {address}, where the hub itself is reached; claim only the networks \
+         behind the site"
+    )]
+    ContainsHub {
+        prefix: IpNet,
+        site: Name,
+        address: IpAddr,
+    },
+    #[error("site `{site}` claims {count} prefixes; it may have 1 to {SITE_PREFIXES_MAX}")]
+    Count { site: Name, count: usize },
+}
+
+/// Checks a whole registry.
+pub(super) fn together(draft: &Draft, report: &mut Report<'_>) {
+    keys(draft, report);
+    packets(draft, report);
+    for (name, (site, spans)) in &draft.sites {
+        for (prefix, at) in site.prefixes.iter().zip(&spans.prefixes) {
+            if is_too_large(prefix) {
+                let refusal = PrefixRefusal::TooLarge {
+                    prefix: *prefix,
+                    site: name.clone(),
+                };
+                add(report, at, &refusal);
+            }
+        }
+    }
+    overlaps(&draft.sites, report);
+}
+
+/// Some application carries packets, the one of this name if no other does.
+fn packets(draft: &Draft, report: &mut Report<'_>) {
+    let is_datagram = |app: &DraftApp| app.needs.class == Class::Datagram;
+    let mut named = draft
+        .apps
+        .iter()
+        .filter(|app| app.name.as_str() == DEFAULT_APP);
+    if let Some(app) = named.find(|app| !is_datagram(app))
+        && !draft.apps.iter().any(is_datagram)
+    {
+        let message = format!(
+            "app: `{DEFAULT_APP}` is of class `{}`, and none is of class `datagram`",
+            app.needs.class.as_str()
+        );
+        report.add(
+            &app.at,
+            message,
+            "write class = \"datagram\" for the one that carries IP packets",
+        );
+    }
+}
+
+/// Each gateway has a key of its own, and so has each invitation.
+fn keys(draft: &Draft, report: &mut Report<'_>) {
+    let mut keys = BTreeMap::new();
+    let mut ids = BTreeMap::new();
+    let sites = draft.sites.iter().map(|(name, (site, spans))| {
+        let owner = format!("site `{name}`");
+        (site.public_key, owner, &spans.public_key)
+    });
+    let invitations = draft.invitations.iter().map(|(name, (of, spans))| {
+        let owner = format!("the invitation of `{name}`");
+        (of.public_key, owner, &spans.public_key)
+    });
+    let mut all: Vec<_> = sites.chain(invitations).collect();
+    all.sort_by_key(|(.., at)| at.start);
+    for (key, owner, at) in all {
+        if let Some(earlier) = keys.insert(key, owner) {
+            let message = format!("public_key: {earlier} has the same key");
+            report.add(at, message, "every gateway has a key of its own");
+        }
+    }
+    for (name, (of, spans)) in &draft.invitations {
+        if let Some(earlier) = ids.insert(of.id, name) {
+            let message = format!("id: the invitation of `{earlier}` has the same number");
+            report.add(&spans.id, message, "remove one of them, and invite again");
+        }
+    }
+}
+
+/// An address is at one site only.
+fn overlaps(sites: &BTreeMap<Name, (Site, SiteSpans)>, report: &mut Report<'_>) {
+    let of_site = |(name, (site, spans)): (&_, &(Site, SiteSpans))| -> Vec<_> {
+        let name: &Name = name;
+        let prefixes = site.prefixes.iter().zip(spans.prefixes.clone());
+        prefixes
+            .map(|(prefix, at)| (*prefix, at, name.clone()))
+            .collect()
+    };
+    let mut all: Vec<(IpNet, Range<usize>, Name)> = sites.iter().flat_map(of_site).collect();
+    // A prefix comes before those that it contains, and all in between are contained too.
+    all.sort_by_key(|(prefix, at, _)| (*prefix, at.start));
+    let mut around: Vec<(IpNet, Range<usize>, Name)> = Vec::new();
+    for (prefix, at, name) in all {
+        while around
+            .last()
+            .is_some_and(|(outer, ..)| !outer.contains(&prefix))
+        {
+            around.pop();
+        }
+        if let Some((present, earlier, other)) = around.last() {
+            let line = report.line(earlier);
+            let refusal = PrefixRefusal::Overlap {
+                prefix,
+                site: name.clone(),
+                present: *present,
+                owner: format!("site `{other}` (line {line})"),
+            };
+            add(report, &at, &refusal);
+        }
+        around.push((prefix, at, name));
+    }
+}
+
+/// See [`Registry::check_with`].
+pub(super) fn with_config(
+    registry: &Registry,
+    config: &Config,
+    own: &[IpAddr],
+) -> Result<(), ConfigError> {
+    let origin = &registry.origin;
+    let mut report = Report::new(&origin.file, &origin.text);
+    let tenant = config.tenant_named(registry.tenant.as_str());
+    if tenant.is_none() {
+        let message = format!(
+            "tenant: no [tenant.{}] in {}",
+            registry.tenant,
+            config.file()
+        );
+        let hint = "name a tenant of that file, or add it there";
+        report.add(&origin.tenant, message, hint);
+    }
+    let taken = tenant
+        .map(|tenant| taken(config, tenant))
+        .unwrap_or_default();
+    let addresses = of_hub(config, own);
+    for (name, site) in &registry.sites {
+        let Some(spans) = origin.sites.get(name) else {
+            continue;
+        };
+        if config.peer_named(name.as_str()).is_some() {
+            let message = format!("site: {} has a [[peer]] named `{name}`", config.file());
+            report.add(&spans.name, message, "rename one of them");
+        }
+        let mut peers = config.peers.iter();
+        if let Some(peer) = peers.find(|peer| peer.public_key == site.public_key) {
+            let message = format!(
+                "public_key: [[peer]] `{}` in {} has the same key",
+                peer.name,
+                config.file()
+            );
+            report.add(&spans.public_key, message, "remove one of them");
+        }
+        for (prefix, at) in site.prefixes.iter().zip(&spans.prefixes) {
+            if let Err(refusal) = refuse(name, *prefix, &taken, &addresses) {
+                add(&mut report, at, &refusal);
+            }
+        }
+    }
+    report.finish().map(drop)
+}
+
+/// See [`Registry::refuse_claim`].
+pub(super) fn claim(
+    registry: &Registry,
+    config: &Config,
+    own: &[IpAddr],
+    site: &Name,
+    prefixes: &[IpNet],
+) -> Result<(), PrefixRefusal> {
+    if !(1..=SITE_PREFIXES_MAX).contains(&prefixes.len()) {
+        return Err(PrefixRefusal::Count {
+            site: site.clone(),
+            count: prefixes.len(),
+        });
+    }
+    let tenant = config.tenant_named(registry.tenant.as_str());
+    let mut taken = tenant
+        .map(|tenant| taken(config, tenant))
+        .unwrap_or_default();
+    for (name, other) in registry.sites.iter().filter(|(name, _)| *name != site) {
+        let owned = other.prefixes.iter().map(|prefix| Taken {
+            prefix: *prefix,
+            owner: format!("site `{name}`"),
+            is_hubs: false,
+        });
+        taken.extend(owned);
+    }
+    let addresses = of_hub(config, own);
+    for (number, prefix) in prefixes.iter().enumerate() {
+        refuse(site, *prefix, &taken, &addresses)?;
+        // Twice in one claim.
+        let mut before = prefixes[..number].iter();
+        if let Some(present) = before.find(|other| overlap(other, prefix)) {
+            return Err(PrefixRefusal::Overlap {
+                prefix: *prefix,
+                site: site.clone(),
+                present: *present,
+                owner: "the same site".to_owned(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// A prefix that is in use.
+struct Taken {
+    prefix: IpNet,
+    owner: String,
+    is_hubs: bool,
+}
+
+/// What the hub's own file has for the tenant.
+fn taken(config: &Config, tenant: &Tenant) -> Vec<Taken> {
+    let own = tenant.prefixes.iter().map(|prefix| Taken {
+        prefix: *prefix,
+        owner: "the hub".to_owned(),
+        is_hubs: true,
+    });
+    let peers = tenant.peers.iter().flat_map(|of| {
+        let owner = format!("peer `{}`", config[of.peer].name);
+        let taken = move |prefix: &IpNet| Taken {
+            prefix: *prefix,
+            owner: owner.clone(),
+            is_hubs: false,
+        };
+        of.prefixes.iter().map(taken)
+    });
+    own.chain(peers).collect()
+}
+
+fn refuse(
+    site: &Name,
+    prefix: IpNet,
+    taken: &[Taken],
+    addresses: &BTreeSet<IpAddr>,
+) -> Result<(), PrefixRefusal> {
+    let site = site.clone();
+    if is_too_large(&prefix) {
+        return Err(PrefixRefusal::TooLarge { prefix, site });
+    }
+    // A hub that leads to the Internet has all that is nowhere else.
+    let is_rest = |taken: &Taken| taken.is_hubs && taken.prefix.prefix_len() == 0;
+    let mut others = taken.iter().filter(|taken| !is_rest(taken));
+    if let Some(other) = others.find(|other| overlap(&other.prefix, &prefix)) {
+        return Err(PrefixRefusal::Overlap {
+            prefix,
+            site,
+            present: other.prefix,
+            owner: other.owner.clone(),
+        });
+    }
+    match addresses.iter().find(|address| prefix.contains(*address)) {
+        Some(&address) => Err(PrefixRefusal::ContainsHub {
+            prefix,
+            site,
+            address,
+        }),
+        None => Ok(()),
+    }
+}
+
+fn overlap(one: &IpNet, other: &IpNet) -> bool {
+    one.contains(other) || other.contains(one)
+}
+
+fn is_too_large(prefix: &IpNet) -> bool {
+    let [v4, v6] = PREFIX_BITS_MIN;
+    let min = match prefix {
+        IpNet::V4(_) => v4,
+        IpNet::V6(_) => v6,
+    };
+    prefix.prefix_len() < min
+}
+
+fn add(report: &mut Report<'_>, at: &Range<usize>, refusal: &PrefixRefusal) {
+    let text = refusal.to_string();
+    let (message, hint) = text.split_once("; ").unwrap_or((&text, ""));
+    report.add(at, format!("prefixes: {message}"), hint);
+}

@@ -1,0 +1,288 @@
+//! The part of a registry that its sites get: names, prefixes and applications, and no keys.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+    time::Duration,
+};
+
+use ipnet::IpNet;
+use keiro_config::regular_file;
+use keiro_units::{ByteCount, Probability};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    NETWORK_APPS_MAX, PREFIX_BITS_MIN, Registry, SITE_NAME_BYTES_MAX, SITE_PREFIXES_MAX, SITES_MAX,
+};
+use crate::{
+    config::{AppNeeds, Class, Config, Name, is_forwarded},
+    units::Text,
+};
+
+/// Bytes of it in JSON; more are refused. A registry of [`REGISTRY_BYTES_MAX`](super::REGISTRY_BYTES_MAX) needs less.
+pub const PUBLIC_BYTES_MAX: usize = 1 << 20;
+/// The file's name in the state directory of a branch.
+pub(super) const FILE: &str = "network.json";
+
+/// What one site gets of the registry.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PublicRegistry {
+    /// Another one for each run of the hub, which counts its revisions anew.
+    pub incarnation: u64,
+    /// It grows with each change.
+    pub revision: u64,
+    /// The name of the site that gets it.
+    pub site: Name,
+    /// The number of the tenant, at the hub and at the site.
+    pub tenant_id: u32,
+    /// Behind the hub itself.
+    #[serde(with = "as_text")]
+    pub hub_prefixes: Vec<IpNet>,
+    /// All sites, with this one.
+    pub sites: Vec<PublishedSite>,
+    pub apps: Vec<PublishedApp>,
+}
+
+/// A site and what is behind it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishedSite {
+    pub name: Name,
+    #[serde(with = "as_text")]
+    pub prefixes: Vec<IpNet>,
+}
+
+/// An application and its needs, as [`AppNeeds`] has them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PublishedApp {
+    name: Name,
+    class: Class,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    latency_target: Option<Text<Duration>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lifetime: Option<Text<Duration>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    loss: Option<Text<Probability>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    length: Option<Text<ByteCount>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    interval: Option<Text<Duration>>,
+}
+
+/// Why what came from a hub, or was kept, is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum PublicError {
+    #[error("it has {0} bytes, and {PUBLIC_BYTES_MAX} are the most")]
+    TooLong(usize),
+    #[error("it is not understood: {0}")]
+    Syntax(#[from] serde_json::Error),
+    #[error("it has too many {0}")]
+    TooMany(&'static str),
+    #[error("the name `{0}` is too long, or there twice")]
+    Name(Name),
+    #[error("`{0}` is not a network that hosts have addresses of")]
+    Prefix(IpNet),
+    #[error("the needs of the application `{0}` are out of range")]
+    App(Name),
+    #[error("cannot be read or written: {0}")]
+    File(#[from] io::Error),
+}
+
+impl PublicRegistry {
+    /// The part of `registry` for one of its sites; `config` is the hub's. `None`: there is no such site, or no
+    /// such tenant.
+    pub fn of_site(
+        registry: &Registry,
+        config: &Config,
+        site: &Name,
+        [incarnation, revision]: [u64; 2],
+    ) -> Option<Self> {
+        let tenant = config.tenant_named(registry.tenant.as_str())?;
+        registry.sites.get(site)?;
+        let sites = registry.sites.iter().map(|(name, site)| PublishedSite {
+            name: name.clone(),
+            prefixes: site.prefixes.clone(),
+        });
+        let apps = registry.apps.iter();
+        Some(Self {
+            incarnation,
+            revision,
+            site: site.clone(),
+            tenant_id: tenant.id,
+            hub_prefixes: tenant.prefixes.clone(),
+            sites: sites.collect(),
+            apps: apps
+                .map(|(name, needs)| PublishedApp::new(name, needs))
+                .collect(),
+        })
+    }
+
+    /// Reads what a hub has sent.
+    ///
+    /// # Errors
+    /// It is too long, not understood, or has names, prefixes or numbers of entries that no registry has.
+    pub fn parse(json: &[u8]) -> Result<Self, PublicError> {
+        if json.len() > PUBLIC_BYTES_MAX {
+            return Err(PublicError::TooLong(json.len()));
+        }
+        let found: Self = serde_json::from_slice(json)?;
+        found.check()?;
+        Ok(found)
+    }
+
+    /// In JSON.
+    pub fn to_json(&self) -> Vec<u8> {
+        // Names, numbers and texts have a form in JSON.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// The applications, as the registry has them.
+    pub fn apps(&self) -> Vec<(Name, AppNeeds)> {
+        self.apps.iter().map(PublishedApp::needs).collect()
+    }
+
+    /// Whether it is to be taken in the place of `known`: it is of another run of the hub, or newer.
+    pub fn follows(&self, known: Option<&Self>) -> bool {
+        known.is_none_or(|known| {
+            known.incarnation != self.incarnation || known.revision < self.revision
+        })
+    }
+
+    /// Whether both say the same of the network.
+    pub fn says_the_same(&self, other: &Self) -> bool {
+        let known = Self {
+            incarnation: self.incarnation,
+            revision: self.revision,
+            ..other.clone()
+        };
+        *self == known
+    }
+
+    /// What an earlier run has kept in the state directory; `None`: nothing.
+    ///
+    /// # Errors
+    /// As [`PublicRegistry::parse`], or it cannot be read.
+    pub fn load(state_directory: &Path) -> Result<Option<Self>, PublicError> {
+        let read = regular_file::read(&state_directory.join(FILE), PUBLIC_BYTES_MAX as u64);
+        match read {
+            Ok(json) => Self::parse(&json).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Keeps it in the state directory.
+    ///
+    /// # Errors
+    /// It cannot be written; what was kept before is still there.
+    pub fn keep(&self, state_directory: &Path) -> Result<(), PublicError> {
+        let beside = state_directory.join("network.json.new");
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(&beside)?;
+        file.write_all(&self.to_json())?;
+        file.sync_all()?;
+        fs::rename(&beside, state_directory.join(FILE))?;
+        File::open(state_directory)?.sync_all()?;
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), PublicError> {
+        if self.sites.len() > SITES_MAX {
+            return Err(PublicError::TooMany("sites"));
+        }
+        if self.apps.len() > NETWORK_APPS_MAX {
+            return Err(PublicError::TooMany("applications"));
+        }
+        let mut seen = BTreeMap::new();
+        for site in &self.sites {
+            let is_long = site.name.as_str().len() > SITE_NAME_BYTES_MAX;
+            if is_long || seen.insert(&site.name, ()).is_some() {
+                return Err(PublicError::Name(site.name.clone()));
+            }
+            if site.prefixes.len() > SITE_PREFIXES_MAX {
+                return Err(PublicError::TooMany("prefixes"));
+            }
+            refuse_prefixes(&site.prefixes, PREFIX_BITS_MIN)?;
+        }
+        if self.site.as_str().len() > SITE_NAME_BYTES_MAX {
+            return Err(PublicError::Name(self.site.clone()));
+        }
+        // A hub may lead to the Internet.
+        refuse_prefixes(&self.hub_prefixes, [0, 0])?;
+        let mut seen = BTreeMap::new();
+        for app in &self.apps {
+            let is_long = app.name.as_str().len() > SITE_NAME_BYTES_MAX;
+            if is_long || seen.insert(&app.name, ()).is_some() {
+                return Err(PublicError::Name(app.name.clone()));
+            }
+            if !app.needs().1.are_sound() {
+                return Err(PublicError::App(app.name.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn refuse_prefixes(prefixes: &[IpNet], bits_min: [u8; 2]) -> Result<(), PublicError> {
+    let is_right = |prefix: &&IpNet| {
+        let min = match prefix {
+            IpNet::V4(_) => bits_min[0],
+            IpNet::V6(_) => bits_min[1],
+        };
+        prefix.trunc() == **prefix && prefix.prefix_len() >= min && is_forwarded(prefix)
+    };
+    match prefixes.iter().find(|prefix| !is_right(prefix)) {
+        Some(prefix) => Err(PublicError::Prefix(*prefix)),
+        None => Ok(()),
+    }
+}
+
+impl PublishedApp {
+    fn new(name: &Name, needs: &AppNeeds) -> Self {
+        Self {
+            name: name.clone(),
+            class: needs.class,
+            latency_target: needs.latency_target.map(Text),
+            lifetime: needs.lifetime.map(Text),
+            loss: needs.loss.map(Text),
+            length: needs.length.map(Text),
+            interval: needs.interval.map(Text),
+        }
+    }
+
+    fn needs(&self) -> (Name, AppNeeds) {
+        let needs = AppNeeds {
+            class: self.class,
+            latency_target: self.latency_target.map(|text| text.0),
+            lifetime: self.lifetime.map(|text| text.0),
+            loss: self.loss.map(|text| text.0),
+            length: self.length.map(|text| text.0),
+            interval: self.interval.map(|text| text.0),
+        };
+        (self.name.clone(), needs)
+    }
+}
+
+/// Prefixes as lists of texts.
+mod as_text {
+    use ipnet::IpNet;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(
+        prefixes: &[IpNet],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(prefixes.iter().map(ToString::to_string))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<IpNet>, D::Error> {
+        let texts = Vec::<String>::deserialize(deserializer)?;
+        let prefixes = texts.iter().map(|text| text.parse());
+        prefixes.collect::<Result<_, _>>().map_err(D::Error::custom)
+    }
+}

@@ -1,0 +1,381 @@
+//! What the sites of a network make of a configuration.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::config::{AppIndex, Found, PeerIndex, Tenant};
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+fn at_hub(config: &Config, registry: &Registry) -> Config {
+    config.with_network(&NetworkView::Hub(registry))
+}
+
+/// The configuration of the branch `tokyo`, whose own network is 10.1.0.0/24.
+fn branch(more: &str) -> Config {
+    let text = format!(
+        "[gateway]\nname = \"tokyo\"\n[network]\nhub = \"hub\"\n[[path]]\nname = \"wan\"\ninterface = \"eth0\"\n\
+         [[peer]]\nname = \"hub\"\npublic_key = \"{}\"\nendpoint = \"192.0.2.1:7600\"\n\
+         [tenant.net]\nid = 7\nprefixes = [\"10.1.0.0/24\"]\n{more}",
+        key(98)
+    );
+    Config::parse(&text, "gateway.toml").unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn published(registry: &Registry, site: &str) -> PublicRegistry {
+    PublicRegistry::of_site(registry, &hub(), &name(site), [1, 1]).expect("a site")
+}
+
+fn texts<T: ToString>(values: &[T]) -> Vec<String> {
+    values.iter().map(ToString::to_string).collect()
+}
+
+/// Names, prefixes and the application of the peers of a tenant.
+fn peers(config: &Config, tenant: &Tenant) -> Vec<(String, Vec<String>, String)> {
+    let peer = |of: &crate::config::TenantPeer| {
+        let (peer, app) = (&config[of.peer].name, &config[of.app].name);
+        (peer.to_string(), texts(&of.prefixes), app.to_string())
+    };
+    tenant.peers.iter().map(peer).collect()
+}
+
+/// Every index is of an entry, and names and applications' numbers are unique.
+fn is_sound(config: &Config) {
+    for app in &config.apps {
+        assert!(app.peer.0 < config.peers.len());
+    }
+    for tenant in &config.tenants {
+        let mut prefixes = BTreeSet::new();
+        for of in &tenant.peers {
+            assert!(of.peer.0 < config.peers.len());
+            assert_eq!(config[of.app].peer, of.peer, "an application of this peer");
+            assert_eq!(config[of.app].class, Class::Datagram);
+            assert!(of.prefixes.iter().all(|prefix| prefixes.insert(*prefix)));
+        }
+    }
+    let peers: BTreeSet<_> = config.peers.iter().map(|peer| &peer.name).collect();
+    let apps: BTreeSet<_> = config.apps.iter().map(|app| &app.name).collect();
+    assert_eq!(
+        (peers.len(), apps.len()),
+        (config.peers.len(), config.apps.len())
+    );
+}
+
+#[test]
+fn at_the_hub_each_site_is_a_peer_with_its_prefixes_and_applications() {
+    let (registry, hub) = (parsed(&good()), hub());
+    let config = at_hub(&hub, &registry);
+    is_sound(&config);
+    let names: Vec<String> = config
+        .peers
+        .iter()
+        .map(|peer| peer.name.to_string())
+        .collect();
+    assert_eq!(names, ["old", "kobe", "tokyo", "invitation@osaka"]);
+    let kobe = &config.peers[1];
+    assert_eq!((kobe.origin, kobe.endpoint.len()), (PeerOrigin::Site, 0));
+    assert_eq!(kobe.preshared_key, Some(PresharedKey::from_bytes([12; 32])));
+    assert_eq!(config.peers[3].origin, PeerOrigin::Invitation);
+    let apps: Vec<String> = config.apps.iter().map(|app| app.name.to_string()).collect();
+    assert_eq!(
+        apps,
+        ["ip", "voice@kobe", "bulk@kobe", "voice@tokyo", "bulk@tokyo"]
+    );
+    assert_eq!(
+        config.apps[1].latency_target,
+        Some(Duration::from_millis(30))
+    );
+    let tenant = &config.tenants[0];
+    let expected = [
+        ("old", vec!["10.9.0.0/24"], "ip"),
+        ("kobe", vec!["10.2.0.0/24", "fd02::/64"], "voice@kobe"),
+        ("tokyo", vec!["10.1.0.0/24"], "voice@tokyo"),
+    ];
+    let expected: Vec<_> = expected
+        .map(|(peer, prefixes, app)| (peer.to_owned(), texts(&prefixes), app.to_owned()))
+        .into();
+    assert_eq!(peers(&config, tenant), expected);
+    let transit: Vec<bool> = tenant.peers.iter().map(|of| of.transit).collect();
+    assert_eq!(
+        transit,
+        [false, true, true],
+        "a peer of the file is no site"
+    );
+    let routes = ["10.9.0.0/24", "10.2.0.0/24", "fd02::/64", "10.1.0.0/24"];
+    assert_eq!(texts(&tenant.routes), routes);
+    // Nothing has an application that an invitation could use.
+    assert!(config.apps.iter().all(|app| app.peer != PeerIndex(3)));
+    // What is there stays where it is, so that a reload touches nothing else.
+    let diff = hub.diff(&config);
+    assert_eq!(diff.peers.added, ["invitation@osaka", "kobe", "tokyo"]);
+    assert_eq!((diff.peers.changed.len(), diff.apps.changed.len()), (0, 0));
+    let without = parsed(&good().replace("tokyo = {", "#tokyo = {"));
+    let diff = config.diff(&at_hub(&hub, &without));
+    assert_eq!(
+        (diff.peers.removed, diff.peers.changed),
+        (vec!["tokyo".to_owned()], vec![])
+    );
+    assert_eq!(diff.apps.removed, ["bulk@tokyo", "voice@tokyo"]);
+    let rekeyed = parsed(&changed(&key(12), &key(77)));
+    assert_eq!(config.diff(&at_hub(&hub, &rekeyed)).peers.changed, ["kobe"]);
+}
+
+#[test]
+fn a_branch_reaches_all_other_sites_through_its_hub() {
+    let registry = parsed(&good());
+    let file = branch("");
+    let config = file.with_network(&NetworkView::Branch(&published(&registry, "tokyo")));
+    is_sound(&config);
+    assert_eq!(config.peers.len(), 1);
+    let there = ["10.0.0.0/24", "10.2.0.0/24", "fd02::/64"];
+    let expected = ("hub".to_owned(), texts(&there), "voice@tokyo".to_owned());
+    assert_eq!(peers(&config, &config.tenants[0]), [expected]);
+    assert_eq!(texts(&config.tenants[0].routes), there);
+    assert!(!config.tenants[0].peers[0].transit);
+    // The hub calls the applications alike, so that they have one number on the wire.
+    let hub = at_hub(&hub(), &registry);
+    for app in &config.apps {
+        let there = hub.app_named(app.name.as_str()).expect("it is there");
+        assert_eq!(
+            (hub[there].class, hub[there].lifetime),
+            (app.class, app.lifetime)
+        );
+    }
+    // Routes of the file are what it says, and a peer of the file gets more prefixes.
+    let more = "routes = [\"10.0.0.0/8\"]\n[tenant.net.peer.hub]\nprefixes = [\"10.2.0.0/24\"]\napp = \"ip\"\n\
+                [[app]]\nname = \"ip\"\nclass = \"datagram\"\npeer = \"hub\"\n";
+    let config = branch(more).with_network(&NetworkView::Branch(&published(&registry, "tokyo")));
+    is_sound(&config);
+    let there = ["10.2.0.0/24", "10.0.0.0/24", "fd02::/64"];
+    let expected = ("hub".to_owned(), texts(&there), "ip".to_owned());
+    assert_eq!(peers(&config, &config.tenants[0]), [expected]);
+    assert_eq!(texts(&config.tenants[0].routes), ["10.0.0.0/8"]);
+}
+
+#[test]
+fn what_a_hub_sends_never_leads_the_tunnel_into_itself_or_takes_the_branchs_own_network() {
+    let mut sent = published(&parsed(&good()), "tokyo");
+    let prefixes = ["0.0.0.0/0", "10.1.0.0/25", "10.0.0.0/8", "192.0.2.0/24"];
+    sent.hub_prefixes = prefixes.iter().map(|text| text.parse().unwrap()).collect();
+    let sent = PublicRegistry::parse(&sent.to_json()).expect("a hub may lead to the Internet");
+    let view = NetworkView::Branch(&sent);
+    let config = branch("").with_network(&view);
+    is_sound(&config);
+    // Its own network is within 10.0.0.0/8 and stays its own.
+    let routes = ["10.0.0.0/8", "10.2.0.0/24", "fd02::/64"];
+    assert_eq!(texts(&config.tenants[0].routes), routes);
+    let behind = [
+        "0.0.0.0/0",
+        "10.0.0.0/8",
+        "192.0.2.0/24",
+        "10.2.0.0/24",
+        "fd02::/64",
+    ];
+    assert_eq!(texts(&config.tenants[0].peers[0].prefixes), behind);
+    let config = branch("table = 101\n").with_network(&view);
+    assert_eq!(
+        texts(&config.tenants[0].routes),
+        behind,
+        "with a table all of it is routed"
+    );
+}
+
+#[test]
+fn what_does_not_belong_together_changes_nothing() {
+    let registry = parsed(&good());
+    let sent = published(&registry, "tokyo");
+    let none = Config::parse(
+        "[gateway]\nname = \"a\"\n[[path]]\nname = \"wan\"\ninterface = \"eth0\"\n",
+        "f",
+    );
+    let none = none.expect("it is right");
+    let other_tenant = PublicRegistry {
+        tenant_id: 8,
+        ..sent.clone()
+    };
+    for (config, view) in [
+        (&none, NetworkView::Hub(&registry)),
+        (&none, NetworkView::Branch(&sent)),
+        (&hub(), NetworkView::Branch(&sent)),
+        (&branch(""), NetworkView::Hub(&registry)),
+        (&branch(""), NetworkView::Branch(&other_tenant)),
+    ] {
+        assert!(config.diff(&config.with_network(&view)).is_empty());
+    }
+}
+
+#[test]
+fn without_an_application_one_carries_the_packets() {
+    let text = good();
+    let (head, sites) = text.split_once("[app.voice]").unwrap();
+    let (_, sites) = sites.split_once("[site]").unwrap();
+    let registry = parsed(&format!(
+        "{head}[app.alarms]\nclass = \"message\"\n[site]{sites}"
+    ));
+    let config = at_hub(&hub(), &registry);
+    is_sound(&config);
+    let tenant = &config.tenants[0];
+    assert_eq!(config[tenant.peers[1].app].name.as_str(), "sites@kobe");
+    let sent = published(&registry, "kobe");
+    let config = branch("").with_network(&NetworkView::Branch(&sent));
+    assert_eq!(config.apps[1].name.as_str(), "sites@kobe");
+    assert_eq!(config[AppIndex(0)].class, Class::Message);
+}
+
+#[test]
+fn what_branches_get_has_no_keys_and_is_read_again() {
+    let registry = parsed(&good());
+    let sent = published(&registry, "tokyo");
+    let json = String::from_utf8(sent.to_json()).expect("text");
+    for number in [1, 2, 3, 11, 12, 13] {
+        assert!(!json.contains(&key(number)[..20]), "{json}");
+    }
+    assert_eq!(PublicRegistry::parse(json.as_bytes()).expect("read"), sent);
+    assert_eq!(sent.apps(), registry.apps);
+    // Fields of a later release are ignored.
+    let newer = json.replacen('{', "{\"colour\":\"red\",", 1);
+    assert_eq!(PublicRegistry::parse(newer.as_bytes()).expect("read"), sent);
+    let directory = tempfile::tempdir().expect("a directory");
+    assert!(
+        PublicRegistry::load(directory.path())
+            .expect("none")
+            .is_none()
+    );
+    sent.keep(directory.path()).expect("kept");
+    assert_eq!(
+        PublicRegistry::load(directory.path()).expect("kept"),
+        Some(sent.clone())
+    );
+    fs::write(directory.path().join("network.json"), &json[..100]).expect("written");
+    assert!(PublicRegistry::load(directory.path()).is_err());
+    // A later revision follows, an earlier one of the same run does not.
+    let newer = PublicRegistry {
+        revision: 2,
+        ..sent.clone()
+    };
+    let restarted = PublicRegistry {
+        incarnation: 2,
+        ..sent.clone()
+    };
+    assert!(newer.follows(Some(&sent)) && restarted.follows(Some(&newer)) && sent.follows(None));
+    assert!(!sent.follows(Some(&newer)) && !sent.follows(Some(&sent)));
+    assert!(newer.says_the_same(&sent) && !published(&registry, "kobe").says_the_same(&sent));
+    assert_eq!(
+        PublicRegistry::of_site(&registry, &hub(), &name("osaka"), [1, 1]),
+        None
+    );
+}
+
+#[test]
+fn what_a_hub_sends_wrongly_is_refused() {
+    let sent = published(&parsed(&good()), "tokyo");
+    let json = String::from_utf8(sent.to_json()).expect("text");
+    let replaced = |from: &str, to: &str| {
+        assert!(json.contains(from), "{from}: {json}");
+        json.replace(from, to)
+    };
+    let cases = [
+        (String::new(), "not understood"),
+        (" ".repeat(PUBLIC_BYTES_MAX + 1), "1048577 bytes"),
+        (replaced("\"kobe\"", "\"tokyo\""), "there twice"),
+        (replaced("\"kobe\"", "\"k@be\""), "not understood"),
+        (
+            replaced("\"kobe\"", &format!("\"{}\"", "k".repeat(32))),
+            "too long",
+        ),
+        (replaced("\"voice\"", "\"bulk\""), "there twice"),
+        (
+            replaced("10.2.0.0/24", "0.0.0.0/0"),
+            "`0.0.0.0/0` is not a network",
+        ),
+        (
+            replaced("10.2.0.0/24", "10.2.0.7/24"),
+            "`10.2.0.7/24` is not a network",
+        ),
+        (
+            replaced("10.2.0.0/24", "127.0.0.0/8"),
+            "`127.0.0.0/8` is not a network",
+        ),
+        (
+            replaced("10.0.0.0/24", "224.0.0.0/4"),
+            "`224.0.0.0/4` is not a network",
+        ),
+        (replaced("10.2.0.0/24", "10.2.0.0/33"), "not understood"),
+        (replaced("30ms", "30"), "not understood"),
+        (replaced("30ms", "0ms"), "`voice` are out of range"),
+        (replaced("30ms", "3s"), "`voice` are out of range"),
+        (replaced("30ms", "25h"), "`voice` are out of range"),
+    ];
+    for (text, expected) in cases {
+        let error = PublicRegistry::parse(text.as_bytes())
+            .expect_err(expected)
+            .to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    let many = PublicRegistry {
+        sites: (0..=SITES_MAX)
+            .map(|number| PublishedSite {
+                name: name(&format!("s{number}")),
+                prefixes: Vec::new(),
+            })
+            .collect(),
+        ..sent.clone()
+    };
+    let error = PublicRegistry::parse(&many.to_json()).expect_err("too many");
+    assert!(error.to_string().contains("too many sites"), "{error}");
+}
+
+/// A registry with so many sites of two prefixes each.
+fn large(count: usize) -> String {
+    let line = |number: usize| {
+        let mut bytes = [1; 32];
+        bytes[..8].copy_from_slice(&(number as u64).to_be_bytes());
+        let key = PublicKey::from_bytes(bytes);
+        let [high, low] = [number / 256, number % 256];
+        format!(
+            "s{number} = {{ public_key = \"{key}\", preshared_key = \"{key}\", \
+             prefixes = [\"10.{}.{low}.0/24\", \"fd00:{number:x}::/48\"] }}\n",
+            high + 100
+        )
+    };
+    let lines: String = (0..count).map(line).collect();
+    format!(
+        "[network]\ntenant = \"office\"\n[app.voice]\nclass = \"datagram\"\n[app.bulk]\nclass = \"datagram\"\n[site]\n{lines}"
+    )
+}
+
+#[test]
+fn hundreds_of_sites_make_a_configuration_in_one_pass() {
+    let hub = hub();
+    for count in [500, SITES_MAX] {
+        let text = large(count);
+        let begun = std::time::Instant::now();
+        let registry = parsed(&text);
+        let read = begun.elapsed();
+        registry.check_with(&hub, &[]).expect("it fits");
+        let checked = begun.elapsed() - read;
+        let config = at_hub(&hub, &registry);
+        let expanded = begun.elapsed() - read - checked;
+        let resolved = config.resolved(&Found::default());
+        let sent = published(&registry, "s7");
+        let branch = branch("").with_network(&NetworkView::Branch(&sent));
+        is_sound(&config);
+        is_sound(&branch);
+        assert_eq!(
+            (config.peers.len(), config.apps.len()),
+            (count + 1, 2 * count + 1)
+        );
+        assert_eq!(resolved.tenants[0].routes.len(), 2 * count + 1);
+        // Its own network, 10.1.0.0/24, is not that of the site.
+        assert_eq!(branch.tenants[0].peers[0].prefixes.len(), 2 * count - 1);
+        let json = sent.to_json().len();
+        assert!(json <= PUBLIC_BYTES_MAX);
+        eprintln!(
+            "{count} sites: file {} B read in {read:?}, checked in {checked:?}, configuration in {expanded:?}; \
+             {json} B for a branch",
+            text.len()
+        );
+    }
+}
