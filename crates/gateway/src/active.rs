@@ -132,9 +132,12 @@ pub(crate) fn prepare(
     config.refuse_app_id_collisions(|name| AppId::of_name(name).0)?;
     let mut identities = Vec::new();
     for peer in &config.peers {
-        let preshared_key = match &peer.preshared_key_file {
-            Some(file) => PresharedKey::from_bytes(*key::load_preshared_key(file)?.as_bytes()),
-            None => PresharedKey::default(),
+        let preshared_key = match (&peer.preshared_key, &peer.preshared_key_file) {
+            (Some(key), _) => PresharedKey::from_bytes(*key.as_bytes()),
+            (None, Some(file)) => {
+                PresharedKey::from_bytes(*key::load_preshared_key(file)?.as_bytes())
+            }
+            (None, None) => PresharedKey::default(),
         };
         identities.push(Identity {
             public_key: *peer.public_key.as_bytes(),

@@ -82,6 +82,7 @@ impl Gateway {
             if Stopwatch::now() >= next_check {
                 next_check = Stopwatch::now() + self.check_interval();
                 self.check()?;
+                self.follow_registry();
                 self.end_idle_traces()?;
                 self.retry_uplinks();
                 self.tenants.repair(&self.config, &self.data)?;

@@ -42,6 +42,7 @@ use crate::{
     replan_backoff::Backoff,
     running_settings::RunningSettings,
     site::Site,
+    sites::Sites,
     socket_files::SocketFiles,
     status::{StatusTable, event_now},
     steering::Steering,
@@ -54,8 +55,9 @@ use crate::{
 pub struct Gateway {
     /// With what was found.
     pub(crate) config: Config,
-    /// As in the file.
+    /// As in the file, with the sites of the network.
     pub(crate) written: Config,
+    pub(crate) sites: Sites,
     /// What the machine, the network and the peers have shown, and what of it the configuration follows.
     pub(crate) found: Found,
     pub(crate) followed: Found,

@@ -41,6 +41,7 @@ mod running_settings;
 mod send_history;
 mod show;
 mod site;
+mod sites;
 mod socket_files;
 mod start;
 mod status;
@@ -55,6 +56,7 @@ mod workload;
 use std::path::Path;
 
 use anyhow::Context;
+use keiro_control::network::NetworkState;
 use keiro_linux::{
     limit,
     privilege::{self, RunAs},
@@ -99,7 +101,8 @@ pub fn run(config_path: &Path, options: Options, run_as: &RunAs) -> anyhow::Resu
 /// # Errors
 /// The configuration is wrong, or the kernel refuses; CAP_NET_ADMIN is needed.
 pub fn block(config_path: &Path) -> anyhow::Result<Vec<String>> {
-    let config = start::load(config_path, false)?;
+    let of_file = start::load(config_path, false)?;
+    let config = NetworkState::load(&of_file)?.applied_to(&of_file);
     Ok(tenants::block(&config)?)
 }
 

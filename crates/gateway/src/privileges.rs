@@ -2,7 +2,7 @@
 
 use std::{io, path::Path};
 
-use keiro_control::config::{Config, Store};
+use keiro_control::config::{Config, Membership, Store};
 use keiro_linux::privilege::{self, Capability, RunAs};
 
 use crate::socket_files::SocketFiles;
@@ -103,6 +103,9 @@ pub(crate) fn give_up(
 /// Files that a gateway reads after its start.
 fn files_of_reload<'a>(config_path: &'a Path, config: &'a Config) -> Vec<&'a Path> {
     let mut files = vec![config_path];
+    if let Some(Membership::Hub(hub)) = &config.network {
+        files.push(&*hub.registry);
+    }
     let peers = config.peers.iter();
     files.extend(peers.filter_map(|peer| peer.preshared_key_file.as_deref()));
     if let Some(tls) = &config.message_tls {

@@ -4,6 +4,7 @@
 use std::{collections::BTreeSet, time::SystemTime};
 
 use keiro_control::{
+    ConfigError,
     config::{Config, ConfigDiff, Found, Local, Name},
     key,
     protocol::{DownReason, ErrorCode, ErrorResponse, EventKind},
@@ -98,18 +99,9 @@ impl Gateway {
         if self.draining {
             return Err(one(anyhow::anyhow!("the gateway is stopping")));
         }
-        let written = self.read_file()?;
-        let own_key = |config: &Config| {
-            config
-                .peers
-                .iter()
-                .any(|peer| peer.public_key == self.process.public_key)
-        };
-        if own_key(&written) {
-            return Err(one(anyhow::anyhow!(
-                "a peer has this gateway's own public key"
-            )));
-        }
+        let sites = self.sites.prepare(self.read_file()?).map_err(rejected)?;
+        let written = sites.config();
+        self.refuse_own_key(&written).map_err(one)?;
         let machine = look(self.network.as_mut(), &written);
         let machine = machine.map_err(|problem| one(anyhow::anyhow!("{problem}")))?;
         // What has changed for paths that stay is still to be followed.
@@ -123,6 +115,7 @@ impl Gateway {
         let reloaded = self.adopt(&written, &found, &machine).map_err(one)?;
         self.written = written;
         self.found = found;
+        self.sites.take(sites);
         self.host_names.follow(&self.written);
         self.follow_host_names();
         self.config_file.loaded = SystemTime::now();
@@ -145,8 +138,21 @@ impl Gateway {
         Ok(())
     }
 
+    /// # Errors
+    /// A peer has this gateway's own key.
+    pub(crate) fn refuse_own_key(&self, config: &Config) -> anyhow::Result<()> {
+        let own = self.process.public_key;
+        match config.peers.iter().find(|peer| peer.public_key == own) {
+            Some(peer) => Err(anyhow::anyhow!(
+                "peer `{}` has this gateway's own public key",
+                peer.name
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// Applies a configuration, which is as in its file, with what was found on a machine like this.
-    fn adopt(
+    pub(crate) fn adopt(
         &mut self,
         written: &Config,
         found: &Found,
@@ -215,15 +221,7 @@ impl Gateway {
     /// The configuration that the file has now.
     fn read_file(&self) -> Result<Config, (anyhow::Error, u64, String)> {
         let config =
-            load(&self.config_file.path, self.config_file.lab_variants).map_err(|error| {
-                let problems = error.problems();
-                let first = problems
-                    .first()
-                    .map(ToString::to_string)
-                    .unwrap_or_default();
-                let count = problems.len() as u64;
-                (error.into(), count, first)
-            })?;
+            load(&self.config_file.path, self.config_file.lab_variants).map_err(rejected)?;
         for warning in config.warnings() {
             tracing::warn!("{warning}");
         }
@@ -276,6 +274,14 @@ impl Gateway {
             .operator_paths
             .retain(|app, path| ids.contains(app) && path_ids.index(*path).is_some());
     }
+}
+
+/// A configuration with problems, their number and the first.
+fn rejected(error: ConfigError) -> (anyhow::Error, u64, String) {
+    let problems = error.problems();
+    let first = problems.first().map(ToString::to_string);
+    let count = problems.len() as u64;
+    (error.into(), count, first.unwrap_or_default())
 }
 
 fn names<T>(items: &[T], name: impl Fn(&T) -> &Name) -> Vec<String> {

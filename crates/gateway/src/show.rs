@@ -196,7 +196,7 @@ impl<'a> View<'a> {
             config_file: gateway.config_file.path.display().to_string(),
             config_loaded: Timestamp(gateway.config_file.loaded),
             problems: self.problems(&peers, &paths),
-            config_rejected: gateway.config_file.rejected.clone(),
+            config_rejected: gateway.rejected(),
             needs_restart: gateway.config_file.running.pending().to_vec(),
             draining: gateway.draining,
             scheduler: config.gateway.scheduler,

@@ -53,6 +53,7 @@ use crate::{
     replan_backoff::Backoff,
     running_settings::RunningSettings,
     site::Site,
+    sites::Sites,
     socket_files::SocketFiles,
     status::StatusTable,
     steering::Steering,
@@ -82,10 +83,12 @@ impl Gateway {
         options: &Options,
         run_as: Option<&RunAs>,
     ) -> anyhow::Result<Self> {
-        let written = load(config_path, options.lab_variants)?;
-        for warning in written.warnings() {
+        let of_file = load(config_path, options.lab_variants)?;
+        for warning in of_file.warnings() {
             tracing::warn!("{warning}");
         }
+        let sites = Sites::load(of_file)?;
+        let written = sites.config();
         let (private_key, public_key) = own_keys(&written)?;
         if let Some(run_as) = run_as {
             privileges::prepare_directories(&written, run_as);
@@ -200,6 +203,7 @@ impl Gateway {
             drained: false,
             config,
             written,
+            sites,
             followed: found.clone(),
             found,
         };

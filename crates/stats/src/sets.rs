@@ -159,6 +159,8 @@ crate::stats! {
         counter ingress_bytes: bytes, "Their bytes";
         counter egress_packets: packets, "IP packets given to the device, merged ones counted once";
         counter egress_bytes: bytes, "Their bytes";
+        counter transit_packets: packets, "IP packets from one site of the network to another that were passed on";
+        counter transit_bytes: bytes, "Their bytes";
         counter icmp_error_packets: packets, "ICMP errors sent to senders: packet too big, hop limit, no route, peer down";
         counter suppressed_icmp_error_packets: packets, "ICMP errors not sent because of their rate limit";
     }

@@ -6,8 +6,9 @@ use std::{fs, io::Read, path::Path};
 
 use keiro_control::{
     Config, ConfigError,
-    config::{PathIndex, PathOrigin, Problem},
+    config::{Membership, PathIndex, PathOrigin, Problem},
     key::load_private_key,
+    network::NetworkState,
 };
 use keiro_egress::config::{AsbrConfig, EndpointConfig, Kind};
 use keiro_gateway::{message_tls_problem, paths_now, store_problem};
@@ -53,6 +54,7 @@ pub(crate) fn config(args: &args::Config) -> Result<(), Failure> {
     }
     let loaded = Config::load(file);
     let loaded = loaded.and_then(|config| config.refuse_paper_variants().map(|()| config));
+    let loaded = loaded.and_then(|config| network(&config).map(|()| config));
     match (loaded, json) {
         (Ok(config), false) => output::text(summary(file, &config)),
         (Ok(config), true) => report(file, &[], config.warnings(), &renamed),
@@ -147,6 +149,49 @@ fn report(
     })
 }
 
+/// Refuses a registry with problems in its contents. One that cannot be read here may be at the gateway's machine.
+fn network(config: &Config) -> Result<(), ConfigError> {
+    match NetworkState::load(config) {
+        Err(error)
+            if error
+                .problems()
+                .iter()
+                .any(|problem| problem.place.is_some()) =>
+        {
+            Err(error)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What is known of the gateway's network; `None`: it has none.
+fn network_text(config: &Config) -> Option<String> {
+    let membership = config.network.as_ref()?;
+    let text = match (membership, NetworkState::load(config)) {
+        (Membership::Hub(hub), Ok(NetworkState::Hub(registry))) => format!(
+            "network: hub of {}, with {} ({})\n",
+            plural(registry.sites.len(), "site"),
+            plural(registry.invitations.len(), "invitation"),
+            hub.registry.display()
+        ),
+        (Membership::Branch { hub }, Ok(NetworkState::Branch(known))) => format!(
+            "network: branch `{}` of hub `{}`, with {}\n",
+            known.site,
+            config[*hub].name,
+            plural(known.sites.len(), "site")
+        ),
+        (Membership::Branch { hub }, _) => format!(
+            "network: branch of hub `{}`, from which it learns of the other sites\n",
+            config[*hub].name
+        ),
+        (Membership::Hub(_), Err(error)) => {
+            format!("note: here the gateway would not start: {error}\n")
+        }
+        (Membership::Hub(_), Ok(_)) => String::new(),
+    };
+    Some(text)
+}
+
 fn summary(file: &Path, config: &Config) -> String {
     let key = &config.gateway.private_key_file;
     let paths = plural(config.paths.len(), "path");
@@ -169,6 +214,7 @@ fn summary(file: &Path, config: &Config) -> String {
     for warning in config.warnings() {
         text.push_str(&format!("warning: {warning}\n"));
     }
+    text.extend(network_text(config));
     let now = paths_now(config);
     if config.gateway.auto_uplinks.is_some() {
         let uplinks = match now.auto.is_empty() {

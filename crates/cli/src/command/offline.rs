@@ -7,6 +7,7 @@ use std::path::Path;
 
 use keiro_control::{
     Config,
+    network::NetworkState,
     protocol::{PlanSnapshot, WhatIf},
 };
 
@@ -17,7 +18,8 @@ use crate::{failure::Failure, output};
 /// # Errors
 /// What is wrong with the file, or what must be in it to plan without measurements.
 pub(super) fn plan(file: &Path, what_if: &[WhatIf]) -> Result<PlanSnapshot, Failure> {
-    let config = Config::load(file)?;
+    let of_file = Config::load(file)?;
+    let config = NetworkState::load(&of_file)?.applied_to(&of_file);
     for warning in config.warnings() {
         output::message!("warning: {warning}");
     }

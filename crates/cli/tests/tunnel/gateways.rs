@@ -435,7 +435,7 @@ fn spawn_with(lab: &Lab, own: usize, file: &str, log: File, user: &str) -> Proce
     host.spawn(command).expect("it starts")
 }
 
-fn lab(topology: &str) -> Lab {
+pub(crate) fn lab(topology: &str) -> Lab {
     static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let topology = Topology::parse(topology, "test").expect("a topology");

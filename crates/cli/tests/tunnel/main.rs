@@ -9,6 +9,7 @@ mod harness;
 mod privileges;
 mod routes;
 mod show;
+mod sites;
 mod small_underlay;
 mod stopped;
 #[path = "../threads/mod.rs"]

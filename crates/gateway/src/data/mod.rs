@@ -439,6 +439,7 @@ impl DataThread {
             let (peer, app, id, body) = match self.endpoint.poll_delivery() {
                 None => {
                     self.tunnels.flush(&mut self.reporter);
+                    self.tunnels.pass_on(now(), &mut self.endpoint);
                     return;
                 }
                 Some(Delivery::Datagram {
@@ -483,6 +484,9 @@ impl DataThread {
                         data,
                     };
                     self.tunnels.deliver(&packet, &mut self.reporter);
+                    if self.tunnels.must_pass_on() {
+                        self.tunnels.pass_on(now(), &mut self.endpoint);
+                    }
                     continue;
                 }
                 Some(Delivery::Stream {

@@ -8,6 +8,7 @@ mod counts;
 mod device;
 mod prefix_faults;
 mod tenant;
+mod transit;
 
 use std::{
     cell::Cell,
@@ -33,7 +34,8 @@ pub(crate) use self::prefix_faults::{PrefixFault, PrefixMismatch};
 pub(crate) use self::tenant::{PacketFromPeer, PeerSetup, TenantSetup};
 use self::{
     device::Device,
-    tenant::{IngressContext, Tenant},
+    tenant::{FromPeer, IngressContext, Tenant},
+    transit::{TransitContext, TransitQueue},
 };
 use super::{
     report::{Report, Reporter},
@@ -61,6 +63,7 @@ pub(crate) struct Tunnels {
     read: Vec<u8>,
     changed: Vec<u8>,
     out: WriteBatch,
+    transit: TransitQueue,
     closer: DeviceCloser,
     /// Devices that do not work any more and are still waited on.
     lost: Vec<Device>,
@@ -104,6 +107,7 @@ impl Tunnels {
             read: Vec::new(),
             changed: Vec::new(),
             out: WriteBatch::default(),
+            transit: TransitQueue::default(),
             closer: DeviceCloser::default(),
             lost: Vec::new(),
             changed_peers: BTreeSet::new(),
@@ -272,17 +276,24 @@ impl Tunnels {
         }
     }
 
-    /// Takes a packet of a peer; it is written with the next [`flush`](Self::flush).
+    /// Takes a packet of a peer; it is written with the next [`flush`](Self::flush), or passed on to another peer
+    /// with the next [`pass_on`](Self::pass_on).
     pub(crate) fn deliver(&mut self, from_peer: &PacketFromPeer<'_>, reporter: &mut Reporter) {
         let id = from_peer.tenant;
         let Some(tenant) = self.tenants.get_mut(&id) else {
             return;
         };
-        let Some(packet) = tenant.filter_from_peer(from_peer, &mut self.changed) else {
-            if tenant.faults.has_new() {
-                self.faulty.insert(id);
+        let packet = match tenant.filter_from_peer(from_peer, &mut self.changed) {
+            FromPeer::Deliver(packet) => packet,
+            FromPeer::Transit(passing) => {
+                return self.transit.push(id, passing, from_peer.data);
             }
-            return;
+            FromPeer::Dropped => {
+                if tenant.faults.has_new() {
+                    self.faulty.insert(id);
+                }
+                return;
+            }
         };
         let device = tenant.setup.device;
         let Some(device) = self.devices.get(&device) else {
@@ -310,6 +321,33 @@ impl Tunnels {
         if self.out.bytes.len() > DEFERRED_BYTES_MAX {
             self.flush(reporter);
         }
+    }
+
+    /// So many packets wait for [`pass_on`](Self::pass_on) that it is due before more are taken.
+    pub(crate) fn must_pass_on(&self) -> bool {
+        self.transit.is_full()
+    }
+
+    /// Sends packets from peers to other peers on.
+    pub(crate) fn pass_on(&mut self, now: Instant, endpoint: &mut Endpoint) {
+        if self.transit.is_empty() {
+            return;
+        }
+        if cfg!(debug_assertions) {
+            self.transit.check_invariants();
+        }
+        let mut context = TransitContext {
+            now,
+            seed: &self.seed,
+            endpoint,
+        };
+        let tenants = &mut self.tenants;
+        self.transit.drain(|id, passing, packet| {
+            if let Some(tenant) = tenants.get_mut(&id) {
+                tenant.pass_on(&mut context, &passing, packet);
+            }
+        });
+        debug_assert!(self.transit.is_empty());
     }
 
     /// Reports packets that were dropped for their addresses, rarely.

@@ -44,6 +44,8 @@ pub(crate) struct TenantSetup {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PeerSetup {
     pub(crate) prefixes: Vec<IpNet>,
+    /// It and others with this flag reach each other through this gateway.
+    pub(crate) transit: bool,
     /// Takes what no rule matches.
     pub(crate) app: AppId,
     pub(crate) rules: Vec<(Match, AppId)>,
@@ -65,14 +67,45 @@ pub(super) struct Tenant {
     pub(super) peers: BTreeMap<PeerId, Peer>,
     pub(super) counts: Counts,
     pub(super) faults: PrefixFaults,
-    answers: IcmpLimits,
-    /// Peer, source and destination of the last accepted packet: most that follow are the same.
-    last_accepted_flow: Option<(PeerId, IpAddr, IpAddr)>,
+    pub(super) answers: IcmpLimits,
+    /// That of the last accepted packet: most that follow are the same.
+    last_accepted_flow: Option<AcceptedFlow>,
+}
+
+/// Addresses that packets of a peer may have, and where they go.
+#[derive(Clone, Copy)]
+struct AcceptedFlow {
+    from: PeerId,
+    source: IpAddr,
+    destination: IpAddr,
+    to: Location,
+}
+
+/// What becomes of a packet of a peer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum FromPeer<'a> {
+    /// It is written to the device as it is here.
+    Deliver(&'a [u8]),
+    /// It goes on to another peer.
+    Transit(Passing),
+    /// It was counted.
+    Dropped,
+}
+
+/// A packet on its way from one peer to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Passing {
+    pub(super) from: PeerId,
+    pub(super) to: PeerId,
+    pub(super) header: Header,
+    /// The ECN field that it goes on with.
+    pub(super) ecn: Ecn,
 }
 
 pub(super) struct Peer {
     rules: Classifier<AppId>,
     app: AppId,
+    transit: bool,
     /// Longest packet that fits for every application of the tenant: the limit for segment sizes
     /// requested from there.
     pub(super) max_inner_packet: u16,
@@ -134,6 +167,7 @@ impl Tenant {
             let peer_state = Peer {
                 rules,
                 app,
+                transit: of.transit,
                 max_inner_packet,
             };
             (*peer, peer_state)
@@ -342,13 +376,12 @@ impl Tenant {
         }
     }
 
-    /// Checks a peer's packet and adapts it for writing, in `scratch` if it changes; `None`: it is
-    /// dropped and counted.
+    /// Checks a peer's packet and adapts it for writing, in `scratch` if it changes.
     pub(super) fn filter_from_peer<'a>(
         &mut self,
         from_peer: &PacketFromPeer<'a>,
         scratch: &'a mut [u8],
-    ) -> Option<&'a [u8]> {
+    ) -> FromPeer<'a> {
         let PacketFromPeer {
             peer: from,
             data: packet,
@@ -357,32 +390,16 @@ impl Tenant {
         let counts = &mut self.counts;
         let Ok(header) = Header::parse(packet) else {
             counts.drops.peer_malformed += 1;
-            return None;
+            return FromPeer::Dropped;
         };
-        let flow = Some((from, header.source, header.destination));
-        if self.last_accepted_flow != flow {
-            if !header.is_routable()
-                || !self
-                    .locations
-                    .admits_source(header.source, &Location::Peer(from))
-            {
-                counts.drops.peer_spoofed += 1;
-                let fault = PrefixFault::PeerSource(from);
-                self.faults.note(fault, header.source);
-                return None;
-            }
-            if self.locations.longest_match(header.destination) != Some(&Location::Local) {
-                counts.drops.peer_foreign += 1;
-                let fault = PrefixFault::PeerDestination(from);
-                self.faults.note(fault, header.destination);
-                return None;
-            }
-            self.last_accepted_flow = flow;
-        }
+        let Some(location) = self.location_of(from, &header) else {
+            return FromPeer::Dropped;
+        };
+        let counts = &mut self.counts;
         let inner = Ecn::of(header.traffic_class);
         let Decapsulated::Forward(ecn) = inner.decapsulated(Ecn::of(from_peer.ecn)) else {
             counts.drops.congested += 1;
-            return None;
+            return FromPeer::Dropped;
         };
         if let Some(peer) = self.peers.get(&from) {
             let received = counts.received.entry(peer.app_of(&header)).or_default();
@@ -391,21 +408,70 @@ impl Tenant {
                 bytes: packet.len() as u64,
             });
         }
+        if let Location::Peer(to) = location {
+            return FromPeer::Transit(Passing {
+                from,
+                to,
+                header,
+                ecn,
+            });
+        }
         let is_syn = header.protocol == keiro_ip::protocol::TCP
             && header.is_first()
             && packet
                 .get(header.transport + 13)
                 .is_some_and(|flags| flags & 2 != 0);
         if ecn == inner && !is_syn {
-            return Some(packet);
+            return FromPeer::Deliver(packet);
         }
-        let changed = scratch.get_mut(..packet.len())?;
+        let Some(changed) = scratch.get_mut(..packet.len()) else {
+            return FromPeer::Dropped;
+        };
         changed.copy_from_slice(packet);
         ecn::set_ecn(changed, header.version(), ecn);
         if let Some(peer) = self.peers.get(&from) {
             mss::clamp(changed, &header, peer.max_inner_packet);
         }
-        Some(changed)
+        FromPeer::Deliver(changed)
+    }
+
+    /// Where a packet of a peer goes; `None`: its addresses are not what the peer may send, which is counted.
+    fn location_of(&mut self, from: PeerId, header: &Header) -> Option<Location> {
+        let (source, destination) = (header.source, header.destination);
+        if let Some(last) = &self.last_accepted_flow
+            && (last.from, last.source, last.destination) == (from, source, destination)
+        {
+            return Some(last.to);
+        }
+        let drops = &mut self.counts.drops;
+        let is_admitted =
+            header.is_routable() && self.locations.admits_source(source, &Location::Peer(from));
+        if !is_admitted {
+            drops.peer_spoofed += 1;
+            self.faults.note(PrefixFault::PeerSource(from), source);
+            return None;
+        }
+        let passes = |to: &PeerId| {
+            let both = [from, *to].map(|peer| self.peers.get(&peer).is_some_and(|of| of.transit));
+            *to != from && both == [true; 2]
+        };
+        let to = match self.locations.longest_match(destination) {
+            Some(Location::Local) => Location::Local,
+            Some(Location::Peer(to)) if passes(to) => Location::Peer(*to),
+            _ => {
+                drops.peer_foreign += 1;
+                self.faults
+                    .note(PrefixFault::PeerDestination(from), destination);
+                return None;
+            }
+        };
+        self.last_accepted_flow = Some(AcceptedFlow {
+            from,
+            source,
+            destination,
+            to,
+        });
+        Some(to)
     }
 }
 
@@ -431,7 +497,7 @@ impl IcmpLimits {
 
 impl Peer {
     /// The application of a packet to it; of one that it sends, if its rules are the same.
-    fn app_of(&self, header: &Header) -> AppId {
+    pub(super) fn app_of(&self, header: &Header) -> AppId {
         *self.rules.application(header).unwrap_or(&self.app)
     }
 }

@@ -12,11 +12,13 @@ use super::{
 
 const PEER: PeerId = PeerId(1);
 const OTHER: PeerId = PeerId(2);
+const OUTSIDE: PeerId = PeerId(3);
 
 /// Own 10.1.0.0/16; behind one peer 10.2.0.0/16, behind the other 10.3.0.0/16.
 fn tenant() -> Tenant {
     let peer = |prefix: &str| PeerSetup {
         prefixes: vec![prefix.parse().unwrap()],
+        transit: false,
         app: AppId(1),
         rules: Vec::new(),
     };
@@ -43,17 +45,136 @@ fn packet(source: [u8; 4], destination: [u8; 4], traffic_class: u8) -> Vec<u8> {
 
 fn filtered(tenant: &mut Tenant, outer: u8, packet: &[u8]) -> Option<Vec<u8>> {
     let mut scratch = vec![0; 2000];
-    tenant
-        .filter_from_peer(
-            &PacketFromPeer {
-                peer: PEER,
-                tenant: TenantId(1),
-                ecn: outer,
-                data: packet,
-            },
-            &mut scratch,
-        )
-        .map(<[u8]>::to_vec)
+    match tenant.filter_from_peer(&from(PEER, outer, packet), &mut scratch) {
+        FromPeer::Deliver(packet) => Some(packet.to_vec()),
+        FromPeer::Transit(passing) => panic!("it goes on: {passing:?}"),
+        FromPeer::Dropped => None,
+    }
+}
+
+fn from(peer: PeerId, ecn: u8, data: &[u8]) -> PacketFromPeer<'_> {
+    PacketFromPeer {
+        peer,
+        tenant: TenantId(1),
+        ecn,
+        data,
+    }
+}
+
+/// To which peer a packet of another goes on, and with which ECN field.
+fn passed_on(tenant: &mut Tenant, peer: PeerId, outer: u8, packet: &[u8]) -> Option<(PeerId, u8)> {
+    let mut scratch = vec![0; 2000];
+    match tenant.filter_from_peer(&from(peer, outer, packet), &mut scratch) {
+        FromPeer::Transit(passing) => Some((passing.to, passing.ecn as u8)),
+        FromPeer::Deliver(_) | FromPeer::Dropped => None,
+    }
+}
+
+/// The same with both peers sites of the network, and a third peer that is none, with 10.4.0.0/16.
+fn hub() -> Tenant {
+    let mut setup = tenant().setup;
+    let mut outside = setup.peers[&PEER].clone();
+    for peer in setup.peers.values_mut() {
+        peer.transit = true;
+    }
+    outside.prefixes = vec!["10.4.0.0/16".parse().unwrap()];
+    setup.peers.insert(OUTSIDE, outside);
+    Tenant::new(Instant::ZERO, setup, Counts::default())
+}
+
+#[test]
+fn packets_of_a_site_go_on_to_another_site_and_to_no_other_peer() {
+    let mut hub = hub();
+    let (one, other, outside) = ([10, 2, 0, 1], [10, 3, 0, 1], [10, 4, 0, 1]);
+    for _ in 0..2 {
+        let there = packet(one, other, 0);
+        assert_eq!(passed_on(&mut hub, PEER, 0, &there), Some((OTHER, 0)));
+        let back = packet(other, one, 0);
+        assert_eq!(passed_on(&mut hub, OTHER, 0, &back), Some((PEER, 0)));
+    }
+    // A source that is not the site's, its own networks, a peer that is no site, one that is nowhere.
+    for (peer, source, destination) in [
+        (PEER, other, other),
+        (PEER, outside, other),
+        (PEER, one, [10, 2, 0, 9]),
+        (PEER, one, outside),
+        (PEER, one, [192, 0, 2, 1]),
+        (OUTSIDE, outside, one),
+    ] {
+        let bad = packet(source, destination, 0);
+        assert_eq!(
+            passed_on(&mut hub, peer, 0, &bad),
+            None,
+            "{source:?} {destination:?}"
+        );
+    }
+    let drops = &hub.counts.drops;
+    assert_eq!((drops.peer_spoofed, drops.peer_foreign), (2, 4));
+    // Without a network the same two peers do not reach each other.
+    let there = packet(one, other, 0);
+    assert_eq!(passed_on(&mut tenant(), PEER, 0, &there), None);
+    // What is for this gateway's own networks is still written.
+    let here = packet(one, [10, 1, 0, 1], 0);
+    assert_eq!(filtered(&mut hub, 0, &here), Some(here.clone()));
+}
+
+#[test]
+fn marks_of_the_way_to_the_hub_go_on_with_a_packet_or_drop_it() {
+    let mut hub = hub();
+    let inner = |ecn: u8| packet([10, 2, 0, 1], [10, 3, 0, 1], 46 << 2 | ecn);
+    assert_eq!(passed_on(&mut hub, PEER, 3, &inner(2)), Some((OTHER, 3)));
+    assert_eq!(passed_on(&mut hub, PEER, 2, &inner(2)), Some((OTHER, 2)));
+    assert_eq!(passed_on(&mut hub, PEER, 0, &inner(1)), Some((OTHER, 1)));
+    assert_eq!(passed_on(&mut hub, PEER, 3, &inner(0)), None);
+    assert_eq!(hub.counts.drops.congested, 1);
+}
+
+#[test]
+fn packets_to_a_site_that_is_away_and_those_at_their_last_hop_are_counted() {
+    let key = keiro_core::PrivateKey::from_bytes([1; 32]);
+    let config = keiro_core::EndpointConfig::new(key);
+    let mut endpoint = Endpoint::new(Instant::ZERO, config, [0; 32]);
+    let mut tunnels = Tunnels::new(&[0; 16]);
+    tunnels.tenants.insert(TenantId(1), hub());
+    let mut reporter = Reporter::new(std::sync::Arc::new(
+        keiro_linux::epoll::Waker::new().unwrap(),
+    ))
+    .0;
+    let there = packet([10, 2, 0, 1], [10, 3, 0, 1], 0);
+    let mut last = there.clone();
+    last[8] = 1;
+    last[10..12].fill(0);
+    let sum = Sum::default().bytes(&last[..20]).checksum();
+    last[10..12].copy_from_slice(&sum);
+    for data in [&there, &last, &there] {
+        tunnels.deliver(&from(PEER, 0, data), &mut reporter);
+    }
+    tunnels.transit.check_invariants();
+    assert!(!tunnels.must_pass_on());
+    tunnels.pass_on(Instant::ZERO, &mut endpoint);
+    tunnels.transit.check_invariants();
+    let counts = &tunnels.tenants[&TenantId(1)].counts;
+    assert_eq!((counts.drops.no_path, counts.drops.hop_limit), (2, 1));
+    assert_eq!(counts.stats.transit_packets, 0);
+    // The queue is bounded: the caller passes on before it takes more.
+    let large = {
+        let mut large = packet([10, 2, 0, 1], [10, 3, 0, 1], 0);
+        large.resize(1400, 0);
+        large[2..4].copy_from_slice(&1400_u16.to_be_bytes());
+        large[24..26].copy_from_slice(&1380_u16.to_be_bytes());
+        large[10..12].fill(0);
+        let sum = Sum::default().bytes(&large[..20]).checksum();
+        large[10..12].copy_from_slice(&sum);
+        large
+    };
+    let mut taken = 0;
+    while !tunnels.must_pass_on() {
+        tunnels.deliver(&from(PEER, 0, &large), &mut reporter);
+        taken += 1;
+    }
+    assert_eq!(taken, (1 << 20_usize).div_ceil(1400));
+    tunnels.pass_on(Instant::ZERO, &mut endpoint);
+    assert!(!tunnels.must_pass_on());
 }
 
 #[test]
