@@ -1,6 +1,7 @@
 //! Values of a TOML document: texts, switches, quantities, addresses, file names, choices.
 
 use std::{
+    fmt,
     net::{IpAddr, SocketAddr},
     ops::Range,
     path::PathBuf,
@@ -34,6 +35,12 @@ impl ValueError {
 
     pub fn add_to(&self, report: &mut Report<'_>, at: &Range<usize>, key: &str) {
         report.add(at, format!("{key}: {}", self.message), &self.hint);
+    }
+}
+
+impl fmt::Display for ValueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.message, self.hint)
     }
 }
 

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod invitation;
 pub mod key;
 pub mod message_socket;
 pub mod metrics;

@@ -1,6 +1,6 @@
 //! Where a peer is reached: `endpoint = "hub.example.net:7600"`, or a list.
 
-use std::{fmt, net::SocketAddr, ops::Range};
+use std::{fmt, net::SocketAddr, ops::Range, str::FromStr};
 
 use keiro_config::{Report, TableReader, ValueError, address_in, shown, string, type_name};
 use toml::{Spanned, de::DeValue};
@@ -71,6 +71,15 @@ impl fmt::Display for PeerEndpoint {
     }
 }
 
+/// As `endpoint` of a peer is written. The error says what to write.
+impl FromStr for PeerEndpoint {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse(text).map_err(|error| error.to_string())
+    }
+}
+
 /// `endpoint` of a peer.
 pub(super) fn peer_endpoints(
     fields: &mut TableReader<'_, '_>,
@@ -116,7 +125,10 @@ fn peer_endpoint(value: &DeValue<'_>) -> Result<PeerEndpoint, ValueError> {
             HINT,
         ));
     }
-    let text = string(value)?;
+    parse(string(value)?)
+}
+
+fn parse(text: &str) -> Result<PeerEndpoint, ValueError> {
     if let Some((host, port)) = text.rsplit_once(':')
         && let Some(host) = HostName::new(host)
     {
