@@ -9,11 +9,13 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod enrolment;
 pub mod invitation;
 pub mod key;
 pub mod message_socket;
 pub mod metrics;
 pub mod network;
+pub mod network_channel;
 pub mod protocol;
 pub mod rounded;
 

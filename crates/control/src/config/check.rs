@@ -17,6 +17,7 @@ use super::{
     history, message_tls, tenant,
     values::{is_broadcast, local_kind},
 };
+use crate::network_channel::NETWORK_APP;
 use keiro_config::Report;
 use keiro_model::aggregation::ControllerKind;
 use toml::de::DeTable;
@@ -62,7 +63,7 @@ pub(super) fn app_id_collisions(
     app_id: impl Fn(&str) -> u32,
 ) -> Result<(), ConfigError> {
     let mut report = config.origin.report();
-    let mut names: BTreeMap<u32, &str> = BTreeMap::new();
+    let mut names = BTreeMap::from([(app_id(NETWORK_APP), NETWORK_APP)]);
     // Those of a network are not in the file.
     let elsewhere = 0..0;
     for (number, app) in config.apps.iter().enumerate() {

@@ -20,6 +20,8 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
+use crate::network_channel::RESERVED_PREFIX;
+
 use super::{
     App, AppIndex, CONFIG_ENTRIES_MAX, Config, ConfigError, DEFAULT_CONTROL_SOCKET,
     DEFAULT_PRIVATE_KEY_FILE, DEFAULT_REASSEMBLY_MAX, DEFAULT_STATE_DIRECTORY, Destination,
@@ -365,6 +367,14 @@ impl Reader<'_> {
         let at = fields.span_of("name");
         let r = &mut self.report;
         let needs = app_needs(&mut fields, r);
+        if name
+            .as_ref()
+            .is_some_and(|name| name.as_str().starts_with(RESERVED_PREFIX))
+        {
+            let message =
+                format!("name: names that begin with `{RESERVED_PREFIX}` are Keiro's own");
+            r.add(&at, message, "choose another name");
+        }
         let peer = fields.required(r, "peer", "\"...\"", text);
         let path = fields.optional(r, "path", text);
         fields.refuse_unknown_keys(r);

@@ -817,11 +817,39 @@ fn applications_with_one_number_on_the_wire_are_refused() {
             .refuse_app_id_collisions(|name| u32::from(name.as_bytes()[1]))
             .is_ok()
     );
-    let error = config.refuse_app_id_collisions(|_| 7).unwrap_err();
+    let of_users = |name: &str| if name.starts_with("keiro.") { 8 } else { 7 };
+    let error = config.refuse_app_id_collisions(of_users).unwrap_err();
     assert_eq!(
         error.problems()[0].to_string(),
         "good.toml:37:8: `A5` has the same number on the wire as `A3`; rename one of them, at both \
          gateways"
+    );
+    let like_keiros = |name: &str| {
+        if name == "A3" || name.starts_with("keiro.") {
+            7
+        } else {
+            8
+        }
+    };
+    let error = config.refuse_app_id_collisions(like_keiros).unwrap_err();
+    let text = error.problems()[0].to_string();
+    assert!(
+        text.contains("`A3` has the same number on the wire as `keiro.network`"),
+        "{text}"
+    );
+}
+
+#[test]
+fn names_of_keiros_own_applications_are_refused() {
+    for name in ["keiro.network", "keiro.", "keiro.x"] {
+        let found = with("name = \"A5\"\nclass", &format!("name = \"{name}\"\nclass"));
+        let is_said = |line: &String| line.contains("that begin with `keiro.` are Keiro's own");
+        assert!(found.iter().any(is_said), "{name}: {found:?}");
+    }
+    assert_eq!(
+        with("name = \"A5\"\nclass", "name = \"keiro\"\nclass").len(),
+        2,
+        "those that name it"
     );
 }
 

@@ -1,0 +1,206 @@
+use super::*;
+
+const HUB_KEY: PublicKey = PublicKey::from_bytes([1; 32]);
+const PROVISIONAL: PublicKey = PublicKey::from_bytes([2; 32]);
+const SITE_KEY: PublicKey = PublicKey::from_bytes([3; 32]);
+const OSAKA_KEY: PublicKey = PublicKey::from_bytes([4; 32]);
+const PEER_KEY: PublicKey = PublicKey::from_bytes([5; 32]);
+
+fn config() -> Config {
+    let text = format!(
+        "[gateway]\nname = \"hub\"\nuplinks = \"auto\"\n\
+         [network]\nregistry = \"/etc/keiro/network/registry.toml\"\nendpoint = \"192.0.2.1:7600\"\n\
+         [[peer]]\nname = \"partner\"\npublic_key = \"{PEER_KEY}\"\n\
+         [tenant.office]\nid = 1\nprefixes = [\"10.0.0.0/24\"]\n"
+    );
+    Config::parse(&text, "gateway.toml").unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// With osaka, and invitations of tokyo and kyoto; `more` is behind the one of tokyo.
+fn registry(more: &str) -> Registry {
+    let psk = PublicKey::from_bytes([9; 32]);
+    let kyoto = PublicKey::from_bytes([6; 32]);
+    let text = format!(
+        "[network]\ntenant = \"office\"\n[site]\n\
+         osaka = {{ public_key = \"{OSAKA_KEY}\", preshared_key = \"{psk}\", prefixes = [\"10.2.0.0/24\"] }}\n\
+         [invitation]\n\
+         kyoto = {{ id = \"0000000000000001\", public_key = \"{kyoto}\", preshared_key = \"{psk}\", \
+         expires = 2030-01-01T00:00:00Z }}\n\
+         tokyo = {{ id = \"0000000000000002\", public_key = \"{PROVISIONAL}\", preshared_key = \"{psk}\", \
+         expires = 2030-01-01T00:00:00Z{more} }}\n"
+    );
+    Registry::parse(&text, "registry.toml").unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn enrol(name: &str, key: PublicKey, prefixes: &[&str]) -> Enrol {
+    let prefix = |text: &&str| text.parse().expect("a prefix");
+    Enrol {
+        public_key: key,
+        name: Name::new(name).expect("a name"),
+        prefixes: prefixes.iter().map(prefix).collect(),
+    }
+}
+
+fn judge_at(year: &str, registry: &Registry, request: &Enrol) -> Verdict {
+    let config = config();
+    let now = format!("{year}-06-01T00:00:00Z");
+    let uplinks = ["198.51.100.1".parse().expect("an address")];
+    let hub = Hub {
+        registry,
+        config: &config,
+        public_key: HUB_KEY,
+        uplinks: &uplinks,
+        now: humantime::parse_rfc3339(&now).expect("a time"),
+    };
+    hub.judge(&PROVISIONAL, request)
+}
+
+fn judge(registry: &Registry, request: &Enrol) -> Verdict {
+    judge_at("2029", registry, request)
+}
+
+#[track_caller]
+fn is_refused(verdict: Verdict, reason: EnrolRefusedReason, parts: &[&str]) {
+    let Verdict::Refused(refused) = verdict else {
+        panic!("{verdict:?}");
+    };
+    assert_eq!(refused.reason, reason, "{refused:?}");
+    for part in parts {
+        assert!(
+            refused.text.contains(part),
+            "no `{part}` in {}",
+            refused.text
+        );
+    }
+}
+
+#[test]
+fn who_is_invited_becomes_a_site_under_any_free_name() {
+    for name in ["tokyo", "nagoya"] {
+        let request = enrol(name, SITE_KEY, &["10.1.0.0/24", "fd00:1::/64"]);
+        let invitation = Name::new("tokyo").expect("a name");
+        assert_eq!(judge(&registry(""), &request), Verdict::New { invitation });
+    }
+}
+
+#[test]
+fn an_invitation_ends_by_the_hubs_clock() {
+    let request = enrol("tokyo", SITE_KEY, &["10.1.0.0/24"]);
+    let verdict = judge_at("2030", &registry(""), &request);
+    let parts = ["expired at 2030-01-01T00:00:00Z", "2030-06-01", "--replace"];
+    is_refused(verdict, EnrolRefusedReason::Expired, &parts);
+}
+
+#[test]
+fn an_invitation_that_is_gone_is_revoked() {
+    let text = "[network]\ntenant = \"office\"\n";
+    let registry = Registry::parse(text, "registry.toml").expect("a registry");
+    let request = enrol("tokyo", SITE_KEY, &["10.1.0.0/24"]);
+    is_refused(
+        judge(&registry, &request),
+        EnrolRefusedReason::Revoked,
+        &["keiro invite"],
+    );
+}
+
+fn redeemed_by(key: PublicKey) -> String {
+    format!(
+        ", redeemed_by = \"{key}\", redeemed_at = 2029-05-01T00:00:00Z, redeemed_from = \"203.0.113.5\""
+    )
+}
+
+#[test]
+fn the_same_key_gets_the_same_answer_whenever_and_whatever_else_it_asks_for() {
+    let registry = registry(&redeemed_by(OSAKA_KEY));
+    for year in ["2029", "2031"] {
+        for request in [
+            enrol("tokyo", OSAKA_KEY, &["10.2.0.0/24"]),
+            enrol("another", OSAKA_KEY, &[]),
+        ] {
+            let Verdict::Again { site, prefixes, .. } = judge_at(year, &registry, &request) else {
+                panic!("{request:?}");
+            };
+            assert_eq!(site.as_str(), "osaka");
+            assert_eq!(prefixes, enrol("x", SITE_KEY, &["10.2.0.0/24"]).prefixes);
+        }
+    }
+}
+
+#[test]
+fn another_key_is_refused_with_when_and_from_where_it_was_used() {
+    let request = enrol("tokyo", SITE_KEY, &["10.1.0.0/24"]);
+    let used = EnrolRefusedReason::Used;
+    let verdict = judge(&registry(&redeemed_by(OSAKA_KEY)), &request);
+    let when = "used at 2029-05-01T00:00:00Z from 203.0.113.5";
+    is_refused(verdict, used, &[when, "keiro revoke osaka"]);
+    // The site was revoked: its key does not come back by the old invitation.
+    let verdict = judge(&registry(&redeemed_by(SITE_KEY)), &request);
+    is_refused(verdict, used, &[when, "--replace"]);
+}
+
+#[test]
+fn names_of_others_are_refused() {
+    let long = "n".repeat(SITE_NAME_BYTES_MAX + 1);
+    for (name, owner) in [
+        ("osaka", "another site"),
+        ("kyoto", "invited"),
+        ("partner", "a peer"),
+        ("hub", "the hub"),
+        (&*long, "longer"),
+    ] {
+        let request = enrol(name, SITE_KEY, &["10.1.0.0/24"]);
+        is_refused(
+            judge(&registry(""), &request),
+            EnrolRefusedReason::NameTaken,
+            &[owner, "--name"],
+        );
+    }
+}
+
+#[test]
+fn keys_of_others_are_refused() {
+    for (key, owner) in [
+        (HUB_KEY, "the hub itself"),
+        (PROVISIONAL, "the invitation"),
+        (OSAKA_KEY, "site `osaka`"),
+        (PublicKey::from_bytes([6; 32]), "the invitation of `kyoto`"),
+        (PEER_KEY, "peer `partner`"),
+    ] {
+        let request = enrol("tokyo", key, &["10.1.0.0/24"]);
+        is_refused(
+            judge(&registry(""), &request),
+            EnrolRefusedReason::KeyTaken,
+            &[owner],
+        );
+    }
+}
+
+#[test]
+fn prefixes_of_others_and_beyond_the_invitation_are_refused() {
+    let bound = registry(", prefixes = [\"10.1.0.0/16\"]");
+    let free = registry("");
+    for (registry, prefixes, parts) in [
+        (
+            &free,
+            &["10.2.0.0/25"][..],
+            &["10.2.0.0/25", "site `osaka`"][..],
+        ),
+        (&free, &["10.0.0.0/16"], &["10.0.0.0/16", "the hub"]),
+        (&free, &["198.51.100.0/24"], &["198.51.100.1"]),
+        (&free, &["0.0.0.0/0"], &["too large"]),
+        (&free, &["::/0"], &["too large"]),
+        (&free, &[], &["0 prefixes"]),
+        (&free, &["10.1.0.0/24", "10.1.0.0/25"], &["the same site"]),
+        (
+            &bound,
+            &["10.3.0.0/24"],
+            &["is for 10.1.0.0/16", "10.3.0.0/24"],
+        ),
+        (&bound, &["10.1.0.0/24", "10.3.0.0/24"], &["10.3.0.0/24"]),
+    ] {
+        let request = enrol("tokyo", SITE_KEY, prefixes);
+        is_refused(judge(registry, &request), EnrolRefusedReason::Prefix, parts);
+    }
+    let inside = enrol("tokyo", SITE_KEY, &["10.1.7.0/24"]);
+    assert!(matches!(judge(&bound, &inside), Verdict::New { .. }));
+}
