@@ -71,6 +71,8 @@ metrics! {
         "Time when the active configuration was read, in seconds since 1970";
     RELOADS: Counter "keiro_reloads_total" &["result"],
         "Reloads of the configuration by result: accepted or rejected";
+    NETWORK_DOCUMENTS: Counter "keiro_network_documents_total" &["result"],
+        "Documents of the network channel by result: received (those of unknown types and those refused too), unknown, refused, undelivered";
     MODEL_VALID: Gauge "keiro_model_valid" &[],
         "1 if measured delays agree with predicted ones, else 0";
 

@@ -253,6 +253,8 @@ pub struct PeerConfig {
     pub preshared_key: PresharedKey,
     /// The paths to it, at most 64, each with its own `id`. Several may share a socket.
     pub paths: Vec<PathConfig>,
+    /// It comes to us, and we never begin a handshake, also where its address is known.
+    pub answers_only: bool,
     /// The applications that may be exchanged with it.
     pub apps: Vec<AppConfig>,
     /// Bytes that it may make this gateway keep of what it sends: incomplete and undelivered messages with the
@@ -270,6 +272,7 @@ impl PeerConfig {
             public_key,
             preshared_key: PresharedKey::default(),
             paths: Vec::new(),
+            answers_only: false,
             apps: Vec::new(),
             reassembly_bytes_max: ByteCount::new(48 << 20),
             send_queue_bytes_max: ByteCount::new(256 << 20),

@@ -14,7 +14,7 @@ use anyhow::Context;
 use keiro_control::{
     config::{
         App, AppIndex, Class, Config, Destination, Local, Path, PathIndex, PathOrigin, PeerIndex,
-        Transport,
+        PeerOrigin, Transport,
     },
     key,
 };
@@ -278,6 +278,7 @@ impl Active {
             }
         }
         // Before peers are added: their traffic may arrive at once.
+        data.send(Command::OpenNetworkChannel(config.network.is_some()))?;
         self.apply_forwards(config, data)?;
         let removed = self.apply_peers(config, &mtu, &identities, preferences, data)?;
         self.apply_apps(config, preferences, data)?;
@@ -324,9 +325,9 @@ impl Active {
         self.peers.get(name).map(|peer| peer.id)
     }
 
-    /// How many paths there are to all peers together.
-    pub(crate) fn paths_to_peers(&self) -> usize {
-        self.peers.values().map(|peer| peer.paths.len()).sum()
+    /// How many paths there are to a peer.
+    pub(crate) fn paths_to(&self, name: &str) -> usize {
+        self.peers.get(name).map_or(0, |peer| peer.paths.len())
     }
 
     /// The numbers of all peers.
@@ -492,6 +493,8 @@ impl Active {
                     new.preshared_key = identities[number].preshared_key.clone();
                     new.paths.clone_from(&paths);
                     new.reassembly_bytes_max = peer.reassembly_max;
+                    // Who joins has ended or asks again.
+                    new.answers_only = peer.origin == PeerOrigin::Invitation;
                     let apps = config.apps.iter().enumerate();
                     let apps = apps
                         .filter(|(_, app)| app.peer == index)

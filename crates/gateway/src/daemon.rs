@@ -272,6 +272,12 @@ impl Gateway {
                         self.publish(kind);
                     }
                 }
+                Report::NetworkDocument { peer, id, bytes } => {
+                    self.on_network_document(peer, id, &bytes)?;
+                }
+                Report::NetworkDocumentDone { peer, is_delivered } => {
+                    self.on_network_document_done(peer, is_delivered);
+                }
                 Report::Drained => self.drained = true,
                 Report::Failed(error) => bail!("the data thread failed: {error}"),
             }
@@ -303,7 +309,8 @@ impl Gateway {
         };
         let effect = self.status.on_event(&self.active, at, event, numbers);
         self.planning.needs_replan |= effect.replan;
-        if let Some(kind) = effect.event {
+        // What becomes of an invitation is reported for itself.
+        if let Some(kind) = effect.event.filter(|kind| !self.is_of_invitation(kind)) {
             self.publish(kind);
         }
     }

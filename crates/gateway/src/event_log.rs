@@ -240,6 +240,7 @@ fn level(kind: &EventKind) -> Level {
         | EventKind::TenantRefused { .. }
         | EventKind::StoreLost { .. }
         | EventKind::StoreNotice { .. }
+        | EventKind::JoinRefused { .. }
         | EventKind::EventsLost { .. } => Level::WARN,
         EventKind::MtuChanged {
             from_bytes,
@@ -264,7 +265,9 @@ fn subject(kind: &EventKind) -> Option<String> {
         | EventKind::DuplicateKey { peer, .. }
         | EventKind::KeyRefused { peer }
         | EventKind::HandshakeUnanswered { peer, .. }
+        | EventKind::JoinRefused { peer, .. }
         | EventKind::KeyChanged { peer, .. } => peer.clone(),
+        EventKind::SiteJoined { site, .. } => site.clone(),
         EventKind::VersionMismatch { peer, .. } => peer.clone().unwrap_or_default(),
         EventKind::WrongKey {
             peer,
@@ -326,6 +329,7 @@ fn peer(kind: &EventKind) -> Option<&str> {
         | EventKind::DuplicateKey { peer, .. }
         | EventKind::KeyRefused { peer }
         | EventKind::HandshakeUnanswered { peer, .. }
+        | EventKind::JoinRefused { peer, .. }
         | EventKind::KeyChanged { peer, .. }
         | EventKind::AppMismatch { peer, .. }
         | EventKind::TenantUnknown { peer, .. }

@@ -32,6 +32,7 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
             .or_else(|| app_sentence(kind))
             .or_else(|| tenant_sentence(kind))
             .or_else(|| store_sentence(kind))
+            .or_else(|| network_sentence(kind))
             .unwrap_or_else(|| kind.name().to_owned()),
     }
 }
@@ -416,6 +417,36 @@ fn store_sentence(kind: &EventKind) -> Option<String> {
             None => "the plan store answers".to_owned(),
         },
         EventKind::StoreNotice { text } => format!("plan store: {text}"),
+        _ => return None,
+    })
+}
+
+fn network_sentence(kind: &EventKind) -> Option<String> {
+    let from = |remote: &Option<String>| match remote {
+        Some(remote) => format!(" from {remote}"),
+        None => String::new(),
+    };
+    Some(match kind {
+        EventKind::SiteJoined {
+            site,
+            invitation,
+            remote,
+            prefixes,
+            ..
+        } => {
+            let from = from(remote);
+            let prefixes = prefixes.join(", ");
+            match invitation {
+                Some(_) => format!("site {site} has joined{from} with {prefixes}"),
+                None => format!("site {site} has asked again{from} for the answer to its join"),
+            }
+        }
+        EventKind::JoinRefused {
+            peer,
+            remote,
+            reason,
+            text,
+        } => format!("join refused ({reason}): {peer}{}: {text}", from(remote)),
         _ => return None,
     })
 }

@@ -37,6 +37,7 @@ use crate::{
     history::HistoryRecorder,
     loss_need::LossNeeds,
     message_tls::MessageTlsServer,
+    network_channel::DocumentCounts,
     packet_trace::PacketTraces,
     planning::{Plan, PlannerInput},
     replan_backoff::Backoff,
@@ -150,6 +151,7 @@ pub(crate) struct Counts {
     pub(crate) plans_unchanged: u64,
     pub(crate) plans_changed: u64,
     pub(crate) plans_infeasible: u64,
+    pub(crate) documents: DocumentCounts,
 }
 
 impl Gateway {
@@ -202,6 +204,11 @@ impl Gateway {
             let verdict = status.and_then(|status| status.latency_target.verdict());
             verdict.is_some_and(|verdict| verdict.met)
         };
+        let peers = self.config.peers.iter();
+        let expected = peers.filter(|peer| peer.origin != config::PeerOrigin::Invitation);
+        let paths: usize = expected
+            .map(|peer| self.active.paths_to(peer.name.as_str()))
+            .sum();
         let with_target = self
             .config
             .apps
@@ -210,7 +217,7 @@ impl Gateway {
         format!(
             "{} of {} paths up, {} of {} latency targets met",
             self.planning.input.paths_up(),
-            self.active.paths_to_peers(),
+            paths,
             with_target.clone().filter(met).count(),
             with_target.count(),
         )

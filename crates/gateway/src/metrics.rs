@@ -21,6 +21,7 @@ use prometheus_client::{
 use crate::{
     data::measure::{DelayBuckets, LatenessFigures},
     message_tls,
+    network_channel::DocumentCounts,
 };
 
 /// Everything that the page shows.
@@ -30,6 +31,7 @@ pub(crate) struct Page<'a> {
     pub(crate) config_loaded_seconds: f64,
     pub(crate) reloads_accepted: u64,
     pub(crate) reloads_rejected: u64,
+    pub(crate) documents: DocumentCounts,
     pub(crate) model: ModelState,
     pub(crate) paths: &'a [PathSnapshot],
     pub(crate) peers: &'a [PeerSnapshot],
@@ -91,6 +93,12 @@ fn process(registry: &mut Registry, page: &Page<'_>) {
         ("rejected", page.reloads_rejected),
     ];
     counters(registry, &metrics::RELOADS, by("result", &reloads));
+    let documents = page.documents.by_result();
+    counters(
+        registry,
+        &metrics::NETWORK_DOCUMENTS,
+        by("result", &documents),
+    );
     let valid = f64::from(page.model == ModelState::Valid);
     gauges(registry, &metrics::MODEL_VALID, [(vec![], valid)]);
     counters(registry, &metrics::PLANS, by("result", page.plans));
@@ -403,6 +411,7 @@ mod tests {
             config_loaded_seconds: 0.0,
             reloads_accepted: 0,
             reloads_rejected: 0,
+            documents: DocumentCounts::default(),
             model: ModelState::Off,
             paths: &paths,
             peers: &[],

@@ -9,7 +9,9 @@ use std::{
 };
 
 use keiro_control::{
-    config::{App, AppIndex, Class, Config, PathIndex, PathOrigin, Peer, PeerIndex, Planner},
+    config::{
+        App, AppIndex, Class, Config, PathIndex, PathOrigin, Peer, PeerIndex, PeerOrigin, Planner,
+    },
     protocol::{
         AggregationChange, AggregationSnapshot, AppSnapshot, AssignedBy, DelaySummary,
         ErrorResponse, EventKind, Explanation, FecSnapshot, ForwardSnapshot, JudgedBy,
@@ -247,20 +249,20 @@ impl<'a> View<'a> {
         let paths = (0..self.gateway.config.paths.len()).map(PathIndex);
         paths
             .flat_map(|path| {
-                self.gateway
-                    .config
-                    .peers
-                    .iter()
+                self.shown_peers()
                     .filter_map(move |peer| self.path(path, peer))
             })
             .collect()
     }
 
+    /// Those that are expected to be up.
+    fn shown_peers(&self) -> impl Iterator<Item = &'a Peer> {
+        let peers = self.gateway.config.peers.iter();
+        peers.filter(|peer| peer.origin != PeerOrigin::Invitation)
+    }
+
     pub(crate) fn peers(&self) -> Vec<PeerSnapshot> {
-        self.gateway
-            .config
-            .peers
-            .iter()
+        self.shown_peers()
             .filter_map(|peer| self.peer(peer))
             .collect()
     }
@@ -754,6 +756,7 @@ impl<'a> View<'a> {
             config_loaded_seconds: loaded.as_secs_f64(),
             reloads_accepted: counts.reloads_accepted,
             reloads_rejected: counts.reloads_rejected,
+            documents: counts.documents,
             model: self.model(&apps).0,
             paths: &paths,
             peers: &peers,

@@ -82,6 +82,11 @@ impl Sites {
         self.rejected = None;
     }
 
+    /// As in the gateway's file, without the sites.
+    pub(crate) fn of_file(&self) -> &Config {
+        &self.of_file
+    }
+
     /// The configuration with the sites.
     pub(crate) fn config(&self) -> Config {
         self.state.applied_to(&self.of_file)

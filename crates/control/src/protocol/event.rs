@@ -371,6 +371,33 @@ pub enum EventKind {
         /// What, and what became of it.
         text: String,
     },
+    /// A gateway has joined the network of this hub, or has asked again for the answer to that.
+    SiteJoined {
+        site: String,
+        /// The name of its invitation; absent: it has joined before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        invitation: Option<String>,
+        /// Its address, as it is seen here; absent: not known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        remote: Option<String>,
+        /// Its public key.
+        public_key: String,
+        /// The networks behind it.
+        prefixes: Vec<String>,
+    },
+    /// A gateway with an invitation was not taken into the network of this hub.
+    JoinRefused {
+        /// `invitation@` and the name of the invitation.
+        peer: String,
+        /// Its address, as it is seen here; absent: not known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        remote: Option<String>,
+        /// Why, for programs: `expired`, `used`, `revoked`, `name_taken`, `prefix`, `key_taken`, `unavailable` or
+        /// `malformed`.
+        reason: String,
+        /// Why, for people.
+        text: String,
+    },
     /// This client was too slow: events are missing here.
     EventsLost { count: u64 },
     /// An event of a newer gateway.
@@ -528,6 +555,8 @@ impl EventKind {
             Self::StoreLost { .. } => "store_lost",
             Self::StoreConnected { .. } => "store_connected",
             Self::StoreNotice { .. } => "store_notice",
+            Self::SiteJoined { .. } => "site_joined",
+            Self::JoinRefused { .. } => "join_refused",
             Self::EventsLost { .. } => "events_lost",
             Self::Unknown => "unknown",
         }

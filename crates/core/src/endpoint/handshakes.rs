@@ -450,7 +450,10 @@ impl Endpoint {
         let Some(session) = self.peers.get_mut(&id) else {
             return;
         };
-        let remotes = session.remotes();
+        let remotes = match session.answers_only {
+            true => Vec::new(),
+            false => session.remotes(),
+        };
         let public_key = session.public_key;
         let ours = Offer {
             incarnation: session.incarnations.for_initiation(&mut self.random),

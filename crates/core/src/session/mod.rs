@@ -177,6 +177,7 @@ pub(crate) struct Session {
     pub(crate) incarnations: Incarnations,
     pub(crate) public_key: PublicKey,
     pub(crate) preshared_key: PresharedKey,
+    pub(crate) answers_only: bool,
     pub(crate) handshake: HandshakeState,
     pub(crate) keys: KeyRing,
     settings: SessionSettings,
@@ -232,6 +233,7 @@ impl Session {
             incarnations: Incarnations::new(incarnation),
             public_key: peer.public_key,
             preshared_key: peer.preshared_key,
+            answers_only: peer.answers_only,
             handshake: HandshakeState {
                 pending: None,
                 next_at: Some(now),

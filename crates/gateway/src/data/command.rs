@@ -12,8 +12,9 @@ use std::{
 };
 
 use keiro_core::{
-    AggregationConfig, AppId, EndpointSnapshot, Instant, PathConfig, PathSnapshot, PeerConfig,
-    PeerId, SchedulerKind, SessionSnapshot, SocketId, TenantId, TraceBatch,
+    AggregationConfig, AppId, EndpointSnapshot, Instant, MessageId, PathConfig, PathSnapshot,
+    PeerConfig, PeerId, RefusalReason, SchedulerKind, SessionSnapshot, SocketId, TenantId,
+    TraceBatch,
 };
 use keiro_linux::{
     epoll::Waker,
@@ -153,6 +154,17 @@ pub(crate) enum Command {
     },
     /// Packets are not recorded any more.
     StopTrace { peer: PeerId },
+    /// Documents of the network channel are taken from all peers, or from none.
+    OpenNetworkChannel(bool),
+    /// Send a peer a document over the network channel; [`super::report::Report::NetworkDocumentDone`] follows.
+    SendNetworkDocument { peer: PeerId, bytes: Vec<u8> },
+    /// A document of so many bytes was taken, or refused.
+    FinishNetworkDocument {
+        peer: PeerId,
+        id: MessageId,
+        length_bytes: usize,
+        refused: Option<RefusalReason>,
+    },
     /// Accept nothing new; [`super::report::Report::Drained`] follows when everything is delivered.
     Drain,
     /// Send close notices to the peers and end the thread.

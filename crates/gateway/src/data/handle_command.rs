@@ -8,6 +8,7 @@ use super::{
     DataThread, Draining, Next,
     command::{Command, PacketTrace},
     measure::DelayMeter,
+    network_channel::NetworkChannel,
     now,
     route::{AppRoute, NewApp},
     streams::StreamServer,
@@ -116,6 +117,9 @@ impl DataThread {
             | Command::RemoveDevice { .. }
             | Command::SetTenant { .. }
             | Command::RemoveTenant { .. }) => self.handle_tenant_command(now, command),
+            command @ (Command::OpenNetworkChannel(_)
+            | Command::SendNetworkDocument { .. }
+            | Command::FinishNetworkDocument { .. }) => self.handle_network_command(now, command),
             query @ (Command::Tenants { .. }
             | Command::TakeDelayWindows { .. }
             | Command::Paths { .. }
@@ -140,6 +144,30 @@ impl DataThread {
             Command::SetTenant { setup } => self.tunnels.set(now, *setup, &mut self.endpoint),
             Command::RemoveTenant { id } => self.tunnels.remove(id, &mut self.endpoint),
             _ => unreachable!("a command about devices and tenants"),
+        }
+    }
+
+    fn handle_network_command(&mut self, now: Instant, command: Command) {
+        let endpoint = &mut self.endpoint;
+        match command {
+            Command::OpenNetworkChannel(is_open) => {
+                self.network.set_open(is_open, &self.peers, endpoint);
+            }
+            Command::SendNetworkDocument { peer, bytes } => {
+                NetworkChannel::send(now, peer, bytes, endpoint, &mut self.reporter);
+                self.send();
+            }
+            Command::FinishNetworkDocument {
+                peer,
+                id,
+                length_bytes,
+                refused,
+            } => {
+                self.network.on_taken(peer, length_bytes);
+                endpoint.finish_message(peer, id, refused);
+                self.send();
+            }
+            _ => unreachable!("a command about the network channel"),
         }
     }
 
@@ -171,7 +199,13 @@ impl DataThread {
         }
     }
 
-    fn add_peer(&mut self, now: Instant, config: PeerConfig, apps: Vec<NewApp>) -> PeerId {
+    pub(super) fn add_peer(
+        &mut self,
+        now: Instant,
+        mut config: PeerConfig,
+        apps: Vec<NewApp>,
+    ) -> PeerId {
+        config.apps.extend(self.network.app());
         let peer = self.endpoint.add_peer(now, config);
         self.peers.insert(peer);
         for NewApp {
@@ -197,6 +231,7 @@ impl DataThread {
         self.forwards.forget_peer(peer);
         self.streams.forget_peer(peer);
         self.messages.forget_peer(peer);
+        self.network.forget_peer(peer);
     }
 
     fn forget_delays(&mut self, now: Instant, apps: &[AppId]) {

@@ -18,6 +18,7 @@ mod listener;
 pub(crate) mod log_throttle;
 pub(crate) mod measure;
 pub(crate) mod messages;
+pub(crate) mod network_channel;
 pub(crate) mod report;
 pub(crate) mod route;
 mod streams;
@@ -54,6 +55,7 @@ use self::{
         MessageResult, MessageServer, PendingMessage,
         tag::{TAG_BYTES, untagged_body},
     },
+    network_channel::NetworkChannel,
     report::{Report, Reporter},
     route::Routes,
     streams::StreamServer,
@@ -73,6 +75,7 @@ pub(crate) struct DataThread {
     streams: StreamServer,
     tunnels: Tunnels,
     messages: MessageServer,
+    network: NetworkChannel,
     peers: BTreeSet<PeerId>,
     routes: Routes,
     delays: HashMap<AppId, DelayMeter>,
@@ -186,6 +189,7 @@ impl DataThread {
             streams: StreamServer::new(),
             tunnels: Tunnels::new(&options.flow_seed),
             messages: MessageServer::new(),
+            network: NetworkChannel::default(),
             peers: BTreeSet::new(),
             routes: Routes::default(),
             delays: HashMap::new(),
@@ -515,6 +519,9 @@ impl DataThread {
         id: MessageId,
         bytes: Vec<u8>,
     ) -> Option<MessageResult> {
+        if NetworkChannel::is_its(app) {
+            return self.network.on_message(peer, id, bytes, &mut self.reporter);
+        }
         let finished = |refused| Some(MessageResult { peer, id, refused });
         if self.routes.of_peer(peer, app).is_none() {
             return finished(Some(RefusalReason::UnknownApplication));
@@ -574,6 +581,9 @@ impl DataThread {
         while let Some(event) = self.endpoint.poll_event() {
             let at = now();
             self.tunnels.on_event(&event);
+            if NetworkChannel::on_message_done(&event, &mut self.reporter) {
+                continue;
+            }
             if matches!(event, Event::MessageDone { .. }) {
                 ended = true;
                 self.on_message_done(at, &event);
@@ -770,7 +780,7 @@ mod tests {
     use super::{destination::UdpDestination, messages::tag::tagged_body, route::AppRoute, *};
 
     /// A data thread whose commands come from the test alone.
-    fn data_thread(reporter: Reporter) -> DataThread {
+    pub(super) fn data_thread(reporter: Reporter) -> DataThread {
         let config = EndpointConfig::new(PrivateKey::from_bytes([1; 32]));
         let endpoint = Endpoint::new(now(), config, [2; 32]);
         let (_commands, receiver) = std::sync::mpsc::channel();

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use keiro_core::{AppId, Event, Instant, SocketId, TenantId};
+use keiro_core::{AppId, Event, Instant, MessageId, PeerId, SocketId, TenantId};
 use keiro_linux::epoll::Waker;
 
 use super::tunnels::PrefixMismatch;
@@ -35,6 +35,15 @@ pub(crate) enum Report {
         tenant: TenantId,
         mismatch: PrefixMismatch,
     },
+    /// A peer has sent a document over the network channel, and waits for
+    /// [`super::command::Command::FinishNetworkDocument`].
+    NetworkDocument {
+        peer: PeerId,
+        id: MessageId,
+        bytes: Vec<u8>,
+    },
+    /// A document for a peer has ended.
+    NetworkDocumentDone { peer: PeerId, is_delivered: bool },
     /// Everything accepted before [`super::command::Command::Drain`] is delivered.
     Drained,
     /// The thread ended by itself.
