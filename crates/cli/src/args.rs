@@ -5,8 +5,9 @@ mod measure;
 use std::{num::NonZeroU64, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use ipnet::IpNet;
 use keiro_control::{
-    config::{DEFAULT_CONFIG_FILE, DEFAULT_CONTROL_SOCKET, Name},
+    config::{DEFAULT_CONFIG_FILE, DEFAULT_CONTROL_SOCKET, Name, PeerEndpoint},
     protocol::{WhatIf, WhatIfError},
     units::{Text, UnitError},
 };
@@ -65,6 +66,22 @@ pub(crate) enum Command {
     /// Finds the uplinks: the interfaces with a default route, and their addresses. Prints the
     /// public key, which the peer needs.
     Init(Init),
+    /// Invite a branch into the network of this hub
+    ///
+    /// Prints a token, which is a secret: the machine that uses it first becomes the branch. `keiro join` takes it at the
+    /// new site.
+    Invite(Invite),
+    /// Remove a branch, or the invitation of one, from the network of this hub
+    ///
+    /// The branch's key is refused from then on. It can be invited again.
+    Revoke(Revoke),
+    /// The branches of the network of this hub, and those that are invited
+    Sites(Sites),
+    /// Join a network with the token of an invitation
+    ///
+    /// Finds the uplinks and the networks behind this machine, asks the hub, writes the configuration and a
+    /// private key, enables forwarding and starts the gateway. If it fails, the machine is as it was.
+    Join(Join),
     /// Look at configuration files
     #[command(subcommand)]
     Config(Config),
@@ -218,6 +235,99 @@ pub(crate) struct Init {
     /// Replace a configuration that is there; a key that is there always stays
     #[arg(long)]
     pub(crate) force: bool,
+    /// Make it the hub of a network, which branches join
+    #[arg(long)]
+    pub(crate) hub: bool,
+    #[command(flatten)]
+    pub(crate) network: InitHub,
+}
+
+/// Values of a hub.
+#[derive(Args, Debug)]
+pub(crate) struct InitHub {
+    /// Where branches reach the hub: an address or a host name, and its UDP port; up to three. The public
+    /// addresses of the uplinks unless given
+    #[arg(long = "endpoint", value_name = "HOST:PORT", requires = "hub")]
+    pub(crate) endpoints: Vec<PeerEndpoint>,
+    /// A network behind the hub; repeat it for several. Those of interfaces that are no uplinks unless given
+    #[arg(long = "prefix", value_name = "PREFIX", requires = "hub")]
+    pub(crate) prefixes: Vec<IpNet>,
+    /// The tenant that the network's packets belong to
+    #[arg(long, value_name = "NAME", default_value = "office", value_parser = name, requires = "hub")]
+    pub(crate) tenant: Name,
+}
+
+/// The hub whose registry is changed.
+#[derive(Args, Debug)]
+pub(crate) struct HubFile {
+    /// The hub's configuration
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG_FILE, value_hint = ValueHint::FilePath)]
+    pub(crate) config: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Invite {
+    /// The branch's name
+    #[arg(value_parser = name)]
+    pub(crate) name: Name,
+    /// A network that the branch may claim; repeat it for several. Any that is free unless given
+    #[arg(long = "prefix", value_name = "PREFIX")]
+    pub(crate) prefixes: Vec<IpNet>,
+    /// How long the token is good for
+    #[arg(long, value_name = "TIME", default_value = "24h")]
+    pub(crate) expires: Text<Duration>,
+    /// Where the branch reaches the hub; up to three. `endpoint` of the configuration unless given
+    #[arg(long = "endpoint", value_name = "HOST:PORT")]
+    pub(crate) endpoints: Vec<PeerEndpoint>,
+    /// Also if there is such a branch or invitation: its key or token is refused from now on
+    #[arg(long)]
+    pub(crate) replace: bool,
+    #[command(flatten)]
+    pub(crate) hub: HubFile,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Revoke {
+    /// The branch's name
+    #[arg(value_parser = name)]
+    pub(crate) name: Name,
+    #[command(flatten)]
+    pub(crate) hub: HubFile,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Sites {
+    #[command(flatten)]
+    pub(crate) hub: HubFile,
+    /// Print a JSON document instead of text; units are in the names of its fields
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Join {
+    /// The token that `keiro invite` printed; `-` reads it from standard input
+    #[arg(required_unless_present = "file")]
+    pub(crate) token: Option<String>,
+    /// Read the token from this file
+    #[arg(long, value_name = "FILE", conflicts_with = "token", value_hint = ValueHint::FilePath)]
+    pub(crate) file: Option<PathBuf>,
+    /// The branch's name; that of the invitation unless given
+    #[arg(long, value_parser = name)]
+    pub(crate) name: Option<Name>,
+    /// A network behind this machine; repeat it for several. Those of interfaces that are no uplinks unless
+    /// given
+    #[arg(long = "prefix", value_name = "PREFIX")]
+    pub(crate) prefixes: Vec<IpNet>,
+    /// Do not ask whether name and networks are right
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// The configuration to write; the keys go beside it
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG_FILE, value_hint = ValueHint::FilePath)]
+    pub(crate) output: PathBuf,
+    /// Directory for the file that enables forwarding
+    #[arg(long, value_name = "DIR", default_value = "/etc/sysctl.d", value_hint = ValueHint::DirPath)]
+    pub(crate) sysctl_directory: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -608,7 +718,7 @@ mod tests {
     #[test]
     fn every_answer_can_be_json() {
         let answers = [
-            "status", "show", "plan", "explain", "apply", "reload", "measure",
+            "status", "show", "plan", "explain", "apply", "reload", "measure", "sites",
         ];
         fn json(command: &clap::Command) -> bool {
             command.get_arguments().any(|a| a.get_id() == "json")

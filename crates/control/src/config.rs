@@ -18,6 +18,7 @@ mod local;
 mod membership;
 mod message_tls;
 mod network;
+mod network_template;
 mod read;
 mod resolve;
 mod store;
@@ -57,6 +58,7 @@ pub use self::{
         MESSAGE_TLS_CONNECTIONS_MAX, MessageClient, MessageTls, MessageTlsFile, MessageToken,
     },
     network::{Network, admits, names_alone},
+    network_template::{NetworkTemplate, TenantTemplate},
     resolve::{Found, FoundInterface, further_name},
     store::{Endpoint, Etcd, Store},
     template::{Template, Uplink},

@@ -1,23 +1,32 @@
 //! `keiro init`: a first configuration for this machine.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Write},
-    net::IpAddr,
-    os::unix::fs::{OpenOptionsExt, chown},
-    path::Path,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, chown},
+    path::{Path, PathBuf},
     thread,
     time::Duration,
 };
 
+use ipnet::IpNet;
 use keiro_control::{
     Config, PrivateKey,
-    config::{InterfaceLocal, Local, Name, Template, Uplink},
+    config::{
+        InterfaceLocal, Local, Name, NetworkTemplate, PeerEndpoint, Template, TenantTemplate,
+        Uplink,
+    },
+    invitation::TOKEN_ENDPOINTS_MAX,
     key::{KeyFileError, load_private_key},
+    network::{EditError, RegistryEdit},
 };
 use keiro_linux::interface::{self, InterfaceAddress};
 
-use super::keys;
+use super::{
+    keys,
+    machine::{Machine, is_public},
+};
 use crate::{args, failure::Failure, output};
 
 /// How long links that were just set up may take to get a carrier. Ours: Ethernet negotiates for up
@@ -44,7 +53,14 @@ pub(crate) fn init(args: &args::Init) -> Result<(), Failure> {
         auto: true,
         auto_port: args.port,
     };
-    let text = template.render();
+    let hub = match args.hub {
+        true => Some(hub(args, &file)?),
+        false => None,
+    };
+    let mut text = template.render();
+    if let Some((network, _)) = &hub {
+        text.push_str(&network.render());
+    }
     // What is written must be what the gateway reads; a failure here is ours.
     Config::parse(&text, &file.display().to_string())?;
 
@@ -52,6 +68,9 @@ pub(crate) fn init(args: &args::Init) -> Result<(), Failure> {
         fs::create_dir_all(directory).map_err(|e| unwritable(directory, &e))?;
     }
     let (key, made) = key(&key_file)?;
+    if let Some((_, registry)) = &hub {
+        make_registry(registry, &args.network.tenant)?;
+    }
     write_whole(&file, text.as_bytes(), args.force).map_err(|e| unwritable(&file, &e))?;
 
     let said = if made { "wrote" } else { "kept" };
@@ -65,13 +84,134 @@ pub(crate) fn init(args: &args::Init) -> Result<(), Failure> {
             uplink.remark.as_deref().unwrap_or("")
         );
     }
+    if let Some((network, _)) = &hub {
+        say_what_a_hub_does(network, args.port)?;
+        return output::text(format_args!("{}\n", keys::public_key(&key)));
+    }
     crate::output::message!("next: write the peers and applications, then");
     crate::output::message!("  keiro config check {}", file.display());
     crate::output::message!("the peer needs this gateway's public key:");
     output::text(format_args!("{}\n", keys::public_key(&key)))
 }
 
-fn unwritable(path: &Path, error: &io::Error) -> Failure {
+/// The tables of a hub, and the file of its registry.
+fn hub(args: &args::Init, file: &Path) -> Result<(NetworkTemplate, PathBuf), Failure> {
+    let machine = Machine::look()?;
+    let given = &args.network;
+    let endpoints = match given.endpoints[..] {
+        [] => public_endpoints(&machine, args.port)?,
+        _ => given.endpoints.clone(),
+    };
+    if endpoints.len() > TOKEN_ENDPOINTS_MAX {
+        let what = format!(
+            "{} endpoints, more than {TOKEN_ENDPOINTS_MAX}",
+            endpoints.len()
+        );
+        return Err(Failure::usage(what, "keep those that branches reach best"));
+    }
+    let mut prefixes = match given.prefixes[..] {
+        [] => machine.prefixes(),
+        _ => given.prefixes.clone(),
+    };
+    let mut addresses = machine.device_addresses(&prefixes);
+    if prefixes.is_empty() {
+        // So that branches can ping it.
+        prefixes.push(LONE_HUB);
+        addresses.push(LONE_HUB);
+        crate::output::message!(
+            "no network is behind this machine; branches reach it at {}",
+            LONE_HUB.addr()
+        );
+    }
+    let registry = file.with_file_name("network").join("registry.toml");
+    let network = NetworkTemplate::Hub {
+        registry: registry.clone(),
+        endpoints,
+        tenant: TenantTemplate {
+            name: given.tenant.clone(),
+            id: NETWORK_TENANT,
+            addresses,
+            prefixes,
+        },
+    };
+    Ok((network, registry))
+}
+
+/// The wire number of the network's tenant.
+const NETWORK_TENANT: u32 = 1;
+
+/// The address of a hub without a network of its own. Ours: at the end of what is rarely used.
+const LONE_HUB: IpNet = IpNet::new_assert(IpAddr::V4(Ipv4Addr::new(10, 255, 255, 254)), 32);
+
+/// Where branches reach this machine if it has public addresses.
+fn public_endpoints(machine: &Machine, port: u16) -> Result<Vec<PeerEndpoint>, Failure> {
+    let public = machine
+        .uplinks
+        .iter()
+        .map(|uplink| uplink.address)
+        .filter(is_public);
+    let endpoints: Vec<PeerEndpoint> = public
+        .take(TOKEN_ENDPOINTS_MAX)
+        .map(|address| PeerEndpoint::Address(SocketAddr::new(address, port)))
+        .collect();
+    match endpoints.is_empty() {
+        false => Ok(endpoints),
+        true => Err(Failure::new(
+            "no uplink of this machine has a public address, so where branches reach it is not known",
+        )
+        .hint(format!(
+            "add --endpoint HOST:{port} with its public address or name; a router in front of it has to forward \
+             UDP port {port}"
+        ))),
+    }
+}
+
+/// A registry without sites, in a directory that the daemon may write to. One that is there stays.
+fn make_registry(registry: &Path, tenant: &Name) -> Result<(), Failure> {
+    let directory = registry.parent().unwrap_or(Path::new("/"));
+    if !directory.exists() {
+        let made = DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory);
+        made.map_err(|e| unwritable(directory, &e))?;
+        give_to_the_daemon(directory);
+    }
+    match RegistryEdit::create(registry, tenant) {
+        Ok(()) => crate::output::message!("wrote {}", registry.display()),
+        Err(EditError::Exists(_)) => crate::output::message!("kept {}", registry.display()),
+        Err(error) => return Err(Failure::new("cannot make the registry").because(error)),
+    }
+    Ok(())
+}
+
+fn say_what_a_hub_does(network: &NetworkTemplate, port: u16) -> Result<(), Failure> {
+    if let NetworkTemplate::Hub {
+        endpoints, tenant, ..
+    } = network
+    {
+        let list = |texts: Vec<String>| texts.join(", ");
+        let endpoints = list(endpoints.iter().map(ToString::to_string).collect());
+        let prefixes = list(tenant.prefixes.iter().map(ToString::to_string).collect());
+        crate::output::message!("branches reach this hub at {endpoints}: let UDP port {port} in");
+        crate::output::message!("networks behind it: {prefixes}");
+        let lans = Machine::look()?.lans;
+        if !lans.is_empty() {
+            crate::output::message!(
+                "Linux has to forward packets to them, now and after a restart:"
+            );
+            crate::output::message!(
+                "  echo net.ipv4.ip_forward=1 > /etc/sysctl.d/60-keiro-hub.conf && sysctl --system"
+            );
+        }
+    }
+    crate::output::message!("next:");
+    crate::output::message!("  systemctl enable --now keiro-gateway");
+    crate::output::message!("  keiro invite NAME");
+    Ok(())
+}
+
+pub(super) fn unwritable(path: &Path, error: &io::Error) -> Failure {
     let failure = Failure::new(format!("cannot write {}", path.display())).because(error);
     match error.kind() {
         io::ErrorKind::PermissionDenied => failure.hint("as root, or another place with --output"),
@@ -80,7 +220,7 @@ fn unwritable(path: &Path, error: &io::Error) -> Failure {
 }
 
 /// The key that is there, or a new one in a file that only its owner reads, and whether it is new.
-fn key(file: &Path) -> Result<(PrivateKey, bool), Failure> {
+pub(super) fn key(file: &Path) -> Result<(PrivateKey, bool), Failure> {
     match load_private_key(file) {
         Ok(key) => return Ok((key, false)),
         Err(KeyFileError::Missing(_)) => {}
@@ -105,7 +245,7 @@ fn key(file: &Path) -> Result<(PrivateKey, bool), Failure> {
 /// The service's unit runs the daemon as a user of its own, who must be able to read the key.
 ///
 /// Fails silently for anybody but root, who then run the daemon as themselves.
-fn give_to_the_daemon(key: &Path) {
+pub(super) fn give_to_the_daemon(key: &Path) {
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
     if let Some((user, group)) = user_ids(&users, DAEMON_USER)
         && chown(key, Some(user), Some(group)).is_ok()
@@ -130,7 +270,7 @@ fn user_ids(users: &str, name: &str) -> Option<(u32, u32)> {
 }
 
 /// Writes the file whole or not at all.
-fn write_whole(file: &Path, text: &[u8], replace: bool) -> io::Result<()> {
+pub(super) fn write_whole(file: &Path, text: &[u8], replace: bool) -> io::Result<()> {
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));
     let beside = file.with_file_name(name);
@@ -151,7 +291,7 @@ fn write_whole(file: &Path, text: &[u8], replace: bool) -> io::Result<()> {
 }
 
 /// This machine's name, as far as it can be a gateway's.
-fn machine_name() -> Name {
+pub(super) fn machine_name() -> Name {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let short = host.trim().split('.').next().unwrap_or_default();
     Name::new(short)
@@ -163,10 +303,7 @@ fn machine_name() -> Name {
 fn uplinks(port: u16) -> Result<Vec<Uplink>, Failure> {
     let addresses = running_addresses(interface::addresses, thread::sleep)
         .map_err(|e| Failure::new("cannot list this machine's addresses").because(e))?;
-    // Absent without IPv4 or IPv6.
-    let read = |file| fs::read_to_string(file).unwrap_or_default();
-    let mut routes = default_routes_v4(&read("/proc/net/route"));
-    routes.extend(default_routes_v6(&read("/proc/net/ipv6_route")));
+    let routes = default_routes();
     let found = choose(&addresses, &routes);
     if found.is_empty() {
         return Err(no_uplink(&addresses));
@@ -262,7 +399,7 @@ fn choose(addresses: &[InterfaceAddress], routes: &[DefaultRoute]) -> Vec<Interf
 }
 
 /// Whether peers elsewhere may reach it: private addresses too, since they may be in one network.
-fn is_global(address: &IpAddr) -> bool {
+pub(super) fn is_global(address: &IpAddr) -> bool {
     let local = match address {
         IpAddr::V4(v4) => v4.is_link_local(),
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
@@ -270,17 +407,41 @@ fn is_global(address: &IpAddr) -> bool {
     !(local || address.is_loopback() || address.is_unspecified() || address.is_multicast())
 }
 
+/// A route to everywhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct DefaultRoute {
+pub(super) struct DefaultRoute {
     interface: String,
     /// The next hop; `None`: the interface leads to one neighbour only.
     via: Option<IpAddr>,
     v6: bool,
 }
 
+/// Those of the main table.
+pub(super) fn default_routes() -> Vec<DefaultRoute> {
+    // Absent without IPv4 or IPv6.
+    let read = |file| fs::read_to_string(file).unwrap_or_default();
+    let mut routes = default_routes_v4(&read("/proc/net/route"));
+    routes.extend(default_routes_v6(&read("/proc/net/ipv6_route")));
+    routes
+}
+
 impl DefaultRoute {
+    #[cfg(test)]
+    pub(super) fn new(interface: &str, via: Option<IpAddr>, v6: bool) -> Self {
+        Self {
+            interface: interface.to_owned(),
+            via,
+            v6,
+        }
+    }
+
+    /// Whether it leaves by an interface, in IPv6 or in IPv4.
+    pub(super) fn leads(&self, interface: &str, v6: bool) -> bool {
+        self.interface == interface && self.v6 == v6
+    }
+
     fn is_of(&self, address: &InterfaceAddress) -> bool {
-        self.interface == address.interface && self.v6 == address.address.is_ipv6()
+        self.leads(&address.interface, address.address.is_ipv6())
     }
 }
 

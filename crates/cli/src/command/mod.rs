@@ -7,7 +7,9 @@ mod flowstats;
 mod gateway;
 mod gencert;
 mod init;
+mod join;
 mod keys;
+mod machine;
 mod measure;
 mod messages;
 mod offline;
@@ -15,6 +17,7 @@ mod plan;
 mod query;
 mod run_as;
 mod show;
+mod sites;
 mod socket;
 
 use std::process::ExitCode;
@@ -47,6 +50,10 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Gencert(args) => gencert::gencert(&args).map(success),
         Command::Pubkey => keys::pubkey().map(success),
         Command::Init(args) => init::init(&args).map(success),
+        Command::Invite(args) => sites::invite(&args).map(success),
+        Command::Revoke(args) => sites::revoke(&args).map(success),
+        Command::Sites(args) => sites::sites(&args).map(success),
+        Command::Join(args) => join::join(&args).map(success),
         Command::Config(args) => config::config(&args).map(success),
         Command::Gateway(args) => gateway::gateway(&args).map(success),
         Command::Asbr(args) => egress::asbr(&args).map(success),
@@ -78,6 +85,10 @@ fn holds_secrets(command: &Command) -> bool {
             | Command::Gencert(_)
             | Command::Pubkey
             | Command::Init(_)
+            | Command::Invite(_)
+            | Command::Revoke(_)
+            | Command::Sites(_)
+            | Command::Join(_)
             | Command::Gateway(_)
             | Command::Asbr(_)
             | Command::Egress(_)

@@ -12,6 +12,7 @@ use std::{
     io::{Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     os::unix::net::UnixStream,
+    path::Path,
     process::{self, Stdio},
     sync::OnceLock,
     thread,
@@ -272,12 +273,7 @@ impl Gateways {
 
     /// Receives the events of gateway `own` from now on.
     pub(crate) fn monitor(&self, own: usize) -> Monitor {
-        let socket = self.sites[own].path("control.sock");
-        let stream = UnixStream::connect(socket).expect("connected");
-        stream.set_read_timeout(Some(LIMIT)).expect("set");
-        let mut client = Client::new(stream);
-        client.request(&Request::Monitor {}).expect("heard");
-        Monitor(client)
+        monitor_at(&self.sites[own].path("control.sock"))
     }
 
     /// `None` while the gateway does not answer.
@@ -314,6 +310,15 @@ impl Gateways {
         command.args(args.split_whitespace());
         finish(&mut command, b"").expect_code(0).stdout
     }
+}
+
+/// Receives the events of the gateway with this control socket from now on.
+pub(crate) fn monitor_at(socket: &Path) -> Monitor {
+    let stream = UnixStream::connect(socket).expect("connected");
+    stream.set_read_timeout(Some(LIMIT)).expect("set");
+    let mut client = Client::new(stream);
+    client.request(&Request::Monitor {}).expect("heard");
+    Monitor(client)
 }
 
 /// What `keiro monitor` would print.

@@ -162,7 +162,7 @@ fn write_local(text: &mut String, local: &Local, first: bool) {
 }
 
 /// A TOML basic string.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 

@@ -1,0 +1,179 @@
+//! `keiro join`: a new site, from the token of an invitation to the running gateway.
+
+mod enrol;
+mod install;
+
+use std::{
+    fs::File,
+    io::{self, BufRead, IsTerminal, Read},
+    path::Path,
+    time::{Duration, SystemTime},
+};
+
+use ipnet::IpNet;
+use keiro_control::{
+    config::Name,
+    enrolment,
+    invitation::{TOKEN_TEXT_MAX, Token},
+    network_channel::{Enrol, SITE_PREFIXES_MAX},
+};
+use zeroize::Zeroizing;
+
+use self::{
+    enrol::Joining,
+    install::{Files, Installed},
+};
+use super::{keys, machine::Machine};
+use crate::{args, failure::Failure, output::message};
+
+/// How long the hub may take to answer.
+const DEADLINE: Duration = Duration::from_secs(15);
+
+pub(super) fn join(args: &args::Join) -> Result<(), Failure> {
+    let files = Files::new(args)?;
+    let token = token(args)?;
+    let name = args.name.clone().unwrap_or_else(|| token.site.clone());
+    let machine = Machine::look()?;
+    if machine.uplinks.is_empty() {
+        return Err(Failure::new(
+            "no interface of this machine has an address and a default route",
+        )
+        .hint("connect an uplink first; `ip route` lists the routes"));
+    }
+    let prefixes = prefixes(args, &machine)?;
+    confirm(args, &token, &name, &prefixes, &machine)?;
+    if token.is_expired(SystemTime::now()) {
+        message!(
+            "keiro: warning: by this machine's clock the invitation expired at {}; the hub's clock decides",
+            enrolment::time(token.expires())
+        );
+    }
+    let mut installed = Installed::default();
+    let key = installed.key(&files)?;
+    let request = Enrol {
+        public_key: keys::public_key(&key),
+        name,
+        prefixes,
+    };
+    let joining = Joining::start(&token, &machine, request, DEADLINE)?;
+    let enrolled = joining.run().map_err(|error| {
+        if error.may_be_enrolled {
+            // The same key gets the same answer, and another one none.
+            installed.keep_key();
+        }
+        error.failure
+    })?;
+    // From here on the hub has this key, and a further try needs it.
+    installed.keep_key();
+    installed.configure(&files, &token, &enrolled, &machine)?;
+    installed.keep();
+    message!(
+        "joined the network of {} as {} with {}",
+        enrolled.hub,
+        enrolled.name,
+        list(&enrolled.prefixes)
+    );
+    files.start(&enrolled)
+}
+
+/// The token of the command line, a file or standard input.
+fn token(args: &args::Join) -> Result<Token, Failure> {
+    let failed = |what: String, error: io::Error| Failure::new(what).because(error);
+    let text = match (&args.token, &args.file) {
+        (Some(dash), _) if dash == "-" => read(&mut io::stdin().lock())
+            .map_err(|error| failed("cannot read a token from standard input".to_owned(), error))?,
+        (Some(token), _) => Zeroizing::new(token.clone()),
+        (None, Some(file)) => File::open(file)
+            .and_then(|mut file| read(&mut file))
+            .map_err(|error| failed(format!("cannot read {}", file.display()), error))?,
+        (None, None) => {
+            return Err(Failure::usage(
+                "no token",
+                "`keiro invite NAME` at the hub prints one",
+            ));
+        }
+    };
+    text.parse().map_err(|error| {
+        Failure::new("the token cannot be used")
+            .because(error)
+            .hint("`keiro invite NAME` at the hub prints one, in one line")
+    })
+}
+
+/// As much as a token has at most, and a little more, so that a longer text is refused.
+fn read(from: &mut impl Read) -> io::Result<Zeroizing<String>> {
+    let mut text = Zeroizing::new(String::new());
+    from.take(TOKEN_TEXT_MAX as u64 + 1)
+        .read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn prefixes(args: &args::Join, machine: &Machine) -> Result<Vec<IpNet>, Failure> {
+    let found = match args.prefixes[..] {
+        [] => machine.prefixes(),
+        _ => args.prefixes.iter().map(IpNet::trunc).collect(),
+    };
+    match found.len() {
+        0 => Err(Failure::new(
+            "no network is behind this machine: all its interfaces with addresses are uplinks",
+        )
+        .hint("name one with --prefix, for example --prefix 10.1.0.0/24")),
+        1..=SITE_PREFIXES_MAX => Ok(found),
+        count => Err(Failure::new(format!(
+            "{count} networks are behind this machine, more than {SITE_PREFIXES_MAX}"
+        ))
+        .hint("name those that other sites are to reach with --prefix")),
+    }
+}
+
+/// Asks a person whether name and networks are right.
+fn confirm(
+    args: &args::Join,
+    token: &Token,
+    name: &Name,
+    prefixes: &[IpNet],
+    machine: &Machine,
+) -> Result<(), Failure> {
+    let endpoints: Vec<String> = token
+        .hub_endpoints
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    message!("hub: {}", endpoints.join(", "));
+    message!("this site: {name}");
+    for prefix in prefixes {
+        let lan = machine.lans.iter().find(|lan| lan.prefix == *prefix);
+        let on = lan.map_or(String::new(), |lan| format!(" (on {})", lan.interface));
+        message!("  network behind it: {prefix}{on}");
+    }
+    for uplink in &machine.uplinks {
+        message!("  uplink: {} with {}", uplink.interface, uplink.address);
+    }
+    if args.yes {
+        return Ok(());
+    }
+    if !io::stdin().is_terminal() {
+        return Err(Failure::usage(
+            "standard input is no terminal, so name and networks cannot be confirmed",
+            "add --yes if they are right, or --name and --prefix",
+        ));
+    }
+    message!("Other sites will reach these networks. Is that right? [y/N]");
+    let mut answer = String::new();
+    // An unreadable answer is none.
+    let _ = io::stdin().lock().read_line(&mut answer);
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(Failure::new("nothing was done").hint("name others with --name and --prefix")),
+    }
+}
+
+fn list(prefixes: &[IpNet]) -> String {
+    let texts: Vec<String> = prefixes.iter().map(ToString::to_string).collect();
+    texts.join(", ")
+}
+
+/// A file beside another one.
+fn beside(file: &Path, name: &str) -> std::path::PathBuf {
+    file.with_file_name(name)
+}

@@ -1,0 +1,164 @@
+//! The tables of a network that `keiro init --hub` and `keiro join` write behind [`Template`](super::Template).
+
+use std::{fmt::Write, path::PathBuf};
+
+use ipnet::IpNet;
+
+use super::{Name, PeerEndpoint, template::quoted};
+use crate::key::PublicKey;
+
+/// A gateway's part in a network.
+#[derive(Clone, Debug, PartialEq)]
+pub enum NetworkTemplate {
+    Hub {
+        registry: PathBuf,
+        /// Where branches reach it.
+        endpoints: Vec<PeerEndpoint>,
+        tenant: TenantTemplate,
+    },
+    Branch {
+        hub: Name,
+        public_key: PublicKey,
+        preshared_key_file: PathBuf,
+        endpoints: Vec<PeerEndpoint>,
+        tenant: TenantTemplate,
+    },
+}
+
+/// The tenant of the network's packets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TenantTemplate {
+    pub name: Name,
+    pub id: u32,
+    /// Addresses of the device; may be empty.
+    pub addresses: Vec<IpNet>,
+    /// Networks behind this gateway.
+    pub prefixes: Vec<IpNet>,
+}
+
+impl NetworkTemplate {
+    /// The tables' text, to be written behind a [`Template`](super::Template).
+    pub fn render(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _ = match self {
+            Self::Hub {
+                registry,
+                endpoints,
+                tenant,
+            } => write!(
+                text,
+                "\n# This gateway is the hub of a network: `keiro invite NAME` invites a branch, and the registry has \
+                 them\n# all (docs/network.md). Branches reach the hub at `endpoint`.\n[network]\nregistry = {}\n\
+                 endpoint = {}\n{}",
+                quoted(&registry.display().to_string()),
+                list(endpoints),
+                tenant.render()
+            ),
+            Self::Branch {
+                hub,
+                public_key,
+                preshared_key_file,
+                endpoints,
+                tenant,
+            } => write!(
+                text,
+                "\n# This gateway is a branch of a network. What there is at the other sites it learns from its \
+                 hub\n# (docs/network.md).\n[network]\nhub = \"{hub}\"\n\n[[peer]]\nname = \"{hub}\"\n\
+                 public_key = \"{public_key}\"\npreshared_key_file = {}\nendpoint = {}\n{}",
+                quoted(&preshared_key_file.display().to_string()),
+                list(endpoints),
+                tenant.render()
+            ),
+        };
+        text
+    }
+}
+
+impl TenantTemplate {
+    fn render(&self) -> String {
+        let Self {
+            name,
+            id,
+            addresses,
+            prefixes,
+        } = self;
+        let table = match name.as_str() {
+            dotted if dotted.contains('.') => quoted(dotted),
+            name => name.to_owned(),
+        };
+        let addresses = match addresses[..] {
+            [] => String::new(),
+            _ => format!("addresses = {}\n", list(addresses)),
+        };
+        format!(
+            "\n# The network's packets. `prefixes` are the networks behind this gateway.\n[tenant.{table}]\n\
+             id = {id}\n{addresses}prefixes = {}\n",
+            list(prefixes)
+        )
+    }
+}
+
+/// A TOML array of texts.
+fn list<T: ToString>(values: &[T]) -> String {
+    let quoted: Vec<String> = values
+        .iter()
+        .map(|value| quoted(&value.to_string()))
+        .collect();
+    format!("[{}]", quoted.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::*, *};
+
+    fn tenant(name: &str) -> TenantTemplate {
+        TenantTemplate {
+            name: Name::new(name).unwrap(),
+            id: 1,
+            addresses: vec!["10.1.0.1/32".parse().unwrap()],
+            prefixes: vec!["10.1.0.0/24".parse().unwrap()],
+        }
+    }
+
+    fn parsed(network: &NetworkTemplate) -> Config {
+        let template = Template {
+            auto: true,
+            ..Template::example()
+        };
+        let text = template.render() + &network.render();
+        Config::parse(&text, "gateway.toml").unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn what_is_written_for_a_hub_is_read() {
+        for name in ["office", "a.b"] {
+            let config = parsed(&NetworkTemplate::Hub {
+                registry: PathBuf::from("/etc/keiro/\"network\"/registry.toml"),
+                endpoints: vec!["hub.example.net:7600".parse().unwrap()],
+                tenant: tenant(name),
+            });
+            let Some(Membership::Hub(hub)) = &config.network else {
+                panic!("{:?}", config.network);
+            };
+            assert_eq!(hub.endpoint.len(), 1);
+            assert_eq!(hub.registry.file_name().unwrap(), "registry.toml");
+            let found = config.tenant_named(name).unwrap();
+            assert_eq!(found.prefixes, tenant(name).prefixes);
+            assert_eq!(found.addresses, tenant(name).addresses);
+        }
+    }
+
+    #[test]
+    fn what_is_written_for_a_branch_is_read() {
+        let config = parsed(&NetworkTemplate::Branch {
+            hub: Name::new("hub").unwrap(),
+            public_key: PublicKey::from_bytes([7; 32]),
+            preshared_key_file: PathBuf::from("/etc/keiro/hub.psk"),
+            endpoints: vec!["192.0.2.1:7600".parse().unwrap()],
+            tenant: tenant("office"),
+        });
+        assert!(matches!(config.network, Some(Membership::Branch { .. })));
+        assert_eq!(config.peers[0].endpoint.len(), 1);
+    }
+}
