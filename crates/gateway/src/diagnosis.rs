@@ -6,7 +6,7 @@ use std::time::Duration;
 use keiro_control::{
     PublicKey,
     config::MTU_MIN,
-    protocol::{EventKind, KeyFault, PathRef, PathSnapshot, PeerSnapshot, PeerState},
+    protocol::{EventKind, KeyFault, PathRef, PathSnapshot, PathTrouble, PeerSnapshot, PeerState},
     rounded::duration,
 };
 use keiro_core::{self as core, Instant, Unanswered};
@@ -92,6 +92,20 @@ pub(crate) fn path_diagnosis(
     Some(match trouble {
         Trouble::OneWay => packets.one_way(has_keys),
         Trouble::Silent => packets.silent(has_keys),
+    })
+}
+
+/// What [`path_diagnosis`] is about; `None` like it.
+pub(crate) fn path_trouble(now: Instant, path: &core::PathSnapshot) -> Option<PathTrouble> {
+    if mtu_diagnosis(path).is_some() {
+        return Some(match path.is_too_small {
+            true => PathTrouble::TooSmall,
+            false => PathTrouble::SmallMtu,
+        });
+    }
+    Some(match Trouble::of(now, path.unanswered.as_ref()?)? {
+        Trouble::OneWay => PathTrouble::OneWay,
+        Trouble::Silent => PathTrouble::Silent,
     })
 }
 

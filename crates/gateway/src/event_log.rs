@@ -36,7 +36,7 @@ pub(crate) struct EventLog {
 
 /// What repeats.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Topic {
+pub(crate) struct Topic {
     /// The event's name.
     event: &'static str,
     /// The peer that can cause it; empty: none can.
@@ -115,11 +115,7 @@ impl EventLog {
 
     /// What an event repeats; `None`: it is always logged, since a person has caused it.
     fn topic(&self, kind: &EventKind) -> Option<Topic> {
-        let topic = Topic {
-            event: kind.name(),
-            peer: peer(kind).unwrap_or_default().to_owned(),
-            subject: subject(kind)?,
-        };
+        let topic = Topic::of(kind)?;
         let is_full = self.recent.len() >= SUBJECTS_MAX;
         if self.recent.contains_key(&topic) || !is_full && self.has_room_of(&topic.peer) {
             return Some(topic);
@@ -143,6 +139,22 @@ impl EventLog {
     fn has_room_of(&self, peer: &str) -> bool {
         let of_peer = self.recent.keys().filter(|topic| topic.peer == peer);
         peer.is_empty() || of_peer.count() < SUBJECTS_OF_PEER_MAX
+    }
+}
+
+impl Topic {
+    /// `None`: a person has caused it.
+    pub(crate) fn of(kind: &EventKind) -> Option<Self> {
+        Some(Self {
+            event: kind.name(),
+            peer: peer(kind).unwrap_or_default().to_owned(),
+            subject: subject(kind)?,
+        })
+    }
+
+    /// The peer that can cause it; empty: none can.
+    pub(crate) fn peer(&self) -> &str {
+        &self.peer
     }
 }
 

@@ -241,7 +241,7 @@ pub fn paths_now(written: &Config) -> PathsNow {
     let mut watch = NetworkWatch::open().ok();
     let Ok(network) = look(watch.as_mut(), written) else {
         return PathsNow {
-            config: written.clone(),
+            config: written.resolved(&Found::default()),
             auto: Vec::new(),
             problems: Vec::new(),
         };

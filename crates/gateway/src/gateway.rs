@@ -40,6 +40,7 @@ use crate::{
     network_channel::DocumentCounts,
     packet_trace::PacketTraces,
     planning::{Plan, PlannerInput},
+    recent_events::RecentEvents,
     replan_backoff::Backoff,
     running_settings::RunningSettings,
     site::Site,
@@ -140,6 +141,7 @@ pub(crate) struct EventLoop {
     /// Clients of the control server while it is answering.
     pub(crate) control_clients: usize,
     pub(crate) log: EventLog,
+    pub(crate) recent: RecentEvents,
     pub(crate) _socket_files: SocketFiles,
 }
 
@@ -165,7 +167,9 @@ impl Gateway {
         if let Some(line) = self.events.log.on_event(Stopwatch::now(), &kind) {
             line.write();
         }
-        self.send_to_monitors(event_now(kind));
+        let event = event_now(kind);
+        self.events.recent.on_event(Stopwatch::now(), &event);
+        self.send_to_monitors(event);
     }
 
     pub(crate) fn send_to_monitors(&mut self, event: Event) {

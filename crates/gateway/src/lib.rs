@@ -34,6 +34,7 @@ mod planned_terms;
 mod planning;
 mod privileges;
 mod qlog;
+mod recent_events;
 mod record_history;
 mod reload;
 mod replan;

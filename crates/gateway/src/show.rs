@@ -38,7 +38,7 @@ use crate::{
         figures::{AppFigures, TcpListenerFigures},
         measure::DelayQuantiles,
     },
-    diagnosis::{path_diagnosis, problems},
+    diagnosis::{path_diagnosis, path_trouble, problems},
     error_response::internal,
     explain::{NO_CONTROLLER, Subject, delay_terms, excess_loss, shared_line},
     gateway::Gateway,
@@ -241,6 +241,7 @@ impl<'a> View<'a> {
             message_receivers: self.snapshot.message_receivers,
             handshakes: Stats(self.snapshot.endpoint.stats),
             history: gateway.history.snapshot(),
+            recent_events: gateway.events.recent.snapshot(Stopwatch::now()),
         }
     }
 
@@ -415,6 +416,7 @@ impl<'a> View<'a> {
             why: status.map(|status| status.why.clone()).unwrap_or_default(),
             diagnosis: path_diagnosis(self.snapshot.at, live, session.key_since.is_some())
                 .filter(|_| !live.is_abandoned),
+            trouble: path_trouble(self.snapshot.at, live).filter(|_| !live.is_abandoned),
             trusted_in_seconds: self
                 .gateway
                 .planning

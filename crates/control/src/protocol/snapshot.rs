@@ -105,6 +105,22 @@ pub struct StatusSnapshot {
     /// Whether what is measured is kept over a restart.
     #[serde(default)]
     pub history: HistorySnapshot,
+    /// Events of the last ten minutes that say why something does not work, the latest of each kind and subject;
+    /// absent: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recent_events: Vec<RecentEvent>,
+}
+
+/// Events of one kind about one subject.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RecentEvent {
+    /// The latest of them.
+    pub event: Event,
+    /// How many there were since there was none for ten minutes.
+    pub count: u64,
+    /// How long ago the latest was.
+    pub age_seconds: f64,
 }
 
 /// Whether predictions can be relied on.
@@ -143,6 +159,9 @@ pub struct PathSnapshot {
     /// wrong, or it is too soon to say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diagnosis: Option<String>,
+    /// What `diagnosis` is about; absent like it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<PathTrouble>,
     /// An application whose path is good is not moved here until this path has stayed up for so
     /// long; absent: it may be, or the path is not up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -272,6 +291,24 @@ pub enum PathState {
     /// A challenge is on its way.
     Validating,
     /// A state of a newer gateway.
+    #[serde(other)]
+    Unknown,
+}
+
+/// What the packets on a path show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum PathTrouble {
+    /// Nothing comes.
+    Silent,
+    /// The peer's packets come, and ours are not answered.
+    OneWay,
+    /// Short packets are answered and none of 576 bytes, so that it is not used.
+    TooSmall,
+    /// It is used, and packets of 1280 bytes do not pass.
+    SmallMtu,
+    /// A trouble of a newer gateway.
     #[serde(other)]
     Unknown,
 }
