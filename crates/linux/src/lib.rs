@@ -36,3 +36,4 @@ pub mod udp;
 pub mod unix;
 pub mod uplink;
 pub mod vrf;
+pub mod way;

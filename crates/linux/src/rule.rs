@@ -1,11 +1,14 @@
 //! Policy rules that select a table by source address or drop packets of an interface to a prefix, and rules
 //! of others that would be evaluated before them.
 
-use std::{fmt, net::IpAddr};
+use std::{fmt, io, net::IpAddr};
 
 use ipnet::{IpNet, Ipv6Net};
 
-use crate::netlink::{Batch, Message, u8_of, u32_of};
+use crate::{
+    netlink::{self, Batch, DUMP, Message, Refusal, u8_of, u32_of},
+    route::PROTOCOL,
+};
 
 /// Packets from an address look up a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -178,6 +181,32 @@ impl Listed {
         before && !self.is_selective() && catches && self.is_not_local()
     }
 }
+
+/// Rules of other programs that are evaluated before the priority, in the syntax of `ip`, in their order. The
+/// kernel's own are left out. At most some; for messages.
+///
+/// # Errors
+/// The kernel does not answer.
+pub fn foreign_before(priority: u32, ipv6: bool) -> io::Result<Vec<String>> {
+    let mut socket = netlink::Socket::open(libc::NETLINK_ROUTE)?;
+    let write = |batch: &mut Batch| write_all(batch, ipv6);
+    let listed = socket.list(GET, DUMP, write, |found: &mut Vec<Listed>, message| {
+        found.extend(read(&message).filter(|_| found.len() < FOREIGN_MAX));
+    });
+    let mut foreign = listed.map_err(Refusal::into_io)?;
+    foreign.retain(|rule| {
+        let is_kernels = rule.table == Some(TABLE_LOCAL) || rule.protocol == RTPROT_KERNEL;
+        rule.protocol != PROTOCOL && !is_kernels && rule.priority < priority
+    });
+    foreign.sort_by_key(|rule| rule.priority);
+    Ok(foreign.iter().map(ToString::to_string).collect())
+}
+
+/// Rules that are looked at. Ours.
+const FOREIGN_MAX: usize = 4096;
+
+/// `RTPROT_KERNEL`.
+const RTPROT_KERNEL: u8 = 2;
 
 /// The message body of [`GET`], for all rules of one family.
 pub(crate) fn write_all(batch: &mut Batch, v6: bool) {

@@ -21,6 +21,8 @@ pub struct DefaultRoute {
     pub interface: Option<u32>,
     /// The router; `None`: the link leads to one neighbour only, or there are several.
     pub gateway: Option<IpAddr>,
+    /// The kernel has made it from a router advertisement (RFC 4861), and removes it at the end of its lifetime.
+    pub is_advertised: bool,
 }
 
 /// Asks for interfaces and routes.
@@ -46,6 +48,7 @@ const RTA_VIA: u16 = 18;
 /// Answers with the route itself instead of the way that a packet would take.
 const RTM_F_FIB_MATCH: u32 = 0x2000;
 const RTN_UNICAST: u8 = 1;
+const RTPROT_RA: u8 = 9;
 
 impl UplinkSocket {
     /// For the calling thread's network namespace, permanently.
@@ -131,7 +134,10 @@ fn default_route(message: &Message<'_>) -> Option<DefaultRoute> {
     let is_default = message.kind == RTM_NEWROUTE
         && header[1] <= DEFAULT_PREFIX_BITS_MAX
         && header[7] == RTN_UNICAST;
-    let mut found = DefaultRoute::default();
+    let mut found = DefaultRoute {
+        is_advertised: header[5] == RTPROT_RA,
+        ..DefaultRoute::default()
+    };
     let mut leads = false;
     for (kind, value) in attributes {
         match kind {
@@ -163,6 +169,7 @@ mod tests {
             Some(DefaultRoute {
                 interface: Some(3),
                 gateway,
+                is_advertised: false,
             })
         };
         assert_eq!(read(0, RTN_UNICAST, &oif), found(None));
