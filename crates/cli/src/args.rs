@@ -19,7 +19,8 @@ pub(crate) use self::measure::{
 
 const EXIT_STATUS: &str = "\
 Exit status: 0 done, 1 failed, 64 the command line is wrong.
-`keiro plan`: 0 nothing would change, 1 failed, 2 the plan changes something, 3 a latency target would be missed.";
+`keiro plan`: 0 nothing would change, 1 failed, 2 the plan changes something, 3 a latency target would be missed.
+`keiro doctor`: 0 nothing found, 1 something found, 2 not all could be checked.";
 
 /// Application-aware WAN edge: measures every path, predicts what each application will get,
 /// chooses paths so that every latency target is met, and explains the choice in numbers.
@@ -102,6 +103,15 @@ pub(crate) enum Command {
     Egress(Egress),
     /// The running gateway in a few lines
     Status(Query),
+    /// What keeps a gateway from its work, and what corrects it
+    ///
+    /// Looks at the machine, the configuration, the kernel's network, firewalls and the running gateway, and prints
+    /// what has a consequence, the most basic first. Watches for up to ten seconds what has just started. Run it as
+    /// root: others may not read firewalls.
+    #[command(
+        after_help = "Exit status: 0 nothing found, 1 something found, 2 not all could be checked, 64 the command line is wrong."
+    )]
+    Doctor(Doctor),
     /// What paths, applications and peers of the running gateway do
     #[command(subcommand)]
     Show(Show),
@@ -470,6 +480,16 @@ pub(crate) struct Query {
     #[command(flatten)]
     pub(crate) socket: Socket,
     /// Print a JSON document instead of text; units are in the names of its fields
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Doctor {
+    /// The configuration
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG_FILE, value_hint = ValueHint::FilePath)]
+    pub(crate) config: PathBuf,
+    /// Print a JSON document instead of text
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -1,6 +1,7 @@
 //! The commands, one module each, and which one is meant.
 
 mod config;
+mod doctor;
 mod egress;
 mod figures;
 mod flowstats;
@@ -58,6 +59,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Gateway(args) => gateway::gateway(&args).map(success),
         Command::Asbr(args) => egress::asbr(&args).map(success),
         Command::Egress(args) => egress::egress(&args).map(success),
+        Command::Doctor(args) => doctor::doctor(&args),
         Command::Status(query) => show::status(&query).map(success),
         Command::Show(args) => show::show_one(&args).map(success),
         Command::Monitor(args) => query::monitor(&args).map(success),
@@ -89,6 +91,7 @@ fn holds_secrets(command: &Command) -> bool {
             | Command::Revoke(_)
             | Command::Sites(_)
             | Command::Join(_)
+            | Command::Doctor(_)
             | Command::Gateway(_)
             | Command::Asbr(_)
             | Command::Egress(_)

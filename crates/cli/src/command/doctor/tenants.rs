@@ -1,0 +1,142 @@
+//! Tenants: their interfaces, forwarding, and the routes of their packets.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use keiro_control::{
+    config::{self, Config},
+    protocol::DeviceState,
+};
+use keiro_doctor::facts::{Lan, Tenant, TenantPeer, Way};
+use keiro_linux::{interface::Interface, rule, way::Query};
+
+use super::{
+    network::{Network, networks, setting},
+    running::Running,
+};
+
+/// The rules of tenants by interface come at this priority at the earliest. Keiro's.
+const TENANT_RULES: u32 = 7600;
+/// Hosts of a network of which one is asked for. Ours.
+const HOSTS_MAX: usize = 16;
+
+pub(super) fn look(network: &Network, config: &Config, running: Option<&Running>) -> Vec<Tenant> {
+    let tenants = config.tenants.iter();
+    tenants
+        .map(|tenant| one(network, config, tenant, running))
+        .collect()
+}
+
+fn one(
+    network: &Network,
+    config: &Config,
+    tenant: &config::Tenant,
+    running: Option<&Running>,
+) -> Tenant {
+    let said = running.and_then(|running| running.tenant(tenant.name.as_str()));
+    let lans: Vec<&Interface> = lans(network, tenant);
+    let device_problem = said.as_ref().and_then(|(said, _)| {
+        let why = said.device_problem.clone()?;
+        (said.device_state != DeviceState::Up).then_some((said.device_state, why))
+    });
+    let peers = tenant.peers.iter().map(|of| {
+        let peer = config[of.peer].name.to_string();
+        let refused = said.as_ref().and_then(|(_, refused)| refused.get(&*peer));
+        TenantPeer {
+            refused_packets: refused.copied().unwrap_or(0),
+            ways: match said.is_some() && device_problem.is_none() {
+                true => ways(network, &lans, &of.prefixes),
+                false => Vec::new(),
+            },
+            foreign_rules: foreign_rules(&of.prefixes),
+            prefixes: of.prefixes.clone(),
+            peer,
+        }
+    });
+    Tenant {
+        name: tenant.name.to_string(),
+        id: tenant.id.into(),
+        device: tenant.device.clone(),
+        has_table: tenant.table.is_some(),
+        prefixes: tenant.prefixes.clone(),
+        peers: peers.collect(),
+        lans: lans.iter().map(|lan| lan_of(lan)).collect(),
+        device_forwards: forwards(&tenant.device),
+        ingress_packets: said.as_ref().map_or(0, |(of, _)| of.stats.ingress_packets),
+        egress_packets: said.as_ref().map_or(0, |(of, _)| of.stats.egress_packets),
+        device_problem,
+    }
+}
+
+/// The interfaces that are configured, or those in whose network hosts of the tenant are.
+fn lans<'a>(network: &'a Network, tenant: &config::Tenant) -> Vec<&'a Interface> {
+    let is_of_prefix = |interface: &Interface| {
+        let near = networks(interface);
+        let is_inside = |net: &IpNet| tenant.prefixes.iter().any(|prefix| prefix.contains(net));
+        near.iter().any(is_inside)
+    };
+    let all = network.interfaces.iter();
+    let is_lan = |interface: &&Interface| match tenant.interfaces.is_empty() {
+        false => tenant.interfaces.contains(&interface.name),
+        true => interface.name != tenant.device && !interface.loopback && is_of_prefix(interface),
+    };
+    all.filter(is_lan).collect()
+}
+
+fn lan_of(interface: &Interface) -> Lan {
+    Lan {
+        interface: interface.name.clone(),
+        networks: networks(interface),
+        forwards: forwards(&interface.name),
+    }
+}
+
+/// Whether packets that come in by an interface are forwarded. In IPv6 the whole machine decides.
+fn forwards(interface: &str) -> [Option<bool>; 2] {
+    let v4 = setting(&format!("ipv4/conf/{interface}/forwarding"));
+    let is_there = setting(&format!("ipv6/conf/{interface}/forwarding")).is_some();
+    let v6 = setting("ipv6/conf/all/forwarding").filter(|_| is_there);
+    [v4, v6].map(|value| value.map(|value| value != 0))
+}
+
+/// Where packets of a host go that it sends to each of the prefixes.
+fn ways(network: &Network, lans: &[&Interface], prefixes: &[IpNet]) -> Vec<(IpNet, Way)> {
+    let way = |prefix: &IpNet| {
+        let to = host_of(prefix, &[])?;
+        let found = lans.iter().find_map(|lan| {
+            let own: Vec<IpAddr> = lan.addresses.iter().map(|address| address.ip).collect();
+            let near = networks(lan);
+            let near = near
+                .iter()
+                .find(|net| net.addr().is_ipv6() == to.is_ipv6())?;
+            let query = Query {
+                source: Some(host_of(near, &own)?),
+                incoming: Some(lan.index),
+                ..Query::to(to)
+            };
+            network.way(&query)
+        });
+        Some((*prefix, found?))
+    };
+    prefixes.iter().filter_map(way).collect()
+}
+
+/// An address of a host in a network that is none of these.
+fn host_of(network: &IpNet, but: &[IpAddr]) -> Option<IpAddr> {
+    // Of everything the first addresses are no host's.
+    let far: IpAddr = match network {
+        IpNet::V4(_) => Ipv4Addr::new(192, 0, 0, 8).into(),
+        IpNet::V6(_) => Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 1).into(),
+    };
+    if network.contains(&far) {
+        return Some(far);
+    }
+    let mut hosts = network.hosts().take(HOSTS_MAX);
+    hosts.find(|host| !but.contains(host))
+}
+
+fn foreign_rules(prefixes: &[IpNet]) -> Vec<String> {
+    let is_ipv6 = |prefix: &IpNet| prefix.addr().is_ipv6();
+    let v6 = !prefixes.is_empty() && prefixes.iter().all(is_ipv6);
+    rule::foreign_before(TENANT_RULES, v6).unwrap_or_default()
+}
