@@ -321,7 +321,7 @@ fn what_a_hub_sends_wrongly_is_refused() {
                 prefixes: Vec::new(),
             })
             .collect(),
-        ..sent.clone()
+        ..sent
     };
     let error = PublicRegistry::parse(&many.to_json()).expect_err("too many");
     assert!(error.to_string().contains("too many sites"), "{error}");

@@ -172,7 +172,7 @@ fn packets_to_a_site_that_is_away_and_those_at_their_last_hop_are_counted() {
         tunnels.deliver(&from(PEER, 0, &large), &mut reporter);
         taken += 1;
     }
-    assert_eq!(taken, (1 << 20_usize).div_ceil(1400));
+    assert_eq!(taken, (1_usize << 20).div_ceil(1400));
     tunnels.pass_on(Instant::ZERO, &mut endpoint);
     assert!(!tunnels.must_pass_on());
 }
