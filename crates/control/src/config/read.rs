@@ -14,7 +14,7 @@ use keiro_config::{
     Located, TableReader, boolean, choice, choice_or_unoffered, file_name, quantity,
     socket_address, type_name,
 };
-use keiro_units::Probability;
+use keiro_units::{ByteCount, Probability};
 use toml::{
     Spanned,
     de::{DeTable, DeValue},

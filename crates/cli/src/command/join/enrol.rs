@@ -123,6 +123,7 @@ impl Joining {
                     remote: Some(remote),
                     rate: None,
                     mtu_max: u16::try_from(uplink.mtu).unwrap_or(u16::MAX),
+                    probe_limit: None,
                 });
             }
             uplinks.push(Bound {

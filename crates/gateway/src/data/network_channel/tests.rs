@@ -137,6 +137,7 @@ impl Joining {
             remote: remote.map(|text| text.parse().unwrap()),
             rate: None,
             mtu_max: 1500,
+            probe_limit: None,
         };
         let mut provisional = PeerConfig::new(key.public_key());
         provisional.paths = vec![path(None)];
