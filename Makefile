@@ -95,6 +95,7 @@ man: build-lab ## man pages, in target/man
 	$(keiro-lab) man --output target/man
 
 deb: build-lab ## the Debian packages keiro and keiro-lab, in target/package
+	@scripts/setup package
 	@scripts/package
 
 test-package: deb ## installs the packages in a copy of this system, upgrades and purges them (needs root)
