@@ -281,7 +281,7 @@ impl Document for Inputs {
             )?;
         }
         for app in &self.apps {
-            name("app", &app.name)?;
+            app_name(&app.name)?;
             name("peer", &app.peer)?;
             quantity("length_bytes", app.length_bytes)?;
             quantity("interval_seconds", app.interval_seconds)?;
@@ -305,7 +305,7 @@ impl Document for SitePlan {
             name("gateway", gateway)?;
             count("apps", apps.len(), APPS_MAX)?;
             for (app, path) in apps {
-                name("app", app)?;
+                app_name(app)?;
                 name("path", path)?;
             }
         }
@@ -319,6 +319,14 @@ fn name(what: &str, text: &str) -> Result<(), DocumentError> {
     }
     let shown: String = text.chars().take(NAME_BYTES_MAX).collect();
     Err(value(format!("{what}: {shown:?} is not a name")))
+}
+
+/// The name of an application: of the file, or of a network and then with the site's, as `office@tokyo`.
+fn app_name(text: &str) -> Result<(), DocumentError> {
+    match text.split_once('@') {
+        Some((app, site)) => name("app", app).and_then(|()| name("app", site)),
+        None => name("app", text),
+    }
 }
 
 fn quantity(what: &str, number: f64) -> Result<(), DocumentError> {
@@ -393,6 +401,19 @@ mod tests {
             ..SitePlan::default()
         };
         assert_eq!(decode::<SitePlan>(&encode(&plan).unwrap()).unwrap(), plan);
+    }
+
+    #[test]
+    fn applications_of_a_network_have_the_names_of_application_and_site() {
+        let read = |app: &str| {
+            let mut inputs = inputs();
+            inputs.apps[0].name = app.to_owned();
+            encode(&inputs).and_then(|bytes| decode::<Inputs>(&bytes))
+        };
+        assert_eq!(read("office@tokyo").unwrap().apps[0].name, "office@tokyo");
+        for bad in ["office@", "@tokyo", "a@b@c", "office@..", "@"] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]
