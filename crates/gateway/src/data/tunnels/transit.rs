@@ -99,6 +99,8 @@ impl Tenant {
         // Both ends of a connection send segments that fit both ways.
         let back = self.peers.get(from).map(|peer| peer.max_inner_packet);
         mss::clamp(&mut data, header, room.min(back.unwrap_or(room)));
+        // Longer ones than one datagram has room for leave in parts.
+        let longest = with.endpoint.packet_max(*to, id, app).unwrap_or(0);
         let flow_hash = with.seed.number(&FlowKey::of(header)) as u32;
         let ecn = passing.ecn as u8;
         let stats = &mut self.counts.stats;
@@ -112,7 +114,7 @@ impl Tenant {
             let _ = with.endpoint.send_packet(with.now, *to, id, app, packet);
         };
         let length = data.len();
-        let is_sent = match length <= room.into() {
+        let is_sent = match length <= longest {
             true => {
                 send(data);
                 true
