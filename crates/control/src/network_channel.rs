@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     config::Name,
     key::{PresharedKey, PublicKey},
+    network::PublicRegistry,
 };
 
 /// The application of the documents. No name in a configuration may begin with [`RESERVED_PREFIX`].
@@ -27,7 +28,7 @@ pub const ENROL_BYTES_MAX: usize = 64 << 10;
 pub const SITE_PREFIXES_MAX: usize = 64;
 
 /// One message. Fields that a reader does not know are ignored.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Document {
     /// From a gateway that joins, to the hub.
@@ -36,6 +37,8 @@ pub enum Document {
     Enrolled(Box<Enrolled>),
     /// The hub does not have it.
     EnrolRefused(EnrolRefused),
+    /// From the hub to a site: what there is at all sites.
+    Registry(Box<PublicRegistry>),
     /// Of a newer release.
     #[serde(other)]
     Unknown,

@@ -83,6 +83,7 @@ impl Gateway {
                 next_check = Stopwatch::now() + self.check_interval();
                 self.check()?;
                 self.follow_registry();
+                self.retry_pushes()?;
                 self.end_idle_traces()?;
                 self.retry_uplinks();
                 self.tenants.repair(&self.config, &self.data)?;
@@ -285,6 +286,7 @@ impl Gateway {
         if is_device_lost {
             self.publish_device_events();
         }
+        self.push_registry()?;
         Ok(())
     }
 
@@ -300,6 +302,7 @@ impl Gateway {
         {
             return self.on_paths_wanted(*peer, *socket, *paths);
         }
+        self.sites.on_event(event);
         let (config, plan, input) = (&self.config, &self.planning.plan, &self.planning.input);
         let path_ids = self.active.path_ids();
         let numbers = |moved: &AppMove<'_>| {

@@ -56,6 +56,7 @@ impl Gateway {
 
     /// A document that was sent to a peer has ended.
     pub(crate) fn on_network_document_done(&mut self, peer: PeerId, is_delivered: bool) {
+        self.sites.on_sent(peer, is_delivered);
         if !is_delivered {
             self.counts.documents.undelivered += 1;
             let peer = self.active.peer_name(peer).unwrap_or_default();
@@ -132,14 +133,18 @@ impl Gateway {
                 self.enrol(id, &name, &key, &request)?;
                 Ok(None)
             }
+            Document::Registry(registry) if self.is_hub_of_this(index) => {
+                Ok(self.on_public_registry(*registry))
+            }
             Document::Unknown => {
                 self.counts.documents.unknown += 1;
                 Ok(None)
             }
-            // A gateway that joins may do nothing else, and the answers are for `keiro join`.
-            Document::Enrol(_) | Document::Enrolled(_) | Document::EnrolRefused(_) => {
-                Ok(Some(RefusalReason::Other))
-            }
+            // A gateway that joins may do nothing else, the answers are for `keiro join`, and the registry is the hub's.
+            Document::Enrol(_)
+            | Document::Enrolled(_)
+            | Document::EnrolRefused(_)
+            | Document::Registry(_) => Ok(Some(RefusalReason::Other)),
         }
     }
 }

@@ -5,16 +5,28 @@
 //! like a reload, so that only what changed is touched. One that is wrong is reported, and the last good one stays in
 //! force.
 
-use std::{fs, os::unix::fs::MetadataExt};
+mod pushes;
 
-use keiro_control::{
-    ConfigError,
-    config::{Config, Found, Membership},
-    network::NetworkState,
-    protocol::EventKind,
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    time::{Duration, SystemTime},
 };
 
-use crate::{follow_uplinks::look, gateway::Gateway, reload::Reloaded, uplinks::found_interfaces};
+use keiro_control::{
+    ConfigError, PublicKey,
+    config::{Config, Found, Membership},
+    network::{NetworkState, PublicRegistry},
+    network_channel::Document,
+    protocol::EventKind,
+};
+use keiro_core::{Event, PeerId, RefusalReason};
+
+use self::pushes::Pushes;
+use crate::{
+    data::command::DataThreadGone, follow_uplinks::look, gateway::Gateway, reload::Reloaded,
+    uplinks::found_interfaces,
+};
 
 /// What is known of the network, and the configuration that it is added to.
 pub(crate) struct Sites {
@@ -25,6 +37,11 @@ pub(crate) struct Sites {
     read: Option<FileState>,
     /// Why the registry as it is now is not in force; `None`: it is.
     rejected: Option<String>,
+    /// Numbers this run of the gateway.
+    incarnation: u64,
+    /// Of the registry.
+    revision: u64,
+    pushes: Pushes,
 }
 
 /// By which a changed file is noticed: a file that is replaced is another one.
@@ -42,12 +59,17 @@ impl Sites {
     ///
     /// # Errors
     /// The registry is wrong.
-    pub(crate) fn load(of_file: Config) -> Result<Self, ConfigError> {
+    pub(crate) fn load(of_file: Config, now: SystemTime) -> Result<Self, ConfigError> {
+        let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH);
+        let since_1970 = since_1970.unwrap_or(Duration::ZERO);
         let mut sites = Self {
             of_file,
             state: NetworkState::default(),
             read: None,
             rejected: None,
+            incarnation: u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX),
+            revision: 0,
+            pushes: Pushes::default(),
         };
         let prepared = sites.prepare(sites.of_file.clone())?;
         sites.take(prepared);
@@ -61,10 +83,19 @@ impl Sites {
     pub(crate) fn prepare(&self, of_file: Config) -> Result<PreparedSites, ConfigError> {
         // Looked at before it is read: what changes meanwhile is read again.
         let read = registry_of(&of_file);
-        let state = NetworkState::load(&of_file)?;
-        if let Some(problem) = NetworkState::problem(&of_file) {
-            tracing::warn!("{problem}");
-        }
+        let hub = hub_key(&of_file);
+        let state = match &self.state {
+            // What this run has heard is newer than what was kept, and may not have been kept.
+            NetworkState::Branch(_) if hub.is_some() && hub == hub_key(&self.of_file) => {
+                self.state.clone()
+            }
+            _ => {
+                if let Some(problem) = NetworkState::problem(&of_file) {
+                    tracing::warn!("{problem}");
+                }
+                NetworkState::load(&of_file)?
+            }
+        };
         Ok(PreparedSites {
             of_file,
             state,
@@ -78,6 +109,10 @@ impl Sites {
             state,
             read,
         } = prepared;
+        // What the hub's own file says of the tenant is a part of what sites get.
+        if state != self.state || !self.of_file.diff(&of_file).tenants.is_nothing() {
+            self.revision += 1;
+        }
         (self.of_file, self.state, self.read) = (of_file, state, read);
         self.rejected = None;
     }
@@ -90,6 +125,30 @@ impl Sites {
     /// The configuration with the sites.
     pub(crate) fn config(&self) -> Config {
         self.state.applied_to(&self.of_file)
+    }
+
+    /// A peer has come up or gone down.
+    pub(crate) fn on_event(&mut self, event: &Event) {
+        match event {
+            Event::PeerUp { peer } => self.pushes.on_up(*peer),
+            Event::PeerDown { peer, .. } => self.pushes.on_down(*peer),
+            _ => {}
+        }
+    }
+
+    /// A document for a peer has ended.
+    pub(crate) fn on_sent(&mut self, peer: PeerId, is_delivered: bool) {
+        self.pushes.on_done(peer, is_delivered);
+    }
+
+    /// The part of the registry for the site that is the peer of this name.
+    fn public_part(&self, peer: &str) -> Option<PublicRegistry> {
+        let NetworkState::Hub(registry) = &self.state else {
+            return None;
+        };
+        let name = registry.sites.keys().find(|name| name.as_str() == peer)?;
+        let number = [self.incarnation, self.revision];
+        PublicRegistry::of_site(registry, &self.of_file, name, number)
     }
 
     /// The registry's file is another one than was read.
@@ -112,6 +171,14 @@ impl PreparedSites {
     /// The configuration with the sites.
     pub(crate) fn config(&self) -> Config {
         self.state.applied_to(&self.of_file)
+    }
+}
+
+/// The key of a branch's hub; `None`: it is no branch.
+fn hub_key(config: &Config) -> Option<PublicKey> {
+    match config.network {
+        Some(Membership::Branch { hub }) => Some(config[hub].public_key),
+        Some(Membership::Hub(_)) | None => None,
     }
 }
 
@@ -148,7 +215,9 @@ impl Gateway {
         match self.sites.prepare(of_file) {
             // It says the same as before.
             Ok(prepared) if prepared.state == self.sites.state => self.sites.take(prepared),
-            Ok(prepared) => self.adopt_sites(prepared),
+            Ok(prepared) => {
+                self.adopt_sites(prepared);
+            }
             Err(error) => {
                 self.sites.read = read;
                 let problems = error.problems();
@@ -159,7 +228,79 @@ impl Gateway {
         }
     }
 
-    fn adopt_sites(&mut self, prepared: PreparedSites) {
+    /// Whether the peer in this place is the hub of this branch.
+    pub(crate) fn is_hub_of_this(&self, index: usize) -> bool {
+        matches!(&self.sites.of_file.network, Some(Membership::Branch { hub }) if hub.0 == index)
+    }
+
+    /// What the hub has sent; kept for the next start, and applied. Why it is refused; `None`: it is not.
+    pub(crate) fn on_public_registry(&mut self, registry: PublicRegistry) -> Option<RefusalReason> {
+        if let Err(error) = registry.check() {
+            let text = format!("what the hub has sent is not taken: {error}");
+            self.reject_sites(text.clone(), 1, text);
+            return Some(RefusalReason::Other);
+        }
+        let known = match &self.sites.state {
+            NetworkState::Branch(known) => Some(&**known),
+            NetworkState::Hub(_) | NetworkState::Nothing => None,
+        };
+        if self.draining || !registry.follows(known) {
+            return None;
+        }
+        let is_news = known.is_none_or(|known| !registry.says_the_same(known));
+        let prepared = PreparedSites {
+            of_file: self.sites.of_file.clone(),
+            state: NetworkState::Branch(Box::new(registry.clone())),
+            read: None,
+        };
+        if !is_news {
+            self.sites.take(prepared);
+            return None;
+        }
+        // What cannot be applied must not keep the next start from it.
+        if self.adopt_sites(prepared)
+            && let Err(error) = registry.keep(&self.sites.of_file.gateway.state_directory)
+        {
+            tracing::warn!(
+                %error,
+                "the sites of the network are not kept; after a restart they are unknown until the hub is reached"
+            );
+        }
+        None
+    }
+
+    /// Sends the registry to sites that do not have it as it is now.
+    pub(crate) fn push_registry(&mut self) -> Result<(), DataThreadGone> {
+        if !self.sites.pushes.take_news() {
+            return Ok(());
+        }
+        let (active, revision) = (&self.active, self.sites.revision);
+        let is_there = |peer| active.peer_name(peer).is_some();
+        self.sites.pushes.retain(is_there);
+        while let Some(peer) = self.sites.pushes.poll(revision) {
+            let name = self.active.peer_name(peer).map(str::to_owned);
+            let part = name
+                .as_deref()
+                .and_then(|name| self.sites.public_part(name));
+            match name.zip(part) {
+                Some((name, part)) => {
+                    self.send_network_document(&name, &Document::Registry(Box::new(part)))?;
+                }
+                // It is a peer of the file, or has an invitation alone.
+                None => self.sites.pushes.on_down(peer),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends again what was lost.
+    pub(crate) fn retry_pushes(&mut self) -> Result<(), DataThreadGone> {
+        self.sites.pushes.on_timeout();
+        self.push_registry()
+    }
+
+    /// Whether they are in force now.
+    fn adopt_sites(&mut self, prepared: PreparedSites) -> bool {
         let written = prepared.config();
         match self.try_adopt_sites(&written) {
             Ok(Reloaded {
@@ -173,12 +314,14 @@ impl Gateway {
                     self.publish(EventKind::Reloaded { changes });
                 }
                 self.publish_device_events();
+                true
             }
             Err(error) => {
                 // It is tried again when the file changes.
                 self.sites.read = prepared.read;
                 let text = format!("{error:#}");
                 self.reject_sites(text.clone(), 1, text);
+                false
             }
         }
     }

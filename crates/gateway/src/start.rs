@@ -88,7 +88,7 @@ impl Gateway {
         for warning in of_file.warnings() {
             tracing::warn!("{warning}");
         }
-        let sites = Sites::load(of_file)?;
+        let sites = Sites::load(of_file, SystemTime::now())?;
         let written = sites.config();
         let (private_key, public_key) = own_keys(&written)?;
         if let Some(run_as) = run_as {

@@ -48,6 +48,13 @@ pub struct Changes {
     pub changed: Vec<String>,
 }
 
+impl Changes {
+    /// Nothing changed.
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 impl ConfigDiff {
     /// Nothing changed.
     pub fn is_empty(&self) -> bool {
@@ -74,7 +81,7 @@ impl fmt::Display for ConfigDiff {
         ];
         let mut separator = "";
         for (kind, changes) in kinds {
-            if *changes == Changes::default() {
+            if changes.is_nothing() {
                 continue;
             }
             write!(f, "{separator}{kind}")?;

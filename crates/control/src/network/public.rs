@@ -189,7 +189,11 @@ impl PublicRegistry {
         Ok(())
     }
 
-    fn check(&self) -> Result<(), PublicError> {
+    /// Refuses what no registry has.
+    ///
+    /// # Errors
+    /// As [`PublicRegistry::parse`].
+    pub fn check(&self) -> Result<(), PublicError> {
         if self.sites.len() > SITES_MAX {
             return Err(PublicError::TooMany("sites"));
         }

@@ -319,7 +319,9 @@ impl Joining {
                 return Ok(*enrolled);
             }
             Document::EnrolRefused(refused) => refused,
-            Document::Enrol(_) | Document::Unknown => unreachable!("these are no answers"),
+            Document::Enrol(_) | Document::Registry(_) | Document::Unknown => {
+                unreachable!("these are no answers")
+            }
         };
         let EnrolRefused {
             reason,

@@ -1,0 +1,167 @@
+//! Which site has heard which revision of the registry.
+//!
+//! Decides to whom the hub sends it next. Sending is the gateway's.
+
+use std::collections::BTreeMap;
+
+use keiro_core::PeerId;
+
+/// Sites that the registry is under way to at once; the others wait for these. Ours: a registry of 1 MiB then takes
+/// 16 MiB.
+const UNDER_WAY_MAX: usize = 16;
+
+/// The sites that are up.
+#[derive(Debug, Default)]
+pub(crate) struct Pushes {
+    sites: BTreeMap<PeerId, Push>,
+    /// Something has happened since the last look, because of which one may be due.
+    has_news: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Push {
+    /// It has heard nothing since it is up, or what was sent was lost.
+    Due,
+    UnderWay(u64),
+    Heard(u64),
+}
+
+impl Pushes {
+    /// A peer is up, perhaps anew: a branch may have lost what it heard before.
+    pub(crate) fn on_up(&mut self, peer: PeerId) {
+        self.sites.insert(peer, Push::Due);
+        self.has_news = true;
+    }
+
+    pub(crate) fn on_down(&mut self, peer: PeerId) {
+        self.sites.remove(&peer);
+    }
+
+    /// What was sent to a peer has ended.
+    pub(crate) fn on_done(&mut self, peer: PeerId, is_delivered: bool) {
+        if let Some(push) = self.sites.get_mut(&peer)
+            && let Push::UnderWay(revision) = *push
+        {
+            // What was lost is sent again after a while.
+            (*push, self.has_news) = match is_delivered {
+                true => (Push::Heard(revision), true),
+                false => (Push::Due, self.has_news),
+            };
+        }
+    }
+
+    /// What was lost is due again, and so is another revision.
+    pub(crate) fn on_timeout(&mut self) {
+        self.has_news = true;
+    }
+
+    /// Whether [`poll`](Self::poll) may give a peer.
+    pub(crate) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.has_news)
+    }
+
+    /// Forgets peers that are none any more.
+    pub(crate) fn retain(&mut self, is_there: impl Fn(PeerId) -> bool) {
+        self.sites.retain(|peer, _| is_there(*peer));
+    }
+
+    /// To which peer this revision is to be sent now, which is taken as sent; `None`: all have it, or it is under
+    /// way to enough of them.
+    pub(crate) fn poll(&mut self, revision: u64) -> Option<PeerId> {
+        if self.under_way() >= UNDER_WAY_MAX {
+            return None;
+        }
+        let is_due = |push: &Push| match push {
+            Push::Due => true,
+            // One after the other, so that a newer one does not overtake it.
+            Push::UnderWay(_) => false,
+            Push::Heard(heard) => *heard != revision,
+        };
+        let (peer, push) = self.sites.iter_mut().find(|(_, push)| is_due(push))?;
+        *push = Push::UnderWay(revision);
+        Some(*peer)
+    }
+
+    fn under_way(&self) -> usize {
+        let is_under_way = |push: &&Push| matches!(push, Push::UnderWay(_));
+        self.sites.values().filter(is_under_way).count()
+    }
+
+    #[cfg(test)]
+    fn check_invariants(&self) {
+        assert!(self.under_way() <= UNDER_WAY_MAX, "pushes under way");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn polled(pushes: &mut Pushes, revision: u64) -> Vec<u32> {
+        let mut peers = Vec::new();
+        while let Some(peer) = pushes.poll(revision) {
+            pushes.check_invariants();
+            peers.push(peer.0);
+        }
+        peers
+    }
+
+    #[test]
+    fn each_site_hears_each_revision_once_and_again_after_it_was_away() {
+        let mut pushes = Pushes::default();
+        for peer in [1, 2] {
+            pushes.on_up(PeerId(peer));
+        }
+        assert!(pushes.take_news() && !pushes.take_news());
+        assert_eq!(polled(&mut pushes, 1), [1, 2]);
+        assert_eq!(
+            polled(&mut pushes, 2),
+            [] as [u32; 0],
+            "the first is under way"
+        );
+        pushes.on_done(PeerId(1), true);
+        assert_eq!(polled(&mut pushes, 1), [] as [u32; 0]);
+        assert_eq!(polled(&mut pushes, 2), [1]);
+        // What was lost is sent again, with what is right by then.
+        assert!(pushes.take_news());
+        pushes.on_done(PeerId(2), false);
+        assert!(!pushes.take_news(), "not at once");
+        pushes.on_timeout();
+        assert!(pushes.take_news());
+        assert_eq!(polled(&mut pushes, 2), [2]);
+        for peer in [1, 2] {
+            pushes.on_done(PeerId(peer), true);
+            // Of something else that was sent to it.
+            pushes.on_done(PeerId(peer), false);
+        }
+        assert_eq!(polled(&mut pushes, 2), [] as [u32; 0]);
+        pushes.on_up(PeerId(2));
+        assert_eq!(polled(&mut pushes, 2), [2]);
+        pushes.on_down(PeerId(2));
+        pushes.on_done(PeerId(2), false);
+        assert_eq!(polled(&mut pushes, 3), [1]);
+        pushes.retain(|peer| peer != PeerId(1));
+        assert_eq!(polled(&mut pushes, 4), [] as [u32; 0]);
+    }
+
+    #[test]
+    fn a_thousand_sites_hear_it_in_turns() {
+        let mut pushes = Pushes::default();
+        for peer in 0..1000 {
+            pushes.on_up(PeerId(peer));
+        }
+        let mut heard = 0;
+        loop {
+            let sent = polled(&mut pushes, 1);
+            if sent.is_empty() {
+                break;
+            }
+            assert!(sent.len() <= UNDER_WAY_MAX);
+            heard += sent.len();
+            for peer in sent {
+                pushes.on_done(PeerId(peer), true);
+            }
+        }
+        assert_eq!(heard, 1000);
+    }
+}
