@@ -75,7 +75,7 @@ pub struct Machine {
     pub tun: Tun,
     /// What is wrong with the private key's file, with what to do.
     pub key_problem: Option<String>,
-    /// A file of Keiro's that was written later than it is now, and by how much.
+    /// A file of the gateway's state that was written later than it is now, and by how much.
     pub clock_behind: Option<(String, Duration)>,
 }
 

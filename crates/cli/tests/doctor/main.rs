@@ -230,6 +230,21 @@ fn a_narrow_line_whose_router_says_nothing_is_named() {
 }
 
 #[test]
+fn a_line_that_passes_one_direction_only_is_named() {
+    let sites = Sites::start(&Setup::default());
+    sites.await_up();
+    sites.nft_of(
+        "isp",
+        &[
+            "add table inet f",
+            "add chain inet f forwarded { type filter hook forward priority 0; policy accept; }",
+            "add rule inet f forwarded oifname core drop",
+        ],
+    );
+    sites.expect(TOKYO, "one_way", "peer", Some("osaka"));
+}
+
+#[test]
 fn a_clock_that_has_gone_back_is_named_at_both_ends() {
     let mut sites = Sites::start(&Setup::default());
     sites.await_up();
@@ -317,6 +332,7 @@ fn a_file_that_is_missing_or_wrong_is_named() {
 #[test]
 fn a_user_who_may_not_look_gets_no_clean_bill() {
     let sites = Sites::start(&Setup::default());
+    sites.await_up();
     let file = shown(&sites.file(TOKYO));
     let host = sites.lab.host("tokyo").expect("a host");
     let mut command = host.command("setpriv");

@@ -69,7 +69,7 @@ pub(super) static FORWARD_BLOCKED: Cause = Cause {
                 continue;
             };
             let owner = match facts.firewall.owner(place) {
-                Owner::Docker => ", whose policy Docker has set",
+                Owner::Docker => ", whose policy Docker has set,",
                 Owner::Ufw => " of ufw",
                 Owner::Firewalld => " of firewalld",
                 Owner::Rules => "",

@@ -101,7 +101,8 @@ pub(super) static CLOCK_BEHIND: Cause = Cause {
         let Some((file, behind)) = &facts.machine.clock_behind else {
             return Vec::new();
         };
-        let has_consequence = facts.gateway.is_none() || facts.peers_down().next().is_some();
+        let is_stopped = facts.gateway.is_none() && !facts.may_not_ask;
+        let has_consequence = is_stopped || facts.peers_down().next().is_some();
         if behind.as_secs() < CLOCK_TOLERANCE_HOURS * 3600 || !has_consequence {
             return Vec::new();
         }

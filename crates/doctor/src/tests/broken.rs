@@ -94,8 +94,7 @@ const UFW: &str = "*filter\n:INPUT DROP [0:0]\n:FORWARD DROP [0:0]\n:ufw-before-
 /// What is wrong, the facts, the cause, what it is about and a part of what is to be done.
 type Case = (Facts, &'static str, Subject, &'static str);
 
-fn machine() -> Vec<Case> {
-    let path = |name: &str| Subject::Path(name.to_owned());
+fn configurations() -> Vec<Case> {
     let configuration = |problem| {
         let facts = with(Facts::default(), |facts| {
             facts.configuration.file = "/etc/keiro/gateway.toml".to_owned();
@@ -109,14 +108,6 @@ fn machine() -> Vec<Case> {
         count: 2,
     };
     let (invalid, _) = configuration(invalid);
-    let key = "/k: others can read or write this key (mode 0644); run `chmod 600 /k`";
-    let no_device = |facts: &mut Facts| {
-        facts.tenants[0].device_problem = Some((DeviceState::Missing, "not made".to_owned()));
-    };
-    let behind = (
-        "/etc/keiro/gateway.toml".to_owned(),
-        Duration::from_secs(86_400),
-    );
     vec![
         (missing, "no_configuration", of_file.clone(), "keiro init"),
         (
@@ -125,6 +116,35 @@ fn machine() -> Vec<Case> {
             of_file.clone(),
             "keiro config check",
         ),
+        (
+            with(branch(), |facts| {
+                facts.gateway.as_mut().unwrap().rejected = Some("gateway.toml:3".to_owned());
+            }),
+            "rejected_configuration",
+            of_file.clone(),
+            "keiro reload",
+        ),
+        (
+            with(branch(), |facts| {
+                facts.gateway.as_mut().unwrap().needs_restart = vec!["metrics".to_owned()];
+            }),
+            "needs_restart",
+            of_file,
+            "systemctl restart",
+        ),
+    ]
+}
+
+fn machine() -> Vec<Case> {
+    let key = "/k: others can read or write this key (mode 0644); run `chmod 600 /k`";
+    let no_device = |facts: &mut Facts| {
+        facts.tenants[0].device_problem = Some((DeviceState::Missing, "not made".to_owned()));
+    };
+    let behind = (
+        "/var/lib/keiro/plan".to_owned(),
+        Duration::from_secs(86_400),
+    );
+    vec![
         (
             with(branch(), |facts| {
                 facts.machine.key_problem = Some(key.to_owned());
@@ -167,22 +187,6 @@ fn machine() -> Vec<Case> {
         ),
         (
             with(branch(), |facts| {
-                facts.gateway.as_mut().unwrap().rejected = Some("gateway.toml:3".to_owned());
-            }),
-            "rejected_configuration",
-            of_file.clone(),
-            "keiro reload",
-        ),
-        (
-            with(branch(), |facts| {
-                facts.gateway.as_mut().unwrap().needs_restart = vec!["metrics".to_owned()];
-            }),
-            "needs_restart",
-            of_file,
-            "systemctl restart",
-        ),
-        (
-            with(branch(), |facts| {
                 facts.gateway.as_mut().unwrap().has_net_admin = Some(false);
                 no_device(facts);
             }),
@@ -198,24 +202,15 @@ fn machine() -> Vec<Case> {
             Subject::Gateway,
             "etcdctl endpoint health",
         ),
-        (
-            with(branch(), |facts| {
-                facts.uplinks[0].ignores_router_advertisements = true;
-            }),
-            "router_advertisements_ignored",
-            path("wan0"),
-            "net.ipv6.conf.eth0.accept_ra=2",
-        ),
     ]
 }
 
-fn uplinks() -> Vec<Case> {
+fn uplink_problems() -> Vec<Case> {
     let wan1 = || Subject::Path("wan1".to_owned());
     let moved = UplinkProblem::AddressNotHere {
         address: "198.51.100.2".parse().unwrap(),
         instead: Some(("wwan0".to_owned(), "198.51.100.9".parse().unwrap())),
     };
-    let lost = |facts: &mut Facts| facts.uplinks[1].remotes[0].outgoing = Some(Way::Nowhere);
     vec![
         (
             wan1_problem(UplinkProblem::NoInterface),
@@ -253,6 +248,13 @@ fn uplinks() -> Vec<Case> {
             wan1(),
             "interface = \"wwan0\"",
         ),
+    ]
+}
+
+fn routes() -> Vec<Case> {
+    let wan1 = || Subject::Path("wan1".to_owned());
+    let lost = |facts: &mut Facts| facts.uplinks[1].remotes[0].outgoing = Some(Way::Nowhere);
+    vec![
         (
             with(wan1_down(), |facts| {
                 lost(facts);
@@ -277,6 +279,20 @@ fn uplinks() -> Vec<Case> {
             wan1(),
             "net.ipv4.conf.wwan0.rp_filter=2",
         ),
+        (
+            with(branch(), |facts| {
+                facts.uplinks[0].ignores_router_advertisements = true;
+            }),
+            "router_advertisements_ignored",
+            Subject::Path("wan0".to_owned()),
+            "net.ipv6.conf.eth0.accept_ra=2",
+        ),
+    ]
+}
+
+fn paths() -> Vec<Case> {
+    let wan1 = || Subject::Path("wan1".to_owned());
+    vec![
         (
             trouble(wan1_down(), 1, PathTrouble::Silent),
             "path_silent",
@@ -326,7 +342,7 @@ fn uplinks() -> Vec<Case> {
     ]
 }
 
-fn peers() -> Vec<Case> {
+fn endpoints() -> Vec<Case> {
     let hub = || Subject::Peer(HUB.to_owned());
     let endpoint = |text: &str, addresses: Result<Vec<_>, String>| {
         with(hub_down(), |facts| {
@@ -334,6 +350,30 @@ fn peers() -> Vec<Case> {
             (endpoint.text, endpoint.addresses) = (text.to_owned(), addresses);
         })
     };
+    vec![
+        (
+            endpoint("hub.invalid:7600", Err("no such name".to_owned())),
+            "endpoint_unresolved",
+            hub(),
+            "getent ahosts hub.invalid",
+        ),
+        (
+            endpoint("branch:7600", Ok(vec!["192.0.2.2:7600".parse().unwrap()])),
+            "endpoint_is_this_machine",
+            hub(),
+            "write the peer's address",
+        ),
+        (
+            endpoint("branch:7600", Ok(vec!["127.0.1.1:7600".parse().unwrap()])),
+            "endpoint_is_this_machine",
+            hub(),
+            "/etc/hosts",
+        ),
+    ]
+}
+
+fn keys() -> Vec<Case> {
+    let hub = || Subject::Peer(HUB.to_owned());
     let versions = EventKind::VersionMismatch {
         peer: Some(HUB.to_owned()),
         remote: "203.0.113.2:7600".to_owned(),
@@ -358,24 +398,6 @@ fn peers() -> Vec<Case> {
     let not_of_peer = key(None, KeyFault::NotOfPeer);
     let preshared = key(Some(HUB), KeyFault::Preshared);
     vec![
-        (
-            endpoint("hub.invalid:7600", Err("no such name".to_owned())),
-            "endpoint_unresolved",
-            hub(),
-            "getent ahosts hub.invalid",
-        ),
-        (
-            endpoint("branch:7600", Ok(vec!["192.0.2.2:7600".parse().unwrap()])),
-            "endpoint_is_this_machine",
-            hub(),
-            "write the peer's address",
-        ),
-        (
-            endpoint("branch:7600", Ok(vec!["127.0.1.1:7600".parse().unwrap()])),
-            "endpoint_is_this_machine",
-            hub(),
-            "/etc/hosts",
-        ),
         (
             reported(hub_down(), not_ours, 1),
             "wrong_key",
@@ -412,6 +434,12 @@ fn peers() -> Vec<Case> {
             hub(),
             "the gateway at 203.0.113.3:7600",
         ),
+    ]
+}
+
+fn peers() -> Vec<Case> {
+    let hub = || Subject::Peer(HUB.to_owned());
+    vec![
         (
             with(branch_absent(), |facts| {
                 facts.peers[0].session.as_mut().unwrap().stale_handshakes = 2;
@@ -466,10 +494,6 @@ fn tenants() -> Vec<Case> {
         id: 9,
     };
     let (source, destination) = (AddressField::Source, AddressField::Destination);
-    let theirs = "10.2.0.0/16".parse().unwrap();
-    let elsewhere = |facts: &mut Facts| {
-        facts.tenants[0].peers[0].ways = vec![(theirs, Way::Interface("tailscale0".to_owned()))];
-    };
     vec![
         (
             with(branch(), |facts| {
@@ -525,6 +549,16 @@ fn tenants() -> Vec<Case> {
             blue(),
             "[tenant.blue]",
         ),
+    ]
+}
+
+fn tenants_networks() -> Vec<Case> {
+    let blue = || Subject::Tenant("blue".to_owned());
+    let theirs = "10.2.0.0/16".parse().unwrap();
+    let elsewhere = |facts: &mut Facts| {
+        facts.tenants[0].peers[0].ways = vec![(theirs, Way::Interface("tailscale0".to_owned()))];
+    };
+    vec![
         (
             with(branch(), |facts| {
                 facts.tenants[0].lans[0].networks = vec!["10.0.0.0/8".parse().unwrap()];
@@ -570,18 +604,6 @@ fn tenants() -> Vec<Case> {
             "net.ipv6.conf.all.forwarding=1",
         ),
         (
-            accepting(DOCKER),
-            "forward_blocked",
-            blue(),
-            "iptables -I DOCKER-USER -i eth1 -o t-blue -j ACCEPT",
-        ),
-        (
-            accepting(UFW),
-            "forward_blocked",
-            blue(),
-            "ufw route allow in on eth1 out on t-blue",
-        ),
-        (
             with(branch(), elsewhere),
             "routed_elsewhere",
             blue(),
@@ -619,16 +641,44 @@ fn firewalls() -> Vec<Case> {
         {"rule": {"family": "inet", "table": "filter", "chain": "input", "expr": [
             {"match": {"op": "in", "left": {"ct": {"key": "state"}}, "right": ["established", "related"]}},
             {"accept": null}]}}]}"#;
-    vec![(
-        blocked(input),
-        "input_blocked",
-        Subject::Path("wan0".to_owned()),
-        "nft insert rule inet filter input udp dport 7600 accept",
-    )]
+    let blue = || Subject::Tenant("blue".to_owned());
+    vec![
+        (
+            blocked(input),
+            "input_blocked",
+            Subject::Path("wan0".to_owned()),
+            "nft insert rule inet filter input udp dport 7600 accept",
+        ),
+        (
+            accepting(DOCKER),
+            "forward_blocked",
+            blue(),
+            "iptables -I DOCKER-USER -i eth1 -o t-blue -j ACCEPT",
+        ),
+        (
+            accepting(UFW),
+            "forward_blocked",
+            blue(),
+            "ufw route allow in on eth1 out on t-blue",
+        ),
+    ]
 }
 
 fn all() -> Vec<Case> {
-    [machine(), uplinks(), peers(), tenants(), firewalls()].concat()
+    [
+        configurations(),
+        machine(),
+        uplink_problems(),
+        routes(),
+        paths(),
+        endpoints(),
+        keys(),
+        peers(),
+        tenants(),
+        tenants_networks(),
+        firewalls(),
+    ]
+    .concat()
 }
 
 #[test]

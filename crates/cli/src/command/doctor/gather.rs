@@ -49,7 +49,7 @@ pub(super) fn gather(file: &Path) -> Gathered {
         Ok(_) => {}
     }
     match Config::load(file) {
-        Ok(config) => gathered.look(file, &config),
+        Ok(config) => gathered.look(&config),
         Err(error) => {
             let problems = error.problems();
             let first = problems.first().map(ToString::to_string);
@@ -63,9 +63,9 @@ pub(super) fn gather(file: &Path) -> Gathered {
 }
 
 impl Gathered {
-    fn look(&mut self, file: &Path, written: &Config) {
+    fn look(&mut self, written: &Config) {
         let facts = &mut self.facts;
-        facts.machine = machine::look(file, written);
+        facts.machine = machine::look(written);
         let resolved = paths_now(written).config;
         facts.peers = peers(written);
         let mut running = None;

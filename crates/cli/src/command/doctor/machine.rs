@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     io::ErrorKind,
-    path::{Path, PathBuf},
+    path::Path,
     time::{Duration, SystemTime},
 };
 
@@ -16,11 +16,11 @@ use keiro_doctor::facts::{Machine, Tun};
 /// Files of the state directory whose time is looked at. Ours.
 const FILES_MAX: usize = 1000;
 
-pub(super) fn look(file: &Path, config: &Config) -> Machine {
+pub(super) fn look(config: &Config) -> Machine {
     Machine {
         tun: tun(),
         key_problem: key_problem(&config.gateway.private_key_file),
-        clock_behind: clock_behind(file, config),
+        clock_behind: clock_behind(config),
     }
 }
 
@@ -56,17 +56,17 @@ fn tun() -> Tun {
     }
 }
 
-/// The file of Keiro's that was written the longest after now.
-fn clock_behind(file: &Path, config: &Config) -> Option<(String, Duration)> {
+/// The file of the gateway's state that was written the longest after now. Configuration and key may be from another
+/// machine.
+fn clock_behind(config: &Config) -> Option<(String, Duration)> {
     let now = SystemTime::now();
-    let state = fs::read_dir(&config.gateway.state_directory);
-    let state = state.into_iter().flatten().flatten().take(FILES_MAX);
-    let own = [file.to_owned(), config.gateway.private_key_file.clone()];
-    let all = own.into_iter().chain(state.map(|entry| entry.path()));
-    let ahead = |file: PathBuf| {
-        let written = fs::metadata(&file).ok()?.modified().ok()?;
+    let state = fs::read_dir(&config.gateway.state_directory).ok()?;
+    let ahead = |file: &Path| {
+        let written = fs::metadata(file).ok()?.modified().ok()?;
         let ahead = written.duration_since(now).ok()?;
         Some((file.display().to_string(), ahead))
     };
-    all.filter_map(ahead).max_by_key(|(_, ahead)| *ahead)
+    let state = state.flatten().take(FILES_MAX);
+    let all = state.filter_map(|entry| ahead(&entry.path()));
+    all.max_by_key(|(_, ahead)| *ahead)
 }
