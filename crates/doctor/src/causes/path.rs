@@ -1,6 +1,6 @@
 //! Paths between here and a peer.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use keiro_control::protocol::{EventKind, PathTrouble};
 
@@ -120,7 +120,8 @@ pub(super) static PEER_MOVES: Cause = Cause {
             let EventKind::RemoteChanged { on, from, to } = &report.kind else {
                 continue;
             };
-            if report.count < MOVES_MIN {
+            // At first it is not known, which is no move.
+            if report.count < MOVES_MIN || from.parse::<SocketAddr>().is_err() {
                 continue;
             }
             found.push(PEER_MOVES.found(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use keiro_control::protocol::{EventKind, KeyFault};
+use keiro_control::protocol::{EventKind, KeyFault, PathRef};
 
 use super::{branch, causes, hub_down, reported, uplink, with};
 use crate::facts::{Facts, Lan, Tun, Way};
@@ -172,6 +172,15 @@ fn strangers_and_old_reports_are_no_finding_while_the_peers_are_up() {
         public_key: Some("OTHER=".to_owned()),
     };
     none_found(&reported(branch(), stranger, 9));
+    let first = EventKind::RemoteChanged {
+        on: PathRef {
+            path: "wan0".to_owned(),
+            peer: "hub".to_owned(),
+        },
+        from: "unknown".to_owned(),
+        to: "203.0.113.2:7600".to_owned(),
+    };
+    none_found(&reported(branch(), first, 9));
     let refused = EventKind::TenantRefused {
         tenant: "blue".to_owned(),
         id: 1,
