@@ -31,7 +31,7 @@ crate::stats! {
         counter spurious_lost_packets: packets, "Packets declared lost that were acknowledged later";
         counter retransmitted_bytes: bytes, "Bytes of messages and streams sent again";
         counter probe_bytes: bytes, "Bytes sent for measurement alone: packet trains' padding, and pings beyond keep-alives";
-        gauge idle_bytes_per_month: [bytes], "What the path costs in 30 days while it carries no data, both directions, by what passed in the last ten minutes without data";
+        gauge idle_month_bytes: [bytes], "What the path costs in 30 days while it carries no data, both directions, by what passed in the last ten minutes without data";
         counter received_ce_packets: packets, "Packets received with the ECN mark CE";
         counter acked_ce_packets: packets, "Packets that reached the peer with the ECN mark CE";
         counter outages: outages, "Times that the path went silent while it was up";

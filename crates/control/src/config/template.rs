@@ -261,7 +261,7 @@ const PATH_OPTIONS: &str = "\
 #mtu_max = \"1500B\"
 # A line that is paid by volume: while it carries nothing, keepalives only (2 MB a day). Or what it may cost in
 # 30 days, both directions.
-#metered = true
+#metered = false
 #monthly_budget = \"1GB\"
 ";
 

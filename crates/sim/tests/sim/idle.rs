@@ -101,7 +101,7 @@ fn assert_months(pair: &GatewayPair, limits: &[Option<u64>]) {
             .map(|path| path.probe_limit.map(ByteCount::get));
         assert!(known.eq(limits.iter().copied()), "both know the limits");
         for path in &paths {
-            let month = path.stats.idle_bytes_per_month.expect("it is idle");
+            let month = path.stats.idle_month_bytes.expect("it is idle");
             println!("{side:?}, {:?}: {month} bytes a month", path.id);
             assert!(path.state == PathState::Up && path.stats.outages == 0);
             let most = match path.probe_limit.map(ByteCount::get) {

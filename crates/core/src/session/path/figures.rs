@@ -71,7 +71,7 @@ impl Path {
             lost_packets: recovery.lost,
             spurious_lost_packets: recovery.spurious,
             probe_bytes: self.trains.probe_bytes(),
-            idle_bytes_per_month: self
+            idle_month_bytes: self
                 .idle_meter
                 .bytes_per_month(self.last_eliciting_at, self.traffic_bytes()),
             ..self.stats
