@@ -134,7 +134,7 @@ impl Gateway {
                 Ok(None)
             }
             Document::Registry(registry) if self.is_hub_of_this(index) => {
-                Ok(self.on_public_registry(*registry))
+                Ok(self.on_public_registry(&registry))
             }
             Document::Unknown => {
                 self.counts.documents.unknown += 1;

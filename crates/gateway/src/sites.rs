@@ -234,7 +234,10 @@ impl Gateway {
     }
 
     /// What the hub has sent; kept for the next start, and applied. Why it is refused; `None`: it is not.
-    pub(crate) fn on_public_registry(&mut self, registry: PublicRegistry) -> Option<RefusalReason> {
+    pub(crate) fn on_public_registry(
+        &mut self,
+        registry: &PublicRegistry,
+    ) -> Option<RefusalReason> {
         if let Err(error) = registry.check() {
             let text = format!("what the hub has sent is not taken: {error}");
             self.reject_sites(text.clone(), 1, text);
