@@ -57,10 +57,10 @@ pub(crate) fn init(args: &args::Init) -> Result<(), Failure> {
         true => Some(hub(args, &file)?),
         false => None,
     };
-    let mut text = template.render();
-    if let Some((network, _)) = &hub {
-        text.push_str(&network.render());
-    }
+    let text = match &hub {
+        Some((network, _)) => template.render_short() + &network.render(),
+        None => template.render(),
+    };
     // What is written must be what the gateway reads; a failure here is ours.
     Config::parse(&text, &file.display().to_string())?;
 

@@ -126,7 +126,7 @@ mod tests {
             auto: true,
             ..Template::example()
         };
-        let text = template.render() + &network.render();
+        let text = template.render_short() + &network.render();
         Config::parse(&text, "gateway.toml").unwrap_or_else(|error| panic!("{error}"))
     }
 

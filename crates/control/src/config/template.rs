@@ -84,6 +84,24 @@ impl Template {
         text
     }
 
+    /// The text of a file without comments on every key: a gateway of a network with `uplinks = "auto"`, whose
+    /// further tables follow.
+    pub fn render_short(&self) -> String {
+        let mut text = SHORT.to_owned();
+        let key_file = quoted(&self.private_key_file.display().to_string());
+        // Writing to a String cannot fail.
+        let _ = write!(
+            text,
+            "name = \"{}\"\nprivate_key_file = {key_file}\nmessage_socket = \"/run/keiro/message.sock\"\n\
+             # Every interface with a default route, also those that come later.\nuplinks = \"auto\"\n",
+            self.name
+        );
+        if self.auto_port != DEFAULT_PATH_PORT {
+            let _ = writeln!(text, "uplinks_port = {}", self.auto_port);
+        }
+        text
+    }
+
     /// The keys of `uplinks = "auto"`.
     fn write_auto(&self, text: &mut String) {
         let on = |is_there: bool| if is_there { "" } else { "#" };
@@ -133,6 +151,13 @@ impl Template {
         format!("{{ {} }}", endpoints.join(", "))
     }
 }
+
+const SHORT: &str = "# Configuration of a Keiro gateway. `man keiro-gateway.toml`, which is docs/configuration.md, has every key,
+# for example `rate` and `metered` of single uplinks, applications, and rules that give packets to them.
+# `keiro config check` checks this file, and `systemctl reload keiro-gateway` loads it without losing a message.
+
+[gateway]
+";
 
 /// Where an uplink leaves; with what else may be written there if it is the `first`.
 fn write_local(text: &mut String, local: &Local, first: bool) {

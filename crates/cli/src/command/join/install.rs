@@ -205,7 +205,7 @@ impl Installed {
             auto: true,
             auto_port: DEFAULT_PATH_PORT,
         };
-        let text = template.render() + &network.render();
+        let text = template.render_short() + &network.render();
         // What is written must be what the gateway reads.
         let config = Config::parse(&text, &files.configuration.display().to_string())?;
         let device = config
