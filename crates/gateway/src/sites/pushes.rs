@@ -1,6 +1,6 @@
 //! Which site has heard which revision of the registry.
 //!
-//! Decides to whom the hub sends it next. Sending is the gateway's.
+//! Decides which site gets it next. Sending is the gateway's.
 
 use std::collections::BTreeMap;
 
