@@ -178,6 +178,25 @@ impl World {
         self.processes.push(host.spawn(command).expect("it starts"));
     }
 
+    /// Lets a host forward packets of a device, as udev does when the device comes.
+    fn forward(&self, host: &str, device: &str) {
+        let file = format!("/proc/sys/net/ipv4/conf/{device}/forwarding");
+        let host = self.lab.host(host).expect("a host");
+        eventually("the device is there", || {
+            host.run(|| fs::write(&file, "1").ok())
+                .expect("in the host")
+        });
+    }
+
+    /// Pings from a host until there is an answer.
+    #[track_caller]
+    fn ping(&self, host: &str, to: &str) {
+        let to: IpAddr = to.parse().expect("an address");
+        let host = self.lab.host(host).expect("a host");
+        let answered = host.run(move || echo(to, 56, None)).expect("in the host");
+        assert_eq!(answered, Some(56), "{to}");
+    }
+
     fn ask(&self, args: &[&str]) -> Option<Value> {
         ask(&self.hub, args)
     }
@@ -275,27 +294,14 @@ fn a_branch_behind_two_translators_joins_and_hosts_of_both_ends_reach_each_other
         forwarding.contains("net.ipv4.conf.keiro1.forwarding = 1"),
         "{forwarding}"
     );
-    // As udev does when the device comes.
-    let file = "/proc/sys/net/ipv4/conf/keiro1/forwarding";
-    let host = world.lab.host("tokyo").expect("a host");
-    eventually("the device is there", || {
-        host.run(|| fs::write(file, "1").ok()).expect("in the host")
-    });
-    let server: IpAddr = "10.0.0.10".parse().expect("an address");
-    let desk = world.lab.host("desk").expect("a host");
-    let answered = desk
-        .run(move || echo(server, 56, None))
-        .expect("in the host");
-    assert_eq!(answered, Some(56));
+    world.forward("tokyo", "keiro1");
+    world.ping("desk", "10.0.0.10");
     eprintln!(
         "joined after {took:?}, first ping of the hub's network after {:?}",
         begun.elapsed()
     );
     // Nor does the network behind the branch need anything else.
-    let back: IpAddr = "10.1.0.10".parse().expect("an address");
-    let host = world.lab.host("server").expect("a host");
-    let answered = host.run(move || echo(back, 56, None)).expect("in the host");
-    assert_eq!(answered, Some(56));
+    world.ping("server", "10.1.0.10");
     eventually("both uplinks are in use", || {
         let paths = ask(&tokyo, &["show", "path"])?;
         let up = paths
