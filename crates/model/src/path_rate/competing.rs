@@ -2,7 +2,7 @@
 //! still there.
 //!
 //! A sender that keeps the queue short is pushed away by one that does not: the other one's queue looks
-//! like its own. A short withdrawal tells them apart. Our own queue becomes shorter by what was withheld,
+//! like its own. A short withdrawal shows which it is. Our own queue becomes shorter by what was withheld,
 //! divided by what we get. Where others share the line it becomes shorter by our share of that only.
 
 use keiro_units::Instant;
