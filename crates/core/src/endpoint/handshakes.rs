@@ -454,6 +454,16 @@ impl Endpoint {
             true => Vec::new(),
             false => session.remotes(),
         };
+        if remotes.is_empty() {
+            // It must come to us. An earlier handshake is not waited for any longer, nor its secrets kept. Peers of one
+            // start are looked at apart.
+            let handshake = &mut session.handshake;
+            handshake.next_at = Some(now + timing.handshake_retry_max + jitter);
+            if let Some(old) = handshake.pending.take() {
+                self.by_index.remove(&old.local_index);
+            }
+            return;
+        }
         let public_key = session.public_key;
         let ours = Offer {
             incarnation: session.incarnations.for_initiation(&mut self.random),
@@ -476,8 +486,7 @@ impl Endpoint {
             seed,
         );
         let handshake = &mut session.handshake;
-        let Some(initiation) = initiation.filter(|_| !remotes.is_empty()) else {
-            // It must come to us. An earlier handshake is not waited for any longer, nor its secrets kept.
+        let Some(initiation) = initiation else {
             handshake.next_at = Some(now + timing.handshake_retry_max);
             if let Some(old) = handshake.pending.take() {
                 self.by_index.remove(&old.local_index);

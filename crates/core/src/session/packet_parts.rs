@@ -67,9 +67,12 @@ impl Incomplete {
         self.len() as u64 + PACKET_OVERHEAD
     }
 
+    fn arrived(&self) -> usize {
+        self.parts.iter().filter(|part| !part.is_empty()).count()
+    }
+
     fn is_whole(&self) -> bool {
-        let arrived = self.parts.iter().filter(|part| !part.is_empty());
-        arrived.count() == usize::from(self.count)
+        self.arrived() == usize::from(self.count)
     }
 }
 
@@ -106,7 +109,9 @@ impl PacketParts {
         if packet.count != count || !slot.is_empty() {
             return Err(WrongPart);
         }
-        if packet.len() + data.len() > SPLIT_PACKET_MAX {
+        // Those that are missing have a byte each at least.
+        let missing = usize::from(count) - packet.arrived() - 1;
+        if packet.len() + data.len() + missing > SPLIT_PACKET_MAX {
             self.incomplete.remove(position);
             return Err(WrongPart);
         }
@@ -276,7 +281,15 @@ mod tests {
         assert_eq!(parts.on_part(at(0), part(8, 0, &long)), Ok(None));
         assert_eq!(parts.on_part(at(0), part(8, 1, &rest)), Err(WrongPart));
         assert_eq!(parts.incomplete.len(), 1, "it is forgotten");
-        parts.check_invariants();
+        // No room is left for the third.
+        for (index, data) in [(0, &long[..]), (1, &rest[..1])] {
+            let of_three = PacketPart {
+                count: 3,
+                ..part(9, index, data)
+            };
+            assert_eq!(parts.on_part(at(0), of_three).is_ok(), index == 0);
+            parts.check_invariants();
+        }
     }
 
     #[test]

@@ -324,6 +324,7 @@ impl Frame<'_> {
                 | Self::Message { .. }
                 | Self::Stream { .. }
                 | Self::Packet { .. }
+                | Self::PacketPart { .. }
         )
     }
 
