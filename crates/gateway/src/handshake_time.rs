@@ -162,8 +162,10 @@ fn write(file: &Path, time: Duration) -> io::Result<()> {
         .mode(0o700)
         .create(directory)?;
     let temporary = file.with_file_name(format!(".{FILE}.{}.new", std::process::id()));
+    // Of a gateway that was killed. A link is not followed.
+    let _ = fs::remove_file(&temporary);
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
+    options.write(true).create_new(true).mode(0o600);
     let written = options.open(&temporary).and_then(|mut new| {
         writeln!(new, "{}", time.as_nanos())?;
         new.sync_all()?;

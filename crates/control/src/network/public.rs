@@ -179,8 +179,10 @@ impl PublicRegistry {
     /// It cannot be written; what was kept before is still there.
     pub fn keep(&self, state_directory: &Path) -> Result<(), PublicError> {
         let beside = state_directory.join("network.json.new");
+        // Of a gateway that was killed. A link is not followed.
+        let _ = fs::remove_file(&beside);
         let mut options = OpenOptions::new();
-        let options = options.write(true).create(true).truncate(true).mode(0o600);
+        let options = options.write(true).create_new(true).mode(0o600);
         let mut file = options.open(&beside)?;
         file.write_all(&self.to_json())?;
         file.sync_all()?;

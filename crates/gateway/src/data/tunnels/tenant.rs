@@ -109,6 +109,8 @@ pub(super) struct Peer {
     /// Longest packet that fits for every application of the tenant: the limit for segment sizes
     /// requested from there.
     pub(super) max_inner_packet: u16,
+    /// Of ICMP errors about its packets that are on their way to another peer: it takes none of others' errors.
+    pub(super) answers: IcmpLimits,
 }
 
 /// Where an address is.
@@ -169,6 +171,7 @@ impl Tenant {
                 app,
                 transit: of.transit,
                 max_inner_packet,
+                answers: IcmpLimits::new(now),
             };
             (*peer, peer_state)
         };

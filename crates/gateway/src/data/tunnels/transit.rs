@@ -154,13 +154,13 @@ impl Tenant {
         let Ok(reply) = icmp::reply(packet, header, reason, from, &mut out) else {
             return;
         };
-        if !self.answers.of(reason).take(with.now) {
+        let (Ok(header), Some(peer)) = (Header::parse(reply), self.peers.get_mut(&to)) else {
+            return;
+        };
+        if !peer.answers.of(reason).take(with.now) {
             self.counts.stats.suppressed_icmp_error_packets += 1;
             return;
         }
-        let (Ok(header), Some(peer)) = (Header::parse(reply), self.peers.get(&to)) else {
-            return;
-        };
         let app = peer.app_of(&header);
         let packet = IpPacket {
             flow_hash: with.seed.number(&FlowKey::of(&header)) as u32,
