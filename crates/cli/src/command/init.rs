@@ -1,10 +1,10 @@
 //! `keiro init`: a first configuration for this machine.
 
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions},
+    fs::{self, DirBuilder, File, OpenOptions, Permissions},
     io::{self, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, chown},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown},
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -65,7 +65,7 @@ pub(crate) fn init(args: &args::Init) -> Result<(), Failure> {
     Config::parse(&text, &file.display().to_string())?;
 
     if let Some(directory) = file.parent() {
-        fs::create_dir_all(directory).map_err(|e| unwritable(directory, &e))?;
+        make_directory(directory).map_err(|e| unwritable(directory, &e))?;
     }
     let (key, made) = key(&key_file)?;
     if let Some((_, registry)) = &hub {
@@ -227,19 +227,50 @@ pub(super) fn key(file: &Path) -> Result<(PrivateKey, bool), Failure> {
         Err(error) => return Err(error.into()),
     }
     let key = keys::random_key()?;
-    let write = || {
-        let mut out = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(file)?;
-        out.write_all(key.to_base64().as_bytes())?;
+    write_secret(file, &key.to_base64()).map_err(|e| unwritable(file, &e))?;
+    give_to_the_daemon(file);
+    Ok((key, true))
+}
+
+/// Writes a key into a new file that only its owner reads. A failure leaves no file, except one that was there before.
+pub(super) fn write_secret(file: &Path, key: &str) -> io::Result<()> {
+    let mut out = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(file)?;
+    let mut write = || {
+        out.write_all(key.as_bytes())?;
         out.write_all(b"\n")?;
         out.sync_all()
     };
-    write().map_err(|e| unwritable(file, &e))?;
-    give_to_the_daemon(file);
-    Ok((key, true))
+    write().inspect_err(|_| {
+        // The failure of writing is what is reported.
+        let _ = fs::remove_file(file);
+    })
+}
+
+/// Makes a directory that all users may read, whatever the umask. Those that were made, the outermost first.
+pub(super) fn make_directory(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let is_missing = |at: &&Path| !at.as_os_str().is_empty() && !at.exists();
+    let mut missing: Vec<PathBuf> = directory
+        .ancestors()
+        .take_while(is_missing)
+        .map(Path::to_owned)
+        .collect();
+    missing.reverse();
+    for (made, at) in missing.iter().enumerate() {
+        let make = || {
+            fs::create_dir(at)?;
+            fs::set_permissions(at, Permissions::from_mode(0o755))
+        };
+        make().inspect_err(|_| {
+            for made in missing[..made].iter().rev() {
+                let _ = fs::remove_dir(made);
+            }
+        })?;
+    }
+    Ok(missing)
 }
 
 /// The service's unit runs the daemon as a user of its own, who must be able to read the key.
@@ -269,13 +300,14 @@ fn user_ids(users: &str, name: &str) -> Option<(u32, u32)> {
     Some((fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?))
 }
 
-/// Writes the file whole or not at all.
+/// Writes the file whole or not at all. All users may read it, whatever the umask.
 pub(super) fn write_whole(file: &Path, text: &[u8], replace: bool) -> io::Result<()> {
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));
     let beside = file.with_file_name(name);
     let write = || {
         let mut out = File::create_new(&beside)?;
+        out.set_permissions(Permissions::from_mode(0o644))?;
         out.write_all(text)?;
         out.sync_all()?;
         match replace {
@@ -549,6 +581,37 @@ broken\tline
             "0".repeat(28)
         );
         assert_eq!(default_routes_v6(&text), [route("eth0", Some("fe80::1"))]);
+    }
+
+    #[test]
+    fn what_is_written_has_the_mode_that_the_daemon_needs() {
+        let directory = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let inner = directory.path().join("a/b");
+        let made = make_directory(&inner).unwrap();
+        assert_eq!(made, [directory.path().join("a"), inner.clone()]);
+        assert_eq!(mode(&inner), 0o755);
+        assert!(make_directory(&inner).unwrap().is_empty());
+        let file = inner.join("gateway.toml");
+        write_whole(&file, b"text", false).unwrap();
+        assert_eq!(mode(&file), 0o644);
+        let secret = inner.join("hub.psk");
+        write_secret(&secret, "key").unwrap();
+        assert_eq!(mode(&secret), 0o600);
+        // What was there before stays.
+        assert!(write_secret(&secret, "other").is_err());
+        assert_eq!(fs::read_to_string(&secret).unwrap(), "key\n");
+    }
+
+    #[test]
+    fn a_secret_that_cannot_be_written_leaves_no_file() {
+        assert!(write_secret(Path::new("/proc/self/keiro.psk"), "key").is_err());
+        let directory = tempfile::tempdir().unwrap();
+        let blocked = directory.path().join("file");
+        fs::write(&blocked, "").unwrap();
+        assert!(make_directory(&blocked.join("a")).is_err());
+        assert!(write_secret(&blocked.join("a"), "key").is_err());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -149,6 +149,9 @@ fn confirm(
     for uplink in &machine.uplinks {
         message!("  uplink: {} with {}", uplink.interface, uplink.address);
     }
+    if prefixes.iter().any(|prefix| prefix.addr().is_ipv6()) {
+        message!("  this machine will forward IPv6 on all its interfaces");
+    }
     if args.yes {
         return Ok(());
     }

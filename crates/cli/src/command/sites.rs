@@ -1,8 +1,12 @@
 //! `keiro invite`, `keiro revoke` and `keiro sites`: the registry of a hub.
 
 use std::{
+    fmt,
+    io::ErrorKind,
+    os::unix::net::UnixStream,
     path::PathBuf,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use ipnet::IpNet;
@@ -13,7 +17,7 @@ use keiro_control::{
     invitation::{ID_BYTES, SECRET_BYTES, Secret, TOKEN_ENDPOINTS_MAX, Token},
     key::{PublicKey, load_private_key},
     network::{EditError, Invitation, InvitationId, Registry, RegistryEdit, SITE_NAME_BYTES_MAX},
-    protocol::{PeerSnapshot, PeerState, Request, Response, Timestamp},
+    protocol::{PeerSnapshot, PeerState, Request, Response, Timestamp, client::Client},
 };
 use serde::Serialize;
 
@@ -28,6 +32,11 @@ use crate::{
 const EXPIRED_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Longest life of a token. Ours.
 const EXPIRES_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
+/// How long the gateway may take for one answer. Ours: a reload takes less than a second.
+const ANSWER_TIME: Duration = Duration::from_secs(30);
+/// How long the peer of a removed site may still be there after the reload. Ours.
+const GONE_TIME: Duration = Duration::from_secs(2);
+const GONE_POLL: Duration = Duration::from_millis(50);
 
 /// The hub whose registry is changed.
 struct Hub {
@@ -61,25 +70,63 @@ impl Hub {
         RegistryEdit::open(&self.registry).map_err(unwritten)
     }
 
-    /// Lets the running gateway follow the registry.
-    fn reload(&self) {
+    /// Lets the running gateway follow the registry, and checks that it has no peer with a key of `removed` then.
+    fn apply(&self, removed: &[PublicKey]) -> Result<Applied, Failure> {
         let socket = &self.config.gateway.control_socket;
-        let answer = query::connect(socket).map(|mut client| client.request(&Request::Reload {}));
-        match answer {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => {
-                message!(
-                    "keiro: warning: the registry is written, but the gateway refuses it: {error}"
-                );
+        let stream = match UnixStream::connect(socket) {
+            Ok(stream) => stream,
+            Err(error) => {
+                return match error.kind() {
+                    ErrorKind::NotFound | ErrorKind::ConnectionRefused => Ok(Applied::AtStart),
+                    _ => Err(unapplied(format!("{}: {error}", socket.display()))),
+                };
             }
-            Err(_) => {
-                message!(
-                    "keiro: warning: no gateway runs here yet; start it before the branch joins: `systemctl enable \
-                     --now keiro-gateway`"
-                );
-            }
+        };
+        stream
+            .set_read_timeout(Some(ANSWER_TIME))
+            .map_err(unapplied)?;
+        let mut client = Client::new(stream);
+        match client.request(&Request::Reload {}).map_err(unapplied)? {
+            Response::Reloaded { .. } => {}
+            other => return Err(query::unexpected(&other)),
         }
+        let until = Instant::now() + GONE_TIME;
+        while !removed.is_empty() {
+            let request = Request::ShowPeer { name: None };
+            let peers = match client.request(&request).map_err(unapplied)? {
+                Response::Peers { peers } => peers,
+                other => return Err(query::unexpected(&other)),
+            };
+            let Some(peer) = still_there(&peers, removed) else {
+                break;
+            };
+            if Instant::now() >= until {
+                return Err(unapplied(format!("it still has the peer `{}`", peer.name)));
+            }
+            thread::sleep(GONE_POLL);
+        }
+        Ok(Applied::Now)
     }
+}
+
+/// When a change of the registry takes effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Applied {
+    Now,
+    /// No gateway runs.
+    AtStart,
+}
+
+fn still_there<'a>(peers: &'a [PeerSnapshot], removed: &[PublicKey]) -> Option<&'a PeerSnapshot> {
+    let removed: Vec<String> = removed.iter().map(ToString::to_string).collect();
+    peers.iter().find(|peer| removed.contains(&peer.public_key))
+}
+
+fn unapplied(why: impl fmt::Display) -> Failure {
+    Failure::new("the registry is written, but the running gateway has not applied it")
+        .because(why)
+        .hint("until it has, it accepts what it accepted before")
+        .hint("correct the cause, then `keiro reload`; `journalctl -u keiro-gateway` has the log")
 }
 
 fn unwritten(error: EditError) -> Failure {
@@ -105,7 +152,7 @@ pub(super) fn invite(args: &args::Invite) -> Result<(), Failure> {
     let private_key = load_private_key(&hub.config.gateway.private_key_file)?;
     let token = new_token(args, endpoints, keys::public_key(&private_key))?;
     let mut edit = hub.edit()?;
-    make_room(&mut edit, &hub.config, args)?;
+    let removal = make_room(&mut edit, &hub.config, args)?;
     let provisional = keys::public_key(&token.secret.provisional_key());
     let invitation = Invitation {
         id: token.id,
@@ -117,19 +164,33 @@ pub(super) fn invite(args: &args::Invite) -> Result<(), Failure> {
     };
     edit.put_invitation(&args.name, &invitation);
     edit.commit().map_err(unwritten)?;
-    hub.reload();
     let name = &args.name;
+    removal.report(name);
+    let applied = hub.apply(&removal.keys);
+    if let Ok(Applied::AtStart) = applied {
+        message!(
+            "keiro: warning: no gateway runs here yet; start it before the branch joins: `systemctl enable --now \
+             keiro-gateway`"
+        );
+    }
     let until = enrolment::time(token.expires());
     message!("`{name}` is invited until {until}. At the new site, as root:");
     message!("  keiro join TOKEN");
     message!(
         "with this token, which is a secret until then (`keiro revoke {name}` takes it back):"
     );
-    output::text(format_args!("{token}\n"))
+    output::text(format_args!("{token}\n"))?;
+    // The token is good as soon as the gateway follows.
+    applied?;
+    Ok(())
 }
 
 /// Takes out what the invitation is to replace, and what is over.
-fn make_room(edit: &mut RegistryEdit, config: &Config, args: &args::Invite) -> Result<(), Failure> {
+fn make_room(
+    edit: &mut RegistryEdit,
+    config: &Config,
+    args: &args::Invite,
+) -> Result<Removal, Failure> {
     let now = SystemTime::now();
     let name = &args.name;
     if config.peer_named(name.as_str()).is_some() || *name == config.gateway.name {
@@ -139,48 +200,121 @@ fn make_room(edit: &mut RegistryEdit, config: &Config, args: &args::Invite) -> R
         .hint("choose another name"));
     }
     let registry = edit.registry();
-    let is_site = registry.sites.contains_key(name);
-    let waits =
-        |invitation: &Invitation| invitation.redeemed.is_none() && !is_over(invitation, now);
-    let is_invited = registry.invitations.get(name).is_some_and(waits);
-    if (is_site || is_invited) && !args.replace {
-        let what = match is_site {
-            true => format!("`{name}` is a site already"),
-            false => format!("`{name}` is invited already"),
-        };
-        return Err(Failure::new(what).hint(
-            "--replace makes a new token, and refuses the key or token of before from now on",
-        ));
+    let removal = Removal::of(registry, name);
+    if !args.replace {
+        refuse_present(registry, &removal, name, now)?;
     }
-    registry
+    let mut others = registry.clone();
+    others.sites.retain(|of, _| !removal.sites.contains(of));
+    others
         .refuse_claim(config, &[], name, &args.prefixes)
         .or_else(|refusal| match args.prefixes[..] {
             [] => Ok(()),
             _ => Err(Failure::new("the branch cannot have these prefixes").because(refusal)),
         })?;
-    remove(edit, name);
+    removal.take_out(edit);
     edit.remove_expired(now.checked_sub(EXPIRED_KEPT).unwrap_or(UNIX_EPOCH));
-    Ok(())
+    Ok(removal)
+}
+
+/// Refuses to invite what is there already.
+fn refuse_present(
+    registry: &Registry,
+    removal: &Removal,
+    name: &Name,
+    now: SystemTime,
+) -> Result<(), Failure> {
+    let waits =
+        |invitation: &Invitation| invitation.redeemed.is_none() && !is_over(invitation, now);
+    let what = match () {
+        () if registry.sites.contains_key(name) => format!("`{name}` is a site already"),
+        () if registry.invitations.get(name).is_some_and(waits) => {
+            format!("`{name}` is invited already")
+        }
+        () => match removal.others(name).next() {
+            Some(site) => {
+                return Err(Failure::new(format!(
+                    "site `{site}` has joined with the invitation of `{name}`"
+                ))
+                .hint("--replace makes a new token and removes that site; another name keeps it"));
+            }
+            None => return Ok(()),
+        },
+    };
+    Err(Failure::new(what)
+        .hint("--replace makes a new token, and refuses the key or token of before from now on"))
 }
 
 fn is_over(invitation: &Invitation, now: SystemTime) -> bool {
     now >= invitation.expires
 }
 
-/// Removes a site with the invitation by which it came, and the invitation of this name; `false`: there was neither.
-fn remove(edit: &mut RegistryEdit, name: &Name) -> bool {
-    let key = edit.registry().sites.get(name).map(|site| site.public_key);
-    let invitations = edit.registry().invitations.iter();
-    let came_by = |of: &Invitation| of.redeemed.as_ref().map(|redeemed| redeemed.by);
-    let theirs: Vec<Name> = invitations
-        .filter(|(of, invitation)| *of == name || key.is_some() && came_by(invitation) == key)
-        .map(|(of, _)| of.clone())
-        .collect();
-    let mut is_removed = edit.remove_site(name);
-    for invitation in &theirs {
-        is_removed |= edit.remove_invitation(invitation);
+/// What is removed with a name.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Removal {
+    sites: Vec<Name>,
+    invitations: Vec<Name>,
+    /// Those of the sites and invitations.
+    keys: Vec<PublicKey>,
+}
+
+impl Removal {
+    /// The site and the invitation of this name, the site that has used the invitation under whatever name, and the
+    /// invitations by which these sites came.
+    fn of(registry: &Registry, name: &Name) -> Self {
+        let mut removal = Self::default();
+        let used_by = registry.invitations.get(name).and_then(used_by);
+        for (of, site) in &registry.sites {
+            if of == name || Some(site.public_key) == used_by {
+                removal.sites.push(of.clone());
+                removal.keys.push(site.public_key);
+            }
+        }
+        let of_sites = removal.keys.clone();
+        for (of, invitation) in &registry.invitations {
+            if of == name || used_by_one_of(invitation, &of_sites) {
+                removal.invitations.push(of.clone());
+                removal.keys.push(invitation.public_key);
+            }
+        }
+        removal
     }
-    is_removed
+
+    fn is_empty(&self) -> bool {
+        self.sites.is_empty() && self.invitations.is_empty()
+    }
+
+    /// Sites of other names than this.
+    fn others(&self, name: &Name) -> impl Iterator<Item = &Name> {
+        self.sites.iter().filter(move |site| *site != name)
+    }
+
+    fn take_out(&self, edit: &mut RegistryEdit) {
+        for site in &self.sites {
+            edit.remove_site(site);
+        }
+        for invitation in &self.invitations {
+            edit.remove_invitation(invitation);
+        }
+    }
+
+    /// Names what is removed beside the name itself.
+    fn report(&self, name: &Name) {
+        for site in self.others(name) {
+            message!(
+                "site `{site}`, which had joined with the invitation of `{name}`, is removed too"
+            );
+        }
+    }
+}
+
+/// The key of the site that has used an invitation.
+fn used_by(invitation: &Invitation) -> Option<PublicKey> {
+    invitation.redeemed.as_ref().map(|redeemed| redeemed.by)
+}
+
+fn used_by_one_of(invitation: &Invitation, keys: &[PublicKey]) -> bool {
+    used_by(invitation).is_some_and(|key| keys.contains(&key))
 }
 
 fn endpoints(args: &args::Invite, hub: &Hub) -> Result<Vec<PeerEndpoint>, Failure> {
@@ -229,15 +363,22 @@ pub(super) fn revoke(args: &args::Revoke) -> Result<(), Failure> {
     let hub = Hub::load(&args.hub)?;
     let mut edit = hub.edit()?;
     let name = &args.name;
-    if !remove(&mut edit, name) {
+    let removal = Removal::of(edit.registry(), name);
+    if removal.is_empty() {
         return Err(
             Failure::new(format!("there is no site or invitation `{name}`"))
                 .hint("`keiro sites` lists them"),
         );
     }
+    removal.take_out(&mut edit);
     edit.commit().map_err(unwritten)?;
-    hub.reload();
-    message!("`{name}` is not of the network any more");
+    removal.report(name);
+    match hub.apply(&removal.keys)? {
+        Applied::Now => message!("`{name}` is not of the network any more"),
+        Applied::AtStart => message!(
+            "`{name}` is not in the registry any more; no gateway runs here, so this takes effect when it starts"
+        ),
+    }
     Ok(())
 }
 
@@ -254,6 +395,9 @@ struct SiteRow {
     /// When the invitation ends or has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires: Option<Timestamp>,
+    /// The site that has joined with this invitation under another name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    used_by: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -265,6 +409,8 @@ enum SiteState {
     Unknown,
     Invited,
     Expired,
+    /// An invitation whose site has another name.
+    Used,
 }
 
 impl SiteState {
@@ -275,6 +421,7 @@ impl SiteState {
             Self::Unknown => "unknown",
             Self::Invited => "invited",
             Self::Expired => "expired",
+            Self::Used => "used",
         }
     }
 }
@@ -323,22 +470,35 @@ fn rows(registry: &Registry, peers: &[PeerSnapshot], now: SystemTime) -> Vec<Sit
             prefixes: texts(&site.prefixes),
             state_seconds: peer.map(|peer| peer.state_seconds),
             expires: None,
+            used_by: None,
         }
     };
-    let invited = registry.invitations.iter();
-    let invited = invited.filter(|(_, invitation)| invitation.redeemed.is_none());
-    let invited = invited.map(|(name, invitation)| SiteRow {
-        name: name.to_string(),
-        state: match is_over(invitation, now) {
-            true => SiteState::Expired,
-            false => SiteState::Invited,
-        },
-        public_key: None,
-        prefixes: texts(invitation.prefixes.as_deref().unwrap_or_default()),
-        state_seconds: None,
-        expires: Some(Timestamp(invitation.expires)),
-    });
-    registry.sites.iter().map(site).chain(invited).collect()
+    let invited = |(name, invitation): (&Name, &Invitation)| {
+        let (state, used_by) = match used_by(invitation) {
+            Some(key) => (SiteState::Used, Some(other_name(registry, name, key)?)),
+            None if is_over(invitation, now) => (SiteState::Expired, None),
+            None => (SiteState::Invited, None),
+        };
+        let expires = Timestamp(invitation.expires);
+        Some(SiteRow {
+            name: name.to_string(),
+            state,
+            public_key: None,
+            prefixes: texts(invitation.prefixes.as_deref().unwrap_or_default()),
+            state_seconds: None,
+            expires: (state != SiteState::Used).then_some(expires),
+            used_by,
+        })
+    };
+    let invitations = registry.invitations.iter().filter_map(invited);
+    registry.sites.iter().map(site).chain(invitations).collect()
+}
+
+/// The name of the site with this key, if it is not that of the invitation.
+fn other_name(registry: &Registry, invitation: &Name, key: PublicKey) -> Option<String> {
+    let mut sites = registry.sites.iter();
+    let (name, _) = sites.find(|(_, site)| site.public_key == key)?;
+    (name != invitation).then(|| name.to_string())
 }
 
 fn text(sites: &[SiteRow]) -> String {
@@ -347,10 +507,11 @@ fn text(sites: &[SiteRow]) -> String {
     }
     let mut table = Table::new(&["site", "state", "since", "prefixes"]);
     for site in sites {
-        let since = match (&site.expires, site.state_seconds) {
-            (Some(Timestamp(expires)), _) => format!("until {}", enrolment::time(*expires)),
-            (None, Some(seconds)) => for_how_long(seconds),
-            (None, None) => "-".to_owned(),
+        let since = match (&site.used_by, &site.expires, site.state_seconds) {
+            (Some(other), _, _) => format!("by {other}"),
+            (None, Some(Timestamp(expires)), _) => format!("until {}", enrolment::time(*expires)),
+            (None, None, Some(seconds)) => for_how_long(seconds),
+            (None, None, None) => "-".to_owned(),
         };
         let prefixes = match site.prefixes.is_empty() {
             true => "any".to_owned(),
@@ -378,4 +539,107 @@ fn for_how_long(seconds: f64) -> String {
 
 fn days(time: Duration) -> String {
     format!("{}h", time.as_secs() / 3600)
+}
+
+#[cfg(test)]
+mod tests {
+    use keiro_control::PresharedKey;
+
+    use super::*;
+
+    fn key(byte: u8) -> PublicKey {
+        PublicKey::from_bytes([byte; 32])
+    }
+
+    fn name(text: &str) -> Name {
+        Name::new(text).unwrap()
+    }
+
+    /// `evil` has joined with the invitation of `tokyo`, `kyoto` with its own, and `nara` is invited.
+    fn registry() -> Registry {
+        let secret = PresharedKey::from_bytes([9; 32]).to_base64();
+        let secret = secret.as_str();
+        let site = |name: &str, byte: u8| {
+            let key = key(byte);
+            format!(
+                "{name} = {{ public_key = \"{key}\", preshared_key = \"{secret}\", prefixes = \
+                 [\"10.{byte}.0.0/24\"] }}\n"
+            )
+        };
+        let invitation = |name: &str, byte: u8, by: Option<u8>| {
+            let public_key = key(byte);
+            let redeemed = by.map_or(String::new(), |by| {
+                format!(
+                    ", redeemed_by = \"{}\", redeemed_at = 2026-01-01T00:00:00Z, redeemed_from = \"192.0.2.1\"",
+                    key(by)
+                )
+            });
+            format!(
+                "{name} = {{ id = \"00000000000000{byte:02x}\", public_key = \"{public_key}\", preshared_key = \
+                 \"{secret}\", expires = 2026-01-02T00:00:00Z{redeemed} }}\n"
+            )
+        };
+        let text = format!(
+            "[network]\ntenant = \"office\"\n[site]\n{}{}[invitation]\n{}{}{}",
+            site("evil", 1),
+            site("kyoto", 2),
+            invitation("tokyo", 11, Some(1)),
+            invitation("kyoto", 12, Some(2)),
+            invitation("nara", 13, None),
+        );
+        Registry::parse(&text, "registry.toml").unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn a_site_goes_with_its_invitation_and_the_other_way_round() {
+        let removed = |of: &str| Removal::of(&registry(), &name(of));
+        let expected = |sites: &[&str], invitations: &[&str], keys: &[u8]| Removal {
+            sites: sites.iter().copied().map(name).collect(),
+            invitations: invitations.iter().copied().map(name).collect(),
+            keys: keys.iter().copied().map(key).collect(),
+        };
+        let of_thief = expected(&["evil"], &["tokyo"], &[1, 11]);
+        assert_eq!(removed("tokyo"), of_thief);
+        assert_eq!(removed("evil"), of_thief);
+        assert_eq!(removed("kyoto"), expected(&["kyoto"], &["kyoto"], &[2, 12]));
+        assert_eq!(removed("nara"), expected(&[], &["nara"], &[13]));
+        assert!(removed("osaka").is_empty());
+        let others: Vec<Name> = of_thief.others(&name("tokyo")).cloned().collect();
+        assert_eq!(others, [name("evil")]);
+    }
+
+    #[test]
+    fn used_invitations_are_listed_where_the_site_has_another_name() {
+        let rows = rows(&registry(), &[], UNIX_EPOCH);
+        let listed: Vec<(&str, &str)> = rows
+            .iter()
+            .map(|row| (row.name.as_str(), row.state.as_str()))
+            .collect();
+        assert_eq!(
+            listed,
+            [
+                ("evil", "unknown"),
+                ("kyoto", "unknown"),
+                ("nara", "invited"),
+                ("tokyo", "used"),
+            ]
+        );
+        let text = text(&rows);
+        assert!(text.contains("by evil"), "{text}");
+    }
+
+    #[test]
+    fn an_invitation_that_another_name_has_used_is_not_replaced_unasked() {
+        let registry = registry();
+        let refused = |of: &str| {
+            let name = name(of);
+            let removal = Removal::of(&registry, &name);
+            let failure = refuse_present(&registry, &removal, &name, UNIX_EPOCH).err();
+            failure.map(|failure| failure.message("keiro").to_string())
+        };
+        assert!(refused("tokyo").unwrap().contains("`evil`"));
+        assert!(refused("kyoto").unwrap().contains("a site already"));
+        assert!(refused("nara").unwrap().contains("invited already"));
+        assert!(refused("osaka").is_none());
+    }
 }

@@ -371,6 +371,21 @@ fn an_invitation_serves_one_machine_and_that_one_again() {
     assert_eq!(read(&tokyo, "keiro/hub.psk"), secret);
     assert_eq!(world.registry().sites.len(), 1);
 
+    // Who used a token under another name goes with the invitation.
+    let stolen = world.invite(&["osaka"]);
+    let thief = Site::without_key();
+    let evil = ["--name", "evil"];
+    world.join("kyoto", &thief, &stolen, &evil).expect_code(0);
+    let sites = world.at_hub(&["sites", "--json"]).expect_code(0).json();
+    assert_eq!(sites["sites"][2]["name"], "osaka");
+    assert_eq!(sites["sites"][2]["state"], "used");
+    assert_eq!(sites["sites"][2]["used_by"], "evil");
+    let asked = world.at_hub(&["invite", "osaka"]).expect_code(1);
+    let _ = asked.says(&["`evil`", "--replace"]);
+    let revoked = world.at_hub(&["revoke", "osaka"]).expect_code(0);
+    let _ = revoked.says(&["site `evil`"]);
+    assert_eq!(world.registry().sites.len(), 1);
+
     // A token is not a session: the site's key is its own from now on.
     let token: Token = token.parse().expect("a token");
     let provisional = token.secret.preshared_key().to_base64();

@@ -61,4 +61,5 @@ impl Reader<'_> {
     }
 }
 
-const EXAMPLE: &str = "\"/etc/keiro/network.toml\" at the hub, or hub = \"NAME\" at a branch";
+const EXAMPLE: &str =
+    "\"/etc/keiro/network/registry.toml\" at the hub, or hub = \"NAME\" at a branch";

@@ -329,15 +329,20 @@ impl Joining {
             hub_unix_seconds,
         } = refused;
         let failure = Failure::new("the hub refuses this machine").because(printable(&text));
+        // The hub may have written this machine's key before something failed.
+        let may_be_enrolled = reason == EnrolRefusedReason::Unavailable;
         let failure = match clock_difference(hub_unix_seconds) {
             Some(difference) if reason == EnrolRefusedReason::Expired => failure.hint(format!(
                 "{difference}; the hub's counts, so set the wrong one (`timedatectl`)"
             )),
+            _ if may_be_enrolled => {
+                failure.hint("the key of this machine stays, so that the invitation is still its")
+            }
             _ => failure,
         };
         Err(NotEnrolled {
             failure,
-            may_be_enrolled: false,
+            may_be_enrolled,
         })
     }
 

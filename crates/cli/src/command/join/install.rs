@@ -1,9 +1,7 @@
 //! What `keiro join` writes and starts, and what it takes back if a later step fails.
 
 use std::{
-    fs::{self, DirBuilder, OpenOptions},
-    io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    fs, io,
     path::{Path, PathBuf},
     process::Command,
     thread,
@@ -23,7 +21,7 @@ use keiro_control::{
 
 use super::{
     super::{
-        init::{give_to_the_daemon, key, unwritable, write_whole},
+        init::{give_to_the_daemon, key, make_directory, unwritable, write_secret, write_whole},
         machine::Machine,
         query,
     },
@@ -50,6 +48,8 @@ pub(super) struct Files {
 pub(super) struct Installed {
     key: Option<PathBuf>,
     files: Vec<PathBuf>,
+    /// Files that were there before, with their contents.
+    replaced: Vec<(PathBuf, Vec<u8>)>,
     directories: Vec<PathBuf>,
     /// Settings of the kernel and what they were before.
     settings: Vec<(PathBuf, String)>,
@@ -84,7 +84,8 @@ impl Files {
                 true => "keiro gateway".to_owned(),
                 false => format!("keiro gateway --config {}", self.configuration.display()),
             };
-            message!("next: start the gateway with `{command}`, then enable forwarding with");
+            message!("next, start the gateway, and enable forwarding as soon as it runs:");
+            message!("  {command}");
             message!("  sysctl -p {}", self.forwarding.display());
             return Ok(());
         }
@@ -173,6 +174,7 @@ impl Installed {
     pub(super) fn keep(&mut self) {
         self.keep_key();
         self.files.clear();
+        self.replaced.clear();
         self.settings.clear();
     }
 
@@ -216,25 +218,15 @@ impl Installed {
         write_whole(&files.configuration, text.as_bytes(), false)
             .map_err(|e| unwritable(&files.configuration, &e))?;
         self.files.push(files.configuration.clone());
-        for file in &self.files {
+        let replaced = self.replaced.iter().map(|(file, _)| file);
+        for file in self.files.iter().chain(replaced) {
             message!("wrote {}", file.display());
         }
         Ok(())
     }
 
     fn secret(&mut self, file: &Path, key: &PresharedKey) -> Result<(), Failure> {
-        let write = || {
-            let mut options = OpenOptions::new();
-            let mut out = options
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(file)?;
-            out.write_all(key.to_base64().as_bytes())?;
-            out.write_all(b"\n")?;
-            out.sync_all()
-        };
-        match write() {
+        match write_secret(file, &key.to_base64()) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(Failure::new(format!("{} is there already", file.display()))
                     .hint("it is of an earlier configuration: move it away, then join again"));
@@ -264,8 +256,21 @@ impl Installed {
         if let Some(directory) = file.parent() {
             self.directory(directory)?;
         }
+        let before = match fs::read(file) {
+            Ok(before) => Some(before),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(unwritable(file, &error)),
+        };
         write_whole(file, text.as_bytes(), true).map_err(|e| unwritable(file, &e))?;
-        self.files.push(file.to_owned());
+        match before {
+            Some(before) => self.replaced.push((file.to_owned(), before)),
+            None => self.files.push(file.to_owned()),
+        }
+        if settings.iter().any(|(name, _)| name == FORWARDING_V6) {
+            message!(
+                "IPv6 forwarding is enabled for the whole machine, between all its interfaces ({FORWARDING_V6})"
+            );
+        }
         for (name, value) in settings {
             let file = Path::new("/proc/sys").join(swapped(&name));
             // The device comes with the gateway's start, and udev sets it up then.
@@ -286,15 +291,8 @@ impl Installed {
     }
 
     fn directory(&mut self, directory: &Path) -> Result<(), Failure> {
-        if directory.exists() {
-            return Ok(());
-        }
-        let made = DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(directory);
-        made.map_err(|e| unwritable(directory, &e))?;
-        self.directories.push(directory.to_owned());
+        let made = make_directory(directory).map_err(|e| unwritable(directory, &e))?;
+        self.directories.extend(made);
         Ok(())
     }
 }
@@ -307,6 +305,10 @@ impl Drop for Installed {
         }
         for file in self.files.drain(..).chain(self.key.take()) {
             let _ = fs::remove_file(file);
+        }
+        for (file, before) in self.replaced.drain(..) {
+            // After the removal of the others, which makes room on a full disk.
+            let _ = write_whole(&file, &before, true);
         }
         for directory in self.directories.drain(..).rev() {
             let _ = fs::remove_dir(directory);
@@ -334,25 +336,27 @@ fn settings(
     interfaces.dedup();
     // A dot in a name is written as a slash (sysctl.d(5)).
     let written = |name: &str| name.replace('.', "/");
-    let mut settings: Vec<(String, &'static str)> = interfaces
-        .iter()
-        .map(|name| (format!("net.ipv4.conf.{}.forwarding", written(name)), "1"))
-        .collect();
-    if enrolled
-        .prefixes
-        .iter()
-        .any(|prefix| prefix.addr().is_ipv6())
-    {
-        settings.push(("net.ipv6.conf.all.forwarding".to_owned(), "1"));
-        // A machine that forwards takes no addresses from routers otherwise.
+    let is_v6 = |prefix: &ipnet::IpNet| prefix.addr().is_ipv6();
+    let has_v6 = enrolled.prefixes.iter().any(is_v6);
+    let mut settings = Vec::new();
+    if has_v6 {
+        // First: without it a machine that forwards loses the addresses and routes that it has from routers.
         let uplinks = machine.uplinks.iter().map(|uplink| &uplink.interface);
         let mut uplinks: Vec<&String> = uplinks.collect();
         uplinks.dedup();
         let accept = |name: &&String| (format!("net.ipv6.conf.{}.accept_ra", written(name)), "2");
         settings.extend(uplinks.iter().map(accept));
     }
+    let forward = |name: &&str| (format!("net.ipv4.conf.{}.forwarding", written(name)), "1");
+    settings.extend(interfaces.iter().map(forward));
+    if has_v6 {
+        settings.push((FORWARDING_V6.to_owned(), "1"));
+    }
     settings
 }
+
+/// Linux forwards IPv6 on all interfaces or on none.
+const FORWARDING_V6: &str = "net.ipv6.conf.all.forwarding";
 
 /// The file of a setting: dots are slashes there, and slashes dots.
 fn swapped(name: &str) -> String {
@@ -423,12 +427,37 @@ mod tests {
         assert_eq!(
             names(&["10.9.0.0/25", "fd00::/64"]),
             [
+                "net.ipv6.conf.wan0/7.accept_ra=2",
                 "net.ipv4.conf.lan1.forwarding=1",
                 "net.ipv4.conf.keiro1.forwarding=1",
                 "net.ipv6.conf.all.forwarding=1",
-                "net.ipv6.conf.wan0/7.accept_ra=2",
             ]
         );
+    }
+
+    #[test]
+    fn a_file_of_settings_that_was_there_is_restored() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("60-keiro-join.conf");
+        fs::write(&file, "before").unwrap();
+        let read = || fs::read_to_string(&file).unwrap();
+        // No network that is claimed and no device: nothing is set on this machine.
+        let write = |installed: &mut Installed| {
+            let enrolled = enrolled(&["10.77.0.0/24"]);
+            installed
+                .forwarding(&file, &machine(), &enrolled, None)
+                .unwrap();
+        };
+        let mut installed = Installed::default();
+        write(&mut installed);
+        assert_eq!(read(), HEAD);
+        drop(installed);
+        assert_eq!(read(), "before");
+        let mut installed = Installed::default();
+        write(&mut installed);
+        installed.keep();
+        drop(installed);
+        assert_eq!(read(), HEAD);
     }
 
     #[test]
