@@ -23,7 +23,7 @@ use crate::{
     file::make_directory,
     plan_store::StoreError,
     quarantine::{QuarantinedFile, quarantine},
-    site::is_name,
+    site::is_network_name,
 };
 
 /// How much is kept.
@@ -533,7 +533,7 @@ fn subject_for<S: Series>(
     at: u64,
     bounds: Bounds,
 ) -> rusqlite::Result<Option<i64>> {
-    if !is_name(&subject.name) || !is_name(&subject.peer) {
+    if !is_network_name(&subject.name) || !is_network_name(&subject.peer) {
         return Ok(None);
     }
     let at = at as i64;

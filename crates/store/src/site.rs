@@ -255,6 +255,14 @@ pub(crate) fn is_name(text: &str) -> bool {
         && !text.bytes().all(|byte| byte == b'.')
 }
 
+/// A name of the configuration, or one that a network makes of it and of the site's, as `office@tokyo`.
+pub(crate) fn is_network_name(text: &str) -> bool {
+    match text.split_once('@') {
+        Some((of_network, site)) => is_name(of_network) && is_name(site),
+        None => is_name(text),
+    }
+}
+
 impl Document for Inputs {
     fn check(&self) -> Result<(), DocumentError> {
         name("gateway", &self.gateway)?;
@@ -321,11 +329,10 @@ fn name(what: &str, text: &str) -> Result<(), DocumentError> {
     Err(value(format!("{what}: {shown:?} is not a name")))
 }
 
-/// The name of an application: of the file, or of a network and then with the site's, as `office@tokyo`.
 fn app_name(text: &str) -> Result<(), DocumentError> {
-    match text.split_once('@') {
-        Some((app, site)) => name("app", app).and_then(|()| name("app", site)),
-        None => name("app", text),
+    match is_network_name(text) {
+        true => Ok(()),
+        false => name("app", text),
     }
 }
 

@@ -209,8 +209,18 @@ fn subjects_are_bounded_and_the_unseen_make_room() {
         .collect();
     assert_eq!(names, ["b", "c"]);
     assert_eq!(
-        history.record(later, &batch(&["../x", ""], 2.0)).unwrap(),
-        2
+        history
+            .record(later, &batch(&["../x", "", "a@b@c"], 2.0))
+            .unwrap(),
+        3
+    );
+    // The names of a network's applications are good ones.
+    let much_later = later + 2 * HOUR;
+    assert_eq!(
+        history
+            .record(much_later, &batch(&["office@tokyo"], 2.0))
+            .unwrap(),
+        0
     );
 }
 
