@@ -7,16 +7,16 @@
 mod tests;
 
 use std::{
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     time::{Duration, SystemTime},
 };
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::{
     config::{Config, Name},
     key::{PresharedKey, PublicKey},
-    network::{Invitation, Registry, SITE_NAME_BYTES_MAX},
+    network::{Invitation, NetworkView, Registry, SITE_NAME_BYTES_MAX, Site},
     network_channel::{Enrol, EnrolRefusedReason},
 };
 
@@ -29,8 +29,31 @@ pub struct Hub<'a> {
     pub public_key: PublicKey,
     /// Addresses of its uplinks.
     pub uplinks: &'a [IpAddr],
+    /// Networks that its interfaces are connected to, each with the interface.
+    pub connected: &'a [(String, IpNet)],
+    /// The number of an application's name on the wire.
+    pub app_id: fn(&str) -> u32,
     /// The time by its clock.
     pub now: SystemTime,
+}
+
+/// How long the site that came by an invitation gets its preshared key again: its answer was lost. Ours.
+pub const AGAIN_TIME: Duration = Duration::from_secs(3600);
+
+/// What a site may claim whose invitation has no prefixes: RFC 1918, RFC 6598, RFC 4193.
+const PRIVATE: [IpNet; 5] = [
+    v4([10, 0, 0, 0], 8),
+    v4([172, 16, 0, 0], 12),
+    v4([192, 168, 0, 0], 16),
+    v4([100, 64, 0, 0], 10),
+    IpNet::V6(Ipv6Net::new_assert(
+        Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0),
+        7,
+    )),
+];
+
+const fn v4([a, b, c, d]: [u8; 4], bits: u8) -> IpNet {
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), bits))
 }
 
 /// What becomes of a request.
@@ -73,11 +96,15 @@ impl Hub<'_> {
             let mut sites = self.registry.sites.iter();
             let site = sites.find(|(_, site)| site.public_key == redeemed.by);
             return match site {
-                Some((name, site)) if redeemed.by == request.public_key => Verdict::Again {
-                    site: name.clone(),
-                    preshared_key: site.preshared_key.clone(),
-                    prefixes: site.prefixes.clone(),
-                },
+                Some((name, site))
+                    if redeemed.by == request.public_key && self.is_soon_after(redeemed.at) =>
+                {
+                    Verdict::Again {
+                        site: name.clone(),
+                        preshared_key: site.preshared_key.clone(),
+                        prefixes: site.prefixes.clone(),
+                    }
+                }
                 site => used(invited, invitation, site.map(|(name, _)| name)),
             };
         }
@@ -128,24 +155,81 @@ impl Hub<'_> {
             );
             return refused(EnrolRefusedReason::KeyTaken, text);
         }
-        if let Some(permitted) = &invitation.prefixes {
-            let is_permitted =
-                |prefix: &&IpNet| permitted.iter().any(|around| around.contains(*prefix));
-            if let Some(prefix) = prefixes.iter().find(|prefix| !is_permitted(prefix)) {
-                let permitted: Vec<String> = permitted.iter().map(ToString::to_string).collect();
-                let text = format!(
-                    "the invitation of `{invited}` is for {} and not for {prefix}; join with --prefix, or invite \
-                     with it",
-                    permitted.join(", ")
-                );
-                return refused(EnrolRefusedReason::Prefix, text);
-            }
+        if let Some(refused) = self.refuse_prefixes(invited, invitation, name, prefixes) {
+            return Some(refused);
         }
-        let claim = self
-            .registry
-            .refuse_claim(self.config, self.uplinks, name, prefixes);
-        let text = claim.err()?.to_string();
-        refused(EnrolRefusedReason::Prefix, text)
+        let text = self.collision(request)?;
+        refused(EnrolRefusedReason::NameTaken, text)
+    }
+
+    /// What is wrong with the claim of a site.
+    fn refuse_prefixes(
+        &self,
+        invited: &Name,
+        invitation: &Invitation,
+        site: &Name,
+        prefixes: &[IpNet],
+    ) -> Option<Refused> {
+        let refused = |text: String| {
+            let reason = EnrolRefusedReason::Prefix;
+            Some(Refused { reason, text })
+        };
+        if let Some(permitted) = &invitation.prefixes
+            && let Some(prefix) = prefixes.iter().find(|prefix| !is_within(prefix, permitted))
+        {
+            let permitted: Vec<String> = permitted.iter().map(ToString::to_string).collect();
+            return refused(format!(
+                "the invitation of `{invited}` is for {} and not for {prefix}; join with --prefix, or invite with it",
+                permitted.join(", ")
+            ));
+        }
+        let registry = self.registry;
+        let claim = registry
+            .refuse_claim(self.config, self.uplinks, site, prefixes)
+            .and_then(|()| registry.refuse_connected(self.config, self.connected, site, prefixes));
+        if let Err(refusal) = claim {
+            return refused(refusal.to_string());
+        }
+        let is_private = |prefix: &IpNet| is_within(prefix, &PRIVATE);
+        let prefix = prefixes.iter().find(|prefix| !is_private(prefix))?;
+        match invitation.prefixes {
+            Some(_) => None,
+            None => refused(format!(
+                "{prefix} is not private address space, and the invitation of `{invited}` does not name it; `keiro \
+                 invite {invited} --prefix {prefix} --replace` at the hub permits it"
+            )),
+        }
+    }
+
+    /// Why the hub could not take the site: two applications would have one number on the wire.
+    fn collision(&self, request: &Enrol) -> Option<String> {
+        let collides = |registry: &Registry| {
+            let config = self.config.with_network(&NetworkView::Hub(registry));
+            config.refuse_app_id_collisions(self.app_id).is_err()
+        };
+        let mut with_site = self.registry.clone();
+        let site = Site {
+            public_key: request.public_key,
+            preshared_key: PresharedKey::from_bytes([0; 32]),
+            prefixes: request.prefixes.clone(),
+        };
+        with_site.sites.insert(request.name.clone(), site);
+        collides(&with_site).then(|| {
+            format!(
+                "an application of a site named `{}` has the same number on the wire as another one at the hub; join \
+                 with another --name",
+                request.name
+            )
+        })
+    }
+
+    fn is_soon_after(&self, at: SystemTime) -> bool {
+        // The clock may have been set back.
+        let away = match self.now.duration_since(at) {
+            Ok(since) => since,
+            Err(before) => before.duration(),
+        };
+        away < AGAIN_TIME
     }
 
     /// Who else has the name of a site.
@@ -183,7 +267,12 @@ impl Hub<'_> {
     }
 }
 
-/// Another gateway has joined with an invitation, or this one has and was removed; `site`: it is still one.
+fn is_within(prefix: &IpNet, permitted: &[IpNet]) -> bool {
+    permitted.iter().any(|around| around.contains(prefix))
+}
+
+/// Another gateway has joined with an invitation, or this one has and was removed or asks late; `site`: it is still
+/// one.
 fn used(invited: &Name, invitation: &Invitation, site: Option<&Name>) -> Verdict {
     let Some(redeemed) = &invitation.redeemed else {
         unreachable!("the caller has looked");

@@ -1,9 +1,11 @@
 //! Gateways that join the network of this hub: the registry is written, then they are answered, then they are peers.
 
 use std::{
+    collections::BTreeMap,
+    fs::{File, TryLockError},
     net::{IpAddr, SocketAddr},
     path::Path,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::Context;
@@ -12,13 +14,54 @@ use keiro_control::{
     config::{Membership, Name, Tenant},
     enrolment::{Hub, Refused, Verdict},
     key::{PresharedKey, PublicKey},
-    network::{Redemption, RegistryEdit, Site},
+    network::{EditError, Redemption, RegistryEdit, Site},
     network_channel::{Document, Enrol, EnrolRefused, EnrolRefusedReason, Enrolled},
     protocol::EventKind,
 };
-use keiro_core::{PathState, PeerId};
+use keiro_core::{AppId, PathState, PeerId};
+use keiro_linux::interface::{self, Interface};
 
 use crate::{data::command::DataThreadGone, gateway::Gateway};
+
+/// When requests were judged and problems logged, so that gateways that join take little of this one's time.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    /// By provisional key, those of the last [`JUDGE_EVERY`].
+    judged: BTreeMap<PublicKey, Instant>,
+    /// When the last problem of the hub's own was logged.
+    logged: Option<Instant>,
+}
+
+/// Least time between two requests of one provisional peer that are judged; others are ignored. Ours: `keiro join` asks
+/// every two seconds until it is answered.
+const JUDGE_EVERY: Duration = Duration::from_secs(1);
+/// Least time between two log entries about problems of the hub's own. Ours.
+const LOG_EVERY: Duration = Duration::from_secs(60);
+/// How long after its end an invitation stays in the registry, so that who comes with it gets the reason. Ours.
+const ENDED_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+
+impl Requests {
+    /// Whether a request is to be judged; notes that it is.
+    fn may_judge(&mut self, provisional: &PublicKey, now: Instant) -> bool {
+        let is_recent = |at: &Instant| now.saturating_duration_since(*at) < JUDGE_EVERY;
+        self.judged.retain(|_, at| is_recent(at));
+        let may = !self.judged.contains_key(provisional);
+        if may {
+            self.judged.insert(*provisional, now);
+        }
+        may
+    }
+
+    /// Whether to log a problem; notes that it is logged.
+    fn may_log(&mut self, now: Instant) -> bool {
+        let is_recent = |at: Instant| now.saturating_duration_since(at) < LOG_EVERY;
+        let may = !self.logged.is_some_and(is_recent);
+        if may {
+            self.logged = Some(now);
+        }
+        may
+    }
+}
 
 /// A site that is in the registry now.
 struct Taken {
@@ -36,8 +79,25 @@ impl Gateway {
         provisional: &PublicKey,
         request: &Enrol,
     ) -> Result<(), DataThreadGone> {
+        let now = Instant::now();
+        if !self.sites.requests.may_judge(provisional, now) {
+            return Ok(());
+        }
         let remote = self.remote_of(peer)?;
-        match self.take_site(provisional, request, remote) {
+        let judged = match self.take_site(provisional, request, remote) {
+            Ok(judged) => judged,
+            Err(error) => {
+                if self.sites.requests.may_log(now) {
+                    tracing::error!("a join fails at this hub: {error:#}");
+                }
+                // The gateway asks again soon.
+                if let Some(EditError::Locked(_)) = error.downcast_ref() {
+                    return Ok(());
+                }
+                Err(unavailable())
+            }
+        };
+        match judged {
             Ok(Taken { answer, invitation }) => {
                 let is_new = invitation.is_some();
                 self.publish(EventKind::SiteJoined {
@@ -94,17 +154,21 @@ impl Gateway {
     }
 
     /// Takes the gateway into the registry, unless it is there. The file is on the disk when this returns.
+    ///
+    /// # Errors
+    /// The hub cannot write its registry now.
     fn take_site(
         &self,
         provisional: &PublicKey,
         request: &Enrol,
         remote: Option<SocketAddr>,
-    ) -> Result<Taken, Refused> {
-        let Some(Membership::Hub(hub)) = &self.sites.of_file().network else {
-            return Err(unavailable(&anyhow::anyhow!("this gateway is no hub")));
-        };
-        self.take_into(&hub.registry, provisional, request, remote)
-            .unwrap_or_else(|error| Err(unavailable(&error)))
+    ) -> anyhow::Result<Result<Taken, Refused>> {
+        match &self.sites.of_file().network {
+            Some(Membership::Hub(hub)) => {
+                self.take_into(&hub.registry, provisional, request, remote)
+            }
+            Some(Membership::Branch { .. }) | None => anyhow::bail!("this gateway is no hub"),
+        }
     }
 
     fn take_into(
@@ -114,6 +178,7 @@ impl Gateway {
         request: &Enrol,
         remote: Option<SocketAddr>,
     ) -> anyhow::Result<Result<Taken, Refused>> {
+        refuse_locked(file)?;
         let mut edit = RegistryEdit::open(file)?;
         let tenant = &edit.registry().tenant;
         let tenant = self
@@ -125,11 +190,14 @@ impl Gateway {
             })?;
         let now = SystemTime::now();
         let uplinks = self.uplink_addresses();
+        let connected = connected_networks()?;
         let hub = Hub {
             registry: edit.registry(),
             config: self.sites.of_file(),
             public_key: self.process.public_key,
             uplinks: &uplinks,
+            connected: &connected,
+            app_id: |name| AppId::of_name(name).0,
             now,
         };
         let invitation = match hub.judge(provisional, request) {
@@ -159,6 +227,7 @@ impl Gateway {
             at: now,
             from: remote.map_or(unknown, |remote| remote.ip().to_canonical()),
         });
+        edit.remove_expired(now.checked_sub(ENDED_KEPT).unwrap_or(UNIX_EPOCH));
         edit.put_site(&request.name, &site);
         edit.put_invitation(&invitation, &used);
         edit.commit()?;
@@ -204,8 +273,42 @@ impl Gateway {
     }
 }
 
-fn unavailable(error: &anyhow::Error) -> Refused {
-    tracing::error!("a join is refused: {error:#}");
+/// Networks that interfaces are connected to, each with the interface.
+fn connected_networks() -> anyhow::Result<Vec<(String, IpNet)>> {
+    let interfaces = interface::list().context("cannot list this machine's interfaces")?;
+    let outside = interfaces.iter().filter(|interface| !interface.loopback);
+    let of_interface = |interface: &Interface| -> Vec<(String, IpNet)> {
+        let networks = interface.addresses.iter().filter_map(|address| {
+            let on_link = address.peer.unwrap_or(address.ip);
+            IpNet::new(on_link, address.prefix_len).ok()
+        });
+        let networks = networks.filter(|network| network.prefix_len() > 0);
+        networks
+            .map(|network| (interface.name.clone(), network.trunc()))
+            .collect()
+    };
+    Ok(outside.flat_map(of_interface).collect())
+}
+
+/// Another program that changes the registry must not hold the gateway up.
+///
+/// # Errors
+/// [`EditError::Locked`], or the directory cannot be opened.
+fn refuse_locked(registry: &Path) -> anyhow::Result<()> {
+    let directory = registry.parent().unwrap_or(Path::new("/"));
+    let file =
+        File::open(directory).with_context(|| format!("cannot open {}", directory.display()))?;
+    match file.try_lock() {
+        // The lock ends with `file`.
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(EditError::Locked(registry.to_owned()).into()),
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock {}", directory.display()))
+        }
+    }
+}
+
+fn unavailable() -> Refused {
     Refused {
         reason: EnrolRefusedReason::Unavailable,
         text: "the hub cannot write its registry, its log says why; the invitation stays valid, so join again \
@@ -223,4 +326,48 @@ fn random() -> anyhow::Result<[u8; 32]> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).context("the system gives no random numbers")?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_request_of_a_key_is_judged_in_a_second_and_one_problem_logged_in_a_minute() {
+        let mut requests = Requests::default();
+        let (begin, keys) = (
+            Instant::now(),
+            [1, 2].map(|n| PublicKey::from_bytes([n; 32])),
+        );
+        let mut judged = Vec::new();
+        let mut logged = Vec::new();
+        for tenths in 0..700 {
+            let now = begin + Duration::from_millis(100 * tenths);
+            if requests.may_judge(&keys[0], now) && tenths < 30 {
+                judged.push(tenths);
+            }
+            if requests.may_log(now) {
+                logged.push(tenths);
+            }
+        }
+        assert_eq!(judged, [0, 10, 20]);
+        assert_eq!(logged, [0, 600]);
+        let now = begin + Duration::from_secs(69);
+        assert!(!requests.may_judge(&keys[0], now) && requests.may_judge(&keys[1], now));
+        assert!(requests.may_judge(&keys[0], now + JUDGE_EVERY));
+        assert_eq!(requests.judged.len(), 1, "others are forgotten");
+    }
+
+    #[test]
+    fn a_registry_that_another_program_changes_is_not_waited_for() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let registry = directory.path().join("network.toml");
+        refuse_locked(&registry).expect("it is free");
+        let held = File::open(directory.path()).expect("opened");
+        held.lock().expect("locked");
+        let error = refuse_locked(&registry).expect_err("it is held");
+        assert!(matches!(error.downcast_ref(), Some(EditError::Locked(_))));
+        drop(held);
+        refuse_locked(&registry).expect("it is free");
+    }
 }

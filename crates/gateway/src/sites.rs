@@ -15,17 +15,17 @@ use std::{
 
 use keiro_control::{
     ConfigError, PublicKey,
-    config::{Config, Found, Membership},
+    config::{Config, Found, Membership, Peer},
     network::{NetworkState, PublicRegistry},
     network_channel::Document,
     protocol::EventKind,
 };
-use keiro_core::{Event, PeerId, RefusalReason};
+use keiro_core::{AppId, Event, PeerId, RefusalReason};
 
 use self::pushes::Pushes;
 use crate::{
-    data::command::DataThreadGone, follow_uplinks::look, gateway::Gateway, reload::Reloaded,
-    uplinks::found_interfaces,
+    data::command::DataThreadGone, enrolment::Requests, follow_uplinks::look, gateway::Gateway,
+    reload::Reloaded, uplinks::found_interfaces,
 };
 
 /// What is known of the network, and the configuration that it is added to.
@@ -37,6 +37,10 @@ pub(crate) struct Sites {
     read: Option<FileState>,
     /// Why the registry as it is now is not in force; `None`: it is.
     rejected: Option<String>,
+    /// What could not be applied for a reason that may pass; the next look tries again.
+    retry: Option<NetworkState>,
+    /// Requests of gateways that join.
+    pub(crate) requests: Requests,
     /// Numbers this run of the gateway.
     incarnation: u64,
     /// Of the registry.
@@ -67,6 +71,8 @@ impl Sites {
             state: NetworkState::default(),
             read: None,
             rejected: None,
+            retry: None,
+            requests: Requests::default(),
             incarnation: u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX),
             revision: 0,
             pushes: Pushes::default(),
@@ -112,6 +118,10 @@ impl Sites {
         // What the hub's own file says of the tenant is a part of what sites get.
         if state != self.state || !self.of_file.diff(&of_file).tenants.is_nothing() {
             self.revision += 1;
+        }
+        let hub = hub_key(&of_file);
+        if hub.is_none() || hub != hub_key(&self.of_file) {
+            self.retry = None;
         }
         (self.of_file, self.state, self.read) = (of_file, state, read);
         self.rejected = None;
@@ -197,6 +207,13 @@ fn registry_of(config: &Config) -> Option<FileState> {
     })
 }
 
+/// Whether no machine could have this configuration: two applications have one number, or a peer the gateway's own key.
+fn is_at_fault(written: &Config, own: PublicKey) -> bool {
+    let number = |name: &str| AppId::of_name(name).0;
+    let is_own = |peer: &Peer| peer.public_key == own;
+    written.refuse_app_id_collisions(number).is_err() || written.peers.iter().any(is_own)
+}
+
 impl Gateway {
     /// Why the configuration or the registry as it is now is not in force.
     pub(crate) fn rejected(&self) -> Option<String> {
@@ -206,9 +223,21 @@ impl Gateway {
 
     /// Applies the registry if its file has changed.
     pub(crate) fn follow_registry(&mut self) {
-        if self.draining || !self.sites.is_due() {
+        if self.draining {
             return;
         }
+        if !self.sites.is_due() {
+            if let Some(state) = self.sites.retry.take() {
+                let (of_file, read) = (self.sites.of_file.clone(), self.sites.read);
+                self.adopt_and_keep(PreparedSites {
+                    of_file,
+                    state,
+                    read,
+                });
+            }
+            return;
+        }
+        self.sites.retry = None;
         let of_file = self.sites.of_file.clone();
         // Looked at before it is read, as in `prepare`.
         let read = registry_of(&of_file);
@@ -216,7 +245,7 @@ impl Gateway {
             // It says the same as before.
             Ok(prepared) if prepared.state == self.sites.state => self.sites.take(prepared),
             Ok(prepared) => {
-                self.adopt_sites(prepared);
+                self.adopt_and_keep(prepared);
             }
             Err(error) => {
                 self.sites.read = read;
@@ -256,18 +285,10 @@ impl Gateway {
             state: NetworkState::Branch(Box::new(registry.clone())),
             read: None,
         };
-        if !is_news {
-            self.sites.take(prepared);
-            return None;
-        }
-        // What cannot be applied must not keep the next start from it.
-        if self.adopt_sites(prepared)
-            && let Err(error) = registry.keep(&self.sites.of_file.gateway.state_directory)
-        {
-            tracing::warn!(
-                %error,
-                "the sites of the network are not kept; after a restart they are unknown until the hub is reached"
-            );
+        self.sites.retry = None;
+        match is_news {
+            true => self.adopt_and_keep(prepared),
+            false => self.sites.take(prepared),
         }
         None
     }
@@ -302,6 +323,24 @@ impl Gateway {
         self.push_registry()
     }
 
+    /// Applies them. A branch keeps them for its next start, but for what cannot be applied, which must not keep it
+    /// from that.
+    fn adopt_and_keep(&mut self, prepared: PreparedSites) {
+        let sent = match &prepared.state {
+            NetworkState::Branch(registry) => Some(registry.clone()),
+            NetworkState::Hub(_) | NetworkState::Nothing => None,
+        };
+        if self.adopt_sites(prepared)
+            && let Some(registry) = sent
+            && let Err(error) = registry.keep(&self.sites.of_file.gateway.state_directory)
+        {
+            tracing::warn!(
+                %error,
+                "the sites of the network are not kept; after a restart they are unknown until the hub is reached"
+            );
+        }
+    }
+
     /// Whether they are in force now.
     fn adopt_sites(&mut self, prepared: PreparedSites) -> bool {
         let written = prepared.config();
@@ -320,8 +359,10 @@ impl Gateway {
                 true
             }
             Err(error) => {
-                // It is tried again when the file changes.
                 self.sites.read = prepared.read;
+                // What the file says is tried again when it changes, what the machine lacks at the next look.
+                let own = self.process.public_key;
+                self.sites.retry = (!is_at_fault(&written, own)).then_some(prepared.state);
                 let text = format!("{error:#}");
                 self.reject_sites(text.clone(), 1, text);
                 false
@@ -350,5 +391,33 @@ impl Gateway {
         tracing::error!("the sites of the network stay as they were: {text}");
         self.sites.rejected = Some(text);
         self.publish(EventKind::ConfigRejected { problems, first });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_machine_could_have_is_not_tried_again_by_the_network() {
+        let peer = PublicKey::from_bytes([1; 32]);
+        let config = |apps: [&str; 2]| {
+            let app = |name: &str| {
+                format!("[[app]]\nname = \"{name}\"\nclass = \"datagram\"\npeer = \"b\"\n")
+            };
+            let text = format!(
+                "[gateway]\nname = \"a\"\n[[path]]\nname = \"wan\"\nlocal = \"192.0.2.1:7600\"\n\
+                 [[peer]]\nname = \"b\"\npublic_key = \"{peer}\"\nendpoint = \"192.0.2.2:7600\"\n{}{}",
+                app(apps[0]),
+                app(apps[1])
+            );
+            Config::parse(&text, "gateway.toml").unwrap_or_else(|error| panic!("{error}"))
+        };
+        let own = PublicKey::from_bytes([2; 32]);
+        let good = config(["app44545", "voice"]);
+        assert!(!is_at_fault(&good, own));
+        assert!(is_at_fault(&good, peer));
+        // Both have one number.
+        assert!(is_at_fault(&config(["app44545", "app87468"]), own));
     }
 }

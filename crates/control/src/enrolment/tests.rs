@@ -41,22 +41,38 @@ fn enrol(name: &str, key: PublicKey, prefixes: &[&str]) -> Enrol {
     }
 }
 
-fn judge_at(year: &str, registry: &Registry, request: &Enrol) -> Verdict {
+/// Names of as many bytes have one number.
+fn by_length(name: &str) -> u32 {
+    u32::try_from(name.len()).unwrap_or(u32::MAX)
+}
+
+/// No two names of these tests have one number.
+fn by_bytes(name: &str) -> u32 {
+    let add = |sum: u32, byte: u8| sum.wrapping_mul(31).wrapping_add(u32::from(byte));
+    name.bytes().fold(7, add)
+}
+
+fn judge_at(now: &str, registry: &Registry, request: &Enrol) -> Verdict {
+    judge_by(by_bytes, now, registry, request)
+}
+
+fn judge_by(app_id: fn(&str) -> u32, now: &str, registry: &Registry, request: &Enrol) -> Verdict {
     let config = config();
-    let now = format!("{year}-06-01T00:00:00Z");
     let uplinks = ["198.51.100.1".parse().expect("an address")];
     let hub = Hub {
         registry,
         config: &config,
         public_key: HUB_KEY,
         uplinks: &uplinks,
-        now: humantime::parse_rfc3339(&now).expect("a time"),
+        connected: &[("lan0".to_owned(), "10.7.0.0/16".parse().expect("a prefix"))],
+        app_id,
+        now: humantime::parse_rfc3339(now).expect("a time"),
     };
     hub.judge(&PROVISIONAL, request)
 }
 
 fn judge(registry: &Registry, request: &Enrol) -> Verdict {
-    judge_at("2029", registry, request)
+    judge_at("2029-06-01T00:00:00Z", registry, request)
 }
 
 #[track_caller]
@@ -86,7 +102,7 @@ fn who_is_invited_becomes_a_site_under_any_free_name() {
 #[test]
 fn an_invitation_ends_by_the_hubs_clock() {
     let request = enrol("tokyo", SITE_KEY, &["10.1.0.0/24"]);
-    let verdict = judge_at("2030", &registry(""), &request);
+    let verdict = judge_at("2030-06-01T00:00:00Z", &registry(""), &request);
     let parts = ["expired at 2030-01-01T00:00:00Z", "2030-06-01", "--replace"];
     is_refused(verdict, EnrolRefusedReason::Expired, &parts);
 }
@@ -110,18 +126,31 @@ fn redeemed_by(key: PublicKey) -> String {
 }
 
 #[test]
-fn the_same_key_gets_the_same_answer_whenever_and_whatever_else_it_asks_for() {
+fn the_same_key_gets_the_same_answer_for_an_hour_whatever_else_it_asks_for() {
     let registry = registry(&redeemed_by(OSAKA_KEY));
-    for year in ["2029", "2031"] {
-        for request in [
-            enrol("tokyo", OSAKA_KEY, &["10.2.0.0/24"]),
-            enrol("another", OSAKA_KEY, &[]),
+    for request in [
+        enrol("tokyo", OSAKA_KEY, &["10.2.0.0/24"]),
+        enrol("another", OSAKA_KEY, &[]),
+    ] {
+        for time in [
+            "2029-05-01T00:00:00Z",
+            "2029-05-01T00:59:59Z",
+            "2029-04-30T23:30:00Z",
         ] {
-            let Verdict::Again { site, prefixes, .. } = judge_at(year, &registry, &request) else {
+            let Verdict::Again { site, prefixes, .. } = judge_at(time, &registry, &request) else {
                 panic!("{request:?}");
             };
             assert_eq!(site.as_str(), "osaka");
             assert_eq!(prefixes, enrol("x", SITE_KEY, &["10.2.0.0/24"]).prefixes);
+        }
+        for time in [
+            "2029-05-01T01:00:00Z",
+            "2031-01-01T00:00:00Z",
+            "2029-04-30T22:00:00Z",
+        ] {
+            let parts = ["used at 2029-05-01T00:00:00Z", "--replace"];
+            let verdict = judge_at(time, &registry, &request);
+            is_refused(verdict, EnrolRefusedReason::Used, &parts);
         }
     }
 }
@@ -179,7 +208,33 @@ fn keys_of_others_are_refused() {
 fn prefixes_of_others_and_beyond_the_invitation_are_refused() {
     let bound = registry(", prefixes = [\"10.1.0.0/16\"]");
     let free = registry("");
+    let public = registry(", prefixes = [\"192.0.0.0/8\", \"198.51.100.0/24\"]");
     for (registry, prefixes, parts) in [
+        (
+            &free,
+            &["10.1.0.0/24", "192.0.4.0/24"][..],
+            &[
+                "192.0.4.0/24 is not private",
+                "keiro invite tokyo --prefix 192.0.4.0/24",
+            ][..],
+        ),
+        (&free, &["2001:db8::/64"], &["not private"]),
+        (&free, &["100.128.0.0/16"], &["not private"]),
+        (
+            &free,
+            &["10.1.0.5/24"],
+            &["bits set behind its prefix; write 10.1.0.0/24"],
+        ),
+        (&free, &["169.254.3.0/24"], &["never forwarded"]),
+        (&free, &["fe80::/64"], &["never forwarded"]),
+        (&free, &["127.0.0.0/16"], &["never forwarded"]),
+        (&free, &["224.0.1.0/24"], &["never forwarded"]),
+        (&public, &["198.51.100.0/24"], &["198.51.100.1"]),
+        (
+            &free,
+            &["10.7.1.0/24"],
+            &["10.7.1.0/24", "10.7.0.0/16", "`lan0` is connected to"],
+        ),
         (
             &free,
             &["10.2.0.0/25"][..],
@@ -203,4 +258,32 @@ fn prefixes_of_others_and_beyond_the_invitation_are_refused() {
     }
     let inside = enrol("tokyo", SITE_KEY, &["10.1.7.0/24"]);
     assert!(matches!(judge(&bound, &inside), Verdict::New { .. }));
+    let permitted = enrol("tokyo", SITE_KEY, &["192.0.4.0/24"]);
+    assert!(matches!(judge(&public, &permitted), Verdict::New { .. }));
+    let private = [
+        "10.1.0.0/24",
+        "172.31.0.0/24",
+        "192.168.4.0/24",
+        "100.64.3.0/24",
+        "fd12::/48",
+    ];
+    let request = enrol("tokyo", SITE_KEY, &private);
+    assert!(matches!(judge(&free, &request), Verdict::New { .. }));
+}
+
+#[test]
+fn a_name_whose_application_has_the_number_of_another_one_is_refused() {
+    let at = "2029-06-01T00:00:00Z";
+    // `sites@tokyo` and `sites@osaka`.
+    let request = enrol("tokyo", SITE_KEY, &["10.1.0.0/24"]);
+    let verdict = judge_by(by_length, at, &registry(""), &request);
+    let parts = ["`tokyo` has the same number on the wire", "--name"];
+    is_refused(verdict, EnrolRefusedReason::NameTaken, &parts);
+    let request = enrol("nagoya", SITE_KEY, &["10.1.0.0/24"]);
+    let verdict = judge_by(by_length, at, &registry(""), &request);
+    assert!(matches!(verdict, Verdict::New { .. }), "{verdict:?}");
+    // Keiro's own has 13 bytes.
+    let request = enrol("narashi", SITE_KEY, &["10.1.0.0/24"]);
+    let verdict = judge_by(by_length, at, &registry(""), &request);
+    is_refused(verdict, EnrolRefusedReason::NameTaken, &parts[1..]);
 }

@@ -14,7 +14,7 @@ use super::{
     addresses::of_hub,
     read::{Draft, DraftApp},
 };
-use crate::config::{Class, Config, ConfigError, Name, Tenant};
+use crate::config::{Class, Config, ConfigError, Name, Tenant, is_forwarded};
 
 /// The shortest prefixes of a site, in IPv4 and IPv6. Ours: what is shorter is a mistake or takes the Internet.
 pub const PREFIX_BITS_MIN: [u8; 2] = [8, 32];
@@ -49,6 +49,43 @@ pub enum PrefixRefusal {
     },
     #[error("site `{site}` claims {count} prefixes; it may have 1 to {SITE_PREFIXES_MAX}")]
     Count { site: Name, count: usize },
+    #[error("{prefix} of site `{site}` has bits set behind its prefix; write {}", prefix.trunc())]
+    HostBits { prefix: IpNet, site: Name },
+    #[error(
+        "{prefix} of site `{site}` is never forwarded; claim networks that hosts have addresses of"
+    )]
+    NotForwarded { prefix: IpNet, site: Name },
+    /// A route to the site would take the place of the one to the interface.
+    #[error(
+        "{prefix} of site `{site}` overlaps {present}, which the hub's interface `{interface}` is connected to; \
+         give each its own addresses"
+    )]
+    Connected {
+        prefix: IpNet,
+        site: Name,
+        present: IpNet,
+        interface: String,
+    },
+}
+
+impl Registry {
+    /// Refuses prefixes that overlap networks which interfaces of the hub are connected to, where these and the
+    /// routes to sites are in the main routing table. Devices and interfaces of tenants do not count.
+    ///
+    /// # Errors
+    /// The first that is refused.
+    pub fn refuse_connected(
+        &self,
+        config: &Config,
+        networks: &[(String, IpNet)],
+        site: &Name,
+        prefixes: &[IpNet],
+    ) -> Result<(), PrefixRefusal> {
+        match config.tenant_named(self.tenant.as_str()) {
+            Some(tenant) if tenant.table.is_some() => Ok(()),
+            _ => connected(config, networks, site, prefixes),
+        }
+    }
 }
 
 /// Checks a whole registry.
@@ -215,15 +252,29 @@ pub(super) fn claim(
             count: prefixes.len(),
         });
     }
+    for prefix in prefixes {
+        let (prefix, site) = (*prefix, site.clone());
+        if prefix.trunc() != prefix {
+            return Err(PrefixRefusal::HostBits { prefix, site });
+        }
+        if !is_forwarded(&prefix) {
+            return Err(PrefixRefusal::NotForwarded { prefix, site });
+        }
+    }
     let tenant = config.tenant_named(registry.tenant.as_str());
-    let mut taken = tenant
-        .map(|tenant| taken(config, tenant))
-        .unwrap_or_default();
+    let mut taken = match tenant {
+        Some(tenant) => {
+            let mut taken = taken(config, tenant);
+            taken.extend(taken_beside(config, tenant));
+            taken
+        }
+        None => Vec::new(),
+    };
     for (name, other) in registry.sites.iter().filter(|(name, _)| *name != site) {
         let owned = other.prefixes.iter().map(|prefix| Taken {
             prefix: *prefix,
             owner: format!("site `{name}`"),
-            is_hubs: false,
+            may_be_rest: false,
         });
         taken.extend(owned);
     }
@@ -248,7 +299,8 @@ pub(super) fn claim(
 struct Taken {
     prefix: IpNet,
     owner: String,
-    is_hubs: bool,
+    /// If it is all addresses, it is those that are nowhere else.
+    may_be_rest: bool,
 }
 
 /// What the hub's own file has for the tenant.
@@ -256,18 +308,37 @@ fn taken(config: &Config, tenant: &Tenant) -> Vec<Taken> {
     let own = tenant.prefixes.iter().map(|prefix| Taken {
         prefix: *prefix,
         owner: "the hub".to_owned(),
-        is_hubs: true,
+        may_be_rest: true,
     });
     let peers = tenant.peers.iter().flat_map(|of| {
         let owner = format!("peer `{}`", config[of.peer].name);
         let taken = move |prefix: &IpNet| Taken {
             prefix: *prefix,
             owner: owner.clone(),
-            is_hubs: false,
+            may_be_rest: false,
         };
         of.prefixes.iter().map(taken)
     });
     own.chain(peers).collect()
+}
+
+/// What the main routing table leads to other tenants than this one; nothing if this one has its own table.
+fn taken_beside(config: &Config, tenant: &Tenant) -> Vec<Taken> {
+    let is_beside = |other: &&Tenant| {
+        other.name != tenant.name && other.table.is_none() && tenant.table.is_none()
+    };
+    let of_tenant = |other: &Tenant| -> Vec<Taken> {
+        let peers = other.peers.iter().flat_map(|of| &of.prefixes);
+        let all = other.prefixes.iter().chain(&other.routes).chain(peers);
+        let taken = all.map(|prefix| Taken {
+            prefix: *prefix,
+            owner: format!("tenant `{}` of the hub", other.name),
+            may_be_rest: true,
+        });
+        taken.collect()
+    };
+    let others = config.tenants.iter().filter(is_beside);
+    others.flat_map(of_tenant).collect()
 }
 
 fn refuse(
@@ -281,7 +352,7 @@ fn refuse(
         return Err(PrefixRefusal::TooLarge { prefix, site });
     }
     // A hub that leads to the Internet has all that is nowhere else.
-    let is_rest = |taken: &Taken| taken.is_hubs && taken.prefix.prefix_len() == 0;
+    let is_rest = |taken: &Taken| taken.may_be_rest && taken.prefix.prefix_len() == 0;
     let mut others = taken.iter().filter(|taken| !is_rest(taken));
     if let Some(other) = others.find(|other| overlap(&other.prefix, &prefix)) {
         return Err(PrefixRefusal::Overlap {
@@ -299,6 +370,33 @@ fn refuse(
         }),
         None => Ok(()),
     }
+}
+
+/// See [`Registry::refuse_connected`].
+fn connected(
+    config: &Config,
+    networks: &[(String, IpNet)],
+    site: &Name,
+    prefixes: &[IpNet],
+) -> Result<(), PrefixRefusal> {
+    // Those of tenants' devices are their prefixes, and those of tenants' interfaces are in other tables.
+    let is_tenants = |name: &String| {
+        let mut tenants = config.tenants.iter();
+        tenants.any(|tenant| tenant.device == *name || tenant.interfaces.contains(name))
+    };
+    let networks = networks.iter().filter(|(name, _)| !is_tenants(name));
+    for (interface, present) in networks {
+        let mut claimed = prefixes.iter();
+        if let Some(prefix) = claimed.find(|prefix| overlap(present, prefix)) {
+            return Err(PrefixRefusal::Connected {
+                prefix: *prefix,
+                site: site.clone(),
+                present: *present,
+                interface: interface.clone(),
+            });
+        }
+    }
+    Ok(())
 }
 
 fn overlap(one: &IpNet, other: &IpNet) -> bool {

@@ -267,6 +267,38 @@ fn preshared_keys_are_in_no_report() {
             &format!("preshared_key = \"{secret}\""),
             &format!("preshared_key=\"{secret}\", presharedkey = 1"),
         ),
+        changed(
+            &format!("preshared_key = \"{secret}\""),
+            &format!("preshared_key : \"{secret}\""),
+        ),
+        changed(
+            &format!("preshared_key = \"{secret}\""),
+            &format!("preshared_key = [\"{secret}\"]"),
+        ),
+        changed(
+            &format!("preshared_key = \"{secret}\""),
+            &format!("preshared_key = \"\"{secret}\""),
+        ),
+        changed(
+            &format!("preshared_key = \"{secret}\""),
+            &format!("preshared_key =\n\"{secret}\""),
+        ),
+        changed(
+            &format!("preshared_key = \"{secret}\""),
+            &format!("preshared_key = \"\n{secret}\""),
+        ),
+        changed(
+            &format!("preshared_key = \"{secret}\""),
+            &format!("preshared_key = \"\"\"\n\n{secret}\n\"\"\""),
+        ),
+        changed(
+            &format!("preshared_key = \"{secret}\""),
+            &format!("preshared_key = \'\'\'\n\n{secret}\n"),
+        ),
+        changed(
+            &format!("preshared_key = \"{secret}\""),
+            &format!("preshared_key = \"{}\", before = \"{secret}\"", key(14)),
+        ),
     ];
     for text in texts {
         let error = Registry::parse(&text, "network.toml").expect_err("it is wrong");
@@ -307,7 +339,40 @@ fn numbers_of_entries_are_bounded() {
     assert!(problems(&many)[0].contains("65 prefixes; write 1 to 64"));
 }
 
+#[test]
+fn what_hides_preshared_keys_keeps_places_and_good_lines_good() {
+    let secret = key(11);
+    for text in [
+        good(),
+        changed("preshared_key = ", "\"preshared_key\"="),
+        changed(&format!("\"{secret}\""), &format!("'{secret}'")),
+        changed(&format!("\"{secret}\""), &format!("\"\"\"\n{secret}\"\"\"")),
+        changed("# Ours.", "# The preshared_key isn't \"here"),
+        changed("tokyo = {", "preshared_key = {"),
+        good().replace('\n', "\r\n"),
+    ] {
+        let shown = text::without_secrets(&text);
+        assert!(!shown.contains(&secret[..20]), "{shown}");
+        let places =
+            |text: &str| -> Vec<usize> { text.match_indices('\n').map(|(at, _)| at).collect() };
+        assert_eq!((shown.len(), places(&shown)), (text.len(), places(&text)));
+        parsed(&text);
+    }
+    let doubtful = "a\npreshared_key ö\nb = \"shown\"\n";
+    let shown = text::without_secrets(doubtful);
+    assert_eq!(shown, "a\npreshared_keyxxx\nb = \"shown\"\n");
+    let comment = "a = 1 # preshared_key = \"s\" }s\nb";
+    let shown = text::without_secrets(comment);
+    assert_eq!(shown, "a = 1 # preshared_keyxxxxxxxxx\nb");
+}
+
 proptest! {
+    #[test]
+    fn hiding_preshared_keys_keeps_bytes(text in "(preshared_key|[=\"'#{}\\[\\]\\\\\n aö]){0,40}") {
+        let shown = text::without_secrets(&text);
+        prop_assert_eq!(shown.len(), text.len());
+    }
+
     #[test]
     fn arbitrary_text_is_refused_and_never_panics(text in "\\PC{0,200}", cut in 0_usize..900) {
         prop_assert!(Registry::parse(&text, "f").is_err());
@@ -411,6 +476,51 @@ fn a_site_claims_what_is_free_and_keeps_what_it_has() {
         let refused = claim("nara", prefixes).expect_err(expected);
         assert!(refused.contains(expected), "{refused}");
     }
+}
+
+#[test]
+fn a_site_claims_nothing_that_the_main_table_leads_elsewhere() {
+    let registry = parsed(&good());
+    let more = |table: &str| {
+        let text = format!(
+            "[gateway]\nname = \"hub\"\n[network]\nregistry = \"/etc/keiro/network.toml\"\n\
+             endpoint = \"192.0.2.1:7600\"\n[[path]]\nname = \"wan\"\nlocal = \"198.51.100.1:7600\"\n\
+             [[peer]]\nname = \"old\"\npublic_key = \"{}\"\nendpoint = \"203.0.113.9:7600\"\n\
+             [[app]]\nname = \"ip\"\nclass = \"datagram\"\npeer = \"old\"\n\
+             [tenant.office]\nid = 7\nprefixes = [\"10.0.0.0/24\"]\n\
+             [tenant.guests]\nid = 8\n{table}prefixes = [\"10.20.0.0/16\"]\n\
+             [tenant.guests.peer.old]\nprefixes = [\"10.21.0.0/16\"]\napp = \"ip\"\n",
+            key(99)
+        );
+        Config::parse(&text, "gateway.toml").unwrap_or_else(|error| panic!("{error}"))
+    };
+    let nara = Name::new("nara").unwrap();
+    for prefix in ["10.20.3.0/24", "10.21.0.0/20"] {
+        let claim = [prefix.parse().unwrap()];
+        let refused = registry.refuse_claim(&more(""), &[], &nara, &claim);
+        let refused = refused.expect_err(prefix).to_string();
+        assert!(
+            refused.contains("of tenant `guests` of the hub"),
+            "{refused}"
+        );
+        let own_table = more("table = 101\n");
+        assert_eq!(
+            registry.refuse_claim(&own_table, &[], &nara, &claim),
+            Ok(())
+        );
+    }
+    let networks = |name: &str| [(name.to_owned(), "10.30.0.0/24".parse().unwrap())];
+    let claim = ["10.30.0.128/25".parse().unwrap()];
+    let config = more("");
+    let refused = registry.refuse_connected(&config, &networks("lan0"), &nara, &claim);
+    let refused = refused.expect_err("connected").to_string();
+    assert!(
+        refused.contains("interface `lan0` is connected to"),
+        "{refused}"
+    );
+    let device = &config.tenants[0].device;
+    let free = registry.refuse_connected(&config, &networks(device), &nara, &claim);
+    assert_eq!(free, Ok(()), "the tenant's own device");
 }
 
 /// A directory with a registry of this text, which is as it should be.
