@@ -120,8 +120,11 @@ pub(super) static PEER_MOVES: Cause = Cause {
             let EventKind::RemoteChanged { on, from, to } = &report.kind else {
                 continue;
             };
-            // At first it is not known, which is no move.
-            if report.count < MOVES_MIN || from.parse::<SocketAddr>().is_err() {
+            // A NAT keeps its address and gives another port. Between two addresses the uplinks of a peer take turns until
+            // each has its path, and at first none is known.
+            let ip = |text: &str| text.parse::<SocketAddr>().map(|address| address.ip());
+            let is_of_nat = ip(from).is_ok_and(|before| ip(to) == Ok(before));
+            if report.count < MOVES_MIN || !is_of_nat {
                 continue;
             }
             found.push(PEER_MOVES.found(

@@ -172,15 +172,18 @@ fn strangers_and_old_reports_are_no_finding_while_the_peers_are_up() {
         public_key: Some("OTHER=".to_owned()),
     };
     none_found(&reported(branch(), stranger, 9));
-    let first = EventKind::RemoteChanged {
-        on: PathRef {
-            path: "wan0".to_owned(),
-            peer: "hub".to_owned(),
-        },
-        from: "unknown".to_owned(),
-        to: "203.0.113.2:7600".to_owned(),
-    };
-    none_found(&reported(branch(), first, 9));
+    // The first address, and two uplinks of the peer that have yet to find their paths.
+    for from in ["unknown", "198.51.100.2:7600"] {
+        let changed = EventKind::RemoteChanged {
+            on: PathRef {
+                path: "wan0".to_owned(),
+                peer: "hub".to_owned(),
+            },
+            from: from.to_owned(),
+            to: "203.0.113.2:7600".to_owned(),
+        };
+        none_found(&reported(branch(), changed, 9));
+    }
     let refused = EventKind::TenantRefused {
         tenant: "blue".to_owned(),
         id: 1,
