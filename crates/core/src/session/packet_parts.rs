@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(parts.on_part(at(0), part(8, 1, &rest)), Err(WrongPart));
         assert_eq!(parts.incomplete.len(), 1, "it is forgotten");
         // No room is left for the third.
-        for (index, data) in [(0, &long[..]), (1, &rest[..1])] {
+        for (index, data) in [(0, &long[..1278]), (1, &rest[..])] {
             let of_three = PacketPart {
                 count: 3,
                 ..part(9, index, data)
